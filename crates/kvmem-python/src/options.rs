@@ -117,7 +117,7 @@ pub(crate) fn devices(
 /// As said, or as the environment says, or automatic.
 pub(crate) fn policy(py: Python<'_>, policy: Option<&str>) -> PyResult<Policy> {
     match policy {
-        Some(policy) => policy.parse().map_err(|error: String| error::bad_value(py, error)),
+        Some(policy) => policy.parse::<Policy>().map_err(|error| error::bad_value(py, error)),
         None => {
             Ok(Policy::from_env().map_err(|error| error::bad_value(py, error))?.unwrap_or_default())
         }

@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rings = "io_uring:4".parse::<Devices>()?.open();
     let registrars = match rings {
         Ok(registrars) => registrars,
-        // A container may forbid rings; the plan can still be shown on a machine that is not there.
+        // A container may forbid rings; a simulated machine can show the plan, too.
         Err(why @ NotAvailable { .. }) => {
             println!("{why}");
             Published::PARALLEL_WINS.machine(true).nics()
@@ -44,11 +44,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 set.key_for(device, start..end)?.lkey
             );
         }
-        block.into_raw(); // given back with the space
+        block.into_raw(); // freed with the space
     }
     drop(set);
 
-    println!("\n# In the background: the beginning is there before the end");
+    println!("\n# In the background: the beginning is usable before the end");
     let region = Region::builder(256 << 20).ladder(PageSize::Base).map()?;
     let work = builder.register_in_background(region)?;
     let ready = work.wait_ready(32 << 20, Duration::from_secs(10));
@@ -56,7 +56,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("in the end {} keys", work.wait()?.outcome().keys);
 
     println!(
-        "\n# Two published machines, in virtual time: 4.2 times as fast in parallel, and 2.7 times slower"
+        "\n# Two published machines, in virtual time: parallel is 4.2 times as fast on one, and 2.7 times \
+         slower on the other"
     );
     for published in Published::ALL {
         let region =

@@ -1,4 +1,4 @@
-//! *Background*: registering that goes on while the beginning is used already.
+//! *Background*: registering in another thread, while the beginning is already in use.
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::trace::Here;
 
 /// A region that is being registered by another thread.
 ///
-/// Bytes `0..ready_bytes()` can be used already. All or nothing holds here too: if a later chunk
-/// fails, or this is dropped before the end, every key is given back, those of the beginning
-/// included. So whoever uses the beginning early stops when [`wait`](Background::wait) gives an
-/// error, and drops this only when no device is at work.
+/// Bytes `0..ready_bytes()` can be used already. If a later chunk fails, or this is dropped before
+/// the end, every key is deregistered, those of the beginning included. A user of the beginning
+/// must therefore stop when [`wait`](Background::wait) returns an error, and drop this only while
+/// no device uses the keys.
 #[must_use = "dropping it gives everything back"]
 pub struct Background {
     engine: Arc<Engine>,
@@ -35,42 +35,44 @@ impl Background {
         Ok(Background { engine, thread: Some(thread) })
     }
 
-    /// The memory.
+    /// Returns the region.
     #[must_use]
     pub fn region(&self) -> &Region {
         &self.engine.jobs[0].region
     }
 
-    /// Bytes, from the beginning, that can be used with all registrars. Never falls, but to 0 when
-    /// all was given back.
+    /// Returns the number of bytes, from the beginning, that have keys with all registrars. The
+    /// number never falls, except to 0 when all keys are deregistered.
     #[must_use]
     pub fn ready_bytes(&self) -> u64 {
-        self.engine.watching.ready()
+        self.engine.tracker.ready()
     }
 
-    /// Waits until so many bytes are ready, it has ended, or the time is over; returns how many are
-    /// ready then.
+    /// Waits until `bytes` bytes are ready, the work has ended, or `timeout` has passed. Returns
+    /// the number of bytes ready then.
     pub fn wait_ready(&self, bytes: u64, timeout: Duration) -> u64 {
-        self.engine.watching.wait(bytes, timeout)
+        self.engine.tracker.wait(bytes, timeout)
     }
 
-    /// How far it has come.
+    /// Returns the progress.
     #[must_use]
     pub fn progress(&self) -> RegisterProgress {
-        self.engine.watching.progress()
+        self.engine.tracker.progress()
     }
 
-    /// Whether there is nothing more to wait for.
+    /// Returns whether the work has ended, with success or failure.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.engine.watching.has_ended()
+        self.engine.tracker.has_ended()
     }
 
-    /// The key with which this registrar can reach all of a range, if that is registered already.
+    /// Returns the key with which this registrar can reach all of a range, if the range is
+    /// registered already.
     ///
     /// # Errors
-    /// [`OutOfBounds`](RegisterError::OutOfBounds) says how many bytes there are keys for by now;
-    /// [`Straddles`](RegisterError::Straddles), [`NoSuchDevice`](RegisterError::NoSuchDevice).
+    /// [`OutOfBounds`](RegisterError::OutOfBounds) if the range is not registered yet, with the
+    /// number of bytes that have keys now; [`Straddles`](RegisterError::Straddles) if it needs more
+    /// than one key; [`NoSuchDevice`](RegisterError::NoSuchDevice).
     pub fn key_for(
         &self,
         device: &str,
@@ -93,19 +95,20 @@ impl Background {
         })
     }
 
-    /// Ends it early: everything is given back, and [`wait`](Background::wait) says that it was
-    /// cancelled. The builder's token does the same, and is not used by this.
+    /// Cancels registering: everything is deregistered, and [`wait`](Background::wait) returns
+    /// [`Cancelled`](RegisterError::Cancelled). Cancelling the builder's token has the same effect;
+    /// this function does not cancel that token.
     pub fn cancel(&self) {
-        self.engine.watching.cancel();
+        self.engine.tracker.cancel();
     }
 
-    /// Waits for the end.
+    /// Waits until the whole region is registered and returns the set.
     ///
     /// # Errors
-    /// As [`register`](super::RegistrationBuilder::register).
+    /// The errors of [`register`](super::RegistrationBuilder::register).
     ///
     /// # Panics
-    /// If a registrar or a listener has panicked.
+    /// Propagates the panic of a registrar or a listener.
     pub fn wait(mut self) -> Result<RegistrationSet, RegisterError> {
         let Some(thread) = self.thread.take() else { return Err(RegisterError::Empty) };
         match thread.join() {
@@ -119,7 +122,7 @@ impl Drop for Background {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
             self.cancel();
-            // What it has registered goes with its result; its panic has nobody to go to.
+            // The result deregisters its keys when dropped; a panic has no caller to go to.
             drop(thread.join());
         }
     }

@@ -1,20 +1,20 @@
-//! *Registration builder*: with whom a region is to be registered, and in which way.
+//! *Registration builder*: the registrars of a region and the options for registering it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::background::Background;
-use super::engine::{Engine, Job};
-use super::ground::Ground;
-use super::plan::Way;
-use super::watching::Wishes;
+use super::engine::{Engine, RegionJob};
+use super::layout::MemoryLayout;
+use super::plan::CallStrategy;
+use super::progress::RunOptions;
 use super::{
     Limits, Plan, PlanOptions, Platform, Policy, RegisterError, RegisterProgress, Registrar,
     RegistrationSet, SystemPlatform,
 };
 use crate::arena::{CancelToken, Populate, Region};
 
-/// A registration to be. See [`RegistrationSet::builder`].
+/// The options of a registration. See [`RegistrationSet::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is registered before `register`"]
 pub struct RegistrationBuilder {
@@ -23,7 +23,7 @@ pub struct RegistrationBuilder {
     populate: Populate,
     chunk_bytes: Option<u64>,
     by_range: bool,
-    wishes: Wishes,
+    options: RunOptions,
     host: Arc<dyn Platform>,
 }
 
@@ -35,17 +35,17 @@ impl RegistrationBuilder {
             populate: Populate::Auto,
             chunk_bytes: None,
             by_range: false,
-            wishes: Wishes::default(),
+            options: RunOptions::default(),
             host: Arc::new(SystemPlatform),
         }
     }
 
-    /// One more registrar.
+    /// Adds a registrar.
     pub fn registrar(self, registrar: impl Registrar + 'static) -> RegistrationBuilder {
         self.registrars([Arc::new(registrar) as Arc<dyn Registrar>])
     }
 
-    /// Some more registrars.
+    /// Adds several registrars.
     pub fn registrars(
         mut self,
         registrars: impl IntoIterator<Item = Arc<dyn Registrar>>,
@@ -54,78 +54,80 @@ impl RegistrationBuilder {
         self
     }
 
-    /// In which way they are called. Default: [`Policy::Auto`].
+    /// Sets how registrars are called. Default: [`Policy::Auto`].
     pub fn policy(mut self, policy: Policy) -> RegistrationBuilder {
         self.policy = policy;
         self
     }
 
-    /// Who makes resident what is not, before it is registered. Default: [`Populate::Auto`].
-    /// [`Populate::None`]: nobody; then the first registrar does, and it does so alone,
-    /// whatever the policy. With [`Policy::Sequential`] that is always so.
+    /// Sets how missing pages are populated before they are registered. Default:
+    /// [`Populate::Auto`]. With [`Populate::None`] nothing populates them beforehand: the first
+    /// registrar faults them in and is called alone, whatever the policy.
+    /// [`Policy::Sequential`] always works like this.
     pub fn populate(mut self, populate: Populate) -> RegistrationBuilder {
         self.populate = populate;
         self
     }
 
-    /// The most bytes that one key is to cover. Default: as the registrars like it best.
+    /// Sets the largest number of bytes per key. Default: the registrars' preferred length.
     pub fn chunk_bytes(mut self, bytes: u64) -> RegistrationBuilder {
         self.chunk_bytes = Some(bytes);
         self
     }
 
-    /// Whether each chunk is populated and registered before the next is, in order of addresses, so
-    /// that there is something to be used early. Default: no; all is populated, then all is
-    /// registered.
+    /// Sets whether each chunk is populated and registered before the next one, in order of
+    /// addresses, which makes the beginning usable early. Default: `false`, which populates the
+    /// whole region and then registers it.
     pub fn by_range(mut self, by_range: bool) -> RegistrationBuilder {
         self.by_range = by_range;
         self
     }
 
-    /// Who is told how far it has come: after each chunk, by the threads that work, one call at a
-    /// time. A panic in it ends the work, gives everything back, and is passed on.
+    /// Sets a listener for progress. The working threads call it after each chunk, one call at a
+    /// time. A panic in it stops the work, deregisters everything, and is propagated.
     pub fn progress(
         mut self,
         listener: impl Fn(RegisterProgress) + Send + Sync + 'static,
     ) -> RegistrationBuilder {
-        self.wishes.listener = Some(Arc::new(listener));
+        self.options.listener = Some(Arc::new(listener));
         self
     }
 
-    /// A token that ends it early: then nothing is registered.
+    /// Sets a token that cancels registering; nothing is registered then.
     pub fn cancel(mut self, cancel: CancelToken) -> RegistrationBuilder {
-        self.wishes.cancel = cancel;
+        self.options.cancel = cancel;
         self
     }
 
-    /// How long it may take: if that is not enough, nothing is registered.
+    /// Limits the time for registering; if it runs out, nothing is registered.
     pub fn time_budget(mut self, budget: Duration) -> RegistrationBuilder {
-        self.wishes.budget = Some(budget);
+        self.options.budget = Some(budget);
         self
     }
 
-    /// The machine under the registrars. Default: this one.
+    /// Sets the machine under the registrars. Default: [`SystemPlatform`].
     pub fn host(mut self, host: Arc<dyn Platform>) -> RegistrationBuilder {
         self.host = host;
         self
     }
 
-    /// What [`register`](Self::register) would do, with what is resident now. Does nothing.
+    /// Returns what [`register`](Self::register) would do with the pages that are resident now. Has
+    /// no side effects.
     ///
     /// # Errors
-    /// As [`plan`](super::plan), and [`Populate`](RegisterError::Populate) if it cannot be known
-    /// what is resident.
+    /// The errors of [`plan`](super::plan), and [`Populate`](RegisterError::Populate) if the
+    /// resident pages cannot be determined.
     pub fn plan(&self, region: &Region) -> Result<Plan, RegisterError> {
-        Ground::now(region, &*self.host)?.plan(&self.limits(), &self.terms())
+        MemoryLayout::current(region, &*self.host)?.plan(&self.limits(), &self.plan_options())
     }
 
-    /// Registers a region, all of it with all registrars, or nothing.
+    /// Registers a region: all of it with all registrars, or nothing.
     ///
-    /// The region is kept by the registration; hand over a clone of an `Arc` to have it too.
+    /// The set keeps the region; pass a clone of an `Arc` to keep access to it.
     ///
     /// # Errors
-    /// [`RegisterError`] says who refused what, why, which limit was hit, and what to do. Nothing
-    /// is registered then.
+    /// [`RegisterError`] names the registrar and the call that failed, why, which limit was hit,
+    /// and what to do. Nothing is registered then.
     pub fn register(
         &self,
         region: impl Into<Arc<Region>>,
@@ -134,11 +136,11 @@ impl RegistrationBuilder {
         sets.pop().ok_or(RegisterError::Empty)
     }
 
-    /// Registers several regions, all of them or none, with one budget of threads: first all are
-    /// populated, then all are registered. No regions are no registrations.
+    /// Registers several regions, all of them or none, with one team of threads: it populates all
+    /// regions, then registers them. For no regions it returns no sets.
     ///
     /// # Errors
-    /// As [`register`](Self::register).
+    /// The errors of [`register`](Self::register).
     pub fn register_batch(
         &self,
         regions: impl IntoIterator<Item = Arc<Region>>,
@@ -150,48 +152,52 @@ impl RegistrationBuilder {
         self.engine(regions)?.run()
     }
 
-    /// Begins to register a region, and goes on in a thread of its own: chunk by chunk, in order of
-    /// addresses, each populated and then registered, so that the beginning can be used while
-    /// the rest is worked on.
+    /// Starts registering a region in a background thread. The thread populates and registers chunk
+    /// by chunk, in order of addresses; the beginning can be used while it works on the rest.
     ///
     /// # Errors
-    /// As [`register`](Self::register) where that can be known at once, and
-    /// [`NoThread`](RegisterError::NoThread).
+    /// The errors of [`register`](Self::register) that are known before the work starts, and
+    /// [`NoThread`](RegisterError::NoThread) if the thread cannot be created.
     pub fn register_in_background(
         &self,
         region: impl Into<Arc<Region>>,
     ) -> Result<Background, RegisterError> {
-        // A token of its own: dropping it must not end what else the user's token is for.
-        let builder = self.clone().by_range(true).cancel(self.wishes.cancel.child());
+        // Dropping the handle cancels a child token, not everything that uses the user's token.
+        let builder = self.clone().by_range(true).cancel(self.options.cancel.child());
         Background::begin(builder.engine(vec![region.into()])?)
     }
 
     fn engine(&self, regions: Vec<Arc<Region>>) -> Result<Engine, RegisterError> {
-        let (limits, terms) = (self.limits(), self.terms());
+        let (limits, options) = (self.limits(), self.plan_options());
         let job = |region: Arc<Region>| {
-            let ground = Ground::now(&region, &*self.host)?;
-            let plan = ground.plan(&limits, &terms)?;
-            let faulted = if plan.populate.is_empty() { ground.ordinary_absent() } else { 0 };
-            Ok((ground.slice_min(), Job { region, plan, faulted }))
+            let layout = MemoryLayout::current(&region, &*self.host)?;
+            let plan = layout.plan(&limits, &options)?;
+            let faulted = if plan.populate.is_empty() { layout.absent_outside_pools() } else { 0 };
+            Ok((layout.min_slice_bytes(), RegionJob { region, plan, faulted }))
         };
         let jobs = regions.into_iter().map(job).collect::<Result<Vec<_>, RegisterError>>()?;
-        let (slices, jobs): (Vec<u64>, Vec<Job>) = jobs.into_iter().unzip();
+        let (slices, jobs): (Vec<u64>, Vec<RegionJob>) = jobs.into_iter().unzip();
         let lanes: Vec<_> = jobs.iter().map(|job| &job.plan.lanes[..]).collect();
         let untouched = jobs.iter().any(|job| {
             job.plan.populate.is_empty() && job.plan.resident_bytes < job.plan.len_bytes
         });
         let len = jobs.iter().map(|job| job.plan.len_bytes).sum();
-        let (way, _) =
-            Way::find(&terms, &lanes, len, untouched, slices.first().copied().unwrap_or(1));
+        let (strategy, _) = CallStrategy::choose(
+            &options,
+            &lanes,
+            len,
+            untouched,
+            slices.first().copied().unwrap_or(1),
+        );
         let (host, registrars) = (Arc::clone(&self.host), self.registrars.clone());
-        Engine::new(host, registrars, &limits, jobs, way, self.populate, self.wishes.clone())
+        Engine::new(host, registrars, &limits, jobs, strategy, self.populate, self.options.clone())
     }
 
     fn limits(&self) -> Vec<Limits> {
         self.registrars.iter().map(|registrar| registrar.limits()).collect()
     }
 
-    fn terms(&self) -> PlanOptions {
+    fn plan_options(&self) -> PlanOptions {
         PlanOptions {
             policy: self.policy,
             cores: self.host.cores(),

@@ -1,16 +1,16 @@
-//! *Costs*: about how long things take, for estimates.
+//! *Costs*: rough durations, for estimates.
 //!
 //! Measured with eight rings on a virtual machine with two cores of an EPYC. Other machines and
-//! devices differ by factors; an estimate tells seconds from minutes, and nothing is decided by it.
+//! devices differ by factors. An estimate tells seconds from minutes; no decision depends on it.
 
 use crate::arena::PageSize;
 
-/// Milliseconds for a GiB to be made resident by one thread.
+/// Returns the milliseconds in which one thread makes a GiB resident.
 pub(super) fn populate_ms(page: PageSize) -> f64 {
     if page == PageSize::Base { 320.0 } else { 44.0 }
 }
 
-/// Milliseconds for a GiB that is resident to be registered with one registrar.
+/// Returns the milliseconds in which one registrar registers a GiB that is resident.
 pub(super) fn register_ms(page: PageSize) -> f64 {
     if page == PageSize::Base { 22.0 } else { 1.2 }
 }

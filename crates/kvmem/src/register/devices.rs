@@ -1,8 +1,7 @@
-//! *Devices*: which registrars are meant, in words: `io_uring:8,mlock`.
+//! *Devices*: registrars named by text, such as `io_uring:8,mlock`.
 //!
-//! Several stand with commas between them. Keys are asked for by a registrar's name, so no two
-//! registrars may have the same, and nothing may be named twice; `verbs,verbs:mlx5_0` names a NIC
-//! twice.
+//! A list is separated by commas. Keys are looked up by a registrar's name: two registrars cannot
+//! have the same name, and no device may be named twice. `verbs,verbs:mlx5_0` names a NIC twice.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -17,29 +16,29 @@ use super::nixl::Nixl;
 use super::verbs::Verbs;
 use super::{IoUring, Mlock, NotAvailable, Registrar};
 
-/// The most rings that can be named at once. Each takes a descriptor, and some hundred KiB of the
-/// kernel's memory.
-const MOST_RINGS: usize = 1024;
+/// The largest number of rings in one list. Each ring takes a descriptor and some hundred KiB of
+/// kernel memory.
+const MAX_RINGS: usize = 1024;
 
-/// Registrars of one kind. See [`Devices`] for the words.
+/// Registrars of one kind. [`Devices`] lists the names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 #[non_exhaustive]
 pub enum DeviceSpec {
-    /// So many rings, at most 1024.
+    /// This number of rings, at most 1024.
     IoUring(NonZeroUsize),
     /// `mlock`.
     Mlock,
-    /// The NIC of this name; `None`: all there are.
+    /// The NIC of this name; `None`: all NICs.
     Verbs(Option<String>),
-    /// The GPU of this number; `None`: all there are.
+    /// The GPU of this number; `None`: all GPUs.
     Cuda(Option<u32>),
-    /// An agent of NIXL with this backend; `None`: with UCX.
+    /// A NIXL agent with this backend; `None`: with UCX.
     Nixl(Option<String>),
 }
 
 impl DeviceSpec {
-    /// Every kind, as it is meant when nothing more is said.
+    /// Returns every kind, each without a number or name.
     #[must_use]
     pub fn kinds() -> [DeviceSpec; 5] {
         [
@@ -51,7 +50,7 @@ impl DeviceSpec {
         ]
     }
 
-    /// The kind's name: `io_uring`, `mlock`, `verbs`, `cuda` or `nixl`.
+    /// Returns the kind's name: `io_uring`, `mlock`, `verbs`, `cuda` or `nixl`.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -63,7 +62,7 @@ impl DeviceSpec {
         }
     }
 
-    /// What is meant, one by one: all NICs or GPUs there are, if none is named; the usual backend.
+    /// Returns one entry per device: all NICs or GPUs if none is named; the default NIXL backend.
     pub(super) fn each(&self) -> Result<Vec<DeviceSpec>, NotAvailable> {
         match self {
             DeviceSpec::Verbs(None) => {
@@ -79,10 +78,11 @@ impl DeviceSpec {
         }
     }
 
-    /// Opens what is meant, at least one. Each is closed when it is dropped.
+    /// Opens these registrars, at least one. Each is closed when it is dropped.
     ///
     /// # Errors
-    /// [`NotAvailable`]: the first that cannot be had, and what it would need. The others are closed then.
+    /// [`NotAvailable`] for the first device that cannot be opened, and what it needs. The others
+    /// are closed.
     pub fn open(&self) -> Result<Vec<Arc<dyn Registrar>>, NotAvailable> {
         match self {
             DeviceSpec::IoUring(rings) => {
@@ -102,7 +102,7 @@ impl DeviceSpec {
         }
     }
 
-    /// Whether some registrar would be meant by both.
+    /// Returns whether both name some registrar.
     fn overlaps(&self, other: &DeviceSpec) -> bool {
         match (self, other) {
             (DeviceSpec::Verbs(Some(one)), DeviceSpec::Verbs(Some(other))) => one == other,
@@ -149,7 +149,7 @@ impl FromStr for DeviceSpec {
             ("io_uring", Some(rings)) => rings
                 .parse()
                 .ok()
-                .filter(|rings: &NonZeroUsize| rings.get() <= MOST_RINGS)
+                .filter(|rings: &NonZeroUsize| rings.get() <= MAX_RINGS)
                 .map(DeviceSpec::IoUring)
                 .ok_or_else(|| wrong("a number of rings from 1 to 1024, such as io_uring:8")),
             ("mlock", None) => Ok(DeviceSpec::Mlock),
@@ -188,13 +188,13 @@ impl From<DeviceSpec> for String {
 
 /// Registrars by name: at least one, none of them twice.
 ///
-/// | words | registrars | their names |
+/// | text | registrars | their names |
 /// |---|---|---|
-/// | `io_uring`, `io_uring:8` | one ring; so many rings | `io_uring:0`, `io_uring:1`, … |
-/// | `mlock` | the memory is locked | `mlock` |
-/// | `verbs`, `verbs:mlx5_0` | every NIC there is; this one | as the NIC: `mlx5_0` |
-/// | `cuda`, `cuda:0` | every GPU there is; this one | `cuda:0`, … |
-/// | `nixl`, `nixl:UCX` | an agent of NIXL with UCX; with this backend | `nixl:UCX` |
+/// | `io_uring`, `io_uring:8` | one ring; 8 rings | `io_uring:0`, `io_uring:1`, … |
+/// | `mlock` | locked memory | `mlock` |
+/// | `verbs`, `verbs:mlx5_0` | all NICs; this NIC | the NIC's name: `mlx5_0` |
+/// | `cuda`, `cuda:0` | all GPUs; this GPU | `cuda:0`, … |
+/// | `nixl`, `nixl:UCX` | a NIXL agent with UCX; with this backend | `nixl:UCX` |
 ///
 /// ```
 /// use kvmem::register::{DeviceSpec, Devices};
@@ -212,10 +212,10 @@ impl From<DeviceSpec> for String {
 pub struct Devices(Vec<DeviceSpec>);
 
 impl Devices {
-    /// These, in this order.
+    /// Returns a list of these devices, in this order.
     ///
     /// # Errors
-    /// [`DevicesError`] if there is none, or one would be meant twice.
+    /// [`DevicesError`] if there is no device, or one is named twice.
     pub fn new(specs: impl IntoIterator<Item = DeviceSpec>) -> Result<Devices, DevicesError> {
         let mut all: Vec<DeviceSpec> = Vec::new();
         for spec in specs {
@@ -230,16 +230,17 @@ impl Devices {
         if all.is_empty() { Err(DevicesError::None) } else { Ok(Devices(all)) }
     }
 
-    /// What was named, in that order.
+    /// Returns the devices, in their order.
     #[must_use]
     pub fn specs(&self) -> &[DeviceSpec] {
         &self.0
     }
 
-    /// Opens all of them, in the order in which they were named. Each is closed when it is dropped.
+    /// Opens all devices, in their order. Each is closed when it is dropped.
     ///
     /// # Errors
-    /// [`NotAvailable`]: the first that cannot be had, and what it would need. The others are closed then.
+    /// [`NotAvailable`] for the first device that cannot be opened, and what it needs. The others
+    /// are closed.
     pub fn open(&self) -> Result<Vec<Arc<dyn Registrar>>, NotAvailable> {
         let opened: Result<Vec<_>, NotAvailable> = self.0.iter().map(DeviceSpec::open).collect();
         Ok(opened?.into_iter().flatten().collect())
@@ -280,34 +281,36 @@ impl From<Devices> for String {
     }
 }
 
-/// Words that name no registrars.
+/// A text that names no valid list of registrars.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DevicesError {
-    /// No word at all.
+    /// The text is empty.
     #[error(
-        "no device is named: say io_uring, io_uring:N, mlock, verbs, verbs:NIC, cuda, cuda:N, nixl or nixl:BACKEND"
+        "no device is named: say io_uring, io_uring:N, mlock, verbs, verbs:NIC, cuda, cuda:N, nixl \
+         or nixl:BACKEND"
     )]
     None,
-    /// A word that is none of them.
+    /// No kind of device has this name.
     #[error(
-        "{text:?} is no device: say io_uring, io_uring:N, mlock, verbs, verbs:NIC, cuda, cuda:N, nixl or nixl:BACKEND, \
-         several with commas between them"
+        "{text:?} is not a device: say io_uring, io_uring:N, mlock, verbs, verbs:NIC, cuda, \
+         cuda:N, nixl or nixl:BACKEND, several separated by commas"
     )]
     Unknown {
-        /// The word.
+        /// The name.
         text: String,
     },
-    /// What stands behind the colon cannot stand there.
-    #[error("{text:?} is no device: behind the colon stands {allowed}")]
+    /// The part after the colon is not valid for this kind.
+    #[error("{text:?} is not a device: after the colon, {allowed} is allowed")]
     Which {
+        /// The name.
         /// The word.
         text: String,
-        /// What can stand there.
+        /// The valid values.
         allowed: &'static str,
     },
-    /// Two words that mean the same device.
-    #[error("{second} names what {first} has named already: name each device once")]
+    /// Two names select the same device.
+    #[error("{second} selects a device that {first} selects already: name each device once")]
     Twice {
         /// The first.
         first: String,
@@ -321,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_read_as_they_are_shown() {
+    fn names_parse_as_they_are_shown() {
         for text in [
             "io_uring",
             "io_uring:8",
@@ -349,16 +352,16 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_word_is_named_with_what_may_stand_there() {
+    fn an_invalid_name_is_reported_with_the_valid_ones() {
         for (text, expected) in [
             ("", "no device is named"),
-            ("rdma", "\"rdma\" is no device: say io_uring, io_uring:N, mlock"),
-            ("mlock,", "\"\" is no device"),
+            ("rdma", "\"rdma\" is not a device: say io_uring, io_uring:N, mlock"),
+            ("mlock,", "\"\" is not a device"),
             ("io_uring:", "a number of rings from 1 to 1024"),
             ("io_uring:0", "a number of rings from 1 to 1024"),
             ("io_uring:1025", "a number of rings from 1 to 1024"),
             ("io_uring:-1", "a number of rings from 1 to 1024"),
-            ("mlock:1", "behind the colon stands nothing"),
+            ("mlock:1", "after the colon, nothing"),
             ("verbs:", "the name of a NIC"),
             ("cuda:first", "the number of a GPU"),
             ("nixl:", "the name of a backend"),
@@ -384,13 +387,13 @@ mod tests {
     #[test]
     fn nothing_is_named_twice() {
         for (text, expected) in [
-            ("io_uring:2,io_uring", "io_uring names what io_uring:2 has named"),
-            ("mlock,mlock", "mlock names what mlock has named"),
-            ("verbs,mlock,verbs:mlx5_0", "verbs:mlx5_0 names what verbs has named"),
-            ("verbs:a,verbs:a", "verbs:a names"),
-            ("cuda:1,cuda", "cuda names what cuda:1 has named"),
-            ("nixl,nixl:UCX", "nixl:UCX names what nixl has named"),
-            ("nixl:POSIX,nixl:POSIX", "nixl:POSIX names"),
+            ("io_uring:2,io_uring", "io_uring selects a device that io_uring:2 selects already"),
+            ("mlock,mlock", "mlock selects a device that mlock selects already"),
+            ("verbs,mlock,verbs:mlx5_0", "verbs:mlx5_0 selects a device that verbs selects"),
+            ("verbs:a,verbs:a", "verbs:a selects"),
+            ("cuda:1,cuda", "cuda selects a device that cuda:1 selects already"),
+            ("nixl,nixl:UCX", "nixl:UCX selects a device that nixl selects already"),
+            ("nixl:POSIX,nixl:POSIX", "nixl:POSIX selects"),
         ] {
             let error = text.parse::<Devices>().unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");

@@ -1,5 +1,4 @@
-//! *Diagnosis*: the limits of this machine, and what memory can be registered with: what `kvmem
-//! doctor` prints.
+//! *Diagnosis*: the limits of this machine and its registrars, as `kvmem doctor` prints them.
 
 use std::fmt;
 
@@ -8,25 +7,25 @@ use serde::Serialize;
 use super::{DetectedDevice, discover};
 use crate::arena::preflight::{Machine, Report, Requirements};
 
-/// What stands in the way of some memory here, and with whom it can be registered.
+/// The limits that affect some memory on this machine, and the registrars available for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Diagnosis {
-    /// Every limit, held against the wish.
+    /// Every limit, compared with the requirements.
     #[serde(flatten)]
     pub report: Report,
-    /// The registrars of every kind, or why there are none. That there are none is no failure.
+    /// The registrars of every kind, or why there are none. Having none is not an error.
     pub registrars: Vec<DetectedDevice>,
 }
 
-/// Holds the limits of this machine against a wish, and looks for registrars; see
+/// Compares the limits of this machine with the requirements and detects registrars; see
 /// [`Machine::preflight`] and [`discover`].
 #[must_use]
-pub fn diagnose(wish: &Requirements) -> Diagnosis {
-    Diagnosis { report: Machine::here().preflight(wish), registrars: discover() }
+pub fn diagnose(requirements: &Requirements) -> Diagnosis {
+    Diagnosis { report: Machine::here().preflight(requirements), registrars: discover() }
 }
 
-/// The report, and a line for each registrar.
+/// Writes the report, and a line for each registrar.
 impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}\nregistrars\n", self.report)?;
@@ -45,9 +44,9 @@ mod tests {
     use crate::arena::PageSize;
 
     #[test]
-    fn limits_and_registrars_are_told_together() {
-        let wish = Requirements::new(1 << 20, PageSize::Base).unwrap();
-        let diagnosis = diagnose(&wish);
+    fn limits_and_registrars_are_shown_together() {
+        let requirements = Requirements::new(1 << 20, PageSize::Base).unwrap();
+        let diagnosis = diagnose(&requirements);
         let text = diagnosis.to_string();
         assert!(
             text.starts_with("1 MiB of 4k pages") && text.contains("\nregistrars\n  "),

@@ -1,24 +1,24 @@
-//! *Engine*: a plan carried out, all of it or nothing.
+//! *Engine*: carries out a plan, all of it or nothing.
 //!
 //! ```text
-//!  for each step:   populate what is not there
-//!                   the first time: find out which way of calling is faster   (trial.rs)
+//!  for each step:   populate missing pages
+//!                   the first time: measure which strategy is faster          (calibration.rs)
 //!                   threads take turns at the registrars                      (lanes.rs)
-//!  on any failure:  whoever works stops; every key is given back; the first failure is told
+//!  on any failure:  all threads stop, every key is deregistered, the first failure is returned
 //! ```
 //!
-//! The pages are held from before the first key is given until after the last one was taken back.
+//! The pages are held from before the first key is issued until after the last one is deregistered.
 
 use std::any::Any;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::crew::{Crew, lead};
-use super::lanes::{Lanes, Turn};
-use super::plan::{Way, check_keys, check_memlock};
-use super::release::{Given, release};
-use super::trial::Slice;
-use super::watching::{Watching, Wishes};
+use super::calibration::ProbeSlice;
+use super::lanes::{ChunkTurn, Lanes};
+use super::plan::{CallStrategy, check_keys, check_memlock};
+use super::progress::{RunOptions, RunProgress};
+use super::release::{IssuedKeys, release};
+use super::team::{TimedTeam, with_team};
 use super::{
     Calibration, ChunkError, DevicePlan, Key, Limits, Outcome, Plan, Platform, Policy,
     RegisterError, Registrar, Registration, RegistrationSet,
@@ -26,71 +26,71 @@ use super::{
 use crate::arena::{Hold, Populate, Populated, Region, WorkUnit};
 use crate::trace::span;
 
-/// What took longer than this to register is given back by several threads. Giving back is quicker
-/// than getting, 2 to 4 times for base pages and 20 to 50 times for hugepages, where a second
-/// thread gained nothing until it took some milliseconds.
-const WORTH_THREADS: f64 = 0.05;
+/// If registering took longer than this many seconds, several threads deregister. Deregistering is
+/// faster than registering: 2 to 4 times for base pages, 20 to 50 times for hugepages, where a
+/// second thread gained nothing until it took some milliseconds.
+const PARALLEL_RELEASE_SECONDS: f64 = 0.05;
 
 /// One region that is being registered.
-pub(super) struct Job {
+pub(super) struct RegionJob {
     pub(super) region: Arc<Region>,
     pub(super) plan: Plan,
-    /// Bytes that are not resident and that nobody populates: registering will make them so.
+    /// Bytes that are not resident and not populated beforehand: registering faults them in.
     pub(super) faulted: u64,
 }
 
-/// Some regions that are being registered, together.
+/// Regions that are being registered together.
 pub(super) struct Engine {
     pub(super) host: Arc<dyn Platform>,
     pub(super) registrars: Vec<Arc<dyn Registrar>>,
-    pub(super) jobs: Vec<Job>,
-    pub(super) way: Way,
+    pub(super) jobs: Vec<RegionJob>,
+    pub(super) strategy: CallStrategy,
     populate: Populate,
-    /// For each lane and job: how many chunks of the lane come before those of the job. One more
-    /// at the end.
-    before: Vec<Vec<usize>>,
+    /// For each lane and job, the number of the lane's chunks that precede those of the job, and
+    /// one more entry at the end for the total.
+    chunks_before: Vec<Vec<usize>>,
     pub(super) lanes: Lanes<Key>,
-    pub(super) watching: Arc<Watching>,
-    wishes: Wishes,
-    /// What threads do instead of their chunks, while a trial is made on slices.
-    pub(super) aside: Mutex<Option<Arc<Slice>>>,
+    pub(super) tracker: Arc<RunProgress>,
+    options: RunOptions,
+    /// The slice that threads register instead of their chunks while slices are calibrated.
+    pub(super) probe: Mutex<Option<Arc<ProbeSlice>>>,
     failure: Mutex<Option<RegisterError>>,
-    _holds: Vec<Hold>,
-    /// What the first registrar will make resident, until the run ends.
+    _pinned: Vec<Hold>,
+    /// The reservation for the bytes that the first registrar faults in, held until the run ends.
     reserved: Mutex<Option<Box<dyn Any + Send + Sync>>>,
 }
 
-/// What has been found out on the way.
+/// The figures collected during a run.
 #[derive(Debug, Default)]
-pub(super) struct Figures {
+pub(super) struct RunFigures {
     populated: Populated,
     threads: usize,
     trial: Option<Calibration>,
     register_seconds: f64,
 }
 
-/// What is done before the next step is begun.
-struct Step {
-    /// Of which job what is populated.
+/// The work done before the next step begins.
+struct EngineStep {
+    /// The ranges to populate, each with the index of its job.
     populate: Vec<(usize, Range<usize>)>,
-    /// How far each lane may go.
-    upto: Vec<usize>,
+    /// The number of chunks up to which each lane is opened.
+    open_chunks: Vec<usize>,
 }
 
 impl Engine {
-    /// Everything that can be known to fail is found out here.
+    /// Prepares a run. Reports every failure that can be known before the run.
     pub(super) fn new(
         host: Arc<dyn Platform>,
         registrars: Vec<Arc<dyn Registrar>>,
         limits: &[Limits],
-        jobs: Vec<Job>,
-        way: Way,
+        jobs: Vec<RegionJob>,
+        strategy: CallStrategy,
         populate: Populate,
-        wishes: Wishes,
+        options: RunOptions,
     ) -> Result<Engine, RegisterError> {
         let total: u64 = jobs.iter().map(|job| job.plan.len_bytes).sum();
         check_memlock(limits, total)?;
-        let before: Vec<Vec<usize>> = (0..registrars.len())
+        let chunks_before: Vec<Vec<usize>> = (0..registrars.len())
             .map(|lane| {
                 let mut count = 0;
                 let counts = jobs.iter().map(|job| {
@@ -100,71 +100,72 @@ impl Engine {
                 [0].into_iter().chain(counts).collect()
             })
             .collect();
-        for (limits, before) in limits.iter().zip(&before) {
+        for (limits, before) in limits.iter().zip(&chunks_before) {
             check_keys(limits, before[jobs.len()] as u64)?;
         }
         let reserved = host.reserve(jobs.iter().map(|job| job.faulted).sum())?;
         let to_populate =
             jobs.iter().flat_map(|job| &job.plan.populate).map(|range| range.len() as u64).sum();
         let to_register = total * registrars.len() as u64;
-        let watching = Watching::begin(Arc::clone(&host), wishes.clone(), to_populate, to_register);
+        let tracker =
+            RunProgress::begin(Arc::clone(&host), options.clone(), to_populate, to_register);
         Ok(Engine {
             lanes: Lanes::new(registrars.len()),
-            watching: Arc::new(watching),
-            aside: Mutex::new(None),
+            tracker: Arc::new(tracker),
+            probe: Mutex::new(None),
             failure: Mutex::new(None),
-            _holds: jobs.iter().map(|job| job.region.hold()).collect(),
+            _pinned: jobs.iter().map(|job| job.region.hold()).collect(),
             reserved: Mutex::new(Some(reserved)),
             host,
             registrars,
             jobs,
-            way,
+            strategy,
             populate,
-            before,
-            wishes,
+            chunks_before,
+            options,
         })
     }
 
-    /// Does it all. On failure nothing is registered.
+    /// Runs all steps. On failure nothing is registered.
     pub(super) fn run(&self) -> Result<Vec<RegistrationSet>, RegisterError> {
         span!(INFO, "register", regions = self.jobs.len(), registrars = self.registrars.len());
-        let undo = Undo(self);
-        let result = self.steps_through();
+        let undo = UndoOnPanic(self);
+        let result = self.run_steps();
         std::mem::forget(undo);
         drop(self.reserved.lock().unwrap_or_else(PoisonError::into_inner).take());
         match result {
             Ok(figures) => {
                 let sets = self.sets(&figures);
-                self.watching.end(true);
+                self.tracker.end(true);
                 Ok(sets)
             }
             Err(error) => Err(self.undo(error)),
         }
     }
 
-    fn steps_through(&self) -> Result<Figures, RegisterError> {
-        let mut figures = Figures::default();
+    fn run_steps(&self) -> Result<RunFigures, RegisterError> {
+        let mut figures = RunFigures::default();
         let mut chosen = None;
         for step in self.steps() {
             for (job, range) in step.populate {
                 self.populate(job, range, &mut figures.populated)?;
             }
             let start = self.host.now();
-            figures.threads = lead(
+            figures.threads = with_team(
                 &*self.host,
                 || self.work(),
-                |crew| {
+                |team| {
                     let threads = match chosen {
                         Some(threads) => threads,
                         None => {
-                            let (threads, trial) = self.choose(crew)?;
+                            let (threads, trial) = self.choose(team)?;
                             figures.trial = trial;
                             *chosen.insert(threads)
                         }
                     };
-                    crew.shrink(threads);
-                    self.lanes.open(step.upto);
-                    self.sweep(crew, threads).map(|(threads, _)| threads)
+                    team.shrink(threads);
+                    self.lanes.open(step.open_chunks);
+                    self.run_team(team, threads).map(|(threads, _)| threads)
                 },
             )?;
             figures.register_seconds += self.host.now().saturating_sub(start).as_secs_f64();
@@ -172,27 +173,33 @@ impl Engine {
         Ok(figures)
     }
 
-    /// Several regions are populated all before they are registered; by ranges, each range is.
-    fn steps(&self) -> Vec<Step> {
+    /// Returns the steps. By default all regions are populated before any is registered; with
+    /// `by_range`, each range is populated and then registered.
+    fn steps(&self) -> Vec<EngineStep> {
         let by_range = self.jobs.iter().any(|job| job.plan.steps.len() > 1);
         let all =
             |job: usize| self.jobs[job].plan.populate.iter().map(move |range| (job, range.clone()));
         if !by_range {
-            let upto = self.before.iter().map(|before| before[self.jobs.len()]).collect();
-            return vec![Step { populate: (0..self.jobs.len()).flat_map(all).collect(), upto }];
+            let open_chunks =
+                self.chunks_before.iter().map(|before| before[self.jobs.len()]).collect();
+            return vec![EngineStep {
+                populate: (0..self.jobs.len()).flat_map(all).collect(),
+                open_chunks,
+            }];
         }
         let mut steps = Vec::new();
-        for (job, Job { plan, .. }) in self.jobs.iter().enumerate() {
+        for (job, RegionJob { plan, .. }) in self.jobs.iter().enumerate() {
             for step in &plan.steps {
                 let common =
                     |range: &Range<usize>| range.start.max(step.start)..range.end.min(step.end);
                 let populate = plan.populate.iter().map(common).filter(|range| !range.is_empty());
-                let upto = plan.lanes.iter().zip(&self.before).map(|(lane, before)| {
-                    before[job] + lane.chunks.partition_point(|chunk| chunk.end <= step.end)
-                });
-                steps.push(Step {
+                let open_chunks =
+                    plan.lanes.iter().zip(&self.chunks_before).map(|(lane, before)| {
+                        before[job] + lane.chunks.partition_point(|chunk| chunk.end <= step.end)
+                    });
+                steps.push(EngineStep {
                     populate: populate.map(|range| (job, range)).collect(),
-                    upto: upto.collect(),
+                    open_chunks: open_chunks.collect(),
                 });
             }
         }
@@ -205,35 +212,35 @@ impl Engine {
         range: Range<usize>,
         sum: &mut Populated,
     ) -> Result<(), RegisterError> {
-        self.watching.go_on()?;
-        let watch = self.watching.for_populating(sum.bytes);
+        self.tracker.check()?;
+        let options = self.tracker.populate_options(sum.bytes);
         let how = if self.populate == Populate::None { Populate::Auto } else { self.populate };
-        let done = self.host.populate(&self.jobs[job].region, range, how, &watch);
-        let done = done.map_err(|error| self.watching.of_populating(error))?;
+        let done = self.host.populate(&self.jobs[job].region, range, how, &options);
+        let done = done.map_err(|error| self.tracker.convert_error(error))?;
         sum.bytes += done.bytes;
         sum.seconds += done.seconds;
         sum.threads = sum.threads.max(done.threads);
         Ok(())
     }
 
-    /// Has so many threads, or fewer if they cannot be had, do what the lanes are open for; returns
-    /// how many they were, and how many seconds that took.
-    pub(super) fn sweep(
+    /// Runs the open chunks of all lanes on `threads` threads, or fewer if they cannot be created;
+    /// returns their number, and the seconds that it took.
+    pub(super) fn run_team(
         &self,
-        crew: &mut Crew<'_, '_, '_>,
+        team: &mut TimedTeam<'_, '_, '_>,
         threads: usize,
     ) -> Result<(usize, f64), RegisterError> {
-        let swept = crew.sweep(threads);
+        let done = team.run(threads);
         match self.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(error) => Err(error),
-            None => Ok(swept),
+            None => Ok(done),
         }
     }
 
-    /// What one thread does.
+    /// The work of one thread.
     fn work(&self) {
-        let aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        match aside {
+        let probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match probe {
             Some(slice) => slice.register(self),
             None => self.take_turns(),
         }
@@ -242,15 +249,15 @@ impl Engine {
     fn take_turns(&self) {
         let _stop = StopOnPanic(&self.lanes);
         while let Some(turn) = self.lanes.take() {
-            let began = self.watching.elapsed();
-            match self.watching.go_on().and_then(|()| self.register(turn)) {
+            let began = self.tracker.elapsed();
+            match self.tracker.check().and_then(|()| self.register(turn)) {
                 Ok((key, bytes)) => {
-                    let piece = WorkUnit::new(turn.lane, began, self.watching.elapsed());
+                    let piece = WorkUnit::new(turn.lane, began, self.tracker.elapsed());
                     self.lanes.finish(turn, Some(key));
-                    self.watching.registered(bytes, self.ready(), piece);
+                    self.tracker.registered(bytes, self.ready(), piece);
                 }
                 Err(error) => {
-                    // The first failure is what is told.
+                    // Only the first failure is reported.
                     self.failure
                         .lock()
                         .unwrap_or_else(PoisonError::into_inner)
@@ -261,15 +268,15 @@ impl Engine {
         }
     }
 
-    fn register(&self, turn: Turn) -> Result<(Key, u64), RegisterError> {
-        let (job, chunk) = self.place(turn);
-        let Job { region, plan, .. } = &self.jobs[job];
+    fn register(&self, turn: ChunkTurn) -> Result<(Key, u64), RegisterError> {
+        let (job, chunk) = self.job_of(turn);
+        let RegionJob { region, plan, .. } = &self.jobs[job];
         let range = &plan.lanes[turn.lane].chunks[chunk];
         let registrar = &self.registrars[turn.lane];
         span!(DEBUG, "register_chunk", registrar = registrar.name(), chunk, bytes = range.len());
         // SAFETY: the chunk lies in the region, which is mapped for reading and writing. `self`,
-        // and later the registration, keeps it mapped and its pages held until the key has
-        // been taken back, or for ever.
+        // and later the registration, keeps the region mapped and its pages held until the key is
+        // deregistered, or forever.
         let key = unsafe { registrar.register(region.base().add(range.start), range.len()) };
         match key {
             Ok(key) => Ok((key, range.len() as u64)),
@@ -281,20 +288,23 @@ impl Engine {
         }
     }
 
-    /// The job of a turn, and the number of the chunk within it.
-    fn place(&self, turn: Turn) -> (usize, usize) {
-        let before = &self.before[turn.lane];
+    /// Returns the job of a turn, and the index of the chunk within the job.
+    fn job_of(&self, turn: ChunkTurn) -> (usize, usize) {
+        let before = &self.chunks_before[turn.lane];
         let job = before.partition_point(|before| *before <= turn.index) - 1;
         (job, turn.index - before[job])
     }
 
-    /// Bytes, from the beginning of the first region, that all lanes have keys for.
+    /// Returns the bytes, from the beginning of the first region, that have keys in all lanes.
     fn ready(&self) -> u64 {
         let mut ready = 0;
-        for (job, Job { plan, .. }) in self.jobs.iter().enumerate() {
+        for (job, RegionJob { plan, .. }) in self.jobs.iter().enumerate() {
             let ends = plan.lanes.iter().enumerate().map(|(lane, DevicePlan { chunks, .. })| {
-                let done =
-                    self.lanes.count(lane).saturating_sub(self.before[lane][job]).min(chunks.len());
+                let done = self
+                    .lanes
+                    .count(lane)
+                    .saturating_sub(self.chunks_before[lane][job])
+                    .min(chunks.len());
                 done.checked_sub(1).map_or(0, |last| chunks[last].end as u64)
             });
             let ends = ends.min().unwrap_or(0);
@@ -306,10 +316,10 @@ impl Engine {
         ready
     }
 
-    /// Gives everything back, and makes the error say what could not be.
+    /// Deregisters everything, and adds the keys that failed to the error.
     fn undo(&self, error: RegisterError) -> RegisterError {
         let kept = self.roll_back();
-        self.watching.end(false);
+        self.tracker.end(false);
         match error {
             RegisterError::Refused { error, .. } => RegisterError::Refused { error, kept },
             error if kept.is_empty() => error,
@@ -318,7 +328,7 @@ impl Engine {
     }
 
     fn roll_back(&self) -> Vec<ChunkError> {
-        let jobs = self.given(self.lanes.drain());
+        let jobs = self.issued_keys(self.lanes.drain());
         let mut kept = Vec::new();
         for (job, lanes) in jobs.iter().enumerate() {
             let threads = self.release_threads(f64::INFINITY);
@@ -331,45 +341,46 @@ impl Engine {
         kept
     }
 
-    /// The keys of all lanes, for each job and each of its lanes.
-    fn given(&self, keys: Vec<Vec<Key>>) -> Vec<Vec<Given>> {
+    /// Distributes the keys of all lanes over the jobs: for each job, the keys of each lane.
+    fn issued_keys(&self, keys: Vec<Vec<Key>>) -> Vec<Vec<IssuedKeys>> {
         let mut lanes: Vec<_> = keys.into_iter().map(Vec::into_iter).collect();
-        let jobs = self.jobs.iter().map(|Job { plan, .. }| {
-            let given = lanes.iter_mut().zip(&plan.lanes).zip(&self.registrars);
-            let given = given.map(|((keys, lane), registrar)| {
+        let jobs = self.jobs.iter().map(|RegionJob { plan, .. }| {
+            let issued = lanes.iter_mut().zip(&plan.lanes).zip(&self.registrars);
+            let issued = issued.map(|((keys, lane), registrar)| {
                 let chunks = lane.chunks.iter().cloned().enumerate();
                 let keys = chunks.zip(keys).map(|((chunk, range), key)| (chunk, range, key));
-                Given { registrar: Arc::clone(registrar), keys: keys.collect() }
+                IssuedKeys { registrar: Arc::clone(registrar), keys: keys.collect() }
             });
-            given.collect()
+            issued.collect()
         });
         jobs.collect()
     }
 
-    /// How many threads give back what took so long to register.
+    /// Returns the number of threads that deregister, given how long registering took.
     fn release_threads(&self, register_seconds: f64) -> usize {
-        let alone = self.way.policy == Policy::Sequential || register_seconds < WORTH_THREADS;
-        if alone { 1 } else { self.host.cores().min(self.registrars.len()).max(1) }
+        let sequential = self.strategy.policy == Policy::Sequential
+            || register_seconds < PARALLEL_RELEASE_SECONDS;
+        if sequential { 1 } else { self.host.cores().min(self.registrars.len()).max(1) }
     }
 
-    /// What was registered, to be kept.
-    fn sets(&self, figures: &Figures) -> Vec<RegistrationSet> {
+    /// Turns the keys of a successful run into registration sets.
+    fn sets(&self, figures: &RunFigures) -> Vec<RegistrationSet> {
         let outcome = Outcome {
             len_bytes: self.jobs.iter().map(|job| job.plan.len_bytes).sum(),
             resident_bytes: self.jobs.iter().map(|job| job.plan.resident_bytes).sum(),
             devices: self.registrars.len(),
-            policy: self.way.policy,
+            policy: self.strategy.policy,
             populated: figures.populated,
             threads: figures.threads,
             trial: figures.trial,
             register_seconds: figures.register_seconds,
-            keys: self.before.iter().map(|before| before[self.jobs.len()]).sum(),
+            keys: self.chunks_before.iter().map(|before| before[self.jobs.len()]).sum(),
         };
         let threads = self.release_threads(figures.register_seconds);
-        let jobs = self.given(self.lanes.all()).into_iter().zip(&self.jobs);
+        let jobs = self.issued_keys(self.lanes.all()).into_iter().zip(&self.jobs);
         let sets = jobs.map(|(lanes, job)| {
             let lanes =
-                lanes.into_iter().map(|given| Registration::new(&self.host, &job.region, given));
+                lanes.into_iter().map(|issued| Registration::new(&self.host, &job.region, issued));
             RegistrationSet::new(
                 &self.host,
                 &job.region,
@@ -377,31 +388,31 @@ impl Engine {
                 outcome.clone(),
                 job.plan.boundary_bytes,
                 threads,
-                self.wishes.listener.clone(),
+                self.options.listener.clone(),
             )
         });
         sets.collect()
     }
 }
 
-/// Keeps a region mapped, and its pages held, for the life of the process: a device can still reach
-/// them.
+/// Keeps a region mapped, and its pages held, for the life of the process, because a device can
+/// still reach them.
 pub(super) fn leak(region: &Arc<Region>) {
     std::mem::forget(region.hold());
     std::mem::forget(Arc::clone(region));
 }
 
-/// Rolls back if a panic comes through.
-struct Undo<'a>(&'a Engine);
+/// Rolls back on a panic.
+struct UndoOnPanic<'a>(&'a Engine);
 
-impl Drop for Undo<'_> {
+impl Drop for UndoOnPanic<'_> {
     fn drop(&mut self) {
         self.0.roll_back();
-        self.0.watching.end(false);
+        self.0.tracker.end(false);
     }
 }
 
-/// Has the other threads stop if this one panics.
+/// Stops the other threads if this one panics.
 struct StopOnPanic<'a>(&'a Lanes<Key>);
 
 impl Drop for StopOnPanic<'_> {

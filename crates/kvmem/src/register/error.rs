@@ -1,4 +1,4 @@
-//! *Errors*: why something could not be registered, with the numbers in it and the way out.
+//! *Errors*: why registering failed, with the numbers involved and what to do.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,24 +11,25 @@ use thiserror::Error;
 use super::Account;
 use crate::arena::{ArenaError, Errno};
 
-/// Why a registrar did not do what it was asked for.
+/// The failure of a registrar's call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Error)]
-#[error("{call}: {errno}{}{}", Detail(detail), Tail(exceeded, remedy))]
+#[error("{call}: {errno}{}{}", DetailSuffix(detail), RemedySuffix(exceeded, remedy))]
 pub struct RegistrarError {
-    /// The call that was refused, by its name in C.
+    /// The call that failed, by its name in C.
     pub call: Cow<'static, str>,
-    /// Why. Of libraries with numbers of their own: the nearest there is, with theirs in `detail`.
+    /// The error number. Libraries with their own codes get the nearest errno; `detail` has theirs.
     pub errno: Errno,
-    /// What the library says of it, such as `CUDA_ERROR_OUT_OF_MEMORY (2)`.
+    /// The library's own message, such as `CUDA_ERROR_OUT_OF_MEMORY (2)`.
     pub detail: Option<String>,
     /// The limit that was hit, if it is known.
     pub exceeded: Option<RegisterLimit>,
-    /// What to do, where that is not said by the limit.
+    /// What to do, if the limit does not say it.
     pub remedy: Cow<'static, str>,
 }
 
 impl RegistrarError {
-    /// A refusal of which nothing more is known than its number, and what can be done then.
+    /// Returns an error of this call with a remedy, but without a detail or a limit.
+    #[must_use]
     pub fn new(
         call: impl Into<Cow<'static, str>>,
         errno: Errno,
@@ -43,88 +44,89 @@ impl RegistrarError {
         }
     }
 
-    /// The same, with what the library says.
+    /// Returns the error with the library's own message.
     #[must_use]
     pub fn detail(self, detail: impl Into<String>) -> RegistrarError {
         RegistrarError { detail: Some(detail.into()), ..self }
     }
 
-    /// The same, with the limit that was hit.
+    /// Returns the error with the limit that was hit.
     #[must_use]
     pub fn exceeded(self, exceeded: impl Into<Option<RegisterLimit>>) -> RegistrarError {
         RegistrarError { exceeded: exceeded.into(), ..self }
     }
 }
 
-/// A limit that stands in the way of registering.
+/// A limit that prevents registering.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RegisterLimit {
     /// `RLIMIT_MEMLOCK`, without `CAP_IPC_LOCK`.
     Memlock {
-        /// Whose bytes are counted together.
+        /// The account to which the kernel charges the bytes.
         account: Account,
         /// The limit in bytes.
         limit_bytes: u64,
-        /// Bytes counted before this request, as far as the kernel tells.
+        /// Bytes charged before this request, as far as the kernel reports them.
         used_bytes: u64,
-        /// Bytes that were to come.
+        /// Bytes of this request.
         need_bytes: u64,
     },
-    /// The most bytes that one key can cover.
+    /// The largest number of bytes that one key can cover.
     KeyBytes {
         /// The limit in bytes.
         limit_bytes: u64,
-        /// Bytes wanted.
+        /// Bytes requested.
         need_bytes: u64,
     },
-    /// The number of keys that the device can give.
+    /// The number of keys that the device can issue.
     Keys {
-        /// Keys it can still give.
+        /// Keys that it can still issue.
         limit: u64,
-        /// Keys wanted.
+        /// Keys requested.
         need: u64,
     },
-    /// Descriptors that the process may have open (`RLIMIT_NOFILE`).
+    /// The number of descriptors that the process may have open (`RLIMIT_NOFILE`).
     Descriptors,
 }
 
 impl RegisterLimit {
-    /// What to do about it.
+    /// Returns what to do about this limit.
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
             RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes } => {
-                // What the kernel refused below the limit met bytes that it does not tell: rings of
-                // other processes, and the memory of the ring itself. The limit that it had is then
-                // used up to an unknown part.
-                let told = need_bytes.saturating_add(*used_bytes);
-                let bytes = if told > *limit_bytes {
-                    told
+                // A call that fails below the limit met bytes that the kernel does not report:
+                // rings of other processes, and the memory of the ring itself. An unknown part of
+                // the limit is then used up.
+                let known = need_bytes.saturating_add(*used_bytes);
+                let bytes = if known > *limit_bytes {
+                    known
                 } else {
                     limit_bytes.saturating_add(*need_bytes)
                 };
                 let kib = bytes.div_ceil(1024);
-                let untold = match account {
-                    Account::Rings if told <= *limit_bytes => {
-                        ", since rings count for memory of their own, and those of other processes of this user count too,"
+                let unknown = match account {
+                    Account::Rings if known <= *limit_bytes => {
+                        ", because rings charge their own memory too, and rings of other processes \
+                         of this user count as well,"
                     }
                     _ => "",
                 };
                 format!(
-                    "raise it to {kib} KiB or more{untold} (`ulimit -l unlimited` in the shell, `memlock` in \
-                     /etc/security/limits.conf, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 for a container), \
-                     or give the process CAP_IPC_LOCK"
+                    "raise it to {kib} KiB or more{unknown} (`ulimit -l unlimited` in the shell, \
+                     `memlock` in /etc/security/limits.conf, LimitMEMLOCK=infinity in a systemd \
+                     unit, --ulimit memlock=-1 for a container), or give the process CAP_IPC_LOCK"
                 )
             }
             RegisterLimit::KeyBytes { .. } => "register it in smaller chunks".to_owned(),
             RegisterLimit::Keys { .. } => {
-                "use larger chunks or fewer regions, or give back keys that are not needed"
+                "use larger chunks or fewer regions, or deregister keys that are not needed"
                     .to_owned()
             }
             RegisterLimit::Descriptors => {
-                "raise RLIMIT_NOFILE (`ulimit -n`), or close what is not needed".to_owned()
+                "raise RLIMIT_NOFILE (`ulimit -n`), or close files that are not needed".to_owned()
             }
         }
     }
@@ -135,33 +137,33 @@ impl fmt::Display for RegisterLimit {
         match self {
             RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes } => write!(
                 f,
-                "RLIMIT_MEMLOCK is {limit_bytes} bytes, of which {used_bytes} are known to be {account}, and {need_bytes} more \
-                 are needed"
+                "RLIMIT_MEMLOCK is {limit_bytes} bytes, of which {used_bytes} are known to be \
+                 {account}, and {need_bytes} more are needed"
             ),
             RegisterLimit::KeyBytes { limit_bytes, need_bytes } => {
-                write!(f, "one key can cover {limit_bytes} bytes, wanted are {need_bytes}")
+                write!(f, "one key covers at most {limit_bytes} bytes, and {need_bytes} are needed")
             }
             RegisterLimit::Keys { limit, need } => {
-                write!(f, "the device can give {limit} more keys, wanted are {need}")
+                write!(f, "the device can issue {limit} more keys, and {need} are needed")
             }
-            RegisterLimit::Descriptors => f.write_str("the process has no descriptor left"),
+            RegisterLimit::Descriptors => f.write_str("the process has no free file descriptor"),
         }
     }
 }
 
-/// " (what the library says)", or nothing.
-struct Detail<'a>(&'a Option<String>);
+/// Writes " (the library's message)", or nothing.
+struct DetailSuffix<'a>(&'a Option<String>);
 
-impl fmt::Display for Detail<'_> {
+impl fmt::Display for DetailSuffix<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.as_ref().map_or(Ok(()), |detail| write!(f, " ({detail})"))
     }
 }
 
-/// "; the limit: its remedy", or "; the remedy", or nothing.
-struct Tail<'a>(&'a Option<RegisterLimit>, &'a str);
+/// Writes "; the limit: its remedy", or "; the remedy", or nothing.
+struct RemedySuffix<'a>(&'a Option<RegisterLimit>, &'a str);
 
-impl fmt::Display for Tail<'_> {
+impl fmt::Display for RemedySuffix<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0, self.1) {
             (Some(exceeded), _) => write!(f, "; {exceeded}: {}", exceeded.remedy()),
@@ -171,20 +173,21 @@ impl fmt::Display for Tail<'_> {
     }
 }
 
-/// A backend that cannot be used here, and what it would need.
+/// A backend that cannot be used on this machine, and what it needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Error)]
 #[error("{backend} is not available: {reason}; {remedy}")]
 pub struct NotAvailable {
     /// The backend: `io_uring`, `verbs`, …
     pub backend: Cow<'static, str>,
-    /// What is not there, or what was refused.
+    /// What is missing, or which call failed.
     pub reason: String,
     /// What to do.
     pub remedy: Cow<'static, str>,
 }
 
 impl NotAvailable {
-    /// This backend, for this reason.
+    /// Returns an error for this backend, with a reason and a remedy.
+    #[must_use]
     pub fn new(
         backend: impl Into<Cow<'static, str>>,
         reason: impl Into<String>,
@@ -194,68 +197,73 @@ impl NotAvailable {
     }
 }
 
-/// A call for one chunk that failed.
+/// A failed call for one chunk.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{device}, chunk {chunk} (offsets {}..{}): {refusal}", range.start, range.end)]
 pub struct ChunkError {
     /// The registrar.
     pub device: String,
-    /// The number of the chunk among those of this registrar and region, from 0.
+    /// The index of the chunk among those of this registrar and region, from 0.
     pub chunk: usize,
     /// The chunk, as offsets into the region.
     pub range: Range<usize>,
-    /// What was refused.
+    /// The failure.
     pub refusal: RegistrarError,
 }
 
-/// Why a region could not be registered, or a registration not be used as asked.
+/// An error of registering a region or of using a registration.
 ///
-/// When registering fails nothing is registered, and the region is as it was, except that some of
-/// its pages may have become resident.
+/// If registering fails, nothing is registered. The region is unchanged, except that some of its
+/// pages may have become resident.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// Nobody to register with.
+    /// The builder has no registrars.
     #[error("no registrar was named: name at least one")]
     NoRegistrars,
-    /// No bytes to register.
+    /// The region has no bytes.
     #[error("the region has no bytes: there is nothing to register")]
     Empty,
-    /// Two registrars of one name could not be told apart.
+    /// Two registrars have the same name.
     #[error(
-        "two registrars are called {device}: keys are asked for by name, so give each a name of its own"
+        "two registrars are called {device}: keys are looked up by name, so give each registrar a \
+         different name"
     )]
     SameName {
         /// The name.
         device: String,
     },
-    /// What the registrar allows is not enough for the region.
+    /// A registrar's limits are too small for the region.
     #[error("{device} cannot take the region: {exceeded}: {}", exceeded.remedy())]
     Limited {
-        /// The registrar, or all that share the limit.
+        /// The registrar, or all registrars that share the limit.
         device: String,
         /// The limit.
         exceeded: RegisterLimit,
     },
-    /// A chunk was refused. All that had been registered has been given back.
-    #[error("{error}{}", DeregisterFailed(kept))]
+    /// A chunk could not be registered. Everything registered before it was deregistered.
+    #[error("{error}{}", StillRegistered(kept))]
     Refused {
         /// The first chunk that failed.
         error: Box<ChunkError>,
-        /// Chunks that could not be given back, tried three times. Their memory stays mapped for
+        /// Chunks that could not be deregistered in three attempts. Their memory stays mapped for
         /// the life of the process.
         kept: Vec<ChunkError>,
     },
-    /// Keys could not be given back, tried three times. The memory stays mapped: a device can still
-    /// write to it.
-    #[error("{} keys could not be given back, so the memory stays mapped; the first: {}", kept.len(), First(kept))]
+    /// Keys could not be deregistered in three attempts. The memory stays mapped, because a device
+    /// can still write to it.
+    #[error(
+        "{} keys could not be deregistered, so the memory stays mapped; the first: {}",
+        kept.len(),
+        FirstFailure(kept)
+    )]
     DeregisterFailed {
-        /// What failed, at least one.
+        /// The failures, at least one.
         kept: Vec<ChunkError>,
     },
-    /// No thread could be started.
+    /// No thread could be created.
     #[error(
-        "no thread could be started: {errno}; raise RLIMIT_NPROC or the pids limit of the cgroup"
+        "no thread could be created: {errno}; raise RLIMIT_NPROC or the pids limit of the cgroup"
     )]
     NoThread {
         /// Why.
@@ -264,36 +272,37 @@ pub enum RegisterError {
     /// Pages could not be made resident before they were registered.
     #[error("the region could not be populated before registering: {0}")]
     Populate(#[from] ArenaError),
-    /// [`CancelToken::cancel`](crate::arena::CancelToken::cancel) was called. All that had been registered
-    /// has been given back.
+    /// [`CancelToken::cancel`](crate::arena::CancelToken::cancel) was called. Everything registered before
+    /// was deregistered.
     #[error("cancelled with {done} of {total} bytes registered")]
     Cancelled {
-        /// Bytes that had been registered, counted for each registrar.
+        /// Bytes registered before, counted once for each registrar.
         done: u64,
-        /// Bytes that were to be.
+        /// Total bytes to register, counted once for each registrar.
         total: u64,
     },
-    /// The time budget was used up. All that had been registered has been given back.
+    /// The time budget ran out. Everything registered before was deregistered.
     #[error(
-        "the time budget of {budget:?} was used up with {done} of {total} bytes registered: allow more time"
+        "the time budget of {budget:?} was used up with {done} of {total} bytes registered: allow \
+         more time"
     )]
     OverBudget {
         /// The budget.
         budget: Duration,
-        /// Bytes that had been registered, counted for each registrar.
+        /// Bytes registered before, counted once for each registrar.
         done: u64,
-        /// Bytes that were to be.
+        /// Total bytes to register, counted once for each registrar.
         total: u64,
     },
-    /// No registrar of this name.
+    /// No registrar has this name.
     #[error("no registrar is called {device}: there are {}", have.join(", "))]
     NoSuchDevice {
-        /// The name asked for.
+        /// The requested name.
         device: String,
-        /// The names there are.
+        /// The names of the registrars.
         have: Vec<String>,
     },
-    /// A range that is not within the region, or not yet registered.
+    /// The range is not within the region, or is not registered yet.
     #[error("{start}..{end} is not a range within the {len} bytes that are registered")]
     OutOfBounds {
         /// First offset.
@@ -303,10 +312,10 @@ pub enum RegisterError {
         /// Bytes registered, from the beginning.
         len: usize,
     },
-    /// A range for which there is no single key.
+    /// No single key covers the range.
     #[error(
-        "offsets {start}..{end} straddle the edge of a chunk of {device} at {edge}: split the transfer there, or let the \
-         allocator know the boundary so that it hands out no such range"
+        "offsets {start}..{end} straddle the edge of a chunk of {device} at {edge}: split the \
+         transfer there, or give the boundary to the allocator so that it returns no such range"
     )]
     Straddles {
         /// The registrar.
@@ -315,36 +324,38 @@ pub enum RegisterError {
         start: usize,
         /// One past the last offset.
         end: usize,
-        /// The first edge within.
+        /// The first edge inside the range.
         edge: usize,
     },
-    /// The keys have been given back.
-    #[error("the registration with {device} has ended: its keys have been given back")]
+    /// The keys were deregistered.
+    #[error("the keys of the registration with {device} were deregistered: register it again")]
     Ended {
         /// The registrar.
         device: String,
     },
 }
 
-/// "; and this many keys could not be given back", or nothing.
-struct DeregisterFailed<'a>(&'a [ChunkError]);
+/// Writes "; N keys could not be deregistered …", or nothing.
+struct StillRegistered<'a>(&'a [ChunkError]);
 
-impl fmt::Display for DeregisterFailed<'_> {
+impl fmt::Display for StillRegistered<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             [] => Ok(()),
             [first, ..] => write!(
                 f,
-                "; {} keys given out before could not be given back, so the memory stays mapped; the first: {first}",
+                "; {} keys registered before could not be deregistered, so the memory stays \
+                 mapped; the first: {first}",
                 self.0.len()
             ),
         }
     }
 }
 
-struct First<'a>(&'a [ChunkError]);
+/// Writes the first failure.
+struct FirstFailure<'a>(&'a [ChunkError]);
 
-impl fmt::Display for First<'_> {
+impl fmt::Display for FirstFailure<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.first().map_or(Ok(()), |first| first.fmt(f))
     }
@@ -355,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_is_never_to_be_raised_to_what_it_is() {
+    fn the_remedy_raises_the_limit_above_its_value() {
         for account in [Account::Rings, Account::Pinned, Account::Locked] {
             for (limit_bytes, used_bytes, need_bytes) in [
                 (65536, 0, 65536),
@@ -364,20 +375,21 @@ mod tests {
                 (8 << 20, 8 << 20, 1 << 30),
                 (1 << 20, 0, 0),
             ] {
-                let told = RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes }
-                    .remedy();
-                let kib: u64 = told
+                let remedy =
+                    RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes }
+                        .remedy();
+                let kib: u64 = remedy
                     .strip_prefix("raise it to ")
                     .and_then(|rest| rest.split(' ').next()?.parse().ok())
                     .expect("a number of KiB");
-                assert!(kib << 10 >= limit_bytes + need_bytes.min(1), "{told}");
-                assert!(kib << 10 >= used_bytes + need_bytes, "{told}");
+                assert!(kib << 10 >= limit_bytes + need_bytes.min(1), "{remedy}");
+                assert!(kib << 10 >= used_bytes + need_bytes, "{remedy}");
             }
         }
         let (limit_bytes, used_bytes, need_bytes) = (65536, 0, 65536);
-        let told =
+        let remedy =
             RegisterLimit::Memlock { account: Account::Rings, limit_bytes, used_bytes, need_bytes }
                 .remedy();
-        assert!(told.starts_with("raise it to 128 KiB or more, since rings count"), "{told}");
+        assert!(remedy.starts_with("raise it to 128 KiB or more, because rings"), "{remedy}");
     }
 }

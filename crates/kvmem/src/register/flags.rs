@@ -1,6 +1,6 @@
 //! *Flags*: sets of named bits, as C libraries take them.
 
-/// A set of bits: constants for them, `|`, and names when shown.
+/// Defines a set of bits: constants, `|`, and the names of the bits for display.
 macro_rules! flags {
     (
         $(#[$doc:meta])*
@@ -11,29 +11,29 @@ macro_rules! flags {
         pub struct $name(u32);
 
         impl $name {
-            /// Nothing.
+            /// No flags.
             pub const NONE: $name = $name(0);
             $($(#[$flag_doc])* pub const $flag: $name = $name($bits);)*
 
-            /// The bits, as C has them.
+            /// Returns the bits as C defines them.
             #[must_use]
             pub const fn bits(self) -> u32 {
                 self.0
             }
 
-            /// Whether all of those are among these.
+            /// Returns whether `self` contains all flags of `those`.
             #[must_use]
             pub const fn contains(self, those: $name) -> bool {
                 self.0 & those.0 == those.0
             }
 
-            /// These and those: `|` for constants.
+            /// Returns the union of both sets; `|` for constants.
             #[must_use]
             pub const fn with(self, those: $name) -> $name {
                 $name(self.0 | those.0)
             }
 
-            /// These but not those.
+            /// Returns `self` without the flags of `those`.
             #[must_use]
             pub const fn without(self, those: $name) -> $name {
                 $name(self.0 & !those.0)
@@ -49,11 +49,11 @@ macro_rules! flags {
         }
 
         impl std::fmt::Display for $name {
-            /// The names, with `+` between them.
+            /// Writes the names, separated by `+`.
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 let all = [$(($name::$flag, $shown)),*];
-                let names: Vec<&str> =
-                    all.into_iter().filter(|(flag, _)| self.contains(*flag)).map(|(_, shown)| shown).collect();
+                let contained = all.into_iter().filter(|(flag, _)| self.contains(*flag));
+                let names: Vec<&str> = contained.map(|(_, shown)| shown).collect();
                 f.pad(&if names.is_empty() { "none".to_owned() } else { names.join("+") })
             }
         }

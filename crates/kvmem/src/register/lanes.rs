@@ -1,71 +1,75 @@
-//! *Lanes*: who does what next.
+//! *Lanes*: the schedule of threads and chunks.
 //!
-//! Each registrar is a lane: its chunks are done in order, one at a time. Threads take turns: a
-//! thread that is free takes the next chunk of the lane that is furthest behind, of those that
-//! nobody is in. So all lanes come forward together, chunk by chunk, and what has been done of a
-//! lane is always a prefix.
+//! Each registrar has a *lane*: its chunks are done in order, one at a time. An idle thread takes
+//! the next chunk of the lane that has done the fewest chunks, among the lanes that no thread is
+//! working in. All lanes therefore advance together, chunk by chunk, and the chunks done in a lane
+//! are always a prefix.
 //!
-//! A thread that finds no lane to enter is done: every lane with work left has a thread in it,
-//! which will look again when it comes out.
+//! A thread that finds no free lane is done: every lane with remaining work has a thread in it,
+//! and that thread looks again when it finishes its chunk.
 
 // The model check sees what is public here.
 #![cfg_attr(not(loom), allow(unreachable_pub))]
 
 use crate::sync::Mutex;
 
-/// The lanes of one piece of work; `T` is what doing a chunk leaves behind.
+/// The lanes of one run; `T` is the result of one chunk.
 #[derive(Debug)]
 pub struct Lanes<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<LanesState<T>>,
 }
 
 #[derive(Debug)]
-struct State<T> {
-    lanes: Vec<Lane<T>>,
-    /// Whether a chunk has failed: then no more are handed out.
+struct LanesState<T> {
+    lanes: Vec<LaneState<T>>,
+    /// Whether a chunk has failed; no more chunks are handed out then.
     stopped: bool,
 }
 
 #[derive(Debug)]
-struct Lane<T> {
-    /// How many chunks may be done for now.
+struct LaneState<T> {
+    /// The number of chunks that may be done for now.
     open: usize,
-    /// Whether a thread is in it.
+    /// Whether a thread is working in this lane.
     busy: bool,
     done: Vec<T>,
 }
 
-/// A chunk that the calling thread is to do.
+/// A chunk assigned to the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
-    /// Which lane.
+pub struct ChunkTurn {
+    /// The index of the lane.
     pub lane: usize,
-    /// Which of its chunks.
+    /// The index of the chunk in its lane.
     pub index: usize,
 }
 
 impl<T> Lanes<T> {
-    /// So many lanes, all closed.
+    /// Returns `lanes` lanes, all closed.
+    #[must_use]
     pub fn new(lanes: usize) -> Lanes<T> {
-        let lanes = (0..lanes).map(|_| Lane { open: 0, busy: false, done: Vec::new() }).collect();
-        Lanes { state: Mutex::new(State { lanes, stopped: false }) }
+        let lanes =
+            (0..lanes).map(|_| LaneState { open: 0, busy: false, done: Vec::new() }).collect();
+        Lanes { state: Mutex::new(LanesState { lanes, stopped: false }) }
     }
 
-    /// Opens each lane up to so many chunks in all. A lane that is open further stays so.
-    pub fn open(&self, upto: impl IntoIterator<Item = usize>) {
-        for (lane, upto) in self.state.lock().lanes.iter_mut().zip(upto) {
-            lane.open = lane.open.max(upto);
+    /// Opens each lane up to this number of chunks in total. A lane never becomes less open.
+    pub fn open(&self, limits: impl IntoIterator<Item = usize>) {
+        for (lane, limits) in self.state.lock().lanes.iter_mut().zip(limits) {
+            lane.open = lane.open.max(limits);
         }
     }
 
-    /// The next chunk, or `None` if this thread is not needed any more. A chunk that was taken is
-    /// to be [finished](Lanes::finish).
-    pub fn take(&self) -> Option<Turn> {
+    /// Returns the next chunk, or `None` if this thread has no more work. The caller
+    /// [finishes](Lanes::finish) every chunk that it takes.
+    #[must_use = "a chunk that is taken must be finished"]
+    pub fn take(&self) -> Option<ChunkTurn> {
         let mut state = self.state.lock();
         if state.stopped {
             return None;
         }
-        let free = |(_, lane): &(usize, &mut Lane<T>)| !lane.busy && lane.done.len() < lane.open;
+        let free =
+            |(_, lane): &(usize, &mut LaneState<T>)| !lane.busy && lane.done.len() < lane.open;
         let (number, lane) = state
             .lanes
             .iter_mut()
@@ -73,11 +77,12 @@ impl<T> Lanes<T> {
             .filter(free)
             .min_by_key(|(_, lane)| lane.done.len())?;
         lane.busy = true;
-        Some(Turn { lane: number, index: lane.done.len() })
+        Some(ChunkTurn { lane: number, index: lane.done.len() })
     }
 
-    /// The chunk of this turn is done, or has failed, which stops all others.
-    pub fn finish(&self, turn: Turn, done: Option<T>) {
+    /// Finishes this turn with the chunk's result; `None` means that it failed, which stops all
+    /// lanes.
+    pub fn finish(&self, turn: ChunkTurn, done: Option<T>) {
         let mut state = self.state.lock();
         let lane = &mut state.lanes[turn.lane];
         debug_assert!(lane.busy && lane.done.len() == turn.index, "a turn is finished once");
@@ -88,17 +93,19 @@ impl<T> Lanes<T> {
         }
     }
 
-    /// Stops: no more chunks are handed out.
+    /// Stops the lanes: no more chunks are handed out.
     pub fn stop(&self) {
         self.state.lock().stopped = true;
     }
 
-    /// How many chunks have been done in a lane.
+    /// Returns the number of chunks done in a lane.
+    #[must_use]
     pub fn count(&self, lane: usize) -> usize {
         self.state.lock().lanes[lane].done.len()
     }
 
-    /// What the chunk left behind, if it has been done.
+    /// Returns the result of a chunk, if it is done.
+    #[must_use]
     pub fn get(&self, lane: usize, index: usize) -> Option<T>
     where
         T: Copy,
@@ -106,7 +113,8 @@ impl<T> Lanes<T> {
         self.state.lock().lanes[lane].done.get(index).copied()
     }
 
-    /// All that was done, lane by lane.
+    /// Returns all results, lane by lane.
+    #[must_use]
     pub fn all(&self) -> Vec<Vec<T>>
     where
         T: Clone,
@@ -114,7 +122,8 @@ impl<T> Lanes<T> {
         self.state.lock().lanes.iter().map(|lane| lane.done.clone()).collect()
     }
 
-    /// Stops, and takes out all that was done, lane by lane. Nobody is in a lane.
+    /// Stops the lanes and takes all results, lane by lane. No thread may be in a lane.
+    #[must_use]
     pub fn drain(&self) -> Vec<Vec<T>> {
         let mut state = self.state.lock();
         state.stopped = true;

@@ -1,4 +1,4 @@
-//! *Outcome*: what registering did, how long it took, and what was chosen on what grounds.
+//! *Outcome*: the result of registering, its duration, and the measurements behind its choices.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,53 +8,52 @@ use serde::{Deserialize, Serialize};
 use super::Policy;
 use crate::arena::{Populated, Size, WorkUnit};
 
-/// What registering one region, or a batch of them, did.
+/// The result of registering one region or a batch of regions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// Bytes of the region, or of all of a batch.
+    /// Bytes of the region, or of all regions of the batch.
     pub len_bytes: u64,
-    /// Bytes of them that were resident before.
+    /// Bytes that were resident before.
     pub resident_bytes: u64,
-    /// Registrars.
+    /// The number of registrars.
     pub devices: usize,
-    /// The policy that was asked for.
+    /// The requested policy.
     pub policy: Policy,
-    /// What was populated before it was registered: its bytes, seconds and threads; all 0 where
-    /// nothing was.
+    /// Populating before registering: bytes, seconds and threads; all 0 if nothing was populated.
     pub populated: Populated,
-    /// How many registrars were called side by side; 1: one call after another.
+    /// The number of registrars called concurrently; 1: one call after another.
     pub threads: usize,
-    /// The figures on which that was decided; `None` where there was nothing to decide, or too
-    /// little work to find out.
+    /// The measurements behind that number; `None` if there was nothing to decide or too little
+    /// work to measure.
     pub trial: Option<Calibration>,
-    /// Seconds that registering took, trial included.
+    /// Seconds spent registering, calibration included.
     pub register_seconds: f64,
-    /// Keys given.
+    /// The number of keys issued.
     pub keys: usize,
 }
 
 /// Both ways of calling, measured on this memory with these registrars.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// Bytes registered in a second, one call after another, counted for each registrar, in GiB.
+    /// GiB registered per second with one call after another, counted once for each registrar.
     pub sequential_gib_per_s: f64,
-    /// The same side by side: of all that were tried, the fastest.
+    /// GiB registered per second with concurrent calls, at the fastest number of registrars tried.
     pub parallel_gib_per_s: f64,
-    /// How many registrars that was.
+    /// That number of registrars.
     pub threads: usize,
-    /// How long finding out took in seconds.
+    /// Seconds spent measuring.
     pub seconds: f64,
 }
 
 impl Outcome {
-    /// What was chosen: `sequential` or `parallel`.
+    /// Returns the chosen way of calling: `sequential` or `parallel`.
     #[must_use]
     pub fn chosen(&self) -> &'static str {
         if self.threads > 1 { "parallel" } else { "sequential" }
     }
 
-    /// Bytes registered in a second, counted for each registrar, in GiB.
+    /// Returns the GiB registered per second, counted once for each registrar.
     #[must_use]
     pub fn gib_per_s(&self) -> f64 {
         let gib = self.len_bytes as f64 * self.devices as f64 / f64::from(1 << 30);
@@ -68,7 +67,8 @@ impl fmt::Display for Outcome {
         let (len, resident) = (Size(self.len_bytes), Size(self.resident_bytes));
         writeln!(
             f,
-            "{len} registered with {devices} registrar(s), {keys} key(s); {resident} of it was resident before"
+            "{len} registered with {devices} registrar(s), {keys} key(s); {resident} of it was \
+             resident before"
         )?;
         if populated.threads > 0 {
             let Populated { seconds, threads, .. } = populated;
@@ -90,7 +90,8 @@ impl fmt::Display for Outcome {
         if let Some(trial) = &self.trial {
             writeln!(
                 f,
-                "  measured {:.2} GiB/s one after another, {:.2} GiB/s with {} side by side, in {:.1} ms",
+                "  measured {:.2} GiB/s one after another, {:.2} GiB/s with {} side by side, \
+                 in {:.1} ms",
                 trial.sequential_gib_per_s,
                 trial.parallel_gib_per_s,
                 trial.threads,
@@ -101,28 +102,28 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// What giving keys back did.
+/// The result of deregistering keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Deregistered {
-    /// Keys given back.
+    /// The number of keys deregistered.
     pub keys: usize,
-    /// Seconds that it took.
+    /// Seconds spent.
     pub seconds: f64,
-    /// Registrars that were called side by side; 1: one call after another; 0: there was nothing
-    /// to give back.
+    /// The number of registrars called concurrently; 1: one call after another; 0: there were no
+    /// keys.
     pub threads: usize,
 }
 
-/// What is being done.
+/// A phase of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// Memory is made resident.
     Populate,
-    /// Keys are got.
+    /// Memory is registered.
     Register,
-    /// Keys are given back.
+    /// Keys are deregistered.
     Deregister,
 }
 
@@ -136,22 +137,20 @@ impl fmt::Display for Phase {
     }
 }
 
-/// How far it has come.
+/// The progress of registering or deregistering.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct RegisterProgress {
-    /// What is being done.
+    /// The current phase.
     pub phase: Phase,
     /// Bytes done in this phase. Registering counts each byte once for each registrar.
     pub done_bytes: u64,
-    /// Bytes that are to be done in it.
+    /// Total bytes of this phase.
     pub total_bytes: u64,
-    /// Bytes, from the beginning of the first region, for which all registrars have given their
-    /// keys.
+    /// Bytes, from the beginning of the first region, that have keys with all registrars.
     pub ready_bytes: u64,
-    /// Time since the beginning of all; of giving back, since its own.
+    /// Time since the start of registering; while deregistering, since the start of that.
     pub elapsed: Duration,
-    /// What was done last, and is reported by this; `None` where it was asked for and not
-    /// reported.
+    /// The piece of work that this report is about; `None` if the progress was queried.
     pub piece: Option<WorkUnit>,
 }

@@ -1,68 +1,68 @@
-//! *Plan*: what will be done, before anything is.
+//! *Plan*: the work of registering as data, computed before any of it is done.
 //!
-//! A pure function of what the memory is made of, what the registrars can take, and what the user
-//! wants. Its rules:
+//! A plan is a pure function of the memory's pages, the registrars' limits, and the user's options.
+//! Its rules:
 //!
-//! - **Chunks are as large as may be.** One key for everything is best for whoever uses it. A chunk
-//!   is smaller where the device cannot take more, where many keys cost nothing and smaller chunks
-//!   are registered more quickly, or where the user says so.
-//! - **Chunks cover all of it**: each registrar's follow each other without gap or overlap, from
-//!   the first byte to the last.
-//! - **Edges are page boundaries** of the pages that are really there, and those of one registrar
-//!   are among those of the one with the smallest chunks. So there is one boundary that an
-//!   allocator can be told.
-//! - **What is not there is populated first**, by threads that have each a share of their own.
-//!   Untouched memory is never registered by several at once.
-//! - **Chunk by chunk, not registrar by registrar**: the books that the kernel keeps of the pages
-//!   of one chunk are still in the cache when the next registrar needs them.
+//! - **Chunks are as large as possible.** One key for everything is the simplest to use. A chunk
+//!   is smaller if the device cannot take more, if many keys cost nothing and smaller chunks
+//!   register faster, or if the user sets a length.
+//! - **Chunks cover the whole region**: the chunks of each registrar follow each other without a
+//!   gap or overlap, from the first byte to the last.
+//! - **Edges are page boundaries** of the actual pages, and the edges of each registrar are among
+//!   those of the registrar with the smallest chunks. One boundary therefore suffices for an
+//!   allocator.
+//! - **Missing pages are populated first**, by threads that each have their own share. Untouched
+//!   memory is never registered by several registrars at once.
+//! - **Chunk by chunk, not registrar by registrar**: the kernel's metadata of a chunk's pages is
+//!   still in the cache when the next registrar needs it.
 
 use std::fmt;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::ground::Ground;
+use super::layout::MemoryLayout;
 use super::{Account, Limits, Memlock, Policy, RegisterError, RegisterLimit, costs};
 use crate::arena::{Populate, Receipt, Size};
 
-/// No registrar is planned more chunks than this: with as many, something is wrong with the wish.
-const MOST_CHUNKS: u64 = 1 << 20;
-/// What a trial of slices may cost: one part in so many of all bytes.
+/// The limit of chunks per registrar; a plan that needs more comes from a mistaken request.
+const MAX_CHUNKS: u64 = 1 << 20;
+/// Calibration on slices registers at most 1/48 of all bytes.
 const SLICES_SHARE: u64 = 48;
-/// A trial of chunks: one part in so many is registered in the way that turns out slower.
+/// Calibration on chunks registers at most 1/32 of the chunks in the slower way.
 const CHUNKS_SHARE: usize = 32;
-/// The same, where nothing else is possible.
-const CHUNKS_SHARE_AT_MOST: usize = 8;
-/// Longer slices tell nothing more.
-const SLICE_MAX: u64 = 256 << 20;
-/// How often two ways are compared.
+/// The same share if no other calibration is possible: 1/8.
+const MAX_CHUNKS_SHARE: usize = 8;
+/// The longest slice; longer ones add no information.
+const MAX_SLICE_BYTES: u64 = 256 << 20;
+/// The number of rounds in which two ways of calling are compared.
 const ROUNDS: usize = 3;
 
-/// What the user wants, and what bounds it.
+/// The user's options for a plan, and the machine's cores.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanOptions {
-    /// In which way registrars are called.
+    /// How registrars are called.
     pub policy: Policy,
-    /// How many threads can run at once.
+    /// The number of threads that can run at once.
     pub cores: usize,
-    /// Who makes resident what is not; [`Populate::None`]: the first registrar does, alone.
+    /// How missing pages are populated; with [`Populate::None`] the first registrar, called alone,
+    /// faults them in.
     pub populate: Populate,
-    /// The most bytes of a chunk; `None`: as the registrars like it best.
+    /// The largest chunk in bytes; `None`: the registrars' preferred length.
     pub chunk_bytes: Option<u64>,
-    /// Whether each range is populated and registered before the next one is, in order of
-    /// addresses.
+    /// Whether each range is populated and registered before the next one, in order of addresses.
     pub by_range: bool,
 }
 
 impl PlanOptions {
-    /// This policy on so many cores, the rest as usual.
+    /// Returns options with this policy and number of cores, and defaults for the rest.
     #[must_use]
     pub fn new(policy: Policy, cores: usize) -> PlanOptions {
         PlanOptions { policy, cores, populate: Populate::Auto, chunk_bytes: None, by_range: false }
     }
 }
 
-/// What will be done with one region. Ranges are offsets into it.
+/// The work of registering one region. Ranges are offsets into it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Plan {
@@ -70,34 +70,36 @@ pub struct Plan {
     pub len_bytes: u64,
     /// Bytes of it that are resident.
     pub resident_bytes: u64,
-    /// In which way registrars are called.
+    /// How registrars are called.
     pub policy: Policy,
-    /// What is populated before it is registered.
+    /// The ranges that are populated before they are registered.
     pub populate: Vec<Range<usize>>,
-    /// By how many threads at most, each with an even share on page boundaries. 0: nothing is
-    /// populated.
+    /// The largest number of threads that populate, each with an even share on page boundaries. 0:
+    /// nothing is populated.
     pub populate_threads: usize,
-    /// What is done before the next of these is begun: populated, then registered. One: all.
+    /// The steps: each is populated and then registered before the next begins. One step: the whole
+    /// region.
     pub steps: Vec<Range<usize>>,
-    /// Each registrar's chunks, in the order in which it gets them.
+    /// Each registrar's chunks, in the order in which they are registered.
     pub lanes: Vec<DevicePlan>,
-    /// How many registrars are called side by side at most. Whoever is furthest behind comes next.
+    /// The largest number of registrars called concurrently. The registrar that has done the
+    /// fewest chunks is called next.
     pub threads: usize,
-    /// How it is found out whether that pays; `None`: it is not asked.
+    /// How concurrent calls are compared with sequential ones; `None`: they are not compared.
     pub trial: Option<CalibrationPlan>,
-    /// A boundary that no range may straddle which is to have one key with each registrar; `None`:
-    /// there is one chunk.
+    /// The boundary for an allocator: a range that does not straddle a multiple of it has one key
+    /// with each registrar. `None`: there is one chunk.
     pub boundary_bytes: Option<u64>,
-    /// About how long it will take.
+    /// The estimated time.
     pub estimate: Estimate,
 }
 
 /// One registrar's chunks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DevicePlan {
-    /// Its name.
+    /// The registrar's name.
     pub device: String,
-    /// In order, without gap or overlap, from 0 to the end.
+    /// The chunks in order, without a gap or overlap, from 0 to the end.
     pub chunks: Vec<Range<usize>>,
 }
 
@@ -106,37 +108,36 @@ pub struct DevicePlan {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CalibrationPlan {
-    /// On the first chunks: real work, of which nothing is done twice.
+    /// On the first chunks: real work, and nothing is registered twice.
     Chunks {
-        /// How often.
+        /// The number of rounds.
         rounds: usize,
     },
-    /// Where chunks are few and long: on slices that are registered and given back.
+    /// On slices that are registered, timed and deregistered, if chunks are few and long.
     Slices {
-        /// How often.
+        /// The number of rounds.
         rounds: usize,
         /// Bytes of a slice.
         slice_bytes: u64,
     },
 }
 
-/// About how long it will take on a machine like the one the figures were measured on, in seconds.
+/// Estimated times in seconds, on a machine like the one on which the costs were measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// Populating.
     pub populate_seconds: f64,
-    /// Registering, one call after another.
+    /// Registering with one call after another.
     pub sequential_seconds: f64,
-    /// Registering, if calls side by side do not disturb each other at all.
+    /// Registering with concurrent calls that do not slow each other down.
     pub parallel_seconds: f64,
 }
 
-/// Plans how to register a region of which the receipt says what it is made of. Nothing is asked
-/// and nothing is done.
+/// Plans how to register a region, given its receipt. Queries nothing and has no side effects.
 ///
-/// The receipt says what was resident when the region was mapped. A builder's
-/// [`plan`](super::RegistrationBuilder::plan) asks what is so now, and knows parts of regions and
-/// memory of other owners, which may begin anywhere.
+/// The receipt describes the residency at the time of mapping. A builder's
+/// [`plan`](super::RegistrationBuilder::plan) queries the current residency. It also handles parts
+/// of regions and foreign memory, which may begin at any address.
 ///
 /// Takes time in proportion to the number of chunks: some 100 µs for 1 TiB and eight rings.
 ///
@@ -155,59 +156,65 @@ pub struct Estimate {
 ///
 /// # Errors
 /// [`NoRegistrars`](RegisterError::NoRegistrars), [`SameName`](RegisterError::SameName),
-/// [`Empty`](RegisterError::Empty), and [`Limited`](RegisterError::Limited) where a limit is known
-/// not to suffice: better now than after minutes of populating.
+/// [`Empty`](RegisterError::Empty), and [`Limited`](RegisterError::Limited) if a known limit is too
+/// small. Planning reports that before minutes of populating are spent.
 pub fn plan(
     receipt: &Receipt,
     limits: &[Limits],
-    terms: &PlanOptions,
+    options: &PlanOptions,
 ) -> Result<Plan, RegisterError> {
-    Ground::of(receipt).plan(limits, terms)
+    MemoryLayout::from_receipt(receipt).plan(limits, options)
 }
 
-impl Ground {
-    /// See [`plan`].
+impl MemoryLayout {
+    /// Plans how to register this memory; see [`plan`].
     pub(super) fn plan(
         &self,
         limits: &[Limits],
-        terms: &PlanOptions,
+        options: &PlanOptions,
     ) -> Result<Plan, RegisterError> {
         check_names(limits)?;
         if self.len == 0 {
             return Err(RegisterError::Empty);
         }
         check_memlock(limits, self.len as u64)?;
-        let caps: Vec<u64> = limits.iter().map(|limits| cap(limits, terms)).collect();
+        let caps: Vec<u64> = limits.iter().map(|limits| cap(limits, options)).collect();
         for (limits, cap) in limits.iter().zip(&caps) {
             check_keys(limits, (self.len as u64).div_ceil(*cap))?;
         }
-        let cuts = self.cuts(caps.iter().copied().min().unwrap_or(u64::MAX));
+        let ends = self.chunk_ends(caps.iter().copied().min().unwrap_or(u64::MAX));
         let lanes = limits.iter().zip(&caps).map(|(limits, cap)| {
-            let lane = DevicePlan { device: limits.device.clone(), chunks: join(&cuts, *cap) };
+            let lane = DevicePlan { device: limits.device.clone(), chunks: merge(&ends, *cap) };
             check_keys(limits, lane.chunks.len() as u64).map(|()| lane)
         });
         let lanes = lanes.collect::<Result<Vec<DevicePlan>, RegisterError>>()?;
 
-        let absent = self.absent();
-        let populates = terms.policy != Policy::Sequential && terms.populate != Populate::None;
-        let populate_threads = match terms.populate {
+        let absent = self.absent_ranges();
+        let populates = options.policy != Policy::Sequential && options.populate != Populate::None;
+        let populate_threads = match options.populate {
             _ if absent.is_empty() || !populates => 0,
-            Populate::Threads(threads) => threads.get().min(terms.cores.max(1)),
-            _ => terms.cores.max(1),
+            Populate::Threads(threads) => threads.get().min(options.cores.max(1)),
+            _ => options.cores.max(1),
         };
         let untouched = populate_threads == 0 && !absent.is_empty();
-        let (way, most) = Way::find(terms, &[&lanes], self.len as u64, untouched, self.slice_min());
+        let (strategy, max_threads) = CallStrategy::choose(
+            options,
+            &[&lanes],
+            self.len as u64,
+            untouched,
+            self.min_slice_bytes(),
+        );
         Ok(Plan {
             len_bytes: self.len as u64,
-            resident_bytes: self.resident(),
-            policy: terms.policy,
+            resident_bytes: self.resident_bytes(),
+            policy: options.policy,
             populate: if populate_threads > 0 { absent } else { Vec::new() },
             populate_threads,
-            steps: steps(&cuts, terms.by_range),
-            threads: way.threads,
-            trial: way.trial,
-            boundary_bytes: boundary(&cuts),
-            estimate: self.estimate(lanes.len(), most, populate_threads),
+            steps: steps(&ends, options.by_range),
+            threads: strategy.threads,
+            trial: strategy.trial,
+            boundary_bytes: boundary(&ends),
+            estimate: self.estimate(lanes.len(), max_threads, populate_threads),
             lanes,
         })
     }
@@ -215,12 +222,13 @@ impl Ground {
     fn estimate(&self, lanes: usize, threads: usize, populate_threads: usize) -> Estimate {
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         let (mut absent, mut register) = (0.0, 0.0);
-        for stretch in &self.stretches {
-            let len = stretch.range.len() as u64;
-            absent += gib(len - stretch.resident.min(len)) * costs::populate_ms(stretch.page) / 1e3;
-            register += gib(len) * costs::register_ms(stretch.page) / 1e3 * lanes as f64;
+        for segment in &self.segments {
+            let len = segment.range.len() as u64;
+            absent +=
+                gib(len - segment.resident_bytes.min(len)) * costs::populate_ms(segment.page) / 1e3;
+            register += gib(len) * costs::register_ms(segment.page) / 1e3 * lanes as f64;
         }
-        // Who is not populated before is so by the first registrar.
+        // Pages that are not populated beforehand are faulted in by the first registrar.
         let (populate, fault_in) = if populate_threads > 0 {
             (absent / populate_threads as f64, 0.0)
         } else {
@@ -234,8 +242,8 @@ impl Ground {
     }
 }
 
-/// What is known not to suffice for so many bytes in keys of at most `part`, without knowing what
-/// they are made of.
+/// Checks the limits that do not depend on the pages, for `len` bytes in keys of at most `part`
+/// bytes.
 pub(crate) fn admit(limits: &[Limits], len: u64, part: u64) -> Result<(), RegisterError> {
     check_names(limits)?;
     check_memlock(limits, len)?;
@@ -254,14 +262,14 @@ fn check_names(limits: &[Limits]) -> Result<(), RegisterError> {
     }
 }
 
-/// The most bytes of a chunk.
-fn cap(limits: &Limits, terms: &PlanOptions) -> u64 {
-    let wanted = terms.chunk_bytes.or(limits.preferred_chunk_bytes).unwrap_or(u64::MAX);
+/// Returns the largest chunk in bytes.
+fn cap(limits: &Limits, options: &PlanOptions) -> u64 {
+    let wanted = options.chunk_bytes.or(limits.preferred_chunk_bytes).unwrap_or(u64::MAX);
     wanted.min(limits.max_bytes).max(1)
 }
 
 pub(super) fn check_keys(limits: &Limits, need: u64) -> Result<(), RegisterError> {
-    let limit = limits.max_keys.min(MOST_CHUNKS);
+    let limit = limits.max_keys.min(MAX_CHUNKS);
     let exceeded = RegisterLimit::Keys { limit, need };
     if need > limit {
         Err(RegisterError::Limited { device: limits.device.clone(), exceeded })
@@ -270,16 +278,18 @@ pub(super) fn check_keys(limits: &Limits, need: u64) -> Result<(), RegisterError
     }
 }
 
-/// Holds what all of them are to pin together against the limit that they share.
+/// Compares the bytes that all registrars pin together with the limit that they share.
 pub(super) fn check_memlock(limits: &[Limits], len: u64) -> Result<(), RegisterError> {
     for account in [Account::Rings, Account::Pinned, Account::Locked] {
         let counted =
             |limits: &&Limits| limits.memlock.is_some_and(|memlock| memlock.account == account);
         let counted: Vec<&Limits> = limits.iter().filter(counted).collect();
         let tightest = counted.iter().filter_map(|limits| limits.memlock);
-        let Some(memlock) = tightest.min_by_key(|memlock| left(*memlock)) else { continue };
+        let Some(memlock) = tightest.min_by_key(|memlock| remaining_bytes(*memlock)) else {
+            continue;
+        };
         let need_bytes = len.saturating_mul(counted.len() as u64);
-        if need_bytes > left(memlock) {
+        if need_bytes > remaining_bytes(memlock) {
             let Memlock { limit_bytes, used_bytes, .. } = memlock;
             let names: Vec<&str> = counted.iter().map(|limits| &*limits.device).collect();
             let exceeded = RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes };
@@ -289,121 +299,122 @@ pub(super) fn check_memlock(limits: &[Limits], len: u64) -> Result<(), RegisterE
     Ok(())
 }
 
-fn left(memlock: Memlock) -> u64 {
+fn remaining_bytes(memlock: Memlock) -> u64 {
     memlock.limit_bytes.saturating_sub(memlock.used_bytes)
 }
 
-/// Joins pieces, given by their ends, to chunks of at most `cap` bytes.
-fn join(cuts: &[usize], cap: u64) -> Vec<Range<usize>> {
+/// Merges pieces, given by their ends, into chunks of at most `cap` bytes.
+fn merge(ends: &[usize], cap: u64) -> Vec<Range<usize>> {
     let (mut chunks, mut start, mut end) = (Vec::new(), 0, 0);
-    for &cut in cuts {
-        if end > start && (cut - start) as u64 > cap {
+    for &next in ends {
+        if end > start && (next - start) as u64 > cap {
             chunks.push(start..end);
             start = end;
         }
-        end = cut;
+        end = next;
     }
     chunks.push(start..end);
     chunks
 }
 
-fn steps(cuts: &[usize], by_range: bool) -> Vec<Range<usize>> {
-    let ends = if by_range { cuts } else { &cuts[cuts.len() - 1..] };
+fn steps(ends: &[usize], by_range: bool) -> Vec<Range<usize>> {
+    let ends = if by_range { ends } else { &ends[ends.len() - 1..] };
     let starts = [0].into_iter().chain(ends.iter().copied());
     starts.zip(ends).map(|(start, end)| start..*end).collect()
 }
 
-/// The greatest number of which all cuts but the last are multiples.
-fn boundary(cuts: &[usize]) -> Option<u64> {
-    let (_, inner) = cuts.split_last()?;
-    inner.iter().map(|cut| *cut as u64).reduce(gcd)
+/// Returns the largest number that divides all ends but the last.
+fn boundary(ends: &[usize]) -> Option<u64> {
+    let (_, inner) = ends.split_last()?;
+    inner.iter().map(|end| *end as u64).reduce(gcd)
 }
 
 fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The numbers of threads that are compared with the best so far: 2, 4, … up to `threads`.
+/// Returns the numbers of threads that are compared with the best so far: 2, 4, … up to `threads`.
 pub(super) fn ladder(threads: usize) -> impl Iterator<Item = usize> {
     let next = move |more: &usize| (*more < threads).then(|| (2 * more).min(threads));
     std::iter::successors((threads > 1).then_some(2), next)
 }
 
-/// In which way registrars are called for one or more regions.
+/// How registrars are called for one or more regions.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Way {
+pub(super) struct CallStrategy {
     pub(super) policy: Policy,
-    /// How many of them side by side at most.
+    /// The largest number of registrars called concurrently.
     pub(super) threads: usize,
     pub(super) trial: Option<CalibrationPlan>,
 }
 
-impl Way {
-    /// The way for these lanes of these regions, which have `len` bytes in all and are untouched or
-    /// not; and how many threads could be used at all.
-    pub(super) fn find(
-        terms: &PlanOptions,
+impl CallStrategy {
+    /// Returns the strategy for these lanes of these regions, which have `len` bytes in total and
+    /// may be untouched; and the number of threads that could be used at all.
+    pub(super) fn choose(
+        options: &PlanOptions,
         jobs: &[&[DevicePlan]],
         len: u64,
         untouched: bool,
-        slice_min: u64,
-    ) -> (Way, usize) {
+        min_slice_bytes: u64,
+    ) -> (CallStrategy, usize) {
         let lanes = jobs.first().map_or(0, |lanes| lanes.len());
-        let most = match terms.policy {
+        let max_threads = match options.policy {
             Policy::Sequential => 1,
-            // Nobody else makes it resident: the first registrar does, and it does so alone.
+            // Nothing else populates the pages: the first registrar faults them in, called alone.
             _ if untouched => 1,
             Policy::Parallel(threads) => threads.get().min(lanes),
-            Policy::Auto => terms.cores.max(1).min(lanes),
+            Policy::Auto => options.cores.max(1).min(lanes),
         };
-        let auto = terms.policy == Policy::Auto;
-        let trial = (auto && most > 1)
-            .then(|| trial(jobs, lanes, len, most, terms.by_range, slice_min))
+        let auto = options.policy == Policy::Auto;
+        let trial = (auto && max_threads > 1)
+            .then(|| {
+                calibration_plan(jobs, lanes, len, max_threads, options.by_range, min_slice_bytes)
+            })
             .flatten();
-        // Too little work to find out is too little to be worth threads.
-        let threads = if auto && trial.is_none() { 1 } else { most };
-        (Way { policy: terms.policy, threads, trial }, most)
+        // Work that is too short to measure is too short to be worth threads.
+        let threads = if auto && trial.is_none() { 1 } else { max_threads };
+        (CallStrategy { policy: options.policy, threads, trial }, max_threads)
     }
 }
 
-/// A trial that costs little beside the whole; `None` where there is none.
-fn trial(
+/// Returns a calibration that costs little compared with the whole; `None` if there is none.
+fn calibration_plan(
     jobs: &[&[DevicePlan]],
     lanes: usize,
     len: u64,
     threads: usize,
     by_range: bool,
-    slice_min: u64,
+    min_slice_bytes: u64,
 ) -> Option<CalibrationPlan> {
     let steps = ladder(threads).count();
-    // Chunks or slices that one round needs for each of the two ways.
+    // The chunks or slices that one round needs for each of the two ways.
     let each: usize = ladder(threads).sum();
     let counts =
         (0..lanes).map(|lane| jobs.iter().map(|lanes| lanes[lane].chunks.len()).sum::<usize>());
     let (shortest, total) =
         counts.fold((usize::MAX, 0), |(least, sum), count| (least.min(count), sum + count));
-    let on_chunks = |share: usize, most: usize| {
-        let rounds = (shortest / (2 * steps)).min(total / (share * each)).min(most);
+    let on_chunks = |share: usize, max_rounds: usize| {
+        let rounds = (shortest / (2 * steps)).min(total / (share * each)).min(max_rounds);
         (rounds > 0 && !by_range).then_some(CalibrationPlan::Chunks { rounds })
     };
     let on_slices = || {
         let work = len.saturating_mul(lanes as u64);
         let slices = (2 * ROUNDS * each) as u64;
-        // They are taken from the first region, or of what is done of it first.
+        // Slices are taken from the first step of the first region.
         let longest =
             jobs.first()?.iter().filter_map(|lane| lane.chunks.first()).map(Range::len).min()?
                 as u64;
-        let slice_bytes =
-            (work / (SLICES_SHARE * slices)).min(SLICE_MAX).min(longest) / slice_min * slice_min;
+        let slice_bytes = (work / (SLICES_SHARE * slices)).min(MAX_SLICE_BYTES).min(longest)
+            / min_slice_bytes
+            * min_slice_bytes;
         (slice_bytes > 0).then_some(CalibrationPlan::Slices { rounds: ROUNDS, slice_bytes })
     };
-    on_chunks(CHUNKS_SHARE, ROUNDS)
-        .or_else(on_slices)
-        .or_else(|| on_chunks(CHUNKS_SHARE_AT_MOST, 1))
+    on_chunks(CHUNKS_SHARE, ROUNDS).or_else(on_slices).or_else(|| on_chunks(MAX_CHUNKS_SHARE, 1))
 }
 
 impl Plan {
-    /// Keys that it takes.
+    /// Returns the number of keys that the plan needs.
     #[must_use]
     pub fn keys(&self) -> usize {
         self.lanes.iter().map(|lane| lane.chunks.len()).sum()
@@ -465,8 +476,8 @@ impl fmt::Display for Plan {
                 };
                 writeln!(
                     f,
-                    "  order     chunk by chunk, up to {threads} registrars side by side if that is faster on {how} ({rounds} \
-                     round(s))"
+                    "  order     chunk by chunk, up to {threads} registrars side by side if that \
+                     is faster on {how} ({rounds} round(s))"
                 )?;
             }
         }
@@ -480,7 +491,8 @@ impl fmt::Display for Plan {
         let Estimate { populate_seconds, sequential_seconds, parallel_seconds } = self.estimate;
         writeln!(
             f,
-            "  estimate  populate {populate_seconds:.2} s, register {parallel_seconds:.2} to {sequential_seconds:.2} s"
+            "  estimate  populate {populate_seconds:.2} s, \
+             register {parallel_seconds:.2} to {sequential_seconds:.2} s"
         )
     }
 }

@@ -1,13 +1,13 @@
-//! *Policy*: in which way registrars are called, and where a user has said so.
+//! *Policy*: how registrars are called, and the environment variables that set it.
 //!
 //! | variable | alias | meaning |
 //! |---|---|---|
 //! | `KVMEM_PARALLEL_REGISTER` | `MC_ENABLE_PARALLEL_REG_MR` | `-1`: automatic, `0`: sequential, `1`: parallel |
-//! | | `MC_DISABLE_PARALLEL_REG_MR` | `1`: sequential, whatever the alias above says; `0` says nothing |
+//! | | `MC_DISABLE_PARALLEL_REG_MR` | `1`: sequential, even if `MC_ENABLE_PARALLEL_REG_MR` is set; `0`: no effect |
 //!
-//! The first that is set and not blank counts, from the left and from above; but
-//! `MC_DISABLE_PARALLEL_REG_MR` comes before its sister, as it did where both come from. A value
-//! that cannot be understood is an error and not a default.
+//! The first variable that is set and not blank counts: first `KVMEM_PARALLEL_REGISTER`, then
+//! `MC_DISABLE_PARALLEL_REG_MR`, then `MC_ENABLE_PARALLEL_REG_MR`. The order of the last two is
+//! that of the engine that defined them. An invalid value is an error, not a default.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -21,48 +21,49 @@ const OWN: &str = "KVMEM_PARALLEL_REGISTER";
 const ENABLE: &str = "MC_ENABLE_PARALLEL_REG_MR";
 const DISABLE: &str = "MC_DISABLE_PARALLEL_REG_MR";
 
-/// In which way registrars are called.
+/// How registrars are called.
 ///
-/// Neither of the fixed ways is always right. Published measurements of the same change show
+/// Neither fixed choice is always right. Published measurements of the same change show
 /// registering in parallel 4.2 times as fast on one machine, 2.7 times slower on another, and 5.3
-/// times slower where the memory had not been touched.
+/// times slower on untouched memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
-    /// One call after another. Memory that is not resident becomes so in the first call that needs
-    /// it, which is the slowest way there is.
+    /// One call after another. Missing pages are faulted in by the first call that needs them,
+    /// which is the slowest way of populating.
     Sequential,
-    /// So many registrars side by side, though no more than there are. Memory that is not resident
-    /// is populated first: untouched memory is never registered by several at once.
+    /// This number of registrars concurrently, at most one thread for each. Missing pages are
+    /// populated first: untouched memory is never registered by several registrars at once.
     Parallel(NonZeroUsize),
-    /// Memory that is not resident is populated first. Then slices are registered both ways, and
-    /// the rest in the way that was faster.
+    /// Missing pages are populated first. Then the first chunks, or slices, are registered in both
+    /// ways, and the rest in the faster way.
     #[default]
     Auto,
 }
 
 impl Policy {
-    /// So many registrars side by side; one after another if that is 0.
+    /// Calls `threads` registrars concurrently; 0 means one call after another.
     #[must_use]
     pub fn parallel(threads: usize) -> Policy {
         NonZeroUsize::new(threads).map_or(Policy::Sequential, Policy::Parallel)
     }
 
-    /// All registrars side by side.
+    /// Calls all registrars concurrently.
     #[must_use]
     pub fn all_at_once() -> Policy {
         Policy::Parallel(NonZeroUsize::MAX)
     }
 
-    /// What the environment says; `None` if it says nothing.
+    /// Returns the policy that the environment sets; `None` if it sets none.
     ///
     /// # Errors
-    /// [`PolicyError`] names the variable, its value and what may stand there.
+    /// [`PolicyError`] names the variable, its value and the valid values.
     pub fn from_env() -> Result<Option<Policy>, PolicyError> {
         Policy::from_lookup(|name| std::env::var_os(name))
     }
 
-    /// What these variables say: as [`from_env`](Policy::from_env), but from anywhere.
+    /// Returns the policy that variables from any source set, by the rules of
+    /// [`from_env`](Policy::from_env).
     ///
     /// ```
     /// use kvmem::register::Policy;
@@ -76,7 +77,7 @@ impl Policy {
     /// ```
     ///
     /// # Errors
-    /// As [`from_env`](Policy::from_env).
+    /// [`PolicyError`] names the variable, its value and the valid values.
     pub fn from_lookup(
         variable: impl Fn(&str) -> Option<OsString>,
     ) -> Result<Option<Policy>, PolicyError> {
@@ -111,16 +112,34 @@ fn three_way(variable: &'static str, value: String) -> Result<Policy, PolicyErro
     }
 }
 
-/// A variable that cannot be understood.
+/// An environment variable with an invalid policy.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{variable}={value:?} says nothing about how to register: give {allowed}, or unset it")]
+#[error("{variable}={value:?} is not a registration policy: set {allowed}, or unset it")]
 pub struct PolicyError {
-    /// The variable, by the name that was set.
+    /// The name of the variable.
     pub variable: &'static str,
-    /// Its value. What is not Unicode is replaced by U+FFFD.
+    /// Its value; bytes that are not Unicode are replaced by U+FFFD.
     pub value: String,
-    /// What may stand there.
+    /// The valid values.
     pub allowed: &'static str,
+}
+
+/// A text that is not a policy.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ParsePolicyError {
+    /// The text is none of the policies.
+    #[error("{text:?} is not a policy: use sequential, parallel, parallel:N or auto")]
+    Unknown {
+        /// The text.
+        text: String,
+    },
+    /// The part after `parallel:` is not a number of registrars.
+    #[error("{text:?} is not a number of registrars from 1: use parallel:4, or parallel for all")]
+    Threads {
+        /// The part after the colon.
+        text: String,
+    },
 }
 
 impl fmt::Display for Policy {
@@ -135,20 +154,19 @@ impl fmt::Display for Policy {
 }
 
 impl FromStr for Policy {
-    type Err = String;
+    type Err = ParsePolicyError;
 
-    /// `sequential`, `parallel`, `parallel:N` or `auto`.
-    fn from_str(text: &str) -> Result<Policy, String> {
+    /// Parses `sequential`, `parallel`, `parallel:N` or `auto`.
+    fn from_str(text: &str) -> Result<Policy, ParsePolicyError> {
         match text.split_once(':') {
             None if text == "sequential" => Ok(Policy::Sequential),
             None if text == "parallel" => Ok(Policy::all_at_once()),
             None if text == "auto" => Ok(Policy::Auto),
-            Some(("parallel", threads)) => threads.parse().map(Policy::Parallel).map_err(|_| {
-                format!("`{threads}` is no number of registrars: say parallel:4, or parallel")
-            }),
-            _ => {
-                Err(format!("`{text}` is no policy: say sequential, parallel, parallel:N or auto"))
-            }
+            Some(("parallel", threads)) => threads
+                .parse()
+                .map(Policy::Parallel)
+                .map_err(|_| ParsePolicyError::Threads { text: threads.to_owned() }),
+            _ => Err(ParsePolicyError::Unknown { text: text.to_owned() }),
         }
     }
 }
@@ -167,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_say_what_they_said_where_they_come_from() {
+    fn variables_mean_what_they_mean_in_their_engine() {
         let cases: [(Variables, Option<Policy>); 11] = [
             (&[], None),
             (&[(OWN, " ")], None),
@@ -187,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_named() {
+    fn an_invalid_value_is_named() {
         for (variable, value) in
             [(OWN, "2"), (OWN, "auto"), (ENABLE, "true"), (DISABLE, "-1"), (DISABLE, "yes")]
         {
@@ -198,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_are_read_as_they_are_shown() {
+    fn policies_parse_as_they_are_shown() {
         for policy in [Policy::Sequential, Policy::all_at_once(), Policy::parallel(3), Policy::Auto]
         {
             assert_eq!(policy.to_string().parse(), Ok(policy));

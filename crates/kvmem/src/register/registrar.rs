@@ -1,4 +1,4 @@
-//! *Registrar*: one DMA consumer, what it can take, and the keys that it gives.
+//! *Registrar*: one DMA consumer, its limits, and the keys that it issues.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -7,42 +7,44 @@ use serde::{Deserialize, Serialize};
 
 use super::RegistrarError;
 
-/// One consumer of memory: a NIC's protection domain, a ring, a GPU.
+/// One DMA consumer of memory: a NIC's protection domain, a ring, a GPU.
 ///
-/// Registering pins the pages and gives a key; the device may then read and write them by that key,
-/// until the key has been given back. A registrar keeps no books of what it has given out:
-/// [`Registration`](super::Registration) does, and calls [`register`](Registrar::register) and
-/// [`deregister`](Registrar::deregister) from one thread at a time, though not always the same one.
-/// Registrars of one process are called side by side.
+/// Registering pins the pages and returns a key. The device may then read and write them by that
+/// key until the key is deregistered. A registrar does not have to record the keys that it issued:
+/// [`Registration`](super::Registration) records them. It calls
+/// [`register`](Registrar::register) and [`deregister`](Registrar::deregister) from one thread at a
+/// time, though not always from the same one. Different registrars of a process are called
+/// concurrently.
 pub trait Registrar: fmt::Debug + Send + Sync {
-    /// What it is called, such as `io_uring:0`, `mlx5_0`, `cuda:0`. Of those that register one
-    /// region no two are called the same.
+    /// Returns the registrar's name, such as `io_uring:0`, `mlx5_0` or `cuda:0`. Registrars that
+    /// register the same region have different names.
     fn name(&self) -> &str;
 
-    /// What it can take. Asked once for each plan.
+    /// Returns the registrar's limits. Called once for each plan.
     fn limits(&self) -> Limits;
 
-    /// Pins `len` bytes at `at` and gives the key to them, or refuses and leaves nothing pinned.
+    /// Pins `len` bytes at `at` and returns the key to them. On failure nothing stays pinned.
     ///
     /// # Errors
-    /// [`RegistrarError`]: the call that was refused, why, which limit was hit, and what to do.
+    /// [`RegistrarError`]: the call that failed, why, which limit was hit, and what to do.
     ///
     /// # Safety
-    /// The bytes are mapped for reading and writing, and stay mapped, at the same pages, until the
-    /// key has been given to [`deregister`](Registrar::deregister) and was taken. Whoever gives
-    /// the device work with this key answers for what it writes.
+    /// The bytes are mapped for reading and writing. They stay mapped, at the same pages, until
+    /// [`deregister`](Registrar::deregister) has succeeded for the key. A caller that passes this
+    /// key to the device is responsible for what the device writes.
     unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, RegistrarError>;
 
-    /// Takes a key back: after that the device cannot reach the bytes any more.
+    /// Deregisters a key: the device cannot reach its bytes any more.
     ///
     /// # Errors
-    /// [`RegistrarError`]; the key stands then, and the bytes must stay mapped. A key that does not stand
-    /// is refused with `EINVAL` or `ENOENT`, and harms nothing.
+    /// [`RegistrarError`]; the key stays valid, and its bytes must stay mapped. A key that is not valid
+    /// returns `EINVAL` or `ENOENT` and has no other effect.
     fn deregister(&self, key: Key) -> Result<(), RegistrarError>;
 
-    /// Takes several keys back; the answers are in the order of the keys. One that is refused keeps
-    /// no other from being taken. A registrar that can take several in one call does better
-    /// than this, which calls [`deregister`](Registrar::deregister) for each.
+    /// Deregisters several keys and returns the results in the order of the keys. The failure of
+    /// one key does not stop the others. This default implementation calls
+    /// [`deregister`](Registrar::deregister) for each key; a registrar whose device takes several
+    /// keys in one call should override it.
     fn deregister_all(&self, keys: &[Key]) -> Vec<Result<(), RegistrarError>> {
         keys.iter().map(|key| self.deregister(*key)).collect()
     }
@@ -50,38 +52,38 @@ pub trait Registrar: fmt::Debug + Send + Sync {
 
 /// The right to DMA into a range of bytes.
 ///
-/// The names are those of verbs. Other consumers have one of them or none; what they have is said
-/// with them.
+/// The fields are named as in verbs. Other consumers use one of them or none; their types document
+/// which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Key {
-    /// By what its registrar knows it: the index of a fixed buffer, a pointer to a memory region,
+    /// The registrar's own identifier: the index of a fixed buffer, a pointer to a memory region,
     /// an address.
     pub handle: u64,
-    /// What local work requests say: the lkey; the `buf_index` of a ring; the address on a GPU; 0
-    /// where nothing is said.
+    /// The value for local work requests: the lkey; the `buf_index` of a ring; the address on a
+    /// GPU; 0 if the device needs none.
     pub lkey: u64,
-    /// What a remote peer says, where there is one: the rkey.
+    /// The value for remote peers, if the device has any: the rkey.
     pub rkey: Option<u32>,
 }
 
-/// What a registrar can take.
+/// A registrar's limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// The registrar's [`name`](Registrar::name).
     pub device: String,
-    /// The most bytes that one key can cover.
+    /// The largest number of bytes that one key can cover.
     pub max_bytes: u64,
-    /// How many more keys it can give.
+    /// The number of further keys that the registrar can issue.
     pub max_keys: u64,
-    /// Bytes for a key at which registering is quickest, where many keys cost nothing; `None`: the
-    /// fewer keys the better.
+    /// The chunk length in bytes at which registering is fastest, if many keys cost nothing;
+    /// `None`: fewer keys are better.
     pub preferred_chunk_bytes: Option<u64>,
-    /// The limit on pinned bytes that holds for it; `None`: no limit that is known.
+    /// The limit on pinned bytes that applies to this registrar; `None`: no known limit.
     pub memlock: Option<Memlock>,
 }
 
 impl Limits {
-    /// A registrar without limits.
+    /// Returns the limits of a registrar that has none.
     #[must_use]
     pub fn none(device: impl Into<String>) -> Limits {
         Limits {
@@ -94,29 +96,29 @@ impl Limits {
     }
 }
 
-/// `RLIMIT_MEMLOCK`, as it holds for one registrar. It does not hold with `CAP_IPC_LOCK`.
+/// `RLIMIT_MEMLOCK` as it applies to one registrar. The limit is off with `CAP_IPC_LOCK`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memlock {
-    /// Whose bytes are counted together.
+    /// The account to which the kernel charges the bytes.
     pub account: Account,
     /// The limit in bytes.
     pub limit_bytes: u64,
-    /// Bytes that were counted already when it was asked, as far as the kernel tells.
+    /// Bytes already charged when the limit was read, as far as the kernel reports them.
     pub used_bytes: u64,
 }
 
-/// What the kernel counts together against `RLIMIT_MEMLOCK`: it counts three things, each by
-/// itself.
+/// An account of bytes that the kernel compares with `RLIMIT_MEMLOCK`. The kernel keeps three
+/// accounts and limits each separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Account {
-    /// What rings of this user have pinned, in all processes. The kernel does not tell how much
-    /// that is.
+    /// Bytes pinned by the rings of this user, in all processes. The kernel does not report this
+    /// number.
     Rings,
-    /// What RDMA drivers have pinned for this process (`VmPin`).
+    /// Bytes pinned by RDMA drivers for this process (`VmPin`).
     Pinned,
-    /// What this process has locked (`VmLck`).
+    /// Bytes locked by this process (`VmLck`).
     Locked,
 }
 

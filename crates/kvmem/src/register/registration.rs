@@ -1,44 +1,44 @@
-//! *Registration*: one region with one registrar, and the keys to it.
+//! *Registration*: one region with one registrar, and its keys.
 
 use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
 
 use super::engine::leak;
-use super::release::{Given, release};
+use super::release::{IssuedKeys, release};
 use super::{Deregistered, Key, Platform, RegisterError, Registrar};
 use crate::arena::{Hold, Region};
 
 /// One region, registered with one registrar.
 ///
-/// It holds its region: as long as there is a key the memory is mapped, and its pages are not given
-/// back. Dropping it gives the keys back. If the registrar does not take one back, tried three
-/// times, the memory stays mapped for the life of the process: a device that can still write to it
-/// must not write to what comes next at these addresses.
+/// A registration holds its region: while a key exists, the memory stays mapped and its pages
+/// cannot be discarded. Dropping the registration deregisters its keys. If the registrar fails to
+/// deregister a key three times, the memory stays mapped for the life of the process. Otherwise
+/// the device could write to memory that is mapped later at the same addresses.
 #[derive(Debug)]
 pub struct Registration {
     host: Arc<dyn Platform>,
     registrar: Arc<dyn Registrar>,
     region: Arc<Region>,
-    hold: Option<Hold>,
+    pinned: Option<Hold>,
     chunks: Vec<Range<usize>>,
     keys: Vec<Key>,
-    /// Chunks that have not been given back.
+    /// Chunks that are still registered.
     live: Vec<usize>,
 }
 
 impl Registration {
-    /// `given` is all of the region.
+    /// Takes over `issued`, which holds the keys of the whole region.
     pub(super) fn new(
         host: &Arc<dyn Platform>,
         region: &Arc<Region>,
-        given: Given,
+        issued: IssuedKeys,
     ) -> Registration {
         let (chunks, keys): (Vec<_>, Vec<_>) =
-            given.keys.into_iter().map(|(_, range, key)| (range, key)).unzip();
+            issued.keys.into_iter().map(|(_, range, key)| (range, key)).unzip();
         Registration {
             host: Arc::clone(host),
-            registrar: given.registrar,
-            hold: Some(region.hold()),
+            registrar: issued.registrar,
+            pinned: Some(region.hold()),
             region: Arc::clone(region),
             live: (0..chunks.len()).collect(),
             chunks,
@@ -46,34 +46,37 @@ impl Registration {
         }
     }
 
-    /// The registrar's name.
+    /// Returns the registrar's name.
     #[must_use]
     pub fn device(&self) -> &str {
         self.registrar.name()
     }
 
-    /// The memory.
+    /// Returns the region.
     #[must_use]
     pub fn region(&self) -> &Region {
         &self.region
     }
 
-    /// Each chunk with its key, in order; none if they have been given back.
+    /// Returns the registered chunks with their keys, in order of addresses; none after
+    /// [`deregister`](Registration::deregister).
+    #[must_use]
     pub fn chunks(&self) -> impl ExactSizeIterator<Item = (Range<usize>, Key)> + '_ {
         self.live.iter().map(|chunk| (self.chunks[*chunk].clone(), self.keys[*chunk]))
     }
 
-    /// Whether keys are out.
+    /// Returns whether any key is still registered.
     #[must_use]
     pub fn is_live(&self) -> bool {
         !self.live.is_empty()
     }
 
-    /// The key with which all of a range can be reached. O(log n) for n chunks.
+    /// Returns the key that covers all of a range. O(log n) for n chunks.
     ///
     /// # Errors
-    /// [`Straddles`](RegisterError::Straddles) if it takes more than one key,
-    /// [`OutOfBounds`](RegisterError::OutOfBounds), [`Ended`](RegisterError::Ended).
+    /// [`Straddles`](RegisterError::Straddles) if the range needs more than one key,
+    /// [`OutOfBounds`](RegisterError::OutOfBounds) if it ends beyond the region,
+    /// [`Ended`](RegisterError::Ended) if its key was deregistered.
     pub fn key_for(&self, range: impl RangeBounds<usize>) -> Result<Key, RegisterError> {
         let chunk = locate(self.device(), &self.chunks, self.region.len(), range)?;
         match self.live.binary_search(&chunk) {
@@ -82,32 +85,32 @@ impl Registration {
         }
     }
 
-    /// Gives the keys back. A second time does nothing.
+    /// Deregisters all keys. A second call does nothing.
     ///
     /// # Errors
-    /// [`DeregisterFailed`](RegisterError::DeregisterFailed) names the keys that were not taken back, tried three times.
-    /// They stay out, the memory stays mapped, and this can be tried again.
+    /// [`DeregisterFailed`](RegisterError::DeregisterFailed) names the keys that could not be deregistered in three
+    /// attempts. They stay registered, the memory stays mapped, and the call can be repeated.
     pub fn deregister(&mut self) -> Result<Deregistered, RegisterError> {
-        let given = [self.given()];
-        let (back, kept) = release(&*self.host, &given, 1, &|_, _| ());
+        let issued = [self.issued_keys()];
+        let (back, kept) = release(&*self.host, &issued, 1, &|_, _| ());
         let kept: Vec<_> = kept.into_iter().map(|(_, error)| error).collect();
-        self.keep(kept.iter().map(|error| error.chunk).collect());
+        self.retain_chunks(kept.iter().map(|error| error.chunk).collect());
         if kept.is_empty() { Ok(back) } else { Err(RegisterError::DeregisterFailed { kept }) }
     }
 
-    /// The keys that are out.
-    pub(super) fn given(&self) -> Given {
+    /// Returns the keys that are still registered.
+    pub(super) fn issued_keys(&self) -> IssuedKeys {
         let keys =
             self.live.iter().map(|chunk| (*chunk, self.chunks[*chunk].clone(), self.keys[*chunk]));
-        Given { registrar: Arc::clone(&self.registrar), keys: keys.collect() }
+        IssuedKeys { registrar: Arc::clone(&self.registrar), keys: keys.collect() }
     }
 
-    /// All keys were given back but those of these chunks.
-    pub(super) fn keep(&mut self, mut chunks: Vec<usize>) {
+    /// Records that all keys were deregistered except those of these chunks.
+    pub(super) fn retain_chunks(&mut self, mut chunks: Vec<usize>) {
         chunks.sort_unstable();
         self.live = chunks;
         if self.live.is_empty() {
-            self.hold = None;
+            self.pinned = None;
         }
     }
 }
@@ -120,7 +123,7 @@ impl Drop for Registration {
     }
 }
 
-/// Which of a registrar's chunks a range lies in.
+/// Returns the index of the registrar's chunk that contains all of a range.
 pub(super) fn locate(
     device: &str,
     chunks: &[Range<usize>],
@@ -140,7 +143,7 @@ pub(super) fn locate(
     if start > end || end > len {
         return Err(RegisterError::OutOfBounds { start, end, len });
     }
-    // The end of a region lies in its last chunk, for who asks about no bytes there.
+    // An empty range at the end of the region belongs to the last chunk.
     let chunk = chunks.partition_point(|chunk| chunk.end <= start).min(chunks.len() - 1);
     let edge = chunks[chunk].end;
     if end > edge {

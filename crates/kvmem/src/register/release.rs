@@ -1,33 +1,33 @@
-//! *Release*: giving keys back, all that can be.
+//! *Release*: deregistering keys, as many as possible.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::crew::together;
 use super::lanes::Lanes;
+use super::team::run_on_team;
 use super::{ChunkError, Deregistered, Key, Platform, Registrar};
 use crate::arena::WorkUnit;
 
-/// How often a key that is not taken back is offered.
-const TRIES: usize = 3;
-/// How many keys are offered at once. More would cost little less, and progress is told after each
-/// lot.
-const AT_ONCE: usize = 8;
+/// The number of attempts to deregister a key.
+const ATTEMPTS: usize = 3;
+/// The number of keys deregistered in one call. More would save little time, and progress is
+/// reported after each call.
+const KEYS_PER_CALL: usize = 8;
 
-/// Keys of one registrar for one region, to be given back.
+/// The keys of one registrar for one region.
 #[derive(Debug)]
-pub(super) struct Given {
+pub(super) struct IssuedKeys {
     pub(super) registrar: Arc<dyn Registrar>,
-    /// The number of each chunk, its range, and its key.
+    /// The index of each chunk, its range, and its key.
     pub(super) keys: Vec<(usize, Range<usize>, Key)>,
 }
 
-/// Gives all keys back, by so many threads. A key that is not taken back keeps no other from being
-/// so. Returns those that were not, with the lane they are of; `report` is told of each lot as a
-/// piece of work, by the clock of the host, and its bytes.
+/// Deregisters all keys on `threads` threads. The failure of one key does not stop the others.
+/// Returns the failed keys, each with the index of its lane. Calls `report` after each call to a
+/// registrar, with its piece of work by the clock of the platform, and its bytes.
 pub(super) fn release(
     host: &dyn Platform,
-    lanes: &[Given],
+    lanes: &[IssuedKeys],
     threads: usize,
     report: &(dyn Fn(WorkUnit, u64) + Sync),
 ) -> (Deregistered, Vec<(usize, ChunkError)>) {
@@ -36,36 +36,41 @@ pub(super) fn release(
         return (Deregistered::default(), Vec::new());
     }
     let turns: Lanes<Vec<ChunkError>> = Lanes::new(lanes.len());
-    turns.open(lanes.iter().map(|lane| lane.keys.len().div_ceil(AT_ONCE)));
-    let (threads, seconds) = together(host, threads.min(lanes.len()), || {
+    turns.open(lanes.iter().map(|lane| lane.keys.len().div_ceil(KEYS_PER_CALL)));
+    let (threads, seconds) = run_on_team(host, threads.min(lanes.len()), || {
         while let Some(turn) = turns.take() {
             let lane = &lanes[turn.lane];
             let began = host.now();
-            let from = turn.index * AT_ONCE;
-            let keys = &lane.keys[from..lane.keys.len().min(from + AT_ONCE)];
-            let refused = offer(&*lane.registrar, keys);
+            let from = turn.index * KEYS_PER_CALL;
+            let keys = &lane.keys[from..lane.keys.len().min(from + KEYS_PER_CALL)];
+            let failed = deregister_some(&*lane.registrar, keys);
             let piece = WorkUnit::new(turn.lane, began, host.now());
-            turns.finish(turn, Some(refused));
+            turns.finish(turn, Some(failed));
             report(piece, keys.iter().map(|(_, range, _)| range.len() as u64).sum());
         }
     });
-    let failed = turns.drain().into_iter().enumerate();
-    let kept: Vec<_> = failed
+    let results = turns.drain().into_iter().enumerate();
+    let kept: Vec<_> = results
         .flat_map(|(lane, errors)| errors.into_iter().flatten().map(move |error| (lane, error)))
         .collect();
     (Deregistered { keys: keys - kept.len(), seconds, threads }, kept)
 }
 
-/// Offers some keys; returns those that are not taken.
-fn offer(registrar: &dyn Registrar, keys: &[(usize, Range<usize>, Key)]) -> Vec<ChunkError> {
+/// Deregisters some keys; returns those that fail.
+fn deregister_some(
+    registrar: &dyn Registrar,
+    keys: &[(usize, Range<usize>, Key)],
+) -> Vec<ChunkError> {
     let all: Vec<Key> = keys.iter().map(|(_, _, key)| *key).collect();
-    let answers = registrar.deregister_all(&all).into_iter().zip(keys);
-    let kept = answers.filter_map(|(answer, (chunk, range, key))| {
-        let again = |refusal| {
-            let mut tries = (1..TRIES).map(|_| registrar.deregister(*key));
-            tries.try_fold(refusal, |_, answer| answer.err()).map(|refusal| (chunk, range, refusal))
+    let results = registrar.deregister_all(&all).into_iter().zip(keys);
+    let kept = results.filter_map(|(result, (chunk, range, key))| {
+        let retry = |refusal| {
+            let mut retries = (1..ATTEMPTS).map(|_| registrar.deregister(*key));
+            retries
+                .try_fold(refusal, |_, result| result.err())
+                .map(|refusal| (chunk, range, refusal))
         };
-        answer.err().and_then(again)
+        result.err().and_then(retry)
     });
     kept.map(|(chunk, range, refusal)| ChunkError {
         device: registrar.name().to_owned(),

@@ -4,8 +4,8 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::release::{Given, release};
-use super::watching::Listener;
+use super::progress::RegisterListener;
+use super::release::{IssuedKeys, release};
 use super::{
     Deregistered, Key, Outcome, Phase, Platform, RegisterError, RegisterProgress, Registration,
     RegistrationBuilder,
@@ -20,19 +20,19 @@ use crate::arena::{Region, WorkUnit};
 ///                    └── Registration mlx5_0 ────── keys ──┘
 /// ```
 ///
-/// Dropping it gives all keys back, by several threads where that took long to get; then the region
-/// goes, if nobody else has it. The memory cannot go before:
+/// Dropping the set deregisters all keys, by several threads if registering took long. Then the
+/// region is unmapped, unless something else holds it. The memory cannot be unmapped earlier:
 ///
 /// ```compile_fail,E0505
 /// # use kvmem::{arena::Region, register::{RegistrationSet, simulated::Machine}};
 /// let set = RegistrationSet::builder().register(Region::builder(1 << 20).map()?)?;
 /// let region = set.region();
 /// drop(set);
-/// println!("{}", region.len()); // it went with the set
+/// println!("{}", region.len()); // unmapped with the set
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// and a region that has been handed over is not there to be dropped:
+/// A region that was moved into the set can no longer be dropped:
 ///
 /// ```compile_fail,E0382
 /// # use kvmem::{arena::Region, register::RegistrationSet};
@@ -47,13 +47,14 @@ pub struct RegistrationSet {
     region: Arc<Region>,
     outcome: Outcome,
     boundary_bytes: Option<u64>,
-    /// How many threads give keys back.
+    /// The number of threads that deregister keys.
     threads: usize,
-    listener: Option<Listener>,
+    listener: Option<RegisterListener>,
 }
 
 impl RegistrationSet {
-    /// Says with whom, and in which way.
+    /// Returns a builder that registers regions with the registrars given to it.
+    #[must_use = "nothing is registered before `register`"]
     pub fn builder() -> RegistrationBuilder {
         RegistrationBuilder::new()
     }
@@ -65,7 +66,7 @@ impl RegistrationSet {
         outcome: Outcome,
         boundary_bytes: Option<u64>,
         threads: usize,
-        listener: Option<Listener>,
+        listener: Option<RegisterListener>,
     ) -> RegistrationSet {
         RegistrationSet {
             host: Arc::clone(host),
@@ -78,43 +79,44 @@ impl RegistrationSet {
         }
     }
 
-    /// The memory.
+    /// Returns the region.
     #[must_use]
     pub fn region(&self) -> &Region {
         &self.region
     }
 
-    /// What registering did, how long it took, and what was chosen on what grounds. Of a batch: all
-    /// of it.
+    /// Returns the result of registering: how long it took, how registrars were called, and the
+    /// measurements behind that choice. For a batch it covers all regions.
     #[must_use]
     pub fn outcome(&self) -> &Outcome {
         &self.outcome
     }
 
-    /// The names of the registrars.
+    /// Returns the names of the registrars.
     pub fn devices(&self) -> impl ExactSizeIterator<Item = &str> {
         self.registrations.iter().map(Registration::device)
     }
 
-    /// The registrations, one for each registrar.
+    /// Returns the registrations, one for each registrar.
     #[must_use]
     pub fn registrations(&self) -> &[Registration] {
         &self.registrations
     }
 
-    /// The registration with one registrar.
+    /// Returns the registration with the registrar of this name.
     ///
     /// # Errors
-    /// [`NoSuchDevice`](RegisterError::NoSuchDevice).
+    /// [`NoSuchDevice`](RegisterError::NoSuchDevice) if the set has no such registrar.
     pub fn registration(&self, device: &str) -> Result<&Registration, RegisterError> {
         let found = self.registrations.iter().find(|registration| registration.device() == device);
         found.ok_or_else(|| no_such_device(device, self.devices()))
     }
 
-    /// The key with which this registrar can reach all of a range.
+    /// Returns the key with which this registrar can reach all of a range.
     ///
     /// # Errors
-    /// [`NoSuchDevice`](RegisterError::NoSuchDevice), and as for [`Registration::key_for`].
+    /// [`NoSuchDevice`](RegisterError::NoSuchDevice) if the set has no such registrar, and the
+    /// errors of [`Registration::key_for`].
     pub fn key_for(
         &self,
         device: &str,
@@ -123,19 +125,20 @@ impl RegistrationSet {
         self.registration(device)?.key_for(range)
     }
 
-    /// A boundary that an allocator of offsets may be told: what does not straddle a multiple of it
-    /// has one key with each registrar. `None`: each registrar has one key for all.
+    /// Returns a boundary for an offset allocator: a range that does not straddle a multiple of it
+    /// has one key with each registrar. `None`: each registrar has one key for the whole region.
     #[must_use]
     pub fn boundary_bytes(&self) -> Option<u64> {
         self.boundary_bytes
     }
 
-    /// Gives all keys back, by several threads if registering took long enough for that to pay. A
-    /// second time does nothing. The listener that registering had is told how far it has come.
+    /// Deregisters all keys, by several threads if registering took at least 50 ms. A second call
+    /// does nothing. The progress listener of the builder is called here too.
     ///
     /// # Errors
-    /// [`DeregisterFailed`](RegisterError::DeregisterFailed), as for [`Registration::deregister`]. All others have been
-    /// given back then.
+    /// [`DeregisterFailed`](RegisterError::DeregisterFailed) names the keys that could not be deregistered in three
+    /// attempts. They stay registered, the memory stays mapped, and the call can be repeated. All
+    /// other keys are deregistered.
     pub fn deregister(&mut self) -> Result<Deregistered, RegisterError> {
         let total: u64 = self
             .registrations
@@ -150,7 +153,7 @@ impl RegistrationSet {
         self.release(&|piece, bytes| {
             let Some(listener) = &listener else { return };
             let since = |at: Duration| at.saturating_sub(start);
-            // Reports are made under the lock, so that they come in order.
+            // The listener is called under the lock, which keeps its reports in order.
             let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             *done += bytes;
             listener(RegisterProgress {
@@ -164,7 +167,7 @@ impl RegistrationSet {
         })
     }
 
-    /// The registrations apart: each can go by itself, and the memory goes with the last.
+    /// Splits the set: each registration can be dropped separately; the last one unmaps the region.
     #[must_use]
     pub fn into_registrations(mut self) -> Vec<Registration> {
         std::mem::take(&mut self.registrations)
@@ -174,11 +177,13 @@ impl RegistrationSet {
         &mut self,
         report: &(dyn Fn(WorkUnit, u64) + Sync),
     ) -> Result<Deregistered, RegisterError> {
-        let given: Vec<Given> = self.registrations.iter().map(Registration::given).collect();
-        let (back, kept) = release(&*self.host, &given, self.threads, report);
+        let issued: Vec<IssuedKeys> =
+            self.registrations.iter().map(Registration::issued_keys).collect();
+        let (back, kept) = release(&*self.host, &issued, self.threads, report);
         for (lane, registration) in self.registrations.iter_mut().enumerate() {
-            registration
-                .keep(kept.iter().filter(|kept| kept.0 == lane).map(|kept| kept.1.chunk).collect());
+            registration.retain_chunks(
+                kept.iter().filter(|kept| kept.0 == lane).map(|kept| kept.1.chunk).collect(),
+            );
         }
         let kept: Vec<_> = kept.into_iter().map(|(_, error)| error).collect();
         if kept.is_empty() { Ok(back) } else { Err(RegisterError::DeregisterFailed { kept }) }
@@ -187,7 +192,7 @@ impl RegistrationSet {
 
 impl Drop for RegistrationSet {
     fn drop(&mut self) {
-        // What is not taken back each registration tries once more, and then keeps mapped.
+        // Each registration retries the keys that fail here, and keeps them mapped if that fails.
         let _ = self.release(&|_, _| ());
     }
 }

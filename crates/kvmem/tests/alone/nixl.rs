@@ -1,7 +1,7 @@
-//! NIXL itself: what it has registered can be transferred, and nothing else.
+//! The real NIXL: only registered memory can be transferred.
 //!
-//! It stays loaded, with threads and hooks on `mmap`, so each test of it runs in a process of its
-//! own.
+//! The library stays loaded, with threads and hooks on `mmap`; each test therefore runs in its own
+//! process.
 
 use std::env;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -20,11 +20,11 @@ use kvmem::register::{DeviceSpec, Key, Registrar, RegistrarError, RegistrationSe
 use super::standin::StandIn;
 use super::{MIB, alone, role};
 
-/// Where `cargo xtask test` puts engines' wheels, in the workspace.
+/// The folder in the workspace into which `cargo xtask test` installs the engines' wheels.
 const VENV: &str = "target/engines";
 
-/// The real library: the one that the environment names, the wheel's in the workspace, or the
-/// system's; or how to get it.
+/// Returns the real library: the one that the environment names, the wheel's in the workspace, or
+/// the system's; or how to install it.
 fn real() -> Result<PathBuf, String> {
     if let Some(path) = env::var_os(Nixl::ENVIRONMENT).filter(|path| !path.is_empty()) {
         return Ok(path.into());
@@ -42,31 +42,32 @@ fn real() -> Result<PathBuf, String> {
     let libraries = libraries.chain(system.map(|folder| Path::new(folder).join(Nixl::LIBRARY)));
     libraries.into_iter().find(|path| path.exists()).ok_or_else(|| {
         format!(
-            "no NIXL: python3 -m venv {VENV} && {VENV}/bin/pip install --no-deps nixl-cu12 nixl numpy; or let {} name \
-             its {}",
+            "no NIXL: python3 -m venv {VENV} && {VENV}/bin/pip install --no-deps nixl-cu12 nixl \
+             numpy; or set {} to its {}",
             Nixl::ENVIRONMENT,
             Nixl::LIBRARY
         )
     })
 }
 
-/// A test of this file in a process of its own, in which the environment names the library.
+/// Returns a command that runs a test of this file in its own process, with the library in the
+/// environment.
 fn child(test: &str, role: &str, library: &Path) -> Command {
     let mut command = Command::new(env::current_exe().expect("our own path"));
     command.args([&format!("nixl::{test}"), "--exact", "--nocapture", "--test-threads=1"]);
     command.env("KVMEM_TEST_ROLE", role).env(Nixl::ENVIRONMENT, library);
-    // NIXL wants to look for its settings there, and these tests want none of them.
+    // NIXL looks for its settings there; these tests use none.
     command.env("HOME", env::temp_dir());
-    // On one host, whatever cards it has.
+    // Transfers stay on one host, whatever cards it has.
     command.env("UCX_TLS", "tcp,sm,self").env("UCX_NET_DEVICES", "lo");
     // With the system's drivers for RDMA (ibverbs-providers), UCX's module for InfiniBand crashes
-    // at the end of a process: that it is not loaded is what the library sees to.
+    // at the end of a process; the library prevents loading it.
     command.env_remove("UCX_MODULES");
     command
 }
 
-/// Runs a test in a process of its own with the real library; prints why not where there is none,
-/// or fails where there must be one.
+/// Runs a test in its own process with the real library. Without the library it prints why, or
+/// fails if the library is required.
 fn with_real(test: &str) {
     let library = match real() {
         Ok(library) => library,
@@ -83,41 +84,42 @@ fn with_real(test: &str) {
 
 fn passes(command: &mut Command) -> String {
     let output = command.output().expect("a child");
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let complaints = String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.success() && told.contains("1 passed"),
-        "{}: {told} {complaints}",
+        output.status.success() && text.contains("1 passed"),
+        "{}: {text} {complaints}",
         output.status
     );
-    told
+    text
 }
 
-/// Resident memory of base pages, filled by `fill`.
+/// Returns resident memory of base pages, filled by `fill`.
 fn region(bytes: usize, fill: u8) -> Arc<Region> {
     let region = Region::builder(bytes).ladder(Ladder::only(PageSize::Base));
     let region = region.map().expect("a little memory");
-    // SAFETY: mapped for writing, so many bytes, and nobody else has them.
+    // SAFETY: the region is mapped for writing, and nothing else uses it.
     unsafe { region.base().as_ptr().write_bytes(fill, bytes) };
     Arc::new(region)
 }
 
-/// What is there now.
+/// Returns the current bytes.
 fn bytes(region: &Region, at: usize, len: usize) -> Vec<u8> {
     assert!(at + len <= region.len());
     let mut bytes = vec![0; len];
-    // SAFETY: within the region, which lives; transfers have ended.
+    // SAFETY: within the region, which is mapped; transfers have ended.
     unsafe { region.base().as_ptr().add(at).copy_to(bytes.as_mut_ptr(), len) };
     bytes
 }
 
-/// What peers get.
+/// Returns the metadata for peers.
 fn metadata(agent: &Agent) -> Result<Vec<u8>, RegistrarError> {
-    // SAFETY: they are of these tests, and end or forget it before memory is unmapped.
+    // SAFETY: the peers belong to these tests, and end or invalidate the agent before memory is
+    // unmapped.
     unsafe { agent.metadata() }
 }
 
-/// The functions that transfers need, of the same library.
+/// The functions of the same library that transfers need.
 struct Transfers(libloading::Library);
 
 /// A descriptor: address and bytes.
@@ -131,11 +133,11 @@ type Gone = unsafe extern "C" fn(Raw) -> Status;
 const IN_PROGRESS: Status = 1;
 /// `NIXL_CAPI_ERROR_NOT_FOUND`.
 const NOT_FOUND: Status = -6;
-/// `NIXL_CAPI_ERROR_BACKEND`, which requests say for it until NIXL 1.5. Descriptors are told apart
-/// there already.
+/// `NIXL_CAPI_ERROR_BACKEND`, which requests return for it until NIXL 1.5. Preparing descriptors
+/// returns `NIXL_CAPI_ERROR_NOT_FOUND` in these releases, too.
 const BACKEND: Status = -2;
 
-/// Of this agent itself, where a peer is named: `NIXL_INIT_AGENT`.
+/// The peer name for the agent itself: `NIXL_INIT_AGENT`.
 const MINE: &str = "";
 
 impl Transfers {
@@ -151,13 +153,13 @@ impl Transfers {
         *unsafe { self.0.get::<F>(format!("nixl_capi_{name}")) }.expect("NIXL has it")
     }
 
-    /// Makes a peer known by its metadata; returns its name.
+    /// Loads a peer's metadata; returns its name.
     fn meet(&self, agent: &Agent, metadata: &[u8]) -> String {
         type Load =
             unsafe extern "C" fn(NonNull<c_void>, *const u8, usize, *mut *mut c_char) -> Status;
         let mut name = null_mut();
-        // SAFETY: the types are those of the header; the agent lives; the name is a string that
-        // `free` takes.
+        // SAFETY: the types are those of the header; the agent is alive; the name is a string for
+        // `free`.
         agent.with_raw(|raw, _| unsafe {
             let load = self.function::<Load>("load_remote_md");
             assert_eq!(load(raw, metadata.as_ptr(), metadata.len(), &mut name), 0);
@@ -167,27 +169,27 @@ impl Transfers {
         })
     }
 
-    /// Makes the agent forget a peer.
+    /// Invalidates a peer's metadata.
     fn forget(&self, agent: &Agent, peer: &str) {
         type Forget = unsafe extern "C" fn(NonNull<c_void>, *const c_char) -> Status;
         let peer = CString::new(peer).expect("a name");
-        // SAFETY: the type is that of the header, and the agent lives.
+        // SAFETY: the type is that of the header, and the agent is alive.
         agent.with_raw(|raw, _| unsafe {
             assert_eq!(self.function::<Forget>("invalidate_remote_md")(raw, peer.as_ptr()), 0);
         });
     }
 
-    /// Asks for a descriptor to be made ready for transfers: one of the agent's own, or of a
-    /// peer's.
-    fn prepare(&self, agent: &Agent, whose: &str, (at, len): Part) -> Result<(), Status> {
+    /// Prepares a descriptor for transfers: one of the agent's own, or a peer's.
+    fn prepare(&self, agent: &Agent, owner: &str, (at, len): Part) -> Result<(), Status> {
         type Prepare =
             unsafe extern "C" fn(NonNull<c_void>, *const c_char, Raw, *mut Raw, Raw) -> Status;
-        let whose = CString::new(whose).expect("a name");
+        let owner = CString::new(owner).expect("a name");
         let (list, mut ready) = (self.list((at, len)), null_mut());
-        // SAFETY: the types are those of the header; agent and list live, and each is ended once.
+        // SAFETY: the types are those of the header; agent and list are alive, and each is
+        // destroyed once.
         agent.with_raw(|raw, _| unsafe {
             let prepare = self.function::<Prepare>("prep_xfer_dlist");
-            let status = prepare(raw, whose.as_ptr(), list, &mut ready, null_mut());
+            let status = prepare(raw, owner.as_ptr(), list, &mut ready, null_mut());
             if status == 0 {
                 assert_eq!(self.function::<Of>("release_xfer_dlist_handle")(raw, ready), 0);
             }
@@ -196,7 +198,7 @@ impl Transfers {
         })
     }
 
-    /// A list of one descriptor.
+    /// Returns a list of one descriptor.
     fn list(&self, (at, len): Part) -> Raw {
         type Made = unsafe extern "C" fn(c_uint, *mut Raw) -> Status;
         type Add = unsafe extern "C" fn(Raw, usize, usize, u64) -> Status;
@@ -209,16 +211,24 @@ impl Transfers {
         list
     }
 
-    /// Holds that a write is refused, because one of the two is not registered: `strange`, of
-    /// `whose`.
+    /// Checks that a write fails because one of both descriptors is not registered: `unregistered`,
+    /// of the agent `owner`.
     #[track_caller]
-    fn refused(&self, agent: &Agent, from: Part, peer: &str, to: Part, whose: &str, strange: Part) {
-        assert_eq!(self.prepare(agent, whose, strange), Err(NOT_FOUND));
-        let refused = self.write(agent, from, peer, to).expect_err("not registered");
-        assert!([NOT_FOUND, BACKEND].contains(&refused), "{refused}");
+    fn assert_fails(
+        &self,
+        agent: &Agent,
+        from: Part,
+        peer: &str,
+        to: Part,
+        owner: &str,
+        unregistered: Part,
+    ) {
+        assert_eq!(self.prepare(agent, owner, unregistered), Err(NOT_FOUND));
+        let error = self.write(agent, from, peer, to).expect_err("not registered");
+        assert!([NOT_FOUND, BACKEND].contains(&error), "{error}");
     }
 
-    /// Writes `from` here to `to` at the peer, and waits for the end.
+    /// Writes the local `from` to the peer's `to`, and waits for the end.
     fn write(&self, agent: &Agent, from: Part, peer: &str, to: Part) -> Result<(), Status> {
         type Request = unsafe extern "C" fn(
             NonNull<c_void>,
@@ -233,8 +243,8 @@ impl Transfers {
         let peer = CString::new(peer).expect("a name");
         let (from, to) = (self.list(from), self.list(to));
         let mut request = null_mut();
-        // SAFETY: the types are those of the header; agent and lists live, and no other call is
-        // made meanwhile.
+        // SAFETY: the types are those of the header; agent and lists are alive, and no other call
+        // is made meanwhile.
         let status = agent.with_raw(|raw, _| unsafe {
             let create = self.function::<Request>("create_xfer_req");
             let status = create(raw, 1, from, to, peer.as_ptr(), &mut request, null_mut());
@@ -248,11 +258,11 @@ impl Transfers {
         let mut ended = status;
         while ended == IN_PROGRESS {
             assert!(begun.elapsed() < Duration::from_secs(30), "the transfer does not end");
-            // SAFETY: see above.
+            // SAFETY: the types are those of the header; agent and request are alive.
             ended = agent
                 .with_raw(|raw, _| unsafe { self.function::<Of>("get_xfer_status")(raw, request) });
         }
-        // SAFETY: see above; each is ended once.
+        // SAFETY: the types are those of the header; each object is alive and destroyed once.
         agent.with_raw(|raw, _| unsafe {
             if !request.is_null() {
                 self.function::<Of>("release_xfer_req")(raw, request);
@@ -266,26 +276,26 @@ impl Transfers {
     }
 }
 
-/// The key's memory, as a descriptor.
+/// Returns the key's memory as a descriptor.
 fn part(key: Key) -> Part {
     (key.handle as usize, key.lkey as usize)
 }
 
 #[test]
-fn what_is_registered_is_transferred_and_nothing_else() {
+fn only_registered_memory_is_transferred() {
     let _alone = alone();
     if role().is_none() {
-        return with_real("what_is_registered_is_transferred_and_nothing_else");
+        return with_real("only_registered_memory_is_transferred");
     }
     let nixl = Nixl::load().expect("the real library");
     let backends = nixl.backends().expect("a list");
     assert!(backends.iter().any(|name| name == "UCX"), "{backends:?}");
-    let transfers = Transfers::of(&real().expect("in the environment"));
+    let transfers = Transfers::of(&real().expect("KVMEM_NIXL_LIBRARY is set"));
     let [here, there] =
         ["here", "there"].map(|name| Arc::new(nixl.agent(name).open().expect("an agent with UCX")));
     let (mine, theirs) = (region(4 * MIB, 0x11), region(4 * MIB, 0x22));
 
-    // Planned, registered and measured like with any registrar, in four chunks.
+    // Planned, registered and measured as with any registrar, in four chunks.
     let builder = |agent: &Arc<Agent>| {
         let agent: Arc<dyn Registrar> = Arc::clone(agent) as _;
         RegistrationSet::builder().registrars([agent]).chunk_bytes(MIB as u64)
@@ -295,8 +305,8 @@ fn what_is_registered_is_transferred_and_nothing_else() {
     let mut yours = builder(&there).register(Arc::clone(&theirs)).expect("registered");
     println!("{}", ours.outcome());
     assert_eq!((here.live_keys(), there.live_keys()), (4, 4));
-    let from = part(ours.key_for("here", MIB..2 * MIB).expect("one chunk's"));
-    let to = part(yours.key_for("there", 2 * MIB..3 * MIB).expect("one chunk's"));
+    let from = part(ours.key_for("here", MIB..2 * MIB).expect("within one chunk"));
+    let to = part(yours.key_for("there", 2 * MIB..3 * MIB).expect("within one chunk"));
 
     let peer = transfers.meet(&here, &metadata(&there).expect("bytes"));
     assert_eq!(peer, "there");
@@ -313,36 +323,36 @@ fn what_is_registered_is_transferred_and_nothing_else() {
         .expect("a part of what is registered");
     assert_eq!(bytes(&theirs, MIB, 513), [vec![0x11; 512], vec![0x22]].concat());
 
-    // Not registered: here, there.
-    let strange = region(MIB, 0x33);
-    let strange = (strange.base().addr().get(), MIB);
+    // Not registered: the local range, the remote range.
+    let unregistered = region(MIB, 0x33);
+    let unregistered = (unregistered.base().addr().get(), MIB);
     transfers.prepare(&here, MINE, from).expect("registered here");
     transfers.prepare(&here, &peer, to).expect("registered there");
-    transfers.refused(&here, strange, &peer, to, MINE, strange);
-    transfers.refused(&here, from, &peer, strange, &peer, strange);
-    // Nor any more: what was given back is gone.
-    ours.deregister().expect("taken back");
+    transfers.assert_fails(&here, unregistered, &peer, to, MINE, unregistered);
+    transfers.assert_fails(&here, from, &peer, unregistered, &peer, unregistered);
+    // A deregistered range fails, too.
+    ours.deregister().expect("every key is deregistered");
     assert_eq!(here.live_keys(), 0);
-    transfers.refused(&here, from, &peer, to, MINE, from);
+    transfers.assert_fails(&here, from, &peer, to, MINE, from);
     assert_eq!(bytes(&theirs, 2 * MIB, MIB), vec![0x11; MIB]);
 
-    // The other side's books: peers forget before memory is given back.
+    // Peers invalidate the agent before it deregisters memory.
     let ours = builder(&here).register(Arc::clone(&mine)).expect("registered again");
     transfers.write(&here, from, &peer, to).expect("both ends are registered");
     transfers.forget(&here, &peer);
-    yours.deregister().expect("taken back");
+    yours.deregister().expect("every key is deregistered");
     transfers.prepare(&here, MINE, from).expect("registered here");
-    transfers.refused(&here, from, &peer, to, &peer, to);
+    transfers.assert_fails(&here, from, &peer, to, &peer, to);
     drop(ours);
     drop((here, there));
     println!("both agents have ended");
 }
 
 #[test]
-fn registrations_are_refused_and_taken_back_by_the_real_library() {
+fn the_real_library_rejects_and_deregisters_ranges() {
     let _alone = alone();
     if role().is_none() {
-        return with_real("registrations_are_refused_and_taken_back_by_the_real_library");
+        return with_real("the_real_library_rejects_and_deregisters_ranges");
     }
     let nixl = Nixl::load().expect("the real library");
     let error = nixl.open("NO_SUCH").expect_err("no backend");
@@ -355,26 +365,26 @@ fn registrations_are_refused_and_taken_back_by_the_real_library() {
     let agent = nixl.agent("alone").parameter("num_workers", "2").open().expect("an agent");
     let memory = region(MIB, 0);
     let empty = metadata(&agent).expect("bytes").len();
-    // SAFETY: the region lives longer than the keys, and no transfer is made.
+    // SAFETY: the region outlives the keys, and no transfer is made.
     let register = |at: usize, len| unsafe { agent.register(memory.base().add(at), len) };
     let key = register(0, MIB).expect("a key");
-    assert!(metadata(&agent).expect("bytes").len() > empty, "it tells of more");
+    assert!(metadata(&agent).expect("bytes").len() > empty, "it describes more memory");
     assert_eq!(register(0, MIB).expect_err("twice").errno, Errno::EEXIST);
-    let within = register(4096, 4096).expect("NIXL takes ranges that overlap");
-    agent.deregister(key).expect("it stands");
+    let within = register(4096, 4096).expect("NIXL accepts overlapping ranges");
+    agent.deregister(key).expect("the key is live");
     assert_eq!(agent.deregister(key).expect_err("twice").errno, Errno::ENOENT);
-    agent.deregister(within).expect("it stands");
+    agent.deregister(within).expect("the key is live");
     assert_eq!((agent.live_keys(), metadata(&agent).expect("bytes").len()), (0, empty));
 
-    // Somebody else gives it back, behind the registrar's back: NIXL's own word for it.
+    // Other code deregisters it directly; the registrar then gets NIXL's error.
     let key = register(0, 4096).expect("a key");
-    let transfers = Transfers::of(&real().expect("in the environment"));
+    let transfers = Transfers::of(&real().expect("KVMEM_NIXL_LIBRARY is set"));
     agent.with_raw(|raw, _| {
         type Made = unsafe extern "C" fn(c_uint, *mut Raw) -> Status;
         type Add = unsafe extern "C" fn(Raw, usize, usize, u64, *const u8, usize) -> Status;
         type Deregister = unsafe extern "C" fn(NonNull<c_void>, Raw, Raw) -> Status;
         let mut list = null_mut();
-        // SAFETY: the types are those of the header, and all of it lives.
+        // SAFETY: the types are those of the header, and all objects are alive.
         unsafe {
             assert_eq!(transfers.function::<Made>("create_reg_dlist")(0, &mut list), 0);
             let (at, len) = part(key);
@@ -387,9 +397,9 @@ fn registrations_are_refused_and_taken_back_by_the_real_library() {
             transfers.function::<Gone>("destroy_reg_dlist")(list);
         }
     });
-    let refused = agent.deregister(key).expect_err("it is gone");
-    assert_eq!((refused.errno, agent.live_keys()), (Errno::ENOENT, 1));
-    assert_eq!(refused.detail.as_deref(), Some("NIXL_CAPI_ERROR_NOT_FOUND (-6)"));
+    let error = agent.deregister(key).expect_err("it is gone");
+    assert_eq!((error.errno, agent.live_keys()), (Errno::ENOENT, 1));
+    assert_eq!(error.detail.as_deref(), Some("NIXL_CAPI_ERROR_NOT_FOUND (-6)"));
 }
 
 #[test]
@@ -405,62 +415,62 @@ fn two_processes_transfer_between_their_regions() {
         .registrars([registrar])
         .register(Arc::clone(&memory))
         .expect("keys");
-    let key = set.key_for("nixl:UCX", 0..8 * MIB).expect("one key for all");
+    let key = set.key_for("nixl:UCX", 0..8 * MIB).expect("one key for the region");
 
     if role != "one" {
-        // The target: says what a peer has to know, waits, and says what has come.
+        // The target prints its metadata, waits, and prints whether the bytes have arrived.
         let hex = metadata(&agent).expect("bytes").iter().fold(String::new(), |mut text, byte| {
             let _ = write!(text, "{byte:02x}");
             text
         });
         println!("\ntarget {} {hex}", key.handle);
         let mut line = String::new();
-        std::io::stdin().read_line(&mut line).expect("the other's word");
+        std::io::stdin().read_line(&mut line).expect("a line from the other process");
         println!("\nequal {}", bytes(&memory, 0, 8 * MIB).iter().all(|byte| *byte == 0x5a));
-        return set.deregister().map(drop).expect("taken back");
+        return set.deregister().map(drop).expect("every key is deregistered");
     }
 
-    let mut target = child(TEST, "two", &real().expect("in the environment"));
+    let mut target = child(TEST, "two", &real().expect("KVMEM_NIXL_LIBRARY is set"));
     let mut target = target.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a child");
     let mut lines = BufReader::new(target.stdout.take().expect("piped")).lines();
     let mut word = |first: &str| loop {
-        let line = lines.next().expect("the target speaks").expect("text");
+        let line = lines.next().expect("a line from the target").expect("text");
         if let Some(rest) = line.strip_prefix(first) {
             return rest.trim().to_owned();
         }
     };
-    let told = word("target ");
-    let (at, metadata) = told.split_once(' ').expect("an address and metadata");
+    let text = word("target ");
+    let (at, metadata) = text.split_once(' ').expect("an address and metadata");
     let metadata: Vec<u8> = metadata
         .as_bytes()
         .chunks(2)
         .map(|hex| u8::from_str_radix(std::str::from_utf8(hex).unwrap(), 16).unwrap())
         .collect();
     let to = (at.parse().expect("an address"), 8 * MIB);
-    let transfers = Transfers::of(&real().expect("in the environment"));
+    let transfers = Transfers::of(&real().expect("KVMEM_NIXL_LIBRARY is set"));
     let peer = transfers.meet(&agent, &metadata);
-    assert_ne!(peer, agent.agent(), "each process has a name of its own");
+    assert_ne!(peer, agent.agent(), "each process has a unique name");
     transfers.write(&agent, part(key), &peer, to).expect("both ends are registered");
     let beyond = (to.0 + to.1, 4096);
-    transfers.refused(&agent, (part(key).0, beyond.1), &peer, beyond, &peer, beyond);
+    transfers.assert_fails(&agent, (part(key).0, beyond.1), &peer, beyond, &peer, beyond);
     transfers.forget(&agent, &peer);
     target.stdin.take().expect("piped").write_all(b"done\n").expect("it listens");
     assert_eq!(word("equal "), "true");
     assert!(target.wait().expect("a status").success());
-    set.deregister().expect("taken back");
+    set.deregister().expect("every key is deregistered");
 }
 
-/// What C finds in the environment.
+/// Returns a variable as C code sees it.
 fn in_c(name: &CStr) -> Option<String> {
-    // SAFETY: the name is a string, and nobody changes the environment.
+    // SAFETY: the name is a string, and nothing changes the environment.
     let value = unsafe { libc::getenv(name.as_ptr()) };
-    // SAFETY: a string of the environment, which stays.
+    // SAFETY: a string of the environment, which is not changed.
     (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned())
 }
 
 #[test]
-fn ucx_leaves_its_module_for_infiniband_out_where_there_is_no_device() {
-    const TEST: &str = "ucx_leaves_its_module_for_infiniband_out_where_there_is_no_device";
+fn ucx_does_not_load_its_infiniband_module_without_a_device() {
+    const TEST: &str = "ucx_does_not_load_its_infiniband_module_without_a_device";
     let _alone = alone();
     let Some(role) = role() else {
         let library = StandIn::new("nixl", &[]);
@@ -478,12 +488,12 @@ fn ucx_leaves_its_module_for_infiniband_out_where_there_is_no_device() {
         Nixl::load().expect("the stand-in");
         assert_eq!(env::var("UCX_MODULES").ok(), wanted);
         assert_eq!(in_c(c"UCX_MODULES"), wanted);
-        // Everything else is there still, and other programs get it.
+        // The rest of the environment is unchanged, and child processes inherit the variable.
         assert_eq!(env::vars_os().filter(|(name, _)| name != "UCX_MODULES").count(), before);
-        let told =
+        let text =
             Command::new("sh").args(["-c", "echo ${UCX_MODULES-none}"]).output().expect("a shell");
-        let told = String::from_utf8_lossy(&told.stdout).trim().to_owned();
-        assert_eq!(told, wanted.clone().unwrap_or_else(|| "none".to_owned()));
+        let text = String::from_utf8_lossy(&text.stdout).trim().to_owned();
+        assert_eq!(text, wanted.clone().unwrap_or_else(|| "none".to_owned()));
     }
 }
 
@@ -504,13 +514,13 @@ fn the_environment_names_the_library() {
             let found = found.iter().find(|found| found.backend == "nixl").expect("listed");
             assert_eq!(
                 found.to_string(),
-                "nixl:UCX: a key for any number of bytes, any number of keys, memlock does not hold"
+                "nixl:UCX: any number of bytes a key, any number of keys, no memlock limit"
             );
         }
         Some(_) => {
             let error = Nixl::load().expect_err("no library");
             let word =
-                "KVMEM_NIXL_LIBRARY says where it is: no library: /nonexistent/libnixl_capi.so";
+                "KVMEM_NIXL_LIBRARY names the library: no library: /nonexistent/libnixl_capi.so";
             assert!(error.reason.starts_with(word), "{error}");
         }
     }

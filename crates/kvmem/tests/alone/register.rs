@@ -1,4 +1,4 @@
-//! Registrars under limits, on pools of hugepages, and with their system calls made to fail.
+//! Registrars under limits, on pools of hugepages, and with injected failures of system calls.
 
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -17,13 +17,13 @@ use super::{MIB, again, alone, descriptors, role};
 
 const PAGE: usize = 4096;
 
-/// Base pages, resident.
+/// Maps resident base pages.
 fn base(bytes: usize) -> Region {
     let builder = Region::builder(bytes).ladder(Ladder::only(PageSize::Base));
     builder.populate(Populate::Auto).map().expect("a little memory")
 }
 
-/// Whether so much may be locked; prints why not.
+/// Returns whether so much may be locked; prints why not.
 fn may_lock(bytes: usize) -> bool {
     match Mlock::default().limits().memlock {
         Some(limit) if limit.limit_bytes < limit.used_bytes + bytes as u64 => {
@@ -34,8 +34,8 @@ fn may_lock(bytes: usize) -> bool {
     }
 }
 
-/// Four ranges as large as a hugepage that begin with one: the ring beside a ring is used for them
-/// even where there is a limit.
+/// Returns four ranges as large as a hugepage, on its boundaries: the side ring is used for them
+/// even if a limit applies.
 fn quarters(region: &Region) -> [Range<usize>; 4] {
     let start = (region.base().as_ptr() as usize).next_multiple_of(2 * MIB)
         - region.base().as_ptr() as usize;
@@ -52,7 +52,7 @@ fn register(
     unsafe { registrar.register(region.base().add(range.start), range.len()) }
 }
 
-/// A line of `/proc/self/status` in bytes.
+/// Returns a line of `/proc/self/status` in bytes.
 fn status(name: &str) -> usize {
     let text = std::fs::read_to_string("/proc/self/status").expect("our own status");
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -60,7 +60,7 @@ fn status(name: &str) -> usize {
     kib.expect("a figure") << 10
 }
 
-/// What rings have pinned for this process.
+/// Returns the bytes that rings have pinned for this process.
 fn pinned() -> usize {
     status("VmPin")
 }
@@ -69,7 +69,7 @@ fn locked() -> usize {
     status("VmLck")
 }
 
-/// Waits for what the kernel does a moment later.
+/// Waits until the kernel has unpinned pages, which it does a moment later.
 fn soon(what: &str, holds: impl Fn() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -79,7 +79,7 @@ fn soon(what: &str, holds: impl Fn() -> bool) {
 }
 
 #[test]
-fn pages_are_pinned_as_long_as_a_key_stands() {
+fn pages_are_pinned_while_a_key_is_live() {
     let _alone = alone();
     if !rings() {
         return;
@@ -93,15 +93,15 @@ fn pages_are_pinned_as_long_as_a_key_stands() {
             keys.push(register(&ring, &region, chunk.clone()).expect("below the limit"));
             assert_eq!(pinned(), before + chunk.end);
         }
-        // Every other one, then the rest.
+        // Every other key, then the rest.
         let (even, odd): (Vec<_>, Vec<_>) =
             keys.iter().enumerate().partition(|(number, _)| number % 2 == 0);
         for (done, (_, key)) in even.into_iter().chain(odd).enumerate() {
-            ring.deregister(*key).expect("it stands");
+            ring.deregister(*key).expect("the key is live");
             assert_eq!(pinned(), before + 4 * MIB - (done + 1) * bytes);
         }
     }
-    // Dropping the registrar lets go of what is left.
+    // Dropping the registrar unpins the rest.
     register(&ring, &region, 0..MIB).expect("below the limit");
     register(&ring, &region, MIB..2 * MIB).expect("below the limit");
     drop(ring);
@@ -109,23 +109,23 @@ fn pages_are_pinned_as_long_as_a_key_stands() {
 }
 
 #[test]
-fn a_table_that_has_grown_keeps_all_buffers() {
+fn an_extended_table_keeps_all_buffers() {
     let _alone = alone();
     if !rings() {
         return;
     }
     let ring = IoUring::new(0).expect("rings are allowed");
     let most = ring.limits().max_keys;
-    // More than the table has in the beginning, where it can grow.
+    // More buffers than the table has slots at first, if it can be extended.
     let count = if most > 1024 { 1500 } else { 1000 };
     let (region, before) = (base(count * PAGE), pinned());
     let page = |number: usize| number * PAGE..(number + 1) * PAGE;
     let keys: Vec<Key> = (0..count)
-        .map(|number| register(&ring, &region, page(number)).expect("a slot is left"))
+        .map(|number| register(&ring, &region, page(number)).expect("a free slot"))
         .collect();
     assert_eq!((pinned(), ring.limits().max_keys), (before + count * PAGE, most - count as u64));
     for key in &keys {
-        ring.deregister(*key).expect("it stands");
+        ring.deregister(*key).expect("the key is live");
     }
     assert_eq!((pinned(), ring.limits().max_keys), (before, most));
 }
@@ -144,27 +144,27 @@ fn pages_of_a_pool_are_read_and_written_by_their_key() {
         if let RingTable::Existing(_) = table {
             worker.ring.submitter().register_buffers_sparse(8).expect("a table");
         }
-        let ring = worker.adopt(table).expect("the ring is fit for it");
+        let ring = worker.adopt(table).expect("the ring accepts the table");
         let before = pinned();
         for chunk in [0..2 * MIB, 2 * MIB..6 * MIB, 0..6 * MIB, MIB..3 * MIB, 6 * MIB - 1..6 * MIB]
         {
             let key = register(&ring, &region, chunk.clone()).expect("below the limit");
-            // Hugepages count whole.
+            // Hugepages are charged as a whole.
             let whole = chunk.start / (2 * MIB) * 2 * MIB..chunk.end.next_multiple_of(2 * MIB);
             assert_eq!(pinned(), before + whole.len());
             // SAFETY: within the region.
             let at = |offset: usize| unsafe { region.base().add(offset) };
             worker.prove(key, at(chunk.start), chunk.len());
             worker.prove(key, at(chunk.end - 1), 1);
-            ring.deregister(key).expect("it stands");
-            worker.refuses(key, at(chunk.start), chunk.len());
+            ring.deregister(key).expect("the key is live");
+            worker.assert_unusable(key, at(chunk.start), chunk.len());
             assert_eq!(pinned(), before);
         }
     }
 }
 
-/// Without `CAP_IPC_LOCK` in this thread, so that the limit holds.
-fn give_up_the_privilege() {
+/// Drops `CAP_IPC_LOCK` in this thread; the limit applies to it then.
+fn drop_privilege() {
     #[repr(C)]
     struct Header {
         version: u32,
@@ -177,7 +177,7 @@ fn give_up_the_privilege() {
     // Effective and permitted.
     sets[0][0] &= !(1 << 14);
     sets[0][1] &= !(1 << 14);
-    // SAFETY: as above, read this time.
+    // SAFETY: the header is of version 3, whose input is two groups of three words.
     assert_eq!(unsafe { libc::syscall(libc::SYS_capset, &raw const header, sets.as_ptr()) }, 0);
 }
 
@@ -191,19 +191,19 @@ fn set_limit(resource: libc::__rlimit_resource_t, most: u64) {
     assert_eq!(unsafe { libc::setrlimit(resource, &limit) }, 0);
 }
 
-/// Runs a test in a process of its own; whether this is that process.
+/// Runs a test in its own process; returns whether this is that process.
 fn in_a_child(test: &str) -> bool {
     if role().is_some() {
         return true;
     }
     let output = again(&format!("register::{test}"), "child");
-    let told = String::from_utf8_lossy(&output.stdout);
-    for line in told.lines().filter(|line| line.contains("skipped")) {
+    let text = String::from_utf8_lossy(&output.stdout);
+    for line in text.lines().filter(|line| line.contains("skipped")) {
         println!("{line}");
     }
     assert!(
-        output.status.success() && told.contains("1 passed"),
-        "{:?}: {told} {}",
+        output.status.success() && text.contains("1 passed"),
+        "{:?}: {text} {}",
         output.status,
         String::from_utf8_lossy(&output.stderr)
     );
@@ -211,34 +211,33 @@ fn in_a_child(test: &str) -> bool {
 }
 
 #[test]
-fn rings_say_what_limit_they_hit() {
+fn rings_name_the_limit_that_they_hit() {
     let _alone = alone();
-    if !in_a_child("rings_say_what_limit_they_hit") || !rings() {
+    if !in_a_child("rings_name_the_limit_that_they_hit") || !rings() {
         return;
     }
     let region = base(10 * MIB);
-    // The kernel decides when a ring is made whether the limit applies to it.
+    // The kernel decides at the creation of a ring whether the limit applies to it.
     let free = IoUring::new(7).expect("rings are allowed");
-    give_up_the_privilege();
+    drop_privilege();
     let ring = IoUring::new(0).expect("rings are allowed");
-    // What counts too much in the ring beside it, if there is one, may yet fit into the table
-    // itself.
+    // A buffer that is charged too much in the side ring may still fit into the table itself.
     if ring.limits().max_keys > 1024 {
         let [quarter, ..] = quarters(&region);
         let plan = fault::fail(Call::RingFill, 1, Errno::ENOMEM);
-        let key = register(&ring, &region, quarter).expect("the second way");
+        let key = register(&ring, &region, quarter).expect("in the table itself");
         assert_eq!(
             (plan.failed(), plan.made(Call::RingFill), plan.made(Call::RingClone)),
             (1, 2, 0)
         );
-        ring.deregister(key).expect("it stands");
+        ring.deregister(key).expect("the key is live");
     }
-    // Whatever the user's other rings have pinned, this much is allowed.
+    // This much is allowed even if other rings of the user have pinned memory.
     let (small, large) = (64 << 10, 4 * MIB);
     let kept = register(&ring, &region, 0..small).expect("little");
     set_limit(libc::RLIMIT_MEMLOCK, 2 << 20);
     let before = pinned();
-    let limit = ring.limits().memlock.expect("one applies");
+    let limit = ring.limits().memlock.expect("a limit applies");
     assert_eq!(
         (limit.account, limit.limit_bytes, limit.used_bytes),
         (Account::Rings, 2 << 20, small as u64)
@@ -254,7 +253,7 @@ fn rings_say_what_limit_they_hit() {
             (Errno::ENOMEM, Some(&exceeded)),
             "{error}"
         );
-        let told = error.to_string();
+        let text = error.to_string();
         let kib = (need_bytes + used_bytes).div_ceil(1024);
         for word in [
             "RLIMIT_MEMLOCK is 2097152 bytes",
@@ -262,18 +261,18 @@ fn rings_say_what_limit_they_hit() {
             "CAP_IPC_LOCK",
             "ulimit -l",
         ] {
-            assert!(told.contains(word), "{word}: {told}");
+            assert!(text.contains(word), "{word}: {text}");
         }
         assert_eq!(pinned(), before, "nothing stays pinned");
     }
-    ring.deregister(kept).expect("it stands");
-    let used = || ring.limits().memlock.expect("one applies").used_bytes;
+    ring.deregister(kept).expect("the key is live");
+    let used = || ring.limits().memlock.expect("a limit applies").used_bytes;
     assert_eq!(used(), 0);
     let key = register(&ring, &region, 0..MIB).expect("below the limit");
     assert_eq!(used(), 1 << 20);
-    ring.deregister(key).expect("it stands");
+    ring.deregister(key).expect("the key is live");
     {
-        // It is for all rings together, and what is dropped is not counted any more.
+        // The limit is for all rings together, and a dropped ring is not charged any more.
         let other = IoUring::new(2).expect("rings are allowed");
         register(&other, &region, 0..MIB).expect("below the limit");
         assert_eq!(used(), 1 << 20);
@@ -284,28 +283,28 @@ fn rings_say_what_limit_they_hit() {
     }
     let key = register(&free, &region, 0..8 * MIB).expect("no limit applies to it");
     assert_eq!(pinned(), before - small + 8 * MIB);
-    free.deregister(key).expect("it stands");
-    // Not even a ring.
+    free.deregister(key).expect("the key is live");
+    // Not even a ring can be created.
     set_limit(libc::RLIMIT_MEMLOCK, 0);
     if let Err(why) = IoUring::new(1) {
-        let told = why.to_string();
-        assert!(told.contains("RLIMIT_MEMLOCK is 0 bytes") && told.contains("ulimit -l"), "{told}");
+        let text = why.to_string();
+        assert!(text.contains("RLIMIT_MEMLOCK is 0 bytes") && text.contains("ulimit -l"), "{text}");
     }
 }
 
 #[test]
-fn locks_say_what_limit_they_hit() {
+fn locks_name_the_limit_that_they_hit() {
     let _alone = alone();
-    if !in_a_child("locks_say_what_limit_they_hit") || !may_lock(2 * MIB) {
+    if !in_a_child("locks_name_the_limit_that_they_hit") || !may_lock(2 * MIB) {
         return;
     }
-    give_up_the_privilege();
+    drop_privilege();
     let (region, before) = (base(4 * MIB), locked());
     let (mlock, small, large) = (Mlock::default(), 64 << 10, 2 * MIB);
     set_limit(libc::RLIMIT_MEMLOCK, (before + MIB) as u64);
     let limit_bytes = (before + MIB) as u64;
     let kept = register(&mlock, &region, 0..small).expect("below the limit");
-    let limit = mlock.limits().memlock.expect("one applies");
+    let limit = mlock.limits().memlock.expect("a limit applies");
     assert_eq!(
         (limit.account, limit.limit_bytes, limit.used_bytes),
         (Account::Locked, limit_bytes, (before + small) as u64)
@@ -315,17 +314,17 @@ fn locks_say_what_limit_they_hit() {
         account: Account::Locked,
         limit_bytes,
         used_bytes: (before + small) as u64,
-        // The rest is locked already.
+        // The rest is already locked.
         need_bytes: (large - small) as u64,
     };
     assert_eq!((error.errno, error.exceeded.as_ref()), (Errno::ENOMEM, Some(&exceeded)), "{error}");
     assert!(error.to_string().contains("raise it to"), "{error}");
-    assert_eq!(locked(), before + small, "nothing more stays locked, and nothing less");
-    // What is locked already counts once.
-    let again = register(&mlock, &region, 0..MIB).expect("just the limit");
-    mlock.deregister(again).expect("it stands");
+    assert_eq!(locked(), before + small, "exactly the earlier lock stays");
+    // Pages that are already locked are charged once.
+    let again = register(&mlock, &region, 0..MIB).expect("exactly the limit");
+    mlock.deregister(again).expect("the key is live");
     assert_eq!(locked(), before + small);
-    mlock.deregister(kept).expect("it stands");
+    mlock.deregister(kept).expect("the key is live");
     assert_eq!(locked(), before);
     Mlock::available().expect("a page may be locked");
     set_limit(libc::RLIMIT_MEMLOCK, 0);
@@ -340,26 +339,26 @@ fn locks_say_what_limit_they_hit() {
 }
 
 #[test]
-fn few_descriptors_are_done_with_or_named() {
+fn a_lack_of_descriptors_is_handled_or_named() {
     let _alone = alone();
-    if !in_a_child("few_descriptors_are_done_with_or_named") || !rings() {
+    if !in_a_child("a_lack_of_descriptors_is_handled_or_named") || !rings() {
         return;
     }
-    // The lowest number that is free.
+    // The lowest free number.
     let next =
         std::fs::File::open("/dev/null").expect("a device of every machine").as_raw_fd() as u64;
     set_limit(libc::RLIMIT_NOFILE, next);
-    let why = IoUring::new(0).expect_err("no descriptor is left").to_string();
+    let why = IoUring::new(0).expect_err("no free descriptor").to_string();
     assert!(why.contains("EMFILE") && why.contains("RLIMIT_NOFILE"), "{why}");
-    // Enough for a ring, but not for the one beside it: slower, but as good.
+    // Enough for a ring, but not for its side ring: slower, but correct.
     set_limit(libc::RLIMIT_NOFILE, next + 1);
-    let ring = IoUring::new(0).expect("one is left");
+    let ring = IoUring::new(0).expect("one free descriptor");
     set_limit(libc::RLIMIT_NOFILE, next + 100);
     assert_eq!(ring.limits().max_keys, 1024);
     let (region, before) = (base(MIB), pinned());
     let key = register(&ring, &region, 0..MIB).expect("below the limit");
     assert_eq!(pinned(), before + MIB);
-    ring.deregister(key).expect("it stands");
+    ring.deregister(key).expect("the key is live");
     assert_eq!(pinned(), before);
 }
 
@@ -376,7 +375,7 @@ const ERRNOS: [Errno; 9] = [
 ];
 
 #[test]
-fn any_call_of_a_ring_may_fail_and_nothing_leaks() {
+fn a_failure_of_any_call_of_a_ring_leaks_nothing() {
     let _alone = alone();
     if !rings() {
         return;
@@ -388,30 +387,29 @@ fn any_call_of_a_ring_may_fail_and_nothing_leaks() {
     let mut failed = 0;
     for call in calls {
         for errno in ERRNOS {
-            // Up to the first plan that none is left for.
+            // Up to the first fault that no call meets.
             for nth in 1.. {
                 let plan = fault::fail(call, nth, errno);
-                let mut told = Vec::new();
+                let mut text = Vec::new();
                 match IoUring::new(0) {
-                    Err(why) => told.push(why.to_string()),
+                    Err(why) => text.push(why.to_string()),
                     Ok(ring) => {
                         let free = ring.limits().max_keys;
                         for quarter in &quarters {
                             match register(&ring, &region, quarter.clone()) {
                                 Ok(key) => {
                                     if let Err(error) = ring.deregister(key) {
-                                        told.push(error.to_string());
-                                        ring.deregister(key).expect("it stands still");
+                                        text.push(error.to_string());
+                                        ring.deregister(key).expect("the key is still live");
                                     }
                                 }
                                 Err(error) => {
                                     assert_eq!(error.errno, errno);
-                                    told.push(error.to_string());
+                                    text.push(error.to_string());
                                 }
                             }
                         }
-                        // Without the ring beside it there is less room, but never a slot less than
-                        // there is.
+                        // Without the side ring there are fewer slots, but no slot is lost.
                         let left = ring.limits().max_keys;
                         assert!(
                             left == free || left == 1024,
@@ -420,17 +418,17 @@ fn any_call_of_a_ring_may_fail_and_nothing_leaks() {
                         soon("all is let go of", || pinned() == before.1);
                         if plan.failed() == 1 {
                             let key = register(&ring, &region, quarters[0].clone())
-                                .expect("nothing fails any more");
+                                .expect("no faults remain");
                             assert_eq!(pinned(), before.1 + 2 * MIB);
-                            ring.deregister(key).expect("it stands");
+                            ring.deregister(key).expect("the key is live");
                         }
                     }
                 }
-                assert!(told.len() <= 1, "{told:?}");
-                assert!(told.iter().all(|told| told.contains(&errno.to_string())), "{told:?}");
+                assert!(text.len() <= 1, "{text:?}");
+                assert!(text.iter().all(|text| text.contains(&errno.to_string())), "{text:?}");
                 if plan.failed() == 0 {
-                    assert!(told.is_empty(), "{told:?}");
-                    assert!(nth > 1, "{call} is hardly made");
+                    assert!(text.is_empty(), "{text:?}");
+                    assert!(nth > 1, "{call} is called more than once");
                     break;
                 }
                 failed += 1;
@@ -443,7 +441,7 @@ fn any_call_of_a_ring_may_fail_and_nothing_leaks() {
 }
 
 #[test]
-fn an_adopted_ring_stays_when_calls_fail() {
+fn an_adopted_ring_stays_usable_when_calls_fail() {
     let _alone = alone();
     let Some(mut worker) = Worker::new() else { return };
     let (region, before) = (base(4 * PAGE), descriptors());
@@ -478,7 +476,7 @@ fn an_adopted_ring_stays_when_calls_fail() {
 }
 
 #[test]
-fn what_a_ring_beside_keeps_is_let_go_of_in_the_end() {
+fn a_side_ring_that_cannot_be_emptied_is_closed() {
     let _alone = alone();
     if !rings() {
         return;
@@ -489,22 +487,22 @@ fn what_a_ring_beside_keeps_is_let_go_of_in_the_end() {
     if ring.limits().max_keys == 1024 {
         return println!("skipped: the kernel cannot clone buffers");
     }
-    // It cannot be emptied, and no other can be made: from then on without.
+    // The side ring cannot be emptied, and no other can be created: from then on there is none.
     let plan =
         fault::fail(Call::RingEmpty, 1, Errno::EIO).and(Call::IoUringSetup, 1, 1, Errno::EMFILE);
-    let key = register(&ring, &region, quarter.clone()).expect("it is in the table");
+    let key = register(&ring, &region, quarter.clone()).expect("cloned into the table");
     assert_eq!((plan.failed(), ring.limits().max_keys), (2, 1023));
     drop(plan);
     soon("it is closed", || pinned() == before + 2 * MIB);
-    ring.deregister(key).expect("it stands");
+    ring.deregister(key).expect("the key is live");
     soon("it is closed", || pinned() == before);
     let key = register(&ring, &region, quarter.clone()).expect("in the table itself");
-    ring.deregister(key).expect("it stands");
+    ring.deregister(key).expect("the key is live");
     assert_eq!((pinned(), ring.limits().max_keys), (before, 1024));
 }
 
 #[test]
-fn interruptions_are_no_errors() {
+fn interrupted_calls_are_repeated() {
     let _alone = alone();
     let region = base(10 * MIB);
     let mlock = Mlock::default();
@@ -515,8 +513,8 @@ fn interruptions_are_no_errors() {
             5,
             Errno::EINTR,
         );
-        let key = register(&mlock, &region, 0..PAGE).expect("in the end");
-        mlock.deregister(key).expect("in the end");
+        let key = register(&mlock, &region, 0..PAGE).expect("after the interruptions");
+        mlock.deregister(key).expect("after the interruptions");
         assert_eq!(plan.failed(), 10);
     }
     if !rings() {
@@ -526,16 +524,16 @@ fn interruptions_are_no_errors() {
         [Call::IoUringSetup, Call::RingTable, Call::RingClone, Call::RingFill, Call::RingEmpty];
     for call in calls {
         let plan = fault::count().and(call, 1, 5, Errno::EINTR);
-        let ring = IoUring::new(0).expect("in the end");
+        let ring = IoUring::new(0).expect("after the interruptions");
         let [quarter, ..] = quarters(&region);
-        let key = register(&ring, &region, quarter).expect("in the end");
-        ring.deregister(key).expect("in the end");
+        let key = register(&ring, &region, quarter).expect("after the interruptions");
+        ring.deregister(key).expect("after the interruptions");
         assert_eq!(plan.failed(), 5, "{call}");
     }
 }
 
 #[test]
-fn locks_may_fail_and_none_stays() {
+fn failed_locks_leave_no_pages_locked() {
     let _alone = alone();
     if !may_lock(6 * PAGE) {
         return;
@@ -549,7 +547,7 @@ fn locks_may_fail_and_none_stays() {
             assert_eq!((error.errno, error.call.as_ref(), plan.failed()), (errno, "mlock", 1));
             assert_eq!(locked(), before);
         }
-        // A key whose pages cannot be unlocked stands, and so do the others.
+        // A key whose pages cannot be unlocked stays live, and so do the others.
         let one = register(&mlock, &region, 0..4 * PAGE).expect("below the limit");
         let two = register(&mlock, &region, 2 * PAGE..6 * PAGE).expect("below the limit");
         {
@@ -558,21 +556,21 @@ fn locks_may_fail_and_none_stays() {
             assert_eq!((error.errno, error.call.as_ref()), (errno, "munlock"));
         }
         assert_eq!(locked(), before + 6 * PAGE);
-        mlock.deregister(two).expect("it stands");
+        mlock.deregister(two).expect("the key is live");
         assert_eq!(locked(), before + 4 * PAGE);
-        mlock.deregister(one).expect("it stands still");
+        mlock.deregister(one).expect("the key is still live");
         assert_eq!(locked(), before);
-        assert_eq!(mlock.deregister(one).expect_err("given back").errno, Errno::ENOENT);
+        assert_eq!(mlock.deregister(one).expect_err("deregistered before").errno, Errno::ENOENT);
     }
 }
 
 #[test]
-fn a_limit_that_cannot_suffice_is_told_before_a_page_is_touched() {
+fn a_limit_that_is_too_small_is_reported_before_a_page_is_touched() {
     let _alone = alone();
-    if !in_a_child("a_limit_that_cannot_suffice_is_told_before_a_page_is_touched") || !rings() {
+    if !in_a_child("a_limit_that_is_too_small_is_reported_before_a_page_is_touched") || !rings() {
         return;
     }
-    give_up_the_privilege();
+    drop_privilege();
     set_limit(libc::RLIMIT_MEMLOCK, 8 << 20);
     let rings = || {
         let rings = (0..2).map(|index| IoUring::new(index).expect("rings are allowed"));
@@ -584,11 +582,9 @@ fn a_limit_that_cannot_suffice_is_told_before_a_page_is_touched() {
     };
     let region = untouched(6);
     let error = rings().register(std::sync::Arc::clone(&region)).unwrap_err();
-    assert!(
-        matches!(&error, RegisterError::Limited { device, .. } if device == "io_uring:0, io_uring:1"),
-        "{error}"
-    );
-    let told = error.to_string();
+    let RegisterError::Limited { device, .. } = &error else { panic!("{error}") };
+    assert_eq!(device, "io_uring:0, io_uring:1");
+    let text = error.to_string();
     for word in [
         "RLIMIT_MEMLOCK is 8388608 bytes",
         "12582912 more",
@@ -596,25 +592,25 @@ fn a_limit_that_cannot_suffice_is_told_before_a_page_is_touched() {
         "ulimit -l",
         "CAP_IPC_LOCK",
     ] {
-        assert!(told.contains(word), "{word}: {told}");
+        assert!(text.contains(word), "{word}: {text}");
     }
-    assert_eq!(region.residency(..).expect("a way to know").resident_bytes, 0);
-    // Both rings have what they need of a little less.
+    assert_eq!(region.residency(..).expect("the kernel reports residency").resident_bytes, 0);
+    // A little less suffices for both rings.
     let set = rings().register(untouched(3)).expect("6 MiB of 8");
     drop(set);
-    // What others of the user pin is not known; then the kernel refuses, half of the way, and all
-    // is given back.
+    // The memory pinned by other rings of the user is unknown. Then a call fails half of the way,
+    // and everything is deregistered.
     let before = pinned();
-    let stranger = IoUring::new(9).expect("rings are allowed");
+    let other_ring = IoUring::new(9).expect("rings are allowed");
     let kept = base(2 * MIB);
-    let key = register(&stranger, &kept, 0..2 * MIB).expect("below the limit");
-    std::mem::forget(stranger);
+    let key = register(&other_ring, &kept, 0..2 * MIB).expect("below the limit");
+    std::mem::forget(other_ring);
     let plan = fault::fail_all(Call::GetLimit, Errno::EPERM);
     let error = rings().chunk_bytes(1 << 20).register(untouched(4)).unwrap_err();
     drop(plan);
     let RegisterError::Refused { error, kept } = &error else { panic!("{error}") };
     assert_eq!((error.refusal.errno, kept.len(), key.rkey), (Errno::ENOMEM, 0, None));
-    assert_eq!(pinned(), before + 2 * MIB, "the stranger's, and nothing else");
+    assert_eq!(pinned(), before + 2 * MIB, "only the other ring's memory");
 }
 
 #[test]
@@ -628,7 +624,7 @@ fn registering_needs_no_second_thread() {
     let builder = builder.policy(Policy::all_at_once()).chunk_bytes(1 << 20);
     let region = std::sync::Arc::new(base(2 * MIB));
     let plan = fault::fail_all(Call::Spawn, Errno::EAGAIN);
-    let set = builder.register(std::sync::Arc::clone(&region)).expect("one thread does it too");
+    let set = builder.register(std::sync::Arc::clone(&region)).expect("one thread suffices");
     assert!(plan.failed() > 0);
     assert_eq!((set.outcome().threads, set.outcome().keys), (1, 6), "{}", set.outcome());
     drop(set);
@@ -637,7 +633,7 @@ fn registering_needs_no_second_thread() {
 }
 
 #[test]
-fn memory_that_cannot_be_had_is_an_error_and_not_a_registration() {
+fn memory_that_cannot_be_populated_is_an_error() {
     let _alone = alone();
     if !rings() {
         return;
@@ -651,17 +647,17 @@ fn memory_that_cannot_be_had_is_an_error_and_not_a_registration() {
     let error = builder.register(std::sync::Arc::clone(&region)).unwrap_err();
     assert!(plan.failed() > 0);
     drop(plan);
-    let told = error.to_string();
+    let text = error.to_string();
     assert!(
-        matches!(error, RegisterError::Populate(_)) && told.contains("hardware memory error"),
-        "{told}"
+        matches!(error, RegisterError::Populate(_)) && text.contains("hardware memory error"),
+        "{text}"
     );
-    // Where nobody populates, the limits that end in a kill are asked all the same.
+    // Even if nothing is populated beforehand, the limits that trigger the OOM killer are checked.
     let huge =
         Region::builder(1 << 44).ladder(Ladder::only(PageSize::Base)).map().expect("addresses");
     let error =
         builder.clone().policy(Policy::Sequential).chunk_bytes(1 << 30).register(huge).unwrap_err();
-    // A ring that cannot take so many keys says so before.
+    // A ring with too few slots is reported before the first call.
     let early =
         matches!(&error, RegisterError::Limited { exceeded: RegisterLimit::Keys { .. }, .. });
     assert!(
@@ -669,6 +665,6 @@ fn memory_that_cannot_be_had_is_an_error_and_not_a_registration() {
         "{error}"
     );
     assert_eq!(pinned(), before);
-    // The region is as it was.
-    builder.register(region).expect("there is memory");
+    // The region is unchanged.
+    builder.register(region).expect("no faults remain");
 }

@@ -1,4 +1,4 @@
-//! L2: keys.
+//! Tests of registration (layer L2).
 
 mod auto;
 mod background;

@@ -1,22 +1,22 @@
-//! Lanes: no chunk twice, none left out, order within a lane, all that was done is found after a
-//! failure.
+//! Lanes: every chunk is done once, in order within its lane, and all finished chunks are known
+//! after a failure.
 
-use kvmem::register::{Lanes, Turn};
+use kvmem::register::{ChunkTurn, Lanes};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
-/// Two threads work through these lanes; `fails` says which turn does. Returns what each lane has
-/// done.
-fn work(lens: &'static [usize], fails: Option<Turn>) -> Vec<Vec<usize>> {
+/// Runs two threads on these lanes; the turn `fails` fails. Returns the finished chunks of each
+/// lane.
+fn work(lens: &'static [usize], fails: Option<ChunkTurn>) -> Vec<Vec<usize>> {
     let lanes = Arc::new(Lanes::new(lens.len()));
     lanes.open(lens.iter().copied());
-    // How many threads are in a lane; more than one never are.
+    // The number of threads in each lane, at most one.
     let inside: Arc<Vec<AtomicUsize>> =
         Arc::new(lens.iter().map(|_| AtomicUsize::new(0)).collect());
     let run = move |lanes: Arc<Lanes<usize>>, inside: Arc<Vec<AtomicUsize>>| {
         while let Some(turn) = lanes.take() {
-            // Relaxed: the lanes' own lock is what orders two visits.
+            // Relaxed: the lock of the lanes orders two visits.
             assert_eq!(
                 inside[turn.lane].fetch_add(1, Ordering::Relaxed),
                 0,
@@ -53,18 +53,17 @@ fn every_chunk_is_done_once() {
 }
 
 #[test]
-fn a_failure_stops_the_others_and_loses_nothing() {
+fn a_failure_stops_the_others_and_keeps_finished_chunks() {
     loom::model(|| {
-        let done = work(&[2, 2], Some(Turn { lane: 0, index: 1 }));
-        // What was done stays known, so that it can be undone; the chunk that failed is not among
-        // it.
+        let done = work(&[2, 2], Some(ChunkTurn { lane: 0, index: 1 }));
+        // Finished chunks stay known, for the rollback; the failed chunk is not among them.
         assert_eq!(done[0], [0]);
         assert!(done[1].len() <= 2);
     });
 }
 
 #[test]
-fn lanes_that_are_opened_further_go_on() {
+fn lanes_can_be_opened_further() {
     loom::model(|| {
         let lanes = Arc::new(Lanes::new(1));
         lanes.open([1]);
@@ -76,12 +75,12 @@ fn lanes_that_are_opened_further_go_on() {
                 }
             })
         };
-        // What is seen while others work is a prefix of what will have been done.
+        // The chunks seen while others work are a prefix of the finished ones.
         let seen = lanes.count(0);
         assert!(lanes.get(0, 0).is_none() || lanes.count(0) == 1);
         other.join().expect("no thread fails");
         assert!(seen <= 1 && lanes.all() == [[0]]);
         lanes.open([2]);
-        assert_eq!(lanes.take(), Some(Turn { lane: 0, index: 1 }));
+        assert_eq!(lanes.take(), Some(ChunkTurn { lane: 0, index: 1 }));
     });
 }

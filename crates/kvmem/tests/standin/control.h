@@ -1,8 +1,8 @@
 /*
- * Control: what every stand-in offers to the test that has loaded it.
+ * Control: the functions of every stand-in for the test that has loaded it.
  *
- * Each function of the library calls `enter` first. That counts it, writes its name into the log, waits as long as the test has
- * said, and tells the error that the test wants of it, or 0.
+ * Each function of the library calls `enter` first. `enter` counts the call, logs its name, waits
+ * for the latency that the test has set, and returns the error that the test has injected, or 0.
  */
 
 #include <pthread.h>
@@ -21,10 +21,10 @@ static struct call {
     uint64_t made, nth, times;
     int error;
 } calls[64];
-static char told[1 << 16];
-static uint64_t latency_ns, waiting, most_waiting;
+static char call_log[1 << 16];
+static uint64_t latency_ns, waiting, max_waiting;
 
-/* A number of this library by its name. */
+/* Returns a number of this library by its name. */
 static uint64_t *number(const char *name, uint64_t at);
 
 static struct call *call_of(const char *name)
@@ -44,13 +44,13 @@ static int enter(const char *name)
     struct call *call = call_of(name);
     call->made++;
     int error = call->made >= call->nth && call->made - call->nth < call->times ? call->error : 0;
-    size_t used = strlen(told);
-    if (used + strlen(name) + 2 < sizeof told)
-        sprintf(told + used, "%s\n", name);
+    size_t used = strlen(call_log);
+    if (used + strlen(name) + 2 < sizeof call_log)
+        sprintf(call_log + used, "%s\n", name);
     struct timespec wait = {latency_ns / 1000000000, latency_ns % 1000000000};
     if (wait.tv_sec || wait.tv_nsec) {
-        if (++waiting > most_waiting)
-            most_waiting = waiting;
+        if (++waiting > max_waiting)
+            max_waiting = waiting;
         pthread_mutex_unlock(&lock);
         nanosleep(&wait, NULL);
         pthread_mutex_lock(&lock);
@@ -60,7 +60,7 @@ static int enter(const char *name)
     return error;
 }
 
-/* Calls of this function fail with this error: `times` of them, the `nth` from now and those after it. */
+/* Makes `times` calls of a function fail with `error`, from the `nth` call from now on. */
 EXPORT void standin_fail(const char *name, uint64_t nth, uint64_t times, int error)
 {
     pthread_mutex_lock(&lock);
@@ -101,16 +101,16 @@ EXPORT uint64_t standin_get(const char *name, uint64_t at)
     return value;
 }
 
-/* The names of all calls since the last time, one a line. */
+/* Copies the names of all calls since the last time, one a line. */
 EXPORT void standin_log(char *into, uint64_t size)
 {
     pthread_mutex_lock(&lock);
-    snprintf(into, size, "%s", told);
-    told[0] = 0;
+    snprintf(into, size, "%s", call_log);
+    call_log[0] = 0;
     pthread_mutex_unlock(&lock);
 }
 
-/* A number that has a variable of its name. */
-#define NUMBER(variable)                                                                                             \
-    if (!strcmp(name, #variable))                                                                                    \
+/* A number with a variable of the same name. */
+#define NUMBER(variable) \
+    if (!strcmp(name, #variable)) \
     return &variable

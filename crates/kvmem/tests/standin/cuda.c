@@ -1,8 +1,9 @@
 /*
  * Stand-in for libcuda.so.1: GPUs without hardware.
  *
- * Holds what the driver holds its callers to: that it was started, that a context is current in the calling thread, that a range is
- * registered once in the process. What would harm a real one is counted as misuse.
+ * Enforces the rules of the driver: it is started first, a context is current in the calling
+ * thread, a range is registered once in the process. Calls that would harm the real driver count as
+ * misuse.
  */
 
 #include "control.h"
@@ -28,8 +29,8 @@ static struct range {
 } *ranges;
 
 static uint64_t devices = 2, started, live_ranges, retained, released, pushed, misuse, registered;
-static uint64_t flags_asked[64], context_used[64];
-/* One for each device: the address of its entry is the handle. */
+static uint64_t flags_requested[64], context_used[64];
+/* One entry for each device; its address is the handle. */
 static char contexts[16];
 static _Thread_local CUcontext stack[8];
 static _Thread_local int depth;
@@ -43,15 +44,15 @@ static uint64_t *number(const char *name, uint64_t at)
     NUMBER(pushed);
     NUMBER(misuse);
     NUMBER(registered);
-    NUMBER(most_waiting);
+    NUMBER(max_waiting);
     if (!strcmp(name, "flags") && at < 64)
-        return &flags_asked[at];
+        return &flags_requested[at];
     if (!strcmp(name, "context") && at < 64)
         return &context_used[at];
     abort();
 }
 
-/* How many contexts are on the calling thread's stack. */
+/* Returns the number of contexts on the calling thread's stack. */
 EXPORT uint64_t standin_depth(void)
 {
     return (uint64_t)depth;
@@ -139,7 +140,7 @@ EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context)
     return done(SUCCESS);
 }
 
-/* Takes the context off even if it tells of an error, as the driver does. */
+/* Pops the context even if it returns an error, as the driver does. */
 EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context)
 {
     CUresult error = enter("cuCtxPopCurrent_v2");
@@ -156,7 +157,7 @@ EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context)
 static CUresult reg(CUresult error, void *at, size_t length, unsigned int flags)
 {
     pthread_mutex_lock(&lock);
-    flags_asked[registered % 64] = flags;
+    flags_requested[registered % 64] = flags;
     context_used[registered % 64] = depth ? (uint64_t)((char *)stack[depth - 1] - contexts) : ~0ull;
     registered++;
     if (error)
@@ -212,7 +213,7 @@ EXPORT CUresult cuMemHostUnregister(void *at)
     return done(SUCCESS);
 }
 
-/* The address with its highest bit, so that the two can be told apart. */
+/* Returns the address with its highest bit set, which differs from the host's address. */
 EXPORT CUresult cuMemHostGetDevicePointer_v2(uint64_t *pointer, void *at, unsigned int flags)
 {
     CUresult error = enter("cuMemHostGetDevicePointer_v2");

@@ -1,8 +1,9 @@
 /*
  * Stand-in for libibverbs.so.1: devices without hardware.
  *
- * Keeps count of what is alive, refuses as a driver does (limits, access flags), and counts as misuse what would crash a
- * real one: objects that were not given or are gone, and owners that go before what they own.
+ * Counts live objects, and fails as a driver does (limits, access flags). Calls that would crash
+ * the real library count as misuse: unknown or destroyed objects, and owners that are destroyed
+ * before the objects that they own.
  */
 
 #include "control.h"
@@ -33,7 +34,7 @@ struct ibv_mr {
     struct ibv_mr *next;
 };
 
-/* As in the header, by the number of bytes between what is used. */
+/* As in the header; unused fields only keep their place. */
 struct ibv_device_attr {
     char before_max_mr_size[80];
     uint64_t max_mr_size;
@@ -46,8 +47,8 @@ static struct ibv_device all[16];
 static struct ibv_mr *regions;
 static uint64_t devices = 2, max_mr_size = 1ull << 40, max_mr = 1000, memlock = ~0ull;
 static uint64_t live_lists, live_contexts, live_domains, live_regions, pinned, misuse;
-static uint64_t access_asked[64], registered;
-/* 0 for the same address at the device, 1 for another. */
+static uint64_t access_requested[64], registered;
+/* 1 if the device was given another address than the host's. */
 static uint64_t foreign_iova;
 static uint32_t keys = 0x100;
 
@@ -64,14 +65,14 @@ static uint64_t *number(const char *name, uint64_t at)
     NUMBER(misuse);
     NUMBER(registered);
     NUMBER(foreign_iova);
-    NUMBER(most_waiting);
+    NUMBER(max_waiting);
     if (!strcmp(name, "access") && at < 64)
-        return &access_asked[at];
+        return &access_requested[at];
     abort();
 }
 
-/* Called with the lock held. With an error of -1 it forgets to say why. */
-static void *refuse(int error)
+/* Called with the lock held. With an error of -1 it returns failure without an error number. */
+static void *fail_call(int error)
 {
     pthread_mutex_unlock(&lock);
     errno = error == -1 ? 0 : error;
@@ -83,7 +84,7 @@ EXPORT struct ibv_device **ibv_get_device_list(int *count)
     int error = enter("ibv_get_device_list");
     pthread_mutex_lock(&lock);
     if (error)
-        return refuse(error);
+        return fail_call(error);
     struct ibv_device **list = calloc(devices + 1, sizeof *list);
     for (uint64_t at = 0; at < devices; at++) {
         snprintf(all[at].name, sizeof all[at].name, "mlx5_%d", (int)at);
@@ -117,7 +118,7 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
     if (!live_lists)
         misuse++;
     if (error)
-        return refuse(error);
+        return fail_call(error);
     struct ibv_context *context = calloc(1, sizeof *context);
     context->device = device;
     live_contexts++;
@@ -155,7 +156,7 @@ EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
     int error = enter("ibv_alloc_pd");
     pthread_mutex_lock(&lock);
     if (error)
-        return refuse(error);
+        return fail_call(error);
     struct ibv_pd *pd = calloc(1, sizeof *pd);
     pd->context = context;
     context->domains++;
@@ -179,19 +180,20 @@ EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
     return error;
 }
 
-static struct ibv_mr *reg(int error, struct ibv_pd *pd, void *addr, size_t length, unsigned int access)
+static struct ibv_mr *reg(int error, struct ibv_pd *pd, void *addr, size_t length,
+                          unsigned int access)
 {
     pthread_mutex_lock(&lock);
-    access_asked[registered++ % 64] = access;
+    access_requested[registered++ % 64] = access;
     if (error)
-        return refuse(error);
+        return fail_call(error);
     /* Remote write and atomic need local write. */
     if ((access & (2 | 8) && !(access & 1)) || length > max_mr_size)
-        return refuse(EINVAL);
+        return fail_call(EINVAL);
     if (live_regions >= max_mr && (int)max_mr > 0)
-        return refuse(ENOMEM);
+        return fail_call(ENOMEM);
     if (pinned + length > memlock)
-        return refuse(ENOMEM);
+        return fail_call(ENOMEM);
     struct ibv_mr *mr = calloc(1, sizeof *mr);
     mr->context = pd->context;
     mr->pd = pd;
@@ -214,7 +216,8 @@ EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, i
     return reg(enter("ibv_reg_mr"), pd, addr, length, (unsigned int)access);
 }
 
-EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access)
+EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+                                       unsigned int access)
 {
     int error = enter("ibv_reg_mr_iova2");
     if (iova != (uintptr_t)addr)

@@ -1,10 +1,10 @@
-//! *Stand-ins*: libraries of devices that are not there, in C, compiled by the tests and loaded
-//! like the real ones.
+//! *Stand-ins*: C libraries that replace those of devices. Tests compile them and load them like
+//! the real ones.
 //!
-//! Each is a file of its own: a library that is loaded twice from one file has its state once, and
-//! tests run side by side.
+//! Each instance has its own file: a library that is loaded twice from one file has only one state,
+//! and tests run concurrently.
 
-// Two test programs have this file, and one of them needs only a part.
+// Two test programs include this file, and one of them uses only a part.
 #![allow(dead_code)]
 
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -19,7 +19,7 @@ pub(crate) struct StandIn {
 }
 
 impl StandIn {
-    /// Compiles one, without the functions named.
+    /// Compiles a stand-in without the functions in `without`.
     pub(crate) fn new(source: &str, without: &[&str]) -> StandIn {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         // Relaxed: the numbers only have to differ.
@@ -44,7 +44,7 @@ impl StandIn {
         let output =
             cc.output().expect("a C compiler, `cc`: Rust has it for a linker, else $CC names one");
         assert!(output.status.success(), "{cc:?}: {}", String::from_utf8_lossy(&output.stderr));
-        // SAFETY: its code is ours.
+        // SAFETY: the code of the stand-ins is sound.
         let library = unsafe { libloading::Library::new(&path) }.expect("compiled just now");
         StandIn { path, library }
     }
@@ -53,10 +53,10 @@ impl StandIn {
         &self.path
     }
 
-    /// The address of one of its functions.
+    /// Returns a function of the stand-in.
     ///
     /// # Safety
-    /// `F` is its type.
+    /// `F` is the type of the function.
     pub(crate) unsafe fn function<F: Copy>(&self, name: &str) -> F {
         // SAFETY: the caller's promise.
         *unsafe { self.library.get::<F>(name) }.expect("the stand-in has it")
@@ -89,7 +89,7 @@ impl StandIn {
         }
     }
 
-    /// Of the calls of `name` from now on, `times` fail with `error`, from the `nth` on (1 is the
+    /// Makes `times` calls of `name` fail with `error`, from the `nth` call from now on (1 is the
     /// next).
     pub(crate) fn fail(&self, name: &str, nth: u64, times: u64, error: i32) {
         let name = CString::new(name).expect("a name");
@@ -104,7 +104,7 @@ impl StandIn {
         };
     }
 
-    /// How often `name` was called.
+    /// Returns how often `name` was called.
     pub(crate) fn calls(&self, name: &str) -> u64 {
         let name = CString::new(name).expect("a name");
         // SAFETY: the type is that of control.h.
@@ -115,7 +115,7 @@ impl StandIn {
         }
     }
 
-    /// How long each call takes.
+    /// Sets how long each call takes.
     pub(crate) fn latency(&self, latency: std::time::Duration) {
         // SAFETY: the type is that of control.h.
         unsafe {
@@ -123,10 +123,10 @@ impl StandIn {
         };
     }
 
-    /// What was called since the last time that this was asked.
+    /// Returns the names of all calls since the last `log`.
     pub(crate) fn log(&self) -> Vec<String> {
         let mut text = vec![0u8; 1 << 16];
-        // SAFETY: the type is that of control.h, and the buffer is as long as is said.
+        // SAFETY: the type is that of control.h, and the buffer has the given length.
         unsafe {
             self.function::<unsafe extern "C" fn(*mut c_void, u64)>("standin_log")(
                 text.as_mut_ptr().cast(),

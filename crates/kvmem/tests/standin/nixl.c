@@ -1,9 +1,10 @@
 /*
- * Stand-in for libnixl_capi.so: agents that carry nothing.
+ * Stand-in for libnixl_capi.so: agents that transfer nothing.
  *
- * Keeps count of what is alive, takes what the real one takes (ranges twice, ranges that overlap, no bytes at all), does not find what
- * was not registered, and counts as misuse what would harm a real one: objects that were not given or are gone, parts that
- * outlive their agent, and two calls of one agent at once.
+ * Counts live objects, accepts what the real library accepts (duplicate, overlapping and empty
+ * ranges), and does not find ranges that are not registered. Calls that would harm the real library
+ * count as misuse: unknown or destroyed objects, parts that outlive their agent, and concurrent
+ * calls of one agent.
  */
 
 #include "control.h"
@@ -17,13 +18,13 @@ enum {
 
 enum { DRAM, VRAM, BLOCK, OBJECT };
 
-/* The number by which a test says: it succeeds and makes nothing. */
+/* The number with which a test makes a call succeed and create nothing. */
 enum { NOTHING = 1000 };
 
-/* Every object begins with this. What is destroyed is not freed, so that it is known when it comes again. */
+/* The header of every object. Destroyed objects are not freed: their use is recognized. */
 struct object {
     const char *kind;
-    int gone;
+    int destroyed;
 };
 
 struct agent {
@@ -46,7 +47,7 @@ struct opt_args {
 
 struct params {
     struct object object;
-    char told[256];
+    char text[256];
 };
 
 struct mem_list {
@@ -77,8 +78,9 @@ static struct range {
 
 static const char *const plugins[] = {"GDS", "POSIX", "UCX", "VRAM_ONLY"};
 
-static uint64_t live_objects, live_ranges, live_blobs, misuse, registered, last_device = ~0ull, last_length;
-static char agent_told[64], params_told[256];
+static uint64_t live_objects, live_ranges, live_blobs, misuse, registered;
+static uint64_t last_device = ~0ull, last_length;
+static char last_agent[64], last_params[256];
 
 static uint64_t *number(const char *name, uint64_t at)
 {
@@ -90,20 +92,20 @@ static uint64_t *number(const char *name, uint64_t at)
     NUMBER(registered);
     NUMBER(last_device);
     NUMBER(last_length);
-    NUMBER(most_waiting);
+    NUMBER(max_waiting);
     abort();
 }
 
-/* The name of the agent that was made last. */
+/* Returns the name of the agent that was created last. */
 EXPORT const char *standin_agent(void)
 {
-    return agent_told;
+    return last_agent;
 }
 
-/* What the backend that was made last was told. */
+/* Returns the parameters of the backend that was created last. */
 EXPORT const char *standin_params(void)
 {
-    return params_told;
+    return last_params;
 }
 
 static void *make(const char *kind, size_t size)
@@ -114,11 +116,11 @@ static void *make(const char *kind, size_t size)
     return object;
 }
 
-/* Whether it is an object of this kind that stands. */
-static int stands(void *object, const char *kind)
+/* Returns whether this is a live object of this kind. */
+static int is_live(void *object, const char *kind)
 {
     struct object *it = object;
-    if (it && !it->gone && !strcmp(it->kind, kind))
+    if (it && !it->destroyed && !strcmp(it->kind, kind))
         return 1;
     misuse++;
     return 0;
@@ -136,18 +138,18 @@ static int destroy(const char *call, void *object, const char *kind)
     pthread_mutex_lock(&lock);
     if (error)
         return leave(error);
-    if (!stands(object, kind))
+    if (!is_live(object, kind))
         return leave(INVALID_PARAM);
-    ((struct object *)object)->gone = 1;
+    ((struct object *)object)->destroyed = 1;
     live_objects--;
     return leave(SUCCESS);
 }
 
-/* A call of an agent begins. It ends with `leave_agent`. */
+/* Begins a call of an agent. `leave_agent` ends it. */
 static int enter_agent(const char *call, struct agent *agent)
 {
     pthread_mutex_lock(&lock);
-    int known = stands(agent, "agent");
+    int known = is_live(agent, "agent");
     if (known && agent->inside++)
         misuse++;
     pthread_mutex_unlock(&lock);
@@ -174,7 +176,7 @@ EXPORT int nixl_capi_create_agent(const char *name, struct agent **into)
         return leave(BACKEND);
     struct agent *agent = make("agent", sizeof *agent);
     snprintf(agent->name, sizeof agent->name, "%s", name);
-    snprintf(agent_told, sizeof agent_told, "%s", name);
+    snprintf(last_agent, sizeof last_agent, "%s", name);
     *into = agent;
     return leave(SUCCESS);
 }
@@ -182,7 +184,7 @@ EXPORT int nixl_capi_create_agent(const char *name, struct agent **into)
 EXPORT int nixl_capi_destroy_agent(struct agent *agent)
 {
     pthread_mutex_lock(&lock);
-    if (stands(agent, "agent") && (agent->parts || agent->inside))
+    if (is_live(agent, "agent") && (agent->parts || agent->inside))
         misuse++;
     pthread_mutex_unlock(&lock);
     return destroy("nixl_capi_destroy_agent", agent, "agent");
@@ -200,7 +202,7 @@ EXPORT int nixl_capi_string_list_size(struct string_list *list, size_t *size)
 {
     int error = enter("nixl_capi_string_list_size");
     pthread_mutex_lock(&lock);
-    if (!error && stands(list, "string list"))
+    if (!error && is_live(list, "string list"))
         *size = sizeof plugins / sizeof *plugins;
     return leave(error);
 }
@@ -211,7 +213,7 @@ EXPORT int nixl_capi_string_list_get(struct string_list *list, size_t at, const 
     pthread_mutex_lock(&lock);
     if (error == NOTHING)
         return leave(SUCCESS);
-    if (!error && stands(list, "string list"))
+    if (!error && is_live(list, "string list"))
         *into = plugins[at];
     return leave(error);
 }
@@ -221,7 +223,8 @@ EXPORT int nixl_capi_destroy_string_list(struct string_list *list)
     return destroy("nixl_capi_destroy_string_list", list, "string list");
 }
 
-EXPORT int nixl_capi_get_plugin_params(struct agent *agent, const char *name, struct mem_list **mems, struct params **params)
+EXPORT int nixl_capi_get_plugin_params(struct agent *agent, const char *name,
+                                       struct mem_list **mems, struct params **params)
 {
     int error = enter_agent("nixl_capi_get_plugin_params", agent);
     if (error)
@@ -229,7 +232,7 @@ EXPORT int nixl_capi_get_plugin_params(struct agent *agent, const char *name, st
     size_t known = 0;
     while (known < sizeof plugins / sizeof *plugins && strcmp(plugins[known], name))
         known++;
-    /* The plugin of GDS is there, and cannot be loaded. */
+    /* The plugin of GDS exists, but cannot be loaded. */
     if (known == sizeof plugins / sizeof *plugins || !strcmp(name, "GDS"))
         return leave_agent(agent, BACKEND);
     *mems = make("mem list", sizeof **mems);
@@ -244,7 +247,7 @@ EXPORT int nixl_capi_mem_list_size(struct mem_list *list, size_t *size)
 {
     int error = enter("nixl_capi_mem_list_size");
     pthread_mutex_lock(&lock);
-    if (!error && stands(list, "mem list"))
+    if (!error && is_live(list, "mem list"))
         *size = list->count;
     return leave(error);
 }
@@ -253,7 +256,7 @@ EXPORT int nixl_capi_mem_list_get(struct mem_list *list, size_t at, unsigned *ki
 {
     int error = enter("nixl_capi_mem_list_get");
     pthread_mutex_lock(&lock);
-    if (!error && stands(list, "mem list")) {
+    if (!error && is_live(list, "mem list")) {
         if (at >= list->count)
             misuse++;
         *kind = list->kinds[at];
@@ -270,9 +273,9 @@ EXPORT int nixl_capi_params_add(struct params *params, const char *key, const ch
 {
     int error = enter("nixl_capi_params_add");
     pthread_mutex_lock(&lock);
-    if (!error && stands(params, "params")) {
-        size_t used = strlen(params->told);
-        snprintf(params->told + used, sizeof params->told - used, "%s=%s;", key, value);
+    if (!error && is_live(params, "params")) {
+        size_t used = strlen(params->text);
+        snprintf(params->text + used, sizeof params->text - used, "%s=%s;", key, value);
     }
     return leave(error);
 }
@@ -282,15 +285,16 @@ EXPORT int nixl_capi_destroy_params(struct params *params)
     return destroy("nixl_capi_destroy_params", params, "params");
 }
 
-EXPORT int nixl_capi_create_backend(struct agent *agent, const char *name, struct params *params, struct backend **into)
+EXPORT int nixl_capi_create_backend(struct agent *agent, const char *name, struct params *params,
+                                    struct backend **into)
 {
     int error = enter_agent("nixl_capi_create_backend", agent);
-    if (error || !stands(params, "params"))
+    if (error || !is_live(params, "params"))
         return leave_agent(agent, error);
     struct backend *backend = make("backend", sizeof *backend);
     backend->agent = agent;
     snprintf(backend->name, sizeof backend->name, "%s", name);
-    snprintf(params_told, sizeof params_told, "%s", params->told);
+    snprintf(last_params, sizeof last_params, "%s", params->text);
     agent->parts++;
     *into = backend;
     return leave_agent(agent, SUCCESS);
@@ -301,7 +305,7 @@ EXPORT int nixl_capi_destroy_backend(struct backend *backend)
     struct agent *agent = backend->agent;
     int error = destroy("nixl_capi_destroy_backend", backend, "backend");
     pthread_mutex_lock(&lock);
-    if (!error && stands(agent, "agent"))
+    if (!error && is_live(agent, "agent"))
         agent->parts--;
     return leave(error);
 }
@@ -321,7 +325,7 @@ EXPORT int nixl_capi_opt_args_add_backend(struct opt_args *args, struct backend 
 {
     int error = enter("nixl_capi_opt_args_add_backend");
     pthread_mutex_lock(&lock);
-    if (!error && stands(args, "opt args") && stands(backend, "backend"))
+    if (!error && is_live(args, "opt args") && is_live(backend, "backend"))
         args->backend = backend;
     return leave(error);
 }
@@ -344,14 +348,14 @@ EXPORT int nixl_capi_create_reg_dlist(unsigned kind, struct reg_list **into)
     return leave(SUCCESS);
 }
 
-EXPORT int nixl_capi_reg_dlist_add_desc(struct reg_list *list, uintptr_t at, size_t length, uint64_t device, const void *bytes,
-                                        size_t count)
+EXPORT int nixl_capi_reg_dlist_add_desc(struct reg_list *list, uintptr_t at, size_t length,
+                                        uint64_t device, const void *bytes, size_t count)
 {
     int error = enter("nixl_capi_reg_dlist_add_desc");
     pthread_mutex_lock(&lock);
     if (bytes || count)
         misuse++;
-    if (!error && stands(list, "reg list")) {
+    if (!error && is_live(list, "reg list")) {
         list->count++;
         list->at = at;
         list->length = length;
@@ -365,11 +369,11 @@ EXPORT int nixl_capi_destroy_reg_dlist(struct reg_list *list)
     return destroy("nixl_capi_destroy_reg_dlist", list, "reg list");
 }
 
-/* Whether a list holds one descriptor of the host's memory, for a backend of this agent. */
+/* Returns whether a list has one descriptor of host memory, for a backend of this agent. */
 static int proper(struct agent *agent, struct reg_list *list, struct opt_args *args)
 {
-    if (stands(list, "reg list") && stands(args, "opt args") && args->backend && args->backend->agent == agent &&
-        list->kind == DRAM && list->count == 1)
+    if (is_live(list, "reg list") && is_live(args, "opt args") && args->backend &&
+        args->backend->agent == agent && list->kind == DRAM && list->count == 1)
         return 1;
     misuse++;
     return 0;
@@ -390,13 +394,15 @@ EXPORT int nixl_capi_register_mem(struct agent *agent, struct reg_list *list, st
     return leave_agent(agent, SUCCESS);
 }
 
-EXPORT int nixl_capi_deregister_mem(struct agent *agent, struct reg_list *list, struct opt_args *args)
+EXPORT int nixl_capi_deregister_mem(struct agent *agent, struct reg_list *list,
+                                    struct opt_args *args)
 {
     int error = enter_agent("nixl_capi_deregister_mem", agent);
     if (error || !proper(agent, list, args))
         return leave_agent(agent, error);
     struct range **at = &ranges;
-    while (*at && !((*at)->agent == agent && (*at)->at == list->at && (*at)->length == list->length))
+    while (*at &&
+           !((*at)->agent == agent && (*at)->at == list->at && (*at)->length == list->length))
         at = &(*at)->next;
     struct range *range = *at;
     if (!range)
@@ -407,7 +413,7 @@ EXPORT int nixl_capi_deregister_mem(struct agent *agent, struct reg_list *list, 
     return leave_agent(agent, SUCCESS);
 }
 
-/* The agent's name, and how many ranges it has. */
+/* Returns the agent's name, and how many ranges it has. */
 EXPORT int nixl_capi_get_local_md(struct agent *agent, void **into, size_t *length)
 {
     int error = enter_agent("nixl_capi_get_local_md", agent);

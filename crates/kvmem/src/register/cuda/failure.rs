@@ -1,49 +1,53 @@
-//! *Failures*: what the driver's numbers mean.
+//! *Failures*: what the driver's error numbers mean.
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::ptr;
 
 use super::super::RegistrarError;
-use super::abi::{self, Abi, SUCCESS};
+use super::abi::{CuResult, CudaAbi, SUCCESS};
 use crate::arena::Errno;
 
-/// A call of the driver that failed.
+/// A failed call of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(super) struct CudaFailure {
     call: &'static str,
-    result: abi::Result,
-    /// As the driver calls it, if it does.
+    result: CuResult,
+    /// The driver's name for the error, if it has one.
     name: Option<String>,
 }
 
-// Of `CUresult`.
-const INVALID_VALUE: abi::Result = 1;
-const OUT_OF_MEMORY: abi::Result = 2;
-const NOT_INITIALIZED: abi::Result = 3;
-const DEINITIALIZED: abi::Result = 4;
-const STUB_LIBRARY: abi::Result = 34;
-const DEVICE_UNAVAILABLE: abi::Result = 46;
-const NO_DEVICE: abi::Result = 100;
-const INVALID_DEVICE: abi::Result = 101;
-const INVALID_CONTEXT: abi::Result = 201;
-const OPERATING_SYSTEM: abi::Result = 304;
-const ALREADY_REGISTERED: abi::Result = 712;
-const NOT_REGISTERED: abi::Result = 713;
-const NOT_PERMITTED: abi::Result = 800;
-const NOT_SUPPORTED: abi::Result = 801;
-const SYSTEM_NOT_READY: abi::Result = 802;
-const SYSTEM_DRIVER_MISMATCH: abi::Result = 803;
-const COMPAT_NOT_SUPPORTED_ON_DEVICE: abi::Result = 804;
+// Values of `CUresult`.
+const INVALID_VALUE: CuResult = 1;
+const OUT_OF_MEMORY: CuResult = 2;
+const NOT_INITIALIZED: CuResult = 3;
+const DEINITIALIZED: CuResult = 4;
+const STUB_LIBRARY: CuResult = 34;
+const DEVICE_UNAVAILABLE: CuResult = 46;
+const NO_DEVICE: CuResult = 100;
+const INVALID_DEVICE: CuResult = 101;
+const INVALID_CONTEXT: CuResult = 201;
+const OPERATING_SYSTEM: CuResult = 304;
+const ALREADY_REGISTERED: CuResult = 712;
+const NOT_REGISTERED: CuResult = 713;
+const NOT_PERMITTED: CuResult = 800;
+const NOT_SUPPORTED: CuResult = 801;
+const SYSTEM_NOT_READY: CuResult = 802;
+const SYSTEM_DRIVER_MISMATCH: CuResult = 803;
+const COMPAT_NOT_SUPPORTED_ON_DEVICE: CuResult = 804;
 
-/// A result, with its name if it is an error.
-pub(super) fn check(abi: &Abi, call: &'static str, result: abi::Result) -> Result<(), Failure> {
+/// Converts a result; an error gets the driver's name for it.
+pub(super) fn check(
+    abi: &CudaAbi,
+    call: &'static str,
+    result: CuResult,
+) -> Result<(), CudaFailure> {
     if result == SUCCESS {
         return Ok(());
     }
     let mut name: *const c_char = ptr::null();
     if let Some(get_error_name) = abi.get_error_name {
-        // SAFETY: the output has the type that the call fills; it takes any number.
+        // SAFETY: the output has the type that the call fills; the call accepts any number.
         let known = unsafe { get_error_name(result, &mut name) };
         if known != SUCCESS {
             name = ptr::null();
@@ -52,28 +56,28 @@ pub(super) fn check(abi: &Abi, call: &'static str, result: abi::Result) -> Resul
     // SAFETY: names are strings of the library, which is loaded.
     let name =
         (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned());
-    Err(Failure { call, result, name })
+    Err(CudaFailure { call, result, name })
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CudaFailure {
     /// `cuInit: CUDA_ERROR_NO_DEVICE (100)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.call, self.detail())
     }
 }
 
-impl Failure {
-    /// The error by name and number.
+impl CudaFailure {
+    /// Returns the error's name and number.
     fn detail(&self) -> String {
         format!("{} ({})", self.name.as_deref().unwrap_or("an error without a name"), self.result)
     }
 
-    /// Whether there is a driver, but no GPU for it or none that this process may see.
+    /// Returns whether the driver is present, but has no GPU that this process can use.
     pub(super) fn no_gpu(&self) -> bool {
         self.result == NO_DEVICE
     }
 
-    /// The nearest there is.
+    /// Returns the nearest errno.
     fn errno(&self) -> Errno {
         match self.result {
             INVALID_VALUE | INVALID_CONTEXT => Errno::EINVAL,
@@ -93,57 +97,64 @@ impl Failure {
         }
     }
 
-    /// What can be done if memory was not registered, or a key not taken back.
-    pub(super) fn refusal(&self) -> RegistrarError {
+    /// Explains why memory could not be registered or unregistered.
+    pub(super) fn to_error(&self) -> RegistrarError {
         let remedy = match self.result {
-            INVALID_VALUE => {
-                "the range must be mapped, and not be memory that CUDA has given out itself"
-            }
+            INVALID_VALUE => "pass a range that is mapped, and that CUDA has not allocated itself",
             OUT_OF_MEMORY => {
-                "the driver could not pin so much, or map it for the GPU: register less, or in smaller chunks"
+                "the driver could not pin so much, or map it for the GPU: register less, or in \
+                 smaller chunks"
             }
             NOT_INITIALIZED | DEINITIALIZED => {
-                "the driver is shut down, or this process is the child of one that had started it: load it anew"
+                "the driver is shut down, or this process is a child of the one that started it: \
+                 load it in this process"
             }
             ALREADY_REGISTERED => {
-                "CUDA takes a range once in a process: register it with one GPU only (with the flag portable, as by default, the \
-                 others can use it too), or undo what registered it before (cudaHostRegister, pinned memory of a framework)"
+                "CUDA registers a range once in a process: register it with one GPU only (with \
+                 the flag portable, the default, the others can use it too), or undo the earlier \
+                 registration (cudaHostRegister, pinned memory of a framework)"
             }
-            NOT_REGISTERED => "somebody else has given it back: leave that to its registrar",
-            NOT_PERMITTED => "the flag io_memory is for privileged processes",
+            NOT_REGISTERED => {
+                "other code has unregistered it: leave that to the registrar of the key"
+            }
+            NOT_PERMITTED => "run the process with privileges to use the flag io_memory",
             NOT_SUPPORTED => {
-                "this GPU or system does not know one of the flags: leave out read_only and io_memory"
+                "this GPU or system does not support one of the flags: omit read_only and \
+                 io_memory"
             }
-            OPERATING_SYSTEM => "the kernel did not pin the pages: see what it says (dmesg)",
-            _ => "see what the kernel says of the driver (dmesg), and nvidia-smi",
+            OPERATING_SYSTEM => "the kernel did not pin the pages: see its log (dmesg)",
+            _ => "see the driver's messages in the kernel's log (dmesg), and nvidia-smi",
         };
         RegistrarError::new(self.call, self.errno(), remedy).detail(self.detail())
     }
 
-    /// What can be done if the driver or a GPU cannot be used.
+    /// Returns what to do if the driver or a GPU cannot be used.
     pub(super) fn start_remedy(&self) -> &'static str {
         match self.result {
             STUB_LIBRARY => {
-                "this libcuda is a stub for linking: take the folder `stubs` out of LD_LIBRARY_PATH, and install the driver"
+                "this libcuda is a stub for linking: remove the folder `stubs` from \
+                 LD_LIBRARY_PATH, and install the driver"
             }
             NO_DEVICE => {
-                "a GPU is needed that CUDA_VISIBLE_DEVICES does not hide; in a container --gpus all, or the devices /dev/nvidia*"
+                "provide a GPU that CUDA_VISIBLE_DEVICES does not hide; in a container --gpus \
+                 all, or the devices /dev/nvidia*"
             }
             OUT_OF_MEMORY => "the GPU's memory is used up by other processes: see nvidia-smi",
             DEVICE_UNAVAILABLE => {
-                "another process has the GPU for itself (compute mode): see nvidia-smi"
+                "another process has exclusive use of the GPU (compute mode): see nvidia-smi"
             }
             SYSTEM_NOT_READY => {
-                "wait for the fabric manager (nvidia-fabricmanager), which brings the GPUs up"
+                "wait for the fabric manager (nvidia-fabricmanager), which starts the GPUs"
             }
             SYSTEM_DRIVER_MISMATCH | COMPAT_NOT_SUPPORTED_ON_DEVICE => {
-                "library and kernel module are of different versions: install those of one driver, restart, and leave out \
-                 compatibility libraries"
+                "library and kernel module have different versions: install both from one driver, \
+                 restart, and remove compatibility libraries"
             }
-            INVALID_DEVICE => "ask for a GPU that is there",
+            INVALID_DEVICE => "name a GPU that exists",
             _ => {
-                "the kernel module must be loaded and of the library's version (nvidia-smi tells); in a container --gpus all; \
-                 and a child process cannot use what its parent has started"
+                "load the kernel module in the library's version (nvidia-smi shows it); in a \
+                 container --gpus all; a child process cannot use the driver that its parent \
+                 started"
             }
         }
     }

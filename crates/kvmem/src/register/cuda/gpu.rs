@@ -3,39 +3,40 @@
 use std::fmt;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
 
-use super::super::live::Live;
+use super::super::live_keys::LiveKeys;
 use super::super::{Key, Limits, RegisterLimit, Registrar, RegistrarError};
-use super::context::Context;
-use super::{HostFlags, TRIES};
+use super::context::PrimaryContext;
+use super::{ATTEMPTS, HostFlags};
 use crate::arena::Errno;
 
-/// A GPU, as a registrar: memory is pinned by CUDA, and copies from and to it need no intermediate
-/// buffer.
+/// A GPU, as a registrar: CUDA pins the memory, and copies between the memory and GPUs need no
+/// intermediate buffer.
 ///
-/// A key's `handle` is the address of the memory in this process, its `lkey` that on the GPU (0
-/// without [`HostFlags::DEVICE_MAP`]), and it has no rkey.
+/// A key's `handle` is the address of the memory in this process; its `lkey` is the address on the
+/// GPU (0 without [`HostFlags::DEVICE_MAP`]); there is no rkey.
 ///
-/// When it is dropped, keys that are still live are given back and the GPU's primary context is
-/// released. What CUDA does not take back stays, with the context.
+/// Dropping the registrar deregisters the live keys and releases the GPU's primary context. Memory
+/// that CUDA fails to unregister is leaked, together with the context.
 pub struct Gpu {
     name: String,
     model: String,
     flags: HostFlags,
-    live: Live,
-    context: Context,
+    live: LiveKeys,
+    context: PrimaryContext,
 }
 
-/// The most bytes of one key. CUDA states no limit of its own; this one bounds how long one call
-/// takes, and what its failure costs.
+/// The largest number of bytes per key. CUDA states no limit; this one bounds the duration of one
+/// call and the cost of its failure.
 const MAX_BYTES: u64 = 256 << 30;
 
 impl Gpu {
-    pub(super) fn new(ordinal: u32, model: String, context: Context) -> Gpu {
+    pub(super) fn new(ordinal: u32, model: String, context: PrimaryContext) -> Gpu {
         let name = format!("cuda:{ordinal}");
-        Gpu { name, model, flags: HostFlags::default(), live: Live::new(), context }
+        Gpu { name, model, flags: HostFlags::default(), live: LiveKeys::new(), context }
     }
 
-    /// With memory made known in this way from now on; at first it is [`HostFlags::default`].
+    /// Returns the registrar with other flags for its future keys; the default is
+    /// [`HostFlags::default`].
     ///
     /// ```no_run
     /// use kvmem::register::cuda::{Cuda, HostFlags};
@@ -49,19 +50,19 @@ impl Gpu {
         self
     }
 
-    /// How memory is made known.
+    /// Returns the flags of future keys.
     #[must_use]
     pub fn flags(&self) -> HostFlags {
         self.flags
     }
 
-    /// What the GPU calls itself.
+    /// Returns the GPU's model name.
     #[must_use]
     pub fn model(&self) -> &str {
         &self.model
     }
 
-    /// Keys that were given and not given back.
+    /// Returns the number of registered keys.
     #[must_use]
     pub fn live_keys(&self) -> u64 {
         self.live.len()
@@ -73,8 +74,8 @@ impl Registrar for Gpu {
         &self.name
     }
 
-    /// 256 GiB a key. CUDA's driver pins pages by itself and does not count them against
-    /// `RLIMIT_MEMLOCK`.
+    /// Returns a limit of 256 GiB per key. CUDA's driver pins pages itself and does not charge them
+    /// to `RLIMIT_MEMLOCK`.
     fn limits(&self) -> Limits {
         Limits { max_bytes: MAX_BYTES, ..Limits::none(&self.name) }
     }
@@ -82,36 +83,36 @@ impl Registrar for Gpu {
     unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, RegistrarError> {
         let need_bytes = len as u64;
         if need_bytes > MAX_BYTES {
-            let refusal = RegistrarError::new("cuMemHostRegister", Errno::EINVAL, "");
+            let error = RegistrarError::new("cuMemHostRegister", Errno::EINVAL, "");
             return Err(
-                refusal.exceeded(RegisterLimit::KeyBytes { limit_bytes: MAX_BYTES, need_bytes })
+                error.exceeded(RegisterLimit::KeyBytes { limit_bytes: MAX_BYTES, need_bytes })
             );
         }
         // SAFETY: the caller's promise.
         match unsafe { self.context.register(at.as_ptr().cast(), len, self.flags) } {
             Ok(pointer) => {
                 let handle = at.expose_provenance().get() as u64;
-                Ok(self.live.give(Key { handle, lkey: pointer, rkey: None }))
+                Ok(self.live.insert(Key { handle, lkey: pointer, rkey: None }))
             }
-            Err(failure) => Err(failure.refusal()),
+            Err(failure) => Err(failure.to_error()),
         }
     }
 
     fn deregister(&self, key: Key) -> Result<(), RegistrarError> {
-        self.live.take(key, "cuMemHostUnregister", || {
-            // SAFETY: a live key's handle is an address that was registered here, and nobody else
-            // gives it back meanwhile.
+        self.live.remove_with(key, "cuMemHostUnregister", || {
+            // SAFETY: a live key's handle is an address that was registered here, and no other
+            // thread unregisters it meanwhile.
             unsafe { self.context.unregister(with_exposed_provenance_mut(key.handle as usize)) }
-                .map_err(|failure| failure.refusal())
+                .map_err(|failure| failure.to_error())
         })
     }
 }
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        for _ in 0..TRIES {
+        for _ in 0..ATTEMPTS {
             for key in self.live.all() {
-                // Asked again below.
+                // Failed keys are retried by the next iteration.
                 let _ = self.deregister(key);
             }
         }

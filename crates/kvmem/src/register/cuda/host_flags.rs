@@ -1,9 +1,9 @@
-//! *Flags*: how memory is made known to GPUs.
+//! *Flags*: how memory is registered with GPUs.
 
 use super::super::flags::flags;
 
 flags! {
-    /// How memory is made known to GPUs: the flags of `cuMemHostRegister`.
+    /// How memory is registered with GPUs: the flags of `cuMemHostRegister`.
     ///
     /// ```
     /// use kvmem::register::cuda::HostFlags;
@@ -13,20 +13,21 @@ flags! {
     /// assert_eq!(HostFlags::default().bits(), 3);
     /// ```
     HostFlags {
-        /// To all contexts of the process, those of other GPUs included, and not to that of one GPU only.
+        /// For all contexts of the process, those of other GPUs included, not only for one GPU's.
         PORTABLE = 1, "portable";
-        /// Kernels on the GPU can reach it, by the address that the key has as its `lkey`. Without this it can only be copied
-        /// from and to, and the `lkey` is 0.
+        /// Kernels on the GPU can access the memory, at the address in the key's `lkey`. Without
+        /// this flag the memory can only be copied from and to, and the `lkey` is 0.
         DEVICE_MAP = 1 << 1, "device_map";
-        /// It is not memory but a device's, mapped: such as the registers of another card.
+        /// The range is not memory but a mapped device, such as the registers of another card.
         IO_MEMORY = 1 << 2, "io_memory";
-        /// The GPU only reads it. Needed for memory that is mapped read-only; not all GPUs and systems know this one.
+        /// The GPU only reads the memory. Required for memory that is mapped read-only; not all
+        /// GPUs and systems support this flag.
         READ_ONLY = 1 << 3, "read_only";
     }
 }
 
 impl Default for HostFlags {
-    /// Portable, and mapped for the GPU.
+    /// Returns `PORTABLE` and `DEVICE_MAP`.
     fn default() -> HostFlags {
         HostFlags::PORTABLE | HostFlags::DEVICE_MAP
     }

@@ -1,53 +1,53 @@
-//! *io_uring*: fixed buffers of a ring, pinned by the same path in the kernel that an RDMA driver
-//! takes.
+//! *io_uring*: fixed buffers of a ring, pinned by the same kernel path that RDMA drivers use.
 //!
 //! A ring has a table of up to 16,384 slots, each for a buffer of up to 1 GiB. Filling a slot pins
-//! the pages; work on the ring then names the slot (`buf_index`), and the kernel need not look for
-//! the pages any more. [`IoUring::new`] makes a ring of its own, of which only the table is used;
-//! [`IoUring::adopt`] works on a ring that somebody submits work to.
+//! the pages. Work on the ring then names the slot (`buf_index`), and the kernel need not look up
+//! the pages again. [`IoUring::new`] creates a ring and uses only its table;
+//! [`IoUring::adopt`] uses a ring that other code submits work to.
 //!
-//! ## The way around a search
+//! ## Avoiding a quadratic search
 //!
 //! A hugepage counts once against the limit of pinned memory, even if several buffers of a ring lie
-//! in it. To know that, the kernel searches, for each hugepage that it pins, the list of hugepages
-//! of all buffers that stand in the table, and every slot of the table, used or not. So the time to
-//! register a region grows with the square of its hugepages. Measured on Linux 6.18, THP in chunks
-//! of 256 MiB, one ring:
+//! in it. To detect that, the kernel searches for each hugepage that it pins: it walks the
+//! hugepages of all buffers in the table, and every slot of the table, used or not. The time to
+//! register a region therefore grows with the square of its hugepages. Measured on Linux 6.18, THP
+//! in chunks of 256 MiB, one ring:
 //!
-//! | region | table of 64 | of 1,024 | of 16,384 | by way of a side ring |
+//! | region | table of 64 | of 1,024 | of 16,384 | through a side ring |
 //! |---|---|---|---|---|
 //! | 8 GiB | 50 ms | 52 ms | 82 ms | 7.5 ms |
 //! | 16 GiB | 195 ms | 203 ms | 254 ms | 16 ms |
 //!
-//! The last column is what is done here. Each ring has a second one beside it with a table of a
-//! single slot, which is empty: pages are pinned there, where nothing is to be searched; then the
-//! buffer is cloned into the table of the ring, which costs no more than copying the table, and the
-//! side ring lets go of it. Base pages, which are not searched, take 72 ms for 4 GiB either
-//! way. That needs Linux 6.13 for a clone of one slot; older kernels register in the table itself.
+//! The last column is what this module does. Each ring has a *side ring*, whose table has a single,
+//! empty slot. Pages are pinned in the side ring, where there is nothing to search. Then the buffer
+//! is cloned into the table of the main ring, which costs no more than copying the table, and the
+//! side ring releases it. Base pages, which are not searched, take 72 ms for 4 GiB in both ways.
+//! Cloning a single slot needs Linux 6.13; on older kernels buffers are registered in the table
+//! itself.
 //!
-//! What the search is good for is lost: a hugepage in which several buffers lie counts once for
-//! each of them. Newer kernels count so in any case. Where there is a limit, buffers that do not
-//! begin and end with a hugepage are registered in the table itself.
+//! The purpose of the search is lost: a hugepage with several buffers counts once for each of them.
+//! Newer kernels count like that in any case. If a limit applies, buffers that do not begin and end
+//! on a hugepage boundary are registered in the table itself.
 //!
-//! In Linux 6.13 to 6.18, before it was mended in their stable releases, such a clone drops every
-//! buffer that stands after its slot. So only the slot behind all that are used is cloned into, and
-//! the slots between them, when nothing else is left, are filled in place.
+//! In Linux 6.13 to 6.18, before the fix in their stable releases, such a clone drops every buffer
+//! in the slots after its own. Buffers are therefore cloned only into the slot after all used ones.
+//! Free slots between used ones are filled in place, when no others are left.
 //!
 //! ## The size of the table
 //!
-//! 1,024 slots from the beginning: 8 KiB of the kernel's memory and 14 µs, where 16,384 would be
-//! 128 KiB and 170 µs and, without the side ring, 8 µs more for each hugepage. A clone into a slot
-//! behind the end makes the table longer, so with the side ring there is room for all 16,384;
-//! without it for 1,024, which is 1 TiB in chunks of 1 GiB.
+//! A table starts with 1,024 slots: 8 KiB of kernel memory and 14 µs. A table of 16,384 slots would
+//! take 128 KiB and 170 µs, and, without the side ring, 8 µs more for each hugepage. Cloning into a
+//! slot beyond the end extends the table, so with the side ring all 16,384 slots can be used.
+//! Without it there are 1,024, which is 1 TiB in chunks of 1 GiB.
 //!
 //! ## The size of chunks
 //!
-//! Registering a chunk in one ring after the other is quickest with chunks of 256 MiB or less: what
-//! the kernel keeps of each page is then still in the cache when the next ring comes to it. Eight
-//! rings, 8 GiB of THP: 36 ms, beside 57 with chunks of 1 GiB; base pages take a tenth to a fifth
-//! less time.
+//! Registering each chunk in all rings in turn is fastest with chunks of at most 256 MiB: the
+//! kernel's metadata of the pages is then still in the cache when the next ring needs it. Eight
+//! rings register 8 GiB of THP in 36 ms, compared with 57 ms with chunks of 1 GiB; base pages take
+//! a tenth to a fifth less time.
 
-mod refusal;
+mod failure;
 mod slots;
 
 use std::fmt;
@@ -56,41 +56,41 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use self::slots::{Slots, Taken};
+use self::slots::{BufferSlots, ReservedSlot};
 use super::{Account, Key, Limits, Memlock, NotAvailable, Registrar, RegistrarError, memlock};
 use crate::sync::{AtomicU64, Ordering};
 use crate::sys::{self, Call, Errno};
 
 const BACKEND: &str = "io_uring";
-/// The most bytes of one buffer: `SZ_1G` in the kernel's `io_uring/rsrc.c`.
+/// The largest buffer in bytes: `SZ_1G` in the kernel's `io_uring/rsrc.c`.
 const MAX_BYTES: u64 = 1 << 30;
-/// The most slots of a table: `IORING_MAX_REG_BUFFERS` there.
+/// The largest number of slots: `IORING_MAX_REG_BUFFERS` in the kernel's `io_uring/rsrc.c`.
 const MAX_SLOTS: u32 = 1 << 14;
-/// Slots of a new table.
+/// The number of slots of a new table.
 const SLOTS: u32 = 1 << 10;
-/// Bytes of a usual hugepage.
+/// Bytes of a hugepage of the usual size.
 const HUGEPAGE: usize = 2 << 20;
-/// Bytes for a key at which several rings are quickest.
-const GOOD_BYTES: u64 = 256 << 20;
+/// The chunk length in bytes at which several rings are fastest.
+const PREFERRED_BYTES: u64 = 256 << 20;
 
-/// Bytes that rings of this process have pinned, of those rings to which the limit applies. The
-/// limit is for all rings of the user, so this is the part of it that is known.
+/// Bytes pinned by those rings of this process to which the limit applies. The limit is for all
+/// rings of the user; this is the known part of it.
 static PINNED: AtomicU64 = AtomicU64::new(0);
 
 /// The fixed buffers of a ring.
 ///
-/// The key to a buffer: `lkey` is its slot, the `buf_index` of work on the ring. `handle` is the
-/// slot too, with a number above bit 32 that tells it from earlier keys to the same slot. There is
-/// no `rkey`.
+/// A key's `lkey` is the slot of its buffer, the `buf_index` of work on the ring. Its `handle` is
+/// the slot too, with a number above bit 32 that distinguishes it from earlier keys to the same
+/// slot. There is no `rkey`.
 ///
-/// Registering and deregistering may be done by several threads; of each ring, one registers at a
-/// time. A buffer that is deregistered cannot be named by new work at once. Its pages are let go of
-/// when the last request that uses it is done: at once, if there is none.
+/// Several threads may register and deregister; each ring registers one buffer at a time. After
+/// deregistering, new work cannot name the buffer. Its pages are unpinned when the last request
+/// that uses the buffer completes, which is immediately if there is none.
 ///
-/// Where `RLIMIT_MEMLOCK` applies, hugepages count whole, and the limit is for all rings of the
+/// If `RLIMIT_MEMLOCK` applies, hugepages count as a whole, and the limit is for all rings of the
 /// user.
 ///
-/// Dropping it takes out of the table what still stands there, and closes its ring.
+/// Dropping the registrar empties its slots and closes its ring.
 ///
 /// ```
 /// use kvmem::register::{IoUring, Registrar};
@@ -99,7 +99,7 @@ static PINNED: AtomicU64 = AtomicU64::new(0);
 ///     Ok(ring) => {
 ///         let mut bytes = vec![0u8; 4096];
 ///         let at = std::ptr::NonNull::from(&mut bytes[0]);
-///         // SAFETY: the vector stays until the key is given back, and no work is submitted.
+///         // SAFETY: the vector lives until the key is deregistered, and no work is submitted.
 ///         let key = unsafe { ring.register(at, bytes.len()) }?;
 ///         ring.deregister(key)?;
 ///     }
@@ -109,95 +109,94 @@ static PINNED: AtomicU64 = AtomicU64::new(0);
 /// ```
 pub struct IoUring {
     name: String,
-    ring: Box<dyn Ring>,
-    /// Slot 0 of the books is this slot of the table.
+    ring: Box<dyn RingFd>,
+    /// The slot of the table that has the index 0 in `slots`.
     first: u32,
-    slots: Mutex<Slots>,
-    /// Held while registering: the kernel does it one at a time too.
-    side: Mutex<Side>,
-    /// Whether `RLIMIT_MEMLOCK` applies to it.
+    slots: Mutex<BufferSlots>,
+    /// Locked while registering: the kernel registers one buffer at a time, too.
+    side: Mutex<SideRing>,
+    /// Whether `RLIMIT_MEMLOCK` applies to the ring.
     counted: bool,
 }
 
-/// Somebody's descriptor of a ring.
-trait Ring: AsFd + Send + Sync {}
+/// A descriptor of a ring, owned or shared.
+trait RingFd: AsFd + Send + Sync {}
 
-impl<R: AsFd + Send + Sync> Ring for R {}
+impl<R: AsFd + Send + Sync> RingFd for R {}
 
-/// The ring beside a ring.
-struct Side {
+/// The side ring of a ring.
+struct SideRing {
     /// `None`: buffers are registered in the table itself.
     ring: Option<OwnedFd>,
-    /// Slots that the table has by now.
+    /// The current number of slots of the main ring's table.
     table: u32,
 }
 
-/// Which table [`IoUring::adopt`] uses.
+/// The table that [`IoUring::adopt`] uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RingTable {
-    /// A new one with so many slots, 1 to 16,384, all of them the registrar's. The ring has none
-    /// yet.
+    /// A new table with this number of slots, 1 to 16,384, all for the registrar. The ring must not
+    /// have a table.
     New(u32),
-    /// These slots of the table that the ring has. They are emptied, and are the registrar's as
-    /// long as it lives.
+    /// These slots of the ring's table. They are emptied, and belong to the registrar until it is
+    /// dropped.
     Existing(Range<u32>),
 }
 
 impl IoUring {
-    /// A new ring, called `io_uring:<index>`.
+    /// Creates a ring, named `io_uring:<index>`.
     ///
-    /// Costs about 0.1 ms, two descriptors, and 16 KiB that newer kernels count as pinned.
+    /// Takes about 0.1 ms, two descriptors, and 16 KiB that newer kernels charge as pinned.
     ///
     /// # Errors
-    /// [`NotAvailable`]: what forbids it (the kernel, a seccomp profile, a setting), and what to do.
+    /// [`NotAvailable`] with the cause (the kernel, a seccomp profile, a setting), and what to do.
     pub fn new(index: usize) -> Result<IoUring, NotAvailable> {
-        // Asked before there is a ring, for which the last descriptor may be needed.
+        // Checked before the ring is created, which may take the last descriptor.
         let counted = !memlock::exempt();
         let ring = retry(|| sys::ring_setup(1))
-            .map_err(|errno| refusal::unavailable(Call::IoUringSetup, errno))?;
+            .map_err(|errno| failure::unavailable(Call::IoUringSetup, errno))?;
         retry(|| sys::ring_table(ring.as_fd(), SLOTS))
-            .map_err(|errno| refusal::unavailable(Call::RingTable, errno))?;
+            .map_err(|errno| failure::unavailable(Call::RingTable, errno))?;
         let side = side_ring(ring.as_fd());
-        let most = if side.is_some() { MAX_SLOTS } else { SLOTS };
+        let max_slots = if side.is_some() { MAX_SLOTS } else { SLOTS };
         Ok(IoUring {
             name: format!("{BACKEND}:{index}"),
             ring: Box::new(ring),
             first: 0,
-            slots: Mutex::new(Slots::new(most)),
-            side: Mutex::new(Side { ring: side, table: SLOTS }),
+            slots: Mutex::new(BufferSlots::new(max_slots)),
+            side: Mutex::new(SideRing { ring: side, table: SLOTS }),
             counted,
         })
     }
 
-    /// Uses somebody's ring, for work with fixed buffers that is submitted there.
+    /// Uses an existing ring, for work with fixed buffers that other code submits to it.
     ///
-    /// `ring` is anything with its descriptor: a second descriptor of it
-    /// (`ring.as_fd().try_clone_to_owned()`), or the ring in an `Arc`. It must not have been
-    /// made for a single thread (`IORING_SETUP_SINGLE_ISSUER`) unless that thread does all
-    /// registering.
+    /// `ring` is anything that has the ring's descriptor: a duplicate
+    /// (`ring.as_fd().try_clone_to_owned()`), or the ring in an `Arc`. A ring for a single thread
+    /// (`IORING_SETUP_SINGLE_ISSUER`) works only if that thread does all registering.
     ///
     /// # Errors
-    /// [`RegistrarError`] with `EBUSY` if a new table is wanted and the ring has one, with `ENXIO` if it
-    /// has none, with `EINVAL` if it has no such slots; with others if it is no ring, or
-    /// forbids it.
+    /// [`RegistrarError`] with `EBUSY` if a new table is requested and the ring has one; with `ENXIO` if
+    /// the ring has no table; with `EINVAL` if it has no such slots. Other numbers mean that it is
+    /// not a ring, or forbids registering.
     pub fn adopt(
         name: impl Into<String>,
         ring: impl AsFd + Send + Sync + 'static,
         table: RingTable,
     ) -> Result<IoUring, RegistrarError> {
-        let (first, most, side) = match table {
+        let (first, max_slots, side) = match table {
             RingTable::New(slots) => {
                 retry(|| sys::ring_table(ring.as_fd(), slots))
-                    .map_err(|errno| refusal::adopting(Call::RingTable, errno))?;
+                    .map_err(|errno| failure::adopting(Call::RingTable, errno))?;
                 (0, slots, side_ring(ring.as_fd()))
             }
-            // A clone could drop buffers that are not ours.
+            // A clone could drop buffers in foreign slots.
             RingTable::Existing(slots) => {
                 if slots.is_empty() || slots.end > MAX_SLOTS {
-                    return Err(refusal::adopting(Call::RingEmpty, Errno::EINVAL));
+                    return Err(failure::adopting(Call::RingEmpty, Errno::EINVAL));
                 }
                 retry(|| sys::ring_empty(ring.as_fd(), slots.clone()))
-                    .map_err(|errno| refusal::adopting(Call::RingEmpty, errno))?;
+                    .map_err(|errno| failure::adopting(Call::RingEmpty, errno))?;
                 (slots.start, slots.end - slots.start, None)
             }
         };
@@ -205,44 +204,50 @@ impl IoUring {
             name: name.into(),
             ring: Box::new(ring),
             first,
-            slots: Mutex::new(Slots::new(most)),
-            side: Mutex::new(Side { ring: side, table: first + most }),
+            slots: Mutex::new(BufferSlots::new(max_slots)),
+            side: Mutex::new(SideRing { ring: side, table: first + max_slots }),
             counted: !memlock::exempt(),
         })
     }
 
-    /// Whether rings can be made here: one is, and closed again.
+    /// Checks that rings can be created: creates one and closes it.
     ///
     /// # Errors
-    /// As [`new`](IoUring::new).
+    /// The errors of [`new`](IoUring::new).
     pub fn available() -> Result<(), NotAvailable> {
         IoUring::new(0).map(drop)
     }
 
-    /// The limit as it holds for this ring, with what is known to be used of it.
+    /// Returns the limit as it applies to this ring, with the known part of its use.
     fn memlock(&self) -> Option<Memlock> {
-        let limit = memlock::counted(Account::Rings).filter(|_| self.counted)?;
-        // Relaxed: others can take what is left at any time.
+        let limit = memlock::unexempted_limit(Account::Rings).filter(|_| self.counted)?;
+        // Relaxed: other rings can use the rest of the limit at any time.
         Some(Memlock { used_bytes: PINNED.load(Ordering::Relaxed), ..limit })
     }
 
-    /// Fills a slot, by way of the side ring where that can be: see the head of this file.
+    /// Fills a slot, through the side ring if possible: see the head of this file.
     ///
     /// # Safety
-    /// As [`Registrar::register`].
-    unsafe fn fill(&self, side: &mut Side, taken: &Taken, at: NonNull<u8>, len: usize) -> Filled {
-        let slot = self.first + taken.slot;
-        // A hugepage that the next buffer begins in would count twice.
+    /// The conditions of [`Registrar::register`].
+    unsafe fn fill(
+        &self,
+        side: &mut SideRing,
+        reserved: &ReservedSlot,
+        at: NonNull<u8>,
+        len: usize,
+    ) -> Filled {
+        let slot = self.first + reserved.slot;
+        // A hugepage that the next buffer begins in would be charged twice.
         let (start, end) = (at.as_ptr() as usize, (at.as_ptr() as usize).wrapping_add(len));
         let splits = !start.is_multiple_of(HUGEPAGE) || !end.is_multiple_of(HUGEPAGE);
-        let direct = !taken.is_last || slot < side.table && splits && self.memlock().is_some();
-        let beside = side.ring.as_ref().filter(|_| !direct);
-        if let Some(beside) = beside {
-            // SAFETY: the caller's promise; nobody submits work to the side ring.
-            match unsafe { pin(beside.as_fd(), 0, at, len) } {
-                // A larger hugepage may count less in the table itself.
+        let direct = !reserved.is_last || slot < side.table && splits && self.memlock().is_some();
+        let side_fd = side.ring.as_ref().filter(|_| !direct);
+        if let Some(side_fd) = side_fd {
+            // SAFETY: the caller's promise; no work is submitted to the side ring.
+            match unsafe { pin(side_fd.as_fd(), 0, at, len) } {
+                // A larger hugepage may be charged less in the table itself.
                 Err((_, Errno::ENOMEM)) if self.counted && slot < side.table => {}
-                Err(refused) => return Err(refused),
+                Err(failed) => return Err(failed),
                 Ok(()) => return self.take_over(side, slot),
             }
         }
@@ -250,37 +255,38 @@ impl IoUring {
         unsafe { pin(self.ring.as_fd(), slot, at, len) }
     }
 
-    /// Empties slots that were claimed and follow each other, or has them stand as they were.
-    fn empty(&self, claimed: &[(Key, u32, u64)]) -> sys::Result<()> {
-        let (Some((_, first, _)), Some((_, last, _))) = (claimed.first(), claimed.last()) else {
+    /// Empties consecutive slots whose release has begun. On failure they keep their buffers.
+    fn empty(&self, releasing: &[(Key, u32, u64)]) -> sys::Result<()> {
+        let (Some((_, first, _)), Some((_, last, _))) = (releasing.first(), releasing.last())
+        else {
             return Ok(());
         };
         let range = self.first + first..self.first + last + 1;
         let emptied = retry(|| sys::ring_empty(self.ring.as_fd(), range.clone()));
         let mut slots = lock(&self.slots);
-        for (key, slot, bytes) in claimed {
+        for (key, slot, bytes) in releasing {
             if emptied.is_err() {
-                slots.restore(key.handle, *bytes);
+                slots.cancel_release(key.handle, *bytes);
                 continue;
             }
-            slots.give_back(*slot);
+            slots.free_slot(*slot);
             if self.counted {
-                // Relaxed: a figure for people.
+                // Relaxed: only a statistic.
                 PINNED.fetch_sub(*bytes, Ordering::Relaxed);
             }
         }
         emptied
     }
 
-    /// Moves what the side ring has into a slot.
-    fn take_over(&self, side: &mut Side, slot: u32) -> Filled {
-        let Some(beside) = side.ring.as_ref().map(AsFd::as_fd) else { return Ok(()) };
-        let cloned = retry(|| sys::ring_clone(self.ring.as_fd(), beside, 0, slot));
+    /// Moves the side ring's buffer into a slot.
+    fn take_over(&self, side: &mut SideRing, slot: u32) -> Filled {
+        let Some(side_fd) = side.ring.as_ref().map(AsFd::as_fd) else { return Ok(()) };
+        let cloned = retry(|| sys::ring_clone(self.ring.as_fd(), side_fd, 0, slot));
         if cloned.is_ok() {
             side.table = side.table.max(slot + 1);
         }
-        if retry(|| sys::ring_empty(beside, 0..1)).is_err() {
-            // It would keep the pages pinned. Closing it lets go of them, though a moment later.
+        if retry(|| sys::ring_empty(side_fd, 0..1)).is_err() {
+            // The side ring would keep the pages pinned. Closing it unpins them a moment later.
             side.ring = one_slot();
             if side.ring.is_none() {
                 lock(&self.slots).shrink(side.table - self.first);
@@ -290,35 +296,35 @@ impl IoUring {
     }
 }
 
-/// What was done, or the call that was refused.
+/// Success, or the call that failed.
 type Filled = Result<(), (Call, Errno)>;
 
 /// Pins a range into a slot of a ring.
 ///
 /// # Safety
-/// As [`Registrar::register`].
+/// The conditions of [`Registrar::register`].
 unsafe fn pin(ring: BorrowedFd<'_>, slot: u32, at: NonNull<u8>, len: usize) -> Filled {
     // SAFETY: the caller's promise.
     retry(|| unsafe { sys::ring_fill(ring, slot, at, len) })
         .map_err(|errno| (Call::RingFill, errno))
 }
 
-/// A ring with one slot.
+/// Creates a ring with one slot.
 fn one_slot() -> Option<OwnedFd> {
     let ring = retry(|| sys::ring_setup(1)).ok()?;
     retry(|| sys::ring_table(ring.as_fd(), 1)).ok()?;
     Some(ring)
 }
 
-/// A ring with one slot from which can be cloned into `ring`, whose table is empty. `None` where
-/// that cannot be.
+/// Creates a side ring from which buffers can be cloned into `ring`, whose table is empty. `None`
+/// if the kernel does not support that.
 fn side_ring(ring: BorrowedFd<'_>) -> Option<OwnedFd> {
     let side = one_slot()?;
     retry(|| sys::ring_clone(ring, side.as_fd(), 0, 0)).ok()?;
     Some(side)
 }
 
-/// Makes a call again as long as it is interrupted.
+/// Makes a call, and repeats it while it is interrupted.
 fn retry<T>(mut call: impl FnMut() -> sys::Result<T>) -> sys::Result<T> {
     loop {
         match call() {
@@ -329,7 +335,7 @@ fn retry<T>(mut call: impl FnMut() -> sys::Result<T>) -> sys::Result<T> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics under the locks that leaves the books half written.
+    // Nothing panics under the locks that would leave the slots inconsistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -343,68 +349,68 @@ impl Registrar for IoUring {
             device: self.name.clone(),
             max_bytes: MAX_BYTES,
             max_keys: lock(&self.slots).free().into(),
-            preferred_chunk_bytes: Some(GOOD_BYTES),
+            preferred_chunk_bytes: Some(PREFERRED_BYTES),
             memlock: self.memlock(),
         }
     }
 
     unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, RegistrarError> {
         let mut side = lock(&self.side);
-        let taken = lock(&self.slots).take().ok_or_else(refusal::full)?;
+        let reserved = lock(&self.slots).reserve().ok_or_else(failure::full)?;
         // SAFETY: the caller's promise.
-        let filled = unsafe { self.fill(&mut side, &taken, at, len) };
+        let filled = unsafe { self.fill(&mut side, &reserved, at, len) };
         drop(side);
         let mut slots = lock(&self.slots);
         if let Err((call, errno)) = filled {
-            slots.give_back(taken.slot);
+            slots.free_slot(reserved.slot);
             drop(slots);
-            return Err(refusal::registering(call, errno, len, self.memlock()));
+            return Err(failure::registering(call, errno, len, self.memlock()));
         }
         let bytes = pages_of(at, len);
         if self.counted {
-            // Relaxed: a figure for people.
+            // Relaxed: only a statistic.
             PINNED.fetch_add(bytes, Ordering::Relaxed);
         }
-        let handle = slots.fill(taken.slot, bytes);
-        Ok(Key { handle, lkey: (self.first + taken.slot).into(), rkey: None })
+        let handle = slots.fill(reserved.slot, bytes);
+        Ok(Key { handle, lkey: (self.first + reserved.slot).into(), rkey: None })
     }
 
     fn deregister(&self, key: Key) -> Result<(), RegistrarError> {
-        let claimed = lock(&self.slots).claim(key.handle);
-        let (slot, bytes) = claimed.ok_or_else(|| refusal::unknown(&self.name, key.handle))?;
-        self.empty(&[(key, slot, bytes)]).map_err(refusal::deregistering)
+        let releasing = lock(&self.slots).begin_release(key.handle);
+        let (slot, bytes) = releasing.ok_or_else(|| failure::unknown(&self.name, key.handle))?;
+        self.empty(&[(key, slot, bytes)]).map_err(failure::deregistering)
     }
 
-    /// Slots that follow each other are emptied in one call.
+    /// Deregisters several keys; consecutive slots are emptied in one call.
     fn deregister_all(&self, keys: &[Key]) -> Vec<Result<(), RegistrarError>> {
-        let mut answers: Vec<Result<(), RegistrarError>> = Vec::with_capacity(keys.len());
-        let mut run: Vec<(Key, u32, u64)> = Vec::with_capacity(keys.len());
-        let end = |run: &mut Vec<(Key, u32, u64)>, answers: &mut Vec<_>| {
-            if self.empty(run).is_ok() {
-                answers.extend(run.iter().map(|_| Ok(())));
+        let mut results: Vec<Result<(), RegistrarError>> = Vec::with_capacity(keys.len());
+        let mut batch: Vec<(Key, u32, u64)> = Vec::with_capacity(keys.len());
+        let flush = |batch: &mut Vec<(Key, u32, u64)>, results: &mut Vec<_>| {
+            if self.empty(batch).is_ok() {
+                results.extend(batch.iter().map(|_| Ok(())));
             } else {
-                // Which of them it was is found out one by one.
-                answers.extend(run.iter().map(|(key, ..)| self.deregister(*key)));
+                // Finds the failed keys one by one.
+                results.extend(batch.iter().map(|(key, ..)| self.deregister(*key)));
             }
-            run.clear();
+            batch.clear();
         };
         for key in keys {
-            let claimed = lock(&self.slots).claim(key.handle);
-            let next = run.last().map(|(_, slot, _)| slot + 1);
-            if next.is_some() && claimed.map(|(slot, _)| slot) != next {
-                end(&mut run, &mut answers);
+            let releasing = lock(&self.slots).begin_release(key.handle);
+            let next = batch.last().map(|(_, slot, _)| slot + 1);
+            if next.is_some() && releasing.map(|(slot, _)| slot) != next {
+                flush(&mut batch, &mut results);
             }
-            match claimed {
-                Some((slot, bytes)) => run.push((*key, slot, bytes)),
-                None => answers.push(Err(refusal::unknown(&self.name, key.handle))),
+            match releasing {
+                Some((slot, bytes)) => batch.push((*key, slot, bytes)),
+                None => results.push(Err(failure::unknown(&self.name, key.handle))),
             }
         }
-        end(&mut run, &mut answers);
-        answers
+        flush(&mut batch, &mut results);
+        results
     }
 }
 
-/// Bytes of the base pages that a range lies in.
+/// Returns the bytes of the base pages that a range touches.
 fn pages_of(at: NonNull<u8>, len: usize) -> u64 {
     let page = sys::page_size();
     let before = at.as_ptr() as usize % page;
@@ -419,14 +425,14 @@ impl AsFd for IoUring {
 
 impl Drop for IoUring {
     fn drop(&mut self) {
-        // Somebody else may have the ring too: a process after a fork, or whoever lent it. So
-        // closing it is not enough.
+        // The ring may be open elsewhere: in a forked process, or by the code that lent it. Closing
+        // our descriptor therefore does not suffice.
         for (slot, bytes) in lock(&self.slots).live() {
             let at = self.first + slot;
-            // What is refused here goes with the ring.
+            // BufferSlots that cannot be emptied end with the ring.
             let _ = retry(|| sys::ring_empty(self.ring.as_fd(), at..at + 1));
             if self.counted {
-                // Relaxed: a figure for people.
+                // Relaxed: only a statistic.
                 PINNED.fetch_sub(bytes, Ordering::Relaxed);
             }
         }

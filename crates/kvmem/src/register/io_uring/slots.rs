@@ -1,119 +1,127 @@
-//! *Slots*: which places of a ring's table are taken, and by which key.
+//! *Slots*: the slots of a ring's table in use, and their keys.
 //!
-//! A slot is used again, so its number alone would let a key that was given back long ago take away
-//! a buffer that is somebody else's by now. A key is therefore the slot and a number that no other
-//! key of the ring has.
+//! BufferSlots are reused. With the slot's number alone, a stale key could deregister the buffer of
+//! another owner. A key is therefore the slot and a serial number that no other key of the ring
+//! has.
 
-/// What is known of one slot.
+/// The state of one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Slot {
+enum SlotState {
     Free,
-    /// A call for it is under way.
+    /// A call for this slot is in progress.
     Busy,
-    /// Holds the buffer of the key with this number.
+    /// Holds the buffer of the key with this serial number.
     Live {
         serial: u32,
         bytes: u64,
     },
 }
 
-/// The books of a table.
+/// The state of a table.
 #[derive(Debug)]
-pub(super) struct Slots {
-    /// As far as the last slot that is not free: those after it are.
-    used: Vec<Slot>,
-    /// Slots that may be used.
-    most: u32,
-    /// How many are free, before the end of `used` and after it.
+pub(super) struct BufferSlots {
+    /// The slots up to the last one that is not free; all later ones are free.
+    used: Vec<SlotState>,
+    /// The number of slots that may be used.
+    max_slots: u32,
+    /// The number of free slots, before the end of `used` and after it.
     free: u32,
     next_serial: u32,
 }
 
-/// A slot that was taken for a new buffer.
+/// A slot taken for a new buffer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct ReservedSlot {
     pub(super) slot: u32,
-    /// Whether all slots after it are free.
+    /// Whether all later slots are free.
     pub(super) is_last: bool,
 }
 
-impl Slots {
-    /// Books of so many slots, all free.
-    pub(super) fn new(most: u32) -> Slots {
-        Slots { used: Vec::new(), most, free: most, next_serial: 0 }
+impl BufferSlots {
+    /// Returns a table of `max_slots` slots, all free.
+    pub(super) fn new(max_slots: u32) -> BufferSlots {
+        BufferSlots { used: Vec::new(), max_slots, free: max_slots, next_serial: 0 }
     }
 
-    /// How many slots are free.
+    /// Returns the number of free slots.
     pub(super) fn free(&self) -> u32 {
         self.free
     }
 
-    /// From now on there are only so many slots. Those that are beyond stay until they are given
-    /// back.
-    pub(super) fn shrink(&mut self, most: u32) {
-        self.most = self.most.min(most);
-        let holes =
-            self.used.iter().take(self.most as usize).filter(|slot| **slot == Slot::Free).count();
-        self.free = holes as u32 + self.most.saturating_sub(self.used.len() as u32);
+    /// Limits the table to `max_slots` slots. BufferSlots beyond that stay in use until they are
+    /// freed.
+    pub(super) fn shrink(&mut self, max_slots: u32) {
+        self.max_slots = self.max_slots.min(max_slots);
+        let holes = self
+            .used
+            .iter()
+            .take(self.max_slots as usize)
+            .filter(|slot| **slot == SlotState::Free)
+            .count();
+        self.free = holes as u32 + self.max_slots.saturating_sub(self.used.len() as u32);
     }
 
-    /// Takes a free slot: the one after all that are used, if there is one, else any between them.
-    pub(super) fn take(&mut self) -> Option<Taken> {
+    /// Takes a free slot: the one after all used ones if it exists, otherwise one between them.
+    pub(super) fn reserve(&mut self) -> Option<ReservedSlot> {
         let end = self.used.len();
-        if end < self.most as usize {
-            self.used.push(Slot::Busy);
+        if end < self.max_slots as usize {
+            self.used.push(SlotState::Busy);
             self.free -= 1;
-            return Some(Taken { slot: end as u32, is_last: true });
+            return Some(ReservedSlot { slot: end as u32, is_last: true });
         }
-        let hole =
-            self.used.iter().take(self.most as usize).position(|slot| *slot == Slot::Free)?;
-        self.used[hole] = Slot::Busy;
+        let hole = self
+            .used
+            .iter()
+            .take(self.max_slots as usize)
+            .position(|slot| *slot == SlotState::Free)?;
+        self.used[hole] = SlotState::Busy;
         self.free -= 1;
-        Some(Taken { slot: hole as u32, is_last: false })
+        Some(ReservedSlot { slot: hole as u32, is_last: false })
     }
 
-    /// The slot that was taken holds a buffer now. Returns the handle of its key.
+    /// Records that the taken slot holds a buffer. Returns the handle of its key.
     pub(super) fn fill(&mut self, slot: u32, bytes: u64) -> u64 {
         let serial = self.next_serial;
         self.next_serial = serial.wrapping_add(1);
-        self.used[slot as usize] = Slot::Live { serial, bytes };
+        self.used[slot as usize] = SlotState::Live { serial, bytes };
         u64::from(serial) << 32 | u64::from(slot)
     }
 
-    /// Makes a live slot busy. Returns it and the bytes that it holds; `None` if no such key is
-    /// live.
-    pub(super) fn claim(&mut self, handle: u64) -> Option<(u32, u64)> {
+    /// Begins to release a live slot, which becomes busy. Returns it and the bytes of its buffer;
+    /// `None` if no such key is live.
+    pub(super) fn begin_release(&mut self, handle: u64) -> Option<(u32, u64)> {
         let (slot, wanted) = (handle as u32, (handle >> 32) as u32);
         let entry = self.used.get_mut(slot as usize)?;
         match *entry {
-            Slot::Live { serial, bytes } if serial == wanted => {
-                *entry = Slot::Busy;
+            SlotState::Live { serial, bytes } if serial == wanted => {
+                *entry = SlotState::Busy;
                 Some((slot, bytes))
             }
             _ => None,
         }
     }
 
-    /// The slot that was claimed holds its buffer still.
-    pub(super) fn restore(&mut self, handle: u64, bytes: u64) {
-        self.used[handle as u32 as usize] = Slot::Live { serial: (handle >> 32) as u32, bytes };
+    /// Ends a failed release: the slot holds its buffer still.
+    pub(super) fn cancel_release(&mut self, handle: u64, bytes: u64) {
+        self.used[handle as u32 as usize] =
+            SlotState::Live { serial: (handle >> 32) as u32, bytes };
     }
 
-    /// The slot that was taken or claimed is free again.
-    pub(super) fn give_back(&mut self, slot: u32) {
-        self.used[slot as usize] = Slot::Free;
-        if slot < self.most {
+    /// Frees a busy slot.
+    pub(super) fn free_slot(&mut self, slot: u32) {
+        self.used[slot as usize] = SlotState::Free;
+        if slot < self.max_slots {
             self.free += 1;
         }
-        while self.used.last() == Some(&Slot::Free) {
+        while self.used.last() == Some(&SlotState::Free) {
             self.used.pop();
         }
     }
 
-    /// The slots that hold buffers, and how many bytes each.
+    /// Returns the slots that hold buffers, each with its bytes.
     pub(super) fn live(&self) -> impl Iterator<Item = (u32, u64)> {
         self.used.iter().zip(0..).filter_map(|(slot, at)| match slot {
-            Slot::Live { bytes, .. } => Some((at, *bytes)),
+            SlotState::Live { bytes, .. } => Some((at, *bytes)),
             _ => None,
         })
     }
@@ -123,14 +131,14 @@ impl Slots {
 mod tests {
     use super::*;
 
-    fn take(slots: &mut Slots) -> (u32, bool) {
-        let taken = slots.take().expect("a slot is left");
-        (taken.slot, taken.is_last)
+    fn take(slots: &mut BufferSlots) -> (u32, bool) {
+        let reserved = slots.reserve().expect("a slot is left");
+        (reserved.slot, reserved.is_last)
     }
 
     #[test]
-    fn slots_are_taken_behind_all_others_first() {
-        let mut slots = Slots::new(3);
+    fn slots_after_all_others_are_taken_first() {
+        let mut slots = BufferSlots::new(3);
         let first: Vec<u64> = (0..2)
             .map(|want| {
                 assert_eq!(take(&mut slots), (want, true));
@@ -138,66 +146,66 @@ mod tests {
             })
             .collect();
         assert_eq!((first[0], slots.free()), (0, 1));
-        assert_eq!(slots.claim(first[0]), Some((0, 10)));
-        slots.give_back(0);
-        // The hole waits until there is nothing behind.
+        assert_eq!(slots.begin_release(first[0]), Some((0, 10)));
+        slots.free_slot(0);
+        // The hole is not used while there are slots after all others.
         assert_eq!(take(&mut slots), (2, true));
         assert_eq!(take(&mut slots), (0, false));
-        assert_eq!((slots.take(), slots.free()), (None, 0));
-        // With the last gone, the end comes nearer, over all that is free.
-        slots.give_back(0);
-        slots.give_back(2);
-        assert_eq!(slots.claim(first[1]), Some((1, 10)));
-        slots.give_back(1);
+        assert_eq!((slots.reserve(), slots.free()), (None, 0));
+        // When the last used slot is freed, `used` ends before all free slots.
+        slots.free_slot(0);
+        slots.free_slot(2);
+        assert_eq!(slots.begin_release(first[1]), Some((1, 10)));
+        slots.free_slot(1);
         assert_eq!((slots.free(), slots.live().count()), (3, 0));
         assert_eq!(take(&mut slots), (0, true));
     }
 
     #[test]
-    fn a_key_that_does_not_stand_harms_nothing() {
-        let mut slots = Slots::new(4);
+    fn a_key_that_is_not_live_has_no_effect() {
+        let mut slots = BufferSlots::new(4);
         let (slot, _) = take(&mut slots);
-        assert_eq!(slots.claim(0), None, "it is not filled yet");
+        assert_eq!(slots.begin_release(0), None, "it is not filled yet");
         let old = slots.fill(slot, 1);
-        assert_eq!(slots.claim(old), Some((0, 1)));
-        assert_eq!(slots.claim(old), None, "somebody is at it");
-        slots.restore(old, 1);
-        assert_eq!(slots.claim(old), Some((0, 1)));
-        slots.give_back(slot);
+        assert_eq!(slots.begin_release(old), Some((0, 1)));
+        assert_eq!(slots.begin_release(old), None, "its release has begun");
+        slots.cancel_release(old, 1);
+        assert_eq!(slots.begin_release(old), Some((0, 1)));
+        slots.free_slot(slot);
         let (slot, _) = take(&mut slots);
         let new = slots.fill(slot, 2);
         assert_eq!(new as u32, old as u32, "the same slot");
-        assert_eq!(slots.claim(old), None, "another key");
+        assert_eq!(slots.begin_release(old), None, "another key");
         for handle in [1, u64::MAX, 4, 1 << 33] {
-            assert_eq!(slots.claim(handle), None);
+            assert_eq!(slots.begin_release(handle), None);
         }
         assert_eq!(slots.live().collect::<Vec<_>>(), [(0, 2)]);
     }
 
     #[test]
-    fn fewer_slots_than_before() {
-        let mut slots = Slots::new(100);
+    fn a_smaller_table_frees_only_slots_within_it() {
+        let mut slots = BufferSlots::new(100);
         let keys: Vec<u64> = (0..10)
             .map(|at| {
                 let (slot, _) = take(&mut slots);
                 slots.fill(slot, at)
             })
             .collect();
-        slots.claim(keys[1]).expect("live");
-        slots.give_back(1);
+        slots.begin_release(keys[1]).expect("live");
+        slots.free_slot(1);
         slots.shrink(4);
         assert_eq!(slots.free(), 1);
-        // What is beyond does not come back.
-        slots.claim(keys[9]).expect("live");
-        slots.give_back(9);
+        // A freed slot beyond the limit is not used again.
+        slots.begin_release(keys[9]).expect("live");
+        slots.free_slot(9);
         assert_eq!(slots.free(), 1);
         assert_eq!(take(&mut slots), (1, false));
-        assert_eq!(slots.take(), None);
+        assert_eq!(slots.reserve(), None);
         for key in &keys[2..9] {
-            let (slot, _) = slots.claim(*key).expect("live");
-            slots.give_back(slot);
+            let (slot, _) = slots.begin_release(*key).expect("live");
+            slots.free_slot(slot);
         }
-        slots.give_back(1);
+        slots.free_slot(1);
         assert_eq!((slots.free(), slots.live().count()), (3, 1));
     }
 }

@@ -1,46 +1,46 @@
-//! *mlock*: pages that stay in memory. There is no device; it serves those that go through page
-//! tables of their own, and those that only want no page to be swapped out.
+//! *mlock*: pages that stay in memory. There is no device. This registrar serves consumers that
+//! read the process's page tables, and users who only want to prevent swapping.
 //!
-//! ## Locks do not add up
+//! ## Locks do not nest
 //!
-//! In the kernel a page is locked or it is not: the first `munlock` undoes any number of `mlock`s,
-//! and it works on whole pages, so two keys that meet within one page share its lock. So there are
-//! books of all that this library has locked, one for the process, and when a key is given back,
-//! only the pages that no other key lies over are unlocked. What others lock in the same
-//! pages by themselves is not in these books: it is undone by the last key that goes.
+//! In the kernel a page is locked or not: the first `munlock` undoes any number of `mlock`s. It
+//! also works on whole pages: two keys that meet within a page share its lock. This module
+//! therefore counts the keys over each page, once for the process, and deregistering a key unlocks
+//! only the pages that no other key covers. Locks that other code takes on the same pages are not
+//! counted; the last key that covers such a page undoes them.
 //!
-//! ## Who waits
+//! ## Concurrency
 //!
-//! The kernel makes pages resident while locking them, which takes long; several threads may do
-//! that side by side. A key is put into the books before its pages are locked, and pages are
-//! unlocked with the books held, so nobody unlocks what another one is just locking. Unlocking is
-//! one at a time in the kernel anyway: it holds the address space of the process.
+//! The kernel makes pages resident while it locks them, which takes long; several threads can do
+//! that at once. A key is counted before its pages are locked, and pages are unlocked while the
+//! counts are locked. No thread can therefore unlock pages that another thread is locking.
+//! Unlocking is serial in the kernel anyway: it locks the address space of the process.
 
-mod cover;
+mod coverage;
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use self::cover::Cover;
+use self::coverage::KeyCoverage;
 use super::{
     Account, Key, Limits, Memlock, NotAvailable, RegisterLimit, Registrar, RegistrarError, memlock,
 };
 use crate::sync::{AtomicU64, Ordering};
 use crate::sys::{self, Call, Errno};
 
-/// All that is locked, by page.
-static LOCKED: Mutex<Cover> = Mutex::new(Cover::new());
-/// What the next key is called; the same name is never given twice.
+/// The number of keys over each locked page.
+static LOCKED: Mutex<KeyCoverage> = Mutex::new(KeyCoverage::new());
+/// The handle of the next key; no handle is issued twice.
 static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
 
 /// Locks memory.
 ///
-/// A key has only a `handle`, the same of no two keys of the process. Limits: `RLIMIT_MEMLOCK`.
-/// Dropping it unlocks what it has locked.
+/// A key has only a `handle`, unique in the process. Limits: `RLIMIT_MEMLOCK`. Dropping the
+/// registrar unlocks what it has locked.
 ///
-/// A child after a fork has none of the locks.
+/// A child process does not inherit the locks.
 ///
 /// ```
 /// use kvmem::register::{Mlock, Registrar};
@@ -48,7 +48,7 @@ static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
 /// let mlock = Mlock::new("mlock");
 /// let mut bytes = vec![0u8; 4096];
 /// let at = std::ptr::NonNull::from(&mut bytes[0]);
-/// // SAFETY: the vector stays until the key is given back.
+/// // SAFETY: the vector lives until the key is deregistered.
 /// match unsafe { mlock.register(at, bytes.len()) } {
 ///     Ok(key) => mlock.deregister(key)?,
 ///     Err(why) => println!("{why}"),
@@ -58,25 +58,25 @@ static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
 #[derive(Debug)]
 pub struct Mlock {
     name: String,
-    /// The pages of each key.
+    /// The pages of each key, by its handle.
     keys: Mutex<HashMap<u64, Range<usize>>>,
 }
 
 impl Default for Mlock {
-    /// Called `mlock`.
+    /// Returns a registrar named `mlock`.
     fn default() -> Mlock {
         Mlock::new("mlock")
     }
 }
 
 impl Mlock {
-    /// A registrar of this name.
+    /// Returns a registrar of this name.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Mlock {
         Mlock { name: name.into(), keys: Mutex::default() }
     }
 
-    /// Whether this process may lock anything.
+    /// Checks that this process may lock memory.
     ///
     /// # Errors
     /// [`NotAvailable`] if the limit is less than a page.
@@ -92,27 +92,27 @@ impl Mlock {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics under the locks that leaves the books half written.
+    // Nothing panics under the locks that would leave the counts inconsistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The pages that a range touches.
+/// Returns the pages that a range touches.
 fn pages_of(at: NonNull<u8>, len: usize) -> Result<Range<usize>, Errno> {
     let (page, start) = (sys::page_size(), at.as_ptr() as usize);
     let end = start.checked_add(len).and_then(|end| end.checked_next_multiple_of(page));
-    // The kernel would lock nothing and be content.
+    // The kernel would lock nothing and return success.
     if len == 0 {
         return Err(Errno::EINVAL);
     }
     Ok(start - start % page..end.ok_or(Errno::EINVAL)?)
 }
 
-/// Makes a call for a range, again as long as it is interrupted.
+/// Makes a call for a range, and repeats it while it is interrupted.
 fn retry(
     range: &Range<usize>,
     call: impl Fn(NonNull<u8>, usize) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
-    // The first page belongs to nobody, and is never in a range that is mapped.
+    // The first page of the address space is never mapped.
     let at =
         NonNull::new(std::ptr::with_exposed_provenance_mut(range.start)).ok_or(Errno::ENOMEM)?;
     loop {
@@ -123,12 +123,12 @@ fn retry(
     }
 }
 
-/// Takes a key out of the books and unlocks the pages that are in no other. After an error it is in
-/// the books still.
-fn unlock(cover: &mut Cover, pages: &Range<usize>) -> Result<(), Errno> {
-    for bare in cover.remove(pages) {
-        if let Err(errno) = retry(&bare, sys::munlock) {
-            cover.add(pages);
+/// Removes a key from the counts and unlocks the pages that no other key covers. After an error the
+/// key is still counted.
+fn unlock(coverage: &mut KeyCoverage, pages: &Range<usize>) -> Result<(), Errno> {
+    for uncovered in coverage.remove(pages) {
+        if let Err(errno) = retry(&uncovered, sys::munlock) {
+            coverage.add(pages);
             return Err(errno);
         }
     }
@@ -140,30 +140,32 @@ fn exceeded(limit: Memlock, need_bytes: u64) -> RegisterLimit {
     RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes }
 }
 
-/// What a refused `mlock` means; `limit` is the one that holds, and `new_bytes` of the range are
-/// locked by no other key.
-fn refused(errno: Errno, limit: Option<Memlock>, new_bytes: u64) -> RegistrarError {
-    let refusal = |remedy: &'static str| RegistrarError::new(Call::Lock.to_string(), errno, remedy);
+/// Explains a failed `mlock`. `limit` is the limit that applies; no other key locks `new_bytes` of
+/// the range.
+fn lock_failure(errno: Errno, limit: Option<Memlock>, new_bytes: u64) -> RegistrarError {
+    let failure = |remedy: &'static str| RegistrarError::new(Call::Lock.to_string(), errno, remedy);
     let exceeds = |limit: &Memlock| limit.used_bytes.saturating_add(new_bytes) > limit.limit_bytes;
     match (errno, limit) {
-        // EPERM: the limit is 0. ENOMEM has other causes too.
-        (Errno::EPERM, Some(limit)) => refusal("").exceeded(exceeded(limit, new_bytes)),
+        // EPERM: the limit is 0. ENOMEM has other causes, too.
+        (Errno::EPERM, Some(limit)) => failure("").exceeded(exceeded(limit, new_bytes)),
         (Errno::ENOMEM, Some(limit)) if exceeds(&limit) => {
-            refusal("").exceeded(exceeded(limit, new_bytes))
+            failure("").exceeded(exceeded(limit, new_bytes))
         }
-        (Errno::ENOMEM, _) => refusal(
-            "not all of it is mapped for reading and writing, or the process has too many mappings: raise vm.max_map_count",
+        (Errno::ENOMEM, _) => failure(
+            "not all of it is mapped for reading and writing, or the process has too many \
+             mappings: raise vm.max_map_count",
         ),
-        (Errno::EAGAIN, _) => refusal(
-            "some of its pages could not be made resident: free memory of the machine or of the cgroup, or ask for less",
+        (Errno::EAGAIN, _) => failure(
+            "some of its pages could not be made resident: free memory of the machine or of the \
+             cgroup, or register less",
         ),
         (Errno::EPERM | Errno::ENOSYS, _) => {
-            refusal("allow mlock and munlock in the seccomp profile of the container")
+            failure("allow mlock and munlock in the seccomp profile of the container")
         }
         (Errno::EINVAL, _) => {
-            refusal("there are no bytes to lock, or more than there are addresses")
+            failure("the range is empty, or longer than the address space: pass a mapped range")
         }
-        _ => refusal(""),
+        _ => failure(""),
     }
 }
 
@@ -177,22 +179,22 @@ impl Registrar for Mlock {
     }
 
     unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, RegistrarError> {
-        let pages = pages_of(at, len).map_err(|errno| refused(errno, None, 0))?;
+        let pages = pages_of(at, len).map_err(|errno| lock_failure(errno, None, 0))?;
         let new_bytes = {
-            let mut cover = lock(&LOCKED);
-            let bare = cover.bare(&pages);
-            cover.add(&pages);
-            bare.iter().map(|part| part.len() as u64).sum()
+            let mut coverage = lock(&LOCKED);
+            let uncovered = coverage.uncovered(&pages);
+            coverage.add(&pages);
+            uncovered.iter().map(|part| part.len() as u64).sum()
         };
         if let Err(errno) = retry(&pages, sys::mlock) {
             let limit = memlock::limit(Account::Locked);
-            let mut cover = lock(&LOCKED);
-            for bare in cover.remove(&pages) {
-                // A part of it may have been locked. What is not mapped is refused, and is not
-                // locked either.
-                let _ = retry(&bare, sys::munlock);
+            let mut coverage = lock(&LOCKED);
+            for uncovered in coverage.remove(&pages) {
+                // Part of the range may have been locked. Unlocking fails for unmapped parts,
+                // which are not locked either.
+                let _ = retry(&uncovered, sys::munlock);
             }
-            return Err(refused(errno, limit, new_bytes));
+            return Err(lock_failure(errno, limit, new_bytes));
         }
         // Relaxed: only that no two are the same matters.
         let handle = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
@@ -201,13 +203,11 @@ impl Registrar for Mlock {
     }
 
     fn deregister(&self, key: Key) -> Result<(), RegistrarError> {
-        // Out of the books first, so that of two who give the same key back one is refused.
+        // The key is removed first: if two threads deregister it, the second one gets an error.
         let Some(pages) = lock(&self.keys).remove(&key.handle) else {
-            let remedy = "it was given back before, or another registrar gave it";
-            let detail = format!(
-                "{} has given out no key with the handle {} that stands",
-                self.name, key.handle
-            );
+            let remedy = "deregister a key once, and with the registrar that issued it";
+            let detail =
+                format!("{} has issued no live key with the handle {}", self.name, key.handle);
             return Err(
                 RegistrarError::new(Call::Unlock.to_string(), Errno::ENOENT, remedy).detail(detail)
             );
@@ -228,7 +228,7 @@ impl Registrar for Mlock {
 impl Drop for Mlock {
     fn drop(&mut self) {
         for pages in lock(&self.keys).values() {
-            // Locks that cannot be undone go with the mapping.
+            // Locks that cannot be undone end with the mapping.
             let _ = unlock(&mut lock(&LOCKED), pages);
         }
     }
@@ -239,9 +239,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_the_limit_explains_is_blamed_on_it() {
+    fn the_limit_is_reported_only_if_it_explains_the_failure() {
         let limit = Memlock { account: Account::Locked, limit_bytes: 100, used_bytes: 60 };
-        let blamed = |errno, limit, bytes| refused(errno, limit, bytes).exceeded.is_some();
+        let blamed = |errno, limit, bytes| lock_failure(errno, limit, bytes).exceeded.is_some();
         assert!(blamed(Errno::ENOMEM, Some(limit), 41));
         assert!(!blamed(Errno::ENOMEM, Some(limit), 40));
         assert!(blamed(Errno::EPERM, Some(limit), 1));

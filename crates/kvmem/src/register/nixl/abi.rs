@@ -1,10 +1,10 @@
-//! *ABI*: the part of `libnixl_capi.so` that registering needs, as NIXL's `wrapper.h` has it (1.5;
-//! later called `nixl_capi.h`).
+//! *ABI*: the part of `libnixl_capi.so` that registering needs, as declared in NIXL's `wrapper.h`
+//! (1.5; later called `nixl_capi.h`).
 //!
-//! NIXL calls its C ABI experimental. What is used here are pointers, numbers and strings only: the
-//! one structure that agents can be configured by has changed its layout between releases, and is
-//! left alone. Libraries from before NIXL 1.0, whose lists of descriptors took an argument more,
-//! are told by a function that they have and later ones have not.
+//! NIXL calls its C ABI experimental. Only pointers, numbers and strings are used here: the one
+//! structure that configures agents has changed its layout between releases, and is not used.
+//! Libraries before NIXL 1.0, whose lists of descriptors took one more argument, are recognized by
+//! a function that later ones do not have.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::path::Path;
@@ -17,10 +17,10 @@ pub(super) type Status = c_int;
 pub(super) type MemType = c_uint;
 
 pub(super) const SUCCESS: Status = 0;
-/// Memory of the host.
+/// Host memory.
 pub(super) const DRAM: MemType = 0;
 
-/// Objects of the library, seen through its functions only.
+/// Defines opaque types of the library.
 macro_rules! opaque {
     ($($(#[$doc:meta])* $name:ident;)*) => {
         $(
@@ -38,23 +38,23 @@ opaque! {
     RawAgent;
     /// `struct nixl_capi_backend_s`.
     RawBackend;
-    /// `struct nixl_capi_opt_args_s`: which backend a call is for.
+    /// `struct nixl_capi_opt_args_s`: the backend of a call.
     OptArgs;
-    /// `struct nixl_capi_params_s`: settings of a backend.
+    /// `struct nixl_capi_params_s`: the settings of a backend.
     Params;
     /// `struct nixl_capi_mem_list_s`: kinds of memory.
     MemList;
     /// `struct nixl_capi_string_list_s`.
     StringList;
-    /// `struct nixl_capi_reg_dlist_s`: descriptors of memory to be registered.
+    /// `struct nixl_capi_reg_dlist_s`: descriptors of memory to register.
     RegList;
 }
 
-/// A function that ends an object.
+/// A function that destroys an object.
 pub(super) type Destroy<T> = unsafe extern "C" fn(*mut T) -> Status;
 
-/// The functions, and the library that holds them.
-pub(super) struct Abi {
+/// The functions, and the library that contains them.
+pub(super) struct NixlAbi {
     pub(super) create_agent: unsafe extern "C" fn(*const c_char, *mut *mut RawAgent) -> Status,
     pub(super) destroy_agent: Destroy<RawAgent>,
     pub(super) get_available_plugins:
@@ -72,7 +72,7 @@ pub(super) struct Abi {
     pub(super) mem_list_size: unsafe extern "C" fn(*mut MemList, *mut usize) -> Status,
     pub(super) mem_list_get: unsafe extern "C" fn(*mut MemList, usize, *mut MemType) -> Status,
     pub(super) destroy_mem_list: Destroy<MemList>,
-    /// Since NIXL 1.1 or so.
+    /// Since about NIXL 1.1.
     pub(super) params_add:
         Option<unsafe extern "C" fn(*mut Params, *const c_char, *const c_char) -> Status>,
     pub(super) destroy_params: Destroy<Params>,
@@ -82,13 +82,13 @@ pub(super) struct Abi {
         *mut Params,
         *mut *mut RawBackend,
     ) -> Status,
-    /// Ends the handle. The backend itself goes with its agent.
+    /// Destroys the handle. The backend itself is destroyed with its agent.
     pub(super) destroy_backend: Destroy<RawBackend>,
     pub(super) create_opt_args: unsafe extern "C" fn(*mut *mut OptArgs) -> Status,
     pub(super) opt_args_add_backend: unsafe extern "C" fn(*mut OptArgs, *mut RawBackend) -> Status,
     pub(super) destroy_opt_args: Destroy<OptArgs>,
     pub(super) create_reg_dlist: unsafe extern "C" fn(MemType, *mut *mut RegList) -> Status,
-    /// List, address, bytes, device, and bytes that mean something to the backend.
+    /// Takes the list, address, bytes, device, and metadata for the backend with its length.
     pub(super) reg_dlist_add_desc:
         unsafe extern "C" fn(*mut RegList, usize, usize, u64, *const c_void, usize) -> Status,
     pub(super) destroy_reg_dlist: Destroy<RegList>,
@@ -98,44 +98,45 @@ pub(super) struct Abi {
         unsafe extern "C" fn(*mut RawAgent, *mut RegList, *mut OptArgs) -> Status,
     pub(super) get_local_md:
         unsafe extern "C" fn(*mut RawAgent, *mut *mut c_void, *mut usize) -> Status,
-    /// Frees what `get_local_md` has given. Libraries without it give what `free` takes.
+    /// Frees the result of `get_local_md`. Libraries without this function allocate it with
+    /// `malloc`.
     pub(super) mem_free: unsafe extern "C" fn(*mut c_void),
-    // Goes last: the functions above are part of it.
+    // Dropped last: the functions above are part of it.
     library: Option<Library>,
 }
 
-impl Abi {
-    /// Loads the library and finds its functions; or says what is missing.
+impl NixlAbi {
+    /// Loads the library and finds its functions, or says what is missing.
     ///
     /// # Safety
-    /// The file has this ABI, if it is a library at all and has the functions.
-    pub(super) unsafe fn load(path: &Path) -> Result<Abi, String> {
+    /// If the file is a library with these functions, it has this ABI.
+    pub(super) unsafe fn load(path: &Path) -> Result<NixlAbi, String> {
         // SAFETY: the caller's promise.
         let library =
-            unsafe { Library::open(path) }.map_err(|said| format!("no library: {said}"))?;
+            unsafe { Library::open(path) }.map_err(|error| format!("no library: {error}"))?;
         macro_rules! function {
             ($name:literal) => {
-                // SAFETY: the header's type stands in the field that this goes into, and the
-                // library goes beside it.
-                unsafe { library.symbol($name) }.map_err(|said| {
+                // SAFETY: the field that receives the function has its type from the header, and
+                // the library is stored beside it.
+                unsafe { library.symbol($name) }.map_err(|error| {
                     format!(
-                        "{} has no function {}: {said}",
+                        "{} has no function {}: {error}",
                         path.display(),
                         $name.to_string_lossy()
                     )
                 })
             };
         }
-        // SAFETY: it is not called.
+        // SAFETY: the function is not called.
         let sorted =
             unsafe { library.symbol::<unsafe extern "C" fn()>(c"nixl_capi_reg_dlist_is_sorted") };
         if sorted.is_ok() {
             return Err(format!(
-                "{} is of a NIXL before 1.0, which has another ABI",
+                "{} is from a NIXL before 1.0, which has another ABI: install 1.0 or later",
                 path.display()
             ));
         }
-        Ok(Abi {
+        Ok(NixlAbi {
             create_agent: function!(c"nixl_capi_create_agent")?,
             destroy_agent: function!(c"nixl_capi_destroy_agent")?,
             get_available_plugins: function!(c"nixl_capi_get_available_plugins")?,
@@ -164,7 +165,7 @@ impl Abi {
         })
     }
 
-    /// The library stays for the life of the process.
+    /// Keeps the library loaded for the life of the process.
     pub(super) fn keep(&mut self) {
         if let Some(library) = self.library.take() {
             library.keep();
@@ -172,9 +173,9 @@ impl Abi {
     }
 }
 
-impl std::fmt::Debug for Abi {
+impl std::fmt::Debug for NixlAbi {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Abi")
+        f.debug_struct("NixlAbi")
             .field("takes_parameters", &self.params_add.is_some())
             .finish_non_exhaustive()
     }

@@ -1,70 +1,71 @@
-//! *Owned*: an object of the library that is ours to end.
+//! *Owned objects*: objects of the library that this process must destroy.
 
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 
 use super::abi::{Destroy, Status};
-use super::failure::{Failure, check};
+use super::failure::{NixlFailure, check};
 
-/// An object of the library. Ended when dropped; what that says cannot be mended.
+/// An object of the library, destroyed when dropped. An error of that has no remedy and is ignored.
 ///
-/// It holds a function of the library, which stays loaded from before the first of these is made.
-pub(super) struct Owned<T> {
+/// It holds a function of the library, which is loaded before the first object is created and never
+/// unloaded.
+pub(super) struct OwnedObject<T> {
     raw: NonNull<T>,
-    /// `None`: it stays, for the life of the process.
+    /// `None`: the object is leaked.
     destroy: Option<Destroy<T>>,
 }
 
-impl<T> Owned<T> {
-    /// What `make` puts where it is told to, and how to end it.
+impl<T> OwnedObject<T> {
+    /// Returns the object that `make` creates, with the function that destroys it.
     ///
     /// # Safety
-    /// What is there after `make` has returned success is an object, or null, and `destroy` ends
-    /// it.
-    pub(super) unsafe fn made(
+    /// If `make` returns success, it has stored an object or null, and `destroy` destroys such an
+    /// object.
+    pub(super) unsafe fn create(
         call: &'static str,
         destroy: Destroy<T>,
         make: impl FnOnce(&mut *mut T) -> Status,
-    ) -> Result<Owned<T>, Failure> {
+    ) -> Result<OwnedObject<T>, NixlFailure> {
         let mut raw = null_mut();
         check(call, make(&mut raw))?;
         // SAFETY: the caller's promise.
-        unsafe { Owned::of(call, destroy, raw) }
+        unsafe { OwnedObject::from_raw(call, destroy, raw) }
     }
 
-    /// An object that `call` has made.
+    /// Takes ownership of an object that `call` has created.
     ///
     /// # Safety
-    /// It is one, or null, and `destroy` ends it.
-    pub(super) unsafe fn of(
+    /// `raw` is such an object or null, and `destroy` destroys it.
+    pub(super) unsafe fn from_raw(
         call: &'static str,
         destroy: Destroy<T>,
         raw: *mut T,
-    ) -> Result<Owned<T>, Failure> {
-        let raw = NonNull::new(raw).ok_or_else(|| Failure::nothing(call))?;
-        Ok(Owned { raw, destroy: Some(destroy) })
+    ) -> Result<OwnedObject<T>, NixlFailure> {
+        let raw = NonNull::new(raw).ok_or_else(|| NixlFailure::nothing(call))?;
+        Ok(OwnedObject { raw, destroy: Some(destroy) })
     }
 
-    /// The object, for calls of the library.
+    /// Returns the object, for calls of the library.
     pub(super) fn raw(&self) -> *mut T {
         self.raw.as_ptr()
     }
 
-    /// The object, for whoever is told only that it is one.
+    /// Returns the object as an untyped pointer.
     pub(super) fn opaque(&self) -> NonNull<c_void> {
         self.raw.cast()
     }
 
-    /// Lets it be, for the life of the process.
-    pub(super) fn abandon(&mut self) {
+    /// Leaks the object.
+    pub(super) fn leak(&mut self) {
         self.destroy = None;
     }
 }
 
-impl<T> Drop for Owned<T> {
+impl<T> Drop for OwnedObject<T> {
     fn drop(&mut self) {
         if let Some(destroy) = self.destroy {
-            // SAFETY: ours, and ended once.
+            // SAFETY: owned, and destroyed once.
             let _ = unsafe { destroy(self.raw.as_ptr()) };
         }
     }

@@ -1,9 +1,9 @@
-//! *UCX*: what it is told before it is loaded.
+//! *UCX*: a setting that UCX needs before it is loaded.
 //!
-//! The wheels of NIXL 1.5.1 bring a `libibverbs` of their own. Where the system has drivers for it
+//! The wheels of NIXL 1.5.1 contain their own `libibverbs`. If the system has drivers for it
 //! (Debian's `ibverbs-providers`), UCX's module `ib` loads these drivers beside the wheel's
-//! library, and every process that has made an agent ends with `SIGSEGV`. Without a device the
-//! module has nothing to do. So UCX is told not to load it, by `UCX_MODULES=^ib`, unless the
+//! library, and every process that has created an agent ends with `SIGSEGV`. Without a device the
+//! module is useless. UCX is therefore told not to load it, by `UCX_MODULES=^ib`, unless the
 //! variable is set.
 
 use std::env;
@@ -14,17 +14,17 @@ use std::sync::Once;
 use crate::sys;
 use crate::trace::event;
 
-/// UCX's variable: which of its modules it loads.
+/// UCX's variable for the modules that it loads.
 const VARIABLE: &str = "UCX_MODULES";
 
-/// All but the one for InfiniBand.
+/// All modules except the one for InfiniBand.
 const ENTRY: &CStr = c"UCX_MODULES=^ib";
 
-/// Where the kernel lists InfiniBand and RoCE devices.
+/// The kernel's list of InfiniBand and RoCE devices.
 const CARDS: &str = "/sys/class/infiniband";
 
-/// Keeps UCX's module `ib` from being loaded where there is no device for it and nothing else was
-/// said.
+/// Prevents UCX from loading its module `ib` if there is no device for it and the user has not set
+/// the variable.
 pub(super) fn avoid_ib() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -34,13 +34,13 @@ pub(super) fn avoid_ib() {
                 WARN,
                 variable = "UCX_MODULES",
                 value = "^ib",
-                "no InfiniBand device: UCX does not load its module for them"
+                "no InfiniBand device: UCX does not load its module ib"
             );
         }
     });
 }
 
-/// Whether there is a folder with something in it.
+/// Returns whether the folder exists and has entries.
 fn has_entries(folder: &Path) -> bool {
     folder.read_dir().is_ok_and(|mut entries| entries.next().is_some())
 }
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_without_devices_is_as_none() {
+    fn an_empty_folder_has_no_devices() {
         let folder = env::temp_dir().join(format!("kvmem-cards-{}", std::process::id()));
         assert!(!has_entries(&folder));
         std::fs::create_dir(&folder).unwrap();
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn the_entry_is_of_the_variable() {
+    fn the_entry_sets_the_variable() {
         assert_eq!(ENTRY.to_str().unwrap(), format!("{VARIABLE}=^ib"));
     }
 }

@@ -1,103 +1,108 @@
-//! *Builder*: what a simulated machine is to be like.
+//! *Builder*: the properties of a simulated machine.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::books::Books;
-use super::memory::Memory;
-use super::stage::Stage;
+use super::memory::SimulatedMemory;
+use super::nic_state::NicState;
+use super::scheduler::Scheduler;
 use super::world::World;
 use super::{CostError, Costs, Machine, Nic, NicLimits};
 
-/// The most NICs of a machine.
-const MOST_NICS: usize = 4096;
+/// The largest number of NICs of a machine.
+const MAX_NICS: usize = 4096;
 
-/// A simulated machine to be. See [`Machine::builder`].
+/// The properties of a simulated machine. See [`Machine::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "there is no machine before `build`"]
-pub struct Builder {
+pub struct MachineBuilder {
     pub(super) costs: Costs,
     pub(super) cores: usize,
     pub(super) nics: usize,
     pub(super) resident: bool,
     pub(super) memory_bytes: u64,
     pub(super) limits: NicLimits,
-    pub(super) patience: Duration,
+    pub(super) stall_timeout: Duration,
 }
 
-impl Builder {
-    pub(super) fn new() -> Builder {
-        Builder {
+impl MachineBuilder {
+    pub(super) fn new() -> MachineBuilder {
+        MachineBuilder {
             costs: Costs::default(),
             cores: 64,
             nics: 8,
             resident: false,
             memory_bytes: u64::MAX,
             limits: NicLimits::default(),
-            patience: Duration::from_secs(30),
+            stall_timeout: Duration::from_secs(30),
         }
     }
 
-    /// What things cost. The default is a machine of round numbers.
-    pub fn costs(self, costs: Costs) -> Builder {
-        Builder { costs, ..self }
+    /// Sets the costs of calls. The default is a machine of round numbers.
+    pub fn costs(self, costs: Costs) -> MachineBuilder {
+        MachineBuilder { costs, ..self }
     }
 
-    /// How many threads can run at once: 64, and at least 1. It bounds what populating gains;
-    /// registering is bounded by whoever asks the machine how many it has.
-    pub fn cores(self, cores: usize) -> Builder {
-        Builder { cores: cores.max(1), ..self }
+    /// Sets the number of threads that can run at once; default 64, at least 1. It limits the gain
+    /// of populating with many threads. Registering is limited only by callers that ask the machine
+    /// for its cores.
+    pub fn cores(self, cores: usize) -> MachineBuilder {
+        MachineBuilder { cores: cores.max(1), ..self }
     }
 
-    /// How many NICs it has: 8, at most 4096.
-    pub fn nics(self, nics: usize) -> Builder {
-        Builder { nics: nics.min(MOST_NICS), ..self }
+    /// Sets the number of NICs; default 8, at most 4096.
+    pub fn nics(self, nics: usize) -> MachineBuilder {
+        MachineBuilder { nics: nics.min(MAX_NICS), ..self }
     }
 
-    /// Whether memory is resident at first. If not, which is the default, it becomes so when it is
-    /// populated or registered.
-    pub fn resident(self, resident: bool) -> Builder {
-        Builder { resident, ..self }
+    /// Sets whether memory is resident at first. By default it is not, and becomes resident when it
+    /// is populated or registered.
+    pub fn resident(self, resident: bool) -> MachineBuilder {
+        MachineBuilder { resident, ..self }
     }
 
-    /// How many more bytes can be made resident: without end.
-    pub fn memory_bytes(self, bytes: u64) -> Builder {
-        Builder { memory_bytes: bytes, ..self }
+    /// Sets the number of bytes that can be made resident; unlimited by default.
+    pub fn memory_bytes(self, bytes: u64) -> MachineBuilder {
+        MachineBuilder { memory_bytes: bytes, ..self }
     }
 
-    /// What each NIC can take: anything. See also [`Nic::set_limits`].
-    pub fn limits(self, limits: NicLimits) -> Builder {
-        Builder { limits, ..self }
+    /// Sets the limits of each NIC; none by default. See also [`Nic::set_limits`].
+    pub fn limits(self, limits: NicLimits) -> MachineBuilder {
+        MachineBuilder { limits, ..self }
     }
 
-    /// How long, in real time, the threads of a gathering wait for one that does not come: 30 s.
-    /// With a panic or a deadlock this is when the others go on.
-    pub fn patience(self, patience: Duration) -> Builder {
-        Builder { patience, ..self }
+    /// Sets how long, in real time, the threads of a gathering wait for one that is missing;
+    /// default 30 s. After a panic or a deadlock the others continue when it has passed.
+    pub fn stall_timeout(self, stall_timeout: Duration) -> MachineBuilder {
+        MachineBuilder { stall_timeout, ..self }
     }
 
-    /// The machine.
+    /// Builds the machine.
     ///
     /// # Errors
-    /// [`CostError`] names the figure that no machine can have.
-    pub fn build(self) -> Result<Machine, CostError> {
+    /// [`CostError`] names the cost that has an impossible value.
+    pub fn build(&self) -> Result<Machine, CostError> {
         self.costs.check()?;
         Ok(self.build_unchecked())
     }
 
-    /// The machine, of costs that are known to be fine.
-    pub(super) fn build_unchecked(self) -> Machine {
-        let books = || Books::new(self.limits);
+    /// Builds a machine whose costs are already checked.
+    pub(super) fn build_unchecked(&self) -> Machine {
+        let nics = || NicState::new(self.limits);
         let world = World::new(
             self.costs,
-            Memory::new(self.resident, self.memory_bytes),
-            std::iter::repeat_with(books).take(self.nics).collect(),
+            SimulatedMemory::new(self.resident, self.memory_bytes),
+            std::iter::repeat_with(nics).take(self.nics).collect(),
         );
-        let stage = Arc::new(Stage::new(world, self.patience));
+        let scheduler = Arc::new(Scheduler::new(world, self.stall_timeout));
         let nic = |number| {
-            Arc::new(Nic { stage: Arc::clone(&stage), name: format!("simulated:{number}"), number })
+            Arc::new(Nic {
+                scheduler: Arc::clone(&scheduler),
+                name: format!("simulated:{number}"),
+                number,
+            })
         };
         let nics = (0..self.nics).map(nic).collect();
-        Machine { stage, nics, cores: self.cores }
+        Machine { scheduler, nics, cores: self.cores }
     }
 }

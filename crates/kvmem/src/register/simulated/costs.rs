@@ -1,32 +1,33 @@
-//! *Costs*: how long calls take.
+//! *Costs*: the durations of calls.
 //!
 //! ```text
-//!  call = pin work × (1 + contention × others)  +  fault work × (1 + untouched_contention × others)
+//!  call = pin work × (1 + contention × others)
+//!       + fault work × (1 + untouched_contention × others)
 //!
-//!  pin work   = per call + bytes × per byte          a part of it, serial_share, is done under the driver's lock
+//!  pin work   = per call + bytes × per byte     a part, serial_share, holds the driver's lock
 //!  fault work = bytes not resident × per byte
 //! ```
 //!
-//! *Others* are the calls in flight when this one begins, those that begin at the same moment
-//! included. What is done under the lock is not slowed down by others, who can only wait for it.
-//! The lock is taken for a part of the bytes at a time, so a call for many bytes meets the others
-//! as often as many calls for few: how a region is cut does not change how much can overlap.
+//! *Others* are the calls in flight when this one begins, including those that begin at the same
+//! moment. Other calls do not slow down the work under the lock; they can only wait for the lock.
+//! The lock is taken for a part of the bytes at a time. A call for many bytes therefore meets
+//! others as often as many calls for few bytes: the chunk length does not change the overlap.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Bytes in a GiB.
 pub(super) const GIB: u64 = 1 << 30;
-/// The most often that a call takes the lock.
-const MOST_TURNS: u64 = 4096;
+/// The largest number of times that a call takes the lock.
+const MAX_TURNS: u64 = 4096;
 
-/// What things cost on a simulated machine. The default is a machine of round numbers.
+/// The costs of a simulated machine. The default is a machine of round numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
     /// Registering.
     pub register: CallCosts,
-    /// Giving a key back. What it calls untouched are the bytes that became resident when the key
-    /// was registered.
+    /// Deregistering. Its untouched bytes are those that became resident when the key was
+    /// registered.
     pub deregister: CallCosts,
     /// Making pages resident without registering them.
     pub populate: PopulateCosts,
@@ -40,25 +41,25 @@ impl Default for Costs {
     }
 }
 
-/// What a call costs.
+/// The cost of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CallCosts {
     /// Microseconds for each call.
     pub us_per_call: f64,
     /// Milliseconds for each GiB.
     pub ms_per_gib: f64,
-    /// Milliseconds for each GiB that is not resident yet, beside the above: one thread makes it
-    /// resident within the call.
+    /// Additional milliseconds for each GiB that is not resident yet: one thread makes it resident
+    /// within the call.
     pub untouched_ms_per_gib: f64,
-    /// The share of the first two that is done under one lock for all NICs, 0 to 1.
+    /// The share of the first two costs that holds one lock for all NICs, 0 to 1.
     pub serial_share: f64,
-    /// The lock is let go of and asked for again after so many bytes, though no more than 4096
-    /// times in a call.
+    /// The lock is released and taken again after this many bytes, but at most 4096 times in a
+    /// call.
     pub serial_bytes: u64,
-    /// How much slower each other call in flight makes what is not done under the lock: 0.5 is
-    /// half as slow again.
+    /// The slowdown of the work outside of the lock by each other call in flight: 0.5 means 1.5
+    /// times as long.
     pub contention: f64,
-    /// The same, for making pages resident.
+    /// The slowdown of making pages resident by each other call in flight.
     pub untouched_contention: f64,
 }
 
@@ -76,37 +77,37 @@ impl Default for CallCosts {
     }
 }
 
-/// How fast pages become resident without being registered.
+/// The speed of populating.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PopulateCosts {
     /// GiB/s of one thread.
     pub gib_per_s: f64,
-    /// GiB/s at which more threads gain nothing. Those that populate at the same time share it.
-    pub most_gib_per_s: f64,
+    /// GiB/s at which more threads gain nothing. Concurrent populating calls share it.
+    pub max_gib_per_s: f64,
 }
 
 impl Default for PopulateCosts {
     fn default() -> PopulateCosts {
-        PopulateCosts { gib_per_s: 10.0, most_gib_per_s: 80.0 }
+        PopulateCosts { gib_per_s: 10.0, max_gib_per_s: 80.0 }
     }
 }
 
-/// A figure that no machine can have.
+/// A cost with an impossible value.
 #[derive(Clone, Debug, PartialEq, Error)]
-#[error("a simulated machine cannot have {name} = {value}: give {allowed}")]
+#[error("a simulated machine cannot have {name} = {value}: use {allowed}")]
 pub struct CostError {
-    /// The figure.
+    /// The name of the cost.
     pub name: &'static str,
     /// Its value.
     pub value: f64,
-    /// What may stand there.
+    /// The valid values.
     pub allowed: &'static str,
 }
 
 impl Costs {
-    /// Refuses what makes no sense.
+    /// Checks all costs.
     pub(super) fn check(&self) -> Result<(), CostError> {
-        let not_less = |name, value: f64| {
+        let non_negative = |name, value: f64| {
             let allowed = "a number that is not less than 0";
             (value.is_finite() && value >= 0.0).then_some(()).ok_or(CostError {
                 name,
@@ -115,18 +116,18 @@ impl Costs {
             })
         };
         for call in [&self.register, &self.deregister] {
-            not_less("us_per_call", call.us_per_call)?;
-            not_less("ms_per_gib", call.ms_per_gib)?;
-            not_less("untouched_ms_per_gib", call.untouched_ms_per_gib)?;
-            not_less("contention", call.contention)?;
-            not_less("untouched_contention", call.untouched_contention)?;
+            non_negative("us_per_call", call.us_per_call)?;
+            non_negative("ms_per_gib", call.ms_per_gib)?;
+            non_negative("untouched_ms_per_gib", call.untouched_ms_per_gib)?;
+            non_negative("contention", call.contention)?;
+            non_negative("untouched_contention", call.untouched_contention)?;
             if !(0.0..=1.0).contains(&call.serial_share) {
                 let (name, value) = ("serial_share", call.serial_share);
                 return Err(CostError { name, value, allowed: "a share between 0 and 1" });
             }
         }
-        let PopulateCosts { gib_per_s, most_gib_per_s } = self.populate;
-        for (name, value) in [("gib_per_s", gib_per_s), ("most_gib_per_s", most_gib_per_s)] {
+        let PopulateCosts { gib_per_s, max_gib_per_s } = self.populate;
+        for (name, value) in [("gib_per_s", gib_per_s), ("max_gib_per_s", max_gib_per_s)] {
             if !(value.is_finite() && value > 0.0) {
                 return Err(CostError { name, value, allowed: "a number greater than 0" });
             }
@@ -137,28 +138,28 @@ impl Costs {
 
 /// The work of one call, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Work {
-    /// What is done beside others.
+pub(super) struct CallWork {
+    /// Work outside of the lock.
     free: u64,
-    /// What is done under the lock.
+    /// Work under the lock.
     serial: u64,
-    /// How often the lock is taken.
+    /// The number of times that the lock is taken.
     turns: u64,
 }
 
-impl Work {
-    /// What comes before the lock is taken for the `turn`th time, from 0; after the last time
-    /// nothing is left.
+impl CallWork {
+    /// Returns the work before the lock is taken for the `turn`th time, from 0. No work follows the
+    /// last time.
     pub(super) fn free_before(&self, turn: u64) -> u64 {
         part(self.free, turn, self.turns)
     }
 
-    /// What is done when it has been taken for the `turn`th time.
+    /// Returns the work under the lock taken for the `turn`th time.
     pub(super) fn serial_at(&self, turn: u64) -> u64 {
         part(self.serial, turn, self.turns)
     }
 
-    /// How often the lock is taken. A call that does not need it has one turn of no length.
+    /// Returns how often the lock is taken. A call that does not need it has one turn of length 0.
     pub(super) fn turns(&self) -> u64 {
         self.turns
     }
@@ -168,17 +169,17 @@ impl Work {
     }
 }
 
-/// The `n`th of `of` parts of a number of nanoseconds, which are as even as they can be and add up
-/// to it.
+/// Returns the `n`th of `of` parts of a number of nanoseconds. The parts are as even as possible
+/// and add up to the number.
 fn part(whole: u64, n: u64, of: u64) -> u64 {
     let until = |n: u64| (u128::from(whole) * u128::from(n) / u128::from(of)) as u64;
     until(n + 1) - until(n)
 }
 
 impl CallCosts {
-    /// The work of a call for `bytes` bytes, of which `untouched` are not resident, beside `others`
-    /// in flight.
-    pub(super) fn work(&self, bytes: u64, untouched: u64, others: usize) -> Work {
+    /// Returns the work of a call for `bytes` bytes, of which `untouched` are not resident, with
+    /// `others` other calls in flight.
+    pub(super) fn work(&self, bytes: u64, untouched: u64, others: usize) -> CallWork {
         let gib = |bytes: u64| bytes as f64 / GIB as f64;
         let pin = self.us_per_call * 1e3 + self.ms_per_gib * 1e6 * gib(bytes);
         let fault = self.untouched_ms_per_gib * 1e6 * gib(untouched);
@@ -188,27 +189,28 @@ impl CallCosts {
         let serial = (pin * self.serial_share).round() as u64;
         let turns = match serial {
             0 => 1,
-            _ => bytes.div_ceil(self.serial_bytes.max(1)).clamp(1, MOST_TURNS),
+            _ => bytes.div_ceil(self.serial_bytes.max(1)).clamp(1, MAX_TURNS),
         };
-        Work { free: free.round() as u64, serial, turns }
+        CallWork { free: free.round() as u64, serial, turns }
     }
 
-    /// The work of a call that is refused before it has touched a byte.
-    pub(super) fn refused(&self) -> Work {
+    /// Returns the work of a call that fails before it has touched a byte.
+    pub(super) fn failed(&self) -> CallWork {
         self.work(0, 0, 0)
     }
 }
 
 impl PopulateCosts {
-    /// How many of `cores` threads are enough.
-    pub(super) fn enough_threads(&self, cores: usize) -> usize {
-        ((self.most_gib_per_s / self.gib_per_s).ceil() as usize).clamp(1, cores)
+    /// Returns the number of threads that suffice, at most `cores`.
+    pub(super) fn useful_threads(&self, cores: usize) -> usize {
+        ((self.max_gib_per_s / self.gib_per_s).ceil() as usize).clamp(1, cores)
     }
 
-    /// Nanoseconds that `threads` threads need for so many bytes, while `others` populate as well.
+    /// Returns the nanoseconds that `threads` threads need for this many bytes while `others` other
+    /// calls populate.
     pub(super) fn nanoseconds(&self, bytes: u64, threads: usize, others: usize) -> u64 {
-        let most = self.most_gib_per_s / (others + 1) as f64;
-        let speed = (self.gib_per_s * threads as f64).min(most);
+        let max = self.max_gib_per_s / (others + 1) as f64;
+        let speed = (self.gib_per_s * threads as f64).min(max);
         (bytes as f64 / GIB as f64 / speed * 1e9).round() as u64
     }
 }
@@ -228,37 +230,43 @@ mod tests {
     };
 
     #[test]
-    fn work_as_reckoned_by_hand() {
+    fn work_matches_hand_calculation() {
         // 1 ms and 1 × 9 ms: 10 ms, of which 2.5 under the lock.
-        assert_eq!(PLAIN.work(GIB, 0, 0), Work { free: 7_500_000, serial: 2_500_000, turns: 1 });
+        assert_eq!(
+            PLAIN.work(GIB, 0, 0),
+            CallWork { free: 7_500_000, serial: 2_500_000, turns: 1 }
+        );
         // Three others: 7.5 × 2.5.
-        assert_eq!(PLAIN.work(GIB, 0, 3), Work { free: 18_750_000, serial: 2_500_000, turns: 1 });
+        assert_eq!(
+            PLAIN.work(GIB, 0, 3),
+            CallWork { free: 18_750_000, serial: 2_500_000, turns: 1 }
+        );
         // And half of it untouched: 20 × (1 + 2 × 3).
         assert_eq!(
             PLAIN.work(GIB, GIB / 2, 3),
-            Work { free: 158_750_000, serial: 2_500_000, turns: 1 }
+            CallWork { free: 158_750_000, serial: 2_500_000, turns: 1 }
         );
         // 1 + 11 × 9 = 100 ms, and the lock eleven times.
         assert_eq!(
             PLAIN.work(11 * GIB, 0, 0),
-            Work { free: 75_000_000, serial: 25_000_000, turns: 11 }
+            CallWork { free: 75_000_000, serial: 25_000_000, turns: 11 }
         );
-        assert_eq!(PLAIN.refused(), Work { free: 750_000, serial: 250_000, turns: 1 });
+        assert_eq!(PLAIN.failed(), CallWork { free: 750_000, serial: 250_000, turns: 1 });
     }
 
     #[test]
     fn turns_add_up_and_are_bounded() {
         let work = CallCosts { serial_bytes: 0, ..PLAIN }.work(5 * GIB + 3, 7, 2);
-        assert_eq!(work.turns(), MOST_TURNS);
+        assert_eq!(work.turns(), MAX_TURNS);
         assert_eq!((0..work.turns()).map(|turn| work.free_before(turn)).sum::<u64>(), work.free);
         assert_eq!((0..work.turns()).map(|turn| work.serial_at(turn)).sum::<u64>(), work.serial);
     }
 
     #[test]
-    fn more_threads_gain_until_the_memory_has_no_more_to_give() {
-        let costs = PopulateCosts { gib_per_s: 10.0, most_gib_per_s: 35.0 };
-        assert_eq!(costs.enough_threads(64), 4);
-        assert_eq!(costs.enough_threads(2), 2);
+    fn more_threads_gain_until_the_memory_is_saturated() {
+        let costs = PopulateCosts { gib_per_s: 10.0, max_gib_per_s: 35.0 };
+        assert_eq!(costs.useful_threads(64), 4);
+        assert_eq!(costs.useful_threads(2), 2);
         assert_eq!(costs.nanoseconds(GIB, 1, 0), 100_000_000);
         assert_eq!(costs.nanoseconds(7 * GIB, 3, 0), 233_333_333);
         assert_eq!(costs.nanoseconds(7 * GIB, 9, 0), 200_000_000);
@@ -266,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_named() {
+    fn an_impossible_cost_is_named() {
         let with = |change: &dyn Fn(&mut Costs)| {
             let mut costs = Costs::default();
             change(&mut costs);
@@ -277,7 +285,7 @@ mod tests {
         assert_eq!(with(&|costs| costs.register.us_per_call = f64::NAN), Err("us_per_call"));
         assert_eq!(with(&|costs| costs.deregister.contention = f64::INFINITY), Err("contention"));
         assert_eq!(with(&|costs| costs.deregister.serial_share = 1.5), Err("serial_share"));
-        assert_eq!(with(&|costs| costs.populate.most_gib_per_s = 0.0), Err("most_gib_per_s"));
+        assert_eq!(with(&|costs| costs.populate.max_gib_per_s = 0.0), Err("max_gib_per_s"));
         let error =
             CostError { name: "serial_share", value: 1.5, allowed: "a share between 0 and 1" };
         assert!(error.to_string().contains("serial_share = 1.5"));

@@ -1,16 +1,16 @@
-//! *Fault*: a call that is refused because a test says so.
+//! *Fault*: a call that fails because a test injected a fault.
 
 use serde::{Deserialize, Serialize};
 
 use crate::arena::Errno;
 
-/// Calls of one NIC that are to fail. See [`Nic::inject`](super::Nic::inject).
+/// A fault in some calls of one NIC. See [`Nic::inject`](super::Nic::inject).
 ///
 /// ```
 /// use kvmem::arena::Errno;
 /// use kvmem::register::simulated::Fault;
 ///
-/// // The third key that is requested for is refused, and so is the next.
+/// // The third registering call fails, and so does the next one.
 /// let fault = Fault::register(2).times(2).errno(Errno::EIO);
 /// # let _ = fault;
 /// ```
@@ -18,7 +18,7 @@ use crate::arena::Errno;
 #[must_use = "nothing fails before it is injected"]
 pub struct Fault {
     pub(super) register: bool,
-    /// Calls that go well before.
+    /// Calls that succeed first.
     skip: u64,
     /// Calls that then fail.
     times: u64,
@@ -26,44 +26,43 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// The `nth` call from now on that asks for a key is refused, counted from 0: with `ENOMEM`,
-    /// and once.
+    /// Makes the `nth` registering call from now on fail, counted from 0: with `ENOMEM`, once.
     pub fn register(nth: u64) -> Fault {
         Fault { register: true, skip: nth, times: 1, errno: Errno::ENOMEM }
     }
 
-    /// The `nth` call from now on that gives a key back is refused, counted from 0: with `EBUSY`,
-    /// and once. The key stands then.
+    /// Makes the `nth` deregistering call from now on fail, counted from 0: with `EBUSY`, once. The
+    /// key stays valid.
     pub fn deregister(nth: u64) -> Fault {
         Fault { register: false, skip: nth, times: 1, errno: Errno::EBUSY }
     }
 
-    /// Refused with this number.
+    /// Sets the error number.
     pub fn errno(self, errno: Errno) -> Fault {
         Fault { errno, ..self }
     }
 
-    /// This and the next calls are refused, so many in all.
+    /// Sets the number of consecutive calls that fail.
     pub fn times(self, times: u64) -> Fault {
         Fault { times, ..self }
     }
 
-    /// All calls from that one on are refused.
-    pub fn for_ever(self) -> Fault {
+    /// Makes all further calls fail.
+    pub fn forever(self) -> Fault {
         self.times(u64::MAX)
     }
 
-    /// Another call comes: whether it fails.
-    pub(super) fn strikes(&mut self) -> Option<Errno> {
+    /// Counts a call and returns its error if it fails.
+    pub(super) fn count_call(&mut self) -> Option<Errno> {
         if self.skip > 0 {
             self.skip -= 1;
             return None;
         }
-        let strikes = self.times > 0;
+        let count_call = self.times > 0;
         if self.times != u64::MAX {
             self.times = self.times.saturating_sub(1);
         }
-        strikes.then_some(self.errno)
+        count_call.then_some(self.errno)
     }
 }
 
@@ -72,15 +71,15 @@ mod tests {
     use super::*;
 
     fn five(mut fault: Fault) -> [bool; 5] {
-        std::array::from_fn(|_| fault.strikes().is_some())
+        std::array::from_fn(|_| fault.count_call().is_some())
     }
 
     #[test]
-    fn the_nth_so_many_times() {
+    fn the_nth_call_fails_the_set_number_of_times() {
         assert_eq!(five(Fault::register(0)), [true, false, false, false, false]);
         assert_eq!(five(Fault::register(1).times(2)), [false, true, true, false, false]);
-        assert_eq!(five(Fault::deregister(3).for_ever()), [false, false, false, true, true]);
+        assert_eq!(five(Fault::deregister(3).forever()), [false, false, false, true, true]);
         assert_eq!(five(Fault::deregister(0).times(0)), [false; 5]);
-        assert_eq!(Fault::register(0).errno(Errno::EIO).strikes(), Some(Errno::EIO));
+        assert_eq!(Fault::register(0).errno(Errno::EIO).count_call(), Some(Errno::EIO));
     }
 }

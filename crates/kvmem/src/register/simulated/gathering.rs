@@ -1,26 +1,27 @@
-//! *Gathering*: the threads that work together, where each of them is in time, and who comes next.
+//! *Gathering*: the threads that work together, the virtual time of each, and which runs next.
 //!
-//! No thread waits here: see `stage.rs` for that.
+//! No thread blocks in this module; `scheduler.rs` blocks them.
 
 use std::sync::{Arc, Condvar};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use super::world::{Call, Next, World};
+use super::world::{NextStep, SimulatedCall, World};
 
+/// The state of the scheduler.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct ScheduleState {
     pub(super) world: World,
-    /// The time when nobody is gathered.
+    /// The time while there is no gathering.
     time: u64,
     gathering: Option<Gathering>,
-    /// Gatherings so far, which are their names.
+    /// The number of gatherings so far, which is the name of the last one.
     gatherings: u64,
-    pub(super) impatient: u64,
+    pub(super) stalls: u64,
 }
 
-/// The most threads of a gathering.
-const MOST_THREADS: usize = 1 << 16;
+/// The largest number of threads of a gathering.
+const MAX_THREADS: usize = 1 << 16;
 
 #[derive(Debug)]
 struct Gathering {
@@ -28,61 +29,62 @@ struct Gathering {
     seats: Vec<Seat>,
     /// The time of the last step.
     time: u64,
-    /// When, in real time, something last happened.
-    alive: Instant,
+    /// When, in real time, the last step was done.
+    last_step: Instant,
 }
 
 #[derive(Debug)]
 struct Seat {
     thread: Option<ThreadId>,
-    /// Its clock; while it waits, the time of its next step.
+    /// The thread's clock; while it waits, the time of its next step.
     time: u64,
-    part: Part,
-    /// Told when it may go on.
+    state: SeatState,
+    /// Notified when the thread may continue.
     turn: Arc<Condvar>,
 }
 
 #[derive(Debug)]
-enum Part {
-    /// Nobody has come yet.
-    Empty,
+enum SeatState {
+    /// No thread has taken the seat yet.
+    Vacant,
     /// Waits to begin.
     Entered,
     /// Waits for its call.
-    Calls(Box<Call>),
-    /// Its call is done; it has not noticed yet.
-    Answered(Box<Call>),
-    /// Acts. The others wait for it.
-    Acts,
-    /// Acts, but the others have lost patience.
+    Waiting(Box<SimulatedCall>),
+    /// Its call is done; the thread has not noticed yet.
+    Done(Box<SimulatedCall>),
+    /// Runs. The others wait for it.
+    Runs,
+    /// Runs, but the others have stopped waiting for it.
     Late,
+    /// Has left.
     Left,
 }
 
-/// Where a thread sits.
+/// A reference to a thread's seat.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct SeatRef {
     pub(super) gathering: u64,
     pub(super) seat: usize,
     pub(super) turn: Arc<Condvar>,
 }
 
-impl State {
-    pub(super) fn new(world: World) -> State {
-        State { world, time: 0, gathering: None, gatherings: 0, impatient: 0 }
+impl ScheduleState {
+    pub(super) fn new(world: World) -> ScheduleState {
+        ScheduleState { world, time: 0, gathering: None, gatherings: 0, stalls: 0 }
     }
 
-    /// Whether nobody is gathered.
+    /// Returns whether there is no gathering.
     pub(super) fn is_free(&self) -> bool {
         self.gathering.is_none()
     }
 
-    /// How long, in real time, nothing has happened.
-    pub(super) fn still_for(&self) -> Duration {
-        self.gathering.as_ref().map_or(Duration::ZERO, |gathering| gathering.alive.elapsed())
+    /// Returns how long, in real time, no step was done.
+    pub(super) fn idle_time(&self) -> Duration {
+        self.gathering.as_ref().map_or(Duration::ZERO, |gathering| gathering.last_step.elapsed())
     }
 
-    /// The clock of a thread. One that has left still knows when.
+    /// Returns the clock of a thread, also of one that has left.
     pub(super) fn time_of(&self, thread: ThreadId) -> u64 {
         let seats = self.gathering.iter().flat_map(|gathering| &gathering.seats);
         seats
@@ -91,102 +93,107 @@ impl State {
             .fold(self.time, u64::max)
     }
 
-    /// Begins a gathering, of which this thread has the first seat. Nobody is gathered yet.
-    pub(super) fn open(&mut self, threads: usize, first: ThreadId) -> Place {
+    /// Begins a gathering and gives its first seat to this thread. There must be no gathering.
+    pub(super) fn open(&mut self, threads: usize, first: ThreadId) -> SeatRef {
         let time = self.time;
-        let seat = |thread| Seat { thread, time, part: Part::Empty, turn: Arc::default() };
+        let seat = |thread| Seat { thread, time, state: SeatState::Vacant, turn: Arc::default() };
         let mut seats = vec![seat(Some(first))];
-        seats.extend((1..threads.min(MOST_THREADS)).map(|_| seat(None)));
+        seats.extend((1..threads.min(MAX_THREADS)).map(|_| seat(None)));
         self.gatherings += 1;
-        let place = Place { gathering: self.gatherings, seat: 0, turn: Arc::clone(&seats[0].turn) };
+        let seat_ref =
+            SeatRef { gathering: self.gatherings, seat: 0, turn: Arc::clone(&seats[0].turn) };
         self.gathering =
-            Some(Gathering { name: self.gatherings, seats, time, alive: Instant::now() });
-        place
+            Some(Gathering { name: self.gatherings, seats, time, last_step: Instant::now() });
+        seat_ref
     }
 
-    /// Where a thread sits, if it has not left.
-    pub(super) fn place_of(&self, thread: ThreadId) -> Option<Place> {
+    /// Returns the seat of a thread that has not left.
+    pub(super) fn seat_of(&self, thread: ThreadId) -> Option<SeatRef> {
         let gathering = self.gathering.as_ref()?;
-        let here = |seat: &Seat| seat.thread == Some(thread) && !matches!(seat.part, Part::Left);
+        let here =
+            |seat: &Seat| seat.thread == Some(thread) && !matches!(seat.state, SeatState::Left);
         let seat = gathering.seats.iter().position(here)?;
-        Some(Place {
+        Some(SeatRef {
             gathering: gathering.name,
             seat,
             turn: Arc::clone(&gathering.seats[seat].turn),
         })
     }
 
-    /// A thread takes its seat. `None` if there is no such seat, or not for it.
-    pub(super) fn take(&mut self, number: usize, thread: ThreadId) -> Option<Place> {
+    /// Gives a seat to a thread. `None` if there is no such seat, or it belongs to another thread.
+    pub(super) fn take(&mut self, number: usize, thread: ThreadId) -> Option<SeatRef> {
         let gathering = self.gathering.as_mut()?;
         let seat = gathering.seats.get_mut(number)?;
-        if !matches!(seat.part, Part::Empty) || seat.thread.is_some_and(|other| other != thread) {
+        if !matches!(seat.state, SeatState::Vacant)
+            || seat.thread.is_some_and(|other| other != thread)
+        {
             return None;
         }
         seat.thread = Some(thread);
-        seat.part = Part::Entered;
-        Some(Place { gathering: gathering.name, seat: number, turn: Arc::clone(&seat.turn) })
+        seat.state = SeatState::Entered;
+        Some(SeatRef { gathering: gathering.name, seat: number, turn: Arc::clone(&seat.turn) })
     }
 
     fn seat(&mut self, gathering: u64, number: usize) -> Option<&mut Seat> {
         self.gathering.as_mut().filter(|now| now.name == gathering)?.seats.get_mut(number)
     }
 
-    /// Whether a thread need not wait to begin.
-    pub(super) fn may_act(&mut self, place: &Place) -> bool {
-        self.seat(place.gathering, place.seat)
-            .is_none_or(|seat| !matches!(seat.part, Part::Entered))
+    /// Returns whether a thread need not wait to begin.
+    pub(super) fn may_run(&mut self, seat_ref: &SeatRef) -> bool {
+        self.seat(seat_ref.gathering, seat_ref.seat)
+            .is_none_or(|seat| !matches!(seat.state, SeatState::Entered))
     }
 
-    /// A thread makes a call.
-    pub(super) fn ask(&mut self, place: &Place, mut call: Call) {
-        call.thread = place.seat;
+    /// Submits a thread's call.
+    pub(super) fn submit(&mut self, seat_ref: &SeatRef, mut call: SimulatedCall) {
+        call.thread = seat_ref.seat;
         let now = self.gathering.as_ref().map_or(0, |gathering| gathering.time);
-        if let Some(seat) = self.seat(place.gathering, place.seat) {
-            if matches!(seat.part, Part::Late) {
+        if let Some(seat) = self.seat(seat_ref.gathering, seat_ref.seat) {
+            if matches!(seat.state, SeatState::Late) {
                 seat.time = seat.time.max(now);
             }
-            seat.part = Part::Calls(Box::new(call));
+            seat.state = SeatState::Waiting(Box::new(call));
         }
     }
 
-    /// Takes the answer, if it is there: the thread acts from now on.
-    pub(super) fn answer(&mut self, place: &Place) -> Option<Box<Call>> {
-        let part = &mut self.seat(place.gathering, place.seat)?.part;
-        match std::mem::replace(part, Part::Acts) {
-            Part::Answered(call) => Some(call),
+    /// Returns the finished call, if there is one; the thread runs from now on.
+    pub(super) fn take_result(&mut self, seat_ref: &SeatRef) -> Option<Box<SimulatedCall>> {
+        let state = &mut self.seat(seat_ref.gathering, seat_ref.seat)?.state;
+        match std::mem::replace(state, SeatState::Runs) {
+            SeatState::Done(call) => Some(call),
             other => {
-                *part = other;
+                *state = other;
                 None
             }
         }
     }
 
-    /// A thread has left, if that gathering is still going on.
+    /// Records that a thread has left, if its gathering still exists.
     pub(super) fn vacate(&mut self, gathering: u64, number: usize) {
         if let Some(seat) = self.seat(gathering, number) {
-            seat.part = Part::Left;
+            seat.state = SeatState::Left;
         }
     }
 
-    /// Does steps until a thread has to act; says whether the gathering is over.
-    pub(super) fn go_on(&mut self) -> bool {
+    /// Does steps until a thread has to run; returns whether the gathering has ended.
+    pub(super) fn advance(&mut self) -> bool {
         let Some(gathering) = &mut self.gathering else { return false };
-        gathering.alive = Instant::now();
+        gathering.last_step = Instant::now();
         loop {
-            let acts =
-                |seat: &Seat| matches!(seat.part, Part::Empty | Part::Acts | Part::Answered(_));
-            if gathering.seats.iter().any(acts) {
+            let runs = |seat: &Seat| {
+                matches!(seat.state, SeatState::Vacant | SeatState::Runs | SeatState::Done(_))
+            };
+            if gathering.seats.iter().any(runs) {
                 return false;
             }
-            let order = |(number, seat): (usize, &Seat)| match &seat.part {
-                Part::Entered => Some((seat.time, 0, number)),
-                Part::Calls(call) => Some((seat.time, call.rank(), number)),
+            let order = |(number, seat): (usize, &Seat)| match &seat.state {
+                SeatState::Entered => Some((seat.time, 0, number)),
+                SeatState::Waiting(call) => Some((seat.time, call.rank(), number)),
                 _ => None,
             };
             let Some((now, _, number)) = gathering.seats.iter().enumerate().filter_map(order).min()
             else {
-                if gathering.seats.iter().any(|seat| matches!(seat.part, Part::Late)) {
+                if gathering.seats.iter().any(|seat| matches!(seat.state, SeatState::Late)) {
                     return false;
                 }
                 let latest = gathering.seats.iter().map(|seat| seat.time).fold(self.time, u64::max);
@@ -195,25 +202,28 @@ impl State {
                 return true;
             };
             gathering.time = now;
-            match std::mem::replace(&mut gathering.seats[number].part, Part::Acts) {
-                Part::Calls(mut call) => {
+            match std::mem::replace(&mut gathering.seats[number].state, SeatState::Runs) {
+                SeatState::Waiting(mut call) => {
                     // A call that waits for its beginning begins now: time passes only in calls.
-                    let minded = |seat: &&Seat| matches!(&seat.part, Part::Calls(other) if call.minds(other));
-                    let others = gathering.seats.iter().filter(minded).count();
+                    let slowed = |seat: &&Seat| match &seat.state {
+                        SeatState::Waiting(other) => call.slows(other),
+                        _ => false,
+                    };
+                    let others = gathering.seats.iter().filter(slowed).count();
                     let seat = &mut gathering.seats[number];
                     match self.world.step(&mut call, now, others) {
-                        Next::At(time) => {
+                        NextStep::At(time) => {
                             seat.time = time;
-                            seat.part = Part::Calls(call);
+                            seat.state = SeatState::Waiting(call);
                         }
-                        Next::Done => {
-                            seat.part = Part::Answered(call);
+                        NextStep::Done => {
+                            seat.state = SeatState::Done(call);
                             seat.turn.notify_all();
                             return false;
                         }
                     }
                 }
-                // It has entered, and is told to act.
+                // The thread has entered and may run.
                 _ => {
                     gathering.seats[number].turn.notify_all();
                     return false;
@@ -222,19 +232,19 @@ impl State {
         }
     }
 
-    /// Gives up on those that are waited for. Says whether there were any.
-    pub(super) fn lose_patience(&mut self) -> bool {
+    /// Stops waiting for missing threads. Returns whether there were any.
+    pub(super) fn skip_missing(&mut self) -> bool {
         let Some(gathering) = &mut self.gathering else { return false };
         let mut any = false;
         for seat in &mut gathering.seats {
-            match seat.part {
-                Part::Empty => seat.part = Part::Left,
-                Part::Acts => seat.part = Part::Late,
+            match seat.state {
+                SeatState::Vacant => seat.state = SeatState::Left,
+                SeatState::Runs => seat.state = SeatState::Late,
                 _ => continue,
             }
             any = true;
         }
-        self.impatient += u64::from(any);
+        self.stalls += u64::from(any);
         any
     }
 }

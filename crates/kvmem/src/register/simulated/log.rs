@@ -1,76 +1,76 @@
-//! *Log*: what was called, when, and by which thread.
+//! *Log*: the calls of a simulated machine, with their times and threads.
 
 use serde::{Deserialize, Serialize};
 
 use crate::arena::Errno;
 
-/// What a call does.
+/// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Asks for a key.
+    /// Registers memory.
     Register,
-    /// Gives a key back.
+    /// Deregisters a key.
     Deregister,
-    /// Makes pages resident. A long one is several entries.
+    /// Makes pages resident. A long call has several entries.
     Populate,
 }
 
-/// One call, in virtual time.
+/// A finished call, in virtual time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Entry {
-    /// What was called.
+pub struct LoggedCall {
+    /// The kind of the call.
     pub action: Action,
     /// The number of the NIC; `None` for populating.
     pub nic: Option<usize>,
-    /// The number of the thread among those that were gathered; 0 for one that was alone.
+    /// The number of the thread in its gathering; 0 for a thread outside of gatherings.
     pub thread: usize,
-    /// The first address; 0 for a key that does not stand.
+    /// The first address; 0 for an unknown key.
     pub address: usize,
     /// Bytes.
     pub bytes: u64,
-    /// Of them, those that the call made resident. Giving back: those that had become resident
+    /// The bytes that the call made resident. For deregistering: the bytes that became resident
     /// when the key was registered.
     pub untouched_bytes: u64,
     /// When it began, in nanoseconds.
     pub start_ns: u64,
-    /// When it was done.
+    /// When it ended, in nanoseconds.
     pub end_ns: u64,
-    /// How long it waited for the driver's lock.
+    /// How long it waited for the driver's lock, in nanoseconds.
     pub waited_ns: u64,
-    /// Why it was refused, if it was.
-    pub refused: Option<Errno>,
+    /// The error, if it failed.
+    pub error: Option<Errno>,
 }
 
-impl Entry {
-    /// Whether two calls were in flight at the same time.
+impl LoggedCall {
+    /// Returns whether both calls were in flight at the same time.
     #[must_use]
-    pub fn overlaps(&self, other: &Entry) -> bool {
+    pub fn overlaps(&self, other: &LoggedCall) -> bool {
         self.start_ns < other.end_ns && other.start_ns < self.end_ns
     }
 }
 
-/// What has been called, counted from the beginning.
+/// Counts of calls and keys since the machine was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Counts {
-    /// Calls that asked for a key.
+pub struct CallCounts {
+    /// Registering calls.
     pub registers: u64,
-    /// Calls that gave one back.
+    /// Deregistering calls.
     pub deregisters: u64,
-    /// Of both, those that were refused.
-    pub refused: u64,
-    /// Keys that stand now.
+    /// Calls of both kinds that failed.
+    pub failed: u64,
+    /// Keys that are valid now.
     pub live_keys: u64,
-    /// Bytes under them, counted for each key.
+    /// Bytes under them, counted once for each key.
     pub live_bytes: u64,
-    /// The most keys that ever stood at once.
-    pub most_live_keys: u64,
-    /// Of both kinds of calls, the most that were ever in flight at once.
-    pub most_in_flight: usize,
-    /// The most registering calls that were ever in flight at once and made pages resident.
-    pub most_untouched_in_flight: usize,
-    /// Keys given back that did not stand.
-    pub strange_keys: u64,
+    /// The largest number of keys at once so far.
+    pub max_live_keys: u64,
+    /// The largest number of calls of both kinds in flight at once.
+    pub max_in_flight: usize,
+    /// The largest number of registering calls in flight at once that made pages resident.
+    pub max_untouched_in_flight: usize,
+    /// Attempts to deregister an unknown key.
+    pub unknown_keys: u64,
 }

@@ -1,111 +1,110 @@
-//! *Machine*: a host that is not there, with its NICs.
+//! *Machine*: a simulated platform with its NICs.
 
 use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::costs::GIB;
-use super::stage::Stage;
-use super::world::{Call, Request};
-use super::{Builder, Counts, Entry, Nic};
+use super::scheduler::Scheduler;
+use super::world::{CallRequest, SimulatedCall};
+use super::{CallCounts, LoggedCall, MachineBuilder, Nic};
 use crate::arena::{ArenaError, Limit, Populate, Populated, ProgressOptions, Region, Watched};
 use crate::register::{Platform, Registrar};
 
-/// The least that is populated between two looks at the watch.
+/// The fewest bytes populated between two checks of the options.
 const CHUNK: usize = (GIB / 4) as usize;
-/// The most looks.
-const LOOKS: usize = 64;
+/// The largest number of such checks.
+const MAX_CHECKS: usize = 64;
 
-/// A simulated machine. Clones are the same machine.
+/// A simulated machine. Clones share the same machine.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    pub(super) stage: Arc<Stage>,
+    pub(super) scheduler: Arc<Scheduler>,
     pub(super) nics: Arc<[Arc<Nic>]>,
     pub(super) cores: usize,
 }
 
 impl Machine {
-    /// A machine to be described further and then built.
-    pub fn builder() -> Builder {
-        Builder::new()
+    /// Returns a builder for a machine.
+    pub fn builder() -> MachineBuilder {
+        MachineBuilder::new()
     }
 
-    /// A NIC, by its number from 0; `None` if there are not so many.
+    /// Returns a NIC by its number, from 0; `None` if there is no such NIC.
     #[must_use]
     pub fn nic(&self, number: usize) -> Option<Arc<Nic>> {
         self.nics.get(number).cloned()
     }
 
-    /// All NICs, as registrars: `simulated:0` and so on.
+    /// Returns all NICs as registrars, named `simulated:0` and so on.
     #[must_use]
     pub fn nics(&self) -> Vec<Arc<dyn Registrar>> {
         self.nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Registrar>).collect()
     }
 
-    /// This machine as a host to register on.
+    /// Returns this machine as a platform to register on.
     #[must_use]
     pub fn host(&self) -> Arc<dyn Platform> {
         Arc::new(self.clone())
     }
 
-    /// Keys that stand, of all NICs.
+    /// Returns the number of valid keys of all NICs.
     #[must_use]
     pub fn live_keys(&self) -> u64 {
         self.counts().live_keys
     }
 
-    /// What has been called on all NICs together.
+    /// Returns the counts of all NICs together.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.stage.look(|state| state.world.counts())
+    pub fn counts(&self) -> CallCounts {
+        self.scheduler.with_state(|state| state.world.counts())
     }
 
-    /// All calls so far, in the order in which they ended.
+    /// Returns all calls in the log, in the order in which they ended.
     #[must_use]
-    pub fn log(&self) -> Vec<Entry> {
-        self.stage.look(|state| state.world.log.clone())
+    pub fn log(&self) -> Vec<LoggedCall> {
+        self.scheduler.with_state(|state| state.world.log.clone())
     }
 
-    /// All calls since the log was last taken, and takes them out of it.
+    /// Returns all calls in the log and clears the log.
     #[must_use]
-    pub fn take_log(&self) -> Vec<Entry> {
-        self.stage.look(|state| std::mem::take(&mut state.world.log))
+    pub fn take_log(&self) -> Vec<LoggedCall> {
+        self.scheduler.with_state(|state| std::mem::take(&mut state.world.log))
     }
 
-    /// The pages of a range are not resident any more, as if they had been given back. Costs no
-    /// time.
+    /// Makes the pages of a range not resident, as if they were discarded. Takes no time.
     ///
     /// # Errors
-    /// [`OutOfBounds`](ArenaError::OutOfBounds).
+    /// [`OutOfBounds`](ArenaError::OutOfBounds) if the range is not within the region.
     pub fn discard(
         &self,
         region: &Region,
         range: impl RangeBounds<usize>,
     ) -> Result<(), ArenaError> {
         let addresses = addresses(region, region.resolve(range)?);
-        self.stage.look(|state| state.world.memory.discard(addresses));
+        self.scheduler.with_state(|state| state.world.memory.discard(addresses));
         Ok(())
     }
 
-    /// The pages of a range are resident from now on. Costs no time.
+    /// Makes the pages of a range resident. Takes no time.
     ///
     /// # Errors
-    /// [`OutOfBounds`](ArenaError::OutOfBounds).
+    /// [`OutOfBounds`](ArenaError::OutOfBounds) if the range is not within the region.
     pub fn touch(&self, region: &Region, range: impl RangeBounds<usize>) -> Result<(), ArenaError> {
         let addresses = addresses(region, region.resolve(range)?);
-        self.stage.look(|state| state.world.memory.touch(addresses));
+        self.scheduler.with_state(|state| state.world.memory.touch(addresses));
         Ok(())
     }
 
-    /// How often the threads of a gathering have lost patience with one that did not come. Unless
-    /// it is 0 the results depend on the scheduler.
+    /// Returns how often the threads of a gathering stopped waiting for a missing one. If it is not
+    /// 0, the results depend on the system's scheduler.
     #[must_use]
-    pub fn impatient(&self) -> u64 {
-        self.stage.look(|state| state.impatient)
+    pub fn stalls(&self) -> u64 {
+        self.scheduler.with_state(|state| state.stalls)
     }
 }
 
-/// The addresses of a range of a region.
+/// Returns the addresses of a range of a region.
 fn addresses(region: &Region, range: Range<usize>) -> Range<usize> {
     let base = region.base().addr().get();
     base + range.start..base + range.end
@@ -116,20 +115,21 @@ impl Platform for Machine {
         self.cores
     }
 
-    /// The virtual clock of the calling thread.
+    /// Returns the virtual clock of the calling thread.
     fn now(&self) -> Duration {
-        Duration::from_nanos(self.stage.now())
+        Duration::from_nanos(self.scheduler.now())
     }
 
-    /// Exact.
+    /// Returns the exact number.
     fn resident_bytes(&self, region: &Region, range: Range<usize>) -> Result<u64, ArenaError> {
         let addresses = addresses(region, region.resolve(range)?);
-        let untouched = self.stage.look(|state| state.world.memory.untouched(&addresses));
+        let untouched = self.scheduler.with_state(|state| state.world.memory.untouched(&addresses));
         Ok(addresses.len() as u64 - untouched)
     }
 
-    /// Takes virtual time for what is not resident, none for the rest. [`Populate::Auto`] knows how
-    /// many threads are enough. The watch's budget and the times it is told are virtual.
+    /// Takes virtual time for bytes that are not resident, and none for the rest.
+    /// [`Populate::Auto`] uses as many threads as gain anything. The time budget of the options and
+    /// the reported times are virtual.
     fn populate(
         &self,
         region: &Region,
@@ -138,7 +138,9 @@ impl Platform for Machine {
         watch: &ProgressOptions,
     ) -> Result<Populated, ArenaError> {
         let range = region.resolve(range)?;
-        let enough = self.stage.look(|state| state.world.costs.populate.enough_threads(self.cores));
+        let enough = self
+            .scheduler
+            .with_state(|state| state.world.costs.populate.useful_threads(self.cores));
         let threads = match how {
             Populate::None => return Ok(Populated::default()),
             Populate::Threads(threads) => threads.get().min(self.cores),
@@ -146,16 +148,16 @@ impl Platform for Machine {
         };
         let bytes = range.len() as u64;
         self.headroom(bytes - self.resident_bytes(region, range.clone())?)?;
-        let start = self.stage.now();
-        let elapsed = || Duration::from_nanos(self.stage.now().saturating_sub(start));
+        let start = self.scheduler.now();
+        let elapsed = || Duration::from_nanos(self.scheduler.now().saturating_sub(start));
         let watched = Watched::timed(watch, bytes, elapsed);
         watched.go_on()?;
-        let chunk = range.len().div_ceil(LOOKS).max(CHUNK);
+        let chunk = range.len().div_ceil(MAX_CHECKS).max(CHUNK);
         for from in range.clone().step_by(chunk) {
             let part = from..(from + chunk).min(range.end);
             let began = watched.now();
-            let request = Request::Populate { range: addresses(region, part.clone()), threads };
-            self.stage.call(Call::new(request));
+            let request = CallRequest::Populate { range: addresses(region, part.clone()), threads };
+            self.scheduler.call(SimulatedCall::new(request));
             watched.add(part.len(), 0, began);
             if part.end < range.end {
                 watched.go_on()?;
@@ -165,22 +167,22 @@ impl Platform for Machine {
     }
 
     fn headroom(&self, bytes: u64) -> Result<(), ArenaError> {
-        let left = self.stage.look(|state| state.world.memory.left());
-        match bytes > left {
-            true => Err(ArenaError::NoHeadroom { need: bytes, limit: Limit::Machine(left) }),
+        let remaining = self.scheduler.with_state(|state| state.world.memory.remaining_bytes());
+        match bytes > remaining {
+            true => Err(ArenaError::NoHeadroom { need: bytes, limit: Limit::Machine(remaining) }),
             false => Ok(()),
         }
     }
 
     fn gather(&self, threads: usize) {
-        self.stage.gather(threads);
+        self.scheduler.gather(threads);
     }
 
     fn enter(&self, thread: usize) {
-        self.stage.enter(thread);
+        self.scheduler.enter(thread);
     }
 
     fn leave(&self) {
-        self.stage.leave();
+        self.scheduler.leave();
     }
 }

@@ -1,46 +1,47 @@
-//! *Memory*: which addresses are resident, and how many more can be.
+//! *Memory*: the addresses that are resident, and how many more can be.
 //!
-//! Books only: no byte is ever touched, so a region may have more addresses than there is memory.
+//! Only this record exists: no byte is ever touched. A region may therefore be larger than the
+//! memory of the real machine.
 
 use std::ops::Range;
 
 use super::ranges::Ranges;
 
 #[derive(Debug)]
-pub(super) struct Memory {
-    /// Whether addresses are resident of which nothing else is known.
+pub(super) struct SimulatedMemory {
+    /// Whether an address is resident that is not in `others`.
     resident_at_first: bool,
-    /// Those of which the opposite is true.
+    /// The addresses for which the opposite holds.
     others: Ranges,
     /// Bytes that can still be made resident.
-    left: u64,
+    remaining: u64,
 }
 
-impl Memory {
-    pub(super) fn new(resident_at_first: bool, left: u64) -> Memory {
-        Memory { resident_at_first, others: Ranges::default(), left }
+impl SimulatedMemory {
+    pub(super) fn new(resident_at_first: bool, remaining: u64) -> SimulatedMemory {
+        SimulatedMemory { resident_at_first, others: Ranges::default(), remaining }
     }
 
-    /// Bytes that can still be made resident.
-    pub(super) fn left(&self) -> u64 {
-        self.left
+    /// Returns the bytes that can still be made resident.
+    pub(super) fn remaining_bytes(&self) -> u64 {
+        self.remaining
     }
 
-    /// Bytes of a range that are not resident.
+    /// Returns the bytes of a range that are not resident.
     pub(super) fn untouched(&self, range: &Range<usize>) -> u64 {
         let others = self.others.count(range);
         if self.resident_at_first { others } else { range.len() as u64 - others }
     }
 
-    /// A range is resident from now on.
+    /// Makes a range resident.
     pub(super) fn touch(&mut self, range: Range<usize>) {
-        self.left = self.left.saturating_sub(self.untouched(&range));
+        self.remaining = self.remaining.saturating_sub(self.untouched(&range));
         self.set(range, true);
     }
 
-    /// A range is not resident any more.
+    /// Makes a range not resident.
     pub(super) fn discard(&mut self, range: Range<usize>) {
-        self.left = self.left.saturating_add(range.len() as u64 - self.untouched(&range));
+        self.remaining = self.remaining.saturating_add(range.len() as u64 - self.untouched(&range));
         self.set(range, false);
     }
 
@@ -58,19 +59,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_begins_as_it_is_told_and_then_keeps_books() {
+    fn residency_starts_as_set_and_is_tracked() {
         for first in [true, false] {
-            let mut memory = Memory::new(first, 1000);
+            let mut memory = SimulatedMemory::new(first, 1000);
             assert_eq!(memory.untouched(&(100..200)), if first { 0 } else { 100 });
             memory.discard(100..200);
             memory.touch(150..160);
             assert_eq!(memory.untouched(&(100..200)), 90);
             assert_eq!(memory.untouched(&(155..165)), 5);
-            let left = memory.left();
+            let remaining = memory.remaining_bytes();
             memory.touch(100..200);
-            assert_eq!((memory.untouched(&(100..200)), left - memory.left()), (0, 90));
+            assert_eq!(
+                (memory.untouched(&(100..200)), remaining - memory.remaining_bytes()),
+                (0, 90)
+            );
             memory.touch(100..200);
-            assert_eq!(left - memory.left(), 90, "what is resident needs nothing");
+            assert_eq!(remaining - memory.remaining_bytes(), 90, "resident bytes take no memory");
         }
     }
 }

@@ -1,20 +1,19 @@
-//! A machine that is not there: its clock, its memory, and registrars that cost what they are told
-//! to.
+//! A simulated machine: its clock, its memory, and registrars with issued costs.
 //!
-//! For tests that want a fault at the third key of the second NIC, for reproducing machines of
-//! which only figures are known, and for trying how a policy does on them. A [`Machine`] is the
-//! [`Platform`](super::Platform), its [`Nic`]s are [`Registrar`](super::Registrar)s. What runs on them is
-//! the same code as elsewhere, threads included.
+//! It serves tests that need a fault at the third key of the second NIC, it reproduces machines of
+//! which only figures are known, and it shows how a policy works on them. A [`Machine`] is a
+//! [`Platform`](super::Platform), and its [`Nic`]s are [`Registrar`](super::Registrar)s. The code that runs
+//! on them is the same as on real machines, threads included.
 //!
-//! - **Time** is virtual. It passes only in calls, by what [`Costs`] says. Of the threads of a
-//!   gathering ([`Platform::gather`](super::Platform::gather)) one acts at a time, in the order of virtual
-//!   time; so the result is the same however the system schedules them, bit by bit. What is asked
-//!   of the threads is said [below](self#threads).
-//! - **Memory** is resident as far as the books say. No byte is touched, so a region of 500 GiB of
-//!   addresses is enough, and none of it need be there. The books go by address: a new region at
-//!   the addresses of an old one finds what that has left ([`Machine::discard`]).
-//! - **Keys** are counted, calls are written down in a [log](Machine::log), and [faults](Fault)
-//!   come where they are wanted.
+//! - **Time** is virtual. It passes only in calls, by the issued [`Costs`]. Of the threads of a
+//!   gathering ([`Platform::gather`](super::Platform::gather)) one runs at a time, in the order of virtual
+//!   time. The result is therefore the same, bit by bit, however the system schedules the threads.
+//!   The threads must follow [some rules](self#threads).
+//! - **Memory** is only a record of which addresses are resident. No byte is touched, so a region
+//!   of 500 GiB of addresses suffices without any memory behind it. The record is kept by address:
+//!   a new region at the addresses of an old one inherits its residency ([`Machine::discard`]).
+//! - **Keys** are counted, calls are recorded in a [log](Machine::log), and [faults](Fault) can be
+//!   injected.
 //!
 //! ```
 //! use kvmem::arena::Region;
@@ -38,22 +37,20 @@
 //! ## Threads
 //!
 //! A thread outside of any gathering has the machine to itself for each call: it waits, in real
-//! time, until a gathering that is going on is over, and calls of several such threads never
-//! overlap in virtual time. For calls to overlap, gather:
+//! time, until the current gathering has ended. Calls of several such threads never overlap in
+//! virtual time. For calls to overlap, gather the threads:
 //!
-//! 1. One thread calls `gather(n)`. If others are gathered it waits until they have left. It is
-//!    thread 0.
+//! 1. One thread calls `gather(n)`. If there is a gathering, it waits for its end. It is thread 0.
 //! 2. After that, and not before, each of the n threads calls `enter` with its number, makes its
 //!    calls, and calls `leave`.
-//! 3. Between `enter` and `leave` no thread waits for another of the gathering, other than in
-//!    calls: it does not join it, wait on a channel, or take a lock that another holds during a
-//!    call. So thread 0 leaves before it joins the others.
-//! 4. `leave` comes from a guard, so that it comes with a panic too.
+//! 3. Between `enter` and `leave` no thread waits for another of the gathering, except in calls: it
+//!    does not join it, wait on a channel, or take a lock that another holds during a call. Thread
+//!    0 therefore leaves before it joins the others.
+//! 4. A guard calls `leave`, so that a panic leaves, too.
 //!
-//! Who breaks these rules loses time (30 s, see [`Builder::patience`]) and determinism, but does
-//! not hang for ever. A thread that ends without having left has left.
+//! Breaking these rules costs time (30 s, see [`MachineBuilder::stall_timeout`]) and determinism,
+//! but does not block forever. A thread that ends without leaving counts as having left.
 
-mod books;
 mod builder;
 mod costs;
 mod fault;
@@ -62,16 +59,17 @@ mod log;
 mod machine;
 mod memory;
 mod nic;
+mod nic_state;
 mod published;
 mod ranges;
-mod stage;
+mod scheduler;
 mod world;
 
-pub use books::NicLimits;
-pub use builder::Builder;
+pub use builder::MachineBuilder;
 pub use costs::{CallCosts, CostError, Costs, PopulateCosts};
 pub use fault::Fault;
-pub use log::{Action, Counts, Entry};
+pub use log::{Action, CallCounts, LoggedCall};
 pub use machine::Machine;
 pub use nic::Nic;
+pub use nic_state::NicLimits;
 pub use published::{Published, Seconds};

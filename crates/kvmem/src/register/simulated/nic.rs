@@ -3,51 +3,52 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::books::REGISTER;
-use super::stage::Stage;
-use super::world::{Call, Request};
-use super::{Counts, Fault, NicLimits};
+use super::nic_state::REGISTER;
+use super::scheduler::Scheduler;
+use super::world::{CallRequest, SimulatedCall};
+use super::{CallCounts, Fault, NicLimits};
 use crate::arena::Errno;
 use crate::register::{Key, Limits, Registrar, RegistrarError};
 
-/// A NIC of a [`Machine`](super::Machine). It keeps books of its keys, and never touches the bytes.
+/// A NIC of a [`Machine`](super::Machine). It records its keys and never touches the bytes.
 #[derive(Debug)]
 pub struct Nic {
-    pub(super) stage: Arc<Stage>,
+    pub(super) scheduler: Arc<Scheduler>,
     pub(super) name: String,
     pub(super) number: usize,
 }
 
 impl Nic {
-    /// Its number, from 0.
+    /// Returns its number, from 0.
     #[must_use]
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// Changes what it can take. Keys that stand stay.
+    /// Changes its limits. Existing keys stay valid.
     pub fn set_limits(&self, limits: NicLimits) {
-        self.stage.look(|state| state.world.nics[self.number].limits = limits);
+        self.scheduler.with_state(|state| state.world.nics[self.number].limits = limits);
     }
 
-    /// Lets calls fail. Several faults count each for itself; a call fails if one of them says so.
+    /// Makes calls fail. Each of several faults counts calls separately; a call fails if any fault
+    /// applies to it.
     pub fn inject(&self, fault: Fault) {
-        self.stage.look(|state| state.world.nics[self.number].inject(fault));
+        self.scheduler.with_state(|state| state.world.nics[self.number].inject(fault));
     }
 
-    /// Nothing fails any more.
+    /// Removes all faults.
     pub fn clear_faults(&self) {
-        self.stage.look(|state| state.world.nics[self.number].clear_faults());
+        self.scheduler.with_state(|state| state.world.nics[self.number].clear_faults());
     }
 
-    /// What has been called. [`most_in_flight`](Counts::most_in_flight) above 1 is a breach of the
-    /// rules of [`Registrar`].
+    /// Returns the counts of this NIC. A [`max_in_flight`](CallCounts::max_in_flight) above 1
+    /// violates the rules of [`Registrar`].
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.stage.look(|state| state.world.nics[self.number].counts())
+    pub fn counts(&self) -> CallCounts {
+        self.scheduler.with_state(|state| state.world.nics[self.number].counts())
     }
 
-    /// Keys that stand.
+    /// Returns the number of valid keys.
     #[must_use]
     pub fn live_keys(&self) -> u64 {
         self.counts().live_keys
@@ -60,25 +61,26 @@ impl Registrar for Nic {
     }
 
     fn limits(&self) -> Limits {
-        self.stage.look(|state| state.world.limits(self.number, &self.name))
+        self.scheduler.with_state(|state| state.world.limits(self.number, &self.name))
     }
 
     unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, RegistrarError> {
         let start = at.addr().get();
         let Some(end) = start.checked_add(len) else {
-            return Err(RegistrarError::new(
-                REGISTER,
-                Errno::EFAULT,
-                "name bytes that have addresses",
-            ));
+            let remedy = "pass a range that ends within the address space";
+            return Err(RegistrarError::new(REGISTER, Errno::EFAULT, remedy));
         };
-        let call =
-            self.stage.call(Call::new(Request::Register { nic: self.number, range: start..end }));
+        let call = self.scheduler.call(SimulatedCall::new(CallRequest::Register {
+            nic: self.number,
+            range: start..end,
+        }));
         call.refusal.map_or(Ok(call.key), Err)
     }
 
     fn deregister(&self, key: Key) -> Result<(), RegistrarError> {
-        let call = self.stage.call(Call::new(Request::Deregister { nic: self.number, key }));
+        let call = self
+            .scheduler
+            .call(SimulatedCall::new(CallRequest::Deregister { nic: self.number, key }));
         call.refusal.map_or(Ok(()), Err)
     }
 }

@@ -1,10 +1,10 @@
-//! *Published*: two machines that were measured, their figures, and a simulated machine for each.
+//! *Published*: two measured machines, their figures, and a simulated machine for each.
 //!
-//! The figures are those of one change to a transfer engine: registering with all NICs side by side
-//! instead of one after another. On the first machine that pays, on the second it does not, and
+//! The figures are those of one change to a transfer engine: registering with all NICs concurrently
+//! instead of one after another. This is faster on the first machine and slower on the second, and
 //! memory that is not resident makes it far worse on both.
 //!
-//! ## How the costs were found
+//! ## How the costs were derived
 //!
 //! Each NIC registers all of the memory with one call. With n NICs and the times S and P, of the
 //! sequential and the parallel run:
@@ -17,56 +17,56 @@
 //! | under the driver's lock, resident | P = n × call × share | 0.237 of a call | |
 //! | contention, untouched | P untouched − pinning = fault × (1 + c (n − 1)) | 1.583 | 1.025 |
 //!
-//! One figure cannot tell a lock from contention: where side by side is faster a lock explains all
-//! of it, where it is slower there must be contention. The lock alone slows down nobody who faults
-//! pages in, for then it is hardly ever taken: so in the last row *pinning* is one call on the
-//! first machine, and P on the second.
+//! One figure cannot distinguish a lock from contention. If the parallel run is faster, a lock
+//! explains all of it; if it is slower, there must be contention. A lock alone does not slow down
+//! calls that fault pages in, because these calls hardly ever take it. In the last row *pinning* is
+//! therefore one call on the first machine, and P on the second.
 //!
-//! Sizes are published as GB, and taken as GiB. Not published, so assumed: 8 NICs and 64 cores on
-//! the first machine (the second is said to have 8 NICs), 64 cores on the second; on both 20 µs for
-//! each call; that populating is as fast as faulting in for one thread, and for many as fast as the
-//! allocation of the first machine was (500 GiB in 3.7 s), on the second machine 8 times as fast;
-//! on the second what giving back costs, in the ratio of the first. Giving back is slower where all
-//! keys were registered side by side and untouched; why is not known, and a contention is fitted to
-//! it.
+//! Sizes are published in GB and taken as GiB. The following figures are not published and are
+//! assumed. There are 8 NICs and 64 cores on the first machine, and 64 cores on the second (whose 8
+//! NICs are published). Each call takes 20 µs on both. Populating with one thread is as fast as
+//! faulting in. Populating with many threads is as fast as the allocation of the first machine (500
+//! GiB in 3.7 s), and 8 times as fast as with one on the second machine. Deregistering on the
+//! second machine has the ratio of the first. Deregistering is slower if all keys were registered
+//! concurrently on untouched memory. The reason is not known; a contention is fitted to it.
 
 use serde::Serialize;
 
 use super::costs::GIB;
 use super::{CallCosts, Costs, Machine, PopulateCosts};
 
-/// Seconds that were measured on a machine.
+/// Measured times in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Seconds {
     /// Registering all memory with all NICs.
     pub register: f64,
-    /// Giving the keys back, if that was published.
+    /// Deregistering, if published.
     pub deregister: Option<f64>,
 }
 
-/// A machine of which figures have been published. There are two.
+/// A machine with published figures. There are two.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Published {
-    /// What it is called here.
+    /// Its name here.
     pub name: &'static str,
-    /// Memory that was registered with each NIC.
+    /// Bytes of memory registered with each NIC.
     pub len_bytes: u64,
-    /// NICs.
+    /// The number of NICs.
     pub nics: usize,
     /// Resident memory, one NIC after another.
     pub resident_sequential: Seconds,
-    /// Resident memory, all NICs side by side.
+    /// Resident memory, all NICs concurrently.
     pub resident_parallel: Seconds,
-    /// Memory that was not touched before, one NIC after another.
+    /// Untouched memory, one NIC after another.
     pub untouched_sequential: Seconds,
-    /// Memory that was not touched before, all NICs side by side.
+    /// Untouched memory, all NICs concurrently.
     pub untouched_parallel: Seconds,
     costs: Costs,
 }
 
 impl Published {
-    /// The machine on which registering side by side is 4.2 times as fast.
+    /// The machine on which concurrent registering is 4.2 times as fast.
     pub const PARALLEL_WINS: Published = Published {
         name: "parallel-wins",
         len_bytes: 500 * GIB,
@@ -94,11 +94,11 @@ impl Published {
                 contention: 0.0,
                 untouched_contention: 2.5,
             },
-            populate: PopulateCosts { gib_per_s: 13.25, most_gib_per_s: 136.0 },
+            populate: PopulateCosts { gib_per_s: 13.25, max_gib_per_s: 136.0 },
         },
     };
 
-    /// The machine on which registering side by side is 2.7 times slower.
+    /// The machine on which concurrent registering is 2.7 times slower.
     pub const PARALLEL_LOSES: Published = Published {
         name: "parallel-loses",
         len_bytes: 200 * GIB,
@@ -126,20 +126,20 @@ impl Published {
                 contention: 0.0,
                 untouched_contention: 2.5,
             },
-            populate: PopulateCosts { gib_per_s: 4.82, most_gib_per_s: 38.6 },
+            populate: PopulateCosts { gib_per_s: 4.82, max_gib_per_s: 38.6 },
         },
     };
 
-    /// Both.
+    /// Both machines.
     pub const ALL: [Published; 2] = [Published::PARALLEL_WINS, Published::PARALLEL_LOSES];
 
-    /// The costs that were found for it.
+    /// Returns the costs derived for it.
     #[must_use]
     pub fn costs(&self) -> Costs {
         self.costs
     }
 
-    /// A simulated machine like it, of which the memory is resident at first or not.
+    /// Returns a simulated machine with these costs, whose memory is resident at first or not.
     #[must_use]
     pub fn machine(&self, resident: bool) -> Machine {
         Machine::builder().costs(self.costs).nics(self.nics).resident(resident).build_unchecked()
@@ -147,14 +147,14 @@ impl Published {
 }
 
 impl Machine {
-    /// Like the published machine on which registering side by side is faster:
+    /// Returns a machine like the published one on which concurrent registering is faster:
     /// [`Published::PARALLEL_WINS`].
     #[must_use]
     pub fn parallel_wins(resident: bool) -> Machine {
         Published::PARALLEL_WINS.machine(resident)
     }
 
-    /// Like the published machine on which registering side by side is slower:
+    /// Returns a machine like the published one on which concurrent registering is slower:
     /// [`Published::PARALLEL_LOSES`].
     #[must_use]
     pub fn parallel_loses(resident: bool) -> Machine {
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn their_costs_are_fine() {
+    fn published_costs_are_possible() {
         for published in Published::ALL {
             assert_eq!(published.costs.check(), Ok(()), "{}", published.name);
         }

@@ -1,9 +1,9 @@
-//! *Ranges*: a set of addresses, as disjoint ranges that do not touch.
+//! *Ranges*: a set of addresses, stored as disjoint ranges that are not adjacent.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A set of addresses. Adding and removing cost O(log n + ranges passed over).
+/// A set of addresses. Adding and removing take O(log n + ranges crossed).
 #[derive(Debug, Default)]
 pub(super) struct Ranges {
     /// The end of each range, by its start.
@@ -11,13 +11,13 @@ pub(super) struct Ranges {
 }
 
 impl Ranges {
-    /// How many addresses of a range are in the set.
+    /// Returns how many addresses of a range are in the set.
     pub(super) fn count(&self, range: &Range<usize>) -> u64 {
         if range.is_empty() {
             return 0;
         }
-        // The ranges are in order and disjoint, so those that reach into this one are the last that
-        // begin before its end.
+        // The ranges are sorted and disjoint. Those that overlap `range` are therefore the last
+        // ones that begin before its end.
         self.ends
             .range(..range.end)
             .rev()
@@ -31,7 +31,7 @@ impl Ranges {
             return;
         }
         let (mut start, mut end) = (range.start, range.end);
-        // Those that only touch it become one with it, too.
+        // Adjacent ranges are merged, too.
         while let Some((&from, &to)) =
             self.ends.range(..=end).next_back().filter(|&(_, &to)| to >= start)
         {
@@ -65,7 +65,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn neighbours_become_one() {
+    fn adjacent_ranges_are_merged() {
         let mut set = Ranges::default();
         set.add(10..20);
         set.add(30..40);
@@ -85,7 +85,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_set(steps in proptest::collection::vec((any::<bool>(), 0usize..64, 0usize..24), 1..60)) {
+        fn it_is_a_set(
+            steps in proptest::collection::vec((any::<bool>(), 0usize..64, 0usize..24), 1..60)
+        ) {
             let mut set = Ranges::default();
             let mut plain = [false; 96];
             for (add, start, len) in steps {

@@ -1,51 +1,52 @@
-//! *World*: what calls do to the machine: its memory, its driver's lock, its NICs' books.
+//! *World*: the effects of calls on the machine: its memory, its driver's lock, its NICs.
 //!
 //! ```text
 //!  start ──▶ work … lock … work … lock ──▶ end
 //!    │                                      │
-//!    limits, faults, what is untouched,     key stands or is gone, bytes are resident, entry in the log
-//!    others in flight: what it will cost
+//!    limits, faults, untouched bytes,       the key is valid or removed, bytes are resident,
+//!    others in flight: the cost             the call is in the log
 //! ```
 //!
-//! The stage asks for the next step of a call when its time has come, in the order of time (see
-//! `stage.rs`).
+//! The scheduler requests the next step of a call when its time has come, in the order of time (see
+//! `scheduler.rs`).
 
 use std::ops::Range;
 
-use super::books::{Books, DEREGISTER, Flight, REGISTER};
-use super::costs::{Costs, Work};
-use super::memory::Memory;
-use super::{Action, Counts, Entry};
+use super::costs::{CallWork, Costs};
+use super::memory::SimulatedMemory;
+use super::nic_state::{DEREGISTER, InFlight, NicState, REGISTER};
+use super::{Action, CallCounts, LoggedCall};
 use crate::arena::Errno;
 use crate::register::{Key, Limits, Memlock, RegisterLimit, RegistrarError};
 
+/// The state of the machine.
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) costs: Costs,
-    pub(super) memory: Memory,
-    pub(super) nics: Vec<Books>,
-    pub(super) log: Vec<Entry>,
-    /// When the driver's lock will be free.
+    pub(super) memory: SimulatedMemory,
+    pub(super) nics: Vec<NicState>,
+    pub(super) log: Vec<LoggedCall>,
+    /// When the driver's lock is free.
     lock_free_at: u64,
-    flight: Flight,
-    most_live_keys: u64,
+    in_flight: InFlight,
+    max_live_keys: u64,
 }
 
-/// What is asked for.
+/// The arguments of a call.
 #[derive(Clone, Debug)]
-pub(super) enum Request {
+pub(super) enum CallRequest {
     Register { nic: usize, range: Range<usize> },
     Deregister { nic: usize, key: Key },
     Populate { range: Range<usize>, threads: usize },
 }
 
-/// A call, from its beginning to its answer.
+/// A call, from its beginning to its result.
 #[derive(Debug)]
-pub(super) struct Call {
-    request: Request,
+pub(super) struct SimulatedCall {
+    request: CallRequest,
     pub(super) thread: usize,
-    phase: Phase,
-    /// Of a registering call that has begun and was not refused: the key that is going to stand.
+    phase: CallPhase,
+    /// The reserved key of a registering call that has begun and will succeed.
     pub(super) key: Key,
     pub(super) refusal: Option<RegistrarError>,
     range: Range<usize>,
@@ -54,33 +55,36 @@ pub(super) struct Call {
     waited: u64,
 }
 
+/// The next step of a call.
 #[derive(Clone, Copy, Debug)]
-enum Phase {
+enum CallPhase {
     Start,
-    /// The work before the lock's so-and-so-many-th turn is done.
-    Lock(Work, u64),
+    /// The work before the lock is taken for this turn is done.
+    Lock(CallWork, u64),
     End,
 }
 
-/// What comes next for a call.
+/// The result of a step.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum NextStep {
     /// Another step, at this time.
     At(u64),
-    /// Nothing: it is done.
+    /// The call is done.
     Done,
 }
 
-impl Call {
-    pub(super) fn new(request: Request) -> Call {
+impl SimulatedCall {
+    pub(super) fn new(request: CallRequest) -> SimulatedCall {
         let range = match &request {
-            Request::Register { range, .. } | Request::Populate { range, .. } => range.clone(),
-            Request::Deregister { .. } => 0..0,
+            CallRequest::Register { range, .. } | CallRequest::Populate { range, .. } => {
+                range.clone()
+            }
+            CallRequest::Deregister { .. } => 0..0,
         };
-        Call {
+        SimulatedCall {
             request,
             thread: 0,
-            phase: Phase::Start,
+            phase: CallPhase::Start,
             key: Key { handle: 0, lkey: 0, rkey: None },
             refusal: None,
             range,
@@ -90,42 +94,42 @@ impl Call {
         }
     }
 
-    /// Of steps at the same time, those of lower rank come first: what ends is over when others
-    /// start, and all that start have come before the first does.
+    /// Returns the order of steps at the same time: lower ranks come first. Calls end before others
+    /// start, and all that start at that time have arrived before the first one starts.
     pub(super) fn rank(&self) -> u8 {
         match self.phase {
-            Phase::End => 0,
-            Phase::Lock(..) => 1,
-            Phase::Start => 2,
+            CallPhase::End => 0,
+            CallPhase::Lock(..) => 1,
+            CallPhase::Start => 2,
         }
     }
 
-    /// Whether calls like this one and like that one slow each other down.
-    pub(super) fn minds(&self, other: &Call) -> bool {
-        let populates = |call: &Call| matches!(call.request, Request::Populate { .. });
+    /// Returns whether this call and the other slow each other down.
+    pub(super) fn slows(&self, other: &SimulatedCall) -> bool {
+        let populates = |call: &SimulatedCall| matches!(call.request, CallRequest::Populate { .. });
         populates(self) == populates(other)
     }
 }
 
 impl World {
-    pub(super) fn new(costs: Costs, memory: Memory, nics: Vec<Books>) -> World {
+    pub(super) fn new(costs: Costs, memory: SimulatedMemory, nics: Vec<NicState>) -> World {
         World {
             costs,
             memory,
             nics,
             log: Vec::new(),
             lock_free_at: 0,
-            flight: Flight::default(),
-            most_live_keys: 0,
+            in_flight: InFlight::default(),
+            max_live_keys: 0,
         }
     }
 
-    /// Does the next step of a call, whose time `now` is. `others` are the calls in flight that it
-    /// minds.
-    pub(super) fn step(&mut self, call: &mut Call, now: u64, others: usize) -> Next {
+    /// Does the next step of a call at time `now`. `others` is the number of calls in flight that
+    /// slow it down.
+    pub(super) fn step(&mut self, call: &mut SimulatedCall, now: u64, others: usize) -> NextStep {
         match call.phase {
-            Phase::Start => self.start(call, now, others),
-            Phase::Lock(work, turn) => {
+            CallPhase::Start => self.start(call, now, others),
+            CallPhase::Lock(work, turn) => {
                 let begin = if work.needs_lock() { now.max(self.lock_free_at) } else { now };
                 let end = begin.saturating_add(work.serial_at(turn));
                 if work.needs_lock() {
@@ -133,62 +137,61 @@ impl World {
                 }
                 call.waited += begin - now;
                 if turn + 1 < work.turns() {
-                    call.phase = Phase::Lock(work, turn + 1);
-                    return Next::At(end.saturating_add(work.free_before(turn + 1)));
+                    call.phase = CallPhase::Lock(work, turn + 1);
+                    return NextStep::At(end.saturating_add(work.free_before(turn + 1)));
                 }
-                call.phase = Phase::End;
-                Next::At(end)
+                call.phase = CallPhase::End;
+                NextStep::At(end)
             }
-            Phase::End => {
+            CallPhase::End => {
                 self.end(call, now);
-                Next::Done
+                NextStep::Done
             }
         }
     }
 
-    fn start(&mut self, call: &mut Call, now: u64, others: usize) -> Next {
+    fn start(&mut self, call: &mut SimulatedCall, now: u64, others: usize) -> NextStep {
         call.start = now;
-        if let Request::Populate { ref range, threads } = call.request {
+        if let CallRequest::Populate { ref range, threads } = call.request {
             call.untouched = self.memory.untouched(range);
-            call.phase = Phase::End;
+            call.phase = CallPhase::End;
             let takes = self.costs.populate.nanoseconds(call.untouched, threads, others);
-            return Next::At(now.saturating_add(takes));
+            return NextStep::At(now.saturating_add(takes));
         }
-        call.refusal = self.verdict(call).err();
+        call.refusal = self.admit(call).err();
         let untouched = call.untouched > 0;
         let costs = match call.request {
-            Request::Deregister { .. } => &self.costs.deregister,
+            CallRequest::Deregister { .. } => &self.costs.deregister,
             _ => &self.costs.register,
         };
         let work = match call.refusal {
             None => costs.work(call.range.len() as u64, call.untouched, others),
-            Some(_) => costs.refused(),
+            Some(_) => costs.failed(),
         };
-        let makes_resident = untouched && matches!(call.request, Request::Register { .. });
+        let makes_resident = untouched && matches!(call.request, CallRequest::Register { .. });
         if let Some(nic) = self.nic_of(call) {
-            nic.flight.take_off(makes_resident);
+            nic.in_flight.begin(makes_resident);
         }
-        self.flight.take_off(makes_resident);
-        call.phase = Phase::Lock(work, 0);
-        Next::At(now.saturating_add(work.free_before(0)))
+        self.in_flight.begin(makes_resident);
+        call.phase = CallPhase::Lock(work, 0);
+        NextStep::At(now.saturating_add(work.free_before(0)))
     }
 
-    /// Whether a call goes well; if so its key and bytes are reserved.
-    fn verdict(&mut self, call: &mut Call) -> Result<(), RegistrarError> {
-        let injected = |what, errno| {
-            Err(RegistrarError::new(what, errno, "").detail("a fault that was injected"))
-        };
+    /// Decides whether a call succeeds, and reserves its key and bytes.
+    fn admit(&mut self, call: &mut SimulatedCall) -> Result<(), RegistrarError> {
+        let injected =
+            |what, errno| Err(RegistrarError::new(what, errno, "").detail("an injected fault"));
         match call.request {
-            Request::Populate { .. } => Ok(()),
-            Request::Register { nic, ref range } => {
+            CallRequest::Populate { .. } => Ok(()),
+            CallRequest::Register { nic, ref range } => {
                 let bytes = range.len() as u64;
                 let untouched = self.memory.untouched(range);
                 let memlock = self.memlock(nic);
-                let books = &mut self.nics[nic];
-                if let Some(errno) = books.arrive(true) {
+                let state = &mut self.nics[nic];
+                if let Some(errno) = state.count_call(true) {
                     return injected(REGISTER, errno);
                 }
-                books.allow(bytes)?;
+                state.allow(bytes)?;
                 if let Some(Memlock { account, limit_bytes, used_bytes }) = memlock
                     && bytes > limit_bytes.saturating_sub(used_bytes)
                 {
@@ -200,60 +203,60 @@ impl World {
                     };
                     return Err(RegistrarError::new(REGISTER, Errno::ENOMEM, "").exceeded(exceeded));
                 }
-                if untouched > self.memory.left() {
+                if untouched > self.memory.remaining_bytes() {
                     let remedy =
-                        "the simulated machine has no memory left: give it more, or ask for less";
+                        "the simulated machine has no memory left: give it more, or register less";
                     return Err(RegistrarError::new(REGISTER, Errno::ENOMEM, remedy));
                 }
                 call.untouched = untouched;
-                call.key = books.reserve(nic, range.clone(), untouched);
+                call.key = state.reserve(nic, range.clone(), untouched);
                 Ok(())
             }
-            Request::Deregister { nic, key } => {
-                let books = &mut self.nics[nic];
-                let Some(range) = books.standing(key.handle) else {
-                    books.arrive(false);
-                    let remedy = "give back a key once, and to the NIC that gave it";
+            CallRequest::Deregister { nic, key } => {
+                let state = &mut self.nics[nic];
+                let Some(range) = state.valid_range(key.handle) else {
+                    state.count_call(false);
+                    let remedy = "deregister a key once, and with the NIC that issued it";
                     return Err(RegistrarError::new(DEREGISTER, Errno::EINVAL, remedy));
                 };
                 call.range = range;
-                if let Some(errno) = books.arrive(false) {
+                if let Some(errno) = state.count_call(false) {
                     return injected(DEREGISTER, errno);
                 }
-                call.untouched = books.unsettle(key.handle);
+                call.untouched = state.make_invalid(key.handle);
                 Ok(())
             }
         }
     }
 
-    fn end(&mut self, call: &mut Call, now: u64) {
-        if !matches!(call.request, Request::Populate { .. }) {
+    fn end(&mut self, call: &mut SimulatedCall, now: u64) {
+        if !matches!(call.request, CallRequest::Populate { .. }) {
             let makes_resident =
-                call.untouched > 0 && matches!(call.request, Request::Register { .. });
-            self.flight.land(makes_resident);
+                call.untouched > 0 && matches!(call.request, CallRequest::Register { .. });
+            self.in_flight.end(makes_resident);
             if let Some(nic) = self.nic_of(call) {
-                nic.flight.land(makes_resident);
+                nic.in_flight.end(makes_resident);
             }
         }
         match (&call.request, &call.refusal) {
-            (Request::Register { nic, .. } | Request::Deregister { nic, .. }, Some(_)) => {
-                self.nics[*nic].count_refused();
+            (CallRequest::Register { nic, .. } | CallRequest::Deregister { nic, .. }, Some(_)) => {
+                self.nics[*nic].count_failure();
             }
-            (Request::Register { nic, range }, None) => {
+            (CallRequest::Register { nic, range }, None) => {
                 self.memory.touch(range.clone());
-                self.nics[*nic].settle(call.key.handle);
+                self.nics[*nic].make_valid(call.key.handle);
                 let live = self.live_keys();
-                self.most_live_keys = self.most_live_keys.max(live);
+                self.max_live_keys = self.max_live_keys.max(live);
             }
-            (Request::Deregister { nic, key }, None) => self.nics[*nic].remove(key.handle),
-            (Request::Populate { range, .. }, _) => self.memory.touch(range.clone()),
+            (CallRequest::Deregister { nic, key }, None) => self.nics[*nic].remove(key.handle),
+            (CallRequest::Populate { range, .. }, _) => self.memory.touch(range.clone()),
         }
         let (action, nic) = match call.request {
-            Request::Register { nic, .. } => (Action::Register, Some(nic)),
-            Request::Deregister { nic, .. } => (Action::Deregister, Some(nic)),
-            Request::Populate { .. } => (Action::Populate, None),
+            CallRequest::Register { nic, .. } => (Action::Register, Some(nic)),
+            CallRequest::Deregister { nic, .. } => (Action::Deregister, Some(nic)),
+            CallRequest::Populate { .. } => (Action::Populate, None),
         };
-        self.log.push(Entry {
+        self.log.push(LoggedCall {
             action,
             nic,
             thread: call.thread,
@@ -263,16 +266,16 @@ impl World {
             start_ns: call.start,
             end_ns: now,
             waited_ns: call.waited,
-            refused: call.refusal.as_ref().map(|refusal| refusal.errno),
+            error: call.refusal.as_ref().map(|refusal| refusal.errno),
         });
     }
 
-    fn nic_of(&mut self, call: &Call) -> Option<&mut Books> {
+    fn nic_of(&mut self, call: &SimulatedCall) -> Option<&mut NicState> {
         match call.request {
-            Request::Register { nic, .. } | Request::Deregister { nic, .. } => {
+            CallRequest::Register { nic, .. } | CallRequest::Deregister { nic, .. } => {
                 self.nics.get_mut(nic)
             }
-            Request::Populate { .. } => None,
+            CallRequest::Populate { .. } => None,
         }
     }
 
@@ -280,42 +283,42 @@ impl World {
         self.nics.iter().map(|nic| nic.counts().live_keys).sum()
     }
 
-    /// The limit on pinned bytes for a NIC, with what all NICs of the same account hold.
+    /// Returns the limit on pinned bytes for a NIC, with the bytes held by all NICs of its account.
     fn memlock(&self, nic: usize) -> Option<Memlock> {
         let memlock = self.nics[nic].limits.memlock?;
-        let same = |books: &&Books| {
-            books.limits.memlock.is_some_and(|other| other.account == memlock.account)
+        let same = |state: &&NicState| {
+            state.limits.memlock.is_some_and(|other| other.account == memlock.account)
         };
-        let held = self.nics.iter().filter(same).map(Books::held_bytes);
+        let held = self.nics.iter().filter(same).map(NicState::held_bytes);
         Some(Memlock { used_bytes: held.fold(memlock.used_bytes, u64::saturating_add), ..memlock })
     }
 
     pub(super) fn limits(&self, nic: usize, name: &str) -> Limits {
-        let books = &self.nics[nic];
+        let state = &self.nics[nic];
         Limits {
             device: name.to_owned(),
-            max_bytes: books.limits.max_bytes,
-            max_keys: books.limits.max_keys.saturating_sub(books.held_keys()),
-            preferred_chunk_bytes: books.limits.preferred_chunk_bytes,
+            max_bytes: state.limits.max_bytes,
+            max_keys: state.limits.max_keys.saturating_sub(state.held_keys()),
+            preferred_chunk_bytes: state.limits.preferred_chunk_bytes,
             memlock: self.memlock(nic),
         }
     }
 
-    /// All NICs together.
-    pub(super) fn counts(&self) -> Counts {
-        let mut all = Counts::default();
-        for counts in self.nics.iter().map(Books::counts) {
+    /// Returns the counts of all NICs together.
+    pub(super) fn counts(&self) -> CallCounts {
+        let mut all = CallCounts::default();
+        for counts in self.nics.iter().map(NicState::counts) {
             all.registers += counts.registers;
             all.deregisters += counts.deregisters;
-            all.refused += counts.refused;
+            all.failed += counts.failed;
             all.live_keys += counts.live_keys;
             all.live_bytes += counts.live_bytes;
-            all.strange_keys += counts.strange_keys;
+            all.unknown_keys += counts.unknown_keys;
         }
-        Counts {
-            most_live_keys: self.most_live_keys,
-            most_in_flight: self.flight.most,
-            most_untouched_in_flight: self.flight.most_untouched,
+        CallCounts {
+            max_live_keys: self.max_live_keys,
+            max_in_flight: self.in_flight.max,
+            max_untouched_in_flight: self.in_flight.max_untouched,
             ..all
         }
     }

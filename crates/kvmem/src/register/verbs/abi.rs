@@ -1,9 +1,9 @@
-//! *ABI*: the part of `libibverbs.so.1` that registering needs, as rdma-core's `infiniband/verbs.h`
-//! has it.
+//! *ABI*: the part of `libibverbs.so.1` that registering needs, as declared in rdma-core's
+//! `infiniband/verbs.h`.
 //!
-//! The library keeps this ABI since 2006 (symbol version `IBVERBS_1.1`): structures only grow at
-//! their end, and a function that changes gets a new version beside the old one. What is read here
-//! is held against the layout of the header when this is compiled.
+//! The library has kept this ABI since 2006 (symbol version `IBVERBS_1.1`): structures only grow at
+//! their end, and a changed function gets a new version beside the old one. The structures read
+//! here are compared with the header's layout at compile time.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::offset_of;
@@ -12,30 +12,30 @@ use std::ptr::NonNull;
 
 use crate::sys::Library;
 
-/// `struct ibv_device`, seen through its functions only.
+/// `struct ibv_device`, an opaque type.
 #[repr(C)]
-pub(super) struct Device {
+pub(super) struct IbvDevice {
     _opaque: [u8; 0],
 }
 
-/// `struct ibv_context`, seen through its functions only.
+/// `struct ibv_context`, an opaque type.
 #[repr(C)]
-pub(super) struct Context {
+pub(super) struct IbvContext {
     _opaque: [u8; 0],
 }
 
 /// `struct ibv_pd`: a protection domain.
 #[repr(C)]
-pub(super) struct Pd {
-    pub(super) context: *mut Context,
+pub(super) struct IbvPd {
+    pub(super) context: *mut IbvContext,
     pub(super) handle: u32,
 }
 
-/// `struct ibv_mr`: a memory region, which is what gives the keys.
+/// `struct ibv_mr`: a memory region, which has the keys.
 #[repr(C)]
-pub(super) struct Mr {
-    pub(super) context: *mut Context,
-    pub(super) pd: *mut Pd,
+pub(super) struct IbvMr {
+    pub(super) context: *mut IbvContext,
+    pub(super) pd: *mut IbvPd,
     pub(super) addr: *mut c_void,
     pub(super) length: usize,
     pub(super) handle: u32,
@@ -43,10 +43,10 @@ pub(super) struct Mr {
     pub(super) rkey: u32,
 }
 
-/// `struct ibv_device_attr`: what a device can do. What is not read is named by its extent alone.
+/// `struct ibv_device_attr`: a device's limits. Fields that are not read only keep their place.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(super) struct DeviceAttr {
+pub(super) struct IbvDeviceAttr {
     _fw_ver: [u8; 64],
     _guids: [u64; 2],
     pub(super) max_mr_size: u64,
@@ -60,9 +60,9 @@ pub(super) struct DeviceAttr {
     _phys_port_cnt: u8,
 }
 
-impl DeviceAttr {
-    /// To be filled.
-    pub(super) const EMPTY: DeviceAttr = DeviceAttr {
+impl IbvDeviceAttr {
+    /// A structure for the library to fill.
+    pub(super) const EMPTY: IbvDeviceAttr = IbvDeviceAttr {
         _fw_ver: [0; 64],
         _guids: [0; 2],
         max_mr_size: 0,
@@ -80,68 +80,76 @@ impl DeviceAttr {
 // The header's layout on 64-bit machines.
 #[cfg(target_pointer_width = "64")]
 const _: () = {
-    assert!(size_of::<Pd>() == 16 && offset_of!(Pd, context) == 0 && offset_of!(Pd, handle) == 8);
-    assert!(size_of::<Mr>() == 48 && align_of::<Mr>() == 8);
-    assert!(offset_of!(Mr, context) == 0 && offset_of!(Mr, pd) == 8);
-    assert!(offset_of!(Mr, addr) == 16 && offset_of!(Mr, length) == 24);
     assert!(
-        offset_of!(Mr, handle) == 32 && offset_of!(Mr, lkey) == 36 && offset_of!(Mr, rkey) == 40
+        size_of::<IbvPd>() == 16
+            && offset_of!(IbvPd, context) == 0
+            && offset_of!(IbvPd, handle) == 8
     );
-    assert!(size_of::<DeviceAttr>() == 232 && align_of::<DeviceAttr>() == 8);
-    assert!(offset_of!(DeviceAttr, max_mr_size) == 80 && offset_of!(DeviceAttr, max_mr) == 136);
-    assert!(offset_of!(DeviceAttr, _phys_port_cnt) == 227);
+    assert!(size_of::<IbvMr>() == 48 && align_of::<IbvMr>() == 8);
+    assert!(offset_of!(IbvMr, context) == 0 && offset_of!(IbvMr, pd) == 8);
+    assert!(offset_of!(IbvMr, addr) == 16 && offset_of!(IbvMr, length) == 24);
+    assert!(
+        offset_of!(IbvMr, handle) == 32
+            && offset_of!(IbvMr, lkey) == 36
+            && offset_of!(IbvMr, rkey) == 40
+    );
+    assert!(size_of::<IbvDeviceAttr>() == 232 && align_of::<IbvDeviceAttr>() == 8);
+    assert!(
+        offset_of!(IbvDeviceAttr, max_mr_size) == 80 && offset_of!(IbvDeviceAttr, max_mr) == 136
+    );
+    assert!(offset_of!(IbvDeviceAttr, _phys_port_cnt) == 227);
 };
 
-/// The functions, and the library that holds them.
-pub(super) struct Abi {
-    /// `NULL` and `errno`, or a list that ends with `NULL`.
-    pub(super) get_device_list: unsafe extern "C" fn(*mut c_int) -> *mut *mut Device,
-    pub(super) free_device_list: unsafe extern "C" fn(*mut *mut Device),
-    pub(super) get_device_name: unsafe extern "C" fn(*mut Device) -> *const c_char,
-    /// `NULL` and `errno`.
-    pub(super) open_device: unsafe extern "C" fn(*mut Device) -> *mut Context,
-    pub(super) close_device: unsafe extern "C" fn(*mut Context) -> c_int,
+/// The functions, and the library that contains them.
+pub(super) struct VerbsAbi {
+    /// Returns a list that ends with `NULL`, or `NULL` and `errno`.
+    pub(super) get_device_list: unsafe extern "C" fn(*mut c_int) -> *mut *mut IbvDevice,
+    pub(super) free_device_list: unsafe extern "C" fn(*mut *mut IbvDevice),
+    pub(super) get_device_name: unsafe extern "C" fn(*mut IbvDevice) -> *const c_char,
+    /// Returns `NULL` and sets `errno` on failure.
+    pub(super) open_device: unsafe extern "C" fn(*mut IbvDevice) -> *mut IbvContext,
+    pub(super) close_device: unsafe extern "C" fn(*mut IbvContext) -> c_int,
     /// Returns an error number.
-    pub(super) query_device: unsafe extern "C" fn(*mut Context, *mut DeviceAttr) -> c_int,
-    /// `NULL` and `errno`.
-    pub(super) alloc_pd: unsafe extern "C" fn(*mut Context) -> *mut Pd,
+    pub(super) query_device: unsafe extern "C" fn(*mut IbvContext, *mut IbvDeviceAttr) -> c_int,
+    /// Returns `NULL` and sets `errno` on failure.
+    pub(super) alloc_pd: unsafe extern "C" fn(*mut IbvContext) -> *mut IbvPd,
     /// Returns an error number.
-    pub(super) dealloc_pd: unsafe extern "C" fn(*mut Pd) -> c_int,
-    /// `NULL` and `errno`.
-    pub(super) reg_mr: unsafe extern "C" fn(*mut Pd, *mut c_void, usize, c_int) -> *mut Mr,
-    /// The same that takes flags of the optional range, and an address by which the device is to
-    /// know the memory. Since rdma-core 28 (`IBVERBS_1.8`).
+    pub(super) dealloc_pd: unsafe extern "C" fn(*mut IbvPd) -> c_int,
+    /// Returns `NULL` and sets `errno` on failure.
+    pub(super) reg_mr: unsafe extern "C" fn(*mut IbvPd, *mut c_void, usize, c_int) -> *mut IbvMr,
+    /// Like `reg_mr`, with flags of the optional range, and with the address by which the device
+    /// knows the memory. Since rdma-core 28 (`IBVERBS_1.8`).
     pub(super) reg_mr_iova2:
-        Option<unsafe extern "C" fn(*mut Pd, *mut c_void, usize, u64, c_uint) -> *mut Mr>,
+        Option<unsafe extern "C" fn(*mut IbvPd, *mut c_void, usize, u64, c_uint) -> *mut IbvMr>,
     /// Returns an error number.
-    pub(super) dereg_mr: unsafe extern "C" fn(*mut Mr) -> c_int,
-    // Goes last: the functions above are part of it.
+    pub(super) dereg_mr: unsafe extern "C" fn(*mut IbvMr) -> c_int,
+    // Dropped last: the functions above are part of it.
     library: Library,
 }
 
-impl Abi {
-    /// Loads the library and finds its functions; or says what is missing.
+impl VerbsAbi {
+    /// Loads the library and finds its functions, or says what is missing.
     ///
     /// # Safety
-    /// The file has this ABI, if it is a library at all and has the functions.
-    pub(super) unsafe fn load(path: &Path) -> Result<Abi, String> {
+    /// If the file is a library with these functions, it has this ABI.
+    pub(super) unsafe fn load(path: &Path) -> Result<VerbsAbi, String> {
         // SAFETY: the caller's promise.
         let library =
-            unsafe { Library::open(path) }.map_err(|said| format!("no library: {said}"))?;
+            unsafe { Library::open(path) }.map_err(|error| format!("no library: {error}"))?;
         macro_rules! function {
             ($name:literal) => {
-                // SAFETY: the header's type stands in the field that this goes into, and the
-                // library goes beside it.
-                unsafe { library.symbol($name) }.map_err(|said| {
+                // SAFETY: the field that receives the function has its type from the header, and
+                // the library is stored beside it.
+                unsafe { library.symbol($name) }.map_err(|error| {
                     format!(
-                        "{} has no function {}: {said}",
+                        "{} has no function {}: {error}",
                         path.display(),
                         $name.to_string_lossy()
                     )
                 })
             };
         }
-        Ok(Abi {
+        Ok(VerbsAbi {
             get_device_list: function!(c"ibv_get_device_list")?,
             free_device_list: function!(c"ibv_free_device_list")?,
             get_device_name: function!(c"ibv_get_device_name")?,
@@ -157,18 +165,18 @@ impl Abi {
         })
     }
 
-    /// The memory region behind a pointer that `reg_mr` has returned.
+    /// Returns the lkey and rkey of a memory region.
     ///
     /// # Safety
-    /// It was returned by this library and not given back.
-    pub(super) unsafe fn keys(&self, mr: NonNull<Mr>) -> (u32, u32) {
+    /// `mr` was returned by `reg_mr` of this library and is not deregistered.
+    pub(super) unsafe fn keys(&self, mr: NonNull<IbvMr>) -> (u32, u32) {
         // SAFETY: the caller's promise. The fields are read one by one: the rest of the structure
         // is the driver's.
         unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) }
     }
 }
 
-impl std::fmt::Debug for Abi {
+impl std::fmt::Debug for VerbsAbi {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.library.fmt(f)
     }

@@ -1,13 +1,13 @@
-//! *Access*: what a key allows.
+//! *Access*: the operations that a key allows.
 
 use super::super::flags::flags;
 
 flags! {
-    /// What the holder of a key may do with the memory. Reading it locally is always allowed.
+    /// The operations that a key allows on its memory. Local reads are always allowed.
     ///
-    /// The standard wants [`LOCAL_WRITE`](Access::LOCAL_WRITE) wherever [`REMOTE_WRITE`](Access::REMOTE_WRITE) or
-    /// [`REMOTE_ATOMIC`](Access::REMOTE_ATOMIC) is asked for; the device refuses anything else with `EINVAL`. Nothing is added
-    /// to what was asked for.
+    /// The standard requires [`LOCAL_WRITE`](Access::LOCAL_WRITE) together with
+    /// [`REMOTE_WRITE`](Access::REMOTE_WRITE) or [`REMOTE_ATOMIC`](Access::REMOTE_ATOMIC);
+    /// otherwise the device fails with `EINVAL`. Nothing is added to the requested flags.
     ///
     /// ```
     /// use kvmem::register::verbs::Access;
@@ -18,28 +18,29 @@ flags! {
     /// assert_eq!(Access::default().bits(), 7);
     /// ```
     Access {
-        /// The device writes the memory on behalf of this process: receives, and what reads bring.
+        /// The device writes the memory for this process: receives, and the results of reads.
         LOCAL_WRITE = 1, "local_write";
-        /// Peers write it.
+        /// Peers write the memory.
         REMOTE_WRITE = 1 << 1, "remote_write";
-        /// Peers read it.
+        /// Peers read the memory.
         REMOTE_READ = 1 << 2, "remote_read";
-        /// Peers use it in atomic operations.
+        /// Peers use the memory in atomic operations.
         REMOTE_ATOMIC = 1 << 3, "remote_atomic";
-        /// The device may let writes overtake each other on their way through PCIe, which is quicker on some machines. Then the
-        /// last byte of a message may be there before the first; only a completion says that all is there. An optional flag:
-        /// libraries and kernels that do not know it go without.
+        /// Writes may overtake each other on their way through PCIe, which is faster on some
+        /// machines. The last byte of a message may then arrive before the first; only a completion
+        /// says that the message is complete. An optional flag: libraries and kernels that do not
+        /// know it ignore it.
         RELAXED_ORDERING = 1 << 20, "relaxed_ordering";
     }
 }
 
 impl Access {
-    /// What goes into bits 20 to 29 a library or kernel may leave out.
+    /// Bits 20 to 29: flags that a library or kernel may ignore.
     pub(super) const OPTIONAL: Access = Access(0x3ff0_0000);
 }
 
 impl Default for Access {
-    /// What transfers of a KV cache need: local write, remote read, remote write.
+    /// Returns the access for transfers of a KV cache: local write, remote read, remote write.
     fn default() -> Access {
         Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE
     }

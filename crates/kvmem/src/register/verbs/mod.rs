@@ -1,32 +1,30 @@
 //! *Verbs*: network cards with RDMA, through `libibverbs.so.1`.
 //!
-//! ## What a registration is there
+//! ## What a registration is
 //!
-//! A *memory region* (MR) is a range of this process's memory that a card may reach. Making one
-//! pins the pages, fills a table on the card with their physical addresses, and gives two numbers:
-//! the *lkey*, which our own work requests name, and the *rkey*, which peers name. Both hold within
-//! one *protection domain* (PD): a queue pair of another one cannot use them. So there is one
-//! registrar for each pair of card and domain; an engine that has domains of its own uses
+//! A *memory region* (MR) is a range of this process's memory that a card may access. Creating one
+//! pins the pages, fills a table on the card with their physical addresses, and returns two
+//! numbers: the *lkey* for local work requests, and the *rkey* for peers. Both are valid within one
+//! *protection domain* (PD): a queue pair of another domain cannot use them. There is therefore one
+//! registrar for each pair of card and domain; an engine that has its own domains uses
 //! [`Nic::from_raw`].
 //!
-//! What it costs depends on the number of pages: the kernel looks up and pins each one, and the
-//! driver sends their addresses to the card. It is a system call of seconds for a terabyte, and
-//! several cards take it side by side as long as they do not wait for the same lock: page faults
-//! do, so pages are populated before.
+//! The cost depends on the number of pages: the kernel looks up and pins each page, and the driver
+//! sends the addresses to the card. For a terabyte this is a system call of seconds. Several cards
+//! can do it concurrently unless they wait for the same lock. Page faults take such a lock;
+//! therefore pages are populated first.
 //!
 //! ## The library
 //!
-//! Nothing is linked. The library is loaded when it is asked for, by its own name; a machine
-//! without one runs the rest of kvmem as before. What the bindings rely on is the library's ABI,
-//! which is as old as the number in its name, and is checked against the layout of rdma-core's
-//! header when this is compiled.
+//! Nothing is linked. The library is loaded by its name on request; a machine without it runs the
+//! rest of kvmem. The bindings rely on the library's ABI, which the number in its name stands for,
+//! and which is compared with the layout of rdma-core's header at compile time.
 //!
 //! The library is unloaded after the last [`Verbs`] and [`Nic`] that use it.
 //!
-//! Two kinds of error come out of it: some functions return an error number, others return `NULL`
-//! and set `errno`. Both are [`Errno`]s here. `ENOMEM` may be the memory lock limit, the number of
-//! regions that the card has, or memory; the numbers are looked at to tell which, and a
-//! [`RegisterLimit`](super::RegisterLimit) says it.
+//! Some functions return an error number; others return `NULL` and set `errno`. Both become an
+//! [`Errno`]. `ENOMEM` can mean the memory lock limit, the number of regions on the card, or
+//! memory; a [`RegisterLimit`](super::RegisterLimit) names the limit if the figures tell which it is.
 //!
 //! ```no_run
 //! use kvmem::register::Registrar;
@@ -43,10 +41,10 @@
 mod abi;
 mod access;
 mod context;
-mod devices;
+mod device_list;
 mod domain;
+mod failure;
 mod nic;
-mod refusal;
 
 pub use access::Access;
 pub use nic::Nic;
@@ -54,67 +52,68 @@ pub use nic::Nic;
 use std::path::Path;
 use std::sync::Arc;
 
-use self::abi::Abi;
-use self::context::{Context, Failed};
-use self::devices::Devices;
+use self::abi::VerbsAbi;
+use self::context::{OpenDevice, VerbsFailure};
+use self::device_list::DeviceList;
 use self::domain::Domain;
 use super::NotAvailable;
 use crate::arena::Errno;
 
-/// The library, loaded.
+/// The loaded library.
 #[derive(Clone, Debug)]
-pub struct Verbs(Arc<Abi>);
+pub struct Verbs(Arc<VerbsAbi>);
 
 impl Verbs {
-    /// The name by which the library is found.
+    /// The file name under which the loader finds the library.
     pub const LIBRARY: &str = "libibverbs.so.1";
 
-    /// Loads `libibverbs.so.1` from where the loader finds it.
+    /// Loads `libibverbs.so.1` from the loader's search path.
     ///
     /// # Errors
-    /// [`NotAvailable`] if it is not there, or is another one than its name says.
+    /// [`NotAvailable`] if the library is missing, or lacks a function.
     pub fn load() -> Result<Verbs, NotAvailable> {
-        // SAFETY: the name stands for the ABI, by which every program that was linked with the
-        // library finds it too.
+        // SAFETY: the name stands for the ABI; every program linked with the library relies on it,
+        // too.
         unsafe { Verbs::load_from(Self::LIBRARY) }
     }
 
     /// Loads the library from a file, or by another name.
     ///
     /// # Errors
-    /// [`NotAvailable`] if it is not there, is no library, or lacks a function.
+    /// [`NotAvailable`] if the file is missing, is no library, or lacks a function.
     ///
     /// # Safety
-    /// If the file is a library with these functions then they are those of libibverbs, or behave
-    /// alike. What the library runs when it is loaded and unloaded does no harm.
+    /// If the file is a library with these functions, they behave like those of libibverbs. The
+    /// code that runs when the library is loaded and unloaded is sound.
     pub unsafe fn load_from(path: impl AsRef<Path>) -> Result<Verbs, NotAvailable> {
         // SAFETY: the caller's promise.
-        let abi = unsafe { Abi::load(path.as_ref()) };
+        let abi = unsafe { VerbsAbi::load(path.as_ref()) };
         abi.map(|abi| Verbs(Arc::new(abi))).map_err(|reason| {
             not_available(
                 reason,
-                "install rdma-core's library (Debian: libibverbs1, and ibverbs-providers for the drivers)",
+                "install rdma-core's library (Debian: libibverbs1, and ibverbs-providers for the \
+                 drivers)",
             )
         })
     }
 
-    fn abi(&self) -> &Arc<Abi> {
+    fn abi(&self) -> &Arc<VerbsAbi> {
         &self.0
     }
 
-    /// The names of the devices that there are now, at least one.
+    /// Returns the names of the current devices, at least one.
     ///
     /// # Errors
-    /// [`NotAvailable`] if there is none, or the kernel has no RDMA.
+    /// [`NotAvailable`] if there is no device, or the kernel does not support RDMA.
     pub fn devices(&self) -> Result<Vec<String>, NotAvailable> {
         Ok(self.list()?.iter().map(|(_, name)| name).collect())
     }
 
-    /// Opens a device and makes a protection domain on it. Its keys allow [`Access::default`]: see
-    /// [`Nic::with_access`].
+    /// Opens a device and allocates a protection domain on it. Its keys allow
+    /// [`Access::default`]; [`Nic::with_access`] changes that.
     ///
     /// # Errors
-    /// [`NotAvailable`] if there is no device of this name, or it cannot be opened. Nothing is left
+    /// [`NotAvailable`] if there is no device of this name, or it cannot be opened. Nothing stays
     /// open then.
     pub fn open(&self, name: &str) -> Result<Nic, NotAvailable> {
         let list = self.list()?;
@@ -122,33 +121,33 @@ impl Verbs {
             let have: Vec<String> = list.iter().map(|(_, name)| name).collect();
             return Err(not_available(
                 format!("no device is called {name}: there are {}", have.join(", ")),
-                "name one of those",
+                "name one of them",
             ));
         };
-        // SAFETY: the device is on the list, which lives.
-        let context = unsafe { Context::open(&self.0, device) };
+        // SAFETY: the device is on the list, which is not freed.
+        let context = unsafe { OpenDevice::open(&self.0, device) };
         let domain = context.and_then(|context| Domain::new(&self.0, context));
         Nic::new(name.to_owned(), domain.map_err(|failed| not_usable(name, failed))?)
     }
 
-    /// The list of devices, if there are any.
-    fn list(&self) -> Result<Devices<'_>, NotAvailable> {
+    /// Returns the list of devices, if there are any.
+    fn list(&self) -> Result<DeviceList<'_>, NotAvailable> {
         let no_device = |why: &str| {
             not_available(
                 format!("no device: {why}"),
-                "a card with RDMA is needed, its driver and ib_uverbs in the kernel, its provider (Debian: ibverbs-providers), and in \
-                 a container --device=/dev/infiniband",
+                "install a card with RDMA, its driver and ib_uverbs in the kernel, and its \
+                 provider (Debian: ibverbs-providers); for a container --device=/dev/infiniband",
             )
         };
-        match Devices::ask(&self.0) {
+        match DeviceList::query(&self.0) {
             Ok(list) if list.iter().next().is_some() => Ok(list),
             Ok(_) => Err(no_device("the library finds none")),
             Err(errno @ (Errno::ENOSYS | Errno::ENOENT | Errno::ENODEV)) => Err(no_device(
-                &format!("the kernel has no RDMA here (ibv_get_device_list: {errno})"),
+                &format!("the kernel does not support RDMA (ibv_get_device_list: {errno})"),
             )),
             Err(errno) => Err(not_available(
                 format!("ibv_get_device_list: {errno}"),
-                refusal::open_remedy(errno),
+                failure::open_remedy(errno),
             )),
         }
     }
@@ -158,7 +157,7 @@ fn not_available(reason: String, remedy: &'static str) -> NotAvailable {
     NotAvailable::new("verbs", reason, remedy)
 }
 
-/// A device that is there and cannot be used.
-fn not_usable(name: &str, (call, errno): Failed) -> NotAvailable {
-    not_available(format!("{name}: {call}: {errno}"), refusal::open_remedy(errno))
+/// Returns the error for a device that exists and cannot be used.
+fn not_usable(name: &str, (call, errno): VerbsFailure) -> NotAvailable {
+    not_available(format!("{name}: {call}: {errno}"), failure::open_remedy(errno))
 }

@@ -4,51 +4,51 @@ use std::ffi::c_void;
 use std::fmt;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
 
-use super::super::live::Live;
+use super::super::live_keys::LiveKeys;
 use super::super::{Account, Key, Limits, NotAvailable, Registrar, RegistrarError, memlock};
 use super::domain::Domain;
-use super::{Access, Verbs, not_usable, refusal};
+use super::{Access, Verbs, failure, not_usable};
 
-/// A network card, as a registrar: it gives keys under one protection domain.
+/// A network card with one protection domain, as a registrar.
 ///
-/// A key's `handle` is the address of its `struct ibv_mr`, `lkey` and `rkey` are those of verbs,
-/// and memory is known to peers by the addresses it has in this process.
+/// A key's `handle` is the address of its `struct ibv_mr`; `lkey` and `rkey` are those of verbs.
+/// Peers address the memory by its addresses in this process.
 ///
-/// When it is dropped, keys that are still live are given back, then the domain is freed and the
-/// device closed. What the library does not take back stays, with the device and the library.
+/// Dropping the registrar deregisters the live keys, frees the domain and closes the device. Keys
+/// that the library fails to deregister are leaked, together with the device and the library.
 pub struct Nic {
     name: String,
     access: Access,
-    live: Live,
+    live: LiveKeys,
     domain: Domain,
-    /// As the device says; 0 where it says nothing.
+    /// The device's limits; 0 if it reports none.
     max_mr_size: u64,
     max_mr: i32,
 }
 
 impl Nic {
-    /// In a domain that stands.
+    /// Wraps an allocated domain.
     pub(super) fn new(name: String, domain: Domain) -> Result<Nic, NotAvailable> {
         let attr = domain.query().map_err(|failed| not_usable(&name, failed))?;
         Ok(Nic {
             name,
-            access: domain.takes(Access::default()),
-            live: Live::new(),
+            access: domain.supported(Access::default()),
+            live: LiveKeys::new(),
             domain,
             max_mr_size: attr.max_mr_size,
             max_mr: attr.max_mr,
         })
     }
 
-    /// A registrar in a protection domain of somebody else, so that queue pairs which stand there
-    /// already can use its keys. The domain is not freed and its device not closed.
+    /// Returns a registrar in a foreign protection domain. Queue pairs that exist in that domain
+    /// can use its keys. The domain is not freed and its device is not closed.
     ///
     /// # Errors
-    /// [`NotAvailable`] if the device does not say what it can do.
+    /// [`NotAvailable`] if the device does not report its limits.
     ///
     /// # Safety
-    /// `pd` is a `struct ibv_pd *` that was made through the same loaded library as `verbs`, and
-    /// stays until the result has been dropped.
+    /// `pd` is a `struct ibv_pd *` that was allocated through the same loaded library as `verbs`,
+    /// and is freed after the result is dropped.
     pub unsafe fn from_raw(
         verbs: &Verbs,
         name: impl Into<String>,
@@ -59,48 +59,50 @@ impl Nic {
         Nic::new(name.into(), domain)
     }
 
-    /// With keys that allow exactly this from now on; at first it is [`Access::default`].
+    /// Returns the registrar with another access for its future keys; the default is
+    /// [`Access::default`].
     ///
     /// ```no_run
     /// use kvmem::register::verbs::{Access, Verbs};
     ///
-    /// let nic = Verbs::load()?.open("mlx5_0")?.with_access(Access::LOCAL_WRITE | Access::RELAXED_ORDERING);
+    /// let nic = Verbs::load()?.open("mlx5_0")?;
+    /// let nic = nic.with_access(Access::LOCAL_WRITE | Access::RELAXED_ORDERING);
     /// # Ok::<(), kvmem::register::NotAvailable>(())
     /// ```
     #[must_use]
     pub fn with_access(mut self, access: Access) -> Nic {
-        self.access = self.domain.takes(access);
+        self.access = self.domain.supported(access);
         self
     }
 
-    /// What its keys allow. That is what was asked for; only a library without `ibv_reg_mr_iova2`
-    /// (rdma-core before 28) does not take [`Access::RELAXED_ORDERING`], which is missing here
-    /// then.
+    /// Returns the access of future keys. It is the requested access, except that a library without
+    /// `ibv_reg_mr_iova2` (rdma-core before 28) does not support [`Access::RELAXED_ORDERING`],
+    /// which is then missing here.
     #[must_use]
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// Keys that were given and not given back.
+    /// Returns the number of registered keys.
     #[must_use]
     pub fn live_keys(&self) -> u64 {
         self.live.len()
     }
 }
 
-/// How often keys that are left are given back when the card goes.
-const TRIES: usize = 3;
+/// The number of attempts to deregister the remaining keys on drop.
+const ATTEMPTS: usize = 3;
 
 impl Registrar for Nic {
     fn name(&self) -> &str {
         &self.name
     }
 
-    /// `max_mr_size` and `max_mr` of the device, less the keys that are live here; what other
-    /// processes have counts too, but is not known. `RLIMIT_MEMLOCK` as it holds for this
-    /// process.
+    /// Returns `max_mr_size` and `max_mr` of the device, minus the live keys of this registrar.
+    /// Keys of other processes count on the device too, but their number is unknown.
+    /// `RLIMIT_MEMLOCK` is that of this process.
     fn limits(&self) -> Limits {
-        // Nothing said is no limit. All bits set is how some drivers say it.
+        // 0 means no limit. Some drivers set all bits instead.
         let max_bytes = if self.max_mr_size == 0 { u64::MAX } else { self.max_mr_size };
         let max_keys = match u64::try_from(self.max_mr) {
             Ok(max) if max > 0 => max.saturating_sub(self.live.len()),
@@ -115,33 +117,33 @@ impl Registrar for Nic {
         match unsafe { self.domain.register(at, len, self.access) } {
             Ok((mr, lkey, rkey)) => {
                 let handle = mr.expose_provenance().get() as u64;
-                Ok(self.live.give(Key { handle, lkey: lkey.into(), rkey: Some(rkey) }))
+                Ok(self.live.insert(Key { handle, lkey: lkey.into(), rkey: Some(rkey) }))
             }
-            Err(failed) => Err(refusal::register(failed, &self.limits(), len)),
+            Err(failed) => Err(failure::register(failed, &self.limits(), len)),
         }
     }
 
     fn deregister(&self, key: Key) -> Result<(), RegistrarError> {
-        self.live.take(key, "ibv_dereg_mr", || {
-            // SAFETY: a live key's handle is a memory region of this domain, and nobody else gives
-            // it back meanwhile.
+        self.live.remove_with(key, "ibv_dereg_mr", || {
+            // SAFETY: a live key's handle is a memory region of this domain, and no other thread
+            // deregisters it meanwhile.
             unsafe { self.domain.deregister(with_exposed_provenance_mut(key.handle as usize)) }
-                .map_err(refusal::deregister)
+                .map_err(failure::deregister)
         })
     }
 }
 
 impl Drop for Nic {
     fn drop(&mut self) {
-        for _ in 0..TRIES {
+        for _ in 0..ATTEMPTS {
             for key in self.live.all() {
-                // Asked again below.
+                // Failed keys are retried by the next iteration.
                 let _ = self.deregister(key);
             }
         }
         if self.live.len() > 0 {
-            // The device can still reach the memory, so nothing under it may go.
-            self.domain.abandon();
+            // The device can still access the memory: the domain and the device must stay.
+            self.domain.leak();
         }
     }
 }

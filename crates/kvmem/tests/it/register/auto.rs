@@ -1,5 +1,5 @@
-//! The automatic policy on the two published machines, in virtual time: never far from the better
-//! of the fixed ones.
+//! The automatic policy on the two published machines, in virtual time: it stays close to the
+//! better of the fixed policies.
 
 use std::sync::Arc;
 
@@ -8,26 +8,29 @@ use kvmem::register::simulated::{CallCosts, Costs, Fault, Machine, NicLimits, Pu
 use kvmem::register::{Outcome, Policy, RegisterError, RegistrationSet};
 
 fn region(gib: usize) -> Arc<Region> {
-    // Addresses alone: nothing here touches them.
+    // Only addresses; no test touches the memory.
     Arc::new(Region::builder(gib << 30).ladder(PageSize::Thp).map().expect("addresses"))
 }
 
-/// Registers and gives back; the seconds of all of it, and what was done.
+/// Registers and deregisters; returns the total seconds and the outcome.
 fn run(machine: &Machine, region: &Arc<Region>, policy: Policy) -> (f64, Outcome) {
     let builder =
         RegistrationSet::builder().registrars(machine.nics()).policy(policy).host(machine.host());
     let start = machine.host().now();
-    let mut set = builder.register(Arc::clone(region)).expect("nothing stands in the way");
+    let mut set = builder.register(Arc::clone(region)).expect("no limit is hit");
     set.deregister().expect("nothing fails");
     let seconds = (machine.host().now() - start).as_secs_f64();
     let counts = machine.counts();
-    assert_eq!((machine.live_keys(), counts.strange_keys, machine.impatient()), (0, 0, 0));
-    assert!(counts.most_untouched_in_flight <= 1, "untouched memory is one registrar's at a time");
+    assert_eq!((machine.live_keys(), counts.unknown_keys, machine.stalls()), (0, 0, 0));
+    assert!(
+        counts.max_untouched_in_flight <= 1,
+        "untouched memory is registered by one registrar at a time"
+    );
     (seconds, set.outcome().clone())
 }
 
 #[test]
-fn auto_is_near_the_better_of_the_fixed_ways_on_both_published_machines() {
+fn auto_is_close_to_the_better_fixed_policy_on_both_published_machines() {
     for published in Published::ALL {
         let region = region((published.len_bytes >> 30) as usize);
         for resident in [true, false] {
@@ -39,21 +42,21 @@ fn auto_is_near_the_better_of_the_fixed_ways_on_both_published_machines() {
             let machine = published.machine(resident);
             let (seconds, outcome) = run(&machine, &region, Policy::Auto);
             let name = published.name;
-            // What was published, and the same ways as the library does them.
+            // The published figures, and the same policies in this library.
             let (sequential, _) = run(&published.machine(resident), &region, Policy::Sequential);
             let (parallel, _) = run(&published.machine(resident), &region, Policy::all_at_once());
             assert!(
                 seconds <= 1.10 * sequential.min(parallel),
                 "{name}, {resident}: {seconds} s, {outcome}"
             );
-            for way in fixed {
-                let all = way.register + way.deregister.unwrap_or(0.0);
+            for policy in fixed {
+                let all = policy.register + policy.deregister.unwrap_or(0.0);
                 assert!(
                     seconds <= 1.10 * all,
-                    "{name}, {resident}: {seconds} s beside {all} s, {outcome}"
+                    "{name}, {resident}: {seconds} s, published {all} s, {outcome}"
                 );
             }
-            let trial = outcome.trial.expect("there was something to find out");
+            let trial = outcome.trial.expect("calibration is possible");
             let wins =
                 published.resident_parallel.register < published.resident_sequential.register;
             assert_eq!(
@@ -63,7 +66,7 @@ fn auto_is_near_the_better_of_the_fixed_ways_on_both_published_machines() {
             );
             assert_eq!(outcome.populated.bytes > 0, !resident);
             assert_eq!(outcome.keys, published.nics, "one key for everything");
-            // The same once more, to the nanosecond.
+            // A second run gives the same result, to the nanosecond.
             assert_eq!(
                 run(&published.machine(resident), &region, Policy::Auto),
                 (seconds, outcome)
@@ -73,7 +76,7 @@ fn auto_is_near_the_better_of_the_fixed_ways_on_both_published_machines() {
 }
 
 #[test]
-fn chunks_are_tried_on_where_there_are_enough() {
+fn calibration_uses_chunks_if_there_are_enough() {
     for (resident, chosen) in
         [(Machine::parallel_wins(true), "parallel"), (Machine::parallel_loses(true), "sequential")]
     {
@@ -89,8 +92,8 @@ fn chunks_are_tried_on_where_there_are_enough() {
 }
 
 #[test]
-fn more_threads_are_taken_as_long_as_they_gain() {
-    // A lock around half of each call: two at once gain, more than four do not.
+fn threads_are_added_while_they_gain() {
+    // A lock around 40 % of each call: two at once gain, more than four do not.
     let call = CallCosts {
         ms_per_gib: 20.0,
         serial_share: 0.4,
@@ -106,20 +109,20 @@ fn more_threads_are_taken_as_long_as_they_gain() {
         .build()
         .expect("sound costs");
     let (_, outcome) = run(&machine, &region(64), Policy::Auto);
-    let trial = outcome.trial.expect("there was something to find out");
+    let trial = outcome.trial.expect("calibration is possible");
     assert!((2..=4).contains(&outcome.threads), "{outcome}");
     assert!(trial.parallel_gib_per_s > 1.8 * trial.sequential_gib_per_s, "{trial:?}");
 }
 
 #[test]
-fn a_trial_that_is_refused_is_given_up_and_leaves_nothing() {
+fn a_failed_calibration_is_abandoned_and_leaves_no_keys() {
     let machine = Machine::parallel_wins(true);
     let nic = machine.nic(1).expect("there are eight");
     nic.inject(Fault::register(0));
     let (_, outcome) = run(&machine, &region(64), Policy::Auto);
-    assert_eq!((outcome.trial, outcome.threads), (None, 1), "not known, so not risked");
-    // What is refused again and again is an error.
-    nic.inject(Fault::register(0).for_ever());
+    assert_eq!((outcome.trial, outcome.threads), (None, 1), "an unmeasured number is not chosen");
+    // A call that fails every time is an error.
+    nic.inject(Fault::register(0).forever());
     let builder = RegistrationSet::builder().registrars(machine.nics()).host(machine.host());
     let error = builder.register(region(64)).unwrap_err();
     assert!(
@@ -130,9 +133,9 @@ fn a_trial_that_is_refused_is_given_up_and_leaves_nothing() {
 }
 
 #[test]
-fn a_slice_that_is_never_given_back_is_told() {
+fn a_slice_that_cannot_be_deregistered_is_reported() {
     let machine = Machine::parallel_wins(true);
-    machine.nic(0).expect("there are eight").inject(Fault::deregister(0).for_ever());
+    machine.nic(0).expect("there are eight").inject(Fault::deregister(0).forever());
     let region = region(64);
     let builder = RegistrationSet::builder().registrars(machine.nics()).host(machine.host());
     let error = builder.register(Arc::clone(&region)).unwrap_err();
@@ -145,24 +148,24 @@ fn a_slice_that_is_never_given_back_is_told() {
 }
 
 #[test]
-fn giving_back_in_parallel_is_never_slower() {
+fn deregistering_in_parallel_is_never_slower() {
     for published in Published::ALL {
         let region = region((published.len_bytes >> 30) as usize);
-        let give_back = |policy| {
+        let deregister = |policy| {
             let machine = published.machine(true);
             let builder = RegistrationSet::builder()
                 .registrars(machine.nics())
                 .host(machine.host())
                 .policy(policy);
-            let mut set = builder.register(Arc::clone(&region)).expect("nothing stands in the way");
+            let mut set = builder.register(Arc::clone(&region)).expect("no limit is hit");
             set.deregister().expect("nothing fails").seconds
         };
         let one_after_another = published.resident_sequential.deregister.unwrap_or(f64::INFINITY);
-        // Who wants one call after another gets that in the end too.
-        let sequential = give_back(Policy::Sequential);
+        // The sequential policy also deregisters one key after another.
+        let sequential = deregister(Policy::Sequential);
         assert!(sequential <= 1.02 * one_after_another, "{}", published.name);
         for policy in [Policy::all_at_once(), Policy::Auto] {
-            assert!(give_back(policy) <= sequential / 4.0, "{}", published.name);
+            assert!(deregister(policy) <= sequential / 4.0, "{}", published.name);
         }
     }
 }

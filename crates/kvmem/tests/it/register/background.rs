@@ -1,4 +1,4 @@
-//! In the background: the beginning is there before the end, and all goes if anything fails.
+//! In the background: the beginning is usable before the end, and a failure deregisters everything.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn region() -> Region {
     Region::builder(16 * MIB).ladder(PageSize::Base).map().expect("a little memory")
 }
 
-/// Two that take their time, so that there is something to be seen on the way.
+/// Two slow registrars, whose progress can be observed.
 fn slow() -> Vec<Fake> {
     Fake::some(2, MIB as u64)
         .into_iter()
@@ -28,9 +28,9 @@ fn builder(fakes: &[Fake]) -> RegistrationBuilder {
 }
 
 #[test]
-fn the_beginning_can_be_used_while_the_rest_is_worked_on() {
+fn the_beginning_can_be_used_while_the_rest_is_registered() {
     let fakes = slow();
-    let work = builder(&fakes).register_in_background(region()).expect("nothing stands in the way");
+    let work = builder(&fakes).register_in_background(region()).expect("no limit is hit");
     let ready = work.wait_ready(2 * MIB as u64, LONG);
     assert!(ready >= 2 * MIB as u64);
     let key = work.key_for("fake:1", MIB..2 * MIB).expect("it is registered");
@@ -45,25 +45,25 @@ fn the_beginning_can_be_used_while_the_rest_is_worked_on() {
         work.key_for("fake:1", MIB - 1..MIB + 1),
         Err(RegisterError::Straddles { .. })
     ));
-    assert!(matches!(work.key_for("nobody", 0..1), Err(RegisterError::NoSuchDevice { .. })));
+    assert!(matches!(work.key_for("unknown", 0..1), Err(RegisterError::NoSuchDevice { .. })));
     assert_eq!(
         work.wait_ready(u64::MAX, LONG),
         16 * MIB as u64,
-        "ends with all, not with the time"
+        "ends when all is ready, not at the timeout"
     );
     assert!(work.is_finished());
     let progress = work.progress();
     assert_eq!((progress.phase, progress.done_bytes), (Phase::Register, 32 * MIB as u64));
-    assert_eq!(work.key_for("fake:1", MIB..2 * MIB), Ok(key), "the key is still there");
+    assert_eq!(work.key_for("fake:1", MIB..2 * MIB), Ok(key), "the key is still valid");
     let set = work.wait().expect("nothing fails");
-    assert_eq!(set.key_for("fake:1", MIB..2 * MIB), Ok(key), "and is the same in the end");
+    assert_eq!(set.key_for("fake:1", MIB..2 * MIB), Ok(key), "and the same in the end");
     assert!(fakes.iter().all(|fake| fake.covers(set.region())));
     drop(set);
     assert_eq!(live(&fakes), 0);
 }
 
 #[test]
-fn what_is_populated_comes_range_by_range() {
+fn ranges_are_populated_and_registered_in_turn() {
     let fakes = Fake::some(2, 4 * MIB as u64);
     let phases = Arc::new(std::sync::Mutex::new(Vec::new()));
     let log = Arc::clone(&phases);
@@ -75,25 +75,24 @@ fn what_is_populated_comes_range_by_range() {
             log.push(progress.phase);
         }
     });
-    let work = builder.register_in_background(region()).expect("nothing stands in the way");
+    let work = builder.register_in_background(region()).expect("no limit is hit");
     let set = work.wait().expect("nothing fails");
     assert_eq!(*phases.lock().unwrap(), [Phase::Populate, Phase::Register].repeat(4));
     assert_eq!(set.outcome().populated.bytes, 16 * MIB as u64);
 }
 
 #[test]
-fn a_timeout_is_not_an_end() {
-    let work =
-        builder(&slow()).register_in_background(region()).expect("nothing stands in the way");
+fn a_timeout_does_not_stop_the_work() {
+    let work = builder(&slow()).register_in_background(region()).expect("no limit is hit");
     let ready = work.wait_ready(u64::MAX, Duration::from_millis(1));
     assert!(ready < 16 * MIB as u64 && !work.is_finished());
 }
 
 #[test]
-fn a_failure_takes_the_beginning_back() {
+fn a_failure_deregisters_the_beginning() {
     let mut fakes = slow();
     fakes[1] = fakes[1].clone().with(Faults { register: vec![9], ..Faults::default() });
-    let work = builder(&fakes).register_in_background(region()).expect("nothing stands in the way");
+    let work = builder(&fakes).register_in_background(region()).expect("no limit is hit");
     assert!(work.wait_ready(2 * MIB as u64, LONG) >= 2 * MIB as u64);
     assert_eq!(work.wait_ready(u64::MAX, LONG), 0, "nothing is ready any more");
     assert!(work.key_for("fake:0", 0..MIB).is_err());
@@ -105,30 +104,30 @@ fn a_failure_takes_the_beginning_back() {
 #[test]
 fn it_can_be_cancelled_and_dropped() {
     let fakes = slow();
-    let work = builder(&fakes).register_in_background(region()).expect("nothing stands in the way");
+    let work = builder(&fakes).register_in_background(region()).expect("no limit is hit");
     work.wait_ready(MIB as u64, LONG);
     work.cancel();
     assert!(matches!(work.wait(), Err(RegisterError::Cancelled { .. })));
     assert_eq!(live(&fakes), 0);
 
-    // Dropping one leaves what else the user's token is for alone.
+    // Dropping the handle does not cancel the user's token.
     let token = CancelToken::new();
     let builder = builder(&fakes).cancel(token.clone());
-    let work = builder.register_in_background(region()).expect("nothing stands in the way");
+    let work = builder.register_in_background(region()).expect("no limit is hit");
     work.wait_ready(MIB as u64, LONG);
     drop(work);
     assert!(!token.is_cancelled());
     assert_eq!(live(&fakes), 0);
 
-    // The user's token ends it too.
-    let work = builder.register_in_background(region()).expect("nothing stands in the way");
+    // Cancelling the user's token stops the work.
+    let work = builder.register_in_background(region()).expect("no limit is hit");
     token.cancel();
     assert!(matches!(work.wait(), Err(RegisterError::Cancelled { .. })));
     assert_eq!(live(&fakes), 0);
 }
 
 #[test]
-fn what_can_be_known_at_once_is_told_at_once() {
+fn errors_known_before_the_start_are_returned_by_the_start() {
     let error = RegistrationSet::builder().register_in_background(region()).unwrap_err();
     assert_eq!(error, RegisterError::NoRegistrars);
 }

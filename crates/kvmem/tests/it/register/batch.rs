@@ -1,4 +1,4 @@
-//! Batches: several regions in one call, all or none, with one budget of threads.
+//! Batches: several regions in one call, all or none, with one team of threads.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,7 +24,7 @@ fn every_region_goes_to_every_registrar() {
         let fakes = Fake::some(3, MIB as u64);
         let regions = regions(&[1, 5, 2]);
         let builder = RegistrationSet::builder().registrars(registrars(&fakes)).policy(policy);
-        let sets = builder.register_batch(regions.clone()).expect("nothing stands in the way");
+        let sets = builder.register_batch(regions.clone()).expect("no limit is hit");
         assert_eq!(sets.len(), 3);
         for (set, region) in sets.iter().zip(&regions) {
             assert_eq!(set.region().base(), region.base());
@@ -36,7 +36,7 @@ fn every_region_goes_to_every_registrar() {
             assert_eq!(
                 (set.outcome().len_bytes, set.outcome().keys),
                 (8 << 20, 24),
-                "of all of the batch"
+                "of the whole batch"
             );
         }
         drop(sets);
@@ -46,20 +46,20 @@ fn every_region_goes_to_every_registrar() {
 }
 
 #[test]
-fn one_budget_of_threads_holds_for_all() {
+fn one_team_of_threads_serves_all_regions() {
     let fakes: Vec<_> = Fake::some(6, MIB as u64)
         .into_iter()
         .map(|fake| fake.meeting(3).taking(Duration::from_millis(2)))
         .collect();
     let builder =
         RegistrationSet::builder().registrars(registrars(&fakes)).policy(Policy::parallel(3));
-    let sets = builder.register_batch(regions(&[1, 1, 2])).expect("nothing stands in the way");
+    let sets = builder.register_batch(regions(&[1, 1, 2])).expect("no limit is hit");
     assert_eq!(sets[0].outcome().threads, 3);
-    assert_eq!(fakes[0].most.load(Ordering::SeqCst), 3, "so many at once, and no more");
+    assert_eq!(fakes[0].max_inside.load(Ordering::SeqCst), 3, "exactly three at once");
 }
 
 #[test]
-fn a_failure_in_one_region_undoes_all() {
+fn a_failure_in_one_region_rolls_back_all() {
     let regions = regions(&[2, 2, 2]);
     for nth in 1..=6 {
         let mut fakes = Fake::some(2, MIB as u64);
@@ -77,7 +77,7 @@ fn a_failure_in_one_region_undoes_all() {
 }
 
 #[test]
-fn limits_are_held_against_what_all_need_together() {
+fn limits_are_compared_with_the_need_of_all_regions() {
     let limits = Limits { max_bytes: MIB as u64, max_keys: 5, ..Limits::none("few") };
     let fake = Fake::new("few", limits);
     let builder = RegistrationSet::builder().registrar(fake.clone());

@@ -1,4 +1,4 @@
-//! The CUDA backend over a stand-in that behaves like the driver, and over the real one where there
+//! The CUDA backend over a stand-in that behaves like the driver, and over the real driver if there
 //! is a GPU.
 
 use std::path::Path;
@@ -26,34 +26,34 @@ fn gpu(library: &StandIn, ordinal: u32) -> Gpu {
 
 const PAGE: usize = 4096;
 
-/// Sixteen pages that live as long as the process.
+/// Returns sixteen pages that live as long as the process.
 fn memory(page: usize) -> NonNull<u8> {
     static MEMORY: [u8; 16 * PAGE] = [0; 16 * PAGE];
     NonNull::from(&MEMORY[page * PAGE..][..PAGE]).cast()
 }
 
-/// Registers so many pages from `page` on.
+/// Registers `pages` pages from `page` on.
 fn register(gpu: &Gpu, page: usize, pages: usize) -> Result<Key, RegistrarError> {
     assert!(page + pages <= 16);
-    // SAFETY: the memory stays, and no device writes to it.
+    // SAFETY: the memory is never unmapped, and no device writes to it.
     unsafe { gpu.register(memory(page), pages * PAGE) }
 }
 
-fn assert_nothing_lives(library: &StandIn) {
+fn assert_no_objects(library: &StandIn) {
     for what in ["live_ranges", "pushed", "misuse"] {
         assert_eq!(library.get(what), 0, "{what}");
     }
     assert_eq!(library.get("retained"), library.get("released"));
 }
 
-/// How many contexts are on this thread's stack.
+/// Returns the number of contexts on this thread's stack.
 fn depth(library: &StandIn) -> u64 {
     // SAFETY: the type is that of cuda.c.
     unsafe { library.function::<unsafe extern "C" fn() -> u64>("standin_depth")() }
 }
 
 #[test]
-fn gpus_are_found_and_give_keys() {
+fn gpus_are_listed_and_issue_keys() {
     let library = stand_in();
     let cuda = load(&library).expect("compiled just now");
     assert_eq!(cuda.devices().expect("two"), ["Stand-in 0", "Stand-in 1"]);
@@ -69,23 +69,23 @@ fn gpus_are_found_and_give_keys() {
     );
     assert_eq!(limits.memlock, None);
     let keys = [register(&gpus[0], 0, 2), register(&gpus[1], 2, 1), register(&gpus[1], 3, 1)];
-    let keys = keys.map(|key| key.expect("pages of their own"));
+    let keys = keys.map(|key| key.expect("their own pages"));
     for (key, page) in keys.iter().zip([0, 2, 3]) {
         let at = memory(page).addr().get() as u64;
         assert_eq!((key.handle, key.lkey, key.rkey), (at, at | 1 << 63, None));
     }
-    // Each in its own GPU's context, and none is left on the stack.
+    // Each call used its own GPU's context, and none is left on the stack.
     assert_eq!([0, 1, 2].map(|nth| library.get_at("context", nth)), [0, 1, 1]);
     assert_eq!(depth(&library), 0);
-    gpus[1].deregister(keys[1]).expect("it stands");
+    gpus[1].deregister(keys[1]).expect("the key is live");
     assert_eq!((gpus[0].live_keys(), gpus[1].live_keys(), library.get("live_ranges")), (1, 1, 2));
-    // The rest goes with the GPUs.
+    // Dropping the GPUs deregisters the rest.
     drop((cuda, gpus));
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
-fn flags_are_exactly_what_was_asked_for() {
+fn flags_are_exactly_as_requested() {
     let library = stand_in();
     let plain = gpu(&library, 0);
     assert_eq!(plain.flags(), HostFlags::PORTABLE | HostFlags::DEVICE_MAP);
@@ -106,7 +106,7 @@ fn flags_are_exactly_what_was_asked_for() {
         assert_eq!(library.get_at("flags", library.get("registered") - 1), bits);
         assert_eq!(key.lkey != 0, flags.contains(HostFlags::DEVICE_MAP), "{flags}");
     }
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
@@ -115,45 +115,45 @@ fn a_range_is_registered_once() {
     let [one, other] = [0, 1].map(|ordinal| gpu(&library, ordinal));
     let key = register(&one, 2, 2).expect("a key");
     for (gpu, page, pages) in [(&one, 2, 2), (&other, 2, 2), (&other, 0, 3), (&other, 3, 4)] {
-        let refused = register(gpu, page, pages).expect_err("a part of it is known");
-        assert_eq!((refused.call.as_ref(), refused.errno), ("cuMemHostRegister_v2", Errno::EEXIST));
+        let error = register(gpu, page, pages).expect_err("a part of it is registered");
+        assert_eq!((error.call.as_ref(), error.errno), ("cuMemHostRegister_v2", Errno::EEXIST));
         assert_eq!(
-            refused.detail.as_deref(),
+            error.detail.as_deref(),
             Some("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED (712)")
         );
-        assert!(refused.to_string().contains("register it with one GPU only"), "{refused}");
+        assert!(error.to_string().contains("register it with one GPU only"), "{error}");
     }
-    one.deregister(key).expect("it stands");
+    one.deregister(key).expect("the key is live");
     register(&other, 2, 2).expect("now it is free");
     drop((one, other));
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
-fn what_is_too_long_is_refused_without_asking() {
+fn a_range_above_the_limit_fails_without_a_call() {
     let library = stand_in();
     let gpu = gpu(&library, 0);
-    // Addresses only: nothing is ever written to them.
+    // Only addresses; nothing is written to them.
     let page = PageSize::Base;
     let region = Region::builder((256 << 30) + 1).ladder(page).map().expect("addresses are plenty");
     // SAFETY: the memory is mapped until the end of this test.
-    let refused = unsafe { gpu.register(region.base(), (256 << 30) + 1) }.expect_err("too long");
+    let error = unsafe { gpu.register(region.base(), (256 << 30) + 1) }.expect_err("too long");
     let exceeded = RegisterLimit::KeyBytes { limit_bytes: 256 << 30, need_bytes: (256 << 30) + 1 };
-    assert_eq!(refused.exceeded, Some(exceeded));
+    assert_eq!(error.exceeded, Some(exceeded));
     assert_eq!(library.get("registered"), 0);
-    // SAFETY: see above.
-    let key = unsafe { gpu.register(region.base(), 256 << 30) }.expect("just so much");
-    gpu.deregister(key).expect("it stands");
+    // SAFETY: the memory is mapped until the end of this test.
+    let key = unsafe { gpu.register(region.base(), 256 << 30) }.expect("exactly the limit");
+    gpu.deregister(key).expect("the key is live");
 }
 
 #[test]
-fn without_the_newer_function_the_older_one_does() {
+fn the_older_function_is_used_if_the_newer_one_is_missing() {
     let library = StandIn::new("cuda", &["cuMemHostRegister_v2"]);
     let gpu = gpu(&library, 0);
     register(&gpu, 0, 1).expect("a key");
     assert_eq!(library.calls("cuMemHostRegister"), 1);
     library.fail("cuMemHostRegister", 1, 1, 2);
-    assert_eq!(register(&gpu, 1, 1).expect_err("refused").call, "cuMemHostRegister");
+    assert_eq!(register(&gpu, 1, 1).expect_err("an injected fault").call, "cuMemHostRegister");
 }
 
 #[test]
@@ -162,13 +162,13 @@ fn errors_without_names_have_numbers() {
     for (library, number) in [(stand_in(), 4242), (unnamed, 2)] {
         let gpu = gpu(&library, 0);
         library.fail("cuMemHostRegister_v2", 1, 1, number);
-        let refused = register(&gpu, 0, 1).expect_err("refused");
-        assert_eq!(refused.detail, Some(format!("an error without a name ({number})")));
+        let error = register(&gpu, 0, 1).expect_err("an injected fault");
+        assert_eq!(error.detail, Some(format!("an error without a name ({number})")));
     }
 }
 
 #[test]
-fn a_library_without_a_function_is_none() {
+fn a_library_that_lacks_a_function_is_not_available() {
     for missing in [
         "cuInit",
         "cuDeviceGetCount",
@@ -186,7 +186,7 @@ fn a_library_without_a_function_is_none() {
         assert!(error.reason.contains(&format!("has no function {missing}:")), "{error}");
         assert_eq!(library.calls("cuInit"), 0, "the driver was not started");
     }
-    // Of those that have two names one is enough, and none is too few.
+    // Of two names of a function, one suffices.
     let library = StandIn::new("cuda", &["cuMemHostRegister_v2", "cuMemHostRegister"]);
     assert!(load(&library).expect_err("both are missing").reason.contains("cuMemHostRegister:"));
     let library =
@@ -197,7 +197,7 @@ fn a_library_without_a_function_is_none() {
 }
 
 #[test]
-fn library_driver_and_gpu_are_told_apart() {
+fn missing_library_driver_and_gpu_are_distinguished() {
     let library = stand_in();
     let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     for path in [text.as_path(), Path::new("/nonexistent/libcuda.so.1"), Path::new("/dev/null")] {
@@ -241,12 +241,7 @@ fn library_driver_and_gpu_are_told_apart() {
             "no GPU: cuDeviceGetCount: CUDA_ERROR_NO_DEVICE (100)",
             "CUDA_VISIBLE_DEVICES",
         ),
-        (
-            "cuDeviceGet",
-            101,
-            "cuda:1: cuDeviceGet: CUDA_ERROR_INVALID_DEVICE (101)",
-            "that is there",
-        ),
+        ("cuDeviceGet", 101, "cuda:1: cuDeviceGet: CUDA_ERROR_INVALID_DEVICE (101)", "that exists"),
         (
             "cuDeviceGetName",
             1,
@@ -267,45 +262,45 @@ fn library_driver_and_gpu_are_told_apart() {
         ),
     ] {
         library.fail(call, 1, 1, number);
-        let error = cuda.open(1).expect_err("refused");
+        let error = cuda.open(1).expect_err("an injected fault");
         assert_eq!(error.reason, reason);
         assert!(error.remedy.contains(remedy), "{error}");
     }
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
-fn refusals_say_what_to_do() {
+fn failures_say_what_to_do() {
     let library = stand_in();
     let gpu = gpu(&library, 0);
     for (number, errno, remedy) in [
-        (1, Errno::EINVAL, "must be mapped"),
+        (1, Errno::EINVAL, "that is mapped"),
         (2, Errno::ENOMEM, "register less"),
         (3, Errno::ENODEV, "child"),
         (304, Errno::EIO, "dmesg"),
         (800, Errno::EPERM, "io_memory"),
-        (801, Errno::EOPNOTSUPP, "leave out read_only"),
+        (801, Errno::EOPNOTSUPP, "omit read_only"),
         (802, Errno::EAGAIN, "nvidia-smi"),
         (999, Errno::EIO, "nvidia-smi"),
     ] {
         library.fail("cuMemHostRegister_v2", 1, 1, number);
-        let refused = register(&gpu, 0, 1).expect_err("refused");
-        assert_eq!(refused.errno, errno, "{refused}");
+        let error = register(&gpu, 0, 1).expect_err("an injected fault");
+        assert_eq!(error.errno, errno, "{error}");
         assert!(
-            refused.detail.as_deref().is_some_and(|told| told.ends_with(&format!("({number})"))),
-            "{refused}"
+            error.detail.as_deref().is_some_and(|text| text.ends_with(&format!("({number})"))),
+            "{error}"
         );
-        assert!(refused.to_string().contains(remedy), "{refused}");
+        assert!(error.to_string().contains(remedy), "{error}");
     }
 }
 
 #[test]
-fn a_failure_at_any_call_leaves_nothing_alive() {
+fn a_failure_of_any_call_leaks_nothing() {
     let library = stand_in();
     let cuda = load(&library).expect("compiled just now");
     let scenario = || -> Result<(), String> {
-        let told = |error: NotAvailable| error.to_string();
-        let gpus = [cuda.open(0).map_err(told)?, cuda.open(1).map_err(told)?];
+        let text = |error: NotAvailable| error.to_string();
+        let gpus = [cuda.open(0).map_err(text)?, cuda.open(1).map_err(text)?];
         let mut keys = Vec::new();
         for (page, gpu) in gpus.iter().cycle().take(4).enumerate() {
             keys.push((gpu, register(gpu, page, 1).map_err(|error| error.to_string())?));
@@ -313,11 +308,11 @@ fn a_failure_at_any_call_leaves_nothing_alive() {
         for (gpu, key) in keys.drain(..2) {
             gpu.deregister(key).map_err(|error| error.to_string())?;
         }
-        // The other two go with their GPUs.
+        // Dropping the GPUs deregisters the other two.
         Ok(())
     };
-    // Whether a failure has to be told: popping tells of the past, and what goes by itself is tried
-    // again.
+    // Whether a failure must be reported. Popping a context reports earlier errors, and
+    // deregistering on drop is retried.
     for (call, told_until) in [
         ("cuDeviceGetCount", u64::MAX),
         ("cuDeviceGet", u64::MAX),
@@ -336,7 +331,7 @@ fn a_failure_at_any_call_leaves_nothing_alive() {
             let result = scenario();
             let due = library.calls(call) - before >= nth;
             library.fail(call, 1, 0, 0);
-            assert_nothing_lives(&library);
+            assert_no_objects(&library);
             assert_eq!(depth(&library), 0);
             assert_eq!(result.is_err(), due && nth <= told_until, "{call} {nth}: {result:?}");
             if let Err(error) = result {
@@ -351,13 +346,13 @@ fn a_failure_at_any_call_leaves_nothing_alive() {
 }
 
 #[test]
-fn what_is_not_taken_back_keeps_its_context() {
+fn a_key_that_cannot_be_unregistered_keeps_its_context() {
     let library = stand_in();
     let gpu = gpu(&library, 0);
     let key = register(&gpu, 0, 1).expect("a key");
     library.fail("cuMemHostUnregister", 1, 1, 999);
-    assert_eq!(gpu.deregister(key).expect_err("refused").errno, Errno::EIO);
-    assert_eq!(gpu.live_keys(), 1, "it stands");
+    assert_eq!(gpu.deregister(key).expect_err("an injected fault").errno, Errno::EIO);
+    assert_eq!(gpu.live_keys(), 1, "the key is live");
     library.fail("cuMemHostUnregister", 1, u64::MAX, 999);
     drop(gpu);
     assert_eq!(
@@ -367,7 +362,7 @@ fn what_is_not_taken_back_keeps_its_context() {
 }
 
 #[test]
-fn things_go_in_the_order_opposite_to_that_in_which_they_came() {
+fn objects_are_released_in_reverse_order() {
     let library = stand_in();
     let cuda = load(&library).expect("compiled just now");
     let gpu = cuda.open(1).expect("there are two");
@@ -386,8 +381,8 @@ fn things_go_in_the_order_opposite_to_that_in_which_they_came() {
     assert_eq!(log[5..], [push, "cuMemHostRegister_v2", "cuMemHostGetDevicePointer_v2", pop]);
     drop(gpu);
     assert_eq!(library.log(), [push, "cuMemHostUnregister", pop, "cuDevicePrimaryCtxRelease_v2"]);
-    assert_nothing_lives(&library);
-    // Once started the driver stays.
+    assert_no_objects(&library);
+    // The driver stays loaded once it is started.
     let path = library.path().to_owned();
     drop(library);
     let maps = std::fs::read_to_string("/proc/self/maps").expect("our own maps");
@@ -400,16 +395,16 @@ fn keys_that_are_not_live_are_not_passed_on() {
     let [gpu, other] = [0, 1].map(|ordinal| gpu(&library, ordinal));
     let key = register(&gpu, 0, 1).expect("a key");
     let foreign = register(&other, 1, 1).expect("a key");
-    gpu.deregister(key).expect("it stands");
-    let requested = library.calls("cuMemHostUnregister");
+    gpu.deregister(key).expect("the key is live");
+    let calls = library.calls("cuMemHostUnregister");
     let never = Key { handle: memory(2).addr().get() as u64, lkey: 0, rkey: None };
     for wrong in [key, foreign, never, Key { handle: 0, lkey: 0, rkey: None }] {
-        let refused = gpu.deregister(wrong).expect_err("not live");
-        assert_eq!((refused.call.as_ref(), refused.errno), ("cuMemHostUnregister", Errno::ENOENT));
+        let error = gpu.deregister(wrong).expect_err("not live");
+        assert_eq!((error.call.as_ref(), error.errno), ("cuMemHostUnregister", Errno::ENOENT));
     }
-    assert_eq!(library.calls("cuMemHostUnregister"), requested, "the driver was asked");
+    assert_eq!(library.calls("cuMemHostUnregister"), calls, "the driver was not called");
     drop((gpu, other));
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
@@ -423,9 +418,9 @@ fn eight_threads_share_a_gpu() {
             scope.spawn(move || {
                 for _ in 0..20 {
                     let keys = [0, 1]
-                        .map(|page| register(gpu, 2 * thread + page, 1).expect("pages of its own"));
+                        .map(|page| register(gpu, 2 * thread + page, 1).expect("its own pages"));
                     for key in keys {
-                        gpu.deregister(key).expect("it stands");
+                        gpu.deregister(key).expect("the key is live");
                         gpu.deregister(key).expect_err("it is gone");
                     }
                     assert_eq!(depth(library), 0);
@@ -433,7 +428,7 @@ fn eight_threads_share_a_gpu() {
             });
         }
     });
-    assert!(library.get("most_waiting") >= 2, "calls are made side by side");
+    assert!(library.get("max_waiting") >= 2, "calls are concurrent");
     let key = register(&gpu, 0, 1).expect("a key");
     let won = std::thread::scope(|scope| {
         let all: Vec<_> = (0..8).map(|_| scope.spawn(|| gpu.deregister(key).is_ok())).collect();
@@ -441,7 +436,7 @@ fn eight_threads_share_a_gpu() {
     });
     assert_eq!((won, gpu.live_keys()), (1, 0));
     drop(gpu);
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
@@ -450,8 +445,8 @@ fn the_real_driver_registers_memory() {
         Ok(gpu) => gpu,
         Err(error) => {
             println!("skipped: {error}");
-            let told = ["no library: ", "no driver: ", "no GPU: ", "cuda:0: "];
-            assert!(told.iter().any(|start| error.reason.starts_with(start)), "{error}");
+            let text = ["no library: ", "no driver: ", "no GPU: ", "cuda:0: "];
+            assert!(text.iter().any(|start| error.reason.starts_with(start)), "{error}");
             return;
         }
     };
@@ -462,14 +457,14 @@ fn the_real_driver_registers_memory() {
     let keys =
         [0, half].map(|at| unsafe { gpu.register(region.base().add(at), half) }.expect("pinned"));
     assert!(keys.iter().all(|key| key.lkey != 0 && key.rkey.is_none()));
-    // SAFETY: see above.
-    let refused = unsafe { gpu.register(region.base(), half) }.expect_err("known already");
-    assert_eq!(refused.errno, Errno::EEXIST, "{refused}");
+    // SAFETY: the region is mapped until the end of this test.
+    let error = unsafe { gpu.register(region.base(), half) }.expect_err("registered already");
+    assert_eq!(error.errno, Errno::EEXIST, "{error}");
     for key in keys {
-        gpu.deregister(key).expect("it stands");
+        gpu.deregister(key).expect("the key is live");
         gpu.deregister(key).expect_err("it is gone");
     }
-    // SAFETY: see above.
+    // SAFETY: the region is mapped until the end of this test.
     let key = unsafe { gpu.register(region.base(), 2 * half) }.expect("free again");
-    gpu.deregister(key).expect("it stands");
+    gpu.deregister(key).expect("the key is live");
 }

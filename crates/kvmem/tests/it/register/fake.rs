@@ -1,4 +1,5 @@
-//! A registrar as a user of the library would write one: it keeps books, and fails when told to.
+//! A registrar as a user of the library would write one. It records its keys and has injected
+//! faults.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -9,17 +10,17 @@ use std::time::{Duration, Instant};
 use kvmem::arena::{Errno, Region};
 use kvmem::register::{Key, Limits, Registrar, RegistrarError};
 
-/// What a fake does wrong, by the number of the call, from 1.
+/// The faults of a fake, by the number of the call, from 1.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Faults {
     pub register: Vec<u64>,
-    /// From which call on, and how many.
+    /// The first call that fails, and how many fail.
     pub deregister: Vec<(u64, u64)>,
     pub panic_at: Option<u64>,
 }
 
 #[derive(Debug, Default)]
-struct Books {
+struct FakeState {
     live: BTreeMap<u64, (usize, usize)>,
     registered: u64,
     deregistered: u64,
@@ -29,38 +30,38 @@ struct Books {
 #[derive(Clone, Debug)]
 pub(crate) struct Fake {
     limits: Limits,
-    books: Arc<Mutex<Books>>,
-    /// How many fakes are in a call now, and at most; shared by those made together.
+    state: Arc<Mutex<FakeState>>,
+    /// How many fakes are in a call now, and at most; shared by fakes that are created together.
     pub(crate) inside: Arc<AtomicUsize>,
-    pub(crate) most: Arc<AtomicUsize>,
+    pub(crate) max_inside: Arc<AtomicUsize>,
     pub(crate) takes: Duration,
-    /// So many are to be in a call at once.
+    /// How many fakes must be in a call at once before calls return.
     pub(crate) meet: usize,
 }
 
-/// How long one waits for the others.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a fake waits for the others.
+const MEETING_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Fake {
     pub(crate) fn new(name: &str, limits: Limits) -> Fake {
         Fake {
             limits: Limits { device: name.to_owned(), ..limits },
-            books: Arc::default(),
+            state: Arc::default(),
             inside: Arc::default(),
-            most: Arc::default(),
+            max_inside: Arc::default(),
             takes: Duration::ZERO,
             meet: 0,
         }
     }
 
-    /// Some that count together how many are at work, with chunks of at most `max_bytes`.
+    /// Creates fakes that share a count of concurrent calls, with chunks of at most `max_bytes`.
     pub(crate) fn some(count: usize, max_bytes: u64) -> Vec<Fake> {
-        let (inside, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (inside, max_inside) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         (0..count)
             .map(|number| {
                 let limits = Limits { max_bytes, ..Limits::none("") };
-                let (inside, most) = (Arc::clone(&inside), Arc::clone(&most));
-                Fake { inside, most, ..Fake::new(&format!("fake:{number}"), limits) }
+                let (inside, max_inside) = (Arc::clone(&inside), Arc::clone(&max_inside));
+                Fake { inside, max_inside, ..Fake::new(&format!("fake:{number}"), limits) }
             })
             .collect()
     }
@@ -69,31 +70,31 @@ impl Fake {
         Fake { takes, ..self }
     }
 
-    /// Calls do not return before so many have been there at once, however late their threads come:
-    /// what is to be seen is that they are called side by side, not how fast this machine is.
-    /// One that waits in vain returns in the end.
+    /// Makes calls wait until `meet` fakes have been in a call at once, however late their threads
+    /// come. Tests check concurrency, not the speed of the machine. A call that waits too long
+    /// returns.
     pub(crate) fn meeting(self, meet: usize) -> Fake {
         Fake { meet, ..self }
     }
 
     pub(crate) fn with(self, faults: Faults) -> Fake {
-        self.books.lock().unwrap().faults = faults;
+        self.state.lock().unwrap().faults = faults;
         self
     }
 
     pub(crate) fn live(&self) -> usize {
-        self.books.lock().unwrap().live.len()
+        self.state.lock().unwrap().live.len()
     }
 
-    /// Registrations made, failed ones included.
+    /// Returns the number of registering calls, failed ones included.
     pub(crate) fn calls(&self) -> u64 {
-        self.books.lock().unwrap().registered
+        self.state.lock().unwrap().registered
     }
 
-    /// Whether the live keys cover a region exactly.
+    /// Returns whether the live keys cover a region exactly.
     pub(crate) fn covers(&self, region: &Region) -> bool {
-        let books = self.books.lock().unwrap();
-        let mut ranges: Vec<(usize, usize)> = books.live.values().copied().collect();
+        let state = self.state.lock().unwrap();
+        let mut ranges: Vec<(usize, usize)> = state.live.values().copied().collect();
         ranges.sort_unstable();
         let mut at = region.base().addr().get();
         ranges.iter().all(|(start, len)| std::mem::replace(&mut at, start + len) == *start)
@@ -102,9 +103,11 @@ impl Fake {
 
     fn enter(&self) {
         let inside = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
-        self.most.fetch_max(inside, Ordering::SeqCst);
+        self.max_inside.fetch_max(inside, Ordering::SeqCst);
         let began = Instant::now();
-        while self.most.load(Ordering::SeqCst) < self.meet && began.elapsed() < PATIENCE {
+        while self.max_inside.load(Ordering::SeqCst) < self.meet
+            && began.elapsed() < MEETING_TIMEOUT
+        {
             std::thread::sleep(Duration::from_micros(100));
         }
         if !self.takes.is_zero() {
@@ -113,12 +116,12 @@ impl Fake {
     }
 }
 
-/// All of them as the library wants them.
+/// Returns the fakes as registrars.
 pub(crate) fn registrars(fakes: &[Fake]) -> Vec<Arc<dyn Registrar>> {
     fakes.iter().map(|fake| Arc::new(fake.clone()) as Arc<dyn Registrar>).collect()
 }
 
-/// Keys that are live at any of them.
+/// Returns the number of live keys of all fakes.
 pub(crate) fn live(fakes: &[Fake]) -> usize {
     fakes.iter().map(Fake::live).sum()
 }
@@ -134,34 +137,34 @@ impl Registrar for Fake {
 
     unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, RegistrarError> {
         self.enter();
-        let mut books = self.books.lock().unwrap();
+        let mut state = self.state.lock().unwrap();
         self.inside.fetch_sub(1, Ordering::SeqCst);
-        books.registered += 1;
-        let nth = books.registered;
-        if books.faults.panic_at == Some(nth) {
-            drop(books);
-            panic!("the fake was told to");
+        state.registered += 1;
+        let nth = state.registered;
+        if state.faults.panic_at == Some(nth) {
+            drop(state);
+            panic!("an injected panic");
         }
-        if books.faults.register.contains(&nth) {
+        if state.faults.register.contains(&nth) {
             return Err(RegistrarError::new("fake_reg_mr", Errno::ENOMEM, "tell the fake not to"));
         }
         assert!(len as u64 <= self.limits.max_bytes, "{len} bytes are too many");
-        books.live.insert(nth, (at.addr().get(), len));
+        state.live.insert(nth, (at.addr().get(), len));
         Ok(Key { handle: nth, lkey: nth, rkey: None })
     }
 
     fn deregister(&self, key: Key) -> Result<(), RegistrarError> {
         self.enter();
-        let mut books = self.books.lock().unwrap();
+        let mut state = self.state.lock().unwrap();
         self.inside.fetch_sub(1, Ordering::SeqCst);
-        books.deregistered += 1;
-        let nth = books.deregistered;
-        if books.faults.deregister.iter().any(|(from, times)| nth >= *from && nth - from < *times) {
+        state.deregistered += 1;
+        let nth = state.deregistered;
+        if state.faults.deregister.iter().any(|(from, times)| nth >= *from && nth - from < *times) {
             return Err(RegistrarError::new("fake_dereg_mr", Errno::EBUSY, "tell the fake not to"));
         }
-        let known = books.live.remove(&key.handle);
+        let known = state.live.remove(&key.handle);
         known.map(drop).ok_or_else(|| {
-            RegistrarError::new("fake_dereg_mr", Errno::EINVAL, "that key is not out")
+            RegistrarError::new("fake_dereg_mr", Errno::EINVAL, "the key is not live")
         })
     }
 }

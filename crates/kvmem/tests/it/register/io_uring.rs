@@ -1,4 +1,4 @@
-//! Fixed buffers, proved by work on them.
+//! Fixed buffers, verified by work on them.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -14,7 +14,7 @@ use super::fixed::{Worker, file, rings};
 
 const MIB: usize = 1 << 20;
 
-/// The limit on pinned memory may be 8 MiB for all of the user's rings: these tests take turns.
+/// The limit on pinned memory may be 8 MiB for all rings of the user: these tests run in turn.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -45,7 +45,8 @@ fn register(
     unsafe { ring.register(at(region, offset), len) }
 }
 
-/// All chunks of a region are registered, proved whole and at their last byte, and given back.
+/// Registers all chunks of a region, verifies each as a whole and at its last byte, and deregisters
+/// them.
 fn proved(worker: &mut Worker, ring: &IoUring, region: &Region, chunk: usize) {
     let free = ring.limits().max_keys;
     let starts: Vec<usize> = (0..region.len()).step_by(chunk).collect();
@@ -55,18 +56,18 @@ fn proved(worker: &mut Worker, ring: &IoUring, region: &Region, chunk: usize) {
         .collect();
     assert_eq!(ring.limits().max_keys, free - keys.len() as u64);
     let slots: HashSet<u64> = keys.iter().map(|(_, key)| key.lkey).collect();
-    assert_eq!(slots.len(), keys.len(), "each has a slot of its own");
+    assert_eq!(slots.len(), keys.len(), "each has its own slot");
     for (start, key) in &keys {
         assert_eq!(key.rkey, None);
         worker.prove(*key, at(region, *start), chunk);
         worker.prove(*key, at(region, start + chunk - 1), 1);
         // One byte beyond is not covered.
-        worker.refuses(*key, at(region, start + chunk - 1), 2);
+        worker.assert_unusable(*key, at(region, start + chunk - 1), 2);
     }
-    // Each stands by itself.
+    // Each key is independent of the others.
     for (done, (start, key)) in keys.iter().enumerate() {
-        ring.deregister(*key).expect("it stands");
-        worker.refuses(*key, at(region, *start), chunk);
+        ring.deregister(*key).expect("the key is live");
+        worker.assert_unusable(*key, at(region, *start), chunk);
         if let Some((start, key)) = keys.get(done + 1) {
             worker.prove(*key, at(region, *start), chunk);
         }
@@ -74,14 +75,14 @@ fn proved(worker: &mut Worker, ring: &IoUring, region: &Region, chunk: usize) {
     assert_eq!(ring.limits().max_keys, free);
 }
 
-/// Room of both kinds: a table of the registrar's alone, and a part of another's.
+/// Runs `check` with a table of the registrar, and with a part of an existing table.
 fn tables(check: impl Fn(&mut Worker, IoUring)) {
     for table in [RingTable::New(64), RingTable::Existing(8..40)] {
         let Some(mut worker) = Worker::new() else { return };
         if let RingTable::Existing(_) = table {
             worker.ring.submitter().register_buffers_sparse(64).expect("a table");
         }
-        let ring = worker.adopt(table).expect("the ring is fit for it");
+        let ring = worker.adopt(table).expect("the ring accepts the table");
         check(&mut worker, ring);
     }
 }
@@ -99,7 +100,7 @@ fn base_pages_are_read_and_written_by_their_key() {
 #[test]
 fn hugepages_are_read_and_written_by_their_key() {
     let _turn = turn();
-    // Where there are none these are base pages.
+    // Without hugepages these are base pages.
     let region = map(Region::builder(4 * MIB).ladder(Ladder::new([PageSize::Thp, PageSize::Base])));
     println!("{} bytes on hugepages", region.receipt().bytes_on(PageSize::Thp));
     tables(|worker, ring| {
@@ -124,42 +125,42 @@ fn a_range_need_not_begin_or_end_with_a_page() {
     tables(|worker, ring| {
         let key = register(&ring, &region, 100, 5000).expect("a little memory");
         worker.prove(key, at(&region, 100), 5000);
-        worker.refuses(key, at(&region, 99), 2);
-        worker.refuses(key, at(&region, 5099), 2);
-        ring.deregister(key).expect("it stands");
+        worker.assert_unusable(key, at(&region, 99), 2);
+        worker.assert_unusable(key, at(&region, 5099), 2);
+        ring.deregister(key).expect("the key is live");
     });
 }
 
 #[test]
-fn buffers_beside_stay_whatever_is_registered_and_given_back() {
+fn other_buffers_stay_whatever_is_registered_and_deregistered() {
     let _turn = turn();
     let region = base(64 * 4096);
     let Some(mut worker) = Worker::new() else { return };
-    let ring = worker.adopt(RingTable::New(8)).expect("the ring is fit for it");
+    let ring = worker.adopt(RingTable::New(8)).expect("the ring accepts the table");
     let part = |number: usize| (number * 4096, 4096);
     let mut keys: Vec<Key> = (0..8)
         .map(|number| {
-            register(&ring, &region, part(number).0, part(number).1).expect("a slot is left")
+            register(&ring, &region, part(number).0, part(number).1).expect("a free slot")
         })
         .collect();
-    // Holes are filled in any order, and what stands after them stands.
+    // Holes are filled in any order, and buffers after them stay.
     for (round, hole) in [3, 0, 7, 6, 2, 5, 1, 4, 4, 0, 7].into_iter().enumerate() {
-        ring.deregister(keys[hole]).expect("it stands");
+        ring.deregister(keys[hole]).expect("the key is live");
         let old = keys[hole];
-        keys[hole] = register(&ring, &region, part(hole).0, part(hole).1).expect("a slot is left");
+        keys[hole] = register(&ring, &region, part(hole).0, part(hole).1).expect("a free slot");
         assert_eq!(keys[hole].lkey, old.lkey, "the only one that is free");
         assert_ne!(keys[hole].handle, old.handle);
         for (number, key) in keys.iter().enumerate() {
             worker.prove(*key, at(&region, part(number).0), part(number).1);
         }
-        // The old key means nothing any more, though its slot is taken.
-        let error = ring.deregister(old).expect_err("given back");
+        // The old key is invalid, though its slot is in use.
+        let error = ring.deregister(old).expect_err("deregistered before");
         assert_eq!(error.errno, Errno::ENOENT, "round {round}: {error}");
     }
 }
 
 #[test]
-fn slots_of_others_are_left_alone() {
+fn foreign_slots_are_not_touched() {
     let _turn = turn();
     let region = base(64 * 4096);
     let Some(mut worker) = Worker::new() else { return };
@@ -176,56 +177,56 @@ fn slots_of_others_are_left_alone() {
     let theirs = |slot: u64| Key { handle: slot, lkey: slot, rkey: None };
     let ring = worker.adopt(RingTable::Existing(4..8)).expect("the table has these");
     for slot in 4..8 {
-        worker.refuses(theirs(slot), at(&region, slot as usize * 4096), 4096);
+        worker.assert_unusable(theirs(slot), at(&region, slot as usize * 4096), 4096);
     }
     for _ in 0..2 {
         let keys: Vec<Key> = (0..4)
             .map(|number| {
-                register(&ring, &region, (20 + number) * 4096, 4096).expect("a slot is left")
+                register(&ring, &region, (20 + number) * 4096, 4096).expect("a free slot")
             })
             .collect();
         assert!(keys.iter().all(|key| (4..8).contains(&key.lkey)), "{keys:?}");
         assert_eq!(
-            register(&ring, &region, 0, 4096).expect_err("all taken").exceeded,
+            register(&ring, &region, 0, 4096).expect_err("all slots in use").exceeded,
             Some(RegisterLimit::Keys { limit: 0, need: 1 })
         );
         for slot in (0..4).chain(8..12) {
             worker.prove(theirs(slot), at(&region, slot as usize * 4096), 4096);
         }
         for key in keys {
-            ring.deregister(key).expect("it stands");
+            ring.deregister(key).expect("the key is live");
         }
     }
-    // What still stands goes with the registrar, and nothing else.
-    let left = register(&ring, &region, 30 * 4096, 4096).expect("a slot is left");
+    // Dropping the registrar empties its own slots, and no others.
+    let left = register(&ring, &region, 30 * 4096, 4096).expect("a free slot");
     worker.prove(left, at(&region, 30 * 4096), 4096);
     drop(ring);
-    worker.refuses(left, at(&region, 30 * 4096), 4096);
+    worker.assert_unusable(left, at(&region, 30 * 4096), 4096);
     worker.prove(theirs(11), at(&region, 11 * 4096), 4096);
 }
 
 #[test]
-fn slots_run_out_and_come_back() {
+fn slots_run_out_and_are_reused() {
     let _turn = turn();
     let region = base(4 * 4096);
     let Some(worker) = Worker::new() else { return };
-    let ring = worker.adopt(RingTable::New(3)).expect("the ring is fit for it");
+    let ring = worker.adopt(RingTable::New(3)).expect("the ring accepts the table");
     let keys: Vec<Key> = (0..3)
         .map(|number| register(&ring, &region, number * 4096, 4096).expect("three"))
         .collect();
     assert_eq!(ring.limits().max_keys, 0);
-    let error = register(&ring, &region, 3 * 4096, 4096).expect_err("all taken");
+    let error = register(&ring, &region, 3 * 4096, 4096).expect_err("all slots in use");
     assert_eq!(
         (error.errno, &error.exceeded),
         (Errno::ENOSPC, &Some(RegisterLimit::Keys { limit: 0, need: 1 }))
     );
-    assert!(error.to_string().contains("give back keys"), "{error}");
-    ring.deregister(keys[1]).expect("it stands");
+    assert!(error.to_string().contains("deregister keys"), "{error}");
+    ring.deregister(keys[1]).expect("the key is live");
     register(&ring, &region, 3 * 4096, 4096).expect("one is free again");
 }
 
 #[test]
-fn a_ring_of_its_own_has_room_for_all_the_kernel_allows() {
+fn a_new_ring_has_as_many_slots_as_the_kernel_allows() {
     let _turn = turn();
     if !rings() {
         return;
@@ -238,26 +239,26 @@ fn a_ring_of_its_own_has_room_for_all_the_kernel_allows() {
     assert!([1024, 16384].contains(&limits.max_keys), "{limits:?}");
     assert!(limits.memlock.is_none_or(|memlock| memlock.account == Account::Rings));
     let region = base(4096);
-    // Each counts by itself, so that few could be too many.
-    let most = limits
+    // Each buffer is charged separately, so few could exceed the limit.
+    let max = limits
         .memlock
         .map_or(limits.max_keys, |memlock| limits.max_keys.min(memlock.limit_bytes / 8192));
     let keys: Vec<Key> =
-        (0..most).map(|_| register(&ring, &region, 0, 4096).expect("a slot is left")).collect();
-    assert_eq!(ring.limits().max_keys, limits.max_keys - most);
-    if most == limits.max_keys {
-        let error = register(&ring, &region, 0, 4096).expect_err("all taken");
+        (0..max).map(|_| register(&ring, &region, 0, 4096).expect("a free slot")).collect();
+    assert_eq!(ring.limits().max_keys, limits.max_keys - max);
+    if max == limits.max_keys {
+        let error = register(&ring, &region, 0, 4096).expect_err("all slots in use");
         assert!(matches!(error.exceeded, Some(RegisterLimit::Keys { .. })), "{error}");
     }
-    assert_eq!(keys.iter().map(|key| key.handle).collect::<HashSet<_>>().len() as u64, most);
+    assert_eq!(keys.iter().map(|key| key.handle).collect::<HashSet<_>>().len() as u64, max);
     for key in &keys {
-        ring.deregister(*key).expect("it stands");
+        ring.deregister(*key).expect("the key is live");
     }
     assert_eq!(ring.limits().max_keys, limits.max_keys);
 }
 
 #[test]
-fn more_than_a_buffer_can_have_is_refused_by_the_kernel_too() {
+fn the_kernel_rejects_a_buffer_above_the_limit_too() {
     let _turn = turn();
     if !rings() {
         return;
@@ -269,12 +270,16 @@ fn more_than_a_buffer_can_have_is_refused_by_the_kernel_too() {
     let exceeded = RegisterLimit::KeyBytes { limit_bytes: 1 << 30, need_bytes: len as u64 };
     assert_eq!(error.exceeded, Some(exceeded), "{error}");
     assert!(error.to_string().contains("smaller chunks"), "{error}");
-    assert_eq!(region.residency(..).expect("asked").resident_bytes, 0, "nothing was pinned");
+    assert_eq!(
+        region.residency(..).expect("the kernel reports residency").resident_bytes,
+        0,
+        "nothing was pinned"
+    );
     assert_eq!(ring.limits().max_keys, IoUring::new(1).expect("as above").limits().max_keys);
 }
 
 #[test]
-fn keys_that_do_not_stand_are_named() {
+fn a_key_that_is_not_live_is_named() {
     let _turn = turn();
     if !rings() {
         return;
@@ -284,25 +289,25 @@ fn keys_that_do_not_stand_are_named() {
     let region = base(8192);
     let key = register(&ring, &region, 0, 4096).expect("a little memory");
     for foreign in [key, Key { handle: u64::MAX, ..key }, Key { handle: 5, ..key }] {
-        let error = other.deregister(foreign).expect_err("never given");
+        let error = other.deregister(foreign).expect_err("never issued");
         assert_eq!(error.errno, Errno::ENOENT);
         assert!(error.to_string().contains(&format!("{:#x}", foreign.handle)), "{error}");
         assert!(error.to_string().contains("io_uring:1"), "{error}");
     }
-    ring.deregister(key).expect("it stands");
-    assert_eq!(ring.deregister(key).expect_err("given back").errno, Errno::ENOENT);
+    ring.deregister(key).expect("the key is live");
+    assert_eq!(ring.deregister(key).expect_err("deregistered before").errno, Errno::ENOENT);
 }
 
 #[test]
-fn memory_that_cannot_be_pinned_is_refused() {
+fn memory_that_cannot_be_pinned_is_an_error() {
     let _turn = turn();
     if !rings() {
         return;
     }
     let ring = IoUring::new(0).expect("rings are allowed");
     let before = ring.limits().max_keys;
-    let refused = |at: NonNull<u8>, len: usize| {
-        // SAFETY: nothing is pinned, which is what is tested.
+    let failure = |at: NonNull<u8>, len: usize| {
+        // SAFETY: the call fails and pins nothing.
         let error = unsafe { ring.register(at, len) }.expect_err("cannot be pinned");
         assert!(error.exceeded.is_none(), "{error}");
         assert_eq!(ring.limits().max_keys, before);
@@ -319,22 +324,22 @@ fn memory_that_cannot_be_pinned_is_refused() {
         NonNull::new(at.cast::<u8>()).expect("an address")
     };
     let unmap = |at: NonNull<u8>| {
-        // SAFETY: it was mapped here, and is not used any more.
+        // SAFETY: mapped by this test, and not used any more.
         assert_eq!(unsafe { libc::munmap(at.as_ptr().cast(), 8192) }, 0);
     };
     let hole = mapped(None, libc::PROT_READ | libc::PROT_WRITE);
-    assert_eq!(refused(hole, 0).errno, Errno::EFAULT);
-    // SAFETY: the second page is this test's, and not used.
+    assert_eq!(failure(hole, 0).errno, Errno::EFAULT);
+    // SAFETY: the second page was mapped by this test, and is not used.
     assert_eq!(unsafe { libc::munmap(hole.as_ptr().add(4096).cast(), 4096) }, 0);
-    assert_eq!(refused(hole, 8192).errno, Errno::EFAULT);
+    assert_eq!(failure(hole, 8192).errno, Errno::EFAULT);
     unmap(hole);
-    assert_eq!(refused(hole, 8192).errno, Errno::EFAULT);
+    assert_eq!(failure(hole, 8192).errno, Errno::EFAULT);
     let constant = mapped(None, libc::PROT_READ);
-    assert!(refused(constant, 8192).to_string().contains("reading and writing"));
+    assert!(failure(constant, 8192).to_string().contains("reading and writing"));
     unmap(constant);
-    // A file of a file system that writes its pages to a disk.
+    // A file whose file system writes its pages to a disk.
     let file = file();
-    file.set_len(8192).expect("a little room");
+    file.set_len(8192).expect("space for a file");
     // SAFETY: a structure of plain numbers.
     let mut system = unsafe { std::mem::zeroed::<libc::statfs>() };
     // SAFETY: the output has the type that the call fills.
@@ -343,27 +348,27 @@ fn memory_that_cannot_be_pinned_is_refused() {
         return println!("skipped in part: the folder of temporary files is memory");
     }
     let paper = mapped(Some(&file), libc::PROT_READ | libc::PROT_WRITE);
-    let error = refused(paper, 8192);
+    let error = failure(paper, 8192);
     assert!([Errno::EFAULT, Errno::EOPNOTSUPP].contains(&error.errno), "{error}");
     assert!(error.to_string().contains("hugepages"), "{error}");
     unmap(paper);
 }
 
 #[test]
-fn a_ring_that_does_not_fit_is_refused() {
+fn a_ring_that_does_not_fit_is_an_error() {
     let _turn = turn();
     let Some(worker) = Worker::new() else { return };
-    let refused = |table: RingTable, errno: Errno, word: &str| {
-        let error = worker.adopt(table).expect_err("does not fit");
+    let check = |table: RingTable, errno: Errno, word: &str| {
+        let error = worker.adopt(table).expect_err("it does not fit");
         assert_eq!(error.errno, errno, "{error}");
         assert!(error.to_string().contains(word), "{error}");
     };
-    refused(RingTable::Existing(0..4), Errno::ENXIO, "RingTable::New");
+    check(RingTable::Existing(0..4), Errno::ENXIO, "RingTable::New");
     for none in [RingTable::New(0), RingTable::New(16385)] {
-        refused(none, Errno::EINVAL, "1 to 16384");
+        check(none, Errno::EINVAL, "1 to 16384");
     }
     worker.ring.submitter().register_buffers_sparse(4).expect("a table");
-    refused(RingTable::New(4), Errno::EBUSY, "RingTable::Existing");
+    check(RingTable::New(4), Errno::EBUSY, "RingTable::Existing");
     #[allow(clippy::reversed_empty_ranges)]
     for none in [
         RingTable::Existing(2..5),
@@ -371,12 +376,12 @@ fn a_ring_that_does_not_fit_is_refused() {
         RingTable::Existing(3..1),
         RingTable::Existing(0..u32::MAX),
     ] {
-        refused(none, Errno::EINVAL, "no such slots");
+        check(none, Errno::EINVAL, "all of these slots");
     }
     assert_eq!(worker.adopt(RingTable::Existing(0..4)).expect("it has them").limits().max_keys, 4);
     let error = IoUring::adopt("file", file(), RingTable::New(4)).expect_err("no ring");
-    assert!(error.to_string().contains("is no ring"), "{error}");
-    // A ring for one thread, registered with from another.
+    assert!(error.to_string().contains("is not a ring"), "{error}");
+    // A ring for a single thread, used by another thread.
     let Ok(single) =
         ::io_uring::IoUring::<::io_uring::squeue::Entry>::builder().setup_single_issuer().build(8)
     else {
@@ -391,13 +396,13 @@ fn a_ring_that_does_not_fit_is_refused() {
         let error = other.join().expect("no panic");
         assert!(error.to_string().contains("IORING_SETUP_SINGLE_ISSUER"), "{error}");
     });
-    assert_eq!(ring.limits().max_keys, 4, "the slot came back");
+    assert_eq!(ring.limits().max_keys, 4, "the slot is free again");
     let key = register(&ring, &region, 0, 4096).expect("the same thread");
-    ring.deregister(key).expect("it stands");
+    ring.deregister(key).expect("the key is live");
 }
 
 #[test]
-fn work_that_is_under_way_is_finished() {
+fn work_in_progress_is_finished() {
     let _turn = turn();
     let region = base(4096);
     tables(|worker, ring| {
@@ -408,12 +413,12 @@ fn work_that_is_under_way_is_finished() {
             opcode::ReadFixed::new(types::Fd(reader.as_raw_fd()), at.as_ptr(), 4, key.lkey as u16)
                 .build();
         worker.submit(&entry);
-        ring.deregister(key).expect("it stands");
+        ring.deregister(key).expect("the key is live");
         std::io::Write::write_all(&mut writer, b"late").expect("a reader");
         assert_eq!(worker.done(), 4);
-        // SAFETY: the work is done, and nobody else has the region.
+        // SAFETY: the work is done, and nothing else uses the region.
         assert_eq!(unsafe { std::slice::from_raw_parts(at.as_ptr(), 4) }, b"late");
-        worker.refuses(key, at, 4);
+        worker.assert_unusable(key, at, 4);
     });
 }
 
@@ -440,9 +445,10 @@ fn eight_threads_at_once_on_one_ring_and_on_eight() {
                                     .expect("room")
                             })
                             .collect();
-                        // In an order that differs, so that there are holes.
+                        // In different orders, which leaves holes.
                         for turn in 0..16 {
-                            ring.deregister(keys[(turn * 5 + round) % 16]).expect("it stands");
+                            ring.deregister(keys[(turn * 5 + round) % 16])
+                                .expect("the key is live");
                         }
                     }
                 });
@@ -451,9 +457,9 @@ fn eight_threads_at_once_on_one_ring_and_on_eight() {
         let left: Vec<u64> = rings.iter().map(|ring| ring.limits().max_keys).collect();
         assert_eq!(left, free);
     }
-    // And what they did in the table was right: with the ring of a worker.
+    // Verifies the table, with the ring of a worker.
     let Some(mut worker) = Worker::new() else { return };
-    let ring = worker.adopt(RingTable::New(48)).expect("the ring is fit for it");
+    let ring = worker.adopt(RingTable::New(48)).expect("the ring accepts the table");
     let kept: Mutex<Vec<(usize, Key)>> = Mutex::default();
     std::thread::scope(|scope| {
         for thread in 0..8 {
@@ -468,7 +474,7 @@ fn eight_threads_at_once_on_one_ring_and_on_eight() {
                         if round == 99 && page % 2 == 0 {
                             kept.lock().expect("no panic").push((mine(page), key));
                         } else {
-                            ring.deregister(key).expect("it stands");
+                            ring.deregister(key).expect("the key is live");
                         }
                     }
                 }
@@ -485,7 +491,7 @@ fn eight_threads_at_once_on_one_ring_and_on_eight() {
 }
 
 #[test]
-fn keys_are_taken_back_together_whatever_their_order() {
+fn keys_are_deregistered_together_in_any_order() {
     let _turn = turn();
     if !rings() {
         return;
@@ -494,18 +500,18 @@ fn keys_are_taken_back_together_whatever_their_order() {
     let region = Region::builder(1 << 20).ladder(PageSize::Base).map().expect("a little memory");
     let page = 64 << 10;
     let register = |number: usize| {
-        // SAFETY: the region stays until the test ends, and no work is submitted.
+        // SAFETY: the region is mapped until the test ends, and no work is submitted.
         unsafe { ring.register(region.base().add(number * page), page) }.expect("a little memory")
     };
     let free = ring.limits().max_keys;
     let mut keys: Vec<Key> = (0..10).map(register).collect();
-    // One of them was given back before; and they come in three runs.
-    ring.deregister(keys[4]).expect("it stands");
+    // One of them is deregistered before; the rest form three runs.
+    ring.deregister(keys[4]).expect("the key is live");
     keys.rotate_left(7);
     let answers = ring.deregister_all(&keys);
-    let refused: Vec<usize> = (0..10).filter(|number| answers[*number].is_err()).collect();
-    assert_eq!(refused, [7], "{answers:?}");
+    let failed: Vec<usize> = (0..10).filter(|number| answers[*number].is_err()).collect();
+    assert_eq!(failed, [7], "{answers:?}");
     assert_eq!(ring.limits().max_keys, free);
-    assert!(ring.deregister_all(&keys).iter().all(Result::is_err), "none stands any more");
+    assert!(ring.deregister_all(&keys).iter().all(Result::is_err), "no key is live any more");
     assert!(ring.deregister_all(&[]).is_empty());
 }

@@ -1,4 +1,4 @@
-//! Lifetimes: registrations end in any order, once each, and never after their memory.
+//! Lifetimes: registrations end in any order, once each, and never after their memory is unmapped.
 
 use std::sync::Arc;
 use std::thread;
@@ -16,7 +16,7 @@ fn region(mib: usize) -> Arc<Region> {
 
 fn register(fakes: &[Fake], region: Arc<Region>) -> RegistrationSet {
     let builder = RegistrationSet::builder().registrars(registrars(fakes));
-    builder.register(region).expect("nothing stands in the way")
+    builder.register(region).expect("no limit is hit")
 }
 
 #[test]
@@ -26,14 +26,14 @@ fn keys_are_found_by_device_and_range() {
     assert_eq!(set.devices().collect::<Vec<_>>(), ["fake:0", "fake:1"]);
     assert_eq!(set.boundary_bytes(), Some(MIB as u64));
     assert!(fakes.iter().all(|fake| fake.covers(set.region())));
-    let chunks: Vec<_> = set.registration("fake:1").expect("it is there").chunks().collect();
+    let chunks: Vec<_> = set.registration("fake:1").expect("the set has it").chunks().collect();
     assert_eq!(chunks.len(), 4);
     for (range, key) in &chunks {
         assert_eq!(set.key_for("fake:1", range.clone()), Ok(*key));
         assert_eq!(set.key_for("fake:1", range.start..=range.end - 1), Ok(*key));
         assert_eq!(set.key_for("fake:1", range.start + 5..range.start + 6), Ok(*key));
     }
-    assert_eq!(set.key_for("fake:1", 4 * MIB..), Ok(chunks[3].1), "no bytes, at the end");
+    assert_eq!(set.key_for("fake:1", 4 * MIB..), Ok(chunks[3].1), "an empty range at the end");
     let error = set.key_for("fake:0", MIB - 1..MIB + 1).unwrap_err();
     assert!(matches!(error, RegisterError::Straddles { edge, .. } if edge == MIB), "{error}");
     assert!(matches!(set.key_for("fake:0", ..), Err(RegisterError::Straddles { .. })));
@@ -49,7 +49,7 @@ fn keys_are_found_by_device_and_range() {
 }
 
 #[test]
-fn dropping_in_any_order_gives_everything_back() {
+fn dropping_in_any_order_deregisters_everything() {
     let fakes = Fake::some(3, MIB as u64);
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let region = region(3);
@@ -61,18 +61,18 @@ fn dropping_in_any_order_gives_everything_back() {
             parts[which] = None;
             assert_eq!(live(&fakes), (2 - step) * 3);
         }
-        assert!(memory.upgrade().is_none(), "the memory goes with the last");
+        assert!(memory.upgrade().is_none(), "the last one unmaps the memory");
     }
 }
 
 #[test]
-fn a_second_end_does_nothing() {
+fn a_second_deregister_does_nothing() {
     let fakes = Fake::some(2, MIB as u64);
     let region = region(2);
     let mut set = register(&fakes, Arc::clone(&region));
     let done = set.deregister().expect("nothing fails");
     assert_eq!((done.keys, live(&fakes)), (4, 0));
-    let done = set.deregister().expect("nothing is left");
+    let done = set.deregister().expect("no keys remain");
     assert_eq!((done.keys, done.threads), (0, 0));
     assert!(matches!(set.key_for("fake:0", 0..1), Err(RegisterError::Ended { .. })));
     assert!(!set.registrations()[0].is_live() && set.registrations()[0].chunks().len() == 0);
@@ -84,7 +84,7 @@ fn a_second_end_does_nothing() {
 fn registered_pages_are_not_discarded() {
     let fakes = Fake::some(1, u64::MAX);
     let (left, right) =
-        Arc::try_unwrap(region(2)).expect("nobody else has it").split_at(MIB).expect("within");
+        Arc::try_unwrap(region(2)).expect("no other reference").split_at(MIB).expect("within");
     let left = Arc::new(left);
     let set = register(&fakes, Arc::clone(&left));
     let again = register(&Fake::some(1, u64::MAX), Arc::clone(&left));
@@ -92,13 +92,13 @@ fn registered_pages_are_not_discarded() {
     assert_eq!(error, ArenaError::Registered { range: 4096..8192, held: 0..MIB });
     right.discard(..).expect("the other half is not registered");
     drop(set);
-    assert!(left.discard(..).is_err(), "somebody else still has it");
+    assert!(left.discard(..).is_err(), "still registered by the other set");
     drop(again);
-    left.discard(..).expect("nobody has");
+    left.discard(..).expect("not registered any more");
 }
 
 #[test]
-fn several_sets_of_one_region_live_side_by_side() {
+fn a_region_can_have_several_sets() {
     let region = region(2);
     let (first, second) = (Fake::some(2, MIB as u64), Fake::some(2, u64::MAX));
     let (one, two) = (register(&first, Arc::clone(&region)), register(&second, region));
@@ -109,7 +109,7 @@ fn several_sets_of_one_region_live_side_by_side() {
 }
 
 #[test]
-fn progress_never_falls_and_ends_with_all() {
+fn progress_never_falls_and_ends_at_the_total() {
     let fakes = Fake::some(3, MIB as u64);
     let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
     let log = Arc::clone(&seen);
@@ -117,23 +117,23 @@ fn progress_never_falls_and_ends_with_all() {
         .registrars(registrars(&fakes))
         .policy(Policy::all_at_once())
         .progress(move |progress| log.lock().unwrap().push(progress));
-    let mut set = builder.register(region(8)).expect("nothing stands in the way");
+    let mut set = builder.register(region(8)).expect("no limit is hit");
     set.deregister().expect("nothing fails");
     let seen = seen.lock().unwrap();
     let each = [(Phase::Populate, 8), (Phase::Register, 24), (Phase::Deregister, 24)];
     for (phase, mib) in each {
-        let of: Vec<_> = seen.iter().filter(|progress| progress.phase == phase).collect();
+        let reports: Vec<_> = seen.iter().filter(|progress| progress.phase == phase).collect();
         let all = (mib * MIB) as u64;
-        assert!(of.windows(2).all(|pair| pair[0].done_bytes < pair[1].done_bytes), "{phase}");
-        assert!(of.iter().all(|progress| progress.total_bytes == all), "{phase}");
-        assert_eq!(of.last().expect("some").done_bytes, all, "{phase}");
-        // The pieces of one registrar, or thread, follow each other.
+        assert!(reports.windows(2).all(|pair| pair[0].done_bytes < pair[1].done_bytes), "{phase}");
+        assert!(reports.iter().all(|progress| progress.total_bytes == all), "{phase}");
+        assert_eq!(reports.last().expect("some").done_bytes, all, "{phase}");
+        // The pieces of one registrar, or of one thread, do not overlap.
         assert!(
-            of.iter().all(|p| p.piece.is_some_and(|piece| piece.ended <= p.elapsed)),
+            reports.iter().all(|p| p.piece.is_some_and(|piece| piece.ended <= p.elapsed)),
             "{phase}"
         );
         for worker in 0..3 {
-            let pieces = of.iter().filter_map(|progress| progress.piece);
+            let pieces = reports.iter().filter_map(|progress| progress.piece);
             let mut own: Vec<_> = pieces.filter(|piece| piece.worker == worker).collect();
             own.sort_by_key(|piece| (piece.began, piece.ended));
             assert!(phase == Phase::Populate || !own.is_empty(), "{phase}, {worker}");
@@ -150,7 +150,7 @@ fn progress_never_falls_and_ends_with_all() {
 #[test]
 fn eight_threads_register_and_deregister_at_once() {
     let fakes = Fake::some(4, MIB as u64);
-    let whole = Arc::try_unwrap(region(32)).expect("nobody else has it");
+    let whole = Arc::try_unwrap(region(32)).expect("no other reference");
     let parts: Vec<_> =
         whole.split(4 * MIB).expect("not empty").into_iter().map(Arc::new).collect();
     thread::scope(|scope| {
@@ -161,8 +161,7 @@ fn eight_threads_register_and_deregister_at_once() {
                         [Policy::Sequential, Policy::all_at_once(), Policy::Auto][round % 3];
                     let builder =
                         RegistrationSet::builder().registrars(registrars(&fakes)).policy(policy);
-                    let mut set =
-                        builder.register(Arc::clone(part)).expect("nothing stands in the way");
+                    let mut set = builder.register(Arc::clone(part)).expect("no limit is hit");
                     for device in ["fake:0", "fake:3"] {
                         set.key_for(device, MIB..2 * MIB).expect("it is registered");
                     }

@@ -1,4 +1,4 @@
-//! Locks, as the kernel shows them for each mapping.
+//! Locks, as the kernel reports them for each mapping.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -9,13 +9,13 @@ use kvmem::register::{Account, Key, Mlock, Registrar};
 
 const PAGE: usize = 4096;
 
-/// The limit on locked memory may be small, and is for all of the process: these tests take turns.
+/// The limit on locked memory may be small and is for the whole process: these tests run in turn.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A little memory, if so much may be locked and pages have the size that these tests count with.
+/// Maps a region, if so much may be locked and base pages have the size that these tests assume.
 fn region(pages: usize) -> Option<Region> {
     let bytes = pages * PAGE;
     let limit = Mlock::default().limits().memlock;
@@ -38,7 +38,7 @@ fn register(mlock: &Mlock, region: &Region, range: Range<usize>) -> Key {
     unsafe { mlock.register(region.base().add(range.start), range.len()) }.expect("below the limit")
 }
 
-/// Which pages of a region are locked.
+/// Returns the locked pages of a region.
 fn locked(region: &Region) -> Vec<usize> {
     let text = std::fs::read_to_string("/proc/self/smaps").expect("our own maps");
     let start = region.base().as_ptr() as usize;
@@ -63,7 +63,7 @@ fn pages(numbers: impl IntoIterator<Item = usize>) -> Vec<usize> {
 }
 
 #[test]
-fn a_page_is_locked_until_the_last_key_over_it_is_gone() {
+fn a_page_is_locked_until_its_last_key_is_deregistered() {
     let _turn = turn();
     let Some(region) = region(16) else { return };
     let (one, two) = (Mlock::default(), Mlock::new("mlock:2"));
@@ -71,58 +71,61 @@ fn a_page_is_locked_until_the_last_key_over_it_is_gone() {
     let b = register(&two, &region, 4 * PAGE..12 * PAGE);
     let c = register(&two, &region, 6 * PAGE..7 * PAGE);
     assert_eq!(locked(&region), pages(0..12));
-    assert_eq!(region.residency(..12 * PAGE).expect("asked").resident_bytes, 12 * PAGE as u64);
-    one.deregister(a).expect("it stands");
+    assert_eq!(
+        region.residency(..12 * PAGE).expect("the kernel reports residency").resident_bytes,
+        12 * PAGE as u64
+    );
+    one.deregister(a).expect("the key is live");
     assert_eq!(locked(&region), pages(4..12));
-    two.deregister(b).expect("it stands");
+    two.deregister(b).expect("the key is live");
     assert_eq!(locked(&region), pages(6..7));
-    two.deregister(c).expect("it stands");
+    two.deregister(c).expect("the key is live");
     assert_eq!(locked(&region), pages([]));
 }
 
 #[test]
-fn the_same_range_twice_is_two_keys() {
+fn registering_a_range_twice_gives_two_keys() {
     let _turn = turn();
     let Some(region) = region(4) else { return };
     let mlock = Mlock::default();
     let keys = [0; 2].map(|_| register(&mlock, &region, 0..4 * PAGE));
     assert_ne!(keys[0].handle, keys[1].handle);
-    mlock.deregister(keys[0]).expect("it stands");
+    mlock.deregister(keys[0]).expect("the key is live");
     assert_eq!(locked(&region), pages(0..4));
-    mlock.deregister(keys[1]).expect("it stands");
+    mlock.deregister(keys[1]).expect("the key is live");
     assert_eq!(locked(&region), pages([]));
 }
 
 #[test]
-fn neighbours_that_meet_within_a_page_share_it() {
+fn ranges_that_meet_within_a_page_share_its_lock() {
     let _turn = turn();
     let Some(region) = region(4) else { return };
     let mlock = Mlock::default();
     let left = register(&mlock, &region, 10..PAGE + 100);
     let right = register(&mlock, &region, PAGE + 100..2 * PAGE + 1);
     assert_eq!(locked(&region), pages(0..3));
-    mlock.deregister(left).expect("it stands");
+    mlock.deregister(left).expect("the key is live");
     assert_eq!(locked(&region), pages(1..3));
-    mlock.deregister(right).expect("it stands");
+    mlock.deregister(right).expect("the key is live");
     assert_eq!(locked(&region), pages([]));
 }
 
 #[test]
-fn keys_that_do_not_stand_are_named() {
+fn a_key_that_is_not_live_is_named() {
     let _turn = turn();
     let Some(region) = region(2) else { return };
     let (one, two) = (Mlock::default(), Mlock::new("mlock:2"));
     let key = register(&one, &region, 0..PAGE);
-    let error = two.deregister(key).expect_err("another's");
+    let error = two.deregister(key).expect_err("a key of another registrar");
     assert_eq!(error.errno, Errno::ENOENT);
     assert!(error.to_string().contains(&format!("handle {}", key.handle)), "{error}");
     assert_eq!(locked(&region), pages(0..1));
-    one.deregister(key).expect("it stands");
-    assert_eq!(one.deregister(key).expect_err("given back").errno, Errno::ENOENT);
+    one.deregister(key).expect("the key is live");
+    assert_eq!(one.deregister(key).expect_err("deregistered before").errno, Errno::ENOENT);
 }
 
 #[test]
-fn dropping_unlocks_what_nobody_else_has() {
+fn dropping_unlocks_pages_without_other_keys() {
     let _turn = turn();
     let Some(region) = region(8) else { return };
     let two = Mlock::new("mlock:2");
@@ -134,20 +137,20 @@ fn dropping_unlocks_what_nobody_else_has() {
         assert_eq!(locked(&region), pages((0..4).chain(6..8)));
     }
     assert_eq!(locked(&region), pages(2..4));
-    two.deregister(key).expect("it stands");
+    two.deregister(key).expect("the key is live");
 }
 
 #[test]
-fn what_is_not_mapped_is_refused_and_nothing_stays_locked() {
+fn an_unmapped_range_fails_and_nothing_stays_locked() {
     let _turn = turn();
     let Some(region) = region(4) else { return };
     let mlock = Mlock::default();
     let at = region.base();
-    // SAFETY: nothing is there to be locked, which is what is tested.
-    let refused =
+    // SAFETY: the call fails and locks nothing.
+    let failure =
         |at: NonNull<u8>, len| unsafe { mlock.register(at, len) }.expect_err("cannot be locked");
-    assert_eq!(refused(at, 0).errno, Errno::EINVAL);
-    assert_eq!(refused(at, usize::MAX).errno, Errno::EINVAL);
+    assert_eq!(failure(at, 0).errno, Errno::EINVAL);
+    assert_eq!(failure(at, usize::MAX).errno, Errno::EINVAL);
     // SAFETY: the kernel chooses the address.
     let hole = unsafe {
         libc::mmap(
@@ -160,17 +163,17 @@ fn what_is_not_mapped_is_refused_and_nothing_stays_locked() {
         )
     };
     let hole = NonNull::new(hole.cast::<u8>()).expect("an address");
-    // SAFETY: the page in the middle is this test's, and not used.
+    // SAFETY: the page in the middle was mapped by this test, and is not used.
     assert_eq!(unsafe { libc::munmap(hole.as_ptr().add(PAGE).cast(), PAGE) }, 0);
-    // SAFETY: only asked about, and it outlives the region.
+    // SAFETY: the region is only queried, and the range outlives it.
     let around = unsafe { Region::from_raw(hole, 3 * PAGE, ()) }.expect("a range");
-    let error = refused(hole, 3 * PAGE);
+    let error = failure(hole, 3 * PAGE);
     assert_eq!((error.errno, &error.exceeded), (Errno::ENOMEM, &None), "{error}");
     assert!(error.to_string().contains("not all of it is mapped"), "{error}");
     assert_eq!(locked(&around), pages([]));
     drop(around);
     for page in [0, 2] {
-        // SAFETY: this test's, and not used any more.
+        // SAFETY: mapped by this test, and not used any more.
         assert_eq!(unsafe { libc::munmap(hole.as_ptr().add(page * PAGE).cast(), PAGE) }, 0);
     }
 }
@@ -194,7 +197,7 @@ fn eight_threads_over_the_same_pages() {
                         own.clone().all(|page| now.contains(&page)),
                         "{own:?} is not in {now:?}"
                     );
-                    mlock.deregister(key).expect("it stands");
+                    mlock.deregister(key).expect("the key is live");
                 }
             });
         }

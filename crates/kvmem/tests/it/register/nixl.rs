@@ -1,5 +1,5 @@
-//! NIXL's agents over a stand-in that takes what the real library takes. The real one is met in
-//! `tests/alone`.
+//! NIXL's agents over a stand-in that accepts what the real library accepts. `tests/alone` tests
+//! the real one.
 
 use std::ffi::{CStr, c_char};
 use std::path::Path;
@@ -26,41 +26,41 @@ fn load(library: &StandIn) -> Nixl {
 }
 
 fn agent(library: &StandIn) -> Agent {
-    load(library).open("UCX").expect("the usual backend")
+    load(library).open("UCX").expect("the default backend")
 }
 
 static MEMORY: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Memory that lives as long as the process, from an offset on.
+/// Returns memory that lives as long as the process, from an offset on.
 fn memory(at: usize) -> NonNull<u8> {
     NonNull::from(&MEMORY[at..]).cast()
 }
 
-/// Registers memory that is there.
+/// Registers memory of the process.
 fn register(agent: &Agent, at: usize, len: usize) -> Result<Key, RegistrarError> {
     assert!(at + len <= MEMORY.len());
-    // SAFETY: the memory stays, and nothing writes to it.
+    // SAFETY: the memory is never unmapped, and nothing writes to it.
     unsafe { agent.register(memory(at), len) }
 }
 
-/// What peers would get.
+/// Returns the metadata for peers.
 fn metadata(agent: &Agent) -> Result<Vec<u8>, RegistrarError> {
-    // SAFETY: there are none.
+    // SAFETY: there are no peers.
     unsafe { agent.metadata() }
 }
 
-fn assert_nothing_lives(library: &StandIn) {
+fn assert_no_objects(library: &StandIn) {
     for what in ["live_ranges", "live_objects", "live_blobs", "misuse"] {
         assert_eq!(library.get(what), 0, "{what}");
     }
 }
 
-/// A string that the stand-in keeps.
-fn told(library: &StandIn, function: &str) -> String {
+/// Returns a string of the stand-in.
+fn text(library: &StandIn, function: &str) -> String {
     // SAFETY: the type is the stand-in's, and the string is copied before anything else is called.
     unsafe {
-        let told = library.function::<unsafe extern "C" fn() -> *const c_char>(function)();
-        CStr::from_ptr(told).to_string_lossy().into_owned()
+        let text = library.function::<unsafe extern "C" fn() -> *const c_char>(function)();
+        CStr::from_ptr(text).to_string_lossy().into_owned()
     }
 }
 
@@ -68,7 +68,7 @@ fn told(library: &StandIn, function: &str) -> String {
 fn an_agent_gives_keys_that_are_its_descriptors() {
     let library = stand_in();
     let nixl = load(&library);
-    let agent = nixl.open("UCX").expect("the usual backend");
+    let agent = nixl.open("UCX").expect("the default backend");
     assert_eq!((agent.name(), agent.backend()), ("nixl:UCX", "UCX"));
     assert_eq!(agent.limits(), Limits::none("nixl:UCX"));
     let key = register(&agent, 4096, 8192).expect("a key");
@@ -76,59 +76,59 @@ fn an_agent_gives_keys_that_are_its_descriptors() {
     assert_eq!(key, Key { handle: at, lkey: 8192, rkey: None });
     assert_eq!((library.get("last_device"), library.get("last_length")), (0, 8192));
     assert_eq!((agent.live_keys(), library.get("live_ranges")), (1, 1));
-    // Overlapping ranges are NIXL's to take.
+    // NIXL accepts overlapping ranges.
     let within = register(&agent, 4096, 4096).expect("a part of it");
-    agent.deregister(key).expect("it stands");
+    agent.deregister(key).expect("the key is live");
     assert_eq!((agent.live_keys(), library.get("live_ranges")), (1, 1));
-    agent.deregister(within).expect("it stands");
-    register(&agent, 0, 1).expect("one that goes with its agent");
+    agent.deregister(within).expect("the key is live");
+    register(&agent, 0, 1).expect("deregistered with its agent");
     drop((nixl, agent));
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
-fn agents_have_names_of_their_own() {
+fn agents_have_unique_names() {
     let library = stand_in();
     let nixl = load(&library);
     let agents = [nixl.open("UCX"), nixl.open("UCX")].map(|agent| agent.expect("an agent"));
-    assert_ne!(agents[0].agent(), agents[1].agent(), "peers know them by that");
-    assert_eq!(told(&library, "standin_agent"), agents[1].agent());
+    assert_ne!(agents[0].agent(), agents[1].agent(), "peers know agents by their names");
+    assert_eq!(text(&library, "standin_agent"), agents[1].agent());
     assert!(agents[0].agent().contains(&std::process::id().to_string()), "{}", agents[0].agent());
     let named = nixl.agent("prefill-3").open().expect("an agent");
     assert_eq!((named.name(), named.agent(), named.backend()), ("prefill-3", "prefill-3", "UCX"));
     let named = nixl.agent("decode-1").named("nixl:1").backend("POSIX").open().expect("an agent");
     assert_eq!((named.name(), named.agent(), named.backend()), ("nixl:1", "decode-1", "POSIX"));
-    assert_eq!(told(&library, "standin_agent"), "decode-1");
+    assert_eq!(text(&library, "standin_agent"), "decode-1");
     let made = library.calls("nixl_capi_create_agent");
     let error = nixl.agent("").open().expect_err("no name");
-    assert!(error.reason.contains("without a name"), "{error}");
+    assert!(error.reason.contains("has no name"), "{error}");
     for wrong in
         [nixl.agent("a\0b"), nixl.agent("a").backend("U\0"), nixl.agent("a").parameter("k", "\0")]
     {
         let error = wrong.open().expect_err("no string for C");
-        assert!(error.reason.contains("has a zero in it"), "{error}");
+        assert!(error.reason.contains("contains a NUL"), "{error}");
     }
     assert_eq!(library.calls("nixl_capi_create_agent"), made);
 }
 
 #[test]
-fn metadata_is_of_what_is_registered_now() {
+fn metadata_describes_the_registered_memory() {
     let library = stand_in();
     let agent = load(&library).agent("one").open().expect("an agent");
-    let told =
+    let text =
         || String::from_utf8(metadata(&agent).expect("bytes")).expect("the stand-in's are text");
-    assert_eq!(told(), "one has 0");
+    assert_eq!(text(), "one has 0");
     let key = register(&agent, 0, 1).expect("a key");
-    assert_eq!(told(), "one has 1");
-    agent.deregister(key).expect("it stands");
-    assert_eq!(told(), "one has 0");
+    assert_eq!(text(), "one has 1");
+    agent.deregister(key).expect("the key is live");
+    assert_eq!(text(), "one has 0");
     library.fail("nixl_capi_get_local_md", 1, 1, -2);
-    let refused = metadata(&agent).expect_err("refused");
-    assert_eq!((refused.call.as_ref(), refused.errno), ("nixl_capi_get_local_md", Errno::EIO));
-    assert_eq!(refused.detail.as_deref(), Some("NIXL_CAPI_ERROR_BACKEND (-2)"));
-    assert!(refused.to_string().contains("one that peers can reach"), "{refused}");
+    let error = metadata(&agent).expect_err("an injected fault");
+    assert_eq!((error.call.as_ref(), error.errno), ("nixl_capi_get_local_md", Errno::EIO));
+    assert_eq!(error.detail.as_deref(), Some("NIXL_CAPI_ERROR_BACKEND (-2)"));
+    assert!(error.to_string().contains("a backend that peers can reach"), "{error}");
     assert_eq!((library.get("live_blobs"), library.calls("nixl_capi_mem_free")), (0, 3));
-    // Older libraries give what `free` takes.
+    // Older libraries allocate it for `free`.
     let library = StandIn::new("nixl", &["nixl_capi_mem_free"]);
     let agent = load(&library).agent("one").open().expect("an agent");
     assert_eq!(metadata(&agent).expect("bytes"), b"one has 0");
@@ -140,14 +140,17 @@ fn parameters_reach_the_backend() {
     let nixl = load(&library);
     let agent = nixl.agent("one").parameter("num_workers", "2").parameter("device_list", "mlx5_0");
     agent.open().expect("an agent");
-    assert_eq!(told(&library, "standin_params"), "num_workers=2;device_list=mlx5_0;");
+    assert_eq!(text(&library, "standin_params"), "num_workers=2;device_list=mlx5_0;");
     let library = StandIn::new("nixl", &["nixl_capi_params_add"]);
     let nixl = load(&library);
-    nixl.open("UCX").expect("without parameters it is not missed");
-    let error =
-        nixl.agent("one").parameter("num_workers", "2").open().expect_err("it cannot be told");
+    nixl.open("UCX").expect("not needed without parameters");
+    let error = nixl
+        .agent("one")
+        .parameter("num_workers", "2")
+        .open()
+        .expect_err("parameters are not supported");
     assert!(error.reason.contains("no function nixl_capi_params_add"), "{error}");
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
@@ -155,21 +158,21 @@ fn a_range_has_one_key() {
     let library = stand_in();
     let [one, other] = [agent(&library), agent(&library)];
     let key = register(&one, 4096, 4096).expect("a key");
-    let refused = register(&one, 4096, 4096).expect_err("it has a key");
-    assert_eq!((refused.call.as_ref(), refused.errno), ("nixl_capi_register_mem", Errno::EEXIST));
-    assert!(refused.to_string().contains("give it back before"), "{refused}");
-    let refused = register(&one, 4096, 0).expect_err("no bytes");
-    assert_eq!(refused.errno, Errno::EINVAL);
-    assert_eq!(library.get("registered"), 1, "the library was not asked");
-    let same = register(&other, 4096, 4096).expect("another agent has books of its own");
+    let error = register(&one, 4096, 4096).expect_err("it has a key");
+    assert_eq!((error.call.as_ref(), error.errno), ("nixl_capi_register_mem", Errno::EEXIST));
+    assert!(error.to_string().contains("or deregister it first"), "{error}");
+    let error = register(&one, 4096, 0).expect_err("no bytes");
+    assert_eq!(error.errno, Errno::EINVAL);
+    assert_eq!(library.get("registered"), 1, "the library was not called");
+    let same = register(&other, 4096, 4096).expect("another agent has its own keys");
     assert_eq!(key, same);
-    one.deregister(key).expect("it stands");
-    let refused = one.deregister(key).expect_err("it was given back");
-    assert_eq!((refused.call.as_ref(), refused.errno), ("nixl_capi_deregister_mem", Errno::ENOENT));
+    one.deregister(key).expect("the key is live");
+    let error = one.deregister(key).expect_err("it is deregistered");
+    assert_eq!((error.call.as_ref(), error.errno), ("nixl_capi_deregister_mem", Errno::ENOENT));
     assert_eq!(other.live_keys(), 1);
     register(&one, 4096, 4096).expect("it is free again");
     drop((one, other));
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
@@ -178,21 +181,21 @@ fn keys_that_are_not_live_are_not_passed_on() {
     let [one, other] = [agent(&library), agent(&library)];
     let key = register(&one, 0, 64).expect("a key");
     let foreign = register(&other, 128, 64).expect("a key");
-    let requested = library.calls("nixl_capi_deregister_mem");
+    let calls = library.calls("nixl_capi_deregister_mem");
     let forged =
         [Key { lkey: 63, ..key }, Key { rkey: Some(0), ..key }, Key { handle: 0, ..key }, foreign];
     for wrong in forged {
-        let refused = one.deregister(wrong).expect_err("not live");
-        assert_eq!(refused.errno, Errno::ENOENT);
-        assert!(refused.to_string().contains("give back a key once"), "{refused}");
+        let error = one.deregister(wrong).expect_err("not live");
+        assert_eq!(error.errno, Errno::ENOENT);
+        assert!(error.to_string().contains("deregister a key once"), "{error}");
     }
-    assert_eq!(library.calls("nixl_capi_deregister_mem"), requested, "the library was asked");
-    // The default: one after the other, each with its own answer.
+    assert_eq!(library.calls("nixl_capi_deregister_mem"), calls, "the library was not called");
+    // The default implementation: one after the other, each with its own result.
     let answers = one.deregister_all(&[foreign, key, key]);
     assert_eq!(answers.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, true, false]);
 }
 
-/// All functions that can fail on the way from an agent to a key and back.
+/// The functions that can fail between creating an agent and deregistering a key.
 const CALLS: [&str; 13] = [
     "nixl_capi_create_agent",
     "nixl_capi_get_plugin_params",
@@ -209,29 +212,29 @@ const CALLS: [&str; 13] = [
     "nixl_capi_get_local_md",
 ];
 
-/// The stand-in's number for a call that succeeds and makes nothing.
+/// The stand-in's number for a call that succeeds and creates nothing.
 const NOTHING: i32 = 1000;
 
 #[test]
-fn a_failure_at_any_call_leaves_nothing_alive() {
+fn a_failure_of_any_call_leaks_nothing() {
     let library = stand_in();
     let nixl = load(&library);
     let scenario = || -> Result<(), String> {
         let unavailable = |error: NotAvailable| error.to_string();
-        let refused = |error: RegistrarError| error.to_string();
+        let error = |error: RegistrarError| error.to_string();
         let agents = [
             nixl.agent("one").parameter("k", "v").open().map_err(unavailable)?,
             nixl.agent("other").parameter("k", "v").open().map_err(unavailable)?,
         ];
         let mut keys = Vec::new();
         for (at, agent) in agents.iter().cycle().take(4).enumerate() {
-            keys.push((agent, register(agent, at * 4096, 4096).map_err(refused)?));
+            keys.push((agent, register(agent, at * 4096, 4096).map_err(error)?));
         }
         for (agent, key) in keys.drain(..2) {
-            metadata(agent).map_err(refused)?;
-            agent.deregister(key).map_err(refused)?;
+            metadata(agent).map_err(error)?;
+            agent.deregister(key).map_err(error)?;
         }
-        // The other two go with their agents.
+        // Dropping the agents deregisters the other two.
         Ok(())
     };
     scenario().expect("no fault yet");
@@ -244,16 +247,16 @@ fn a_failure_at_any_call_leaves_nothing_alive() {
                 let result = scenario();
                 let due = library.calls(call) - before >= nth;
                 library.fail(call, 1, 0, 0);
-                assert_nothing_lives(&library);
+                assert_no_objects(&library);
                 match result {
                     Err(error) => {
                         assert!(due && error.contains(call) && error.contains(word), "{error}");
                         failures += 1;
                     }
-                    // When an agent goes, what is left is given back again and again.
-                    Ok(()) if due && nth > 2 && giving_back(call) => {}
+                    // Dropping an agent retries the remaining keys.
+                    Ok(()) if due && nth > 2 && deregisters_on_drop(call) => {}
                     Ok(()) => {
-                        assert!(!due, "{call} failed and nobody said so");
+                        assert!(!due, "{call} failed without an error");
                         break;
                     }
                 }
@@ -270,35 +273,38 @@ fn a_failure_at_any_call_leaves_nothing_alive() {
         "nixl_capi_get_local_md",
     ] {
         library.fail(call, 1, 1, NOTHING);
-        let error = scenario().expect_err("nothing was made");
-        assert!(error.contains(call) && error.contains("success, and nothing was made"), "{error}");
-        assert_nothing_lives(&library);
+        let error = scenario().expect_err("no object was created");
+        assert!(
+            error.contains(call) && error.contains("success, but no object was created"),
+            "{error}"
+        );
+        assert_no_objects(&library);
     }
 }
 
-/// Whether a call has part in giving back what is left when an agent goes.
-fn giving_back(call: &str) -> bool {
+/// Returns whether dropping an agent calls this function to deregister the remaining keys.
+fn deregisters_on_drop(call: &str) -> bool {
     ["nixl_capi_deregister_mem", "nixl_capi_create_reg_dlist", "nixl_capi_reg_dlist_add_desc"]
         .contains(&call)
 }
 
 #[test]
-fn what_cannot_be_given_back_keeps_its_agent() {
+fn a_key_that_cannot_be_deregistered_keeps_its_agent() {
     let library = stand_in();
     let agent = agent(&library);
     let keys = [1, 2].map(|len| register(&agent, 0, len).expect("two keys"));
     for (status, errno, word) in [
         (-2, Errno::EIO, "standard error"),
         (-10, Errno::EBUSY, "transfers still use it"),
-        (-6, Errno::ENOENT, "somebody else has given it back"),
+        (-6, Errno::ENOENT, "other code has deregistered it"),
     ] {
         library.fail("nixl_capi_deregister_mem", 1, 1, status);
-        let refused = agent.deregister(keys[0]).expect_err("refused");
-        assert_eq!((refused.call.as_ref(), refused.errno), ("nixl_capi_deregister_mem", errno));
-        assert!(refused.remedy.contains(word), "{refused}");
-        assert_eq!(agent.live_keys(), 2, "it stands");
+        let error = agent.deregister(keys[0]).expect_err("an injected fault");
+        assert_eq!((error.call.as_ref(), error.errno), ("nixl_capi_deregister_mem", errno));
+        assert!(error.remedy.contains(word), "{error}");
+        assert_eq!(agent.live_keys(), 2, "the key is live");
     }
-    agent.deregister(keys[0]).expect("now it goes");
+    agent.deregister(keys[0]).expect("no fault any more");
     library.fail("nixl_capi_deregister_mem", 1, u64::MAX, -2);
     library.log();
     drop(agent);
@@ -306,10 +312,10 @@ fn what_cannot_be_given_back_keeps_its_agent() {
     assert_eq!(
         log.iter().filter(|call| *call == "nixl_capi_deregister_mem").count(),
         3,
-        "three times"
+        "three attempts"
     );
     assert!(!log.iter().any(|call| call.starts_with("nixl_capi_destroy_agent")), "{log:?}");
-    // Agent, backend and arguments; the lists of descriptors are gone.
+    // Agent, backend and arguments; the lists of descriptors are destroyed.
     assert_eq!(
         (library.get("live_ranges"), library.get("live_objects"), library.get("misuse")),
         (1, 3, 0)
@@ -317,11 +323,11 @@ fn what_cannot_be_given_back_keeps_its_agent() {
 }
 
 #[test]
-fn things_go_in_the_order_opposite_to_that_in_which_they_came() {
+fn objects_are_destroyed_in_reverse_order() {
     let library = stand_in();
     let nixl = load(&library);
     let agent = nixl.open("UCX").expect("an agent");
-    // The handle on the library may go before.
+    // The handle of the library may be dropped earlier.
     drop(nixl);
     let made = library.log();
     let order = ["create_agent", "create_backend", "create_opt_args"].map(|call| {
@@ -343,11 +349,11 @@ fn things_go_in_the_order_opposite_to_that_in_which_they_came() {
     ];
     let expected = expected.map(|call| format!("nixl_capi_{call}"));
     assert_eq!(gone[gone.len() - expected.len()..], expected);
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
-fn an_agent_takes_one_call_at_a_time() {
+fn an_agent_handles_one_call_at_a_time() {
     let library = stand_in();
     let agent = agent(&library);
     library.latency(Duration::from_micros(300));
@@ -356,13 +362,13 @@ fn an_agent_takes_one_call_at_a_time() {
             let (agent, library) = (&agent, &library);
             scope.spawn(move || {
                 for at in 0..4 {
-                    let key = register(agent, worker * 4096 + at, 1).expect("bytes of its own");
+                    let key = register(agent, worker * 4096 + at, 1).expect("its own bytes");
                     metadata(agent).expect("bytes");
                     agent.with_raw(|raw, _| {
                         type GetMd =
                             unsafe extern "C" fn(NonNull<u8>, *mut *mut u8, *mut usize) -> i32;
                         let (mut data, mut len) = (std::ptr::null_mut(), 0);
-                        // SAFETY: the types are those of the header, and the agent lives.
+                        // SAFETY: the types are those of the header, and the agent is alive.
                         unsafe {
                             let status = library.function::<GetMd>("nixl_capi_get_local_md")(
                                 raw.cast(),
@@ -375,24 +381,24 @@ fn an_agent_takes_one_call_at_a_time() {
                             );
                         }
                     });
-                    agent.deregister(key).expect("it stands");
+                    agent.deregister(key).expect("the key is live");
                 }
             });
         }
     });
     library.latency(Duration::ZERO);
     assert_eq!(agent.live_keys(), 0);
-    // A panic of the caller's leaves the agent usable.
+    // A panic of the caller leaves the agent usable.
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         agent.with_raw(|_, _| panic!("mine"))
     }));
-    panicked.expect_err("it was told");
+    panicked.expect_err("an injected panic");
     register(&agent, 0, 1).expect("a key");
     drop(agent);
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
-/// A region of base pages.
+/// Maps a region of base pages.
 fn region(bytes: usize) -> Arc<Region> {
     Arc::new(
         Region::builder(bytes).ladder(Ladder::only(PageSize::Base)).map().expect("a little memory"),
@@ -415,25 +421,25 @@ fn agents_are_planned_registered_and_rolled_back_like_others() {
         .chunk_bytes(CHUNK as u64);
     let plan = builder.plan(&region).expect("no limit is hit").to_string();
     assert!(plan.contains("8 chunk(s) of up to 1 MiB, each with nixl:0, nixl:1"), "{plan}");
-    // Side by side: the agents share nothing.
+    // The agents share no lock and are called concurrently.
     library.latency(Duration::from_millis(2));
     let mut set = builder.register(Arc::clone(&region)).expect("registered");
     library.latency(Duration::ZERO);
-    assert_eq!(library.get("most_waiting"), 2, "{}", set.outcome());
+    assert_eq!(library.get("max_waiting"), 2, "{}", set.outcome());
     assert_eq!(set.outcome().threads, 2);
-    let key = set.key_for("nixl:1", 3 * CHUNK..3 * CHUNK + 5).expect("one chunk's");
+    let key = set.key_for("nixl:1", 3 * CHUNK..3 * CHUNK + 5).expect("within one chunk");
     assert_eq!(key.handle, region.base().addr().get() as u64 + 3 * CHUNK as u64);
     assert_eq!(key.lkey, CHUNK as u64);
     assert_eq!(library.get("live_ranges"), 16);
-    // What stands is not registered again with the same agent.
+    // A registered range is not registered again with the same agent.
     let error = builder.register(Arc::clone(&region)).expect_err("it has keys");
     assert!(error.to_string().contains("EEXIST"), "{error}");
-    assert_eq!(library.get("live_ranges"), 16, "and what stood still does");
-    set.deregister().expect("taken back");
+    assert_eq!(library.get("live_ranges"), 16, "earlier keys stay");
+    set.deregister().expect("every key is deregistered");
     assert_eq!(library.get("live_ranges"), 0);
     for nth in 1..=16 {
         library.fail("nixl_capi_register_mem", nth, 1, -2);
-        let error = builder.register(Arc::clone(&region)).expect_err("one is refused");
+        let error = builder.register(Arc::clone(&region)).expect_err("one call fails");
         let RegisterError::Refused { error, kept } = &error else { panic!("{error}") };
         assert!(kept.is_empty());
         assert_eq!(error.refusal.call, "nixl_capi_register_mem");
@@ -441,23 +447,23 @@ fn agents_are_planned_registered_and_rolled_back_like_others() {
         assert_eq!(library.get("live_ranges"), 0, "call {nth}");
     }
     drop((set, builder, agents));
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
-fn backends_are_listed_and_a_wrong_one_is_told_apart() {
+fn backends_are_listed_and_unusable_ones_are_distinguished() {
     let library = stand_in();
     let nixl = load(&library);
     assert_eq!(nixl.backends().expect("a list"), ["GDS", "POSIX", "UCX", "VRAM_ONLY"]);
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
     for (backend, word) in [
         ("RDMA", "no backend is called RDMA: there are GDS, POSIX, UCX, VRAM_ONLY"),
         ("GDS", "nixl:GDS: nixl_capi_get_plugin_params: NIXL_CAPI_ERROR_BACKEND (-2)"),
-        ("VRAM_ONLY", "nixl:VRAM_ONLY: the backend does not take memory of the host"),
+        ("VRAM_ONLY", "nixl:VRAM_ONLY: the backend does not support host memory"),
     ] {
         let error = nixl.open(backend).expect_err("not this one");
         assert_eq!((error.backend.as_ref(), error.reason.as_str()), ("nixl", word));
-        assert_nothing_lives(&library);
+        assert_no_objects(&library);
     }
     for call in [
         "nixl_capi_create_agent",
@@ -466,38 +472,38 @@ fn backends_are_listed_and_a_wrong_one_is_told_apart() {
         "nixl_capi_string_list_get",
     ] {
         library.fail(call, 1, 1, -2);
-        let error = nixl.backends().expect_err("refused");
+        let error = nixl.backends().expect_err("an injected fault");
         assert!(error.reason.contains(&format!("{call}: NIXL_CAPI_ERROR_BACKEND")), "{error}");
         let word = if call == "nixl_capi_create_agent" { "HOME" } else { "standard error" };
         assert!(error.remedy.contains(word), "{error}");
-        assert_nothing_lives(&library);
+        assert_no_objects(&library);
     }
     library.fail("nixl_capi_string_list_get", 1, 1, NOTHING);
     let error = nixl.backends().expect_err("a name is missing");
-    assert!(error.reason.contains("nothing was made"), "{error}");
-    assert_nothing_lives(&library);
+    assert!(error.reason.contains("no object was created"), "{error}");
+    assert_no_objects(&library);
 }
 
 #[test]
-fn a_library_without_a_function_is_none() {
-    // Each of the others is looked for alike; `tests/alone` makes every look fail.
+fn a_library_that_lacks_a_function_is_not_available() {
+    // The others are looked up in the same way; `tests/alone` makes every lookup fail.
     for missing in ["create_agent", "destroy_reg_dlist", "deregister_mem", "get_local_md"] {
         let missing = format!("nixl_capi_{missing}");
         let library = StandIn::new("nixl", &[&missing]);
-        // SAFETY: it is not used.
+        // SAFETY: the library is not used.
         let error = unsafe { Nixl::load_from(library.path()) }.expect_err("a function is missing");
         assert_eq!(error.backend, "nixl");
         assert!(error.reason.contains(&format!("has no function {missing}:")), "{error}");
     }
-    // A macro of this name gives it the function by which old ones are known.
+    // A macro of this name adds the function that identifies old libraries.
     let library = StandIn::new("nixl", &["OLD"]);
-    // SAFETY: it is not used.
+    // SAFETY: the library is not used.
     let error = unsafe { Nixl::load_from(library.path()) }.expect_err("another ABI");
     assert!(error.reason.contains("a NIXL before 1.0"), "{error}");
 }
 
 #[test]
-fn what_is_no_library_is_not_available() {
+fn a_file_that_is_no_library_is_not_available() {
     for path in [
         "/nonexistent/libnixl_capi.so",
         "/dev/null",

@@ -1,4 +1,4 @@
-//! Plans: for any mix of pages, limits and wishes, every byte goes to every registrar exactly once,
+//! Plans: for any mix of pages, limits and options, every registrar gets every byte exactly once,
 //! within its limits, on page boundaries.
 
 use std::num::NonZeroUsize;
@@ -12,22 +12,23 @@ use kvmem::register::{
 };
 use proptest::prelude::*;
 
-/// A receipt for these stretches: their page, their length in pages, and how many of these are
-/// resident.
-fn receipt(stretches: &[(PageSize, usize, usize)]) -> Receipt {
+/// Returns a receipt for these segments: their page size, their length in pages, and how many of
+/// these are resident.
+fn receipt(segments: &[(PageSize, usize, usize)]) -> Receipt {
     let mut ranges = Vec::new();
     let mut at = 0;
-    for (page, pages, resident) in stretches {
+    for (page, pages, resident) in segments {
         let len = pages * page.bytes();
         ranges.push(serde_json::json!({
             "range": { "start": at, "end": at + len }, "asked": page, "got": page, "nodes": [],
-            "resident_bytes": resident * page.bytes(), "resident_error_bytes": 0, "huge_bytes": null, "seconds": 0.0,
-            "gib_per_s": 0.0, "fallbacks": [],
+            "resident_bytes": resident * page.bytes(), "resident_error_bytes": 0,
+            "huge_bytes": null, "seconds": 0.0, "gib_per_s": 0.0, "fallbacks": [],
         }));
         at += len;
     }
     let receipt = serde_json::json!({
-        "requested_bytes": at, "mapped_bytes": at, "usable_bytes": at, "backing": "private", "policy_verified": false,
+        "requested_bytes": at, "mapped_bytes": at, "usable_bytes": at, "backing": "private",
+        "policy_verified": false,
         "threads": 0, "ranges": ranges,
     });
     serde_json::from_value(receipt).expect("the shape of a receipt")
@@ -37,16 +38,16 @@ fn nics(count: usize, max_bytes: u64) -> Vec<Limits> {
     (0..count).map(|nic| Limits { max_bytes, ..Limits::none(format!("nic:{nic}")) }).collect()
 }
 
-/// The page at an offset.
+/// Returns the page size at an offset.
 fn page_at(receipt: &Receipt, offset: usize) -> PageSize {
     let part = receipt.ranges.iter().find(|part| part.range.contains(&offset));
     part.expect("an offset within").got
 }
 
-fn check(plan: &Plan, receipt: &Receipt, limits: &[Limits], terms: &PlanOptions) {
+fn check(plan: &Plan, receipt: &Receipt, limits: &[Limits], options: &PlanOptions) {
     let len = receipt.usable_bytes;
     let cap = |limits: &Limits| {
-        let wanted = terms.chunk_bytes.or(limits.preferred_chunk_bytes).unwrap_or(u64::MAX);
+        let wanted = options.chunk_bytes.or(limits.preferred_chunk_bytes).unwrap_or(u64::MAX);
         wanted.min(limits.max_bytes)
     };
     let least = limits.iter().map(cap).min().expect("a registrar");
@@ -69,7 +70,7 @@ fn check(plan: &Plan, receipt: &Receipt, limits: &[Limits], terms: &PlanOptions)
             );
             end = chunk.end;
         }
-        assert_eq!(end, len, "nothing is cut off");
+        assert_eq!(end, len, "the whole region is covered");
         for edge in lane.chunks.iter().skip(1).map(|chunk| chunk.start) {
             let (page, base) = (page_at(receipt, edge).bytes(), PageSize::Base.bytes());
             let unit = [page, base, 1]
@@ -100,31 +101,31 @@ fn check(plan: &Plan, receipt: &Receipt, limits: &[Limits], terms: &PlanOptions)
         .map(|part| part.range.len())
         .sum();
     let populated: usize = plan.populate.iter().map(Range::len).sum();
-    let nobody = terms.policy == Policy::Sequential || terms.populate == Populate::None;
-    assert_eq!(populated, if nobody { 0 } else { absent });
+    let unpopulated = options.policy == Policy::Sequential || options.populate == Populate::None;
+    assert_eq!(populated, if unpopulated { 0 } else { absent });
     assert!(plan.populate.iter().all(whole));
     assert!(
         plan.populate.windows(2).all(|pair| pair[0].end < pair[1].start),
-        "disjoint, joined, in order"
+        "disjoint, merged, in order"
     );
     assert_eq!(plan.populate_threads == 0, plan.populate.is_empty());
-    assert!(plan.populate_threads <= terms.cores);
+    assert!(plan.populate_threads <= options.cores);
 
     assert!((1..=limits.len()).contains(&plan.threads));
-    match terms.policy {
+    match options.policy {
         Policy::Sequential => assert_eq!(plan.threads, 1),
-        _ if nobody && absent > 0 => {
-            assert_eq!(plan.threads, 1, "untouched memory is one registrar's at a time")
+        _ if unpopulated && absent > 0 => {
+            assert_eq!(plan.threads, 1, "untouched memory is registered by one registrar at a time")
         }
         Policy::Parallel(threads) => assert_eq!(plan.threads, threads.get().min(limits.len())),
         Policy::Auto => {
-            assert!(plan.threads <= terms.cores && (plan.trial.is_some() == (plan.threads > 1)))
+            assert!(plan.threads <= options.cores && (plan.trial.is_some() == (plan.threads > 1)))
         }
     }
     let shortest = plan.lanes.iter().map(|lane| lane.chunks.len()).min().expect("a lane");
     match plan.trial {
         Some(CalibrationPlan::Chunks { rounds }) => {
-            assert!(2 * rounds <= shortest && !terms.by_range)
+            assert!(2 * rounds <= shortest && !options.by_range)
         }
         Some(CalibrationPlan::Slices { slice_bytes, .. }) => {
             assert!(plan.lanes.iter().all(|lane| slice_bytes <= lane.chunks[0].len() as u64));
@@ -135,20 +136,20 @@ fn check(plan: &Plan, receipt: &Receipt, limits: &[Limits], terms: &PlanOptions)
     assert_eq!(plan.steps.first().map(|step| step.start), Some(0));
     assert_eq!(plan.steps.last().map(|step| step.end), Some(len));
     assert!(plan.steps.windows(2).all(|pair| pair[0].end == pair[1].start));
-    assert_eq!(plan.steps.len(), if terms.by_range { finest.len() } else { 1 });
+    assert_eq!(plan.steps.len(), if options.by_range { finest.len() } else { 1 });
 
     let json = serde_json::to_string(plan).expect("plain data");
     let mut read: Plan = serde_json::from_str(&json).expect("what was written");
-    // Its last digit may differ.
+    // The last digit of the estimate may differ.
     read.estimate = plan.estimate;
     assert_eq!(read, *plan);
     let shown = plan.to_string();
     assert!(limits.iter().all(|limits| shown.contains(&limits.device)), "{shown}");
 }
 
-fn stretches() -> impl Strategy<Value = Vec<(PageSize, usize, usize)>> {
-    // Large pages first, as regions are laid; at most one stretch of a kind.
-    let count = |most: usize| (0..most).prop_flat_map(|pages| (Just(pages), 0..=pages));
+fn segments() -> impl Strategy<Value = Vec<(PageSize, usize, usize)>> {
+    // Large pages first, as regions are mapped; at most one segment of each page size.
+    let count = |max: usize| (0..max).prop_flat_map(|pages| (Just(pages), 0..=pages));
     (count(3), count(1200), count(700), count(3000)).prop_filter_map(
         "no bytes",
         |(giant, huge, thp, base)| {
@@ -163,7 +164,7 @@ fn stretches() -> impl Strategy<Value = Vec<(PageSize, usize, usize)>> {
     )
 }
 
-/// From a few pages to no limit, even numbers and odd ones.
+/// Byte limits from a few pages to none, round numbers and others.
 fn bytes() -> impl Strategy<Value = u64> {
     prop_oneof![
         (16..40u32).prop_map(|bits| 1 << bits),
@@ -186,7 +187,7 @@ fn limits() -> impl Strategy<Value = Vec<Limits>> {
     })
 }
 
-fn terms() -> impl Strategy<Value = PlanOptions> {
+fn options() -> impl Strategy<Value = PlanOptions> {
     let policy = prop_oneof![
         Just(Policy::Sequential),
         Just(Policy::Auto),
@@ -213,42 +214,43 @@ proptest! {
 
     #[test]
     fn a_plan_covers_every_byte_once_within_all_limits(
-        stretches in stretches(), limits in limits(), terms in terms()
+        segments in segments(), limits in limits(), options in options()
     ) {
-        let receipt = receipt(&stretches);
-        let plan = plan(&receipt, &limits, &terms).expect("nothing stands in the way");
-        check(&plan, &receipt, &limits, &terms);
+        let receipt = receipt(&segments);
+        let plan = plan(&receipt, &limits, &options).expect("no limit is hit");
+        check(&plan, &receipt, &limits, &options);
     }
 }
 
 #[test]
 fn chunks_are_as_large_as_they_may_be() {
     let region = receipt(&[(PageSize::Huge2M, 4096, 4096)]);
-    let chunks = |limits: &[Limits], terms: &PlanOptions| -> Vec<usize> {
-        let plan = plan(&region, limits, terms).expect("nothing stands in the way");
+    let chunks = |limits: &[Limits], options: &PlanOptions| -> Vec<usize> {
+        let plan = plan(&region, limits, options).expect("no limit is hit");
         plan.lanes.iter().map(|lane| lane.chunks.len()).collect()
     };
-    let terms = PlanOptions::new(Policy::Auto, 2);
-    // One key for everything, unless the device, its taste, or the user is against it.
-    assert_eq!(chunks(&nics(2, u64::MAX), &terms), [1, 1]);
-    assert_eq!(chunks(&nics(2, 1 << 30), &terms), [8, 8]);
+    let options = PlanOptions::new(Policy::Auto, 2);
+    // One key for everything, unless the device, its preferred length, or the user requires smaller
+    // chunks.
+    assert_eq!(chunks(&nics(2, u64::MAX), &options), [1, 1]);
+    assert_eq!(chunks(&nics(2, 1 << 30), &options), [8, 8]);
     let picky =
         [Limits { preferred_chunk_bytes: Some(128 << 20), ..Limits::none("a") }, Limits::none("b")];
-    assert_eq!(chunks(&picky, &terms), [64, 1]);
-    let wish = PlanOptions { chunk_bytes: Some(2 << 30), ..terms.clone() };
-    assert_eq!(chunks(&picky, &wish), [4, 4]);
-    // An odd limit is used as far as whole pages go.
-    assert_eq!(chunks(&nics(1, (4 << 30) - 1), &terms), [3]);
-    assert_eq!(chunks(&nics(1, 3 << 20), &terms), [4096], "one page a chunk");
-    assert_eq!(chunks(&nics(1, 1 << 20), &terms), [8192], "less than a page: on base pages");
+    assert_eq!(chunks(&picky, &options), [64, 1]);
+    let chunked = PlanOptions { chunk_bytes: Some(2 << 30), ..options.clone() };
+    assert_eq!(chunks(&picky, &chunked), [4, 4]);
+    // An odd limit is rounded down to whole pages.
+    assert_eq!(chunks(&nics(1, (4 << 30) - 1), &options), [3]);
+    assert_eq!(chunks(&nics(1, 3 << 20), &options), [4096], "one page a chunk");
+    assert_eq!(chunks(&nics(1, 1 << 20), &options), [8192], "less than a hugepage: on base pages");
 }
 
 #[test]
-fn limits_are_held_against_the_need_before_anything_is_done() {
+fn limits_are_compared_with_the_need_by_the_plan() {
     let region = receipt(&[(PageSize::Base, 4096, 0)]);
-    let terms = PlanOptions::new(Policy::Auto, 2);
+    let options = PlanOptions::new(Policy::Auto, 2);
     let keys = [Limits { max_bytes: 1 << 20, max_keys: 15, ..Limits::none("mlx5_0") }];
-    let error = plan(&region, &keys, &terms).unwrap_err();
+    let error = plan(&region, &keys, &options).unwrap_err();
     let exceeded = RegisterLimit::Keys { limit: 15, need: 16 };
     assert_eq!(error, RegisterError::Limited { device: "mlx5_0".to_owned(), exceeded });
 
@@ -257,10 +259,10 @@ fn limits_are_held_against_the_need_before_anything_is_done() {
     let mut limits = nics(3, u64::MAX);
     limits[0].memlock = memlock(Account::Rings, 40 << 20);
     limits[1].memlock = memlock(Account::Pinned, 17 << 20);
-    plan(&region, &limits, &terms).expect("16 MiB of 16 and of 39");
-    // Two rings are counted together.
+    plan(&region, &limits, &options).expect("16 MiB of 16 and of 39");
+    // Two rings share an account.
     limits[1].memlock = memlock(Account::Rings, 32 << 20);
-    let error = plan(&region, &limits, &terms).unwrap_err();
+    let error = plan(&region, &limits, &options).unwrap_err();
     let text = error.to_string();
     for part in [
         "nic:0, nic:1",
@@ -273,19 +275,22 @@ fn limits_are_held_against_the_need_before_anything_is_done() {
         assert!(text.contains(part), "{part} in {text}");
     }
 
-    assert_eq!(plan(&region, &[], &terms).unwrap_err(), RegisterError::NoRegistrars);
+    assert_eq!(plan(&region, &[], &options).unwrap_err(), RegisterError::NoRegistrars);
     let twins = [Limits::none("a"), Limits::none("b"), Limits::none("a")];
     let error = RegisterError::SameName { device: "a".to_owned() };
-    assert_eq!(plan(&region, &twins, &terms).unwrap_err(), error);
-    assert_eq!(plan(&receipt(&[]), &nics(1, 1), &terms).unwrap_err(), RegisterError::Empty);
-    // A wish for a billion keys ends before it has filled the memory.
-    let wish = PlanOptions { chunk_bytes: Some(1), ..terms };
+    assert_eq!(plan(&region, &twins, &options).unwrap_err(), error);
+    assert_eq!(plan(&receipt(&[]), &nics(1, 1), &options).unwrap_err(), RegisterError::Empty);
+    // A request for a billion keys fails before it fills the memory.
+    let chunked = PlanOptions { chunk_bytes: Some(1), ..options };
     let huge = receipt(&[(PageSize::Huge1G, 1024, 0)]);
-    assert!(matches!(plan(&huge, &nics(8, u64::MAX), &wish), Err(RegisterError::Limited { .. })));
+    assert!(matches!(
+        plan(&huge, &nics(8, u64::MAX), &chunked),
+        Err(RegisterError::Limited { .. })
+    ));
 }
 
 #[test]
-fn a_tebibyte_is_planned_in_no_time() {
+fn a_tebibyte_is_planned_quickly() {
     let region = receipt(&[(PageSize::Huge2M, 1 << 19, 1 << 19)]);
     let rings: Vec<Limits> = (0..8)
         .map(|ring| Limits {
@@ -296,30 +301,28 @@ fn a_tebibyte_is_planned_in_no_time() {
         })
         .collect();
     let start = Instant::now();
-    let plan = plan(&region, &rings, &PlanOptions::new(Policy::Auto, 64))
-        .expect("nothing stands in the way");
-    // The benchmark holds it against a millisecond; this is for a machine that is busy, without
-    // optimization.
+    let plan = plan(&region, &rings, &PlanOptions::new(Policy::Auto, 64)).expect("no limit is hit");
+    // The benchmark has a goal of 1 ms; this limit is for a busy machine without optimization.
     assert!(start.elapsed() < Duration::from_secs(1));
     assert_eq!(plan.keys(), 8 * 8192);
 }
 
 #[test]
-fn memory_that_begins_anywhere_is_cut_on_pages() {
-    // The middle of a buffer of another's, 100 bytes behind a page boundary.
+fn memory_at_any_address_is_divided_on_page_boundaries() {
+    // The middle of a foreign buffer, 100 bytes after a page boundary.
     let page = PageSize::Base.bytes();
     let mut buffer = vec![0u8; 64 * page].into_boxed_slice();
     let skew = buffer.as_ptr().addr().next_multiple_of(page) - buffer.as_ptr().addr() + 100;
     let at = std::ptr::NonNull::new(&raw mut buffer[skew]).expect("a place in a buffer");
-    // SAFETY: the bytes are the buffer's, which is the owner; nobody else uses them.
-    let region = unsafe { Region::from_raw(at, 40 * page, buffer) }.expect("a place for a region");
+    // SAFETY: the region owns the buffer, and nothing else uses its bytes.
+    let region = unsafe { Region::from_raw(at, 40 * page, buffer) }.expect("a valid range");
     let plan = RegistrationSet::builder()
         .registrar(super::fake::Fake::new(
             "nic",
             Limits { max_bytes: 8 * page as u64, ..Limits::none("nic") },
         ))
         .plan(&region)
-        .expect("nothing stands in the way");
+        .expect("no limit is hit");
     let chunks = &plan.lanes[0].chunks;
     assert_eq!((chunks.len(), chunks[0].clone()), (6, 0..8 * page - 100));
     assert!(
@@ -331,15 +334,13 @@ fn memory_that_begins_anywhere_is_cut_on_pages() {
 }
 
 #[test]
-fn a_part_of_a_region_is_planned_as_it_lies() {
+fn a_part_of_a_region_is_planned_by_its_own_offsets() {
     let region = Region::builder(8 << 20).ladder(PageSize::Base).map().expect("a little memory");
     let (_, part) = region.split_at((4 << 20) + 4096).expect("within");
     let limits = Limits { max_bytes: 1 << 20, ..Limits::none("nic") };
     let builder = RegistrationSet::builder().registrar(super::fake::Fake::new("nic", limits));
-    let plan = builder
-        .policy(Policy::Parallel(NonZeroUsize::MIN))
-        .plan(&part)
-        .expect("nothing stands in the way");
+    let plan =
+        builder.policy(Policy::Parallel(NonZeroUsize::MIN)).plan(&part).expect("no limit is hit");
     assert_eq!(plan.len_bytes, (4 << 20) - 4096);
     assert_eq!(plan.populate, std::slice::from_ref(&(0..(4 << 20) - 4096)));
     assert_eq!(plan.lanes[0].chunks.len(), 4);

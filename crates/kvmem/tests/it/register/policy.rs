@@ -1,4 +1,4 @@
-//! Policies: who is called when, and what was found out.
+//! Policies: how many registrars are called at once, and what is populated first.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn region(how: Populate) -> Region {
     Region::builder(16 * MIB).ladder(PageSize::Base).populate(how).map().expect("a little memory")
 }
 
-/// So many registrars are called at once, and no more.
+/// Checks that exactly `many` registrars are called at once.
 fn are_called_at_once(many: usize, policy: Policy, populated: Populate, populate: Populate) {
     let fakes: Vec<_> = Fake::some(4, 4 * MIB as u64)
         .into_iter()
@@ -22,28 +22,28 @@ fn are_called_at_once(many: usize, policy: Policy, populated: Populate, populate
         .collect();
     let builder =
         RegistrationSet::builder().registrars(registrars(&fakes)).policy(policy).populate(populate);
-    let set = builder.register(region(populated)).expect("nothing stands in the way");
-    assert_eq!(fakes[0].most.load(Ordering::SeqCst), many, "{policy:?}");
+    let set = builder.register(region(populated)).expect("no limit is hit");
+    assert_eq!(fakes[0].max_inside.load(Ordering::SeqCst), many, "{policy:?}");
     assert_eq!(set.outcome().threads > 1, many > 1);
 }
 
 #[test]
-fn as_many_are_called_at_once_as_the_policy_says() {
-    let there = Populate::threads(1);
-    are_called_at_once(1, Policy::Sequential, there, Populate::Auto);
-    are_called_at_once(2, Policy::parallel(2), there, Populate::Auto);
-    are_called_at_once(4, Policy::all_at_once(), there, Populate::Auto);
+fn the_policy_sets_how_many_are_called_at_once() {
+    let resident = Populate::threads(1);
+    are_called_at_once(1, Policy::Sequential, resident, Populate::Auto);
+    are_called_at_once(2, Policy::parallel(2), resident, Populate::Auto);
+    are_called_at_once(4, Policy::all_at_once(), resident, Populate::Auto);
 }
 
 #[test]
-fn untouched_memory_is_populated_first_or_goes_to_one_at_a_time() {
+fn untouched_memory_is_populated_first_or_registered_by_one_at_a_time() {
     are_called_at_once(4, Policy::all_at_once(), Populate::None, Populate::Auto);
     are_called_at_once(1, Policy::all_at_once(), Populate::None, Populate::None);
     are_called_at_once(1, Policy::Auto, Populate::None, Populate::None);
     let outcome = |policy, populate| {
         let builder = RegistrationSet::builder().registrars(registrars(&Fake::some(2, u64::MAX)));
         let set = builder.policy(policy).populate(populate).register(region(Populate::None));
-        set.expect("nothing stands in the way").outcome().clone()
+        set.expect("no limit is hit").outcome().clone()
     };
     let populated = outcome(Policy::Auto, Populate::Auto);
     assert_eq!((populated.populated.bytes, populated.resident_bytes), (16 * MIB as u64, 0));
@@ -53,31 +53,35 @@ fn untouched_memory_is_populated_first_or_goes_to_one_at_a_time() {
 
 #[test]
 fn reading_is_not_touching() {
-    // What was only read is the kernel's common page of zeros: registering would have to find every
-    // page.
+    // Memory that was only read maps the kernel's zero page: registering would have to allocate
+    // every page.
     let region = region(Populate::None);
-    // SAFETY: nobody writes to it.
+    // SAFETY: nothing writes to it.
     let sum: u64 =
         unsafe { region.bytes() }.iter().step_by(4096).map(|byte| u64::from(*byte)).sum();
     assert_eq!(sum, 0);
-    if !region.residency(..).expect("a way to know").method.eq(&kvmem::arena::Method::Scan) {
-        println!("skipped: this kernel cannot tell the common page of zeros from others");
+    if !region
+        .residency(..)
+        .expect("the kernel reports residency")
+        .method
+        .eq(&kvmem::arena::Method::Scan)
+    {
+        println!("skipped: this kernel cannot distinguish the zero page");
         return;
     }
     let builder = RegistrationSet::builder().registrars(registrars(&Fake::some(2, u64::MAX)));
-    let plan = builder.plan(&region).expect("nothing stands in the way");
+    let plan = builder.plan(&region).expect("no limit is hit");
     assert_eq!((plan.resident_bytes, plan.populate.len()), (0, 1));
 }
 
 #[test]
-fn residency_is_what_is_so_now() {
+fn plans_use_the_current_residency() {
     let builder = RegistrationSet::builder().registrars(registrars(&Fake::some(2, u64::MAX)));
-    let plan =
-        |region: &Region| builder.plan(region).expect("nothing stands in the way").populate.len();
-    let there = region(Populate::threads(1));
-    assert_eq!(plan(&there), 0);
-    there.discard(..).expect("nothing is registered");
-    assert_eq!(plan(&there), 1, "the receipt does not count any more");
-    there.populate(.., Populate::Auto, &Default::default()).expect("a little memory");
-    assert_eq!(plan(&there), 0);
+    let plan = |region: &Region| builder.plan(region).expect("no limit is hit").populate.len();
+    let resident = region(Populate::threads(1));
+    assert_eq!(plan(&resident), 0);
+    resident.discard(..).expect("nothing is registered");
+    assert_eq!(plan(&resident), 1, "the receipt is outdated");
+    resident.populate(.., Populate::Auto, &Default::default()).expect("a little memory");
+    assert_eq!(plan(&resident), 0);
 }

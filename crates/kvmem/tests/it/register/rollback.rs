@@ -1,5 +1,5 @@
-//! All or nothing: whichever call fails, nothing stays registered, and the first failure is what is
-//! told.
+//! All or nothing: whichever call fails, nothing stays registered, and the first failure is
+//! returned.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -51,29 +51,29 @@ fn every_chunk_of_every_registrar_may_fail() {
             }
         }
     }
-    // The region is as it was: nobody holds its pages.
+    // The region is unchanged: its pages are not held.
     region.discard(..).expect("nothing is registered");
 }
 
 #[test]
-fn of_several_failures_the_first_is_told() {
+fn the_first_of_several_failures_is_returned() {
     let region = region();
     let mut fakes = Fake::some(NICS, CHUNK as u64);
     fakes[2] = fakes[2].clone().with(Faults { register: vec![2], ..Faults::default() });
     fakes[1] = fakes[1].clone().with(Faults { register: vec![3], ..Faults::default() });
-    // One after another, chunk by chunk: the second chunk of the last comes before the third of the
-    // one before.
+    // The calls are sequential, chunk by chunk: the second chunk of fake:2 precedes the third chunk
+    // of fake:1.
     let error = builder(&fakes, Policy::Sequential).register(region).unwrap_err();
     assert!(
         matches!(&error, RegisterError::Refused { error, .. } if error.device == "fake:2"),
         "{error}"
     );
     assert_eq!(live(&fakes), 0);
-    assert_eq!(fakes[1].calls(), 2, "after a failure no more is tried");
+    assert_eq!(fakes[1].calls(), 2, "no calls after a failure");
 }
 
 #[test]
-fn a_deregistration_that_fails_while_rolling_back_is_tried_again() {
+fn a_deregistration_that_fails_during_rollback_is_retried() {
     let region = region();
     for policy in policies() {
         for nth in 1..=(NICS * CHUNKS) as u64 {
@@ -99,35 +99,38 @@ fn a_deregistration_that_fails_while_rolling_back_is_tried_again() {
 }
 
 #[test]
-fn a_key_that_is_never_taken_back_keeps_the_memory_mapped() {
+fn a_key_that_cannot_be_deregistered_keeps_the_memory_mapped() {
     let region = region();
     let base = region.base();
     let mut fakes = Fake::some(2, CHUNK as u64);
     fakes[0] =
         fakes[0].clone().with(Faults { deregister: vec![(2, u64::MAX)], ..Faults::default() });
     fakes[1] = fakes[1].clone().with(Faults { register: vec![4], ..Faults::default() });
-    let watch = Arc::downgrade(&region);
+    let weak = Arc::downgrade(&region);
     let error = builder(&fakes, Policy::Sequential).register(region).unwrap_err();
     let RegisterError::Refused { error, kept } = &error else { panic!("{error}") };
     assert_eq!(
         (error.device.as_str(), error.chunk),
         ("fake:1", 3),
-        "the first failure is told first"
+        "the first failure comes first"
     );
     let chunks: Vec<usize> = kept.iter().map(|kept: &ChunkError| kept.chunk).collect();
-    assert_eq!(chunks, [1, 2, 3], "then those that stay");
+    assert_eq!(chunks, [1, 2, 3], "then the keys that stay");
     assert!(kept.iter().all(|kept| kept.device == "fake:0" && kept.refusal.errno == Errno::EBUSY));
-    assert_eq!((fakes[0].live(), fakes[1].live()), (3, 0), "one bad key keeps no other from going");
-    let kept = watch.upgrade().expect("the memory stays");
+    assert_eq!((fakes[0].live(), fakes[1].live()), (3, 0), "one bad key does not stop the others");
+    let kept = weak.upgrade().expect("the memory is still mapped");
     assert_eq!(kept.base(), base);
-    assert!(matches!(kept.discard(..), Err(ArenaError::Registered { .. })), "and so do its pages");
+    assert!(
+        matches!(kept.discard(..), Err(ArenaError::Registered { .. })),
+        "its pages are still held"
+    );
 }
 
 #[test]
-fn a_registration_that_cannot_end_says_so_and_can_be_tried_again() {
+fn a_failed_deregistration_is_reported_and_can_be_repeated() {
     let region = region();
     let mut fakes = Fake::some(NICS, CHUNK as u64);
-    // Three tries for each of its keys.
+    // Three attempts for each of its keys.
     fakes[1] = fakes[1].clone().with(Faults { deregister: vec![(1, 12)], ..Faults::default() });
     let mut set =
         builder(&fakes, Policy::Auto).register(Arc::clone(&region)).expect("nothing fails yet");
@@ -135,17 +138,17 @@ fn a_registration_that_cannot_end_says_so_and_can_be_tried_again() {
     let RegisterError::DeregisterFailed { kept } = &error else { panic!("{error}") };
     assert_eq!((kept.len(), kept[0].device.as_str(), kept[0].chunk), (CHUNKS, "fake:1", 0));
     assert_eq!(live(&fakes), CHUNKS);
-    // What is still out can still be used; what is not, not.
-    set.key_for("fake:1", 0..CHUNK).expect("its key is out");
+    // Only the keys that are still registered can be used.
+    set.key_for("fake:1", 0..CHUNK).expect("its key is registered");
     assert!(matches!(set.key_for("fake:0", 0..CHUNK), Err(RegisterError::Ended { .. })));
     assert!(matches!(region.discard(..), Err(ArenaError::Registered { .. })));
-    let done = set.deregister().expect("they are taken back now");
+    let done = set.deregister().expect("no faults remain");
     assert_eq!((done.keys, live(&fakes)), (CHUNKS, 0));
     region.discard(..).expect("nothing is registered");
 }
 
 #[test]
-fn a_registrar_that_panics_takes_nothing_with_it() {
+fn a_panic_in_a_registrar_leaves_no_keys() {
     for policy in policies() {
         let region = region();
         let mut fakes = Fake::some(NICS, CHUNK as u64);
@@ -153,40 +156,35 @@ fn a_registrar_that_panics_takes_nothing_with_it() {
         let builder = builder(&fakes, policy);
         let result =
             catch_unwind(AssertUnwindSafe(|| builder.register(Arc::clone(&region)).map(drop)));
-        assert!(result.is_err(), "the panic is passed on");
+        assert!(result.is_err(), "the panic is propagated");
         assert_eq!(live(&fakes), 0);
         region.discard(..).expect("nothing is registered");
     }
 }
 
 #[test]
-fn a_panic_in_a_trial_of_slices_takes_nothing_with_it() {
+fn a_panic_while_calibrating_slices_leaves_no_keys() {
     let region =
         Region::builder(320 << 20).ladder(Ladder::only(PageSize::Base)).populate(Populate::Auto);
     let region = Arc::new(region.map().expect("some memory"));
     for nth in 1..=3 {
         let mut fakes = Fake::some(8, u64::MAX);
-        if builder(&fakes, Policy::Auto)
-            .plan(&region)
-            .expect("nothing stands in the way")
-            .trial
-            .is_none()
-        {
-            println!("skipped: with one core there is nothing to try");
+        if builder(&fakes, Policy::Auto).plan(&region).expect("no limit is hit").trial.is_none() {
+            println!("skipped: one core needs no calibration");
             return;
         }
         fakes[1] = fakes[1].clone().with(Faults { panic_at: Some(nth), ..Faults::default() });
         let builder = builder(&fakes, Policy::Auto);
         let result =
             catch_unwind(AssertUnwindSafe(|| builder.register(Arc::clone(&region)).map(drop)));
-        assert!(result.is_err(), "the panic is passed on");
+        assert!(result.is_err(), "the panic is propagated");
         assert_eq!(live(&fakes), 0);
     }
     region.discard(..).expect("nothing is registered");
 }
 
 #[test]
-fn a_listener_that_panics_takes_nothing_with_it() {
+fn a_panic_in_a_listener_leaves_no_keys() {
     let region = region();
     let fakes = Fake::some(NICS, CHUNK as u64);
     let builder = builder(&fakes, Policy::all_at_once());
@@ -199,7 +197,7 @@ fn a_listener_that_panics_takes_nothing_with_it() {
 }
 
 #[test]
-fn cancelled_work_is_undone() {
+fn cancelled_work_is_rolled_back() {
     let region = region();
     let fakes = Fake::some(NICS, CHUNK as u64);
     let cancel = CancelToken::new();
@@ -214,12 +212,12 @@ fn cancelled_work_is_undone() {
     assert_eq!(error, RegisterError::Cancelled { done, total });
     assert_eq!(live(&fakes), 0);
     let error = builder.register(region).unwrap_err();
-    assert_eq!(error, RegisterError::Cancelled { done: 0, total }, "before anything was done");
+    assert_eq!(error, RegisterError::Cancelled { done: 0, total }, "before the first call");
     assert_eq!(fakes.iter().map(Fake::calls).sum::<u64>(), 5);
 }
 
 #[test]
-fn a_budget_of_no_time_is_not_enough() {
+fn a_budget_of_zero_is_exceeded() {
     let fakes = Fake::some(1, CHUNK as u64);
     let budget = std::time::Duration::ZERO;
     let error =

@@ -1,4 +1,4 @@
-//! The simulated machine: what it reproduces, and that it does so every time.
+//! The simulated machine: it reproduces published figures, and is deterministic.
 
 use std::sync::Barrier as Rendezvous;
 use std::thread;
@@ -16,7 +16,7 @@ mod published;
 
 const GIB: usize = 1 << 30;
 
-/// So many addresses, of which none is ever touched.
+/// Maps addresses that are never touched.
 fn addresses(bytes: usize) -> Region {
     Region::builder(bytes).map().expect("addresses cost nothing")
 }
@@ -32,17 +32,16 @@ fn register(
     unsafe { nic.register(region.base().add(offset), len) }
 }
 
-/// Leaves, with a panic too.
-struct Left<'a>(&'a Machine);
+/// Leaves the gathering, also on a panic.
+struct LeaveGuard<'a>(&'a Machine);
 
-impl Drop for Left<'_> {
+impl Drop for LeaveGuard<'_> {
     fn drop(&mut self) {
         self.0.leave();
     }
 }
 
-/// Lets `threads` threads do `work(number)` at once, this one included, and gives back what they
-/// answer.
+/// Runs `work(number)` on `threads` gathered threads, this one included, and returns their results.
 fn together<T: Send>(
     machine: &Machine,
     threads: usize,
@@ -51,7 +50,7 @@ fn together<T: Send>(
     let gate = Rendezvous::new(threads);
     let act = |number| {
         machine.enter(number);
-        let _left = Left(machine);
+        let _guard = LeaveGuard(machine);
         work(number)
     };
     thread::scope(|scope| {
@@ -80,30 +79,33 @@ fn seconds(machine: &Machine, work: impl FnOnce()) -> f64 {
     (machine.now() - start).as_secs_f64()
 }
 
-/// Registers all of the region with each NIC and gives the keys back: the times of both.
+/// Registers all of the region with each NIC and deregisters the keys; returns the times of both.
 fn fixed(machine: &Machine, region: &Region, parallel: bool) -> (f64, f64) {
     let nics = machine.nics();
     let mut keys = Vec::new();
-    let taken = seconds(machine, || {
+    let register_seconds = seconds(machine, || {
         keys = match parallel {
             true => together(machine, nics.len(), |n| register(&*nics[n], region, 0, region.len())),
             false => nics.iter().map(|nic| register(&**nic, region, 0, region.len())).collect(),
         };
     });
     let keys: Vec<Key> = keys.into_iter().map(|key| key.expect("no limit, no fault")).collect();
-    let given = seconds(machine, || match parallel {
+    let deregister_seconds = seconds(machine, || match parallel {
         true => {
-            together(machine, nics.len(), |n| nics[n].deregister(keys[n]).expect("it stands"));
+            together(machine, nics.len(), |n| {
+                nics[n].deregister(keys[n]).expect("the key is live")
+            });
         }
-        false => {
-            nics.iter().zip(&keys).for_each(|(nic, key)| nic.deregister(*key).expect("it stands"))
-        }
+        false => nics
+            .iter()
+            .zip(&keys)
+            .for_each(|(nic, key)| nic.deregister(*key).expect("the key is live")),
     });
-    assert_eq!((machine.live_keys(), machine.impatient()), (0, 0));
-    (taken, given)
+    assert_eq!((machine.live_keys(), machine.stalls()), (0, 0));
+    (register_seconds, deregister_seconds)
 }
 
-/// 10 ms for each GiB and nothing else.
+/// 10 ms for each GiB, and no other costs.
 const PLAIN: CallCosts = CallCosts {
     us_per_call: 0.0,
     ms_per_gib: 10.0,
@@ -119,8 +121,8 @@ fn machine(register: CallCosts, nics: usize, resident: bool) -> Machine {
     Machine::builder().costs(costs).nics(nics).resident(resident).build().expect("good costs")
 }
 
-/// When each of the calls of a run ended, in microseconds, by thread: each of the threads registers
-/// `chunks` chunks of 1 GiB.
+/// Each of the threads registers `chunks` chunks of 1 GiB; returns when each call ended, in
+/// microseconds, by thread.
 fn ends(machine: &Machine, threads: usize, chunks: usize) -> Vec<Vec<u128>> {
     let region = addresses(chunks * GIB);
     let nics = machine.nics();

@@ -1,5 +1,5 @@
-//! The verbs backend over a stand-in that behaves like a driver, and over the real library where it
-//! is.
+//! The verbs backend over a stand-in that behaves like a driver, and over the real library if it is
+//! installed.
 
 use std::ffi::{c_int, c_void};
 use std::fs;
@@ -26,27 +26,27 @@ fn nic(library: &StandIn) -> Nic {
     load(library).open("mlx5_0").expect("the first device")
 }
 
-/// Memory that lives as long as the process.
+/// Returns memory that lives as long as the process.
 fn memory() -> NonNull<u8> {
     static MEMORY: [u8; 64 << 10] = [0; 64 << 10];
     NonNull::from(&MEMORY).cast()
 }
 
-/// Registers memory that is there.
+/// Registers memory of the process.
 fn register(nic: &Nic, len: usize) -> Result<Key, RegistrarError> {
     assert!(len <= 64 << 10);
-    // SAFETY: the memory stays, and no device writes to it.
+    // SAFETY: the memory is never unmapped, and no device writes to it.
     unsafe { nic.register(memory(), len) }
 }
 
-fn assert_nothing_lives(library: &StandIn) {
+fn assert_no_objects(library: &StandIn) {
     for what in ["live_regions", "live_domains", "live_contexts", "live_lists", "misuse"] {
         assert_eq!(library.get(what), 0, "{what}");
     }
 }
 
 #[test]
-fn devices_are_found_and_give_keys() {
+fn devices_are_listed_and_issue_keys() {
     let library = stand_in();
     let verbs = load(&library);
     assert_eq!(verbs.devices().expect("two"), ["mlx5_0", "mlx5_1"]);
@@ -61,11 +61,11 @@ fn devices_are_found_and_give_keys() {
     );
     assert_eq!((nics[0].live_keys(), nics[1].live_keys(), library.get("live_regions")), (2, 1, 3));
     for (nic, key) in [(&nics[0], keys[0]), (&nics[1], keys[2]), (&nics[0], keys[1])] {
-        nic.deregister(key).expect("it stands");
+        nic.deregister(key).expect("the key is live");
     }
     assert_eq!((nics[0].live_keys(), library.get("live_regions")), (0, 0));
     drop((nics, verbs));
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
@@ -84,35 +84,35 @@ fn limits_are_those_of_the_device() {
     library.set("max_mr_size", 8192);
     library.set("max_mr", 3);
     let nic = nic(&library);
-    let refused = register(&nic, 8193).expect_err("too long");
-    assert_eq!(refused.errno, Errno::EINVAL);
+    let error = register(&nic, 8193).expect_err("too long");
+    assert_eq!(error.errno, Errno::EINVAL);
     assert_eq!(
-        refused.exceeded,
+        error.exceeded,
         Some(RegisterLimit::KeyBytes { limit_bytes: 8192, need_bytes: 8193 })
     );
-    // What is just short enough was refused for another reason.
+    // A call within the limit fails for another reason.
     library.fail("ibv_reg_mr", 1, 1, libc::EINVAL);
-    assert_eq!(register(&nic, 8192).expect_err("refused").exceeded, None);
+    assert_eq!(register(&nic, 8192).expect_err("an injected fault").exceeded, None);
     let keys: Vec<Key> = (0..3).map(|_| register(&nic, 8192).expect("three")).collect();
     assert_eq!(nic.limits().max_keys, 0);
-    let refused = register(&nic, 1).expect_err("a fourth");
+    let error = register(&nic, 1).expect_err("a fourth");
     assert_eq!(
-        (refused.errno, refused.exceeded.clone()),
+        (error.errno, error.exceeded.clone()),
         (Errno::ENOMEM, Some(RegisterLimit::Keys { limit: 0, need: 1 }))
     );
-    assert!(refused.to_string().contains("larger chunks or fewer regions"), "{refused}");
-    nic.deregister(keys[1]).expect("it stands");
+    assert!(error.to_string().contains("larger chunks or fewer regions"), "{error}");
+    nic.deregister(keys[1]).expect("the key is live");
     assert_eq!(nic.limits().max_keys, 1);
-    register(&nic, 1).expect("there is room again");
+    register(&nic, 1).expect("a key is free again");
     drop(nic);
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
-fn access_is_exactly_what_was_asked_for() {
+fn access_is_exactly_as_requested() {
     let library = stand_in();
     let verbs = load(&library);
-    let ask = |access: Option<Access>| {
+    let register_with = |access: Option<Access>| {
         let nic = verbs.open("mlx5_1").expect("a device");
         let nic = match access {
             Some(access) => nic.with_access(access),
@@ -125,40 +125,40 @@ fn access_is_exactly_what_was_asked_for() {
         (requested, library.log()[0].clone(), result)
     };
     let plain = "ibv_reg_mr".to_owned();
-    assert_eq!((ask(None).0, ask(None).1), (7, plain.clone()));
+    assert_eq!((register_with(None).0, register_with(None).1), (7, plain.clone()));
     for bits in 0..16 {
         let all =
             [Access::LOCAL_WRITE, Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC];
         let some = all.into_iter().enumerate().filter(|(at, _)| bits & 1 << at != 0);
         let access = some.fold(Access::NONE, |access, (_, flag)| access | flag);
-        let (requested, call, result) = ask(Some(access));
+        let (requested, call, result) = register_with(Some(access));
         assert_eq!((requested, &call), (bits, &plain));
-        // What the standard does not allow is refused by the device, not mended here.
+        // The device rejects what the standard does not allow; the library does not correct it.
         if bits & 0b1010 != 0 && bits & 1 == 0 {
-            let refused = result.expect_err("no local write");
-            assert_eq!((refused.errno, refused.exceeded.as_ref()), (Errno::EINVAL, None));
-            assert!(refused.to_string().contains("need local_write as well"), "{refused}");
+            let error = result.expect_err("no local write");
+            assert_eq!((error.errno, error.exceeded.as_ref()), (Errno::EINVAL, None));
+            assert!(error.to_string().contains("add local_write"), "{error}");
         } else {
             result.expect("allowed");
         }
-        let (requested, call, _) = ask(Some(access | Access::RELAXED_ORDERING));
+        let (requested, call, _) = register_with(Some(access | Access::RELAXED_ORDERING));
         assert_eq!((requested, call.as_str()), (bits | 1 << 20, "ibv_reg_mr_iova2"));
     }
-    assert_eq!(library.get("foreign_iova"), 0, "peers know the memory by our addresses");
-    assert_nothing_lives(&library);
+    assert_eq!(library.get("foreign_iova"), 0, "peers use our addresses");
+    assert_no_objects(&library);
 }
 
 #[test]
-fn relaxed_ordering_is_left_out_where_the_library_does_not_know_it() {
+fn relaxed_ordering_is_omitted_if_the_library_does_not_support_it() {
     let library = StandIn::new("ibverbs", &["ibv_reg_mr_iova2"]);
     let requested = Access::default() | Access::RELAXED_ORDERING;
     let nic = nic(&library).with_access(requested);
-    assert_eq!(nic.access(), Access::default(), "it says so");
+    assert_eq!(nic.access(), Access::default(), "the registrar reports it");
     register(&nic, 4096).expect("without it");
     assert_eq!((library.get_at("access", 0), library.calls("ibv_reg_mr")), (7, 1));
 }
 
-/// All functions that can fail.
+/// The functions that can fail.
 const CALLS: [&str; 6] = [
     "ibv_get_device_list",
     "ibv_open_device",
@@ -169,12 +169,12 @@ const CALLS: [&str; 6] = [
 ];
 
 #[test]
-fn a_failure_at_any_call_leaves_nothing_alive() {
+fn a_failure_of_any_call_leaks_nothing() {
     let library = stand_in();
     let verbs = load(&library);
     let scenario = || -> Result<(), String> {
-        let told = |error: NotAvailable| error.to_string();
-        let nics = [verbs.open("mlx5_0").map_err(told)?, verbs.open("mlx5_1").map_err(told)?];
+        let to_text = |error: NotAvailable| error.to_string();
+        let nics = [verbs.open("mlx5_0").map_err(to_text)?, verbs.open("mlx5_1").map_err(to_text)?];
         let mut keys = Vec::new();
         for nic in nics.iter().cycle().take(4) {
             keys.push((nic, register(nic, 4096).map_err(|error| error.to_string())?));
@@ -182,7 +182,7 @@ fn a_failure_at_any_call_leaves_nothing_alive() {
         for (nic, key) in keys.drain(..2) {
             nic.deregister(key).map_err(|error| error.to_string())?;
         }
-        // The other two go with their cards.
+        // Dropping the cards deregisters the other two.
         Ok(())
     };
     for call in CALLS {
@@ -194,7 +194,7 @@ fn a_failure_at_any_call_leaves_nothing_alive() {
                 let result = scenario();
                 let due = library.calls(call) - before >= nth;
                 library.fail(call, 1, 0, 0);
-                assert_nothing_lives(&library);
+                assert_no_objects(&library);
                 match result {
                     Err(error) => {
                         assert!(
@@ -203,10 +203,10 @@ fn a_failure_at_any_call_leaves_nothing_alive() {
                         );
                         failures += 1;
                     }
-                    // When a card goes, what is left is given back again and again.
+                    // Dropping a card retries the remaining keys.
                     Ok(()) if call == "ibv_dereg_mr" && due => {}
                     Ok(()) => {
-                        assert!(!due, "{call} failed and nobody said so");
+                        assert!(!due, "{call} failed without an error");
                         break;
                     }
                 }
@@ -217,32 +217,32 @@ fn a_failure_at_any_call_leaves_nothing_alive() {
 }
 
 #[test]
-fn what_cannot_be_given_back_keeps_what_it_stands_on() {
+fn a_key_that_cannot_be_deregistered_keeps_its_domain() {
     let library = stand_in();
     let nic = nic(&library);
     let keys = [1, 2].map(|len| register(&nic, len).expect("two keys"));
     library.fail("ibv_dereg_mr", 1, 1, Errno::EBUSY.number());
-    let refused = nic.deregister(keys[0]).expect_err("busy");
-    assert_eq!((refused.call.as_ref(), refused.errno), ("ibv_dereg_mr", Errno::EBUSY));
-    assert_eq!(nic.live_keys(), 2, "it stands");
-    nic.deregister(keys[0]).expect("now it goes");
+    let error = nic.deregister(keys[0]).expect_err("busy");
+    assert_eq!((error.call.as_ref(), error.errno), ("ibv_dereg_mr", Errno::EBUSY));
+    assert_eq!(nic.live_keys(), 2, "the key is live");
+    nic.deregister(keys[0]).expect("no fault any more");
     register(&nic, 3).expect("another");
     library.fail("ibv_dereg_mr", 1, u64::MAX, Errno::EIO.number());
     library.log();
     drop(nic);
-    assert_eq!(library.log(), ["ibv_dereg_mr"; 6], "three times each");
+    assert_eq!(library.log(), ["ibv_dereg_mr"; 6], "three attempts each");
     assert_eq!(
         ["live_regions", "live_domains", "live_contexts", "misuse"].map(|what| library.get(what)),
         [2, 1, 1, 0]
     );
-    // The library stays for them as well.
+    // The library stays loaded for them, too.
     let path = library.path().to_owned();
     drop(library);
     assert!(is_loaded(&path));
 }
 
 #[test]
-fn a_domain_that_does_not_go_keeps_its_device() {
+fn a_domain_that_cannot_be_freed_keeps_its_device() {
     let library = stand_in();
     let nic = nic(&library);
     library.fail("ibv_dealloc_pd", 1, 1, Errno::EBUSY.number());
@@ -253,24 +253,24 @@ fn a_domain_that_does_not_go_keeps_its_device() {
 }
 
 #[test]
-fn every_way_to_say_a_number_is_understood() {
+fn every_form_of_an_error_number_is_understood() {
     let library = stand_in();
     let nic = nic(&library);
     let key = register(&nic, 1).expect("a key");
-    // Returned; returned negative; −1 with errno.
+    // Returned; returned negated; −1 with errno.
     for (returned, errno) in [
         (Errno::EBUSY.number(), Errno::EBUSY),
         (-Errno::EBUSY.number(), Errno::EBUSY),
         (-1, Errno::EIO),
     ] {
         library.fail("ibv_dereg_mr", 1, 1, returned);
-        assert_eq!(nic.deregister(key).expect_err("refused").errno, errno, "{returned}");
+        assert_eq!(nic.deregister(key).expect_err("an injected fault").errno, errno, "{returned}");
     }
-    nic.deregister(key).expect("it stands");
+    nic.deregister(key).expect("the key is live");
 }
 
 #[test]
-fn things_go_in_the_order_opposite_to_that_in_which_they_came() {
+fn objects_are_freed_in_reverse_order() {
     let library = stand_in();
     let verbs = load(&library);
     let nic = verbs.open("mlx5_0").expect("a device");
@@ -286,23 +286,23 @@ fn things_go_in_the_order_opposite_to_that_in_which_they_came() {
         "ibv_free_device_list",
     ];
     assert_eq!(log[..5], open);
-    // The handle on the library may go before.
+    // The handle of the library may be dropped earlier.
     drop(verbs);
     drop(nic);
     let log = library.log();
     assert_eq!(log[..3], ["ibv_dereg_mr"; 3]);
     assert_eq!(log[3..], ["ibv_dealloc_pd", "ibv_close_device"]);
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
-/// Whether a file is mapped into this process, removed or not.
+/// Returns whether a file is mapped into this process, even if it was removed.
 fn is_loaded(path: &Path) -> bool {
     let maps = fs::read_to_string("/proc/self/maps").expect("our own maps");
     maps.contains(path.to_str().expect("a plain path"))
 }
 
 #[test]
-fn the_library_stays_as_long_as_something_of_it_and_no_longer() {
+fn the_library_is_unloaded_after_its_last_object() {
     let library = stand_in();
     let path = library.path().to_owned();
     let verbs = load(&library);
@@ -310,7 +310,7 @@ fn the_library_stays_as_long_as_something_of_it_and_no_longer() {
     let key = register(&nic, 1).expect("a key");
     drop((library, verbs));
     assert!(is_loaded(&path));
-    nic.deregister(key).expect("it stands");
+    nic.deregister(key).expect("the key is live");
     drop(nic);
     assert!(!is_loaded(&path));
 }
@@ -322,31 +322,31 @@ fn keys_that_are_not_live_are_not_passed_on() {
     let [nic, other] = ["mlx5_0", "mlx5_1"].map(|name| verbs.open(name).expect("a device"));
     let key = register(&nic, 1).expect("a key");
     let foreign = register(&other, 1).expect("a key");
-    nic.deregister(key).expect("it stands");
-    let requested = library.calls("ibv_dereg_mr");
+    nic.deregister(key).expect("the key is live");
+    let calls = library.calls("ibv_dereg_mr");
     let never = Key { handle: 0, lkey: 0, rkey: None };
     let forged =
         [Key { rkey: None, ..foreign }, Key { lkey: 0, ..foreign }, Key { handle: 8, ..foreign }];
     for wrong in [key, foreign, never, Key { handle: u64::MAX, ..key }] {
-        let refused = nic.deregister(wrong).expect_err("not live");
-        assert_eq!((refused.call.as_ref(), refused.errno), ("ibv_dereg_mr", Errno::ENOENT));
-        assert!(refused.to_string().contains("give back a key once"), "{refused}");
+        let error = nic.deregister(wrong).expect_err("not live");
+        assert_eq!((error.call.as_ref(), error.errno), ("ibv_dereg_mr", Errno::ENOENT));
+        assert!(error.to_string().contains("deregister a key once"), "{error}");
     }
     for wrong in forged {
         other.deregister(wrong).expect_err("not live");
     }
-    assert_eq!(library.calls("ibv_dereg_mr"), requested, "the library was asked");
-    // An old key whose address is used again does not take away the new one.
+    assert_eq!(library.calls("ibv_dereg_mr"), calls, "the library was not called");
+    // A stale key whose address is reused does not deregister the new one.
     let again = register(&nic, 1).expect("a key");
     nic.deregister(key).expect_err("old");
-    nic.deregister(again).expect("it stands");
-    other.deregister(foreign).expect("it stands");
+    nic.deregister(again).expect("the key is live");
+    other.deregister(foreign).expect("the key is live");
     drop((nic, other, verbs));
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
-fn a_library_without_a_function_is_none() {
+fn a_library_that_lacks_a_function_is_not_available() {
     for missing in [
         "ibv_get_device_list",
         "ibv_free_device_list",
@@ -360,18 +360,18 @@ fn a_library_without_a_function_is_none() {
         "ibv_dereg_mr",
     ] {
         let library = StandIn::new("ibverbs", &[missing]);
-        // SAFETY: it is not used.
+        // SAFETY: the library is not used.
         let error = unsafe { Verbs::load_from(library.path()) }.expect_err("a function is missing");
         assert_eq!(error.backend, "verbs");
         assert!(error.reason.contains(&format!("has no function {missing}:")), "{error}");
         let path = library.path().to_owned();
         drop(library);
-        assert!(!is_loaded(&path), "it was unloaded again");
+        assert!(!is_loaded(&path), "unloaded after the failure");
     }
 }
 
 #[test]
-fn what_is_no_library_is_not_available() {
+fn a_file_that_is_no_library_is_not_available() {
     let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let nul = Path::new("a\0b");
     for path in [
@@ -384,14 +384,14 @@ fn what_is_no_library_is_not_available() {
         // SAFETY: none of them is a library.
         let error = unsafe { Verbs::load_from(path) }.expect_err("no library");
         assert!(error.reason.starts_with("no library: "), "{error}");
-        // What the loader says, with the name; but of a name that cannot be one.
+        // The loader's message names the file, unless the name is invalid.
         assert!(path == nul || error.reason.contains(path.to_str().expect("plain")), "{error}");
         assert!(error.to_string().contains("libibverbs1"), "{error}");
     }
 }
 
 #[test]
-fn no_device_is_said_and_why() {
+fn missing_devices_are_explained() {
     let library = stand_in();
     let verbs = load(&library);
     let error = verbs.open("mlx5_7").expect_err("there are two");
@@ -408,11 +408,11 @@ fn no_device_is_said_and_why() {
     }
     library.set("devices", 2);
     for (errno, word) in [
-        (libc::ENOSYS, "no device: the kernel has no RDMA"),
+        (libc::ENOSYS, "no device: the kernel does not support RDMA"),
         (libc::EPERM, "ibv_get_device_list: EPERM"),
     ] {
         library.fail("ibv_get_device_list", 1, 1, errno);
-        let error = verbs.devices().expect_err("refused");
+        let error = verbs.devices().expect_err("an injected fault");
         assert!(error.reason.contains(word), "{error}");
     }
     for (call, errno, word) in [
@@ -422,21 +422,21 @@ fn no_device_is_said_and_why() {
         ("ibv_query_device", libc::EIO, "dmesg"),
     ] {
         library.fail(call, 1, 1, errno);
-        let error = verbs.open("mlx5_1").expect_err("refused");
+        let error = verbs.open("mlx5_1").expect_err("an injected fault");
         assert!(error.reason.contains(&format!("mlx5_1: {call}: ")), "{error}");
         assert!(error.remedy.contains(word), "{error}");
     }
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
-fn refusals_say_what_to_do() {
+fn failures_say_what_to_do() {
     let library = stand_in();
     let nic = nic(&library);
     for (errno, word) in [
-        (Errno::ENOMEM, "ran out"),
+        (Errno::ENOMEM, "no more memory"),
         (Errno::EINVAL, "local_write"),
-        (Errno::EFAULT, "mapped for reading"),
+        (Errno::EFAULT, "for reading, and for writing"),
         (Errno::EOPNOTSUPP, "access flags"),
         (Errno::EACCES, "/dev/infiniband"),
         (Errno::EPERM, "RLIMIT_MEMLOCK"),
@@ -444,24 +444,23 @@ fn refusals_say_what_to_do() {
         (Errno::EBUSY, "dmesg"),
     ] {
         library.fail("ibv_reg_mr", 1, 1, errno.number());
-        let refused = register(&nic, 1).expect_err("refused");
-        assert_eq!((refused.call.as_ref(), refused.errno), ("ibv_reg_mr", errno));
-        let told = refused.to_string();
-        assert!(told.contains(errno.name().expect("one of ours")), "{told}");
-        // Where there is a limit on locked memory, of nothing, that is what EPERM means.
-        assert!(told.contains(word) || told.contains("RLIMIT_MEMLOCK"), "{told}");
+        let error = register(&nic, 1).expect_err("an injected fault");
+        assert_eq!((error.call.as_ref(), error.errno), ("ibv_reg_mr", errno));
+        let text = error.to_string();
+        assert!(text.contains(errno.name().expect("one of ours")), "{text}");
+        // With a limit of 0 on locked memory, EPERM means that limit.
+        assert!(text.contains(word) || text.contains("RLIMIT_MEMLOCK"), "{text}");
     }
-    // A library that does not say why is believed to have failed.
+    // A failure without an error number becomes EIO.
     library.fail("ibv_reg_mr", 1, 1, -1);
-    assert_eq!(register(&nic, 1).expect_err("refused").errno, Errno::EIO);
+    assert_eq!(register(&nic, 1).expect_err("an injected fault").errno, Errno::EIO);
 }
 
 #[test]
-fn keys_can_be_had_in_a_domain_of_somebody_else() {
+fn a_foreign_domain_can_be_used() {
     let library = stand_in();
     let verbs = load(&library);
-    // SAFETY: the types are those of the header, and of what the stand-in gives only what it has
-    // given is used.
+    // SAFETY: the types are those of the header, and only objects of the stand-in are passed to it.
     let (context, pd) = unsafe {
         type List = *mut *mut c_void;
         let list = library
@@ -481,30 +480,30 @@ fn keys_can_be_had_in_a_domain_of_somebody_else() {
     };
     let pd = NonNull::new(pd).expect("a domain");
     library.fail("ibv_query_device", 1, 1, libc::EIO);
-    // SAFETY: the domain is the stand-in's, and goes after the card.
-    unsafe { Nic::from_raw(&verbs, "engine:0", pd) }.expect_err("it does not say what it can do");
+    // SAFETY: the domain is the stand-in's, and is freed after the card.
+    unsafe { Nic::from_raw(&verbs, "engine:0", pd) }.expect_err("its limits are unknown");
     library.set("max_mr", 5);
-    // SAFETY: see above.
+    // SAFETY: the domain is the stand-in's, and is freed after the card.
     let nic = unsafe { Nic::from_raw(&verbs, "engine:0", pd) }.expect("a domain");
     assert_eq!((nic.name(), nic.limits().max_keys), ("engine:0", 5));
     let key = register(&nic, 1).expect("a key");
     register(&nic, 1).expect("a key");
-    nic.deregister(key).expect("it stands");
+    nic.deregister(key).expect("the key is live");
     library.log();
     drop(nic);
-    assert_eq!(library.log(), ["ibv_dereg_mr"], "the rest is not ours");
+    assert_eq!(library.log(), ["ibv_dereg_mr"], "foreign objects stay");
     assert_eq!(
         ["live_regions", "live_domains", "live_contexts"].map(|what| library.get(what)),
         [0, 1, 1]
     );
-    // SAFETY: nobody uses them any more.
+    // SAFETY: they are not used any more.
     unsafe {
         library.function::<unsafe extern "C" fn(*mut c_void) -> c_int>("ibv_dealloc_pd")(
             pd.as_ptr(),
         );
         library.function::<unsafe extern "C" fn(*mut c_void) -> c_int>("ibv_close_device")(context);
     }
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
 #[test]
@@ -518,21 +517,21 @@ fn eight_threads_share_a_card() {
                 for round in 0..20 {
                     let keys = [1, 2, 3].map(|len| register(&nic, len).expect("a key"));
                     for key in keys {
-                        nic.deregister(key).expect("it stands");
-                        // Somebody may have been given the same address meanwhile, but not the same
+                        nic.deregister(key).expect("the key is live");
+                        // Another thread may have got the same address meanwhile, but not the same
                         // key.
-                        nic.deregister(key).expect_err("it is gone");
+                        nic.deregister(key).expect_err("it is deregistered");
                     }
                     assert!(nic.live_keys() <= 24, "{round}");
                 }
             });
         }
     });
-    assert!(library.get("most_waiting") >= 2, "calls are made side by side");
+    assert!(library.get("max_waiting") >= 2, "calls are concurrent");
     assert_eq!((nic.live_keys(), library.calls("ibv_dereg_mr")), (0, 8 * 20 * 3));
-    // One key that eight give back is given back once.
+    // A key that eight threads deregister is deregistered once.
     let key = register(&nic, 1).expect("a key");
-    let won = std::thread::scope(|scope| {
+    let successes = std::thread::scope(|scope| {
         let all: Vec<_> = (0..8).map(|_| scope.spawn(|| nic.deregister(key).is_ok())).collect();
         all.into_iter()
             .filter(|_| true)
@@ -540,26 +539,26 @@ fn eight_threads_share_a_card() {
             .filter(|won| *won)
             .count()
     });
-    assert_eq!(won, 1);
+    assert_eq!(successes, 1);
     drop(nic);
-    assert_nothing_lives(&library);
+    assert_no_objects(&library);
 }
 
-/// Whether a library is among those that the loader knows.
+/// Returns whether the loader finds a library.
 fn installed(name: &str) -> bool {
-    // SAFETY: what runs when it is loaded does no harm.
+    // SAFETY: the code that runs when it is loaded is sound.
     unsafe { libloading::Library::new(name) }.is_ok()
 }
 
 #[test]
-fn the_real_library_is_understood() {
+fn the_real_library_is_usable() {
     if !installed(Verbs::LIBRARY) {
         println!("skipped: there is no {} (Debian: libibverbs1)", Verbs::LIBRARY);
-        let error = Verbs::load().expect_err("it is not there");
+        let error = Verbs::load().expect_err("it is missing");
         assert!(error.reason.starts_with("no library: "), "{error}");
         return;
     }
-    let verbs = Verbs::load().expect("all functions are there");
+    let verbs = Verbs::load().expect("all functions exist");
     if Path::new("/sys/class/infiniband").read_dir().is_ok_and(|mut all| all.next().is_some()) {
         println!("there are devices here: {:?}", verbs.devices());
         return;
@@ -575,24 +574,27 @@ fn the_real_library_is_understood() {
 }
 
 #[test]
-fn the_layouts_are_those_of_the_header() {
+fn the_layouts_match_the_header() {
     let header = Path::new("/usr/include/infiniband/verbs.h");
     if !header.exists() {
         println!("skipped: there is no {} (Debian: libibverbs-dev)", header.display());
         return;
     }
-    // What abi.rs asserts of its own structures, asked of the header's.
+    // The assertions of abi.rs, checked for the header's structures.
     let code = r"
         #include <stddef.h>
         #include <infiniband/verbs.h>
         #define AT(type, field, at) _Static_assert(offsetof(struct type, field) == at, #field)
-        _Static_assert(sizeof(struct ibv_mr) == 48 && sizeof(struct ibv_device_attr) == 232, `sizes`);
+        _Static_assert(sizeof(struct ibv_mr) == 48, `size`);
+        _Static_assert(sizeof(struct ibv_device_attr) == 232, `size`);
         AT(ibv_pd, context, 0); AT(ibv_pd, handle, 8);
         AT(ibv_mr, context, 0); AT(ibv_mr, pd, 8); AT(ibv_mr, addr, 16); AT(ibv_mr, length, 24);
         AT(ibv_mr, handle, 32); AT(ibv_mr, lkey, 36); AT(ibv_mr, rkey, 40);
-        AT(ibv_device_attr, max_mr_size, 80); AT(ibv_device_attr, max_mr, 136); AT(ibv_device_attr, phys_port_cnt, 227);
-        _Static_assert(IBV_ACCESS_LOCAL_WRITE == 1 && IBV_ACCESS_REMOTE_WRITE == 2 && IBV_ACCESS_REMOTE_READ == 4, `flags`);
-        _Static_assert(IBV_ACCESS_REMOTE_ATOMIC == 8 && IBV_ACCESS_RELAXED_ORDERING == 1 << 20, `flags`);
+        AT(ibv_device_attr, max_mr_size, 80); AT(ibv_device_attr, max_mr, 136);
+        AT(ibv_device_attr, phys_port_cnt, 227);
+        _Static_assert(IBV_ACCESS_LOCAL_WRITE == 1 && IBV_ACCESS_REMOTE_WRITE == 2, `flags`);
+        _Static_assert(IBV_ACCESS_REMOTE_READ == 4 && IBV_ACCESS_REMOTE_ATOMIC == 8, `flags`);
+        _Static_assert(IBV_ACCESS_RELAXED_ORDERING == 1 << 20, `flags`);
         _Static_assert(IBV_ACCESS_OPTIONAL_RANGE == 0x3ff00000, `flags`);
     "
     .replace('`', "\"");

@@ -1,4 +1,4 @@
-//! Threads that come, stay away, panic, and wait for each other.
+//! Threads that enter, stay away, panic, and wait for each other.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier as Rendezvous;
@@ -22,7 +22,7 @@ fn a_thread_that_panics_leaves() {
     };
     let caught = together(&machine, 3, |n| catch_unwind(AssertUnwindSafe(|| work(n))).is_err());
     assert_eq!(caught, [false, true, false]);
-    assert_eq!((machine.now().as_millis(), machine.impatient()), (20, 0));
+    assert_eq!((machine.now().as_millis(), machine.stalls()), (20, 0));
 }
 
 #[test]
@@ -49,51 +49,60 @@ fn a_thread_that_ends_without_leaving_has_left() {
         }
         machine.leave();
     });
-    // Waits for the end of the gathering, which is when the last of the threads is really gone.
+    // Waits for the end of the gathering, when the last of the threads has ended.
     register(&*nics[0], &region, 0, GIB).expect("no limit");
-    assert_eq!((machine.now().as_millis(), machine.impatient()), (40, 0));
+    assert_eq!((machine.now().as_millis(), machine.stalls()), (40, 0));
 }
 
 #[test]
-fn a_seat_that_nobody_takes_is_given_up() {
-    let patience = Duration::from_millis(50);
-    let machine =
-        Machine::builder().nics(1).resident(true).patience(patience).build().expect("good costs");
+fn a_seat_that_no_thread_takes_is_skipped() {
+    let timeout = Duration::from_millis(50);
+    let machine = Machine::builder()
+        .nics(1)
+        .resident(true)
+        .stall_timeout(timeout)
+        .build()
+        .expect("good costs");
     let region = addresses(GIB);
     let start = Instant::now();
     machine.gather(3);
     machine.enter(0);
     register(&*machine.nics()[0], &region, 0, GIB).expect("no limit");
     machine.leave();
-    assert!(start.elapsed() >= patience);
-    assert_eq!(machine.impatient(), 1);
-    // And one where not even the first came: the next gathering waits as long, and then begins.
+    assert!(start.elapsed() >= timeout);
+    assert_eq!(machine.stalls(), 1);
+    // In the next one not even the first thread enters; the gathering after it waits for the
+    // timeout.
     machine.gather(2);
     machine.gather(1);
     machine.enter(0);
     machine.leave();
-    assert_eq!(machine.impatient(), 2);
+    assert_eq!(machine.stalls(), 2);
 }
 
 #[test]
-fn threads_that_wait_for_each_other_come_out_of_it() {
-    let patience = Duration::from_millis(50);
-    let machine =
-        Machine::builder().nics(2).resident(true).patience(patience).build().expect("good costs");
+fn threads_that_wait_for_each_other_continue_after_the_timeout() {
+    let timeout = Duration::from_millis(50);
+    let machine = Machine::builder()
+        .nics(2)
+        .resident(true)
+        .stall_timeout(timeout)
+        .build()
+        .expect("good costs");
     let region = addresses(GIB);
     let nics = machine.nics();
     let meet = Rendezvous::new(2);
-    // They wait for each other while only one of them may act.
+    // They wait for each other while only one of them may run.
     together(&machine, 2, |n| {
         meet.wait();
         register(&*nics[n], &region, 0, GIB).expect("no limit");
     });
-    assert!(machine.impatient() > 0);
+    assert!(machine.stalls() > 0);
     assert_eq!(machine.counts().registers, 2);
 }
 
 #[test]
-fn what_is_not_asked_for_in_order_does_no_harm() {
+fn calls_out_of_order_have_no_effect() {
     let machine = machine(PLAIN, 1, true);
     let region = addresses(GIB);
     machine.leave();
@@ -103,7 +112,7 @@ fn what_is_not_asked_for_in_order_does_no_harm() {
     machine.leave();
     machine.gather(0);
     machine.enter(5);
-    // A call without having entered.
+    // A call by a thread that has not entered.
     register(&*machine.nics()[0], &region, 0, GIB).expect("no limit");
     machine.enter(0);
     machine.gather(1);
@@ -113,7 +122,7 @@ fn what_is_not_asked_for_in_order_does_no_harm() {
     assert_eq!(machine.now().as_millis(), 30, "within");
     machine.leave();
     machine.leave();
-    assert_eq!((machine.now().as_millis(), machine.impatient()), (30, 0));
+    assert_eq!((machine.now().as_millis(), machine.stalls()), (30, 0));
 }
 
 #[test]
@@ -133,7 +142,7 @@ fn a_thousand_gatherings() {
                     machine.enter(n);
                     for chunk in 0..n {
                         let key = register(&*nics[n], &region, chunk * GIB, GIB).expect("no limit");
-                        nics[n].deregister(key).expect("it stands");
+                        nics[n].deregister(key).expect("the key is live");
                     }
                     machine.leave();
                 }
@@ -147,17 +156,17 @@ fn a_thousand_gatherings() {
     });
     let first = machine.log();
     assert_eq!(first.len(), 250 * 2 * (6 + 1 + 3));
-    // Every round is like the first.
+    // Every round equals the first.
     let round = first.len() / 250;
     let length = first[round].start_ns - first[0].start_ns;
     for (n, entry) in first.iter().enumerate() {
-        let shift = length * (n / round) as u64;
-        let mut like = first[n % round].clone();
-        like.start_ns += shift;
-        like.end_ns += shift;
-        assert_eq!(*entry, like, "entry {n}");
+        let offset = length * (n / round) as u64;
+        let mut expected = first[n % round].clone();
+        expected.start_ns += offset;
+        expected.end_ns += offset;
+        assert_eq!(*entry, expected, "entry {n}");
     }
-    assert_eq!((machine.live_keys(), machine.impatient()), (0, 0));
+    assert_eq!((machine.live_keys(), machine.stalls()), (0, 0));
 }
 
 #[test]
@@ -176,14 +185,14 @@ fn independent_users_take_turns() {
                     });
                     assert!(machine.now() >= start + Duration::from_millis(10));
                     for (n, key) in keys.into_iter().enumerate() {
-                        nics[2 * user + n].deregister(key).expect("it stands");
+                        nics[2 * user + n].deregister(key).expect("the key is live");
                     }
                 }
             });
         }
     });
     let counts = machine.counts();
-    assert_eq!((counts.registers, counts.live_keys, counts.most_in_flight), (400, 0, 2));
-    // 200 gatherings of 10 ms, and 400 calls by themselves.
-    assert_eq!((machine.now().as_millis(), machine.impatient()), (6000, 0));
+    assert_eq!((counts.registers, counts.live_keys, counts.max_in_flight), (400, 0, 2));
+    // 200 gatherings of 10 ms, and 400 calls outside of gatherings.
+    assert_eq!((machine.now().as_millis(), machine.stalls()), (6000, 0));
 }

@@ -1,4 +1,4 @@
-//! What is resident, and how it becomes so.
+//! Residency: which bytes are resident, and how they become resident.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,21 +10,21 @@ use kvmem::register::simulated::{CallCosts, Machine};
 use super::{GIB, PLAIN, addresses, fixed, machine, register};
 
 #[test]
-fn untouched_memory_is_faulted_in_by_all_who_come_before_it_is_there() {
+fn all_calls_that_begin_before_memory_is_resident_fault_it_in() {
     let costs = CallCosts { untouched_ms_per_gib: 40.0, untouched_contention: 2.0, ..PLAIN };
-    // 10 + 40 × (1 + 2 × 1), then it is resident for the next.
+    // 10 + 40 × (1 + 2 × 1); the memory is resident for the next run.
     let both = machine(costs, 2, false);
     let region = addresses(GIB);
     assert_eq!(fixed(&both, &region, true).0, 0.130);
-    assert_eq!((both.counts().most_in_flight, both.counts().most_untouched_in_flight), (2, 2));
+    assert_eq!((both.counts().max_in_flight, both.counts().max_untouched_in_flight), (2, 2));
     assert_eq!(fixed(&both, &region, true).0, 0.010);
     let one = machine(costs, 2, false);
     assert_eq!(fixed(&one, &region, false).0, 0.060);
-    assert_eq!((one.counts().most_in_flight, one.counts().most_untouched_in_flight), (1, 1));
+    assert_eq!((one.counts().max_in_flight, one.counts().max_untouched_in_flight), (1, 1));
 }
 
 #[test]
-fn populating_takes_time_for_what_is_not_there_and_tells_of_it() {
+fn populating_takes_time_for_missing_bytes_and_reports_progress() {
     let machine = machine(PLAIN, 1, false);
     let region = addresses(64 * GIB);
     assert_eq!(machine.resident_bytes(&region, 0..64 * GIB), Ok(0));
@@ -35,10 +35,10 @@ fn populating_takes_time_for_what_is_not_there_and_tells_of_it() {
     assert_eq!((done.bytes, done.seconds, done.threads), (8 << 30, 0.4, 2));
     let seen = Arc::new(Mutex::new(Vec::new()));
     let listener = Arc::clone(&seen);
-    let watch = ProgressOptions::new().progress(move |progress| {
+    let options = ProgressOptions::new().progress(move |progress| {
         listener.lock().expect("no panic").push((progress.done_bytes, progress.elapsed));
     });
-    let done = machine.populate(&region, 0..32 * GIB, Populate::Auto, &watch).expect("room");
+    let done = machine.populate(&region, 0..32 * GIB, Populate::Auto, &options).expect("room");
     assert_eq!((done.bytes, done.threads), (32 << 30, 8));
     assert!((done.seconds - 0.3).abs() < 1e-6, "{done:?}");
     let seen = seen.lock().expect("no panic");
@@ -47,7 +47,7 @@ fn populating_takes_time_for_what_is_not_there_and_tells_of_it() {
     assert_eq!(seen.last(), Some(&(32 << 30, Duration::from_secs_f64(done.seconds))));
     assert_eq!(machine.resident_bytes(&region, GIB..64 * GIB), Ok(31 << 30));
     assert_eq!(
-        machine.populate(&region, 0..GIB, Populate::None, &watch).expect("nothing").bytes,
+        machine.populate(&region, 0..GIB, Populate::None, &options).expect("nothing").bytes,
         0
     );
     assert!(matches!(
@@ -60,11 +60,11 @@ fn populating_takes_time_for_what_is_not_there_and_tells_of_it() {
 }
 
 #[test]
-fn populating_ends_when_it_is_told_to_or_out_of_time() {
+fn populating_stops_when_cancelled_or_out_of_time() {
     let machine = machine(PLAIN, 1, false);
     let region = addresses(64 * GIB);
     let cancel = CancelToken::new();
-    let watch = ProgressOptions::new().cancel(cancel.clone()).progress({
+    let options = ProgressOptions::new().cancel(cancel.clone()).progress({
         let cancel = cancel.clone();
         move |progress| {
             if progress.done_bytes >= 4 << 30 {
@@ -72,18 +72,18 @@ fn populating_ends_when_it_is_told_to_or_out_of_time() {
             }
         }
     });
-    let error = machine.populate(&region, 0..64 * GIB, Populate::threads(1), &watch).unwrap_err();
+    let error = machine.populate(&region, 0..64 * GIB, Populate::threads(1), &options).unwrap_err();
     assert_eq!(error, ArenaError::Cancelled { done: 4 << 30, total: 64 << 30 });
     assert_eq!(machine.resident_bytes(&region, 0..64 * GIB), Ok(4 << 30));
-    // 2 s of virtual time at 10 GiB/s, of which 4 GiB need none. A chunk is 1 GiB.
+    // 2 s of virtual time at 10 GiB/s; 4 GiB are resident and take none. A chunk is 1 GiB.
     let budget = Duration::from_secs(2);
-    let watch = ProgressOptions::new().time_budget(budget);
-    let error = machine.populate(&region, 0..64 * GIB, Populate::threads(1), &watch).unwrap_err();
+    let options = ProgressOptions::new().time_budget(budget);
+    let error = machine.populate(&region, 0..64 * GIB, Populate::threads(1), &options).unwrap_err();
     assert_eq!(error, ArenaError::OverBudget { budget, done: 24 << 30, total: 64 << 30 });
 }
 
 #[test]
-fn memory_comes_to_an_end() {
+fn memory_is_limited() {
     let machine = Machine::builder().memory_bytes(2 << 30).build().expect("good costs");
     let region = addresses(4 * GIB);
     assert_eq!(machine.headroom(2 << 30), Ok(()));
@@ -98,9 +98,9 @@ fn memory_comes_to_an_end() {
     };
     assert_eq!(populate(0..GIB), Ok(1 << 30));
     assert!(matches!(populate(GIB..3 * GIB), Err(ArenaError::NoHeadroom { .. })));
-    assert_eq!(populate(0..2 * GIB), Ok(2 << 30), "half of it is there");
+    assert_eq!(populate(0..2 * GIB), Ok(2 << 30), "half of it is resident");
     let nic = machine.nic(0).expect("there are eight");
-    let refusal = register(&*nic, &region, 0, 3 * GIB).unwrap_err();
-    assert_eq!(refusal.errno, Errno::ENOMEM);
+    let error = register(&*nic, &region, 0, 3 * GIB).unwrap_err();
+    assert_eq!(error.errno, Errno::ENOMEM);
     register(&*nic, &region, 0, 2 * GIB).expect("all of it is resident");
 }

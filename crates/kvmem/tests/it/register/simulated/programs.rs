@@ -1,8 +1,8 @@
-//! Any program of calls, on any machine: the same each time, and the books add up.
+//! Any program of calls, on any machine: the result is deterministic, and the counts add up.
 
 use kvmem::arena::{Populate, ProgressOptions, Region};
 use kvmem::register::Platform;
-use kvmem::register::simulated::{CallCosts, Costs, Entry, Fault, Machine};
+use kvmem::register::simulated::{CallCosts, Costs, Fault, LoggedCall, Machine};
 use proptest::prelude::*;
 
 use super::{GIB, addresses, register, together};
@@ -25,7 +25,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn costs() -> impl Strategy<Value = CallCosts> {
-    // Many ties: times are few and round.
+    // Few and round times, for many ties.
     (0u8..3, 0u8..3, 0u8..3, 0u8..5, 0u8..3, 0u8..3).prop_map(
         |(call, gib, fault, share, others, faulting)| CallCosts {
             us_per_call: f64::from(call) * 1000.0,
@@ -44,7 +44,7 @@ fn run(
     fault: Option<(usize, u64)>,
     region: &Region,
     program: &[Vec<Step>],
-) -> (Machine, Vec<Entry>) {
+) -> (Machine, Vec<LoggedCall>) {
     let machine = Machine::builder().costs(costs).nics(program.len()).build().expect("good costs");
     if let Some((nic, nth)) = fault.and_then(|(nic, nth)| machine.nic(nic).zip(Some(nth))) {
         nic.inject(Fault::register(nth));
@@ -60,7 +60,7 @@ fn run(
                 Step::DeregisterOldest => {
                     keys.pop_front()
                         .into_iter()
-                        .for_each(|key| nics[n].deregister(key).expect("it stands"));
+                        .for_each(|key| nics[n].deregister(key).expect("the key is live"));
                 }
                 Step::Populate(chunk, threads) => {
                     let range = chunk * GIB..(chunk + 1) * GIB;
@@ -75,7 +75,7 @@ fn run(
                 }
             }
         }
-        keys.into_iter().for_each(|key| nics[n].deregister(key).expect("it stands"));
+        keys.into_iter().for_each(|key| nics[n].deregister(key).expect("the key is live"));
     });
     let log = machine.take_log();
     (machine, log)
@@ -98,7 +98,8 @@ proptest! {
         prop_assert_eq!(&log, &same);
         prop_assert_eq!(machine.counts(), again.counts());
 
-        // In the order of their ends; each thread's calls one after another, and each waits no longer than it takes.
+        // The log is in the order of ends. The calls of a thread do not overlap, and no call waits
+        // longer than it takes.
         prop_assert!(log.is_sorted_by_key(|entry| entry.end_ns));
         for n in 0..program.len() {
             let mine: Vec<_> = log.iter().filter(|entry| entry.thread == n).collect();
@@ -109,12 +110,14 @@ proptest! {
         prop_assert_eq!(machine.now().as_nanos(), u128::from(end));
 
         let counts = machine.counts();
-        prop_assert_eq!((counts.live_keys, counts.live_bytes, counts.strange_keys, machine.impatient()), (0, 0, 0, 0));
-        prop_assert_eq!(counts.refused, log.iter().filter(|entry| entry.refused.is_some()).count() as u64);
-        prop_assert!(machine.nics().len() >= counts.most_in_flight);
+        prop_assert_eq!((counts.live_keys, counts.live_bytes), (0, 0));
+        prop_assert_eq!((counts.unknown_keys, machine.stalls()), (0, 0));
+        let failed = log.iter().filter(|entry| entry.error.is_some()).count();
+        prop_assert_eq!(counts.failed, failed as u64);
+        prop_assert!(machine.nics().len() >= counts.max_in_flight);
         let touched = |chunk: usize| {
             let address = region.base().addr().get() + chunk * GIB;
-            log.iter().any(|entry| entry.address == address && entry.refused.is_none())
+            log.iter().any(|entry| entry.address == address && entry.error.is_none())
         };
         for chunk in 0..CHUNKS {
             let resident = machine.resident_bytes(&region, chunk * GIB..(chunk + 1) * GIB);

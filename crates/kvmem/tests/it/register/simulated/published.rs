@@ -1,21 +1,21 @@
-//! Published figures, and that they come out the same each time.
+//! Published figures: they are reproduced, and the same each time.
 
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use kvmem::register::simulated::{Entry, Published, Seconds};
+use kvmem::register::simulated::{LoggedCall, Published, Seconds};
 
 use super::{GIB, addresses, ends, fixed};
 
-/// A published run, and what came of it here.
+/// A published run, and its simulated result.
 #[derive(PartialEq)]
 struct Run {
     name: &'static str,
     published: Seconds,
     register: f64,
     deregister: f64,
-    log: Vec<Entry>,
+    log: Vec<LoggedCall>,
 }
 
 /// The four published runs of a machine.
@@ -32,7 +32,7 @@ fn runs(published: &Published) -> Vec<Run> {
         let machine = published.machine(resident);
         let (register, deregister) = fixed(&machine, &region, parallel);
         let mut log = machine.take_log();
-        // The region need not lie where it did the last time.
+        // The region may be at another address than before.
         log.iter_mut().for_each(|entry| entry.address -= region.base().addr().get());
         Run { name, published: seconds, register, deregister, log }
     })
@@ -40,13 +40,14 @@ fn runs(published: &Published) -> Vec<Run> {
 }
 
 #[test]
-fn published_figures_come_out() {
+fn published_figures_are_reproduced() {
     for published in Published::ALL {
         for run in runs(&published) {
             let near = |what: &str, simulated: f64, measured: f64| {
                 let error = simulated / measured - 1.0;
                 let text = format!(
-                    "{} | {} | {what} | published {measured} s | simulated {simulated:.3} s | {:+.2} %",
+                    "{} | {} | {what} | published {measured} s | simulated {simulated:.3} s | \
+                     {:+.2} %",
                     published.name,
                     run.name,
                     error * 100.0
@@ -63,7 +64,7 @@ fn published_figures_come_out() {
 }
 
 #[test]
-fn the_same_bit_by_bit_whatever_else_runs() {
+fn results_do_not_depend_on_other_load() {
     let first: Vec<_> = Published::ALL.iter().map(runs).collect();
     let again: Vec<_> = Published::ALL.iter().map(runs).collect();
     assert!(first == again);
@@ -71,7 +72,7 @@ fn the_same_bit_by_bit_whatever_else_runs() {
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                // Relaxed: it only has to be seen at some time.
+                // Relaxed: the flag only has to become visible eventually.
                 while !stop.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
@@ -89,7 +90,7 @@ fn the_same_bit_by_bit_whatever_else_runs() {
 }
 
 #[test]
-fn how_the_memory_is_cut_does_not_change_who_wins() {
+fn the_chunk_length_does_not_change_the_faster_policy() {
     for published in Published::ALL {
         let chunks = published.len_bytes as usize / GIB;
         for (resident, seconds) in

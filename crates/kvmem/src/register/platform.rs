@@ -1,9 +1,8 @@
-//! *Host*: the machine under the registrars, as far as registering needs it: its clock, its cores,
-//! its memory.
+//! *Platform*: the clock, the cores and the memory of the machine under the registrars.
 //!
-//! There are two: this machine, and the simulated one (see [`simulated`](super::simulated)), where
-//! time passes only in calls and memory need not be there. So the same code, threads included, runs
-//! on both.
+//! There are two implementations: this machine, and a simulated one (see
+//! [`simulated`](super::simulated)). In the simulated one time passes only in calls, and memory
+//! need not exist. The same code, threads included, runs on both.
 
 use std::any::Any;
 use std::fmt;
@@ -15,22 +14,22 @@ use crate::arena::{self, ArenaError, Populate, Populated, ProgressOptions, Regio
 
 /// The machine under the registrars.
 pub trait Platform: fmt::Debug + Send + Sync {
-    /// How many threads can run at once.
+    /// Returns the number of threads that can run at once.
     fn cores(&self) -> usize;
 
-    /// The time, from any beginning.
+    /// Returns the time since an arbitrary start.
     fn now(&self) -> Duration;
 
-    /// Bytes of a range of the region that are resident, measured or estimated from a sample.
+    /// Returns the resident bytes of a range, measured or estimated from a sample.
     ///
     /// # Errors
-    /// [`ArenaError`] if there is no way to know.
+    /// [`ArenaError`] if the kernel does not report residency.
     fn resident_bytes(&self, region: &Region, range: Range<usize>) -> Result<u64, ArenaError>;
 
     /// Makes a range resident: see [`Region::populate`].
     ///
     /// # Errors
-    /// As [`Region::populate`].
+    /// The errors of [`Region::populate`].
     fn populate(
         &self,
         region: &Region,
@@ -39,31 +38,31 @@ pub trait Platform: fmt::Debug + Send + Sync {
         watch: &ProgressOptions,
     ) -> Result<Populated, ArenaError>;
 
-    /// Refuses if so many bytes could not be made resident without getting somebody killed.
+    /// Checks that `bytes` bytes can be made resident without triggering the OOM killer.
     ///
     /// # Errors
-    /// [`ArenaError::NoHeadroom`].
+    /// [`ArenaError::NoHeadroom`] if they cannot.
     fn headroom(&self, bytes: u64) -> Result<(), ArenaError>;
 
-    /// Reserves so many bytes that are about to be made resident, against others who do the same,
-    /// until the result is dropped. A machine without others only checks its
-    /// [`headroom`](Platform::headroom).
+    /// Reserves `bytes` bytes that are about to be made resident, until the result is dropped.
+    /// Other threads that reserve see less headroom meanwhile. The default implementation, for a
+    /// machine without such threads, only checks the [`headroom`](Platform::headroom).
     ///
     /// # Errors
-    /// [`ArenaError::NoHeadroom`].
+    /// [`ArenaError::NoHeadroom`] if there is not enough.
     fn reserve(&self, bytes: u64) -> Result<Box<dyn Any + Send + Sync>, ArenaError> {
         self.headroom(bytes)?;
         Ok(Box::new(()))
     }
 
-    /// The calling thread is about to work together with others, `threads` in all, itself included.
+    /// Announces that the calling thread will work in a team of `threads` threads, itself included.
     /// Each of them then calls [`enter`](Platform::enter) and [`leave`](Platform::leave).
     fn gather(&self, _threads: usize) {}
 
-    /// The calling thread begins to work as number `thread` of those.
+    /// Starts the work of the calling thread, which has the index `thread` in its team.
     fn enter(&self, _thread: usize) {}
 
-    /// It has done its part.
+    /// Ends the work of the calling thread.
     fn leave(&self) {}
 }
 

@@ -1,28 +1,28 @@
-//! *Books*: what one NIC has given out, and what it can take.
+//! *NIC state*: the keys and limits of one simulated NIC.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Counts, Fault};
+use super::{CallCounts, Fault};
 use crate::arena::Errno;
 use crate::register::{Key, Memlock, RegisterLimit, RegistrarError};
 
 pub(super) const REGISTER: &str = "simulated register";
 pub(super) const DEREGISTER: &str = "simulated deregister";
 
-/// What a simulated NIC can take. The default: anything.
+/// The limits of a simulated NIC. By default there are none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NicLimits {
-    /// The most bytes that one key can cover.
+    /// The largest number of bytes that one key can cover.
     pub max_bytes: u64,
-    /// How many keys can stand at once.
+    /// The largest number of keys at once.
     pub max_keys: u64,
-    /// Bytes for a key at which registering is quickest.
+    /// The chunk length in bytes at which registering is fastest.
     pub preferred_chunk_bytes: Option<u64>,
-    /// A limit on pinned bytes. All NICs of the machine with the same account are counted
-    /// together; `used_bytes` are those that others had pinned before.
+    /// A limit on pinned bytes. All NICs of the machine with the same account share it;
+    /// `used_bytes` are the bytes pinned by others before.
     pub memlock: Option<Memlock>,
 }
 
@@ -37,32 +37,33 @@ impl Default for NicLimits {
     }
 }
 
-/// A key that has been given.
+/// An issued key.
 #[derive(Debug)]
-struct Live {
+struct IssuedKey {
     range: Range<usize>,
     /// Bytes that became resident when it was registered.
     untouched: u64,
-    /// Whether it stands, and is not just being made or given back.
-    settled: bool,
+    /// Whether the key is valid: neither being registered nor being deregistered.
+    valid: bool,
 }
 
+/// The keys, limits, faults and counts of one NIC.
 #[derive(Debug, Default)]
-pub(super) struct Books {
+pub(super) struct NicState {
     pub(super) limits: NicLimits,
-    counts: Counts,
+    counts: CallCounts,
     /// By handle.
-    keys: BTreeMap<u64, Live>,
+    keys: BTreeMap<u64, IssuedKey>,
     faults: Vec<Fault>,
-    /// Keys ever given.
-    given: u64,
+    /// The number of keys ever issued.
+    issued: u64,
     held_bytes: u64,
-    pub(super) flight: Flight,
+    pub(super) in_flight: InFlight,
 }
 
-impl Books {
-    pub(super) fn new(limits: NicLimits) -> Books {
-        Books { limits, ..Books::default() }
+impl NicState {
+    pub(super) fn new(limits: NicLimits) -> NicState {
+        NicState { limits, ..NicState::default() }
     }
 
     pub(super) fn inject(&mut self, fault: Fault) {
@@ -73,7 +74,7 @@ impl Books {
         self.faults.clear();
     }
 
-    /// Bytes under keys, those that are just being made included.
+    /// Returns the bytes under all keys, including keys that are being registered.
     pub(super) fn held_bytes(&self) -> u64 {
         self.held_bytes
     }
@@ -82,81 +83,80 @@ impl Books {
         self.keys.len() as u64
     }
 
-    /// A call comes in. Every fault sees every call of its kind, so that each counts from when it
-    /// was injected.
-    pub(super) fn arrive(&mut self, register: bool) -> Option<Errno> {
+    /// Counts a call and returns the error of an injected fault. Every fault sees every call of
+    /// its kind, so each counts from the call after its injection.
+    pub(super) fn count_call(&mut self, register: bool) -> Option<Errno> {
         match register {
             true => self.counts.registers += 1,
             false => self.counts.deregisters += 1,
         }
         let mut errno = None;
         for fault in self.faults.iter_mut().filter(|fault| fault.register == register) {
-            errno = errno.or(fault.strikes());
+            errno = errno.or(fault.count_call());
         }
         errno
     }
 
-    pub(super) fn count_refused(&mut self) {
-        self.counts.refused += 1;
+    pub(super) fn count_failure(&mut self) {
+        self.counts.failed += 1;
     }
 
-    /// Whether these bytes can have a key, but for what holds for several NICs.
+    /// Checks the limits of this NIC alone for a key of this many bytes.
     pub(super) fn allow(&self, bytes: u64) -> Result<(), RegistrarError> {
-        let refused =
+        let failed =
             |errno, exceeded| Err(RegistrarError::new(REGISTER, errno, "").exceeded(exceeded));
         if bytes == 0 {
             return Err(RegistrarError::new(REGISTER, Errno::EINVAL, "register at least one byte"));
         }
         if bytes > self.limits.max_bytes {
             let limit_bytes = self.limits.max_bytes;
-            return refused(
+            return failed(
                 Errno::EINVAL,
                 RegisterLimit::KeyBytes { limit_bytes, need_bytes: bytes },
             );
         }
         if self.held_keys() >= self.limits.max_keys {
-            return refused(Errno::ENOMEM, RegisterLimit::Keys { limit: 0, need: 1 });
+            return failed(Errno::ENOMEM, RegisterLimit::Keys { limit: 0, need: 1 });
         }
         Ok(())
     }
 
-    /// A key that is going to stand.
+    /// Reserves a key for a call that will succeed.
     pub(super) fn reserve(&mut self, nic: usize, range: Range<usize>, untouched: u64) -> Key {
-        self.given += 1;
+        self.issued += 1;
         self.held_bytes += range.len() as u64;
-        let handle = (nic as u64 + 1) << 40 | self.given;
-        self.keys.insert(handle, Live { range, untouched, settled: false });
-        Key { handle, lkey: self.given, rkey: Some(self.given as u32) }
+        let handle = (nic as u64 + 1) << 40 | self.issued;
+        self.keys.insert(handle, IssuedKey { range, untouched, valid: false });
+        Key { handle, lkey: self.issued, rkey: Some(self.issued as u32) }
     }
 
-    /// The key stands from now on.
-    pub(super) fn settle(&mut self, handle: u64) {
+    /// Makes a reserved key valid.
+    pub(super) fn make_valid(&mut self, handle: u64) {
         if let Some(live) = self.keys.get_mut(&handle) {
-            live.settled = true;
+            live.valid = true;
             self.counts.live_keys += 1;
             self.counts.live_bytes += live.range.len() as u64;
-            self.counts.most_live_keys = self.counts.most_live_keys.max(self.counts.live_keys);
+            self.counts.max_live_keys = self.counts.max_live_keys.max(self.counts.live_keys);
         }
     }
 
-    /// What a key is for, if it stands. One that does not is counted.
-    pub(super) fn standing(&mut self, handle: u64) -> Option<Range<usize>> {
-        let range =
-            self.keys.get(&handle).filter(|live| live.settled).map(|live| live.range.clone());
-        self.counts.strange_keys += u64::from(range.is_none());
+    /// Returns the range of a valid key. Counts an unknown one.
+    pub(super) fn valid_range(&mut self, handle: u64) -> Option<Range<usize>> {
+        let range = self.keys.get(&handle).filter(|live| live.valid).map(|live| live.range.clone());
+        self.counts.unknown_keys += u64::from(range.is_none());
         range
     }
 
-    /// A key is about to be given back: how many of its bytes became resident when it was
-    /// registered.
-    pub(super) fn unsettle(&mut self, handle: u64) -> u64 {
+    /// Makes a key invalid that is about to be deregistered; returns how many of its bytes became
+    /// resident when it was registered.
+    pub(super) fn make_invalid(&mut self, handle: u64) -> u64 {
         self.keys.get_mut(&handle).map_or(0, |live| {
-            live.settled = false;
+            live.valid = false;
             live.untouched
         })
     }
 
-    /// The key does not stand any more.
+    /// Removes a deregistered key.
     pub(super) fn remove(&mut self, handle: u64) {
         if let Some(live) = self.keys.remove(&handle) {
             let bytes = live.range.len() as u64;
@@ -166,33 +166,33 @@ impl Books {
         }
     }
 
-    pub(super) fn counts(&self) -> Counts {
-        Counts {
-            most_in_flight: self.flight.most,
-            most_untouched_in_flight: self.flight.most_untouched,
+    pub(super) fn counts(&self) -> CallCounts {
+        CallCounts {
+            max_in_flight: self.in_flight.max,
+            max_untouched_in_flight: self.in_flight.max_untouched,
             ..self.counts
         }
     }
 }
 
-/// Calls in flight.
+/// The calls in flight, now and at most.
 #[derive(Debug, Default)]
-pub(super) struct Flight {
+pub(super) struct InFlight {
     now: usize,
     untouched_now: usize,
-    pub(super) most: usize,
-    pub(super) most_untouched: usize,
+    pub(super) max: usize,
+    pub(super) max_untouched: usize,
 }
 
-impl Flight {
-    pub(super) fn take_off(&mut self, untouched: bool) {
+impl InFlight {
+    pub(super) fn begin(&mut self, untouched: bool) {
         self.now += 1;
         self.untouched_now += usize::from(untouched);
-        self.most = self.most.max(self.now);
-        self.most_untouched = self.most_untouched.max(self.untouched_now);
+        self.max = self.max.max(self.now);
+        self.max_untouched = self.max_untouched.max(self.untouched_now);
     }
 
-    pub(super) fn land(&mut self, untouched: bool) {
+    pub(super) fn end(&mut self, untouched: bool) {
         self.now -= 1;
         self.untouched_now -= usize::from(untouched);
     }

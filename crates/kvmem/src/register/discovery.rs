@@ -1,5 +1,4 @@
-//! *Found*: which registrars there are on this machine, with their limits, and why the others are
-//! not there.
+//! *Discovery*: the registrars of this machine, with their limits, and why others are missing.
 
 use std::fmt;
 
@@ -8,28 +7,28 @@ use serde::{Deserialize, Serialize};
 use super::{DeviceSpec, Limits, NotAvailable};
 use crate::arena::Size;
 
-/// The registrars of one kind, or one that is not available.
+/// The registrars of one kind, or why one is not available.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DetectedDevice {
     /// The kind: `io_uring`, `mlock`, `verbs`, `cuda` or `nixl`.
     pub backend: String,
-    /// What there is.
+    /// Whether the kind is available.
     #[serde(flatten)]
     pub state: Availability,
 }
 
-/// What there is of a kind of registrar.
+/// The availability of one kind of registrar.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Availability {
-    /// These. Of rings, of which there can be many, one stands for all.
+    /// The available registrars. There can be many rings; one stands for all.
     Devices(Vec<Limits>),
-    /// None of this kind, or one that the reason names.
+    /// None of this kind is available, or the one that the reason names is not.
     NotAvailable(NotAvailable),
 }
 
 impl DetectedDevice {
-    /// The registrars of this kind with their limits; none if it is not available.
+    /// Returns the registrars of this kind with their limits; none if it is not available.
     #[must_use]
     pub fn devices(&self) -> &[Limits] {
         match &self.state {
@@ -39,44 +38,44 @@ impl DetectedDevice {
     }
 }
 
-/// Looks for registrars of every kind, in the order of [`DeviceSpec::kinds`]; each kind is there or
-/// says why not. Opens each device, asks for its limits, and closes it again; registers nothing.
-/// Takes some milliseconds, on a machine with GPUs up to a second for each, and another second
-/// where NIXL is installed.
+/// Detects registrars of every kind, in the order of [`DeviceSpec::kinds`]; a kind without
+/// registrars says why. Opens each device, queries its limits, and closes it again; registers
+/// nothing. Takes some milliseconds; with GPUs up to a second for each, and another second if NIXL
+/// is installed.
 #[must_use]
 pub fn discover() -> Vec<DetectedDevice> {
-    DeviceSpec::kinds().iter().flat_map(found).collect()
+    DeviceSpec::kinds().iter().flat_map(detect).collect()
 }
 
-/// The devices of a kind that can be opened, and for each that cannot the reason why.
-fn found(kind: &DeviceSpec) -> Vec<DetectedDevice> {
+/// Returns the devices of a kind that can be opened, and the reason for each that cannot.
+fn detect(kind: &DeviceSpec) -> Vec<DetectedDevice> {
     let mut devices = Vec::new();
-    let mut refused = Vec::new();
+    let mut missing = Vec::new();
     match kind.each() {
-        Err(reason) => refused.push(reason),
+        Err(reason) => missing.push(reason),
         Ok(each) => {
             for device in each {
                 match device.open() {
                     Ok(opened) => devices.extend(opened.iter().map(|registrar| registrar.limits())),
-                    Err(reason) => refused.push(reason),
+                    Err(reason) => missing.push(reason),
                 }
             }
         }
     }
-    let there = (!devices.is_empty()).then_some(Availability::Devices(devices));
-    let states = there.into_iter().chain(refused.into_iter().map(Availability::NotAvailable));
+    let available = (!devices.is_empty()).then_some(Availability::Devices(devices));
+    let states = available.into_iter().chain(missing.into_iter().map(Availability::NotAvailable));
     states.map(|state| DetectedDevice { backend: kind.kind().to_owned(), state }).collect()
 }
 
-/// A line for each device, or one that says why there is none.
+/// Writes a line for each device, or one that says why there is none.
 impl fmt::Display for DetectedDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.state {
             Availability::NotAvailable(reason) => write!(f, "{reason}"),
             Availability::Devices(devices) => {
-                for (at, limits) in devices.iter().enumerate() {
-                    let end = if at == 0 { "" } else { "\n" };
-                    write!(f, "{end}{}", Line(limits))?;
+                for (index, limits) in devices.iter().enumerate() {
+                    let separator = if index == 0 { "" } else { "\n" };
+                    write!(f, "{separator}{}", LimitsLine(limits))?;
                 }
                 Ok(())
             }
@@ -84,15 +83,15 @@ impl fmt::Display for DetectedDevice {
     }
 }
 
-/// The limits of one registrar in a line.
-struct Line<'a>(&'a Limits);
+/// Writes the limits of one registrar in a line.
+struct LimitsLine<'a>(&'a Limits);
 
-impl fmt::Display for Line<'_> {
+impl fmt::Display for LimitsLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let limits = self.0;
         write!(f, "{}: ", limits.device)?;
         match limits.max_bytes {
-            u64::MAX => f.write_str("a key for any number of bytes")?,
+            u64::MAX => f.write_str("any number of bytes a key")?,
             bytes => write!(f, "up to {} a key", Size(bytes))?,
         }
         match limits.max_keys {
@@ -100,10 +99,10 @@ impl fmt::Display for Line<'_> {
             keys => write!(f, ", {keys} keys")?,
         }
         if let Some(bytes) = limits.preferred_chunk_bytes {
-            write!(f, ", quickest with {} a key", Size(bytes))?;
+            write!(f, ", fastest with {} a key", Size(bytes))?;
         }
         match &limits.memlock {
-            None => f.write_str(", memlock does not hold"),
+            None => f.write_str(", no memlock limit"),
             Some(memlock) => write!(
                 f,
                 ", memlock {} with {} {}",
@@ -121,7 +120,7 @@ mod tests {
     use crate::register::{Account, Memlock};
 
     #[test]
-    fn limits_are_told_in_a_line() {
+    fn limits_are_shown_in_a_line() {
         let ring = Limits {
             device: "io_uring:0".to_owned(),
             max_bytes: 1 << 30,
@@ -139,8 +138,9 @@ mod tests {
         };
         assert_eq!(
             found.to_string(),
-            "io_uring:0: up to 1 GiB a key, 16384 keys, quickest with 2 MiB a key, memlock 8 MiB with 4 KiB pinned by rings \
-             of this user\nfree: a key for any number of bytes, any number of keys, memlock does not hold"
+            "io_uring:0: up to 1 GiB a key, 16384 keys, fastest with 2 MiB a key, memlock 8 MiB \
+             with 4 KiB pinned by rings of this user\nfree: any number of bytes a key, any number \
+             of keys, no memlock limit"
         );
         let json = serde_json::to_value(&found).unwrap();
         assert_eq!(
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn absence_is_told_with_its_reason() {
+    fn absence_is_shown_with_its_reason() {
         let reason = NotAvailable::new("verbs", "libibverbs.so.1 is not there", "install it");
         let found = DetectedDevice {
             backend: "verbs".to_owned(),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_is_there_or_says_why_not() {
+    fn every_kind_is_available_or_says_why_not() {
         let found = discover();
         let mut kinds: Vec<_> = found.iter().map(|found| found.backend.as_str()).collect();
         kinds.dedup();

@@ -1,8 +1,8 @@
-//! *Mounted*: what came of memory that was mapped, registered and given back, with the time of each
-//! step: what `kvmem mount` prints.
+//! *Mount report*: the result of mapping, registering and deregistering memory, with the time of
+//! each step. `kvmem mount` prints it.
 //!
-//! Times are told as they have been published for this: populating is counted to *allocate*,
-//! whoever asked for it.
+//! The times are grouped as in published measurements: populating counts as *allocate*, even if
+//! registering triggered it.
 
 use std::fmt;
 
@@ -11,25 +11,25 @@ use serde::Serialize;
 use super::{Deregistered, Outcome};
 use crate::arena::Receipt;
 
-/// What was done.
+/// The result of a mount.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct MountReport {
-    /// What the memory is made of.
+    /// The pages of the memory.
     pub receipt: Receipt,
-    /// What registering did.
+    /// The result of registering.
     pub outcome: Outcome,
-    /// In which way registrars were called: `sequential` or `parallel`.
+    /// How registrars were called: `sequential` or `parallel`.
     pub chosen: &'static str,
-    /// What giving back did.
+    /// The result of deregistering.
     pub deregistered: Deregistered,
-    /// How long each step took.
+    /// The time of each step.
     pub seconds: MountTimings,
 }
 
 impl MountReport {
-    /// From what the steps gave. `map`, `plan`, `register` and `deregister` are the seconds that
-    /// each call took; populating was part of the third.
+    /// Assembles a report from the results of the steps. `map`, `plan`, `register` and `deregister`
+    /// are the seconds of each call; `register` includes populating.
     #[must_use]
     pub fn new(
         receipt: Receipt,
@@ -49,7 +49,7 @@ impl fmt::Display for MountReport {
     }
 }
 
-/// How long each step took.
+/// The time of each step, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct MountTimings {
@@ -61,11 +61,11 @@ pub struct MountTimings {
     pub populate: f64,
     /// Mapping and populating.
     pub allocate: f64,
-    /// Registering, trial included, populating not.
+    /// Registering, calibration included, populating excluded.
     pub register: f64,
-    /// Giving back.
+    /// Deregistering.
     pub unregister: f64,
-    /// Of allocate, register and unregister.
+    /// The sum of allocate, register and unregister.
     pub total: f64,
 }
 

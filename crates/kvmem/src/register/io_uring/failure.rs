@@ -1,26 +1,26 @@
-//! *Refusals of rings*: what the kernel's error numbers mean here, and what to do.
+//! *Failures of rings*: what the kernel's error numbers mean here, and what to do.
 
 use super::super::{Account, Memlock, NotAvailable, RegisterLimit, RegistrarError, memlock};
 use super::{BACKEND, MAX_BYTES};
 use crate::sys::{self, Call, Errno};
 
-const SECCOMP: &str = "allow io_uring_setup, io_uring_enter and io_uring_register in the seccomp profile of the container (docker \
-                       run --security-opt seccomp=PROFILE)";
+const SECCOMP: &str = "allow io_uring_setup, io_uring_enter and io_uring_register in the seccomp \
+                       profile of the container (docker run --security-opt seccomp=PROFILE)";
 
-/// What a ring and the one beside it count for by themselves, in bytes.
+/// Bytes that a ring and its side ring charge for themselves.
 const RING_BYTES: u64 = 16 << 10;
 
-/// The limit that was hit.
+/// Returns the limit that was hit.
 fn exceeded(limit: Memlock, need_bytes: u64) -> RegisterLimit {
     let Memlock { account, limit_bytes, used_bytes } = limit;
     RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes }
 }
 
-/// A ring that cannot be made.
+/// Explains why a ring cannot be created.
 pub(super) fn unavailable(call: Call, errno: Errno) -> NotAvailable {
     let setting = sys::read_text("/proc/sys/kernel/io_uring_disabled").ok();
     let (reason, remedy) = match memlock::limit(Account::Rings) {
-        // Kernels before 5.12 and from 6.14 on count a ring's own memory.
+        // Kernels before 5.12 and from 6.14 on charge a ring's own memory.
         Some(limit) if errno == Errno::ENOMEM => {
             let exceeded = exceeded(limit, RING_BYTES);
             (format!("; {exceeded}"), exceeded.remedy())
@@ -33,32 +33,33 @@ pub(super) fn unavailable(call: Call, errno: Errno) -> NotAvailable {
     NotAvailable::new(BACKEND, format!("{call}: {errno}{reason}"), remedy)
 }
 
-/// Why, and what to do; `setting` is that of `kernel.io_uring_disabled`.
+/// Returns the cause and what to do; `setting` is the value of `kernel.io_uring_disabled`.
 fn explain(call: Call, errno: Errno, setting: Option<&str>) -> (&'static str, String) {
     match (errno, setting) {
         (Errno::EPERM, Some("1")) => (
-            ": kernel.io_uring_disabled is 1, which refuses it to users outside of one group",
+            ": kernel.io_uring_disabled is 1, which allows rings only for one group",
             "sysctl kernel.io_uring_disabled=0, or sysctl kernel.io_uring_group=$(id -g)"
                 .to_owned(),
         ),
         (Errno::EPERM, Some("2")) => (
-            ": kernel.io_uring_disabled is 2, which refuses it to all",
+            ": kernel.io_uring_disabled is 2, which forbids rings for all users",
             "sysctl kernel.io_uring_disabled=0".to_owned(),
         ),
         (Errno::ENOSYS, _) => (
-            ": the kernel has no io_uring, or a seccomp profile hides it",
+            ": the kernel does not have io_uring, or a seccomp profile hides it",
             format!("run a kernel of 5.19 or later; {SECCOMP}"),
         ),
         (Errno::EPERM | Errno::EACCES, _) => {
-            (": probably by a seccomp profile", SECCOMP.to_owned())
+            (": probably a seccomp profile forbids it", SECCOMP.to_owned())
         }
-        (Errno::EINVAL, _) if call == Call::RingTable => {
-            (": the kernel knows no sparse tables", "run a kernel of 5.19 or later".to_owned())
-        }
+        (Errno::EINVAL, _) if call == Call::RingTable => (
+            ": the kernel does not support sparse tables",
+            "run a kernel of 5.19 or later".to_owned(),
+        ),
         (Errno::EMFILE, _) => ("", RegisterLimit::Descriptors.remedy()),
         (Errno::ENFILE, _) => (
-            ": the machine has no descriptor left",
-            "raise fs.file-max (sysctl), or close what is not needed".to_owned(),
+            ": the machine has no free file descriptor",
+            "raise fs.file-max (sysctl), or close files that are not needed".to_owned(),
         ),
         (Errno::ENOMEM, _) => {
             (": no memory for the ring", "free memory of the machine or of the cgroup".to_owned())
@@ -67,15 +68,16 @@ fn explain(call: Call, errno: Errno, setting: Option<&str>) -> (&'static str, St
     }
 }
 
-/// Somebody's ring that cannot be taken.
+/// Explains why an existing ring cannot be used.
 pub(super) fn adopting(call: Call, errno: Errno) -> RegistrarError {
     let remedy = match errno {
         Errno::EBUSY => {
-            "the ring has a table of buffers already: say which of its slots are to be used (RingTable::Existing)"
+            "the ring has a table of buffers already: choose some of its slots \
+             (RingTable::Existing)"
         }
-        Errno::ENXIO => "the ring has no table of buffers: let one be made (RingTable::New)",
+        Errno::ENXIO => "the ring has no table of buffers: create one (RingTable::New)",
         Errno::EINVAL if call == Call::RingEmpty => {
-            "the table of the ring has no such slots: name those that it has"
+            "the ring's table does not have all of these slots: choose slots that it has"
         }
         Errno::EINVAL => "a table has 1 to 16384 slots; sparse ones need a kernel of 5.19 or later",
         _ => other(errno),
@@ -83,73 +85,76 @@ pub(super) fn adopting(call: Call, errno: Errno) -> RegistrarError {
     RegistrarError::new(call.to_string(), errno, remedy)
 }
 
-/// What holds for any operation on a ring.
+/// Returns what to do for errors of any operation on a ring.
 fn other(errno: Errno) -> &'static str {
     match errno {
         Errno::EEXIST => {
-            "the ring takes work from one thread alone (IORING_SETUP_SINGLE_ISSUER): make it without that flag"
+            "the ring accepts work from one thread only (IORING_SETUP_SINGLE_ISSUER): create it \
+             without that flag"
         }
         Errno::EBADF | Errno::EOPNOTSUPP => {
-            "the descriptor is no ring: give one that io_uring_setup made"
+            "the descriptor is not a ring: pass one that io_uring_setup created"
         }
         Errno::EACCES => {
             "the ring is restricted: allow it to register buffers (IORING_REGISTER_RESTRICTIONS)"
         }
         Errno::EPERM | Errno::ENOSYS => SECCOMP,
         Errno::ENOMEM => {
-            "free memory of the machine or of the cgroup: the kernel has none for its books"
+            "free memory of the machine or of the cgroup: the kernel has none for its metadata"
         }
         _ => "",
     }
 }
 
-/// A buffer that was not taken. `memlock` is the limit that holds for the ring.
+/// Explains why a buffer could not be registered. `memlock` is the limit that applies to the ring.
 pub(super) fn registering(
     call: Call,
     errno: Errno,
     len: usize,
     memlock: Option<Memlock>,
 ) -> RegistrarError {
-    let refusal = |remedy: &'static str| RegistrarError::new(call.to_string(), errno, remedy);
+    let failure = |remedy: &'static str| RegistrarError::new(call.to_string(), errno, remedy);
     if call != Call::RingFill {
-        return refusal(other(errno));
+        return failure(other(errno));
     }
     let need_bytes = len as u64;
     match errno {
-        // The kernel has no word of its own for it.
+        // The kernel has no error number for this limit.
         Errno::EFAULT | Errno::EINVAL | Errno::EOVERFLOW if need_bytes > MAX_BYTES => {
-            refusal("").exceeded(RegisterLimit::KeyBytes { limit_bytes: MAX_BYTES, need_bytes })
+            failure("").exceeded(RegisterLimit::KeyBytes { limit_bytes: MAX_BYTES, need_bytes })
         }
-        Errno::EFAULT if len == 0 => refusal("there are no bytes to register"),
+        Errno::EFAULT if len == 0 => failure("the range is empty: register at least one byte"),
         Errno::ENOMEM if memlock.is_some() => {
-            refusal("").exceeded(memlock.map(|limit| exceeded(limit, need_bytes)))
+            failure("").exceeded(memlock.map(|limit| exceeded(limit, need_bytes)))
         }
-        Errno::EMFILE => refusal("").exceeded(RegisterLimit::Descriptors),
-        Errno::EFAULT | Errno::EOPNOTSUPP => refusal(
-            "not all of it is mapped for reading and writing, or it is a file that is not memory: only anonymous memory, shared \
-             memory (tmpfs, memfd) and hugepages can be pinned for long; or a page could not be had",
+        Errno::EMFILE => failure("").exceeded(RegisterLimit::Descriptors),
+        Errno::EFAULT | Errno::EOPNOTSUPP => failure(
+            "not all of it is mapped for reading and writing, or it is a file that is not memory: \
+             only anonymous memory, shared memory (tmpfs, memfd) and hugepages can be pinned for \
+             long; or a page could not be allocated",
         ),
-        Errno::ENOMEM => refusal(
-            "the machine or the cgroup has no memory for these pages or for the kernel's list of them: free some, or ask for less",
+        Errno::ENOMEM => failure(
+            "the machine or the cgroup has no memory for these pages or for the kernel's list of \
+             them: free some, or register less",
         ),
-        _ => refusal(other(errno)),
+        _ => failure(other(errno)),
     }
 }
 
-/// No slot is left.
+/// Returns the error for a full table.
 pub(super) fn full() -> RegistrarError {
     RegistrarError::new(Call::RingFill.to_string(), Errno::ENOSPC, "")
         .exceeded(RegisterLimit::Keys { limit: 0, need: 1 })
 }
 
-/// A key that does not stand.
+/// Returns the error for a key that is not live.
 pub(super) fn unknown(name: &str, handle: u64) -> RegistrarError {
-    let remedy = "it was given back before, or another registrar gave it";
+    let remedy = "deregister a key once, and with the registrar that issued it";
     RegistrarError::new(Call::RingEmpty.to_string(), Errno::ENOENT, remedy)
-        .detail(format!("{name} has given out no key with the handle {handle:#x} that stands"))
+        .detail(format!("{name} has issued no live key with the handle {handle:#x}"))
 }
 
-/// A buffer that was not given back.
+/// Explains why a buffer could not be deregistered.
 pub(super) fn deregistering(errno: Errno) -> RegistrarError {
     RegistrarError::new(Call::RingEmpty.to_string(), errno, other(errno))
 }
@@ -159,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_forbids_rings_is_named() {
+    fn the_cause_that_forbids_rings_is_named() {
         let cases = [
             (Errno::EPERM, Some("1"), "kernel.io_uring_group"),
             (Errno::EPERM, Some("2"), "kernel.io_uring_disabled=0"),
