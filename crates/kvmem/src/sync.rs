@@ -37,11 +37,11 @@ use shuttle::{hint, sync as checked, thread};
 use std::{hint, thread};
 
 #[cfg(not(loom))]
-mod stable;
+mod append_only;
 mod striped;
 
 #[cfg(not(loom))]
-pub use self::stable::{FIRST, Stable};
+pub use self::append_only::{FIRST, Stable};
 #[cfg(not(loom))]
 pub(crate) use self::striped::thread_number;
 pub(crate) use self::striped::{Striped, Writing};
@@ -54,9 +54,9 @@ pub(crate) type Mutex<T> = lock_api::Mutex<RawLock, T>;
 
 /// What has it.
 #[cfg(not(loom))]
-type Guard<'a, T> = lock_api::MutexGuard<'a, RawLock, T>;
+type MutexGuard<'a, T> = lock_api::MutexGuard<'a, RawLock, T>;
 #[cfg(loom)]
-type Guard<'a, T> = checked::MutexGuard<'a, T>;
+type MutexGuard<'a, T> = checked::MutexGuard<'a, T>;
 
 /// Looks at a held lock before the waiter yields its processor. Few for the model, which tries all
 /// orders of them.
@@ -86,8 +86,8 @@ impl RawLock {
 
     /// Takes the lock, waiting as long as another has it.
     #[inline]
-    fn take(&self) {
-        if !self.try_take() {
+    fn acquire(&self) {
+        if !self.try_acquire() {
             self.wait();
         }
     }
@@ -95,8 +95,8 @@ impl RawLock {
     /// Takes the lock unless another has it.
     #[inline]
     #[cfg(not(loom))]
-    fn try_take(&self) -> bool {
-        // Acquire pairs with the Release in `let_go`: what the last holder wrote is seen.
+    fn try_acquire(&self) -> bool {
+        // Acquire pairs with the Release in `release`: what the last holder wrote is seen.
         !self.held.swap(true, Ordering::Acquire)
     }
 
@@ -105,27 +105,27 @@ impl RawLock {
     /// `true`, and all would wait for ever. So in the model a swap that finds `true` stores
     /// nothing.
     #[cfg(loom)]
-    fn try_take(&self) -> bool {
-        // Acquire pairs with the Release in `let_go`, as above. Relaxed: nothing was taken.
+    fn try_acquire(&self) -> bool {
+        // Acquire pairs with the Release in `release`, as above. Relaxed: nothing was taken.
         self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// Lets go of the lock, which the caller has.
     #[inline]
-    fn let_go(&self) {
-        // Release pairs with the Acquire in `try_take`.
+    fn release(&self) {
+        // Release pairs with the Acquire in `try_acquire`.
         self.held.store(false, Ordering::Release);
     }
 
     #[cold]
     fn wait(&self) {
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         loop {
-            // Relaxed: only a hint when to try; `try_take` is what acquires.
+            // Relaxed: only a hint when to try; `try_acquire` is what acquires.
             while self.held.load(Ordering::Relaxed) {
-                patience.pause();
+                backoff.pause();
             }
-            if self.try_take() {
+            if self.try_acquire() {
                 return;
             }
         }
@@ -192,11 +192,11 @@ impl Together {
 
 /// What a thread does between two looks at something that another is about to change.
 #[derive(Default)]
-pub(crate) struct Patience {
+pub(crate) struct Backoff {
     looks: u32,
 }
 
-impl Patience {
+impl Backoff {
     /// Spins at first, then lets others run, then sleeps for short spells.
     pub(crate) fn pause(&mut self) {
         self.looks = self.looks.saturating_add(1);
@@ -219,8 +219,8 @@ fn nap() {
     thread::yield_now();
 }
 
-// SAFETY: `take` and `try_take` return having the lock only if their swap changed `held` from false
-// to true. Between two such swaps somebody stored false, which only `let_go` does, and its caller
+// SAFETY: `acquire` and `try_acquire` return having the lock only if their swap changed `held` from false
+// to true. Between two such swaps somebody stored false, which only `release` does, and its caller
 // had the lock: so there is one holder at a time.
 #[cfg(not(loom))]
 unsafe impl lock_api::RawMutex for RawLock {
@@ -232,17 +232,17 @@ unsafe impl lock_api::RawMutex for RawLock {
 
     #[inline]
     fn lock(&self) {
-        self.take();
+        self.acquire();
     }
 
     #[inline]
     fn try_lock(&self) -> bool {
-        self.try_take()
+        self.try_acquire()
     }
 
     #[inline]
     unsafe fn unlock(&self) {
-        self.let_go();
+        self.release();
     }
 }
 
@@ -289,12 +289,12 @@ pub mod loom_face {
 
         /// As `RawMutex::lock`.
         pub fn lock(&self) {
-            self.0.take();
+            self.0.acquire();
         }
 
         /// As `RawMutex::try_lock`.
         pub fn try_lock(&self) -> bool {
-            self.0.try_take()
+            self.0.try_acquire()
         }
 
         /// As `RawMutex::unlock`.
@@ -303,7 +303,7 @@ pub mod loom_face {
         ///
         /// The caller has the lock.
         pub unsafe fn unlock(&self) {
-            self.0.let_go();
+            self.0.release();
         }
     }
 

@@ -1,7 +1,7 @@
 //! *Caches*: those of all threads, linked.
 //!
 //! The links change under the lock of the list. Who only wants to count follows them without it
-//! ([`List::look`]): a report must not be what a thread waits for that comes for the first time, or
+//! ([`CacheList::read_unlocked`]): a report must not be what a thread waits for that comes for the first time, or
 //! reaps. So the memory of a cache whose thread has ended is not freed while anybody looks; it is
 //! *buried*, and freed with the next one that ends when nobody does. A buried cache still has its
 //! link, so a look that stands on it goes on to the others.
@@ -11,20 +11,20 @@ use std::sync::Arc;
 
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering, fence};
 
-use super::local::{Cache, Local};
+use super::thread_cache::{CacheRef, ThreadCache};
 
 /// The links. Changed by who has the lock of [`Caches`].
-pub(super) struct List<R> {
-    first: AtomicPtr<Cache<R>>,
+pub(super) struct CacheList<R> {
+    first: AtomicPtr<ThreadCache<R>>,
     /// Those who follow the links without the lock.
-    looks: AtomicUsize,
+    readers: AtomicUsize,
 }
 
 /// Under the lock.
 pub(super) struct Caches<R> {
-    list: Arc<List<R>>,
-    /// Caches that are in the list no more, linked by `grave`.
-    buried: *mut Cache<R>,
+    list: Arc<CacheList<R>>,
+    /// Caches that are in the list no more, linked by `next_retired`.
+    retired: *mut ThreadCache<R>,
 }
 
 // SAFETY: a cache's cells are used under the owner's lock or under the lock of this list, `nested`,
@@ -33,12 +33,12 @@ unsafe impl<R: Send> Send for Caches<R> {}
 
 /// Caches that nobody can come to any more: their memory goes when this is dropped, which is to be
 /// done under no lock.
-pub(super) struct Gone<R: Copy + 'static>(*mut Cache<R>);
+pub(super) struct RetiredCaches<R: Copy + 'static>(*mut ThreadCache<R>);
 
-impl<R: Copy + 'static> Drop for Gone<R> {
+impl<R: Copy + 'static> Drop for RetiredCaches<R> {
     fn drop(&mut self) {
-        while let Some(local) = Local::from_raw(self.0.cast()) {
-            self.0 = local.cache().grave.get();
+        while let Some(local) = CacheRef::from_raw(self.0.cast()) {
+            self.0 = local.cache().next_retired.get();
             // SAFETY: who made this has said so.
             drop(unsafe { local.destroy() });
         }
@@ -47,20 +47,21 @@ impl<R: Copy + 'static> Drop for Gone<R> {
 
 impl<R: Copy + 'static> Caches<R> {
     pub(super) fn new() -> Self {
-        let list = List { first: AtomicPtr::new(ptr::null_mut()), looks: AtomicUsize::new(0) };
-        Caches { list: Arc::new(list), buried: ptr::null_mut() }
+        let list =
+            CacheList { first: AtomicPtr::new(ptr::null_mut()), readers: AtomicUsize::new(0) };
+        Caches { list: Arc::new(list), retired: ptr::null_mut() }
     }
 
-    pub(super) fn list(&self) -> Arc<List<R>> {
+    pub(super) fn list(&self) -> Arc<CacheList<R>> {
         Arc::clone(&self.list)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = Local<R>> + use<R> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = CacheRef<R>> + use<R> {
         self.list.iter()
     }
 
     /// One more.
-    pub(super) fn add(&mut self, local: Local<R>) {
+    pub(super) fn add(&mut self, local: CacheRef<R>) {
         // Relaxed, both: changed under the lock only; the Release below.
         local.cache().next.store(self.list.first.load(Ordering::Relaxed), Ordering::Relaxed);
         // Release pairs with the Acquire in `iter`: who finds the cache finds it whole.
@@ -73,7 +74,7 @@ impl<R: Copy + 'static> Caches<R> {
     ///
     /// It is in the list, and its thread does not use it any more.
     #[must_use]
-    pub(super) unsafe fn remove(&mut self, local: Local<R>) -> Gone<R> {
+    pub(super) unsafe fn remove(&mut self, local: CacheRef<R>) -> RetiredCaches<R> {
         // Relaxed: changed under the lock only.
         let next = local.cache().next.load(Ordering::Relaxed);
         let before = self.iter().find(|cache| {
@@ -84,25 +85,25 @@ impl<R: Copy + 'static> Caches<R> {
         // Release pairs with the Acquire in `iter`: what follows is found whole, as from the one
         // that goes.
         link.store(next, Ordering::Release);
-        local.cache().grave.set(self.buried);
-        self.buried = local.as_ptr();
-        // SeqCst pairs with the fence in `look`: either the look is counted here, or it finds the
+        local.cache().next_retired.set(self.retired);
+        self.retired = local.as_ptr();
+        // SeqCst pairs with the fence in `read_unlocked`: either the look is counted here, or it finds the
         // links as they are now.
         fence(Ordering::SeqCst);
         // Acquire pairs with the Release at the end of a look: what it has read it has read.
-        if self.list.looks.load(Ordering::Acquire) > 0 {
-            return Gone(ptr::null_mut());
+        if self.list.readers.load(Ordering::Acquire) > 0 {
+            return RetiredCaches(ptr::null_mut());
         }
-        Gone(std::mem::replace(&mut self.buried, ptr::null_mut()))
+        RetiredCaches(std::mem::replace(&mut self.retired, ptr::null_mut()))
     }
 }
 
-impl<R: Copy + 'static> List<R> {
-    fn iter(&self) -> impl Iterator<Item = Local<R>> + use<R> {
+impl<R: Copy + 'static> CacheList<R> {
+    fn iter(&self) -> impl Iterator<Item = CacheRef<R>> + use<R> {
         // Acquire, both, pair with the Release in `add` and `remove`.
         let mut at = self.first.load(Ordering::Acquire);
         std::iter::from_fn(move || {
-            let local = Local::from_raw(at.cast())?;
+            let local = CacheRef::from_raw(at.cast())?;
             at = local.cache().next.load(Ordering::Acquire);
             Some(local)
         })
@@ -110,26 +111,29 @@ impl<R: Copy + 'static> List<R> {
 
     /// Runs with the caches that are there, of which only what is atomic may be read. Nobody waits
     /// for it.
-    pub(super) fn look<T>(&self, look: impl FnOnce(&mut dyn Iterator<Item = Local<R>>) -> T) -> T {
-        struct Looking<'a>(&'a AtomicUsize);
-        impl Drop for Looking<'_> {
+    pub(super) fn read_unlocked<T>(
+        &self,
+        read_unlocked: impl FnOnce(&mut dyn Iterator<Item = CacheRef<R>>) -> T,
+    ) -> T {
+        struct Reader<'a>(&'a AtomicUsize);
+        impl Drop for Reader<'_> {
             fn drop(&mut self) {
                 // Release pairs with the Acquire in `remove`.
                 self.0.fetch_sub(1, Ordering::Release);
             }
         }
         // Relaxed: the fence.
-        self.looks.fetch_add(1, Ordering::Relaxed);
-        let _looking = Looking(&self.looks);
+        self.readers.fetch_add(1, Ordering::Relaxed);
+        let _reader = Reader(&self.readers);
         // SeqCst pairs with the fence in `remove`.
         fence(Ordering::SeqCst);
-        look(&mut self.iter())
+        read_unlocked(&mut self.iter())
     }
 
     /// Nobody looks: for a forked child, which has one thread.
     #[cfg(not(loom))]
-    pub(super) fn forget(&self) {
+    pub(super) fn reset_in_child(&self) {
         // Relaxed: there is one thread.
-        self.looks.store(0, Ordering::Relaxed);
+        self.readers.store(0, Ordering::Relaxed);
     }
 }

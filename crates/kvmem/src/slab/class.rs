@@ -12,16 +12,16 @@
 //! objects do not all fall into the same sets of the processor's caches.
 
 use super::page_source::UNIT;
-use super::slab::{HEADER, MOST_OBJECTS};
+use super::slab::{HEADER, MAX_OBJECTS};
 
 /// All objects are aligned to this, as those of the platform's `malloc` are.
 pub(crate) const ALIGN: usize = 16;
 /// The largest size that has a class.
-pub(crate) const LARGEST: usize = 8192;
+pub(crate) const MAX_SIZE: usize = 8192;
 /// The largest size that a slab can be divided into.
-pub(crate) const LARGEST_IN_SLAB: usize = (32 << 10) - ALIGN;
+pub(crate) const MAX_SIZE_IN_SLAB: usize = (32 << 10) - ALIGN;
 /// The strictest alignment of objects in a slab.
-pub(crate) const STRICTEST: usize = 64;
+pub(crate) const MAX_ALIGN: usize = 64;
 /// Classes of [`SIZES`].
 pub(crate) const CLASSES: usize = FINE + 16 * 4;
 
@@ -39,8 +39,8 @@ pub(crate) const fn size_of_class(class: usize) -> usize {
 
 /// The class of a size, by the number of whole [`ALIGN`]s below it. A reference and not a static: a
 /// crate that this is inlined into has a copy of its own then, and need not load where it is.
-const CLASS_OF: &[u8; LARGEST / ALIGN] = &{
-    let mut table = [0; LARGEST / ALIGN];
+const CLASS_OF: &[u8; MAX_SIZE / ALIGN] = &{
+    let mut table = [0; MAX_SIZE / ALIGN];
     let (mut at, mut class) = (0, 0);
     while at < table.len() {
         if size_of_class(class) < (at + 1) * ALIGN {
@@ -52,7 +52,7 @@ const CLASS_OF: &[u8; LARGEST / ALIGN] = &{
     table
 };
 
-/// The smallest class for `size` bytes, 1 to [`LARGEST`].
+/// The smallest class for `size` bytes, 1 to [`MAX_SIZE`].
 #[inline(always)]
 pub(crate) fn class_of(size: usize) -> usize {
     usize::from(CLASS_OF[(size - 1) / ALIGN])
@@ -60,7 +60,7 @@ pub(crate) fn class_of(size: usize) -> usize {
 
 /// The smallest class for `size` bytes at a multiple of `align`; `None` if there is none.
 pub(crate) fn class_aligned(size: usize, align: usize) -> Option<usize> {
-    if size == 0 || size > LARGEST || align > STRICTEST {
+    if size == 0 || size > MAX_SIZE || align > MAX_ALIGN {
         return None;
     }
     (class_of(size)..CLASSES).find(|class| size_of_class(*class).is_multiple_of(align))
@@ -91,17 +91,17 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// For objects of `size` bytes: a multiple of [`ALIGN`], up to [`LARGEST_IN_SLAB`].
+    /// For objects of `size` bytes: a multiple of [`ALIGN`], up to [`MAX_SIZE_IN_SLAB`].
     pub(crate) const fn new(size: usize) -> Geometry {
         let mut slab_bytes = UNIT;
         loop {
             let room = slab_bytes - HEADER;
             let fit = room / size;
-            let objects = if fit > MOST_OBJECTS { MOST_OBJECTS } else { fit };
+            let objects = if fit > MAX_OBJECTS { MAX_OBJECTS } else { fit };
             if objects >= 8 && (slab_bytes - objects * size) * 8 <= slab_bytes {
                 let slack = room - objects * size;
                 let natural = 1 << size.trailing_zeros();
-                let step = if natural > STRICTEST { STRICTEST } else { natural };
+                let step = if natural > MAX_ALIGN { MAX_ALIGN } else { natural };
                 let reciprocal = (1u64 << 32).div_ceil(size as u64);
                 return Geometry { size, slab_bytes, objects, slack, step, reciprocal };
             }
@@ -146,8 +146,8 @@ mod tests {
 
     #[test]
     fn every_size_has_the_smallest_class() {
-        assert_eq!(size_of_class(CLASSES - 1), LARGEST);
-        for size in (1..=LARGEST).step_by(STEP) {
+        assert_eq!(size_of_class(CLASSES - 1), MAX_SIZE);
+        for size in (1..=MAX_SIZE).step_by(STEP) {
             let class = class_of(size);
             assert!(size_of_class(class) >= size, "{size}");
             assert!(class == 0 || size_of_class(class - 1) < size, "{size}");
@@ -159,14 +159,14 @@ mod tests {
     #[test]
     fn every_slab_wastes_an_eighth_at_most() {
         let odd =
-            (1..=LARGEST_IN_SLAB / ALIGN).step_by(STEP).map(|units| Geometry::new(units * ALIGN));
+            (1..=MAX_SIZE_IN_SLAB / ALIGN).step_by(STEP).map(|units| Geometry::new(units * ALIGN));
         for geometry in SIZES.iter().copied().chain(odd) {
             let Geometry { size, slab_bytes, objects, slack, step, .. } = geometry;
             assert!(
                 slab_bytes.is_power_of_two() && (UNIT..=64 * UNIT).contains(&slab_bytes),
                 "{geometry:?}"
             );
-            assert!((8..=MOST_OBJECTS).contains(&objects), "{geometry:?}");
+            assert!((8..=MAX_OBJECTS).contains(&objects), "{geometry:?}");
             assert_eq!(HEADER + objects * size + slack, slab_bytes);
             assert!((slab_bytes - objects * size) * 8 <= slab_bytes, "{geometry:?}");
             assert_eq!((size % step, HEADER % step, step % ALIGN), (0, 0, 0), "{geometry:?}");
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn every_address_is_an_object_or_none() {
-        let largest = [16 << 10, 20_000, 24_592, LARGEST_IN_SLAB].map(Geometry::new);
+        let largest = [16 << 10, 20_000, 24_592, MAX_SIZE_IN_SLAB].map(Geometry::new);
         for geometry in SIZES.iter().chain(&largest) {
             for offset in (0..geometry.slab_bytes).step_by(STEP) {
                 let (index, rest) = (offset / geometry.size, offset % geometry.size);
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn alignment_has_a_class() {
-        for size in (1..=LARGEST).step_by(STEP) {
+        for size in (1..=MAX_SIZE).step_by(STEP) {
             for align in [1, 2, 4, 8, 16, 32, 64] {
                 if let Some(class) = class_aligned(size, align) {
                     assert_eq!(
@@ -201,7 +201,7 @@ mod tests {
             }
         }
         assert_eq!(
-            class_aligned(0, 1).or(class_aligned(1, 128)).or(class_aligned(LARGEST + 1, 1)),
+            class_aligned(0, 1).or(class_aligned(1, 128)).or(class_aligned(MAX_SIZE + 1, 1)),
             None
         );
     }

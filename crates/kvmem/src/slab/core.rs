@@ -29,51 +29,51 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, Patience, fence};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Backoff, Mutex, Ordering, fence};
 #[cfg(not(loom))]
 use crate::sys;
 
-use super::caches::{Caches, List};
+use super::caches::{CacheList, Caches};
 use super::clock::Clock;
 use super::depot::Depot;
-use super::local::{Local, Slot};
 use super::magazine::{Chain, Magazine};
+use super::magazine_settings::{MagazineSettings, capacity_bounds};
+use super::magazine_stats::{ClassStats, MagazineStats};
 use super::moves::Moves;
-use super::reap::Rest;
-use super::settings::{Settings, capacity_bounds};
-use super::source::Source;
-use super::stats::{ClassStats, MagazineStats};
+use super::reclaim::Bypass;
+use super::source::RoundSource;
+use super::thread_cache::{CacheRef, ClassSlot};
 use super::topology::Topology;
 
-/// In [`Core::bound`]: none.
+/// In [`MagazineCore::bound`]: none.
 const NO_BOUND: u64 = u64::MAX;
 /// Looks at what is charged before it is given up.
-const LOOKS: usize = 16;
+const CONSISTENT_READ_TRIES: usize = 16;
 /// Rounds moved at once by a batch.
 const BATCH: usize = 1024;
 
 /// A thread looks up its memory node every so many times that it comes to the depot.
-const USES_OF_A_NODE: u32 = 16;
+const VISITS_PER_NODE_LOOKUP: u32 = 16;
 
 /// One instance.
-pub(crate) struct Core<R: Copy + Send + 'static, S: Source<R>> {
+pub(crate) struct MagazineCore<R: Copy + Send + 'static, S: RoundSource<R>> {
     pub(super) source: S,
     pub(super) depots: Box<[Depot<R>]>,
     pub(super) caches: Mutex<Caches<R>>,
     /// The same, for who counts.
-    list: Arc<List<R>>,
+    list: Arc<CacheList<R>>,
     trims: Mutex<Trims>,
     pub(super) holders: AtomicUsize,
     pub(super) moves: Moves,
-    pub(super) discharges: Moves,
-    pub(super) rest: Rest,
+    pub(super) uncharges: Moves,
+    pub(super) bypass: Bypass,
     /// Trims so far.
     epoch: AtomicUsize,
     /// Flights that began in even and in odd epochs.
-    flights: [AtomicUsize; 2],
+    in_flight: [AtomicUsize; 2],
     pub(super) bound: AtomicU64,
     /// Full magazines that a depot keeps at most, of each class and memory node.
-    crowd: usize,
+    max_full_magazines: usize,
     /// Bytes of all magazines that are in a cache, or in the depot with rounds, had they as many
     /// as they can. Kept where there is a bound.
     charged: AtomicU64,
@@ -92,27 +92,27 @@ struct Trims {
 }
 
 /// Counts a flight as long as it lives.
-struct Flight<'a>(&'a AtomicUsize, usize);
+struct InFlight<'a>(&'a AtomicUsize, usize);
 
-impl Drop for Flight<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        // Release pairs with the Acquire in `wait_for_flights`: what went back to the source is
+        // Release pairs with the Acquire in `wait_for_in_flight`: what went back to the source is
         // there.
         self.0.fetch_sub(1, Ordering::Release);
     }
 }
 
 /// The owner is on a slow way as long as it lives.
-struct Nested<'a>(&'a Cell<bool>);
+struct SlowPath<'a>(&'a Cell<bool>);
 
-impl Drop for Nested<'_> {
+impl Drop for SlowPath<'_> {
     fn drop(&mut self) {
         self.0.set(false);
     }
 }
 
-impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
-    pub(crate) fn new(source: S, settings: Settings) -> Self {
+impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
+    pub(crate) fn new(source: S, settings: MagazineSettings) -> Self {
         let nodes = settings.topology.nodes().max(1);
         let depots = (0..settings.classes).map(|class| {
             let bytes = source.round_bytes(class);
@@ -120,7 +120,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             Depot::new(class, bounds, bytes, nodes)
         });
         let caches = Caches::new();
-        Core {
+        MagazineCore {
             depots: depots.collect(),
             source,
             list: caches.list(),
@@ -128,12 +128,12 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             trims: Mutex::new(Trims { last_look: settings.clock.now() }),
             holders: AtomicUsize::new(0),
             moves: Moves::new(),
-            discharges: Moves::new(),
-            rest: Rest::new(),
+            uncharges: Moves::new(),
+            bypass: Bypass::new(),
             epoch: AtomicUsize::new(0),
-            flights: [AtomicUsize::new(0), AtomicUsize::new(0)],
-            bound: AtomicU64::new(settings.stranded_bytes.unwrap_or(NO_BOUND)),
-            crowd: settings.crowd,
+            in_flight: [AtomicUsize::new(0), AtomicUsize::new(0)],
+            bound: AtomicU64::new(settings.max_cached_bytes.unwrap_or(NO_BOUND)),
+            max_full_magazines: settings.max_full_magazines,
             charged: AtomicU64::new(0),
             fenced: AtomicBool::new(barrier_is_refused()),
             clock: settings.clock,
@@ -152,10 +152,10 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     }
 
     /// A cache for a thread; `None` if the system has no memory.
-    pub(crate) fn join(&self, thread: *const ()) -> Option<Local<R>> {
+    pub(crate) fn join(&self, thread: *const ()) -> Option<CacheRef<R>> {
         let mut caches = self.caches.lock();
         // Relaxed: changed under this lock only.
-        let local = Local::create(self.classes(), self.fenced.load(Ordering::Relaxed), thread)?;
+        let local = CacheRef::create(self.classes(), self.fenced.load(Ordering::Relaxed), thread)?;
         caches.add(local);
         Some(local)
     }
@@ -165,7 +165,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     /// # Safety
     ///
     /// The cache is of this instance, and its thread does not use it any more.
-    pub(crate) unsafe fn retire(&self, local: Local<R>) {
+    pub(crate) unsafe fn retire(&self, local: CacheRef<R>) {
         let _move = self.moves.begin(S::TRACKED);
         let mut caches = self.caches.lock();
         local.touch();
@@ -173,16 +173,16 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         for (slot, depot) in local.slots().zip(&self.depots) {
             for magazine in [slot.loaded.take(), slot.previous.take()].into_iter().flatten() {
                 if magazine.count() > 0 {
-                    self.hold();
+                    self.add_holder();
                     depot.give_full(node, magazine);
                 } else {
-                    self.discharge(magazine.charge());
+                    self.uncharge(magazine.charge());
                     depot.give_empty(node, magazine);
                 }
             }
         }
-        if local.cache().set_armed(false) {
-            self.let_go(1);
+        if local.cache().set_has_magazines(false) {
+            self.remove_holders(1);
         }
         // SAFETY: the caller's promise.
         let gone = unsafe { caches.remove(local) };
@@ -191,31 +191,31 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     }
 
     /// One more that may hold rounds.
-    fn hold(&self) {
+    fn add_holder(&self) {
         // Relaxed: one variable says it all; who sees the round has seen this before.
         self.holders.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn let_go(&self, count: usize) {
+    fn remove_holders(&self, count: usize) {
         // Release pairs with the Acquire in `may_hold`: who sees 0 finds in the source what was
         // cached.
         self.holders.fetch_sub(count, Ordering::Release);
     }
 
     /// Under the owner's lock, before a slot gets a magazine.
-    fn arm(&self, local: Local<R>) {
-        if !local.cache().set_armed(true) {
-            self.hold();
+    fn mark_has_magazines(&self, local: CacheRef<R>) {
+        if !local.cache().set_has_magazines(true) {
+            self.add_holder();
         }
     }
 
     pub(crate) fn may_hold(&self) -> bool {
-        // Acquire pairs with the Release in `let_go`.
+        // Acquire pairs with the Release in `remove_holders`.
         self.holders.load(Ordering::Acquire) != 0
     }
 
     fn bound(&self) -> Option<u64> {
-        // Relaxed: see `set_stranded_bound`.
+        // Relaxed: see `set_max_cached_bytes`.
         Some(self.bound.load(Ordering::Relaxed)).filter(|bound| *bound != NO_BOUND)
     }
 
@@ -223,7 +223,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         self.bound().unwrap_or(NO_BOUND)
     }
 
-    pub(crate) fn set_stranded_bound(&self, bytes: u64) {
+    pub(crate) fn set_max_cached_bytes(&self, bytes: u64) {
         // Relaxed: who sees it late may pass it by a magazine.
         self.bound.store(bytes, Ordering::Relaxed);
     }
@@ -237,9 +237,9 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         self.charged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charge).ok().map(|_| bytes)
     }
 
-    fn discharge(&self, charge: u64) {
+    fn uncharge(&self, charge: u64) {
         if charge > 0 {
-            let _move = self.discharges.begin(S::TRACKED);
+            let _move = self.uncharges.begin(S::TRACKED);
             // Relaxed: a count.
             self.charged.fetch_sub(charge, Ordering::Relaxed);
         }
@@ -254,92 +254,93 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     /// Where there is a bound: no less than what is free in the source, as `free` says, and in all
     /// caches together, at the moment that `free` looked. `None` if others do not let one know.
     #[inline]
-    pub(crate) fn free_at_most(&self, free: impl Fn() -> u64) -> Option<u64> {
+    pub(crate) fn max_free(&self, free: impl Fn() -> u64) -> Option<u64> {
         // A magazine is charged before its rounds leave the source and discharged when they are
         // there again. So charges that come between the two looks do no harm, and
         // discharges are looked out for.
-        let look = || self.discharges.still(|| free().saturating_add(self.charged()));
-        look().or_else(|| (0..LOOKS).find_map(|_| look()))
+        let check_clock =
+            || self.uncharges.consistent_read(|| free().saturating_add(self.charged()));
+        check_clock().or_else(|| (0..CONSISTENT_READ_TRIES).find_map(|_| check_clock()))
     }
 
     /// Begins a flight. Under the owner's lock, so that a trim sees it or is seen by it.
-    fn take_off(&self) -> Flight<'_> {
+    fn begin_in_flight(&self) -> InFlight<'_> {
         // Relaxed, both: ordered by the owner's lock.
         let epoch = self.epoch.load(Ordering::Relaxed);
-        let flights = &self.flights[epoch % 2];
-        flights.fetch_add(1, Ordering::Relaxed);
-        Flight(flights, epoch)
+        let in_flight = &self.in_flight[epoch % 2];
+        in_flight.fetch_add(1, Ordering::Relaxed);
+        InFlight(in_flight, epoch)
     }
 
     /// Whether a trim has come since. Under the owner's lock.
-    fn is_overtaken(&self, flight: &Flight<'_>) -> bool {
+    fn was_trimmed(&self, in_flight: &InFlight<'_>) -> bool {
         // Relaxed: as above.
-        self.epoch.load(Ordering::Relaxed) != flight.1
+        self.epoch.load(Ordering::Relaxed) != in_flight.1
     }
 
     /// The memory node that the calling thread is on.
-    fn here(&self) -> usize {
+    fn current_node(&self) -> usize {
         if self.nodes == 1 { 0 } else { self.topology.here().min(self.nodes - 1) }
     }
 
     /// The same by its cache, for the owner: looked up every so many times. Before the owner's
     /// lock.
-    fn node(&self, local: Local<R>) -> usize {
+    fn node(&self, local: CacheRef<R>) -> usize {
         if self.nodes == 1 {
             return 0;
         }
         let cache = local.cache();
-        match cache.node_uses.get().checked_sub(1) {
-            Some(uses) => cache.node_uses.set(uses),
+        match cache.node_visits_left.get().checked_sub(1) {
+            Some(remaining) => cache.node_visits_left.set(remaining),
             None => {
-                cache.node.set(self.here());
-                cache.node_uses.set(USES_OF_A_NODE - 1);
+                cache.node.set(self.current_node());
+                cache.node_visits_left.set(VISITS_PER_NODE_LOOKUP - 1);
             }
         }
         cache.node.get()
     }
 
     /// The slot of a class.
-    fn slot<'a>(local: Local<R>, depot: &Depot<R>) -> &'a Slot<R> {
+    fn slot<'a>(local: CacheRef<R>, depot: &Depot<R>) -> &'a ClassSlot<R> {
         // SAFETY: a cache has a slot for each depot.
         unsafe { local.slot(depot.class()) }
     }
 
     /// Goes the slow way with a cache, unless the thread is on one already.
-    fn slowly<'a>(local: Option<Local<R>>) -> Option<(Local<R>, Nested<'a>)> {
+    fn enter_slow_path<'a>(local: Option<CacheRef<R>>) -> Option<(CacheRef<R>, SlowPath<'a>)> {
         let local = local?;
-        let nested = &local.cache().nested;
-        (!nested.replace(true)).then_some((local, Nested(nested)))
+        let in_slow_path = &local.cache().in_slow_path;
+        (!in_slow_path.replace(true)).then_some((local, SlowPath(in_slow_path)))
     }
 
     /// A round, when the loaded magazine has none, or there is no cache.
     #[cold]
     #[inline(never)]
-    pub(crate) fn get(&self, local: Option<Local<R>>, class: usize, refill: bool) -> Option<R> {
+    pub(crate) fn get(&self, local: Option<CacheRef<R>>, class: usize, refill: bool) -> Option<R> {
         let depot = &self.depots[class];
         let _move = self.moves.begin(S::TRACKED);
-        match Self::slowly(local) {
-            Some((local, _nested)) => self.get_with(local, depot, refill),
+        match Self::enter_slow_path(local) {
+            Some((local, _slow_path)) => self.get_with(local, depot, refill),
             None => self.get_directly(depot, refill),
         }
     }
 
     fn get_directly(&self, depot: &Depot<R>, refill: bool) -> Option<R> {
-        if let Some((round, emptied)) = depot.pop_one(self.here()) {
+        if let Some((round, emptied)) = depot.pop_one(self.current_node()) {
             if let Some(charge) = emptied {
-                self.discharge(charge);
-                self.let_go(1);
+                self.uncharge(charge);
+                self.remove_holders(1);
             }
             return Some(round);
         }
         if refill { self.source.refill_one(depot.class()) } else { None }
     }
 
-    fn get_with(&self, local: Local<R>, depot: &Depot<R>, refill: bool) -> Option<R> {
+    fn get_with(&self, local: CacheRef<R>, depot: &Depot<R>, refill: bool) -> Option<R> {
         let slot = Self::slot(local, depot);
         let node = self.node(local);
-        let (want, flight) = {
-            let busy = local.enter();
+        let (want, in_flight) = {
+            let guard = local.enter();
             if slot.loaded.count() == 0 && slot.previous.count() > 0 {
                 slot.swap();
             }
@@ -347,22 +348,22 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
                 return Some(round);
             }
             let mut spare = None;
-            let (full, look) = depot.take_full(node, || {
+            let (full, check_clock) = depot.take_full(node, || {
                 let empty = slot.previous.take()?;
                 spare = Some(empty.charge());
                 Some(empty)
             });
             if let Some(charge) = spare {
-                self.discharge(charge);
+                self.uncharge(charge);
             }
             if let Some(full) = full {
-                self.arm(local);
+                self.mark_has_magazines(local);
                 slot.previous.set(slot.loaded.take());
                 slot.loaded.set(Some(full));
-                self.let_go(1);
+                self.remove_holders(1);
                 let round = slot.loaded.pop();
-                drop(busy);
-                if look {
+                drop(guard);
+                if check_clock {
                     self.tick();
                 }
                 return round;
@@ -370,19 +371,19 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             if !refill {
                 return None;
             }
-            if S::TRACKED && self.rest.is_on() {
-                drop(busy);
+            if S::TRACKED && self.bypass.is_active() {
+                drop(guard);
                 return self.source.refill_one(depot.class());
             }
             if slot.loaded.capacity() == 0 {
                 slot.loaded.set(self.new_magazine(depot, depot.capacity()));
                 if slot.loaded.capacity() == 0 {
-                    drop(busy);
+                    drop(guard);
                     return self.source.refill_one(depot.class());
                 }
-                self.arm(local);
+                self.mark_has_magazines(local);
             }
-            (slot.loaded.capacity(), self.take_off())
+            (slot.loaded.capacity(), self.begin_in_flight())
         };
         // Relaxed: a count.
         depot.refills.fetch_add(1, Ordering::Relaxed);
@@ -391,8 +392,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         rounds.clear();
         self.source.refill(depot.class(), want, rounds);
         let first = {
-            let _busy = local.enter();
-            if !self.is_overtaken(&flight) {
+            let _guard = local.enter();
+            if !self.was_trimmed(&in_flight) {
                 // So that the first comes out first. The magazine may have got others meanwhile,
                 // from within the source.
                 while rounds.len() > 1
@@ -406,7 +407,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         if !rounds.is_empty() {
             self.source.drain(depot.class(), rounds);
         }
-        drop(flight);
+        drop(in_flight);
         first
     }
 
@@ -416,7 +417,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         let mut magazine = Magazine::new(depot.class(), capacity);
         match &mut magazine {
             Some(magazine) => magazine.set_charge(charge),
-            None => self.discharge(charge),
+            None => self.uncharge(charge),
         }
         magazine
     }
@@ -424,21 +425,21 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     /// Takes a round, when the loaded magazine has no room, or there is no cache.
     #[cold]
     #[inline(never)]
-    pub(crate) fn put(&self, local: Option<Local<R>>, class: usize, round: R) {
+    pub(crate) fn put(&self, local: Option<CacheRef<R>>, class: usize, round: R) {
         let depot = &self.depots[class];
         let _move = self.moves.begin(S::TRACKED);
-        match Self::slowly(local) {
-            Some((local, _nested)) => self.put_with(local, depot, round),
+        match Self::enter_slow_path(local) {
+            Some((local, _slow_path)) => self.put_with(local, depot, round),
             None => self.source.drain_one(class, round),
         }
     }
 
-    fn put_with(&self, local: Local<R>, depot: &Depot<R>, round: R) {
+    fn put_with(&self, local: CacheRef<R>, depot: &Depot<R>, round: R) {
         let slot = Self::slot(local, depot);
         let node = self.node(local);
-        let busy = local.enter();
-        if S::TRACKED && (!self.source.keeps(depot.class(), &round) || self.rest.passes()) {
-            drop(busy);
+        let guard = local.enter();
+        if S::TRACKED && (!self.source.keeps(depot.class(), &round) || self.bypass.takes_put()) {
+            drop(guard);
             return self.source.drain_one(depot.class(), round);
         }
         if !slot.loaded.has_room() && slot.previous.has_room() {
@@ -451,36 +452,39 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             return;
         }
         let capacity = depot.capacity();
-        let charge =
-            if depot.is_crowded(node, self.crowd) { None } else { self.charge(depot, capacity) };
+        let charge = if depot.is_at_limit(node, self.max_full_magazines) {
+            None
+        } else {
+            self.charge(depot, capacity)
+        };
         let Some(charge) = charge else {
             let full = slot.loaded.take();
             slot.loaded.set(slot.previous.take());
-            let flight = self.take_off();
-            drop(busy);
-            return self.make_room(local, depot, full, flight, round);
+            let in_flight = self.begin_in_flight();
+            drop(guard);
+            return self.make_room(local, depot, full, in_flight, round);
         };
         let full = slot.previous.take();
         if full.is_some() {
-            self.hold();
+            self.add_holder();
         }
-        let (empty, look) = depot.take_empty(node, full, capacity);
+        let (empty, check_clock) = depot.take_empty(node, full, capacity);
         match empty.or_else(|| Magazine::new(depot.class(), capacity)) {
             Some(mut empty) => {
-                self.arm(local);
+                self.mark_has_magazines(local);
                 empty.set_charge(charge);
                 slot.previous.set(slot.loaded.take());
                 slot.loaded.set(Some(empty));
                 slot.loaded.push(round);
-                drop(busy);
+                drop(guard);
             }
             None => {
-                self.discharge(charge);
-                drop(busy);
+                self.uncharge(charge);
+                drop(guard);
                 self.source.drain_one(depot.class(), round);
             }
         }
-        if look {
+        if check_clock {
             self.tick();
         }
     }
@@ -489,15 +493,15 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     /// round goes there.
     fn make_room(
         &self,
-        local: Local<R>,
+        local: CacheRef<R>,
         depot: &Depot<R>,
         full: Option<Magazine<R>>,
-        flight: Flight<'_>,
+        in_flight: InFlight<'_>,
         round: R,
     ) {
         let class = depot.class();
         let Some(mut magazine) = full else {
-            drop(flight);
+            drop(in_flight);
             return self.source.drain_one(class, round);
         };
         // SAFETY: it is used on the owner's slow ways alone, which do not nest.
@@ -506,10 +510,10 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         magazine.empty_into(rounds);
         self.source.drain(class, rounds);
         let slot = Self::slot(local, depot);
-        let busy = local.enter();
-        if self.is_overtaken(&flight) {
-            drop(busy);
-            self.discharge(magazine.charge());
+        let guard = local.enter();
+        if self.was_trimmed(&in_flight) {
+            drop(guard);
+            self.uncharge(magazine.charge());
             self.source.drain_one(class, round);
         } else {
             // Nobody but a trim changes which magazines a slot has while the owner is on a slow
@@ -522,7 +526,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
 
     pub(crate) fn get_batch(
         &self,
-        local: Option<Local<R>>,
+        local: Option<CacheRef<R>>,
         class: usize,
         want: usize,
         out: &mut Vec<R>,
@@ -537,7 +541,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             let mut got = 0;
             if let Some(local) = local {
                 let slot = Self::slot(local, depot);
-                let _busy = local.enter();
+                let _guard = local.enter();
                 got = slot.loaded.pop_many(some, out);
                 got += slot.previous.pop_many(some - got, out);
             }
@@ -561,7 +565,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     /// lock.
     pub(crate) fn put_each(
         &self,
-        local: Option<Local<R>>,
+        local: Option<CacheRef<R>>,
         class: usize,
         mut next: impl FnMut() -> Option<R>,
     ) {
@@ -571,7 +575,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         while waiting.is_some() {
             if let Some(local) = local {
                 let slot = Self::slot(local, depot);
-                let _busy = local.enter();
+                let _guard = local.enter();
                 if S::TRACKED {
                     local.count_put();
                 }
@@ -594,7 +598,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             self.fenced.store(true, Ordering::Relaxed);
             caches.iter().for_each(|local| local.cache().owner.make_fenced());
         }
-        // SeqCst pairs with the fence in `enter_slowly`: stops come before the looks that follow.
+        // SeqCst pairs with the fence in `enter_slow`: stops come before the looks that follow.
         fence(Ordering::SeqCst);
         reached
     }
@@ -604,7 +608,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         caches.iter().for_each(|local| local.cache().owner.stop());
         let reached = self.barrier(caches);
         for local in caches.iter() {
-            let stopped = local.cache().owner.settle(reached);
+            let stopped = local.cache().owner.wait_until_out(reached);
             local.cache().stopped.set(stopped);
             if stopped {
                 local.touch();
@@ -624,7 +628,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
 
     /// Has classes stand for something else from now on: what is cached goes back to the source,
     /// and `change` runs where nothing is cached and nobody is about to cache anything, but for
-    /// who has asked [`Source::keeps`] not yet. It may call [`reshape`](Self::reshape), and
+    /// who has asked [`RoundSource::keeps`] not yet. It may call [`reshape`](Self::reshape), and
     /// must neither use the source nor allocate.
     pub(crate) fn rebind(&self, change: impl FnOnce(&Self)) {
         self.trim_and(change);
@@ -646,7 +650,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             self.stop(&caches);
             for local in caches.iter().filter(|local| local.cache().stopped.get()) {
                 self.strip(local, &mut chain);
-                gone += usize::from(local.cache().set_armed(false));
+                gone += usize::from(local.cache().set_has_magazines(false));
             }
             gone += self.depots.iter().map(|depot| depot.take_all(&mut chain)).sum::<usize>();
             change(self);
@@ -655,31 +659,31 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             Self::resume(&caches);
             epoch
         };
-        self.wait_for_flights(epoch);
+        self.wait_for_in_flight(epoch);
         self.give_back(chain);
-        self.let_go(gone);
+        self.remove_holders(gone);
     }
 
     /// Takes all magazines out of a cache; those with rounds onto the chain. Under the owner's
     /// lock.
-    fn strip(&self, local: Local<R>, chain: &mut Chain<R>) {
+    fn strip(&self, local: CacheRef<R>, chain: &mut Chain<R>) {
         for slot in local.slots() {
             for magazine in [slot.loaded.take(), slot.previous.take()].into_iter().flatten() {
                 if magazine.count() > 0 {
                     chain.push(magazine);
                 } else {
-                    self.discharge(magazine.charge());
+                    self.uncharge(magazine.charge());
                 }
             }
         }
     }
 
     /// Waits until flights that began in this epoch are over.
-    fn wait_for_flights(&self, epoch: usize) {
-        let mut patience = Patience::default();
+    fn wait_for_in_flight(&self, epoch: usize) {
+        let mut backoff = Backoff::default();
         // Acquire pairs with the Release at a flight's end.
-        while self.flights[epoch % 2].load(Ordering::Acquire) != 0 {
-            patience.pause();
+        while self.in_flight[epoch % 2].load(Ordering::Acquire) != 0 {
+            backoff.pause();
         }
     }
 
@@ -692,7 +696,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
                 rounds.clear();
                 magazine.empty_into(&mut rounds);
                 self.source.drain(depot.class(), &mut rounds);
-                self.discharge(magazine.charge());
+                self.uncharge(magazine.charge());
             }
         }
     }
@@ -708,7 +712,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         let mut chain = Chain::new();
         let gone = self.depots.iter().map(|depot| depot.take_idle(&mut chain)).sum();
         self.give_back(chain);
-        self.let_go(gone);
+        self.remove_holders(gone);
     }
 
     /// Everything back to the source, and all caches freed.
@@ -732,7 +736,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     /// Takes no lock: nobody waits for who counts.
     pub(crate) fn stats(&self) -> MagazineStats {
         let mut classes = vec![ClassStats::default(); self.classes()];
-        let threads = self.list.look(|caches| {
+        let threads = self.list.read_unlocked(|caches| {
             let mut threads = 0;
             for local in caches {
                 threads += 1;
@@ -756,10 +760,10 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
                 contention: depot.contention(),
             };
         }
-        let max_cached_bytes =
+        let cached_bytes_of =
             |stats: &ClassStats| ((stats.in_threads + stats.in_depot) * stats.round_bytes) as u64;
         MagazineStats {
-            stranded_bytes: classes.iter().map(max_cached_bytes).sum(),
+            cached_bytes: classes.iter().map(cached_bytes_of).sum(),
             classes,
             // Relaxed, below: a count.
             charged_bytes: self.bound().map(|_| self.charged()),
@@ -772,43 +776,43 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
 
 /// What happens around a fork, and with threads: under the registry's lock.
 #[cfg(not(loom))]
-impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
+impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
     /// The threads that have a cache.
     pub(crate) fn each_thread(&self, mut run: impl FnMut(*const ())) {
         self.caches.lock().iter().for_each(|local| run(local.cache().thread));
     }
 
     /// Takes every lock that a fork must not find held, the owners' among them.
-    pub(crate) fn before_fork(&self) {
+    pub(crate) fn prefork(&self) {
         let caches = self.caches.lock();
         self.stop(&caches);
         std::mem::forget(caches);
-        self.depots.iter().for_each(Depot::seize);
-        self.source.before_fork();
+        self.depots.iter().for_each(Depot::prefork);
+        self.source.prefork();
     }
 
     /// Lets go of them.
     ///
     /// # Safety
     ///
-    /// This thread, or the one that forked it, has called `before_fork`.
-    pub(crate) unsafe fn after_fork(&self) {
-        self.source.after_fork();
+    /// This thread, or the one that forked it, has called `prefork`.
+    pub(crate) unsafe fn postfork(&self) {
+        self.source.postfork();
         // SAFETY: the caller's promise, here and below.
-        self.depots.iter().for_each(|depot| unsafe { depot.release() });
+        self.depots.iter().for_each(|depot| unsafe { depot.postfork() });
         // SAFETY: as above; nobody else has the list.
         Self::resume(unsafe { &*self.caches.data_ptr() });
         // SAFETY: as above.
         unsafe { self.caches.force_unlock() };
     }
 
-    /// In the child, after `after_fork`: of all threads only `thread` is left. What the others had
+    /// In the child, after `postfork`: of all threads only `thread` is left. What the others had
     /// in their caches goes to the depot; what they had in flight is lost.
     ///
     /// # Safety
     ///
     /// This is the only thread of the process.
-    pub(crate) unsafe fn after_fork_in_child(&self, thread: *const ()) {
+    pub(crate) unsafe fn postfork_child(&self, thread: *const ()) {
         // SAFETY: a trimmer, if there was one, is gone; to let go of a free lock does nothing.
         unsafe { self.trims.force_unlock() };
         let mut gone =
@@ -819,21 +823,22 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             gone = self.caches.lock().iter().find(|local| !ptr::eq(local.cache().thread, thread));
         }
         // Relaxed: there is one thread.
-        self.flights.iter().for_each(|flights| flights.store(0, Ordering::Relaxed));
-        self.list.forget();
-        self.moves.forget();
-        self.discharges.forget();
-        self.rest.forget();
+        self.in_flight.iter().for_each(|in_flight| in_flight.store(0, Ordering::Relaxed));
+        self.list.reset_in_child();
+        self.moves.reset_in_child();
+        self.uncharges.reset_in_child();
+        self.bypass.reset_in_child();
         // SAFETY: the caller's promise.
-        unsafe { self.source.after_fork_in_child() };
-        let armed = self.caches.lock().iter().filter(|local| local.cache().is_armed()).count();
+        unsafe { self.source.postfork_child() };
+        let with_magazines =
+            self.caches.lock().iter().filter(|local| local.cache().has_magazines()).count();
         let full = self.depots.iter().map(|depot| depot.counts().full).sum::<usize>();
-        self.holders.store(armed + full, Ordering::Relaxed);
+        self.holders.store(with_magazines + full, Ordering::Relaxed);
     }
 }
 
 // SAFETY: all that is shared is atomic or under a lock; caches are used as said at `Caches`.
-unsafe impl<R: Copy + Send + 'static, S: Source<R>> Sync for Core<R, S> {}
+unsafe impl<R: Copy + Send + 'static, S: RoundSource<R>> Sync for MagazineCore<R, S> {}
 
 #[cfg(not(loom))]
 fn barrier_is_refused() -> bool {

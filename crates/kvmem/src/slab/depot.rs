@@ -22,11 +22,11 @@ use super::magazine::{Chain, Magazine};
 /// So many times the lock must have been found taken before magazines grow.
 const CONTENTION_TO_GROW: u32 = 8;
 /// Every how-manieth exchange looks at the clock.
-const EXCHANGES_A_LOOK: u64 = 16;
+const EXCHANGES_PER_CLOCK_READ: u64 = 16;
 
 /// What a class has beside the threads' magazines.
 pub(crate) struct Depot<R> {
-    nodes: Box<[Node<R>]>,
+    nodes: Box<[DepotNode<R>]>,
     class: usize,
     /// The least and the most rounds of a magazine.
     min: AtomicUsize,
@@ -43,7 +43,7 @@ pub(crate) struct Depot<R> {
 /// What is on one memory node. Lines of its own, with their neighbours, which processors fetch
 /// together.
 #[repr(align(128))]
-struct Node<R> {
+struct DepotNode<R> {
     lists: Mutex<Lists<R>>,
     /// How many full ones there are: for threads of other nodes, and for who counts.
     full: AtomicUsize,
@@ -54,7 +54,7 @@ struct Node<R> {
 
 /// What is in a depot, of about one moment, and has been done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct DepotCounts {
     /// Full magazines.
     pub(crate) full: usize,
     /// The rounds in them.
@@ -85,7 +85,7 @@ impl<R: Copy + Send> Depot<R> {
         nodes: usize,
     ) -> Self {
         Depot {
-            nodes: (0..nodes.max(1)).map(|_| Node::new()).collect(),
+            nodes: (0..nodes.max(1)).map(|_| DepotNode::new()).collect(),
             class,
             min: AtomicUsize::new(min),
             max: AtomicUsize::new(max),
@@ -103,7 +103,7 @@ impl<R: Copy + Send> Depot<R> {
 
     /// Other rounds from now on. While nobody has a magazine of this class.
     pub(crate) fn reshape(&self, round_bytes: u64, min: usize, max: usize) {
-        // Relaxed, here and where they are read: ordered by the owners' locks, see `Core::rebind`.
+        // Relaxed, here and where they are read: ordered by the owners' locks, see `MagazineCore::rebind`.
         self.round_bytes.store(round_bytes, Ordering::Relaxed);
         self.min.store(min, Ordering::Relaxed);
         self.max.store(max, Ordering::Relaxed);
@@ -134,7 +134,7 @@ impl<R: Copy + Send> Depot<R> {
 
     /// Runs under the lock of a node.
     #[inline(always)]
-    fn with<T>(&self, node: &Node<R>, run: impl FnOnce(&mut Lists<R>) -> T) -> T {
+    fn with<T>(&self, node: &DepotNode<R>, run: impl FnOnce(&mut Lists<R>) -> T) -> T {
         let (mut lists, waited) = match node.lists.try_lock() {
             Some(lists) => (lists, false),
             None => (node.lists.lock(), true),
@@ -148,12 +148,12 @@ impl<R: Copy + Send> Depot<R> {
                 lists.contended = 0;
                 let capacity = self.capacity();
                 // Relaxed: hints. If two nodes change it at once, one of the changes is lost.
-                let most = self.max.load(Ordering::Relaxed);
-                self.capacity.store((capacity + capacity / 2 + 1).min(most), Ordering::Relaxed);
+                let max = self.max.load(Ordering::Relaxed);
+                self.capacity.store((capacity + capacity / 2 + 1).min(max), Ordering::Relaxed);
             }
         }
         let done = run(&mut lists);
-        // Relaxed, all: stored under the lock; see `find_elsewhere`, and `counts`.
+        // Relaxed, all: stored under the lock; see `find_remote`, and `counts`.
         node.full.store(lists.full.len(), Ordering::Relaxed);
         node.rounds.store(lists.full.rounds(), Ordering::Relaxed);
         node.exchanges.store(lists.exchanges, Ordering::Relaxed);
@@ -164,17 +164,13 @@ impl<R: Copy + Send> Depot<R> {
     #[inline(always)]
     fn find<T>(&self, node: usize, mut run: impl FnMut(&mut Lists<R>) -> Option<T>) -> Option<T> {
         let found = self.with(&self.nodes[node], &mut run);
-        if found.is_some() || self.nodes.len() == 1 {
-            found
-        } else {
-            self.find_elsewhere(node, run)
-        }
+        if found.is_some() || self.nodes.len() == 1 { found } else { self.find_remote(node, run) }
     }
 
     /// On the nodes that follow. Locks those only that have full magazines.
     #[cold]
     #[inline(never)]
-    fn find_elsewhere<T>(
+    fn find_remote<T>(
         &self,
         node: usize,
         mut run: impl FnMut(&mut Lists<R>) -> Option<T>,
@@ -208,7 +204,7 @@ impl<R: Copy + Send> Depot<R> {
             }
             Some((full, lists.count_exchange()))
         });
-        found.map_or((None, false), |(full, look)| (Some(full), look))
+        found.map_or((None, false), |(full, check_clock)| (Some(full), check_clock))
     }
 
     /// Takes a full one, if there is one, and gives an empty one, if there is one of this size.
@@ -281,23 +277,23 @@ impl<R: Copy + Send> Depot<R> {
     /// What nobody came for since the last look: full ones onto `out`, empty ones are freed.
     /// Returns how many full ones.
     pub(crate) fn take_idle(&self, out: &mut Chain<R>) -> usize {
-        let mut met = false;
+        let mut contended = false;
         let mut take = |lists: &mut Lists<R>| {
             let idle = lists.full_min.min(lists.full.len());
-            out_of(&mut lists.full, idle, |magazine| out.push(magazine));
+            pop_up_to(&mut lists.full, idle, |magazine| out.push(magazine));
             let unused = lists.empty_min.min(lists.empty.len());
-            out_of(&mut lists.empty, unused, drop);
+            pop_up_to(&mut lists.empty, unused, drop);
             lists.full_min = lists.full.len();
             lists.empty_min = lists.empty.len();
-            met |= std::mem::take(&mut lists.contended_lately);
+            contended |= std::mem::take(&mut lists.contended_lately);
             idle
         };
         let idle = self.nodes.iter().map(|node| self.with(node, &mut take)).sum();
-        if !met {
+        if !contended {
             let capacity = self.capacity();
             // Relaxed: a hint. If one grows at once, one of the changes is lost.
-            let least = self.min.load(Ordering::Relaxed);
-            self.capacity.store((capacity - capacity / 4).max(least), Ordering::Relaxed);
+            let min = self.min.load(Ordering::Relaxed);
+            self.capacity.store((capacity - capacity / 4).max(min), Ordering::Relaxed);
         }
         idle
     }
@@ -308,8 +304,8 @@ impl<R: Copy + Send> Depot<R> {
     }
 
     /// Whether as many full magazines as this are on a node.
-    pub(crate) fn is_crowded(&self, node: usize, crowd: usize) -> bool {
-        crowd != usize::MAX && self.nodes[node].lists.lock().full.len() >= crowd
+    pub(crate) fn is_at_limit(&self, node: usize, max_full: usize) -> bool {
+        max_full != usize::MAX && self.nodes[node].lists.lock().full.len() >= max_full
     }
 
     /// Whether no magazine with rounds is here.
@@ -318,8 +314,8 @@ impl<R: Copy + Send> Depot<R> {
     }
 
     /// Takes no lock.
-    pub(crate) fn counts(&self) -> Counts {
-        self.nodes.iter().fold(Counts::default(), |sum, node| Counts {
+    pub(crate) fn counts(&self) -> DepotCounts {
+        self.nodes.iter().fold(DepotCounts::default(), |sum, node| DepotCounts {
             // Relaxed, all: counts.
             full: sum.full + node.full.load(Ordering::Relaxed),
             rounds: sum.rounds + node.rounds.load(Ordering::Relaxed),
@@ -329,7 +325,7 @@ impl<R: Copy + Send> Depot<R> {
 
     /// Takes the locks of all nodes and keeps them. Nobody else has two of them at once.
     #[cfg(not(loom))]
-    pub(crate) fn seize(&self) {
+    pub(crate) fn prefork(&self) {
         self.nodes.iter().for_each(|node| std::mem::forget(node.lists.lock()));
     }
 
@@ -337,21 +333,21 @@ impl<R: Copy + Send> Depot<R> {
     ///
     /// # Safety
     ///
-    /// This thread, or the one that forked it, has taken them by `seize`.
+    /// This thread, or the one that forked it, has taken them by `prefork`.
     #[cfg(not(loom))]
-    pub(crate) unsafe fn release(&self) {
+    pub(crate) unsafe fn postfork(&self) {
         // SAFETY: the caller's promise.
         self.nodes.iter().for_each(|node| unsafe { node.lists.force_unlock() });
     }
 }
 
-fn out_of<R>(chain: &mut Chain<R>, count: usize, mut to: impl FnMut(Magazine<R>)) {
+fn pop_up_to<R>(chain: &mut Chain<R>, count: usize, mut to: impl FnMut(Magazine<R>)) {
     for magazine in std::iter::from_fn(|| chain.pop()).take(count) {
         to(magazine);
     }
 }
 
-impl<R> Node<R> {
+impl<R> DepotNode<R> {
     fn new() -> Self {
         let lists = Lists {
             full: Chain::new(),
@@ -362,7 +358,7 @@ impl<R> Node<R> {
             contended: 0,
             contended_lately: false,
         };
-        Node {
+        DepotNode {
             lists: Mutex::new(lists),
             full: AtomicUsize::new(0),
             rounds: AtomicUsize::new(0),
@@ -374,6 +370,6 @@ impl<R> Node<R> {
 impl<R> Lists<R> {
     fn count_exchange(&mut self) -> bool {
         self.exchanges += 1;
-        self.exchanges.is_multiple_of(EXCHANGES_A_LOOK)
+        self.exchanges.is_multiple_of(EXCHANGES_PER_CLOCK_READ)
     }
 }

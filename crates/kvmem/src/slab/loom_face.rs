@@ -6,21 +6,21 @@ use std::sync::Arc;
 use crate::sync::{AtomicU32, Mutex, Ordering, fence};
 
 use super::clock::ManualClock;
-use super::core::Core;
-use super::local::Local;
-use super::owner;
-use super::settings::Settings;
-use super::source::Source;
+use super::core::MagazineCore;
+use super::magazine_settings::MagazineSettings;
+use super::owner_lock;
+use super::source::RoundSource;
+use super::thread_cache::CacheRef;
 use super::topology::Topology;
 
 /// Numbers below a limit, each of which is in or out.
-struct Numbers<const TRACKED: bool> {
+struct ModelNumbers<const TRACKED: bool> {
     inside: Mutex<Vec<u32>>,
     /// Those from this one on may be cached.
     kept_from: AtomicU32,
 }
 
-impl<const TRACKED: bool> Source<u32> for Numbers<TRACKED> {
+impl<const TRACKED: bool> RoundSource<u32> for ModelNumbers<TRACKED> {
     const TRACKED: bool = TRACKED;
 
     fn keeps(&self, _: usize, round: &u32) -> bool {
@@ -49,9 +49,9 @@ impl<const TRACKED: bool> Source<u32> for Numbers<TRACKED> {
 
 /// So many memory nodes. Which of them a cache is on is said when it is made.
 #[derive(Debug)]
-struct Nodes(usize);
+struct ModelNodes(usize);
 
-impl Topology for Nodes {
+impl Topology for ModelNodes {
     fn nodes(&self) -> usize {
         self.0
     }
@@ -62,65 +62,74 @@ impl Topology for Nodes {
 }
 
 /// One instance of one class, where nobody asks whether nothing is cached.
-pub type Model = AnyModel<false>;
+pub type MagazineModel = AnyMagazineModel<false>;
 /// One where somebody does.
-pub type Tracked = AnyModel<true>;
+pub type TrackedModel = AnyMagazineModel<true>;
 
 /// Either.
-pub struct AnyModel<const TRACKED: bool> {
-    core: Core<u32, Numbers<TRACKED>>,
+pub struct AnyMagazineModel<const TRACKED: bool> {
+    core: MagazineCore<u32, ModelNumbers<TRACKED>>,
     clock: Arc<ManualClock>,
 }
 
 /// The cache of a thread.
-pub struct Cache(Local<u32>);
+pub struct ModelCache(CacheRef<u32>);
 
 // SAFETY: the model's threads each use their own.
-unsafe impl Send for Cache {}
+unsafe impl Send for ModelCache {}
 
-impl<const TRACKED: bool> AnyModel<TRACKED> {
+impl<const TRACKED: bool> AnyMagazineModel<TRACKED> {
     /// Above a source of so many numbers, with magazines of so many rounds.
     pub fn new(numbers: u32, capacity: usize) -> Self {
         Self::bounded(numbers, capacity, None)
     }
 
     /// As above, with so many bytes in magazines at most: one for each round they have room for.
-    pub fn bounded(numbers: u32, capacity: usize, stranded_bytes: Option<u64>) -> Self {
+    pub fn bounded(numbers: u32, capacity: usize, max_cached_bytes: Option<u64>) -> Self {
         Self::with(
             numbers,
-            Settings { magazine_bytes: 4 * capacity, stranded_bytes, ..Settings::new(1) },
+            MagazineSettings {
+                magazine_bytes: 4 * capacity,
+                max_cached_bytes,
+                ..MagazineSettings::new(1)
+            },
         )
     }
 
     /// As the first, on so many memory nodes.
     pub fn on_nodes(numbers: u32, capacity: usize, nodes: usize) -> Self {
-        let topology = Arc::new(Nodes(nodes));
-        Self::with(numbers, Settings { magazine_bytes: 4 * capacity, topology, ..Settings::new(1) })
+        let topology = Arc::new(ModelNodes(nodes));
+        Self::with(
+            numbers,
+            MagazineSettings { magazine_bytes: 4 * capacity, topology, ..MagazineSettings::new(1) },
+        )
     }
 
-    fn with(numbers: u32, settings: Settings) -> Self {
+    fn with(numbers: u32, settings: MagazineSettings) -> Self {
         let clock = Arc::new(ManualClock::default());
-        let settings = Settings { clock: clock.clone(), ..settings };
-        let numbers =
-            Numbers { inside: Mutex::new((0..numbers).collect()), kept_from: AtomicU32::new(0) };
-        AnyModel { core: Core::new(numbers, settings), clock }
+        let settings = MagazineSettings { clock: clock.clone(), ..settings };
+        let numbers = ModelNumbers {
+            inside: Mutex::new((0..numbers).collect()),
+            kept_from: AtomicU32::new(0),
+        };
+        AnyMagazineModel { core: MagazineCore::new(numbers, settings), clock }
     }
 
     /// A cache for a thread.
-    pub fn join(&self) -> Cache {
-        Cache(self.core.join(std::ptr::null()).expect("there is memory"))
+    pub fn join(&self) -> ModelCache {
+        ModelCache(self.core.join(std::ptr::null()).expect("there is memory"))
     }
 
     /// The same for a thread that stays on this node.
-    pub fn join_on(&self, node: usize) -> Cache {
+    pub fn join_on(&self, node: usize) -> ModelCache {
         let cache = self.join();
         cache.0.cache().node.set(node);
-        cache.0.cache().node_uses.set(u32::MAX);
+        cache.0.cache().node_visits_left.set(u32::MAX);
         cache
     }
 
     /// As `Magazines::get` and `get_cached`.
-    pub fn get(&self, cache: Option<&Cache>, refill: bool) -> Option<u32> {
+    pub fn get(&self, cache: Option<&ModelCache>, refill: bool) -> Option<u32> {
         // SAFETY: the cache has this class, and is the caller's.
         if let Some(round) = cache.and_then(|cache| unsafe { cache.0.get(0, TRACKED) }) {
             return Some(round);
@@ -129,7 +138,7 @@ impl<const TRACKED: bool> AnyModel<TRACKED> {
     }
 
     /// As `Magazines::put`.
-    pub fn put(&self, cache: Option<&Cache>, round: u32) {
+    pub fn put(&self, cache: Option<&ModelCache>, round: u32) {
         // SAFETY: as in `get`.
         if cache.is_some_and(|cache| unsafe { cache.0.put(0, round, TRACKED) }) {
             return;
@@ -138,7 +147,7 @@ impl<const TRACKED: bool> AnyModel<TRACKED> {
     }
 
     /// As a request that may only be refused if nothing is cached: see `extents::Instance::serve`.
-    pub fn request(&self, cache: Option<&Cache>) -> Option<u32> {
+    pub fn request(&self, cache: Option<&ModelCache>) -> Option<u32> {
         let attempt = || self.core.source().refill_one(0);
         if let Some(round) = self.get(cache, true).or_else(attempt) {
             return Some(round);
@@ -156,13 +165,13 @@ impl<const TRACKED: bool> AnyModel<TRACKED> {
 
     /// Whether it can be seen at once that nobody else has magazines, the own ones are empty, and
     /// the source is.
-    pub fn nothing_cached_alone(&self, cache: Option<&Cache>) -> bool {
-        self.core.nothing_cached_alone(cache.map(|cache| cache.0), || 1, || self.inside() == 0)
+    pub fn nothing_cached_fast(&self, cache: Option<&ModelCache>) -> bool {
+        self.core.nothing_cached_fast(cache.map(|cache| cache.0), || 1, || self.inside() == 0)
     }
 
-    /// As `Magazines::shut`.
-    pub fn shut(&self) {
-        self.core.shut(|| ());
+    /// As `Magazines::disable_caching`.
+    pub fn disable_caching(&self) {
+        self.core.disable_caching(|| ());
     }
 
     /// As `Magazines::rebind`: numbers from this one on are what may be cached.
@@ -173,7 +182,7 @@ impl<const TRACKED: bool> AnyModel<TRACKED> {
 
     /// What is cached.
     pub fn cached(&self) -> Vec<u32> {
-        self.core.frozen(<[u32]>::to_vec)
+        self.core.with_all_stopped(<[u32]>::to_vec)
     }
 
     /// As `Magazines::trim`.
@@ -195,7 +204,7 @@ impl<const TRACKED: bool> AnyModel<TRACKED> {
     }
 
     /// The end of a thread.
-    pub fn retire(&self, cache: Cache) {
+    pub fn retire(&self, cache: ModelCache) {
         // SAFETY: it is of this instance, and gone now.
         unsafe { self.core.retire(cache.0) };
     }
@@ -211,28 +220,28 @@ impl<const TRACKED: bool> AnyModel<TRACKED> {
     }
 }
 
-impl<const TRACKED: bool> Drop for AnyModel<TRACKED> {
+impl<const TRACKED: bool> Drop for AnyMagazineModel<TRACKED> {
     fn drop(&mut self) {
         self.core.close();
     }
 }
 
 /// The owner's lock.
-pub struct Owner {
-    lock: owner::Owner,
+pub struct OwnerModel {
+    lock: owner_lock::OwnerLock,
     stoppers: Mutex<()>,
 }
 
-impl Owner {
+impl OwnerModel {
     /// That nobody has.
     #[allow(clippy::new_without_default)]
     pub fn new(fenced: bool) -> Self {
-        Owner { lock: owner::Owner::new(fenced), stoppers: Mutex::new(()) }
+        OwnerModel { lock: owner_lock::OwnerLock::new(fenced), stoppers: Mutex::new(()) }
     }
 
     /// Runs with the lock, as the owner.
     pub fn enter(&self, run: impl FnOnce()) {
-        let _busy = self.lock.enter_unhindered().unwrap_or_else(|| self.lock.enter());
+        let _guard = self.lock.try_enter().unwrap_or_else(|| self.lock.enter());
         run();
     }
 
@@ -245,7 +254,7 @@ impl Owner {
             self.lock.make_fenced();
         }
         fence(Ordering::SeqCst);
-        let settled = self.lock.settle(reached);
+        let settled = self.lock.wait_until_out(reached);
         if settled {
             run();
             self.lock.resume();

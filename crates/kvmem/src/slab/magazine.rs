@@ -8,8 +8,8 @@ use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
 /// What stands before the rounds.
-pub(crate) struct Head {
-    next: *mut Head,
+pub(crate) struct MagazineHead {
+    next: *mut MagazineHead,
     class: u32,
     capacity: u32,
     count: u32,
@@ -19,7 +19,7 @@ pub(crate) struct Head {
 
 /// A magazine, owned. Dropping it frees the block and forgets its rounds.
 pub(crate) struct Magazine<R> {
-    head: NonNull<Head>,
+    head: NonNull<MagazineHead>,
     rounds: PhantomData<R>,
 }
 
@@ -28,8 +28,11 @@ unsafe impl<R: Send> Send for Magazine<R> {}
 
 /// The block of a magazine, and where in it the rounds begin.
 const fn layout<R>(capacity: u32) -> Option<Layout> {
-    let align =
-        if align_of::<R>() > align_of::<Head>() { align_of::<R>() } else { align_of::<Head>() };
+    let align = if align_of::<R>() > align_of::<MagazineHead>() {
+        align_of::<R>()
+    } else {
+        align_of::<MagazineHead>()
+    };
     let Some(rounds) = (capacity as usize).checked_mul(size_of::<R>()) else { return None };
     let Some(size) = rounds.checked_add(rounds_at::<R>()) else { return None };
     match Layout::from_size_align(size, align) {
@@ -39,11 +42,11 @@ const fn layout<R>(capacity: u32) -> Option<Layout> {
 }
 
 const fn rounds_at<R>() -> usize {
-    size_of::<Head>().next_multiple_of(align_of::<R>())
+    size_of::<MagazineHead>().next_multiple_of(align_of::<R>())
 }
 
 impl<R> Magazine<R> {
-    fn head(&self) -> &Head {
+    fn head(&self) -> &MagazineHead {
         // SAFETY: the block is ours and has a head.
         unsafe { self.head.as_ref() }
     }
@@ -54,16 +57,23 @@ impl<R: Copy> Magazine<R> {
     pub(crate) fn new(class: usize, capacity: usize) -> Option<Self> {
         let (class, capacity) = (u32::try_from(class).ok()?, u32::try_from(capacity).ok()?);
         // SAFETY: the layout has a size, that of the head at least.
-        let block = NonNull::new(unsafe { System.alloc(layout::<R>(capacity)?) })?.cast::<Head>();
+        let block =
+            NonNull::new(unsafe { System.alloc(layout::<R>(capacity)?) })?.cast::<MagazineHead>();
         // SAFETY: the block is new, aligned, and has room for a head.
         unsafe {
-            block.write(Head { next: ptr::null_mut(), class, capacity, count: 0, charge: 0 })
+            block.write(MagazineHead {
+                next: ptr::null_mut(),
+                class,
+                capacity,
+                count: 0,
+                charge: 0,
+            })
         };
         Some(Magazine { head: block, rounds: PhantomData })
     }
 
     /// Gives up ownership.
-    pub(crate) fn into_raw(self) -> NonNull<Head> {
+    pub(crate) fn into_raw(self) -> NonNull<MagazineHead> {
         let head = self.head;
         std::mem::forget(self);
         head
@@ -75,7 +85,7 @@ impl<R: Copy> Magazine<R> {
     ///
     /// The head came from `into_raw` of a magazine of the same type, and nobody else uses it.
     /// `count` rounds have been written to it.
-    pub(crate) unsafe fn from_raw(head: NonNull<Head>, count: u32) -> Self {
+    pub(crate) unsafe fn from_raw(head: NonNull<MagazineHead>, count: u32) -> Self {
         // SAFETY: the caller's promise.
         unsafe { (*head.as_ptr()).count = count };
         Magazine { head, rounds: PhantomData }
@@ -83,7 +93,7 @@ impl<R: Copy> Magazine<R> {
 
     /// Where the rounds of a magazine begin.
     #[inline(always)]
-    pub(crate) fn rounds(head: *mut Head) -> *mut R {
+    pub(crate) fn rounds(head: *mut MagazineHead) -> *mut R {
         head.wrapping_byte_add(rounds_at::<R>()).cast()
     }
 
@@ -145,7 +155,7 @@ impl<R> Drop for Magazine<R> {
 
 /// Magazines, linked through their heads: the last one in is the first one out.
 pub(crate) struct Chain<R> {
-    first: *mut Head,
+    first: *mut MagazineHead,
     len: usize,
     /// In all of them.
     rounds: usize,
@@ -177,7 +187,7 @@ impl<R> Chain<R> {
     pub(crate) fn pop(&mut self) -> Option<Magazine<R>> {
         let head = NonNull::new(self.first)?;
         // SAFETY: what is linked is owned by the chain.
-        let Head { next, count, .. } = *unsafe { head.as_ref() };
+        let MagazineHead { next, count, .. } = *unsafe { head.as_ref() };
         self.first = next;
         self.len -= 1;
         self.rounds -= count as usize;
@@ -190,7 +200,7 @@ impl<R> Chain<R> {
     }
 
     /// Where they begin. As pointers: a reference to a head would not reach the rounds behind it.
-    fn heads(&self) -> impl Iterator<Item = *mut Head> {
+    fn heads(&self) -> impl Iterator<Item = *mut MagazineHead> {
         let mut at = self.first;
         std::iter::from_fn(move || {
             let head = at;

@@ -2,66 +2,66 @@
 
 use std::ptr::NonNull;
 
-use super::core::Core;
-use super::local::Local;
-use super::settings::Settings;
-use super::source::Source;
-use super::stats::MagazineStats;
-use super::threads::{self, Instance, Number};
+use super::core::MagazineCore;
+use super::magazine_settings::MagazineSettings;
+use super::magazine_stats::MagazineStats;
+use super::source::RoundSource;
+use super::thread_cache::CacheRef;
+use super::threads::{self, InstanceId, RegisteredInstance};
 
 /// One instance: for each class magazines of threads and a depot, above a source. Independent of
 /// all others.
 ///
 /// Classes are numbered from 0; functions that are given another panic. Dropping it drains
 /// everything into the source.
-pub(crate) struct Magazines<R: Copy + Send + 'static, S: Source<R>> {
+pub(crate) struct Magazines<R: Copy + Send + 'static, S: RoundSource<R>> {
     /// Owned. Not a box: the registry has the address too.
-    core: NonNull<Core<R, S>>,
-    number: Number,
+    core: NonNull<MagazineCore<R, S>>,
+    id: InstanceId,
     classes: usize,
 }
 
 // SAFETY: the core may be shared between threads, and a round that one has put may be got by
 // another.
-unsafe impl<R: Copy + Send + 'static, S: Source<R>> Send for Magazines<R, S> {}
+unsafe impl<R: Copy + Send + 'static, S: RoundSource<R>> Send for Magazines<R, S> {}
 // SAFETY: as above.
-unsafe impl<R: Copy + Send + 'static, S: Source<R>> Sync for Magazines<R, S> {}
+unsafe impl<R: Copy + Send + 'static, S: RoundSource<R>> Sync for Magazines<R, S> {}
 
-impl<R: Copy + Send + 'static, S: Source<R>> Instance for Core<R, S> {
+impl<R: Copy + Send + 'static, S: RoundSource<R>> RegisteredInstance for MagazineCore<R, S> {
     unsafe fn retire(&self, cache: *mut ()) {
-        if let Some(local) = Local::from_raw(cache) {
+        if let Some(local) = CacheRef::from_raw(cache) {
             // SAFETY: the caller's promise.
             unsafe { self.retire(local) };
         }
     }
 
-    fn before_fork(&self) {
-        self.before_fork();
+    fn prefork(&self) {
+        self.prefork();
     }
 
-    unsafe fn after_fork(&self) {
+    unsafe fn postfork(&self) {
         // SAFETY: the caller's promise.
-        unsafe { self.after_fork() };
+        unsafe { self.postfork() };
     }
 
-    unsafe fn after_fork_in_child(&self, thread: *const ()) {
+    unsafe fn postfork_child(&self, thread: *const ()) {
         // SAFETY: the caller's promise.
-        unsafe { self.after_fork_in_child(thread) };
+        unsafe { self.postfork_child(thread) };
     }
 }
 
-impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
+impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
     /// An instance that holds nothing yet.
-    pub(crate) fn new(source: S, settings: Settings) -> Self {
+    pub(crate) fn new(source: S, settings: MagazineSettings) -> Self {
         let classes = settings.classes;
-        let core = NonNull::from(Box::leak(Box::new(Core::new(source, settings))));
+        let core = NonNull::from(Box::leak(Box::new(MagazineCore::new(source, settings))));
         // SAFETY: the core stays where it is until `drop` has withdrawn it.
-        let number = unsafe { threads::enroll(core) };
-        Magazines { core, number, classes }
+        let id = unsafe { threads::register_instance(core) };
+        Magazines { core, id, classes }
     }
 
     #[inline(always)]
-    fn core(&self) -> &Core<R, S> {
+    fn core(&self) -> &MagazineCore<R, S> {
         // SAFETY: ours until `drop`.
         unsafe { self.core.as_ref() }
     }
@@ -79,22 +79,22 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
 
     /// This thread's cache, if it has one that is near and the class is one of ours.
     #[inline(always)]
-    fn local(&self, class: usize) -> Option<Local<R>> {
-        if class < self.classes { Local::from_raw(threads::near_cache(self.number)) } else { None }
+    fn local(&self, class: usize) -> Option<CacheRef<R>> {
+        if class < self.classes { CacheRef::from_raw(threads::near_cache(self.id)) } else { None }
     }
 
     /// This thread's cache, near or not, if it has one and the class is one of ours.
-    fn any_local(&self, class: usize) -> Option<Local<R>> {
-        if class < self.classes { Local::from_raw(threads::cache(self.number)) } else { None }
+    fn any_local(&self, class: usize) -> Option<CacheRef<R>> {
+        if class < self.classes { CacheRef::from_raw(threads::cache(self.id)) } else { None }
     }
 
     /// This thread's cache, made if it must; `None` if it cannot have one.
-    fn local_or_new(&self) -> Option<Local<R>> {
-        Local::from_raw(threads::cache(self.number)).or_else(|| {
+    fn local_or_new(&self) -> Option<CacheRef<R>> {
+        CacheRef::from_raw(threads::cache(self.id)).or_else(|| {
             let join = |thread| {
                 self.core().join(thread).map_or(std::ptr::null_mut(), |local| local.as_ptr().cast())
             };
-            Local::from_raw(threads::make_cache(self.number, join))
+            CacheRef::from_raw(threads::make_cache(self.id, join))
         })
     }
 
@@ -112,7 +112,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
         if let Some(round) = self.get_loaded(class) {
             return Some(round);
         }
-        self.get_slowly(class, true)
+        self.get_slow(class, true)
     }
 
     /// A round from this thread's magazines or the depot.
@@ -121,16 +121,16 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
         if let Some(round) = self.get_loaded(class) {
             return Some(round);
         }
-        self.get_slowly(class, false)
+        self.get_slow(class, false)
     }
 
     #[cold]
     #[inline(never)]
-    fn get_slowly(&self, class: usize, refill: bool) -> Option<R> {
+    fn get_slow(&self, class: usize, refill: bool) -> Option<R> {
         // Every operation comes here where the cache is not near or the owner makes fences.
         if let Some(local) = self.any_local(class) {
             // SAFETY: as in `get_loaded`.
-            if let Some(round) = unsafe { local.get_patiently(class, S::TRACKED) } {
+            if let Some(round) = unsafe { local.get_waiting(class, S::TRACKED) } {
                 return Some(round);
             }
         }
@@ -150,16 +150,16 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
                 return;
             }
         }
-        self.put_slowly(class, round);
+        self.put_slow(class, round);
     }
 
     #[cold]
     #[inline(never)]
-    fn put_slowly(&self, class: usize, round: R) {
-        // As in `get_slowly`.
+    fn put_slow(&self, class: usize, round: R) {
+        // As in `get_slow`.
         if let Some(local) = self.any_local(class) {
             // SAFETY: as in `get_loaded`.
-            if unsafe { local.put_patiently(class, round, S::TRACKED) } {
+            if unsafe { local.put_waiting(class, round, S::TRACKED) } {
                 return;
             }
         }
@@ -193,36 +193,36 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
     }
 
     /// What `look` found, if no round went from place to place meanwhile.
-    pub(crate) fn still<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
-        self.core().still(look)
+    pub(crate) fn consistent_read<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
+        self.core().consistent_read(look)
     }
 
-    /// See [`Core::free_at_most`].
+    /// See [`MagazineCore::max_free`].
     #[inline]
-    pub(crate) fn free_at_most(&self, free: impl Fn() -> u64) -> Option<u64> {
-        self.core().free_at_most(free)
+    pub(crate) fn max_free(&self, free: impl Fn() -> u64) -> Option<u64> {
+        self.core().max_free(free)
     }
 
-    /// See [`Core::nothing_cached_alone`].
+    /// See [`MagazineCore::nothing_cached_fast`].
     #[inline(always)]
-    pub(crate) fn nothing_cached_alone(
+    pub(crate) fn nothing_cached_fast(
         &self,
         classes: impl FnOnce() -> usize,
         and: impl FnOnce() -> bool,
     ) -> bool {
-        self.core().nothing_cached_alone(
-            Local::from_raw(threads::near_cache(self.number)),
+        self.core().nothing_cached_fast(
+            CacheRef::from_raw(threads::near_cache(self.id)),
             classes,
             and,
         )
     }
 
-    /// See [`Core::is_empty_handed`].
-    pub(crate) fn is_empty_handed(&self, classes: usize) -> bool {
-        Core::<R, S>::is_empty_handed(Local::from_raw(threads::cache(self.number)), classes)
+    /// See [`MagazineCore::is_local_empty`].
+    pub(crate) fn is_local_empty(&self, classes: usize) -> bool {
+        MagazineCore::<R, S>::is_local_empty(CacheRef::from_raw(threads::cache(self.id)), classes)
     }
 
-    /// See [`Core::nothing_cached`].
+    /// See [`MagazineCore::nothing_cached`].
     pub(crate) fn nothing_cached(
         &self,
         classes: impl Fn() -> usize,
@@ -231,32 +231,32 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
         self.core().nothing_cached(classes, and)
     }
 
-    /// See [`Core::reap`].
-    pub(crate) fn reap<T>(&self, retry: impl FnOnce() -> T) -> T {
-        self.core().reap(retry)
+    /// See [`MagazineCore::reclaim`].
+    pub(crate) fn reclaim<T>(&self, retry: impl FnOnce() -> T) -> T {
+        self.core().reclaim(retry)
     }
 
-    /// See [`Core::rebind`].
-    pub(crate) fn rebind(&self, change: impl FnOnce(&Core<R, S>)) {
+    /// See [`MagazineCore::rebind`].
+    pub(crate) fn rebind(&self, change: impl FnOnce(&MagazineCore<R, S>)) {
         self.core().rebind(change);
     }
 
-    /// See [`Core::frozen`].
-    pub(crate) fn frozen<T>(&self, look: impl FnOnce(&[R]) -> T) -> T {
-        threads::while_nobody_forks(|| self.core().frozen(look))
+    /// See [`MagazineCore::with_all_stopped`].
+    pub(crate) fn with_all_stopped<T>(&self, look: impl FnOnce(&[R]) -> T) -> T {
+        threads::with_forks_blocked(|| self.core().with_all_stopped(look))
     }
 
-    /// See [`Core::shut`].
-    pub(crate) fn shut(&self, change: impl FnOnce()) {
-        self.core().shut(change);
+    /// See [`MagazineCore::disable_caching`].
+    pub(crate) fn disable_caching(&self, change: impl FnOnce()) {
+        self.core().disable_caching(change);
     }
 
-    /// See [`Core::open`].
-    pub(crate) fn open(&self, stranded_bytes: u64) {
-        self.core().open(stranded_bytes);
+    /// See [`MagazineCore::enable_caching`].
+    pub(crate) fn enable_caching(&self, max_cached_bytes: u64) {
+        self.core().enable_caching(max_cached_bytes);
     }
 
-    /// How often [`reap`](Self::reap) was called.
+    /// How often [`reclaim`](Self::reclaim) was called.
     pub(crate) fn reclaims(&self) -> u64 {
         self.core().reclaims()
     }
@@ -267,11 +267,11 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
     }
 
     /// Another bound from now on. What is stranded beyond it stays until it is taken.
-    pub(crate) fn set_stranded_bound(&self, bytes: u64) {
-        self.core().set_stranded_bound(bytes);
+    pub(crate) fn set_max_cached_bytes(&self, bytes: u64) {
+        self.core().set_max_cached_bytes(bytes);
     }
 
-    /// See [`Core::charged`].
+    /// See [`MagazineCore::charged`].
     #[inline]
     pub(crate) fn charged(&self) -> u64 {
         self.core().charged()
@@ -289,9 +289,9 @@ impl<R: Copy + Send + 'static, S: Source<R>> Magazines<R, S> {
     }
 }
 
-impl<R: Copy + Send + 'static, S: Source<R>> Drop for Magazines<R, S> {
+impl<R: Copy + Send + 'static, S: RoundSource<R>> Drop for Magazines<R, S> {
     fn drop(&mut self) {
-        threads::withdraw(self.number, |each| self.core().each_thread(each));
+        threads::unregister_instance(self.id, |each| self.core().each_thread(each));
         // SAFETY: the registry knows it no more, and it came from a box.
         unsafe { Box::from_raw(self.core.as_ptr()) }.close();
     }

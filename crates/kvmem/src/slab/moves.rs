@@ -28,7 +28,7 @@ impl Moves {
         if tracked {
             // Relaxed: the fence below.
             self.begun.fetch_add(1, Ordering::Relaxed);
-            // Release pairs with the Acquire fence in `still`: who sees what this move stores sees
+            // Release pairs with the Acquire fence in `consistent_read`: who sees what this move stores sees
             // that it has begun.
             fence(Ordering::Release);
         }
@@ -37,14 +37,14 @@ impl Moves {
 
     /// None is under way: for a forked child, which has one thread.
     #[cfg(not(loom))]
-    pub(super) fn forget(&self) {
+    pub(super) fn reset_in_child(&self) {
         // Relaxed, both: there is one thread.
         self.ended.store(self.begun.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// What `look` found, if nothing moved meanwhile.
     #[inline]
-    pub(super) fn still<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
+    pub(super) fn consistent_read<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
         // Acquire pairs with the Release in `Move::drop`: the moves that have ended are seen as a
         // whole.
         let ended = self.ended.load(Ordering::Acquire);
@@ -59,7 +59,7 @@ impl Moves {
 impl Drop for Move<'_> {
     fn drop(&mut self) {
         if let Some(moves) = self.0 {
-            // Release pairs with the Acquire in `still`.
+            // Release pairs with the Acquire in `consistent_read`.
             moves.ended.fetch_add(1, Ordering::Release);
         }
     }

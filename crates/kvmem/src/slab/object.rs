@@ -15,22 +15,22 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::class::{ALIGN, Geometry, LARGEST_IN_SLAB, STRICTEST};
+use super::caching::{CachingOptions, magazines};
+use super::class::{ALIGN, Geometry, MAX_ALIGN, MAX_SIZE_IN_SLAB};
 use super::clock::Clock;
 use super::fault;
 use super::magazines::Magazines;
-use super::make::{Caching, magazines};
 use super::object_stats::ObjectStats;
 use super::page_source::{Origin, PageSource};
 use super::slab::Chunk;
+use super::slab_allocator::SlabError;
 use super::slabs::Slabs;
-use super::slice::SlabError;
-use super::source::Source;
+use super::source::RoundSource;
 use crate::arena::ExclusiveRegion;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 
 /// Where the memory of objects comes from.
-enum Place {
+enum ObjectMemory {
     /// A single class.
     Slabs(Slabs),
     /// Too large or too aligned for slabs; and how many there are.
@@ -38,21 +38,21 @@ enum Place {
 }
 
 /// Memory of objects, for magazines that hold constructed ones.
-struct Store<T> {
-    place: Place,
+struct ObjectStore<T> {
+    memory: ObjectMemory,
     of: PhantomData<fn() -> T>,
 }
 
-impl<T> Store<T> {
+impl<T> ObjectStore<T> {
     /// Memory for one object; nothing is in it.
     fn take(&self) -> Option<NonNull<T>> {
-        match &self.place {
-            Place::Slabs(slabs) => slabs.take_one(0).map(|chunk| chunk.0.cast()),
-            Place::System(layout, out) => {
+        match &self.memory {
+            ObjectMemory::Slabs(slabs) => slabs.take_one(0).map(|chunk| chunk.0.cast()),
+            ObjectMemory::System(layout, live) => {
                 // SAFETY: the layout is not of no bytes.
                 let at = NonNull::new(unsafe { System.alloc(*layout) })?;
                 // Relaxed: only counted.
-                out.fetch_add(1, Ordering::Relaxed);
+                live.fetch_add(1, Ordering::Relaxed);
                 Some(at.cast())
             }
         }
@@ -60,40 +60,40 @@ impl<T> Store<T> {
 
     /// Gives the memory of one object back, in which nothing is any more.
     fn give(&self, at: NonNull<T>) {
-        match &self.place {
-            Place::Slabs(slabs) => slabs.give_one(0, Chunk(at.cast())),
-            Place::System(layout, out) => {
+        match &self.memory {
+            ObjectMemory::Slabs(slabs) => slabs.give_one(0, Chunk(at.cast())),
+            ObjectMemory::System(layout, live) => {
                 // SAFETY: it came from `take`, by this layout.
                 unsafe { System.dealloc(at.cast().as_ptr(), *layout) };
                 // Relaxed: only counted.
-                out.fetch_sub(1, Ordering::Relaxed);
+                live.fetch_sub(1, Ordering::Relaxed);
             }
         }
     }
 }
 
 /// Gives the memory back, even if dropping the value panics.
-struct GiveBack<'a, T>(&'a Store<T>, NonNull<T>);
+struct FreeOnDrop<'a, T>(&'a ObjectStore<T>, NonNull<T>);
 
-impl<T> Drop for GiveBack<'_, T> {
+impl<T> Drop for FreeOnDrop<'_, T> {
     fn drop(&mut self) {
         self.0.give(self.1);
     }
 }
 
-impl<T> Store<T> {
+impl<T> ObjectStore<T> {
     /// Drops the value and gives its memory back.
     ///
     /// # Safety
     /// There is a value at `at`, which nobody uses any more.
     unsafe fn destroy(&self, at: NonNull<T>) {
-        let _back = GiveBack(self, at);
+        let _back = FreeOnDrop(self, at);
         // SAFETY: the caller's promise.
         unsafe { at.drop_in_place() };
     }
 }
 
-impl<T: Send + 'static> Source<Chunk> for Store<T> {
+impl<T: Send + 'static> RoundSource<Chunk> for ObjectStore<T> {
     /// None: objects are constructed one by one, when they are asked for.
     fn refill(&self, _: usize, _: usize, _: &mut Vec<Chunk>) {}
 
@@ -114,28 +114,28 @@ impl<T: Send + 'static> Source<Chunk> for Store<T> {
         unsafe { self.destroy(at.cast()) };
     }
 
-    fn before_fork(&self) {
-        if let Place::Slabs(slabs) = &self.place {
-            slabs.before_fork();
+    fn prefork(&self) {
+        if let ObjectMemory::Slabs(slabs) = &self.memory {
+            slabs.prefork();
         }
     }
 
-    fn after_fork(&self) {
-        if let Place::Slabs(slabs) = &self.place {
-            slabs.after_fork();
+    fn postfork(&self) {
+        if let ObjectMemory::Slabs(slabs) = &self.memory {
+            slabs.postfork();
         }
     }
 
     fn round_bytes(&self, _: usize) -> usize {
-        match &self.place {
-            Place::Slabs(slabs) => slabs.geometry(0).size,
-            Place::System(layout, _) => layout.size(),
+        match &self.memory {
+            ObjectMemory::Slabs(slabs) => slabs.geometry(0).size,
+            ObjectMemory::System(layout, _) => layout.size(),
         }
     }
 }
 
-struct Inner<T: Send + 'static> {
-    magazines: Magazines<Chunk, Store<T>>,
+struct ObjectCacheInner<T: Send + 'static> {
+    magazines: Magazines<Chunk, ObjectStore<T>>,
     construct: Box<dyn Fn() -> T + Send + Sync>,
     reset: Box<dyn Fn(&mut T) -> bool + Send + Sync>,
     constructed: AtomicU64,
@@ -166,14 +166,14 @@ struct Inner<T: Send + 'static> {
 /// # Ok::<(), kvmem::slab::SlabError>(())
 /// ```
 pub struct ObjectCache<T: Send + 'static> {
-    inner: Arc<Inner<T>>,
+    inner: Arc<ObjectCacheInner<T>>,
 }
 
 /// Describes an [`ObjectCache`].
 #[must_use = "nothing is made before `build`"]
 pub struct ObjectBuilder<T> {
     origin: Origin,
-    caching: Caching,
+    caching: CachingOptions,
     reset: Box<dyn Fn(&mut T) -> bool + Send + Sync>,
 }
 
@@ -194,14 +194,14 @@ impl<T: Send + 'static> ObjectBuilder<T> {
 
     /// How long full magazines are kept that nobody needs: 15 s unless said otherwise.
     pub fn working_set(self, working_set: Duration) -> Self {
-        ObjectBuilder { caching: Caching { working_set, ..self.caching }, ..self }
+        ObjectBuilder { caching: CachingOptions { working_set, ..self.caching }, ..self }
     }
 
     /// The most bytes that all magazines together may keep; no bound unless said otherwise. Beyond
     /// it, freed objects go back to their slabs one by one.
     pub fn max_cached_bytes(self, max_bytes: u64) -> Self {
         ObjectBuilder {
-            caching: Caching { stranded_bytes: Some(max_bytes), ..self.caching },
+            caching: CachingOptions { max_cached_bytes: Some(max_bytes), ..self.caching },
             ..self
         }
     }
@@ -209,23 +209,28 @@ impl<T: Send + 'static> ObjectBuilder<T> {
     /// What the working set's time is measured by: the system's monotonic clock unless said
     /// otherwise.
     pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
-        ObjectBuilder { caching: Caching { clock, ..self.caching }, ..self }
+        ObjectBuilder { caching: CachingOptions { clock, ..self.caching }, ..self }
     }
 
     /// Makes the cache. `construct` is called when an object is asked for and none is cached.
     pub fn build(self, construct: impl Fn() -> T + Send + Sync + 'static) -> ObjectCache<T> {
         let align = align_of::<T>().max(ALIGN);
         let size = size_of::<T>().max(1).next_multiple_of(align);
-        let place = if size <= LARGEST_IN_SLAB && align <= STRICTEST {
+        let memory = if size <= MAX_SIZE_IN_SLAB && align <= MAX_ALIGN {
             let pages = PageSource::new(self.origin);
-            Place::Slabs(Slabs::new(&[Geometry::new(size)], pages, Arc::new(fault::abort)))
+            ObjectMemory::Slabs(Slabs::new(&[Geometry::new(size)], pages, Arc::new(fault::abort)))
         } else {
-            Place::System(Layout::new::<T>(), AtomicUsize::new(0))
+            ObjectMemory::System(Layout::new::<T>(), AtomicUsize::new(0))
         };
-        let magazines = magazines(Store { place, of: PhantomData }, 1, self.caching);
+        let magazines = magazines(ObjectStore { memory, of: PhantomData }, 1, self.caching);
         let (construct, constructed) = (Box::new(construct), AtomicU64::new(0));
         ObjectCache {
-            inner: Arc::new(Inner { magazines, construct, reset: self.reset, constructed }),
+            inner: Arc::new(ObjectCacheInner {
+                magazines,
+                construct,
+                reset: self.reset,
+                constructed,
+            }),
         }
     }
 }
@@ -239,7 +244,7 @@ impl<T: Send + 'static> ObjectCache<T> {
     /// A cache to be described further.
     pub fn builder() -> ObjectBuilder<T> {
         let reset = Box::new(|_: &mut T| false);
-        ObjectBuilder { origin: Origin::System, caching: Caching::default(), reset }
+        ObjectBuilder { origin: Origin::System, caching: CachingOptions::default(), reset }
     }
 
     /// An object: a cached one, else one that is constructed now. O(1) besides the constructor. A
@@ -264,19 +269,19 @@ impl<T: Send + 'static> ObjectCache<T> {
         Ok(OwnedObject { cache: self.clone(), at })
     }
 
-    /// Appends `count` objects to `out`.
+    /// Appends `count` objects to `live`.
     ///
     /// # Errors
     ///
-    /// As for [`get`](Self::get); those that were got until then are in `out`.
+    /// As for [`get`](Self::get); those that were got until then are in `live`.
     pub fn get_batch<'a>(
         &'a self,
         count: usize,
-        out: &mut Vec<Object<'a, T>>,
+        live: &mut Vec<Object<'a, T>>,
     ) -> Result<(), SlabError> {
-        out.reserve(count);
+        live.reserve(count);
         for _ in 0..count {
-            out.push(self.get()?);
+            live.push(self.get()?);
         }
         Ok(())
     }
@@ -285,7 +290,7 @@ impl<T: Send + 'static> ObjectCache<T> {
     /// called while a value of this cache is being dropped: it would wait for itself.
     pub fn trim(&self) {
         self.inner.magazines.trim();
-        if let Place::Slabs(slabs) = &self.inner.magazines.source().place {
+        if let ObjectMemory::Slabs(slabs) = &self.inner.magazines.source().memory {
             slabs.pages().trim();
         }
     }
@@ -306,12 +311,14 @@ impl<T: Send + 'static> ObjectCache<T> {
     #[must_use]
     pub fn stats(&self) -> ObjectStats {
         let magazines = self.inner.magazines.stats();
-        let place = match &self.inner.magazines.source().place {
-            Place::Slabs(slabs) => Ok(slabs),
+        let memory = match &self.inner.magazines.source().memory {
+            ObjectMemory::Slabs(slabs) => Ok(slabs),
             // Relaxed, here and below: only counted.
-            Place::System(layout, out) => Err((layout.size(), out.load(Ordering::Relaxed))),
+            ObjectMemory::System(layout, live) => {
+                Err((layout.size(), live.load(Ordering::Relaxed)))
+            }
         };
-        ObjectStats::of(place, &magazines, self.inner.constructed.load(Ordering::Relaxed))
+        ObjectStats::of(memory, &magazines, self.inner.constructed.load(Ordering::Relaxed))
     }
 
     #[inline]
@@ -326,7 +333,7 @@ impl<T: Send + 'static> ObjectCache<T> {
     fn construct(&self) -> Result<NonNull<T>, SlabError> {
         let store = self.inner.magazines.source();
         let at = store.take().ok_or(SlabError::NoMemory { requested: size_of::<T>() })?;
-        let back = GiveBack(store, at);
+        let back = FreeOnDrop(store, at);
         let value = (self.inner.construct)();
         std::mem::forget(back);
         // SAFETY: memory for a `T` that is ours.
@@ -379,7 +386,7 @@ macro_rules! handle {
                 // SAFETY: the handle has the value, and will not drop it.
                 let value = unsafe { object.at.read() };
                 cache.inner.magazines.source().give(object.at);
-                $name::<$($life,)? T>::let_go(object);
+                $name::<$($life,)? T>::release_handle(object);
                 value
             }
         }
@@ -429,12 +436,12 @@ handle! {
 }
 
 impl<'a, T: Send + 'static> Object<'a, T> {
-    fn let_go(_: ManuallyDrop<Self>) {}
+    fn release_handle(_: ManuallyDrop<Self>) {}
 }
 
 impl<T: Send + 'static> OwnedObject<T> {
     /// Lets go of the cache only.
-    fn let_go(mut object: ManuallyDrop<Self>) {
+    fn release_handle(mut object: ManuallyDrop<Self>) {
         // SAFETY: the handle is not used again.
         unsafe { std::ptr::drop_in_place(&mut object.cache) };
     }

@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use super::class::Geometry;
+use super::magazine_stats::MagazineStats;
 use super::page_source::PageStats;
 use super::slabs::Slabs;
-use super::stats::MagazineStats;
 
 /// What a cache of objects holds, at about one moment: other threads go on meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -41,21 +41,21 @@ pub struct ObjectStats {
 impl ObjectStats {
     /// Of a cache whose objects are in slabs, or of that many bytes, and so many, of the system.
     pub(crate) fn of(
-        place: Result<&Slabs, (usize, usize)>,
+        memory: Result<&Slabs, (usize, usize)>,
         magazines: &MagazineStats,
         constructed: u64,
     ) -> ObjectStats {
         let class = magazines.classes.first().copied().unwrap_or_default();
         let cached = class.in_threads + class.in_depot;
-        let (object_bytes, slab_objects, slabs, out, pages) = match place {
+        let (object_bytes, slab_objects, slabs, live, pages) = match memory {
             Ok(of) => {
                 let Geometry { size, objects, .. } = *of.geometry(0);
-                let (slabs, out) = of
+                let (slabs, live) = of
                     .counts()
-                    .fold((0, 0), |(slabs, out), class| (slabs + class.slabs, out + class.out));
-                (size, objects, slabs, out, of.pages().stats())
+                    .fold((0, 0), |(slabs, live), class| (slabs + class.slabs, live + class.live));
+                (size, objects, slabs, live, of.pages().stats())
             }
-            Err((bytes, out)) => (bytes, 0, 0, out, PageStats::default()),
+            Err((bytes, live)) => (bytes, 0, 0, live, PageStats::default()),
         };
         ObjectStats {
             object_bytes,
@@ -65,9 +65,9 @@ impl ObjectStats {
             mapped_bytes: pages.mapped,
             unused_bytes: pages.dirty,
             // The two are of two moments.
-            in_use: out.saturating_sub(cached),
+            in_use: live.saturating_sub(cached),
             cached,
-            cached_bytes: magazines.stranded_bytes,
+            cached_bytes: magazines.cached_bytes,
             constructed,
             exchanges: class.exchanges,
             remote: class.remote,

@@ -19,7 +19,7 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use super::nested;
+use super::reentrancy;
 use crate::arena::{ExclusiveRegion, Region};
 use crate::sync::Mutex;
 use crate::sys;
@@ -34,7 +34,7 @@ const WORDS: usize = UNITS / 64;
 /// Runs are 2^0 to 2^6 units.
 const ORDERS: usize = 7;
 /// So much may stay resident unused, whatever is in use.
-const KEPT_BYTES: usize = 1 << 20;
+const MAX_DIRTY_BYTES: usize = 1 << 20;
 
 /// Where spans come from.
 pub(crate) enum Origin {
@@ -64,9 +64,9 @@ pub(crate) struct Reserve {
 }
 
 impl Reserve {
-    /// As many addresses as can be had, up to `most` bytes. `None` if not even 64 MiB can.
-    pub(crate) fn new(most: usize) -> Option<Reserve> {
-        let mut len = most;
+    /// As many addresses as can be had, up to `max` bytes. `None` if not even 64 MiB can.
+    pub(crate) fn new(max: usize) -> Option<Reserve> {
+        let mut len = max;
         while len >= 64 << 20 {
             if let Ok(at) = sys::reserve(len) {
                 return Some(Reserve {
@@ -89,7 +89,7 @@ impl Reserve {
 }
 
 /// One span. `free` and `dirty` have a bit for each unit.
-struct Span {
+struct PageSpan {
     base: NonNull<u8>,
     free: [u64; WORDS],
     /// A part of `free`.
@@ -107,17 +107,17 @@ pub(crate) struct PageStats {
     pub(crate) dirty: usize,
 }
 
-struct Books {
+struct PageState {
     origin: Origin,
     /// By address.
-    spans: Vec<Span>,
+    spans: Vec<PageSpan>,
     /// For each order, no span before this one has room.
     hints: [usize; ORDERS],
     stats: PageStats,
 }
 
 /// Runs of pages under one lock.
-pub(crate) struct PageSource(Mutex<Books>);
+pub(crate) struct PageSource(Mutex<PageState>);
 
 // SAFETY: the books own their pages; which thread uses or unmaps them does not matter.
 unsafe impl Send for PageSource {}
@@ -156,14 +156,21 @@ fn bits(first: u32, order: usize) -> u64 {
     (u64::MAX >> (64 - (1u32 << order))) << first
 }
 
-impl Span {
-    fn new(base: NonNull<u8>) -> Span {
-        Span { base, free: [u64::MAX; WORDS], dirty: [0; WORDS], free_units: UNITS, units: UNITS }
+impl PageSpan {
+    fn new(base: NonNull<u8>) -> PageSpan {
+        PageSpan {
+            base,
+            free: [u64::MAX; WORDS],
+            dirty: [0; WORDS],
+            free_units: UNITS,
+            units: UNITS,
+        }
     }
 
     /// The span at a multiple of [`SPAN`] of which only the addresses in `range` are there.
-    fn part(base: NonNull<u8>, range: Range<usize>) -> Span {
-        let mut span = Span { free: [0; WORDS], free_units: 0, units: 0, ..Span::new(base) };
+    fn part(base: NonNull<u8>, range: Range<usize>) -> PageSpan {
+        let mut span =
+            PageSpan { free: [0; WORDS], free_units: 0, units: 0, ..PageSpan::new(base) };
         for unit in 0..UNITS {
             let at = base.addr().get() + unit * UNIT;
             if range.start <= at && at + UNIT <= range.end {
@@ -284,7 +291,7 @@ fn map_span() -> Option<NonNull<u8>> {
     Some(at)
 }
 
-impl Books {
+impl PageState {
     fn take(&mut self, order: usize) -> Option<NonNull<u8>> {
         loop {
             for at in self.hints[order]..self.spans.len() {
@@ -304,7 +311,7 @@ impl Books {
     #[cold]
     fn grow(&mut self) -> Option<()> {
         // The books grow too, under the lock.
-        let _inside = nested::enter();
+        let _guard = reentrancy::enter();
         let base = match &mut self.origin {
             Origin::System => map_span()?,
             Origin::Region(_) => return None,
@@ -322,11 +329,11 @@ impl Books {
                 base
             }
         };
-        self.insert(Span::new(base));
+        self.insert(PageSpan::new(base));
         Some(())
     }
 
-    fn insert(&mut self, span: Span) {
+    fn insert(&mut self, span: PageSpan) {
         let at = self.spans.partition_point(|other| other.base < span.base);
         self.stats.mapped += span.units * UNIT;
         self.spans.insert(at, span);
@@ -397,14 +404,14 @@ impl PageSource {
             for base in (range.start & !(SPAN - 1)..range.end).step_by(SPAN) {
                 let offset = base.wrapping_sub(range.start);
                 if let Some(base) = NonNull::new(region.base().as_ptr().wrapping_add(offset)) {
-                    parts.push(Span::part(base, range.clone()));
+                    parts.push(PageSpan::part(base, range.clone()));
                 }
             }
         }
         let (hints, stats) = ([0; ORDERS], PageStats::default());
-        let mut books = Books { origin, spans: Vec::with_capacity(parts.len()), hints, stats };
-        parts.into_iter().for_each(|span| books.insert(span));
-        PageSource(Mutex::new(books))
+        let mut state = PageState { origin, spans: Vec::with_capacity(parts.len()), hints, stats };
+        parts.into_iter().for_each(|span| state.insert(span));
+        PageSource(Mutex::new(state))
     }
 
     /// `UNIT << order` bytes at a multiple of that, up to 256 KiB. `None` if there are no more.
@@ -418,10 +425,10 @@ impl PageSource {
     /// They came from [`take`](Self::take) of this source, of this order, and nobody uses them any
     /// more.
     pub(crate) unsafe fn give(&self, order: usize, runs: impl Iterator<Item = NonNull<u8>>) {
-        let mut books = self.0.lock();
-        runs.for_each(|run| books.give(run, order));
-        if books.stats.dirty > KEPT_BYTES.max(books.stats.slabs / 8) {
-            books.purge();
+        let mut state = self.0.lock();
+        runs.for_each(|run| state.give(run, order));
+        if state.stats.dirty > MAX_DIRTY_BYTES.max(state.stats.slabs / 8) {
+            state.purge();
         }
     }
 
@@ -431,20 +438,20 @@ impl PageSource {
     }
 
     /// Takes the lock, so that a child finds the books whole.
-    pub(crate) fn before_fork(&self) {
+    pub(crate) fn prefork(&self) {
         std::mem::forget(self.0.lock());
     }
 
-    /// Lets go of the lock that [`before_fork`](Self::before_fork) took, in the parent and in the
+    /// Lets go of the lock that [`prefork`](Self::prefork) took, in the parent and in the
     /// child.
-    pub(crate) fn after_fork(&self) {
+    pub(crate) fn postfork(&self) {
         // SAFETY: taken there, in this thread or in the one that this was forked from.
         unsafe { self.0.force_unlock() };
     }
 
     /// Whether the pages are there: a region is kept out of children unless it was asked for
     /// otherwise. Asks the kernel.
-    pub(crate) fn is_there(&self) -> bool {
+    pub(crate) fn is_mapped(&self) -> bool {
         match &self.0.lock().origin {
             Origin::Region(region) => {
                 let mut page = [0];
@@ -459,7 +466,7 @@ impl PageSource {
     }
 }
 
-impl Drop for Books {
+impl Drop for PageState {
     fn drop(&mut self) {
         match &self.origin {
             Origin::System => {
@@ -505,7 +512,7 @@ mod tests {
         assert_eq!((run_in(u64::MAX, 6), run_in(0, 0)), (Some(0), None));
     }
 
-    fn walk(source: PageSource, most: usize) {
+    fn walk(source: PageSource, max: usize) {
         let mut held: Vec<(usize, NonNull<u8>)> = Vec::new();
         let mut state = 1u64;
         for _ in 0..if cfg!(miri) { 12 } else { 4000 } {
@@ -538,10 +545,10 @@ mod tests {
             let stats = source.stats();
             assert_eq!(stats.slabs, held);
             assert!(
-                stats.dirty <= KEPT_BYTES.max(held / 8)
+                stats.dirty <= MAX_DIRTY_BYTES.max(held / 8)
                     && stats.slabs + stats.dirty <= stats.mapped
             );
-            assert!(stats.mapped <= most);
+            assert!(stats.mapped <= max);
         }
         for (order, run) in held {
             // SAFETY: from this source, of this order.

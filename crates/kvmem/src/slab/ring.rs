@@ -17,20 +17,20 @@ use super::class::Geometry;
 use super::slab::{Chunk, Slab};
 
 /// The slabs of one class. The slabs are the ring's alone: who has the ring, has their headers.
-pub(crate) struct Ring {
+pub(crate) struct SlabRing {
     head: *mut Slab,
     pub(crate) slabs: usize,
     /// Objects that are not free.
     pub(crate) live: usize,
     /// Slabs ever laid: counts the colours through.
-    pub(crate) laid: usize,
+    pub(crate) created: usize,
 }
 
 // SAFETY: the headers belong to the ring, wherever it is.
-unsafe impl Send for Ring {}
+unsafe impl Send for SlabRing {}
 
 /// What became of an object that was given back.
-pub(crate) enum Given {
+pub(crate) enum GiveOutcome {
     Kept,
     /// Its slab is empty now, and out of the ring.
     Emptied,
@@ -38,9 +38,9 @@ pub(crate) enum Given {
     WasFree,
 }
 
-impl Ring {
-    pub(crate) const fn new() -> Ring {
-        Ring { head: ptr::null_mut(), slabs: 0, live: 0, laid: 0 }
+impl SlabRing {
+    pub(crate) const fn new() -> SlabRing {
+        SlabRing { head: ptr::null_mut(), slabs: 0, live: 0, created: 0 }
     }
 
     /// Takes up to `want` objects from the slabs that are there; O(objects + slabs that become
@@ -81,7 +81,7 @@ impl Ring {
         // SAFETY: the caller's promise.
         unsafe { self.link(slab) };
         self.slabs += 1;
-        self.laid += 1;
+        self.created += 1;
     }
 
     /// Gives an object of a slab of the ring back.
@@ -93,19 +93,19 @@ impl Ring {
         mut slab: NonNull<Slab>,
         index: usize,
         geometry: &Geometry,
-    ) -> Given {
+    ) -> GiveOutcome {
         // SAFETY: a slab of the ring.
         let header = unsafe { slab.as_mut() };
         let was_full = usize::from(header.live) == geometry.objects;
         if !header.give(index) {
-            return Given::WasFree;
+            return GiveOutcome::WasFree;
         }
         self.live -= 1;
         if header.live == 0 {
             // SAFETY: a slab of the ring.
             unsafe { self.unlink(slab) };
             self.slabs -= 1;
-            return Given::Emptied;
+            return GiveOutcome::Emptied;
         }
         if was_full && self.head != slab.as_ptr() {
             // SAFETY: a slab of the ring; between the two it is in none.
@@ -114,7 +114,7 @@ impl Ring {
                 self.link(slab);
             }
         }
-        Given::Kept
+        GiveOutcome::Kept
     }
 
     /// Puts a slab before the head, and makes it the head.

@@ -14,7 +14,7 @@ use super::class::Geometry;
 /// Bytes of the header.
 pub(crate) const HEADER: usize = 64;
 /// Objects that the bits of a header can stand for.
-pub(crate) const MOST_OBJECTS: usize = 256;
+pub(crate) const MAX_OBJECTS: usize = 256;
 
 /// An object on its way between the layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(crate) struct Slab {
     /// Objects that are not free.
     pub(crate) live: u16,
     /// A bit for each object that is free.
-    free: [u64; MOST_OBJECTS / 64],
+    free: [u64; MAX_OBJECTS / 64],
 }
 
 const _: () = assert!(size_of::<Slab>() == HEADER);
@@ -49,7 +49,7 @@ impl Slab {
     ///
     /// # Safety
     /// `at` begins `geometry.slab_bytes` bytes at a multiple of that, which are the caller's alone.
-    pub(crate) unsafe fn lay(
+    pub(crate) unsafe fn init(
         at: NonNull<u8>,
         geometry: &Geometry,
         owner: u64,
@@ -58,7 +58,7 @@ impl Slab {
     ) -> NonNull<Slab> {
         let slab = at.cast::<Slab>();
         let first = (HEADER + colour % geometry.colours() * geometry.step) as u32;
-        let mut free = [0; MOST_OBJECTS / 64];
+        let mut free = [0; MAX_OBJECTS / 64];
         for (word, bits) in free.iter_mut().enumerate() {
             *bits = match geometry.objects.saturating_sub(word * 64) {
                 0 => 0,

@@ -6,9 +6,9 @@ use std::ptr::{self, NonNull};
 use super::class::Geometry;
 use super::fault::{FaultHook, SlabFault};
 use super::page_source::{PageSource, UNIT};
-use super::ring::{Given, Ring};
+use super::ring::{GiveOutcome, SlabRing};
 use super::slab::{Chunk, Slab};
-use super::source::Source;
+use super::source::RoundSource;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 /// Numbers for [`Slab::owner`]; never used twice.
@@ -16,12 +16,12 @@ static NEXT: AtomicU64 = AtomicU64::new(0x51ab_0000_0000_0001);
 
 /// A class: its ring under its lock, apart from the lines of other classes.
 #[repr(align(128))]
-struct Class {
+struct ClassRing {
     geometry: Geometry,
-    ring: Mutex<Ring>,
+    ring: Mutex<SlabRing>,
 }
 
-impl Class {
+impl ClassRing {
     fn order(&self) -> usize {
         (self.geometry.slab_bytes / UNIT).trailing_zeros() as usize
     }
@@ -31,7 +31,7 @@ impl Class {
 /// of the pages.
 pub(crate) struct Slabs {
     owner: u64,
-    classes: Box<[Class]>,
+    classes: Box<[ClassRing]>,
     pages: PageSource,
     on_fault: FaultHook,
     /// This process is a child that has not inherited the pages: nothing is handed out, and what
@@ -45,13 +45,15 @@ pub(crate) struct ClassCount {
     pub(crate) geometry: Geometry,
     pub(crate) slabs: usize,
     /// Objects that are not in a slab: in use, or in a magazine.
-    pub(crate) out: usize,
+    pub(crate) live: usize,
 }
 
 impl Slabs {
     pub(crate) fn new(geometries: &[Geometry], pages: PageSource, on_fault: FaultHook) -> Slabs {
-        let class =
-            |geometry: &Geometry| Class { geometry: *geometry, ring: Mutex::new(Ring::new()) };
+        let class = |geometry: &Geometry| ClassRing {
+            geometry: *geometry,
+            ring: Mutex::new(SlabRing::new()),
+        };
         // Relaxed: only that no two are equal counts.
         let owner = NEXT.fetch_add(1, Ordering::Relaxed);
         Slabs {
@@ -78,12 +80,12 @@ impl Slabs {
     pub(crate) fn counts(&self) -> impl Iterator<Item = ClassCount> {
         self.classes.iter().map(|class| {
             let ring = class.ring.lock();
-            ClassCount { geometry: class.geometry, slabs: ring.slabs, out: ring.live }
+            ClassCount { geometry: class.geometry, slabs: ring.slabs, live: ring.live }
         })
     }
 
     /// Takes back objects that are at the addresses; says what is wrong with those that cannot be.
-    fn take_back(&self, class: usize, chunks: impl Iterator<Item = Chunk>) -> Vec<SlabFault> {
+    fn free_objects(&self, class: usize, chunks: impl Iterator<Item = Chunk>) -> Vec<SlabFault> {
         if self.is_orphaned() {
             return Vec::new();
         }
@@ -112,9 +114,11 @@ impl Slabs {
             } else if let Some(index) = header.index(chunk, geometry) {
                 // SAFETY: a slab of this ring: owner and class say so.
                 match unsafe { ring.give(slab, index, geometry) } {
-                    Given::Kept => {}
-                    Given::WasFree => faults.push(SlabFault::DoubleFree { address, size: freed }),
-                    Given::Emptied => {
+                    GiveOutcome::Kept => {}
+                    GiveOutcome::WasFree => {
+                        faults.push(SlabFault::DoubleFree { address, size: freed })
+                    }
+                    GiveOutcome::Emptied => {
                         // SAFETY: it is in no ring any more: its link is ours.
                         unsafe { (*slab.as_ptr()).next = emptied };
                         // Forgotten, so that a second free is seen as long as the pages are still
@@ -169,7 +173,8 @@ impl Slabs {
             let Some(pages) = self.pages.take(class.order()) else { return };
             // SAFETY: a run of this order is as long as a slab of this class, aligned to its
             // length, and ours.
-            let slab = unsafe { Slab::lay(pages, &class.geometry, self.owner, number, ring.laid) };
+            let slab =
+                unsafe { Slab::init(pages, &class.geometry, self.owner, number, ring.created) };
             // SAFETY: made just now of the ring's geometry.
             unsafe { ring.add(slab) };
         }
@@ -184,19 +189,19 @@ impl Slabs {
 
     /// Gives one object back, past all magazines.
     pub(crate) fn give_one(&self, class: usize, chunk: Chunk) {
-        let faults = self.take_back(class, [chunk].into_iter());
+        let faults = self.free_objects(class, [chunk].into_iter());
         self.report(faults);
     }
 }
 
-impl Source<Chunk> for Slabs {
+impl RoundSource<Chunk> for Slabs {
     fn refill(&self, class: usize, want: usize, out: &mut Vec<Chunk>) {
         out.reserve(want);
         self.take(class, want, |chunk| out.push(chunk));
     }
 
     fn drain(&self, class: usize, rounds: &mut Vec<Chunk>) {
-        let faults = self.take_back(class, rounds.drain(..));
+        let faults = self.free_objects(class, rounds.drain(..));
         self.report(faults);
     }
 
@@ -208,22 +213,22 @@ impl Source<Chunk> for Slabs {
         self.give_one(class, round);
     }
 
-    fn before_fork(&self) {
+    fn prefork(&self) {
         // In the order in which they are taken one after the other elsewhere.
         for class in &self.classes {
             std::mem::forget(class.ring.lock());
         }
-        self.pages.before_fork();
+        self.pages.prefork();
     }
 
-    fn after_fork(&self) {
-        self.pages.after_fork();
+    fn postfork(&self) {
+        self.pages.postfork();
         for class in &self.classes {
-            // SAFETY: `before_fork` took it, in this thread or in the one that this was forked
+            // SAFETY: `prefork` took it, in this thread or in the one that this was forked
             // from.
             unsafe { class.ring.force_unlock() };
         }
-        if !self.pages.is_there() {
+        if !self.pages.is_mapped() {
             // Relaxed: a child that was forked just now has one thread.
             self.orphaned.store(true, Ordering::Relaxed);
         }
@@ -302,7 +307,7 @@ mod tests {
             if round % 100 == 0 {
                 slabs.check();
             }
-            assert_eq!(slabs.counts().map(|count| count.out).sum::<usize>(), held.len());
+            assert_eq!(slabs.counts().map(|count| count.live).sum::<usize>(), held.len());
         }
         for (class, chunk) in held.into_values() {
             slabs.give_one(class, chunk);

@@ -5,13 +5,13 @@
 /// Called with no lock of this layer held, but for that by which trims wait for each other. It must
 /// not trim the instance that calls it. It may use that instance, and so may the memory allocator
 /// under it: what it then asks for is served by the thread's magazines, or one by one from here.
-pub(crate) trait Source<R>: Send + Sync + 'static {
+pub(crate) trait RoundSource<R>: Send + Sync + 'static {
     /// Whether anybody asks when nothing is cached. Then caches count what is put, and whoever
     /// moves rounds from place to place says so: see [`core`](super::core).
     const TRACKED: bool = false;
 
     /// Whether a round may be cached under this class. Asked on the slow ways, under the owner's
-    /// lock: so it changes between all rounds before [`rebind`](super::core::Core::rebind) and
+    /// lock: so it changes between all rounds before [`rebind`](super::core::MagazineCore::rebind) and
     /// all rounds after it.
     fn keeps(&self, _class: usize, _round: &R) -> bool {
         true
@@ -40,15 +40,15 @@ pub(crate) trait Source<R>: Send + Sync + 'static {
 
     /// A fork is to come: takes the source's own locks, so that the child finds them free. The last
     /// thing before it.
-    fn before_fork(&self) {}
+    fn prefork(&self) {}
 
     /// Lets go of them, in the parent and in the child.
-    fn after_fork(&self) {}
+    fn postfork(&self) {}
 
     /// In the child, after that: whatever other threads were about is over.
     ///
     /// # Safety
     ///
     /// This is the only thread of the process.
-    unsafe fn after_fork_in_child(&self) {}
+    unsafe fn postfork_child(&self) {}
 }

@@ -26,18 +26,18 @@ use crate::sys::{self, Hooks, Stage};
 /// # Safety
 ///
 /// `retire` of a cache that the instance's `join` made, for this thread, whose table has it no
-/// more. `after_fork…` after `before_fork`, in the child with the thread that is left. All under
+/// more. `postfork…` after `prefork`, in the child with the thread that is left. All under
 /// the registry's lock.
-pub(super) trait Instance {
+pub(super) trait RegisteredInstance {
     unsafe fn retire(&self, cache: *mut ());
-    fn before_fork(&self);
-    unsafe fn after_fork(&self);
-    unsafe fn after_fork_in_child(&self, thread: *const ());
+    fn prefork(&self);
+    unsafe fn postfork(&self);
+    unsafe fn postfork_child(&self, thread: *const ());
 }
 
 /// The instances by their numbers.
 struct Registry {
-    instances: Vec<Option<NonNull<dyn Instance>>>,
+    instances: Vec<Option<NonNull<dyn RegisteredInstance>>>,
 }
 
 // SAFETY: instances are shared between threads as the trait says.
@@ -52,29 +52,29 @@ const NEAR: usize = 32;
 
 /// A thread's table: the entries that are near, and those that are far. Under the registry's lock,
 /// but that the thread itself reads entries.
-struct Thread {
+struct ThreadTable {
     near: *const [AtomicPtr<()>; NEAR + 1],
     far: *mut AtomicPtr<()>,
 }
 
 /// What the fast way reads.
-struct Fast {
+struct FastTable {
     /// The last one is of no instance.
     near: [AtomicPtr<()>; NEAR + 1],
     /// For the numbers from `NEAR` on.
     far: Cell<*mut AtomicPtr<()>>,
     len: Cell<usize>,
-    thread: Cell<*mut Thread>,
+    thread: Cell<*mut ThreadTable>,
     /// No cache is to be made: one is being made, or the registry is at work.
     closed: Cell<bool>,
 }
 
 /// Its destructor is the thread's end.
-struct End;
+struct ThreadEnd;
 
 thread_local! {
-    static FAST: Fast = const {
-        Fast {
+    static FAST_TABLE: FastTable = const {
+        FastTable {
             near: [const { AtomicPtr::new(ptr::null_mut()) }; NEAR + 1],
             far: Cell::new(ptr::null_mut()),
             len: Cell::new(0),
@@ -82,44 +82,44 @@ thread_local! {
             closed: Cell::new(false),
         }
     };
-    static END: End = const { End };
+    static THREAD_END: ThreadEnd = const { ThreadEnd };
 }
 
 /// The number of an instance.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Number {
+pub(super) struct InstanceId {
     id: usize,
     /// Its entry among those that are near; that of no instance, which is always null, if it has
     /// none there. So the fast way need not ask. At most `NEAR`.
     near: usize,
 }
 
-impl Number {
+impl InstanceId {
     fn new(id: usize) -> Self {
-        Number { id, near: id.min(NEAR) }
+        InstanceId { id, near: id.min(NEAR) }
     }
 }
 
 /// The running thread's cache under a number, if the entry is near; else, or if there is none,
 /// null.
 #[inline(always)]
-pub(super) fn near_cache(number: Number) -> *mut () {
+pub(super) fn near_cache(id: InstanceId) -> *mut () {
     // SAFETY: there are `NEAR + 1` entries.
     // Relaxed: this thread has written it, or nobody can ask for it now.
-    FAST.with(|fast| unsafe { fast.near.get_unchecked(number.near) }.load(Ordering::Relaxed))
+    FAST_TABLE.with(|fast| unsafe { fast.near.get_unchecked(id.near) }.load(Ordering::Relaxed))
 }
 
 /// The running thread's cache under a number; null if there is none.
-pub(super) fn cache(number: Number) -> *mut () {
+pub(super) fn cache(id: InstanceId) -> *mut () {
     // Relaxed: as in `near_cache`.
-    FAST.with(|fast| {
-        fast.entry(number.id).map_or(ptr::null_mut(), |entry| entry.load(Ordering::Relaxed))
+    FAST_TABLE.with(|fast| {
+        fast.entry(id.id).map_or(ptr::null_mut(), |entry| entry.load(Ordering::Relaxed))
     })
 }
 
 /// Runs while no cache can be made by this thread; `None` if that is so already.
-fn closed<T>(run: impl FnOnce(&Fast) -> T) -> Option<T> {
-    FAST.with(|fast| {
+fn closed<T>(run: impl FnOnce(&FastTable) -> T) -> Option<T> {
+    FAST_TABLE.with(|fast| {
         if fast.closed.replace(true) {
             return None;
         }
@@ -132,12 +132,12 @@ fn closed<T>(run: impl FnOnce(&Fast) -> T) -> Option<T> {
 /// Makes the running thread's cache under a number, by `join`, which is given the thread; null if
 /// it cannot have one.
 pub(super) fn make_cache(
-    Number { id, .. }: Number,
+    InstanceId { id, .. }: InstanceId,
     join: impl FnOnce(*const ()) -> *mut (),
 ) -> *mut () {
     let made = closed(|fast| {
         // A thread whose end has been could not end it again.
-        END.try_with(|_| ()).ok()?;
+        THREAD_END.try_with(|_| ()).ok()?;
         let _registry = REGISTRY.lock();
         fast.reach(id)?;
         let cache = join(fast.thread.get().cast_const().cast());
@@ -148,7 +148,7 @@ pub(super) fn make_cache(
     made.flatten().unwrap_or(ptr::null_mut())
 }
 
-impl Fast {
+impl FastTable {
     /// The entry of a number, if the table reaches it.
     fn entry(&self, id: usize) -> Option<&AtomicPtr<()>> {
         match id.checked_sub(NEAR) {
@@ -162,10 +162,12 @@ impl Fast {
     fn reach(&self, id: usize) -> Option<()> {
         if self.thread.get().is_null() {
             // SAFETY: a thread has a size.
-            let thread =
-                NonNull::new(unsafe { System.alloc(Layout::new::<Thread>()) })?.cast::<Thread>();
+            let thread = NonNull::new(unsafe { System.alloc(Layout::new::<ThreadTable>()) })?
+                .cast::<ThreadTable>();
             // SAFETY: it is new.
-            unsafe { thread.write(Thread { near: &raw const self.near, far: ptr::null_mut() }) };
+            unsafe {
+                thread.write(ThreadTable { near: &raw const self.near, far: ptr::null_mut() })
+            };
             self.thread.set(thread.as_ptr());
         }
         if self.entry(id).is_some() {
@@ -180,12 +182,12 @@ impl Fast {
         unsafe { ptr::copy_nonoverlapping(self.far.get().cast_const(), far, self.len.get()) };
         free_table(self.far.replace(far), self.len.replace(len));
         // SAFETY: the thread's own, under the lock.
-        unsafe { self.thread.get().write(Thread { near: &raw const self.near, far }) };
+        unsafe { self.thread.get().write(ThreadTable { near: &raw const self.near, far }) };
         Some(())
     }
 }
 
-impl Thread {
+impl ThreadTable {
     /// The entry of a number that the table reaches. Under the registry's lock, as long as the
     /// thread is there.
     ///
@@ -207,9 +209,9 @@ fn free_table(table: *mut AtomicPtr<()>, len: usize) {
     }
 }
 
-impl Drop for End {
+impl Drop for ThreadEnd {
     fn drop(&mut self) {
-        FAST.with(|fast| {
+        FAST_TABLE.with(|fast| {
             // For good: the thread has no cache any more.
             fast.closed.set(true);
             let registry = REGISTRY.lock();
@@ -220,7 +222,7 @@ impl Drop for End {
                 .each_ref()
                 .map(|entry| AtomicPtr::new(entry.swap(ptr::null_mut(), Ordering::Relaxed)));
             let (far, len) = (fast.far.replace(ptr::null_mut()), fast.len.replace(0));
-            let table = Thread { near: &raw const near, far };
+            let table = ThreadTable { near: &raw const near, far };
             for (id, instance) in registry.instances.iter().enumerate().take(NEAR + len) {
                 // SAFETY: the table reaches so far. Relaxed: changed under the lock.
                 let cache = unsafe { (*table.entry(id)).load(Ordering::Relaxed) };
@@ -234,7 +236,7 @@ impl Drop for End {
             let thread = fast.thread.replace(ptr::null_mut());
             if !thread.is_null() {
                 // SAFETY: it came from there, and no cache names it any more.
-                unsafe { System.dealloc(thread.cast(), Layout::new::<Thread>()) };
+                unsafe { System.dealloc(thread.cast(), Layout::new::<ThreadTable>()) };
             }
         });
     }
@@ -244,9 +246,9 @@ impl Drop for End {
 ///
 /// # Safety
 ///
-/// The instance stays where it is until `withdraw`.
-pub(super) unsafe fn enroll(instance: NonNull<dyn Instance>) -> Number {
-    let enroll = || {
+/// The instance stays where it is until `unregister_instance`.
+pub(super) unsafe fn register_instance(instance: NonNull<dyn RegisteredInstance>) -> InstanceId {
+    let register_instance = || {
         // Without it, forks while other threads are at work harm the child; nothing else does.
         let _ = sys::around_fork(Stage::Threads, THREADS)
             .and_then(|()| sys::around_fork(Stage::Caches, CACHES));
@@ -263,23 +265,23 @@ pub(super) unsafe fn enroll(instance: NonNull<dyn Instance>) -> Number {
         }
     };
     // What the list asks of a global allocator that is built on this layer must not come back here.
-    FAST.with(|fast| {
+    FAST_TABLE.with(|fast| {
         let before = fast.closed.replace(true);
-        let id = enroll();
+        let id = register_instance();
         fast.closed.set(before);
-        Number::new(id)
+        InstanceId::new(id)
     })
 }
 
 /// Takes a number back. `each_thread` gives the threads that have a cache of the instance; their
 /// entries are cleared.
-pub(super) fn withdraw(
-    Number { id, .. }: Number,
+pub(super) fn unregister_instance(
+    InstanceId { id, .. }: InstanceId,
     each_thread: impl FnOnce(&mut dyn FnMut(*const ())),
 ) {
     let mut registry = REGISTRY.lock();
     each_thread(&mut |thread| {
-        let thread: *const Thread = thread.cast();
+        let thread: *const ThreadTable = thread.cast();
         // SAFETY: a thread that a cache names is there as long as the cache is in the instance's
         // list, and its table reaches every number that it has a cache for. Relaxed: nobody
         // uses the entry now; see the head.
@@ -290,8 +292,8 @@ pub(super) fn withdraw(
 
 /// Runs while nobody forks and no cache is made: what `run` asks for under an instance's locks may
 /// come from another instance, and who forks would wait for the first with the second in his hands.
-pub(super) fn while_nobody_forks<T>(run: impl FnOnce() -> T) -> T {
-    FAST.with(|fast| {
+pub(super) fn with_forks_blocked<T>(run: impl FnOnce() -> T) -> T {
+    FAST_TABLE.with(|fast| {
         let before = fast.closed.replace(true);
         let registry = REGISTRY.lock();
         let done = run();
@@ -305,38 +307,39 @@ pub(super) fn while_nobody_forks<T>(run: impl FnOnce() -> T) -> T {
 const THREADS: Hooks = Hooks {
     prefork: || hold_over_fork(&REGISTRY),
     postfork: || release_over_fork(&REGISTRY),
-    postfork_child: after_fork_in_child,
+    postfork_child: postfork_child_instances,
 };
 
-const CACHES: Hooks = Hooks { prefork: before_fork, postfork: after_fork, postfork_child: || () };
+const CACHES: Hooks =
+    Hooks { prefork: prefork_instances, postfork: postfork_instances, postfork_child: || () };
 
 /// The instances that are in the registry.
 ///
 /// # Safety
 ///
 /// This thread has the registry's lock, or is the copy of the one that has it.
-unsafe fn instances() -> impl Iterator<Item = NonNull<dyn Instance>> {
+unsafe fn instances() -> impl Iterator<Item = NonNull<dyn RegisteredInstance>> {
     // SAFETY: the caller's promise.
     unsafe { &*REGISTRY.data_ptr() }.instances.iter().flatten().copied()
 }
 
-fn before_fork() {
+fn prefork_instances() {
     // SAFETY: the stage before took the lock. An instance in the registry is there.
-    unsafe { instances().for_each(|instance| instance.as_ref().before_fork()) };
+    unsafe { instances().for_each(|instance| instance.as_ref().prefork()) };
 }
 
-fn after_fork() {
+fn postfork_instances() {
     // SAFETY: as above, in this thread or in the one that it was forked from.
-    unsafe { instances().for_each(|instance| instance.as_ref().after_fork()) };
+    unsafe { instances().for_each(|instance| instance.as_ref().postfork()) };
 }
 
-fn after_fork_in_child() {
-    FAST.with(|fast| {
+fn postfork_child_instances() {
+    FAST_TABLE.with(|fast| {
         let before = fast.closed.replace(true);
         let registry = REGISTRY.lock();
         for instance in registry.instances.iter().flatten() {
             // SAFETY: a forked child has one thread.
-            unsafe { instance.as_ref().after_fork_in_child(fast.thread.get().cast_const().cast()) };
+            unsafe { instance.as_ref().postfork_child(fast.thread.get().cast_const().cast()) };
         }
         fast.closed.set(before);
     });

@@ -24,14 +24,14 @@
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 
-use super::{AtomicBool, AtomicU32, Guard, Mutex, Ordering, RawLock};
+use super::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, RawLock};
 
 /// Stripes of a lock. So many threads read side by side; and of so many locks a writer waits for
 /// the lines, at worst.
 pub(crate) const STRIPES: usize = if cfg!(loom) { 2 } else { 8 };
 
 /// A stripe that so many writers have taken in vain is left out.
-const VAIN: u32 = if cfg!(loom) { 1 } else { 16 };
+const IDLE_WRITES: u32 = if cfg!(loom) { 1 } else { 16 };
 
 /// The lock, what it guards, and what each stripe has.
 #[repr(C)]
@@ -50,7 +50,7 @@ struct Stripe<S> {
     /// Writers take this stripe. Changed by who has it and the writers' lock.
     joined: AtomicBool,
     /// How many writers have taken it since it was read by.
-    vain: AtomicU32,
+    idle_writes: AtomicU32,
     own: S,
 }
 
@@ -82,7 +82,7 @@ impl<T, S: Default> Striped<T, S> {
         let stripes = std::array::from_fn(|_| Stripe {
             lock: RawLock::free(),
             joined: AtomicBool::new(false),
-            vain: AtomicU32::new(0),
+            idle_writes: AtomicU32::new(0),
             own: S::default(),
         });
         Striped { stripes, value: UnsafeCell::new(value), joined: Mutex::new(Joined(0)) }
@@ -93,20 +93,20 @@ impl<T, S> Striped<T, S> {
     /// Waits until no writer has it, nor a reader of the same stripe. For the stripe of a number,
     /// modulo [`STRIPES`].
     #[inline]
-    pub(crate) fn read(&self, number: usize) -> Reading<'_, T, S> {
+    pub(crate) fn read(&self, number: usize) -> StripedReadGuard<'_, T, S> {
         let at = number % STRIPES;
         let stripe = &self.stripes[at];
-        stripe.lock.take();
+        stripe.lock.acquire();
         // Relaxed: changed under the lock of the stripe. While it is set, every writer that comes
         // takes this stripe before it has the value; and who set it had the writers' lock,
         // so those that came before have let go.
         if !stripe.joined.load(Ordering::Relaxed) {
-            stripe.lock.let_go();
+            stripe.lock.release();
             self.join(at);
         }
         // Relaxed: under the lock of the stripe.
-        stripe.vain.store(0, Ordering::Relaxed);
-        Reading { lock: self, stripe }
+        stripe.idle_writes.store(0, Ordering::Relaxed);
+        StripedReadGuard { lock: self, stripe }
     }
 
     /// Takes a stripe, and has writers take it from now on.
@@ -115,7 +115,7 @@ impl<T, S> Striped<T, S> {
     fn join(&self, at: usize) {
         let mut joined = self.joined.lock();
         let stripe = &self.stripes[at];
-        stripe.lock.take();
+        stripe.lock.acquire();
         joined.0 |= 1 << at;
         // Relaxed: under the lock of the stripe.
         stripe.joined.store(true, Ordering::Relaxed);
@@ -127,16 +127,16 @@ impl<T, S> Striped<T, S> {
         let mut joined = self.joined.lock();
         for at in joined.stripes() {
             let stripe = &self.stripes[at];
-            stripe.lock.take();
+            stripe.lock.acquire();
             // Relaxed, all: under the lock of the stripe.
-            let vain = stripe.vain.load(Ordering::Relaxed) + 1;
-            stripe.vain.store(vain, Ordering::Relaxed);
-            if vain > VAIN {
+            let idle_writes = stripe.idle_writes.load(Ordering::Relaxed) + 1;
+            stripe.idle_writes.store(idle_writes, Ordering::Relaxed);
+            if idle_writes > IDLE_WRITES {
                 // Nobody has read by it since the latest writer, so there is nothing of its own to
                 // be seen.
                 joined.0 &= !(1 << at);
                 stripe.joined.store(false, Ordering::Relaxed);
-                stripe.lock.let_go();
+                stripe.lock.release();
             }
         }
         Writing { lock: self, joined }
@@ -149,12 +149,12 @@ impl<T, S> Striped<T, S> {
 }
 
 /// As long as it lives, nobody changes the value.
-pub(crate) struct Reading<'a, T, S> {
+pub(crate) struct StripedReadGuard<'a, T, S> {
     lock: &'a Striped<T, S>,
     stripe: &'a Stripe<S>,
 }
 
-impl<'a, T, S> Reading<'a, T, S> {
+impl<'a, T, S> StripedReadGuard<'a, T, S> {
     /// What the stripe has of its own: no other reader has it meanwhile.
     #[inline]
     pub(crate) fn own(&self) -> &'a S {
@@ -162,7 +162,7 @@ impl<'a, T, S> Reading<'a, T, S> {
     }
 }
 
-impl<T, S> Deref for Reading<'_, T, S> {
+impl<T, S> Deref for StripedReadGuard<'_, T, S> {
     type Target = T;
 
     #[inline]
@@ -173,10 +173,10 @@ impl<T, S> Deref for Reading<'_, T, S> {
     }
 }
 
-impl<T, S> Drop for Reading<'_, T, S> {
+impl<T, S> Drop for StripedReadGuard<'_, T, S> {
     #[inline]
     fn drop(&mut self) {
-        self.stripe.lock.let_go();
+        self.stripe.lock.release();
     }
 }
 
@@ -184,7 +184,7 @@ impl<T, S> Drop for Reading<'_, T, S> {
 pub(crate) struct Writing<'a, T, S> {
     lock: &'a Striped<T, S>,
     /// Nobody joins or leaves meanwhile, so those taken are those joined.
-    joined: Guard<'a, Joined>,
+    joined: MutexGuard<'a, Joined>,
 }
 
 impl<T, S> Writing<'_, T, S> {
@@ -219,7 +219,7 @@ impl<T, S> Drop for Writing<'_, T, S> {
     #[inline]
     fn drop(&mut self) {
         for at in self.joined.stripes() {
-            self.lock.stripes[at].lock.let_go();
+            self.lock.stripes[at].lock.release();
         }
     }
 }
@@ -304,10 +304,14 @@ mod tests {
     fn a_stripe_that_nobody_reads_by_is_left_out() {
         let lock: Striped<(), ()> = Striped::new(());
         drop(lock.read(0));
-        for vain in 0..3 * VAIN {
+        for idle_writes in 0..3 * IDLE_WRITES {
             drop(lock.read(1));
-            let joined = if vain < VAIN { 2 } else { 1 };
-            assert_eq!(lock.write().parts().1.count(), joined, "{vain} writers in vain");
+            let joined = if idle_writes < IDLE_WRITES { 2 } else { 1 };
+            assert_eq!(
+                lock.write().parts().1.count(),
+                joined,
+                "{idle_writes} writers in idle_writes"
+            );
         }
         drop(lock.read(0));
         assert_eq!(lock.write().parts().1.count(), 2);

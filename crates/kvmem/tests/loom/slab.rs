@@ -1,7 +1,7 @@
 //! Magazines: the owner's lock keeps others out, and no round is lost or doubled where threads,
 //! trims and ends meet.
 
-use kvmem::slab::loom_face::{Model, Owner, Tracked};
+use kvmem::slab::loom_face::{MagazineModel, OwnerModel, TrackedModel};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
 
 /// A number that only who has the lock may touch.
 struct Guarded {
-    owner: Owner,
+    owner: OwnerModel,
     number: UnsafeCell<u32>,
 }
 
@@ -34,7 +34,8 @@ impl Guarded {
 
 fn owner_and_stoppers(fenced: bool, reached: bool, stoppers: u32) {
     model(2, move || {
-        let guarded = Arc::new(Guarded { owner: Owner::new(fenced), number: UnsafeCell::new(0) });
+        let guarded =
+            Arc::new(Guarded { owner: OwnerModel::new(fenced), number: UnsafeCell::new(0) });
         let others: Vec<_> = (0..stoppers)
             .map(|_| {
                 let guarded = guarded.clone();
@@ -71,7 +72,7 @@ fn they_do_when_the_kernel_refuses_later() {
 #[test]
 fn exchange_against_trim() {
     model(2, || {
-        let model = Arc::new(Model::new(4, 1));
+        let model = Arc::new(MagazineModel::new(4, 1));
         let cache = model.join();
         let other = {
             let model = model.clone();
@@ -97,7 +98,7 @@ fn exchange_against_trim() {
 #[test]
 fn exchange_against_exchange() {
     model(2, || {
-        let model = Arc::new(Model::new(4, 1));
+        let model = Arc::new(MagazineModel::new(4, 1));
         let (mine, theirs) = (model.join(), model.join());
         let rounds: Vec<u32> = (0..4).filter_map(|_| model.get(Some(&mine), true)).collect();
         rounds.into_iter().for_each(|round| model.put(Some(&mine), round));
@@ -127,7 +128,7 @@ fn exchange_against_exchange() {
 #[test]
 fn exchange_across_nodes() {
     model(2, || {
-        let model = Arc::new(Model::on_nodes(3, 1, 2));
+        let model = Arc::new(MagazineModel::on_nodes(3, 1, 2));
         let (mine, theirs) = (model.join_on(0), model.join_on(1));
         let rounds: Vec<u32> = (0..3).filter_map(|_| model.get(Some(&mine), true)).collect();
         let said = Arc::new(AtomicBool::new(false));
@@ -159,7 +160,7 @@ fn exchange_across_nodes() {
 #[test]
 fn the_end_of_a_thread_against_trim() {
     model(3, || {
-        let model = Arc::new(Model::new(2, 2));
+        let model = Arc::new(MagazineModel::new(2, 2));
         let cache = model.join();
         let other = {
             let model = model.clone();
@@ -183,7 +184,7 @@ fn the_end_of_a_thread_against_trim() {
 #[test]
 fn reap_on_failure_misses_nothing() {
     model(2, || {
-        let model = Arc::new(Model::new(2, 2));
+        let model = Arc::new(MagazineModel::new(2, 2));
         let said = Arc::new(AtomicBool::new(false));
         let cache = model.join();
         let round = model.get(Some(&cache), true).expect("there are two");
@@ -216,7 +217,7 @@ fn reap_on_failure_misses_nothing() {
 #[test]
 fn a_trim_waits_for_what_is_on_the_way() {
     model(3, || {
-        let model = Arc::new(Model::new(2, 2));
+        let model = Arc::new(MagazineModel::new(2, 2));
         let cache = model.join();
         let other = {
             let model = model.clone();
@@ -244,7 +245,7 @@ fn a_trim_waits_for_what_is_on_the_way() {
 #[test]
 fn a_request_that_fails_reaps_what_others_cache() {
     model(2, || {
-        let model = Arc::new(Tracked::new(2, 1));
+        let model = Arc::new(TrackedModel::new(2, 1));
         let (mine, theirs) = (model.join(), model.join());
         let out = model.get(Some(&mine), true).expect("there are two");
         let cached = model.get(Some(&theirs), true).expect("there are two");
@@ -260,7 +261,7 @@ fn a_request_that_fails_reaps_what_others_cache() {
         let got = got
             .or_else(|| model.request(Some(&mine)))
             .expect("it is in a cache, and nobody has it");
-        assert!(!model.nothing_cached_alone(Some(&mine)) || model.cached().is_empty());
+        assert!(!model.nothing_cached_fast(Some(&mine)) || model.cached().is_empty());
         [got, out].into_iter().for_each(|round| model.put(Some(&mine), round));
         [mine, theirs].into_iter().for_each(|cache| model.retire(cache));
         model.trim();
@@ -274,7 +275,7 @@ fn a_request_that_fails_reaps_what_others_cache() {
 fn nothing_is_refused_while_one_of_two_is_free() {
     for giver_first in [false, true] {
         model(3, move || {
-            let model = Arc::new(Tracked::new(2, 1));
+            let model = Arc::new(TrackedModel::new(2, 1));
             let (first, second) = (model.join(), model.join());
             let (giver, sink) = if giver_first { (first, second) } else { (second, first) };
             let (given, cached) =
@@ -313,7 +314,7 @@ fn nothing_is_refused_while_one_of_two_is_free() {
 #[test]
 fn nothing_is_refused_while_another_puts_and_gets() {
     model(2, || {
-        let model = Arc::new(Tracked::new(2, 2));
+        let model = Arc::new(TrackedModel::new(2, 2));
         let (mine, theirs) = (model.join(), model.join());
         let round = model.get(Some(&theirs), true).expect("there are two");
         let other = {
@@ -338,7 +339,7 @@ fn nothing_is_refused_while_another_puts_and_gets() {
 #[test]
 fn nothing_stays_cached_after_the_end() {
     model(3, || {
-        let model = Arc::new(Tracked::new(2, 1));
+        let model = Arc::new(TrackedModel::new(2, 1));
         let cache = model.join();
         let rounds: Vec<u32> = (0..2).filter_map(|_| model.get(Some(&cache), true)).collect();
         let other = {
@@ -348,7 +349,7 @@ fn nothing_stays_cached_after_the_end() {
                 cache
             })
         };
-        model.shut();
+        model.disable_caching();
         let cache = other.join().unwrap();
         assert_eq!(model.inside(), 2);
         assert!(!model.may_hold());
@@ -362,7 +363,7 @@ fn nothing_stays_cached_after_the_end() {
 #[test]
 fn no_round_of_the_old_kind_stays_under_a_class() {
     model(3, || {
-        let model = Arc::new(Tracked::new(3, 1));
+        let model = Arc::new(TrackedModel::new(3, 1));
         let cache = model.join();
         let old: Vec<u32> = (0..3).filter_map(|_| model.get(Some(&cache), true)).collect();
         let other = {

@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use kvmem::slab::loom_face::Owner;
+use kvmem::slab::loom_face::OwnerModel;
 use shuttle::sync::Arc;
 use shuttle::thread;
 
 use crate::check;
 
 struct Guarded {
-    owner: Owner,
+    owner: OwnerModel,
     // The usual atomics: no change of thread comes of them.
     inside: AtomicBool,
     entered: AtomicU32,
@@ -27,7 +27,7 @@ impl Guarded {
 fn owner_and_stoppers(fenced: bool, reached: [bool; 3]) {
     check(move || {
         let guarded = Arc::new(Guarded {
-            owner: Owner::new(fenced),
+            owner: OwnerModel::new(fenced),
             inside: AtomicBool::new(false),
             entered: AtomicU32::new(0),
         });

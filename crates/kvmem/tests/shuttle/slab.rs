@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kvmem::slab::loom_face::{Cache, Model};
+use kvmem::slab::loom_face::{MagazineModel, ModelCache};
 use shuttle::sync::{Arc, Mutex};
 use shuttle::thread;
 
@@ -11,7 +11,7 @@ use crate::check;
 
 /// A model whose rounds are counted: none is in two hands.
 struct Counted {
-    model: Model,
+    model: MagazineModel,
     total: u32,
     // The usual atomics: no change of thread comes of them.
     out: Vec<AtomicBool>,
@@ -20,25 +20,25 @@ struct Counted {
 impl Counted {
     fn new(total: u32, capacity: usize, bound: Option<u64>) -> Arc<Self> {
         let out = (0..total).map(|_| AtomicBool::new(false)).collect();
-        Arc::new(Counted { model: Model::bounded(total, capacity, bound), total, out })
+        Arc::new(Counted { model: MagazineModel::bounded(total, capacity, bound), total, out })
     }
 
-    fn get(&self, cache: Option<&Cache>, refill: bool) -> Option<u32> {
+    fn get(&self, cache: Option<&ModelCache>, refill: bool) -> Option<u32> {
         let round = self.model.get(cache, refill)?;
         assert!(!self.out[round as usize].swap(true, Ordering::Relaxed), "{round} is in two hands");
         Some(round)
     }
 
-    fn put(&self, cache: Option<&Cache>, round: u32) {
+    fn put(&self, cache: Option<&ModelCache>, round: u32) {
         assert!(self.out[round as usize].swap(false, Ordering::Relaxed), "{round} is in no hand");
         self.model.put(cache, round);
     }
 
-    fn get_some(&self, cache: &Cache, n: usize, refill: bool) -> Vec<u32> {
+    fn get_some(&self, cache: &ModelCache, n: usize, refill: bool) -> Vec<u32> {
         (0..n).filter_map(|_| self.get(Some(cache), refill)).collect()
     }
 
-    fn put_all(&self, cache: &Cache, rounds: Vec<u32>) {
+    fn put_all(&self, cache: &ModelCache, rounds: Vec<u32>) {
         rounds.into_iter().for_each(|round| self.put(Some(cache), round));
     }
 
@@ -196,7 +196,7 @@ fn emptied_caches_go_on() {
     check(|| {
         let counted = Counted::new(12, 2, None);
         let caches: Vec<_> = (0..3).map(|_| counted.model.join()).collect();
-        let mut workers: Vec<Thread<Cache>> = Vec::new();
+        let mut workers: Vec<Thread<ModelCache>> = Vec::new();
         for cache in caches {
             workers.push(spawn(&counted, move |counted| {
                 let rounds = counted.get_some(&cache, 4, true);

@@ -8,9 +8,9 @@ use super::cache::ExtentCache;
 use super::hot::CLASSES;
 
 /// A hot size is shorter than 4 GiB − 1 B: handles know the length of such a range themselves.
-const LONGEST: u64 = u32::MAX as u64 - 1;
+const MAX_HOT_SIZE: u64 = u32::MAX as u64 - 1;
 /// This part of a space may be stranded unless something else is said.
-const STRANDED: u64 = 32;
+const DEFAULT_BOUND_SHARE: u64 = 32;
 
 /// Why a cached space could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -21,24 +21,24 @@ pub enum ExtentSetupError {
     Space(#[from] SpaceError),
     /// A size that cannot be hot.
     #[error(
-        "a range of {requested} bytes cannot be cached: a hot size is within 1..={most} bytes, \
+        "a range of {requested} bytes cannot be cached: a hot size is within 1..={max} bytes, \
          which is no more than may be stranded; allow more to be"
     )]
     HotSize {
         /// The size that was named, in bytes.
         requested: u64,
         /// The greatest that could be named here, in bytes.
-        most: u64,
+        max: u64,
     },
     /// Too many sizes were named.
     #[error(
-        "{requested} hot sizes were named, more than {most}; leave out those that are rarely asked for"
+        "{requested} hot sizes were named, more than {max}; leave out those that are rarely asked for"
     )]
     HotSizes {
         /// How many were named.
         requested: usize,
         /// How many can be.
-        most: usize,
+        max: usize,
     },
 }
 
@@ -48,18 +48,18 @@ pub enum ExtentSetupError {
 pub struct ExtentBuilder {
     space: OffsetAllocatorBuilder,
     hot_sizes: Vec<u64>,
-    learns: bool,
+    auto: bool,
     max_cached_bytes: Option<u64>,
 }
 
 /// The bound for a space of so many bytes.
-pub(super) fn stranded_for(capacity: u64) -> u64 {
-    capacity / STRANDED
+pub(super) fn default_bound(capacity: u64) -> u64 {
+    capacity / DEFAULT_BOUND_SHARE
 }
 
 impl ExtentBuilder {
     pub(super) fn new(space: OffsetAllocatorBuilder) -> Self {
-        ExtentBuilder { space, hot_sizes: Vec::new(), learns: true, max_cached_bytes: None }
+        ExtentBuilder { space, hot_sizes: Vec::new(), auto: true, max_cached_bytes: None }
     }
 
     /// These sizes, in bytes, are hot from the beginning and for ever; at most 32, each no more
@@ -71,8 +71,8 @@ impl ExtentBuilder {
 
     /// Whether further sizes become hot that are asked for again and again; they do unless
     /// something else is said.
-    pub fn auto_hot_sizes(mut self, learns: bool) -> Self {
-        self.learns = learns;
+    pub fn auto_hot_sizes(mut self, auto: bool) -> Self {
+        self.auto = auto;
         self
     }
 
@@ -89,20 +89,18 @@ impl ExtentBuilder {
     /// [`ExtentSetupError`].
     pub fn build(self) -> Result<ExtentCache, ExtentSetupError> {
         let allocator = self.space.build()?;
-        let most = self
-            .max_cached_bytes
-            .unwrap_or_else(|| stranded_for(allocator.capacity()))
-            .min(LONGEST);
+        let max =
+            self.max_cached_bytes.unwrap_or_else(|| default_bound(allocator.capacity())).min(MAX_HOT_SIZE);
         let mut sizes = self.hot_sizes;
         sizes.sort_unstable();
         sizes.dedup();
-        if let Some(&requested) = sizes.iter().find(|size| !(1..=most).contains(*size)) {
-            return Err(ExtentSetupError::HotSize { requested, most });
+        if let Some(&requested) = sizes.iter().find(|size| !(1..=max).contains(*size)) {
+            return Err(ExtentSetupError::HotSize { requested, max });
         }
         if sizes.len() > CLASSES {
-            return Err(ExtentSetupError::HotSizes { requested: sizes.len(), most: CLASSES });
+            return Err(ExtentSetupError::HotSizes { requested: sizes.len(), max: CLASSES });
         }
         let sizes: Vec<u32> = sizes.iter().map(|size| *size as u32).collect();
-        Ok(ExtentCache::over(allocator, &sizes, self.learns, self.max_cached_bytes))
+        Ok(ExtentCache::over(allocator, &sizes, self.auto, self.max_cached_bytes))
     }
 }

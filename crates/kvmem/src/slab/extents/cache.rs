@@ -5,15 +5,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::offset::{
-    AllocError, BinReport, CheckError, Ground, LONG, Metrics, OffsetAllocator,
-    OffsetAllocatorBuilder, Range, SpaceError,
+    AllocError, BinReport, OffsetAllocatorBuilder, CheckError, Ground, LONG, Metrics, OffsetAllocator, Range,
+    SpaceError,
 };
 
-use crate::slab::stats::ClassStats;
+use crate::slab::magazine_stats::ClassStats;
 
-use super::builder::{ExtentBuilder, stranded_for};
+use super::builder::{ExtentBuilder, default_bound};
 use super::extent::Extent;
-use super::instance::{Instance, Opening};
+use super::instance::{ExtentInstance, InstanceOptions};
 use super::map::{ExtentMapRange, mark};
 use super::stats::ExtentStats;
 
@@ -53,19 +53,19 @@ use super::stats::ExtentStats;
 #[derive(Clone)]
 pub struct ExtentCache {
     pub(super) ground: Ground,
-    pub(super) instance: &'static Instance,
-    pub(super) owner: Arc<Owner>,
+    pub(super) instance: &'static ExtentInstance,
+    pub(super) owner: Arc<SpaceOwner>,
 }
 
 /// Held by every clone; the last one shuts the instance.
-pub(super) struct Owner {
-    instance: &'static Instance,
+pub(super) struct SpaceOwner {
+    instance: &'static ExtentInstance,
     pub(super) allocator: OffsetAllocator,
     /// The bound follows the capacity.
     bound_follows: bool,
 }
 
-impl Drop for Owner {
+impl Drop for SpaceOwner {
     fn drop(&mut self) {
         // What has a raw handle can be reached by nobody any more.
         self.instance.raw.close(Ground::of(&self.allocator));
@@ -102,13 +102,16 @@ impl ExtentCache {
     pub(super) fn over(
         allocator: OffsetAllocator,
         hot_sizes: &[u32],
-        learns: bool,
+        auto: bool,
         max_cached_bytes: Option<u64>,
     ) -> Self {
-        let stranded_bytes = max_cached_bytes.unwrap_or_else(|| stranded_for(allocator.capacity()));
+        let bound_bytes = max_cached_bytes.unwrap_or_else(|| default_bound(allocator.capacity()));
         let ground = Ground::of(&allocator);
-        let instance = Instance::open(ground, &Opening { hot_sizes, learns, stranded_bytes });
-        let owner = Owner { instance, allocator, bound_follows: max_cached_bytes.is_none() };
+        let instance = ExtentInstance::open(
+            ground,
+            &InstanceOptions { hot_sizes, auto, max_cached_bytes: bound_bytes },
+        );
+        let owner = SpaceOwner { instance, allocator, bound_follows: max_cached_bytes.is_none() };
         ExtentCache { ground, instance, owner: Arc::new(owner) }
     }
 
@@ -133,11 +136,11 @@ impl ExtentCache {
         }
         // The error by itself, so that what is granted stays in registers, and made here, so that
         // who does not look at it does not pay for it.
-        let mut refused = AllocError::ZeroSize;
-        match self.allocate_or_refuse(size, &mut refused).found() {
+        let mut failure = AllocError::ZeroSize;
+        match self.allocate_or_fail(size, &mut failure).found() {
             Ok(range) => Ok(Extent::of(self.ground, range)),
             Err(FULL) => Err(self.ground.refuse(size)),
-            Err(_) => Err(refused),
+            Err(_) => Err(failure),
         }
     }
 
@@ -154,26 +157,22 @@ impl ExtentCache {
     #[inline]
     #[must_use]
     pub fn fails_early(&self, size: u64, limit: u64) -> AllocError {
-        if size == 0 {
-            AllocError::ZeroSize
-        } else {
-            AllocError::TooLarge { requested: size, limit }
-        }
+        if size == 0 { AllocError::ZeroSize } else { AllocError::TooLarge { requested: size, limit } }
     }
 
     /// A full space answers most requests so: no lock, and nothing is written but the owner's mark.
     #[inline(never)]
-    fn allocate_or_refuse(&self, size: u64, refused: &mut AllocError) -> Range {
-        if self.instance.is_full(size) || self.instance.is_hopeless(size) {
+    fn allocate_or_fail(&self, size: u64, failure: &mut AllocError) -> Range {
+        if self.instance.is_full(size) || self.instance.exceeds_free(size) {
             return Range::none(FULL);
         }
-        self.allocate_slowly(size, refused)
+        self.allocate_slow(size, failure)
     }
 
     #[cold]
     #[inline(never)]
-    fn allocate_slowly(&self, size: u64, refused: &mut AllocError) -> Range {
-        if size > self.ground.largest_free_hint() && self.instance.is_full_after_all(size) {
+    fn allocate_slow(&self, size: u64, failure: &mut AllocError) -> Range {
+        if size > self.ground.largest_free_hint() && self.instance.is_full_slow(size) {
             return Range::none(FULL);
         }
         match self.instance.class_of(short(size)) {
@@ -183,17 +182,17 @@ impl ExtentCache {
                 Some(other) => self.ground.give_back(other),
                 None => (),
             },
-            None => self.instance.note(size),
+            None => self.instance.record_request(size),
         }
-        match self.instance.serve(|| self.allocator().allocate(size)) {
+        match self.instance.with_reclaim(|| self.allocator().allocate(size)) {
             Ok(allocation) => {
                 let range = allocation.as_range();
                 allocation.forget();
                 range
             }
             Err(error) => {
-                *refused = error;
-                Range::none(REFUSED)
+                *failure = error;
+                Range::none(FAILED)
             }
         }
     }
@@ -204,7 +203,9 @@ impl ExtentCache {
     /// # Errors
     /// As there.
     pub fn allocate_aligned(&self, size: u64, align: u64) -> Result<Extent, AllocError> {
-        self.instance.serve(|| self.allocator().allocate_aligned(size, align)).map(Extent::new)
+        self.instance
+            .with_reclaim(|| self.allocator().allocate_aligned(size, align))
+            .map(Extent::new)
     }
 
     /// As [`OffsetAllocator::allocate_batch`]: all of them or none, under one lock.
@@ -212,7 +213,7 @@ impl ExtentCache {
     /// # Errors
     /// As there.
     pub fn allocate_batch(&self, size: u64, n: usize) -> Result<Vec<Extent>, AllocError> {
-        let batch = self.instance.serve(|| self.allocator().allocate_batch(size, n))?;
+        let batch = self.instance.with_reclaim(|| self.allocator().allocate_batch(size, n))?;
         Ok(batch.into_iter().map(Extent::new).collect())
     }
 
@@ -226,8 +227,9 @@ impl ExtentCache {
         total: u64,
         max_ranges: usize,
     ) -> Result<Vec<Extent>, AllocError> {
-        let pieces =
-            self.instance.serve(|| self.allocator().allocate_scattered(total, max_ranges))?;
+        let pieces = self
+            .instance
+            .with_reclaim(|| self.allocator().allocate_scattered(total, max_ranges))?;
         Ok(pieces.into_iter().map(Extent::new).collect())
     }
 
@@ -245,7 +247,7 @@ impl ExtentCache {
         match self.allocator().grow(new_capacity) {
             // Cached ranges stand on the books.
             Err(SpaceError::TooManyRanges { .. }) => {
-                self.instance.magazines.reap(|| self.allocator().grow(new_capacity))?;
+                self.instance.magazines.reclaim(|| self.allocator().grow(new_capacity))?;
             }
             result => result?,
         }
@@ -258,21 +260,21 @@ impl ExtentCache {
     /// # Errors
     /// As there.
     pub fn shrink_to(&self, new_capacity: u64) -> Result<(), SpaceError> {
-        self.instance.magazines.reap(|| self.allocator().shrink_to(new_capacity))?;
+        self.instance.magazines.reclaim(|| self.allocator().shrink_to(new_capacity))?;
         self.follow_bound();
         Ok(())
     }
 
     fn follow_bound(&self) {
         if self.owner.bound_follows {
-            self.instance.follow_bound(|| stranded_for(self.capacity()));
+            self.instance.follow_bound(|| default_bound(self.capacity()));
         }
     }
 
     /// Keeps something until nobody has the space or an extent of it any more, and drops it then,
     /// in the thread that dropped the last of them.
-    pub(crate) fn keep(&self, ward: Box<dyn Any + Send + Sync>) {
-        self.ground.keep(ward);
+    pub(crate) fn keep(&self, keepalive: Box<dyn Any + Send + Sync>) {
+        self.ground.keep(keepalive);
     }
 
     /// The number of the space: that of no other as long as anybody has this one, or an extent of
@@ -296,7 +298,7 @@ impl ExtentCache {
     /// lie between what is cached. O(1).
     pub fn largest_free_hint(&self) -> u64 {
         let magazines = &self.instance.magazines;
-        let bound = magazines.still(|| match magazines.charged() {
+        let bound = magazines.consistent_read(|| match magazines.charged() {
             0 => self.ground.largest_free_hint(),
             cached => self.ground.free_hint().saturating_add(cached),
         });
@@ -319,7 +321,7 @@ impl ExtentCache {
         let longest = cached.classes.iter().filter(|class| class.in_threads + class.in_depot > 0);
         let longest = longest.map(|class| class.round_bytes as u64).max().unwrap_or(0);
         let mut metrics = self.allocator().metrics();
-        metrics.allocated = metrics.allocated.saturating_sub(cached.stranded_bytes);
+        metrics.allocated = metrics.allocated.saturating_sub(cached.cached_bytes);
         metrics.free = metrics.capacity - metrics.allocated;
         metrics.live = metrics.live.saturating_sub(ranges as u64);
         metrics.free_ranges += ranges as u64;
@@ -335,7 +337,9 @@ impl ExtentCache {
         let look = || (self.ground.left(), magazines.stats());
         // What goes from the books to a cache meanwhile is in one of the two, or in both, or in
         // none.
-        let (left, cached) = (0..LOOKS).find_map(|_| magazines.still(look)).unwrap_or_else(look);
+        let (left, cached) = (0..CONSISTENT_READ_TRIES)
+            .find_map(|_| magazines.consistent_read(look))
+            .unwrap_or_else(look);
         let held = |class: &&ClassStats| class.in_threads + class.in_depot > 0;
         let longest =
             cached.classes.iter().filter(held).map(|class| class.round_bytes as u64).max();
@@ -343,13 +347,10 @@ impl ExtentCache {
             cached.classes.iter().map(|class| class.in_threads + class.in_depot).sum();
         Glance {
             capacity: left.capacity,
-            allocated: left
-                .capacity
-                .saturating_sub(left.free)
-                .saturating_sub(cached.stranded_bytes),
+            allocated: left.capacity.saturating_sub(left.free).saturating_sub(cached.cached_bytes),
             largest_free: left.largest.max(longest.unwrap_or(0)),
             live: left.live.saturating_sub(ranges as u64),
-            cached: cached.stranded_bytes,
+            cached: cached.cached_bytes,
             reclaims: magazines.reclaims(),
         }
     }
@@ -361,14 +362,14 @@ impl ExtentCache {
 
     /// The free ranges by size, as [`OffsetAllocator::bins`]. What is cached is taken back first.
     pub fn bins(&self) -> Vec<BinReport> {
-        self.instance.magazines.reap(|| self.allocator().bins())
+        self.instance.magazines.reclaim(|| self.allocator().bins())
     }
 
     /// The whole space in address order: a range for every extent in use, one for every cached one,
     /// and free ranges joined. What a thread is just moving between cache and books is shown as
     /// used. Stops all threads that use the space meanwhile. O(ranges × log cached).
     pub fn map(&self) -> Vec<ExtentMapRange> {
-        self.instance.magazines.frozen(|cached| mark(self.ground.map(), cached))
+        self.instance.magazines.with_all_stopped(|cached| mark(self.ground.map(), cached))
     }
 
     /// Checks the books against their numbered invariants, and what is cached against the books.
@@ -377,7 +378,7 @@ impl ExtentCache {
     /// # Errors
     /// [`CheckError`]: a defect of this library.
     pub fn check(&self) -> Result<(), CheckError> {
-        self.instance.magazines.frozen(|cached| {
+        self.instance.magazines.with_all_stopped(|cached| {
             self.ground.check(cached)?;
             let mut nodes: Vec<u32> = cached.iter().map(|range| range.node()).collect();
             nodes.sort_unstable();
@@ -393,7 +394,7 @@ impl ExtentCache {
 }
 
 /// Looks at books and caches together before they are looked at one after the other.
-const LOOKS: usize = 4;
+const CONSISTENT_READ_TRIES: usize = 4;
 
 /// Figures of a space, of about one moment: see [`ExtentCache::glance`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -414,7 +415,7 @@ pub(crate) struct Glance {
 /// Why there is no range: the space is full, as the hint says.
 const FULL: u64 = 0;
 /// Why there is no range: the error says it.
-const REFUSED: u64 = 1;
+const FAILED: u64 = 1;
 
 /// The size as handles know it: [`LONG`], which is never hot, for all that they do not.
 #[inline(always)]

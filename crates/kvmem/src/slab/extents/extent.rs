@@ -6,7 +6,7 @@ use std::ops;
 
 use crate::offset::{AllocError, Allocation, Ground, Range};
 
-use super::instance::Instance;
+use super::instance::ExtentInstance;
 
 /// A granted range `[offset, offset + size)` of a space with an
 /// [`ExtentCache`](super::ExtentCache). Dropping it gives the range to the thread's magazines if
@@ -59,7 +59,7 @@ impl Extent {
     /// # Errors
     /// As there.
     pub fn shrink(&mut self, new_size: u64) -> Result<(), AllocError> {
-        self.instance().serve(|| self.0.shrink(new_size))
+        self.instance().with_reclaim(|| self.0.shrink(new_size))
     }
 
     /// As [`Allocation::extend`]; if what lies behind is cached, it is taken back first.
@@ -67,7 +67,7 @@ impl Extent {
     /// # Errors
     /// As there.
     pub fn extend(&mut self, new_size: u64) -> Result<(), AllocError> {
-        self.instance().serve(|| self.0.extend(new_size))
+        self.instance().with_reclaim(|| self.0.extend(new_size))
     }
 
     /// As [`Allocation::free_range`]: the part goes to the books, whatever its size.
@@ -82,7 +82,7 @@ impl Extent {
         let parts = match self.into_allocation().free_range(sub.clone()) {
             // Cached ranges stand on the books.
             Err((whole, AllocError::TooManyRanges { .. })) => {
-                instance.magazines.reap(|| whole.free_range(sub))
+                instance.magazines.reclaim(|| whole.free_range(sub))
             }
             parts => parts,
         };
@@ -109,9 +109,9 @@ impl Extent {
     }
 
     #[inline(always)]
-    fn instance(&self) -> &'static Instance {
+    fn instance(&self) -> &'static ExtentInstance {
         // SAFETY: an extent is made by a cache, which has opened the instance.
-        unsafe { Instance::known(self.0.core_index()) }
+        unsafe { ExtentInstance::known(self.0.core_index()) }
     }
 }
 

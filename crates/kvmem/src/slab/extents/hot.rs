@@ -17,17 +17,17 @@ use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 /// Sizes that can be hot at the same time.
 pub(super) const CLASSES: usize = 32;
 /// A quarter of them is in use at most, so that a size is found at the first look or the second.
-const PLACES: usize = 4 * CLASSES;
+const BUCKETS: usize = 4 * CLASSES;
 const CANDIDATES: usize = 64;
 /// So many requests more than those of others at its place, and a candidate is hot.
-const REQUESTS: u32 = 8;
+const REQUESTS_TO_BE_HOT: u32 = 8;
 /// Requests for sizes that are not hot before what was learnt is forgotten.
-const FORGET_AFTER: u32 = 1 << 14;
+const FORGET_AFTER_REQUESTS: u32 = 1 << 14;
 
 pub(super) struct HotSizes {
     /// A hot size above, its class plus one below; 0 for none. A size stands at the place of its
     /// hash or the next free one.
-    places: [AtomicU64; PLACES],
+    buckets: [AtomicU64; BUCKETS],
     /// The size of each class; 0 for none.
     sizes: [AtomicU32; CLASSES],
     /// Classes in use, from 0 on.
@@ -35,13 +35,13 @@ pub(super) struct HotSizes {
     /// Of those, which the user named, from 0 on.
     named: AtomicUsize,
     /// No larger size is learnt.
-    largest: AtomicU32,
+    max_size: AtomicU32,
     /// Sizes are learnt.
-    learns: AtomicU32,
+    auto: AtomicU32,
     /// A candidate above, how often it was asked for below.
     candidates: [AtomicU64; CANDIDATES],
     /// Requests for sizes that are not hot since something was forgotten.
-    strangers: AtomicU32,
+    cold_requests: AtomicU32,
 }
 
 /// Scatters sizes, which are often multiples of a power of two, over `2^BITS` places.
@@ -53,28 +53,28 @@ fn hash<const BITS: u32>(size: u32) -> usize {
 impl HotSizes {
     pub(super) fn new() -> Self {
         HotSizes {
-            places: [const { AtomicU64::new(0) }; PLACES],
+            buckets: [const { AtomicU64::new(0) }; BUCKETS],
             sizes: [const { AtomicU32::new(0) }; CLASSES],
             used: AtomicUsize::new(0),
             named: AtomicUsize::new(0),
-            largest: AtomicU32::new(0),
-            learns: AtomicU32::new(0),
+            max_size: AtomicU32::new(0),
+            auto: AtomicU32::new(0),
             candidates: [const { AtomicU64::new(0) }; CANDIDATES],
-            strangers: AtomicU32::new(0),
+            cold_requests: AtomicU32::new(0),
         }
     }
 
     /// The class of a hot size.
     #[inline(always)]
     pub(super) fn class_of(&self, size: u32) -> Option<usize> {
-        let mut at = hash::<{ PLACES.ilog2() }>(size);
+        let mut at = hash::<{ BUCKETS.ilog2() }>(size);
         loop {
             // Relaxed: see the head.
-            let place = self.places[at % PLACES].load(Ordering::Relaxed);
-            if (place >> 32) as u32 == size {
-                return (place as u32 as usize).checked_sub(1);
+            let bucket = self.buckets[at % BUCKETS].load(Ordering::Relaxed);
+            if (bucket >> 32) as u32 == size {
+                return (bucket as u32 as usize).checked_sub(1);
             }
-            if place == 0 {
+            if bucket == 0 {
                 return None;
             }
             at += 1;
@@ -106,39 +106,39 @@ impl HotSizes {
     }
 
     /// Begins anew. Nobody uses the tables.
-    pub(super) fn open(&self, learns: bool, largest: u32) {
+    pub(super) fn open(&self, auto: bool, max_size: u32) {
         // Relaxed, all: nobody uses them.
         self.named.store(0, Ordering::Relaxed);
-        self.forget();
+        self.forget_learned();
         self.candidates.iter().for_each(|candidate| candidate.store(0, Ordering::Relaxed));
-        self.learns.store(u32::from(learns), Ordering::Relaxed);
-        self.set_largest(largest);
+        self.auto.store(u32::from(auto), Ordering::Relaxed);
+        self.set_max_size(max_size);
     }
 
     /// No larger size is learnt from now on.
-    pub(super) fn set_largest(&self, largest: u32) {
+    pub(super) fn set_max_size(&self, max_size: u32) {
         // Relaxed: a hint.
-        self.largest.store(largest, Ordering::Relaxed);
+        self.max_size.store(max_size, Ordering::Relaxed);
     }
 
     /// Nothing is hot any more, and nothing is learnt.
     pub(super) fn close(&self) {
         // Relaxed: a hint; see the head.
-        self.learns.store(0, Ordering::Relaxed);
+        self.auto.store(0, Ordering::Relaxed);
         self.named.store(0, Ordering::Relaxed);
-        self.forget();
+        self.forget_learned();
     }
 
     /// Forgets what was learnt. While nothing is cached.
-    pub(super) fn forget(&self) {
+    pub(super) fn forget_learned(&self) {
         let named = self.named();
         // Relaxed, all: see the head.
         self.sizes[named..].iter().for_each(|size| size.store(0, Ordering::Relaxed));
-        self.places.iter().for_each(|place| place.store(0, Ordering::Relaxed));
+        self.buckets.iter().for_each(|bucket| bucket.store(0, Ordering::Relaxed));
         self.used.store(named, Ordering::Relaxed);
-        self.strangers.store(0, Ordering::Relaxed);
+        self.cold_requests.store(0, Ordering::Relaxed);
         for class in 0..named {
-            self.place(self.size_of(class), class);
+            self.bucket(self.size_of(class), class);
         }
     }
 
@@ -155,35 +155,35 @@ impl HotSizes {
         if named {
             self.named.store(class + 1, Ordering::Relaxed);
         }
-        self.place(size, class);
+        self.bucket(size, class);
         Some(class)
     }
 
-    fn place(&self, size: u32, class: usize) {
-        let mut at = hash::<{ PLACES.ilog2() }>(size);
+    fn bucket(&self, size: u32, class: usize) {
+        let mut at = hash::<{ BUCKETS.ilog2() }>(size);
         // Relaxed, both: see the head.
-        while self.places[at % PLACES].load(Ordering::Relaxed) != 0 {
+        while self.buckets[at % BUCKETS].load(Ordering::Relaxed) != 0 {
             at += 1;
         }
-        self.places[at % PLACES]
+        self.buckets[at % BUCKETS]
             .store(u64::from(size) << 32 | (class as u64 + 1), Ordering::Relaxed);
     }
 
     /// A request for a size that is not hot; whether it ought to be.
     #[inline]
-    pub(super) fn note(&self, size: u64) -> bool {
+    pub(super) fn record_request(&self, size: u64) -> bool {
         // Relaxed, all: what threads overwrite for each other is a request or two.
-        let learns = self.learns.load(Ordering::Relaxed) != 0;
-        if !learns || size.wrapping_sub(1) >= u64::from(self.largest.load(Ordering::Relaxed)) {
+        let auto = self.auto.load(Ordering::Relaxed) != 0;
+        if !auto || size.wrapping_sub(1) >= u64::from(self.max_size.load(Ordering::Relaxed)) {
             return false;
         }
-        self.strangers
-            .store(self.strangers.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+        self.cold_requests
+            .store(self.cold_requests.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
         let candidate = &self.candidates[hash::<{ CANDIDATES.ilog2() }>(size as u32)];
         let seen = candidate.load(Ordering::Relaxed);
         let count = seen as u32;
         let next = match seen >> 32 == size {
-            true if count + 1 >= REQUESTS => {
+            true if count + 1 >= REQUESTS_TO_BE_HOT => {
                 candidate.store(0, Ordering::Relaxed);
                 return self.has_room();
             }
@@ -197,16 +197,16 @@ impl HotSizes {
 
     /// Whether a size can be learnt: a class is left, or it is time to forget.
     fn has_room(&self) -> bool {
-        self.used() < CLASSES || self.is_time_to_forget()
+        self.used() < CLASSES || self.should_forget_learned()
     }
 
     /// Whether all classes are taken, some are learnt, and traffic has been for other sizes for
     /// some time.
-    pub(super) fn is_time_to_forget(&self) -> bool {
+    pub(super) fn should_forget_learned(&self) -> bool {
         // Relaxed: a hint.
         self.used() == CLASSES
             && self.named() < CLASSES
-            && self.strangers.load(Ordering::Relaxed) >= FORGET_AFTER
+            && self.cold_requests.load(Ordering::Relaxed) >= FORGET_AFTER_REQUESTS
     }
 }
 
@@ -214,11 +214,11 @@ impl HotSizes {
 mod tests {
     use super::*;
 
-    fn learn(hot: &HotSizes, size: u32) -> bool {
-        let now = hot.note(u64::from(size));
+    fn request(hot: &HotSizes, size: u32) -> bool {
+        let now = hot.record_request(u64::from(size));
         if now {
-            if hot.is_time_to_forget() {
-                hot.forget();
+            if hot.should_forget_learned() {
+                hot.forget_learned();
             }
             assert!(hot.bind(size, false).is_some());
         }
@@ -249,17 +249,20 @@ mod tests {
         let hot = HotSizes::new();
         hot.open(true, 1 << 30);
         assert!(
-            (1..100_000).all(|i| !hot.note(u64::from(i * 7919u32 % (1 << 30)))),
+            (1..100_000).all(|i| !hot.record_request(u64::from(i * 7919u32 % (1 << 30)))),
             "all are different"
         );
         let hot = HotSizes::new();
         hot.open(true, 1 << 30);
         let requested =
-            (0..1000u32).position(|i| learn(&hot, if i % 2 == 0 { 4096 } else { i + 10_000 }));
+            (0..1000u32).position(|i| request(&hot, if i % 2 == 0 { 4096 } else { i + 10_000 }));
         assert!(requested.is_some_and(|requested| requested < 40), "{requested:?}");
-        assert!(!hot.note((1 << 30) + 1) && !hot.note(0), "too large to be hot");
+        assert!(
+            !hot.record_request((1 << 30) + 1) && !hot.record_request(0),
+            "too large to be hot"
+        );
         hot.close();
-        assert!((0..100).all(|_| !hot.note(4096)));
+        assert!((0..100).all(|_| !hot.record_request(4096)));
         assert_eq!(hot.class_of(4096), None);
     }
 
@@ -269,16 +272,16 @@ mod tests {
         hot.open(true, 1 << 30);
         assert_eq!(hot.bind(77, true), Some(0));
         for size in 1..CLASSES as u32 {
-            while !learn(&hot, size * 1000) {}
+            while !request(&hot, size * 1000) {}
         }
         assert_eq!(hot.used(), CLASSES);
         let mut requested = 0;
-        while !learn(&hot, 5) {
+        while !request(&hot, 5) {
             requested += 1;
-            assert!(requested <= 2 * FORGET_AFTER);
+            assert!(requested <= 2 * FORGET_AFTER_REQUESTS);
         }
         // Those that were learnt were strangers until then.
-        assert!(requested + CLASSES as u32 * REQUESTS >= FORGET_AFTER, "{requested}");
+        assert!(requested + CLASSES as u32 * REQUESTS_TO_BE_HOT >= FORGET_AFTER_REQUESTS, "{requested}");
         assert_eq!(
             (hot.class_of(77), hot.class_of(5), hot.class_of(1000)),
             (Some(0), Some(1), None)

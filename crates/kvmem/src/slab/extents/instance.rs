@@ -11,38 +11,38 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::offset::{AllocError, Ground, Range};
+use crate::slab::magazine_settings::MagazineSettings;
 use crate::slab::magazines::Magazines;
-use crate::slab::settings::Settings;
-use crate::slab::source::Source;
+use crate::slab::source::RoundSource;
 use crate::sync::{FIRST, Mutex, Stable};
 
 use super::hot::{CLASSES, HotSizes};
 use super::raw::RawTable;
 
-static INSTANCES: Stable<Place> =
-    Stable::new([const { Place::new(ptr::null_mut()) }; FIRST], Place::default);
+static INSTANCES: Stable<InstancePtr> =
+    Stable::new([const { InstancePtr::new(ptr::null_mut()) }; FIRST], InstancePtr::default);
 
 /// Null until there is an instance.
-type Place = AtomicPtr<Instance>;
+type InstancePtr = AtomicPtr<ExtentInstance>;
 
 /// A magazine holds so much of what may be stranded, where it can: all threads together have a few
 /// dozen of them.
-const SHARE: u64 = 16;
+const MAGAZINE_SHARE: u64 = 16;
 /// The most rounds of a new magazine, and of one that has grown.
-const ROUNDS: (u64, u64) = (32, 256);
+const MAX_ROUNDS: (u64, u64) = (32, 256);
 /// Full magazines that the depot keeps of a size: enough for threads that free what others
 /// allocate. What lies here does not join its neighbours: in a full space of two sizes, of which a
 /// twentieth is freed at a time, the smallest utilization was 0.9987 without this limit and is
 /// 0.9992 with it, as without caches.
-const CROWD: usize = 8;
+const MAX_FULL_MAGAZINES: usize = 8;
 /// A magazine is not filled with more than this part of what is free: the last ranges are for who
 /// asks for them.
-const SCARCE: u64 = 16;
+const REFILL_SHARE: u64 = 16;
 
-pub(super) struct Instance {
+pub(super) struct ExtentInstance {
     ground: Ground,
     pub(super) hot: HotSizes,
-    pub(super) magazines: Magazines<Range, Space>,
+    pub(super) magazines: Magazines<Range, SpaceSource>,
     /// Seals of raw handles.
     pub(super) raw: RawTable,
     /// Who binds classes.
@@ -50,21 +50,21 @@ pub(super) struct Instance {
 }
 
 /// What an instance is opened with.
-pub(super) struct Opening<'a> {
+pub(super) struct InstanceOptions<'a> {
     pub(super) hot_sizes: &'a [u32],
-    pub(super) learns: bool,
-    pub(super) stranded_bytes: u64,
+    pub(super) auto: bool,
+    pub(super) max_cached_bytes: u64,
 }
 
 /// The longest range that may be cached where so much may be stranded.
-fn largest_for(stranded_bytes: u64) -> u32 {
-    u32::try_from(stranded_bytes).map_or(u32::MAX - 1, |bytes| bytes.min(u32::MAX - 1))
+fn max_hot_size(max_cached_bytes: u64) -> u32 {
+    u32::try_from(max_cached_bytes).map_or(u32::MAX - 1, |bytes| bytes.min(u32::MAX - 1))
 }
 
-impl Instance {
+impl ExtentInstance {
     /// That of a core, if it ever had one.
     #[inline(always)]
-    pub(super) fn of(core: u32) -> Option<&'static Instance> {
+    pub(super) fn of(core: u32) -> Option<&'static ExtentInstance> {
         // Acquire pairs with the Release in `open`.
         let at = INSTANCES.get(core).load(Ordering::Acquire);
         // SAFETY: an instance is never freed.
@@ -77,7 +77,7 @@ impl Instance {
     ///
     /// The core has had an instance.
     #[inline(always)]
-    pub(super) unsafe fn known(core: u32) -> &'static Instance {
+    pub(super) unsafe fn known(core: u32) -> &'static ExtentInstance {
         // SAFETY: the caller's promise, and that it is never freed. Acquire pairs with the Release
         // in `open`.
         unsafe { &*INSTANCES.get(core).load(Ordering::Acquire) }
@@ -94,14 +94,17 @@ impl Instance {
     }
 
     /// Opens that of a space, which nobody uses yet.
-    pub(super) fn open(ground: Ground, opening: &Opening<'_>) -> &'static Instance {
-        let settings =
-            || Settings { stranded_bytes: Some(0), crowd: CROWD, ..Settings::new(CLASSES) };
+    pub(super) fn open(ground: Ground, opening: &InstanceOptions<'_>) -> &'static ExtentInstance {
+        let settings = || MagazineSettings {
+            max_cached_bytes: Some(0),
+            max_full_magazines: MAX_FULL_MAGAZINES,
+            ..MagazineSettings::new(CLASSES)
+        };
         let instance = Self::of(ground.index()).unwrap_or_else(|| {
-            let new: &'static Instance = Box::leak(Box::new(Instance {
+            let new: &'static ExtentInstance = Box::leak(Box::new(ExtentInstance {
                 ground,
                 hot: HotSizes::new(),
-                magazines: Magazines::new(Space::new(ground), settings()),
+                magazines: Magazines::new(SpaceSource::new(ground), settings()),
                 raw: RawTable::new(),
                 binding: Mutex::new(()),
             }));
@@ -110,8 +113,8 @@ impl Instance {
             INSTANCES.get(ground.index()).store(ptr::from_ref(new).cast_mut(), Ordering::Release);
             new
         });
-        instance.magazines.open(opening.stranded_bytes);
-        instance.hot.open(opening.learns, largest_for(opening.stranded_bytes));
+        instance.magazines.enable_caching(opening.max_cached_bytes);
+        instance.hot.open(opening.auto, max_hot_size(opening.max_cached_bytes));
         for &size in opening.hot_sizes {
             instance.bind(size, true);
         }
@@ -122,8 +125,8 @@ impl Instance {
     pub(super) fn follow_bound(&self, bound: impl FnOnce() -> u64) {
         let _binding = self.binding.lock();
         let bound = bound();
-        self.magazines.set_stranded_bound(bound);
-        self.hot.set_largest(largest_for(bound));
+        self.magazines.set_max_cached_bytes(bound);
+        self.hot.set_max_size(max_hot_size(bound));
         if self.magazines.charged() > bound {
             self.magazines.trim();
         }
@@ -134,34 +137,34 @@ impl Instance {
         let _binding = self.binding.lock();
         // Extents that are left ask whether anything is cached: until nothing is, they have to look
         // at all classes.
-        self.magazines.shut(|| self.hot.close());
+        self.magazines.disable_caching(|| self.hot.close());
     }
 
     /// A request for a size that is not hot.
     #[inline]
-    pub(super) fn note(&self, size: u64) {
-        if self.hot.note(size) {
-            self.learn(size as u32);
+    pub(super) fn record_request(&self, size: u64) {
+        if self.hot.record_request(size) {
+            self.make_hot(size as u32);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn learn(&self, size: u32) {
+    fn make_hot(&self, size: u32) {
         let Some(_binding) = self.binding.try_lock() else { return };
         self.bind(size, false);
     }
 
     fn bind(&self, size: u32, named: bool) {
-        let max_cached_bytes = self.magazines.max_cached_bytes();
+        let bound = self.magazines.max_cached_bytes();
         self.magazines.rebind(|magazines| {
-            if !named && self.hot.is_time_to_forget() {
-                self.hot.forget();
+            if !named && self.hot.should_forget_learned() {
+                self.hot.forget_learned();
             }
             if let Some(class) = self.hot.bind(size, named) {
-                let rounds = (max_cached_bytes / SHARE / u64::from(size)).clamp(1, ROUNDS.0);
-                let most = (rounds * (ROUNDS.1 / ROUNDS.0)).min(ROUNDS.1);
-                magazines.reshape(class, u64::from(size), (rounds as usize, most as usize));
+                let rounds = (bound / MAGAZINE_SHARE / u64::from(size)).clamp(1, MAX_ROUNDS.0);
+                let max = (rounds * (MAX_ROUNDS.1 / MAX_ROUNDS.0)).min(MAX_ROUNDS.1);
+                magazines.reshape(class, u64::from(size), (rounds as usize, max as usize));
             }
         });
     }
@@ -170,26 +173,26 @@ impl Instance {
     /// longer to know.
     #[inline(always)]
     pub(super) fn is_full(&self, size: u64) -> bool {
-        let refused = || size > self.ground.largest_free_hint();
-        self.magazines.nothing_cached_alone(|| self.hot.used(), refused)
+        let failed = || size > self.ground.largest_free_hint();
+        self.magazines.nothing_cached_fast(|| self.hot.used(), failed)
     }
 
     /// As above; false if caches may help.
     #[cold]
     #[inline(never)]
-    pub(super) fn is_full_after_all(&self, size: u64) -> bool {
-        let refused = || size > self.ground.largest_free_hint();
-        self.magazines.is_empty_handed(self.hot.used())
-            && self.magazines.nothing_cached(|| self.hot.used(), refused)
+    pub(super) fn is_full_slow(&self, size: u64) -> bool {
+        let failed = || size > self.ground.largest_free_hint();
+        self.magazines.is_local_empty(self.hot.used())
+            && self.magazines.nothing_cached(|| self.hot.used(), failed)
     }
 
     /// Whether a request of `size` bytes cannot be met whatever lies in caches.
-    pub(super) fn is_hopeless(&self, size: u64) -> bool {
-        self.magazines.free_at_most(|| self.ground.free_hint()).is_some_and(|most| size > most)
+    pub(super) fn exceeds_free(&self, size: u64) -> bool {
+        self.magazines.max_free(|| self.ground.free_hint()).is_some_and(|max| size > max)
     }
 
     /// Runs `attempt`, and once more with all caches empty if that may help.
-    pub(super) fn serve<T>(
+    pub(super) fn with_reclaim<T>(
         &self,
         mut attempt: impl FnMut() -> Result<T, AllocError>,
     ) -> Result<T, AllocError> {
@@ -205,12 +208,12 @@ impl Instance {
                 last.is_err()
             },
         );
-        if nothing || last.is_ok() { last } else { self.magazines.reap(attempt) }
+        if nothing || last.is_ok() { last } else { self.magazines.reclaim(attempt) }
     }
 
     fn caches_may_help(&self, error: &AllocError) -> bool {
         match *error {
-            AllocError::OutOfSpace { requested, .. } => !self.is_hopeless(requested),
+            AllocError::OutOfSpace { requested, .. } => !self.exceeds_free(requested),
             AllocError::Blocked { .. } | AllocError::TooManyRanges { .. } => true,
             _ => false,
         }
@@ -218,18 +221,18 @@ impl Instance {
 }
 
 /// The space as a source of ranges.
-pub(super) struct Space {
+pub(super) struct SpaceSource {
     ground: Ground,
 }
 
-impl Space {
+impl SpaceSource {
     fn new(ground: Ground) -> Self {
-        Space { ground }
+        SpaceSource { ground }
     }
 
     /// The instance asks only when it stands.
     fn hot(&self) -> Option<&'static HotSizes> {
-        Instance::of(self.ground.index()).map(|instance| &instance.hot)
+        ExtentInstance::of(self.ground.index()).map(|instance| &instance.hot)
     }
 
     /// The size of a class, if there is room for at least one range of it, as far as one can see.
@@ -239,7 +242,7 @@ impl Space {
     }
 }
 
-impl Source<Range> for Space {
+impl RoundSource<Range> for SpaceSource {
     const TRACKED: bool = true;
 
     fn keeps(&self, class: usize, range: &Range) -> bool {
@@ -248,7 +251,7 @@ impl Source<Range> for Space {
 
     fn refill(&self, class: usize, want: usize, out: &mut Vec<Range>) {
         let Some(size) = self.size_of(class) else { return };
-        let some = self.ground.free_hint() / SCARCE / u64::from(size);
+        let some = self.ground.free_hint() / REFILL_SHARE / u64::from(size);
         self.ground.take_many(size, want.min(some.max(1) as usize), out);
     }
 
@@ -269,13 +272,13 @@ impl Source<Range> for Space {
         1
     }
 
-    unsafe fn after_fork_in_child(&self) {
-        if let Some(instance) = Instance::of(self.ground.index()) {
+    unsafe fn postfork_child(&self) {
+        if let Some(instance) = ExtentInstance::of(self.ground.index()) {
             // SAFETY: who bound a class, if anybody did, is gone. What the lock guards changes
             // under the lock of the list of caches, which the forking thread had: it is
             // whole.
             unsafe { instance.binding.force_unlock() };
-            instance.raw.mend(self.ground);
+            instance.raw.postfork_child(self.ground);
         }
     }
 }

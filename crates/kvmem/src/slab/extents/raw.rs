@@ -15,51 +15,51 @@ use std::ops;
 use crate::offset::{
     AllocError, Allocation, Ground, LONG, Range, RawAllocation, RawError, RawHandle,
 };
-use crate::sync::{AtomicU32, AtomicU64, FIRST, Ordering, Patience, Stable, fence};
+use crate::sync::{AtomicU32, AtomicU64, Backoff, FIRST, Ordering, Stable, fence};
 
 use super::cache::ExtentCache;
 use super::extent::Extent;
 
 /// The seal is whole.
-const WHOLE: u32 = 1;
+const LIVE: u32 = 1;
 /// Its range is being changed.
 const BUSY: u32 = 2;
 /// From one seal to the next.
 const STEP: u32 = 4;
 
 /// Whether a handle may bear this seal.
-fn is_whole(seal: u32) -> bool {
-    seal & (WHOLE | BUSY) == WHOLE
+fn is_live(seal: u32) -> bool {
+    seal & (LIVE | BUSY) == LIVE
 }
 
 /// A slot's seal, and what it names.
-struct Entry {
+struct RawEntry {
     seal: AtomicU32,
     /// Length as the handle knows it.
     size: AtomicU32,
     offset: AtomicU64,
 }
 
-impl Entry {
+impl RawEntry {
     const fn new() -> Self {
-        Entry { seal: AtomicU32::new(0), size: AtomicU32::new(0), offset: AtomicU64::new(0) }
+        RawEntry { seal: AtomicU32::new(0), size: AtomicU32::new(0), offset: AtomicU64::new(0) }
     }
 
     /// Puts the next seal on a slot, whose range is the caller's.
     fn seal(&self, extent: Extent) -> u32 {
         let allocation = extent.into_allocation();
         // Relaxed: nobody else changes a seal that is not whole.
-        let seal = (self.seal.load(Ordering::Relaxed) & !(WHOLE | BUSY)).wrapping_add(STEP) | WHOLE;
+        let seal = (self.seal.load(Ordering::Relaxed) & !(LIVE | BUSY)).wrapping_add(STEP) | LIVE;
         // Release pairs with the Acquire fence in `look`: who sees these sees the last seal broken.
         fence(Ordering::Release);
-        self.name(allocation);
+        self.store(allocation);
         // Release pairs with the Acquire in `take`, and in `look`.
         self.seal.store(seal, Ordering::Release);
         seal
     }
 
     /// Relaxed, all: ordered by the seal.
-    fn name(&self, allocation: Allocation) {
+    fn store(&self, allocation: Allocation) {
         self.size.store(allocation.as_range().size(), Ordering::Relaxed);
         self.offset.store(allocation.offset(), Ordering::Relaxed);
         allocation.forget();
@@ -67,16 +67,16 @@ impl Entry {
 
     /// Breaks the seal, or makes it busy; `None` if it is not whole. `to` is what it becomes.
     fn take(&self, seal: u32, to: u32) -> Option<()> {
-        if !is_whole(seal) {
+        if !is_live(seal) {
             return None;
         }
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         loop {
             // Acquire pairs with the Release in `seal` and `with_taken`. Relaxed: nothing is read
             // then.
             match self.seal.compare_exchange(seal, to, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Some(()),
-                Err(now) if now == seal | BUSY => patience.pause(),
+                Err(now) if now == seal | BUSY => backoff.pause(),
                 Err(_) => return None,
             }
         }
@@ -84,10 +84,10 @@ impl Entry {
 
     /// What is under the seal; `None` if it is not whole.
     fn look(&self, seal: u32) -> Option<(u64, u32)> {
-        if !is_whole(seal) {
+        if !is_live(seal) {
             return None;
         }
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         loop {
             // Acquire pairs with the Release in `seal` and `with_taken`.
             let before = self.seal.load(Ordering::Acquire);
@@ -98,7 +98,7 @@ impl Entry {
             // Relaxed: the fence.
             match self.seal.load(Ordering::Relaxed) {
                 now if now == seal && before == seal => return Some(found),
-                now if now | BUSY == seal | BUSY => patience.pause(),
+                now if now | BUSY == seal | BUSY => backoff.pause(),
                 _ => return None,
             }
         }
@@ -115,11 +115,11 @@ impl Entry {
 
 /// The seals of a space, and of those that had its core before: a handle says which allocator it is
 /// of.
-pub(super) struct RawTable(Stable<Entry>);
+pub(super) struct RawTable(Stable<RawEntry>);
 
 impl RawTable {
     pub(super) fn new() -> Self {
-        RawTable(Stable::new([const { Entry::new() }; FIRST], Entry::new))
+        RawTable(Stable::new([const { RawEntry::new() }; FIRST], RawEntry::new))
     }
 
     /// Bytes on the heap.
@@ -128,9 +128,9 @@ impl RawTable {
     }
 
     /// Seals that are whole.
-    fn whole(&self) -> u64 {
+    fn live(&self) -> u64 {
         // Relaxed: a number, of about one moment while others go on.
-        self.0.iter().filter(|(_, entry)| entry.seal.load(Ordering::Relaxed) & WHOLE != 0).count()
+        self.0.iter().filter(|(_, entry)| entry.seal.load(Ordering::Relaxed) & LIVE != 0).count()
             as u64
     }
 
@@ -139,8 +139,8 @@ impl RawTable {
         for (slot, entry) in self.0.iter() {
             // Relaxed, both: nobody else is there.
             let seal = entry.seal.load(Ordering::Relaxed);
-            if seal & WHOLE != 0 {
-                entry.seal.store(seal & !(WHOLE | BUSY), Ordering::Relaxed);
+            if seal & LIVE != 0 {
+                entry.seal.store(seal & !(LIVE | BUSY), Ordering::Relaxed);
                 drop(entry.allocation(ground, slot));
             }
         }
@@ -148,7 +148,7 @@ impl RawTable {
 
     /// Nobody changes a range: for a forked child, which has one thread. Those that others were
     /// changing are as the books say.
-    pub(super) fn mend(&self, ground: Ground) {
+    pub(super) fn postfork_child(&self, ground: Ground) {
         for (slot, entry) in self.0.iter() {
             // Relaxed, all: there is one thread.
             let seal = entry.seal.load(Ordering::Relaxed);
@@ -263,7 +263,7 @@ impl ExtentCache {
     /// says.
     pub fn shrink_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
         self.with_taken(handle, |allocation| {
-            Ok(self.instance.serve(|| allocation.shrink(new_size))?)
+            Ok(self.instance.with_reclaim(|| allocation.shrink(new_size))?)
         })
     }
 
@@ -274,7 +274,7 @@ impl ExtentCache {
     /// says.
     pub fn extend_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
         self.with_taken(handle, |allocation| {
-            Ok(self.instance.serve(|| allocation.extend(new_size))?)
+            Ok(self.instance.with_reclaim(|| allocation.extend(new_size))?)
         })
     }
 
@@ -284,7 +284,7 @@ impl ExtentCache {
     /// As [`free_raw`](Self::free_raw).
     pub fn adopt_raw(&self, handle: RawHandle) -> Result<Extent, RawError> {
         let entry = self.entry(handle)?;
-        entry.take(handle.generation, handle.generation & !WHOLE).ok_or_else(|| stale(handle))?;
+        entry.take(handle.generation, handle.generation & !LIVE).ok_or_else(|| stale(handle))?;
         Ok(Extent::new(entry.allocation(self.ground, handle.slot)))
     }
 
@@ -292,7 +292,7 @@ impl ExtentCache {
     /// ever were on the books).
     #[must_use]
     pub fn raw_extents(&self) -> u64 {
-        self.instance.raw.whole()
+        self.instance.raw.live()
     }
 
     /// Runs with the range while others who have the handle wait.
@@ -307,14 +307,14 @@ impl ExtentCache {
         fence(Ordering::Release);
         let mut allocation = entry.allocation(self.ground, handle.slot);
         let done = run(&mut allocation);
-        entry.name(allocation);
+        entry.store(allocation);
         // Release pairs with the Acquire in `take` and `look`.
         entry.seal.store(handle.generation, Ordering::Release);
         done
     }
 
     /// The entry that a handle of this space names.
-    fn entry(&self, handle: RawHandle) -> Result<&Entry, RawError> {
+    fn entry(&self, handle: RawHandle) -> Result<&RawEntry, RawError> {
         let RawHandle { allocator, slot, .. } = handle;
         if allocator != self.id() {
             return Err(RawError::Foreign { allocator: self.id(), handle_of: allocator });

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::instance::Instance;
+use super::instance::ExtentInstance;
 
 /// What the caches of a space hold and have done, at about one moment: other threads go on
 /// meanwhile.
@@ -48,7 +48,7 @@ pub struct ExtentClassStats {
 }
 
 impl ExtentStats {
-    pub(super) fn of(instance: &Instance) -> Self {
+    pub(super) fn of(instance: &ExtentInstance) -> Self {
         let magazines = instance.magazines.stats();
         let named = instance.hot.named();
         let hot = magazines.classes.iter().take(instance.hot.used()).enumerate();
@@ -67,7 +67,7 @@ impl ExtentStats {
         ExtentStats {
             cached_ranges: classes.iter().map(|class| class.in_threads + class.in_depot).sum(),
             classes,
-            cached_bytes: magazines.stranded_bytes,
+            cached_bytes: magazines.cached_bytes,
             charged_bytes: magazines.charged_bytes.unwrap_or(0),
             max_cached_bytes: magazines.max_cached_bytes.unwrap_or(u64::MAX),
             threads: magazines.threads,

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 
-use super::{Counting, Instance, Magazines, Settings, instance, undisturbed};
+use super::{Counting, MagazineSettings, Magazines, TestMagazines, instance, undisturbed};
 
-fn get_and_put(magazines: &Instance) {
+fn get_and_put(magazines: &TestMagazines) {
     let round = magazines.get(0).expect("the source has more");
     magazines.put(0, round);
 }
@@ -45,7 +45,7 @@ fn any_number_of_instances_have_caches() {
 #[test]
 fn an_instance_may_go_while_threads_that_used_it_live() {
     let turn = Barrier::new(2);
-    let slot: Mutex<Option<Arc<Instance>>> = Mutex::new(None);
+    let slot: Mutex<Option<Arc<TestMagazines>>> = Mutex::new(None);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..TURNS {
@@ -90,7 +90,7 @@ fn many_instances_at_once() {
 }
 
 /// Uses an instance when its thread ends.
-struct AtEnd(Arc<Instance>, Arc<AtomicUsize>);
+struct AtEnd(Arc<TestMagazines>, Arc<AtomicUsize>);
 
 impl Drop for AtEnd {
     fn drop(&mut self) {
@@ -272,8 +272,10 @@ fn without_the_kernels_barrier_owners_make_fences() {
 fn a_bound_of_nothing_caches_nothing() {
     let _plan = undisturbed();
     let source = Counting::new(1, 100);
-    let magazines =
-        Magazines::new(source.clone(), Settings { stranded_bytes: Some(0), ..Settings::new(1) });
+    let magazines = Magazines::new(
+        source.clone(),
+        MagazineSettings { max_cached_bytes: Some(0), ..MagazineSettings::new(1) },
+    );
     let round = magazines.get(0).expect("a hundred");
     assert_eq!(source.out(), 1);
     magazines.put(0, round);

@@ -13,22 +13,22 @@ use std::time::{Duration, Instant};
 use super::clock::ManualClock;
 use super::depot::Depot;
 use super::magazine::{Chain, Magazine};
+use super::magazine_settings::MagazineSettings;
 use super::magazines::Magazines;
-use super::settings::Settings;
-use super::source::Source;
+use super::source::RoundSource;
 use super::topology::Topology;
 
-type Instance = Magazines<usize, Arc<Counting>>;
+type TestMagazines = Magazines<usize, Arc<Counting>>;
 
 /// Hands out numbers below a limit for each class, and knows which are out: a number that comes
 /// twice, or comes back twice, is found.
 struct Counting {
-    classes: Vec<Mutex<Numbers>>,
+    classes: Vec<Mutex<ClassNumbers>>,
     limit: usize,
 }
 
 #[derive(Default)]
-struct Numbers {
+struct ClassNumbers {
     out: BTreeSet<usize>,
     free: Vec<usize>,
     next: usize,
@@ -49,7 +49,7 @@ impl Counting {
     }
 }
 
-impl Source<usize> for Arc<Counting> {
+impl RoundSource<usize> for Arc<Counting> {
     fn refill(&self, class: usize, want: usize, out: &mut Vec<usize>) {
         let mut numbers = self.classes[class].lock().unwrap();
         for _ in 0..want {
@@ -118,9 +118,9 @@ fn undisturbed() -> crate::sys::fault::Guard {
 #[cfg(not(feature = "fault-injection"))]
 fn undisturbed() -> impl Sized {}
 
-fn instance(classes: usize, limit: usize) -> (Instance, Arc<Counting>) {
+fn instance(classes: usize, limit: usize) -> (TestMagazines, Arc<Counting>) {
     let source = Counting::new(classes, limit);
-    (Magazines::new(source.clone(), Settings::new(classes)), source)
+    (Magazines::new(source.clone(), MagazineSettings::new(classes)), source)
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn what_was_put_last_is_got_first() {
     assert_eq!(source.out(), 0);
     assert!(!magazines.may_hold());
     assert_eq!(magazines.get_cached(0), None);
-    assert_eq!(magazines.stats().stranded_bytes, 0);
+    assert_eq!(magazines.stats().cached_bytes, 0);
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_thread_that_ends_leaves_nothing_stranded_for_ever() {
 fn the_depot_keeps_the_working_set() {
     let clock = Arc::new(ManualClock::default());
     let source = Counting::new(1, 100_000);
-    let settings = Settings { clock: clock.clone(), ..Settings::new(1) };
+    let settings = MagazineSettings { clock: clock.clone(), ..MagazineSettings::new(1) };
     let magazines = Magazines::new(source.clone(), settings);
     let mut held = Vec::new();
     magazines.get_batch(0, 5000, &mut held);
@@ -241,14 +241,14 @@ fn magazines_grow_where_threads_meet_and_shrink_where_they_do_not() {
     let mut sizes = vec![depot.capacity()];
     while *sizes.last().unwrap() < 32 {
         let before = depot.contention();
-        depot.seize();
+        depot.prefork();
         std::thread::scope(|scope| {
             let other =
                 scope.spawn(|| depot.give_empty(0, Magazine::new(0, 4).expect("little memory")));
             // So that it has found the lock taken; if it was too slow for that, another turn.
             std::thread::sleep(Duration::from_millis(1));
             // SAFETY: seized by this thread.
-            unsafe { depot.release() };
+            unsafe { depot.postfork() };
             other.join().unwrap();
         });
         let met = usize::from(depot.contention() > before);

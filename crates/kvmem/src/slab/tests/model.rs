@@ -8,23 +8,25 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{Counting, HERE, Instance, Magazines, ManualClock, Pretended, Settings, undisturbed};
+use super::{
+    Counting, HERE, MagazineSettings, Magazines, ManualClock, Pretended, TestMagazines, undisturbed,
+};
 
 const CLASSES: usize = 3;
 const THREADS: usize = 3;
 
-type Job = Box<dyn FnOnce() + Send>;
+type WorkerJob = Box<dyn FnOnce() + Send>;
 
 /// A thread that does as it is told, one thing at a time.
 pub(super) struct Worker {
-    jobs: Option<Sender<Job>>,
+    jobs: Option<Sender<WorkerJob>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Worker {
     /// On this memory node.
     pub(super) fn start_on(node: usize) -> Self {
-        let (jobs, todo): (Sender<Job>, Receiver<Job>) = channel();
+        let (jobs, todo): (Sender<WorkerJob>, Receiver<WorkerJob>) = channel();
         let thread = std::thread::spawn(move || {
             HERE.set(node);
             todo.into_iter().for_each(|job| job());
@@ -98,9 +100,10 @@ fn check(ops: Vec<(usize, Op)>, limit: usize, bound: Option<u64>, nodes: usize) 
     let _plan = undisturbed();
     let clock = Arc::new(ManualClock::default());
     let source = Counting::new(CLASSES, limit);
-    let (settings, topology) = (Settings::new(CLASSES), Pretended::new(nodes));
-    let settings = Settings { clock: clock.clone(), stranded_bytes: bound, topology, ..settings };
-    let magazines: Arc<Instance> = Arc::new(Magazines::new(source.clone(), settings));
+    let (settings, topology) = (MagazineSettings::new(CLASSES), Pretended::new(nodes));
+    let settings =
+        MagazineSettings { clock: clock.clone(), max_cached_bytes: bound, topology, ..settings };
+    let magazines: Arc<TestMagazines> = Arc::new(Magazines::new(source.clone(), settings));
     let mut workers: Vec<Worker> =
         (0..THREADS).map(|thread| Worker::start_on(thread % nodes)).collect();
     let mut held: Vec<(usize, usize)> = Vec::new();
@@ -164,7 +167,7 @@ fn check(ops: Vec<(usize, Op)>, limit: usize, bound: Option<u64>, nodes: usize) 
         assert!(stats.threads <= THREADS);
         if let Some(bound) = bound {
             let charged = stats.charged_bytes.expect("kept where there is a bound");
-            assert!(stats.stranded_bytes <= charged && charged <= bound, "{stats:?}");
+            assert!(stats.cached_bytes <= charged && charged <= bound, "{stats:?}");
         }
     }
     // Half of the time with threads that still have caches.

@@ -9,24 +9,27 @@ use std::time::Duration;
 use super::ends::forked;
 use super::model::Worker;
 use super::{
-    Chain, Counting, Depot, HERE, Instance, Magazine, Magazines, ManualClock, Pretended, Settings,
-    undisturbed,
+    Chain, Counting, Depot, HERE, Magazine, MagazineSettings, Magazines, ManualClock, Pretended,
+    TestMagazines, undisturbed,
 };
 
-struct Machine {
-    magazines: Arc<Instance>,
+struct NodesFixture {
+    magazines: Arc<TestMagazines>,
     source: Arc<Counting>,
     topology: Arc<Pretended>,
     clock: Arc<ManualClock>,
 }
 
 /// An instance of one class on so many nodes.
-fn machine(nodes: usize) -> Machine {
+fn fixture(nodes: usize) -> NodesFixture {
     let (source, clock) = (Counting::new(1, 1_000_000), Arc::new(ManualClock::default()));
     let topology = Pretended::new(nodes);
-    let settings =
-        Settings { clock: clock.clone(), topology: topology.clone(), ..Settings::new(1) };
-    Machine {
+    let settings = MagazineSettings {
+        clock: clock.clone(),
+        topology: topology.clone(),
+        ..MagazineSettings::new(1)
+    };
+    NodesFixture {
         magazines: Arc::new(Magazines::new(source.clone(), settings)),
         source,
         topology,
@@ -34,7 +37,7 @@ fn machine(nodes: usize) -> Machine {
     }
 }
 
-impl Machine {
+impl NodesFixture {
     fn get(&self, on: &Worker, count: usize) -> Vec<usize> {
         let magazines = self.magazines.clone();
         on.run(move || (0..count).map(|_| magazines.get(0).expect("a million")).collect())
@@ -76,21 +79,21 @@ fn workers(nodes: usize) -> Vec<Worker> {
 #[test]
 fn rounds_stay_on_their_node() {
     let _plan = undisturbed();
-    let machine = machine(2);
+    let fixture = fixture(2);
     let workers = workers(2);
-    let mine = machine.fill(&workers, 5000);
-    let (refills, remote) = machine.refills_and_remote();
+    let mine = fixture.fill(&workers, 5000);
+    let (refills, remote) = fixture.refills_and_remote();
     assert!(refills > 0 && remote == 0);
     // What a refill brought more than was asked for is in the thread, too.
     for (worker, mine) in workers.iter().zip(&mine) {
         let mine: BTreeSet<_> = mine.iter().collect();
-        let again = machine.get(worker, 4000);
+        let again = fixture.get(worker, 4000);
         let strangers = again.iter().filter(|round| !mine.contains(round)).count();
         assert!(strangers <= 384, "{strangers} of 4000");
-        machine.put(worker, again);
+        fixture.put(worker, again);
     }
-    assert_eq!(machine.refills_and_remote(), (refills, 0));
-    machine.trim();
+    assert_eq!(fixture.refills_and_remote(), (refills, 0));
+    fixture.trim();
 }
 
 /// One node allocates and the other frees: nothing new is asked of the source after the first
@@ -98,16 +101,16 @@ fn rounds_stay_on_their_node() {
 #[test]
 fn what_one_node_frees_the_other_allocates() {
     let _plan = undisturbed();
-    let machine = machine(2);
+    let fixture = fixture(2);
     let workers = workers(2);
     for turn in 0..100 {
-        let rounds = machine.get(&workers[0], 1000);
-        machine.put(&workers[1], rounds);
-        assert!(machine.source.out() <= 1000 + 5 * 384, "{} in turn {turn}", machine.source.out());
+        let rounds = fixture.get(&workers[0], 1000);
+        fixture.put(&workers[1], rounds);
+        assert!(fixture.source.out() <= 1000 + 5 * 384, "{} in turn {turn}", fixture.source.out());
     }
-    let (refills, remote) = machine.refills_and_remote();
+    let (refills, remote) = fixture.refills_and_remote();
     assert!(refills <= 8 && remote > 100, "{refills} refills, {remote} from the other node");
-    machine.trim();
+    fixture.trim();
 }
 
 /// The empty magazine stays where the full one was: neither kind piles up.
@@ -127,10 +130,10 @@ fn magazines_go_round() {
         spare = Some(full);
     }
     // Counts are read although all locks are held: one taken would be for ever.
-    depot.seize();
+    depot.prefork();
     assert_eq!((made, depot.remote(), depot.counts().exchanges), (2, 100, 200));
     // SAFETY: taken above.
-    unsafe { depot.release() };
+    unsafe { depot.postfork() };
     let mut all = Chain::new();
     assert_eq!((depot.take_all(&mut all), all.len()), (0, 1));
 }
@@ -138,116 +141,116 @@ fn magazines_go_round() {
 #[test]
 fn the_working_set_of_every_node_ends() {
     let _plan = undisturbed();
-    let machine = machine(3);
+    let fixture = fixture(3);
     let workers = workers(3);
-    machine.fill(&workers, 5000);
-    let before = machine.in_depot();
+    fixture.fill(&workers, 5000);
+    let before = fixture.in_depot();
     assert!(before > 3 * 4000);
-    machine.clock.advance(Duration::from_secs(15));
-    machine.magazines.tick();
+    fixture.clock.advance(Duration::from_secs(15));
+    fixture.magazines.tick();
     // One node uses what it has in this interval.
-    let rounds = machine.get(&workers[0], 5000);
-    machine.put(&workers[0], rounds);
-    machine.clock.advance(Duration::from_secs(15));
-    machine.magazines.tick();
-    let used = machine.in_depot();
+    let rounds = fixture.get(&workers[0], 5000);
+    fixture.put(&workers[0], rounds);
+    fixture.clock.advance(Duration::from_secs(15));
+    fixture.magazines.tick();
+    let used = fixture.in_depot();
     assert!(used > 0 && used < before / 2, "{used} of {before}");
     for _ in 0..2 {
-        machine.clock.advance(Duration::from_secs(15));
-        machine.magazines.tick();
+        fixture.clock.advance(Duration::from_secs(15));
+        fixture.magazines.tick();
     }
-    assert_eq!(machine.in_depot(), 0);
-    assert_eq!(machine.source.out(), machine.magazines.stats().classes[0].in_threads);
-    assert!(machine.magazines.may_hold());
-    machine.trim();
+    assert_eq!(fixture.in_depot(), 0);
+    assert_eq!(fixture.source.out(), fixture.magazines.stats().classes[0].in_threads);
+    assert!(fixture.magazines.may_hold());
+    fixture.trim();
 }
 
 #[test]
 fn a_thread_that_ends_leaves_its_rounds_to_its_node() {
     let _plan = undisturbed();
-    let machine = machine(2);
+    let fixture = fixture(2);
     // Few: they never come to the depot but by the end of the thread.
-    machine.fill(&workers(2), 10);
-    assert_eq!(machine.magazines.stats().threads, 0);
-    let (left, refills) = (machine.in_depot(), machine.refills_and_remote().0);
-    assert!(left >= 20 && machine.source.out() == left && machine.magazines.may_hold());
+    fixture.fill(&workers(2), 10);
+    assert_eq!(fixture.magazines.stats().threads, 0);
+    let (left, refills) = (fixture.in_depot(), fixture.refills_and_remote().0);
+    assert!(left >= 20 && fixture.source.out() == left && fixture.magazines.may_hold());
     let workers = workers(2);
     for worker in &workers {
-        let rounds = machine.get(worker, 10);
-        assert_eq!(machine.refills_and_remote(), (refills, 0));
-        machine.put(worker, rounds);
+        let rounds = fixture.get(worker, 10);
+        assert_eq!(fixture.refills_and_remote(), (refills, 0));
+        fixture.put(worker, rounds);
     }
     drop(workers);
     // One thread finds all of them, wherever they are; then nobody may hold any.
     let last = Worker::start_on(1);
-    let magazines = machine.magazines.clone();
+    let magazines = fixture.magazines.clone();
     let (mut all, none) = last.run(move || {
         let all: Vec<usize> = std::iter::from_fn(|| magazines.get_cached(0)).collect();
         (all, magazines.get_cached(0))
     });
     assert_eq!((all.len(), none), (left, None));
-    assert_eq!((machine.refills_and_remote().0, machine.in_depot()), (refills, 0));
-    assert!(machine.refills_and_remote().1 > 0);
+    assert_eq!((fixture.refills_and_remote().0, fixture.in_depot()), (refills, 0));
+    assert!(fixture.refills_and_remote().1 > 0);
     all.sort_unstable();
     all.dedup();
     assert_eq!(all.len(), left);
-    machine.put(&last, all);
+    fixture.put(&last, all);
     drop(last);
-    machine.trim();
+    fixture.trim();
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "long")]
 fn a_thread_that_moves_is_noticed_and_seldom_asked() {
     let _plan = undisturbed();
-    let machine = machine(2);
+    let fixture = fixture(2);
     let worker = Worker::start_on(0);
-    let (from, to) = (machine.get(&worker, 40_000), Worker::start_on(1));
+    let (from, to) = (fixture.get(&worker, 40_000), Worker::start_on(1));
     worker.run(|| HERE.set(1));
-    machine.put(&worker, from);
-    let exchanges = machine.magazines.stats().classes[0].exchanges;
-    let requested = machine.topology.requested.load(Ordering::Relaxed) as u64;
+    fixture.put(&worker, from);
+    let exchanges = fixture.magazines.stats().classes[0].exchanges;
+    let requested = fixture.topology.requested.load(Ordering::Relaxed) as u64;
     // Each visit to the depot, and those that found nothing there before refills.
-    let visits = exchanges + machine.refills_and_remote().0;
+    let visits = exchanges + fixture.refills_and_remote().0;
     assert!(exchanges > 50 && requested * 10 < visits, "{requested} questions, {visits} visits");
     // Nearly all of it is on the node that it moved to.
-    let rounds = machine.get(&to, 20_000);
-    assert_eq!(machine.refills_and_remote().1, 0);
-    machine.put(&to, rounds);
-    machine.trim();
+    let rounds = fixture.get(&to, 20_000);
+    assert_eq!(fixture.refills_and_remote().1, 0);
+    fixture.put(&to, rounds);
+    fixture.trim();
 }
 
 #[test]
 fn one_node_is_never_asked_for() {
-    let machine = machine(1);
+    let fixture = fixture(1);
     HERE.set(7);
-    let rounds: Vec<_> = (0..5000).map(|_| machine.magazines.get(0).expect("a million")).collect();
-    rounds.into_iter().for_each(|round| machine.magazines.put(0, round));
-    machine.trim();
-    assert_eq!(machine.topology.requested.load(Ordering::Relaxed), 0);
+    let rounds: Vec<_> = (0..5000).map(|_| fixture.magazines.get(0).expect("a million")).collect();
+    rounds.into_iter().for_each(|round| fixture.magazines.put(0, round));
+    fixture.trim();
+    assert_eq!(fixture.topology.requested.load(Ordering::Relaxed), 0);
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "forks")]
 fn a_child_has_what_was_on_every_node() {
     let _plan = undisturbed();
-    let machine = machine(2);
+    let fixture = fixture(2);
     let workers = workers(2);
-    machine.fill(&workers, 5000);
-    let out = machine.source.out();
+    fixture.fill(&workers, 5000);
+    let out = fixture.source.out();
     let status = forked(|| {
-        let stats = machine.magazines.stats();
+        let stats = fixture.magazines.stats();
         if stats.threads != 0 || stats.classes[0].in_depot != out {
             return 1;
         }
         for _ in 0..out {
-            if machine.magazines.get_cached(0).is_none() {
+            if fixture.magazines.get_cached(0).is_none() {
                 return 2;
             }
         }
-        i32::from(machine.magazines.get_cached(0).is_some() || machine.in_depot() != 0) * 3
+        i32::from(fixture.magazines.get_cached(0).is_some() || fixture.in_depot() != 0) * 3
     });
     assert_eq!(status, 0);
     drop(workers);
-    machine.trim();
+    fixture.trim();
 }

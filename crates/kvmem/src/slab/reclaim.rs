@@ -21,25 +21,25 @@
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use super::caches::Caches;
-use super::core::Core;
+use super::core::MagazineCore;
 use super::depot::Depot;
-use super::local::Local;
-use super::source::Source;
+use super::source::RoundSource;
+use super::thread_cache::CacheRef;
 
 /// Looks at all caches before they are reaped without a look.
-const LOOKS: usize = 3;
+const CHECKS: usize = 3;
 /// With so many puts between them, reaps pay.
-const PAYS: u32 = 1024;
+const WORTHWHILE_PUTS: u32 = 1024;
 /// Puts that the first rest sends past the caches, and the longest.
-const SHORTEST: u32 = 64;
-const LONGEST: u32 = 1 << 13;
+const MIN_BYPASS_PUTS: u32 = 64;
+const MAX_BYPASS_PUTS: u32 = 1 << 13;
 
 /// Whether rounds go past the caches.
-pub(super) struct Rest {
+pub(super) struct Bypass {
     /// Those who want it so: who reap, or have closed the instance.
-    off: AtomicUsize,
+    disabled: AtomicUsize,
     /// Puts that still do.
-    left: AtomicU32,
+    remaining: AtomicU32,
     /// Length of the latest rest.
     length: AtomicU32,
     /// Puts at the latest reap.
@@ -47,12 +47,12 @@ pub(super) struct Rest {
     reclaims: AtomicU64,
 }
 
-impl Rest {
+impl Bypass {
     pub(super) fn new() -> Self {
         let none = || AtomicU32::new(0);
-        Rest {
-            off: AtomicUsize::new(0),
-            left: none(),
+        Bypass {
+            disabled: AtomicUsize::new(0),
+            remaining: none(),
             length: none(),
             puts: none(),
             reclaims: AtomicU64::new(0),
@@ -60,63 +60,63 @@ impl Rest {
     }
 
     /// Whether there is one. Under the owner's lock, so that a trim comes before or after.
-    pub(super) fn is_on(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         // Relaxed, both: the first is ordered by the owner's lock, the second a hint.
-        self.off.load(Ordering::Relaxed) > 0 || self.left.load(Ordering::Relaxed) > 0
+        self.disabled.load(Ordering::Relaxed) > 0 || self.remaining.load(Ordering::Relaxed) > 0
     }
 
     /// Whether this put goes past the caches. As above.
-    pub(super) fn passes(&self) -> bool {
+    pub(super) fn takes_put(&self) -> bool {
         // Relaxed, all: as above.
-        let left = self.left.load(Ordering::Relaxed);
-        if left > 0 {
-            self.left.store(left - 1, Ordering::Relaxed);
+        let remaining = self.remaining.load(Ordering::Relaxed);
+        if remaining > 0 {
+            self.remaining.store(remaining - 1, Ordering::Relaxed);
         }
-        left > 0 || self.off.load(Ordering::Relaxed) > 0
+        remaining > 0 || self.disabled.load(Ordering::Relaxed) > 0
     }
 
     /// A reap, at so many puts.
-    fn judge(&self, puts: u32) {
+    fn record_reclaim(&self, puts: u32) {
         // Relaxed, all: hints.
         let since = puts.wrapping_sub(self.puts.swap(puts, Ordering::Relaxed));
         let length = match since {
-            PAYS.. => 0,
-            _ => (self.length.load(Ordering::Relaxed) * 2).clamp(SHORTEST, LONGEST),
+            WORTHWHILE_PUTS.. => 0,
+            _ => (self.length.load(Ordering::Relaxed) * 2).clamp(MIN_BYPASS_PUTS, MAX_BYPASS_PUTS),
         };
         self.length.store(length, Ordering::Relaxed);
-        self.left.store(length, Ordering::Relaxed);
+        self.remaining.store(length, Ordering::Relaxed);
     }
 
     /// Nobody reaps: for a forked child, which has one thread, the one that forked it.
     #[cfg(not(loom))]
-    pub(super) fn forget(&self) {
+    pub(super) fn reset_in_child(&self) {
         // Relaxed: there is one thread.
-        self.off.store(self.off.load(Ordering::Relaxed) & CLOSED, Ordering::Relaxed);
+        self.disabled.store(self.disabled.load(Ordering::Relaxed) & CLOSED, Ordering::Relaxed);
     }
 }
 
-/// In [`Rest::off`]: the instance is closed. Above what reapers count up to.
+/// In [`Bypass::disabled`]: the instance is closed. Above what reapers count up to.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
 /// Rounds go past the caches as long as it lives.
-struct Off<'a>(&'a AtomicUsize);
+struct Disabled<'a>(&'a AtomicUsize);
 
-impl Drop for Off<'_> {
+impl Drop for Disabled<'_> {
     fn drop(&mut self) {
         // Relaxed: who sees it late only misses a chance.
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl<R: Copy + 'static> Local<R> {
+impl<R: Copy + 'static> CacheRef<R> {
     /// Whether the first `classes` slots have no round. From any thread.
     #[inline(always)]
     fn is_empty(self, classes: usize) -> bool {
-        let mut left = classes.min(self.cache().classes());
-        while left > 0 {
-            left -= 1;
+        let mut remaining = classes.min(self.cache().classes());
+        while remaining > 0 {
+            remaining -= 1;
             // SAFETY: the cache has this class.
-            if unsafe { self.slot(left) }.count() > 0 {
+            if unsafe { self.slot(remaining) }.count() > 0 {
                 return false;
             }
         }
@@ -124,29 +124,29 @@ impl<R: Copy + 'static> Local<R> {
     }
 }
 
-impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
+impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
     /// What `look` found, if no round went from place to place meanwhile.
-    pub(crate) fn still<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
-        self.moves.still(look)
+    pub(crate) fn consistent_read<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
+        self.moves.consistent_read(look)
     }
 
     /// True only if nobody but the caller, whose cache is `local`, had magazines, and those of the
     /// first `classes()` classes were empty, and `and` held, at a moment in the call. False if
     /// that takes longer to know.
     #[inline]
-    pub(crate) fn nothing_cached_alone(
+    pub(crate) fn nothing_cached_fast(
         &self,
-        local: Option<Local<R>>,
+        local: Option<CacheRef<R>>,
         classes: impl FnOnce() -> usize,
         and: impl FnOnce() -> bool,
     ) -> bool {
-        let seen = self.moves.still(|| {
+        let seen = self.moves.consistent_read(|| {
             // Acquire pairs with the Release in `let_go`. Not under the owner's lock: whoever takes
             // the magazines away moves something.
             let holders = self.holders.load(Ordering::Acquire);
             match local {
                 Some(local) => {
-                    holders == usize::from(local.cache().is_armed())
+                    holders == usize::from(local.cache().has_magazines())
                         && local.is_empty(classes())
                         && and()
                 }
@@ -157,9 +157,9 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     }
 
     /// Whether a thread has nothing in the first `classes` classes.
-    pub(crate) fn is_empty_handed(local: Option<Local<R>>, classes: usize) -> bool {
+    pub(crate) fn is_local_empty(local: Option<CacheRef<R>>, classes: usize) -> bool {
         local.is_none_or(|local| {
-            let _busy = local.enter();
+            let _guard = local.enter();
             local.is_empty(classes)
         })
     }
@@ -174,9 +174,9 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         classes: impl Fn() -> usize,
         mut and: impl FnMut() -> bool,
     ) -> bool {
-        for _ in 0..LOOKS {
+        for _ in 0..CHECKS {
             let mut holds = true;
-            let seen = self.still(|| {
+            let seen = self.consistent_read(|| {
                 // Caches that come meanwhile have put nothing or are counted; the end of one is a
                 // move.
                 let (puts, empty) = {
@@ -189,7 +189,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
                 };
                 // Under no lock of this layer: the source is asked.
                 holds = !empty || and();
-                // Acquire pairs with the Release fences in `Local::put` and `get`.
+                // Acquire pairs with the Release fences in `CacheRef::put` and `get`.
                 fence(Ordering::Acquire);
                 (empty, puts == all_puts(&self.caches.lock()))
             });
@@ -205,46 +205,47 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
 
     /// Runs `retry` while everything that was cached is back in the source and nothing is cached.
     #[cold]
-    pub(crate) fn reap<T>(&self, retry: impl FnOnce() -> T) -> T {
+    pub(crate) fn reclaim<T>(&self, retry: impl FnOnce() -> T) -> T {
         // Relaxed: ordered by the owners' locks, which the trim takes.
-        self.rest.off.fetch_add(1, Ordering::Relaxed);
-        let _off = Off(&self.rest.off);
-        self.rest.reclaims.fetch_add(1, Ordering::Relaxed);
-        self.rest.judge(all_puts(&self.caches.lock()));
+        self.bypass.disabled.fetch_add(1, Ordering::Relaxed);
+        let _disabled = Disabled(&self.bypass.disabled);
+        self.bypass.reclaims.fetch_add(1, Ordering::Relaxed);
+        self.bypass.record_reclaim(all_puts(&self.caches.lock()));
         self.trim();
         retry()
     }
 
-    /// Everything back to the source; nothing will be cached until [`open`](Self::open). `change`
+    /// Everything back to the source; nothing will be cached until [`enable_caching`](Self::enable_caching). `change`
     /// as for [`rebind`](Self::rebind).
-    pub(crate) fn shut(&self, change: impl FnOnce()) {
-        // Relaxed: as in `reap`.
-        self.rest.off.fetch_or(CLOSED, Ordering::Relaxed);
+    pub(crate) fn disable_caching(&self, change: impl FnOnce()) {
+        // Relaxed: as in `reclaim`.
+        self.bypass.disabled.fetch_or(CLOSED, Ordering::Relaxed);
         self.rebind(|_| change());
     }
 
     pub(crate) fn reclaims(&self) -> u64 {
         // Relaxed: a count.
-        self.rest.reclaims.load(Ordering::Relaxed)
+        self.bypass.reclaims.load(Ordering::Relaxed)
     }
 
     /// Begins to cache again, with another bound. Nobody uses the instance.
-    pub(crate) fn open(&self, stranded_bytes: u64) {
+    pub(crate) fn enable_caching(&self, max_cached_bytes: u64) {
         // Relaxed, all: who uses the instance has heard of it after this.
-        self.set_stranded_bound(stranded_bytes);
-        self.rest.reclaims.store(0, Ordering::Relaxed);
-        self.rest.left.store(0, Ordering::Relaxed);
-        self.rest.length.store(0, Ordering::Relaxed);
-        self.rest.off.fetch_and(!CLOSED, Ordering::Relaxed);
+        self.set_max_cached_bytes(max_cached_bytes);
+        self.bypass.reclaims.store(0, Ordering::Relaxed);
+        self.bypass.remaining.store(0, Ordering::Relaxed);
+        self.bypass.length.store(0, Ordering::Relaxed);
+        self.bypass.disabled.fetch_and(!CLOSED, Ordering::Relaxed);
     }
 
     /// Runs `look` on the rounds of all caches and the depot, while their owners stand still.
     /// `look` must not use the instance.
-    pub(crate) fn frozen<T>(&self, look: impl FnOnce(&[R]) -> T) -> T {
+    pub(crate) fn with_all_stopped<T>(&self, look: impl FnOnce(&[R]) -> T) -> T {
         let caches = self.caches.lock();
         let mut rounds = Vec::new();
         self.stop(&caches);
-        for slot in caches.iter().filter(|local| local.cache().stopped.get()).flat_map(Local::slots)
+        for slot in
+            caches.iter().filter(|local| local.cache().stopped.get()).flat_map(CacheRef::slots)
         {
             slot.loaded.copy_into(&mut rounds);
             slot.previous.copy_into(&mut rounds);

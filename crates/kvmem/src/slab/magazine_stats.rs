@@ -6,7 +6,7 @@ pub(crate) struct MagazineStats {
     /// Class by class.
     pub(crate) classes: Vec<ClassStats>,
     /// Bytes stranded: those of all cached rounds.
-    pub(crate) stranded_bytes: u64,
+    pub(crate) cached_bytes: u64,
     /// Bytes that may be stranded at most by the magazines that are about; `None` where there is
     /// no bound.
     pub(crate) charged_bytes: Option<u64>,

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::class::{LARGEST, SIZES, class_of};
+use super::caching::{CachingOptions, magazines};
+use super::class::{MAX_SIZE, SIZES, class_of};
 use super::clock::Clock;
-use super::debug::Debug;
+use super::debug::BlockTracker;
 use super::fault::{self, FaultHook, SlabFault};
-use super::make::{Caching, magazines};
-use super::nested;
 use super::page_source::{Origin, PageSource};
+use super::reentrancy;
+use super::slab_allocator::{Shared, SlabAllocator};
+use super::slab_settings::{SlabSettingError, SlabSettings};
 use super::slabs::Slabs;
-use super::slice::{Shared, SlabAllocator};
-use super::slice_settings::{SlabSettingError, SlabSettings};
 use crate::arena::ExclusiveRegion;
 use crate::sync::AtomicUsize;
 
@@ -28,13 +28,13 @@ pub enum SlabSetupError {
     Setting(#[from] SlabSettingError),
     /// The limit is larger than any class.
     #[error(
-        "a limit of {requested} bytes was asked for, more than {most}, the largest class; larger blocks are the system's"
+        "a limit of {requested} bytes was asked for, more than {max}, the largest class; larger blocks are the system's"
     )]
     Limit {
         /// What was asked for, in bytes.
         requested: usize,
         /// The most that may be, in bytes.
-        most: usize,
+        max: usize,
     },
 }
 
@@ -57,18 +57,18 @@ pub struct SlabAllocatorBuilder {
     origin: Origin,
     limit: usize,
     settings: Option<SlabSettings>,
-    caching: Caching,
+    caching: CachingOptions,
     on_fault: FaultHook,
 }
 
 impl SlabAllocatorBuilder {
     pub(crate) fn new() -> SlabAllocatorBuilder {
-        let _inside = nested::enter();
+        let _guard = reentrancy::enter();
         SlabAllocatorBuilder {
             origin: Origin::System,
-            limit: LARGEST,
+            limit: MAX_SIZE,
             settings: None,
-            caching: Caching::default(),
+            caching: CachingOptions::default(),
             on_fault: Arc::new(fault::abort),
         }
     }
@@ -99,14 +99,14 @@ impl SlabAllocatorBuilder {
 
     /// How long full magazines are kept that nobody needs: 15 s unless said otherwise.
     pub fn working_set(self, working_set: Duration) -> Self {
-        SlabAllocatorBuilder { caching: Caching { working_set, ..self.caching }, ..self }
+        SlabAllocatorBuilder { caching: CachingOptions { working_set, ..self.caching }, ..self }
     }
 
     /// The most bytes that all magazines together may keep; no bound unless said otherwise. Beyond
     /// it, freed blocks go back to their slabs one by one.
     pub fn max_cached_bytes(self, max_bytes: u64) -> Self {
         SlabAllocatorBuilder {
-            caching: Caching { stranded_bytes: Some(max_bytes), ..self.caching },
+            caching: CachingOptions { max_cached_bytes: Some(max_bytes), ..self.caching },
             ..self
         }
     }
@@ -114,7 +114,7 @@ impl SlabAllocatorBuilder {
     /// What the working set's time is measured by: the system's monotonic clock unless said
     /// otherwise.
     pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
-        SlabAllocatorBuilder { caching: Caching { clock, ..self.caching }, ..self }
+        SlabAllocatorBuilder { caching: CachingOptions { clock, ..self.caching }, ..self }
     }
 
     /// Who is told of misuse that is found: with debugging, and where it is seen without. Unless
@@ -132,18 +132,18 @@ impl SlabAllocatorBuilder {
     /// [`SlabSetupError`].
     pub fn build(self) -> Result<SlabAllocator, SlabSetupError> {
         let settings = self.settings.map_or_else(SlabSettings::from_env, Ok)?;
-        if self.limit > LARGEST {
-            return Err(SlabSetupError::Limit { requested: self.limit, most: LARGEST });
+        if self.limit > MAX_SIZE {
+            return Err(SlabSetupError::Limit { requested: self.limit, max: MAX_SIZE });
         }
-        let from_slabs = if settings.always_malloc { 0 } else { self.limit };
-        let short = if settings.debug_blocks { 0 } else { from_slabs };
-        let classes = if from_slabs == 0 { 0 } else { class_of(from_slabs) + 1 };
+        let slab_limit = if settings.always_malloc { 0 } else { self.limit };
+        let fast_limit = if settings.debug_blocks { 0 } else { slab_limit };
+        let classes = if slab_limit == 0 { 0 } else { class_of(slab_limit) + 1 };
         let slabs = Slabs::new(&SIZES[..classes], PageSource::new(self.origin), self.on_fault);
         let shared = Shared {
-            short,
-            from_slabs,
+            fast_limit,
+            slab_limit,
             magazines: magazines(slabs, classes, self.caching),
-            debug: settings.debug_blocks.then(Debug::default),
+            debug: settings.debug_blocks.then(BlockTracker::default),
             system_blocks: AtomicUsize::new(0),
             system_bytes: AtomicUsize::new(0),
         };

@@ -10,15 +10,15 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use thiserror::Error;
 
 use super::SlabAllocatorBuilder;
-use super::class::{ALIGN, LARGEST, SIZES, class_of};
-use super::debug::{Block, Debug};
+use super::class::{ALIGN, MAX_SIZE, SIZES, class_of};
+use super::debug::{BlockTracker, TrackedBlock};
 use super::fault::SlabFault;
 use super::magazines::Magazines;
-use super::nested;
+use super::reentrancy;
 use super::slab::Chunk;
+use super::slab_builder::SlabSetupError;
+use super::slab_stats::SlabStats;
 use super::slabs::Slabs;
-use super::slice_builder::SlabSetupError;
-use super::slice_stats::SlabStats;
 use crate::sync::{AtomicUsize, Ordering};
 
 /// Why a block could not be had.
@@ -30,13 +30,13 @@ pub enum SlabError {
     ZeroSize,
     /// More than there can be.
     #[error(
-        "a block of {requested} bytes was asked for, more than {most}, the most that an address space holds"
+        "a block of {requested} bytes was asked for, more than {max}, the max that an address space holds"
     )]
     TooLarge {
         /// What was asked for, in bytes.
         requested: usize,
         /// The most that may be, in bytes.
-        most: usize,
+        max: usize,
     },
     /// No memory: the system refuses more, or the region is full.
     #[error(
@@ -49,11 +49,11 @@ pub enum SlabError {
 }
 
 /// The most that a block may have.
-const MOST: usize = isize::MAX as usize - (ALIGN - 1);
+const MAX_BLOCK: usize = isize::MAX as usize - (ALIGN - 1);
 
 /// Blocks of a batch that the magazines are asked for at once: room for so many is made before it
 /// is known that there are any.
-const AT_ONCE: usize = 1024;
+const BATCH: usize = 1024;
 
 /// The same list: a chunk is a block by another name.
 fn chunks_of(blocks: Vec<NonNull<u8>>) -> Vec<Chunk> {
@@ -73,11 +73,11 @@ fn blocks_of(chunks: Vec<Chunk>) -> Vec<NonNull<u8>> {
 /// Everything that the handles of one allocator share.
 pub(crate) struct Shared {
     /// Sizes below or equal take the short way: 0 with settings that ask for more to be done.
-    pub(crate) short: usize,
+    pub(crate) fast_limit: usize,
     /// Sizes below or equal come from slabs.
-    pub(crate) from_slabs: usize,
+    pub(crate) slab_limit: usize,
     pub(crate) magazines: Magazines<Chunk, Slabs>,
-    pub(crate) debug: Option<Debug>,
+    pub(crate) debug: Option<BlockTracker>,
     pub(crate) system_blocks: AtomicUsize,
     pub(crate) system_bytes: AtomicUsize,
 }
@@ -119,11 +119,11 @@ impl Shared {
     /// The class of a size that takes the short way, without the checks that it is one: they took
     /// 0.2 of 3.3 ns from a pair.
     #[inline(always)]
-    fn short_class(&self, size: usize) -> usize {
-        debug_assert!(size.wrapping_sub(1) < self.short && self.short <= LARGEST);
+    fn fast_class(&self, size: usize) -> usize {
+        debug_assert!(size.wrapping_sub(1) < self.fast_limit && self.fast_limit <= MAX_SIZE);
         // SAFETY: no more than the builder lets take the short way, and that is no more than the
         // largest class has.
-        unsafe { assert_unchecked(size.wrapping_sub(1) < LARGEST) };
+        unsafe { assert_unchecked(size.wrapping_sub(1) < MAX_SIZE) };
         let class = class_of(size);
         // SAFETY: the builder made magazines for the classes of all sizes that take the short way.
         unsafe { assert_unchecked(class < self.magazines.classes()) };
@@ -132,8 +132,8 @@ impl Shared {
 
     #[inline(always)]
     pub(crate) fn alloc(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
-        if size.wrapping_sub(1) < self.short {
-            return match self.magazines.get(self.short_class(size)) {
+        if size.wrapping_sub(1) < self.fast_limit {
+            return match self.magazines.get(self.fast_class(size)) {
                 Some(chunk) => Ok(chunk.0),
                 None => Err(SlabError::NoMemory { requested: size }),
             };
@@ -145,8 +145,8 @@ impl Shared {
     /// As for [`SlabAllocator::free`].
     #[inline(always)]
     pub(crate) unsafe fn free(&self, block: NonNull<u8>, size: usize) {
-        if size.wrapping_sub(1) < self.short {
-            return self.magazines.put(self.short_class(size), Chunk(block));
+        if size.wrapping_sub(1) < self.fast_limit {
+            return self.magazines.put(self.fast_class(size), Chunk(block));
         }
         // SAFETY: the caller's promise.
         unsafe { self.free_slow(block, size) }
@@ -154,12 +154,12 @@ impl Shared {
 
     /// Up to `count` blocks of a size that takes the short way; returns how many: fewer only if
     /// there is no memory for more.
-    fn alloc_many(&self, size: usize, count: usize, out: &mut Vec<NonNull<u8>>) -> usize {
+    fn alloc_fast_batch(&self, size: usize, count: usize, out: &mut Vec<NonNull<u8>>) -> usize {
         let class = class_of(size);
         let mut chunks = chunks_of(std::mem::take(out));
         let mut done = 0;
         while done < count {
-            let (want, before) = ((count - done).min(AT_ONCE), chunks.len());
+            let (want, before) = ((count - done).min(BATCH), chunks.len());
             self.magazines.get_batch(class, want, &mut chunks);
             let got = chunks.len() - before;
             done += got;
@@ -180,7 +180,7 @@ impl Shared {
         size: usize,
         mut next: impl FnMut() -> Option<NonNull<u8>>,
     ) {
-        if size.wrapping_sub(1) < self.short {
+        if size.wrapping_sub(1) < self.fast_limit {
             return self.magazines.put_each(class_of(size), || next().map(Chunk));
         }
         while let Some(block) = next() {
@@ -193,36 +193,38 @@ impl Shared {
     fn alloc_slow(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
         match size {
             0 => return Err(SlabError::ZeroSize),
-            size if size > MOST => return Err(SlabError::TooLarge { requested: size, most: MOST }),
+            size if size > MAX_BLOCK => {
+                return Err(SlabError::TooLarge { requested: size, max: MAX_BLOCK });
+            }
             _ => {}
         }
-        let _inside = nested::enter();
+        let _guard = reentrancy::enter();
         let block = self.plain_alloc(size).ok_or(SlabError::NoMemory { requested: size })?;
         if let Some(debug) = &self.debug {
-            debug.enter(block, size);
+            debug.track(block, size);
         }
         Ok(block)
     }
 
     #[cold]
     unsafe fn free_slow(&self, block: NonNull<u8>, size: usize) {
-        let _inside = nested::enter();
+        let _guard = reentrancy::enter();
         let Some(debug) = &self.debug else {
-            if size != 0 && size <= MOST {
+            if size != 0 && size <= MAX_BLOCK {
                 // SAFETY: the caller's promise.
-                unsafe { self.plain_free(Block(block, size)) };
+                unsafe { self.plain_free(TrackedBlock(block, size)) };
             }
             return;
         };
         // SAFETY: what the books know as live is the caller's, and it is done with it. What rests
         // there belongs to the books.
-        let result = unsafe { debug.retire(block, size, |block| self.plain_free(block)) };
-        self.tell(result);
+        let result = unsafe { debug.quarantine(block, size, |block| self.plain_free(block)) };
+        self.report(result);
     }
 
     /// A block without any books.
     fn plain_alloc(&self, size: usize) -> Option<NonNull<u8>> {
-        if size <= self.from_slabs {
+        if size <= self.slab_limit {
             return self.magazines.get(class_of(size)).map(|chunk| chunk.0);
         }
         let layout = Layout::from_size_align(size, ALIGN).ok()?;
@@ -237,8 +239,8 @@ impl Shared {
     /// # Safety
     /// The block came from [`plain_alloc`](Self::plain_alloc) with this size, and nobody uses it
     /// any more.
-    unsafe fn plain_free(&self, Block(block, size): Block) {
-        if size <= self.from_slabs {
+    unsafe fn plain_free(&self, TrackedBlock(block, size): TrackedBlock) {
+        if size <= self.slab_limit {
             return self.magazines.put(class_of(size), Chunk(block));
         }
         // SAFETY: `plain_alloc` had this layout accepted.
@@ -248,25 +250,25 @@ impl Shared {
         self.system_bytes.fetch_sub(size, Ordering::Relaxed);
     }
 
-    fn tell(&self, result: Result<(), SlabFault>) {
+    fn report(&self, result: Result<(), SlabFault>) {
         if let Err(fault) = result {
             (self.magazines.source().on_fault())(&fault);
         }
     }
 
     /// Frees what rests in the books, and tells of what is wrong with it.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn flush_quarantine(&self) {
         if let Some(debug) = &self.debug {
-            let _inside = nested::enter();
+            let _guard = reentrancy::enter();
             // SAFETY: blocks that rest in the books are theirs alone.
-            let result = debug.wake_all(|block| unsafe { self.plain_free(block) });
-            self.tell(result);
+            let result = debug.release_all(|block| unsafe { self.plain_free(block) });
+            self.report(result);
         }
     }
 
     /// Tells of every block that is in use, and says how many there are.
     pub(crate) fn leaks(&self) -> usize {
-        let live = self.debug.as_ref().map_or(Vec::new(), Debug::live);
+        let live = self.debug.as_ref().map_or(Vec::new(), BlockTracker::live);
         for leak in &live {
             (self.magazines.source().on_fault())(leak);
         }
@@ -276,7 +278,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.settle();
+        self.flush_quarantine();
         self.leaks();
     }
 }
@@ -304,20 +306,20 @@ impl SlabAllocator {
     ///
     /// [`SlabSetupError::Setting`]; nothing is remembered then.
     pub fn get() -> Result<&'static SlabAllocator, SlabSetupError> {
-        static MAKING: Mutex<()> = Mutex::new(());
-        if let Some(there) = THE_ONE.get() {
-            return Ok(there);
+        static INIT: Mutex<()> = Mutex::new(());
+        if let Some(existing) = PROCESS_ALLOCATOR.get() {
+            return Ok(existing);
         }
         // The lock guards no data: whoever panicked under it left nothing half done.
-        let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(there) = THE_ONE.get() {
-            return Ok(there);
+        let _init = INIT.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(existing) = PROCESS_ALLOCATOR.get() {
+            return Ok(existing);
         }
-        let made = Self::new()?;
-        if made.shared.debug.is_some() {
-            crate::sys::at_exit(tell_at_exit);
+        let new_one = Self::new()?;
+        if new_one.shared.debug.is_some() {
+            crate::sys::at_exit(report_at_exit);
         }
-        Ok(THE_ONE.get_or_init(|| made))
+        Ok(PROCESS_ALLOCATOR.get_or_init(|| new_one))
     }
 
     /// A block of at least `size` bytes at a multiple of 16, not initialized. O(1) but for pages
@@ -383,8 +385,8 @@ impl SlabAllocator {
         out: &mut Vec<NonNull<u8>>,
     ) -> Result<usize, SlabError> {
         let mut done = 0;
-        if size.wrapping_sub(1) < self.shared.short {
-            done = self.shared.alloc_many(size, count, out);
+        if size.wrapping_sub(1) < self.shared.fast_limit {
+            done = self.shared.alloc_fast_batch(size, count, out);
         }
         // Those of the system, those that go through the books, and the one of which it is known
         // that there is no memory for it.
@@ -414,8 +416,8 @@ impl SlabAllocator {
     /// pages, pages that are not in use to the kernel. Blocks that were freed under debugging
     /// are looked over.
     pub fn trim(&self) {
-        self.shared.settle();
-        let _inside = nested::enter();
+        self.shared.flush_quarantine();
+        let _guard = reentrancy::enter();
         self.shared.magazines.trim();
         self.shared.magazines.source().pages().trim();
     }
@@ -423,7 +425,7 @@ impl SlabAllocator {
     /// Gives back what nobody came for in the working set's time, if that is over. It is done on
     /// slow ways too: this is for programs that have fallen silent.
     pub fn tick(&self) {
-        let _inside = nested::enter();
+        let _guard = reentrancy::enter();
         self.shared.magazines.tick();
     }
 
@@ -437,21 +439,21 @@ impl SlabAllocator {
     /// limit.
     #[must_use]
     pub fn usable(&self, size: usize) -> usize {
-        if size != 0 && size <= self.shared.from_slabs { SIZES[class_of(size)].size } else { size }
+        if size != 0 && size <= self.shared.slab_limit { SIZES[class_of(size)].size } else { size }
     }
 
     /// With debugging on, tells the hook of every block that is in use now, and says how many there
     /// are; else 0.
     pub fn report_leaks(&self) -> usize {
-        self.shared.settle();
+        self.shared.flush_quarantine();
         self.shared.leaks()
     }
 }
 
-static THE_ONE: OnceLock<SlabAllocator> = OnceLock::new();
+static PROCESS_ALLOCATOR: OnceLock<SlabAllocator> = OnceLock::new();
 
-extern "C" fn tell_at_exit() {
-    if let Some(slices) = THE_ONE.get() {
+extern "C" fn report_at_exit() {
+    if let Some(slices) = PROCESS_ALLOCATOR.get() {
         slices.report_leaks();
     }
 }
@@ -459,7 +461,7 @@ extern "C" fn tell_at_exit() {
 impl fmt::Debug for SlabAllocator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SliceAllocator")
-            .field("limit", &self.shared.from_slabs)
+            .field("limit", &self.shared.slab_limit)
             .finish_non_exhaustive()
     }
 }

@@ -16,7 +16,7 @@
 #[cfg(not(loom))]
 use std::sync::atomic::compiler_fence;
 
-use crate::sync::{AtomicBool, AtomicU32, Ordering, Patience, fence};
+use crate::sync::{AtomicBool, AtomicU32, Backoff, Ordering, fence};
 
 /// In `stop`: somebody wants the lock, or has it.
 const STOP: u32 = 1;
@@ -25,7 +25,7 @@ const FENCED: u32 = 2;
 
 /// The lock. Who calls `stop` and its like does so one at a time, under a lock that all of them
 /// use.
-pub(crate) struct Owner {
+pub(crate) struct OwnerLock {
     busy: AtomicBool,
     stop: AtomicU32,
     /// The owner has seen `FENCED`, and sees it for ever.
@@ -33,12 +33,12 @@ pub(crate) struct Owner {
 }
 
 /// As long as it lives, the owner has the lock.
-pub(crate) struct Busy<'a>(&'a Owner);
+pub(crate) struct OwnerGuard<'a>(&'a OwnerLock);
 
-impl Owner {
+impl OwnerLock {
     /// A lock that nobody has; its owner makes fences or not.
     pub(crate) fn new(fenced: bool) -> Self {
-        Owner {
+        OwnerLock {
             busy: AtomicBool::new(false),
             stop: AtomicU32::new(if fenced { FENCED } else { 0 }),
             fences: AtomicBool::new(fenced),
@@ -47,33 +47,33 @@ impl Owner {
 
     /// Takes the lock. For the owner, who does not have it.
     #[inline(always)]
-    pub(crate) fn enter(&self) -> Busy<'_> {
-        // Relaxed: ordered before the load by the barrier of `settle`'s caller, which pairs with
+    pub(crate) fn enter(&self) -> OwnerGuard<'_> {
+        // Relaxed: ordered before the load by the barrier of `wait_until_out`'s caller, which pairs with
         // the fence below.
         self.busy.store(true, Ordering::Relaxed);
         light_fence();
         // Acquire pairs with the Release in `resume`: what the stopper changed is seen.
         if self.stop.load(Ordering::Acquire) != 0 {
-            self.enter_slowly();
+            self.enter_slow();
         }
-        Busy(self)
+        OwnerGuard(self)
     }
 
     /// Takes the lock if the owner need neither wait nor fence; else the slow way has to, by
     /// `enter`. For the owner, who does not have it.
     #[inline(always)]
-    pub(crate) fn enter_unhindered(&self) -> Option<Busy<'_>> {
+    pub(crate) fn try_enter(&self) -> Option<OwnerGuard<'_>> {
         // Relaxed and Acquire, as in `enter`.
         self.busy.store(true, Ordering::Relaxed);
         light_fence();
-        let busy = Busy(self);
+        let busy = OwnerGuard(self);
         (self.stop.load(Ordering::Acquire) == 0).then_some(busy)
     }
 
     #[cold]
     #[inline(never)]
-    fn enter_slowly(&self) {
-        let mut patience = Patience::default();
+    fn enter_slow(&self) {
+        let mut backoff = Backoff::default();
         loop {
             // SeqCst: `busy` above, or below, comes before the load of `stop`; pairs with the
             // stopper's fence.
@@ -81,18 +81,18 @@ impl Owner {
             // Acquire, as in `enter`.
             let stop = self.stop.load(Ordering::Acquire);
             if stop & FENCED != 0 {
-                // Release pairs with the Acquire in `settle`: later loads of `stop` see the bit
+                // Release pairs with the Acquire in `wait_until_out`: later loads of `stop` see the bit
                 // too.
                 self.fences.store(true, Ordering::Release);
             }
             if stop & STOP == 0 {
                 return;
             }
-            // Release, as in `Busy::drop`; nothing was changed, though.
+            // Release, as in `OwnerGuard::drop`; nothing was changed, though.
             self.busy.store(false, Ordering::Release);
             // Relaxed: only a hint when to try again.
             while self.stop.load(Ordering::Relaxed) & STOP != 0 {
-                patience.pause();
+                backoff.pause();
             }
             // Relaxed: the fence above comes after it.
             self.busy.store(true, Ordering::Relaxed);
@@ -100,12 +100,12 @@ impl Owner {
     }
 
     /// Whether the owner is in. For anybody.
-    pub(crate) fn is_in(&self) -> bool {
-        // Acquire pairs with the Release in `Busy::drop`: what the owner did is seen.
+    pub(crate) fn is_inside(&self) -> bool {
+        // Acquire pairs with the Release in `OwnerGuard::drop`: what the owner did is seen.
         self.busy.load(Ordering::Acquire)
     }
 
-    /// Tells the owner to stop. A barrier must follow, then [`settle`](Self::settle).
+    /// Tells the owner to stop. A barrier must follow, then [`wait_until_out`](Self::wait_until_out).
     pub(crate) fn stop(&self) {
         // Relaxed: the barrier that follows orders it before the load of `busy`.
         self.stop.fetch_or(STOP, Ordering::Relaxed);
@@ -120,16 +120,16 @@ impl Owner {
     /// After a barrier, waits until the owner is out; then the caller has the lock. `reached` says
     /// that the barrier was one on all threads; if it was only the caller's fence and the owner
     /// makes none, the stop is taken back: false.
-    pub(crate) fn settle(&self, reached: bool) -> bool {
-        // Acquire pairs with the Release in `enter_slowly`.
+    pub(crate) fn wait_until_out(&self, reached: bool) -> bool {
+        // Acquire pairs with the Release in `enter_slow`.
         if !reached && !self.fences.load(Ordering::Acquire) {
             self.resume();
             return false;
         }
-        let mut patience = Patience::default();
-        // Acquire pairs with the Release in `Busy::drop`: what the owner did is seen.
+        let mut backoff = Backoff::default();
+        // Acquire pairs with the Release in `OwnerGuard::drop`: what the owner did is seen.
         while self.busy.load(Ordering::Acquire) {
-            patience.pause();
+            backoff.pause();
         }
         true
     }
@@ -141,10 +141,10 @@ impl Owner {
     }
 }
 
-impl Drop for Busy<'_> {
+impl Drop for OwnerGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // Release pairs with the Acquire in `settle`.
+        // Release pairs with the Acquire in `wait_until_out`.
         self.0.busy.store(false, Ordering::Release);
     }
 }

@@ -8,7 +8,7 @@ use super::topology::{SystemTopology, Topology};
 
 /// What an instance is made with.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct MagazineSettings {
     /// How many classes there are, numbered from 0.
     pub(crate) classes: usize,
     /// The most storage that one magazine has, in bytes; 16 KiB at most.
@@ -16,25 +16,25 @@ pub(crate) struct Settings {
     /// How long the depot keeps what nobody came for.
     pub(crate) working_set: Duration,
     /// The most bytes that all caches together may strand; `None` for no bound.
-    pub(crate) stranded_bytes: Option<u64>,
+    pub(crate) max_cached_bytes: Option<u64>,
     /// The most full magazines that a depot keeps, of each class and memory node; what is put
     /// beyond them goes to the source.
-    pub(crate) crowd: usize,
+    pub(crate) max_full_magazines: usize,
     /// What time it is.
     pub(crate) clock: Arc<dyn Clock>,
     /// Which memory nodes there are.
     pub(crate) topology: Arc<dyn Topology>,
 }
 
-impl Settings {
+impl MagazineSettings {
     /// The usual ones.
     pub(crate) fn new(classes: usize) -> Self {
-        Settings {
+        MagazineSettings {
             classes,
             magazine_bytes: MAX_MAGAZINE_BYTES,
             working_set: Duration::from_secs(15),
-            stranded_bytes: None,
-            crowd: usize::MAX,
+            max_cached_bytes: None,
+            max_full_magazines: usize::MAX,
             clock: Arc::new(SystemClock::default()),
             topology: Arc::new(SystemTopology),
         }

@@ -12,11 +12,11 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::SlabAllocator;
-use super::class::{ALIGN, LARGEST, STRICTEST, class_aligned, class_of};
-use super::nested;
+use super::class::{ALIGN, MAX_ALIGN, MAX_SIZE, class_aligned, class_of};
 use super::page_source::{Origin, Reserve};
+use super::reentrancy;
 use super::slab::Chunk;
-use super::slice_settings::SlabSettings;
+use super::slab_settings::SlabSettings;
 
 /// Addresses to reserve: more than the memory of any machine that this is for; none of it is
 /// memory.
@@ -46,10 +46,10 @@ const RESERVED: usize = 1 << 40;
 /// on the standard error stream and otherwise ignored. Leaks are not reported: a program has blocks
 /// in use when it ends.
 pub struct SlabGlobal {
-    state: AtomicPtr<State>,
+    state: AtomicPtr<GlobalState>,
 }
 
-struct State {
+struct GlobalState {
     slices: SlabAllocator,
     /// Where slabs are.
     start: usize,
@@ -65,11 +65,11 @@ impl SlabGlobal {
     /// The allocator behind it, for statistics and trimming; `None` before the first request. What
     /// it has been asked for directly is freed directly.
     pub fn slices(&self) -> Option<&SlabAllocator> {
-        self.there().map(|state| &state.slices)
+        self.state().map(|state| &state.slices)
     }
 
     #[inline(always)]
-    fn there(&self) -> Option<&State> {
+    fn state(&self) -> Option<&GlobalState> {
         // Acquire pairs with the Release in `make`: the state is seen as it was made.
         let state = self.state.load(Ordering::Acquire);
         // SAFETY: what is stored there is never freed or changed.
@@ -78,8 +78,8 @@ impl SlabGlobal {
 
     /// Makes the state, unless another thread has.
     #[cold]
-    fn make(&self) -> &State {
-        let _inside = nested::enter();
+    fn make(&self) -> &GlobalState {
+        let _guard = reentrancy::enter();
         let settings = SlabSettings::from_env().unwrap_or_else(|error| {
             eprintln!("kvmem: {error}; ignored");
             SlabSettings::default()
@@ -100,8 +100,9 @@ impl SlabGlobal {
             // could fail with.
             Err(_) => std::process::abort(),
         };
-        let made = Box::into_raw(Box::new(State { slices, start: range.start, len: range.len() }));
-        // Release pairs with the Acquire in `there`; Acquire here, with the Release of another's.
+        let made =
+            Box::into_raw(Box::new(GlobalState { slices, start: range.start, len: range.len() }));
+        // Release pairs with the Acquire in `state`; Acquire here, with the Release of another's.
         match self.state.compare_exchange(
             ptr::null_mut(),
             made,
@@ -113,7 +114,7 @@ impl SlabGlobal {
             Err(other) => {
                 // SAFETY: nobody else has been told of it.
                 drop(unsafe { Box::from_raw(made) });
-                // SAFETY: as in `there`.
+                // SAFETY: as in `state`.
                 unsafe { &*other }
             }
         }
@@ -121,10 +122,10 @@ impl SlabGlobal {
 
     #[inline(always)]
     fn class(layout: Layout) -> Option<usize> {
-        if layout.size().wrapping_sub(1) < LARGEST && layout.align() <= ALIGN {
+        if layout.size().wrapping_sub(1) < MAX_SIZE && layout.align() <= ALIGN {
             return Some(class_of(layout.size()));
         }
-        if layout.align() <= STRICTEST {
+        if layout.align() <= MAX_ALIGN {
             class_aligned(layout.size(), layout.align())
         } else {
             None
@@ -132,7 +133,7 @@ impl SlabGlobal {
     }
 }
 
-impl State {
+impl GlobalState {
     #[inline(always)]
     fn owns(&self, block: *mut u8) -> bool {
         block.addr().wrapping_sub(self.start) < self.len
@@ -153,15 +154,15 @@ unsafe impl GlobalAlloc for SlabGlobal {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if let Some(class) = SlabGlobal::class(layout)
-            && !nested::is_inside()
+            && !reentrancy::is_inside()
         {
-            let shared = &*self.there().unwrap_or_else(|| self.make()).slices.shared;
-            let _inside = nested::enter();
-            if shared.short != 0 {
+            let shared = &*self.state().unwrap_or_else(|| self.make()).slices.shared;
+            let _guard = reentrancy::enter();
+            if shared.fast_limit != 0 {
                 if let Some(chunk) = shared.magazines.get(class) {
                     return chunk.0.as_ptr();
                 }
-            } else if shared.from_slabs != 0 && layout.align() <= ALIGN {
+            } else if shared.slab_limit != 0 && layout.align() <= ALIGN {
                 // Debugging: with all the books.
                 if let Ok(block) = shared.alloc(layout.size()) {
                     return block.as_ptr();
@@ -174,19 +175,19 @@ unsafe impl GlobalAlloc for SlabGlobal {
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        if let Some(state) = self.there()
+        if let Some(state) = self.state()
             && state.owns(block)
             && let Some(class) = SlabGlobal::class(layout)
             && let Some(at) = NonNull::new(block)
         {
             let shared = &*state.slices.shared;
-            if nested::is_inside() {
+            if reentrancy::is_inside() {
                 // Past the magazines, which this thread is just changing. No ring of slabs is:
                 // nothing is freed under its lock.
                 return shared.magazines.source().give_one(class, Chunk(at));
             }
-            let _inside = nested::enter();
-            if shared.short != 0 {
+            let _guard = reentrancy::enter();
+            if shared.fast_limit != 0 {
                 return shared.magazines.put(class, Chunk(at));
             }
             // SAFETY: the caller's promise.
@@ -217,10 +218,10 @@ unsafe impl GlobalAlloc for SlabGlobal {
         // SAFETY: the caller's promise: the new size is not 0 and does not overflow at this
         // alignment.
         let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
-        match self.there() {
+        match self.state() {
             Some(state) if state.owns(block) => {
                 let same = SlabGlobal::class(new) == SlabGlobal::class(layout);
-                if same && state.slices.shared.short != 0 {
+                if same && state.slices.shared.fast_limit != 0 {
                     return block;
                 }
             }

@@ -4,35 +4,35 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::clock::{Clock, SystemClock};
+use super::magazine_settings::MagazineSettings;
 use super::magazines::Magazines;
-use super::settings::Settings;
 use super::slab::Chunk;
-use super::source::Source;
+use super::source::RoundSource;
 
 /// What the users of a cache may say about its magazines.
 #[derive(Clone, Debug)]
-pub(crate) struct Caching {
+pub(crate) struct CachingOptions {
     pub(crate) working_set: Duration,
-    pub(crate) stranded_bytes: Option<u64>,
+    pub(crate) max_cached_bytes: Option<u64>,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
-impl Default for Caching {
+impl Default for CachingOptions {
     fn default() -> Self {
         let clock = Arc::new(SystemClock::default());
-        Caching { working_set: Duration::from_secs(15), stranded_bytes: None, clock }
+        CachingOptions { working_set: Duration::from_secs(15), max_cached_bytes: None, clock }
     }
 }
 
 /// Magazines for so many classes.
-pub(crate) fn magazines<S: Source<Chunk>>(
+pub(crate) fn magazines<S: RoundSource<Chunk>>(
     source: S,
     classes: usize,
-    caching: Caching,
+    caching: CachingOptions,
 ) -> Magazines<Chunk, S> {
-    let Caching { working_set, stranded_bytes, clock } = caching;
+    let CachingOptions { working_set, max_cached_bytes, clock } = caching;
     Magazines::new(
         source,
-        Settings { working_set, stranded_bytes, clock, ..Settings::new(classes) },
+        MagazineSettings { working_set, max_cached_bytes, clock, ..MagazineSettings::new(classes) },
     )
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::slice::Shared;
+use super::slab_allocator::Shared;
 use crate::sync::Ordering;
 
 /// What an allocator of blocks holds, at about one moment: other threads go on meanwhile.
@@ -54,24 +54,25 @@ impl SlabStats {
         let slabs = shared.magazines.source();
         let pages = slabs.pages().stats();
         let magazines = shared.magazines.stats();
-        let classes = slabs.counts().zip(&magazines.classes).map(|(count, class)| SlabClassStats {
-            object_bytes: count.geometry.size,
-            slab_bytes: count.geometry.slab_bytes,
-            slab_objects: count.geometry.objects,
-            colours: count.geometry.colours(),
-            slabs: count.slabs,
-            // The two are of two moments.
-            in_use: count.out.saturating_sub(class.in_threads + class.in_depot),
-            cached: class.in_threads + class.in_depot,
-            exchanges: class.exchanges,
-            remote: class.remote,
-        });
+        let classes =
+            slabs.counts().zip(&magazines.classes).map(|(count, class)| SlabClassStats {
+                object_bytes: count.geometry.size,
+                slab_bytes: count.geometry.slab_bytes,
+                slab_objects: count.geometry.objects,
+                colours: count.geometry.colours(),
+                slabs: count.slabs,
+                // The two are of two moments.
+                in_use: count.live.saturating_sub(class.in_threads + class.in_depot),
+                cached: class.in_threads + class.in_depot,
+                exchanges: class.exchanges,
+                remote: class.remote,
+            });
         SlabStats {
             classes: classes.collect(),
             mapped_bytes: pages.mapped,
             slab_bytes: pages.slabs,
             unused_bytes: pages.dirty,
-            cached_bytes: magazines.stranded_bytes,
+            cached_bytes: magazines.cached_bytes,
             // Relaxed: only counted.
             system_blocks: shared.system_blocks.load(Ordering::Relaxed),
             system_bytes: shared.system_bytes.load(Ordering::Relaxed),

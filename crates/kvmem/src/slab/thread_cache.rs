@@ -17,25 +17,25 @@ use std::ptr::{self, NonNull};
 
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, Ordering, fence};
 
-use super::magazine::{Head, Magazine};
-use super::owner::{Busy, Owner};
+use super::magazine::{Magazine, MagazineHead};
+use super::owner_lock::{OwnerGuard, OwnerLock};
 
 /// Looks at an owner who puts something before he is taken for one who does not come to it. Few for
 /// the model.
-const LOOKS_AT_A_PUT: u32 = if cfg!(loom) { 1 } else { 100 };
+const CHECKS_PER_PUT: u32 = if cfg!(loom) { 1 } else { 100 };
 
 /// The head of the block. A line of its own, with its neighbour, which processors fetch together.
 #[repr(C, align(128))]
-pub(crate) struct Cache<R> {
-    pub(crate) owner: Owner,
+pub(crate) struct ThreadCache<R> {
+    pub(crate) owner: OwnerLock,
     /// Under the owner's lock: counted among the caches that may hold rounds. Where it is not, no
     /// slot has a magazine.
-    armed: AtomicBool,
+    has_magazines: AtomicBool,
     classes: usize,
     /// The next of the instance's list; see [caches](super::caches).
-    pub(crate) next: AtomicPtr<Cache<R>>,
+    pub(crate) next: AtomicPtr<ThreadCache<R>>,
     /// Under the lock of that list: the next of those whose threads have ended.
-    pub(crate) grave: Cell<*mut Cache<R>>,
+    pub(crate) next_retired: Cell<*mut ThreadCache<R>>,
     /// Under the same lock: somebody else has the owner's lock.
     pub(crate) stopped: Cell<bool>,
     /// Whose it is: an address that says nothing else here.
@@ -44,11 +44,11 @@ pub(crate) struct Cache<R> {
     puts: AtomicU32,
     /// The owner is on a slow way. What it asks for meanwhile, memory for its own lists say, takes
     /// no second one.
-    pub(crate) nested: Cell<bool>,
+    pub(crate) in_slow_path: Cell<bool>,
     /// For the owner's slow ways: the memory node of its thread, and how often it may be used
     /// before it is looked up again.
     pub(crate) node: Cell<usize>,
-    pub(crate) node_uses: Cell<u32>,
+    pub(crate) node_visits_left: Cell<u32>,
     /// For the owner's slow ways.
     pub(crate) scratch: UnsafeCell<Vec<R>>,
     /// Lets the model see who is in at a time.
@@ -57,14 +57,14 @@ pub(crate) struct Cache<R> {
 }
 
 /// The magazines of a class.
-pub(crate) struct Slot<R> {
-    pub(crate) loaded: Held<R>,
-    pub(crate) previous: Held<R>,
+pub(crate) struct ClassSlot<R> {
+    pub(crate) loaded: MagazineSlot<R>,
+    pub(crate) previous: MagazineSlot<R>,
 }
 
 /// A place for a magazine. Without one: no head, and count and capacity are 0.
-pub(crate) struct Held<R> {
-    head: Cell<*mut Head>,
+pub(crate) struct MagazineSlot<R> {
+    head: Cell<*mut MagazineHead>,
     /// At most `capacity`; all places below it hold rounds.
     count: AtomicU32,
     capacity: Cell<u32>,
@@ -72,59 +72,59 @@ pub(crate) struct Held<R> {
 }
 
 /// A cache, by its address. Valid as long as the instance's list has it.
-pub(crate) struct Local<R>(NonNull<Cache<R>>);
+pub(crate) struct CacheRef<R>(NonNull<ThreadCache<R>>);
 
-impl<R> Clone for Local<R> {
+impl<R> Clone for CacheRef<R> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<R> Copy for Local<R> {}
+impl<R> Copy for CacheRef<R> {}
 
-impl<R> Cache<R> {
+impl<R> ThreadCache<R> {
     /// How many classes there are.
     pub(crate) fn classes(&self) -> usize {
         self.classes
     }
 
-    pub(crate) fn is_armed(&self) -> bool {
+    pub(crate) fn has_magazines(&self) -> bool {
         // Relaxed: ordered by the owner's lock; or by the owner's asking, while nothing moves.
-        self.armed.load(Ordering::Relaxed)
+        self.has_magazines.load(Ordering::Relaxed)
     }
 
     /// Returns what it was before. Under the owner's lock.
-    pub(crate) fn set_armed(&self, armed: bool) -> bool {
-        let before = self.is_armed();
+    pub(crate) fn set_has_magazines(&self, has_magazines: bool) -> bool {
+        let before = self.has_magazines();
         // Relaxed: as above.
-        self.armed.store(armed, Ordering::Relaxed);
+        self.has_magazines.store(has_magazines, Ordering::Relaxed);
         before
     }
 }
 
-impl<R: Copy + 'static> Local<R> {
+impl<R: Copy + 'static> CacheRef<R> {
     fn layout(classes: usize) -> Option<Layout> {
-        let slots = Layout::array::<Slot<R>>(classes).ok()?;
-        Some(Layout::new::<Cache<R>>().extend(slots).ok()?.0.pad_to_align())
+        let slots = Layout::array::<ClassSlot<R>>(classes).ok()?;
+        Some(Layout::new::<ThreadCache<R>>().extend(slots).ok()?.0.pad_to_align())
     }
 
     /// An empty cache; `None` if the system has no memory.
     pub(crate) fn create(classes: usize, fenced: bool, thread: *const ()) -> Option<Self> {
         // SAFETY: the layout has the size of a head at least.
         let block =
-            NonNull::new(unsafe { System.alloc(Self::layout(classes)?) })?.cast::<Cache<R>>();
-        let cache = Cache {
-            owner: Owner::new(fenced),
-            armed: AtomicBool::new(false),
+            NonNull::new(unsafe { System.alloc(Self::layout(classes)?) })?.cast::<ThreadCache<R>>();
+        let cache = ThreadCache {
+            owner: OwnerLock::new(fenced),
+            has_magazines: AtomicBool::new(false),
             classes,
             next: AtomicPtr::new(ptr::null_mut()),
-            grave: Cell::new(ptr::null_mut()),
+            next_retired: Cell::new(ptr::null_mut()),
             thread,
-            nested: Cell::new(false),
+            in_slow_path: Cell::new(false),
             puts: AtomicU32::new(0),
             stopped: Cell::new(false),
             node: Cell::new(0),
-            node_uses: Cell::new(0),
+            node_visits_left: Cell::new(0),
             scratch: UnsafeCell::new(Vec::new()),
             #[cfg(all(loom, not(shuttle)))]
             witness: loom::cell::UnsafeCell::new(()),
@@ -133,12 +133,15 @@ impl<R: Copy + 'static> Local<R> {
         // head.
         unsafe {
             block.write(cache);
-            let slots = block.add(1).cast::<Slot<R>>();
+            let slots = block.add(1).cast::<ClassSlot<R>>();
             for class in 0..classes {
-                slots.add(class).write(Slot { loaded: Held::new(), previous: Held::new() });
+                slots.add(class).write(ClassSlot {
+                    loaded: MagazineSlot::new(),
+                    previous: MagazineSlot::new(),
+                });
             }
         }
-        Some(Local(block))
+        Some(CacheRef(block))
     }
 
     /// Frees the block. Magazines that are in it are lost. What comes back is the owner's list, to
@@ -159,7 +162,7 @@ impl<R: Copy + 'static> Local<R> {
         let scratch = std::mem::take(unsafe { &mut *self.cache().scratch.get() });
         // SAFETY: as the caller promises; slots have nothing to drop but loom's atomics.
         unsafe {
-            let slots = self.0.add(1).cast::<Slot<R>>();
+            let slots = self.0.add(1).cast::<ClassSlot<R>>();
             for class in 0..classes {
                 slots.add(class).drop_in_place();
             }
@@ -172,16 +175,16 @@ impl<R: Copy + 'static> Local<R> {
     }
 
     pub(crate) fn from_raw(at: *mut ()) -> Option<Self> {
-        NonNull::new(at.cast()).map(Local)
+        NonNull::new(at.cast()).map(CacheRef)
     }
 
-    pub(crate) fn as_ptr(self) -> *mut Cache<R> {
+    pub(crate) fn as_ptr(self) -> *mut ThreadCache<R> {
         self.0.as_ptr()
     }
 
     #[inline(always)]
-    pub(crate) fn cache<'a>(self) -> &'a Cache<R> {
-        // SAFETY: a cache lives as long as its instance has it in its list; who holds a `Local`
+    pub(crate) fn cache<'a>(self) -> &'a ThreadCache<R> {
+        // SAFETY: a cache lives as long as its instance has it in its list; who holds a `CacheRef`
         // sees to that.
         unsafe { self.0.as_ref() }
     }
@@ -190,24 +193,24 @@ impl<R: Copy + 'static> Local<R> {
     ///
     /// The cache has this class.
     #[inline(always)]
-    pub(crate) unsafe fn slot<'a>(self, class: usize) -> &'a Slot<R> {
+    pub(crate) unsafe fn slot<'a>(self, class: usize) -> &'a ClassSlot<R> {
         debug_assert!(class < self.cache().classes);
         // SAFETY: the slots stand behind the head in the same block.
-        unsafe { self.0.add(1).cast::<Slot<R>>().add(class).as_ref() }
+        unsafe { self.0.add(1).cast::<ClassSlot<R>>().add(class).as_ref() }
     }
 
     /// All slots.
-    pub(crate) fn slots<'a>(self) -> impl Iterator<Item = &'a Slot<R>> + use<'a, R> {
+    pub(crate) fn slots<'a>(self) -> impl Iterator<Item = &'a ClassSlot<R>> + use<'a, R> {
         // SAFETY: these are the classes of the cache.
         (0..self.cache().classes).map(move |class| unsafe { self.slot(class) })
     }
 
     /// Takes the owner's lock.
     #[inline(always)]
-    pub(crate) fn enter<'a>(self) -> Busy<'a> {
-        let busy = self.cache().owner.enter();
+    pub(crate) fn enter<'a>(self) -> OwnerGuard<'a> {
+        let guard = self.cache().owner.enter();
         self.touch();
-        busy
+        guard
     }
 
     /// Tells the model that this thread is in.
@@ -221,16 +224,16 @@ impl<R: Copy + 'static> Local<R> {
     /// go in: with a call that comes back here the caller's loop had too few registers, and a
     /// pair took 0.1 of 3.3 ns more.
     #[inline(always)]
-    pub(crate) fn enter_unhindered<'a>(self) -> Option<Busy<'a>> {
-        let busy = self.cache().owner.enter_unhindered()?;
+    pub(crate) fn try_enter<'a>(self) -> Option<OwnerGuard<'a>> {
+        let guard = self.cache().owner.try_enter()?;
         self.touch();
-        Some(busy)
+        Some(guard)
     }
 
     /// How often rounds were put, seen from any thread.
     pub(crate) fn puts(self) -> u32 {
         // Acquire pairs with the Release in `count_put`. For a second look, the fences there and in
-        // `Moves::still`.
+        // `Moves::consistent_read`.
         self.cache().puts.load(Ordering::Acquire)
     }
 
@@ -238,8 +241,8 @@ impl<R: Copy + 'static> Local<R> {
     pub(crate) fn finished_puts(self) -> Option<u32> {
         let puts = self.puts();
         // Who counts is in; if he is out now, or was at any time since, he has done it.
-        let done = (0..LOOKS_AT_A_PUT).any(|_| {
-            let out = !self.cache().owner.is_in();
+        let done = (0..CHECKS_PER_PUT).any(|_| {
+            let out = !self.cache().owner.is_inside();
             if !out {
                 std::hint::spin_loop();
             }
@@ -255,7 +258,7 @@ impl<R: Copy + 'static> Local<R> {
         // Relaxed: the owner alone changes it. Release pairs with the Acquire in `puts`: who sees
         // it counted sees the owner in.
         puts.store(puts.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-        // Release pairs with the Acquire fence in `Moves::still`: who sees the round gone again
+        // Release pairs with the Acquire fence in `Moves::consistent_read`: who sees the round gone again
         // sees that one was put.
         fence(Ordering::Release);
     }
@@ -268,9 +271,9 @@ impl<R: Copy + 'static> Local<R> {
     /// The cache has this class, and this thread is its owner.
     #[inline(always)]
     pub(crate) unsafe fn get(self, class: usize, tracked: bool) -> Option<R> {
-        let busy = self.enter_unhindered()?;
+        let guard = self.try_enter()?;
         // SAFETY: the caller's promise.
-        unsafe { self.pop(&busy, class, tracked) }
+        unsafe { self.pop(&guard, class, tracked) }
     }
 
     /// As above, but that it waits until it may go in.
@@ -278,19 +281,19 @@ impl<R: Copy + 'static> Local<R> {
     /// # Safety
     ///
     /// As for `get`.
-    pub(crate) unsafe fn get_patiently(self, class: usize, tracked: bool) -> Option<R> {
-        let busy = self.enter();
+    pub(crate) unsafe fn get_waiting(self, class: usize, tracked: bool) -> Option<R> {
+        let guard = self.enter();
         // SAFETY: the caller's promise.
-        unsafe { self.pop(&busy, class, tracked) }
+        unsafe { self.pop(&guard, class, tracked) }
     }
 
     /// # Safety
     ///
     /// The cache has this class.
     #[inline(always)]
-    unsafe fn pop(self, _busy: &Busy<'_>, class: usize, tracked: bool) -> Option<R> {
+    unsafe fn pop(self, _guard: &OwnerGuard<'_>, class: usize, tracked: bool) -> Option<R> {
         if tracked {
-            // Release pairs with the Acquire fence in `Moves::still`: who sees the round gone sees
+            // Release pairs with the Acquire fence in `Moves::consistent_read`: who sees the round gone sees
             // what was put before.
             fence(Ordering::Release);
         }
@@ -306,9 +309,9 @@ impl<R: Copy + 'static> Local<R> {
     /// As for `get`.
     #[inline(always)]
     pub(crate) unsafe fn put(self, class: usize, round: R, tracked: bool) -> bool {
-        let Some(busy) = self.enter_unhindered() else { return false };
+        let Some(guard) = self.try_enter() else { return false };
         // SAFETY: the caller's promise.
-        unsafe { self.push(&busy, class, round, tracked) }
+        unsafe { self.push(&guard, class, round, tracked) }
     }
 
     /// As above, but that it waits until it may go in.
@@ -316,17 +319,17 @@ impl<R: Copy + 'static> Local<R> {
     /// # Safety
     ///
     /// As for `get`.
-    pub(crate) unsafe fn put_patiently(self, class: usize, round: R, tracked: bool) -> bool {
-        let busy = self.enter();
+    pub(crate) unsafe fn put_waiting(self, class: usize, round: R, tracked: bool) -> bool {
+        let guard = self.enter();
         // SAFETY: the caller's promise.
-        unsafe { self.push(&busy, class, round, tracked) }
+        unsafe { self.push(&guard, class, round, tracked) }
     }
 
     /// # Safety
     ///
     /// The cache has this class.
     #[inline(always)]
-    unsafe fn push(self, _busy: &Busy<'_>, class: usize, round: R, tracked: bool) -> bool {
+    unsafe fn push(self, _guard: &OwnerGuard<'_>, class: usize, round: R, tracked: bool) -> bool {
         if tracked {
             self.count_put();
         }
@@ -335,7 +338,7 @@ impl<R: Copy + 'static> Local<R> {
     }
 }
 
-impl<R: Copy> Slot<R> {
+impl<R: Copy> ClassSlot<R> {
     /// Lets the magazines change places.
     pub(crate) fn swap(&self) {
         let (loaded, previous) = (self.loaded.take(), self.previous.take());
@@ -349,9 +352,9 @@ impl<R: Copy> Slot<R> {
     }
 }
 
-impl<R: Copy> Held<R> {
+impl<R: Copy> MagazineSlot<R> {
     fn new() -> Self {
-        Held {
+        MagazineSlot {
             head: Cell::new(ptr::null_mut()),
             count: AtomicU32::new(0),
             capacity: Cell::new(0),
