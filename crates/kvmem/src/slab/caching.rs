@@ -1,4 +1,4 @@
-//! *Making magazines* over slabs, with the settings that memory asks for.
+//! *Caching*: makes magazines over slabs with the options that users can set.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::magazines::Magazines;
 use super::slab::Chunk;
 use super::source::RoundSource;
 
-/// What the users of a cache may say about its magazines.
+/// The options for the magazines of a cache.
 #[derive(Clone, Debug)]
 pub(crate) struct CachingOptions {
     pub(crate) working_set: Duration,
@@ -24,7 +24,7 @@ impl Default for CachingOptions {
     }
 }
 
-/// Magazines for so many classes.
+/// Makes magazines for `classes` classes.
 pub(crate) fn magazines<S: RoundSource<Chunk>>(
     source: S,
     classes: usize,

@@ -1,28 +1,28 @@
-//! *Core*: one instance of the magazine layer, without the knowledge of which thread runs.
+//! *Core*: one instance of the magazine layer. It does not know which thread runs.
 //!
-//! Every function here is given the cache of the calling thread, or none.
+//! Every function is given the cache of the calling thread, or `None`.
 //!
-//! ## Who holds rounds
+//! ## Counting the holders of rounds
 //!
-//! `holders` counts caches that have a magazine at all (*armed*) and full magazines in the depot.
-//! What moves is counted at its new place before it is no longer counted at the old one, and what
-//! goes back to the source is counted until the source has it. So the number is 0 only when nothing
-//! is cached. A thread counts its cache when it takes its first magazine, and never again until a
-//! trim has taken them all: the fast way does not count.
+//! `holders` counts the caches that have any magazine, plus the full magazines in the depot. A
+//! magazine that moves is counted at its new place before it is uncounted at the old one. Rounds
+//! that return to the source stay counted until the source has them. So the count is 0 only when
+//! nothing is cached. A thread counts its cache when the cache gets its first magazine, and not
+//! again until a trim has taken all magazines: the fast path does not count.
 //!
 //! ## Trims
 //!
-//! A trim stops all owners at once, takes their magazines and the depot's, lets the owners go on,
-//! and only then speaks to the source. Rounds that other threads had at that moment between source
-//! and cache, *in flight*, are in none of these places. A thread that begins a flight counts it
-//! under the number of trims so far, odd or even; the trim waits until those that began before it
-//! are over. A flight that finds itself overtaken gives the source back what it has, but for the
-//! round it was asked for.
+//! A trim stops all owners at once, takes their magazines and the depot's, resumes the owners, and
+//! only then calls the source. Rounds that other threads are moving between source and cache at
+//! that moment, *in flight*, are in none of these places. A thread that starts such a transfer
+//! counts itself in one of two counters, chosen by the parity of the number of trims so far; the
+//! trim waits until the transfers that started before it are finished. A transfer that finds that a
+//! trim has intervened returns its rounds to the source, except the one that was requested.
 //!
-//! ## Order of locks
+//! ## Lock order
 //!
-//! trims → (registry of threads) → list of caches → owners → depots. Nothing is allocated from the
-//! global allocator under the last four, and the source is called under none of them.
+//! trims → (registry of threads) → list of caches → owners → depots. No code allocates from the
+//! global allocator under the last four, and no code calls the source under them.
 
 use std::cell::Cell;
 use std::ptr;
@@ -45,64 +45,64 @@ use super::source::RoundSource;
 use super::thread_cache::{CacheRef, ClassSlot};
 use super::topology::Topology;
 
-/// In [`MagazineCore::bound`]: none.
+/// The value of [`MagazineCore::bound`] for no bound.
 const NO_BOUND: u64 = u64::MAX;
-/// Looks at what is charged before it is given up.
+/// Attempts to read the charged bytes consistently.
 const CONSISTENT_READ_TRIES: usize = 16;
-/// Rounds moved at once by a batch.
+/// Rounds that a batch moves at once.
 const BATCH: usize = 1024;
 
-/// A thread looks up its memory node every so many times that it comes to the depot.
+/// A thread looks up its memory node once every this many visits to the depot.
 const VISITS_PER_NODE_LOOKUP: u32 = 16;
 
-/// One instance.
+/// One instance of the magazine layer.
 pub(crate) struct MagazineCore<R: Copy + Send + 'static, S: RoundSource<R>> {
     pub(super) source: S,
     pub(super) depots: Box<[Depot<R>]>,
     pub(super) caches: Mutex<Caches<R>>,
-    /// The same, for who counts.
+    /// The list in `caches`, for statistics, which do not take the lock.
     list: Arc<CacheList<R>>,
     trims: Mutex<Trims>,
     pub(super) holders: AtomicUsize,
     pub(super) moves: Moves,
     pub(super) uncharges: Moves,
     pub(super) bypass: Bypass,
-    /// Trims so far.
+    /// The number of trims so far.
     epoch: AtomicUsize,
-    /// Flights that began in even and in odd epochs.
+    /// Transfers in flight that began in even and in odd epochs.
     in_flight: [AtomicUsize; 2],
     pub(super) bound: AtomicU64,
-    /// Full magazines that a depot keeps at most, of each class and memory node.
+    /// The most full magazines that a depot keeps for each class and memory node.
     max_full_magazines: usize,
-    /// Bytes of all magazines that are in a cache, or in the depot with rounds, had they as many
-    /// as they can. Kept where there is a bound.
+    /// The bytes that all magazines in caches, and all magazines with rounds in the depot, could
+    /// hold if they were full. Maintained only if there is a bound.
     charged: AtomicU64,
-    /// Owners make fences.
+    /// Owners have to make fences.
     fenced: AtomicBool,
     clock: Arc<dyn Clock>,
     working_set: Duration,
     topology: Arc<dyn Topology>,
-    /// As many as that says.
+    /// The number of memory nodes that `topology` reports.
     nodes: usize,
 }
 
-/// Under the lock by which trims wait for each other.
+/// The state under the lock that serializes trims.
 struct Trims {
     last_look: Duration,
 }
 
-/// Counts a flight as long as it lives.
+/// Counts a transfer in flight while it lives; the second field is the epoch in which it began.
 struct InFlight<'a>(&'a AtomicUsize, usize);
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        // Release pairs with the Acquire in `wait_for_in_flight`: what went back to the source is
-        // there.
+        // Release pairs with the Acquire in `wait_for_in_flight`: rounds that were returned to the
+        // source are there.
         self.0.fetch_sub(1, Ordering::Release);
     }
 }
 
-/// The owner is on a slow way as long as it lives.
+/// Marks the owner as being on a slow path while it lives.
 struct SlowPath<'a>(&'a Cell<bool>);
 
 impl Drop for SlowPath<'_> {
@@ -151,7 +151,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         self.depots.len()
     }
 
-    /// A cache for a thread; `None` if the system has no memory.
+    /// Makes a cache for a thread; `None` if the system has no memory.
     pub(crate) fn join(&self, thread: *const ()) -> Option<CacheRef<R>> {
         let mut caches = self.caches.lock();
         // Relaxed: changed under this lock only.
@@ -160,11 +160,11 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         Some(local)
     }
 
-    /// The end of a cache: its magazines go to the depot, and the memory is freed.
+    /// Ends a cache: moves its magazines to the depot and frees its memory.
     ///
     /// # Safety
     ///
-    /// The cache is of this instance, and its thread does not use it any more.
+    /// The cache belongs to this instance, and its thread no longer uses it.
     pub(crate) unsafe fn retire(&self, local: CacheRef<R>) {
         let _move = self.moves.begin(S::TRACKED);
         let mut caches = self.caches.lock();
@@ -190,19 +190,20 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         drop(gone);
     }
 
-    /// One more that may hold rounds.
+    /// Counts one more holder of rounds.
     fn add_holder(&self) {
-        // Relaxed: one variable says it all; who sees the round has seen this before.
+        // Relaxed: the count is a single variable, and a thread that sees the round has seen this
+        // before.
         self.holders.fetch_add(1, Ordering::Relaxed);
     }
 
     fn remove_holders(&self, count: usize) {
-        // Release pairs with the Acquire in `may_hold`: who sees 0 finds in the source what was
-        // cached.
+        // Release pairs with the Acquire in `may_hold`: a thread that reads 0 finds in the source
+        // what was cached.
         self.holders.fetch_sub(count, Ordering::Release);
     }
 
-    /// Under the owner's lock, before a slot gets a magazine.
+    /// Counts a cache before one of its slots gets a magazine. Called under the owner's lock.
     fn mark_has_magazines(&self, local: CacheRef<R>) {
         if !local.cache().set_has_magazines(true) {
             self.add_holder();
@@ -224,15 +225,16 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
     }
 
     pub(crate) fn set_max_cached_bytes(&self, bytes: u64) {
-        // Relaxed: who sees it late may pass it by a magazine.
+        // Relaxed: a thread that sees the new bound late may exceed it by one magazine.
         self.bound.store(bytes, Ordering::Relaxed);
     }
 
-    /// What a magazine is charged, if the bound allows one more; then it is counted.
+    /// Charges a magazine against the bound. Returns its charge, or `None` if the bound allows no
+    /// more.
     fn charge(&self, depot: &Depot<R>, capacity: usize) -> Option<u64> {
         let Some(bound) = self.bound() else { return Some(0) };
         let bytes = (capacity as u64).saturating_mul(depot.round_bytes());
-        // Relaxed: a count.
+        // Relaxed: a counter.
         let charge = |charged: u64| charged.checked_add(bytes).filter(|sum| *sum <= bound);
         self.charged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charge).ok().map(|_| bytes)
     }
@@ -240,30 +242,30 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
     fn uncharge(&self, charge: u64) {
         if charge > 0 {
             let _move = self.uncharges.begin(S::TRACKED);
-            // Relaxed: a count.
+            // Relaxed: a counter.
             self.charged.fetch_sub(charge, Ordering::Relaxed);
         }
     }
 
-    /// Where there is a bound: no less than the bytes of all cached rounds.
+    /// Returns an upper bound of the bytes of all cached rounds. Only with a bound on them.
     pub(crate) fn charged(&self) -> u64 {
-        // Relaxed: a count.
+        // Relaxed: a counter.
         self.charged.load(Ordering::Relaxed)
     }
 
-    /// Where there is a bound: no less than what is free in the source, as `free` says, and in all
-    /// caches together, at the moment that `free` looked. `None` if others do not let one know.
+    /// Returns an upper bound of the bytes that were free in the source, as `free` reports, and in
+    /// all caches together at the moment that `free` read them. Only with a bound on cached bytes.
+    /// Returns `None` if other threads keep the readings from being consistent.
     #[inline]
     pub(crate) fn max_free(&self, free: impl Fn() -> u64) -> Option<u64> {
-        // A magazine is charged before its rounds leave the source and discharged when they are
-        // there again. So charges that come between the two looks do no harm, and
-        // discharges are looked out for.
-        let check_clock =
-            || self.uncharges.consistent_read(|| free().saturating_add(self.charged()));
-        check_clock().or_else(|| (0..CONSISTENT_READ_TRIES).find_map(|_| check_clock()))
+        // A magazine is charged before its rounds leave the source and uncharged after they are
+        // back. So a charge between the two readings does no harm, and the uncharges are watched.
+        let read = || self.uncharges.consistent_read(|| free().saturating_add(self.charged()));
+        read().or_else(|| (0..CONSISTENT_READ_TRIES).find_map(|_| read()))
     }
 
-    /// Begins a flight. Under the owner's lock, so that a trim sees it or is seen by it.
+    /// Begins a transfer in flight. Called under the owner's lock, so either a trim sees it or it
+    /// sees the trim.
     fn begin_in_flight(&self) -> InFlight<'_> {
         // Relaxed, both: ordered by the owner's lock.
         let epoch = self.epoch.load(Ordering::Relaxed);
@@ -272,19 +274,19 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         InFlight(in_flight, epoch)
     }
 
-    /// Whether a trim has come since. Under the owner's lock.
+    /// Returns whether a trim has intervened. Called under the owner's lock.
     fn was_trimmed(&self, in_flight: &InFlight<'_>) -> bool {
-        // Relaxed: as above.
+        // Relaxed: ordered by the owner's lock.
         self.epoch.load(Ordering::Relaxed) != in_flight.1
     }
 
-    /// The memory node that the calling thread is on.
+    /// Returns the memory node that the calling thread runs on.
     fn current_node(&self) -> usize {
         if self.nodes == 1 { 0 } else { self.topology.here().min(self.nodes - 1) }
     }
 
-    /// The same by its cache, for the owner: looked up every so many times. Before the owner's
-    /// lock.
+    /// Returns the memory node of the owner's thread, looked up once every
+    /// [`VISITS_PER_NODE_LOOKUP`] calls. Called before the owner's lock is taken.
     fn node(&self, local: CacheRef<R>) -> usize {
         if self.nodes == 1 {
             return 0;
@@ -300,20 +302,20 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         cache.node.get()
     }
 
-    /// The slot of a class.
+    /// Returns the slot of a class.
     fn slot<'a>(local: CacheRef<R>, depot: &Depot<R>) -> &'a ClassSlot<R> {
         // SAFETY: a cache has a slot for each depot.
         unsafe { local.slot(depot.class()) }
     }
 
-    /// Goes the slow way with a cache, unless the thread is on one already.
+    /// Enters a slow path with the caller's cache, unless the thread is on one already.
     fn enter_slow_path<'a>(local: Option<CacheRef<R>>) -> Option<(CacheRef<R>, SlowPath<'a>)> {
         let local = local?;
         let in_slow_path = &local.cache().in_slow_path;
         (!in_slow_path.replace(true)).then_some((local, SlowPath(in_slow_path)))
     }
 
-    /// A round, when the loaded magazine has none, or there is no cache.
+    /// Takes a round when the loaded magazine is empty or the thread has no cache.
     #[cold]
     #[inline(never)]
     pub(crate) fn get(&self, local: Option<CacheRef<R>>, class: usize, refill: bool) -> Option<R> {
@@ -385,17 +387,17 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
             }
             (slot.loaded.capacity(), self.begin_in_flight())
         };
-        // Relaxed: a count.
+        // Relaxed: a statistic.
         depot.refills.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: it is used on the owner's slow ways alone, which do not nest.
+        // SAFETY: only the owner's slow paths use the buffer, and they do not nest.
         let rounds = unsafe { &mut *local.cache().scratch.get() };
         rounds.clear();
         self.source.refill(depot.class(), want, rounds);
         let first = {
             let _guard = local.enter();
             if !self.was_trimmed(&in_flight) {
-                // So that the first comes out first. The magazine may have got others meanwhile,
-                // from within the source.
+                // Puts them in reverse, so the source's first round is taken first. The source
+                // itself may have put rounds into the magazine meanwhile.
                 while rounds.len() > 1
                     && rounds.last().is_some_and(|round| slot.loaded.push(*round))
                 {
@@ -411,7 +413,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         first
     }
 
-    /// An empty one, if bound and memory allow.
+    /// Makes an empty magazine, if the bound and the memory allow one.
     fn new_magazine(&self, depot: &Depot<R>, capacity: usize) -> Option<Magazine<R>> {
         let charge = self.charge(depot, capacity)?;
         let mut magazine = Magazine::new(depot.class(), capacity);
@@ -422,7 +424,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         magazine
     }
 
-    /// Takes a round, when the loaded magazine has no room, or there is no cache.
+    /// Puts a round when the loaded magazine is full or the thread has no cache.
     #[cold]
     #[inline(never)]
     pub(crate) fn put(&self, local: Option<CacheRef<R>>, class: usize, round: R) {
@@ -489,8 +491,8 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         }
     }
 
-    /// The bound allows no more magazines: the source gets back what is in a full one, and the
-    /// round goes there.
+    /// Makes room when the bound allows no more magazines: drains a full magazine into the source
+    /// and puts the round into it.
     fn make_room(
         &self,
         local: CacheRef<R>,
@@ -504,7 +506,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
             drop(in_flight);
             return self.source.drain_one(class, round);
         };
-        // SAFETY: it is used on the owner's slow ways alone, which do not nest.
+        // SAFETY: only the owner's slow paths use the buffer, and they do not nest.
         let rounds = unsafe { &mut *local.cache().scratch.get() };
         rounds.clear();
         magazine.empty_into(rounds);
@@ -516,8 +518,8 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
             self.uncharge(magazine.charge());
             self.source.drain_one(class, round);
         } else {
-            // Nobody but a trim changes which magazines a slot has while the owner is on a slow
-            // way.
+            // While the owner is on a slow path, only a trim changes which magazines its slots
+            // have.
             slot.previous.set(slot.loaded.take());
             slot.loaded.set(Some(magazine));
             slot.loaded.push(round);
@@ -536,7 +538,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         let (mut left, mut refilled) = (want, false);
         while left > 0 {
             let some = left.min(BATCH);
-            // Before the lock: nothing is allocated under it.
+            // Before the lock is taken: nothing is allocated under it.
             out.reserve(some);
             let mut got = 0;
             if let Some(local) = local {
@@ -546,8 +548,8 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
                 got += slot.previous.pop_many(some - got, out);
             }
             if got == 0 {
-                // Less than a magazine: fill one, so that the next batch finds the rest. Once, for
-                // there may be a bound.
+                // Fewer rounds than a magazine holds: refill one, so the next batch finds the
+                // remainder. Only once, because there may be a bound.
                 let refill = !refilled && local.is_some() && left < depot.capacity();
                 refilled |= refill;
                 let Some(round) = self.get(local, class, refill) else { break };
@@ -561,8 +563,8 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         }
     }
 
-    /// Takes what `next` gives, which does not use this instance: it is called under the owner's
-    /// lock.
+    /// Puts each round that `next` returns. `next` is called under the owner's lock, so it must not
+    /// use this instance.
     pub(crate) fn put_each(
         &self,
         local: Option<CacheRef<R>>,
@@ -590,7 +592,8 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         }
     }
 
-    /// Has every thread go through a barrier, or has owners make fences from now on: then false.
+    /// Makes every thread run a barrier and returns true, or makes the owners use fences from now
+    /// on and returns false.
     fn barrier(&self, caches: &Caches<R>) -> bool {
         // Relaxed: changed under the list's lock only.
         let reached = !self.fenced.load(Ordering::Relaxed) && barrier_on_all();
@@ -598,12 +601,12 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
             self.fenced.store(true, Ordering::Relaxed);
             caches.iter().for_each(|local| local.cache().owner.make_fenced());
         }
-        // SeqCst pairs with the fence in `enter_slow`: stops come before the looks that follow.
+        // SeqCst pairs with the fence in `enter_slow`: the stops come before the loads that follow.
         fence(Ordering::SeqCst);
         reached
     }
 
-    /// Stops all owners. In those that are stopped, `stopped` is set.
+    /// Stops all owners, and sets `stopped` in the caches of those that could be stopped.
     pub(super) fn stop(&self, caches: &Caches<R>) {
         caches.iter().for_each(|local| local.cache().owner.stop());
         let reached = self.barrier(caches);
@@ -626,16 +629,15 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         self.trim_and(|_| ());
     }
 
-    /// Has classes stand for something else from now on: what is cached goes back to the source,
-    /// and `change` runs where nothing is cached and nobody is about to cache anything, but for
-    /// who has asked [`RoundSource::keeps`] not yet. It may call [`reshape`](Self::reshape), and
-    /// must neither use the source nor allocate.
+    /// Lets classes stand for other rounds. All cached rounds return to the source. `change` runs
+    /// while nothing is cached, and no thread is about to cache anything without asking
+    /// [`RoundSource::keeps`] again. `change` may call [`reshape`](Self::reshape); it must neither
+    /// use the source nor allocate.
     pub(crate) fn rebind(&self, change: impl FnOnce(&Self)) {
         self.trim_and(change);
     }
 
-    /// A class's rounds strand so many bytes each from now on, and its magazines have between so
-    /// many and so many of them.
+    /// Sets the bytes of a class's rounds and the bounds of its magazines' size, in rounds.
     pub(crate) fn reshape(&self, class: usize, round_bytes: u64, (min, max): (usize, usize)) {
         self.depots[class].reshape(round_bytes, min, max);
     }
@@ -664,8 +666,8 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         self.remove_holders(gone);
     }
 
-    /// Takes all magazines out of a cache; those with rounds onto the chain. Under the owner's
-    /// lock.
+    /// Takes all magazines out of a cache and moves those with rounds to the chain. Called under
+    /// the owner's lock.
     fn strip(&self, local: CacheRef<R>, chain: &mut Chain<R>) {
         for slot in local.slots() {
             for magazine in [slot.loaded.take(), slot.previous.take()].into_iter().flatten() {
@@ -678,10 +680,10 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         }
     }
 
-    /// Waits until flights that began in this epoch are over.
+    /// Waits until the transfers that began in this epoch are finished.
     fn wait_for_in_flight(&self, epoch: usize) {
         let mut backoff = Backoff::default();
-        // Acquire pairs with the Release at a flight's end.
+        // Acquire pairs with the Release in `InFlight::drop`.
         while self.in_flight[epoch % 2].load(Ordering::Acquire) != 0 {
             backoff.pause();
         }
@@ -715,7 +717,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         self.remove_holders(gone);
     }
 
-    /// Everything back to the source, and all caches freed.
+    /// Returns all rounds to the source and frees all caches.
     pub(crate) fn close(&mut self) {
         let mut chain = Chain::new();
         {
@@ -723,7 +725,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
             let all = caches.iter().collect::<Vec<_>>();
             for local in all {
                 self.strip(local, &mut chain);
-                // SAFETY: the instance is ours alone.
+                // SAFETY: the exclusive reference shows that no other thread uses the instance.
                 drop(unsafe { caches.remove(local) });
             }
             for depot in &self.depots {
@@ -733,7 +735,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         self.give_back(chain);
     }
 
-    /// Takes no lock: nobody waits for who counts.
+    /// Reads the counters without a lock, so no thread ever waits for statistics.
     pub(crate) fn stats(&self) -> MagazineStats {
         let mut classes = vec![ClassStats::default(); self.classes()];
         let threads = self.list.read_unlocked(|caches| {
@@ -755,7 +757,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
                 round_bytes: depot.round_bytes() as usize,
                 exchanges: counts.exchanges,
                 remote: depot.remote(),
-                // Relaxed: a count.
+                // Relaxed: a statistic.
                 refills: depot.refills.load(Ordering::Relaxed),
                 contention: depot.contention(),
             };
@@ -765,7 +767,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         MagazineStats {
             cached_bytes: classes.iter().map(cached_bytes_of).sum(),
             classes,
-            // Relaxed, below: a count.
+            // Relaxed, below: a statistic.
             charged_bytes: self.bound().map(|_| self.charged()),
             max_cached_bytes: self.bound(),
             threads,
@@ -774,15 +776,15 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
     }
 }
 
-/// What happens around a fork, and with threads: under the registry's lock.
+/// The functions for forks and for the ends of threads, called under the registry's lock.
 #[cfg(not(loom))]
 impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
-    /// The threads that have a cache.
+    /// Calls `run` with each thread that has a cache.
     pub(crate) fn each_thread(&self, mut run: impl FnMut(*const ())) {
         self.caches.lock().iter().for_each(|local| run(local.cache().thread));
     }
 
-    /// Takes every lock that a fork must not find held, the owners' among them.
+    /// Takes every lock that a fork must not find held, including the owners'.
     pub(crate) fn prefork(&self) {
         let caches = self.caches.lock();
         self.stop(&caches);
@@ -791,38 +793,40 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         self.source.prefork();
     }
 
-    /// Lets go of them.
+    /// Releases the locks after a fork, in the parent and in the child.
     ///
     /// # Safety
     ///
-    /// This thread, or the one that forked it, has called `prefork`.
+    /// This thread, or the thread that forked it, has called `prefork`.
     pub(crate) unsafe fn postfork(&self) {
         self.source.postfork();
         // SAFETY: the caller's promise, here and below.
         self.depots.iter().for_each(|depot| unsafe { depot.postfork() });
-        // SAFETY: as above; nobody else has the list.
+        // SAFETY: the caller's promise; this thread alone holds the list's lock.
         Self::resume(unsafe { &*self.caches.data_ptr() });
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         unsafe { self.caches.force_unlock() };
     }
 
-    /// In the child, after `postfork`: of all threads only `thread` is left. What the others had
-    /// in their caches goes to the depot; what they had in flight is lost.
+    /// Repairs the instance in the child, after `postfork`. Only `thread` exists in the child: the
+    /// rounds in the other threads' caches move to the depot, and the rounds they had in flight are
+    /// lost.
     ///
     /// # Safety
     ///
-    /// This is the only thread of the process.
+    /// The process has only this thread.
     pub(crate) unsafe fn postfork_child(&self, thread: *const ()) {
-        // SAFETY: a trimmer, if there was one, is gone; to let go of a free lock does nothing.
+        // SAFETY: a thread that was trimming does not exist in the child; unlocking a free lock
+        // does nothing.
         unsafe { self.trims.force_unlock() };
         let mut gone =
             self.caches.lock().iter().find(|local| !ptr::eq(local.cache().thread, thread));
         while let Some(local) = gone {
-            // SAFETY: its thread is gone.
+            // SAFETY: the cache's thread does not exist in the child.
             unsafe { self.retire(local) };
             gone = self.caches.lock().iter().find(|local| !ptr::eq(local.cache().thread, thread));
         }
-        // Relaxed: there is one thread.
+        // Relaxed: the process has one thread.
         self.in_flight.iter().for_each(|in_flight| in_flight.store(0, Ordering::Relaxed));
         self.list.reset_in_child();
         self.moves.reset_in_child();
@@ -837,7 +841,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
     }
 }
 
-// SAFETY: all that is shared is atomic or under a lock; caches are used as said at `Caches`.
+// SAFETY: everything shared is atomic or under a lock; caches are used as described at `Caches`.
 unsafe impl<R: Copy + Send + 'static, S: RoundSource<R>> Sync for MagazineCore<R, S> {}
 
 #[cfg(not(loom))]
@@ -850,7 +854,8 @@ fn barrier_on_all() -> bool {
     sys::barrier().is_ok()
 }
 
-/// In the model both sides make fences; it must not take the usual way out, so nothing is refused.
+/// In the model both sides make fences, and no barrier fails: otherwise the model would check only
+/// the fallback.
 #[cfg(loom)]
 fn barrier_is_refused() -> bool {
     false

@@ -1,4 +1,4 @@
-//! *Magazines*: one instance of the magazine layer: classes × threads.
+//! *Magazines*: one instance of the magazine layer, classes × threads.
 
 use std::ptr::NonNull;
 
@@ -9,22 +9,23 @@ use super::source::RoundSource;
 use super::thread_cache::CacheRef;
 use super::threads::{self, InstanceId, RegisteredInstance};
 
-/// One instance: for each class magazines of threads and a depot, above a source. Independent of
-/// all others.
+/// One instance of the magazine layer: per-thread magazines and a depot for each class, above a
+/// source.
 ///
-/// Classes are numbered from 0; functions that are given another panic. Dropping it drains
-/// everything into the source.
+/// Instances are independent of each other. Classes are numbered from 0; a function panics if it is
+/// given a class that does not exist. Dropping the instance drains all rounds into the source.
 pub(crate) struct Magazines<R: Copy + Send + 'static, S: RoundSource<R>> {
-    /// Owned. Not a box: the registry has the address too.
+    /// Owned by this value. A raw pointer instead of a box, because the registry of threads also
+    /// holds the address.
     core: NonNull<MagazineCore<R, S>>,
     id: InstanceId,
     classes: usize,
 }
 
-// SAFETY: the core may be shared between threads, and a round that one has put may be got by
-// another.
+// SAFETY: the core can be shared between threads, and a round that one thread puts can be taken by
+// another thread.
 unsafe impl<R: Copy + Send + 'static, S: RoundSource<R>> Send for Magazines<R, S> {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl<R: Copy + Send + 'static, S: RoundSource<R>> Sync for Magazines<R, S> {}
 
 impl<R: Copy + Send + 'static, S: RoundSource<R>> RegisteredInstance for MagazineCore<R, S> {
@@ -51,44 +52,45 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> RegisteredInstance for Magazin
 }
 
 impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
-    /// An instance that holds nothing yet.
+    /// Makes an instance that holds no rounds.
     pub(crate) fn new(source: S, settings: MagazineSettings) -> Self {
         let classes = settings.classes;
         let core = NonNull::from(Box::leak(Box::new(MagazineCore::new(source, settings))));
-        // SAFETY: the core stays where it is until `drop` has withdrawn it.
+        // SAFETY: the core stays at its address until `drop` has unregistered it.
         let id = unsafe { threads::register_instance(core) };
         Magazines { core, id, classes }
     }
 
     #[inline(always)]
     fn core(&self) -> &MagazineCore<R, S> {
-        // SAFETY: ours until `drop`.
+        // SAFETY: `self` owns the core until `drop`.
         unsafe { self.core.as_ref() }
     }
 
-    /// Where rounds come from.
+    /// Returns the source of the rounds.
     pub(crate) fn source(&self) -> &S {
         self.core().source()
     }
 
-    /// How many classes there are.
+    /// Returns the number of classes.
     #[inline(always)]
     pub(crate) fn classes(&self) -> usize {
         self.classes
     }
 
-    /// This thread's cache, if it has one that is near and the class is one of ours.
+    /// Returns the calling thread's cache if its table entry is near and the class exists.
     #[inline(always)]
     fn local(&self, class: usize) -> Option<CacheRef<R>> {
         if class < self.classes { CacheRef::from_raw(threads::near_cache(self.id)) } else { None }
     }
 
-    /// This thread's cache, near or not, if it has one and the class is one of ours.
+    /// Returns the calling thread's cache, near or far, if it has one and the class exists.
     fn any_local(&self, class: usize) -> Option<CacheRef<R>> {
         if class < self.classes { CacheRef::from_raw(threads::cache(self.id)) } else { None }
     }
 
-    /// This thread's cache, made if it must; `None` if it cannot have one.
+    /// Returns the calling thread's cache and creates it if needed; `None` if the thread cannot
+    /// have one.
     fn local_or_new(&self) -> Option<CacheRef<R>> {
         CacheRef::from_raw(threads::cache(self.id)).or_else(|| {
             let join = |thread| {
@@ -98,15 +100,15 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
         })
     }
 
-    /// A round from this thread's loaded magazine.
+    /// Takes a round from the calling thread's loaded magazine.
     #[inline(always)]
     pub(crate) fn get_loaded(&self, class: usize) -> Option<R> {
-        // SAFETY: the cache is this thread's, and has the classes of its instance.
+        // SAFETY: the cache belongs to this thread and has all classes of its instance.
         self.local(class).and_then(|local| unsafe { local.get(class, S::TRACKED) })
     }
 
-    /// A round: from this thread's magazines, the depot, or the source, which then fills a
-    /// magazine. `None` if the source has none.
+    /// Takes a round from the calling thread's magazines, from the depot, or from the source, which
+    /// then also fills a magazine. Returns `None` if the source has no round.
     #[inline]
     pub(crate) fn get(&self, class: usize) -> Option<R> {
         if let Some(round) = self.get_loaded(class) {
@@ -115,7 +117,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
         self.get_slow(class, true)
     }
 
-    /// A round from this thread's magazines or the depot.
+    /// Takes a round from the calling thread's magazines or from the depot.
     #[inline]
     pub(crate) fn get_cached(&self, class: usize) -> Option<R> {
         if let Some(round) = self.get_loaded(class) {
@@ -127,21 +129,21 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
     #[cold]
     #[inline(never)]
     fn get_slow(&self, class: usize, refill: bool) -> Option<R> {
-        // Every operation comes here where the cache is not near or the owner makes fences.
+        // Every operation takes this path if the cache is far or the owner has to make fences.
         if let Some(local) = self.any_local(class) {
             // SAFETY: as in `get_loaded`.
             if let Some(round) = unsafe { local.get_waiting(class, S::TRACKED) } {
                 return Some(round);
             }
         }
-        // Who finds nothing cached anywhere needs no cache of his own to know it.
+        // A thread that finds nothing cached anywhere needs no cache of its own.
         if !refill && !self.core().may_hold() {
             return None;
         }
         self.core().get(self.local_or_new(), class, refill)
     }
 
-    /// Takes a round, which came from `get` of this class on any thread.
+    /// Puts back a round that came from `get` of this class, on any thread.
     #[inline]
     pub(crate) fn put(&self, class: usize, round: R) {
         if let Some(local) = self.local(class) {
@@ -156,7 +158,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
     #[cold]
     #[inline(never)]
     fn put_slow(&self, class: usize, round: R) {
-        // As in `get_slow`.
+        // The same two cases as in `get_slow`.
         if let Some(local) = self.any_local(class) {
             // SAFETY: as in `get_loaded`.
             if unsafe { local.put_waiting(class, round, S::TRACKED) } {
@@ -166,33 +168,34 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
         self.core().put(self.local_or_new(), class, round);
     }
 
-    /// Appends up to `want` rounds: fewer only if there are no more.
+    /// Appends up to `want` rounds to `out`; fewer only if the source has no more.
     pub(crate) fn get_batch(&self, class: usize, want: usize, out: &mut Vec<R>) {
         self.core().get_batch(self.local_or_new(), class, want, out);
     }
 
-    /// Takes what `next` gives, which does not use this instance.
+    /// Puts back each round that `next` returns. `next` must not use this instance.
     pub(crate) fn put_each(&self, class: usize, next: impl FnMut() -> Option<R>) {
         self.core().put_each(self.local_or_new(), class, next);
     }
 
-    /// Gives the source back all that any thread or the depot had when it was called. From any
-    /// thread. Stops all threads that use the instance for some microseconds. Where the kernel
-    /// has begun to refuse barriers since the process started, threads that have not used the
-    /// instance since are left out this time.
+    /// Drains every round that a thread or the depot cached at the time of the call into the
+    /// source.
+    ///
+    /// Any thread may call it. It stops all threads that use the instance for some microseconds. If
+    /// the kernel started to refuse barriers after the process started, this trim skips threads
+    /// that have not used the instance since.
     pub(crate) fn trim(&self) {
         self.core().trim();
     }
 
-    /// Whether any cache may hold a round. Never false when one does, as far as this thread can
-    /// know. One load.
+    /// Returns false only if no cache holds a round, as far as this thread can know. One load.
     #[inline]
     #[cfg(test)]
     pub(crate) fn may_hold(&self) -> bool {
         self.core().may_hold()
     }
 
-    /// What `look` found, if no round went from place to place meanwhile.
+    /// Returns the result of `look` if no round moved between caches, depot and source meanwhile.
     pub(crate) fn consistent_read<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
         self.core().consistent_read(look)
     }
@@ -256,17 +259,18 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
         self.core().enable_caching(max_cached_bytes);
     }
 
-    /// How often [`reclaim`](Self::reclaim) was called.
+    /// Returns the number of calls of [`reclaim`](Self::reclaim).
     pub(crate) fn reclaims(&self) -> u64 {
         self.core().reclaims()
     }
 
-    /// The most bytes that may be stranded; `u64::MAX` where there is no bound.
+    /// Returns the most bytes that may be cached; `u64::MAX` if there is no bound.
     pub(crate) fn max_cached_bytes(&self) -> u64 {
         self.core().max_cached_bytes()
     }
 
-    /// Another bound from now on. What is stranded beyond it stays until it is taken.
+    /// Sets the most bytes that may be cached. Rounds beyond a lower bound stay cached until they
+    /// are taken.
     pub(crate) fn set_max_cached_bytes(&self, bytes: u64) {
         self.core().set_max_cached_bytes(bytes);
     }
@@ -277,13 +281,13 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
         self.core().charged()
     }
 
-    /// When the working set's time is over, gives the source back what nobody came for. Slow ways
-    /// do it too.
+    /// Drains idle full magazines into the source if the interval of the working set has passed.
+    /// Slow paths do it too.
     pub(crate) fn tick(&self) {
         self.core().tick();
     }
 
-    /// What is held, and what has been done. Takes time in proportion to threads × classes.
+    /// Reports the cached rounds and the counters. O(threads × classes).
     pub(crate) fn stats(&self) -> MagazineStats {
         self.core().stats()
     }
@@ -292,7 +296,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
 impl<R: Copy + Send + 'static, S: RoundSource<R>> Drop for Magazines<R, S> {
     fn drop(&mut self) {
         threads::unregister_instance(self.id, |each| self.core().each_thread(each));
-        // SAFETY: the registry knows it no more, and it came from a box.
+        // SAFETY: the core is no longer registered, and it came from a box.
         unsafe { Box::from_raw(self.core.as_ptr()) }.close();
     }
 }

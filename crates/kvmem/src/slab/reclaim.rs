@@ -1,22 +1,25 @@
-//! *Reap*: nothing is refused for want of what lies in a cache.
+//! *Reclaim*: a request never fails while the ranges that it needs sit in caches.
 //!
-//! Who asks the source in vain looks whether anything is cached. If so, he *reaps*: sends all
-//! rounds past the caches, trims, and asks once more while nothing can be cached. What the source
-//! refuses then, nobody could have been given at that moment.
+//! When the source cannot satisfy a request, the thread checks whether any cache holds rounds. If
+//! one does, the thread *reclaims*: it disables caching, returns every cached round to the source,
+//! and retries once while nothing can be cached. If the source fails even then, no thread could
+//! have been served at that moment.
 //!
-//! **Looking.** If nobody but the asking thread has a magazine, and his are empty, that is one look
-//! at one variable and at his own numbers. Else the numbers of all caches are read, one after the
-//! other, and held to be those of one moment if no round moved meanwhile (see
-//! [moves](super::moves)) and none was put: what is only taken away may be overlooked, for it was
-//! empty at the end of the look at the latest. Puts are counted before they are done; so the look
-//! begins when those that are counted have been done. Else one could come to its place behind the
-//! look's back, and let another thread take what the look has not come to yet. Who loses
-//! the processor in the middle of a move hides what is cached until he has it again; so long a
-//! refusal costs the others a reap.
+//! **Checking.** If no other thread has magazines and the caller's own are empty, one load and the
+//! caller's own counters decide. Otherwise the thread reads the counters of all caches, one after
+//! the other. The readings are a consistent snapshot if no round moved meanwhile (see
+//! [moves](super::moves)) and no round was put. A removal that the reading misses is harmless: that
+//! cache is empty at the latest when the check ends. A put increments its counter before it stores
+//! the round, so the check begins only after all counted puts are complete. Otherwise a counted but
+//! unfinished put could land in a cache that was already read, and another thread could then empty
+//! a cache that was not read yet. A thread preempted in the middle of a move hides its cached
+//! rounds until it runs again; meanwhile a failed request costs one reclaim.
 //!
-//! **Resting.** Where several sizes share a full space, every request for one of them finds rounds
-//! of the others, and reaps; then caching costs more than it saves. So a reap that comes soon after
-//! the one before sends the next puts past the caches, at first a few, then more each time.
+//! **Backing off.** If several sizes share a full space, a request for one size finds rounds of the
+//! others and reclaims every time; caching then costs more than it saves. A reclaim that follows
+//! closely on the previous one therefore makes the next puts *bypass* the caches: 64 puts at first,
+//! twice as many each time, at most 8192. If 1024 or more puts lie between two reclaims, no put
+//! bypasses.
 
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
@@ -26,23 +29,23 @@ use super::depot::Depot;
 use super::source::RoundSource;
 use super::thread_cache::CacheRef;
 
-/// Looks at all caches before they are reaped without a look.
+/// Attempts to read all caches consistently before the thread reclaims without a verdict.
 const CHECKS: usize = 3;
-/// With so many puts between them, reaps pay.
+/// With at least this many puts between two reclaims, caching pays off and no put bypasses.
 const WORTHWHILE_PUTS: u32 = 1024;
-/// Puts that the first rest sends past the caches, and the longest.
+/// Puts that bypass the caches after the first of several close reclaims, and at most.
 const MIN_BYPASS_PUTS: u32 = 64;
 const MAX_BYPASS_PUTS: u32 = 1 << 13;
 
-/// Whether rounds go past the caches.
+/// Decides whether rounds bypass the caches.
 pub(super) struct Bypass {
-    /// Those who want it so: who reap, or have closed the instance.
+    /// The number of threads that reclaim now, plus [`CLOSED`] if caching is disabled.
     disabled: AtomicUsize,
-    /// Puts that still do.
+    /// Puts that still have to bypass.
     remaining: AtomicU32,
-    /// Length of the latest rest.
+    /// Length of the latest bypass, in puts.
     length: AtomicU32,
-    /// Puts at the latest reap.
+    /// Puts counted at the latest reclaim.
     puts: AtomicU32,
     reclaims: AtomicU64,
 }
@@ -59,15 +62,16 @@ impl Bypass {
         }
     }
 
-    /// Whether there is one. Under the owner's lock, so that a trim comes before or after.
+    /// Returns whether rounds bypass the caches. Called under the owner's lock, so a trim happens
+    /// entirely before or after it.
     pub(super) fn is_active(&self) -> bool {
-        // Relaxed, both: the first is ordered by the owner's lock, the second a hint.
+        // Relaxed, both: `disabled` is ordered by the owner's lock; `remaining` is a hint.
         self.disabled.load(Ordering::Relaxed) > 0 || self.remaining.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether this put goes past the caches. As above.
+    /// Returns whether this put bypasses the caches, and counts it. Called under the owner's lock.
     pub(super) fn takes_put(&self) -> bool {
-        // Relaxed, all: as above.
+        // Relaxed, all: as in `is_active`.
         let remaining = self.remaining.load(Ordering::Relaxed);
         if remaining > 0 {
             self.remaining.store(remaining - 1, Ordering::Relaxed);
@@ -75,7 +79,7 @@ impl Bypass {
         remaining > 0 || self.disabled.load(Ordering::Relaxed) > 0
     }
 
-    /// A reap, at so many puts.
+    /// Records a reclaim that happens when `puts` puts are counted.
     fn record_reclaim(&self, puts: u32) {
         // Relaxed, all: hints.
         let since = puts.wrapping_sub(self.puts.swap(puts, Ordering::Relaxed));
@@ -87,29 +91,30 @@ impl Bypass {
         self.remaining.store(length, Ordering::Relaxed);
     }
 
-    /// Nobody reaps: for a forked child, which has one thread, the one that forked it.
+    /// Removes the reclaiming threads from the count. For a forked child: they do not exist in it.
     #[cfg(not(loom))]
     pub(super) fn reset_in_child(&self) {
-        // Relaxed: there is one thread.
+        // Relaxed: the process has one thread.
         self.disabled.store(self.disabled.load(Ordering::Relaxed) & CLOSED, Ordering::Relaxed);
     }
 }
 
-/// In [`Bypass::disabled`]: the instance is closed. Above what reapers count up to.
+/// The bit of [`Bypass::disabled`] for an instance whose caching is disabled; far above any number
+/// of reclaiming threads.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
-/// Rounds go past the caches as long as it lives.
+/// Makes rounds bypass the caches while it lives.
 struct Disabled<'a>(&'a AtomicUsize);
 
 impl Drop for Disabled<'_> {
     fn drop(&mut self) {
-        // Relaxed: who sees it late only misses a chance.
+        // Relaxed: a thread that sees the change late only misses a chance to cache.
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl<R: Copy + 'static> CacheRef<R> {
-    /// Whether the first `classes` slots have no round. From any thread.
+    /// Returns whether the first `classes` slots hold no round. Callable from any thread.
     #[inline(always)]
     fn is_empty(self, classes: usize) -> bool {
         let mut remaining = classes.min(self.cache().classes());
@@ -125,14 +130,14 @@ impl<R: Copy + 'static> CacheRef<R> {
 }
 
 impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
-    /// What `look` found, if no round went from place to place meanwhile.
+    /// Returns the result of `look` if no round moved between caches, depot and source meanwhile.
     pub(crate) fn consistent_read<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
         self.moves.consistent_read(look)
     }
 
-    /// True only if nobody but the caller, whose cache is `local`, had magazines, and those of the
-    /// first `classes()` classes were empty, and `and` held, at a moment in the call. False if
-    /// that takes longer to know.
+    /// Returns true only if, at some moment during the call, no other thread had magazines, the
+    /// caller's magazines of the first `classes()` classes were empty, and `and` returned true.
+    /// Returns false if that takes longer to find out. `local` is the caller's cache.
     #[inline]
     pub(crate) fn nothing_cached_fast(
         &self,
@@ -141,8 +146,8 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         and: impl FnOnce() -> bool,
     ) -> bool {
         let seen = self.moves.consistent_read(|| {
-            // Acquire pairs with the Release in `let_go`. Not under the owner's lock: whoever takes
-            // the magazines away moves something.
+            // Acquire pairs with the Release in `remove_holders`. Not under the owner's lock: a
+            // thread that takes the magazines away makes a move.
             let holders = self.holders.load(Ordering::Acquire);
             match local {
                 Some(local) => {
@@ -156,7 +161,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         seen == Some(true)
     }
 
-    /// Whether a thread has nothing in the first `classes` classes.
+    /// Returns whether the calling thread caches nothing in the first `classes` classes.
     pub(crate) fn is_local_empty(local: Option<CacheRef<R>>, classes: usize) -> bool {
         local.is_none_or(|local| {
             let _guard = local.enter();
@@ -164,9 +169,9 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         })
     }
 
-    /// True only if there was a moment in the call in which nobody had anything cached in the first
-    /// `classes()` classes, and `and` held. `and` is not asked again once it did not: it may be
-    /// an attempt, which has succeeded then.
+    /// Returns true only if, at some moment during the call, no cache held a round of the first
+    /// `classes()` classes and `and` returned true. `and` is not called again after it returned
+    /// false: it may be an allocation attempt, which has then succeeded.
     #[cold]
     #[inline(never)]
     pub(crate) fn nothing_cached(
@@ -177,8 +182,8 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         for _ in 0..CHECKS {
             let mut holds = true;
             let seen = self.consistent_read(|| {
-                // Caches that come meanwhile have put nothing or are counted; the end of one is a
-                // move.
+                // A cache that is added meanwhile is empty or has counted its puts; the end of a
+                // cache is a move.
                 let (puts, empty) = {
                     let caches = self.caches.lock();
                     let Some(puts) = finished_puts(&caches) else { return (true, false) };
@@ -187,7 +192,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
                         && self.depots.iter().take(classes).all(Depot::is_empty);
                     (puts, empty)
                 };
-                // Under no lock of this layer: the source is asked.
+                // No lock of this layer is held: `and` calls the source.
                 holds = !empty || and();
                 // Acquire pairs with the Release fences in `CacheRef::put` and `get`.
                 fence(Ordering::Acquire);
@@ -203,7 +208,8 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         false
     }
 
-    /// Runs `retry` while everything that was cached is back in the source and nothing is cached.
+    /// Runs `retry` at a time when everything that was cached is back in the source and nothing can
+    /// be cached.
     #[cold]
     pub(crate) fn reclaim<T>(&self, retry: impl FnOnce() -> T) -> T {
         // Relaxed: ordered by the owners' locks, which the trim takes.
@@ -215,22 +221,22 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         retry()
     }
 
-    /// Everything back to the source; nothing will be cached until [`enable_caching`](Self::enable_caching). `change`
-    /// as for [`rebind`](Self::rebind).
+    /// Returns all rounds to the source and caches nothing until
+    /// [`enable_caching`](Self::enable_caching). `change` runs as in [`rebind`](Self::rebind).
     pub(crate) fn disable_caching(&self, change: impl FnOnce()) {
-        // Relaxed: as in `reclaim`.
+        // Relaxed: ordered by the owners' locks, which the trim takes.
         self.bypass.disabled.fetch_or(CLOSED, Ordering::Relaxed);
         self.rebind(|_| change());
     }
 
     pub(crate) fn reclaims(&self) -> u64 {
-        // Relaxed: a count.
+        // Relaxed: a statistic.
         self.bypass.reclaims.load(Ordering::Relaxed)
     }
 
-    /// Begins to cache again, with another bound. Nobody uses the instance.
+    /// Caches again, with a new bound. No thread may use the instance meanwhile.
     pub(crate) fn enable_caching(&self, max_cached_bytes: u64) {
-        // Relaxed, all: who uses the instance has heard of it after this.
+        // Relaxed, all: a thread that uses the instance later synchronizes with the caller first.
         self.set_max_cached_bytes(max_cached_bytes);
         self.bypass.reclaims.store(0, Ordering::Relaxed);
         self.bypass.remaining.store(0, Ordering::Relaxed);
@@ -238,8 +244,8 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         self.bypass.disabled.fetch_and(!CLOSED, Ordering::Relaxed);
     }
 
-    /// Runs `look` on the rounds of all caches and the depot, while their owners stand still.
-    /// `look` must not use the instance.
+    /// Stops all owners and runs `look` on the rounds of all caches and the depot. `look` must not
+    /// use the instance.
     pub(crate) fn with_all_stopped<T>(&self, look: impl FnOnce(&[R]) -> T) -> T {
         let caches = self.caches.lock();
         let mut rounds = Vec::new();

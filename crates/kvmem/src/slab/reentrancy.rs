@@ -1,35 +1,36 @@
-//! *Nested*: whether this thread is inside of an allocator's own books.
+//! *Reentrancy*: whether this thread is inside an allocator's own metadata.
 //!
-//! When slabs serve as the global allocator, the vectors and tables of this layer are asked of the
-//! very allocator that is just changing them. Whoever changes books says so first; the global
-//! allocator then passes requests of the same thread on to the system's. Addresses tell later whose
-//! a block is.
+//! When slabs serve as the global allocator, the vectors and tables of this layer are allocated
+//! from the very allocator that is changing them. Code that changes metadata therefore marks the
+//! thread first; the global allocator then passes requests of that thread to the system's
+//! allocator. A block's address later tells which of the two it came from.
 
 use std::cell::Cell;
 
 thread_local! {
-    // Without a destructor and made in a constant: reading it allocates nothing, at any time in a thread's life.
+    // No destructor and a constant initializer: reading it allocates nothing, at any time in a
+    // thread's life.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Until it is dropped, this thread is inside.
-pub(crate) struct Inside {
+/// Marks this thread as inside until it is dropped.
+pub(crate) struct ReentrancyGuard {
     before: bool,
 }
 
-/// Says that this thread is inside from now on; it may have been before.
+/// Marks this thread as inside. Calls may nest.
 #[inline]
-pub(crate) fn enter() -> Inside {
-    Inside { before: INSIDE.replace(true) }
+pub(crate) fn enter() -> ReentrancyGuard {
+    ReentrancyGuard { before: INSIDE.replace(true) }
 }
 
-/// Whether this thread is inside.
+/// Returns whether this thread is inside.
 #[inline]
 pub(crate) fn is_inside() -> bool {
     INSIDE.get()
 }
 
-impl Drop for Inside {
+impl Drop for ReentrancyGuard {
     #[inline]
     fn drop(&mut self) {
         INSIDE.set(self.before);

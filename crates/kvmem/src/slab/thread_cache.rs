@@ -1,4 +1,5 @@
-//! *Local*: what one thread has of one instance: for every class a loaded and a previous magazine.
+//! *Thread cache*: the magazines that one thread has in one instance, a loaded and a previous one
+//! for each class.
 //!
 //! ```text
 //!          Cache                 slot 0                          slot 1
@@ -7,9 +8,9 @@
 //!   └──────────────────┴──────────────────────────────┴──────────────────────────────┴─────
 //! ```
 //!
-//! Head and slots are one block, so that a class is found without another load. Numbers of rounds
-//! are atomic for the statistics alone, which look from other threads; everything else is touched
-//! by who has the owner's lock.
+//! Header and slots are one memory block, so the slot of a class is found without another load. The
+//! counts of rounds are atomic only because statistics read them from other threads. Everything
+//! else is accessed under the owner's lock.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, UnsafeCell};
@@ -20,49 +21,49 @@ use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, Ordering, fence};
 use super::magazine::{Magazine, MagazineHead};
 use super::owner_lock::{OwnerGuard, OwnerLock};
 
-/// Looks at an owner who puts something before he is taken for one who does not come to it. Few for
-/// the model.
+/// Loads of the owner's state before an unfinished put counts as preempted. Few for the model
+/// checker.
 const CHECKS_PER_PUT: u32 = if cfg!(loom) { 1 } else { 100 };
 
-/// The head of the block. A line of its own, with its neighbour, which processors fetch together.
+/// The header of the block. Aligned to two cache lines, because processors fetch lines in pairs.
 #[repr(C, align(128))]
 pub(crate) struct ThreadCache<R> {
     pub(crate) owner: OwnerLock,
-    /// Under the owner's lock: counted among the caches that may hold rounds. Where it is not, no
-    /// slot has a magazine.
+    /// Under the owner's lock: this cache is counted in `MagazineCore::holders`. If false, no slot
+    /// has a magazine.
     has_magazines: AtomicBool,
     classes: usize,
-    /// The next of the instance's list; see [caches](super::caches).
+    /// The next cache in the instance's list; see [caches](super::caches).
     pub(crate) next: AtomicPtr<ThreadCache<R>>,
-    /// Under the lock of that list: the next of those whose threads have ended.
+    /// Under the lock of that list: the next cache whose thread has ended.
     pub(crate) next_retired: Cell<*mut ThreadCache<R>>,
-    /// Under the same lock: somebody else has the owner's lock.
+    /// Under the lock of that list: another thread holds the owner's lock.
     pub(crate) stopped: Cell<bool>,
-    /// Whose it is: an address that says nothing else here.
+    /// The thread that this cache belongs to: an address, used as an identity only.
     pub(crate) thread: *const (),
-    /// Rounds put by the owner, where that is tracked: on slow ways one for many.
+    /// Puts by the owner, if puts are tracked; slow paths count several rounds as one put.
     puts: AtomicU32,
-    /// The owner is on a slow way. What it asks for meanwhile, memory for its own lists say, takes
-    /// no second one.
+    /// The owner is on a slow path. A request that it makes meanwhile, such as memory for its own
+    /// lists, does not enter a second one.
     pub(crate) in_slow_path: Cell<bool>,
-    /// For the owner's slow ways: the memory node of its thread, and how often it may be used
-    /// before it is looked up again.
+    /// For the owner's slow paths: the memory node of its thread, and the number of visits before
+    /// it is looked up again.
     pub(crate) node: Cell<usize>,
     pub(crate) node_visits_left: Cell<u32>,
-    /// For the owner's slow ways.
+    /// For the owner's slow paths: a buffer for rounds on their way to or from the source.
     pub(crate) scratch: UnsafeCell<Vec<R>>,
-    /// Lets the model see who is in at a time.
+    /// Lets the model checker verify that one thread at a time holds the owner's lock.
     #[cfg(all(loom, not(shuttle)))]
     witness: loom::cell::UnsafeCell<()>,
 }
 
-/// The magazines of a class.
+/// The two magazines of a class.
 pub(crate) struct ClassSlot<R> {
     pub(crate) loaded: MagazineSlot<R>,
     pub(crate) previous: MagazineSlot<R>,
 }
 
-/// A place for a magazine. Without one: no head, and count and capacity are 0.
+/// A place for a magazine. If it is empty, `head` is null, and count and capacity are 0.
 pub(crate) struct MagazineSlot<R> {
     head: Cell<*mut MagazineHead>,
     /// At most `capacity`; all places below it hold rounds.
@@ -71,7 +72,7 @@ pub(crate) struct MagazineSlot<R> {
     rounds: std::marker::PhantomData<R>,
 }
 
-/// A cache, by its address. Valid as long as the instance's list has it.
+/// A reference to a cache by its address. Valid while the cache is in the instance's list.
 pub(crate) struct CacheRef<R>(NonNull<ThreadCache<R>>);
 
 impl<R> Clone for CacheRef<R> {
@@ -83,20 +84,21 @@ impl<R> Clone for CacheRef<R> {
 impl<R> Copy for CacheRef<R> {}
 
 impl<R> ThreadCache<R> {
-    /// How many classes there are.
+    /// Returns the number of classes.
     pub(crate) fn classes(&self) -> usize {
         self.classes
     }
 
     pub(crate) fn has_magazines(&self) -> bool {
-        // Relaxed: ordered by the owner's lock; or by the owner's asking, while nothing moves.
+        // Relaxed: ordered by the owner's lock; in `nothing_cached_fast` the owner reads its own
+        // store.
         self.has_magazines.load(Ordering::Relaxed)
     }
 
-    /// Returns what it was before. Under the owner's lock.
+    /// Sets the flag and returns its previous value. Called under the owner's lock.
     pub(crate) fn set_has_magazines(&self, has_magazines: bool) -> bool {
         let before = self.has_magazines();
-        // Relaxed: as above.
+        // Relaxed: ordered by the owner's lock.
         self.has_magazines.store(has_magazines, Ordering::Relaxed);
         before
     }
@@ -108,9 +110,9 @@ impl<R: Copy + 'static> CacheRef<R> {
         Some(Layout::new::<ThreadCache<R>>().extend(slots).ok()?.0.pad_to_align())
     }
 
-    /// An empty cache; `None` if the system has no memory.
+    /// Makes an empty cache; `None` if the system has no memory.
     pub(crate) fn create(classes: usize, fenced: bool, thread: *const ()) -> Option<Self> {
-        // SAFETY: the layout has the size of a head at least.
+        // SAFETY: the layout is not empty: it holds at least the header.
         let block =
             NonNull::new(unsafe { System.alloc(Self::layout(classes)?) })?.cast::<ThreadCache<R>>();
         let cache = ThreadCache {
@@ -129,8 +131,8 @@ impl<R: Copy + 'static> CacheRef<R> {
             #[cfg(all(loom, not(shuttle)))]
             witness: loom::cell::UnsafeCell::new(()),
         };
-        // SAFETY: the block is new and large enough; a slot's alignment is at most that of the
-        // head.
+        // SAFETY: the block is new and large enough; a slot needs no stricter alignment than the
+        // header.
         unsafe {
             block.write(cache);
             let slots = block.add(1).cast::<ClassSlot<R>>();
@@ -144,23 +146,23 @@ impl<R: Copy + 'static> CacheRef<R> {
         Some(CacheRef(block))
     }
 
-    /// Frees the block. Magazines that are in it are lost. What comes back is the owner's list, to
-    /// be dropped under no lock.
+    /// Frees the memory block and discards the magazines in it. Returns the owner's buffer, which
+    /// the caller must drop without holding a lock.
     ///
     /// # Safety
     ///
-    /// Nobody uses it any more.
+    /// No thread uses the cache any more.
     #[must_use]
     pub(crate) unsafe fn destroy(self) -> Vec<R> {
         let classes = self.cache().classes;
         for class in 0..classes {
-            // SAFETY: the class is one of the cache's.
+            // SAFETY: `class` is one of the cache's classes.
             let slot = unsafe { self.slot(class) };
             drop((slot.loaded.take(), slot.previous.take()));
         }
-        // SAFETY: nobody else uses it.
+        // SAFETY: no other thread uses the cache.
         let scratch = std::mem::take(unsafe { &mut *self.cache().scratch.get() });
-        // SAFETY: as the caller promises; slots have nothing to drop but loom's atomics.
+        // SAFETY: the caller's promise; slots have nothing to drop but loom's atomics.
         unsafe {
             let slots = self.0.add(1).cast::<ClassSlot<R>>();
             for class in 0..classes {
@@ -184,8 +186,8 @@ impl<R: Copy + 'static> CacheRef<R> {
 
     #[inline(always)]
     pub(crate) fn cache<'a>(self) -> &'a ThreadCache<R> {
-        // SAFETY: a cache lives as long as its instance has it in its list; who holds a `CacheRef`
-        // sees to that.
+        // SAFETY: a cache lives while it is in its instance's list; the holder of a `CacheRef`
+        // ensures that.
         unsafe { self.0.as_ref() }
     }
 
@@ -195,13 +197,13 @@ impl<R: Copy + 'static> CacheRef<R> {
     #[inline(always)]
     pub(crate) unsafe fn slot<'a>(self, class: usize) -> &'a ClassSlot<R> {
         debug_assert!(class < self.cache().classes);
-        // SAFETY: the slots stand behind the head in the same block.
+        // SAFETY: the slots follow the header in the same block.
         unsafe { self.0.add(1).cast::<ClassSlot<R>>().add(class).as_ref() }
     }
 
-    /// All slots.
+    /// Iterates over all slots.
     pub(crate) fn slots<'a>(self) -> impl Iterator<Item = &'a ClassSlot<R>> + use<'a, R> {
-        // SAFETY: these are the classes of the cache.
+        // SAFETY: the range covers exactly the cache's classes.
         (0..self.cache().classes).map(move |class| unsafe { self.slot(class) })
     }
 
@@ -213,16 +215,16 @@ impl<R: Copy + 'static> CacheRef<R> {
         guard
     }
 
-    /// Tells the model that this thread is in.
+    /// Tells the model checker that this thread holds the owner's lock.
     #[inline(always)]
     pub(crate) fn touch(self) {
         #[cfg(all(loom, not(shuttle)))]
         self.cache().witness.with_mut(|_| ());
     }
 
-    /// As [`enter`](Self::enter), unless that takes more than a look. It does not wait until it may
-    /// go in: with a call that comes back here the caller's loop had too few registers, and a
-    /// pair took 0.1 of 3.3 ns more.
+    /// Takes the owner's lock if that takes no more than one load; see [`enter`](Self::enter). It
+    /// does not wait itself: with a call that returns here, the caller's loop ran out of registers
+    /// and a pair of operations took 0.1 ns of 3.3 ns more.
     #[inline(always)]
     pub(crate) fn try_enter<'a>(self) -> Option<OwnerGuard<'a>> {
         let guard = self.cache().owner.try_enter()?;
@@ -230,17 +232,19 @@ impl<R: Copy + 'static> CacheRef<R> {
         Some(guard)
     }
 
-    /// How often rounds were put, seen from any thread.
+    /// Returns the number of puts so far. Callable from any thread.
     pub(crate) fn puts(self) -> u32 {
-        // Acquire pairs with the Release in `count_put`. For a second look, the fences there and in
-        // `Moves::consistent_read`.
+        // Acquire pairs with the Release in `count_put`. A second load is ordered by the fences
+        // there and in `Moves::consistent_read`.
         self.cache().puts.load(Ordering::Acquire)
     }
 
-    /// The same, when all that are counted have been done; `None` if the last one takes its time.
+    /// Returns the number of puts once all counted puts are complete; `None` if the last one does
+    /// not complete soon.
     pub(crate) fn finished_puts(self) -> Option<u32> {
         let puts = self.puts();
-        // Who counts is in; if he is out now, or was at any time since, he has done it.
+        // The owner holds its lock from counting to storing. If it is out now, or was at any time
+        // since, the put is complete.
         let done = (0..CHECKS_PER_PUT).any(|_| {
             let out = !self.cache().owner.is_inside();
             if !out {
@@ -251,24 +255,24 @@ impl<R: Copy + 'static> CacheRef<R> {
         done.then_some(puts)
     }
 
-    /// Under the owner's lock, before a round is put.
+    /// Counts a put before the round is stored. Called under the owner's lock.
     #[inline(always)]
     pub(crate) fn count_put(self) {
         let puts = &self.cache().puts;
-        // Relaxed: the owner alone changes it. Release pairs with the Acquire in `puts`: who sees
-        // it counted sees the owner in.
+        // Relaxed: only the owner changes it. Release pairs with the Acquire in `puts`: a thread
+        // that sees the put counted sees that the owner holds its lock.
         puts.store(puts.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-        // Release pairs with the Acquire fence in `Moves::consistent_read`: who sees the round gone again
-        // sees that one was put.
+        // Release pairs with the Acquire fence in `Moves::consistent_read`: a reader that finds the
+        // round taken again sees that it was put.
         fence(Ordering::Release);
     }
 
-    /// A round from the loaded magazine, if there is one and nobody wants the owner out. For the
-    /// owner.
+    /// Takes a round from the loaded magazine, if it has one and no thread wants the owner's lock.
+    /// For the owner only.
     ///
     /// # Safety
     ///
-    /// The cache has this class, and this thread is its owner.
+    /// The cache has this class, and the calling thread is its owner.
     #[inline(always)]
     pub(crate) unsafe fn get(self, class: usize, tracked: bool) -> Option<R> {
         let guard = self.try_enter()?;
@@ -276,11 +280,12 @@ impl<R: Copy + 'static> CacheRef<R> {
         unsafe { self.pop(&guard, class, tracked) }
     }
 
-    /// As above, but that it waits until it may go in.
+    /// Takes a round from the loaded magazine, if it has one; waits for the owner's lock. For the
+    /// owner only.
     ///
     /// # Safety
     ///
-    /// As for `get`.
+    /// The cache has this class, and the calling thread is its owner.
     pub(crate) unsafe fn get_waiting(self, class: usize, tracked: bool) -> Option<R> {
         let guard = self.enter();
         // SAFETY: the caller's promise.
@@ -293,20 +298,20 @@ impl<R: Copy + 'static> CacheRef<R> {
     #[inline(always)]
     unsafe fn pop(self, _guard: &OwnerGuard<'_>, class: usize, tracked: bool) -> Option<R> {
         if tracked {
-            // Release pairs with the Acquire fence in `Moves::consistent_read`: who sees the round gone sees
-            // what was put before.
+            // Release pairs with the Acquire fence in `Moves::consistent_read`: a reader that finds
+            // the round taken sees what was put before.
             fence(Ordering::Release);
         }
         // SAFETY: the caller's promise.
         unsafe { self.slot(class) }.loaded.pop()
     }
 
-    /// A round into the loaded magazine, if it has room and nobody wants the owner out. For the
-    /// owner.
+    /// Puts a round into the loaded magazine, if it has room and no thread wants the owner's lock.
+    /// For the owner only.
     ///
     /// # Safety
     ///
-    /// As for `get`.
+    /// The cache has this class, and the calling thread is its owner.
     #[inline(always)]
     pub(crate) unsafe fn put(self, class: usize, round: R, tracked: bool) -> bool {
         let Some(guard) = self.try_enter() else { return false };
@@ -314,11 +319,12 @@ impl<R: Copy + 'static> CacheRef<R> {
         unsafe { self.push(&guard, class, round, tracked) }
     }
 
-    /// As above, but that it waits until it may go in.
+    /// Puts a round into the loaded magazine, if it has room; waits for the owner's lock. For the
+    /// owner only.
     ///
     /// # Safety
     ///
-    /// As for `get`.
+    /// The cache has this class, and the calling thread is its owner.
     pub(crate) unsafe fn put_waiting(self, class: usize, round: R, tracked: bool) -> bool {
         let guard = self.enter();
         // SAFETY: the caller's promise.
@@ -339,14 +345,14 @@ impl<R: Copy + 'static> CacheRef<R> {
 }
 
 impl<R: Copy> ClassSlot<R> {
-    /// Lets the magazines change places.
+    /// Exchanges the loaded and the previous magazine.
     pub(crate) fn swap(&self) {
         let (loaded, previous) = (self.loaded.take(), self.previous.take());
         self.loaded.set(previous);
         self.previous.set(loaded);
     }
 
-    /// Rounds in both, seen from any thread.
+    /// Returns the number of rounds in both magazines. Callable from any thread.
     pub(crate) fn count(&self) -> usize {
         self.loaded.count() + self.previous.count()
     }
@@ -362,7 +368,8 @@ impl<R: Copy> MagazineSlot<R> {
         }
     }
 
-    /// The caller has the owner's lock, as for all that follow.
+    /// Takes the round that was put last. The caller holds the owner's lock, as for all functions
+    /// below.
     #[inline(always)]
     pub(crate) fn pop(&self) -> Option<R> {
         // Relaxed, here and below: ordered by the owner's lock; the statistics need no order.
@@ -398,7 +405,7 @@ impl<R: Copy> MagazineSlot<R> {
         some
     }
 
-    /// The rounds, onto `out`.
+    /// Appends a copy of the rounds to `out`.
     pub(crate) fn copy_into(&self, out: &mut Vec<R>) {
         if self.count() > 0 {
             let first = Magazine::<R>::rounds(self.head.get());
@@ -420,17 +427,17 @@ impl<R: Copy> MagazineSlot<R> {
         self.count() < self.capacity()
     }
 
-    /// The magazine, if there is one; then there is none.
+    /// Takes the magazine out, if there is one.
     pub(crate) fn take(&self) -> Option<Magazine<R>> {
         let head = NonNull::new(self.head.replace(ptr::null_mut()))?;
         let count = self.count.load(Ordering::Relaxed);
         self.count.store(0, Ordering::Relaxed);
         self.capacity.set(0);
-        // SAFETY: `set` took it, and all places below the count hold rounds.
+        // SAFETY: `set` stored the magazine, and all places below the count hold rounds.
         Some(unsafe { Magazine::from_raw(head, count) })
     }
 
-    /// Puts a magazine where none is.
+    /// Stores a magazine. The slot must be empty.
     pub(crate) fn set(&self, magazine: Option<Magazine<R>>) {
         debug_assert!(self.head.get().is_null());
         if let Some(magazine) = magazine {
