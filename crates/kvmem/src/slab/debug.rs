@@ -1,9 +1,10 @@
-//! *Debug books*: every block by its address, and the freed ones kept away for a while.
+//! *Debug tracking*: records every block by its address, and keeps freed blocks in quarantine for a
+//! while.
 //!
-//! A freed block is filled with a pattern and rests; when it has rested long enough, or the
-//! allocator goes, the pattern is looked over and the block freed in earnest. As long as it rests
-//! it is not handed out, so a second free is known for one, and a write by its old owner hits
-//! nobody.
+//! A freed block is filled with a pattern and goes into quarantine. When it leaves the quarantine,
+//! or when the allocator is dropped, the pattern is checked and the block's memory is freed. A
+//! quarantined block is not allocated again, so a second free is recognized, and a late write by
+//! its former user harms no other block.
 
 use std::collections::{HashMap, VecDeque};
 use std::ptr::NonNull;
@@ -12,45 +13,44 @@ use std::slice;
 use super::fault::SlabFault;
 use crate::sync::Mutex;
 
-/// What freed blocks are filled with.
+/// The byte that freed blocks are filled with.
 const POISON: u8 = 0xdb;
-/// Blocks that rest at most.
+/// The most blocks in quarantine.
 const QUARANTINE_BLOCKS: usize = 1024;
-/// Bytes that rest at most; one block may be larger.
+/// The most bytes in quarantine; a single block may be larger.
 const QUARANTINE_BYTES: usize = 4 << 20;
 
-/// A block: its address with the right to use it, and its size.
+/// A block: its address, with the right to use the memory, and its size.
 #[derive(Clone, Copy)]
 pub(crate) struct TrackedBlock(pub(crate) NonNull<u8>, pub(crate) usize);
 
-// SAFETY: a block in these books belongs to the books alone, or is only counted there.
+// SAFETY: a block in quarantine belongs to the table alone; a live block is only recorded.
 unsafe impl Send for TrackedBlock {}
 
 #[derive(Default)]
 struct BlockTable {
     live: HashMap<usize, usize>,
-    /// Oldest first; and their sizes by address.
+    /// Oldest first, and below the sizes by address.
     quarantined: VecDeque<TrackedBlock>,
     quarantined_sizes: HashMap<usize, usize>,
     quarantined_bytes: usize,
 }
 
-/// The books of one allocator.
+/// The tracking state of one allocator.
 #[derive(Default)]
 pub(crate) struct BlockTracker(Mutex<BlockTable>);
 
 impl BlockTracker {
-    /// Enters a new block.
+    /// Records a new block.
     pub(crate) fn track(&self, at: NonNull<u8>, size: usize) {
         self.0.lock().live.insert(at.addr().get(), size);
     }
 
-    /// Takes a block that its user is done with. Blocks that have rested long enough are handed to
-    /// `free`.
+    /// Takes a freed block into quarantine. Passes the blocks that leave the quarantine to `free`.
     ///
     /// # Safety
-    /// If the books know `at` as live with `size`, nobody uses the block any more. Nothing is asked
-    /// otherwise.
+    /// If `at` is recorded as live with `size`, no code uses the block any more. There is no
+    /// requirement otherwise.
     pub(crate) unsafe fn quarantine(
         &self,
         at: NonNull<u8>,
@@ -71,7 +71,7 @@ impl BlockTracker {
                 });
             }
         };
-        // SAFETY: a live block of this size, and its user is done with it.
+        // SAFETY: a live block of this size that its user has freed.
         unsafe { at.write_bytes(POISON, size) };
         table.quarantined.push_back(TrackedBlock(at, size));
         table.quarantined_sizes.insert(address, size);
@@ -86,7 +86,7 @@ impl BlockTracker {
         release(expired, free)
     }
 
-    /// Frees all blocks that rest.
+    /// Frees all quarantined blocks.
     pub(crate) fn release_all(&self, free: impl FnMut(TrackedBlock)) -> Result<(), SlabFault> {
         let mut table = self.0.lock();
         let expired = std::iter::from_fn(|| table.pop_oldest()).collect();
@@ -94,7 +94,7 @@ impl BlockTracker {
         release(expired, free)
     }
 
-    /// The blocks that are live, by address.
+    /// Lists the live blocks, sorted by address.
     pub(crate) fn live(&self) -> Vec<SlabFault> {
         let table = self.0.lock();
         let mut live: Vec<_> = table.live.iter().map(|(&address, &size)| (address, size)).collect();
@@ -112,7 +112,7 @@ impl BlockTable {
     }
 }
 
-/// Looks blocks over and frees them. The first fault is told; all are freed.
+/// Checks the pattern of blocks and frees them. Returns the first fault; all blocks are freed.
 fn release(
     expired: Vec<TrackedBlock>,
     mut free: impl FnMut(TrackedBlock),
@@ -120,7 +120,7 @@ fn release(
     let mut result = Ok(());
     for block in expired {
         let TrackedBlock(at, size) = block;
-        // SAFETY: the block was filled by `quarantine` and has belonged to the books since.
+        // SAFETY: `quarantine` filled the block, and it has belonged to the table since.
         let bytes = unsafe { slice::from_raw_parts(at.as_ptr(), size) };
         if let Some(offset) = bytes.iter().position(|byte| *byte != POISON) {
             result = result.and(Err(SlabFault::WriteAfterFree {

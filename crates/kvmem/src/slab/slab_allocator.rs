@@ -1,4 +1,4 @@
-//! *Slice allocator*: blocks of any size, for those who still know the size when they free.
+//! *Slab allocator*: blocks of any size, for callers that know a block's size when they free it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt;
@@ -21,60 +21,62 @@ use super::slab_stats::SlabStats;
 use super::slabs::Slabs;
 use crate::sync::{AtomicUsize, Ordering};
 
-/// Why a block could not be had.
+/// The reason why an allocation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
 pub enum SlabError {
-    /// A block of no bytes.
-    #[error("a block of no bytes was asked for; ask for one at least")]
+    /// The requested size is 0.
+    #[error("cannot allocate a block of 0 bytes; request at least 1 byte")]
     ZeroSize,
-    /// More than there can be.
+    /// The requested size exceeds what an address space can hold.
     #[error(
         "a block of {requested} bytes was asked for, more than {max}, the max that an address space holds"
     )]
     TooLarge {
-        /// What was asked for, in bytes.
+        /// The requested size, in bytes.
         requested: usize,
-        /// The most that may be, in bytes.
+        /// The limit, in bytes.
         max: usize,
     },
-    /// No memory: the system refuses more, or the region is full.
+    /// No memory is left: the system provides no more, or the region is full.
     #[error(
-        "no memory for a block of {requested} bytes: raise the limit of the process, or give the allocator a larger region"
+        "cannot allocate a block of {requested} bytes: no memory is left; raise the memory limit of \
+         the process, or give the allocator a larger region"
     )]
     NoMemory {
-        /// What was asked for, in bytes.
+        /// The requested size, in bytes.
         requested: usize,
     },
 }
 
-/// The most that a block may have.
+/// The largest size of a block.
 const MAX_BLOCK: usize = isize::MAX as usize - (ALIGN - 1);
 
-/// Blocks of a batch that the magazines are asked for at once: room for so many is made before it
-/// is known that there are any.
+/// Blocks of a batch that the magazines are asked for at once. The buffer is grown by this number
+/// before it is known whether that many exist.
 const BATCH: usize = 1024;
 
-/// The same list: a chunk is a block by another name.
+/// Converts the list without copying: a chunk is a block in another type.
 fn chunks_of(blocks: Vec<NonNull<u8>>) -> Vec<Chunk> {
     let mut blocks = ManuallyDrop::new(blocks);
-    // SAFETY: the list is taken apart and used no more; a `Chunk` is laid out as the `NonNull<u8>`
-    // that it is made of.
+    // SAFETY: the list is taken apart and not used again; a `Chunk` has the layout of the
+    // `NonNull<u8>` that it wraps.
     unsafe { Vec::from_raw_parts(blocks.as_mut_ptr().cast(), blocks.len(), blocks.capacity()) }
 }
 
-/// And back.
+/// Converts the list back without copying.
 fn blocks_of(chunks: Vec<Chunk>) -> Vec<NonNull<u8>> {
     let mut chunks = ManuallyDrop::new(chunks);
-    // SAFETY: as above.
+    // SAFETY: the list is taken apart and not used again; a `Chunk` has the layout of the
+    // `NonNull<u8>` that it wraps.
     unsafe { Vec::from_raw_parts(chunks.as_mut_ptr().cast(), chunks.len(), chunks.capacity()) }
 }
 
-/// Everything that the handles of one allocator share.
+/// The state that all handles of an allocator share.
 pub(crate) struct Shared {
-    /// Sizes below or equal take the short way: 0 with settings that ask for more to be done.
+    /// Sizes up to this one take the fast path; 0 if the settings require more work per block.
     pub(crate) fast_limit: usize,
-    /// Sizes below or equal come from slabs.
+    /// Sizes up to this one come from slabs.
     pub(crate) slab_limit: usize,
     pub(crate) magazines: Magazines<Chunk, Slabs>,
     pub(crate) debug: Option<BlockTracker>,
@@ -82,15 +84,15 @@ pub(crate) struct Shared {
     pub(crate) system_bytes: AtomicUsize,
 }
 
-/// Allocates blocks of any size; who frees one says how large it was.
+/// An allocator for blocks of any size that is told the size of a block when the block is freed.
 ///
-/// Up to its [limit](SlabAllocatorBuilder::limit) a block comes from a slab of its size class, through
-/// magazines of the thread at hand; above, from the system's `malloc`. All blocks are at multiples
-/// of 16. Cheap to clone: the clones are handles of the same allocator. Any thread may free what
-/// any other has allocated.
+/// A block up to the allocator's [limit](SlabAllocatorBuilder::limit) comes from a slab of its size class,
+/// through the calling thread's magazines. A larger block comes from the system's `malloc`. All
+/// blocks are aligned to 16. Cloning is cheap: clones are handles of the same allocator. Any thread
+/// may free the blocks of any other thread.
 ///
-/// When the last handle is dropped, all slabs go with their pages, whether or not their blocks were
-/// freed; blocks above the limit belong to whoever has them until they are freed.
+/// Dropping the last handle frees all slabs with their pages, including blocks that are still in
+/// use. Blocks above the limit stay valid until they are freed.
 ///
 /// ```
 /// use kvmem::slab::SlabAllocator;
@@ -98,7 +100,7 @@ pub(crate) struct Shared {
 /// let slices = SlabAllocator::new()?;
 /// let block = slices.alloc(100)?;
 /// assert!(block.addr().get().is_multiple_of(16));
-/// // SAFETY: the block is ours, 100 bytes; it is freed once, with its size, and not used afterwards.
+/// // SAFETY: a block of 100 bytes, freed once with its size and not used afterwards.
 /// unsafe {
 ///     block.write_bytes(7, 100);
 ///     slices.free(block, 100);
@@ -108,24 +110,23 @@ pub(crate) struct Shared {
 ///
 /// # Drawbacks
 ///
-/// The size must be known when freeing; a wrong one is undefined behaviour, which
-/// `KVMEM_SLICE=debug-blocks` finds. A slab goes back only when all of its objects are free.
+/// The size must be known when freeing; a wrong size is undefined behaviour, which
+/// `KVMEM_SLICE=debug-blocks` detects. A slab is returned only when all of its objects are free.
 #[derive(Clone)]
 pub struct SlabAllocator {
     pub(crate) shared: Arc<Shared>,
 }
 
 impl Shared {
-    /// The class of a size that takes the short way, without the checks that it is one: they took
-    /// 0.2 of 3.3 ns from a pair.
+    /// Returns the class of a size that takes the fast path. It omits the checks that the size is
+    /// one: they took 0.2 of 3.3 ns for a pair.
     #[inline(always)]
     fn fast_class(&self, size: usize) -> usize {
         debug_assert!(size.wrapping_sub(1) < self.fast_limit && self.fast_limit <= MAX_SIZE);
-        // SAFETY: no more than the builder lets take the short way, and that is no more than the
-        // largest class has.
+        // SAFETY: the builder sets `fast_limit` to at most the largest class.
         unsafe { assert_unchecked(size.wrapping_sub(1) < MAX_SIZE) };
         let class = class_of(size);
-        // SAFETY: the builder made magazines for the classes of all sizes that take the short way.
+        // SAFETY: the builder made magazines for the classes of all sizes on the fast path.
         unsafe { assert_unchecked(class < self.magazines.classes()) };
         class
     }
@@ -142,7 +143,7 @@ impl Shared {
     }
 
     /// # Safety
-    /// As for [`SlabAllocator::free`].
+    /// The requirements of [`SlabAllocator::free`].
     #[inline(always)]
     pub(crate) unsafe fn free(&self, block: NonNull<u8>, size: usize) {
         if size.wrapping_sub(1) < self.fast_limit {
@@ -152,8 +153,8 @@ impl Shared {
         unsafe { self.free_slow(block, size) }
     }
 
-    /// Up to `count` blocks of a size that takes the short way; returns how many: fewer only if
-    /// there is no memory for more.
+    /// Appends up to `count` blocks of a size on the fast path; returns how many. Fewer only if no
+    /// memory is left.
     fn alloc_fast_batch(&self, size: usize, count: usize, out: &mut Vec<NonNull<u8>>) -> usize {
         let class = class_of(size);
         let mut chunks = chunks_of(std::mem::take(out));
@@ -171,10 +172,10 @@ impl Shared {
         done
     }
 
-    /// Frees the blocks that `next` gives, which does not use the allocator.
+    /// Frees each block that `next` returns. `next` must not use the allocator.
     ///
     /// # Safety
-    /// As for [`SlabAllocator::free`], for each of them.
+    /// Each block satisfies the requirements of [`SlabAllocator::free`].
     pub(crate) unsafe fn free_each(
         &self,
         size: usize,
@@ -216,13 +217,13 @@ impl Shared {
             }
             return;
         };
-        // SAFETY: what the books know as live is the caller's, and it is done with it. What rests
-        // there belongs to the books.
+        // SAFETY: a block recorded as live is the caller's, which has freed it. A quarantined block
+        // belongs to the table.
         let result = unsafe { debug.quarantine(block, size, |block| self.plain_free(block)) };
         self.report(result);
     }
 
-    /// A block without any books.
+    /// Allocates a block without debug tracking.
     fn plain_alloc(&self, size: usize) -> Option<NonNull<u8>> {
         if size <= self.slab_limit {
             return self.magazines.get(class_of(size)).map(|chunk| chunk.0);
@@ -230,22 +231,22 @@ impl Shared {
         let layout = Layout::from_size_align(size, ALIGN).ok()?;
         // SAFETY: the size is not 0.
         let block = NonNull::new(unsafe { System.alloc(layout) })?;
-        // Relaxed: only counted.
+        // Relaxed: statistics.
         self.system_blocks.fetch_add(1, Ordering::Relaxed);
         self.system_bytes.fetch_add(size, Ordering::Relaxed);
         Some(block)
     }
 
     /// # Safety
-    /// The block came from [`plain_alloc`](Self::plain_alloc) with this size, and nobody uses it
+    /// The block came from [`plain_alloc`](Self::plain_alloc) with this size, and no code uses it
     /// any more.
     unsafe fn plain_free(&self, TrackedBlock(block, size): TrackedBlock) {
         if size <= self.slab_limit {
             return self.magazines.put(class_of(size), Chunk(block));
         }
-        // SAFETY: `plain_alloc` had this layout accepted.
+        // SAFETY: `plain_alloc` has validated this layout.
         unsafe { System.dealloc(block.as_ptr(), Layout::from_size_align_unchecked(size, ALIGN)) };
-        // Relaxed: only counted.
+        // Relaxed: statistics.
         self.system_blocks.fetch_sub(1, Ordering::Relaxed);
         self.system_bytes.fetch_sub(size, Ordering::Relaxed);
     }
@@ -256,17 +257,17 @@ impl Shared {
         }
     }
 
-    /// Frees what rests in the books, and tells of what is wrong with it.
+    /// Frees the blocks in quarantine and reports the faults that this finds.
     pub(crate) fn flush_quarantine(&self) {
         if let Some(debug) = &self.debug {
             let _guard = reentrancy::enter();
-            // SAFETY: blocks that rest in the books are theirs alone.
+            // SAFETY: quarantined blocks belong to the table alone.
             let result = debug.release_all(|block| unsafe { self.plain_free(block) });
             self.report(result);
         }
     }
 
-    /// Tells of every block that is in use, and says how many there are.
+    /// Reports every block in use and returns their number.
     pub(crate) fn leaks(&self) -> usize {
         let live = self.debug.as_ref().map_or(Vec::new(), BlockTracker::live);
         for leak in &live {
@@ -284,33 +285,34 @@ impl Drop for Shared {
 }
 
 impl SlabAllocator {
-    /// An allocator with pages of the system and all else as usual; the environment may ask for
-    /// debugging ([`SlabSettings::from_env`](super::SlabSettings::from_env)).
+    /// Makes an allocator with pages from the system and default options. The environment may
+    /// enable debugging; see [`SlabSettings::from_env`](super::SlabSettings::from_env).
     ///
     /// # Errors
     ///
-    /// [`SlabSetupError::Setting`].
+    /// Returns [`SlabSetupError::Setting`] if an environment variable holds an unknown word.
     pub fn new() -> Result<SlabAllocator, SlabSetupError> {
         Self::builder().build()
     }
 
-    /// An allocator to be described further.
+    /// Returns a builder for an allocator with other options.
     pub fn builder() -> SlabAllocatorBuilder {
         SlabAllocatorBuilder::new()
     }
 
-    /// The allocator of this process, made by the first who asks, as [`new`](Self::new) does. When
-    /// debugging is asked for, its leaks are told when the process ends in the ordinary way.
+    /// Returns the allocator of this process. The first call makes it, as [`new`](Self::new) does.
+    /// If debugging is enabled, its leaks are reported when the process exits normally.
     ///
     /// # Errors
     ///
-    /// [`SlabSetupError::Setting`]; nothing is remembered then.
+    /// Returns [`SlabSetupError::Setting`] if an environment variable holds an unknown word. A
+    /// later call tries again.
     pub fn get() -> Result<&'static SlabAllocator, SlabSetupError> {
         static INIT: Mutex<()> = Mutex::new(());
         if let Some(existing) = PROCESS_ALLOCATOR.get() {
             return Ok(existing);
         }
-        // The lock guards no data: whoever panicked under it left nothing half done.
+        // The lock guards no data: a thread that panicked under it left nothing half done.
         let _init = INIT.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(existing) = PROCESS_ALLOCATOR.get() {
             return Ok(existing);
@@ -322,24 +324,26 @@ impl SlabAllocator {
         Ok(PROCESS_ALLOCATOR.get_or_init(|| new_one))
     }
 
-    /// A block of at least `size` bytes at a multiple of 16, not initialized. O(1) but for pages
-    /// that are new.
+    /// Allocates a block of at least `size` bytes, aligned to 16 and uninitialized. O(1) except for
+    /// new pages.
     ///
-    /// It may be used until it is freed or the last handle of the allocator is dropped.
+    /// The block is valid until it is freed or the last handle of the allocator is dropped.
     ///
     /// # Errors
     ///
-    /// [`SlabError`] says which: no bytes, too many, no memory.
+    /// Returns [`SlabError::ZeroSize`] if `size` is 0, [`SlabError::TooLarge`] if it exceeds what
+    /// an address space can hold, and [`SlabError::NoMemory`] if no memory is left.
     #[inline]
     pub fn alloc(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
         self.shared.alloc(size)
     }
 
-    /// As [`alloc`](Self::alloc), with all `size` bytes zero.
+    /// Allocates a block like [`alloc`](Self::alloc), with all `size` bytes zero.
     ///
     /// # Errors
     ///
-    /// As for [`alloc`](Self::alloc).
+    /// Returns [`SlabError::ZeroSize`] if `size` is 0, [`SlabError::TooLarge`] if it exceeds what
+    /// an address space can hold, and [`SlabError::NoMemory`] if no memory is left.
     pub fn alloc_zeroed(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
         let block = self.alloc(size)?;
         // SAFETY: the block is new and has `size` bytes.
@@ -347,14 +351,15 @@ impl SlabAllocator {
         Ok(block)
     }
 
-    /// A block with a copy of these bytes.
+    /// Allocates a block with a copy of these bytes.
     ///
     /// # Errors
     ///
-    /// As for [`alloc`](Self::alloc).
+    /// Returns [`SlabError::ZeroSize`] if `bytes` is empty, and [`SlabError::NoMemory`] if no
+    /// memory is left.
     pub fn copy(&self, bytes: &[u8]) -> Result<NonNull<u8>, SlabError> {
         let block = self.alloc(bytes.len())?;
-        // SAFETY: the block is new, has so many bytes, and so is nowhere near `bytes`.
+        // SAFETY: the block is new and has this length, so it does not overlap `bytes`.
         unsafe { block.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         Ok(block)
     }
@@ -363,21 +368,23 @@ impl SlabAllocator {
     ///
     /// # Safety
     ///
-    /// The block came from this allocator (or a clone of the handle), was asked for with this
-    /// `size`, has not been freed, and nobody uses it any more. With debugging on, any block
-    /// may be given: what is wrong is told, and left out.
+    /// The block came from this allocator or a clone of its handle, was allocated with this `size`,
+    /// has not been freed, and no code uses it any more. With debugging enabled, any block may be
+    /// passed: a misuse is reported and the free is skipped.
     #[inline]
     pub unsafe fn free(&self, block: NonNull<u8>, size: usize) {
         // SAFETY: the caller's promise.
         unsafe { self.shared.free(block, size) }
     }
 
-    /// Blocks of one size at once: appends up to `count` to `out`, and says how many. Fewer only if
-    /// there is no memory for more. What was in `out` stays. O(blocks).
+    /// Allocates up to `count` blocks of one size and appends them to `out`; returns how many.
+    /// Fewer only if no memory is left for more. O(blocks).
     ///
     /// # Errors
     ///
-    /// As for [`alloc`](Self::alloc), if there is not even one.
+    /// Returns an error if not a single block was allocated: [`SlabError::ZeroSize`] if `size` is
+    /// 0, [`SlabError::TooLarge`] if it exceeds what an address space can hold, and
+    /// [`SlabError::NoMemory`] if no memory is left.
     pub fn alloc_batch(
         &self,
         size: usize,
@@ -388,8 +395,8 @@ impl SlabAllocator {
         if size.wrapping_sub(1) < self.shared.fast_limit {
             done = self.shared.alloc_fast_batch(size, count, out);
         }
-        // Those of the system, those that go through the books, and the one of which it is known
-        // that there is no memory for it.
+        // Covers blocks of the system's allocator, tracked blocks, and the first block for which
+        // memory is missing.
         while done < count {
             match self.alloc(size) {
                 Ok(block) => out.push(block),
@@ -401,20 +408,21 @@ impl SlabAllocator {
         Ok(done)
     }
 
-    /// Frees blocks of one size, as [`free`](Self::free) does one by one, in less time. O(blocks).
+    /// Frees blocks of one size. Equivalent to a [`free`](Self::free) of each, but faster.
+    /// O(blocks).
     ///
     /// # Safety
     ///
-    /// Each is one that [`free`](Self::free) could be called with, and none is there twice.
+    /// Each block satisfies the requirements of [`free`](Self::free), and no block occurs twice.
     pub unsafe fn free_batch(&self, blocks: &[NonNull<u8>], size: usize) {
         let mut blocks = blocks.iter().copied();
         // SAFETY: the caller's promise.
         unsafe { self.shared.free_each(size, || blocks.next()) };
     }
 
-    /// Gives back what is cached: the magazines of all threads to the slabs, empty slabs to the
-    /// pages, pages that are not in use to the kernel. Blocks that were freed under debugging
-    /// are looked over.
+    /// Frees all cached memory: the magazines of all threads are drained into the slabs, the pages
+    /// of empty slabs are returned, and unused pages go to the kernel. With debugging enabled,
+    /// quarantined blocks are checked and freed.
     pub fn trim(&self) {
         self.shared.flush_quarantine();
         let _guard = reentrancy::enter();
@@ -422,28 +430,28 @@ impl SlabAllocator {
         self.shared.magazines.source().pages().trim();
     }
 
-    /// Gives back what nobody came for in the working set's time, if that is over. It is done on
-    /// slow ways too: this is for programs that have fallen silent.
+    /// Drains the magazines that no thread needed in the working set's interval, if that has
+    /// passed. Slow paths do it too; call this in programs that have become idle.
     pub fn tick(&self) {
         let _guard = reentrancy::enter();
         self.shared.magazines.tick();
     }
 
-    /// What there is of each class, and altogether. O(classes).
+    /// Returns the statistics of each class and of the allocator. O(classes).
     #[must_use]
     pub fn stats(&self) -> SlabStats {
         SlabStats::of(&self.shared)
     }
 
-    /// Bytes that a request for `size` bytes really takes: those of its class, or `size` above the
-    /// limit.
+    /// Returns the bytes that a request for `size` bytes occupies: the size of its class, or `size`
+    /// above the limit.
     #[must_use]
     pub fn usable(&self, size: usize) -> usize {
         if size != 0 && size <= self.shared.slab_limit { SIZES[class_of(size)].size } else { size }
     }
 
-    /// With debugging on, tells the hook of every block that is in use now, and says how many there
-    /// are; else 0.
+    /// Passes every block in use to the fault hook and returns their number, if debugging is
+    /// enabled; otherwise returns 0.
     pub fn report_leaks(&self) -> usize {
         self.shared.flush_quarantine();
         self.shared.leaks()

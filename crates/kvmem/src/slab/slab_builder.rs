@@ -1,4 +1,4 @@
-//! *Slice builder*: how an allocator of blocks is to be.
+//! *Slab builder*: the options of a slab allocator.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,36 +19,37 @@ use super::slabs::Slabs;
 use crate::arena::ExclusiveRegion;
 use crate::sync::AtomicUsize;
 
-/// Why an allocator of blocks could not be made.
+/// The reason why an allocator could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SlabSetupError {
-    /// The environment asks for something unknown.
+    /// An environment variable holds an unknown word.
     #[error(transparent)]
     Setting(#[from] SlabSettingError),
-    /// The limit is larger than any class.
+    /// The limit exceeds the largest class.
     #[error(
-        "a limit of {requested} bytes was asked for, more than {max}, the largest class; larger blocks are the system's"
+        "cannot serve blocks of up to {requested} bytes from slabs: the largest class has {max} bytes; \
+         lower the limit, larger blocks come from the system"
     )]
     Limit {
-        /// What was asked for, in bytes.
+        /// The requested limit, in bytes.
         requested: usize,
-        /// The most that may be, in bytes.
+        /// The largest limit, in bytes.
         max: usize,
     },
 }
 
-/// Describes a [`SlabAllocator`].
+/// A builder for a [`SlabAllocator`].
 ///
 /// ```
 /// use kvmem::arena::{ExclusiveRegion, Region};
 /// use kvmem::slab::SlabAllocator;
 ///
-/// // Small blocks on memory that was mapped before: hugepages, a chosen node.
+/// // Small blocks in a region, which may be on hugepages or on a chosen node.
 /// let region = ExclusiveRegion::new(Region::builder(8 << 20).map()?)?;
 /// let slices = SlabAllocator::builder().region(region).limit(1024).build()?;
 /// let block = slices.alloc(24)?;
-/// // SAFETY: allocated with this size, and not used any more.
+/// // SAFETY: allocated with this size and not used afterwards.
 /// unsafe { slices.free(block, 24) };
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -73,11 +74,10 @@ impl SlabAllocatorBuilder {
         }
     }
 
-    /// Pages come from this region, and from nowhere else; it is held until the allocator goes.
-    /// When it is full, blocks up to the limit cannot be had. A forked child has its blocks
-    /// only if the region was made with
-    /// [`dont_fork(false)`](crate::arena::RegionBuilder::dont_fork); otherwise they cannot be had
-    /// there.
+    /// Takes all pages from this region. The allocator keeps the region alive. When the region is
+    /// full, allocations up to the limit fail. In a forked child they fail too, unless the region
+    /// was mapped with [`dont_fork(false)`](crate::arena::RegionBuilder::dont_fork), which also
+    /// keeps existing blocks valid there.
     pub fn region(self, region: ExclusiveRegion) -> Self {
         SlabAllocatorBuilder { origin: Origin::region(region), ..self }
     }
@@ -86,24 +86,24 @@ impl SlabAllocatorBuilder {
         SlabAllocatorBuilder { origin, ..self }
     }
 
-    /// Blocks of more bytes than this are the system's: 8192 unless said otherwise, which is the
-    /// most. With 0 all are.
+    /// Sets the size above which blocks come from the system's allocator, in bytes. At most 8192,
+    /// which is the default. With 0, all blocks do.
     pub fn limit(self, limit_bytes: usize) -> Self {
         SlabAllocatorBuilder { limit: limit_bytes, ..self }
     }
 
-    /// These settings, whatever the environment says.
+    /// Sets the debug settings and ignores the environment.
     pub fn settings(self, settings: SlabSettings) -> Self {
         SlabAllocatorBuilder { settings: Some(settings), ..self }
     }
 
-    /// How long full magazines are kept that nobody needs: 15 s unless said otherwise.
+    /// Sets how long the depot keeps full magazines that no thread needs. Default: 15 s.
     pub fn working_set(self, working_set: Duration) -> Self {
         SlabAllocatorBuilder { caching: CachingOptions { working_set, ..self.caching }, ..self }
     }
 
-    /// The most bytes that all magazines together may keep; no bound unless said otherwise. Beyond
-    /// it, freed blocks go back to their slabs one by one.
+    /// Sets the most bytes that all magazines together may keep. Beyond it, freed blocks return to
+    /// their slabs one by one. Default: no bound.
     pub fn max_cached_bytes(self, max_bytes: u64) -> Self {
         SlabAllocatorBuilder {
             caching: CachingOptions { max_cached_bytes: Some(max_bytes), ..self.caching },
@@ -111,25 +111,26 @@ impl SlabAllocatorBuilder {
         }
     }
 
-    /// What the working set's time is measured by: the system's monotonic clock unless said
-    /// otherwise.
+    /// Sets the clock that measures the working set's interval. Default: the system's monotonic
+    /// clock.
     pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
         SlabAllocatorBuilder { caching: CachingOptions { clock, ..self.caching }, ..self }
     }
 
-    /// Who is told of misuse that is found: with debugging, and where it is seen without. Unless
-    /// said otherwise the message goes to the standard error stream and the process is aborted;
-    /// leaks only have their message. When the hook returns, the operation is left out and the
-    /// allocator goes on unharmed. The hook does not use the allocator.
+    /// Sets the hook that is called for each detected misuse. Debugging detects more, but some
+    /// misuse is detected without it. The default hook prints the message to standard error and
+    /// aborts the process; for a leak it only prints. After the hook returns, the faulty operation
+    /// is skipped and the allocator continues unharmed. The hook must not use the allocator.
     pub fn on_fault(self, hook: impl Fn(&SlabFault) + Send + Sync + 'static) -> Self {
         SlabAllocatorBuilder { on_fault: Arc::new(hook), ..self }
     }
 
-    /// Makes it. No page is mapped before the first block.
+    /// Makes the allocator. No page is mapped before the first allocation.
     ///
     /// # Errors
     ///
-    /// [`SlabSetupError`].
+    /// Returns [`SlabSetupError::Setting`] if an environment variable holds an unknown word, and
+    /// [`SlabSetupError::Limit`] if the limit exceeds 8192 bytes.
     pub fn build(self) -> Result<SlabAllocator, SlabSetupError> {
         let settings = self.settings.map_or_else(SlabSettings::from_env, Ok)?;
         if self.limit > MAX_SIZE {
