@@ -30,7 +30,8 @@ pub enum SlabError {
     ZeroSize,
     /// The requested size exceeds what an address space can hold.
     #[error(
-        "a block of {requested} bytes was asked for, more than {max}, the max that an address space holds"
+        "cannot allocate a block of {requested} bytes: an address space holds at most {max} bytes; \
+         request a smaller block"
     )]
     TooLarge {
         /// The requested size, in bytes.

@@ -38,8 +38,8 @@ const RESERVED: usize = 1 << 40;
 /// ```
 ///
 /// Blocks up to 8 KiB with an alignment up to 64 come from slabs. All others come from the system's
-/// allocator, and so does the memory for this library's own metadata. If no addresses or no memory
-/// can be reserved, everything does.
+/// allocator. So do requests that slabs cannot serve because no addresses or no memory are
+/// available, and this library's own metadata.
 ///
 /// The variable `KVMEM_SLICE` is observed ([`SlabSettings`]): `always-malloc` leaves everything to
 /// the system, and `debug-blocks` detects misuse, which safe Rust cannot commit. An unknown word is

@@ -1,50 +1,51 @@
-//! *Hot sizes*: which sizes are cached, and as which class.
+//! *Hot sizes*: the sizes that are cached, and their classes.
 //!
-//! Hot is what the user named, and what is learnt: a size that is asked for again and again among
-//! those that are not hot yet. Candidates stand in a small table by a hash of the size; a request
-//! for another size of the same place wears the one that stands there down before it takes the
-//! place. So sizes that are all different never become hot, and one that makes up half of the
-//! requests of its place does after a few. When all classes are taken, those that were learnt are
-//! forgotten together, but not often: traffic may change, as when a server loads another model, and
-//! what is still hot is soon learnt again.
+//! A size is hot if the user named it, or if it was detected: it was requested repeatedly among
+//! sizes that are not hot. Candidates are kept in a small table, indexed by a hash of the size. A
+//! request for another size with the same hash decrements the candidate's count before it replaces
+//! the candidate. So sizes that are all different never become hot, and a size that makes up half
+//! of the requests of its entry becomes hot after a few. When all classes are taken, all detected
+//! sizes are forgotten together, at most once every 2^14 requests for other sizes. Traffic can
+//! change, for example when a server loads another model, and sizes that are still hot are soon
+//! detected again.
 //!
-//! All tables are read without a lock and may be out of date for the reader:
-//! [`keeps`](HotSizes::keeps), asked under the owner's lock, is what counts, and who gets a range
-//! looks at its size.
+//! All tables are read without a lock, and a reader may see outdated entries. The authoritative
+//! check is [`keeps`](HotSizes::keeps), which runs under the owner's lock, and a thread that takes
+//! a range checks the range's size.
 
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Sizes that can be hot at the same time.
+/// The number of sizes that can be hot at the same time.
 pub(super) const CLASSES: usize = 32;
-/// A quarter of them is in use at most, so that a size is found at the first look or the second.
+/// At most a quarter of the buckets is in use, so a size is found with the first or second load.
 const BUCKETS: usize = 4 * CLASSES;
 const CANDIDATES: usize = 64;
-/// So many requests more than those of others at its place, and a candidate is hot.
+/// A candidate becomes hot when its requests exceed the other requests of its entry by this number.
 const REQUESTS_TO_BE_HOT: u32 = 8;
-/// Requests for sizes that are not hot before what was learnt is forgotten.
+/// The number of requests for sizes that are not hot before detected sizes are forgotten.
 const FORGET_AFTER_REQUESTS: u32 = 1 << 14;
 
 pub(super) struct HotSizes {
-    /// A hot size above, its class plus one below; 0 for none. A size stands at the place of its
-    /// hash or the next free one.
+    /// A hot size in the upper half, its class plus one in the lower half; 0 if empty. A size is in
+    /// the bucket of its hash or in the next free one.
     buckets: [AtomicU64; BUCKETS],
-    /// The size of each class; 0 for none.
+    /// The size of each class; 0 if it has none.
     sizes: [AtomicU32; CLASSES],
-    /// Classes in use, from 0 on.
+    /// The number of classes in use, from 0 on.
     used: AtomicUsize,
-    /// Of those, which the user named, from 0 on.
+    /// The number of these that the user named, from 0 on.
     named: AtomicUsize,
-    /// No larger size is learnt.
+    /// Larger sizes are not detected.
     max_size: AtomicU32,
-    /// Sizes are learnt.
+    /// Whether hot sizes are detected; 0 or 1.
     auto: AtomicU32,
-    /// A candidate above, how often it was asked for below.
+    /// A candidate in the upper half, the count of its requests in the lower half.
     candidates: [AtomicU64; CANDIDATES],
-    /// Requests for sizes that are not hot since something was forgotten.
+    /// Requests for sizes that are not hot since detected sizes were last forgotten.
     cold_requests: AtomicU32,
 }
 
-/// Scatters sizes, which are often multiples of a power of two, over `2^BITS` places.
+/// Distributes sizes, which are often multiples of a power of two, over `2^BITS` entries.
 #[inline(always)]
 fn hash<const BITS: u32>(size: u32) -> usize {
     (size.wrapping_mul(0x9e37_79b1) >> (u32::BITS - BITS)) as usize
@@ -64,12 +65,12 @@ impl HotSizes {
         }
     }
 
-    /// The class of a hot size.
+    /// Returns the class of a hot size.
     #[inline(always)]
     pub(super) fn class_of(&self, size: u32) -> Option<usize> {
         let mut at = hash::<{ BUCKETS.ilog2() }>(size);
         loop {
-            // Relaxed: see the head.
+            // Relaxed: readers may see outdated entries; see the head of the module.
             let bucket = self.buckets[at % BUCKETS].load(Ordering::Relaxed);
             if (bucket >> 32) as u32 == size {
                 return (bucket as u32 as usize).checked_sub(1);
@@ -81,33 +82,34 @@ impl HotSizes {
         }
     }
 
-    /// Whether this is a class, of this size.
+    /// Returns whether the class exists and has this size.
     pub(super) fn keeps(&self, class: usize, size: u32) -> bool {
         self.size_of(class) == size
     }
 
-    /// The size of a class, or 0.
+    /// Returns the size of a class, or 0.
     pub(super) fn size_of(&self, class: usize) -> u32 {
-        // Relaxed: changes between the owners' locks.
+        // Relaxed: changes only while all owners are stopped.
         self.sizes.get(class).map_or(0, |size| size.load(Ordering::Relaxed))
     }
 
-    /// Classes in use. A later call may say more, and fewer only when all are empty.
+    /// Returns the number of classes in use. It may grow between two calls, and shrinks only when
+    /// all caches are empty.
     #[inline]
     pub(super) fn used(&self) -> usize {
-        // Relaxed: who puts a range under a class has seen it counted.
+        // Relaxed: a thread that puts a range under a class has seen it counted.
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Classes that the user named.
+    /// Returns the number of classes that the user named.
     pub(super) fn named(&self) -> usize {
         // Relaxed: set once.
         self.named.load(Ordering::Relaxed)
     }
 
-    /// Begins anew. Nobody uses the tables.
+    /// Resets the tables for a new space. No thread may use them.
     pub(super) fn open(&self, auto: bool, max_size: u32) {
-        // Relaxed, all: nobody uses them.
+        // Relaxed, all: no other thread uses the tables.
         self.named.store(0, Ordering::Relaxed);
         self.forget_learned();
         self.candidates.iter().for_each(|candidate| candidate.store(0, Ordering::Relaxed));
@@ -115,24 +117,24 @@ impl HotSizes {
         self.set_max_size(max_size);
     }
 
-    /// No larger size is learnt from now on.
+    /// Sets the largest size that is detected.
     pub(super) fn set_max_size(&self, max_size: u32) {
         // Relaxed: a hint.
         self.max_size.store(max_size, Ordering::Relaxed);
     }
 
-    /// Nothing is hot any more, and nothing is learnt.
+    /// Makes all sizes cold and stops the detection.
     pub(super) fn close(&self) {
-        // Relaxed: a hint; see the head.
+        // Relaxed: a hint; see the head of the module.
         self.auto.store(0, Ordering::Relaxed);
         self.named.store(0, Ordering::Relaxed);
         self.forget_learned();
     }
 
-    /// Forgets what was learnt. While nothing is cached.
+    /// Forgets the detected sizes. Called while nothing is cached.
     pub(super) fn forget_learned(&self) {
         let named = self.named();
-        // Relaxed, all: see the head.
+        // Relaxed, all: see the head of the module.
         self.sizes[named..].iter().for_each(|size| size.store(0, Ordering::Relaxed));
         self.buckets.iter().for_each(|bucket| bucket.store(0, Ordering::Relaxed));
         self.used.store(named, Ordering::Relaxed);
@@ -142,14 +144,14 @@ impl HotSizes {
         }
     }
 
-    /// Has the size be the next class. While nothing is cached. `None` if it is hot already or all
-    /// classes are taken.
+    /// Gives the size the next class. Called while nothing is cached. Returns `None` if the size is
+    /// hot already or all classes are taken.
     pub(super) fn bind(&self, size: u32, named: bool) -> Option<usize> {
         let class = self.used();
         if class == CLASSES || self.class_of(size).is_some() {
             return None;
         }
-        // Relaxed, all: see the head.
+        // Relaxed, all: see the head of the module.
         self.sizes[class].store(size, Ordering::Relaxed);
         self.used.store(class + 1, Ordering::Relaxed);
         if named {
@@ -161,7 +163,7 @@ impl HotSizes {
 
     fn bucket(&self, size: u32, class: usize) {
         let mut at = hash::<{ BUCKETS.ilog2() }>(size);
-        // Relaxed, both: see the head.
+        // Relaxed, both: see the head of the module.
         while self.buckets[at % BUCKETS].load(Ordering::Relaxed) != 0 {
             at += 1;
         }
@@ -169,10 +171,10 @@ impl HotSizes {
             .store(u64::from(size) << 32 | (class as u64 + 1), Ordering::Relaxed);
     }
 
-    /// A request for a size that is not hot; whether it ought to be.
+    /// Records a request for a size that is not hot; returns whether the size should become hot.
     #[inline]
     pub(super) fn record_request(&self, size: u64) -> bool {
-        // Relaxed, all: what threads overwrite for each other is a request or two.
+        // Relaxed, all: if threads overwrite each other's counts, a request or two is lost.
         let auto = self.auto.load(Ordering::Relaxed) != 0;
         if !auto || size.wrapping_sub(1) >= u64::from(self.max_size.load(Ordering::Relaxed)) {
             return false;
@@ -195,13 +197,14 @@ impl HotSizes {
         false
     }
 
-    /// Whether a size can be learnt: a class is left, or it is time to forget.
+    /// Returns whether a size can become hot: a class is unused, or detected sizes can be
+    /// forgotten.
     fn has_room(&self) -> bool {
         self.used() < CLASSES || self.should_forget_learned()
     }
 
-    /// Whether all classes are taken, some are learnt, and traffic has been for other sizes for
-    /// some time.
+    /// Returns whether all classes are taken, some of them by detected sizes, and enough requests
+    /// were for other sizes.
     pub(super) fn should_forget_learned(&self) -> bool {
         // Relaxed: a hint.
         self.used() == CLASSES
@@ -280,7 +283,7 @@ mod tests {
             requested += 1;
             assert!(requested <= 2 * FORGET_AFTER_REQUESTS);
         }
-        // Those that were learnt were strangers until then.
+        // The detected sizes counted as requests for cold sizes until they became hot.
         assert!(requested + CLASSES as u32 * REQUESTS_TO_BE_HOT >= FORGET_AFTER_REQUESTS, "{requested}");
         assert_eq!(
             (hot.class_of(77), hot.class_of(5), hot.class_of(1000)),

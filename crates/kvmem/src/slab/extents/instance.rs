@@ -1,10 +1,10 @@
-//! *Instance*: what all handles of one space share. It stays where it is for as long as the
-//! process.
+//! *Instance*: the state that all handles of one space share. It stays at its address until the
+//! process ends.
 //!
-//! A handle of 20 bytes has no room for a pointer and no use for a count; it has the number of its
-//! space's core. Instances stand in a table by that number, and are used again with the core, which
-//! is free only when no handle is left (see the offset layer's registry). So whoever holds a handle
-//! finds the instance, open or shut.
+//! A handle of 20 bytes has no room for a pointer and needs no reference count; it stores the
+//! number of its space's core. Instances are in a table by that number. An instance is reused
+//! together with its core, and the core is free only when no handle is left (see the offset layer's
+//! registry). So the holder of a handle always finds the instance, open or shut.
 
 use std::hint::assert_unchecked;
 use std::ptr;
@@ -22,47 +22,47 @@ use super::raw::RawTable;
 static INSTANCES: Stable<InstancePtr> =
     Stable::new([const { InstancePtr::new(ptr::null_mut()) }; FIRST], InstancePtr::default);
 
-/// Null until there is an instance.
+/// Null until the core has an instance.
 type InstancePtr = AtomicPtr<ExtentInstance>;
 
-/// A magazine holds so much of what may be stranded, where it can: all threads together have a few
-/// dozen of them.
+/// A new magazine holds one part in this many of the bound of cached bytes, where possible: all
+/// threads together have a few dozen magazines.
 const MAGAZINE_SHARE: u64 = 16;
 /// The most rounds of a new magazine, and of one that has grown.
 const MAX_ROUNDS: (u64, u64) = (32, 256);
-/// Full magazines that the depot keeps of a size: enough for threads that free what others
-/// allocate. What lies here does not join its neighbours: in a full space of two sizes, of which a
-/// twentieth is freed at a time, the smallest utilization was 0.9987 without this limit and is
-/// 0.9992 with it, as without caches.
+/// Full magazines that the depot keeps for each size: enough for threads that free ranges which
+/// others allocate. Ranges in the depot do not join their neighbours. In a full space of two sizes,
+/// of which a twentieth is freed at a time, the smallest utilization was 0.9987 without this limit;
+/// it is 0.9992 with it, the same as without caches.
 const MAX_FULL_MAGAZINES: usize = 8;
-/// A magazine is not filled with more than this part of what is free: the last ranges are for who
-/// asks for them.
+/// A refill takes at most one part in this many of the free bytes, so the last ranges remain for
+/// the threads that request them.
 const REFILL_SHARE: u64 = 16;
 
 pub(super) struct ExtentInstance {
     ground: Ground,
     pub(super) hot: HotSizes,
     pub(super) magazines: Magazines<Range, SpaceSource>,
-    /// Seals of raw handles.
+    /// The generations of raw handles.
     pub(super) raw: RawTable,
-    /// Who binds classes.
+    /// Serializes the binding of classes.
     binding: Mutex<()>,
 }
 
-/// What an instance is opened with.
+/// The options of an instance.
 pub(super) struct InstanceOptions<'a> {
     pub(super) hot_sizes: &'a [u32],
     pub(super) auto: bool,
     pub(super) max_cached_bytes: u64,
 }
 
-/// The longest range that may be cached where so much may be stranded.
+/// Returns the longest range that may be cached with this bound of cached bytes.
 fn max_hot_size(max_cached_bytes: u64) -> u32 {
     u32::try_from(max_cached_bytes).map_or(u32::MAX - 1, |bytes| bytes.min(u32::MAX - 1))
 }
 
 impl ExtentInstance {
-    /// That of a core, if it ever had one.
+    /// Returns the instance of a core, if it ever had one.
     #[inline(always)]
     pub(super) fn of(core: u32) -> Option<&'static ExtentInstance> {
         // Acquire pairs with the Release in `open`.
@@ -71,7 +71,7 @@ impl ExtentInstance {
         unsafe { at.as_ref() }
     }
 
-    /// That of a core of which there is an extent.
+    /// Returns the instance of a core that an extent refers to.
     ///
     /// # Safety
     ///
@@ -83,17 +83,17 @@ impl ExtentInstance {
         unsafe { &*INSTANCES.get(core).load(Ordering::Acquire) }
     }
 
-    /// The class of a hot size.
+    /// Returns the class of a hot size.
     #[inline(always)]
     pub(super) fn class_of(&self, size: u32) -> Option<usize> {
         let class = self.hot.class_of(size)?;
-        // SAFETY: the instance has as many classes as there are hot sizes. Without it the fast way
-        // asks once more.
+        // SAFETY: the instance has a class for each hot size. Without this hint the fast path would
+        // check the class again.
         unsafe { assert_unchecked(class < self.magazines.classes()) };
         Some(class)
     }
 
-    /// Opens that of a space, which nobody uses yet.
+    /// Opens the instance of a space that no other thread uses yet.
     pub(super) fn open(ground: Ground, opening: &InstanceOptions<'_>) -> &'static ExtentInstance {
         let settings = || MagazineSettings {
             max_cached_bytes: Some(0),
@@ -108,8 +108,8 @@ impl ExtentInstance {
                 raw: RawTable::new(),
                 binding: Mutex::new(()),
             }));
-            // Release pairs with the Acquire in `of`. The core is the caller's: nobody else opens
-            // its instance.
+            // Release pairs with the Acquire in `of`. The core belongs to the caller, so no other
+            // thread opens its instance.
             INSTANCES.get(ground.index()).store(ptr::from_ref(new).cast_mut(), Ordering::Release);
             new
         });
@@ -121,7 +121,8 @@ impl ExtentInstance {
         instance
     }
 
-    /// The bound is what `bound` says now. One at a time, so that the last one says it last.
+    /// Sets the bound of cached bytes to the value of `bound`. Calls are serialized, so the last
+    /// one prevails.
     pub(super) fn follow_bound(&self, bound: impl FnOnce() -> u64) {
         let _binding = self.binding.lock();
         let bound = bound();
@@ -132,15 +133,15 @@ impl ExtentInstance {
         }
     }
 
-    /// Everything back to the space, and nothing will be cached.
+    /// Returns all ranges to the space and disables caching.
     pub(super) fn shut(&self) {
         let _binding = self.binding.lock();
-        // Extents that are left ask whether anything is cached: until nothing is, they have to look
-        // at all classes.
+        // Remaining extents ask whether anything is cached. Until nothing is, they have to check
+        // all classes.
         self.magazines.disable_caching(|| self.hot.close());
     }
 
-    /// A request for a size that is not hot.
+    /// Records a request for a size that is not hot.
     #[inline]
     pub(super) fn record_request(&self, size: u64) {
         if self.hot.record_request(size) {
@@ -169,15 +170,15 @@ impl ExtentInstance {
         });
     }
 
-    /// Whether no range of `size` bytes can be had, at a moment in the call; false if that takes
-    /// longer to know.
+    /// Returns true only if no range of `size` bytes was available at some moment during the call;
+    /// false if that takes longer to find out.
     #[inline(always)]
     pub(super) fn is_full(&self, size: u64) -> bool {
         let failed = || size > self.ground.largest_free_hint();
         self.magazines.nothing_cached_fast(|| self.hot.used(), failed)
     }
 
-    /// As above; false if caches may help.
+    /// Does the same with a check of all caches; returns false if a reclaim may help.
     #[cold]
     #[inline(never)]
     pub(super) fn is_full_slow(&self, size: u64) -> bool {
@@ -186,12 +187,12 @@ impl ExtentInstance {
             && self.magazines.nothing_cached(|| self.hot.used(), failed)
     }
 
-    /// Whether a request of `size` bytes cannot be met whatever lies in caches.
+    /// Returns whether the request exceeds all free bytes, cached or not.
     pub(super) fn exceeds_free(&self, size: u64) -> bool {
         self.magazines.max_free(|| self.ground.free_hint()).is_some_and(|max| size > max)
     }
 
-    /// Runs `attempt`, and once more with all caches empty if that may help.
+    /// Runs `attempt`, and again with all caches empty if it fails and a reclaim may help.
     pub(super) fn with_reclaim<T>(
         &self,
         mut attempt: impl FnMut() -> Result<T, AllocError>,
@@ -230,12 +231,12 @@ impl SpaceSource {
         SpaceSource { ground }
     }
 
-    /// The instance asks only when it stands.
+    /// Returns the hot sizes. The magazines call the source only after the instance is published.
     fn hot(&self) -> Option<&'static HotSizes> {
         ExtentInstance::of(self.ground.index()).map(|instance| &instance.hot)
     }
 
-    /// The size of a class, if there is room for at least one range of it, as far as one can see.
+    /// Returns the size of a class if a free range is long enough for it, according to the hint.
     fn size_of(&self, class: usize) -> Option<u32> {
         let size = self.hot()?.size_of(class);
         (size > 0 && u64::from(size) <= self.ground.largest_free_hint()).then_some(size)
@@ -268,15 +269,15 @@ impl RoundSource<Range> for SpaceSource {
     }
 
     fn round_bytes(&self, _: usize) -> usize {
-        // Until the class stands for a size.
+        // The value until the class stands for a size.
         1
     }
 
     unsafe fn postfork_child(&self) {
         if let Some(instance) = ExtentInstance::of(self.ground.index()) {
-            // SAFETY: who bound a class, if anybody did, is gone. What the lock guards changes
-            // under the lock of the list of caches, which the forking thread had: it is
-            // whole.
+            // SAFETY: a thread that was binding a class does not exist in the child. The data under
+            // the lock changes under the lock of the list of caches, which the forking thread held,
+            // so the data is consistent.
             unsafe { instance.binding.force_unlock() };
             instance.raw.postfork_child(self.ground);
         }
