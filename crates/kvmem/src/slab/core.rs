@@ -535,9 +535,9 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
     ) {
         let depot = &self.depots[class];
         let _move = self.moves.begin(S::TRACKED);
-        let (mut left, mut refilled) = (want, false);
-        while left > 0 {
-            let some = left.min(BATCH);
+        let (mut remaining, mut refilled) = (want, false);
+        while remaining > 0 {
+            let some = remaining.min(BATCH);
             // Before the lock is taken: nothing is allocated under it.
             out.reserve(some);
             let mut got = 0;
@@ -550,16 +550,16 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
             if got == 0 {
                 // Fewer rounds than a magazine holds: refill one, so the next batch finds the
                 // remainder. Only once, because there may be a bound.
-                let refill = !refilled && local.is_some() && left < depot.capacity();
+                let refill = !refilled && local.is_some() && remaining < depot.capacity();
                 refilled |= refill;
                 let Some(round) = self.get(local, class, refill) else { break };
                 out.push(round);
                 got = 1;
             }
-            left -= got;
+            remaining -= got;
         }
-        if left > 0 {
-            self.source.refill(class, left, out);
+        if remaining > 0 {
+            self.source.refill(class, remaining, out);
         }
     }
 

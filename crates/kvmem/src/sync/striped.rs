@@ -60,11 +60,11 @@ struct Joined(u32);
 impl Joined {
     #[inline]
     fn stripes(self) -> impl Iterator<Item = usize> {
-        let mut left = self.0;
+        let mut remaining = self.0;
         std::iter::from_fn(move || {
-            let at = left.trailing_zeros() as usize;
+            let at = remaining.trailing_zeros() as usize;
             // Clears the lowest bit.
-            left &= left.wrapping_sub(1);
+            remaining &= remaining.wrapping_sub(1);
             (at < STRIPES).then_some(at)
         })
     }
