@@ -122,7 +122,8 @@ impl Slabs {
                         // SAFETY: the slab is in no ring any more, so its link is free to use.
                         unsafe { (*slab.as_ptr()).next = emptied };
                         // The owner is cleared, so a second free is detected while the pages are
-                        // still mapped. SAFETY: the slab is in no ring any more.
+                        // still mapped.
+                        // SAFETY: the slab is in no ring any more.
                         unsafe { (*slab.as_ptr()).owner = 0 };
                         emptied = slab.as_ptr();
                     }

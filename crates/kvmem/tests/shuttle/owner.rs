@@ -1,4 +1,4 @@
-//! The owner's lock among more stoppers than loom can try all orders of.
+//! The owner lock with more stoppers than loom can check all orders of.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -10,7 +10,7 @@ use crate::check;
 
 struct Guarded {
     owner: OwnerModel,
-    // The usual atomics: no change of thread comes of them.
+    // The standard atomics: they cause no change of thread.
     inside: AtomicBool,
     entered: AtomicU32,
 }
@@ -53,11 +53,11 @@ fn barriers() {
 }
 
 #[test]
-fn an_owner_that_fences() {
+fn an_owner_with_fences() {
     owner_and_stoppers(true, [false; 3]);
 }
 
 #[test]
-fn a_kernel_that_begins_to_refuse() {
+fn barriers_that_start_to_fail() {
     owner_and_stoppers(false, [true, false, false]);
 }

@@ -1,5 +1,5 @@
-//! The lock that many read among more threads than loom can try all orders of, with stripes that
-//! are left out and joined again.
+//! The striped lock with more threads than loom can check all orders of, with stripes that are left
+//! out and joined again.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -9,7 +9,7 @@ use shuttle::thread;
 
 use crate::check;
 
-/// Who is in. The usual atomics: no change of thread comes of them.
+/// The current holders. The standard atomics: they cause no change of thread.
 #[derive(Default)]
 struct Inside {
     readers: AtomicU32,
@@ -48,7 +48,7 @@ fn readers_and_writers() {
                 all.map(|own| own.swap(0, Ordering::Relaxed)).sum()
             })
         };
-        // Two stripes: the first and the third have one.
+        // There are two stripes: the first and the third reader share one.
         let readers = [0, 1, 2].map(|number| {
             let lock = lock.clone();
             thread::spawn(move || (0..3).for_each(|_| note(&lock, number)))

@@ -1,5 +1,5 @@
-//! Sequences of operations of several threads, against a naive model: rounds are out, cached, or
-//! with the source.
+//! Sequences of operations of several threads, against a naive model: each round is in use, cached,
+//! or in the source.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -9,7 +9,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{
-    Counting, HERE, MagazineSettings, Magazines, ManualClock, Pretended, TestMagazines, undisturbed,
+    CountingSource, FakeTopology, HERE, MagazineSettings, Magazines, ManualClock, TestMagazines,
+    without_kernel_faults,
 };
 
 const CLASSES: usize = 3;
@@ -17,14 +18,14 @@ const THREADS: usize = 3;
 
 type WorkerJob = Box<dyn FnOnce() + Send>;
 
-/// A thread that does as it is told, one thing at a time.
+/// A thread that runs one job after the other.
 pub(super) struct Worker {
     jobs: Option<Sender<WorkerJob>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Worker {
-    /// On this memory node.
+    /// Starts a worker on this memory node.
     pub(super) fn start_on(node: usize) -> Self {
         let (jobs, todo): (Sender<WorkerJob>, Receiver<WorkerJob>) = channel();
         let thread = std::thread::spawn(move || {
@@ -49,7 +50,7 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.jobs = None;
-        // The thread's locals are gone when it is joined.
+        // A joined thread has dropped its thread-local values.
         let joined = self.thread.take().expect("joined once").join();
         assert!(joined.is_ok() || std::thread::panicking());
     }
@@ -77,7 +78,7 @@ enum Op {
     Tick {
         seconds: u64,
     },
-    /// The thread ends and another takes its place, on the next memory node.
+    /// The thread ends and another one takes its place, on the next memory node.
     Die,
 }
 
@@ -97,10 +98,10 @@ fn ops() -> impl Strategy<Value = Vec<(usize, Op)>> {
 }
 
 fn check(ops: Vec<(usize, Op)>, limit: usize, bound: Option<u64>, nodes: usize) {
-    let _plan = undisturbed();
+    let _plan = without_kernel_faults();
     let clock = Arc::new(ManualClock::default());
-    let source = Counting::new(CLASSES, limit);
-    let (settings, topology) = (MagazineSettings::new(CLASSES), Pretended::new(nodes));
+    let source = CountingSource::new(CLASSES, limit);
+    let (settings, topology) = (MagazineSettings::new(CLASSES), FakeTopology::new(nodes));
     let settings =
         MagazineSettings { clock: clock.clone(), max_cached_bytes: bound, topology, ..settings };
     let magazines: Arc<TestMagazines> = Arc::new(Magazines::new(source.clone(), settings));
@@ -170,7 +171,7 @@ fn check(ops: Vec<(usize, Op)>, limit: usize, bound: Option<u64>, nodes: usize) 
             assert!(stats.cached_bytes <= charged && charged <= bound, "{stats:?}");
         }
     }
-    // Half of the time with threads that still have caches.
+    // In half of the cases threads still have caches.
     if held.len().is_multiple_of(2) {
         workers.clear();
     }

@@ -1,5 +1,5 @@
-//! Several memory nodes, which are pretended: what stays on its node, and what goes from one to the
-//! other.
+//! Several simulated memory nodes: rounds that stay on their node, and rounds that move to another
+//! one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,21 +9,21 @@ use std::time::Duration;
 use super::ends::forked;
 use super::model::Worker;
 use super::{
-    Chain, Counting, Depot, HERE, Magazine, MagazineSettings, Magazines, ManualClock, Pretended,
-    TestMagazines, undisturbed,
+    Chain, CountingSource, Depot, FakeTopology, HERE, Magazine, MagazineSettings, Magazines,
+    ManualClock, TestMagazines, without_kernel_faults,
 };
 
 struct NodesFixture {
     magazines: Arc<TestMagazines>,
-    source: Arc<Counting>,
-    topology: Arc<Pretended>,
+    source: Arc<CountingSource>,
+    topology: Arc<FakeTopology>,
     clock: Arc<ManualClock>,
 }
 
-/// An instance of one class on so many nodes.
+/// Makes an instance of one class on `nodes` nodes.
 fn fixture(nodes: usize) -> NodesFixture {
-    let (source, clock) = (Counting::new(1, 1_000_000), Arc::new(ManualClock::default()));
-    let topology = Pretended::new(nodes);
+    let (source, clock) = (CountingSource::new(1, 1_000_000), Arc::new(ManualClock::default()));
+    let topology = FakeTopology::new(nodes);
     let settings = MagazineSettings {
         clock: clock.clone(),
         topology: topology.clone(),
@@ -48,7 +48,7 @@ impl NodesFixture {
         on.run(move || rounds.into_iter().for_each(|round| magazines.put(0, round)));
     }
 
-    /// So many rounds for each worker, from the source, and back.
+    /// Takes `count` rounds from the source for each worker, and puts them back.
     fn fill(&self, workers: &[Worker], count: usize) -> Vec<Vec<usize>> {
         let all: Vec<_> = workers.iter().map(|worker| self.get(worker, count)).collect();
         workers.iter().zip(&all).for_each(|(worker, rounds)| self.put(worker, rounds.clone()));
@@ -71,20 +71,20 @@ impl NodesFixture {
     }
 }
 
-/// One worker on each node.
+/// Starts one worker on each node.
 fn workers(nodes: usize) -> Vec<Worker> {
     (0..nodes).map(Worker::start_on).collect()
 }
 
 #[test]
 fn rounds_stay_on_their_node() {
-    let _plan = undisturbed();
+    let _plan = without_kernel_faults();
     let fixture = fixture(2);
     let workers = workers(2);
     let mine = fixture.fill(&workers, 5000);
     let (refills, remote) = fixture.refills_and_remote();
     assert!(refills > 0 && remote == 0);
-    // What a refill brought more than was asked for is in the thread, too.
+    // The surplus of a refill is in the thread's magazines, too.
     for (worker, mine) in workers.iter().zip(&mine) {
         let mine: BTreeSet<_> = mine.iter().collect();
         let again = fixture.get(worker, 4000);
@@ -96,11 +96,10 @@ fn rounds_stay_on_their_node() {
     fixture.trim();
 }
 
-/// One node allocates and the other frees: nothing new is asked of the source after the first
-/// turns.
+/// One node allocates and the other one frees: after the first turns the source is not used.
 #[test]
-fn what_one_node_frees_the_other_allocates() {
-    let _plan = undisturbed();
+fn one_node_allocates_what_the_other_frees() {
+    let _plan = without_kernel_faults();
     let fixture = fixture(2);
     let workers = workers(2);
     for turn in 0..100 {
@@ -115,7 +114,7 @@ fn what_one_node_frees_the_other_allocates() {
 
 /// The empty magazine stays where the full one was: neither kind piles up.
 #[test]
-fn magazines_go_round() {
+fn magazines_circulate() {
     let depot = Depot::<usize>::new(0, (4, 4), 64, 3);
     let new = || Magazine::new(0, 4).expect("little memory");
     let (mut made, mut spare) = (1, Some(new()));
@@ -129,18 +128,18 @@ fn magazines_go_round() {
         assert!(empty.is_none());
         spare = Some(full);
     }
-    // Counts are read although all locks are held: one taken would be for ever.
+    // The counters are read while all locks are held: taking a lock would deadlock.
     depot.prefork();
     assert_eq!((made, depot.remote(), depot.counts().exchanges), (2, 100, 200));
-    // SAFETY: taken above.
+    // SAFETY: locked by `prefork` above.
     unsafe { depot.postfork() };
     let mut all = Chain::new();
     assert_eq!((depot.take_all(&mut all), all.len()), (0, 1));
 }
 
 #[test]
-fn the_working_set_of_every_node_ends() {
-    let _plan = undisturbed();
+fn the_working_set_of_every_node_is_trimmed() {
+    let _plan = without_kernel_faults();
     let fixture = fixture(3);
     let workers = workers(3);
     fixture.fill(&workers, 5000);
@@ -148,7 +147,7 @@ fn the_working_set_of_every_node_ends() {
     assert!(before > 3 * 4000);
     fixture.clock.advance(Duration::from_secs(15));
     fixture.magazines.tick();
-    // One node uses what it has in this interval.
+    // One node uses its magazines in this interval.
     let rounds = fixture.get(&workers[0], 5000);
     fixture.put(&workers[0], rounds);
     fixture.clock.advance(Duration::from_secs(15));
@@ -166,14 +165,14 @@ fn the_working_set_of_every_node_ends() {
 }
 
 #[test]
-fn a_thread_that_ends_leaves_its_rounds_to_its_node() {
-    let _plan = undisturbed();
+fn a_thread_that_ends_leaves_its_rounds_on_its_node() {
+    let _plan = without_kernel_faults();
     let fixture = fixture(2);
-    // Few: they never come to the depot but by the end of the thread.
+    // So few that they reach the depot only at the end of the thread.
     fixture.fill(&workers(2), 10);
     assert_eq!(fixture.magazines.stats().threads, 0);
-    let (left, refills) = (fixture.in_depot(), fixture.refills_and_remote().0);
-    assert!(left >= 20 && fixture.source.out() == left && fixture.magazines.may_hold());
+    let (remaining, refills) = (fixture.in_depot(), fixture.refills_and_remote().0);
+    assert!(remaining >= 20 && fixture.source.out() == remaining && fixture.magazines.may_hold());
     let workers = workers(2);
     for worker in &workers {
         let rounds = fixture.get(worker, 10);
@@ -181,19 +180,19 @@ fn a_thread_that_ends_leaves_its_rounds_to_its_node() {
         fixture.put(worker, rounds);
     }
     drop(workers);
-    // One thread finds all of them, wherever they are; then nobody may hold any.
+    // One thread finds all of them on any node; then no thread may hold any.
     let last = Worker::start_on(1);
     let magazines = fixture.magazines.clone();
     let (mut all, none) = last.run(move || {
         let all: Vec<usize> = std::iter::from_fn(|| magazines.get_cached(0)).collect();
         (all, magazines.get_cached(0))
     });
-    assert_eq!((all.len(), none), (left, None));
+    assert_eq!((all.len(), none), (remaining, None));
     assert_eq!((fixture.refills_and_remote().0, fixture.in_depot()), (refills, 0));
     assert!(fixture.refills_and_remote().1 > 0);
     all.sort_unstable();
     all.dedup();
-    assert_eq!(all.len(), left);
+    assert_eq!(all.len(), remaining);
     fixture.put(&last, all);
     drop(last);
     fixture.trim();
@@ -201,19 +200,19 @@ fn a_thread_that_ends_leaves_its_rounds_to_its_node() {
 
 #[test]
 #[cfg_attr(miri, ignore = "long")]
-fn a_thread_that_moves_is_noticed_and_seldom_asked() {
-    let _plan = undisturbed();
+fn a_moved_thread_is_noticed_with_few_lookups() {
+    let _plan = without_kernel_faults();
     let fixture = fixture(2);
     let worker = Worker::start_on(0);
     let (from, to) = (fixture.get(&worker, 40_000), Worker::start_on(1));
     worker.run(|| HERE.set(1));
     fixture.put(&worker, from);
     let exchanges = fixture.magazines.stats().classes[0].exchanges;
-    let requested = fixture.topology.requested.load(Ordering::Relaxed) as u64;
-    // Each visit to the depot, and those that found nothing there before refills.
+    let lookups = fixture.topology.lookups.load(Ordering::Relaxed) as u64;
+    // The visits to the depot: exchanges, and those that found nothing before a refill.
     let visits = exchanges + fixture.refills_and_remote().0;
-    assert!(exchanges > 50 && requested * 10 < visits, "{requested} questions, {visits} visits");
-    // Nearly all of it is on the node that it moved to.
+    assert!(exchanges > 50 && lookups * 10 < visits, "{lookups} lookups, {visits} visits");
+    // Nearly all of them are on the node that the thread moved to.
     let rounds = fixture.get(&to, 20_000);
     assert_eq!(fixture.refills_and_remote().1, 0);
     fixture.put(&to, rounds);
@@ -221,19 +220,19 @@ fn a_thread_that_moves_is_noticed_and_seldom_asked() {
 }
 
 #[test]
-fn one_node_is_never_asked_for() {
+fn one_node_is_never_looked_up() {
     let fixture = fixture(1);
     HERE.set(7);
     let rounds: Vec<_> = (0..5000).map(|_| fixture.magazines.get(0).expect("a million")).collect();
     rounds.into_iter().for_each(|round| fixture.magazines.put(0, round));
     fixture.trim();
-    assert_eq!(fixture.topology.requested.load(Ordering::Relaxed), 0);
+    assert_eq!(fixture.topology.lookups.load(Ordering::Relaxed), 0);
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "forks")]
-fn a_child_has_what_was_on_every_node() {
-    let _plan = undisturbed();
+fn a_child_keeps_the_rounds_of_every_node() {
+    let _plan = without_kernel_faults();
     let fixture = fixture(2);
     let workers = workers(2);
     fixture.fill(&workers, 5000);
