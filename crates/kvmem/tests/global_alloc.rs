@@ -181,7 +181,7 @@ fn forks_beside_a_cached_space() {
                         (0..2000).map(|i| space.allocate(1 + i % 50).expect("room")).collect();
                     assert!(space.map().len() >= held.len());
                     drop(held);
-                    space.check().expect("the books are right");
+                    space.check().expect("the metadata is consistent");
                 }
             });
         }

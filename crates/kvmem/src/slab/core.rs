@@ -292,11 +292,11 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
             return 0;
         }
         let cache = local.cache();
-        match cache.node_visits_left.get().checked_sub(1) {
-            Some(remaining) => cache.node_visits_left.set(remaining),
+        match cache.node_visits_remaining.get().checked_sub(1) {
+            Some(remaining) => cache.node_visits_remaining.set(remaining),
             None => {
                 cache.node.set(self.current_node());
-                cache.node_visits_left.set(VISITS_PER_NODE_LOOKUP - 1);
+                cache.node_visits_remaining.set(VISITS_PER_NODE_LOOKUP - 1);
             }
         }
         cache.node.get()

@@ -125,7 +125,7 @@ impl<const TRACKED: bool> AnyMagazineModel<TRACKED> {
     pub fn join_on(&self, node: usize) -> ModelCache {
         let cache = self.join();
         cache.0.cache().node.set(node);
-        cache.0.cache().node_visits_left.set(u32::MAX);
+        cache.0.cache().node_visits_remaining.set(u32::MAX);
         cache
     }
 
@@ -162,7 +162,7 @@ impl<const TRACKED: bool> AnyMagazineModel<TRACKED> {
                 last.is_none()
             },
         );
-        if nothing || last.is_some() { last } else { self.core.reap(attempt) }
+        if nothing || last.is_some() { last } else { self.core.reclaim(attempt) }
     }
 
     /// Returns whether one load shows that no other thread has magazines, the caller's are empty,

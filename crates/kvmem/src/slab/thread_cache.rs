@@ -2,9 +2,9 @@
 //! for each class.
 //!
 //! ```text
-//!          Cache                 slot 0                          slot 1
+//!       ThreadCache               slot 0                          slot 1
 //!   ┌──────────────────┬──────────────────────────────┬──────────────────────────────┬─────
-//!   │ owner, armed, …  │ loaded ▸ n   │ previous ▸ n  │ loaded ▸ n   │ previous ▸ n  │ …
+//!   │ owner, next, …   │ loaded ▸ n   │ previous ▸ n  │ loaded ▸ n   │ previous ▸ n  │ …
 //!   └──────────────────┴──────────────────────────────┴──────────────────────────────┴─────
 //! ```
 //!
@@ -49,7 +49,7 @@ pub(crate) struct ThreadCache<R> {
     /// For the owner's slow paths: the memory node of its thread, and the number of visits before
     /// it is looked up again.
     pub(crate) node: Cell<usize>,
-    pub(crate) node_visits_left: Cell<u32>,
+    pub(crate) node_visits_remaining: Cell<u32>,
     /// For the owner's slow paths: a buffer for rounds on their way to or from the source.
     pub(crate) scratch: UnsafeCell<Vec<R>>,
     /// Lets the model checker verify that one thread at a time holds the owner's lock.
@@ -126,7 +126,7 @@ impl<R: Copy + 'static> CacheRef<R> {
             puts: AtomicU32::new(0),
             stopped: Cell::new(false),
             node: Cell::new(0),
-            node_visits_left: Cell::new(0),
+            node_visits_remaining: Cell::new(0),
             scratch: UnsafeCell::new(Vec::new()),
             #[cfg(all(loom, not(shuttle)))]
             witness: loom::cell::UnsafeCell::new(()),

@@ -93,6 +93,6 @@ fn a_try_does_not_wait() {
         }
         other.join().unwrap();
         assert_eq!(guarded.number(), 2);
-        assert!(guarded.try_add_one(), "nobody has it");
+        assert!(guarded.try_add_one(), "no thread holds it");
     });
 }

@@ -123,7 +123,7 @@ fn exchange_against_exchange() {
     });
 }
 
-/// Two memory nodes: a thread takes rounds that the other one put, from the other node's lists,
+/// Two memory nodes: a thread requests rounds that the other one put, from the other node's lists,
 /// while the working set is trimmed.
 #[test]
 fn exchange_across_nodes() {
@@ -166,7 +166,7 @@ fn the_end_of_a_thread_against_trim() {
         let other = {
             let model = model.clone();
             thread::spawn(move || {
-                let round = model.get(Some(&cache), true).expect("nobody else has any");
+                let round = model.get(Some(&cache), true).expect("no other thread has any");
                 model.put(Some(&cache), round);
                 model.retire(cache);
             })
@@ -214,7 +214,7 @@ fn reclaim_on_failure_misses_nothing() {
     });
 }
 
-/// A refill takes more rounds than were requested. A concurrent trim returns the surplus to the
+/// A refill requests more rounds than were requested. A concurrent trim returns the surplus to the
 /// source.
 #[test]
 fn a_trim_waits_for_rounds_in_flight() {
@@ -260,9 +260,8 @@ fn a_failed_request_reclaims_what_others_cache() {
         };
         let got = model.request(Some(&mine));
         let theirs = other.join().unwrap();
-        let got = got
-            .or_else(|| model.request(Some(&mine)))
-            .expect("it is in a cache, and nobody has it");
+        let got =
+            got.or_else(|| model.request(Some(&mine))).expect("it is in a cache and not in use");
         assert!(!model.nothing_cached_fast(Some(&mine)) || model.cached().is_empty());
         [got, out].into_iter().for_each(|round| model.put(Some(&mine), round));
         [mine, theirs].into_iter().for_each(|cache| model.retire(cache));
@@ -272,47 +271,50 @@ fn a_failed_request_reclaims_what_others_cache() {
 }
 
 /// Of two numbers, one is free at every moment: a thread puts its number before another thread
-/// takes the one that it has cached. So no request fails, whichever cache it reads first.
+/// requests the one that it has cached. So no request fails, whichever cache it reads first.
 #[test]
 fn no_request_fails_while_one_of_two_is_free() {
-    for giver_first in [false, true] {
+    for putter_first in [false, true] {
         model(3, move || {
             let model = Arc::new(TrackedModel::new(2, 1));
             let (first, second) = (model.join(), model.join());
-            let (giver, sink) = if giver_first { (first, second) } else { (second, first) };
-            let (given, cached) =
-                (model.get(Some(&giver), true).unwrap(), model.get(Some(&sink), true).unwrap());
-            model.put(Some(&sink), cached);
+            let (putter, requester) = if putter_first { (first, second) } else { (second, first) };
+            let (given, cached) = (
+                model.get(Some(&putter), true).unwrap(),
+                model.get(Some(&requester), true).unwrap(),
+            );
+            model.put(Some(&requester), cached);
             let said = Arc::new(AtomicBool::new(false));
-            let gives = {
+            let puts = {
                 let (model, said) = (model.clone(), said.clone());
                 thread::spawn(move || {
-                    model.put(Some(&giver), given);
+                    model.put(Some(&putter), given);
                     said.store(true, Ordering::Release);
-                    giver
+                    putter
                 })
             };
-            let takes = {
+            let requests = {
                 let (model, said) = (model.clone(), said.clone());
                 thread::spawn(move || {
-                    let taken = said.load(Ordering::Acquire).then(|| model.request(Some(&sink)));
-                    (taken, sink)
+                    let taken =
+                        said.load(Ordering::Acquire).then(|| model.request(Some(&requester)));
+                    (taken, requester)
                 })
             };
             let got = model.request(None).expect("one of two is free");
-            let giver = gives.join().unwrap();
-            let (taken, sink) = takes.join().unwrap();
+            let putter = puts.join().unwrap();
+            let (taken, requester) = requests.join().unwrap();
             let rest: Vec<u32> =
                 taken.map(|taken| taken.expect("one of two is free")).into_iter().collect();
             rest.into_iter().chain([got]).for_each(|round| model.put(None, round));
-            [giver, sink].into_iter().for_each(|cache| model.retire(cache));
+            [putter, requester].into_iter().for_each(|cache| model.retire(cache));
             model.trim();
             assert_eq!(model.inside(), 2);
         });
     }
 }
 
-/// The same with one thread that puts one number and takes the other one, while the requesting
+/// The same with one thread that puts one number and requests the other one, while the requesting
 /// thread has a cache.
 #[test]
 fn no_request_fails_while_another_puts_and_gets() {
@@ -324,12 +326,12 @@ fn no_request_fails_while_another_puts_and_gets() {
             let model = model.clone();
             thread::spawn(move || {
                 model.put(Some(&theirs), round);
-                let got = model.request(Some(&theirs)).expect("nobody has more than one");
+                let got = model.request(Some(&theirs)).expect("each thread has at most one");
                 model.put(Some(&theirs), got);
                 theirs
             })
         };
-        let got = model.request(Some(&mine)).expect("nobody has more than one");
+        let got = model.request(Some(&mine)).expect("each thread has at most one");
         model.put(Some(&mine), got);
         let theirs = other.join().unwrap();
         [mine, theirs].into_iter().for_each(|cache| model.retire(cache));

@@ -193,7 +193,7 @@ fn a_block_is_evicted_only_unpinned_and_freed_once() {
         let evicted = evict(&index);
         let found = readers.map(|reader| reader.join().unwrap());
         assert!(evicted || found == [true; 2], "what stays is found");
-        assert!(evict(&index), "nobody has a pin");
+        assert!(evict(&index), "no pin is left");
         assert!(block.freed.load(Ordering::Relaxed));
     });
 }

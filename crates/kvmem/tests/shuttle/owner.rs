@@ -17,7 +17,7 @@ struct Guarded {
 
 impl Guarded {
     fn alone(&self) {
-        assert!(!self.inside.swap(true, Ordering::Relaxed), "somebody is in already");
+        assert!(!self.inside.swap(true, Ordering::Relaxed), "another thread is inside");
         thread::yield_now();
         self.inside.store(false, Ordering::Relaxed);
         self.entered.fetch_add(1, Ordering::Relaxed);

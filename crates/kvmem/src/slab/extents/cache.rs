@@ -53,7 +53,7 @@ use super::stats::ExtentStats;
 /// ```
 #[derive(Clone)]
 pub struct ExtentCache {
-    pub(super) ground: Ground,
+    pub(super) space: Ground,
     pub(super) instance: &'static ExtentInstance,
     pub(super) owner: Arc<SpaceOwner>,
 }
@@ -107,13 +107,13 @@ impl ExtentCache {
         max_cached_bytes: Option<u64>,
     ) -> Self {
         let bound_bytes = max_cached_bytes.unwrap_or_else(|| default_bound(allocator.capacity()));
-        let ground = Ground::of(&allocator);
+        let space = Ground::of(&allocator);
         let instance = ExtentInstance::open(
-            ground,
+            space,
             &InstanceOptions { hot_sizes, auto, max_cached_bytes: bound_bytes },
         );
         let owner = SpaceOwner { instance, allocator, bound_follows: max_cached_bytes.is_none() };
-        ExtentCache { ground, instance, owner: Arc::new(owner) }
+        ExtentCache { space, instance, owner: Arc::new(owner) }
     }
 
     pub(super) fn allocator(&self) -> &OffsetAllocator {
@@ -132,14 +132,14 @@ impl ExtentCache {
         if let Some(class) = self.instance.class_of(short(size))
             && let Some(range) = self.instance.magazines.get_loaded(class)
         {
-            return Ok(Extent::of(self.ground, range));
+            return Ok(Extent::of(self.space, range));
         }
         // The error is passed separately, so a successful result stays in registers. It is made
         // here, so callers that ignore it do not pay for it.
         let mut failure = AllocError::ZeroSize;
         match self.allocate_or_fail(size, &mut failure).found() {
-            Ok(range) => Ok(Extent::of(self.ground, range)),
-            Err(FULL) => Err(self.ground.refuse(size)),
+            Ok(range) => Ok(Extent::of(self.space, range)),
+            Err(FULL) => Err(self.space.refuse(size)),
             Err(_) => Err(failure),
         }
     }
@@ -149,7 +149,7 @@ impl ExtentCache {
     #[inline(always)]
     #[must_use]
     pub fn limit_hint(&self) -> u64 {
-        self.ground.limit_hint()
+        self.space.limit_hint()
     }
 
     /// Returns the error of a request of `size` bytes that exceeds `limit`, a value returned by
@@ -173,14 +173,14 @@ impl ExtentCache {
     #[cold]
     #[inline(never)]
     fn allocate_slow(&self, size: u64, failure: &mut AllocError) -> Range {
-        if size > self.ground.largest_free_hint() && self.instance.is_full_slow(size) {
+        if size > self.space.largest_free_hint() && self.instance.is_full_slow(size) {
             return Range::none(FULL);
         }
         match self.instance.class_of(short(size)) {
             Some(class) => match self.instance.magazines.get(class) {
                 Some(range) if u64::from(range.size()) == size => return range,
                 // The class stands for another size meanwhile.
-                Some(other) => self.ground.give_back(other),
+                Some(other) => self.space.give_back(other),
                 None => (),
             },
             None => self.instance.record_request(size),
@@ -278,13 +278,13 @@ impl ExtentCache {
     /// Keeps `keepalive` alive until the space and all its extents are gone. It is dropped by the
     /// thread that drops the last of them.
     pub(crate) fn keep(&self, keepalive: Box<dyn Any + Send + Sync>) {
-        self.ground.keep(keepalive);
+        self.space.keep(keepalive);
     }
 
     /// Returns the number of the space. No other space has it while this one or an extent of it
     /// exists.
     pub(crate) fn number(&self) -> u32 {
-        self.ground.index()
+        self.space.index()
     }
 
     /// Returns the capacity of the space in bytes. O(1).
@@ -303,11 +303,11 @@ impl ExtentCache {
     pub fn largest_free_hint(&self) -> u64 {
         let magazines = &self.instance.magazines;
         let bound = magazines.consistent_read(|| match magazines.charged() {
-            0 => self.ground.largest_free_hint(),
-            cached => self.ground.free_hint().saturating_add(cached),
+            0 => self.space.largest_free_hint(),
+            cached => self.space.free_hint().saturating_add(cached),
         });
         // A range that moves between a cache and the metadata may be missing from both numbers.
-        bound.unwrap_or(u64::MAX).min(self.ground.limit_hint())
+        bound.unwrap_or(u64::MAX).min(self.space.limit_hint())
     }
 
     /// Reclaims the cached ranges of all threads and of the depot. Any thread may call it; it stops
@@ -339,10 +339,10 @@ impl ExtentCache {
     /// without any lock that a request could wait for. O(threads × classes).
     pub(crate) fn glance(&self) -> Glance {
         let magazines = &self.instance.magazines;
-        let look = || (self.ground.left(), magazines.stats());
+        let look = || (self.space.left(), magazines.stats());
         // A range that moves between metadata and cache meanwhile is counted in one of the two, in
         // both, or in neither.
-        let (left, cached) = (0..CONSISTENT_READ_TRIES)
+        let (usage, cached) = (0..CONSISTENT_READ_TRIES)
             .find_map(|_| magazines.consistent_read(look))
             .unwrap_or_else(look);
         let held = |class: &&ClassStats| class.in_threads + class.in_depot > 0;
@@ -351,10 +351,13 @@ impl ExtentCache {
         let ranges: usize =
             cached.classes.iter().map(|class| class.in_threads + class.in_depot).sum();
         Glance {
-            capacity: left.capacity,
-            allocated: left.capacity.saturating_sub(left.free).saturating_sub(cached.cached_bytes),
-            largest_free: left.largest.max(longest.unwrap_or(0)),
-            live: left.live.saturating_sub(ranges as u64),
+            capacity: usage.capacity,
+            allocated: usage
+                .capacity
+                .saturating_sub(usage.free)
+                .saturating_sub(cached.cached_bytes),
+            largest_free: usage.largest.max(longest.unwrap_or(0)),
+            live: usage.live.saturating_sub(ranges as u64),
             cached: cached.cached_bytes,
             reclaims: magazines.reclaims(),
         }
@@ -376,7 +379,7 @@ impl ExtentCache {
     /// cache and metadata is shown as used. Stops all threads that use the space meanwhile.
     /// O(ranges × log cached).
     pub fn map(&self) -> Vec<ExtentMapRange> {
-        self.instance.magazines.with_all_stopped(|cached| mark(self.ground.map(), cached))
+        self.instance.magazines.with_all_stopped(|cached| mark(self.space.map(), cached))
     }
 
     /// Checks the metadata against their numbered invariants, and the cached ranges against the
@@ -386,7 +389,7 @@ impl ExtentCache {
     /// Returns a [`CheckError`] if it finds a defect of this library.
     pub fn check(&self) -> Result<(), CheckError> {
         self.instance.magazines.with_all_stopped(|cached| {
-            self.ground.check(cached)?;
+            self.space.check(cached)?;
             let mut nodes: Vec<u32> = cached.iter().map(|range| range.node()).collect();
             nodes.sort_unstable();
             match nodes.windows(2).find(|pair| pair[0] == pair[1]) {

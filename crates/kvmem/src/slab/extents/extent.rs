@@ -32,8 +32,8 @@ impl Extent {
     }
 
     #[inline(always)]
-    pub(super) fn of(ground: Ground, range: Range) -> Self {
-        Self::new(ground.allocation(range))
+    pub(super) fn of(space: Ground, range: Range) -> Self {
+        Self::new(space.allocation(range))
     }
 
     /// Returns the offset of the range in bytes.

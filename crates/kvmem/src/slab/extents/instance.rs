@@ -40,7 +40,7 @@ const MAX_FULL_MAGAZINES: usize = 8;
 const REFILL_SHARE: u64 = 16;
 
 pub(super) struct ExtentInstance {
-    ground: Ground,
+    space: Ground,
     pub(super) hot: HotSizes,
     pub(super) magazines: Magazines<Range, SpaceSource>,
     /// The generations of raw handles.
@@ -94,23 +94,23 @@ impl ExtentInstance {
     }
 
     /// Opens the instance of a space that no other thread uses yet.
-    pub(super) fn open(ground: Ground, opening: &InstanceOptions<'_>) -> &'static ExtentInstance {
+    pub(super) fn open(space: Ground, opening: &InstanceOptions<'_>) -> &'static ExtentInstance {
         let settings = || MagazineSettings {
             max_cached_bytes: Some(0),
             max_full_magazines: MAX_FULL_MAGAZINES,
             ..MagazineSettings::new(CLASSES)
         };
-        let instance = Self::of(ground.index()).unwrap_or_else(|| {
+        let instance = Self::of(space.index()).unwrap_or_else(|| {
             let new: &'static ExtentInstance = Box::leak(Box::new(ExtentInstance {
-                ground,
+                space,
                 hot: HotSizes::new(),
-                magazines: Magazines::new(SpaceSource::new(ground), settings()),
+                magazines: Magazines::new(SpaceSource::new(space), settings()),
                 raw: RawTable::new(),
                 binding: Mutex::new(()),
             }));
             // Release pairs with the Acquire in `of`. The core belongs to the caller, so no other
             // thread opens its instance.
-            INSTANCES.get(ground.index()).store(ptr::from_ref(new).cast_mut(), Ordering::Release);
+            INSTANCES.get(space.index()).store(ptr::from_ref(new).cast_mut(), Ordering::Release);
             new
         });
         instance.magazines.enable_caching(opening.max_cached_bytes);
@@ -174,7 +174,7 @@ impl ExtentInstance {
     /// false if that takes longer to find out.
     #[inline(always)]
     pub(super) fn is_full(&self, size: u64) -> bool {
-        let failed = || size > self.ground.largest_free_hint();
+        let failed = || size > self.space.largest_free_hint();
         self.magazines.nothing_cached_fast(|| self.hot.used(), failed)
     }
 
@@ -182,14 +182,14 @@ impl ExtentInstance {
     #[cold]
     #[inline(never)]
     pub(super) fn is_full_slow(&self, size: u64) -> bool {
-        let failed = || size > self.ground.largest_free_hint();
+        let failed = || size > self.space.largest_free_hint();
         self.magazines.is_local_empty(self.hot.used())
             && self.magazines.nothing_cached(|| self.hot.used(), failed)
     }
 
     /// Returns whether the request exceeds all free bytes, cached or not.
     pub(super) fn exceeds_free(&self, size: u64) -> bool {
-        self.magazines.max_free(|| self.ground.free_hint()).is_some_and(|max| size > max)
+        self.magazines.max_free(|| self.space.free_hint()).is_some_and(|max| size > max)
     }
 
     /// Runs `attempt`, and again with all caches empty if it fails and a reclaim may help.
@@ -223,23 +223,23 @@ impl ExtentInstance {
 
 /// The space as a source of ranges.
 pub(super) struct SpaceSource {
-    ground: Ground,
+    space: Ground,
 }
 
 impl SpaceSource {
-    fn new(ground: Ground) -> Self {
-        SpaceSource { ground }
+    fn new(space: Ground) -> Self {
+        SpaceSource { space }
     }
 
     /// Returns the hot sizes. The magazines call the source only after the instance is published.
     fn hot(&self) -> Option<&'static HotSizes> {
-        ExtentInstance::of(self.ground.index()).map(|instance| &instance.hot)
+        ExtentInstance::of(self.space.index()).map(|instance| &instance.hot)
     }
 
     /// Returns the size of a class if a free range is long enough for it, according to the hint.
     fn size_of(&self, class: usize) -> Option<u32> {
         let size = self.hot()?.size_of(class);
-        (size > 0 && u64::from(size) <= self.ground.largest_free_hint()).then_some(size)
+        (size > 0 && u64::from(size) <= self.space.largest_free_hint()).then_some(size)
     }
 }
 
@@ -252,20 +252,20 @@ impl RoundSource<Range> for SpaceSource {
 
     fn refill(&self, class: usize, want: usize, out: &mut Vec<Range>) {
         let Some(size) = self.size_of(class) else { return };
-        let some = self.ground.free_hint() / REFILL_SHARE / u64::from(size);
-        self.ground.take_many(size, want.min(some.max(1) as usize), out);
+        let some = self.space.free_hint() / REFILL_SHARE / u64::from(size);
+        self.space.take_many(size, want.min(some.max(1) as usize), out);
     }
 
     fn refill_one(&self, class: usize) -> Option<Range> {
-        self.ground.take(self.size_of(class)?).ok()
+        self.space.take(self.size_of(class)?).ok()
     }
 
     fn drain(&self, _: usize, rounds: &mut Vec<Range>) {
-        self.ground.give_back_all(rounds);
+        self.space.give_back_all(rounds);
     }
 
     fn drain_one(&self, _: usize, round: Range) {
-        self.ground.give_back(round);
+        self.space.give_back(round);
     }
 
     fn round_bytes(&self, _: usize) -> usize {
@@ -274,12 +274,12 @@ impl RoundSource<Range> for SpaceSource {
     }
 
     unsafe fn postfork_child(&self) {
-        if let Some(instance) = ExtentInstance::of(self.ground.index()) {
+        if let Some(instance) = ExtentInstance::of(self.space.index()) {
             // SAFETY: a thread that was binding a class does not exist in the child. The data under
             // the lock changes under the lock of the list of caches, which the forking thread held,
             // so the data is consistent.
             unsafe { instance.binding.force_unlock() };
-            instance.raw.postfork_child(self.ground);
+            instance.raw.postfork_child(self.space);
         }
     }
 }

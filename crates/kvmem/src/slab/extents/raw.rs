@@ -118,11 +118,11 @@ impl RawEntry {
     }
 
     /// Returns the range after the caller has taken the generation.
-    fn allocation(&self, ground: Ground, slot: u32) -> Allocation {
+    fn allocation(&self, space: Ground, slot: u32) -> Allocation {
         // Relaxed, both: ordered by the caller's `take`.
         let (offset, size) =
             (self.offset.load(Ordering::Relaxed), self.size.load(Ordering::Relaxed));
-        ground.allocation(Range::new(offset, size, slot))
+        space.allocation(Range::new(offset, size, slot))
     }
 }
 
@@ -150,26 +150,26 @@ impl RawTable {
     }
 
     /// Frees all ranges that raw handles name. No code can reach the space any more.
-    pub(super) fn close(&self, ground: Ground) {
+    pub(super) fn close(&self, space: Ground) {
         for (slot, entry) in self.0.iter() {
             // Relaxed, both: no other thread uses the table.
             let generation = entry.generation.load(Ordering::Relaxed);
             if generation & LIVE != 0 {
                 entry.generation.store(generation & !(LIVE | BUSY), Ordering::Relaxed);
-                drop(entry.allocation(ground, slot));
+                drop(entry.allocation(space, slot));
             }
         }
     }
 
     /// Repairs the table in a forked child, which has one thread. Ranges that other threads were
     /// changing get their lengths from the metadata.
-    pub(super) fn postfork_child(&self, ground: Ground) {
+    pub(super) fn postfork_child(&self, space: Ground) {
         for (slot, entry) in self.0.iter() {
             // Relaxed, all: the process has one thread.
             let generation = entry.generation.load(Ordering::Relaxed);
             if generation & BUSY != 0 {
                 let allocation =
-                    ground.allocation(Range::new(entry.offset.load(Ordering::Relaxed), LONG, slot));
+                    space.allocation(Range::new(entry.offset.load(Ordering::Relaxed), LONG, slot));
                 entry
                     .size
                     .store(u32::try_from(allocation.size()).unwrap_or(LONG), Ordering::Relaxed);
@@ -208,7 +208,7 @@ impl ExtentCache {
     /// # Errors
     /// Returns the extent if it belongs to another space.
     pub fn seal_raw(&self, extent: Extent) -> Result<RawAllocation, Extent> {
-        if extent.allocation().core_index() != self.ground.index() {
+        if extent.allocation().core_index() != self.space.index() {
             return Err(extent);
         }
         let size = extent.size();
@@ -311,7 +311,7 @@ impl ExtentCache {
     pub fn adopt_raw(&self, handle: RawHandle) -> Result<Extent, RawError> {
         let entry = self.entry(handle)?;
         entry.take(handle.generation, handle.generation & !LIVE).ok_or_else(|| stale(handle))?;
-        Ok(Extent::new(entry.allocation(self.ground, handle.slot)))
+        Ok(Extent::new(entry.allocation(self.space, handle.slot)))
     }
 
     /// Returns the number of live raw extents, at about one moment while other threads may
@@ -332,7 +332,7 @@ impl ExtentCache {
         // Release pairs with the Acquire fence in `read`: a reader that sees a later store sees the
         // generation busy.
         fence(Ordering::Release);
-        let mut allocation = entry.allocation(self.ground, handle.slot);
+        let mut allocation = entry.allocation(self.space, handle.slot);
         let done = run(&mut allocation);
         entry.store(allocation);
         // Release pairs with the Acquire in `take` and `read`.

@@ -37,7 +37,7 @@ impl Worker {
 
     pub(super) fn run<T: Send + 'static>(&self, run: impl FnOnce() -> T + Send + 'static) -> T {
         let (answer, answered) = channel();
-        let job = move || answer.send(run()).expect("somebody waits");
+        let job = move || answer.send(run()).expect("the test waits");
         self.jobs
             .as_ref()
             .expect("open until the end")

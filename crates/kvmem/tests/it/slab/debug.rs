@@ -45,8 +45,8 @@ fn misuse_is_reported_and_harmless() {
             slices.free(block, size);
             assert_eq!(take(&seen), [SlabFault::DoubleFree { address, size }]);
 
-            let mut elsewhere = 0u64;
-            let foreign = NonNull::from(&mut elsewhere).cast::<u8>();
+            let mut other_memory = 0u64;
+            let foreign = NonNull::from(&mut other_memory).cast::<u8>();
             slices.free(foreign, 8);
             assert_eq!(
                 take(&seen),

@@ -52,7 +52,7 @@ fn named_sizes_are_cached_from_the_beginning() {
         stats.classes.iter().map(|class| class.in_threads + class.in_depot > 0).collect();
     assert_eq!(cached, [true, true]);
     request_often(&space, 77);
-    assert_eq!(hot_sizes(&space).len(), 2, "nothing is learnt");
+    assert_eq!(hot_sizes(&space).len(), 2, "no size is detected");
     assert_eq!(
         (space.metrics().allocated, space.metrics().live, space.metrics().free),
         (0, 0, 1 << 30)

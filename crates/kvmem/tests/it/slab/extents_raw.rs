@@ -230,10 +230,10 @@ fn a_resolve_sees_one_length_or_the_other() {
         for _ in 0..20_000 {
             assert_eq!(space.extend_raw(raw.handle, long), Ok(()));
             assert_eq!(space.shrink_raw(raw.handle, 50), Ok(()));
-            let most = (1 << 40) - raw.offset;
-            let refused =
+            let max = (1 << 40) - raw.offset;
+            let failed =
                 RawError::Refused(AllocError::TooLarge { requested: (1 << 40) + 1, limit: 1 << 40 });
-            assert_eq!(space.extend_raw(raw.handle, (1 << 40) + 1), Err(refused), "of {most}");
+            assert_eq!(space.extend_raw(raw.handle, (1 << 40) + 1), Err(failed), "of {max}");
             assert_eq!(space.extend_raw(raw.handle, 100), Ok(()));
         }
         done.store(true, Ordering::Relaxed);
