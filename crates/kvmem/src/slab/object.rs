@@ -237,6 +237,7 @@ impl<T: Send + 'static> ObjectBuilder<T> {
 
 impl<T: Send + 'static> ObjectCache<T> {
     /// Makes a cache whose free objects keep their values exactly as their last users left them.
+    #[must_use]
     pub fn new(construct: impl Fn() -> T + Send + Sync + 'static) -> ObjectCache<T> {
         Self::builder().reset(|_| true).build(construct)
     }

@@ -58,12 +58,14 @@ struct GlobalState {
 
 impl SlabGlobal {
     /// Makes an allocator that holds nothing until the first request.
+    #[must_use]
     pub const fn new() -> SlabGlobal {
         SlabGlobal { state: AtomicPtr::new(ptr::null_mut()) }
     }
 
     /// Returns the slab allocator, for statistics and trimming; `None` before the first request. A
     /// block that is allocated from it directly must be freed directly.
+    #[must_use]
     pub fn slices(&self) -> Option<&SlabAllocator> {
         self.state().map(|state| &state.slices)
     }

@@ -288,11 +288,13 @@ impl ExtentCache {
     }
 
     /// Returns the capacity of the space in bytes. O(1).
+    #[must_use]
     pub fn capacity(&self) -> u64 {
         self.allocator().capacity()
     }
 
     /// Returns the boundary that no extent crosses, in bytes.
+    #[must_use]
     pub fn boundary(&self) -> Option<u64> {
         self.allocator().boundary()
     }
@@ -300,6 +302,7 @@ impl ExtentCache {
     /// Returns an upper bound of the longest range that can be allocated now, in bytes, without a
     /// lock. It is the longest range that is free in the metadata. If ranges may be cached, it is
     /// the sum of all free bytes, because these may be adjacent to cached ranges. O(1).
+    #[must_use]
     pub fn largest_free_hint(&self) -> u64 {
         let magazines = &self.instance.magazines;
         let bound = magazines.consistent_read(|| match magazines.charged() {
@@ -319,6 +322,7 @@ impl ExtentCache {
     /// Returns the metrics of the space. Cached ranges count as free; `largest_free` does not
     /// consider what they would join. Read at about one moment while other threads may continue.
     /// O(threads × classes).
+    #[must_use]
     pub fn metrics(&self) -> Metrics {
         let cached = self.instance.magazines.stats();
         let ranges: usize =
@@ -364,12 +368,14 @@ impl ExtentCache {
     }
 
     /// Returns the statistics of the caches. Takes no lock. O(threads × classes).
+    #[must_use]
     pub fn stats(&self) -> ExtentStats {
         ExtentStats::of(self.instance)
     }
 
     /// Returns the free ranges by size after reclaiming the cached ranges; see
     /// [`OffsetAllocator::bins`].
+    #[must_use]
     pub fn bins(&self) -> Vec<BinReport> {
         self.instance.magazines.reclaim(|| self.allocator().bins())
     }
@@ -378,6 +384,7 @@ impl ExtentCache {
     /// cached range, and one for each run of free bytes. A range that a thread is moving between
     /// cache and metadata is shown as used. Stops all threads that use the space meanwhile.
     /// O(ranges × log cached).
+    #[must_use]
     pub fn map(&self) -> Vec<ExtentMapRange> {
         self.instance.magazines.with_all_stopped(|cached| mark(self.space.map(), cached))
     }

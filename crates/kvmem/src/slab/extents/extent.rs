@@ -38,6 +38,7 @@ impl Extent {
 
     /// Returns the offset of the range in bytes.
     #[inline]
+    #[must_use]
     pub fn offset(&self) -> u64 {
         self.0.offset()
     }
@@ -45,11 +46,13 @@ impl Extent {
     /// Returns the length of the range in bytes, exactly as requested. O(1); a length of 4 GiB − 1
     /// B or more is read under the lock of the metadata.
     #[inline]
+    #[must_use]
     pub fn size(&self) -> u64 {
         self.0.size()
     }
 
     /// Returns `offset()..offset() + size()`.
+    #[must_use]
     pub fn range(&self) -> ops::Range<u64> {
         self.0.range()
     }
@@ -94,6 +97,7 @@ impl Extent {
 
     /// Converts the extent into an allocation, which is freed without being cached when it is
     /// dropped. For ranges whose size will not be requested again.
+    #[must_use = "dropping the allocation frees its range"]
     pub fn into_allocation(self) -> Allocation {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: `this` is not used again, and its drop does not run.
