@@ -310,12 +310,12 @@ pub mod loom_face {
     }
 
     /// The striped lock, with a number as the state of each stripe.
-    pub struct Striped<T>(super::Striped<T, AtomicU32>);
+    pub struct StripedModel<T>(super::Striped<T, AtomicU32>);
 
-    impl<T> Striped<T> {
+    impl<T> StripedModel<T> {
         /// Makes a free lock.
         pub fn new(value: T) -> Self {
-            Striped(super::Striped::new(value))
+            StripedModel(super::Striped::new(value))
         }
 
         /// Runs `run` as a reader with this thread number.

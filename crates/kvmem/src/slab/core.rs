@@ -88,7 +88,7 @@ pub(crate) struct MagazineCore<R: Copy + Send + 'static, S: RoundSource<R>> {
 
 /// The state under the lock that serializes trims.
 struct Trims {
-    last_look: Duration,
+    last_tick: Duration,
 }
 
 /// Counts a transfer in flight while it lives; the second field is the epoch in which it began.
@@ -125,7 +125,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
             source,
             list: caches.list(),
             caches: Mutex::new(caches),
-            trims: Mutex::new(Trims { last_look: settings.clock.now() }),
+            trims: Mutex::new(Trims { last_tick: settings.clock.now() }),
             holders: AtomicUsize::new(0),
             moves: Moves::new(),
             uncharges: Moves::new(),
@@ -135,7 +135,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
             bound: AtomicU64::new(settings.max_cached_bytes.unwrap_or(NO_BOUND)),
             max_full_magazines: settings.max_full_magazines,
             charged: AtomicU64::new(0),
-            fenced: AtomicBool::new(barrier_is_refused()),
+            fenced: AtomicBool::new(barrier_fails()),
             clock: settings.clock,
             working_set: settings.working_set,
             topology: settings.topology,
@@ -706,10 +706,10 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
     pub(crate) fn tick(&self) {
         let Some(mut trims) = self.trims.try_lock() else { return };
         let now = self.clock.now();
-        if now.saturating_sub(trims.last_look) < self.working_set {
+        if now.saturating_sub(trims.last_tick) < self.working_set {
             return;
         }
-        trims.last_look = now;
+        trims.last_tick = now;
         let _move = self.moves.begin(S::TRACKED);
         let mut chain = Chain::new();
         let gone = self.depots.iter().map(|depot| depot.take_idle(&mut chain)).sum();
@@ -845,7 +845,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
 unsafe impl<R: Copy + Send + 'static, S: RoundSource<R>> Sync for MagazineCore<R, S> {}
 
 #[cfg(not(loom))]
-fn barrier_is_refused() -> bool {
+fn barrier_fails() -> bool {
     sys::register_barrier().is_err()
 }
 
@@ -857,7 +857,7 @@ fn barrier_on_all() -> bool {
 /// In the model both sides make fences, and no barrier fails: otherwise the model would check only
 /// the fallback.
 #[cfg(loom)]
-fn barrier_is_refused() -> bool {
+fn barrier_fails() -> bool {
     false
 }
 

@@ -1,7 +1,7 @@
 //! The striped lock, and the cache that is built on it: lookups that pin, evictions that check
 //! pins, and pins that end at any time.
 
-use kvmem::sync_loom_face::Striped;
+use kvmem::sync_loom_face::StripedModel;
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
 use loom::sync::Arc;
@@ -24,16 +24,16 @@ unsafe impl Sync for Value {}
 // SAFETY: as for `Sync`.
 unsafe impl Send for Value {}
 
-fn value() -> Arc<Striped<Value>> {
-    Arc::new(Striped::new(Value(UnsafeCell::new(0))))
+fn value() -> Arc<StripedModel<Value>> {
+    Arc::new(StripedModel::new(Value(UnsafeCell::new(0))))
 }
 
-fn get(lock: &Striped<Value>, number: usize) -> u32 {
+fn get(lock: &StripedModel<Value>, number: usize) -> u32 {
     // SAFETY: only read, under the lock.
     lock.read(number, |value, _| value.0.with(|value| unsafe { *value }))
 }
 
-fn add_one(lock: &Striped<Value>) {
+fn add_one(lock: &StripedModel<Value>) {
     // SAFETY: under the writer's lock.
     lock.write(|value, _| value.0.with_mut(|value| unsafe { *value += 1 }));
 }
@@ -91,11 +91,11 @@ fn two_readers_and_a_writer() {
 fn a_note_of_a_reader_reaches_one_writer() {
     check(|| {
         let lock = value();
-        let note = |lock: &Striped<Value>| {
+        let note = |lock: &StripedModel<Value>| {
             // Relaxed, and two steps: this reader alone has the state.
             lock.read(0, |_, own| own.store(own.load(Ordering::Relaxed) + 1, Ordering::Relaxed));
         };
-        let told = |lock: &Striped<Value>| -> u32 {
+        let told = |lock: &StripedModel<Value>| -> u32 {
             // Relaxed: the writer alone has the states.
             lock.write(|_, all| all.map(|own| own.swap(0, Ordering::Relaxed)).sum())
         };
@@ -125,12 +125,12 @@ unsafe impl Sync for Block {}
 unsafe impl Send for Block {}
 
 /// The index of a shard that holds at most one block.
-type Index = Striped<Option<Arc<Block>>>;
+type Index = StripedModel<Option<Arc<Block>>>;
 
 fn index() -> (Arc<Index>, Arc<Block>) {
     let count = AtomicUsize::new(1);
     let block = Arc::new(Block { count, bytes: UnsafeCell::new(7), freed: AtomicBool::new(false) });
-    (Arc::new(Striped::new(Some(block.clone()))), block)
+    (Arc::new(StripedModel::new(Some(block.clone()))), block)
 }
 
 impl Block {

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use kvmem::sync_loom_face::Striped;
+use kvmem::sync_loom_face::StripedModel;
 use shuttle::sync::Arc;
 use shuttle::thread;
 
@@ -35,14 +35,14 @@ impl Inside {
 #[test]
 fn readers_and_writers() {
     check(|| {
-        let lock = Arc::new(Striped::new(Inside::default()));
-        let note = |lock: &Striped<Inside>, number| {
+        let lock = Arc::new(StripedModel::new(Inside::default()));
+        let note = |lock: &StripedModel<Inside>, number| {
             lock.read(number, |inside, own| {
                 inside.read();
                 own.store(own.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             });
         };
-        let told = |lock: &Striped<Inside>| -> u32 {
+        let told = |lock: &StripedModel<Inside>| -> u32 {
             lock.write(|inside, all| {
                 inside.write();
                 all.map(|own| own.swap(0, Ordering::Relaxed)).sum()
