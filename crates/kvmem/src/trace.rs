@@ -10,7 +10,8 @@
 #[cfg(feature = "tracing")]
 macro_rules! span {
     ($level:ident, $name:literal $($fields:tt)*) => {
-        let _span = tracing::span!(target: "kvmem", tracing::Level::$level, $name $($fields)*).entered();
+        let _span =
+            tracing::span!(target: "kvmem", tracing::Level::$level, $name $($fields)*).entered();
     };
 }
 

@@ -8,7 +8,7 @@
 //! ```text
 //!   span      │ slab │ slab │      free       │   slab    │ free │ …
 //!   free          0      0     1  1  1  1         0  0       1        may be given to a slab
-//!   dirty         0      0     0  1  1  0         0  0       1        has been one: still resident
+//!   dirty         0      0     0  1  1  0         0  0       1        in a slab before; resident
 //! ```
 //!
 //! The lowest span with a free run serves a request, so the higher spans can become empty. Returned

@@ -25,8 +25,9 @@ const NAMES: [&str; 2] = ["KVMEM_SLICE", "G_SLICE"];
 /// assert!(settings.debug_blocks && !settings.always_malloc);
 ///
 /// let variable = |name: &str| (name == "KVMEM_SLICE").then(|| "debug-block".into());
-/// let error = SlabSettings::from_lookup(variable).unwrap_err();
-/// assert!(error.to_string().starts_with(r#"KVMEM_SLICE="debug-block": "debug-block" is unknown"#), "{error}");
+/// let error = SlabSettings::from_lookup(variable).unwrap_err().to_string();
+/// let start = r#"KVMEM_SLICE="debug-block": "debug-block" is unknown"#;
+/// assert!(error.starts_with(start), "{error}");
 /// # Ok::<(), kvmem::slab::SlabSettingError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

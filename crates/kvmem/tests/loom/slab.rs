@@ -123,7 +123,7 @@ fn exchange_against_exchange() {
     });
 }
 
-/// Two memory nodes: a thread requests rounds that the other one put, from the other node's lists,
+/// Two memory nodes: a thread takes rounds that the other one put, from the other node's lists,
 /// while the working set is trimmed.
 #[test]
 fn exchange_across_nodes() {
@@ -214,7 +214,7 @@ fn reclaim_on_failure_misses_nothing() {
     });
 }
 
-/// A refill requests more rounds than were requested. A concurrent trim returns the surplus to the
+/// A refill takes more rounds than were requested. A concurrent trim returns the surplus to the
 /// source.
 #[test]
 fn a_trim_waits_for_rounds_in_flight() {
@@ -271,7 +271,7 @@ fn a_failed_request_reclaims_what_others_cache() {
 }
 
 /// Of two numbers, one is free at every moment: a thread puts its number before another thread
-/// requests the one that it has cached. So no request fails, whichever cache it reads first.
+/// takes the one that it has cached. So no request fails, whichever cache it reads first.
 #[test]
 fn no_request_fails_while_one_of_two_is_free() {
     for putter_first in [false, true] {
@@ -314,7 +314,7 @@ fn no_request_fails_while_one_of_two_is_free() {
     }
 }
 
-/// The same with one thread that puts one number and requests the other one, while the requesting
+/// The same with one thread that puts one number and takes the other one, while the requesting
 /// thread has a cache.
 #[test]
 fn no_request_fails_while_another_puts_and_gets() {

@@ -190,7 +190,11 @@ proptest! {
 
     #[test]
     #[cfg_attr(miri, ignore = "long")]
-    fn agrees_with_the_model_under_a_bound(ops in ops(), limit in 1..3000usize, bound in 0..200_000u64) {
+    fn agrees_with_the_model_under_a_bound(
+        ops in ops(),
+        limit in 1..3000usize,
+        bound in 0..200_000u64,
+    ) {
         check(ops, limit, Some(bound), 1);
     }
 

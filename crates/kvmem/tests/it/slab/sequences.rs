@@ -15,7 +15,11 @@ fn check(config: &Config, ops: &[Op]) -> TestCaseResult {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 2000, ..cases(100) })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        max_shrink_iters: 2000,
+        ..cases(100)
+    })]
 
     #[test]
     fn default_settings(ops in ops(150)) {
