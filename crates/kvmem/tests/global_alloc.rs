@@ -119,7 +119,7 @@ fn debugging_finds_nothing_wrong_with_this_program() {
 }
 
 #[test]
-fn children_can_allocate() {
+fn forks_can_allocate() {
     let done = std::sync::atomic::AtomicBool::new(false);
     let done = &done;
     thread::scope(|scope| {
