@@ -126,11 +126,8 @@ fn zeroed_and_copied() {
         }
         let block = slices.alloc_zeroed(size).unwrap();
         // SAFETY: the block is in use by this test and was written whole.
-        assert!(
-            unsafe { std::slice::from_raw_parts(block.as_ptr(), size) }
-                .iter()
-                .all(|byte| *byte == 0)
-        );
+        let zeroed = unsafe { std::slice::from_raw_parts(block.as_ptr(), size) };
+        assert!(zeroed.iter().all(|byte| *byte == 0));
         let text: Vec<u8> = (0..size).map(|byte| byte as u8).collect();
         let copy = slices.copy(&text).unwrap();
         // SAFETY: the block is in use by this test and was written whole.
