@@ -310,7 +310,7 @@ mod tests {
             assert_eq!(
                 lock.write().parts().1.count(),
                 joined,
-                "{idle_writes} writers in idle_writes"
+                "{idle_writes} writes without a reader"
             );
         }
         drop(lock.read(0));

@@ -267,7 +267,7 @@ fn magazines_grow_under_contention_and_shrink_without() {
     assert_eq!(sizes, [4, 7, 11, 17, 26, 32]);
     let mut out = Chain::new();
     assert_eq!(depot.take_idle(&mut out), 0);
-    assert_eq!(depot.capacity(), 32, "they contended in this interval");
+    assert_eq!(depot.capacity(), 32, "the lock was contended in this interval");
     while depot.capacity() > 4 {
         let before = depot.capacity();
         depot.take_idle(&mut out);
