@@ -29,9 +29,11 @@ unsafe impl Send for TrackedBlock {}
 
 #[derive(Default)]
 struct BlockTable {
+    /// Sizes by address.
     live: HashMap<usize, usize>,
-    /// Oldest first, and below the sizes by address.
+    /// Oldest first.
     quarantined: VecDeque<TrackedBlock>,
+    /// By address.
     quarantined_sizes: HashMap<usize, usize>,
     quarantined_bytes: usize,
 }

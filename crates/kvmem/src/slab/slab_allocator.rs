@@ -119,8 +119,8 @@ pub struct SlabAllocator {
 }
 
 impl Shared {
-    /// Returns the class of a size that takes the fast path. It omits the checks that the size is
-    /// one: they took 0.2 of 3.3 ns for a pair.
+    /// Returns the class of a size that takes the fast path. Bounds checks are omitted: they took
+    /// 0.2 of 3.3 ns for a pair.
     #[inline(always)]
     fn fast_class(&self, size: usize) -> usize {
         debug_assert!(size.wrapping_sub(1) < self.fast_limit && self.fast_limit <= MAX_SIZE);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::limits::{Group, join};
 use super::{MIB, alone, role};
 use kvmem::arena::{
-    ArenaError, Call, Ladder, Limit, PageSize, Populate, Region, RegionBuilder, ProgressOptions,
+    ArenaError, Call, Ladder, Limit, PageSize, Populate, ProgressOptions, Region, RegionBuilder,
 };
 
 /// The bytes that each process requests, and the limit of the group: two of six processes fit, with

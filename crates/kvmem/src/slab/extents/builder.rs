@@ -91,8 +91,10 @@ impl ExtentBuilder {
     /// [`ExtentSetupError::HotSizes`] if there are more than 32.
     pub fn build(self) -> Result<ExtentCache, ExtentSetupError> {
         let allocator = self.space.build()?;
-        let max =
-            self.max_cached_bytes.unwrap_or_else(|| default_bound(allocator.capacity())).min(MAX_HOT_SIZE);
+        let max = self
+            .max_cached_bytes
+            .unwrap_or_else(|| default_bound(allocator.capacity()))
+            .min(MAX_HOT_SIZE);
         let mut sizes = self.hot_sizes;
         sizes.sort_unstable();
         sizes.dedup();

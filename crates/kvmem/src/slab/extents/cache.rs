@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::offset::{
-    AllocError, BinReport, OffsetAllocatorBuilder, CheckError, Ground, LONG, Metrics, OffsetAllocator, Range,
-    SpaceError,
+    AllocError, BinReport, CheckError, Ground, LONG, Metrics, OffsetAllocator,
+    OffsetAllocatorBuilder, Range, SpaceError,
 };
 
 use crate::slab::magazine_stats::ClassStats;
@@ -157,7 +157,11 @@ impl ExtentCache {
     #[inline]
     #[must_use]
     pub fn fails_early(&self, size: u64, limit: u64) -> AllocError {
-        if size == 0 { AllocError::ZeroSize } else { AllocError::TooLarge { requested: size, limit } }
+        if size == 0 {
+            AllocError::ZeroSize
+        } else {
+            AllocError::TooLarge { requested: size, limit }
+        }
     }
 
     /// Answers most requests of a full space: takes no lock, and writes nothing but the mark of the

@@ -111,7 +111,7 @@ impl HotSizes {
     pub(super) fn open(&self, auto: bool, max_size: u32) {
         // Relaxed, all: no other thread uses the tables.
         self.named.store(0, Ordering::Relaxed);
-        self.forget_learned();
+        self.forget_detected();
         self.candidates.iter().for_each(|candidate| candidate.store(0, Ordering::Relaxed));
         self.auto.store(u32::from(auto), Ordering::Relaxed);
         self.set_max_size(max_size);
@@ -128,11 +128,11 @@ impl HotSizes {
         // Relaxed: a hint; see the head of the module.
         self.auto.store(0, Ordering::Relaxed);
         self.named.store(0, Ordering::Relaxed);
-        self.forget_learned();
+        self.forget_detected();
     }
 
     /// Forgets the detected sizes. Called while nothing is cached.
-    pub(super) fn forget_learned(&self) {
+    pub(super) fn forget_detected(&self) {
         let named = self.named();
         // Relaxed, all: see the head of the module.
         self.sizes[named..].iter().for_each(|size| size.store(0, Ordering::Relaxed));
@@ -140,7 +140,7 @@ impl HotSizes {
         self.used.store(named, Ordering::Relaxed);
         self.cold_requests.store(0, Ordering::Relaxed);
         for class in 0..named {
-            self.bucket(self.size_of(class), class);
+            self.insert(self.size_of(class), class);
         }
     }
 
@@ -157,11 +157,12 @@ impl HotSizes {
         if named {
             self.named.store(class + 1, Ordering::Relaxed);
         }
-        self.bucket(size, class);
+        self.insert(size, class);
         Some(class)
     }
 
-    fn bucket(&self, size: u32, class: usize) {
+    /// Enters a hot size in the first free bucket from its hash on.
+    fn insert(&self, size: u32, class: usize) {
         let mut at = hash::<{ BUCKETS.ilog2() }>(size);
         // Relaxed, both: see the head of the module.
         while self.buckets[at % BUCKETS].load(Ordering::Relaxed) != 0 {
@@ -200,12 +201,12 @@ impl HotSizes {
     /// Returns whether a size can become hot: a class is unused, or detected sizes can be
     /// forgotten.
     fn has_room(&self) -> bool {
-        self.used() < CLASSES || self.should_forget_learned()
+        self.used() < CLASSES || self.should_forget_detected()
     }
 
     /// Returns whether all classes are taken, some of them by detected sizes, and enough requests
     /// were for other sizes.
-    pub(super) fn should_forget_learned(&self) -> bool {
+    pub(super) fn should_forget_detected(&self) -> bool {
         // Relaxed: a hint.
         self.used() == CLASSES
             && self.named() < CLASSES
@@ -220,8 +221,8 @@ mod tests {
     fn request(hot: &HotSizes, size: u32) -> bool {
         let now = hot.record_request(u64::from(size));
         if now {
-            if hot.should_forget_learned() {
-                hot.forget_learned();
+            if hot.should_forget_detected() {
+                hot.forget_detected();
             }
             assert!(hot.bind(size, false).is_some());
         }
@@ -284,7 +285,10 @@ mod tests {
             assert!(requested <= 2 * FORGET_AFTER_REQUESTS);
         }
         // The detected sizes counted as requests for cold sizes until they became hot.
-        assert!(requested + CLASSES as u32 * REQUESTS_TO_BE_HOT >= FORGET_AFTER_REQUESTS, "{requested}");
+        assert!(
+            requested + CLASSES as u32 * REQUESTS_TO_BE_HOT >= FORGET_AFTER_REQUESTS,
+            "{requested}"
+        );
         assert_eq!(
             (hot.class_of(77), hot.class_of(5), hot.class_of(1000)),
             (Some(0), Some(1), None)

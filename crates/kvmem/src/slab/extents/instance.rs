@@ -159,8 +159,8 @@ impl ExtentInstance {
     fn bind(&self, size: u32, named: bool) {
         let bound = self.magazines.max_cached_bytes();
         self.magazines.rebind(|magazines| {
-            if !named && self.hot.should_forget_learned() {
-                self.hot.forget_learned();
+            if !named && self.hot.should_forget_detected() {
+                self.hot.forget_detected();
             }
             if let Some(class) = self.hot.bind(size, named) {
                 let rounds = (bound / MAGAZINE_SHARE / u64::from(size)).clamp(1, MAX_ROUNDS.0);
@@ -174,17 +174,18 @@ impl ExtentInstance {
     /// false if that takes longer to find out.
     #[inline(always)]
     pub(super) fn is_full(&self, size: u64) -> bool {
-        let failed = || size > self.space.largest_free_hint();
-        self.magazines.nothing_cached_fast(|| self.hot.used(), failed)
+        let exceeds_hint = || size > self.space.largest_free_hint();
+        self.magazines.nothing_cached_fast(|| self.hot.used(), exceeds_hint)
     }
 
-    /// Does the same with a check of all caches; returns false if a reclaim may help.
+    /// Checks all caches. Returns true only if no range of `size` bytes was available at some moment
+    /// during the call; false if a reclaim may help.
     #[cold]
     #[inline(never)]
     pub(super) fn is_full_slow(&self, size: u64) -> bool {
-        let failed = || size > self.space.largest_free_hint();
+        let exceeds_hint = || size > self.space.largest_free_hint();
         self.magazines.is_local_empty(self.hot.used())
-            && self.magazines.nothing_cached(|| self.hot.used(), failed)
+            && self.magazines.nothing_cached(|| self.hot.used(), exceeds_hint)
     }
 
     /// Returns whether the request exceeds all free bytes, cached or not.

@@ -7,7 +7,11 @@ use super::{Extent, ExtentCache};
 /// Makes a space with exactly these hot sizes, all of which may be cached.
 fn named(capacity: u64, hot: &[u64]) -> ExtentCache {
     let builder = ExtentCache::builder(OffsetAllocator::builder(capacity)).auto_hot_sizes(false);
-    builder.hot_sizes(hot.iter().copied()).max_cached_bytes(capacity).build().expect("valid settings")
+    builder
+        .hot_sizes(hot.iter().copied())
+        .max_cached_bytes(capacity)
+        .build()
+        .expect("valid settings")
 }
 
 /// Many short cached ranges, each beside a longer free one, are one range together.
@@ -31,7 +35,8 @@ fn the_hint_counts_free_ranges_between_cached_ones() {
 /// Makes a space with metadata for `ranges` ranges: eight are in use, and the others are cached.
 fn with_full_metadata(ranges: u32) -> (ExtentCache, Vec<Extent>) {
     let space = ExtentCache::builder(OffsetAllocator::builder(1 << 20).max_ranges(ranges));
-    let space = space.hot_sizes([10]).auto_hot_sizes(false).max_cached_bytes(1 << 20).build().unwrap();
+    let space =
+        space.hot_sizes([10]).auto_hot_sizes(false).max_cached_bytes(1 << 20).build().unwrap();
     let held: Vec<_> = (0..8).map(|_| space.allocate(1000).unwrap()).collect();
     let mut hot: Vec<_> = std::iter::from_fn(|| space.allocate(10).ok()).collect();
     // Ranges in use keep the cached ones from joining.

@@ -8,7 +8,11 @@ use kvmem::slab::{Extent, ExtentCache, ExtentSetupError, ExtentState};
 /// Makes a space with exactly these hot sizes, all of which may be cached.
 fn named(capacity: u64, hot: &[u64]) -> ExtentCache {
     let builder = ExtentCache::builder(OffsetAllocator::builder(capacity)).auto_hot_sizes(false);
-    builder.hot_sizes(hot.iter().copied()).max_cached_bytes(capacity).build().expect("valid settings")
+    builder
+        .hot_sizes(hot.iter().copied())
+        .max_cached_bytes(capacity)
+        .build()
+        .expect("valid settings")
 }
 
 /// Allocates all ranges of a size and drops them in another thread, which lives until `run`
@@ -90,7 +94,10 @@ fn sizes_are_detected_and_forgotten() {
 fn sizes_that_cannot_be_hot_return_errors() {
     let build = |sizes: Vec<u64>, max_cached_bytes: Option<u64>| {
         let builder = ExtentCache::builder(OffsetAllocator::builder(1 << 40)).hot_sizes(sizes);
-        max_cached_bytes.map_or(builder.clone(), |bytes| builder.max_cached_bytes(bytes)).build().map(drop)
+        max_cached_bytes
+            .map_or(builder.clone(), |bytes| builder.max_cached_bytes(bytes))
+            .build()
+            .map(drop)
     };
     let error = |requested, max| Err(ExtentSetupError::HotSize { requested, max });
     assert_eq!(build(vec![0], None), error(0, u64::from(u32::MAX) - 1));
@@ -120,8 +127,10 @@ fn sizes_that_cannot_be_hot_return_errors() {
 
 #[test]
 fn sizes_of_4_gib_and_more_are_not_cached() {
-    let space =
-        ExtentCache::builder(OffsetAllocator::builder(1 << 45)).max_cached_bytes(1 << 44).build().unwrap();
+    let space = ExtentCache::builder(OffsetAllocator::builder(1 << 45))
+        .max_cached_bytes(1 << 44)
+        .build()
+        .unwrap();
     for size in [(1 << 32) - 2, (1 << 32) - 1, 1 << 32, (1 << 32) + 4096, 3 << 32] {
         for _ in 0..20 {
             let extent = space.allocate(size).unwrap();
