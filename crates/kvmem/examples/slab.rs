@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     let Ok(block) = slices.allocate(size) else {
                         return println!("no memory for {size} bytes");
                     };
-                    // SAFETY: the block is ours, of this size, and not used after it was freed.
+                    // SAFETY: allocated with this size, freed once and not used afterwards.
                     unsafe {
                         block.write(1);
                         slices.free(block, size);
@@ -27,15 +27,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             });
         }
     });
-    println!("{:.1} ns a pair and thread", start.elapsed().as_nanos() as f64 / 500_000.0);
+    println!("{:.1} ns per pair and thread", start.elapsed().as_nanos() as f64 / 500_000.0);
 
-    println!("\n# What is cached, and nothing after a trim");
+    println!("\n# Bytes in slabs while blocks are cached, and after a trim");
     let shown = |stats: &kvmem::slab::SlabStats| println!("{} bytes in slabs", stats.slab_bytes);
     shown(&slices.stats());
     slices.trim();
     shown(&slices.stats());
 
-    println!("\n# Objects that are constructed once");
+    println!("\n# Objects that are constructed once and used again");
     let made = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let count = std::sync::Arc::clone(&made);
     let buffers = ObjectCache::new(move || {
@@ -56,18 +56,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for _ in 0..2 {
             scope.spawn(|| {
                 for _ in 0..1_000_000 {
-                    let Ok(page) = space.allocate(3_274_752) else { return println!("no room") };
+                    let Ok(page) = space.allocate(3_274_752) else {
+                        return println!("no free range");
+                    };
                     drop(page);
                 }
             });
         }
     });
-    println!("{:.1} ns a pair and thread", start.elapsed().as_nanos() as f64 / 1_000_000.0);
+    println!("{:.1} ns per pair and thread", start.elapsed().as_nanos() as f64 / 1_000_000.0);
     let stats = space.stats();
     println!(
         "{} ranges are cached, of at most {} bytes",
         stats.cached_ranges, stats.max_cached_bytes
     );
-    println!("and yet the whole space can be had: {}", space.allocate(64 << 30).is_ok());
+    println!("a request for the whole space succeeds: {}", space.allocate(64 << 30).is_ok());
     Ok(())
 }

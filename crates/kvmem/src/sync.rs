@@ -1,18 +1,18 @@
-//! Atomics and the lock: the usual ones, or loom's under `--cfg loom`; or shuttle's where `--cfg
-//! shuttle` is said as well.
+//! Atomics and locks. They are the standard ones, or those of a model checker: loom's under `--cfg
+//! loom`, shuttle's under `--cfg loom --cfg shuttle`.
 //!
 //! ## The lock
 //!
-//! Books are changed in a few dozen nanoseconds; what a lock costs when nobody else wants it is
-//! then a good part of an allocation. Taking a lock needs one atomic read-modify-write, which
-//! drains the processor's store buffer and keeps later loads waiting. Locks that put waiters to
-//! sleep in a queue need a second one to let go, because the releasing thread must not miss a
-//! waiter that is just going to sleep. [`RawLock`] lets go with a plain store: waiters spin for
-//! about as long as the books are held, then yield, then sleep for short spells, and look again
-//! by themselves. Uncontended, that is 5 ns instead of 10 on the machine this was measured on; next
-//! to cache misses it is more, for the stores of one operation then overlap with the loads of the
-//! next. The price is paid only when the holder loses its processor: a waiter may then come up to
-//! [`NAP`] late.
+//! Critical sections that change metadata take a few dozen nanoseconds, so the cost of an
+//! uncontended lock is a good part of an allocation. Taking a lock needs one atomic
+//! read-modify-write, which drains the processor's store buffer and delays later loads. Locks that
+//! put waiters to sleep in a queue need a second one for the release, because the releasing thread
+//! must not miss a waiter that is about to sleep. [`RawLock`] releases with a plain store. Its
+//! waiters spin for about as long as a critical section takes, then yield, then sleep for short
+//! periods, and check the lock again by themselves. Uncontended, that takes 5 ns instead of 10 on
+//! the machine where it was measured. Next to cache misses it saves more, because the stores of one
+//! operation then overlap with the loads of the next. The drawback: if the holder is preempted, a
+//! waiter may notice the release up to [`NAP`] late.
 
 #[cfg(loom)]
 pub(crate) use self::model::Mutex;
@@ -37,11 +37,11 @@ use shuttle::{hint, sync as checked, thread};
 use std::{hint, thread};
 
 #[cfg(not(loom))]
-mod stable;
+mod append_only;
 mod striped;
 
 #[cfg(not(loom))]
-pub use self::stable::{FIRST, Stable};
+pub use self::append_only::{FIRST, Stable};
 #[cfg(not(loom))]
 pub(crate) use self::striped::thread_number;
 pub(crate) use self::striped::{Striped, Writing};
@@ -52,30 +52,30 @@ use std::time::Duration;
 #[cfg(not(loom))]
 pub(crate) type Mutex<T> = lock_api::Mutex<RawLock, T>;
 
-/// What has it.
+/// The guard of a [`Mutex`].
 #[cfg(not(loom))]
-type Guard<'a, T> = lock_api::MutexGuard<'a, RawLock, T>;
+type MutexGuard<'a, T> = lock_api::MutexGuard<'a, RawLock, T>;
 #[cfg(loom)]
-type Guard<'a, T> = checked::MutexGuard<'a, T>;
+type MutexGuard<'a, T> = checked::MutexGuard<'a, T>;
 
-/// Looks at a held lock before the waiter yields its processor. Few for the model, which tries all
-/// orders of them.
+/// Loads of a held lock before the waiter yields its processor. Few for the model checker, which
+/// tries all orders of them.
 const SPINS: u32 = if cfg!(loom) { 2 } else { 100 };
-/// Looks before the waiter sleeps.
+/// Loads before the waiter sleeps.
 const SPINS_AND_YIELDS: u32 = if cfg!(loom) { 3 } else { 150 };
-/// How long it sleeps between looks.
+/// The time that it sleeps between loads.
 const NAP: Duration = Duration::from_micros(50);
 
-/// A lock that is let go of by a plain store.
+/// A lock that is released by a plain store.
 pub(crate) struct RawLock {
     held: AtomicBool,
-    /// The holder has no guard: it is about to fork, or was forked just now.
+    /// The lock is held over a fork and its guard was forgotten.
     #[cfg(not(loom))]
     over_fork: AtomicBool,
 }
 
 impl RawLock {
-    /// Nobody has it.
+    /// Makes a free lock.
     fn free() -> Self {
         RawLock {
             held: AtomicBool::new(false),
@@ -84,62 +84,63 @@ impl RawLock {
         }
     }
 
-    /// Takes the lock, waiting as long as another has it.
+    /// Takes the lock; waits while another thread holds it.
     #[inline]
-    fn take(&self) {
-        if !self.try_take() {
+    fn acquire(&self) {
+        if !self.try_acquire() {
             self.wait();
         }
     }
 
-    /// Takes the lock unless another has it.
+    /// Takes the lock unless another thread holds it.
     #[inline]
     #[cfg(not(loom))]
-    fn try_take(&self) -> bool {
-        // Acquire pairs with the Release in `let_go`: what the last holder wrote is seen.
+    fn try_acquire(&self) -> bool {
+        // Acquire pairs with the Release in `release`: the last holder's writes are visible.
         !self.held.swap(true, Ordering::Acquire)
     }
 
-    /// As above. A swap that finds `true` stores what was there, at once after it; loom lets other
-    /// stores come between the two, so that the holder's `false` could come before the waiter's
-    /// `true`, and all would wait for ever. So in the model a swap that finds `true` stores
-    /// nothing.
+    /// Takes the lock unless another thread holds it. On hardware, a swap that finds `true` stores
+    /// it again in the same step. loom lets other stores come between the two, so the holder's
+    /// `false` could come before the waiter's `true` and all threads would wait forever. In the
+    /// model, a failed attempt therefore stores nothing.
     #[cfg(loom)]
-    fn try_take(&self) -> bool {
-        // Acquire pairs with the Release in `let_go`, as above. Relaxed: nothing was taken.
+    fn try_acquire(&self) -> bool {
+        // Acquire pairs with the Release in `release`: the last holder's writes are visible.
+        // Relaxed: on failure nothing was taken.
         self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Lets go of the lock, which the caller has.
+    /// Releases the lock, which the caller holds.
     #[inline]
-    fn let_go(&self) {
-        // Release pairs with the Acquire in `try_take`.
+    fn release(&self) {
+        // Release pairs with the Acquire in `try_acquire`.
         self.held.store(false, Ordering::Release);
     }
 
     #[cold]
     fn wait(&self) {
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         loop {
-            // Relaxed: only a hint when to try; `try_take` is what acquires.
+            // Relaxed: only a hint when to try; `try_acquire` acquires.
             while self.held.load(Ordering::Relaxed) {
-                patience.pause();
+                backoff.pause();
             }
-            if self.try_take() {
+            if self.try_acquire() {
                 return;
             }
         }
     }
 }
 
-/// Figures that change together, one writer at a time, and are read without a lock by who can do
-/// with figures of two moments if there is no end to the changes.
+/// A sequence counter: guards figures that change together. Writers exclude each other. Readers
+/// take no lock, and accept figures of two moments if the changes never pause.
 pub(crate) struct Together {
-    /// Odd while they change.
+    /// Odd during a change.
     changes: AtomicU64,
 }
 
-/// Looks at figures that are being changed.
+/// Attempts to read the figures consistently.
 #[cfg(not(loom))]
 const LOOKS: usize = 100;
 
@@ -154,22 +155,23 @@ impl Together {
         Together { changes: AtomicU64::new(0) }
     }
 
-    /// Runs `change`, which stores them. The caller has a lock that all writers take.
+    /// Runs `change`, which stores the figures. The caller holds a lock that all writers take.
     pub(crate) fn change<T>(&self, change: impl FnOnce() -> T) -> T {
-        // Relaxed, both: one writer at a time; the fence.
+        // Relaxed, both: one writer at a time; ordered by the fence.
         let before = self.changes.load(Ordering::Relaxed);
         self.changes.store(before.wrapping_add(1), Ordering::Relaxed);
-        // Release pairs with the Acquire fence in `look`: who sees what follows sees the number
-        // odd, or a later one.
+        // Release pairs with the Acquire fence in `look`: a reader that sees a later store sees an
+        // odd number, or a larger one.
         fence(Ordering::Release);
         let done = change();
-        // Release pairs with the Acquire load in `look`: who sees it sees all of what was stored.
+        // Release pairs with the Acquire load in `look`: a reader that sees the number sees all
+        // that was stored.
         self.changes.store(before.wrapping_add(2), Ordering::Release);
         done
     }
 
-    /// What `look` loads, as it was together if that can be had soon. Never waits for a writer that
-    /// does not go on.
+    /// Returns the result of `look`, which loads the figures. The figures are consistent unless 100
+    /// attempts meet a change. Never waits for a writer that was preempted.
     #[cfg(not(loom))]
     pub(crate) fn look<T>(&self, look: impl Fn() -> T) -> T {
         let mut looks = 0;
@@ -179,7 +181,7 @@ impl Together {
             let found = look();
             // Acquire pairs with the Release fence in `change`.
             fence(Ordering::Acquire);
-            // Relaxed: the fence.
+            // Relaxed: ordered by the fence.
             let whole = before.is_multiple_of(2) && before == self.changes.load(Ordering::Relaxed);
             looks += 1;
             if whole || looks == LOOKS {
@@ -190,14 +192,14 @@ impl Together {
     }
 }
 
-/// What a thread does between two looks at something that another is about to change.
+/// Waits between two checks of a condition that another thread is about to change.
 #[derive(Default)]
-pub(crate) struct Patience {
+pub(crate) struct Backoff {
     looks: u32,
 }
 
-impl Patience {
-    /// Spins at first, then lets others run, then sleeps for short spells.
+impl Backoff {
+    /// Spins at first, then yields the processor, then sleeps for short periods.
     pub(crate) fn pause(&mut self) {
         self.looks = self.looks.saturating_add(1);
         match self.looks {
@@ -213,18 +215,18 @@ fn nap() {
     thread::sleep(NAP);
 }
 
-/// A model has no time: to sleep is to let the others go first.
+/// A model has no time: sleeping means that the other threads run first.
 #[cfg(loom)]
 fn nap() {
     thread::yield_now();
 }
 
-// SAFETY: `take` and `try_take` return having the lock only if their swap changed `held` from false
-// to true. Between two such swaps somebody stored false, which only `let_go` does, and its caller
-// had the lock: so there is one holder at a time.
+// SAFETY: `acquire` and `try_acquire` return with the lock only if their swap changed `held` from
+// false to true. Between two such swaps a thread stored false. Only `release` does that, and its
+// caller held the lock, so there is one holder at a time.
 #[cfg(not(loom))]
 unsafe impl lock_api::RawMutex for RawLock {
-    // The constant is only ever used to make new locks of.
+    // The constant is only used to make new locks.
     #[allow(clippy::declare_interior_mutable_const)]
     const INIT: Self = RawLock { held: AtomicBool::new(false), over_fork: AtomicBool::new(false) };
 
@@ -232,98 +234,98 @@ unsafe impl lock_api::RawMutex for RawLock {
 
     #[inline]
     fn lock(&self) {
-        self.take();
+        self.acquire();
     }
 
     #[inline]
     fn try_lock(&self) -> bool {
-        self.try_take()
+        self.try_acquire()
     }
 
     #[inline]
     unsafe fn unlock(&self) {
-        self.let_go();
+        self.release();
     }
 }
 
-/// Takes a lock before a fork, without a guard: [`release_over_fork`] releases it in the parent and
-/// in the child.
+/// Takes a lock before a fork and forgets its guard: [`release_over_fork`] releases the lock in the
+/// parent and in the child.
 #[cfg(not(loom))]
 pub(crate) fn hold_over_fork<T>(mutex: &Mutex<T>) {
     std::mem::forget(mutex.lock());
-    // SAFETY: the lock under the mutex is not released here.
+    // SAFETY: this function does not release the lock under the mutex.
     let lock = unsafe { mutex.raw() };
     // Relaxed: `release_over_fork` reads it in the same thread, or in that thread's copy in the
     // child.
     lock.over_fork.store(true, Ordering::Relaxed);
 }
 
-/// Releases a lock that [`hold_over_fork`] took; does nothing to any other.
+/// Releases a lock that [`hold_over_fork`] took; does nothing to any other lock.
 #[cfg(not(loom))]
 pub(crate) fn release_over_fork<T>(mutex: &Mutex<T>) {
-    // SAFETY: the lock under the mutex is released below only if no guard of it exists.
+    // SAFETY: the lock under the mutex is released below only if it has no guard.
     let lock = unsafe { mutex.raw() };
-    // Relaxed: as above.
+    // Relaxed: this thread, or the thread that it is the copy of, stored it.
     if lock.over_fork.swap(false, Ordering::Relaxed) {
-        // SAFETY: the mark says that the lock is held and that its guard was forgotten; this call
-        // alone took the mark away.
+        // SAFETY: the mark says that the lock is held without a guard; only this call has cleared
+        // the mark.
         unsafe { mutex.force_unlock() };
     }
 }
 
-/// The locks alone, for the model checks in `tests/loom` and `tests/shuttle`: loom's atomics cannot
-/// be made in constants, which `lock_api` asks for.
+/// The locks alone, for the model checks in `tests/loom` and `tests/shuttle`. `lock_api` requires
+/// constants, and loom's atomics cannot be made in constants.
 #[cfg(loom)]
 pub mod loom_face {
     use super::{AtomicU32, RawLock};
 
-    /// The lock under every [`Mutex`](super::Mutex) outside of the model.
+    /// The lock inside every [`Mutex`](super::Mutex) outside of the model.
     pub struct Lock(RawLock);
 
     impl Lock {
-        /// A lock that nobody has.
+        /// Makes a free lock.
         #[allow(clippy::new_without_default)]
         pub fn new() -> Self {
             Lock(RawLock::free())
         }
 
-        /// As `RawMutex::lock`.
+        /// Takes the lock, like `RawMutex::lock`.
         pub fn lock(&self) {
-            self.0.take();
+            self.0.acquire();
         }
 
-        /// As `RawMutex::try_lock`.
+        /// Takes the lock if it is free, like `RawMutex::try_lock`.
         pub fn try_lock(&self) -> bool {
-            self.0.try_take()
+            self.0.try_acquire()
         }
 
-        /// As `RawMutex::unlock`.
+        /// Releases the lock, like `RawMutex::unlock`.
         ///
         /// # Safety
         ///
-        /// The caller has the lock.
+        /// The caller holds the lock.
         pub unsafe fn unlock(&self) {
-            self.0.let_go();
+            self.0.release();
         }
     }
 
-    /// The lock that many read. Each stripe has a number of its own.
-    pub struct Striped<T>(super::Striped<T, AtomicU32>);
+    /// The striped lock, with a number as the state of each stripe.
+    pub struct StripedModel<T>(super::Striped<T, AtomicU32>);
 
-    impl<T> Striped<T> {
-        /// A lock that nobody has.
+    impl<T> StripedModel<T> {
+        /// Makes a free lock.
         pub fn new(value: T) -> Self {
-            Striped(super::Striped::new(value))
+            StripedModel(super::Striped::new(value))
         }
 
-        /// Runs as a reader with this number.
+        /// Runs `run` as a reader with this thread number.
         pub fn read<R>(&self, number: usize, run: impl FnOnce(&T, &AtomicU32) -> R) -> R {
             let reading = self.0.read(number);
             run(&reading, reading.own())
         }
 
-        /// Runs as a writer, with the numbers of those stripes that may have changed since the
-        /// last.
+        /// Runs `run` as a writer, with the states of the stripes that may have changed since the
+        /// last writer.
         pub fn write<R>(
             &self,
             run: impl FnOnce(&mut T, &mut dyn Iterator<Item = &AtomicU32>) -> R,
@@ -335,7 +337,7 @@ pub mod loom_face {
     }
 }
 
-/// The model's mutex with parking_lot's face: a lock that cannot be poisoned.
+/// The model's mutex with the interface of `lock_api`: it cannot be poisoned.
 #[cfg(loom)]
 mod model {
     #[derive(Debug)]
@@ -347,7 +349,7 @@ mod model {
         }
 
         pub(crate) fn lock(&self) -> super::checked::MutexGuard<'_, T> {
-            self.0.lock().expect("no panic happens under the lock")
+            self.0.lock().expect("no thread panics under the lock")
         }
 
         pub(crate) fn try_lock(&self) -> Option<super::checked::MutexGuard<'_, T>> {
@@ -387,7 +389,7 @@ mod tests {
         assert!(lock.try_lock().is_none());
         release_over_fork(&lock);
         let guard = lock.try_lock().expect("it was released");
-        // The guard's lock is not one that was held over a fork.
+        // This guard's lock was not taken by `hold_over_fork`.
         release_over_fork(&lock);
         assert!(lock.try_lock().is_none());
         drop(guard);

@@ -1,16 +1,17 @@
-//! *Trace*: spans and events of setting up, where the feature `tracing` is on; nothing where it is
-//! not.
+//! *Trace*: spans and events of the setup, with the feature `tracing`. Without it the macros expand
+//! to nothing.
 //!
-//! Steps that take long are spans: `build`, `preflight`, `map`, `populate`, `register`, `grow`,
-//! `shrink`, `attach`, and by each thread `populate_range` and `register_chunk`. What one may want
-//! to know of is an event at `WARN`: a rung of the ladder that was passed, a range that failed,
-//! something in quarantine. No span and no event is where memory is allocated or freed.
+//! Long steps are spans: `build`, `preflight`, `map`, `populate`, `register`, `grow`, `shrink`,
+//! `attach`, and in each thread `populate_range` and `register_chunk`. Unusual outcomes are events
+//! at `WARN`: a rung of the ladder that was skipped, a range that failed, a block in quarantine.
+//! Allocating and freeing emit neither spans nor events.
 
-/// A span that lasts to the end of the block: `span!(INFO, "name", field = value)`.
+/// Opens a span that ends with the block: `span!(INFO, "name", field = value)`.
 #[cfg(feature = "tracing")]
 macro_rules! span {
     ($level:ident, $name:literal $($fields:tt)*) => {
-        let _span = tracing::span!(target: "kvmem", tracing::Level::$level, $name $($fields)*).entered();
+        let _span =
+            tracing::span!(target: "kvmem", tracing::Level::$level, $name $($fields)*).entered();
     };
 }
 
@@ -19,7 +20,7 @@ macro_rules! span {
     ($level:ident, $name:literal $($fields:tt)*) => {};
 }
 
-/// An event: `event!(WARN, field = value, "what")`.
+/// Emits an event: `event!(WARN, field = value, "what")`.
 #[cfg(feature = "tracing")]
 macro_rules! event {
     ($level:ident, $($fields:tt)*) => {
@@ -36,8 +37,8 @@ macro_rules! event {
 
 pub(crate) use {event, span};
 
-/// Where a thread is, for others that do a part of its work: their spans are within its span, and
-/// go where its spans go.
+/// The current span and subscriber of a thread, for other threads that do a part of its work: their
+/// spans become children of its span and go to its subscriber.
 #[derive(Clone)]
 pub(crate) struct Here {
     #[cfg(feature = "tracing")]
@@ -47,7 +48,7 @@ pub(crate) struct Here {
 }
 
 impl Here {
-    /// Where this thread is.
+    /// Captures those of the calling thread.
     pub(crate) fn now() -> Here {
         Here {
             #[cfg(feature = "tracing")]
@@ -57,7 +58,7 @@ impl Here {
         }
     }
 
-    /// Runs there.
+    /// Runs `run` with the captured span and subscriber.
     pub(crate) fn run<T>(&self, run: impl FnOnce() -> T) -> T {
         #[cfg(feature = "tracing")]
         return tracing::dispatcher::with_default(&self.dispatch, || self.span.in_scope(run));

@@ -1,4 +1,4 @@
-//! Slabs under a whole program: this one.
+//! Slabs as the global allocator of a whole program: this one.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::{BTreeMap, HashMap};
@@ -66,8 +66,8 @@ fn every_layout() {
     for size in (1..600).chain([1000, 4096, 8192, 8193, 100_000]) {
         for align in [1, 2, 8, 16, 32, 64, 128, 4096] {
             let layout = Layout::from_size_align(size, align).unwrap();
-            // SAFETY: the layout is not of no bytes; the block is used within its size and freed
-            // once, with what it has then.
+            // SAFETY: the layout is not empty; the block is used within its size and freed once,
+            // with the size that it has then.
             unsafe {
                 let block = HEAP.alloc_zeroed(layout);
                 assert!(!block.is_null() && block.addr().is_multiple_of(align), "{layout:?}");
@@ -88,8 +88,8 @@ fn every_layout() {
     }
 }
 
-/// Runs this file's other tests again in a process with this setting; what it told.
-fn again_with(value: &str) -> String {
+/// Runs this file's other tests again in a process with this setting; returns its output.
+fn rerun_with(value: &str) -> String {
     let mut command = std::process::Command::new(std::env::current_exe().expect("our own path"));
     command.args(["--skip", "settings", "--skip", "forks"]).env("KVMEM_SLICE", value);
     let output = command.output().expect("a child");
@@ -105,21 +105,21 @@ fn again_with(value: &str) -> String {
 #[test]
 fn settings_hold_for_the_whole_program() {
     for value in ["always-malloc", "all"] {
-        assert!(!again_with(value).contains("kvmem:"), "{value}");
+        assert!(!rerun_with(value).contains("kvmem:"), "{value}");
     }
-    let told = again_with("debug");
+    let told = rerun_with("debug");
     assert!(told.contains(r#"kvmem: KVMEM_SLICE="debug": "debug" is unknown"#), "{told}");
 }
 
 #[test]
 fn debugging_finds_nothing_wrong_with_this_program() {
     if std::env::var_os("KVMEM_SLICE").is_none() {
-        assert!(!again_with("debug-blocks").contains("kvmem:"));
+        assert!(!rerun_with("debug-blocks").contains("kvmem:"));
     }
 }
 
 #[test]
-fn forks_go_on_allocating() {
+fn forks_can_allocate() {
     let done = std::sync::atomic::AtomicBool::new(false);
     let done = &done;
     thread::scope(|scope| {
@@ -134,8 +134,8 @@ fn forks_go_on_allocating() {
             });
         }
         for _ in 0..20 {
-            // SAFETY: the child uses memory, which is ready for it, and ends with _exit; a lock
-            // that is never free ends it too.
+            // SAFETY: the child uses memory, which is allowed after a fork, and ends with _exit; a
+            // lock that is never free ends it too.
             let status = unsafe {
                 match libc::fork() {
                     0 => {
@@ -157,15 +157,15 @@ fn forks_go_on_allocating() {
     });
 }
 
-/// Ranges, whose books grow on this heap, while another thread forks: who has the lock of the books
-/// waits for nothing that the forking thread has.
+/// Ranges whose metadata grows on this heap while another thread forks: the holder of the
+/// metadata's lock waits for nothing that the forking thread holds.
 #[test]
 fn forks_beside_a_cached_space() {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     static DONE: AtomicBool = AtomicBool::new(false);
     thread::spawn(|| {
-        // Two threads that wait for each other would wait for ever.
+        // A deadlock would last forever.
         thread::sleep(std::time::Duration::from_secs(100));
         if !DONE.load(Ordering::Relaxed) {
             eprintln!("no end");
@@ -181,22 +181,22 @@ fn forks_beside_a_cached_space() {
                         (0..2000).map(|i| space.allocate(1 + i % 50).expect("room")).collect();
                     assert!(space.map().len() >= held.len());
                     drop(held);
-                    space.check().expect("the books are right");
+                    space.check().expect("the metadata is consistent");
                 }
             });
         }
         let mut failed = false;
         for _ in 0..100 {
-            // SAFETY: the child asks for memory, and ends with _exit.
+            // SAFETY: the child allocates memory and ends with _exit.
             match unsafe { libc::fork() } {
-                // SAFETY: as above.
+                // SAFETY: the child allocates memory and ends with _exit.
                 0 => unsafe {
                     libc::alarm(20);
                     libc::_exit(i32::from(vec![1u8; 5000].len() != 5000))
                 },
                 child => {
                     let mut status = 0;
-                    // SAFETY: waits for our own child.
+                    // SAFETY: waits for this process's own child.
                     unsafe { libc::waitpid(child, &mut status, 0) };
                     failed |= status != 0;
                 }

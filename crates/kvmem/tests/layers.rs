@@ -1,9 +1,9 @@
-//! A layer uses only what stands below it.
+//! A layer uses only the layers below it.
 //!
 //! Reads the library's source and finds every path that leaves its own layer: `crate::…`,
-//! `super::super::…`, grouped or not, in macros too. Comments and strings do not count. What the
-//! compiler would see as one crate is held apart here, so that each layer can be read, tested and
-//! one day shipped without those above.
+//! `super::super::…`, grouped or not, in macros too. Comments and strings do not count. For the
+//! compiler all layers are one crate; this test keeps them separate, so each layer can be read,
+//! tested and one day shipped without those above.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,22 +11,22 @@ use std::str::FromStr;
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// Every module of the crate, and which others it may use.
+/// Every module of the crate, and the modules that it may use.
 const LAYERS: [(&str, &[&str]); 8] = [
     ("sys", &[]),
     ("sync", &["sys"]),
-    // Where spans go, if anywhere.
+    // Where spans are emitted, if anywhere.
     ("trace", &[]),
     ("arena", &["sys", "sync", "trace"]),
     ("register", &["sys", "sync", "trace", "arena"]),
-    // Offsets of an abstract space: it knows of no memory.
+    // Offsets of an abstract space: this layer knows of no memory.
     ("offset", &["sys", "sync"]),
     ("slab", &["sys", "sync", "arena", "register", "offset"]),
     ("pool", &["sys", "sync", "trace", "arena", "register", "offset", "slab"]),
 ];
 
-/// The names at the top of the crate that a module's source uses. `module` is where it stands,
-/// outermost first.
+/// Returns the names at the top of the crate that a module's source uses. `module` is the module's
+/// path, outermost first.
 fn uses(source: &str, module: &[&str]) -> Vec<String> {
     let tokens = TokenStream::from_str(source).expect("the compiler has read it before");
     let mut found = Vec::new();
@@ -41,7 +41,7 @@ fn walk(tokens: TokenStream, module: &[String], found: &mut Vec<String>) {
     let mut at = 0;
     while at < tokens.len() {
         match &tokens[at..] {
-            // An inline module is a step further down.
+            // An inline module is one level further down.
             [TokenTree::Ident(word), TokenTree::Ident(name), TokenTree::Group(body), ..]
                 if word == "mod" =>
             {
@@ -61,7 +61,7 @@ fn walk(tokens: TokenStream, module: &[String], found: &mut Vec<String>) {
     }
 }
 
-/// Follows a path from its beginning, seen from `module`; returns how many tokens it has read.
+/// Follows a path from its beginning, as seen from `module`; returns the number of tokens read.
 fn follow(tokens: &[TokenTree], module: &[String], found: &mut Vec<String>) -> usize {
     let mut base = module;
     let mut at = 0;
@@ -102,8 +102,8 @@ fn follow(tokens: &[TokenTree], module: &[String], found: &mut Vec<String>) -> u
     }
 }
 
-/// What is wrong with a source file that stands at `module`.
-fn breaches(source: &str, module: &[&str]) -> Vec<String> {
+/// Lists the violations in the source file of `module`.
+fn violations(source: &str, module: &[&str]) -> Vec<String> {
     let Some((_, below)) = LAYERS.iter().find(|(layer, _)| *layer == module[0]) else {
         return vec![format!("`{}` has no place among the layers", module[0])];
     };
@@ -121,7 +121,7 @@ fn source_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// All source files with the modules they are, but for the front page.
+/// Collects all source files with their modules, except the front page.
 fn sources(folder: &Path, module: &[String], all: &mut Vec<(Vec<String>, String)>) {
     for entry in fs::read_dir(folder).expect("the source is there") {
         let path = entry.expect("a readable folder").path();
@@ -146,13 +146,13 @@ fn layers_use_only_what_is_below() {
     let mut all = Vec::new();
     sources(&source_root(), &[], &mut all);
     assert!(all.len() > 10, "only {} source files were found", all.len());
-    let breaches: Vec<String> = all
+    let violations: Vec<String> = all
         .iter()
         .flat_map(|(module, source)| {
-            breaches(source, &module.iter().map(String::as_str).collect::<Vec<_>>())
+            violations(source, &module.iter().map(String::as_str).collect::<Vec<_>>())
         })
         .collect();
-    assert!(breaches.is_empty(), "{}", breaches.join("\n"));
+    assert!(violations.is_empty(), "{}", violations.join("\n"));
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn the_offset_layer_forbids_unsafe_code() {
 }
 
 #[test]
-fn the_scanner_finds_every_way_up() {
+fn the_scanner_finds_every_upward_path() {
     let ways = [
         "use crate::slab::Cache;",
         "use crate::{sync::Mutex, slab::{self, Cache}};",
@@ -179,14 +179,14 @@ fn the_scanner_finds_every_way_up() {
         "pub(in crate::slab) struct S;",
     ];
     for way in ways {
-        let found = breaches(way, &["offset", "core"]);
+        let found = violations(way, &["offset", "core"]);
         assert_eq!(found.len(), 1, "{way}: {found:?}");
         assert!(found[0].contains("`slab`"), "{way}: {found:?}");
     }
 }
 
 #[test]
-fn the_scanner_leaves_the_rest_alone() {
+fn the_scanner_allows_everything_else() {
     let fine = [
         "use crate::sync::Mutex;",
         "use crate::offset::heap::Heap;",
@@ -198,11 +198,11 @@ fn the_scanner_leaves_the_rest_alone() {
         "use std::sync::Arc; use slab::Slab;",
     ];
     for source in fine {
-        assert_eq!(breaches(source, &["offset", "core"]), Vec::<String>::new(), "{source}");
+        assert_eq!(violations(source, &["offset", "core"]), Vec::<String>::new(), "{source}");
     }
-    // Downwards is the way.
-    assert!(breaches("use crate::offset::OffsetAllocator;", &["slab", "extents"]).is_empty());
-    assert_eq!(breaches("use crate::register::Key;", &["offset"]).len(), 1);
-    assert_eq!(breaches("use crate::arena::Region;", &["offset"]).len(), 1);
-    assert_eq!(breaches("", &["misc"]).len(), 1, "a module without a place is one breach");
+    // Downward uses are allowed.
+    assert!(violations("use crate::offset::OffsetAllocator;", &["slab", "extents"]).is_empty());
+    assert_eq!(violations("use crate::register::Key;", &["offset"]).len(), 1);
+    assert_eq!(violations("use crate::arena::Region;", &["offset"]).len(), 1);
+    assert_eq!(violations("", &["misc"]).len(), 1, "a module without a place is one breach");
 }

@@ -1,6 +1,6 @@
-//! What the books really cost, measured at the process's own heap.
+//! The real cost of the metadata, measured on the process's own heap.
 //!
-//! In a process of its own, and in one test: whatever else runs would be measured with it.
+//! In a process of its own, and in one test: concurrent code would be measured with it.
 
 use kvmem::offset::{Allocation, OffsetAllocator, RawHandle};
 use peak_alloc::PeakAlloc;
@@ -8,7 +8,7 @@ use peak_alloc::PeakAlloc;
 #[global_allocator]
 static HEAP: PeakAlloc = PeakAlloc;
 
-/// Heap bytes that `make` leaves in use, and what it made.
+/// Runs `make`; returns the heap bytes that it leaves in use, and its result.
 fn cost<T>(make: impl FnOnce() -> T) -> (i64, T) {
     let before = HEAP.current_usage() as i64;
     let made = make();
@@ -16,8 +16,8 @@ fn cost<T>(make: impl FnOnce() -> T) -> (i64, T) {
 }
 
 #[test]
-fn books_cost_what_they_say_and_are_given_back() {
-    // The registry's roll and whatever else is made once.
+fn metadata_bytes_are_accurate_and_freed() {
+    // The slot table of the registry, and whatever else is made once.
     drop(OffsetAllocator::new(1).unwrap().allocate(1));
 
     let (at_start, space) = cost(|| OffsetAllocator::new(1 << 40).unwrap());
@@ -44,8 +44,8 @@ fn books_cost_what_they_say_and_are_given_back() {
     assert!(left < at_start + (128 << 10), "{left} bytes are left");
     drop(handles);
 
-    // Whatever way a space ends, nothing of it stays: with its allocator, or with the last thing
-    // that could be freed.
+    // However a space ends, nothing of it remains: it ends with its allocator, or with the last
+    // allocation that could be freed.
     type Ending = fn(OffsetAllocator, Allocation, RawHandle);
     let endings: [(&str, Ending); 5] = [
         ("the allocator last", |space, own, raw| {
@@ -81,7 +81,7 @@ fn books_cost_what_they_say_and_are_given_back() {
                 end(space, own, raw);
             }
         });
-        // The roll of free books may grow a little.
+        // The table of free cores may grow a little.
         assert!(stays < 16 << 10, "{name}: {stays} bytes of 200 spaces stay");
     }
 }

@@ -1,45 +1,48 @@
-//! *Caches*: those of all threads, linked.
+//! *Caches*: the caches of all threads of one instance, in a linked list.
 //!
-//! The links change under the lock of the list. Who only wants to count follows them without it
-//! ([`List::look`]): a report must not be what a thread waits for that comes for the first time, or
-//! reaps. So the memory of a cache whose thread has ended is not freed while anybody looks; it is
-//! *buried*, and freed with the next one that ends when nobody does. A buried cache still has its
-//! link, so a look that stands on it goes on to the others.
+//! The links change under the lock of the list. Statistics follow them without the lock
+//! ([`CacheList::read_unlocked`]), because a thread that uses the instance for the first time, or
+//! reclaims, must not wait for a report. The memory of a cache whose thread has ended is therefore
+//! not freed while any reader follows the links. The cache is *retired*, and its memory is freed
+//! when a later cache ends while there is no reader. A retired cache keeps its link, so a reader
+//! that is at it continues to the others.
 
 use std::ptr;
 use std::sync::Arc;
 
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering, fence};
 
-use super::local::{Cache, Local};
+use super::thread_cache::{CacheRef, ThreadCache};
 
-/// The links. Changed by who has the lock of [`Caches`].
-pub(super) struct List<R> {
-    first: AtomicPtr<Cache<R>>,
-    /// Those who follow the links without the lock.
-    looks: AtomicUsize,
+/// The links. Changed under the lock of [`Caches`].
+pub(super) struct CacheList<R> {
+    first: AtomicPtr<ThreadCache<R>>,
+    /// The number of threads that follow the links without the lock.
+    readers: AtomicUsize,
 }
 
-/// Under the lock.
+/// The list's state under its lock.
 pub(super) struct Caches<R> {
-    list: Arc<List<R>>,
-    /// Caches that are in the list no more, linked by `grave`.
-    buried: *mut Cache<R>,
+    list: Arc<CacheList<R>>,
+    /// Caches removed from the list, linked by `next_retired`.
+    retired: *mut ThreadCache<R>,
 }
 
-// SAFETY: a cache's cells are used under the owner's lock or under the lock of this list, `nested`,
-// `scratch` and `thread` by the owner alone; the rounds in it may go to other threads.
+// SAFETY: a cache's cells are used under the owner's lock or under the lock of this list;
+// `in_slow_path`, `scratch` and `thread` are used by the owner only; the rounds in a cache may go
+// to other threads.
 unsafe impl<R: Send> Send for Caches<R> {}
 
-/// Caches that nobody can come to any more: their memory goes when this is dropped, which is to be
-/// done under no lock.
-pub(super) struct Gone<R: Copy + 'static>(*mut Cache<R>);
+/// Caches that no thread can reach any more. Dropping the value frees their memory; the caller must
+/// not hold a lock then.
+pub(super) struct RetiredCaches<R: Copy + 'static>(*mut ThreadCache<R>);
 
-impl<R: Copy + 'static> Drop for Gone<R> {
+impl<R: Copy + 'static> Drop for RetiredCaches<R> {
     fn drop(&mut self) {
-        while let Some(local) = Local::from_raw(self.0.cast()) {
-            self.0 = local.cache().grave.get();
-            // SAFETY: who made this has said so.
+        while let Some(local) = CacheRef::from_raw(self.0.cast()) {
+            self.0 = local.cache().next_retired.get();
+            // SAFETY: `Caches::remove`, which made this value, ensures that no thread uses the
+            // cache.
             drop(unsafe { local.destroy() });
         }
     }
@@ -47,89 +50,93 @@ impl<R: Copy + 'static> Drop for Gone<R> {
 
 impl<R: Copy + 'static> Caches<R> {
     pub(super) fn new() -> Self {
-        let list = List { first: AtomicPtr::new(ptr::null_mut()), looks: AtomicUsize::new(0) };
-        Caches { list: Arc::new(list), buried: ptr::null_mut() }
+        let list =
+            CacheList { first: AtomicPtr::new(ptr::null_mut()), readers: AtomicUsize::new(0) };
+        Caches { list: Arc::new(list), retired: ptr::null_mut() }
     }
 
-    pub(super) fn list(&self) -> Arc<List<R>> {
+    pub(super) fn list(&self) -> Arc<CacheList<R>> {
         Arc::clone(&self.list)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = Local<R>> + use<R> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = CacheRef<R>> + use<R> {
         self.list.iter()
     }
 
-    /// One more.
-    pub(super) fn add(&mut self, local: Local<R>) {
-        // Relaxed, both: changed under the lock only; the Release below.
+    /// Adds a cache.
+    pub(super) fn add(&mut self, local: CacheRef<R>) {
+        // Relaxed, both: changed under the lock only; see the Release below.
         local.cache().next.store(self.list.first.load(Ordering::Relaxed), Ordering::Relaxed);
-        // Release pairs with the Acquire in `iter`: who finds the cache finds it whole.
+        // Release pairs with the Acquire in `iter`: a reader that finds the cache sees all of it.
         self.list.first.store(local.as_ptr(), Ordering::Release);
     }
 
-    /// One less. What comes back is all that can be freed now.
+    /// Removes a cache. Returns all retired caches that can be freed now.
     ///
     /// # Safety
     ///
-    /// It is in the list, and its thread does not use it any more.
+    /// The cache is in the list, and its thread no longer uses it.
     #[must_use]
-    pub(super) unsafe fn remove(&mut self, local: Local<R>) -> Gone<R> {
+    pub(super) unsafe fn remove(&mut self, local: CacheRef<R>) -> RetiredCaches<R> {
         // Relaxed: changed under the lock only.
         let next = local.cache().next.load(Ordering::Relaxed);
         let before = self.iter().find(|cache| {
-            // Relaxed: as above.
+            // Relaxed: changed under the lock only.
             ptr::eq(cache.cache().next.load(Ordering::Relaxed), local.as_ptr())
         });
         let link = before.as_ref().map_or(&self.list.first, |cache| &cache.cache().next);
-        // Release pairs with the Acquire in `iter`: what follows is found whole, as from the one
-        // that goes.
+        // Release pairs with the Acquire in `iter`: a reader sees all of the next cache, as it did
+        // through the removed one.
         link.store(next, Ordering::Release);
-        local.cache().grave.set(self.buried);
-        self.buried = local.as_ptr();
-        // SeqCst pairs with the fence in `look`: either the look is counted here, or it finds the
-        // links as they are now.
+        local.cache().next_retired.set(self.retired);
+        self.retired = local.as_ptr();
+        // SeqCst pairs with the fence in `read_unlocked`: either the reader is counted here, or the
+        // reader finds the changed links.
         fence(Ordering::SeqCst);
-        // Acquire pairs with the Release at the end of a look: what it has read it has read.
-        if self.list.looks.load(Ordering::Acquire) > 0 {
-            return Gone(ptr::null_mut());
+        // Acquire pairs with the Release at the end of a reading: its loads are done.
+        if self.list.readers.load(Ordering::Acquire) > 0 {
+            return RetiredCaches(ptr::null_mut());
         }
-        Gone(std::mem::replace(&mut self.buried, ptr::null_mut()))
+        RetiredCaches(std::mem::replace(&mut self.retired, ptr::null_mut()))
     }
 }
 
-impl<R: Copy + 'static> List<R> {
-    fn iter(&self) -> impl Iterator<Item = Local<R>> + use<R> {
+impl<R: Copy + 'static> CacheList<R> {
+    fn iter(&self) -> impl Iterator<Item = CacheRef<R>> + use<R> {
         // Acquire, both, pair with the Release in `add` and `remove`.
         let mut at = self.first.load(Ordering::Acquire);
         std::iter::from_fn(move || {
-            let local = Local::from_raw(at.cast())?;
+            let local = CacheRef::from_raw(at.cast())?;
             at = local.cache().next.load(Ordering::Acquire);
             Some(local)
         })
     }
 
-    /// Runs with the caches that are there, of which only what is atomic may be read. Nobody waits
-    /// for it.
-    pub(super) fn look<T>(&self, look: impl FnOnce(&mut dyn Iterator<Item = Local<R>>) -> T) -> T {
-        struct Looking<'a>(&'a AtomicUsize);
-        impl Drop for Looking<'_> {
+    /// Runs `look` with all caches, without the lock. `look` may read only their atomic fields. No
+    /// thread waits for it.
+    pub(super) fn read_unlocked<T>(
+        &self,
+        read_unlocked: impl FnOnce(&mut dyn Iterator<Item = CacheRef<R>>) -> T,
+    ) -> T {
+        struct Reader<'a>(&'a AtomicUsize);
+        impl Drop for Reader<'_> {
             fn drop(&mut self) {
                 // Release pairs with the Acquire in `remove`.
                 self.0.fetch_sub(1, Ordering::Release);
             }
         }
-        // Relaxed: the fence.
-        self.looks.fetch_add(1, Ordering::Relaxed);
-        let _looking = Looking(&self.looks);
+        // Relaxed: ordered by the fence.
+        self.readers.fetch_add(1, Ordering::Relaxed);
+        let _reader = Reader(&self.readers);
         // SeqCst pairs with the fence in `remove`.
         fence(Ordering::SeqCst);
-        look(&mut self.iter())
+        read_unlocked(&mut self.iter())
     }
 
-    /// Nobody looks: for a forked child, which has one thread.
+    /// Resets the number of readers. For a forked child, in which they do not exist.
     #[cfg(not(loom))]
-    pub(super) fn forget(&self) {
-        // Relaxed: there is one thread.
-        self.looks.store(0, Ordering::Relaxed);
+    pub(super) fn reset_in_child(&self) {
+        // Relaxed: the process has one thread.
+        self.readers.store(0, Ordering::Relaxed);
     }
 }

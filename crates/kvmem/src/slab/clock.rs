@@ -1,16 +1,16 @@
-//! *Clock*: what the working set is measured by; tests bring their own.
+//! *Clock*: measures the interval of the working set. Tests substitute their own.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A clock that never goes back.
+/// A monotonic clock.
 pub trait Clock: fmt::Debug + Send + Sync {
-    /// Time since some moment that stays the same.
+    /// Returns the time since a fixed moment.
     fn now(&self) -> Duration;
 }
 
-/// The monotonic clock of the system.
+/// The system's monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
     start: Instant,
@@ -28,17 +28,17 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands until it is moved.
+/// A clock that advances only when told to.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     nanos: AtomicU64,
 }
 
 impl ManualClock {
-    /// Moves it on; it stops at 584 years.
+    /// Advances the clock; it saturates at 584 years.
     pub fn advance(&self, by: Duration) {
         let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
-        // Relaxed: nothing else is told by it.
+        // Relaxed: no other data is published through it.
         let _ = self
             .nanos
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(now.saturating_add(by)));
@@ -47,7 +47,7 @@ impl ManualClock {
 
 impl Clock for ManualClock {
     fn now(&self) -> Duration {
-        // Relaxed: as above.
+        // Relaxed: no other data is published through it.
         Duration::from_nanos(self.nanos.load(Ordering::Relaxed))
     }
 }

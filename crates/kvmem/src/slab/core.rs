@@ -1,118 +1,118 @@
-//! *Core*: one instance of the magazine layer, without the knowledge of which thread runs.
+//! *Core*: one instance of the magazine layer. It does not know which thread runs.
 //!
-//! Every function here is given the cache of the calling thread, or none.
+//! Every function is given the cache of the calling thread, or `None`.
 //!
-//! ## Who holds rounds
+//! ## Counting the holders of rounds
 //!
-//! `holders` counts caches that have a magazine at all (*armed*) and full magazines in the depot.
-//! What moves is counted at its new place before it is no longer counted at the old one, and what
-//! goes back to the source is counted until the source has it. So the number is 0 only when nothing
-//! is cached. A thread counts its cache when it takes its first magazine, and never again until a
-//! trim has taken them all: the fast way does not count.
+//! `holders` counts the caches that have any magazine, plus the full magazines in the depot. A
+//! magazine that moves is counted at its new place before it is uncounted at the old one. Rounds
+//! that return to the source stay counted until the source has them. So the count is 0 only when
+//! nothing is cached. A thread counts its cache when the cache gets its first magazine, and not
+//! again until a trim has taken all magazines: the fast path does not count.
 //!
 //! ## Trims
 //!
-//! A trim stops all owners at once, takes their magazines and the depot's, lets the owners go on,
-//! and only then speaks to the source. Rounds that other threads had at that moment between source
-//! and cache, *in flight*, are in none of these places. A thread that begins a flight counts it
-//! under the number of trims so far, odd or even; the trim waits until those that began before it
-//! are over. A flight that finds itself overtaken gives the source back what it has, but for the
-//! round it was asked for.
+//! A trim stops all owners at once, takes their magazines and the depot's, resumes the owners, and
+//! only then calls the source. Rounds that other threads are moving between source and cache at
+//! that moment, *in flight*, are in none of these places. A thread that starts such a transfer
+//! counts itself in one of two counters, chosen by the parity of the number of trims so far; the
+//! trim waits until the transfers that started before it are finished. A transfer that finds that a
+//! trim has intervened returns its rounds to the source, except the one that was requested.
 //!
-//! ## Order of locks
+//! ## Lock order
 //!
-//! trims → (registry of threads) → list of caches → owners → depots. Nothing is allocated from the
-//! global allocator under the last four, and the source is called under none of them.
+//! trims → (registry of threads) → list of caches → owners → depots. No code allocates from the
+//! global allocator under the last four, and no code calls the source under them.
 
 use std::cell::Cell;
 use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, Patience, fence};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Backoff, Mutex, Ordering, fence};
 #[cfg(not(loom))]
 use crate::sys;
 
-use super::caches::{Caches, List};
+use super::caches::{CacheList, Caches};
 use super::clock::Clock;
 use super::depot::Depot;
-use super::local::{Local, Slot};
 use super::magazine::{Chain, Magazine};
+use super::magazine_settings::{MagazineSettings, capacity_bounds};
+use super::magazine_stats::{ClassStats, MagazineStats};
 use super::moves::Moves;
-use super::reap::Rest;
-use super::settings::{Settings, capacity_bounds};
-use super::source::Source;
-use super::stats::{ClassStats, MagazineStats};
+use super::reclaim::Bypass;
+use super::source::RoundSource;
+use super::thread_cache::{CacheRef, ClassSlot};
 use super::topology::Topology;
 
-/// In [`Core::bound`]: none.
+/// The value of [`MagazineCore::bound`] for no bound.
 const NO_BOUND: u64 = u64::MAX;
-/// Looks at what is charged before it is given up.
-const LOOKS: usize = 16;
-/// Rounds moved at once by a batch.
+/// Attempts to read the charged bytes consistently.
+const CONSISTENT_READ_TRIES: usize = 16;
+/// Rounds that a batch moves at once.
 const BATCH: usize = 1024;
 
-/// A thread looks up its memory node every so many times that it comes to the depot.
-const USES_OF_A_NODE: u32 = 16;
+/// A thread looks up its memory node once every this many visits to the depot.
+const VISITS_PER_NODE_LOOKUP: u32 = 16;
 
-/// One instance.
-pub(crate) struct Core<R: Copy + Send + 'static, S: Source<R>> {
+/// One instance of the magazine layer.
+pub(crate) struct MagazineCore<R: Copy + Send + 'static, S: RoundSource<R>> {
     pub(super) source: S,
     pub(super) depots: Box<[Depot<R>]>,
     pub(super) caches: Mutex<Caches<R>>,
-    /// The same, for who counts.
-    list: Arc<List<R>>,
+    /// The list in `caches`, for statistics, which do not take the lock.
+    list: Arc<CacheList<R>>,
     trims: Mutex<Trims>,
     pub(super) holders: AtomicUsize,
     pub(super) moves: Moves,
-    pub(super) discharges: Moves,
-    pub(super) rest: Rest,
-    /// Trims so far.
+    pub(super) uncharges: Moves,
+    pub(super) bypass: Bypass,
+    /// The number of trims so far.
     epoch: AtomicUsize,
-    /// Flights that began in even and in odd epochs.
-    flights: [AtomicUsize; 2],
+    /// Transfers in flight that began in even and in odd epochs.
+    in_flight: [AtomicUsize; 2],
     pub(super) bound: AtomicU64,
-    /// Full magazines that a depot keeps at most, of each class and memory node.
-    crowd: usize,
-    /// Bytes of all magazines that are in a cache, or in the depot with rounds, had they as many
-    /// as they can. Kept where there is a bound.
+    /// The most full magazines that a depot keeps for each class and memory node.
+    max_full_magazines: usize,
+    /// The bytes that all magazines in caches, and all magazines with rounds in the depot, could
+    /// hold if they were full. Maintained only if there is a bound.
     charged: AtomicU64,
-    /// Owners make fences.
+    /// Owners have to make fences.
     fenced: AtomicBool,
     clock: Arc<dyn Clock>,
     working_set: Duration,
     topology: Arc<dyn Topology>,
-    /// As many as that says.
+    /// The number of memory nodes that `topology` reports.
     nodes: usize,
 }
 
-/// Under the lock by which trims wait for each other.
+/// The state under the lock that serializes trims.
 struct Trims {
-    last_look: Duration,
+    last_tick: Duration,
 }
 
-/// Counts a flight as long as it lives.
-struct Flight<'a>(&'a AtomicUsize, usize);
+/// Counts a transfer in flight while it lives; the second field is the epoch in which it began.
+struct InFlight<'a>(&'a AtomicUsize, usize);
 
-impl Drop for Flight<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        // Release pairs with the Acquire in `wait_for_flights`: what went back to the source is
-        // there.
+        // Release pairs with the Acquire in `wait_for_in_flight`: rounds that were returned to the
+        // source are there.
         self.0.fetch_sub(1, Ordering::Release);
     }
 }
 
-/// The owner is on a slow way as long as it lives.
-struct Nested<'a>(&'a Cell<bool>);
+/// Marks the owner as being on a slow path while it lives.
+struct SlowPath<'a>(&'a Cell<bool>);
 
-impl Drop for Nested<'_> {
+impl Drop for SlowPath<'_> {
     fn drop(&mut self) {
         self.0.set(false);
     }
 }
 
-impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
-    pub(crate) fn new(source: S, settings: Settings) -> Self {
+impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
+    pub(crate) fn new(source: S, settings: MagazineSettings) -> Self {
         let nodes = settings.topology.nodes().max(1);
         let depots = (0..settings.classes).map(|class| {
             let bytes = source.round_bytes(class);
@@ -120,22 +120,22 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             Depot::new(class, bounds, bytes, nodes)
         });
         let caches = Caches::new();
-        Core {
+        MagazineCore {
             depots: depots.collect(),
             source,
             list: caches.list(),
             caches: Mutex::new(caches),
-            trims: Mutex::new(Trims { last_look: settings.clock.now() }),
+            trims: Mutex::new(Trims { last_tick: settings.clock.now() }),
             holders: AtomicUsize::new(0),
             moves: Moves::new(),
-            discharges: Moves::new(),
-            rest: Rest::new(),
+            uncharges: Moves::new(),
+            bypass: Bypass::new(),
             epoch: AtomicUsize::new(0),
-            flights: [AtomicUsize::new(0), AtomicUsize::new(0)],
-            bound: AtomicU64::new(settings.stranded_bytes.unwrap_or(NO_BOUND)),
-            crowd: settings.crowd,
+            in_flight: [AtomicUsize::new(0), AtomicUsize::new(0)],
+            bound: AtomicU64::new(settings.max_cached_bytes.unwrap_or(NO_BOUND)),
+            max_full_magazines: settings.max_full_magazines,
             charged: AtomicU64::new(0),
-            fenced: AtomicBool::new(barrier_is_refused()),
+            fenced: AtomicBool::new(barrier_fails()),
             clock: settings.clock,
             working_set: settings.working_set,
             topology: settings.topology,
@@ -151,21 +151,21 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         self.depots.len()
     }
 
-    /// A cache for a thread; `None` if the system has no memory.
-    pub(crate) fn join(&self, thread: *const ()) -> Option<Local<R>> {
+    /// Makes a cache for a thread; `None` if the system has no memory.
+    pub(crate) fn join(&self, thread: *const ()) -> Option<CacheRef<R>> {
         let mut caches = self.caches.lock();
         // Relaxed: changed under this lock only.
-        let local = Local::create(self.classes(), self.fenced.load(Ordering::Relaxed), thread)?;
+        let local = CacheRef::create(self.classes(), self.fenced.load(Ordering::Relaxed), thread)?;
         caches.add(local);
         Some(local)
     }
 
-    /// The end of a cache: its magazines go to the depot, and the memory is freed.
+    /// Ends a cache: moves its magazines to the depot and frees its memory.
     ///
     /// # Safety
     ///
-    /// The cache is of this instance, and its thread does not use it any more.
-    pub(crate) unsafe fn retire(&self, local: Local<R>) {
+    /// The cache belongs to this instance, and its thread no longer uses it.
+    pub(crate) unsafe fn retire(&self, local: CacheRef<R>) {
         let _move = self.moves.begin(S::TRACKED);
         let mut caches = self.caches.lock();
         local.touch();
@@ -173,16 +173,16 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         for (slot, depot) in local.slots().zip(&self.depots) {
             for magazine in [slot.loaded.take(), slot.previous.take()].into_iter().flatten() {
                 if magazine.count() > 0 {
-                    self.hold();
+                    self.add_holder();
                     depot.give_full(node, magazine);
                 } else {
-                    self.discharge(magazine.charge());
+                    self.uncharge(magazine.charge());
                     depot.give_empty(node, magazine);
                 }
             }
         }
-        if local.cache().set_armed(false) {
-            self.let_go(1);
+        if local.cache().set_has_magazines(false) {
+            self.remove_holders(1);
         }
         // SAFETY: the caller's promise.
         let gone = unsafe { caches.remove(local) };
@@ -190,32 +190,33 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         drop(gone);
     }
 
-    /// One more that may hold rounds.
-    fn hold(&self) {
-        // Relaxed: one variable says it all; who sees the round has seen this before.
+    /// Counts one more holder of rounds.
+    fn add_holder(&self) {
+        // Relaxed: the count is a single variable, and a thread that sees the round has seen this
+        // before.
         self.holders.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn let_go(&self, count: usize) {
-        // Release pairs with the Acquire in `may_hold`: who sees 0 finds in the source what was
-        // cached.
+    fn remove_holders(&self, count: usize) {
+        // Release pairs with the Acquire in `may_hold`: a thread that reads 0 finds in the source
+        // what was cached.
         self.holders.fetch_sub(count, Ordering::Release);
     }
 
-    /// Under the owner's lock, before a slot gets a magazine.
-    fn arm(&self, local: Local<R>) {
-        if !local.cache().set_armed(true) {
-            self.hold();
+    /// Counts a cache before one of its slots gets a magazine. Called under the owner's lock.
+    fn mark_has_magazines(&self, local: CacheRef<R>) {
+        if !local.cache().set_has_magazines(true) {
+            self.add_holder();
         }
     }
 
     pub(crate) fn may_hold(&self) -> bool {
-        // Acquire pairs with the Release in `let_go`.
+        // Acquire pairs with the Release in `remove_holders`.
         self.holders.load(Ordering::Acquire) != 0
     }
 
     fn bound(&self) -> Option<u64> {
-        // Relaxed: see `set_stranded_bound`.
+        // Relaxed: see `set_max_cached_bytes`.
         Some(self.bound.load(Ordering::Relaxed)).filter(|bound| *bound != NO_BOUND)
     }
 
@@ -223,123 +224,125 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         self.bound().unwrap_or(NO_BOUND)
     }
 
-    pub(crate) fn set_stranded_bound(&self, bytes: u64) {
-        // Relaxed: who sees it late may pass it by a magazine.
+    pub(crate) fn set_max_cached_bytes(&self, bytes: u64) {
+        // Relaxed: a thread that sees the new bound late may exceed it by one magazine.
         self.bound.store(bytes, Ordering::Relaxed);
     }
 
-    /// What a magazine is charged, if the bound allows one more; then it is counted.
+    /// Charges a magazine against the bound. Returns its charge, or `None` if the bound allows no
+    /// more.
     fn charge(&self, depot: &Depot<R>, capacity: usize) -> Option<u64> {
         let Some(bound) = self.bound() else { return Some(0) };
         let bytes = (capacity as u64).saturating_mul(depot.round_bytes());
-        // Relaxed: a count.
+        // Relaxed: a counter.
         let charge = |charged: u64| charged.checked_add(bytes).filter(|sum| *sum <= bound);
         self.charged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charge).ok().map(|_| bytes)
     }
 
-    fn discharge(&self, charge: u64) {
+    fn uncharge(&self, charge: u64) {
         if charge > 0 {
-            let _move = self.discharges.begin(S::TRACKED);
-            // Relaxed: a count.
+            let _move = self.uncharges.begin(S::TRACKED);
+            // Relaxed: a counter.
             self.charged.fetch_sub(charge, Ordering::Relaxed);
         }
     }
 
-    /// Where there is a bound: no less than the bytes of all cached rounds.
+    /// Returns an upper bound of the bytes of all cached rounds. Only with a bound on them.
     pub(crate) fn charged(&self) -> u64 {
-        // Relaxed: a count.
+        // Relaxed: a counter.
         self.charged.load(Ordering::Relaxed)
     }
 
-    /// Where there is a bound: no less than what is free in the source, as `free` says, and in all
-    /// caches together, at the moment that `free` looked. `None` if others do not let one know.
+    /// Returns an upper bound of the bytes that were free in the source, as `free` reports, and in
+    /// all caches together at the moment that `free` read them. Only with a bound on cached bytes.
+    /// Returns `None` if other threads keep the readings from being consistent.
     #[inline]
-    pub(crate) fn free_at_most(&self, free: impl Fn() -> u64) -> Option<u64> {
-        // A magazine is charged before its rounds leave the source and discharged when they are
-        // there again. So charges that come between the two looks do no harm, and
-        // discharges are looked out for.
-        let look = || self.discharges.still(|| free().saturating_add(self.charged()));
-        look().or_else(|| (0..LOOKS).find_map(|_| look()))
+    pub(crate) fn max_free(&self, free: impl Fn() -> u64) -> Option<u64> {
+        // A magazine is charged before its rounds leave the source and uncharged after they are
+        // back. So a charge between the two readings does no harm, and the uncharges are watched.
+        let read = || self.uncharges.consistent_read(|| free().saturating_add(self.charged()));
+        read().or_else(|| (0..CONSISTENT_READ_TRIES).find_map(|_| read()))
     }
 
-    /// Begins a flight. Under the owner's lock, so that a trim sees it or is seen by it.
-    fn take_off(&self) -> Flight<'_> {
+    /// Begins a transfer in flight. Called under the owner's lock, so either a trim sees it or it
+    /// sees the trim.
+    fn begin_in_flight(&self) -> InFlight<'_> {
         // Relaxed, both: ordered by the owner's lock.
         let epoch = self.epoch.load(Ordering::Relaxed);
-        let flights = &self.flights[epoch % 2];
-        flights.fetch_add(1, Ordering::Relaxed);
-        Flight(flights, epoch)
+        let in_flight = &self.in_flight[epoch % 2];
+        in_flight.fetch_add(1, Ordering::Relaxed);
+        InFlight(in_flight, epoch)
     }
 
-    /// Whether a trim has come since. Under the owner's lock.
-    fn is_overtaken(&self, flight: &Flight<'_>) -> bool {
-        // Relaxed: as above.
-        self.epoch.load(Ordering::Relaxed) != flight.1
+    /// Returns whether a trim has intervened. Called under the owner's lock.
+    fn was_trimmed(&self, in_flight: &InFlight<'_>) -> bool {
+        // Relaxed: ordered by the owner's lock.
+        self.epoch.load(Ordering::Relaxed) != in_flight.1
     }
 
-    /// The memory node that the calling thread is on.
-    fn here(&self) -> usize {
+    /// Returns the memory node that the calling thread runs on.
+    fn current_node(&self) -> usize {
         if self.nodes == 1 { 0 } else { self.topology.here().min(self.nodes - 1) }
     }
 
-    /// The same by its cache, for the owner: looked up every so many times. Before the owner's
-    /// lock.
-    fn node(&self, local: Local<R>) -> usize {
+    /// Returns the memory node of the owner's thread, looked up once every
+    /// [`VISITS_PER_NODE_LOOKUP`] calls. Called before the owner's lock is taken.
+    fn node(&self, local: CacheRef<R>) -> usize {
         if self.nodes == 1 {
             return 0;
         }
         let cache = local.cache();
-        match cache.node_uses.get().checked_sub(1) {
-            Some(uses) => cache.node_uses.set(uses),
+        match cache.node_visits_remaining.get().checked_sub(1) {
+            Some(remaining) => cache.node_visits_remaining.set(remaining),
             None => {
-                cache.node.set(self.here());
-                cache.node_uses.set(USES_OF_A_NODE - 1);
+                cache.node.set(self.current_node());
+                cache.node_visits_remaining.set(VISITS_PER_NODE_LOOKUP - 1);
             }
         }
         cache.node.get()
     }
 
-    /// The slot of a class.
-    fn slot<'a>(local: Local<R>, depot: &Depot<R>) -> &'a Slot<R> {
+    /// Returns the slot of a class.
+    fn slot<'a>(local: CacheRef<R>, depot: &Depot<R>) -> &'a ClassSlot<R> {
         // SAFETY: a cache has a slot for each depot.
         unsafe { local.slot(depot.class()) }
     }
 
-    /// Goes the slow way with a cache, unless the thread is on one already.
-    fn slowly<'a>(local: Option<Local<R>>) -> Option<(Local<R>, Nested<'a>)> {
+    /// Enters a slow path with the caller's cache, unless the thread is on one already.
+    fn enter_slow_path<'a>(local: Option<CacheRef<R>>) -> Option<(CacheRef<R>, SlowPath<'a>)> {
         let local = local?;
-        let nested = &local.cache().nested;
-        (!nested.replace(true)).then_some((local, Nested(nested)))
+        let in_slow_path = &local.cache().in_slow_path;
+        (!in_slow_path.replace(true)).then_some((local, SlowPath(in_slow_path)))
     }
 
-    /// A round, when the loaded magazine has none, or there is no cache.
+    /// Takes a round when the loaded magazine is empty or the thread has no cache.
     #[cold]
     #[inline(never)]
-    pub(crate) fn get(&self, local: Option<Local<R>>, class: usize, refill: bool) -> Option<R> {
+    pub(crate) fn get(&self, local: Option<CacheRef<R>>, class: usize, refill: bool) -> Option<R> {
         let depot = &self.depots[class];
         let _move = self.moves.begin(S::TRACKED);
-        match Self::slowly(local) {
-            Some((local, _nested)) => self.get_with(local, depot, refill),
+        match Self::enter_slow_path(local) {
+            Some((local, _slow_path)) => self.get_with(local, depot, refill),
             None => self.get_directly(depot, refill),
         }
     }
 
     fn get_directly(&self, depot: &Depot<R>, refill: bool) -> Option<R> {
-        if let Some((round, emptied)) = depot.pop_one(self.here()) {
+        if let Some((round, emptied)) = depot.pop_one(self.current_node()) {
             if let Some(charge) = emptied {
-                self.discharge(charge);
-                self.let_go(1);
+                self.uncharge(charge);
+                self.remove_holders(1);
             }
             return Some(round);
         }
         if refill { self.source.refill_one(depot.class()) } else { None }
     }
 
-    fn get_with(&self, local: Local<R>, depot: &Depot<R>, refill: bool) -> Option<R> {
+    fn get_with(&self, local: CacheRef<R>, depot: &Depot<R>, refill: bool) -> Option<R> {
         let slot = Self::slot(local, depot);
         let node = self.node(local);
-        let (want, flight) = {
-            let busy = local.enter();
+        let (want, in_flight) = {
+            let guard = local.enter();
             if slot.loaded.count() == 0 && slot.previous.count() > 0 {
                 slot.swap();
             }
@@ -347,22 +350,22 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
                 return Some(round);
             }
             let mut spare = None;
-            let (full, look) = depot.take_full(node, || {
+            let (full, check_clock) = depot.take_full(node, || {
                 let empty = slot.previous.take()?;
                 spare = Some(empty.charge());
                 Some(empty)
             });
             if let Some(charge) = spare {
-                self.discharge(charge);
+                self.uncharge(charge);
             }
             if let Some(full) = full {
-                self.arm(local);
+                self.mark_has_magazines(local);
                 slot.previous.set(slot.loaded.take());
                 slot.loaded.set(Some(full));
-                self.let_go(1);
+                self.remove_holders(1);
                 let round = slot.loaded.pop();
-                drop(busy);
-                if look {
+                drop(guard);
+                if check_clock {
                     self.tick();
                 }
                 return round;
@@ -370,31 +373,31 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             if !refill {
                 return None;
             }
-            if S::TRACKED && self.rest.is_on() {
-                drop(busy);
+            if S::TRACKED && self.bypass.is_active() {
+                drop(guard);
                 return self.source.refill_one(depot.class());
             }
             if slot.loaded.capacity() == 0 {
                 slot.loaded.set(self.new_magazine(depot, depot.capacity()));
                 if slot.loaded.capacity() == 0 {
-                    drop(busy);
+                    drop(guard);
                     return self.source.refill_one(depot.class());
                 }
-                self.arm(local);
+                self.mark_has_magazines(local);
             }
-            (slot.loaded.capacity(), self.take_off())
+            (slot.loaded.capacity(), self.begin_in_flight())
         };
-        // Relaxed: a count.
+        // Relaxed: a statistic.
         depot.refills.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: it is used on the owner's slow ways alone, which do not nest.
+        // SAFETY: only the owner's slow paths use the buffer, and they do not nest.
         let rounds = unsafe { &mut *local.cache().scratch.get() };
         rounds.clear();
         self.source.refill(depot.class(), want, rounds);
         let first = {
-            let _busy = local.enter();
-            if !self.is_overtaken(&flight) {
-                // So that the first comes out first. The magazine may have got others meanwhile,
-                // from within the source.
+            let _guard = local.enter();
+            if !self.was_trimmed(&in_flight) {
+                // Puts them in reverse, so the source's first round is taken first. The source
+                // itself may have put rounds into the magazine meanwhile.
                 while rounds.len() > 1
                     && rounds.last().is_some_and(|round| slot.loaded.push(*round))
                 {
@@ -406,39 +409,39 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         if !rounds.is_empty() {
             self.source.drain(depot.class(), rounds);
         }
-        drop(flight);
+        drop(in_flight);
         first
     }
 
-    /// An empty one, if bound and memory allow.
+    /// Makes an empty magazine, if the bound and the memory allow one.
     fn new_magazine(&self, depot: &Depot<R>, capacity: usize) -> Option<Magazine<R>> {
         let charge = self.charge(depot, capacity)?;
         let mut magazine = Magazine::new(depot.class(), capacity);
         match &mut magazine {
             Some(magazine) => magazine.set_charge(charge),
-            None => self.discharge(charge),
+            None => self.uncharge(charge),
         }
         magazine
     }
 
-    /// Takes a round, when the loaded magazine has no room, or there is no cache.
+    /// Puts a round when the loaded magazine is full or the thread has no cache.
     #[cold]
     #[inline(never)]
-    pub(crate) fn put(&self, local: Option<Local<R>>, class: usize, round: R) {
+    pub(crate) fn put(&self, local: Option<CacheRef<R>>, class: usize, round: R) {
         let depot = &self.depots[class];
         let _move = self.moves.begin(S::TRACKED);
-        match Self::slowly(local) {
-            Some((local, _nested)) => self.put_with(local, depot, round),
+        match Self::enter_slow_path(local) {
+            Some((local, _slow_path)) => self.put_with(local, depot, round),
             None => self.source.drain_one(class, round),
         }
     }
 
-    fn put_with(&self, local: Local<R>, depot: &Depot<R>, round: R) {
+    fn put_with(&self, local: CacheRef<R>, depot: &Depot<R>, round: R) {
         let slot = Self::slot(local, depot);
         let node = self.node(local);
-        let busy = local.enter();
-        if S::TRACKED && (!self.source.keeps(depot.class(), &round) || self.rest.passes()) {
-            drop(busy);
+        let guard = local.enter();
+        if S::TRACKED && (!self.source.keeps(depot.class(), &round) || self.bypass.takes_put()) {
+            drop(guard);
             return self.source.drain_one(depot.class(), round);
         }
         if !slot.loaded.has_room() && slot.previous.has_room() {
@@ -451,69 +454,72 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             return;
         }
         let capacity = depot.capacity();
-        let charge =
-            if depot.is_crowded(node, self.crowd) { None } else { self.charge(depot, capacity) };
+        let charge = if depot.is_at_limit(node, self.max_full_magazines) {
+            None
+        } else {
+            self.charge(depot, capacity)
+        };
         let Some(charge) = charge else {
             let full = slot.loaded.take();
             slot.loaded.set(slot.previous.take());
-            let flight = self.take_off();
-            drop(busy);
-            return self.make_room(local, depot, full, flight, round);
+            let in_flight = self.begin_in_flight();
+            drop(guard);
+            return self.make_room(local, depot, full, in_flight, round);
         };
         let full = slot.previous.take();
         if full.is_some() {
-            self.hold();
+            self.add_holder();
         }
-        let (empty, look) = depot.take_empty(node, full, capacity);
+        let (empty, check_clock) = depot.take_empty(node, full, capacity);
         match empty.or_else(|| Magazine::new(depot.class(), capacity)) {
             Some(mut empty) => {
-                self.arm(local);
+                self.mark_has_magazines(local);
                 empty.set_charge(charge);
                 slot.previous.set(slot.loaded.take());
                 slot.loaded.set(Some(empty));
                 slot.loaded.push(round);
-                drop(busy);
+                drop(guard);
             }
             None => {
-                self.discharge(charge);
-                drop(busy);
+                self.uncharge(charge);
+                drop(guard);
                 self.source.drain_one(depot.class(), round);
             }
         }
-        if look {
+        if check_clock {
             self.tick();
         }
     }
 
-    /// The bound allows no more magazines: the source gets back what is in a full one, and the
-    /// round goes there.
+    /// Makes room when the bound allows no more magazines: drains a full magazine into the source
+    /// and puts the round into it.
     fn make_room(
         &self,
-        local: Local<R>,
+        local: CacheRef<R>,
         depot: &Depot<R>,
         full: Option<Magazine<R>>,
-        flight: Flight<'_>,
+        in_flight: InFlight<'_>,
         round: R,
     ) {
         let class = depot.class();
         let Some(mut magazine) = full else {
-            drop(flight);
+            drop(in_flight);
             return self.source.drain_one(class, round);
         };
-        // SAFETY: it is used on the owner's slow ways alone, which do not nest.
+        // SAFETY: only the owner's slow paths use the buffer, and they do not nest.
         let rounds = unsafe { &mut *local.cache().scratch.get() };
         rounds.clear();
         magazine.empty_into(rounds);
         self.source.drain(class, rounds);
         let slot = Self::slot(local, depot);
-        let busy = local.enter();
-        if self.is_overtaken(&flight) {
-            drop(busy);
-            self.discharge(magazine.charge());
+        let guard = local.enter();
+        if self.was_trimmed(&in_flight) {
+            drop(guard);
+            self.uncharge(magazine.charge());
             self.source.drain_one(class, round);
         } else {
-            // Nobody but a trim changes which magazines a slot has while the owner is on a slow
-            // way.
+            // While the owner is on a slow path, only a trim changes which magazines its slots
+            // have.
             slot.previous.set(slot.loaded.take());
             slot.loaded.set(Some(magazine));
             slot.loaded.push(round);
@@ -522,46 +528,46 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
 
     pub(crate) fn get_batch(
         &self,
-        local: Option<Local<R>>,
+        local: Option<CacheRef<R>>,
         class: usize,
         want: usize,
         out: &mut Vec<R>,
     ) {
         let depot = &self.depots[class];
         let _move = self.moves.begin(S::TRACKED);
-        let (mut left, mut refilled) = (want, false);
-        while left > 0 {
-            let some = left.min(BATCH);
-            // Before the lock: nothing is allocated under it.
+        let (mut remaining, mut refilled) = (want, false);
+        while remaining > 0 {
+            let some = remaining.min(BATCH);
+            // Before the lock is taken: nothing is allocated under it.
             out.reserve(some);
             let mut got = 0;
             if let Some(local) = local {
                 let slot = Self::slot(local, depot);
-                let _busy = local.enter();
+                let _guard = local.enter();
                 got = slot.loaded.pop_many(some, out);
                 got += slot.previous.pop_many(some - got, out);
             }
             if got == 0 {
-                // Less than a magazine: fill one, so that the next batch finds the rest. Once, for
-                // there may be a bound.
-                let refill = !refilled && local.is_some() && left < depot.capacity();
+                // Fewer rounds than a magazine holds: refill one, so the next batch finds the
+                // remainder. Only once, because there may be a bound.
+                let refill = !refilled && local.is_some() && remaining < depot.capacity();
                 refilled |= refill;
                 let Some(round) = self.get(local, class, refill) else { break };
                 out.push(round);
                 got = 1;
             }
-            left -= got;
+            remaining -= got;
         }
-        if left > 0 {
-            self.source.refill(class, left, out);
+        if remaining > 0 {
+            self.source.refill(class, remaining, out);
         }
     }
 
-    /// Takes what `next` gives, which does not use this instance: it is called under the owner's
-    /// lock.
+    /// Puts each round that `next` returns. `next` is called under the owner's lock, so it must not
+    /// use this instance.
     pub(crate) fn put_each(
         &self,
-        local: Option<Local<R>>,
+        local: Option<CacheRef<R>>,
         class: usize,
         mut next: impl FnMut() -> Option<R>,
     ) {
@@ -571,7 +577,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         while waiting.is_some() {
             if let Some(local) = local {
                 let slot = Self::slot(local, depot);
-                let _busy = local.enter();
+                let _guard = local.enter();
                 if S::TRACKED {
                     local.count_put();
                 }
@@ -586,7 +592,8 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         }
     }
 
-    /// Has every thread go through a barrier, or has owners make fences from now on: then false.
+    /// Makes every thread run a barrier and returns true, or makes the owners use fences from now
+    /// on and returns false.
     fn barrier(&self, caches: &Caches<R>) -> bool {
         // Relaxed: changed under the list's lock only.
         let reached = !self.fenced.load(Ordering::Relaxed) && barrier_on_all();
@@ -594,17 +601,17 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             self.fenced.store(true, Ordering::Relaxed);
             caches.iter().for_each(|local| local.cache().owner.make_fenced());
         }
-        // SeqCst pairs with the fence in `enter_slowly`: stops come before the looks that follow.
+        // SeqCst pairs with the fence in `enter_slow`: the stops come before the loads that follow.
         fence(Ordering::SeqCst);
         reached
     }
 
-    /// Stops all owners. In those that are stopped, `stopped` is set.
+    /// Stops all owners, and sets `stopped` in the caches of those that could be stopped.
     pub(super) fn stop(&self, caches: &Caches<R>) {
         caches.iter().for_each(|local| local.cache().owner.stop());
         let reached = self.barrier(caches);
         for local in caches.iter() {
-            let stopped = local.cache().owner.settle(reached);
+            let stopped = local.cache().owner.wait_until_out(reached);
             local.cache().stopped.set(stopped);
             if stopped {
                 local.touch();
@@ -622,16 +629,15 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         self.trim_and(|_| ());
     }
 
-    /// Has classes stand for something else from now on: what is cached goes back to the source,
-    /// and `change` runs where nothing is cached and nobody is about to cache anything, but for
-    /// who has asked [`Source::keeps`] not yet. It may call [`reshape`](Self::reshape), and
-    /// must neither use the source nor allocate.
+    /// Lets classes stand for other rounds. All cached rounds return to the source. `change` runs
+    /// while nothing is cached, and no thread is about to cache anything without asking
+    /// [`RoundSource::keeps`] again. `change` may call [`reshape`](Self::reshape); it must neither
+    /// use the source nor allocate.
     pub(crate) fn rebind(&self, change: impl FnOnce(&Self)) {
         self.trim_and(change);
     }
 
-    /// A class's rounds strand so many bytes each from now on, and its magazines have between so
-    /// many and so many of them.
+    /// Sets the bytes of a class's rounds and the bounds of its magazines' size, in rounds.
     pub(crate) fn reshape(&self, class: usize, round_bytes: u64, (min, max): (usize, usize)) {
         self.depots[class].reshape(round_bytes, min, max);
     }
@@ -646,7 +652,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             self.stop(&caches);
             for local in caches.iter().filter(|local| local.cache().stopped.get()) {
                 self.strip(local, &mut chain);
-                gone += usize::from(local.cache().set_armed(false));
+                gone += usize::from(local.cache().set_has_magazines(false));
             }
             gone += self.depots.iter().map(|depot| depot.take_all(&mut chain)).sum::<usize>();
             change(self);
@@ -655,31 +661,31 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             Self::resume(&caches);
             epoch
         };
-        self.wait_for_flights(epoch);
+        self.wait_for_in_flight(epoch);
         self.give_back(chain);
-        self.let_go(gone);
+        self.remove_holders(gone);
     }
 
-    /// Takes all magazines out of a cache; those with rounds onto the chain. Under the owner's
-    /// lock.
-    fn strip(&self, local: Local<R>, chain: &mut Chain<R>) {
+    /// Takes all magazines out of a cache and moves those with rounds to the chain. Called under
+    /// the owner's lock.
+    fn strip(&self, local: CacheRef<R>, chain: &mut Chain<R>) {
         for slot in local.slots() {
             for magazine in [slot.loaded.take(), slot.previous.take()].into_iter().flatten() {
                 if magazine.count() > 0 {
                     chain.push(magazine);
                 } else {
-                    self.discharge(magazine.charge());
+                    self.uncharge(magazine.charge());
                 }
             }
         }
     }
 
-    /// Waits until flights that began in this epoch are over.
-    fn wait_for_flights(&self, epoch: usize) {
-        let mut patience = Patience::default();
-        // Acquire pairs with the Release at a flight's end.
-        while self.flights[epoch % 2].load(Ordering::Acquire) != 0 {
-            patience.pause();
+    /// Waits until the transfers that began in this epoch are finished.
+    fn wait_for_in_flight(&self, epoch: usize) {
+        let mut backoff = Backoff::default();
+        // Acquire pairs with the Release in `InFlight::drop`.
+        while self.in_flight[epoch % 2].load(Ordering::Acquire) != 0 {
+            backoff.pause();
         }
     }
 
@@ -692,7 +698,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
                 rounds.clear();
                 magazine.empty_into(&mut rounds);
                 self.source.drain(depot.class(), &mut rounds);
-                self.discharge(magazine.charge());
+                self.uncharge(magazine.charge());
             }
         }
     }
@@ -700,18 +706,18 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     pub(crate) fn tick(&self) {
         let Some(mut trims) = self.trims.try_lock() else { return };
         let now = self.clock.now();
-        if now.saturating_sub(trims.last_look) < self.working_set {
+        if now.saturating_sub(trims.last_tick) < self.working_set {
             return;
         }
-        trims.last_look = now;
+        trims.last_tick = now;
         let _move = self.moves.begin(S::TRACKED);
         let mut chain = Chain::new();
         let gone = self.depots.iter().map(|depot| depot.take_idle(&mut chain)).sum();
         self.give_back(chain);
-        self.let_go(gone);
+        self.remove_holders(gone);
     }
 
-    /// Everything back to the source, and all caches freed.
+    /// Returns all rounds to the source and frees all caches.
     pub(crate) fn close(&mut self) {
         let mut chain = Chain::new();
         {
@@ -719,7 +725,7 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
             let all = caches.iter().collect::<Vec<_>>();
             for local in all {
                 self.strip(local, &mut chain);
-                // SAFETY: the instance is ours alone.
+                // SAFETY: the exclusive reference shows that no other thread uses the instance.
                 drop(unsafe { caches.remove(local) });
             }
             for depot in &self.depots {
@@ -729,10 +735,10 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
         self.give_back(chain);
     }
 
-    /// Takes no lock: nobody waits for who counts.
+    /// Reads the counters without a lock, so no thread ever waits for statistics.
     pub(crate) fn stats(&self) -> MagazineStats {
         let mut classes = vec![ClassStats::default(); self.classes()];
-        let threads = self.list.look(|caches| {
+        let threads = self.list.read_unlocked(|caches| {
             let mut threads = 0;
             for local in caches {
                 threads += 1;
@@ -751,17 +757,17 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
                 round_bytes: depot.round_bytes() as usize,
                 exchanges: counts.exchanges,
                 remote: depot.remote(),
-                // Relaxed: a count.
+                // Relaxed: a statistic.
                 refills: depot.refills.load(Ordering::Relaxed),
                 contention: depot.contention(),
             };
         }
-        let max_cached_bytes =
+        let cached_bytes_of =
             |stats: &ClassStats| ((stats.in_threads + stats.in_depot) * stats.round_bytes) as u64;
         MagazineStats {
-            stranded_bytes: classes.iter().map(max_cached_bytes).sum(),
+            cached_bytes: classes.iter().map(cached_bytes_of).sum(),
             classes,
-            // Relaxed, below: a count.
+            // Relaxed, below: a statistic.
             charged_bytes: self.bound().map(|_| self.charged()),
             max_cached_bytes: self.bound(),
             threads,
@@ -770,73 +776,76 @@ impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
     }
 }
 
-/// What happens around a fork, and with threads: under the registry's lock.
+/// The functions for forks and for the ends of threads, called under the registry's lock.
 #[cfg(not(loom))]
-impl<R: Copy + Send + 'static, S: Source<R>> Core<R, S> {
-    /// The threads that have a cache.
+impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
+    /// Calls `run` with each thread that has a cache.
     pub(crate) fn each_thread(&self, mut run: impl FnMut(*const ())) {
         self.caches.lock().iter().for_each(|local| run(local.cache().thread));
     }
 
-    /// Takes every lock that a fork must not find held, the owners' among them.
-    pub(crate) fn before_fork(&self) {
+    /// Takes every lock that a fork must not find held, including the owners'.
+    pub(crate) fn prefork(&self) {
         let caches = self.caches.lock();
         self.stop(&caches);
         std::mem::forget(caches);
-        self.depots.iter().for_each(Depot::seize);
-        self.source.before_fork();
+        self.depots.iter().for_each(Depot::prefork);
+        self.source.prefork();
     }
 
-    /// Lets go of them.
+    /// Releases the locks after a fork, in the parent and in the child.
     ///
     /// # Safety
     ///
-    /// This thread, or the one that forked it, has called `before_fork`.
-    pub(crate) unsafe fn after_fork(&self) {
-        self.source.after_fork();
+    /// This thread, or the thread that forked it, has called `prefork`.
+    pub(crate) unsafe fn postfork(&self) {
+        self.source.postfork();
         // SAFETY: the caller's promise, here and below.
-        self.depots.iter().for_each(|depot| unsafe { depot.release() });
-        // SAFETY: as above; nobody else has the list.
+        self.depots.iter().for_each(|depot| unsafe { depot.postfork() });
+        // SAFETY: the caller's promise; this thread alone holds the list's lock.
         Self::resume(unsafe { &*self.caches.data_ptr() });
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         unsafe { self.caches.force_unlock() };
     }
 
-    /// In the child, after `after_fork`: of all threads only `thread` is left. What the others had
-    /// in their caches goes to the depot; what they had in flight is lost.
+    /// Repairs the instance in the child, after `postfork`. Only `thread` exists in the child: the
+    /// rounds in the other threads' caches move to the depot, and the rounds they had in flight are
+    /// lost.
     ///
     /// # Safety
     ///
-    /// This is the only thread of the process.
-    pub(crate) unsafe fn after_fork_in_child(&self, thread: *const ()) {
-        // SAFETY: a trimmer, if there was one, is gone; to let go of a free lock does nothing.
+    /// The process has only this thread.
+    pub(crate) unsafe fn postfork_child(&self, thread: *const ()) {
+        // SAFETY: a thread that was trimming does not exist in the child; unlocking a free lock
+        // does nothing.
         unsafe { self.trims.force_unlock() };
         let mut gone =
             self.caches.lock().iter().find(|local| !ptr::eq(local.cache().thread, thread));
         while let Some(local) = gone {
-            // SAFETY: its thread is gone.
+            // SAFETY: the cache's thread does not exist in the child.
             unsafe { self.retire(local) };
             gone = self.caches.lock().iter().find(|local| !ptr::eq(local.cache().thread, thread));
         }
-        // Relaxed: there is one thread.
-        self.flights.iter().for_each(|flights| flights.store(0, Ordering::Relaxed));
-        self.list.forget();
-        self.moves.forget();
-        self.discharges.forget();
-        self.rest.forget();
+        // Relaxed: the process has one thread.
+        self.in_flight.iter().for_each(|in_flight| in_flight.store(0, Ordering::Relaxed));
+        self.list.reset_in_child();
+        self.moves.reset_in_child();
+        self.uncharges.reset_in_child();
+        self.bypass.reset_in_child();
         // SAFETY: the caller's promise.
-        unsafe { self.source.after_fork_in_child() };
-        let armed = self.caches.lock().iter().filter(|local| local.cache().is_armed()).count();
+        unsafe { self.source.postfork_child() };
+        let with_magazines =
+            self.caches.lock().iter().filter(|local| local.cache().has_magazines()).count();
         let full = self.depots.iter().map(|depot| depot.counts().full).sum::<usize>();
-        self.holders.store(armed + full, Ordering::Relaxed);
+        self.holders.store(with_magazines + full, Ordering::Relaxed);
     }
 }
 
-// SAFETY: all that is shared is atomic or under a lock; caches are used as said at `Caches`.
-unsafe impl<R: Copy + Send + 'static, S: Source<R>> Sync for Core<R, S> {}
+// SAFETY: everything shared is atomic or under a lock; caches are used as described at `Caches`.
+unsafe impl<R: Copy + Send + 'static, S: RoundSource<R>> Sync for MagazineCore<R, S> {}
 
 #[cfg(not(loom))]
-fn barrier_is_refused() -> bool {
+fn barrier_fails() -> bool {
     sys::register_barrier().is_err()
 }
 
@@ -845,9 +854,10 @@ fn barrier_on_all() -> bool {
     sys::barrier().is_ok()
 }
 
-/// In the model both sides make fences; it must not take the usual way out, so nothing is refused.
+/// In the model both sides make fences, and no barrier fails: otherwise the model would check only
+/// the fallback.
 #[cfg(loom)]
-fn barrier_is_refused() -> bool {
+fn barrier_fails() -> bool {
     false
 }
 

@@ -1,9 +1,10 @@
-//! *Debug books*: every block by its address, and the freed ones kept away for a while.
+//! *Debug tracking*: records every block by its address, and keeps freed blocks in quarantine for a
+//! while.
 //!
-//! A freed block is filled with a pattern and rests; when it has rested long enough, or the
-//! allocator goes, the pattern is looked over and the block freed in earnest. As long as it rests
-//! it is not handed out, so a second free is known for one, and a write by its old owner hits
-//! nobody.
+//! A freed block is filled with a pattern and goes into quarantine. When it leaves the quarantine,
+//! or when the allocator is dropped, the pattern is checked and the block's memory is freed. A
+//! quarantined block is not allocated again, so a second free is recognized, and a late write by
+//! its former user harms no other block.
 
 use std::collections::{HashMap, VecDeque};
 use std::ptr::NonNull;
@@ -12,112 +13,116 @@ use std::slice;
 use super::fault::SlabFault;
 use crate::sync::Mutex;
 
-/// What freed blocks are filled with.
+/// The byte that freed blocks are filled with.
 const POISON: u8 = 0xdb;
-/// Blocks that rest at most.
-const RESTING: usize = 1024;
-/// Bytes that rest at most; one block may be larger.
-const RESTING_BYTES: usize = 4 << 20;
+/// The most blocks in quarantine.
+const QUARANTINE_BLOCKS: usize = 1024;
+/// The most bytes in quarantine; a single block may be larger.
+const QUARANTINE_BYTES: usize = 4 << 20;
 
-/// A block: its address with the right to use it, and its size.
+/// A block: its address, with the right to use the memory, and its size.
 #[derive(Clone, Copy)]
-pub(crate) struct Block(pub(crate) NonNull<u8>, pub(crate) usize);
+pub(crate) struct TrackedBlock(pub(crate) NonNull<u8>, pub(crate) usize);
 
-// SAFETY: a block in these books belongs to the books alone, or is only counted there.
-unsafe impl Send for Block {}
+// SAFETY: a block in quarantine belongs to the table alone; a live block is only recorded.
+unsafe impl Send for TrackedBlock {}
 
 #[derive(Default)]
-struct Books {
+struct BlockTable {
+    /// Sizes by address.
     live: HashMap<usize, usize>,
-    /// Oldest first; and their sizes by address.
-    resting: VecDeque<Block>,
-    resting_sizes: HashMap<usize, usize>,
-    resting_bytes: usize,
+    /// Oldest first.
+    quarantined: VecDeque<TrackedBlock>,
+    /// By address.
+    quarantined_sizes: HashMap<usize, usize>,
+    quarantined_bytes: usize,
 }
 
-/// The books of one allocator.
+/// The tracking state of one allocator.
 #[derive(Default)]
-pub(crate) struct Debug(Mutex<Books>);
+pub(crate) struct BlockTracker(Mutex<BlockTable>);
 
-impl Debug {
-    /// Enters a new block.
-    pub(crate) fn enter(&self, at: NonNull<u8>, size: usize) {
+impl BlockTracker {
+    /// Records a new block.
+    pub(crate) fn track(&self, at: NonNull<u8>, size: usize) {
         self.0.lock().live.insert(at.addr().get(), size);
     }
 
-    /// Takes a block that its user is done with. Blocks that have rested long enough are handed to
-    /// `free`.
+    /// Takes a freed block into quarantine. Passes the blocks that leave the quarantine to `free`.
     ///
     /// # Safety
-    /// If the books know `at` as live with `size`, nobody uses the block any more. Nothing is asked
-    /// otherwise.
-    pub(crate) unsafe fn retire(
+    /// If `at` is recorded as live with `size`, no code uses the block any more. There is no
+    /// requirement otherwise.
+    pub(crate) unsafe fn quarantine(
         &self,
         at: NonNull<u8>,
         size: usize,
-        free: impl FnMut(Block),
+        free: impl FnMut(TrackedBlock),
     ) -> Result<(), SlabFault> {
         let address = at.addr().get();
-        let mut books = self.0.lock();
-        match books.live.get(&address) {
-            Some(&allocated) if allocated == size => books.live.remove(&address),
+        let mut table = self.0.lock();
+        match table.live.get(&address) {
+            Some(&allocated) if allocated == size => table.live.remove(&address),
             Some(&allocated) => {
                 return Err(SlabFault::WrongSize { address, allocated, freed: size });
             }
             None => {
-                return Err(match books.resting_sizes.get(&address) {
+                return Err(match table.quarantined_sizes.get(&address) {
                     Some(&size) => SlabFault::DoubleFree { address, size },
                     None => SlabFault::Foreign { address, size },
                 });
             }
         };
-        // SAFETY: a live block of this size, and its user is done with it.
+        // SAFETY: a live block of this size that its user has freed.
         unsafe { at.write_bytes(POISON, size) };
-        books.resting.push_back(Block(at, size));
-        books.resting_sizes.insert(address, size);
-        books.resting_bytes += size;
-        let mut rested = Vec::new();
-        while books.resting.len() > RESTING
-            || books.resting_bytes > RESTING_BYTES && books.resting.len() > 1
+        table.quarantined.push_back(TrackedBlock(at, size));
+        table.quarantined_sizes.insert(address, size);
+        table.quarantined_bytes += size;
+        let mut expired = Vec::new();
+        while table.quarantined.len() > QUARANTINE_BLOCKS
+            || table.quarantined_bytes > QUARANTINE_BYTES && table.quarantined.len() > 1
         {
-            rested.extend(books.wake());
+            expired.extend(table.pop_oldest());
         }
-        drop(books);
-        release(rested, free)
+        drop(table);
+        release(expired, free)
     }
 
-    /// Frees all blocks that rest.
-    pub(crate) fn wake_all(&self, free: impl FnMut(Block)) -> Result<(), SlabFault> {
-        let mut books = self.0.lock();
-        let rested = std::iter::from_fn(|| books.wake()).collect();
-        drop(books);
-        release(rested, free)
+    /// Frees all quarantined blocks.
+    pub(crate) fn release_all(&self, free: impl FnMut(TrackedBlock)) -> Result<(), SlabFault> {
+        let mut table = self.0.lock();
+        let expired = std::iter::from_fn(|| table.pop_oldest()).collect();
+        drop(table);
+        release(expired, free)
     }
 
-    /// The blocks that are live, by address.
+    /// Lists the live blocks, sorted by address.
     pub(crate) fn live(&self) -> Vec<SlabFault> {
-        let books = self.0.lock();
-        let mut live: Vec<_> = books.live.iter().map(|(&address, &size)| (address, size)).collect();
+        let table = self.0.lock();
+        let mut live: Vec<_> = table.live.iter().map(|(&address, &size)| (address, size)).collect();
         live.sort_unstable();
         live.into_iter().map(|(address, size)| SlabFault::Leak { address, size }).collect()
     }
 }
 
-impl Books {
-    fn wake(&mut self) -> Option<Block> {
-        let block = self.resting.pop_front()?;
-        self.resting_sizes.remove(&block.0.addr().get());
-        self.resting_bytes -= block.1;
+impl BlockTable {
+    fn pop_oldest(&mut self) -> Option<TrackedBlock> {
+        let block = self.quarantined.pop_front()?;
+        self.quarantined_sizes.remove(&block.0.addr().get());
+        self.quarantined_bytes -= block.1;
         Some(block)
     }
 }
 
-/// Looks blocks over and frees them. The first fault is told; all are freed.
-fn release(rested: Vec<Block>, mut free: impl FnMut(Block)) -> Result<(), SlabFault> {
+/// Checks the pattern of blocks and frees them. Returns the first fault; all blocks are freed.
+fn release(
+    expired: Vec<TrackedBlock>,
+    mut free: impl FnMut(TrackedBlock),
+) -> Result<(), SlabFault> {
     let mut result = Ok(());
-    for block in rested {
-        let Block(at, size) = block;
-        // SAFETY: the block was filled by `retire` and has belonged to the books since.
+    for block in expired {
+        let TrackedBlock(at, size) = block;
+        // SAFETY: `quarantine` filled the block, and it has belonged to the table since.
         let bytes = unsafe { slice::from_raw_parts(at.as_ptr(), size) };
         if let Some(offset) = bytes.iter().position(|byte| *byte != POISON) {
             result = result.and(Err(SlabFault::WriteAfterFree {

@@ -1,83 +1,84 @@
-//! *Depot*: full and empty magazines of one class, and how large a new one is.
+//! *Depot*: the full and empty magazines of one class, and the size of new ones.
 //!
-//! Threads come with a whole magazine and go with a whole magazine. What comes from a thread that
-//! has ended may be partly filled, and stands among the full ones.
+//! Threads exchange whole magazines with the depot. A magazine of a thread that has ended may be
+//! partly filled; it is kept among the full ones.
 //!
-//! *Nodes*: on a machine with several memory nodes there are lists for each, and a thread comes to
-//! those of its own, so that magazines, and the objects that they tell of, stay where they were
-//! last used. Who finds no full one there takes one from another node before he goes to the source,
-//! and leaves his empty one in exchange: so what one node frees and another allocates goes round,
-//! and neither piles up.
+//! *Memory nodes*: on a machine with several memory nodes the depot has lists for each node, and a
+//! thread uses those of its own node. So magazines, and the objects they point to, stay where they
+//! were last used. A thread that finds no full magazine on its node takes one from another node
+//! before it asks the source, and leaves its empty magazine there in exchange. If one node frees
+//! and another allocates, magazines therefore circulate and neither kind piles up.
 //!
-//! *Working set*: the least number of full magazines that were in the lists at once since the last
-//! look was wanted by nobody; so many go back to the source, and likewise for empty ones.
+//! *Working set*: the smallest number of full magazines that were in the lists at any time during
+//! an interval is the number that no thread needed in it. That many are returned to the source when
+//! the interval ends. Empty magazines are trimmed likewise.
 //!
-//! *Size*: the more often a thread finds the lock taken, the larger new magazines get, so that
-//! threads come less often; a whole interval without that lets them shrink.
+//! *Magazine size*: the more often a thread finds the lock taken, the larger new magazines become,
+//! so threads visit the depot less often. They shrink after an interval without contention.
 
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 
 use super::magazine::{Chain, Magazine};
 
-/// So many times the lock must have been found taken before magazines grow.
+/// The lock must be found taken this many times before magazines grow.
 const CONTENTION_TO_GROW: u32 = 8;
-/// Every how-manieth exchange looks at the clock.
-const EXCHANGES_A_LOOK: u64 = 16;
+/// The clock is read once every this many exchanges.
+const EXCHANGES_PER_CLOCK_READ: u64 = 16;
 
-/// What a class has beside the threads' magazines.
+/// The part of a class that all threads share.
 pub(crate) struct Depot<R> {
-    nodes: Box<[Node<R>]>,
+    nodes: Box<[DepotNode<R>]>,
     class: usize,
-    /// The least and the most rounds of a magazine.
+    /// The bounds of a magazine's size, in rounds.
     min: AtomicUsize,
     max: AtomicUsize,
-    /// Rounds of a new magazine.
+    /// The size of a new magazine, in rounds.
     capacity: AtomicUsize,
     round_bytes: AtomicU64,
     contention: AtomicU64,
     pub(crate) refills: AtomicU64,
-    /// Times that another node than the own one gave something.
+    /// Times that a magazine came from another node than the thread's own.
     remote: AtomicU64,
 }
 
-/// What is on one memory node. Lines of its own, with their neighbours, which processors fetch
-/// together.
+/// The magazines of one memory node. Aligned to two cache lines, because processors fetch lines in
+/// pairs.
 #[repr(align(128))]
-struct Node<R> {
+struct DepotNode<R> {
     lists: Mutex<Lists<R>>,
-    /// How many full ones there are: for threads of other nodes, and for who counts.
+    /// The number of full magazines, for threads of other nodes and for statistics.
     full: AtomicUsize,
-    /// For who counts: the rounds in them, and exchanges so far.
+    /// For statistics: the rounds in the full magazines, and the exchanges so far.
     rounds: AtomicUsize,
     exchanges: AtomicU64,
 }
 
-/// What is in a depot, of about one moment, and has been done.
+/// The contents and counters of a depot, all read at about the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    /// Full magazines.
+pub(crate) struct DepotCounts {
+    /// The number of full magazines.
     pub(crate) full: usize,
-    /// The rounds in them.
+    /// The number of rounds in them.
     pub(crate) rounds: usize,
-    /// Magazines that went between threads and depot.
+    /// Magazines exchanged between threads and depot.
     pub(crate) exchanges: u64,
 }
 
-/// Under the lock.
+/// The lists of one node, under its lock.
 pub(crate) struct Lists<R> {
     full: Chain<R>,
     empty: Chain<R>,
     full_min: usize,
     empty_min: usize,
     exchanges: u64,
-    /// Since magazines last grew.
+    /// Times the lock was found taken since magazines last grew.
     contended: u32,
-    /// Since the last look.
+    /// Whether the lock was found taken since the working set was last trimmed.
     contended_lately: bool,
 }
 
 impl<R: Copy + Send> Depot<R> {
-    /// With lists for so many memory nodes, one at least.
+    /// Makes a depot with lists for `nodes` memory nodes; one at least.
     pub(crate) fn new(
         class: usize,
         (min, max): (usize, usize),
@@ -85,7 +86,7 @@ impl<R: Copy + Send> Depot<R> {
         nodes: usize,
     ) -> Self {
         Depot {
-            nodes: (0..nodes.max(1)).map(|_| Node::new()).collect(),
+            nodes: (0..nodes.max(1)).map(|_| DepotNode::new()).collect(),
             class,
             min: AtomicUsize::new(min),
             max: AtomicUsize::new(max),
@@ -101,80 +102,80 @@ impl<R: Copy + Send> Depot<R> {
         self.class
     }
 
-    /// Other rounds from now on. While nobody has a magazine of this class.
+    /// Changes the size of the rounds and of the magazines. No thread may have a magazine of this
+    /// class.
     pub(crate) fn reshape(&self, round_bytes: u64, min: usize, max: usize) {
-        // Relaxed, here and where they are read: ordered by the owners' locks, see `Core::rebind`.
+        // Relaxed, here and where they are read: ordered by the owners' locks, see
+        // `MagazineCore::rebind`.
         self.round_bytes.store(round_bytes, Ordering::Relaxed);
         self.min.store(min, Ordering::Relaxed);
         self.max.store(max, Ordering::Relaxed);
         self.capacity.store(min, Ordering::Relaxed);
     }
 
-    /// Bytes that a round strands.
+    /// Returns the bytes that one cached round keeps from other uses.
     pub(crate) fn round_bytes(&self) -> u64 {
         // Relaxed: see `reshape`.
         self.round_bytes.load(Ordering::Relaxed)
     }
 
-    /// Rounds of a new magazine.
+    /// Returns the size of a new magazine, in rounds.
     pub(crate) fn capacity(&self) -> usize {
         // Relaxed: a hint.
         self.capacity.load(Ordering::Relaxed)
     }
 
     pub(crate) fn contention(&self) -> u64 {
-        // Relaxed: a count.
+        // Relaxed: a statistic.
         self.contention.load(Ordering::Relaxed)
     }
 
     pub(crate) fn remote(&self) -> u64 {
-        // Relaxed: a count.
+        // Relaxed: a statistic.
         self.remote.load(Ordering::Relaxed)
     }
 
-    /// Runs under the lock of a node.
+    /// Runs `run` under the lock of one node.
     #[inline(always)]
-    fn with<T>(&self, node: &Node<R>, run: impl FnOnce(&mut Lists<R>) -> T) -> T {
+    fn with<T>(&self, node: &DepotNode<R>, run: impl FnOnce(&mut Lists<R>) -> T) -> T {
         let (mut lists, waited) = match node.lists.try_lock() {
             Some(lists) => (lists, false),
             None => (node.lists.lock(), true),
         };
         if waited {
-            // Relaxed: counts and hints.
+            // Relaxed: a statistic.
             self.contention.fetch_add(1, Ordering::Relaxed);
             lists.contended_lately = true;
             lists.contended += 1;
             if lists.contended >= CONTENTION_TO_GROW {
                 lists.contended = 0;
                 let capacity = self.capacity();
-                // Relaxed: hints. If two nodes change it at once, one of the changes is lost.
-                let most = self.max.load(Ordering::Relaxed);
-                self.capacity.store((capacity + capacity / 2 + 1).min(most), Ordering::Relaxed);
+                // Relaxed: hints. If two nodes change the size at once, one of the changes is lost.
+                let max = self.max.load(Ordering::Relaxed);
+                self.capacity.store((capacity + capacity / 2 + 1).min(max), Ordering::Relaxed);
             }
         }
         let done = run(&mut lists);
-        // Relaxed, all: stored under the lock; see `find_elsewhere`, and `counts`.
+        // Relaxed, all: stored under the lock; see `find_remote` and `counts`.
         node.full.store(lists.full.len(), Ordering::Relaxed);
         node.rounds.store(lists.full.rounds(), Ordering::Relaxed);
         node.exchanges.store(lists.exchanges, Ordering::Relaxed);
         done
     }
 
-    /// Runs under the lock of a node, and if that gives nothing, of the others one by one.
+    /// Runs `run` under the lock of a node and, until it returns a result, under the locks of the
+    /// others in turn.
     #[inline(always)]
     fn find<T>(&self, node: usize, mut run: impl FnMut(&mut Lists<R>) -> Option<T>) -> Option<T> {
         let found = self.with(&self.nodes[node], &mut run);
-        if found.is_some() || self.nodes.len() == 1 {
-            found
-        } else {
-            self.find_elsewhere(node, run)
-        }
+        if found.is_some() || self.nodes.len() == 1 { found } else { self.find_remote(node, run) }
     }
 
-    /// On the nodes that follow. Locks those only that have full magazines.
+    /// Runs `run` under the locks of the nodes that follow. Locks only nodes that have full
+    /// magazines.
     #[cold]
     #[inline(never)]
-    fn find_elsewhere<T>(
+    fn find_remote<T>(
         &self,
         node: usize,
         mut run: impl FnMut(&mut Lists<R>) -> Option<T>,
@@ -182,19 +183,19 @@ impl<R: Copy + Send> Depot<R> {
         let (before, own_and_after) = self.nodes.split_at(node);
         let mut others = own_and_after.iter().skip(1).chain(before);
         let found = others.find_map(|other| {
-            // Relaxed: who has heard of a magazine that came here sees it counted, or that it has
-            // been taken since.
+            // Relaxed: a thread that knows of a magazine that was given here sees it counted,
+            // unless it was taken meanwhile.
             if other.full.load(Ordering::Relaxed) == 0 { None } else { self.with(other, &mut run) }
         });
         if found.is_some() {
-            // Relaxed: a count.
+            // Relaxed: a statistic.
             self.remote.fetch_add(1, Ordering::Relaxed);
         }
         found
     }
 
-    /// A full one, for an empty one; and whether it is time to look at the clock. `empty` is called
-    /// once at most.
+    /// Takes a full magazine in exchange for an empty one; also returns whether it is time to read
+    /// the clock. `empty` is called at most once.
     pub(crate) fn take_full(
         &self,
         node: usize,
@@ -208,10 +209,11 @@ impl<R: Copy + Send> Depot<R> {
             }
             Some((full, lists.count_exchange()))
         });
-        found.map_or((None, false), |(full, look)| (Some(full), look))
+        found.map_or((None, false), |(full, check_clock)| (Some(full), check_clock))
     }
 
-    /// Takes a full one, if there is one, and gives an empty one, if there is one of this size.
+    /// Gives a full magazine, if there is one, and takes an empty one of this capacity, if there is
+    /// one. Also returns whether it is time to read the clock.
     pub(crate) fn take_empty(
         &self,
         node: usize,
@@ -231,7 +233,7 @@ impl<R: Copy + Send> Depot<R> {
         })
     }
 
-    /// A single round, and if one full magazine less is here now, what was charged for it.
+    /// Takes a single round. If that emptied a full magazine, also returns the magazine's charge.
     pub(crate) fn pop_one(&self, node: usize) -> Option<(R, Option<u64>)> {
         self.find(node, |lists| {
             let mut full = lists.full.pop()?;
@@ -249,12 +251,12 @@ impl<R: Copy + Send> Depot<R> {
         })
     }
 
-    /// Keeps one that holds rounds.
+    /// Keeps a magazine that holds rounds.
     pub(crate) fn give_full(&self, node: usize, full: Magazine<R>) {
         self.with(&self.nodes[node], |lists| lists.full.push(full));
     }
 
-    /// Keeps one without rounds.
+    /// Keeps a magazine without rounds.
     pub(crate) fn give_empty(&self, node: usize, empty: Magazine<R>) {
         self.with(&self.nodes[node], |lists| self.keep_empty(lists, empty));
     }
@@ -265,7 +267,7 @@ impl<R: Copy + Send> Depot<R> {
         }
     }
 
-    /// Everything of all nodes, full and empty, onto `out`; returns how many full ones.
+    /// Moves all magazines of all nodes to `out`; returns the number of full ones.
     pub(crate) fn take_all(&self, out: &mut Chain<R>) -> usize {
         let mut take = |lists: &mut Lists<R>| {
             let full = lists.full.len();
@@ -278,80 +280,80 @@ impl<R: Copy + Send> Depot<R> {
         self.nodes.iter().map(|node| self.with(node, &mut take)).sum()
     }
 
-    /// What nobody came for since the last look: full ones onto `out`, empty ones are freed.
-    /// Returns how many full ones.
+    /// Trims the working set: moves the full magazines that no thread needed since the last call to
+    /// `out`, and frees such empty ones. Returns the number of full ones.
     pub(crate) fn take_idle(&self, out: &mut Chain<R>) -> usize {
-        let mut met = false;
+        let mut contended = false;
         let mut take = |lists: &mut Lists<R>| {
             let idle = lists.full_min.min(lists.full.len());
-            out_of(&mut lists.full, idle, |magazine| out.push(magazine));
+            pop_up_to(&mut lists.full, idle, |magazine| out.push(magazine));
             let unused = lists.empty_min.min(lists.empty.len());
-            out_of(&mut lists.empty, unused, drop);
+            pop_up_to(&mut lists.empty, unused, drop);
             lists.full_min = lists.full.len();
             lists.empty_min = lists.empty.len();
-            met |= std::mem::take(&mut lists.contended_lately);
+            contended |= std::mem::take(&mut lists.contended_lately);
             idle
         };
         let idle = self.nodes.iter().map(|node| self.with(node, &mut take)).sum();
-        if !met {
+        if !contended {
             let capacity = self.capacity();
-            // Relaxed: a hint. If one grows at once, one of the changes is lost.
-            let least = self.min.load(Ordering::Relaxed);
-            self.capacity.store((capacity - capacity / 4).max(least), Ordering::Relaxed);
+            // Relaxed: a hint. If another node grows it at once, one of the changes is lost.
+            let min = self.min.load(Ordering::Relaxed);
+            self.capacity.store((capacity - capacity / 4).max(min), Ordering::Relaxed);
         }
         idle
     }
 
-    /// The rounds that are here, onto `out`.
+    /// Appends a copy of all rounds to `out`.
     pub(crate) fn copy_into(&self, out: &mut Vec<R>) {
         self.nodes.iter().for_each(|node| node.lists.lock().full.copy_into(out));
     }
 
-    /// Whether as many full magazines as this are on a node.
-    pub(crate) fn is_crowded(&self, node: usize, crowd: usize) -> bool {
-        crowd != usize::MAX && self.nodes[node].lists.lock().full.len() >= crowd
+    /// Returns whether a node has at least `max_full` full magazines.
+    pub(crate) fn is_at_limit(&self, node: usize, max_full: usize) -> bool {
+        max_full != usize::MAX && self.nodes[node].lists.lock().full.len() >= max_full
     }
 
-    /// Whether no magazine with rounds is here.
+    /// Returns whether the depot holds no round.
     pub(crate) fn is_empty(&self) -> bool {
         self.nodes.iter().all(|node| node.lists.lock().full.len() == 0)
     }
 
-    /// Takes no lock.
-    pub(crate) fn counts(&self) -> Counts {
-        self.nodes.iter().fold(Counts::default(), |sum, node| Counts {
-            // Relaxed, all: counts.
+    /// Reads the counters without a lock.
+    pub(crate) fn counts(&self) -> DepotCounts {
+        self.nodes.iter().fold(DepotCounts::default(), |sum, node| DepotCounts {
+            // Relaxed, all: statistics.
             full: sum.full + node.full.load(Ordering::Relaxed),
             rounds: sum.rounds + node.rounds.load(Ordering::Relaxed),
             exchanges: sum.exchanges + node.exchanges.load(Ordering::Relaxed),
         })
     }
 
-    /// Takes the locks of all nodes and keeps them. Nobody else has two of them at once.
+    /// Locks all nodes before a fork and keeps the locks. No other code holds two of them at once.
     #[cfg(not(loom))]
-    pub(crate) fn seize(&self) {
+    pub(crate) fn prefork(&self) {
         self.nodes.iter().for_each(|node| std::mem::forget(node.lists.lock()));
     }
 
-    /// Lets go of them.
+    /// Unlocks all nodes after a fork, in the parent and in the child.
     ///
     /// # Safety
     ///
-    /// This thread, or the one that forked it, has taken them by `seize`.
+    /// This thread, or the thread that forked it, has locked them by `prefork`.
     #[cfg(not(loom))]
-    pub(crate) unsafe fn release(&self) {
+    pub(crate) unsafe fn postfork(&self) {
         // SAFETY: the caller's promise.
         self.nodes.iter().for_each(|node| unsafe { node.lists.force_unlock() });
     }
 }
 
-fn out_of<R>(chain: &mut Chain<R>, count: usize, mut to: impl FnMut(Magazine<R>)) {
+fn pop_up_to<R>(chain: &mut Chain<R>, count: usize, mut to: impl FnMut(Magazine<R>)) {
     for magazine in std::iter::from_fn(|| chain.pop()).take(count) {
         to(magazine);
     }
 }
 
-impl<R> Node<R> {
+impl<R> DepotNode<R> {
     fn new() -> Self {
         let lists = Lists {
             full: Chain::new(),
@@ -362,7 +364,7 @@ impl<R> Node<R> {
             contended: 0,
             contended_lately: false,
         };
-        Node {
+        DepotNode {
             lists: Mutex::new(lists),
             full: AtomicUsize::new(0),
             rounds: AtomicUsize::new(0),
@@ -374,6 +376,6 @@ impl<R> Node<R> {
 impl<R> Lists<R> {
     fn count_exchange(&mut self) -> bool {
         self.exchanges += 1;
-        self.exchanges.is_multiple_of(EXCHANGES_A_LOOK)
+        self.exchanges.is_multiple_of(EXCHANGES_PER_CLOCK_READ)
     }
 }

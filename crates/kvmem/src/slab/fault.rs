@@ -1,57 +1,57 @@
-//! *Fault*: a misuse that was found, and who is told.
+//! *Fault*: a detected misuse of an allocator, and the hook that is called for it.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// A misuse of an allocator of objects.
+/// A detected misuse of a slab allocator.
 ///
-/// Addresses are those that the caller gave or was given. Sizes are in bytes.
+/// Addresses are those that the caller passed or received. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SlabFault {
-    /// A block was freed that is free already.
+    /// A block was freed twice.
     DoubleFree {
-        /// The block.
+        /// Address of the block.
         address: usize,
-        /// With debugging, what had been asked for; else the size of its class.
+        /// The requested size with debugging; otherwise the size of the block's class.
         size: usize,
     },
     /// A block was freed with another size than it was allocated with.
     WrongSize {
-        /// The block.
+        /// Address of the block.
         address: usize,
-        /// What was asked for; without debugging, the size of its class.
+        /// The size at the allocation; without debugging, the size of its class.
         allocated: usize,
-        /// What was given when freeing; without debugging, the size of that class.
+        /// The size at the free; without debugging, the size of its class.
         freed: usize,
     },
-    /// What was freed is no block of this allocator.
+    /// The freed address is no block of this allocator.
     Foreign {
-        /// What was given when freeing.
+        /// The freed address.
         address: usize,
-        /// As above.
+        /// The size at the free; without debugging, the size of its class.
         size: usize,
     },
-    /// A block was written to after it had been freed.
+    /// A block was written to after it was freed.
     WriteAfterFree {
-        /// The block.
+        /// Address of the block.
         address: usize,
-        /// What had been asked for.
+        /// The requested size.
         size: usize,
-        /// The first byte of the block that is not as freeing left it.
+        /// Offset of the first changed byte in the block.
         offset: usize,
     },
-    /// The allocator went while a block was in use.
+    /// The allocator was dropped while a block was in use.
     Leak {
-        /// The block.
+        /// Address of the block.
         address: usize,
-        /// What was asked for.
+        /// The requested size.
         size: usize,
     },
 }
 
 impl SlabFault {
-    /// The address that it is about.
+    /// Returns the address that the fault is about.
     #[must_use]
     pub fn address(&self) -> usize {
         match *self {
@@ -68,19 +68,22 @@ impl fmt::Display for SlabFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             SlabFault::DoubleFree { address, size } => {
-                write!(f, "double free: the block of {size} bytes at {address:#x} is free already")
+                write!(f, "double free: the block of {size} bytes at {address:#x} was freed before")
             }
             SlabFault::WrongSize { address, allocated, freed } => write!(
                 f,
-                "wrong size: the block at {address:#x} was allocated with {allocated} bytes and freed with {freed}"
+                "wrong size: the block at {address:#x} was allocated with {allocated} bytes \
+                 and freed with {freed} bytes"
             ),
             SlabFault::Foreign { address, size } => write!(
                 f,
-                "foreign pointer: {address:#x}, freed with {size} bytes, is no block of this allocator"
+                "foreign pointer: {address:#x}, freed with {size} bytes, is no block of this \
+                 allocator"
             ),
             SlabFault::WriteAfterFree { address, size, offset } => write!(
                 f,
-                "write after free: byte {offset} of the block of {size} bytes at {address:#x} was changed after it was freed"
+                "write after free: byte {offset} of the block of {size} bytes at {address:#x} \
+                 was changed after the free"
             ),
             SlabFault::Leak { address, size } => {
                 write!(f, "leak: the block of {size} bytes at {address:#x} was never freed")
@@ -89,12 +92,12 @@ impl fmt::Display for SlabFault {
     }
 }
 
-/// Who is told of a fault. When it returns, the operation is left out, and the allocator goes on
-/// unharmed.
+/// The hook for faults. After it returns, the faulty operation is skipped and the allocator
+/// continues unharmed.
 pub(crate) type FaultHook = Arc<dyn Fn(&SlabFault) + Send + Sync>;
 
-/// Says it on the standard error stream, and ends the process: at once, unless it is a leak, which
-/// harms nobody.
+/// Prints the fault to standard error and aborts the process, except for a leak, which harms no
+/// other block.
 pub(crate) fn abort(fault: &SlabFault) {
     eprintln!("kvmem: {fault}");
     if !matches!(fault, SlabFault::Leak { .. }) {

@@ -1,30 +1,30 @@
-//! The layer without its threads' tables, for the model checks in `tests/loom` and `tests/shuttle`:
-//! models know no statics.
+//! The magazine layer without its thread-local tables, for the model checks in `tests/loom` and
+//! `tests/shuttle`. The model checkers do not support statics.
 
 use std::sync::Arc;
 
 use crate::sync::{AtomicU32, Mutex, Ordering, fence};
 
 use super::clock::ManualClock;
-use super::core::Core;
-use super::local::Local;
-use super::owner;
-use super::settings::Settings;
-use super::source::Source;
+use super::core::MagazineCore;
+use super::magazine_settings::MagazineSettings;
+use super::owner_lock;
+use super::source::RoundSource;
+use super::thread_cache::CacheRef;
 use super::topology::Topology;
 
-/// Numbers below a limit, each of which is in or out.
-struct Numbers<const TRACKED: bool> {
+/// A source of the numbers below a limit.
+struct ModelNumbers<const TRACKED: bool> {
     inside: Mutex<Vec<u32>>,
-    /// Those from this one on may be cached.
+    /// Numbers from this one on may be cached.
     kept_from: AtomicU32,
 }
 
-impl<const TRACKED: bool> Source<u32> for Numbers<TRACKED> {
+impl<const TRACKED: bool> RoundSource<u32> for ModelNumbers<TRACKED> {
     const TRACKED: bool = TRACKED;
 
     fn keeps(&self, _: usize, round: &u32) -> bool {
-        // Relaxed: changes between the owners' locks.
+        // Relaxed: changes only while all owners are stopped.
         *round >= self.kept_from.load(Ordering::Relaxed)
     }
 
@@ -47,11 +47,11 @@ impl<const TRACKED: bool> Source<u32> for Numbers<TRACKED> {
     }
 }
 
-/// So many memory nodes. Which of them a cache is on is said when it is made.
+/// A number of memory nodes. The node of a cache is set when the cache is made.
 #[derive(Debug)]
-struct Nodes(usize);
+struct ModelNodes(usize);
 
-impl Topology for Nodes {
+impl Topology for ModelNodes {
     fn nodes(&self) -> usize {
         self.0
     }
@@ -61,66 +61,76 @@ impl Topology for Nodes {
     }
 }
 
-/// One instance of one class, where nobody asks whether nothing is cached.
-pub type Model = AnyModel<false>;
-/// One where somebody does.
-pub type Tracked = AnyModel<true>;
+/// An instance of one class whose moves are not tracked.
+pub type MagazineModel = AnyMagazineModel<false>;
+/// An instance of one class whose moves are tracked, so it can tell whether anything is cached.
+pub type TrackedModel = AnyMagazineModel<true>;
 
-/// Either.
-pub struct AnyModel<const TRACKED: bool> {
-    core: Core<u32, Numbers<TRACKED>>,
+/// An instance of one class, tracked or not.
+pub struct AnyMagazineModel<const TRACKED: bool> {
+    core: MagazineCore<u32, ModelNumbers<TRACKED>>,
     clock: Arc<ManualClock>,
 }
 
 /// The cache of a thread.
-pub struct Cache(Local<u32>);
+pub struct ModelCache(CacheRef<u32>);
 
-// SAFETY: the model's threads each use their own.
-unsafe impl Send for Cache {}
+// SAFETY: each thread of a model uses its own cache.
+unsafe impl Send for ModelCache {}
 
-impl<const TRACKED: bool> AnyModel<TRACKED> {
-    /// Above a source of so many numbers, with magazines of so many rounds.
+impl<const TRACKED: bool> AnyMagazineModel<TRACKED> {
+    /// Makes an instance above a source of `numbers` numbers, with magazines of `capacity` rounds.
     pub fn new(numbers: u32, capacity: usize) -> Self {
         Self::bounded(numbers, capacity, None)
     }
 
-    /// As above, with so many bytes in magazines at most: one for each round they have room for.
-    pub fn bounded(numbers: u32, capacity: usize, stranded_bytes: Option<u64>) -> Self {
+    /// Makes such an instance whose magazines have room for at most `max_cached_bytes` rounds
+    /// together; each round counts as one byte.
+    pub fn bounded(numbers: u32, capacity: usize, max_cached_bytes: Option<u64>) -> Self {
         Self::with(
             numbers,
-            Settings { magazine_bytes: 4 * capacity, stranded_bytes, ..Settings::new(1) },
+            MagazineSettings {
+                magazine_bytes: 4 * capacity,
+                max_cached_bytes,
+                ..MagazineSettings::new(1)
+            },
         )
     }
 
-    /// As the first, on so many memory nodes.
+    /// Makes such an instance on `nodes` memory nodes.
     pub fn on_nodes(numbers: u32, capacity: usize, nodes: usize) -> Self {
-        let topology = Arc::new(Nodes(nodes));
-        Self::with(numbers, Settings { magazine_bytes: 4 * capacity, topology, ..Settings::new(1) })
+        let topology = Arc::new(ModelNodes(nodes));
+        Self::with(
+            numbers,
+            MagazineSettings { magazine_bytes: 4 * capacity, topology, ..MagazineSettings::new(1) },
+        )
     }
 
-    fn with(numbers: u32, settings: Settings) -> Self {
+    fn with(numbers: u32, settings: MagazineSettings) -> Self {
         let clock = Arc::new(ManualClock::default());
-        let settings = Settings { clock: clock.clone(), ..settings };
-        let numbers =
-            Numbers { inside: Mutex::new((0..numbers).collect()), kept_from: AtomicU32::new(0) };
-        AnyModel { core: Core::new(numbers, settings), clock }
+        let settings = MagazineSettings { clock: clock.clone(), ..settings };
+        let numbers = ModelNumbers {
+            inside: Mutex::new((0..numbers).collect()),
+            kept_from: AtomicU32::new(0),
+        };
+        AnyMagazineModel { core: MagazineCore::new(numbers, settings), clock }
     }
 
-    /// A cache for a thread.
-    pub fn join(&self) -> Cache {
-        Cache(self.core.join(std::ptr::null()).expect("there is memory"))
+    /// Makes a cache for a thread.
+    pub fn join(&self) -> ModelCache {
+        ModelCache(self.core.join(std::ptr::null()).expect("there is memory"))
     }
 
-    /// The same for a thread that stays on this node.
-    pub fn join_on(&self, node: usize) -> Cache {
+    /// Makes a cache for a thread that stays on this node.
+    pub fn join_on(&self, node: usize) -> ModelCache {
         let cache = self.join();
         cache.0.cache().node.set(node);
-        cache.0.cache().node_uses.set(u32::MAX);
+        cache.0.cache().node_visits_remaining.set(u32::MAX);
         cache
     }
 
-    /// As `Magazines::get` and `get_cached`.
-    pub fn get(&self, cache: Option<&Cache>, refill: bool) -> Option<u32> {
+    /// Models `Magazines::get` and `get_cached`.
+    pub fn get(&self, cache: Option<&ModelCache>, refill: bool) -> Option<u32> {
         // SAFETY: the cache has this class, and is the caller's.
         if let Some(round) = cache.and_then(|cache| unsafe { cache.0.get(0, TRACKED) }) {
             return Some(round);
@@ -128,17 +138,18 @@ impl<const TRACKED: bool> AnyModel<TRACKED> {
         self.core.get(cache.map(|cache| cache.0), 0, refill)
     }
 
-    /// As `Magazines::put`.
-    pub fn put(&self, cache: Option<&Cache>, round: u32) {
-        // SAFETY: as in `get`.
+    /// Models `Magazines::put`.
+    pub fn put(&self, cache: Option<&ModelCache>, round: u32) {
+        // SAFETY: the cache has this class, and is the caller's.
         if cache.is_some_and(|cache| unsafe { cache.0.put(0, round, TRACKED) }) {
             return;
         }
         self.core.put(cache.map(|cache| cache.0), 0, round);
     }
 
-    /// As a request that may only be refused if nothing is cached: see `extents::Instance::serve`.
-    pub fn request(&self, cache: Option<&Cache>) -> Option<u32> {
+    /// Models a request that may fail only if nothing is cached: see
+    /// `ExtentInstance::with_reclaim`.
+    pub fn request(&self, cache: Option<&ModelCache>) -> Option<u32> {
         let attempt = || self.core.source().refill_one(0);
         if let Some(round) = self.get(cache, true).or_else(attempt) {
             return Some(round);
@@ -151,37 +162,37 @@ impl<const TRACKED: bool> AnyModel<TRACKED> {
                 last.is_none()
             },
         );
-        if nothing || last.is_some() { last } else { self.core.reap(attempt) }
+        if nothing || last.is_some() { last } else { self.core.reclaim(attempt) }
     }
 
-    /// Whether it can be seen at once that nobody else has magazines, the own ones are empty, and
-    /// the source is.
-    pub fn nothing_cached_alone(&self, cache: Option<&Cache>) -> bool {
-        self.core.nothing_cached_alone(cache.map(|cache| cache.0), || 1, || self.inside() == 0)
+    /// Returns whether one load shows that no other thread has magazines, the caller's are empty,
+    /// and the source is empty.
+    pub fn nothing_cached_fast(&self, cache: Option<&ModelCache>) -> bool {
+        self.core.nothing_cached_fast(cache.map(|cache| cache.0), || 1, || self.inside() == 0)
     }
 
-    /// As `Magazines::shut`.
-    pub fn shut(&self) {
-        self.core.shut(|| ());
+    /// Models `Magazines::disable_caching`.
+    pub fn disable_caching(&self) {
+        self.core.disable_caching(|| ());
     }
 
-    /// As `Magazines::rebind`: numbers from this one on are what may be cached.
+    /// Models `Magazines::rebind`: numbers from `kept_from` on may be cached afterwards.
     pub fn rebind(&self, kept_from: u32) {
         // Relaxed: see `keeps`.
         self.core.rebind(|core| core.source().kept_from.store(kept_from, Ordering::Relaxed));
     }
 
-    /// What is cached.
+    /// Returns the cached numbers.
     pub fn cached(&self) -> Vec<u32> {
-        self.core.frozen(<[u32]>::to_vec)
+        self.core.with_all_stopped(<[u32]>::to_vec)
     }
 
-    /// As `Magazines::trim`.
+    /// Models `Magazines::trim`.
     pub fn trim(&self) {
         self.core.trim();
     }
 
-    /// As `Magazines::tick`, two intervals later.
+    /// Models `Magazines::tick` after two intervals.
     pub fn tick(&self) {
         for _ in 0..2 {
             self.clock.advance(std::time::Duration::from_secs(15));
@@ -189,55 +200,56 @@ impl<const TRACKED: bool> AnyModel<TRACKED> {
         }
     }
 
-    /// As `Magazines::may_hold`.
+    /// Models `Magazines::may_hold`.
     pub fn may_hold(&self) -> bool {
         self.core.may_hold()
     }
 
-    /// The end of a thread.
-    pub fn retire(&self, cache: Cache) {
-        // SAFETY: it is of this instance, and gone now.
+    /// Ends a thread.
+    pub fn retire(&self, cache: ModelCache) {
+        // SAFETY: the cache belongs to this instance and is not used again.
         unsafe { self.core.retire(cache.0) };
     }
 
-    /// What is counted against the bound; 0 where there is none.
+    /// Returns the bytes charged against the bound; 0 if there is none.
     pub fn charged_bytes(&self) -> u64 {
         self.core.stats().charged_bytes.unwrap_or(0)
     }
 
-    /// How many numbers are with the source.
+    /// Returns the number of numbers in the source.
     pub fn inside(&self) -> usize {
         self.core.source().inside.lock().len()
     }
 }
 
-impl<const TRACKED: bool> Drop for AnyModel<TRACKED> {
+impl<const TRACKED: bool> Drop for AnyMagazineModel<TRACKED> {
     fn drop(&mut self) {
         self.core.close();
     }
 }
 
-/// The owner's lock.
-pub struct Owner {
-    lock: owner::Owner,
+/// The owner lock.
+pub struct OwnerModel {
+    lock: owner_lock::OwnerLock,
     stoppers: Mutex<()>,
 }
 
-impl Owner {
-    /// That nobody has.
+impl OwnerModel {
+    /// Makes a free lock.
     #[allow(clippy::new_without_default)]
     pub fn new(fenced: bool) -> Self {
-        Owner { lock: owner::Owner::new(fenced), stoppers: Mutex::new(()) }
+        OwnerModel { lock: owner_lock::OwnerLock::new(fenced), stoppers: Mutex::new(()) }
     }
 
-    /// Runs with the lock, as the owner.
+    /// Runs `run` with the lock, as the owner.
     pub fn enter(&self, run: impl FnOnce()) {
-        let _busy = self.lock.enter_unhindered().unwrap_or_else(|| self.lock.enter());
+        let _guard = self.lock.try_enter().unwrap_or_else(|| self.lock.enter());
         run();
     }
 
-    /// Runs with the lock, as another. `reached` as for a barrier on all threads; false if that is
-    /// not so and the owner is not known to make fences.
+    /// Runs `run` with the lock, as a stopper. `reached` tells whether the barrier runs on all
+    /// threads. Returns false without running it if that is not so and the owner is not known to
+    /// make fences.
     pub fn stop(&self, reached: bool, run: impl FnOnce()) -> bool {
         let _stoppers = self.stoppers.lock();
         self.lock.stop();
@@ -245,7 +257,7 @@ impl Owner {
             self.lock.make_fenced();
         }
         fence(Ordering::SeqCst);
-        let settled = self.lock.settle(reached);
+        let settled = self.lock.wait_until_out(reached);
         if settled {
             run();
             self.lock.resume();

@@ -1,35 +1,39 @@
-//! *Magazine*: an array of rounds, with a head; and chains of magazines.
+//! *Magazine*: an array of rounds with a header, and chains of magazines.
 //!
-//! Head and rounds lie in one block, which comes from the system's allocator and not from the
-//! global one: that may be built on this layer.
+//! Header and rounds are one memory block. It comes from the system's allocator and not from the
+//! global one, because the global allocator may be built on this layer.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
-/// What stands before the rounds.
-pub(crate) struct Head {
-    next: *mut Head,
+/// The header in front of the rounds.
+pub(crate) struct MagazineHead {
+    next: *mut MagazineHead,
     class: u32,
     capacity: u32,
     count: u32,
-    /// What is charged for it while it is in a cache, or in the depot with rounds.
+    /// Bytes charged against the bound while the magazine is in a cache, or in the depot with
+    /// rounds.
     charge: u64,
 }
 
-/// A magazine, owned. Dropping it frees the block and forgets its rounds.
+/// An owned magazine. Dropping it frees the memory block and discards its rounds.
 pub(crate) struct Magazine<R> {
-    head: NonNull<Head>,
+    head: NonNull<MagazineHead>,
     rounds: PhantomData<R>,
 }
 
-// SAFETY: a magazine owns its block, and rounds may go to other threads.
+// SAFETY: a magazine owns its block, and rounds may move to other threads.
 unsafe impl<R: Send> Send for Magazine<R> {}
 
-/// The block of a magazine, and where in it the rounds begin.
+/// Returns the layout of a magazine's memory block.
 const fn layout<R>(capacity: u32) -> Option<Layout> {
-    let align =
-        if align_of::<R>() > align_of::<Head>() { align_of::<R>() } else { align_of::<Head>() };
+    let align = if align_of::<R>() > align_of::<MagazineHead>() {
+        align_of::<R>()
+    } else {
+        align_of::<MagazineHead>()
+    };
     let Some(rounds) = (capacity as usize).checked_mul(size_of::<R>()) else { return None };
     let Some(size) = rounds.checked_add(rounds_at::<R>()) else { return None };
     match Layout::from_size_align(size, align) {
@@ -39,51 +43,58 @@ const fn layout<R>(capacity: u32) -> Option<Layout> {
 }
 
 const fn rounds_at<R>() -> usize {
-    size_of::<Head>().next_multiple_of(align_of::<R>())
+    size_of::<MagazineHead>().next_multiple_of(align_of::<R>())
 }
 
 impl<R> Magazine<R> {
-    fn head(&self) -> &Head {
-        // SAFETY: the block is ours and has a head.
+    fn head(&self) -> &MagazineHead {
+        // SAFETY: the magazine owns the block, which has a header.
         unsafe { self.head.as_ref() }
     }
 }
 
 impl<R: Copy> Magazine<R> {
-    /// An empty one; `None` if the system has no memory.
+    /// Makes an empty magazine; `None` if the system has no memory.
     pub(crate) fn new(class: usize, capacity: usize) -> Option<Self> {
         let (class, capacity) = (u32::try_from(class).ok()?, u32::try_from(capacity).ok()?);
-        // SAFETY: the layout has a size, that of the head at least.
-        let block = NonNull::new(unsafe { System.alloc(layout::<R>(capacity)?) })?.cast::<Head>();
-        // SAFETY: the block is new, aligned, and has room for a head.
+        // SAFETY: the layout is not empty: it holds at least the header.
+        let block =
+            NonNull::new(unsafe { System.alloc(layout::<R>(capacity)?) })?.cast::<MagazineHead>();
+        // SAFETY: the block is new, aligned, and large enough for a header.
         unsafe {
-            block.write(Head { next: ptr::null_mut(), class, capacity, count: 0, charge: 0 })
+            block.write(MagazineHead {
+                next: ptr::null_mut(),
+                class,
+                capacity,
+                count: 0,
+                charge: 0,
+            })
         };
         Some(Magazine { head: block, rounds: PhantomData })
     }
 
-    /// Gives up ownership.
-    pub(crate) fn into_raw(self) -> NonNull<Head> {
+    /// Gives up the ownership of the memory block.
+    pub(crate) fn into_raw(self) -> NonNull<MagazineHead> {
         let head = self.head;
         std::mem::forget(self);
         head
     }
 
-    /// Takes it again.
+    /// Takes back the ownership of a memory block.
     ///
     /// # Safety
     ///
-    /// The head came from `into_raw` of a magazine of the same type, and nobody else uses it.
-    /// `count` rounds have been written to it.
-    pub(crate) unsafe fn from_raw(head: NonNull<Head>, count: u32) -> Self {
+    /// The header came from `into_raw` of a magazine of the same type, and no other thread or value
+    /// uses it. The first `count` rounds are written.
+    pub(crate) unsafe fn from_raw(head: NonNull<MagazineHead>, count: u32) -> Self {
         // SAFETY: the caller's promise.
         unsafe { (*head.as_ptr()).count = count };
         Magazine { head, rounds: PhantomData }
     }
 
-    /// Where the rounds of a magazine begin.
+    /// Returns the address of a magazine's first round.
     #[inline(always)]
-    pub(crate) fn rounds(head: *mut Head) -> *mut R {
+    pub(crate) fn rounds(head: *mut MagazineHead) -> *mut R {
         head.wrapping_byte_add(rounds_at::<R>()).cast()
     }
 
@@ -104,19 +115,19 @@ impl<R: Copy> Magazine<R> {
     }
 
     pub(crate) fn set_charge(&mut self, charge: u64) {
-        // SAFETY: the block is ours.
+        // SAFETY: the magazine owns the block.
         unsafe { self.head.as_mut() }.charge = charge;
     }
 
-    /// The rounds in it.
+    /// Returns the rounds.
     pub(crate) fn as_slice(&self) -> &[R] {
-        // SAFETY: all places below the count hold rounds, and the block is ours.
+        // SAFETY: all places below the count hold rounds, and the magazine owns the block.
         unsafe { std::slice::from_raw_parts(Self::rounds(self.head.as_ptr()), self.count()) }
     }
 
-    /// The round that was put in last.
+    /// Takes the round that was put last.
     pub(crate) fn pop(&mut self) -> Option<R> {
-        // SAFETY: the block is ours.
+        // SAFETY: the magazine owns the block.
         let head = unsafe { self.head.as_mut() };
         head.count = head.count.checked_sub(1)?;
         // SAFETY: all places below the former count hold rounds.
@@ -126,33 +137,33 @@ impl<R: Copy> Magazine<R> {
     /// Moves all rounds to the end of `out`.
     pub(crate) fn empty_into(&mut self, out: &mut Vec<R>) {
         out.extend_from_slice(self.as_slice());
-        // SAFETY: the block is ours.
+        // SAFETY: the magazine owns the block.
         unsafe { self.head.as_mut() }.count = 0;
     }
 }
 
 impl<R> Drop for Magazine<R> {
     fn drop(&mut self) {
-        // SAFETY: the block is ours.
+        // SAFETY: the magazine owns the block.
         let capacity = unsafe { self.head.as_ref() }.capacity;
         if let Some(layout) = layout::<R>(capacity) {
-            // SAFETY: it came from the same allocator with this layout, which was there when it was
-            // made.
+            // SAFETY: the block came from this allocator with this layout; the layout was valid
+            // when the block was allocated.
             unsafe { System.dealloc(self.head.as_ptr().cast(), layout) };
         }
     }
 }
 
-/// Magazines, linked through their heads: the last one in is the first one out.
+/// A stack of magazines, linked through their headers.
 pub(crate) struct Chain<R> {
-    first: *mut Head,
+    first: *mut MagazineHead,
     len: usize,
-    /// In all of them.
+    /// The number of rounds in all magazines of the chain.
     rounds: usize,
     magazines: PhantomData<Magazine<R>>,
 }
 
-// SAFETY: it owns its magazines, which may go to other threads.
+// SAFETY: the chain owns its magazines, and magazines may move to other threads.
 unsafe impl<R: Send> Send for Chain<R> {}
 
 impl<R> Chain<R> {
@@ -168,7 +179,7 @@ impl<R> Chain<R> {
         let head = magazine.head;
         self.rounds += magazine.head().count as usize;
         std::mem::forget(magazine);
-        // SAFETY: the magazine was ours a moment ago and is the chain's now.
+        // SAFETY: `magazine` owned the block until now; the chain owns it from here on.
         unsafe { (*head.as_ptr()).next = self.first };
         self.first = head.as_ptr();
         self.len += 1;
@@ -176,25 +187,26 @@ impl<R> Chain<R> {
 
     pub(crate) fn pop(&mut self) -> Option<Magazine<R>> {
         let head = NonNull::new(self.first)?;
-        // SAFETY: what is linked is owned by the chain.
-        let Head { next, count, .. } = *unsafe { head.as_ref() };
+        // SAFETY: the chain owns the blocks that it links.
+        let MagazineHead { next, count, .. } = *unsafe { head.as_ref() };
         self.first = next;
         self.len -= 1;
         self.rounds -= count as usize;
         Some(Magazine { head, rounds: PhantomData })
     }
 
-    /// How many rounds are in it. O(1).
+    /// Returns the number of rounds in the chain. O(1).
     pub(crate) fn rounds(&self) -> usize {
         self.rounds
     }
 
-    /// Where they begin. As pointers: a reference to a head would not reach the rounds behind it.
-    fn heads(&self) -> impl Iterator<Item = *mut Head> {
+    /// Iterates over the headers. Pointers, because a reference to a header does not cover the
+    /// rounds behind it.
+    fn heads(&self) -> impl Iterator<Item = *mut MagazineHead> {
         let mut at = self.first;
         std::iter::from_fn(move || {
             let head = at;
-            // SAFETY: what is linked is owned by the chain.
+            // SAFETY: the chain owns the blocks that it links.
             at = unsafe { head.as_ref() }?.next;
             Some(head)
         })
@@ -202,10 +214,10 @@ impl<R> Chain<R> {
 }
 
 impl<R: Copy> Chain<R> {
-    /// The rounds that are in it, onto `out`.
+    /// Appends a copy of all rounds to `out`.
     pub(crate) fn copy_into(&self, out: &mut Vec<R>) {
         for head in self.heads() {
-            // SAFETY: it is the chain's, and nobody changes it while that is borrowed.
+            // SAFETY: the chain owns the block, and the borrow of the chain excludes changes.
             let count = unsafe { (*head).count as usize };
             let rounds = Magazine::<R>::rounds(head);
             // SAFETY: all places below the count hold rounds.

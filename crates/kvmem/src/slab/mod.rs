@@ -1,6 +1,8 @@
 #![doc = include_str!("../../docs/slab.md")]
 mod caches;
 #[cfg(not(loom))]
+mod caching;
+#[cfg(not(loom))]
 mod chain;
 #[cfg(not(loom))]
 mod class;
@@ -13,46 +15,44 @@ mod depot;
 mod extents;
 #[cfg(not(loom))]
 mod fault;
-#[cfg(not(loom))]
-mod global;
-mod local;
 #[cfg(loom)]
 #[doc(hidden)]
 pub mod loom_face;
 mod magazine;
+mod magazine_settings;
+mod magazine_stats;
 #[cfg(not(loom))]
 mod magazines;
-#[cfg(not(loom))]
-mod make;
 mod moves;
-#[cfg(not(loom))]
-mod nested;
 #[cfg(not(loom))]
 mod object;
 #[cfg(not(loom))]
 mod object_stats;
-mod owner;
+mod owner_lock;
 #[cfg(not(loom))]
 mod page_source;
-mod reap;
+mod reclaim;
+#[cfg(not(loom))]
+mod reentrancy;
 #[cfg(not(loom))]
 mod ring;
-mod settings;
 #[cfg(not(loom))]
 #[allow(clippy::module_inception)]
 mod slab;
 #[cfg(not(loom))]
+mod slab_allocator;
+#[cfg(not(loom))]
+mod slab_builder;
+#[cfg(not(loom))]
+mod slab_global;
+#[cfg(not(loom))]
+mod slab_settings;
+#[cfg(not(loom))]
+mod slab_stats;
+#[cfg(not(loom))]
 mod slabs;
-#[cfg(not(loom))]
-mod slice;
-#[cfg(not(loom))]
-mod slice_builder;
-#[cfg(not(loom))]
-mod slice_settings;
-#[cfg(not(loom))]
-mod slice_stats;
 mod source;
-mod stats;
+mod thread_cache;
 #[cfg(not(loom))]
 mod threads;
 mod topology;
@@ -69,16 +69,16 @@ pub use extents::{
 #[cfg(not(loom))]
 pub use fault::SlabFault;
 #[cfg(not(loom))]
-pub use global::SlabGlobal;
-#[cfg(not(loom))]
 pub use object::{Object, ObjectBuilder, ObjectCache, OwnedObject};
 #[cfg(not(loom))]
 pub use object_stats::ObjectStats;
 #[cfg(not(loom))]
-pub use slice::{SlabAllocator, SlabError};
+pub use slab_allocator::{SlabAllocator, SlabError};
 #[cfg(not(loom))]
-pub use slice_builder::{SlabAllocatorBuilder, SlabSetupError};
+pub use slab_builder::{SlabAllocatorBuilder, SlabSetupError};
 #[cfg(not(loom))]
-pub use slice_settings::{SlabSettingError, SlabSettings};
+pub use slab_global::SlabGlobal;
 #[cfg(not(loom))]
-pub use slice_stats::{SlabClassStats, SlabStats};
+pub use slab_settings::{SlabSettingError, SlabSettings};
+#[cfg(not(loom))]
+pub use slab_stats::{SlabClassStats, SlabStats};

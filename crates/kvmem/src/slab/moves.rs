@@ -1,21 +1,21 @@
-//! *Moves*: how somebody who only looks can know that no round went from one place to another
-//! meanwhile.
+//! *Moves*: lets a reader detect that no round moved from one place to another while it looked.
 //!
-//! Whoever wants to know whether nothing is cached looks at one place after the other. A round that
-//! moves while he does may be missed: it was not yet here, and is no longer there. So every move
-//! says when it begins and when it has ended. Who looks reads first how many have *ended* and last
-//! how many have *begun*: if the two are equal, those that had begun by the end had ended before
-//! the beginning, and none was under way in between.
+//! A thread that checks whether anything is cached reads one place after the other. It can miss a
+//! round that moves meanwhile: the round is not yet in the place that is read first, and no longer
+//! in the place that is read last. Every move therefore increments one counter when it begins and
+//! another counter when it ends. A reader loads the number of *ended* moves first and the number of
+//! *begun* moves last. If the two are equal, every move that had begun by the second load had ended
+//! before the first load, so no move overlapped the reading.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Moves so far.
+/// Counters of the moves that began and of those that ended.
 pub(super) struct Moves {
     begun: AtomicU64,
     ended: AtomicU64,
 }
 
-/// A move, under way as long as it lives.
+/// A move in progress; dropping it ends the move.
 pub(super) struct Move<'a>(Option<&'a Moves>);
 
 impl Moves {
@@ -23,35 +23,36 @@ impl Moves {
         Moves { begun: AtomicU64::new(0), ended: AtomicU64::new(0) }
     }
 
-    /// Begins a move, if anybody wants to know.
+    /// Begins a move, if moves are tracked.
     pub(super) fn begin(&self, tracked: bool) -> Move<'_> {
         if tracked {
-            // Relaxed: the fence below.
+            // Relaxed: ordered by the fence below.
             self.begun.fetch_add(1, Ordering::Relaxed);
-            // Release pairs with the Acquire fence in `still`: who sees what this move stores sees
-            // that it has begun.
+            // Release pairs with the Acquire fence in `consistent_read`: a reader that sees a store
+            // of this move also sees that the move has begun.
             fence(Ordering::Release);
         }
         Move(tracked.then_some(self))
     }
 
-    /// None is under way: for a forked child, which has one thread.
+    /// Marks all moves as ended. For a forked child, in which the threads that were moving rounds
+    /// do not exist.
     #[cfg(not(loom))]
-    pub(super) fn forget(&self) {
-        // Relaxed, both: there is one thread.
+    pub(super) fn reset_in_child(&self) {
+        // Relaxed, both: the process has one thread.
         self.ended.store(self.begun.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// What `look` found, if nothing moved meanwhile.
+    /// Returns the result of `look` if no round moved meanwhile.
     #[inline]
-    pub(super) fn still<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
-        // Acquire pairs with the Release in `Move::drop`: the moves that have ended are seen as a
-        // whole.
+    pub(super) fn consistent_read<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
+        // Acquire pairs with the Release in `Move::drop`: all stores of the ended moves are
+        // visible.
         let ended = self.ended.load(Ordering::Acquire);
         let found = look();
         // Acquire pairs with the Release fence in `begin`.
         fence(Ordering::Acquire);
-        // Relaxed: the fence.
+        // Relaxed: ordered by the fence.
         (self.begun.load(Ordering::Relaxed) == ended).then_some(found)
     }
 }
@@ -59,7 +60,7 @@ impl Moves {
 impl Drop for Move<'_> {
     fn drop(&mut self) {
         if let Some(moves) = self.0 {
-            // Release pairs with the Acquire in `still`.
+            // Release pairs with the Acquire in `consistent_read`.
             moves.ended.fetch_add(1, Ordering::Release);
         }
     }

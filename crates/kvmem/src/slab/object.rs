@@ -1,10 +1,10 @@
-//! *Object cache*: values of one type that keep what was costly to make.
+//! *Object cache*: values of one type that keep their expensive state while they are free.
 //!
-//! Bonwick's observation: the cost of making an object is often more than that of its memory, and
-//! much of what the constructor made is as good as new when the object is freed. So a freed object
-//! keeps its value, a lock, a buffer's capacity, as long as it is cached: it is constructed once
-//! when it leaves its slab, and dropped once when it goes back. (*The Slab Allocator*, 1994,
-//! section 2.)
+//! Bonwick's observation: constructing an object often costs more than allocating its memory, and
+//! much of the constructed state is still valid when the object is freed. A freed object therefore
+//! keeps its value, such as a lock or a buffer's capacity, while it is cached. It is constructed
+//! once when it leaves its slab, and dropped once when it returns to it. (*The Slab Allocator*,
+//! 1994, section 2.)
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt;
@@ -15,86 +15,87 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::class::{ALIGN, Geometry, LARGEST_IN_SLAB, STRICTEST};
+use super::caching::{CachingOptions, magazines};
+use super::class::{ALIGN, Geometry, MAX_ALIGN, MAX_SIZE_IN_SLAB};
 use super::clock::Clock;
 use super::fault;
 use super::magazines::Magazines;
-use super::make::{Caching, magazines};
 use super::object_stats::ObjectStats;
 use super::page_source::{Origin, PageSource};
 use super::slab::Chunk;
+use super::slab_allocator::SlabError;
 use super::slabs::Slabs;
-use super::slice::SlabError;
-use super::source::Source;
+use super::source::RoundSource;
 use crate::arena::ExclusiveRegion;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 
 /// Where the memory of objects comes from.
-enum Place {
-    /// A single class.
+enum ObjectMemory {
+    /// Slabs of a single class.
     Slabs(Slabs),
-    /// Too large or too aligned for slabs; and how many there are.
+    /// The system's allocator, for objects too large or too strictly aligned for slabs; and the
+    /// number of these objects.
     System(Layout, AtomicUsize),
 }
 
-/// Memory of objects, for magazines that hold constructed ones.
-struct Store<T> {
-    place: Place,
+/// Provides the memory for objects; the magazines above it hold constructed objects.
+struct ObjectStore<T> {
+    memory: ObjectMemory,
     of: PhantomData<fn() -> T>,
 }
 
-impl<T> Store<T> {
-    /// Memory for one object; nothing is in it.
+impl<T> ObjectStore<T> {
+    /// Allocates uninitialized memory for one object.
     fn take(&self) -> Option<NonNull<T>> {
-        match &self.place {
-            Place::Slabs(slabs) => slabs.take_one(0).map(|chunk| chunk.0.cast()),
-            Place::System(layout, out) => {
-                // SAFETY: the layout is not of no bytes.
+        match &self.memory {
+            ObjectMemory::Slabs(slabs) => slabs.take_one(0).map(|chunk| chunk.0.cast()),
+            ObjectMemory::System(layout, live) => {
+                // SAFETY: the layout is not empty.
                 let at = NonNull::new(unsafe { System.alloc(*layout) })?;
-                // Relaxed: only counted.
-                out.fetch_add(1, Ordering::Relaxed);
+                // Relaxed: a statistic.
+                live.fetch_add(1, Ordering::Relaxed);
                 Some(at.cast())
             }
         }
     }
 
-    /// Gives the memory of one object back, in which nothing is any more.
+    /// Frees the memory of one object, which holds no value any more.
     fn give(&self, at: NonNull<T>) {
-        match &self.place {
-            Place::Slabs(slabs) => slabs.give_one(0, Chunk(at.cast())),
-            Place::System(layout, out) => {
-                // SAFETY: it came from `take`, by this layout.
+        match &self.memory {
+            ObjectMemory::Slabs(slabs) => slabs.give_one(0, Chunk(at.cast())),
+            ObjectMemory::System(layout, live) => {
+                // SAFETY: `take` allocated it with this layout.
                 unsafe { System.dealloc(at.cast().as_ptr(), *layout) };
-                // Relaxed: only counted.
-                out.fetch_sub(1, Ordering::Relaxed);
+                // Relaxed: a statistic.
+                live.fetch_sub(1, Ordering::Relaxed);
             }
         }
     }
 }
 
-/// Gives the memory back, even if dropping the value panics.
-struct GiveBack<'a, T>(&'a Store<T>, NonNull<T>);
+/// Frees the memory even if dropping the value panics.
+struct FreeOnDrop<'a, T>(&'a ObjectStore<T>, NonNull<T>);
 
-impl<T> Drop for GiveBack<'_, T> {
+impl<T> Drop for FreeOnDrop<'_, T> {
     fn drop(&mut self) {
         self.0.give(self.1);
     }
 }
 
-impl<T> Store<T> {
-    /// Drops the value and gives its memory back.
+impl<T> ObjectStore<T> {
+    /// Drops the value and frees its memory.
     ///
     /// # Safety
-    /// There is a value at `at`, which nobody uses any more.
+    /// `at` holds a value that no code uses any more.
     unsafe fn destroy(&self, at: NonNull<T>) {
-        let _back = GiveBack(self, at);
+        let _back = FreeOnDrop(self, at);
         // SAFETY: the caller's promise.
         unsafe { at.drop_in_place() };
     }
 }
 
-impl<T: Send + 'static> Source<Chunk> for Store<T> {
-    /// None: objects are constructed one by one, when they are asked for.
+impl<T: Send + 'static> RoundSource<Chunk> for ObjectStore<T> {
+    /// Does nothing: objects are constructed one by one, on request.
     fn refill(&self, _: usize, _: usize, _: &mut Vec<Chunk>) {}
 
     fn drain(&self, _: usize, rounds: &mut Vec<Chunk>) {
@@ -104,52 +105,52 @@ impl<T: Send + 'static> Source<Chunk> for Store<T> {
         }
     }
 
-    /// None, as above.
+    /// Returns `None`: objects are constructed one by one, on request.
     fn refill_one(&self, _: usize) -> Option<Chunk> {
         None
     }
 
     fn drain_one(&self, _: usize, Chunk(at): Chunk) {
-        // SAFETY: as above.
+        // SAFETY: the magazines hold constructed objects only, and this one left them.
         unsafe { self.destroy(at.cast()) };
     }
 
-    fn before_fork(&self) {
-        if let Place::Slabs(slabs) = &self.place {
-            slabs.before_fork();
+    fn prefork(&self) {
+        if let ObjectMemory::Slabs(slabs) = &self.memory {
+            slabs.prefork();
         }
     }
 
-    fn after_fork(&self) {
-        if let Place::Slabs(slabs) = &self.place {
-            slabs.after_fork();
+    fn postfork(&self) {
+        if let ObjectMemory::Slabs(slabs) = &self.memory {
+            slabs.postfork();
         }
     }
 
     fn round_bytes(&self, _: usize) -> usize {
-        match &self.place {
-            Place::Slabs(slabs) => slabs.geometry(0).size,
-            Place::System(layout, _) => layout.size(),
+        match &self.memory {
+            ObjectMemory::Slabs(slabs) => slabs.geometry(0).size,
+            ObjectMemory::System(layout, _) => layout.size(),
         }
     }
 }
 
-struct Inner<T: Send + 'static> {
-    magazines: Magazines<Chunk, Store<T>>,
+struct ObjectCacheInner<T: Send + 'static> {
+    magazines: Magazines<Chunk, ObjectStore<T>>,
     construct: Box<dyn Fn() -> T + Send + Sync>,
     reset: Box<dyn Fn(&mut T) -> bool + Send + Sync>,
     constructed: AtomicU64,
 }
 
-/// Constructed values of one type, handed out and taken back per thread.
+/// A cache of constructed values of one type, with magazines for each thread.
 ///
-/// Cheap to clone: the clones are handles of the same cache. Values that are cached are dropped
-/// when they are trimmed, or with the last handle.
+/// Cloning is cheap: clones are handles of the same cache. Cached values are dropped when the cache
+/// is trimmed, or with the last handle.
 ///
 /// ```
 /// use kvmem::slab::ObjectCache;
 ///
-/// // Buffers that keep their capacity while they are free, unless it has grown out of hand.
+/// // Buffers that keep their capacity while they are free, up to 1 MiB.
 /// let buffers = ObjectCache::<Vec<u8>>::builder()
 ///     .reset(|buffer| {
 ///         buffer.clear();
@@ -166,99 +167,105 @@ struct Inner<T: Send + 'static> {
 /// # Ok::<(), kvmem::slab::SlabError>(())
 /// ```
 pub struct ObjectCache<T: Send + 'static> {
-    inner: Arc<Inner<T>>,
+    inner: Arc<ObjectCacheInner<T>>,
 }
 
-/// Describes an [`ObjectCache`].
+/// A builder for an [`ObjectCache`].
 #[must_use = "nothing is made before `build`"]
 pub struct ObjectBuilder<T> {
     origin: Origin,
-    caching: Caching,
+    caching: CachingOptions,
     reset: Box<dyn Fn(&mut T) -> bool + Send + Sync>,
 }
 
 impl<T: Send + 'static> ObjectBuilder<T> {
-    /// What is done to an object when it is freed. If it says `true`, the object keeps its value
-    /// until it is handed out again; if `false`, the value is dropped. Unless said otherwise it
-    /// is dropped.
+    /// Sets the function that is called when an object is freed. If it returns `true`, the object
+    /// keeps its value until it is handed out again. If it returns `false`, the value is dropped.
+    /// Default: the value is dropped.
     pub fn reset(self, reset: impl Fn(&mut T) -> bool + Send + Sync + 'static) -> Self {
         ObjectBuilder { reset: Box::new(reset), ..self }
     }
 
-    /// Pages come from this region, and from nowhere else; it is held until the cache goes. Objects
-    /// that are larger than 32,752 bytes or aligned to more than 64 are the system's all the
-    /// same.
+    /// Takes all pages from this region. The cache keeps the region alive. Objects larger than
+    /// 32,752 bytes or aligned to more than 64 come from the system's allocator nevertheless.
     pub fn region(self, region: ExclusiveRegion) -> Self {
         ObjectBuilder { origin: Origin::region(region), ..self }
     }
 
-    /// How long full magazines are kept that nobody needs: 15 s unless said otherwise.
+    /// Sets how long the depot keeps full magazines that no thread needs. Default: 15 s.
     pub fn working_set(self, working_set: Duration) -> Self {
-        ObjectBuilder { caching: Caching { working_set, ..self.caching }, ..self }
+        ObjectBuilder { caching: CachingOptions { working_set, ..self.caching }, ..self }
     }
 
-    /// The most bytes that all magazines together may keep; no bound unless said otherwise. Beyond
-    /// it, freed objects go back to their slabs one by one.
+    /// Sets the most bytes that all magazines together may keep. Beyond it, freed objects return to
+    /// their slabs one by one. Default: no bound.
     pub fn max_cached_bytes(self, max_bytes: u64) -> Self {
         ObjectBuilder {
-            caching: Caching { stranded_bytes: Some(max_bytes), ..self.caching },
+            caching: CachingOptions { max_cached_bytes: Some(max_bytes), ..self.caching },
             ..self
         }
     }
 
-    /// What the working set's time is measured by: the system's monotonic clock unless said
-    /// otherwise.
+    /// Sets the clock that measures the working set's interval. Default: the system's monotonic
+    /// clock.
     pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
-        ObjectBuilder { caching: Caching { clock, ..self.caching }, ..self }
+        ObjectBuilder { caching: CachingOptions { clock, ..self.caching }, ..self }
     }
 
-    /// Makes the cache. `construct` is called when an object is asked for and none is cached.
+    /// Makes the cache. `construct` is called when an object is requested and none is cached.
     pub fn build(self, construct: impl Fn() -> T + Send + Sync + 'static) -> ObjectCache<T> {
         let align = align_of::<T>().max(ALIGN);
         let size = size_of::<T>().max(1).next_multiple_of(align);
-        let place = if size <= LARGEST_IN_SLAB && align <= STRICTEST {
+        let memory = if size <= MAX_SIZE_IN_SLAB && align <= MAX_ALIGN {
             let pages = PageSource::new(self.origin);
-            Place::Slabs(Slabs::new(&[Geometry::new(size)], pages, Arc::new(fault::abort)))
+            ObjectMemory::Slabs(Slabs::new(&[Geometry::new(size)], pages, Arc::new(fault::abort)))
         } else {
-            Place::System(Layout::new::<T>(), AtomicUsize::new(0))
+            ObjectMemory::System(Layout::new::<T>(), AtomicUsize::new(0))
         };
-        let magazines = magazines(Store { place, of: PhantomData }, 1, self.caching);
+        let magazines = magazines(ObjectStore { memory, of: PhantomData }, 1, self.caching);
         let (construct, constructed) = (Box::new(construct), AtomicU64::new(0));
         ObjectCache {
-            inner: Arc::new(Inner { magazines, construct, reset: self.reset, constructed }),
+            inner: Arc::new(ObjectCacheInner {
+                magazines,
+                construct,
+                reset: self.reset,
+                constructed,
+            }),
         }
     }
 }
 
 impl<T: Send + 'static> ObjectCache<T> {
-    /// A cache of which each object that is free keeps its value, as its last user left it.
+    /// Makes a cache whose free objects keep their values exactly as their last users left them.
+    #[must_use]
     pub fn new(construct: impl Fn() -> T + Send + Sync + 'static) -> ObjectCache<T> {
         Self::builder().reset(|_| true).build(construct)
     }
 
-    /// A cache to be described further.
+    /// Returns a builder for a cache with other options.
     pub fn builder() -> ObjectBuilder<T> {
         let reset = Box::new(|_: &mut T| false);
-        ObjectBuilder { origin: Origin::System, caching: Caching::default(), reset }
+        ObjectBuilder { origin: Origin::System, caching: CachingOptions::default(), reset }
     }
 
-    /// An object: a cached one, else one that is constructed now. O(1) besides the constructor. A
-    /// panic of the constructor is passed on and leaves nothing behind.
+    /// Returns a cached object, or a newly constructed one. O(1) besides the constructor. A panic
+    /// of the constructor propagates and leaks nothing.
     ///
     /// # Errors
     ///
-    /// [`SlabError::NoMemory`].
+    /// Returns [`SlabError::NoMemory`] if no memory is left.
     #[inline]
     pub fn get(&self) -> Result<Object<'_, T>, SlabError> {
         let at = self.take()?;
         Ok(Object { cache: self, at })
     }
 
-    /// As [`get`](Self::get), with a handle of its own on the cache: it can go anywhere.
+    /// Returns an object like [`get`](Self::get), in a handle that keeps the cache alive and has no
+    /// lifetime.
     ///
     /// # Errors
     ///
-    /// As for [`get`](Self::get).
+    /// Returns [`SlabError::NoMemory`] if no memory is left.
     pub fn get_owned(&self) -> Result<OwnedObject<T>, SlabError> {
         let at = self.take()?;
         Ok(OwnedObject { cache: self.clone(), at })
@@ -268,7 +275,8 @@ impl<T: Send + 'static> ObjectCache<T> {
     ///
     /// # Errors
     ///
-    /// As for [`get`](Self::get); those that were got until then are in `out`.
+    /// Returns [`SlabError::NoMemory`] if no memory is left; `out` keeps the objects that were
+    /// appended before.
     pub fn get_batch<'a>(
         &'a self,
         count: usize,
@@ -281,16 +289,16 @@ impl<T: Send + 'static> ObjectCache<T> {
         Ok(())
     }
 
-    /// Drops the values that are cached, of all threads, and gives their memory back. Not to be
-    /// called while a value of this cache is being dropped: it would wait for itself.
+    /// Drops the cached values of all threads and frees their memory. Must not be called while a
+    /// value of this cache is being dropped: it would wait for itself.
     pub fn trim(&self) {
         self.inner.magazines.trim();
-        if let Place::Slabs(slabs) = &self.inner.magazines.source().place {
+        if let ObjectMemory::Slabs(slabs) = &self.inner.magazines.source().memory {
             slabs.pages().trim();
         }
     }
 
-    /// What there is. O(threads).
+    /// Returns the statistics of the cache. O(threads).
     ///
     /// ```
     /// use kvmem::slab::ObjectCache;
@@ -299,19 +307,22 @@ impl<T: Send + 'static> ObjectCache<T> {
     /// let (one, other) = (cache.get()?, cache.get()?);
     /// drop(one);
     /// let stats = cache.stats();
-    /// assert_eq!((stats.object_bytes, stats.in_use, stats.cached, stats.constructed), (96, 1, 1, 2));
+    /// assert_eq!((stats.in_use, stats.cached, stats.constructed), (1, 1, 2));
+    /// assert_eq!(stats.object_bytes, 96);
     /// # drop(other);
     /// # Ok::<(), kvmem::slab::SlabError>(())
     /// ```
     #[must_use]
     pub fn stats(&self) -> ObjectStats {
         let magazines = self.inner.magazines.stats();
-        let place = match &self.inner.magazines.source().place {
-            Place::Slabs(slabs) => Ok(slabs),
-            // Relaxed, here and below: only counted.
-            Place::System(layout, out) => Err((layout.size(), out.load(Ordering::Relaxed))),
+        let memory = match &self.inner.magazines.source().memory {
+            ObjectMemory::Slabs(slabs) => Ok(slabs),
+            // Relaxed, here and below: statistics.
+            ObjectMemory::System(layout, live) => {
+                Err((layout.size(), live.load(Ordering::Relaxed)))
+            }
         };
-        ObjectStats::of(place, &magazines, self.inner.constructed.load(Ordering::Relaxed))
+        ObjectStats::of(memory, &magazines, self.inner.constructed.load(Ordering::Relaxed))
     }
 
     #[inline]
@@ -326,20 +337,20 @@ impl<T: Send + 'static> ObjectCache<T> {
     fn construct(&self) -> Result<NonNull<T>, SlabError> {
         let store = self.inner.magazines.source();
         let at = store.take().ok_or(SlabError::NoMemory { requested: size_of::<T>() })?;
-        let back = GiveBack(store, at);
+        let back = FreeOnDrop(store, at);
         let value = (self.inner.construct)();
         std::mem::forget(back);
-        // SAFETY: memory for a `T` that is ours.
+        // SAFETY: the memory is allocated for a `T`, and no other code uses it.
         unsafe { at.write(value) };
-        // Relaxed: only counted.
+        // Relaxed: a statistic.
         self.inner.constructed.fetch_add(1, Ordering::Relaxed);
         Ok(at)
     }
 
-    /// Takes an object back.
+    /// Takes a freed object back.
     ///
     /// # Safety
-    /// It came from [`take`](Self::take), and nobody uses it any more.
+    /// The object came from [`take`](Self::take), and no code uses it any more.
     #[inline]
     unsafe fn put(&self, mut at: NonNull<T>) {
         // SAFETY: the caller's promise.
@@ -366,20 +377,21 @@ macro_rules! handle {
             at: NonNull<T>,
         }
 
-        // SAFETY: the handle is the only way to its value, like a box; the cache is for any thread.
+        // SAFETY: the handle is the only access to its value, like a box; any thread may use the
+        // cache.
         unsafe impl<$($life,)? T: Send + 'static> Send for $name<$($life,)? T> {}
-        // SAFETY: a shared handle gives a shared reference to the value, and nothing else.
+        // SAFETY: a shared handle gives only a shared reference to the value.
         unsafe impl<$($life,)? T: Send + Sync + 'static> Sync for $name<$($life,)? T> {}
 
         impl<$($life,)? T: Send + 'static> $name<$($life,)? T> {
-            /// Takes the value out; it will not be cached.
+            /// Moves the value out of its handle; it is not cached afterwards.
             pub fn into_inner(object: Self) -> T {
                 let object = ManuallyDrop::new(object);
                 let cache = &object.cache;
-                // SAFETY: the handle has the value, and will not drop it.
+                // SAFETY: the handle owns the value and does not drop it.
                 let value = unsafe { object.at.read() };
                 cache.inner.magazines.source().give(object.at);
-                $name::<$($life,)? T>::let_go(object);
+                $name::<$($life,)? T>::release_handle(object);
                 value
             }
         }
@@ -389,7 +401,7 @@ macro_rules! handle {
 
             #[inline]
             fn deref(&self) -> &T {
-                // SAFETY: the handle has the value alone.
+                // SAFETY: the handle owns the value.
                 unsafe { self.at.as_ref() }
             }
         }
@@ -397,7 +409,7 @@ macro_rules! handle {
         impl<$($life,)? T: Send + 'static> DerefMut for $name<$($life,)? T> {
             #[inline]
             fn deref_mut(&mut self) -> &mut T {
-                // SAFETY: as above.
+                // SAFETY: the handle owns the value.
                 unsafe { self.at.as_mut() }
             }
         }
@@ -405,7 +417,7 @@ macro_rules! handle {
         impl<$($life,)? T: Send + 'static> Drop for $name<$($life,)? T> {
             #[inline]
             fn drop(&mut self) {
-                // SAFETY: the handle has the value alone, and goes.
+                // SAFETY: the handle owns the value and is being dropped.
                 unsafe { self.cache.put(self.at) };
             }
         }
@@ -419,22 +431,22 @@ macro_rules! handle {
 }
 
 handle! {
-    /// An object that goes back to its cache when it is dropped.
+    /// An object that returns to its cache when it is dropped.
     Object<'a>, &'a ObjectCache<T>
 }
 
 handle! {
-    /// An object that holds its cache, and goes back to it when it is dropped.
+    /// An object that returns to its cache when it is dropped and keeps the cache alive until then.
     OwnedObject, ObjectCache<T>
 }
 
 impl<'a, T: Send + 'static> Object<'a, T> {
-    fn let_go(_: ManuallyDrop<Self>) {}
+    fn release_handle(_: ManuallyDrop<Self>) {}
 }
 
 impl<T: Send + 'static> OwnedObject<T> {
-    /// Lets go of the cache only.
-    fn let_go(mut object: ManuallyDrop<Self>) {
+    /// Drops the handle of the cache only.
+    fn release_handle(mut object: ManuallyDrop<Self>) {
         // SAFETY: the handle is not used again.
         unsafe { std::ptr::drop_in_place(&mut object.cache) };
     }

@@ -1,61 +1,64 @@
-//! *Object statistics*: what a cache of objects holds.
+//! *Statistics of an object cache*.
 
 use serde::Serialize;
 
 use super::class::Geometry;
+use super::magazine_stats::MagazineStats;
 use super::page_source::PageStats;
 use super::slabs::Slabs;
-use super::stats::MagazineStats;
 
-/// What a cache of objects holds, at about one moment: other threads go on meanwhile.
+/// The objects that an object cache holds. Read at about one moment while other threads may
+/// continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ObjectStats {
-    /// Bytes that an object takes, with what aligns it.
+    /// Bytes per object, including padding for alignment.
     pub object_bytes: usize,
-    /// Objects of a slab; 0 where objects are the system's, being larger than 32,752 bytes or
-    /// aligned to more than 64.
+    /// Objects per slab. 0 if the objects come from the system's allocator, because they are larger
+    /// than 32,752 bytes or aligned to more than 64.
     pub slab_objects: usize,
-    /// Slabs that there are.
+    /// Number of slabs.
     pub slabs: usize,
     /// Bytes in slabs.
     pub slab_bytes: usize,
-    /// Bytes of addresses: `slab_bytes`, `unused_bytes` and what was never touched.
+    /// Bytes of mapped addresses: `slab_bytes`, `unused_bytes` and pages that were never touched.
     pub mapped_bytes: usize,
-    /// Bytes of slabs that are gone and whose pages have not been given back yet.
+    /// Bytes of freed slabs whose pages are not returned to the kernel yet.
     pub unused_bytes: usize,
     /// Objects in use.
     pub in_use: usize,
-    /// Constructed objects that nobody uses, in magazines: of threads, or in the depot.
+    /// Constructed objects that are free and in magazines of threads or in the depot.
     pub cached: usize,
-    /// Their bytes: `object_bytes` each. What the values own beside is not counted.
+    /// Bytes of these objects, `object_bytes` each. Memory that the values own themselves is not
+    /// counted.
     pub cached_bytes: u64,
-    /// How often the constructor has made one since the cache is there.
+    /// Calls of the constructor so far.
     pub constructed: u64,
-    /// Magazines that went between threads and depot.
+    /// Magazines exchanged between threads and depot.
     pub exchanges: u64,
-    /// How often objects came from another memory node, since none were cached on the thread's
-    /// own.
+    /// Times that objects came from another memory node because the thread's own node had none
+    /// cached.
     pub remote: u64,
 }
 
 impl ObjectStats {
-    /// Of a cache whose objects are in slabs, or of that many bytes, and so many, of the system.
+    /// Collects the statistics of a cache. `memory` is its slabs, or the size and the number of
+    /// objects that came from the system's allocator.
     pub(crate) fn of(
-        place: Result<&Slabs, (usize, usize)>,
+        memory: Result<&Slabs, (usize, usize)>,
         magazines: &MagazineStats,
         constructed: u64,
     ) -> ObjectStats {
         let class = magazines.classes.first().copied().unwrap_or_default();
         let cached = class.in_threads + class.in_depot;
-        let (object_bytes, slab_objects, slabs, out, pages) = match place {
+        let (object_bytes, slab_objects, slabs, live, pages) = match memory {
             Ok(of) => {
                 let Geometry { size, objects, .. } = *of.geometry(0);
-                let (slabs, out) = of
+                let (slabs, live) = of
                     .counts()
-                    .fold((0, 0), |(slabs, out), class| (slabs + class.slabs, out + class.out));
-                (size, objects, slabs, out, of.pages().stats())
+                    .fold((0, 0), |(slabs, live), class| (slabs + class.slabs, live + class.live));
+                (size, objects, slabs, live, of.pages().stats())
             }
-            Err((bytes, out)) => (bytes, 0, 0, out, PageStats::default()),
+            Err((bytes, live)) => (bytes, 0, 0, live, PageStats::default()),
         };
         ObjectStats {
             object_bytes,
@@ -64,10 +67,10 @@ impl ObjectStats {
             slab_bytes: pages.slabs,
             mapped_bytes: pages.mapped,
             unused_bytes: pages.dirty,
-            // The two are of two moments.
-            in_use: out.saturating_sub(cached),
+            // The two are read at different moments.
+            in_use: live.saturating_sub(cached),
             cached,
-            cached_bytes: magazines.stranded_bytes,
+            cached_bytes: magazines.cached_bytes,
             constructed,
             exchanges: class.exchanges,
             remote: class.remote,

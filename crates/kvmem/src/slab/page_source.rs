@@ -1,72 +1,73 @@
-//! *Page source*: where slabs get their pages, and where empty slabs go.
+//! *Page source*: where slabs get their pages and where empty slabs return them.
 //!
 //! Slabs are powers of two of 4 KiB and aligned to their size. Pages come in *spans* of 2 MiB at
-//! multiples of 2 MiB: one call of the kernel for up to 512 slabs, and an aligned run within a span
-//! is an aligned run of addresses. The books stand beside the pages: two bits for each 4 KiB of a
-//! span.
+//! multiples of 2 MiB. So one system call serves up to 512 slabs, and an aligned run within a span
+//! is an aligned run of addresses. The metadata is separate from the pages: two bits for each 4 KiB
+//! of a span.
 //!
 //! ```text
 //!   span      │ slab │ slab │      free       │   slab    │ free │ …
 //!   free          0      0     1  1  1  1         0  0       1        may be given to a slab
-//!   dirty         0      0     0  1  1  0         0  0       1        has been one: still resident
+//!   dirty         0      0     0  1  1  0         0  0       1        in a slab before; resident
 //! ```
 //!
-//! The lowest span that has room serves first, so that the later ones can become empty. What is
-//! given back stays resident until there is more of it than an eighth of what is in use (and more
-//! than 1 MiB): one pass then gives all of it to the kernel, and unmaps spans that are empty. So
-//! slabs that come and go cost no calls of the kernel, and what stays is bounded.
+//! The lowest span with a free run serves a request, so the higher spans can become empty. Returned
+//! pages stay resident until they exceed both 1 MiB and an eighth of the pages in use. One pass
+//! then returns all of them to the kernel and unmaps empty spans. So slabs that come and go cost no
+//! system calls, and the resident memory is bounded.
 
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use super::nested;
+use super::reentrancy;
 use crate::arena::{ExclusiveRegion, Region};
 use crate::sync::Mutex;
 use crate::sys;
 
-/// The smallest slab.
+/// The smallest slab, in bytes.
 pub(crate) const UNIT: usize = 4096;
-/// Pages are asked for in such pieces.
+/// The size of a span, in bytes.
 pub(crate) const SPAN: usize = 2 << 20;
 
 const UNITS: usize = SPAN / UNIT;
 const WORDS: usize = UNITS / 64;
-/// Runs are 2^0 to 2^6 units.
+/// Runs have 2^0 to 2^6 units.
 const ORDERS: usize = 7;
-/// So much may stay resident unused, whatever is in use.
-const KEPT_BYTES: usize = 1 << 20;
+/// This many unused bytes may stay resident, regardless of the bytes in use.
+const MAX_DIRTY_BYTES: usize = 1 << 20;
 
 /// Where spans come from.
 pub(crate) enum Origin {
-    /// The kernel, as needed.
+    /// From the kernel, as needed.
     System,
-    /// A region, which is held.
+    /// From a region, which the source keeps alive.
     Region(Region),
-    /// A range of addresses that is reserved once and opened span by span; so whether an address is
-    /// one of them is one comparison.
+    /// From a range of addresses that is reserved once and made accessible span by span. One
+    /// comparison tells whether an address is within it.
     Reserved(Reserve),
 }
 
 impl Origin {
-    /// All of a region that nobody else can reach.
+    /// Uses all of a region that no other code can reach.
     pub(crate) fn region(region: ExclusiveRegion) -> Origin {
         Origin::Region(region.into_region())
     }
 }
 
-/// Addresses without pages.
+/// A reserved range of addresses without pages.
 pub(crate) struct Reserve {
     at: NonNull<u8>,
     len: usize,
-    /// The first span and how many bytes from there on were opened.
+    /// The address of the first span, and the number of bytes from there on that are accessible.
     first: usize,
     opened: usize,
 }
 
 impl Reserve {
-    /// As many addresses as can be had, up to `most` bytes. `None` if not even 64 MiB can.
-    pub(crate) fn new(most: usize) -> Option<Reserve> {
-        let mut len = most;
+    /// Reserves as many addresses as possible, up to `max` bytes. Returns `None` if fewer than 64
+    /// MiB are available.
+    pub(crate) fn new(max: usize) -> Option<Reserve> {
+        let mut len = max;
         while len >= 64 << 20 {
             if let Ok(at) = sys::reserve(len) {
                 return Some(Reserve {
@@ -81,25 +82,25 @@ impl Reserve {
         None
     }
 
-    /// The addresses that spans may have.
+    /// Returns the addresses that spans can have.
     pub(crate) fn range(&self) -> Range<usize> {
         let end = self.at.addr().get() + self.len;
         self.first..self.first + (end - self.first) / SPAN * SPAN
     }
 }
 
-/// One span. `free` and `dirty` have a bit for each unit.
-struct Span {
+/// One span. `free` and `dirty` have one bit per unit.
+struct PageSpan {
     base: NonNull<u8>,
     free: [u64; WORDS],
-    /// A part of `free`.
+    /// A subset of `free`.
     dirty: [u64; WORDS],
     free_units: usize,
-    /// Units that there are: all but at the ends of a region.
+    /// The number of units within the source; all but at the ends of a region.
     units: usize,
 }
 
-/// What a page source holds, in bytes. `slabs + dirty + clean == mapped`.
+/// The bytes of a page source. `slabs + dirty + clean == mapped`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PageStats {
     pub(crate) mapped: usize,
@@ -107,24 +108,25 @@ pub(crate) struct PageStats {
     pub(crate) dirty: usize,
 }
 
-struct Books {
+struct PageState {
     origin: Origin,
-    /// By address.
-    spans: Vec<Span>,
-    /// For each order, no span before this one has room.
+    /// Sorted by address.
+    spans: Vec<PageSpan>,
+    /// For each order: no span before this index has a free run.
     hints: [usize; ORDERS],
     stats: PageStats,
 }
 
 /// Runs of pages under one lock.
-pub(crate) struct PageSource(Mutex<Books>);
+pub(crate) struct PageSource(Mutex<PageState>);
 
-// SAFETY: the books own their pages; which thread uses or unmaps them does not matter.
+// SAFETY: the state owns its pages; it does not matter which thread uses or unmaps them.
 unsafe impl Send for PageSource {}
-// SAFETY: everything is under the lock.
+// SAFETY: all state is under the lock.
 unsafe impl Sync for PageSource {}
 
-/// Which run of `2^order` units, at a multiple of its length, is free in a word: its first bit.
+/// Finds a free run of `2^order` units at a multiple of its length in a word; returns its first
+/// bit.
 #[inline]
 fn run_in(word: u64, order: usize) -> Option<u32> {
     const STARTS: [u64; ORDERS] = [
@@ -144,26 +146,33 @@ fn run_in(word: u64, order: usize) -> Option<u32> {
     (starts != 0).then(|| starts.trailing_zeros())
 }
 
-/// The first byte of the page of an address.
+/// Returns the first byte of the page that contains an address.
 fn page_start(at: NonNull<u8>) -> NonNull<u8> {
     // SAFETY: pages are mapped whole, so the beginning of the page is part of the same memory.
     unsafe { at.sub(at.addr().get() % sys::page_size()) }
 }
 
-/// The bits of a run.
+/// Returns the bits of a run.
 #[inline]
 fn bits(first: u32, order: usize) -> u64 {
     (u64::MAX >> (64 - (1u32 << order))) << first
 }
 
-impl Span {
-    fn new(base: NonNull<u8>) -> Span {
-        Span { base, free: [u64::MAX; WORDS], dirty: [0; WORDS], free_units: UNITS, units: UNITS }
+impl PageSpan {
+    fn new(base: NonNull<u8>) -> PageSpan {
+        PageSpan {
+            base,
+            free: [u64::MAX; WORDS],
+            dirty: [0; WORDS],
+            free_units: UNITS,
+            units: UNITS,
+        }
     }
 
-    /// The span at a multiple of [`SPAN`] of which only the addresses in `range` are there.
-    fn part(base: NonNull<u8>, range: Range<usize>) -> Span {
-        let mut span = Span { free: [0; WORDS], free_units: 0, units: 0, ..Span::new(base) };
+    /// Makes the span at a multiple of [`SPAN`] of which only the addresses in `range` exist.
+    fn part(base: NonNull<u8>, range: Range<usize>) -> PageSpan {
+        let mut span =
+            PageSpan { free: [0; WORDS], free_units: 0, units: 0, ..PageSpan::new(base) };
         for unit in 0..UNITS {
             let at = base.addr().get() + unit * UNIT;
             if range.start <= at && at + UNIT <= range.end {
@@ -175,7 +184,7 @@ impl Span {
         span
     }
 
-    /// Takes a run; says where it is and how many of its units were dirty.
+    /// Takes a run; returns its address and the number of its units that were dirty.
     fn take(&mut self, order: usize) -> Option<(NonNull<u8>, usize)> {
         if self.free_units < 1 << order {
             return None;
@@ -187,8 +196,8 @@ impl Span {
             let dirty = (self.dirty[word] & run).count_ones() as usize;
             self.dirty[word] &= !run;
             self.free_units -= 1 << order;
-            // SAFETY: the unit is within the span. (The pointer to the beginning of a part span may
-            // be outside of the region, the sum is not: hence `wrapping_add`.)
+            // SAFETY: the unit is within the span. (The beginning of a partial span may be outside
+            // the region, the sum is not: hence `wrapping_add`.)
             let at = self.base.as_ptr().wrapping_add((word * 64 + first as usize) * UNIT);
             return NonNull::new(at).map(|at| (at, dirty));
         }
@@ -203,8 +212,8 @@ impl Span {
         self.free_units += 1 << order;
     }
 
-    /// Forgets which units are dirty, and calls `purge` with the byte range of each run of whole
-    /// pages of them.
+    /// Marks units as clean and calls `purge` with the byte range of each run of whole dirty pages.
+    /// Returns the number of units.
     fn purge(&mut self, page: usize, mut purge: impl FnMut(Range<usize>)) -> usize {
         let mut purged = 0;
         let is = |bits: &[u64; WORDS], unit: usize| bits[unit / 64] >> (unit % 64) & 1 == 1;
@@ -232,17 +241,17 @@ impl Span {
     }
 }
 
-/// Unmaps what [`map_span`] has mapped.
+/// Unmaps a span that [`map_span`] mapped.
 ///
 /// # Safety
-/// The span is the caller's, and nobody uses any of it.
+/// The span is the caller's, and no code uses any of it.
 #[cfg(not(miri))]
 unsafe fn unmap_span(span: NonNull<u8>) -> Result<(), sys::Errno> {
     // SAFETY: the caller's promise.
     unsafe { sys::munmap(span, SPAN) }
 }
 
-/// Miri maps no part of what it has mapped anew, and does not align: it has spans from the heap.
+/// Miri cannot unmap parts of a mapping and does not align mappings, so spans come from the heap.
 #[cfg(miri)]
 const SPAN_LAYOUT: std::alloc::Layout = match std::alloc::Layout::from_size_align(SPAN, SPAN) {
     Ok(layout) => layout,
@@ -258,33 +267,33 @@ unsafe fn unmap_span(span: NonNull<u8>) -> Result<(), sys::Errno> {
 
 #[cfg(miri)]
 fn map_span() -> Option<NonNull<u8>> {
-    // SAFETY: the layout has a size.
+    // SAFETY: the layout is not empty.
     NonNull::new(unsafe { std::alloc::alloc_zeroed(SPAN_LAYOUT) })
 }
 
-/// Maps `SPAN` bytes at a multiple of that.
+/// Maps `SPAN` bytes at a multiple of `SPAN`.
 #[cfg(not(miri))]
 fn map_span() -> Option<NonNull<u8>> {
     let first = sys::map_anonymous(SPAN).ok()?;
     if first.addr().get().is_multiple_of(SPAN) {
         return Some(first);
     }
-    // SAFETY: mapped just now.
+    // SAFETY: the range is mapped and unused.
     let _ = unsafe { sys::munmap(first, SPAN) };
     let wide = sys::map_anonymous(2 * SPAN).ok()?;
     let before = wide.addr().get().wrapping_neg() % SPAN;
     // SAFETY: `before` < SPAN.
     let at = unsafe { wide.add(before) };
     if before > 0 {
-        // SAFETY: the front of what was mapped just now, in whole pages.
+        // SAFETY: the front of the unused mapping, in whole pages.
         let _ = unsafe { sys::munmap(wide, before) };
     }
-    // SAFETY: as above, the back: `before + SPAN` < `2 * SPAN`.
+    // SAFETY: the back of the unused mapping: `before + SPAN` < `2 * SPAN`.
     let _ = unsafe { sys::munmap(at.add(SPAN), SPAN - before) };
     Some(at)
 }
 
-impl Books {
+impl PageState {
     fn take(&mut self, order: usize) -> Option<NonNull<u8>> {
         loop {
             for at in self.hints[order]..self.spans.len() {
@@ -300,11 +309,11 @@ impl Books {
         }
     }
 
-    /// One more span.
+    /// Adds one span.
     #[cold]
     fn grow(&mut self) -> Option<()> {
-        // The books grow too, under the lock.
-        let _inside = nested::enter();
+        // The list of spans grows too, under the lock.
+        let _guard = reentrancy::enter();
         let base = match &mut self.origin {
             Origin::System => map_span()?,
             Origin::Region(_) => return None,
@@ -316,17 +325,17 @@ impl Books {
                 }
                 // SAFETY: within the reserved range.
                 let base = unsafe { reserve.at.add(at - reserve.at.addr().get()) };
-                // SAFETY: the range is ours.
+                // SAFETY: the range belongs to the reserve.
                 unsafe { sys::protect(base, SPAN) }.ok()?;
                 reserve.opened += SPAN;
                 base
             }
         };
-        self.insert(Span::new(base));
+        self.insert(PageSpan::new(base));
         Some(())
     }
 
-    fn insert(&mut self, span: Span) {
+    fn insert(&mut self, span: PageSpan) {
         let at = self.spans.partition_point(|other| other.base < span.base);
         self.stats.mapped += span.units * UNIT;
         self.spans.insert(at, span);
@@ -349,13 +358,13 @@ impl Books {
         }
     }
 
-    /// Gives back everything that is not in use.
+    /// Returns all unused pages to the kernel.
     fn purge(&mut self) {
         let page = sys::page_size();
         if let Origin::System = self.origin {
             let stats = &mut self.stats;
             self.spans.retain(|span| {
-                // SAFETY: the span is mapped, ours, and nobody uses any of it.
+                // SAFETY: the span is mapped, owned by this source, and entirely free.
                 let gone = span.free_units == UNITS && unsafe { unmap_span(span.base) }.is_ok();
                 if gone {
                     stats.mapped -= SPAN;
@@ -372,15 +381,15 @@ impl Books {
             let purged = span.purge(page, |range| match &self.origin {
                 Origin::Region(region) => {
                     let from = base.addr().get() + range.start - region.base().addr().get();
-                    // Pages of a pool, or of a registered region, are not given back: then they
-                    // just stay.
+                    // Pages of the hugetlb pool and of a registered region cannot be discarded:
+                    // they stay resident.
                     let _ = region.discard(from..from + range.len());
                 }
                 Origin::System | Origin::Reserved(_) => {
                     // SAFETY: within the span.
                     let at = unsafe { base.add(range.start) };
-                    // SAFETY: the pages are ours and free: nobody relies on what is in them. If the
-                    // kernel will not, they just stay resident.
+                    // SAFETY: the pages are owned by this source and free: no code relies on their
+                    // content. If the kernel refuses, they stay resident.
                     let _ = unsafe { sys::madvise(at, range.len(), libc::MADV_DONTNEED) };
                 }
             });
@@ -397,17 +406,18 @@ impl PageSource {
             for base in (range.start & !(SPAN - 1)..range.end).step_by(SPAN) {
                 let offset = base.wrapping_sub(range.start);
                 if let Some(base) = NonNull::new(region.base().as_ptr().wrapping_add(offset)) {
-                    parts.push(Span::part(base, range.clone()));
+                    parts.push(PageSpan::part(base, range.clone()));
                 }
             }
         }
         let (hints, stats) = ([0; ORDERS], PageStats::default());
-        let mut books = Books { origin, spans: Vec::with_capacity(parts.len()), hints, stats };
-        parts.into_iter().for_each(|span| books.insert(span));
-        PageSource(Mutex::new(books))
+        let mut state = PageState { origin, spans: Vec::with_capacity(parts.len()), hints, stats };
+        parts.into_iter().for_each(|span| state.insert(span));
+        PageSource(Mutex::new(state))
     }
 
-    /// `UNIT << order` bytes at a multiple of that, up to 256 KiB. `None` if there are no more.
+    /// Takes `UNIT << order` bytes at a multiple of that length, up to 256 KiB. Returns `None` if
+    /// there are no more.
     pub(crate) fn take(&self, order: usize) -> Option<NonNull<u8>> {
         self.0.lock().take(order)
     }
@@ -415,36 +425,35 @@ impl PageSource {
     /// Takes runs back.
     ///
     /// # Safety
-    /// They came from [`take`](Self::take) of this source, of this order, and nobody uses them any
-    /// more.
+    /// The runs came from [`take`](Self::take) of this source, with this order, and no code uses
+    /// them any more.
     pub(crate) unsafe fn give(&self, order: usize, runs: impl Iterator<Item = NonNull<u8>>) {
-        let mut books = self.0.lock();
-        runs.for_each(|run| books.give(run, order));
-        if books.stats.dirty > KEPT_BYTES.max(books.stats.slabs / 8) {
-            books.purge();
+        let mut state = self.0.lock();
+        runs.for_each(|run| state.give(run, order));
+        if state.stats.dirty > MAX_DIRTY_BYTES.max(state.stats.slabs / 8) {
+            state.purge();
         }
     }
 
-    /// Gives everything that is not in use to the kernel.
+    /// Returns all unused pages to the kernel.
     pub(crate) fn trim(&self) {
         self.0.lock().purge();
     }
 
-    /// Takes the lock, so that a child finds the books whole.
-    pub(crate) fn before_fork(&self) {
+    /// Takes the lock before a fork, so the child finds the state consistent.
+    pub(crate) fn prefork(&self) {
         std::mem::forget(self.0.lock());
     }
 
-    /// Lets go of the lock that [`before_fork`](Self::before_fork) took, in the parent and in the
-    /// child.
-    pub(crate) fn after_fork(&self) {
-        // SAFETY: taken there, in this thread or in the one that this was forked from.
+    /// Releases the lock that [`prefork`](Self::prefork) took, in the parent and in the child.
+    pub(crate) fn postfork(&self) {
+        // SAFETY: `prefork` locked it, in this thread or in the one that this was forked from.
         unsafe { self.0.force_unlock() };
     }
 
-    /// Whether the pages are there: a region is kept out of children unless it was asked for
-    /// otherwise. Asks the kernel.
-    pub(crate) fn is_there(&self) -> bool {
+    /// Returns whether the pages are mapped: by default, a forked child does not inherit a region.
+    /// Makes a system call.
+    pub(crate) fn is_mapped(&self) -> bool {
         match &self.0.lock().origin {
             Origin::Region(region) => {
                 let mut page = [0];
@@ -459,18 +468,19 @@ impl PageSource {
     }
 }
 
-impl Drop for Books {
+impl Drop for PageState {
     fn drop(&mut self) {
         match &self.origin {
             Origin::System => {
                 for span in &self.spans {
-                    // SAFETY: the span is ours, and its users are gone.
+                    // SAFETY: the span is owned by this source, and its users are gone.
                     let _ = unsafe { unmap_span(span.base) };
                 }
             }
             Origin::Region(_) => {}
             Origin::Reserved(reserve) => {
-                // SAFETY: as above, all of them at once.
+                // SAFETY: the range is owned by this source, and the users of all its spans are
+                // gone.
                 let _ = unsafe { sys::munmap(reserve.at, reserve.len) };
             }
         }
@@ -505,7 +515,7 @@ mod tests {
         assert_eq!((run_in(u64::MAX, 6), run_in(0, 0)), (Some(0), None));
     }
 
-    fn walk(source: PageSource, most: usize) {
+    fn walk(source: PageSource, max: usize) {
         let mut held: Vec<(usize, NonNull<u8>)> = Vec::new();
         let mut state = 1u64;
         for _ in 0..if cfg!(miri) { 12 } else { 4000 } {
@@ -523,28 +533,28 @@ mod tests {
                     let (a, b) = (range(*other, *at), range(order, run));
                     assert!(a.end <= b.start || b.end <= a.start, "{a:?} and {b:?}");
                 }
-                // SAFETY: the run is ours.
+                // SAFETY: the run was taken and is in use by this test only.
                 unsafe { run.write_bytes(order as u8, UNIT << order) };
                 held.push((order, run));
             } else if !held.is_empty() {
                 let (order, run) = held.swap_remove((state >> 40) as usize % held.len());
-                // SAFETY: the run is ours, and was filled so.
+                // SAFETY: the run was taken and filled so.
                 let bytes = unsafe { std::slice::from_raw_parts(run.as_ptr(), UNIT << order) };
                 assert!(bytes.iter().all(|byte| *byte == order as u8));
-                // SAFETY: from this source, of this order.
+                // SAFETY: taken from this source with this order.
                 unsafe { source.give(order, [run].into_iter()) };
             }
             let held: usize = held.iter().map(|(order, _)| UNIT << order).sum();
             let stats = source.stats();
             assert_eq!(stats.slabs, held);
             assert!(
-                stats.dirty <= KEPT_BYTES.max(held / 8)
+                stats.dirty <= MAX_DIRTY_BYTES.max(held / 8)
                     && stats.slabs + stats.dirty <= stats.mapped
             );
-            assert!(stats.mapped <= most);
+            assert!(stats.mapped <= max);
         }
         for (order, run) in held {
-            // SAFETY: from this source, of this order.
+            // SAFETY: taken from this source with this order.
             unsafe { source.give(order, [run].into_iter()) };
         }
         source.trim();
@@ -578,7 +588,7 @@ mod tests {
         let spans = if cfg!(miri) { 1 } else { 4 };
         let runs: Vec<_> = (0..500 * spans).map(|_| source.take(0).unwrap()).collect();
         assert_eq!(source.stats().mapped, spans * SPAN);
-        // SAFETY: from this source, of this order.
+        // SAFETY: taken from this source with this order.
         unsafe { source.give(0, runs.into_iter()) };
         source.trim();
         assert_eq!(source.stats(), PageStats::default());

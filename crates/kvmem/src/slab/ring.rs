@@ -5,46 +5,45 @@
 //!     └──────────────────────────────────────────────────┘
 //! ```
 //!
-//! Partly sorted, as in seed and paper: that is all the order there is, and each operation keeps it
-//! in constant time. A slab that becomes full is the head; the head moves on by one, and so it is
-//! the last. A slab that was full and gets an object back becomes the head: it has the fewest free
-//! objects of all, and is filled first, so that the emptier ones can become empty. An empty slab
-//! leaves the ring.
+//! The ring is only partly sorted, as in GSlice and in Bonwick's paper: slabs with free objects
+//! stand before full slabs, and each operation keeps that order in constant time. A slab that
+//! becomes full is the head; the head then moves on by one, which makes the full slab the last one.
+//! A full slab that gets an object back becomes the head: it has the fewest free objects of all, so
+//! it is filled first and the emptier slabs can become empty. An empty slab leaves the ring.
 
 use std::ptr::{self, NonNull};
 
 use super::class::Geometry;
 use super::slab::{Chunk, Slab};
 
-/// The slabs of one class. The slabs are the ring's alone: who has the ring, has their headers.
-pub(crate) struct Ring {
+/// The slabs of one class. The ring owns their headers.
+pub(crate) struct SlabRing {
     head: *mut Slab,
     pub(crate) slabs: usize,
     /// Objects that are not free.
     pub(crate) live: usize,
-    /// Slabs ever laid: counts the colours through.
-    pub(crate) laid: usize,
+    /// Slabs ever added to the ring; selects the colour of the next one.
+    pub(crate) created: usize,
 }
 
-// SAFETY: the headers belong to the ring, wherever it is.
-unsafe impl Send for Ring {}
+// SAFETY: the ring owns the headers, and moving the ring moves their ownership.
+unsafe impl Send for SlabRing {}
 
-/// What became of an object that was given back.
-pub(crate) enum Given {
+/// The result of giving an object back.
+pub(crate) enum GiveOutcome {
     Kept,
-    /// Its slab is empty now, and out of the ring.
+    /// The object's slab is empty and has left the ring.
     Emptied,
-    /// It was free already.
+    /// The object was free already.
     WasFree,
 }
 
-impl Ring {
-    pub(crate) const fn new() -> Ring {
-        Ring { head: ptr::null_mut(), slabs: 0, live: 0, laid: 0 }
+impl SlabRing {
+    pub(crate) const fn new() -> SlabRing {
+        SlabRing { head: ptr::null_mut(), slabs: 0, live: 0, created: 0 }
     }
 
-    /// Takes up to `want` objects from the slabs that are there; O(objects + slabs that become
-    /// full).
+    /// Takes up to `want` objects from the slabs of the ring. O(objects + slabs that become full).
     pub(crate) fn take(
         &mut self,
         geometry: &Geometry,
@@ -59,11 +58,11 @@ impl Ring {
             let some =
                 unsafe { Slab::take(head, geometry, want - taken, |chunk| out(Chunk(chunk))) };
             if some == 0 {
-                // The head is full: so are all.
+                // The head is full, so all slabs are.
                 break;
             }
             taken += some;
-            // SAFETY: as above.
+            // SAFETY: a slab of the ring.
             let header = unsafe { head.as_ref() };
             if usize::from(header.live) == geometry.objects {
                 self.head = header.next;
@@ -73,58 +72,58 @@ impl Ring {
         taken
     }
 
-    /// Adds a slab of which all objects are free.
+    /// Adds a slab whose objects are all free.
     ///
     /// # Safety
-    /// It is a slab of the ring's geometry that nobody else has.
+    /// The slab has the ring's geometry, and only the caller uses it.
     pub(crate) unsafe fn add(&mut self, slab: NonNull<Slab>) {
         // SAFETY: the caller's promise.
         unsafe { self.link(slab) };
         self.slabs += 1;
-        self.laid += 1;
+        self.created += 1;
     }
 
-    /// Gives an object of a slab of the ring back.
+    /// Gives an object back to its slab.
     ///
     /// # Safety
-    /// `slab` is a slab of this ring.
+    /// `slab` belongs to this ring.
     pub(crate) unsafe fn give(
         &mut self,
         mut slab: NonNull<Slab>,
         index: usize,
         geometry: &Geometry,
-    ) -> Given {
+    ) -> GiveOutcome {
         // SAFETY: a slab of the ring.
         let header = unsafe { slab.as_mut() };
         let was_full = usize::from(header.live) == geometry.objects;
         if !header.give(index) {
-            return Given::WasFree;
+            return GiveOutcome::WasFree;
         }
         self.live -= 1;
         if header.live == 0 {
             // SAFETY: a slab of the ring.
             unsafe { self.unlink(slab) };
             self.slabs -= 1;
-            return Given::Emptied;
+            return GiveOutcome::Emptied;
         }
         if was_full && self.head != slab.as_ptr() {
-            // SAFETY: a slab of the ring; between the two it is in none.
+            // SAFETY: a slab of the ring; between the two calls it is in no ring.
             unsafe {
                 self.unlink(slab);
                 self.link(slab);
             }
         }
-        Given::Kept
+        GiveOutcome::Kept
     }
 
-    /// Puts a slab before the head, and makes it the head.
+    /// Inserts a slab in front of the head and makes it the head.
     ///
     /// # Safety
-    /// It is in no ring, and nobody else has it.
+    /// The slab is in no ring, and only the caller uses it.
     unsafe fn link(&mut self, slab: NonNull<Slab>) {
         let at = slab.as_ptr();
-        // SAFETY: the slab is the caller's, the others are of the ring; all are reached by pointer,
-        // one at a time.
+        // SAFETY: the slab is the caller's and the others belong to the ring; all are accessed by
+        // pointer, one at a time.
         unsafe {
             if self.head.is_null() {
                 ((*at).next, (*at).prev) = (at, at);
@@ -138,10 +137,10 @@ impl Ring {
         self.head = at;
     }
 
-    /// Takes a slab out.
+    /// Removes a slab.
     ///
     /// # Safety
-    /// It is in this ring.
+    /// The slab is in this ring.
     unsafe fn unlink(&mut self, slab: NonNull<Slab>) {
         let at = slab.as_ptr();
         // SAFETY: all three are slabs of the ring, reached by pointer, one at a time.
@@ -155,7 +154,7 @@ impl Ring {
         }
     }
 
-    /// Walks the ring and says what is wrong with it.
+    /// Walks the ring and describes the first violation of its invariants.
     #[cfg(test)]
     pub(crate) fn check(&self, geometry: &Geometry) -> Result<(), String> {
         let (mut at, mut slabs, mut live, mut full_seen) = (self.head, 0, 0, false);
@@ -167,7 +166,7 @@ impl Ring {
                 return Err(format!("slab {slabs} has free objects and stands after a full one"));
             }
             full_seen |= full;
-            // SAFETY: as above.
+            // SAFETY: the next of a slab of the ring is a slab of the ring.
             if unsafe { (*header.next).prev } != at {
                 return Err(format!("slab {slabs} is not the one before the next"));
             }

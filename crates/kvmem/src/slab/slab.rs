@@ -1,11 +1,11 @@
-//! *Slab*: pages that are divided into objects of one size.
+//! *Slab*: pages divided into objects of one size.
 //!
-//! The header stands inside the slab, at its beginning: an object finds it by masking its own
-//! address, with no table between. It is one cache line and has all that freeing needs: whose slab
-//! it is, of which class, and a bit for each object that is free. The bits, and not a list through
-//! the objects: an object that is taken back in a batch has often left the processor's caches, and
-//! is not fetched for being freed; a second free is seen by its bit; and what a user writes into an
-//! object after freeing it cannot lead the allocator astray.
+//! The header is at the beginning of the slab: an object finds it by masking its own address,
+//! without a table. It is one cache line and holds everything that freeing needs: the owner, the
+//! class, and a bit for each free object. Bits are better than a free list through the objects for
+//! three reasons. An object that is freed in a batch has often left the processor's caches, and
+//! setting a bit does not fetch it again. A double free shows in the bit. And a write to an object
+//! after its free cannot corrupt the allocator.
 
 use std::ptr::NonNull;
 
@@ -13,43 +13,44 @@ use super::class::Geometry;
 
 /// Bytes of the header.
 pub(crate) const HEADER: usize = 64;
-/// Objects that the bits of a header can stand for.
-pub(crate) const MOST_OBJECTS: usize = 256;
+/// The number of objects that a header has bits for.
+pub(crate) const MAX_OBJECTS: usize = 256;
 
-/// An object on its way between the layers.
+/// An object that is passed between the layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Chunk(pub(crate) NonNull<u8>);
 
-// SAFETY: a chunk is an address of memory that whoever has the chunk has alone; memory does not
-// mind its thread.
+// SAFETY: a chunk is the address of memory that only the holder of the chunk uses; the memory is
+// not tied to a thread.
 unsafe impl Send for Chunk {}
 
 /// The header of a slab.
 #[repr(C, align(64))]
 pub(crate) struct Slab {
-    /// The number of the `Slabs` it belongs to.
+    /// The id of the `Slabs` that it belongs to.
     pub(crate) owner: u64,
-    /// The next one in the ring of the class, and the one before.
+    /// The next and the previous slab in the ring of the class.
     pub(crate) next: *mut Slab,
     pub(crate) prev: *mut Slab,
-    /// Where the first object begins, in bytes from the header.
+    /// Offset of the first object from the header, in bytes.
     first: u32,
     pub(crate) class: u16,
     /// Objects that are not free.
     pub(crate) live: u16,
-    /// A bit for each object that is free.
-    free: [u64; MOST_OBJECTS / 64],
+    /// One bit for each object: 1 if it is free.
+    free: [u64; MAX_OBJECTS / 64],
 }
 
 const _: () = assert!(size_of::<Slab>() == HEADER);
 
 impl Slab {
-    /// Divides pages: all objects are free.
+    /// Divides pages into objects, which are all free.
     ///
     /// # Safety
-    /// `at` begins `geometry.slab_bytes` bytes at a multiple of that, which are the caller's alone.
-    pub(crate) unsafe fn lay(
+    /// `at` is the beginning of `geometry.slab_bytes` bytes at a multiple of that number, and only
+    /// the caller uses them.
+    pub(crate) unsafe fn init(
         at: NonNull<u8>,
         geometry: &Geometry,
         owner: u64,
@@ -58,7 +59,7 @@ impl Slab {
     ) -> NonNull<Slab> {
         let slab = at.cast::<Slab>();
         let first = (HEADER + colour % geometry.colours() * geometry.step) as u32;
-        let mut free = [0; MOST_OBJECTS / 64];
+        let mut free = [0; MAX_OBJECTS / 64];
         for (word, bits) in free.iter_mut().enumerate() {
             *bits = match geometry.objects.saturating_sub(word * 64) {
                 0 => 0,
@@ -67,7 +68,7 @@ impl Slab {
             };
         }
         let itself = slab.as_ptr();
-        // SAFETY: the bytes are the caller's, and aligned to more than a header is.
+        // SAFETY: the bytes are the caller's, and aligned more strictly than a header.
         unsafe {
             itself.write(Slab {
                 owner,
@@ -82,17 +83,17 @@ impl Slab {
         slab
     }
 
-    /// The slab that an object of this geometry is in. Computed only; nothing is read.
+    /// Returns the slab of an object of this geometry. Pure arithmetic; reads no memory.
     #[inline]
     pub(crate) fn of(chunk: NonNull<u8>, geometry: &Geometry) -> *mut Slab {
         let within = chunk.addr().get() & (geometry.slab_bytes - 1);
         chunk.as_ptr().wrapping_sub(within).cast()
     }
 
-    /// Takes up to `want` free objects, and hands the address of each to `take`.
+    /// Takes up to `want` free objects and passes the address of each to `take`.
     ///
     /// # Safety
-    /// `slab` is a slab of this geometry, and nobody else uses its header.
+    /// `slab` is a slab of this geometry, and no other code uses its header.
     pub(crate) unsafe fn take(
         slab: NonNull<Slab>,
         geometry: &Geometry,
@@ -100,7 +101,7 @@ impl Slab {
         mut take: impl FnMut(NonNull<u8>),
     ) -> usize {
         let mut taken = 0;
-        // SAFETY: the caller's promise. The reference covers the header alone.
+        // SAFETY: the caller's promise. The reference covers only the header.
         let header = unsafe { &mut *slab.as_ptr() };
         let first = header.first as usize;
         for word in 0..header.free.len() {
@@ -121,13 +122,13 @@ impl Slab {
         taken
     }
 
-    /// Which object of the slab this address is; `None` if none begins there.
+    /// Returns the index of the object that begins at this address; `None` if none does.
     pub(crate) fn index(&self, chunk: NonNull<u8>, geometry: &Geometry) -> Option<usize> {
         let within = chunk.addr().get() & (geometry.slab_bytes - 1);
         geometry.index(within.checked_sub(self.first as usize)?)
     }
 
-    /// Makes an object free; `false` if it was.
+    /// Marks an object as free; returns `false` if it was free already.
     pub(crate) fn give(&mut self, index: usize) -> bool {
         let (word, bit) = (index / 64, 1 << (index % 64));
         if self.free[word] & bit != 0 {

@@ -1,58 +1,60 @@
-//! *Slabs*: the rings of all classes over one source of pages; where magazines are filled and
-//! emptied.
+//! *Slabs*: the rings of all classes above one page source. Magazines are filled from it and
+//! drained into it.
 
 use std::ptr::{self, NonNull};
 
 use super::class::Geometry;
 use super::fault::{FaultHook, SlabFault};
 use super::page_source::{PageSource, UNIT};
-use super::ring::{Given, Ring};
+use super::ring::{GiveOutcome, SlabRing};
 use super::slab::{Chunk, Slab};
-use super::source::Source;
+use super::source::RoundSource;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
-/// Numbers for [`Slab::owner`]; never used twice.
+/// Ids for [`Slab::owner`]; never reused.
 static NEXT: AtomicU64 = AtomicU64::new(0x51ab_0000_0000_0001);
 
-/// A class: its ring under its lock, apart from the lines of other classes.
+/// A class: its ring under its lock, on cache lines of its own.
 #[repr(align(128))]
-struct Class {
+struct ClassRing {
     geometry: Geometry,
-    ring: Mutex<Ring>,
+    ring: Mutex<SlabRing>,
 }
 
-impl Class {
+impl ClassRing {
     fn order(&self) -> usize {
         (self.geometry.slab_bytes / UNIT).trailing_zeros() as usize
     }
 }
 
-/// The slab layer: a ring of slabs for each class. One lock for each class, and below them the one
-/// of the pages.
+/// The slab layer: a ring of slabs for each class. Each class has a lock, and the page source below
+/// has one.
 pub(crate) struct Slabs {
     owner: u64,
-    classes: Box<[Class]>,
+    classes: Box<[ClassRing]>,
     pages: PageSource,
     on_fault: FaultHook,
-    /// This process is a child that has not inherited the pages: nothing is handed out, and what
-    /// comes back is forgotten.
+    /// This process is a forked child without the pages: nothing is allocated, and frees are
+    /// ignored.
     orphaned: AtomicBool,
 }
 
-/// What a class has, at one moment.
+/// The counters of a class at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClassCount {
     pub(crate) geometry: Geometry,
     pub(crate) slabs: usize,
-    /// Objects that are not in a slab: in use, or in a magazine.
-    pub(crate) out: usize,
+    /// Objects that are not in a slab: in use or in a magazine.
+    pub(crate) live: usize,
 }
 
 impl Slabs {
     pub(crate) fn new(geometries: &[Geometry], pages: PageSource, on_fault: FaultHook) -> Slabs {
-        let class =
-            |geometry: &Geometry| Class { geometry: *geometry, ring: Mutex::new(Ring::new()) };
-        // Relaxed: only that no two are equal counts.
+        let class = |geometry: &Geometry| ClassRing {
+            geometry: *geometry,
+            ring: Mutex::new(SlabRing::new()),
+        };
+        // Relaxed: only uniqueness matters.
         let owner = NEXT.fetch_add(1, Ordering::Relaxed);
         Slabs {
             owner,
@@ -78,12 +80,12 @@ impl Slabs {
     pub(crate) fn counts(&self) -> impl Iterator<Item = ClassCount> {
         self.classes.iter().map(|class| {
             let ring = class.ring.lock();
-            ClassCount { geometry: class.geometry, slabs: ring.slabs, out: ring.live }
+            ClassCount { geometry: class.geometry, slabs: ring.slabs, live: ring.live }
         })
     }
 
-    /// Takes back objects that are at the addresses; says what is wrong with those that cannot be.
-    fn take_back(&self, class: usize, chunks: impl Iterator<Item = Chunk>) -> Vec<SlabFault> {
+    /// Returns objects to their slabs; reports those that are invalid.
+    fn free_objects(&self, class: usize, chunks: impl Iterator<Item = Chunk>) -> Vec<SlabFault> {
         if self.is_orphaned() {
             return Vec::new();
         }
@@ -91,7 +93,7 @@ impl Slabs {
         let class = &self.classes[class];
         let geometry = &class.geometry;
         let mut faults = Vec::new();
-        // Empty slabs, linked by `next`: they go back when the lock has been let go of.
+        // Empty slabs, linked by `next`; their pages are returned after the lock is released.
         let mut emptied: *mut Slab = ptr::null_mut();
         let mut ring = class.ring.lock();
         for Chunk(chunk) in chunks {
@@ -100,9 +102,9 @@ impl Slabs {
                 faults.push(SlabFault::Foreign { address, size: freed });
                 continue;
             };
-            // SAFETY: who freed the object promised that it is one of this class (see
-            // `SlabAllocator::free`): its slab begins there. What is checked here
-            // finds only some of the broken promises.
+            // SAFETY: the caller that freed the object promised that it is one of this class (see
+            // `SlabAllocator::free`), so its slab begins there. The checks below detect only some
+            // of the violations.
             let header = unsafe { slab.as_ref() };
             if header.owner != self.owner {
                 faults.push(SlabFault::Foreign { address, size: freed });
@@ -110,15 +112,18 @@ impl Slabs {
                 let allocated = self.classes[usize::from(header.class)].geometry.size;
                 faults.push(SlabFault::WrongSize { address, allocated, freed });
             } else if let Some(index) = header.index(chunk, geometry) {
-                // SAFETY: a slab of this ring: owner and class say so.
+                // SAFETY: owner and class show that it is a slab of this ring.
                 match unsafe { ring.give(slab, index, geometry) } {
-                    Given::Kept => {}
-                    Given::WasFree => faults.push(SlabFault::DoubleFree { address, size: freed }),
-                    Given::Emptied => {
-                        // SAFETY: it is in no ring any more: its link is ours.
+                    GiveOutcome::Kept => {}
+                    GiveOutcome::WasFree => {
+                        faults.push(SlabFault::DoubleFree { address, size: freed })
+                    }
+                    GiveOutcome::Emptied => {
+                        // SAFETY: the slab is in no ring any more, so its link is free to use.
                         unsafe { (*slab.as_ptr()).next = emptied };
-                        // Forgotten, so that a second free is seen as long as the pages are still
-                        // there. SAFETY: as above.
+                        // The owner is cleared, so a second free is detected while the pages are
+                        // still mapped.
+                        // SAFETY: the slab is in no ring any more.
                         unsafe { (*slab.as_ptr()).owner = 0 };
                         emptied = slab.as_ptr();
                     }
@@ -131,18 +136,18 @@ impl Slabs {
         if !emptied.is_null() {
             let runs = std::iter::from_fn(|| {
                 let slab = NonNull::new(emptied)?;
-                // SAFETY: an empty slab of ours, as linked above.
+                // SAFETY: an empty slab of this layer, linked above.
                 emptied = unsafe { (*slab.as_ptr()).next };
                 Some(slab.cast())
             });
-            // SAFETY: slabs are made of runs of this order, and no object of these is in use.
+            // SAFETY: slabs are made of runs of this order, and no object of these slabs is in use.
             unsafe { self.pages.give(class.order(), runs) };
         }
         faults
     }
 
     fn is_orphaned(&self) -> bool {
-        // Relaxed: set when there is one thread.
+        // Relaxed: set when the process has one thread.
         self.orphaned.load(Ordering::Relaxed)
     }
 
@@ -152,8 +157,8 @@ impl Slabs {
         }
     }
 
-    /// Hands up to `want` objects to `out`: fewer only if there are no more. Nothing is allocated
-    /// but pages.
+    /// Passes up to `want` objects to `out`; fewer only if there are no more. Allocates nothing but
+    /// pages.
     fn take(&self, number: usize, want: usize, mut out: impl FnMut(Chunk)) {
         if self.is_orphaned() {
             return;
@@ -167,36 +172,37 @@ impl Slabs {
                 return;
             }
             let Some(pages) = self.pages.take(class.order()) else { return };
-            // SAFETY: a run of this order is as long as a slab of this class, aligned to its
-            // length, and ours.
-            let slab = unsafe { Slab::lay(pages, &class.geometry, self.owner, number, ring.laid) };
-            // SAFETY: made just now of the ring's geometry.
+            // SAFETY: a run of this order is as long as a slab of this class and aligned to its
+            // length, and no other code uses it.
+            let slab =
+                unsafe { Slab::init(pages, &class.geometry, self.owner, number, ring.created) };
+            // SAFETY: the slab is new and has the ring's geometry.
             unsafe { ring.add(slab) };
         }
     }
 
-    /// One object, past all magazines.
+    /// Takes one object, bypassing all magazines.
     pub(crate) fn take_one(&self, class: usize) -> Option<Chunk> {
         let mut one = None;
         self.take(class, 1, |chunk| one = Some(chunk));
         one
     }
 
-    /// Gives one object back, past all magazines.
+    /// Returns one object, bypassing all magazines.
     pub(crate) fn give_one(&self, class: usize, chunk: Chunk) {
-        let faults = self.take_back(class, [chunk].into_iter());
+        let faults = self.free_objects(class, [chunk].into_iter());
         self.report(faults);
     }
 }
 
-impl Source<Chunk> for Slabs {
+impl RoundSource<Chunk> for Slabs {
     fn refill(&self, class: usize, want: usize, out: &mut Vec<Chunk>) {
         out.reserve(want);
         self.take(class, want, |chunk| out.push(chunk));
     }
 
     fn drain(&self, class: usize, rounds: &mut Vec<Chunk>) {
-        let faults = self.take_back(class, rounds.drain(..));
+        let faults = self.free_objects(class, rounds.drain(..));
         self.report(faults);
     }
 
@@ -208,23 +214,22 @@ impl Source<Chunk> for Slabs {
         self.give_one(class, round);
     }
 
-    fn before_fork(&self) {
-        // In the order in which they are taken one after the other elsewhere.
+    fn prefork(&self) {
+        // In the order of classes, then the pages. Other code never holds two of the rings' locks.
         for class in &self.classes {
             std::mem::forget(class.ring.lock());
         }
-        self.pages.before_fork();
+        self.pages.prefork();
     }
 
-    fn after_fork(&self) {
-        self.pages.after_fork();
+    fn postfork(&self) {
+        self.pages.postfork();
         for class in &self.classes {
-            // SAFETY: `before_fork` took it, in this thread or in the one that this was forked
-            // from.
+            // SAFETY: `prefork` locked it, in this thread or in the one that this was forked from.
             unsafe { class.ring.force_unlock() };
         }
-        if !self.pages.is_there() {
-            // Relaxed: a child that was forked just now has one thread.
+        if !self.pages.is_mapped() {
+            // Relaxed: a newly forked child has one thread.
             self.orphaned.store(true, Ordering::Relaxed);
         }
     }
@@ -243,7 +248,7 @@ mod tests {
     use super::super::page_source::Origin;
     use super::*;
 
-    /// A hook for tests that do not expect to need it.
+    /// Returns a hook for tests that expect no fault.
     fn no_faults() -> FaultHook {
         Arc::new(|fault: &SlabFault| panic!("{fault}"))
     }
@@ -302,7 +307,7 @@ mod tests {
             if round % 100 == 0 {
                 slabs.check();
             }
-            assert_eq!(slabs.counts().map(|count| count.out).sum::<usize>(), held.len());
+            assert_eq!(slabs.counts().map(|count| count.live).sum::<usize>(), held.len());
         }
         for (class, chunk) in held.into_values() {
             slabs.give_one(class, chunk);
@@ -331,7 +336,7 @@ mod tests {
             coloured += usize::from(geometry.colours() > 1);
             slabs.drain(class, &mut out);
         }
-        // What divides without rest cannot be coloured.
+        // A size that divides the slab without remainder cannot be coloured.
         assert!(coloured * 10 > CLASSES * 6, "{coloured} of {CLASSES}");
     }
 

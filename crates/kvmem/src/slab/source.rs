@@ -1,54 +1,56 @@
-//! *Source*: where rounds come from and go to.
+//! *Source*: where rounds come from and where they return to.
 
-/// Where rounds come from and go to: slabs, or an allocator of offsets.
+/// The layer below the magazines: slabs, or an allocator of offsets.
 ///
-/// Called with no lock of this layer held, but for that by which trims wait for each other. It must
-/// not trim the instance that calls it. It may use that instance, and so may the memory allocator
-/// under it: what it then asks for is served by the thread's magazines, or one by one from here.
-pub(crate) trait Source<R>: Send + Sync + 'static {
-    /// Whether anybody asks when nothing is cached. Then caches count what is put, and whoever
-    /// moves rounds from place to place says so: see [`core`](super::core).
+/// Its functions are called without a lock of this layer, except the one that serializes trims. A
+/// source must not trim the instance that calls it. It may use that instance, and so may the memory
+/// allocator below it: such nested requests are served from the thread's magazines, or one by one
+/// from the source.
+pub(crate) trait RoundSource<R>: Send + Sync + 'static {
+    /// Whether the instance is asked if anything is cached. If so, caches count puts, and threads
+    /// that move rounds announce their moves: see [`core`](super::core).
     const TRACKED: bool = false;
 
-    /// Whether a round may be cached under this class. Asked on the slow ways, under the owner's
-    /// lock: so it changes between all rounds before [`rebind`](super::core::Core::rebind) and
-    /// all rounds after it.
+    /// Returns whether a round may be cached under this class. Called on slow paths, under the
+    /// owner's lock. The answer therefore changes between all rounds before
+    /// [`rebind`](super::core::MagazineCore::rebind) and all rounds after it.
     fn keeps(&self, _class: usize, _round: &R) -> bool {
         true
     }
 
-    /// Appends up to `want` rounds of a class to `out`: fewer only if there are no more.
+    /// Appends up to `want` rounds of a class to `out`; fewer only if there are no more.
     fn refill(&self, class: usize, want: usize, out: &mut Vec<R>);
 
-    /// Takes rounds back: all that are there.
+    /// Takes all of these rounds back.
     fn drain(&self, class: usize, rounds: &mut Vec<R>);
 
-    /// One round. A source under a global allocator must give it without allocating.
+    /// Returns one round. A source below a global allocator must do so without allocating.
     fn refill_one(&self, class: usize) -> Option<R> {
         let mut one = Vec::with_capacity(1);
         self.refill(class, 1, &mut one);
         one.pop()
     }
 
-    /// Takes one round back. As above.
+    /// Takes one round back. A source below a global allocator must do so without allocating.
     fn drain_one(&self, class: usize, round: R) {
         self.drain(class, &mut vec![round]);
     }
 
-    /// Bytes that one round of this class strands while it is cached.
+    /// Returns the bytes that one cached round of this class keeps from other uses.
     fn round_bytes(&self, class: usize) -> usize;
 
-    /// A fork is to come: takes the source's own locks, so that the child finds them free. The last
-    /// thing before it.
-    fn before_fork(&self) {}
+    /// Takes the source's own locks before a fork, so the child finds them free. Called last before
+    /// the fork.
+    fn prefork(&self) {}
 
-    /// Lets go of them, in the parent and in the child.
-    fn after_fork(&self) {}
+    /// Releases these locks after the fork, in the parent and in the child.
+    fn postfork(&self) {}
 
-    /// In the child, after that: whatever other threads were about is over.
+    /// Repairs the source in the child, after `postfork`: the operations of other threads never
+    /// continue.
     ///
     /// # Safety
     ///
-    /// This is the only thread of the process.
-    unsafe fn after_fork_in_child(&self) {}
+    /// The process has only this thread.
+    unsafe fn postfork_child(&self) {}
 }

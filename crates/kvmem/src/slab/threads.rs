@@ -1,17 +1,17 @@
-//! *Threads*: which cache of an instance is that of the running thread.
+//! *Threads*: finds the running thread's cache of an instance.
 //!
-//! Every instance has a small number, which is used again after its end. Every thread has a table
-//! from such numbers to its caches. The first entries are thread-local words, so that for them the
-//! fast way is one load; the others are elsewhere, and on the slow way. A table is changed by its
-//! thread, or when an instance ends by whoever ends it, under the lock of the registry. An instance
-//! ends when nobody uses it; so no thread can meet, under a number, what is left of
-//! another instance: the entry is cleared before the number is given away again, and who uses the
-//! new instance has heard of it after that.
+//! Every instance has a small id, which is used again after the instance ends. Every thread has a
+//! table from ids to its caches. The first entries are thread-local words, so the fast path needs
+//! one load for them; the other entries are in a separate table, which only the slow path reads. A
+//! thread changes its own table; a thread that ends an instance changes the tables of all threads,
+//! under the lock of the registry. An instance ends only when no thread uses it. So a thread never
+//! finds a cache of an earlier instance under an id: the entry is cleared before the id is assigned
+//! again, and a thread that uses the new instance synchronizes with its creation first.
 //!
-//! Two thread-locals: the first has no destructor, so that reading it asks for no state and it can
-//! be read until the thread is gone; the second has nothing but a destructor, which clears the
-//! table. After it, and where memory lacks, there is no cache, and the depot and the source serve
-//! the thread directly.
+//! There are two thread-locals. The first has no destructor, so reading it checks no state, and it
+//! can be read until the thread is gone. The second has nothing but a destructor, which clears the
+//! table. After that, and if memory is exhausted, the thread has no cache, and the depot and the
+//! source serve it directly.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -21,151 +21,154 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use crate::sync::{Mutex, hold_over_fork, release_over_fork};
 use crate::sys::{self, Hooks, Stage};
 
-/// What the registry knows of an instance.
+/// The functions of an instance that the registry calls.
 ///
 /// # Safety
 ///
-/// `retire` of a cache that the instance's `join` made, for this thread, whose table has it no
-/// more. `after_fork…` after `before_fork`, in the child with the thread that is left. All under
-/// the registry's lock.
-pub(super) trait Instance {
+/// All functions are called under the registry's lock. `retire` is called with a cache that the
+/// instance's `join` made for the calling thread and that the thread's table no longer has.
+/// `postfork` and `postfork_child` are called after `prefork`; the latter in the child, with the
+/// only thread that is left.
+pub(super) trait RegisteredInstance {
     unsafe fn retire(&self, cache: *mut ());
-    fn before_fork(&self);
-    unsafe fn after_fork(&self);
-    unsafe fn after_fork_in_child(&self, thread: *const ());
+    fn prefork(&self);
+    unsafe fn postfork(&self);
+    unsafe fn postfork_child(&self, thread: *const ());
 }
 
-/// The instances by their numbers.
+/// The instances by their ids.
 struct Registry {
-    instances: Vec<Option<NonNull<dyn Instance>>>,
+    instances: Vec<Option<NonNull<dyn RegisteredInstance>>>,
 }
 
-// SAFETY: instances are shared between threads as the trait says.
+// SAFETY: instances are shared between threads under the conditions of the trait.
 unsafe impl Send for Registry {}
 
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry { instances: Vec::new() });
 
-/// Entries that are thread-local themselves. Neither the table's length nor its address need be
-/// loaded for them: that took 0.3 of 3.6 ns from a pair of `get` and `put`. The others' pairs take
-/// the slow way and 5.5 ns, where near ones take 3.2.
+/// The number of entries that are thread-local themselves. Neither the table's length nor its
+/// address is loaded for them: that saved 0.3 of 3.6 ns for a pair of `get` and `put`. A pair takes
+/// 3.2 ns with a near entry, and 5.5 ns with a far one, which takes the slow path.
 const NEAR: usize = 32;
 
-/// A thread's table: the entries that are near, and those that are far. Under the registry's lock,
-/// but that the thread itself reads entries.
-struct Thread {
+/// A thread's table: its near and its far entries. Accessed under the registry's lock, except that
+/// the thread itself reads entries without it.
+struct ThreadTable {
     near: *const [AtomicPtr<()>; NEAR + 1],
     far: *mut AtomicPtr<()>,
 }
 
-/// What the fast way reads.
-struct Fast {
-    /// The last one is of no instance.
+/// The part of a thread's table that the fast path reads.
+struct FastTable {
+    /// The last entry belongs to no instance and is always null.
     near: [AtomicPtr<()>; NEAR + 1],
-    /// For the numbers from `NEAR` on.
+    /// The entries for ids from `NEAR` on.
     far: Cell<*mut AtomicPtr<()>>,
     len: Cell<usize>,
-    thread: Cell<*mut Thread>,
-    /// No cache is to be made: one is being made, or the registry is at work.
-    closed: Cell<bool>,
+    thread: Cell<*mut ThreadTable>,
+    /// The thread must not create a cache: it is creating one, or it is inside the registry.
+    no_new_caches: Cell<bool>,
 }
 
-/// Its destructor is the thread's end.
-struct End;
+/// A value whose destructor marks the end of the thread.
+struct ThreadEnd;
 
 thread_local! {
-    static FAST: Fast = const {
-        Fast {
+    static FAST_TABLE: FastTable = const {
+        FastTable {
             near: [const { AtomicPtr::new(ptr::null_mut()) }; NEAR + 1],
             far: Cell::new(ptr::null_mut()),
             len: Cell::new(0),
             thread: Cell::new(ptr::null_mut()),
-            closed: Cell::new(false),
+            no_new_caches: Cell::new(false),
         }
     };
-    static END: End = const { End };
+    static THREAD_END: ThreadEnd = const { ThreadEnd };
 }
 
-/// The number of an instance.
+/// The id of an instance.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Number {
+pub(super) struct InstanceId {
     id: usize,
-    /// Its entry among those that are near; that of no instance, which is always null, if it has
-    /// none there. So the fast way need not ask. At most `NEAR`.
+    /// The index of its near entry, at most `NEAR`. An instance without a near entry has the last
+    /// one, which is always null, so the fast path need not test for it.
     near: usize,
 }
 
-impl Number {
+impl InstanceId {
     fn new(id: usize) -> Self {
-        Number { id, near: id.min(NEAR) }
+        InstanceId { id, near: id.min(NEAR) }
     }
 }
 
-/// The running thread's cache under a number, if the entry is near; else, or if there is none,
-/// null.
+/// Returns the running thread's cache of an instance; null if it has none or its entry is far.
 #[inline(always)]
-pub(super) fn near_cache(number: Number) -> *mut () {
-    // SAFETY: there are `NEAR + 1` entries.
-    // Relaxed: this thread has written it, or nobody can ask for it now.
-    FAST.with(|fast| unsafe { fast.near.get_unchecked(number.near) }.load(Ordering::Relaxed))
+pub(super) fn near_cache(id: InstanceId) -> *mut () {
+    // SAFETY: there are `NEAR + 1` entries. Relaxed: this thread wrote the entry, or the instance
+    // that cleared it is no longer used.
+    FAST_TABLE.with(|fast| unsafe { fast.near.get_unchecked(id.near) }.load(Ordering::Relaxed))
 }
 
-/// The running thread's cache under a number; null if there is none.
-pub(super) fn cache(number: Number) -> *mut () {
+/// Returns the running thread's cache of an instance; null if it has none.
+pub(super) fn cache(id: InstanceId) -> *mut () {
     // Relaxed: as in `near_cache`.
-    FAST.with(|fast| {
-        fast.entry(number.id).map_or(ptr::null_mut(), |entry| entry.load(Ordering::Relaxed))
+    FAST_TABLE.with(|fast| {
+        fast.entry(id.id).map_or(ptr::null_mut(), |entry| entry.load(Ordering::Relaxed))
     })
 }
 
-/// Runs while no cache can be made by this thread; `None` if that is so already.
-fn closed<T>(run: impl FnOnce(&Fast) -> T) -> Option<T> {
-    FAST.with(|fast| {
-        if fast.closed.replace(true) {
+/// Runs `run` while this thread cannot create caches; returns `None` if it could not before.
+fn without_new_caches<T>(run: impl FnOnce(&FastTable) -> T) -> Option<T> {
+    FAST_TABLE.with(|fast| {
+        if fast.no_new_caches.replace(true) {
             return None;
         }
         let done = run(fast);
-        fast.closed.set(false);
+        fast.no_new_caches.set(false);
         Some(done)
     })
 }
 
-/// Makes the running thread's cache under a number, by `join`, which is given the thread; null if
-/// it cannot have one.
+/// Creates the running thread's cache of an instance. `join` makes it and is given the thread.
+/// Returns null if the thread cannot have a cache.
 pub(super) fn make_cache(
-    Number { id, .. }: Number,
+    InstanceId { id, .. }: InstanceId,
     join: impl FnOnce(*const ()) -> *mut (),
 ) -> *mut () {
-    let made = closed(|fast| {
-        // A thread whose end has been could not end it again.
-        END.try_with(|_| ()).ok()?;
+    let made = without_new_caches(|fast| {
+        // A thread that has run its end could not end another cache.
+        THREAD_END.try_with(|_| ()).ok()?;
         let _registry = REGISTRY.lock();
         fast.reach(id)?;
         let cache = join(fast.thread.get().cast_const().cast());
-        // Relaxed: for this thread.
+        // Relaxed: only this thread reads it.
         fast.entry(id)?.store(cache, Ordering::Relaxed);
         Some(cache)
     });
     made.flatten().unwrap_or(ptr::null_mut())
 }
 
-impl Fast {
-    /// The entry of a number, if the table reaches it.
+impl FastTable {
+    /// Returns the entry of an id, if the table is long enough.
     fn entry(&self, id: usize) -> Option<&AtomicPtr<()>> {
         match id.checked_sub(NEAR) {
             None => self.near.get(id),
-            // SAFETY: so many entries are there, and this thread alone replaces them.
+            // SAFETY: the table has `len` entries, and only this thread replaces it.
             Some(far) => (far < self.len.get()).then(|| unsafe { &*self.far.get().add(far) }),
         }
     }
 
-    /// Has the table reach a number; `None` if the system has no memory. Under the registry's lock.
+    /// Extends the table to an id; `None` if the system has no memory. Called under the registry's
+    /// lock.
     fn reach(&self, id: usize) -> Option<()> {
         if self.thread.get().is_null() {
-            // SAFETY: a thread has a size.
-            let thread =
-                NonNull::new(unsafe { System.alloc(Layout::new::<Thread>()) })?.cast::<Thread>();
-            // SAFETY: it is new.
-            unsafe { thread.write(Thread { near: &raw const self.near, far: ptr::null_mut() }) };
+            // SAFETY: the layout is not empty.
+            let thread = NonNull::new(unsafe { System.alloc(Layout::new::<ThreadTable>()) })?
+                .cast::<ThreadTable>();
+            // SAFETY: the block is new and has the layout of a table.
+            unsafe {
+                thread.write(ThreadTable { near: &raw const self.near, far: ptr::null_mut() })
+            };
             self.thread.set(thread.as_ptr());
         }
         if self.entry(id).is_some() {
@@ -173,25 +176,24 @@ impl Fast {
         }
         let len = (id - NEAR).checked_add(1)?.checked_next_power_of_two()?.max(16);
         let layout = Layout::array::<AtomicPtr<()>>(len).ok()?;
-        // SAFETY: it has 16 entries at least. All zeros are null entries.
+        // SAFETY: the layout has at least 16 entries. Zero bytes are null entries.
         let far =
             NonNull::new(unsafe { System.alloc_zeroed(layout) })?.cast::<AtomicPtr<()>>().as_ptr();
-        // SAFETY: the old table has so many entries, the new one more.
+        // SAFETY: the old table has `len` entries, the new one more.
         unsafe { ptr::copy_nonoverlapping(self.far.get().cast_const(), far, self.len.get()) };
         free_table(self.far.replace(far), self.len.replace(len));
-        // SAFETY: the thread's own, under the lock.
-        unsafe { self.thread.get().write(Thread { near: &raw const self.near, far }) };
+        // SAFETY: the thread's own table, under the lock.
+        unsafe { self.thread.get().write(ThreadTable { near: &raw const self.near, far }) };
         Some(())
     }
 }
 
-impl Thread {
-    /// The entry of a number that the table reaches. Under the registry's lock, as long as the
-    /// thread is there.
+impl ThreadTable {
+    /// Returns the entry of an id. Called under the registry's lock while the thread exists.
     ///
     /// # Safety
     ///
-    /// The table reaches the number.
+    /// The table is long enough for the id.
     unsafe fn entry(&self, id: usize) -> *const AtomicPtr<()> {
         match id.checked_sub(NEAR) {
             None => self.near.cast::<AtomicPtr<()>>().wrapping_add(id),
@@ -202,52 +204,54 @@ impl Thread {
 
 fn free_table(table: *mut AtomicPtr<()>, len: usize) {
     if let (false, Ok(layout)) = (table.is_null(), Layout::array::<AtomicPtr<()>>(len)) {
-        // SAFETY: it came from there with this layout.
+        // SAFETY: the table came from `alloc_zeroed` with this layout.
         unsafe { System.dealloc(table.cast(), layout) };
     }
 }
 
-impl Drop for End {
+impl Drop for ThreadEnd {
     fn drop(&mut self) {
-        FAST.with(|fast| {
-            // For good: the thread has no cache any more.
-            fast.closed.set(true);
+        FAST_TABLE.with(|fast| {
+            // For good: this thread creates no more caches.
+            fast.no_new_caches.set(true);
             let registry = REGISTRY.lock();
-            // At once, so that what instances free at their threads' ends finds no cache that is
-            // about to end. Relaxed: under the lock.
+            // Clears all entries first, so objects that instances free at their threads' ends do
+            // not find a cache that is about to end. Relaxed: under the lock.
             let near = fast
                 .near
                 .each_ref()
                 .map(|entry| AtomicPtr::new(entry.swap(ptr::null_mut(), Ordering::Relaxed)));
             let (far, len) = (fast.far.replace(ptr::null_mut()), fast.len.replace(0));
-            let table = Thread { near: &raw const near, far };
+            let table = ThreadTable { near: &raw const near, far };
             for (id, instance) in registry.instances.iter().enumerate().take(NEAR + len) {
-                // SAFETY: the table reaches so far. Relaxed: changed under the lock.
+                // SAFETY: the loop covers only ids that the table has. Relaxed: changed under the
+                // lock.
                 let cache = unsafe { (*table.entry(id)).load(Ordering::Relaxed) };
                 if let (false, Some(instance)) = (cache.is_null(), instance) {
-                    // SAFETY: an instance in the registry is there; its cache is this thread's,
-                    // which has forgotten it.
+                    // SAFETY: a registered instance exists; the cache belongs to this thread, whose
+                    // table no longer has it.
                     unsafe { instance.as_ref().retire(cache) };
                 }
             }
             free_table(far, len);
             let thread = fast.thread.replace(ptr::null_mut());
             if !thread.is_null() {
-                // SAFETY: it came from there, and no cache names it any more.
-                unsafe { System.dealloc(thread.cast(), Layout::new::<Thread>()) };
+                // SAFETY: it came from `alloc` with this layout, and no cache refers to it any
+                // more.
+                unsafe { System.dealloc(thread.cast(), Layout::new::<ThreadTable>()) };
             }
         });
     }
 }
 
-/// Gives an instance a number.
+/// Registers an instance and assigns an id.
 ///
 /// # Safety
 ///
-/// The instance stays where it is until `withdraw`.
-pub(super) unsafe fn enroll(instance: NonNull<dyn Instance>) -> Number {
-    let enroll = || {
-        // Without it, forks while other threads are at work harm the child; nothing else does.
+/// The instance stays at its address until `unregister_instance`.
+pub(super) unsafe fn register_instance(instance: NonNull<dyn RegisteredInstance>) -> InstanceId {
+    let register_instance = || {
+        // If this fails, a fork while other threads are at work harms the child, and nothing else.
         let _ = sys::around_fork(Stage::Threads, THREADS)
             .and_then(|()| sys::around_fork(Stage::Caches, CACHES));
         let mut registry = REGISTRY.lock();
@@ -262,82 +266,87 @@ pub(super) unsafe fn enroll(instance: NonNull<dyn Instance>) -> Number {
             }
         }
     };
-    // What the list asks of a global allocator that is built on this layer must not come back here.
-    FAST.with(|fast| {
-        let before = fast.closed.replace(true);
-        let id = enroll();
-        fast.closed.set(before);
-        Number::new(id)
+    // The list may allocate from a global allocator that is built on this layer; that request must
+    // not create a cache.
+    FAST_TABLE.with(|fast| {
+        let before = fast.no_new_caches.replace(true);
+        let id = register_instance();
+        fast.no_new_caches.set(before);
+        InstanceId::new(id)
     })
 }
 
-/// Takes a number back. `each_thread` gives the threads that have a cache of the instance; their
-/// entries are cleared.
-pub(super) fn withdraw(
-    Number { id, .. }: Number,
+/// Withdraws an id. `each_thread` calls its argument with each thread that has a cache of the
+/// instance; their entries are cleared.
+pub(super) fn unregister_instance(
+    InstanceId { id, .. }: InstanceId,
     each_thread: impl FnOnce(&mut dyn FnMut(*const ())),
 ) {
     let mut registry = REGISTRY.lock();
     each_thread(&mut |thread| {
-        let thread: *const Thread = thread.cast();
-        // SAFETY: a thread that a cache names is there as long as the cache is in the instance's
-        // list, and its table reaches every number that it has a cache for. Relaxed: nobody
-        // uses the entry now; see the head.
+        let thread: *const ThreadTable = thread.cast();
+        // SAFETY: a thread that a cache refers to exists while the cache is in the instance's list,
+        // and its table has an entry for every cache. Relaxed: no thread uses the entry now; see
+        // the head of the module.
         unsafe { (*(*thread).entry(id)).store(ptr::null_mut(), Ordering::Relaxed) };
     });
     registry.instances[id] = None;
 }
 
-/// Runs while nobody forks and no cache is made: what `run` asks for under an instance's locks may
-/// come from another instance, and who forks would wait for the first with the second in his hands.
-pub(super) fn while_nobody_forks<T>(run: impl FnOnce() -> T) -> T {
-    FAST.with(|fast| {
-        let before = fast.closed.replace(true);
+/// Runs `run` while no thread can fork or create a cache. Under an instance's locks, `run` may
+/// allocate from another instance; a forking thread that holds the second one's locks would wait
+/// for the first one's.
+pub(super) fn with_forks_blocked<T>(run: impl FnOnce() -> T) -> T {
+    FAST_TABLE.with(|fast| {
+        let before = fast.no_new_caches.replace(true);
         let registry = REGISTRY.lock();
         let done = run();
         drop(registry);
-        fast.closed.set(before);
+        fast.no_new_caches.set(before);
         done
     })
 }
 
-/// The registry's lock comes before those of spaces: a thread that ends gives ranges back under it.
+/// The registry's lock comes before the locks of spaces: a thread that ends returns ranges under
+/// it.
 const THREADS: Hooks = Hooks {
     prefork: || hold_over_fork(&REGISTRY),
     postfork: || release_over_fork(&REGISTRY),
-    postfork_child: after_fork_in_child,
+    postfork_child: postfork_child_instances,
 };
 
-const CACHES: Hooks = Hooks { prefork: before_fork, postfork: after_fork, postfork_child: || () };
+const CACHES: Hooks =
+    Hooks { prefork: prefork_instances, postfork: postfork_instances, postfork_child: || () };
 
-/// The instances that are in the registry.
+/// Iterates over the registered instances.
 ///
 /// # Safety
 ///
-/// This thread has the registry's lock, or is the copy of the one that has it.
-unsafe fn instances() -> impl Iterator<Item = NonNull<dyn Instance>> {
+/// The calling thread holds the registry's lock, or is the copy of a thread that holds it.
+unsafe fn instances() -> impl Iterator<Item = NonNull<dyn RegisteredInstance>> {
     // SAFETY: the caller's promise.
     unsafe { &*REGISTRY.data_ptr() }.instances.iter().flatten().copied()
 }
 
-fn before_fork() {
-    // SAFETY: the stage before took the lock. An instance in the registry is there.
-    unsafe { instances().for_each(|instance| instance.as_ref().before_fork()) };
+fn prefork_instances() {
+    // SAFETY: the stage before took the lock. A registered instance exists.
+    unsafe { instances().for_each(|instance| instance.as_ref().prefork()) };
 }
 
-fn after_fork() {
-    // SAFETY: as above, in this thread or in the one that it was forked from.
-    unsafe { instances().for_each(|instance| instance.as_ref().after_fork()) };
+fn postfork_instances() {
+    // SAFETY: the first stage took the lock, in this thread or in the one that it was forked from.
+    // A registered instance exists.
+    unsafe { instances().for_each(|instance| instance.as_ref().postfork()) };
 }
 
-fn after_fork_in_child() {
-    FAST.with(|fast| {
-        let before = fast.closed.replace(true);
+fn postfork_child_instances() {
+    FAST_TABLE.with(|fast| {
+        let before = fast.no_new_caches.replace(true);
         let registry = REGISTRY.lock();
         for instance in registry.instances.iter().flatten() {
             // SAFETY: a forked child has one thread.
-            unsafe { instance.as_ref().after_fork_in_child(fast.thread.get().cast_const().cast()) };
+            unsafe { instance.as_ref().postfork_child(fast.thread.get().cast_const().cast()) };
         }
-        fast.closed.set(before);
+        fast.no_new_caches.set(before);
     });
 }

@@ -1,8 +1,8 @@
-//! *Topology*: how many memory nodes there are, and on which of them a thread runs; tests bring
-//! their own.
+//! *Topology*: the memory nodes of the machine, and the node that a thread runs on. Tests
+//! substitute their own.
 //!
-//! Counted are the nodes that have cores: a thread runs on one of these, whatever other nodes have
-//! memory.
+//! Only nodes with cores count, because a thread runs on one of these. Nodes that have memory only
+//! are ignored.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -10,21 +10,21 @@ use std::sync::OnceLock;
 use crate::arena::Nodes;
 use crate::sys;
 
-/// Nodes, numbered from 0 without gaps.
+/// The memory nodes, numbered from 0 without gaps.
 pub(crate) trait Topology: fmt::Debug + Send + Sync {
-    /// How many there are: always as many, and one at least.
+    /// Returns the number of nodes: constant, and at least one.
     fn nodes(&self) -> usize;
 
-    /// On which of them the calling thread runs now. Not asked where there is one only.
+    /// Returns the node that the calling thread runs on. Not called if there is only one.
     fn here(&self) -> usize;
 }
 
-/// What the kernel says.
+/// The memory nodes as the kernel reports them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SystemTopology;
 
-/// The kernel's numbers, in ascending order. Read once: cores that are added later to a new node
-/// count as on the first.
+/// Returns the kernel's numbers of the nodes, in ascending order. They are read once; cores that
+/// are added later to a new node count as cores of the first node.
 fn numbers() -> &'static [u32] {
     static NUMBERS: OnceLock<Vec<u32>> = OnceLock::new();
     NUMBERS.get_or_init(|| Nodes::with_cores().0)
@@ -35,7 +35,7 @@ impl Topology for SystemTopology {
         numbers().len().max(1)
     }
 
-    /// One call of the kernel. Where it is refused, the first node.
+    /// Makes one system call. If it fails, the thread counts as running on the first node.
     fn here(&self) -> usize {
         sys::node_here().ok().and_then(|node| numbers().binary_search(&node).ok()).unwrap_or(0)
     }

@@ -1,56 +1,55 @@
-//! *Striped*: a lock for what is read all the time and changed now and then, whose readers write to
-//! no common line.
+//! *Striped lock*: a reader-writer lock for data that is read all the time and changed rarely. Its
+//! readers write to no common cache line.
 //!
-//! A lock is a word that everybody writes who takes it. Where threads take it all the time, the
-//! word's cache line goes from one processor to the other, and they wait for the line even if none
-//! ever waits for the lock. Here there are [`STRIPES`] small locks, the *stripes*, on lines of
-//! their own. A reader takes one of them, always the same for a thread, so its line stays with the
-//! thread's processor. A writer takes all, one after the other: then there is no reader. Two
-//! readers exclude each other if they happen to have the same stripe; that is slower and nothing
-//! else.
+//! A lock is a word that every thread writes when it takes the lock. If threads take it all the
+//! time, the word's cache line moves from processor to processor, and the threads wait for the line
+//! even if they never wait for the lock. The striped lock consists of [`STRIPES`] small locks, the
+//! *stripes*, on separate cache lines. A reader takes one of them, always the same for a thread, so
+//! the line stays with the thread's processor. A writer takes all of them, one after the other;
+//! then there is no reader. Two readers exclude each other if they share a stripe, which is only
+//! slower.
 //!
-//! A writer would pay for stripes that nobody reads by. So a stripe has to be *joined*: its first
-//! reader says, under the writers' lock, that writers must take it, too. Writers take those joined,
-//! under the same lock; one that many in a row have taken though nobody had read by it is left out
-//! again, until a reader comes. A process of one thread has one stripe, and where threads only
-//! write there is none.
+//! A writer would pay for stripes that no thread reads by. A stripe therefore has to be *joined*:
+//! its first reader registers it under the writers' lock. Writers take the joined stripes, under
+//! the same lock. A stripe that no thread read by during 16 writes in a row is left out again,
+//! until a reader comes. A process with one thread has one stripe, and a lock that is only written
+//! has none.
 //!
-//! Each stripe has something of its own beside, for its reader: figures, or what it notes for the
-//! next writer.
+//! Each stripe also has a state of its own for its readers: figures, or notes for the next writer.
 //!
-//! There is one order: the writers' lock, then stripes. Who reads waits for nothing while it has a
-//! stripe, but the one that has just joined has its stripe before it lets go of the writers' lock.
+//! The lock order is: the writers' lock, then stripes. A reader waits for nothing while it holds a
+//! stripe; a reader that joins takes its stripe before it releases the writers' lock.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 
-use super::{AtomicBool, AtomicU32, Guard, Mutex, Ordering, RawLock};
+use super::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, RawLock};
 
-/// Stripes of a lock. So many threads read side by side; and of so many locks a writer waits for
-/// the lines, at worst.
+/// The number of stripes of a lock: the number of threads that can read in parallel, and at worst
+/// the number of cache lines that a writer waits for.
 pub(crate) const STRIPES: usize = if cfg!(loom) { 2 } else { 8 };
 
-/// A stripe that so many writers have taken in vain is left out.
-const VAIN: u32 = if cfg!(loom) { 1 } else { 16 };
+/// The number of writes without a reader after which a stripe is left out.
+const IDLE_WRITES: u32 = if cfg!(loom) { 1 } else { 16 };
 
-/// The lock, what it guards, and what each stripe has.
+/// The lock, the guarded value, and the states of the stripes.
 #[repr(C)]
 pub(crate) struct Striped<T, S> {
     stripes: [Stripe<S>; STRIPES],
     value: UnsafeCell<T>,
-    /// A bit for each stripe that writers take. Who has this lock may take stripes, and change the
-    /// value if it has all of these.
+    /// One bit for each stripe that writers take. The holder of this lock may take stripes, and may
+    /// change the value once it holds all joined ones.
     joined: Mutex<Joined>,
 }
 
-/// On two lines of its own, as processors fetch them in pairs.
+/// Aligned to two cache lines, because processors fetch lines in pairs.
 #[repr(C, align(128))]
 struct Stripe<S> {
     lock: RawLock,
-    /// Writers take this stripe. Changed by who has it and the writers' lock.
+    /// Whether writers take this stripe. Changed under the stripe's lock and the writers' lock.
     joined: AtomicBool,
-    /// How many writers have taken it since it was read by.
-    vain: AtomicU32,
+    /// The number of writers that took the stripe since it was last read by.
+    idle_writes: AtomicU32,
     own: S,
 }
 
@@ -61,28 +60,28 @@ struct Joined(u32);
 impl Joined {
     #[inline]
     fn stripes(self) -> impl Iterator<Item = usize> {
-        let mut left = self.0;
+        let mut remaining = self.0;
         std::iter::from_fn(move || {
-            let at = left.trailing_zeros() as usize;
-            // Takes the lowest bit out.
-            left &= left.wrapping_sub(1);
+            let at = remaining.trailing_zeros() as usize;
+            // Clears the lowest bit.
+            remaining &= remaining.wrapping_sub(1);
             (at < STRIPES).then_some(at)
         })
     }
 }
 
 // SAFETY: `value` is lent as `&T` to readers of several threads, hence `T: Sync`, and as `&mut T`
-// to writers of any, hence `T: Send`. That never both are lent is said at `read` and `write`. `S`
-// is only ever lent as `&S`.
+// to writers of any thread, hence `T: Send`. `read` and `write` explain why never both are lent.
+// `S` is only lent as `&S`.
 unsafe impl<T: Send + Sync, S: Sync> Sync for Striped<T, S> {}
 
 impl<T, S: Default> Striped<T, S> {
-    /// Nobody has it, and no stripe is joined.
+    /// Makes a free lock without joined stripes.
     pub(crate) fn new(value: T) -> Self {
         let stripes = std::array::from_fn(|_| Stripe {
             lock: RawLock::free(),
             joined: AtomicBool::new(false),
-            vain: AtomicU32::new(0),
+            idle_writes: AtomicU32::new(0),
             own: S::default(),
         });
         Striped { stripes, value: UnsafeCell::new(value), joined: Mutex::new(Joined(0)) }
@@ -90,105 +89,105 @@ impl<T, S: Default> Striped<T, S> {
 }
 
 impl<T, S> Striped<T, S> {
-    /// Waits until no writer has it, nor a reader of the same stripe. For the stripe of a number,
-    /// modulo [`STRIPES`].
+    /// Locks the value for reading by the stripe `number` modulo [`STRIPES`]. Waits for the writer,
+    /// and for a reader with the same stripe.
     #[inline]
-    pub(crate) fn read(&self, number: usize) -> Reading<'_, T, S> {
+    pub(crate) fn read(&self, number: usize) -> StripedReadGuard<'_, T, S> {
         let at = number % STRIPES;
         let stripe = &self.stripes[at];
-        stripe.lock.take();
-        // Relaxed: changed under the lock of the stripe. While it is set, every writer that comes
-        // takes this stripe before it has the value; and who set it had the writers' lock,
-        // so those that came before have let go.
+        stripe.lock.acquire();
+        // Relaxed: changed under the stripe's lock. While it is set, every later writer takes this
+        // stripe before it gets the value. The thread that set it held the writers' lock, so
+        // earlier writers have released the value.
         if !stripe.joined.load(Ordering::Relaxed) {
-            stripe.lock.let_go();
+            stripe.lock.release();
             self.join(at);
         }
-        // Relaxed: under the lock of the stripe.
-        stripe.vain.store(0, Ordering::Relaxed);
-        Reading { lock: self, stripe }
+        // Relaxed: under the stripe's lock.
+        stripe.idle_writes.store(0, Ordering::Relaxed);
+        StripedReadGuard { lock: self, stripe }
     }
 
-    /// Takes a stripe, and has writers take it from now on.
+    /// Joins a stripe and takes it: writers take it from now on.
     #[cold]
     #[inline(never)]
     fn join(&self, at: usize) {
         let mut joined = self.joined.lock();
         let stripe = &self.stripes[at];
-        stripe.lock.take();
+        stripe.lock.acquire();
         joined.0 |= 1 << at;
-        // Relaxed: under the lock of the stripe.
+        // Relaxed: under the stripe's lock.
         stripe.joined.store(true, Ordering::Relaxed);
     }
 
-    /// Waits until nobody else has it.
+    /// Locks the value for writing. Waits until no other thread holds it.
     #[inline]
     pub(crate) fn write(&self) -> Writing<'_, T, S> {
         let mut joined = self.joined.lock();
         for at in joined.stripes() {
             let stripe = &self.stripes[at];
-            stripe.lock.take();
-            // Relaxed, all: under the lock of the stripe.
-            let vain = stripe.vain.load(Ordering::Relaxed) + 1;
-            stripe.vain.store(vain, Ordering::Relaxed);
-            if vain > VAIN {
-                // Nobody has read by it since the latest writer, so there is nothing of its own to
-                // be seen.
+            stripe.lock.acquire();
+            // Relaxed, all: under the stripe's lock.
+            let idle_writes = stripe.idle_writes.load(Ordering::Relaxed) + 1;
+            stripe.idle_writes.store(idle_writes, Ordering::Relaxed);
+            if idle_writes > IDLE_WRITES {
+                // No thread has read by it since the latest writer, so its state has not changed.
                 joined.0 &= !(1 << at);
                 stripe.joined.store(false, Ordering::Relaxed);
-                stripe.lock.let_go();
+                stripe.lock.release();
             }
         }
         Writing { lock: self, joined }
     }
 
-    /// What the stripes have of their own, also while others have the lock.
+    /// Returns the states of all stripes, even while other threads hold the lock.
     pub(crate) fn stripes(&self) -> impl Iterator<Item = &S> {
         self.stripes.iter().map(|stripe| &stripe.own)
     }
 }
 
-/// As long as it lives, nobody changes the value.
-pub(crate) struct Reading<'a, T, S> {
+/// A read lock on the value.
+pub(crate) struct StripedReadGuard<'a, T, S> {
     lock: &'a Striped<T, S>,
     stripe: &'a Stripe<S>,
 }
 
-impl<'a, T, S> Reading<'a, T, S> {
-    /// What the stripe has of its own: no other reader has it meanwhile.
+impl<'a, T, S> StripedReadGuard<'a, T, S> {
+    /// Returns the state of the stripe. No other reader has it meanwhile.
     #[inline]
     pub(crate) fn own(&self) -> &'a S {
         &self.stripe.own
     }
 }
 
-impl<T, S> Deref for Reading<'_, T, S> {
+impl<T, S> Deref for StripedReadGuard<'_, T, S> {
     type Target = T;
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this has a stripe that is joined, so a writer, who has to take it, is not there;
-        // see `read`. All others read.
+        // SAFETY: this guard holds a joined stripe. A writer has to take it, so there is no writer
+        // (see `read`), and all other holders read.
         unsafe { &*self.lock.value.get() }
     }
 }
 
-impl<T, S> Drop for Reading<'_, T, S> {
+impl<T, S> Drop for StripedReadGuard<'_, T, S> {
     #[inline]
     fn drop(&mut self) {
-        self.stripe.lock.let_go();
+        self.stripe.lock.release();
     }
 }
 
-/// As long as it lives, nobody else has the value.
+/// A write lock on the value.
 pub(crate) struct Writing<'a, T, S> {
     lock: &'a Striped<T, S>,
-    /// Nobody joins or leaves meanwhile, so those taken are those joined.
-    joined: Guard<'a, Joined>,
+    /// No stripe is joined or left out meanwhile, so the joined stripes are those that the guard
+    /// holds.
+    joined: MutexGuard<'a, Joined>,
 }
 
 impl<T, S> Writing<'_, T, S> {
-    /// The value and the stripes' own, those joined: nobody else has either.
+    /// Returns the value and the states of the joined stripes, both exclusively.
     pub(crate) fn parts(&mut self) -> (&mut T, impl Iterator<Item = &S>) {
         let own = self.joined.stripes().map(|at| &self.lock.stripes[at].own);
         // SAFETY: as in `deref_mut`.
@@ -209,8 +208,8 @@ impl<T, S> Deref for Writing<'_, T, S> {
 impl<T, S> DerefMut for Writing<'_, T, S> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this has the writers' lock, so there is no other writer and nobody joins; and it
-        // has every stripe that is joined, so there is no reader.
+        // SAFETY: this guard holds the writers' lock, so there is no other writer and no stripe is
+        // joined; and it holds every joined stripe, so there is no reader.
         unsafe { &mut *self.lock.value.get() }
     }
 }
@@ -219,13 +218,13 @@ impl<T, S> Drop for Writing<'_, T, S> {
     #[inline]
     fn drop(&mut self) {
         for at in self.joined.stripes() {
-            self.lock.stripes[at].lock.let_go();
+            self.lock.stripes[at].lock.release();
         }
     }
 }
 
-/// The running thread's number, for [`Striped::read`]: threads are numbered as they first ask, so
-/// that those that begin together have stripes of their own.
+/// Returns the running thread's number, for [`Striped::read`]. Threads are numbered at their first
+/// call, so threads that start together get different stripes.
 #[cfg(not(loom))]
 #[inline]
 pub(crate) fn thread_number() -> usize {
@@ -233,13 +232,14 @@ pub(crate) fn thread_number() -> usize {
     use std::sync::atomic::AtomicUsize;
 
     static NEXT: AtomicUsize = AtomicUsize::new(1);
-    // No destructor, so it can be read until the thread is gone. 0: it has not asked.
+    // No destructor, so it can be read until the thread is gone. 0 means that the thread has no
+    // number.
     thread_local!(static NUMBER: Cell<usize> = const { Cell::new(0) });
 
     #[cold]
     #[inline(never)]
     fn first(number: &Cell<usize>) -> usize {
-        // Relaxed: only that numbers differ matters, and not even that after a wrap.
+        // Relaxed: numbers only have to differ, and not even that after a wrap.
         number.set(NEXT.fetch_add(1, Ordering::Relaxed).max(1));
         number.get()
     }
@@ -275,7 +275,7 @@ mod tests {
                             let reading = pair.read(number);
                             assert_eq!(reading.0, reading.1);
                             let own = reading.own();
-                            // Relaxed, and two steps: no other reader has it.
+                            // Relaxed, and two steps: no other reader has this state.
                             own.store(own.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                         }
                     }
@@ -301,13 +301,17 @@ mod tests {
     }
 
     #[test]
-    fn a_stripe_that_nobody_reads_by_is_left_out() {
+    fn a_stripe_without_readers_is_left_out() {
         let lock: Striped<(), ()> = Striped::new(());
         drop(lock.read(0));
-        for vain in 0..3 * VAIN {
+        for idle_writes in 0..3 * IDLE_WRITES {
             drop(lock.read(1));
-            let joined = if vain < VAIN { 2 } else { 1 };
-            assert_eq!(lock.write().parts().1.count(), joined, "{vain} writers in vain");
+            let joined = if idle_writes < IDLE_WRITES { 2 } else { 1 };
+            assert_eq!(
+                lock.write().parts().1.count(),
+                joined,
+                "{idle_writes} writes without a reader"
+            );
         }
         drop(lock.read(0));
         assert_eq!(lock.write().parts().1.count(), 2);

@@ -1,5 +1,5 @@
-//! Several processes of one memory cgroup, and threads of one process, that populate at the same
-//! time: nobody is killed.
+//! Several processes of one memory cgroup, and several threads of one process, populate at the same
+//! time: the kernel kills none of them.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -12,13 +12,13 @@ use kvmem::arena::{
     ArenaError, Call, Ladder, Limit, PageSize, Populate, ProgressOptions, Region, RegionBuilder,
 };
 
-/// What each process of a crowd asks for, and what all of them may have: two of six, and the room
-/// of a third for the rest.
+/// The bytes that each process requests, and the limit of the group: two of six processes fit, with
+/// the room of a third one for everything else.
 const SHARE: usize = 80 * MIB;
 const LIMIT: usize = 208 * MIB;
-const CROWD: usize = 6;
+const PROCESSES: usize = 6;
 
-/// The same test in a process of its own.
+/// Prepares the same test in a separate process.
 fn start(test: &str, role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("our own path"));
     command.args([&format!("crowd::{test}"), "--exact", "--nocapture", "--test-threads=1"]);
@@ -34,7 +34,7 @@ fn spawn(test: &str, role: &str) -> Child {
     start(test, role).spawn().expect("a child")
 }
 
-/// Each kind of memory in turn.
+/// Builds a region of one kind of memory after the other.
 fn share(kind: usize, bytes: usize) -> RegionBuilder {
     let ladder = if kind.is_multiple_of(2) {
         Ladder::new([PageSize::Thp, PageSize::Base])
@@ -45,7 +45,7 @@ fn share(kind: usize, bytes: usize) -> RegionBuilder {
     Region::builder(bytes).ladder(ladder).memfd(kind % 4 == 3).populate(populate)
 }
 
-/// Maps a share, says how that went, and keeps it for a moment.
+/// Maps a region, prints the outcome, and keeps the region for a moment.
 fn take(kind: usize) {
     match share(kind, SHARE).map() {
         Ok(region) => {
@@ -53,22 +53,22 @@ fn take(kind: usize) {
             std::thread::sleep(Duration::from_millis(10));
         }
         Err(error) => {
-            refused(&error, SHARE);
-            println!("\nrefused");
+            check_error(&error, SHARE);
+            println!("\nfailed");
         }
     }
 }
 
-fn refused(error: &ArenaError, bytes: usize) {
+fn check_error(error: &ArenaError, bytes: usize) {
     let ArenaError::NoHeadroom { need, limit: Limit::Cgroup { limit, left, .. } } = error else {
         panic!("{error}")
     };
     assert!(*limit == LIMIT as u64 && left < need && *need >= bytes as u64 / 20, "{error}");
-    let told = error.to_string();
-    assert!(told.contains(&LIMIT.to_string()) && told.contains("raise the memory limit"), "{told}");
+    let text = error.to_string();
+    assert!(text.contains(&LIMIT.to_string()) && text.contains("raise the memory limit"), "{text}");
 }
 
-fn told(output: &Output) -> String {
+fn output_of(output: &Output) -> String {
     assert_ne!(output.status.signal(), Some(libc::SIGKILL), "killed for want of memory");
     let (out, err) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -85,15 +85,15 @@ macro_rules! group {
     };
 }
 
-/// How many rounds: `KVMEM_TEST_ROUNDS`, or 50.
+/// Returns the number of rounds: `KVMEM_TEST_ROUNDS`, or 50.
 fn rounds() -> usize {
     std::env::var("KVMEM_TEST_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(50)
 }
 
 #[test]
-fn processes_that_start_together_are_served_or_refused() {
+fn concurrent_processes_populate_or_fail() {
     let _alone = alone();
-    let test = "processes_that_start_together_are_served_or_refused";
+    let test = "concurrent_processes_populate_or_fail";
     if let Some(role) = role() {
         let (kind, path) = role.split_once(' ').expect("two words");
         join(path);
@@ -103,25 +103,25 @@ fn processes_that_start_together_are_served_or_refused() {
     let path = group.0.to_str().expect("a plain path");
     let mut served = 0;
     for round in 0..rounds() {
-        let crowd: Vec<Child> =
-            (0..CROWD).map(|n| spawn(test, &format!("{} {path}", round + n))).collect();
-        let outputs: Vec<String> = crowd
+        let children: Vec<Child> =
+            (0..PROCESSES).map(|n| spawn(test, &format!("{} {path}", round + n))).collect();
+        let outputs: Vec<String> = children
             .into_iter()
-            .map(|child| told(&child.wait_with_output().expect("our child")))
+            .map(|child| output_of(&child.wait_with_output().expect("our child")))
             .collect();
         let mapped = outputs.iter().filter(|out| out.contains("\nmapped")).count();
-        let refused = outputs.iter().filter(|out| out.contains("\nrefused")).count();
-        assert_eq!(mapped + refused, CROWD);
+        let failed = outputs.iter().filter(|out| out.contains("\nfailed")).count();
+        assert_eq!(mapped + failed, PROCESSES);
         assert!(mapped >= 1, "round {round}: there is room for two");
         served += mapped;
     }
-    println!("{served} of {} were served", rounds() * CROWD);
+    println!("{served} of {} were served", rounds() * PROCESSES);
 }
 
 #[test]
-fn threads_of_one_process_are_served_or_refused() {
+fn threads_of_one_process_populate_or_fail() {
     let _alone = alone();
-    let test = "threads_of_one_process_are_served_or_refused";
+    let test = "threads_of_one_process_populate_or_fail";
     if let Some(path) = role() {
         join(&path);
         for round in 0..rounds() / 5 + 1 {
@@ -135,12 +135,12 @@ fn threads_of_one_process_are_served_or_refused() {
             results
                 .iter()
                 .filter_map(|result| result.as_ref().err())
-                .for_each(|error| refused(error, SHARE / 2));
+                .for_each(|error| check_error(error, SHARE / 2));
         }
         return;
     }
     let group = group!();
-    told(
+    output_of(
         &spawn(test, group.0.to_str().expect("a plain path"))
             .wait_with_output()
             .expect("our child"),
@@ -148,27 +148,27 @@ fn threads_of_one_process_are_served_or_refused() {
 }
 
 #[test]
-fn with_room_a_reservation_takes_a_call_for_each_chunk() {
+fn an_uncontended_reservation_takes_one_call_per_chunk() {
     let _alone = alone();
     let counted = kvmem::fault::count();
     let region =
         Region::builder(256 * MIB).ladder(PageSize::Base).populate(Populate::threads(1)).map();
     drop(region.expect("a little memory"));
-    // Every limit has a file; each chunk of 32 MiB lowers the reservation, and near a limit of 4
-    // MiB.
+    // Every limit has a file. Each chunk of 32 MiB lowers the reservation; near a limit, each chunk
+    // of 4 MiB does.
     let limits = counted.made(Call::OpenToLock);
     let (reserved, turns) = (counted.made(Call::LockRange), counted.made(Call::LockFile));
     assert!(limits >= 1 && reserved <= limits * (1 + 64), "{reserved} calls for {limits} limits");
-    // A turn is a lock and an unlock. More than one is taken if others have reserved all that is
-    // left, or have the turn.
+    // A turn is a lock and an unlock. It takes more than one if other processes have reserved the
+    // remaining bytes, or hold the turn.
     assert!(turns >= 2 * limits, "{turns} calls for {limits} limits");
     let before = counted.made(Call::OpenToLock);
-    // What is there needs no reservation, and what is not populated neither.
+    // Pages that exist need no reservation, and neither does a region that is not populated.
     drop(Region::builder(256 * MIB).ladder(PageSize::Base).map().expect("addresses"));
     assert_eq!(counted.made(Call::OpenToLock), before);
 }
 
-/// Reserves a share, says so in the middle of populating it, and then does nothing until it is
+/// Reserves a share, reports it in the middle of populating it, and then does nothing until it is
 /// killed.
 fn hold() {
     let watch = ProgressOptions::new().progress(|progress| {
@@ -187,7 +187,7 @@ fn wait_for(child: &mut Child, word: &str) {
     );
 }
 
-/// A child that is killed when this is dropped.
+/// A child that is killed when this value is dropped.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -198,9 +198,9 @@ impl Drop for Killed {
 }
 
 #[test]
-fn a_reservation_is_seen_by_all_and_goes_with_its_process() {
+fn a_reservation_is_seen_by_all_and_ends_with_its_process() {
     let _alone = alone();
-    let test = "a_reservation_is_seen_by_all_and_goes_with_its_process";
+    let test = "a_reservation_is_seen_by_all_and_ends_with_its_process";
     if let Some(role) = role() {
         let (what, path) = role.split_once(' ').expect("two words");
         if what != "joined" {
@@ -208,7 +208,8 @@ fn a_reservation_is_seen_by_all_and_goes_with_its_process() {
         }
         return match what {
             "hold" => hold(),
-            // More than is left beside the reservation, less than is left without.
+            // More than the bytes that remain beside the reservation, less than those that remain
+            // without it.
             "ask" | "joined" => take(0),
             _ => {
                 share(0, SHARE / 4).map().expect("room beside the reservation");
@@ -220,23 +221,24 @@ fn a_reservation_is_seen_by_all_and_goes_with_its_process() {
     let path = group.0.to_str().expect("a plain path");
     let mut holder = Killed(spawn(test, &format!("hold {path}")));
     wait_for(&mut holder.0, "holds");
-    // The holder stands still with most of its share to come. Whoever has room populates beside it.
-    let beside = |role: &str| told(&start(test, role).output().expect("a child"));
+    // The holder pauses with most of its share still reserved. Processes that fit beside it
+    // populate.
+    let beside = |role: &str| output_of(&start(test, role).output().expect("a child"));
     let started = Instant::now();
     assert!(beside(&format!("fit {path}")).contains("\nmapped"));
     let requested = Instant::now();
-    assert!(beside(&format!("ask {path}")).contains("\nrefused"), "{:?}", started.elapsed());
-    // It waits for the holder, and not for ever.
+    assert!(beside(&format!("ask {path}")).contains("\nfailed"), "{:?}", started.elapsed());
+    // It waits for the holder, but not forever.
     assert!(requested.elapsed() < Duration::from_secs(20), "{:?}", requested.elapsed());
-    let mut elsewhere = start(test, &format!("joined {path}"));
+    let mut container = start(test, &format!("joined {path}"));
     let mounts =
         ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].into_iter().find(|top| path.starts_with(top));
     let [mount, group_path] = [mounts.expect("where the group is"), path]
         .map(|path| std::ffi::CString::new(path).expect("no zero"));
-    // SAFETY: the child makes system calls before it executes.
-    unsafe { elsewhere.pre_exec(move || as_in_a_container(&group_path, &mount)) };
-    match elsewhere.output() {
-        Ok(output) => assert!(told(&output).contains("\nrefused")),
+    // SAFETY: the child makes only system calls before it executes.
+    unsafe { container.pre_exec(move || as_in_a_container(&group_path, &mount)) };
+    match container.output() {
+        Ok(output) => assert!(output_of(&output).contains("\nfailed")),
         Err(error) => {
             println!("skipped: the part with a read-only mount and another user: {error}")
         }
@@ -245,8 +247,7 @@ fn a_reservation_is_seen_by_all_and_goes_with_its_process() {
     assert!(beside(&format!("ask {path}")).contains("\nmapped"), "killed, it holds nothing");
 }
 
-/// Joins the group, makes the mount of it read-only, and becomes another user. Makes only system
-/// calls.
+/// Joins the group, makes its mount read-only, and becomes another user. Makes only system calls.
 fn as_in_a_container(group: &std::ffi::CStr, mount: &std::ffi::CStr) -> std::io::Result<()> {
     let check = |returned: libc::c_int| match returned {
         -1 => Err(std::io::Error::last_os_error()),
@@ -254,7 +255,7 @@ fn as_in_a_container(group: &std::ffi::CStr, mount: &std::ffi::CStr) -> std::io:
     };
     let (top, none) = (mount.as_ptr(), std::ptr::null());
     let read_only = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY;
-    // SAFETY: system calls whose strings end with a zero and live as long.
+    // SAFETY: system calls whose strings end with a zero and outlive them.
     unsafe {
         let folder = libc::open(group.as_ptr(), libc::O_RDONLY | libc::O_DIRECTORY);
         let file = libc::openat(folder, c"cgroup.procs".as_ptr(), libc::O_WRONLY);

@@ -1,6 +1,6 @@
-//! What needs the process, its limits or the machine's pools of hugepages alone.
+//! Tests that need the process, its limits, or the machine's hugepage pools to themselves.
 //!
-//! Every test here takes [`alone`] first, so they run one after the other, whatever the harness
+//! Every test takes [`alone`] first, so the tests run one after the other, whatever the harness
 //! does.
 
 use std::process::{Command, Output};
@@ -16,40 +16,40 @@ mod nixl;
 mod pools;
 mod process;
 mod register;
-mod slices;
+mod slab_allocator;
 #[path = "../standin/mod.rs"]
 mod standin;
 mod whole_pools;
 
 const MIB: usize = 1 << 20;
 
-/// Held by each test from its beginning to its end.
+/// The lock that each test holds from its beginning to its end.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a test of this file again, in a process of its own that knows it is `role`.
+/// Runs a test of this file again in a separate process that plays the role `role`.
 fn again(test: &str, role: &str) -> Output {
     let mut command = Command::new(std::env::current_exe().expect("our own path"));
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env("KVMEM_TEST_ROLE", role);
     command.output().expect("a child")
 }
 
-/// What this process is to be, if it was started by [`again`].
+/// Returns the role of this process, if [`again`] started it.
 fn role() -> Option<String> {
     std::env::var("KVMEM_TEST_ROLE").ok()
 }
 
-/// The mappings of this process, but for those that change by themselves: heap, stacks, and how
-/// much of a thread's heap is in use.
+/// Returns the mappings of this process, except those that change by themselves: heap, stacks, and
+/// the used part of a thread's heap.
 fn maps() -> Vec<String> {
     let text = std::fs::read_to_string("/proc/self/maps").expect("our own maps");
     let kept = text.lines().filter(|line| !line.contains("[heap]") && !line.contains("[stack]"));
     let mut maps: Vec<String> = Vec::new();
     for line in kept {
-        // The C library reserves 64 MiB for a thread's heap, at a multiple of that, and opens it
-        // from its beginning.
+        // The C library reserves 64 MiB for a thread's heap, at a multiple of that, and makes it
+        // accessible from its beginning.
         if let Some(last) = maps.last_mut()
             && let (Some((start, middle)), Some((from, end))) = (range(last), range(line))
             && (start.is_multiple_of(64 << 20) && from == middle && end == start + (64 << 20))
@@ -63,13 +63,13 @@ fn maps() -> Vec<String> {
     maps
 }
 
-/// The addresses of a line of `/proc/self/maps`.
+/// Returns the addresses in a line of `/proc/self/maps`.
 fn range(line: &str) -> Option<(usize, usize)> {
     let (from, to) = line.split(' ').next()?.split_once('-')?;
     Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?))
 }
 
-/// How many descriptors this process has open.
+/// Returns the number of open descriptors of this process.
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("our own descriptors").count()
 }

@@ -1,9 +1,9 @@
-//! *Ground*: bytes that threads have, to see when two have the same.
+//! *Byte owners*: records which bytes are in use, to detect two users of one byte.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Who has which byte: a second owner is seen at once, from whatever thread.
+/// One mark per byte: a second user is detected at once, from any thread.
 pub(crate) struct Ground(Vec<AtomicU8>);
 
 impl Ground {
@@ -15,7 +15,7 @@ impl Ground {
         &self.0[range.start as usize..range.end as usize]
     }
 
-    /// Marks a range that was just granted.
+    /// Marks a newly allocated range.
     pub(crate) fn take(&self, range: Range<u64>) {
         for byte in self.of(range.clone()) {
             assert_eq!(byte.swap(1, Ordering::Relaxed), 0, "a byte of {range:?} has an owner");

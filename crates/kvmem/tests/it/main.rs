@@ -1,4 +1,4 @@
-//! The layers from outside, through their public faces alone.
+//! Tests of all layers through their public interfaces only.
 
 mod arena;
 mod child;

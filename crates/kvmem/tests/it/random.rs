@@ -1,11 +1,11 @@
-//! *Random*: what tests by random sequences have in common.
+//! *Random*: the common parts of tests with random sequences.
 
 use kvmem_testkit::driver::{self, Tally};
 use kvmem_testkit::op::{Config, Op};
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseResult, TestRunner};
 
-/// So many cases, or what `PROPTEST_CASES` says.
+/// Returns a configuration with this number of cases, or the number in `PROPTEST_CASES`.
 pub(crate) fn cases(cases: u32) -> ProptestConfig {
     let config = ProptestConfig { max_shrink_iters: 20_000, ..ProptestConfig::default() };
     if std::env::var_os("PROPTEST_CASES").is_some() {
@@ -15,12 +15,12 @@ pub(crate) fn cases(cases: u32) -> ProptestConfig {
     }
 }
 
-/// Runs a sequence on a space, and compares it with the interval oracle after every step.
+/// Runs a sequence on a space and compares the space with the interval oracle after every step.
 pub(crate) fn check(config: &Config, ops: &[Op]) -> TestCaseResult {
     driver::run(config, ops).map(drop).map_err(|failure| TestCaseError::fail(failure.to_string()))
 }
 
-/// What sequences on any space are meant to reach.
+/// The outcomes that sequences on any space have to reach.
 const REACHED: [&str; 29] = [
     "allocate: granted",
     "allocate: refused",
@@ -53,8 +53,8 @@ const REACHED: [&str; 29] = [
     "a change without an allocator",
 ];
 
-/// That sequences reach what they are meant to reach, each way round, and `more`: so many of each
-/// kind.
+/// Checks that sequences of each kind reach all expected outcomes, and those in `more`; runs `each`
+/// sequences per kind.
 pub(crate) fn reach_everything(
     kinds: impl IntoIterator<Item = (BoxedStrategy<Config>, BoxedStrategy<Vec<Op>>)>,
     each: usize,

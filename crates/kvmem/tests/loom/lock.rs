@@ -1,18 +1,20 @@
-//! The lock: one holder at a time, who sees what the last one did; and a waiter gets on.
+//! The lock: one holder at a time, which sees the changes of the last one, and waiters make
+//! progress.
 
 use kvmem::sync_loom_face::Lock;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-/// A number that only the holder of the lock may touch: loom fails where two do so without order.
+/// A number that only the holder of the lock may access: loom fails if two threads access it
+/// without order.
 struct Guarded {
     lock: Lock,
     number: UnsafeCell<u32>,
 }
 
-// SAFETY: `number` is used under the lock alone, or when no other thread is left; loom finds it out
-// if not.
+// SAFETY: `number` is accessed under the lock alone, or when no other thread exists; loom detects
+// it if not.
 unsafe impl Sync for Guarded {}
 
 impl Guarded {
@@ -25,7 +27,7 @@ impl Guarded {
         self.add_and_unlock();
     }
 
-    /// Whether it got the lock.
+    /// Tries to take the lock and add one; returns whether it did.
     fn try_add_one(&self) -> bool {
         let taken = self.lock.try_lock();
         if taken {
@@ -34,16 +36,16 @@ impl Guarded {
         taken
     }
 
-    /// Of the holder alone.
+    /// Adds one and releases the lock; the caller holds it.
     fn add_and_unlock(&self) {
-        // SAFETY: this thread has the lock.
+        // SAFETY: this thread holds the lock.
         self.number.with_mut(|number| unsafe { *number += 1 });
-        // SAFETY: as above.
+        // SAFETY: this thread holds the lock.
         unsafe { self.lock.unlock() };
     }
 
     fn number(&self) -> u32 {
-        // SAFETY: called when the others have been joined.
+        // SAFETY: called when the other threads have been joined.
         self.number.with(|number| unsafe { *number })
     }
 }
@@ -54,7 +56,7 @@ fn spawn(guarded: &Arc<Guarded>, times: u32) -> thread::JoinHandle<()> {
 }
 
 #[test]
-fn two_take_turns() {
+fn two_waiters_exclude_each_other() {
     loom::model(|| {
         let guarded = Guarded::new();
         let other = spawn(&guarded, 2);
@@ -65,10 +67,10 @@ fn two_take_turns() {
     });
 }
 
-/// One waits while two only try. Two that wait are more than loom can follow: it may run the two in
-/// turn for ever, and never the one they wait for.
+/// One thread waits while two others only try. Two waiting threads are too much for loom: it may
+/// run the two in turn forever, and never the thread that they wait for.
 #[test]
-fn three_meet() {
+fn one_waiter_and_two_tries() {
     loom::model(|| {
         let guarded = Guarded::new();
         let others = [(), ()].map(|()| {
@@ -82,7 +84,7 @@ fn three_meet() {
 }
 
 #[test]
-fn trying_does_not_wait() {
+fn a_try_does_not_wait() {
     loom::model(|| {
         let guarded = Guarded::new();
         let other = spawn(&guarded, 1);
@@ -91,6 +93,6 @@ fn trying_does_not_wait() {
         }
         other.join().unwrap();
         assert_eq!(guarded.number(), 2);
-        assert!(guarded.try_add_one(), "nobody has it");
+        assert!(guarded.try_add_one(), "no thread holds it");
     });
 }

@@ -1,8 +1,8 @@
 //! Model checks: every order in which threads can meet, and every value that a relaxed load may
-//! still see.
+//! return.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p kvmem --test loom`; without the flag there is
-//! nothing here.
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p kvmem --test loom`; without the flag there are
+//! no tests here.
 #![cfg(all(loom, not(shuttle)))]
 
 mod bump;

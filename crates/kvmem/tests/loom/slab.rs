@@ -1,40 +1,41 @@
-//! Magazines: the owner's lock keeps others out, and no round is lost or doubled where threads,
+//! Magazines: the owner lock excludes all others, and no round is lost or duplicated when threads,
 //! trims and ends meet.
 
-use kvmem::slab::loom_face::{Model, Owner, Tracked};
+use kvmem::slab::loom_face::{MagazineModel, OwnerModel, TrackedModel};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
-/// Many steps to an operation: all orders with so many changes of thread where none was due.
+/// Operations have many steps: checks all orders with up to `preemptions` preemptions.
 fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(run);
 }
 
-/// A number that only who has the lock may touch.
+/// A number that only the holder of the lock may access.
 struct Guarded {
-    owner: Owner,
+    owner: OwnerModel,
     number: UnsafeCell<u32>,
 }
 
-// SAFETY: `number` is used under the lock alone; loom finds it out if not.
+// SAFETY: `number` is accessed under the lock alone; loom detects it if not.
 unsafe impl Sync for Guarded {}
-// SAFETY: as above.
+// SAFETY: as for `Sync`.
 unsafe impl Send for Guarded {}
 
 impl Guarded {
     fn add(&self) {
-        // SAFETY: this thread has the lock.
+        // SAFETY: this thread holds the lock.
         self.number.with_mut(|number| unsafe { *number += 1 });
     }
 }
 
 fn owner_and_stoppers(fenced: bool, reached: bool, stoppers: u32) {
     model(2, move || {
-        let guarded = Arc::new(Guarded { owner: Owner::new(fenced), number: UnsafeCell::new(0) });
+        let guarded =
+            Arc::new(Guarded { owner: OwnerModel::new(fenced), number: UnsafeCell::new(0) });
         let others: Vec<_> = (0..stoppers)
             .map(|_| {
                 let guarded = guarded.clone();
@@ -46,32 +47,32 @@ fn owner_and_stoppers(fenced: bool, reached: bool, stoppers: u32) {
         let stopped: u32 = others.into_iter().map(|other| other.join().unwrap()).sum();
         assert!(!(fenced || reached) || stopped == stoppers);
         guarded.owner.enter(|| {
-            // SAFETY: this thread has the lock.
+            // SAFETY: this thread holds the lock.
             assert_eq!(guarded.number.with(|number| unsafe { *number }), 2 + stopped);
         });
     });
 }
 
 #[test]
-fn an_owner_and_two_trimmers_keep_apart() {
+fn an_owner_and_two_trimmers_exclude_each_other() {
     owner_and_stoppers(false, true, 2);
 }
 
 #[test]
-fn they_do_where_the_owner_makes_fences() {
+fn an_owner_with_fences_and_two_trimmers_exclude_each_other() {
     owner_and_stoppers(true, false, 2);
 }
 
 #[test]
-fn they_do_when_the_kernel_refuses_later() {
+fn an_owner_excludes_trimmers_when_barriers_start_to_fail() {
     owner_and_stoppers(false, false, 2);
 }
 
-/// One works with its cache while another trims: afterwards all is there once.
+/// One thread works with its cache while another one trims: afterwards every round exists once.
 #[test]
 fn exchange_against_trim() {
     model(2, || {
-        let model = Arc::new(Model::new(4, 1));
+        let model = Arc::new(MagazineModel::new(4, 1));
         let cache = model.join();
         let other = {
             let model = model.clone();
@@ -92,12 +93,12 @@ fn exchange_against_trim() {
     });
 }
 
-/// Two exchange magazines through the depot, one of them only what is cached, while what nobody
-/// wants goes back.
+/// Two threads exchange magazines through the depot, one of them only cached rounds, while the
+/// working set is trimmed.
 #[test]
 fn exchange_against_exchange() {
     model(2, || {
-        let model = Arc::new(Model::new(4, 1));
+        let model = Arc::new(MagazineModel::new(4, 1));
         let (mine, theirs) = (model.join(), model.join());
         let rounds: Vec<u32> = (0..4).filter_map(|_| model.get(Some(&mine), true)).collect();
         rounds.into_iter().for_each(|round| model.put(Some(&mine), round));
@@ -122,12 +123,12 @@ fn exchange_against_exchange() {
     });
 }
 
-/// Two memory nodes: one takes what the other has put, out of the other's lists, while what nobody
-/// wants goes back.
+/// Two memory nodes: a thread takes rounds that the other one put, from the other node's lists,
+/// while the working set is trimmed.
 #[test]
 fn exchange_across_nodes() {
     model(2, || {
-        let model = Arc::new(Model::on_nodes(3, 1, 2));
+        let model = Arc::new(MagazineModel::on_nodes(3, 1, 2));
         let (mine, theirs) = (model.join_on(0), model.join_on(1));
         let rounds: Vec<u32> = (0..3).filter_map(|_| model.get(Some(&mine), true)).collect();
         let said = Arc::new(AtomicBool::new(false));
@@ -136,7 +137,8 @@ fn exchange_across_nodes() {
             thread::spawn(move || {
                 let told = said.load(Ordering::Acquire);
                 let got = model.get(Some(&theirs), false);
-                // One of the three is in the depot by then: two fill what the thread itself has.
+                // One of the three is in the depot by then, because the thread's own magazines hold
+                // two.
                 assert!(!told || got.is_some());
                 if let Some(got) = got {
                     model.put(Some(&theirs), got);
@@ -159,12 +161,12 @@ fn exchange_across_nodes() {
 #[test]
 fn the_end_of_a_thread_against_trim() {
     model(3, || {
-        let model = Arc::new(Model::new(2, 2));
+        let model = Arc::new(MagazineModel::new(2, 2));
         let cache = model.join();
         let other = {
             let model = model.clone();
             thread::spawn(move || {
-                let round = model.get(Some(&cache), true).expect("nobody else has any");
+                let round = model.get(Some(&cache), true).expect("no other thread has any");
                 model.put(Some(&cache), round);
                 model.retire(cache);
             })
@@ -178,12 +180,13 @@ fn the_end_of_a_thread_against_trim() {
     });
 }
 
-/// Another thread puts a round and says so. Who has heard it finds it: in a cache, after a trim in
-/// the source. Whatever else that thread then has on the way, the trim waits for it.
+/// Another thread puts a round and announces it. A thread that has seen the announcement finds the
+/// round in a cache or, after a trim, in the source. The trim waits for all other rounds that the
+/// first thread has in flight.
 #[test]
-fn reap_on_failure_misses_nothing() {
+fn reclaim_on_failure_misses_nothing() {
     model(2, || {
-        let model = Arc::new(Model::new(2, 2));
+        let model = Arc::new(MagazineModel::new(2, 2));
         let said = Arc::new(AtomicBool::new(false));
         let cache = model.join();
         let round = model.get(Some(&cache), true).expect("there are two");
@@ -211,12 +214,12 @@ fn reap_on_failure_misses_nothing() {
     });
 }
 
-/// A refill takes more than it was asked for. A trim that comes meanwhile finds the rest in the
+/// A refill takes more rounds than were requested. A concurrent trim returns the surplus to the
 /// source.
 #[test]
-fn a_trim_waits_for_what_is_on_the_way() {
+fn a_trim_waits_for_rounds_in_flight() {
     model(3, || {
-        let model = Arc::new(Model::new(2, 2));
+        let model = Arc::new(MagazineModel::new(2, 2));
         let cache = model.join();
         let other = {
             let model = model.clone();
@@ -239,12 +242,12 @@ fn a_trim_waits_for_what_is_on_the_way() {
     });
 }
 
-/// One of two numbers is out, the other is put into its cache by another thread: who asks
-/// afterwards gets it.
+/// One of two numbers is in use, and another thread puts the other one into its cache: a later
+/// request gets it.
 #[test]
-fn a_request_that_fails_reaps_what_others_cache() {
+fn a_failed_request_reclaims_what_others_cache() {
     model(2, || {
-        let model = Arc::new(Tracked::new(2, 1));
+        let model = Arc::new(TrackedModel::new(2, 1));
         let (mine, theirs) = (model.join(), model.join());
         let out = model.get(Some(&mine), true).expect("there are two");
         let cached = model.get(Some(&theirs), true).expect("there are two");
@@ -257,10 +260,9 @@ fn a_request_that_fails_reaps_what_others_cache() {
         };
         let got = model.request(Some(&mine));
         let theirs = other.join().unwrap();
-        let got = got
-            .or_else(|| model.request(Some(&mine)))
-            .expect("it is in a cache, and nobody has it");
-        assert!(!model.nothing_cached_alone(Some(&mine)) || model.cached().is_empty());
+        let got =
+            got.or_else(|| model.request(Some(&mine))).expect("it is in a cache and not in use");
+        assert!(!model.nothing_cached_fast(Some(&mine)) || model.cached().is_empty());
         [got, out].into_iter().for_each(|round| model.put(Some(&mine), round));
         [mine, theirs].into_iter().for_each(|cache| model.retire(cache));
         model.trim();
@@ -268,64 +270,68 @@ fn a_request_that_fails_reaps_what_others_cache() {
     });
 }
 
-/// Of two numbers one is free at every moment: one thread puts the one it has before another takes
-/// the one that it has cached. So a request is never refused, whichever cache it looks at first.
+/// Of two numbers, one is free at every moment: a thread puts its number before another thread
+/// takes the one that it has cached. So no request fails, whichever cache it reads first.
 #[test]
-fn nothing_is_refused_while_one_of_two_is_free() {
-    for giver_first in [false, true] {
+fn no_request_fails_while_one_of_two_is_free() {
+    for putter_first in [false, true] {
         model(3, move || {
-            let model = Arc::new(Tracked::new(2, 1));
+            let model = Arc::new(TrackedModel::new(2, 1));
             let (first, second) = (model.join(), model.join());
-            let (giver, sink) = if giver_first { (first, second) } else { (second, first) };
-            let (given, cached) =
-                (model.get(Some(&giver), true).unwrap(), model.get(Some(&sink), true).unwrap());
-            model.put(Some(&sink), cached);
+            let (putter, requester) = if putter_first { (first, second) } else { (second, first) };
+            let (given, cached) = (
+                model.get(Some(&putter), true).unwrap(),
+                model.get(Some(&requester), true).unwrap(),
+            );
+            model.put(Some(&requester), cached);
             let said = Arc::new(AtomicBool::new(false));
-            let gives = {
+            let puts = {
                 let (model, said) = (model.clone(), said.clone());
                 thread::spawn(move || {
-                    model.put(Some(&giver), given);
+                    model.put(Some(&putter), given);
                     said.store(true, Ordering::Release);
-                    giver
+                    putter
                 })
             };
-            let takes = {
+            let requests = {
                 let (model, said) = (model.clone(), said.clone());
                 thread::spawn(move || {
-                    let taken = said.load(Ordering::Acquire).then(|| model.request(Some(&sink)));
-                    (taken, sink)
+                    let taken =
+                        said.load(Ordering::Acquire).then(|| model.request(Some(&requester)));
+                    (taken, requester)
                 })
             };
             let got = model.request(None).expect("one of two is free");
-            let giver = gives.join().unwrap();
-            let (taken, sink) = takes.join().unwrap();
+            let putter = puts.join().unwrap();
+            let (taken, requester) = requests.join().unwrap();
             let rest: Vec<u32> =
                 taken.map(|taken| taken.expect("one of two is free")).into_iter().collect();
             rest.into_iter().chain([got]).for_each(|round| model.put(None, round));
-            [giver, sink].into_iter().for_each(|cache| model.retire(cache));
+            [putter, requester].into_iter().for_each(|cache| model.retire(cache));
             model.trim();
             assert_eq!(model.inside(), 2);
         });
     }
 }
 
-/// The same with one thread that puts one and takes the other, and the one that looks has a cache.
+/// The same with one thread that puts one number and takes the other one, while the requesting
+/// thread has a cache.
 #[test]
-fn nothing_is_refused_while_another_puts_and_gets() {
+fn no_request_fails_while_another_puts_and_gets() {
     model(2, || {
-        let model = Arc::new(Tracked::new(2, 2));
+        let model = Arc::new(TrackedModel::new(2, 2));
         let (mine, theirs) = (model.join(), model.join());
         let round = model.get(Some(&theirs), true).expect("there are two");
         let other = {
             let model = model.clone();
             thread::spawn(move || {
                 model.put(Some(&theirs), round);
-                let got = model.request(Some(&theirs)).expect("nobody has more than one");
+                let got = model.request(Some(&theirs)).expect("each thread has at most one");
                 model.put(Some(&theirs), got);
                 theirs
             })
         };
-        let got = model.request(Some(&mine)).expect("nobody has more than one");
+        let got = model.request(Some(&mine)).expect("each thread has at most one");
         model.put(Some(&mine), got);
         let theirs = other.join().unwrap();
         [mine, theirs].into_iter().for_each(|cache| model.retire(cache));
@@ -334,11 +340,11 @@ fn nothing_is_refused_while_another_puts_and_gets() {
     });
 }
 
-/// After the end nothing is cached, whoever puts meanwhile.
+/// After caching is disabled nothing is cached, even if threads put meanwhile.
 #[test]
-fn nothing_stays_cached_after_the_end() {
+fn nothing_stays_cached_after_caching_is_disabled() {
     model(3, || {
-        let model = Arc::new(Tracked::new(2, 1));
+        let model = Arc::new(TrackedModel::new(2, 1));
         let cache = model.join();
         let rounds: Vec<u32> = (0..2).filter_map(|_| model.get(Some(&cache), true)).collect();
         let other = {
@@ -348,7 +354,7 @@ fn nothing_stays_cached_after_the_end() {
                 cache
             })
         };
-        model.shut();
+        model.disable_caching();
         let cache = other.join().unwrap();
         assert_eq!(model.inside(), 2);
         assert!(!model.may_hold());
@@ -357,12 +363,12 @@ fn nothing_stays_cached_after_the_end() {
     });
 }
 
-/// A class comes to stand for other numbers while one of the old kind is put and one of them is
-/// fetched: none stays under it.
+/// A class is rebound to other numbers while numbers of the old kind are put and fetched: none of
+/// these stays cached under the class.
 #[test]
-fn no_round_of_the_old_kind_stays_under_a_class() {
+fn no_round_stays_under_a_rebound_class() {
     model(3, || {
-        let model = Arc::new(Tracked::new(3, 1));
+        let model = Arc::new(TrackedModel::new(3, 1));
         let cache = model.join();
         let old: Vec<u32> = (0..3).filter_map(|_| model.get(Some(&cache), true)).collect();
         let other = {

@@ -1,40 +1,39 @@
-//! The lock that many read, and what a cache builds on it: look-ups that pin, evictions that look
-//! at pins, and pins that go at any time.
+//! The striped lock, and the cache that is built on it: lookups that pin, evictions that check
+//! pins, and pins that end at any time.
 
-use kvmem::sync_loom_face::Striped;
+use kvmem::sync_loom_face::StripedModel;
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use loom::thread;
 
-/// All orders with so many changes of the thread where it could have gone on: with more, three
-/// threads are too many to follow.
+/// Checks all orders with up to four preemptions: with more, three threads have too many.
 fn check(run: impl Fn() + Send + Sync + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(4);
     builder.check(run);
 }
 
-/// What may be used under the lock alone: loom fails where a reader and a writer do so without
-/// order.
+/// A value that may be accessed under the lock alone: loom fails if a reader and a writer access it
+/// without order.
 struct Value(UnsafeCell<u32>);
 
-// SAFETY: the lock's business; loom finds it out if it fails.
+// SAFETY: the lock excludes conflicting accesses; loom detects it if not.
 unsafe impl Sync for Value {}
-// SAFETY: as above.
+// SAFETY: as for `Sync`.
 unsafe impl Send for Value {}
 
-fn value() -> Arc<Striped<Value>> {
-    Arc::new(Striped::new(Value(UnsafeCell::new(0))))
+fn value() -> Arc<StripedModel<Value>> {
+    Arc::new(StripedModel::new(Value(UnsafeCell::new(0))))
 }
 
-fn get(lock: &Striped<Value>, number: usize) -> u32 {
+fn get(lock: &StripedModel<Value>, number: usize) -> u32 {
     // SAFETY: only read, under the lock.
     lock.read(number, |value, _| value.0.with(|value| unsafe { *value }))
 }
 
-fn add_one(lock: &Striped<Value>) {
+fn add_one(lock: &StripedModel<Value>) {
     // SAFETY: under the writer's lock.
     lock.write(|value, _| value.0.with_mut(|value| unsafe { *value += 1 }));
 }
@@ -59,7 +58,8 @@ fn a_reader_joins_and_meets_writers() {
 fn a_stripe_is_left_out_and_joined_again() {
     check(|| {
         let lock = value();
-        // The stripe is joined, and has been taken in vain once: the next writer leaves it out.
+        // The stripe is joined, and one writer has taken it since it was read by: the next writer
+        // leaves it out.
         assert_eq!(get(&lock, 0), 0);
         add_one(&lock);
         let reader = {
@@ -88,15 +88,15 @@ fn two_readers_and_a_writer() {
 }
 
 #[test]
-fn what_a_reader_notes_is_told_to_a_writer_once() {
+fn a_note_of_a_reader_reaches_one_writer() {
     check(|| {
         let lock = value();
-        let note = |lock: &Striped<Value>| {
-            // Relaxed, and two steps: this reader alone has it.
+        let note = |lock: &StripedModel<Value>| {
+            // Relaxed, and two steps: this reader alone has the state.
             lock.read(0, |_, own| own.store(own.load(Ordering::Relaxed) + 1, Ordering::Relaxed));
         };
-        let told = |lock: &Striped<Value>| -> u32 {
-            // Relaxed: the writer alone has them.
+        let told = |lock: &StripedModel<Value>| -> u32 {
+            // Relaxed: the writer alone has the states.
             lock.write(|_, all| all.map(|own| own.swap(0, Ordering::Relaxed)).sum())
         };
         let reader = {
@@ -105,14 +105,14 @@ fn what_a_reader_notes_is_told_to_a_writer_once() {
         };
         let early = told(&lock) + told(&lock);
         reader.join().unwrap();
-        // As the last writer sees all that came before it, a stripe that was left out had nothing
-        // to tell.
+        // The last writer has seen everything before it, so a stripe that was left out had nothing
+        // more to report.
         assert_eq!(early + told(&lock), 2);
     });
 }
 
-/// A block as an `Arc` has it: counted once for the index and once for each pin. Its bytes are used
-/// by who has a pin, and by who frees it.
+/// A block with the reference count of an `Arc`: one for the index and one for each pin. Its bytes
+/// are used by the holders of pins and by the thread that frees it.
 struct Block {
     count: AtomicUsize,
     bytes: UnsafeCell<u32>,
@@ -121,51 +121,51 @@ struct Block {
 
 // SAFETY: as for `Value`.
 unsafe impl Sync for Block {}
-// SAFETY: as above.
+// SAFETY: as for `Value`.
 unsafe impl Send for Block {}
 
-/// The index of a shard that holds one block, or none.
-type Index = Striped<Option<Arc<Block>>>;
+/// The index of a shard that holds at most one block.
+type Index = StripedModel<Option<Arc<Block>>>;
 
 fn index() -> (Arc<Index>, Arc<Block>) {
     let count = AtomicUsize::new(1);
     let block = Arc::new(Block { count, bytes: UnsafeCell::new(7), freed: AtomicBool::new(false) });
-    (Arc::new(Striped::new(Some(block.clone()))), block)
+    (Arc::new(StripedModel::new(Some(block.clone()))), block)
 }
 
 impl Block {
-    /// As `Arc::drop`.
+    /// Decrements the count, like `Arc::drop`.
     fn let_go(&self) {
-        // Release pairs with the fence below, of who comes last.
+        // Release pairs with the fence below in the thread that drops the last reference.
         if self.count.fetch_sub(1, Ordering::Release) == 1 {
             fence(Ordering::Acquire);
-            // SAFETY: nobody else has it.
+            // SAFETY: no other reference exists.
             self.bytes.with_mut(|bytes| unsafe { *bytes = 0 });
             assert!(!self.freed.swap(true, Ordering::Relaxed), "freed twice");
         }
     }
 }
 
-/// As `Shard::get`, and then the pin goes.
+/// Looks the block up like `Shard::get`, and drops the pin.
 fn look_up(index: &Index, number: usize) -> bool {
     let pinned = index.read(number, |block, _| {
         let block = block.clone()?;
-        // Relaxed: as `Arc::clone`.
+        // Relaxed: as in `Arc::clone`.
         block.count.fetch_add(1, Ordering::Relaxed);
         Some(block)
     });
     pinned.is_some_and(|block| {
-        // SAFETY: it is pinned.
+        // SAFETY: the block is pinned.
         assert_eq!(block.bytes.with(|bytes| unsafe { *bytes }), 7);
         block.let_go();
         true
     })
 }
 
-/// As `Books::evict`: whether there was a block without a pin.
+/// Evicts like the shard does: returns whether the index is empty afterwards.
 fn evict(index: &Index) -> bool {
     index.write(|block, _| {
-        // Relaxed: as `Arc::strong_count`; see `is_pinned`.
+        // Relaxed: as in `Arc::strong_count`; see `is_pinned`.
         let unpinned = block.take_if(|block| block.count.load(Ordering::Relaxed) == 1);
         unpinned.inspect(|block| {
             block.let_go();
@@ -175,7 +175,7 @@ fn evict(index: &Index) -> bool {
     })
 }
 
-/// As `Books::remove`: pins may outlive it.
+/// Removes the block like the shard does: pins may outlive the entry.
 fn remove(index: &Index) {
     if let Some(block) = index.write(|block, _| block.take()) {
         block.let_go();
@@ -193,7 +193,7 @@ fn a_block_is_evicted_only_unpinned_and_freed_once() {
         let evicted = evict(&index);
         let found = readers.map(|reader| reader.join().unwrap());
         assert!(evicted || found == [true; 2], "what stays is found");
-        assert!(evict(&index), "nobody has a pin");
+        assert!(evict(&index), "no pin is left");
         assert!(block.freed.load(Ordering::Relaxed));
     });
 }

@@ -1,11 +1,12 @@
-//! Random schedules of the concurrent parts, where there are too many threads and steps for
-//! `tests/loom` to try all.
+//! Random schedules of the concurrent parts that have too many threads and steps for `tests/loom`
+//! to check all orders.
 //!
 //! `RUSTFLAGS="--cfg loom --cfg shuttle" cargo test --release -p kvmem --test shuttle`; without the
-//! flags there is nothing here. The first builds the model, the second puts shuttle under it
-//! instead of loom. Half of the schedules are random at every step; the others run one thread as
-//! long as it can, with a few changes at random places, which finds what needs long stretches.
-//! Memory is sequentially consistent here: what weaker orderings do is loom's to find.
+//! flags there are no tests here. The first flag builds the model, the second one puts shuttle
+//! under it instead of loom. Half of the schedules are random at every step. The others run one
+//! thread for as long as possible, with a few changes at random places, which finds errors that
+//! need long runs of one thread. Memory is sequentially consistent here; loom checks weaker
+//! orderings.
 #![cfg(shuttle)]
 
 mod leases;
@@ -16,17 +17,17 @@ mod striped;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, Runner};
 
-/// Schedules of each kind.
+/// The number of schedules of each kind.
 const SCHEDULES: usize = 4000;
-/// Changes of thread in a schedule of long stretches.
+/// Changes of thread in a schedule with long runs.
 const CHANGES: usize = 4;
 
-/// Runs a test under many schedules. One that fails is printed in full; `shuttle::replay` runs it
-/// again.
+/// Runs a test under many schedules. A schedule that fails is printed in full; `shuttle::replay`
+/// runs it again.
 fn check(run: impl Fn() + Send + Sync + Clone + 'static) {
     fn with(scheduler: impl Scheduler + 'static, run: impl Fn() + Send + Sync + 'static) {
         let mut config = Config::new();
-        // That orderings are taken for the strongest is said above.
+        // Silences the warning that orderings are treated as the strongest one.
         config.silence_warnings = true;
         Runner::new(scheduler, config).run(run);
     }

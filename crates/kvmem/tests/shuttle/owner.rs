@@ -1,23 +1,23 @@
-//! The owner's lock among more stoppers than loom can try all orders of.
+//! The owner lock with more stoppers than loom can check all orders of.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use kvmem::slab::loom_face::Owner;
+use kvmem::slab::loom_face::OwnerModel;
 use shuttle::sync::Arc;
 use shuttle::thread;
 
 use crate::check;
 
 struct Guarded {
-    owner: Owner,
-    // The usual atomics: no change of thread comes of them.
+    owner: OwnerModel,
+    // The standard atomics: they cause no change of thread.
     inside: AtomicBool,
     entered: AtomicU32,
 }
 
 impl Guarded {
     fn alone(&self) {
-        assert!(!self.inside.swap(true, Ordering::Relaxed), "somebody is in already");
+        assert!(!self.inside.swap(true, Ordering::Relaxed), "another thread is inside");
         thread::yield_now();
         self.inside.store(false, Ordering::Relaxed);
         self.entered.fetch_add(1, Ordering::Relaxed);
@@ -27,7 +27,7 @@ impl Guarded {
 fn owner_and_stoppers(fenced: bool, reached: [bool; 3]) {
     check(move || {
         let guarded = Arc::new(Guarded {
-            owner: Owner::new(fenced),
+            owner: OwnerModel::new(fenced),
             inside: AtomicBool::new(false),
             entered: AtomicU32::new(0),
         });
@@ -53,11 +53,11 @@ fn barriers() {
 }
 
 #[test]
-fn an_owner_that_fences() {
+fn an_owner_with_fences() {
     owner_and_stoppers(true, [false; 3]);
 }
 
 #[test]
-fn a_kernel_that_begins_to_refuse() {
+fn barriers_that_start_to_fail() {
     owner_and_stoppers(false, [true, false, false]);
 }

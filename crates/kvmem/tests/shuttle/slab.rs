@@ -1,48 +1,48 @@
-//! Magazines of three or four threads: through the depot, among trims, working sets, and ends of
-//! threads.
+//! Magazines of three or four threads: exchanges through the depot during trims, working sets, and
+//! ends of threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kvmem::slab::loom_face::{Cache, Model};
+use kvmem::slab::loom_face::{MagazineModel, ModelCache};
 use shuttle::sync::{Arc, Mutex};
 use shuttle::thread;
 
 use crate::check;
 
-/// A model whose rounds are counted: none is in two hands.
+/// A model that checks that each round has at most one user.
 struct Counted {
-    model: Model,
+    model: MagazineModel,
     total: u32,
-    // The usual atomics: no change of thread comes of them.
+    // The standard atomics: they cause no change of thread.
     out: Vec<AtomicBool>,
 }
 
 impl Counted {
     fn new(total: u32, capacity: usize, bound: Option<u64>) -> Arc<Self> {
         let out = (0..total).map(|_| AtomicBool::new(false)).collect();
-        Arc::new(Counted { model: Model::bounded(total, capacity, bound), total, out })
+        Arc::new(Counted { model: MagazineModel::bounded(total, capacity, bound), total, out })
     }
 
-    fn get(&self, cache: Option<&Cache>, refill: bool) -> Option<u32> {
+    fn get(&self, cache: Option<&ModelCache>, refill: bool) -> Option<u32> {
         let round = self.model.get(cache, refill)?;
         assert!(!self.out[round as usize].swap(true, Ordering::Relaxed), "{round} is in two hands");
         Some(round)
     }
 
-    fn put(&self, cache: Option<&Cache>, round: u32) {
+    fn put(&self, cache: Option<&ModelCache>, round: u32) {
         assert!(self.out[round as usize].swap(false, Ordering::Relaxed), "{round} is in no hand");
         self.model.put(cache, round);
     }
 
-    fn get_some(&self, cache: &Cache, n: usize, refill: bool) -> Vec<u32> {
+    fn get_some(&self, cache: &ModelCache, n: usize, refill: bool) -> Vec<u32> {
         (0..n).filter_map(|_| self.get(Some(cache), refill)).collect()
     }
 
-    fn put_all(&self, cache: &Cache, rounds: Vec<u32>) {
+    fn put_all(&self, cache: &ModelCache, rounds: Vec<u32>) {
         rounds.into_iter().for_each(|round| self.put(Some(cache), round));
     }
 
-    /// Nothing is cached any more, and the caches count as empty.
+    /// Asserts that nothing is cached and nothing is charged.
     fn is_back(&self) {
         assert_eq!(self.model.inside(), self.total as usize);
         assert!(!self.model.may_hold());
@@ -64,11 +64,10 @@ fn ends(threads: impl IntoIterator<Item = Thread<()>>) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// A bound that allows every magazine there can be, one that allows a few, and one that allows
-/// none.
+/// A bound that allows all magazines, one that allows a few, and one that allows none.
 const BOUNDS: [Option<u64>; 4] = [None, Some(1000), Some(5), Some(0)];
 
-/// Three exchange whole magazines while a fourth trims, and what nobody wants goes back.
+/// Three threads exchange whole magazines while a fourth one trims and the working set is trimmed.
 #[test]
 fn exchanges_against_trims_and_working_sets() {
     for bound in BOUNDS {
@@ -98,9 +97,9 @@ fn exchanges_against_trims_and_working_sets() {
     }
 }
 
-/// Rounds are put by others than got them, whose threads end and have successors.
+/// Rounds are put by other threads than took them; these threads end and have successors.
 #[test]
-fn threads_end_and_return() {
+fn threads_end_and_restart() {
     for bound in BOUNDS {
         check(move || {
             let counted = Counted::new(12, 2, bound);
@@ -131,21 +130,21 @@ fn threads_end_and_return() {
                 counted.model.trim();
             });
             ends(workers.into_iter().chain([trimmer]));
-            // By one that has no cache.
+            // By a thread without a cache.
             std::mem::take(&mut *pile.lock().unwrap())
                 .into_iter()
                 .for_each(|round| counted.put(None, round));
-            // No trim: all threads have ended, so two intervals bring everything back.
+            // No trim: all threads have ended, so two intervals return everything.
             counted.model.tick();
             counted.is_back();
         });
     }
 }
 
-/// Whoever has heard of a free finds what was freed, in a cache or after a trim in the source,
-/// whatever others do meanwhile: put, end, or trim too.
+/// A thread that knows of a put finds the round in a cache or, after a trim, in the source,
+/// whatever other threads do meanwhile: put, end, or trim too.
 #[test]
-fn reap_on_failure_misses_nothing() {
+fn reclaim_on_failure_misses_nothing() {
     for bound in BOUNDS {
         check(move || {
             let counted = Counted::new(6, 2, bound);
@@ -189,14 +188,14 @@ fn reap_on_failure_misses_nothing() {
     }
 }
 
-/// After a trim that nobody works beside, nothing is cached, and whoever asks for what is cached
-/// gets nothing: also from caches that have been emptied under their owners, who then go on.
+/// After a trim without concurrent work nothing is cached, and requests for cached rounds return
+/// nothing. That includes caches whose owners continue after the trim.
 #[test]
-fn emptied_caches_go_on() {
+fn trimmed_caches_continue() {
     check(|| {
         let counted = Counted::new(12, 2, None);
         let caches: Vec<_> = (0..3).map(|_| counted.model.join()).collect();
-        let mut workers: Vec<Thread<Cache>> = Vec::new();
+        let mut workers: Vec<Thread<ModelCache>> = Vec::new();
         for cache in caches {
             workers.push(spawn(&counted, move |counted| {
                 let rounds = counted.get_some(&cache, 4, true);

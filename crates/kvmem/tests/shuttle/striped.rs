@@ -1,15 +1,15 @@
-//! The lock that many read among more threads than loom can try all orders of, with stripes that
-//! are left out and joined again.
+//! The striped lock with more threads than loom can check all orders of, with stripes that are left
+//! out and joined again.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use kvmem::sync_loom_face::Striped;
+use kvmem::sync_loom_face::StripedModel;
 use shuttle::sync::Arc;
 use shuttle::thread;
 
 use crate::check;
 
-/// Who is in. The usual atomics: no change of thread comes of them.
+/// The current holders. The standard atomics: they cause no change of thread.
 #[derive(Default)]
 struct Inside {
     readers: AtomicU32,
@@ -35,20 +35,20 @@ impl Inside {
 #[test]
 fn readers_and_writers() {
     check(|| {
-        let lock = Arc::new(Striped::new(Inside::default()));
-        let note = |lock: &Striped<Inside>, number| {
+        let lock = Arc::new(StripedModel::new(Inside::default()));
+        let note = |lock: &StripedModel<Inside>, number| {
             lock.read(number, |inside, own| {
                 inside.read();
                 own.store(own.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             });
         };
-        let told = |lock: &Striped<Inside>| -> u32 {
+        let told = |lock: &StripedModel<Inside>| -> u32 {
             lock.write(|inside, all| {
                 inside.write();
                 all.map(|own| own.swap(0, Ordering::Relaxed)).sum()
             })
         };
-        // Two stripes: the first and the third have one.
+        // There are two stripes: the first and the third reader share one.
         let readers = [0, 1, 2].map(|number| {
             let lock = lock.clone();
             thread::spawn(move || (0..3).for_each(|_| note(&lock, number)))

@@ -1,4 +1,4 @@
-//! *Extent builder*: how a cached space is to be.
+//! *Extent builder*: the options of a cached space.
 
 use thiserror::Error;
 
@@ -7,77 +7,77 @@ use crate::offset::{OffsetAllocatorBuilder, SpaceError};
 use super::cache::ExtentCache;
 use super::hot::CLASSES;
 
-/// A hot size is shorter than 4 GiB − 1 B: handles know the length of such a range themselves.
-const LONGEST: u64 = u32::MAX as u64 - 1;
-/// This part of a space may be stranded unless something else is said.
-const STRANDED: u64 = 32;
+/// The longest hot size, below 4 GiB − 1 B: handles store the lengths of such ranges themselves.
+const MAX_HOT_SIZE: u64 = u32::MAX as u64 - 1;
+/// By default one part in this many of a space may be cached.
+const DEFAULT_BOUND_SHARE: u64 = 32;
 
-/// Why a cached space could not be made.
+/// The reason why a cached space could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ExtentSetupError {
-    /// The space itself.
+    /// The space itself could not be made.
     #[error(transparent)]
     Space(#[from] SpaceError),
-    /// A size that cannot be hot.
+    /// A size cannot be hot.
     #[error(
-        "a range of {requested} bytes cannot be cached: a hot size is within 1..={most} bytes, \
-         which is no more than may be stranded; allow more to be"
+        "cannot cache ranges of {requested} bytes: a hot size is within 1..={max} bytes, no more than \
+         the bound of cached bytes; raise the bound"
     )]
     HotSize {
-        /// The size that was named, in bytes.
+        /// The requested hot size, in bytes.
         requested: u64,
-        /// The greatest that could be named here, in bytes.
-        most: u64,
+        /// The largest hot size here, in bytes.
+        max: u64,
     },
-    /// Too many sizes were named.
+    /// Too many hot sizes.
     #[error(
-        "{requested} hot sizes were named, more than {most}; leave out those that are rarely asked for"
+        "cannot have {requested} hot sizes: the limit is {max}; leave out the sizes that are rarely \
+         requested"
     )]
     HotSizes {
-        /// How many were named.
+        /// The number of requested hot sizes.
         requested: usize,
-        /// How many can be.
-        most: usize,
+        /// The largest number of hot sizes.
+        max: usize,
     },
 }
 
-/// Describes an [`ExtentCache`].
+/// A builder for an [`ExtentCache`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it builds"]
 pub struct ExtentBuilder {
     space: OffsetAllocatorBuilder,
     hot_sizes: Vec<u64>,
-    learns: bool,
+    auto: bool,
     max_cached_bytes: Option<u64>,
 }
 
-/// The bound for a space of so many bytes.
-pub(super) fn stranded_for(capacity: u64) -> u64 {
-    capacity / STRANDED
+/// Returns the default bound of cached bytes for a space of `capacity` bytes.
+pub(super) fn default_bound(capacity: u64) -> u64 {
+    capacity / DEFAULT_BOUND_SHARE
 }
 
 impl ExtentBuilder {
     pub(super) fn new(space: OffsetAllocatorBuilder) -> Self {
-        ExtentBuilder { space, hot_sizes: Vec::new(), learns: true, max_cached_bytes: None }
+        ExtentBuilder { space, hot_sizes: Vec::new(), auto: true, max_cached_bytes: None }
     }
 
-    /// These sizes, in bytes, are hot from the beginning and for ever; at most 32, each no more
-    /// than may be [stranded](Self::max_cached_bytes). What was named before stays named.
+    /// Adds sizes, in bytes, that are hot from the beginning and stay hot. At most 32 sizes, each
+    /// no larger than the [bound of cached bytes](Self::max_cached_bytes).
     pub fn hot_sizes(mut self, sizes: impl IntoIterator<Item = u64>) -> Self {
         self.hot_sizes.extend(sizes);
         self
     }
 
-    /// Whether further sizes become hot that are asked for again and again; they do unless
-    /// something else is said.
-    pub fn auto_hot_sizes(mut self, learns: bool) -> Self {
-        self.learns = learns;
+    /// Sets whether further sizes become hot when they are requested repeatedly. Default: they do.
+    pub fn auto_hot_sizes(mut self, auto: bool) -> Self {
+        self.auto = auto;
         self
     }
 
-    /// All caches together strand at most so many bytes. Without it a 32nd part of the space, also
-    /// after it has grown or shrunk.
+    /// Sets the most bytes that all caches together may keep. Default: 1/32 of the space, following
+    /// its capacity when it is resized.
     pub fn max_cached_bytes(mut self, bytes: u64) -> Self {
         self.max_cached_bytes = Some(bytes);
         self
@@ -86,23 +86,25 @@ impl ExtentBuilder {
     /// Makes the space.
     ///
     /// # Errors
-    /// [`ExtentSetupError`].
+    /// Returns [`ExtentSetupError::Space`] if the space cannot be made,
+    /// [`ExtentSetupError::HotSize`] if a hot size is 0 or too large, and
+    /// [`ExtentSetupError::HotSizes`] if there are more than 32.
     pub fn build(self) -> Result<ExtentCache, ExtentSetupError> {
         let allocator = self.space.build()?;
-        let most = self
+        let max = self
             .max_cached_bytes
-            .unwrap_or_else(|| stranded_for(allocator.capacity()))
-            .min(LONGEST);
+            .unwrap_or_else(|| default_bound(allocator.capacity()))
+            .min(MAX_HOT_SIZE);
         let mut sizes = self.hot_sizes;
         sizes.sort_unstable();
         sizes.dedup();
-        if let Some(&requested) = sizes.iter().find(|size| !(1..=most).contains(*size)) {
-            return Err(ExtentSetupError::HotSize { requested, most });
+        if let Some(&requested) = sizes.iter().find(|size| !(1..=max).contains(*size)) {
+            return Err(ExtentSetupError::HotSize { requested, max });
         }
         if sizes.len() > CLASSES {
-            return Err(ExtentSetupError::HotSizes { requested: sizes.len(), most: CLASSES });
+            return Err(ExtentSetupError::HotSizes { requested: sizes.len(), max: CLASSES });
         }
         let sizes: Vec<u32> = sizes.iter().map(|size| *size as u32).collect();
-        Ok(ExtentCache::over(allocator, &sizes, self.learns, self.max_cached_bytes))
+        Ok(ExtentCache::over(allocator, &sizes, self.auto, self.max_cached_bytes))
     }
 }

@@ -1,4 +1,4 @@
-//! *ExtentCache*: a shared space whose hot sizes are served by each thread's own magazines.
+//! *Extent cache*: a shared space whose hot sizes are served from each thread's own magazines.
 
 use std::any::Any;
 use std::fmt;
@@ -9,32 +9,33 @@ use crate::offset::{
     OffsetAllocatorBuilder, Range, SpaceError,
 };
 
-use crate::slab::stats::ClassStats;
+use crate::slab::magazine_stats::ClassStats;
 
-use super::builder::{ExtentBuilder, stranded_for};
+use super::builder::{ExtentBuilder, default_bound};
 use super::extent::Extent;
-use super::instance::{Instance, Opening};
+use super::instance::{ExtentInstance, InstanceOptions};
 use super::map::{ExtentMapRange, mark};
 use super::stats::ExtentStats;
 
-/// Hands out ranges of an abstract space `[0, capacity)`, as [`OffsetAllocator`] does, to many
+/// An allocator for ranges of an abstract space `[0, capacity)`, like [`OffsetAllocator`], for many
 /// threads at once: allocating and freeing a *hot* size takes no lock and no atomic
 /// read-modify-write.
 ///
-/// `Send + Sync`; clones share one space. Extents may outlive it. Hot sizes are
-/// [named](ExtentBuilder::hot_sizes) or learnt from what is asked for; all others are the offset
-/// layer's, and nothing is refused before what is cached has been taken back.
+/// The type is `Send + Sync`, and clones share one space. Extents may outlive it. Hot sizes are
+/// [named](ExtentBuilder::hot_sizes) or detected from the requests; all others go to the offset
+/// layer. No request fails before the cached ranges have been reclaimed.
 ///
 /// # Time complexity
 ///
-/// Allocate and free are O(1), some nanoseconds for a hot size while the thread's magazines serve
-/// it. A request that finds no room takes back what is cached, if anything is: O(threads × classes
-/// + cached ranges), and it stops all threads that use the space for some microseconds.
+/// Allocating and freeing are O(1), and take some nanoseconds for a hot size while the thread's
+/// magazines serve it. A request that finds no free range reclaims the cached ranges, if there are
+/// any: O(threads × classes + cached ranges), and it stops all threads that use the space for some
+/// microseconds.
 ///
 /// # Drawbacks
 ///
-/// What is cached is not joined with its neighbours until it is wanted. A bound says how much that
-/// can be ([`ExtentBuilder::max_cached_bytes`]).
+/// Cached ranges are not joined with their neighbours until they are reclaimed. The bound of cached
+/// bytes ([`ExtentBuilder::max_cached_bytes`]) limits how much of the space that can be.
 ///
 /// ```
 /// use kvmem::slab::ExtentCache;
@@ -42,47 +43,47 @@ use super::stats::ExtentStats;
 /// let space = ExtentCache::new(1 << 40)?;
 /// for _ in 0..100 {
 ///     let page = space.allocate(3_274_752)?;
-///     drop(page); // from the ninth on no lock is taken
+///     drop(page); // no lock is taken from the ninth iteration on
 /// }
-/// assert_eq!(space.metrics().allocated, 0); // what is cached counts as free
+/// assert_eq!(space.metrics().allocated, 0); // cached ranges count as free
 /// assert!(space.stats().cached_ranges > 0);
-/// // And can be had: nothing is refused because of it.
-/// assert_eq!(space.allocate(1 << 40)?.len(), 1 << 40);
+/// // No request fails because of cached ranges: this one reclaims them.
+/// assert_eq!(space.allocate(1 << 40)?.size(), 1 << 40);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
 pub struct ExtentCache {
-    pub(super) ground: Ground,
-    pub(super) instance: &'static Instance,
-    pub(super) owner: Arc<Owner>,
+    pub(super) space: Ground,
+    pub(super) instance: &'static ExtentInstance,
+    pub(super) owner: Arc<SpaceOwner>,
 }
 
-/// Held by every clone; the last one shuts the instance.
-pub(super) struct Owner {
-    instance: &'static Instance,
+/// The owner shared by all clones; dropping the last one shuts the instance.
+pub(super) struct SpaceOwner {
+    instance: &'static ExtentInstance,
     pub(super) allocator: OffsetAllocator,
-    /// The bound follows the capacity.
+    /// Whether the bound of cached bytes follows the capacity.
     bound_follows: bool,
 }
 
-impl Drop for Owner {
+impl Drop for SpaceOwner {
     fn drop(&mut self) {
-        // What has a raw handle can be reached by nobody any more.
+        // No code can reach the ranges of raw handles any more.
         self.instance.raw.close(Ground::of(&self.allocator));
         self.instance.shut();
     }
 }
 
 impl ExtentCache {
-    /// A space of `capacity` bytes, 1..=2^63, without boundary, that learns which sizes are hot.
+    /// Makes a space of `capacity` bytes, 1..=2^63, without a boundary, that detects hot sizes.
     ///
     /// # Errors
-    /// See [`OffsetAllocatorBuilder::build`].
+    /// Returns the errors of [`OffsetAllocatorBuilder::build`].
     pub fn new(capacity: u64) -> Result<Self, SpaceError> {
         Ok(Self::over(OffsetAllocator::new(capacity)?, &[], true, None))
     }
 
-    /// A space with settings of its own: those of the offset layer's builder, and the cache's.
+    /// Returns a builder for a space with the offset layer's options and the options of the cache.
     ///
     /// ```
     /// use kvmem::offset::OffsetAllocator;
@@ -102,55 +103,57 @@ impl ExtentCache {
     pub(super) fn over(
         allocator: OffsetAllocator,
         hot_sizes: &[u32],
-        learns: bool,
+        auto: bool,
         max_cached_bytes: Option<u64>,
     ) -> Self {
-        let stranded_bytes = max_cached_bytes.unwrap_or_else(|| stranded_for(allocator.capacity()));
-        let ground = Ground::of(&allocator);
-        let instance = Instance::open(ground, &Opening { hot_sizes, learns, stranded_bytes });
-        let owner = Owner { instance, allocator, bound_follows: max_cached_bytes.is_none() };
-        ExtentCache { ground, instance, owner: Arc::new(owner) }
+        let bound_bytes = max_cached_bytes.unwrap_or_else(|| default_bound(allocator.capacity()));
+        let space = Ground::of(&allocator);
+        let instance = ExtentInstance::open(
+            space,
+            &InstanceOptions { hot_sizes, auto, max_cached_bytes: bound_bytes },
+        );
+        let owner = SpaceOwner { instance, allocator, bound_follows: max_cached_bytes.is_none() };
+        ExtentCache { space, instance, owner: Arc::new(owner) }
     }
 
     pub(super) fn allocator(&self) -> &OffsetAllocator {
         &self.owner.allocator
     }
 
-    /// Grants `size` bytes. O(1).
+    /// Allocates a range of `size` bytes. O(1).
     ///
-    /// A request that is longer than all that is free, cached or not, is refused without a lock. If
-    /// a request is refused, there was a moment in the call in which it would have been with
-    /// nothing cached.
+    /// A request that exceeds all free bytes, cached or not, fails without a lock. If a request
+    /// fails, then at some moment during the call it would have failed with nothing cached.
     ///
     /// # Errors
-    /// As [`OffsetAllocator::allocate`].
+    /// Returns the errors of [`OffsetAllocator::allocate`].
     #[inline]
     pub fn allocate(&self, size: u64) -> Result<Extent, AllocError> {
         if let Some(class) = self.instance.class_of(short(size))
             && let Some(range) = self.instance.magazines.get_loaded(class)
         {
-            return Ok(Extent::of(self.ground, range));
+            return Ok(Extent::of(self.space, range));
         }
-        // The error by itself, so that what is granted stays in registers, and made here, so that
-        // who does not look at it does not pay for it.
-        let mut refused = AllocError::ZeroSize;
-        match self.allocate_or_refuse(size, &mut refused).found() {
-            Ok(range) => Ok(Extent::of(self.ground, range)),
-            Err(FULL) => Err(self.ground.refuse(size)),
-            Err(_) => Err(refused),
+        // The error is passed separately, so a successful result stays in registers. It is made
+        // here, so callers that ignore it do not pay for it.
+        let mut failure = AllocError::ZeroSize;
+        match self.allocate_or_fail(size, &mut failure).found() {
+            Ok(range) => Ok(Extent::of(self.space, range)),
+            Err(FULL) => Err(self.space.refuse(size)),
+            Err(_) => Err(failure),
         }
     }
 
-    /// The longest range that this space could ever grant, however empty it is. One load, without a
-    /// lock.
+    /// Returns the longest range that this space could allocate if it were empty. One load, without
+    /// a lock.
     #[inline(always)]
     #[must_use]
     pub fn limit_hint(&self) -> u64 {
-        self.ground.limit_hint()
+        self.space.limit_hint()
     }
 
-    /// Why a request of `size` bytes fails that is longer than `limit`, which
-    /// [`limit_hint`](Self::limit_hint) returned just now, or 0.
+    /// Returns the error of a request of `size` bytes that exceeds `limit`, a value returned by
+    /// [`limit_hint`](Self::limit_hint) just before, or that is 0.
     #[inline]
     #[must_use]
     pub fn fails_early(&self, size: u64, limit: u64) -> AllocError {
@@ -161,91 +164,97 @@ impl ExtentCache {
         }
     }
 
-    /// A full space answers most requests so: no lock, and nothing is written but the owner's mark.
+    /// Answers most requests of a full space: takes no lock, and writes nothing but the mark of the
+    /// owner lock.
     #[inline(never)]
-    fn allocate_or_refuse(&self, size: u64, refused: &mut AllocError) -> Range {
-        if self.instance.is_full(size) || self.instance.is_hopeless(size) {
+    fn allocate_or_fail(&self, size: u64, failure: &mut AllocError) -> Range {
+        if self.instance.is_full(size) || self.instance.exceeds_free(size) {
             return Range::none(FULL);
         }
-        self.allocate_slowly(size, refused)
+        self.allocate_slow(size, failure)
     }
 
     #[cold]
     #[inline(never)]
-    fn allocate_slowly(&self, size: u64, refused: &mut AllocError) -> Range {
-        if size > self.ground.largest_free_hint() && self.instance.is_full_after_all(size) {
+    fn allocate_slow(&self, size: u64, failure: &mut AllocError) -> Range {
+        if size > self.space.largest_free_hint() && self.instance.is_full_slow(size) {
             return Range::none(FULL);
         }
         match self.instance.class_of(short(size)) {
             Some(class) => match self.instance.magazines.get(class) {
                 Some(range) if u64::from(range.size()) == size => return range,
-                // The class has come to stand for another size meanwhile.
-                Some(other) => self.ground.give_back(other),
+                // The class stands for another size meanwhile.
+                Some(other) => self.space.give_back(other),
                 None => (),
             },
-            None => self.instance.note(size),
+            None => self.instance.record_request(size),
         }
-        match self.instance.serve(|| self.allocator().allocate(size)) {
+        match self.instance.with_reclaim(|| self.allocator().allocate(size)) {
             Ok(allocation) => {
                 let range = allocation.as_range();
                 allocation.forget();
                 range
             }
             Err(error) => {
-                *refused = error;
-                Range::none(REFUSED)
+                *failure = error;
+                Range::none(FAILED)
             }
         }
     }
 
-    /// As [`OffsetAllocator::allocate_aligned`]. The extent is cached like others of its size when
-    /// dropped.
+    /// Allocates a range at a multiple of `align`; see [`OffsetAllocator::allocate_aligned`]. When
+    /// it is dropped, the extent is cached like others of its size.
     ///
     /// # Errors
-    /// As there.
+    /// Returns the errors of [`OffsetAllocator::allocate_aligned`].
     pub fn allocate_aligned(&self, size: u64, align: u64) -> Result<Extent, AllocError> {
-        self.instance.serve(|| self.allocator().allocate_aligned(size, align)).map(Extent::new)
+        self.instance
+            .with_reclaim(|| self.allocator().allocate_aligned(size, align))
+            .map(Extent::new)
     }
 
-    /// As [`OffsetAllocator::allocate_batch`]: all of them or none, under one lock.
+    /// Allocates `n` ranges of `size` bytes, all or none, under one lock; see
+    /// [`OffsetAllocator::allocate_batch`].
     ///
     /// # Errors
-    /// As there.
+    /// Returns the errors of [`OffsetAllocator::allocate_batch`].
     pub fn allocate_batch(&self, size: u64, n: usize) -> Result<Vec<Extent>, AllocError> {
-        let batch = self.instance.serve(|| self.allocator().allocate_batch(size, n))?;
+        let batch = self.instance.with_reclaim(|| self.allocator().allocate_batch(size, n))?;
         Ok(batch.into_iter().map(Extent::new).collect())
     }
 
-    /// As [`OffsetAllocator::allocate_scattered`]. What is cached is taken back before the request
-    /// is refused, not to meet it with fewer ranges.
+    /// Allocates `total` bytes in at most `max_ranges` ranges; see
+    /// [`OffsetAllocator::allocate_scattered`]. Cached ranges are reclaimed only before the request
+    /// would fail, and not to serve it with fewer ranges.
     ///
     /// # Errors
-    /// As there.
+    /// Returns the errors of [`OffsetAllocator::allocate_scattered`].
     pub fn allocate_scattered(
         &self,
         total: u64,
         max_ranges: usize,
     ) -> Result<Vec<Extent>, AllocError> {
-        let pieces =
-            self.instance.serve(|| self.allocator().allocate_scattered(total, max_ranges))?;
+        let pieces = self
+            .instance
+            .with_reclaim(|| self.allocator().allocate_scattered(total, max_ranges))?;
         Ok(pieces.into_iter().map(Extent::new).collect())
     }
 
-    /// As [`OffsetAllocator::free_batch`]: many extents under one lock, neighbours joined first, and
-    /// none of them cached.
+    /// Frees many extents under one lock and joins neighbours first; see
+    /// [`OffsetAllocator::free_batch`]. None of them is cached.
     pub fn free_batch(&self, run: impl IntoIterator<Item = Extent>) {
         self.allocator().free_batch(run.into_iter().map(Extent::into_allocation));
     }
 
-    /// As [`OffsetAllocator::grow_to`].
+    /// Extends the space to `new_capacity` bytes; see [`OffsetAllocator::grow`].
     ///
     /// # Errors
-    /// As there.
-    pub fn grow_to(&self, new_capacity: u64) -> Result<(), SpaceError> {
-        match self.allocator().grow_to(new_capacity) {
-            // Cached ranges stand on the books.
+    /// Returns the errors of [`OffsetAllocator::grow`].
+    pub fn grow(&self, new_capacity: u64) -> Result<(), SpaceError> {
+        match self.allocator().grow(new_capacity) {
+            // Cached ranges occupy metadata nodes.
             Err(SpaceError::TooManyRanges { .. }) => {
-                self.instance.magazines.reap(|| self.allocator().grow_to(new_capacity))?;
+                self.instance.magazines.reclaim(|| self.allocator().grow(new_capacity))?;
             }
             result => result?,
         }
@@ -253,65 +262,71 @@ impl ExtentCache {
         Ok(())
     }
 
-    /// As [`OffsetAllocator::shrink_to`]. What is cached is taken back first.
+    /// Shrinks the space to `new_capacity` bytes after reclaiming the cached ranges; see
+    /// [`OffsetAllocator::shrink_to`].
     ///
     /// # Errors
-    /// As there.
+    /// Returns the errors of [`OffsetAllocator::shrink_to`].
     pub fn shrink_to(&self, new_capacity: u64) -> Result<(), SpaceError> {
-        self.instance.magazines.reap(|| self.allocator().shrink_to(new_capacity))?;
+        self.instance.magazines.reclaim(|| self.allocator().shrink_to(new_capacity))?;
         self.follow_bound();
         Ok(())
     }
 
     fn follow_bound(&self) {
         if self.owner.bound_follows {
-            self.instance.follow_bound(|| stranded_for(self.capacity()));
+            self.instance.follow_bound(|| default_bound(self.capacity()));
         }
     }
 
-    /// Keeps something until nobody has the space or an extent of it any more, and drops it then,
-    /// in the thread that dropped the last of them.
-    pub(crate) fn keep(&self, ward: Box<dyn Any + Send + Sync>) {
-        self.ground.keep(ward);
+    /// Keeps `keepalive` alive until the space and all its extents are gone. It is dropped by the
+    /// thread that drops the last of them.
+    pub(crate) fn keep(&self, keepalive: Box<dyn Any + Send + Sync>) {
+        self.space.keep(keepalive);
     }
 
-    /// The number of the space: that of no other as long as anybody has this one, or an extent of
-    /// it.
+    /// Returns the number of the space. No other space has it while this one or an extent of it
+    /// exists.
     pub(crate) fn number(&self) -> u32 {
-        self.ground.index()
+        self.space.index()
     }
 
-    /// Length of the space in bytes. O(1).
+    /// Returns the capacity of the space in bytes. O(1).
+    #[must_use]
     pub fn capacity(&self) -> u64 {
         self.allocator().capacity()
     }
 
-    /// The boundary that no extent straddles, in bytes.
+    /// Returns the boundary that no extent crosses, in bytes.
+    #[must_use]
     pub fn boundary(&self) -> Option<u64> {
         self.allocator().boundary()
     }
 
-    /// An upper bound of the largest range that would be granted now, in bytes, without a lock: the
-    /// longest free range on the books; if anything may be cached, all that is free, for it may
-    /// lie between what is cached. O(1).
+    /// Returns an upper bound of the longest range that can be allocated now, in bytes, without a
+    /// lock. It is the longest range that is free in the metadata. If ranges may be cached, it is
+    /// the sum of all free bytes, because these may be adjacent to cached ranges. O(1).
+    #[must_use]
     pub fn largest_free_hint(&self) -> u64 {
         let magazines = &self.instance.magazines;
-        let bound = magazines.still(|| match magazines.charged() {
-            0 => self.ground.largest_free_hint(),
-            cached => self.ground.free_hint().saturating_add(cached),
+        let bound = magazines.consistent_read(|| match magazines.charged() {
+            0 => self.space.largest_free_hint(),
+            cached => self.space.free_hint().saturating_add(cached),
         });
-        // While something goes from cache to books or back, it may be in neither number.
-        bound.unwrap_or(u64::MAX).min(self.ground.limit_hint())
+        // A range that moves between a cache and the metadata may be missing from both numbers.
+        bound.unwrap_or(u64::MAX).min(self.space.limit_hint())
     }
 
-    /// Takes back what any thread or the depot has cached. From any thread; stops those that use
-    /// the space for some microseconds. O(threads × classes + cached ranges).
+    /// Reclaims the cached ranges of all threads and of the depot. Any thread may call it; it stops
+    /// the threads that use the space for some microseconds. O(threads × classes + cached ranges).
     pub fn trim(&self) {
         self.instance.magazines.trim();
     }
 
-    /// Figures of the space. What is cached counts as free; `largest_free` leaves out what it would
-    /// join. While other threads go on, of about one moment. O(threads × classes).
+    /// Returns the metrics of the space. Cached ranges count as free; `largest_free` does not
+    /// consider what they would join. Read at about one moment while other threads may continue.
+    /// O(threads × classes).
+    #[must_use]
     pub fn metrics(&self) -> Metrics {
         let cached = self.instance.magazines.stats();
         let ranges: usize =
@@ -319,7 +334,7 @@ impl ExtentCache {
         let longest = cached.classes.iter().filter(|class| class.in_threads + class.in_depot > 0);
         let longest = longest.map(|class| class.round_bytes as u64).max().unwrap_or(0);
         let mut metrics = self.allocator().metrics();
-        metrics.allocated = metrics.allocated.saturating_sub(cached.stranded_bytes);
+        metrics.allocated = metrics.allocated.saturating_sub(cached.cached_bytes);
         metrics.free = metrics.capacity - metrics.allocated;
         metrics.live = metrics.live.saturating_sub(ranges as u64);
         metrics.free_ranges += ranges as u64;
@@ -328,57 +343,64 @@ impl ExtentCache {
         metrics
     }
 
-    /// What [`metrics`](Self::metrics) and [`stats`](Self::stats) say, as far as it can be known
-    /// without a lock that a request could wait for. O(threads × classes).
+    /// Returns the part of [`metrics`](Self::metrics) and [`stats`](Self::stats) that can be read
+    /// without any lock that a request could wait for. O(threads × classes).
     pub(crate) fn glance(&self) -> Glance {
         let magazines = &self.instance.magazines;
-        let look = || (self.ground.left(), magazines.stats());
-        // What goes from the books to a cache meanwhile is in one of the two, or in both, or in
-        // none.
-        let (left, cached) = (0..LOOKS).find_map(|_| magazines.still(look)).unwrap_or_else(look);
+        let look = || (self.space.left(), magazines.stats());
+        // A range that moves between metadata and cache meanwhile is counted in one of the two, in
+        // both, or in neither.
+        let (usage, cached) = (0..CONSISTENT_READ_TRIES)
+            .find_map(|_| magazines.consistent_read(look))
+            .unwrap_or_else(look);
         let held = |class: &&ClassStats| class.in_threads + class.in_depot > 0;
         let longest =
             cached.classes.iter().filter(held).map(|class| class.round_bytes as u64).max();
         let ranges: usize =
             cached.classes.iter().map(|class| class.in_threads + class.in_depot).sum();
         Glance {
-            capacity: left.capacity,
-            allocated: left
+            capacity: usage.capacity,
+            allocated: usage
                 .capacity
-                .saturating_sub(left.free)
-                .saturating_sub(cached.stranded_bytes),
-            largest_free: left.largest.max(longest.unwrap_or(0)),
-            live: left.live.saturating_sub(ranges as u64),
-            cached: cached.stranded_bytes,
+                .saturating_sub(usage.free)
+                .saturating_sub(cached.cached_bytes),
+            largest_free: usage.largest.max(longest.unwrap_or(0)),
+            live: usage.live.saturating_sub(ranges as u64),
+            cached: cached.cached_bytes,
             reclaims: magazines.reclaims(),
         }
     }
 
-    /// What is cached, where, and what has been done. Takes no lock. O(threads × classes).
+    /// Returns the statistics of the caches. Takes no lock. O(threads × classes).
+    #[must_use]
     pub fn stats(&self) -> ExtentStats {
         ExtentStats::of(self.instance)
     }
 
-    /// The free ranges by size, as [`OffsetAllocator::bins`]. What is cached is taken back first.
+    /// Returns the free ranges by size after reclaiming the cached ranges; see
+    /// [`OffsetAllocator::bins`].
+    #[must_use]
     pub fn bins(&self) -> Vec<BinReport> {
-        self.instance.magazines.reap(|| self.allocator().bins())
+        self.instance.magazines.reclaim(|| self.allocator().bins())
     }
 
-    /// The whole space in address order: a range for every extent in use, one for every cached one,
-    /// and free ranges joined. What a thread is just moving between cache and books is shown as
-    /// used. Stops all threads that use the space meanwhile. O(ranges × log cached).
+    /// Returns the whole space in address order: one entry for each extent in use, one for each
+    /// cached range, and one for each run of free bytes. A range that a thread is moving between
+    /// cache and metadata is shown as used. Stops all threads that use the space meanwhile.
+    /// O(ranges × log cached).
+    #[must_use]
     pub fn map(&self) -> Vec<ExtentMapRange> {
-        self.instance.magazines.frozen(|cached| mark(self.ground.map(), cached))
+        self.instance.magazines.with_all_stopped(|cached| mark(self.space.map(), cached))
     }
 
-    /// Checks the books against their numbered invariants, and what is cached against the books.
-    /// Stops all threads that use the space meanwhile. O(ranges + cached × log cached).
+    /// Checks the metadata against their numbered invariants, and the cached ranges against the
+    /// metadata. Stops all threads that use the space meanwhile. O(ranges + cached × log cached).
     ///
     /// # Errors
-    /// [`CheckError`]: a defect of this library.
+    /// Returns a [`CheckError`] if it finds a defect of this library.
     pub fn check(&self) -> Result<(), CheckError> {
-        self.instance.magazines.frozen(|cached| {
-            self.ground.check(cached)?;
+        self.instance.magazines.with_all_stopped(|cached| {
+            self.space.check(cached)?;
             let mut nodes: Vec<u32> = cached.iter().map(|range| range.node()).collect();
             nodes.sort_unstable();
             match nodes.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -392,31 +414,33 @@ impl ExtentCache {
     }
 }
 
-/// Looks at books and caches together before they are looked at one after the other.
-const LOOKS: usize = 4;
+/// Attempts to read metadata and caches consistently; after these they are read one after the
+/// other.
+const CONSISTENT_READ_TRIES: usize = 4;
 
-/// Figures of a space, of about one moment: see [`ExtentCache::glance`].
+/// Figures of a space at about one moment; see [`ExtentCache::glance`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Glance {
     pub(crate) capacity: u64,
-    /// Bytes in use, what is cached left out.
+    /// Bytes in use, without cached bytes.
     pub(crate) allocated: u64,
-    /// The longest free range; what was freed last may not have been joined yet.
+    /// The longest free range; ranges freed last may not be joined yet.
     pub(crate) largest_free: u64,
     /// Extents in use.
     pub(crate) live: u64,
-    /// Bytes that are cached.
+    /// Cached bytes.
     pub(crate) cached: u64,
-    /// Times that what is cached was taken back because a request found no room.
+    /// Times that cached ranges were reclaimed because a request found no free range.
     pub(crate) reclaims: u64,
 }
 
-/// Why there is no range: the space is full, as the hint says.
+/// Reason for a missing range: the space is full according to the hint.
 const FULL: u64 = 0;
-/// Why there is no range: the error says it.
-const REFUSED: u64 = 1;
+/// Reason for a missing range: the error tells.
+const FAILED: u64 = 1;
 
-/// The size as handles know it: [`LONG`], which is never hot, for all that they do not.
+/// Returns the size as handles store it. A size too large for a handle becomes [`LONG`], which is
+/// never hot.
 #[inline(always)]
 fn short(size: u64) -> u32 {
     u32::try_from(size).unwrap_or(LONG)

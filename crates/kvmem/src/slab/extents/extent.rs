@@ -1,4 +1,4 @@
-//! *Extent*: one granted range, put back into the cache when dropped.
+//! *Extent*: one allocated range, which returns to the cache when it is dropped.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -6,13 +6,13 @@ use std::ops;
 
 use crate::offset::{AllocError, Allocation, Ground, Range};
 
-use super::instance::Instance;
+use super::instance::ExtentInstance;
 
-/// A granted range `[offset, offset + size)` of a space with an
-/// [`ExtentCache`](super::ExtentCache). Dropping it gives the range to the thread's magazines if
-/// its size is hot, and else frees it.
+/// An allocated range `[offset, offset + size)` of a space with an
+/// [`ExtentCache`](super::ExtentCache). Dropping it puts the range into the thread's magazines if
+/// its size is hot, and frees it otherwise.
 ///
-/// 20 bytes, move-only, `Send` and `Sync`. It may outlive the cache it came from.
+/// An extent has 20 bytes, is move-only, `Send` and `Sync`, and may outlive its cache.
 ///
 /// ```
 /// use kvmem::slab::ExtentCache;
@@ -32,58 +32,62 @@ impl Extent {
     }
 
     #[inline(always)]
-    pub(super) fn of(ground: Ground, range: Range) -> Self {
-        Self::new(ground.allocation(range))
+    pub(super) fn of(space: Ground, range: Range) -> Self {
+        Self::new(space.allocation(range))
     }
 
-    /// Where the range begins, in bytes.
+    /// Returns the offset of the range in bytes.
     #[inline]
+    #[must_use]
     pub fn offset(&self) -> u64 {
         self.0.offset()
     }
 
-    /// Length of the range in bytes: exactly what was asked for. O(1); from 4 GiB − 1 B up it takes
-    /// the lock of the books.
+    /// Returns the length of the range in bytes, exactly as requested. O(1); a length of 4 GiB − 1
+    /// B or more is read under the lock of the metadata.
     #[inline]
-    #[allow(clippy::len_without_is_empty)] // An extent is never empty.
-    pub fn len(&self) -> u64 {
-        self.0.len()
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.0.size()
     }
 
-    /// `offset()..offset() + size()`.
+    /// Returns `offset()..offset() + size()`.
+    #[must_use]
     pub fn range(&self) -> ops::Range<u64> {
         self.0.range()
     }
 
-    /// As [`Allocation::shrink`].
+    /// Shortens the range to `new_size` bytes; see [`Allocation::shrink`].
     ///
     /// # Errors
-    /// As there.
+    /// Returns the errors of [`Allocation::shrink`].
     pub fn shrink(&mut self, new_size: u64) -> Result<(), AllocError> {
-        self.instance().serve(|| self.0.shrink(new_size))
+        self.instance().with_reclaim(|| self.0.shrink(new_size))
     }
 
-    /// As [`Allocation::extend`]; if what lies behind is cached, it is taken back first.
+    /// Extends the range to `new_size` bytes; see [`Allocation::extend`]. If the following range is
+    /// cached, it is reclaimed first.
     ///
     /// # Errors
-    /// As there.
+    /// Returns the errors of [`Allocation::extend`].
     pub fn extend(&mut self, new_size: u64) -> Result<(), AllocError> {
-        self.instance().serve(|| self.0.extend(new_size))
+        self.instance().with_reclaim(|| self.0.extend(new_size))
     }
 
-    /// As [`Allocation::free_range`]: the part goes to the books, whatever its size.
+    /// Frees a part of the range and returns the parts before and after it; see
+    /// [`Allocation::free_range`]. The freed part is not cached.
     ///
     /// # Errors
-    /// As there; the extent comes back unharmed.
+    /// Returns the unchanged extent with an error of [`Allocation::free_range`].
     pub fn free_range(
         self,
         sub: ops::Range<u64>,
     ) -> Result<(Option<Extent>, Option<Extent>), (Extent, AllocError)> {
         let instance = self.instance();
         let parts = match self.into_allocation().free_range(sub.clone()) {
-            // Cached ranges stand on the books.
+            // Cached ranges occupy metadata nodes.
             Err((whole, AllocError::TooManyRanges { .. })) => {
-                instance.magazines.reap(|| whole.free_range(sub))
+                instance.magazines.reclaim(|| whole.free_range(sub))
             }
             parts => parts,
         };
@@ -91,15 +95,16 @@ impl Extent {
         Ok((left.map(Extent::new), right.map(Extent::new)))
     }
 
-    /// The same range as an allocation that is freed in the books when dropped: for those that will
-    /// not come again.
+    /// Converts the extent into an allocation, which is freed without being cached when it is
+    /// dropped. For ranges whose size will not be requested again.
+    #[must_use = "dropping the allocation frees its range"]
     pub fn into_allocation(self) -> Allocation {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: `this` is not used again, and its drop does not run.
         unsafe { ManuallyDrop::take(&mut this.0) }
     }
 
-    /// The number of its space; see [`ExtentCache`](super::ExtentCache).
+    /// Returns the number of the extent's space; see [`ExtentCache`](super::ExtentCache).
     #[inline]
     pub(crate) fn space(&self) -> u32 {
         self.0.core_index()
@@ -110,27 +115,27 @@ impl Extent {
     }
 
     #[inline(always)]
-    fn instance(&self) -> &'static Instance {
-        // SAFETY: an extent is made by a cache, which has opened the instance.
-        unsafe { Instance::known(self.0.core_index()) }
+    fn instance(&self) -> &'static ExtentInstance {
+        // SAFETY: only a cache makes extents, and a cache has opened the instance.
+        unsafe { ExtentInstance::known(self.0.core_index()) }
     }
 }
 
 impl Drop for Extent {
     #[inline]
     fn drop(&mut self) {
-        // Of one piece, and read before anything is made of it: see `Range`.
+        // One value, read before anything is made of it: see `Range`.
         let range = self.0.as_range();
-        // From 4 GiB − 1 B up no size is hot.
+        // No size from 4 GiB − 1 B up is hot.
         match self.instance().class_of(self.0.as_range().size()) {
             Some(class) => self.instance().magazines.put(class, range),
-            // SAFETY: it is not used again.
+            // SAFETY: the allocation is not used again.
             None => free(unsafe { ManuallyDrop::take(&mut self.0) }),
         }
     }
 }
 
-/// Out of the way of those that are cached.
+/// Not inlined: keeps this code out of the path of hot sizes.
 #[inline(never)]
 fn free(allocation: Allocation) {
     drop(allocation);

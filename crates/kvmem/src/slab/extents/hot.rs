@@ -1,50 +1,51 @@
-//! *Hot sizes*: which sizes are cached, and as which class.
+//! *Hot sizes*: the sizes that are cached, and their classes.
 //!
-//! Hot is what the user named, and what is learnt: a size that is asked for again and again among
-//! those that are not hot yet. Candidates stand in a small table by a hash of the size; a request
-//! for another size of the same place wears the one that stands there down before it takes the
-//! place. So sizes that are all different never become hot, and one that makes up half of the
-//! requests of its place does after a few. When all classes are taken, those that were learnt are
-//! forgotten together, but not often: traffic may change, as when a server loads another model, and
-//! what is still hot is soon learnt again.
+//! A size is hot if the user named it, or if it was detected: it was requested repeatedly among
+//! sizes that are not hot. Candidates are kept in a small table, indexed by a hash of the size. A
+//! request for another size with the same hash decrements the candidate's count before it replaces
+//! the candidate. So sizes that are all different never become hot, and a size that makes up half
+//! of the requests of its entry becomes hot after a few. When all classes are taken, all detected
+//! sizes are forgotten together, at most once every 2^14 requests for other sizes. Traffic can
+//! change, for example when a server loads another model, and sizes that are still hot are soon
+//! detected again.
 //!
-//! All tables are read without a lock and may be out of date for the reader:
-//! [`keeps`](HotSizes::keeps), asked under the owner's lock, is what counts, and who gets a range
-//! looks at its size.
+//! All tables are read without a lock, and a reader may see outdated entries. The authoritative
+//! check is [`keeps`](HotSizes::keeps), which runs under the owner's lock, and a thread that takes
+//! a range checks the range's size.
 
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Sizes that can be hot at the same time.
+/// The number of sizes that can be hot at the same time.
 pub(super) const CLASSES: usize = 32;
-/// A quarter of them is in use at most, so that a size is found at the first look or the second.
-const PLACES: usize = 4 * CLASSES;
+/// At most a quarter of the buckets is in use, so a size is found with the first or second load.
+const BUCKETS: usize = 4 * CLASSES;
 const CANDIDATES: usize = 64;
-/// So many requests more than those of others at its place, and a candidate is hot.
-const REQUESTS: u32 = 8;
-/// Requests for sizes that are not hot before what was learnt is forgotten.
-const FORGET_AFTER: u32 = 1 << 14;
+/// A candidate becomes hot when its requests exceed the other requests of its entry by this number.
+const REQUESTS_TO_BE_HOT: u32 = 8;
+/// The number of requests for sizes that are not hot before detected sizes are forgotten.
+const FORGET_AFTER_REQUESTS: u32 = 1 << 14;
 
 pub(super) struct HotSizes {
-    /// A hot size above, its class plus one below; 0 for none. A size stands at the place of its
-    /// hash or the next free one.
-    places: [AtomicU64; PLACES],
-    /// The size of each class; 0 for none.
+    /// A hot size in the upper half, its class plus one in the lower half; 0 if empty. A size is in
+    /// the bucket of its hash or in the next free one.
+    buckets: [AtomicU64; BUCKETS],
+    /// The size of each class; 0 if it has none.
     sizes: [AtomicU32; CLASSES],
-    /// Classes in use, from 0 on.
+    /// The number of classes in use, from 0 on.
     used: AtomicUsize,
-    /// Of those, which the user named, from 0 on.
+    /// The number of these that the user named, from 0 on.
     named: AtomicUsize,
-    /// No larger size is learnt.
-    largest: AtomicU32,
-    /// Sizes are learnt.
-    learns: AtomicU32,
-    /// A candidate above, how often it was asked for below.
+    /// Larger sizes are not detected.
+    max_size: AtomicU32,
+    /// Whether hot sizes are detected; 0 or 1.
+    auto: AtomicU32,
+    /// A candidate in the upper half, the count of its requests in the lower half.
     candidates: [AtomicU64; CANDIDATES],
-    /// Requests for sizes that are not hot since something was forgotten.
-    strangers: AtomicU32,
+    /// Requests for sizes that are not hot since detected sizes were last forgotten.
+    cold_requests: AtomicU32,
 }
 
-/// Scatters sizes, which are often multiples of a power of two, over `2^BITS` places.
+/// Distributes sizes, which are often multiples of a power of two, over `2^BITS` entries.
 #[inline(always)]
 fn hash<const BITS: u32>(size: u32) -> usize {
     (size.wrapping_mul(0x9e37_79b1) >> (u32::BITS - BITS)) as usize
@@ -53,137 +54,139 @@ fn hash<const BITS: u32>(size: u32) -> usize {
 impl HotSizes {
     pub(super) fn new() -> Self {
         HotSizes {
-            places: [const { AtomicU64::new(0) }; PLACES],
+            buckets: [const { AtomicU64::new(0) }; BUCKETS],
             sizes: [const { AtomicU32::new(0) }; CLASSES],
             used: AtomicUsize::new(0),
             named: AtomicUsize::new(0),
-            largest: AtomicU32::new(0),
-            learns: AtomicU32::new(0),
+            max_size: AtomicU32::new(0),
+            auto: AtomicU32::new(0),
             candidates: [const { AtomicU64::new(0) }; CANDIDATES],
-            strangers: AtomicU32::new(0),
+            cold_requests: AtomicU32::new(0),
         }
     }
 
-    /// The class of a hot size.
+    /// Returns the class of a hot size.
     #[inline(always)]
     pub(super) fn class_of(&self, size: u32) -> Option<usize> {
-        let mut at = hash::<{ PLACES.ilog2() }>(size);
+        let mut at = hash::<{ BUCKETS.ilog2() }>(size);
         loop {
-            // Relaxed: see the head.
-            let place = self.places[at % PLACES].load(Ordering::Relaxed);
-            if (place >> 32) as u32 == size {
-                return (place as u32 as usize).checked_sub(1);
+            // Relaxed: readers may see outdated entries; see the head of the module.
+            let bucket = self.buckets[at % BUCKETS].load(Ordering::Relaxed);
+            if (bucket >> 32) as u32 == size {
+                return (bucket as u32 as usize).checked_sub(1);
             }
-            if place == 0 {
+            if bucket == 0 {
                 return None;
             }
             at += 1;
         }
     }
 
-    /// Whether this is a class, of this size.
+    /// Returns whether the class exists and has this size.
     pub(super) fn keeps(&self, class: usize, size: u32) -> bool {
         self.size_of(class) == size
     }
 
-    /// The size of a class, or 0.
+    /// Returns the size of a class, or 0.
     pub(super) fn size_of(&self, class: usize) -> u32 {
-        // Relaxed: changes between the owners' locks.
+        // Relaxed: changes only while all owners are stopped.
         self.sizes.get(class).map_or(0, |size| size.load(Ordering::Relaxed))
     }
 
-    /// Classes in use. A later call may say more, and fewer only when all are empty.
+    /// Returns the number of classes in use. It may grow between two calls, and shrinks only when
+    /// all caches are empty.
     #[inline]
     pub(super) fn used(&self) -> usize {
-        // Relaxed: who puts a range under a class has seen it counted.
+        // Relaxed: a thread that puts a range under a class has seen it counted.
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Classes that the user named.
+    /// Returns the number of classes that the user named.
     pub(super) fn named(&self) -> usize {
         // Relaxed: set once.
         self.named.load(Ordering::Relaxed)
     }
 
-    /// Begins anew. Nobody uses the tables.
-    pub(super) fn open(&self, learns: bool, largest: u32) {
-        // Relaxed, all: nobody uses them.
+    /// Resets the tables for a new space. No thread may use them.
+    pub(super) fn open(&self, auto: bool, max_size: u32) {
+        // Relaxed, all: no other thread uses the tables.
         self.named.store(0, Ordering::Relaxed);
-        self.forget();
+        self.forget_detected();
         self.candidates.iter().for_each(|candidate| candidate.store(0, Ordering::Relaxed));
-        self.learns.store(u32::from(learns), Ordering::Relaxed);
-        self.set_largest(largest);
+        self.auto.store(u32::from(auto), Ordering::Relaxed);
+        self.set_max_size(max_size);
     }
 
-    /// No larger size is learnt from now on.
-    pub(super) fn set_largest(&self, largest: u32) {
+    /// Sets the largest size that is detected.
+    pub(super) fn set_max_size(&self, max_size: u32) {
         // Relaxed: a hint.
-        self.largest.store(largest, Ordering::Relaxed);
+        self.max_size.store(max_size, Ordering::Relaxed);
     }
 
-    /// Nothing is hot any more, and nothing is learnt.
+    /// Makes all sizes cold and stops the detection.
     pub(super) fn close(&self) {
-        // Relaxed: a hint; see the head.
-        self.learns.store(0, Ordering::Relaxed);
+        // Relaxed: a hint; see the head of the module.
+        self.auto.store(0, Ordering::Relaxed);
         self.named.store(0, Ordering::Relaxed);
-        self.forget();
+        self.forget_detected();
     }
 
-    /// Forgets what was learnt. While nothing is cached.
-    pub(super) fn forget(&self) {
+    /// Forgets the detected sizes. Called while nothing is cached.
+    pub(super) fn forget_detected(&self) {
         let named = self.named();
-        // Relaxed, all: see the head.
+        // Relaxed, all: see the head of the module.
         self.sizes[named..].iter().for_each(|size| size.store(0, Ordering::Relaxed));
-        self.places.iter().for_each(|place| place.store(0, Ordering::Relaxed));
+        self.buckets.iter().for_each(|bucket| bucket.store(0, Ordering::Relaxed));
         self.used.store(named, Ordering::Relaxed);
-        self.strangers.store(0, Ordering::Relaxed);
+        self.cold_requests.store(0, Ordering::Relaxed);
         for class in 0..named {
-            self.place(self.size_of(class), class);
+            self.insert(self.size_of(class), class);
         }
     }
 
-    /// Has the size be the next class. While nothing is cached. `None` if it is hot already or all
-    /// classes are taken.
+    /// Gives the size the next class. Called while nothing is cached. Returns `None` if the size is
+    /// hot already or all classes are taken.
     pub(super) fn bind(&self, size: u32, named: bool) -> Option<usize> {
         let class = self.used();
         if class == CLASSES || self.class_of(size).is_some() {
             return None;
         }
-        // Relaxed, all: see the head.
+        // Relaxed, all: see the head of the module.
         self.sizes[class].store(size, Ordering::Relaxed);
         self.used.store(class + 1, Ordering::Relaxed);
         if named {
             self.named.store(class + 1, Ordering::Relaxed);
         }
-        self.place(size, class);
+        self.insert(size, class);
         Some(class)
     }
 
-    fn place(&self, size: u32, class: usize) {
-        let mut at = hash::<{ PLACES.ilog2() }>(size);
-        // Relaxed, both: see the head.
-        while self.places[at % PLACES].load(Ordering::Relaxed) != 0 {
+    /// Enters a hot size in the first free bucket from its hash on.
+    fn insert(&self, size: u32, class: usize) {
+        let mut at = hash::<{ BUCKETS.ilog2() }>(size);
+        // Relaxed, both: see the head of the module.
+        while self.buckets[at % BUCKETS].load(Ordering::Relaxed) != 0 {
             at += 1;
         }
-        self.places[at % PLACES]
+        self.buckets[at % BUCKETS]
             .store(u64::from(size) << 32 | (class as u64 + 1), Ordering::Relaxed);
     }
 
-    /// A request for a size that is not hot; whether it ought to be.
+    /// Records a request for a size that is not hot; returns whether the size should become hot.
     #[inline]
-    pub(super) fn note(&self, size: u64) -> bool {
-        // Relaxed, all: what threads overwrite for each other is a request or two.
-        let learns = self.learns.load(Ordering::Relaxed) != 0;
-        if !learns || size.wrapping_sub(1) >= u64::from(self.largest.load(Ordering::Relaxed)) {
+    pub(super) fn record_request(&self, size: u64) -> bool {
+        // Relaxed, all: if threads overwrite each other's counts, a request or two is lost.
+        let auto = self.auto.load(Ordering::Relaxed) != 0;
+        if !auto || size.wrapping_sub(1) >= u64::from(self.max_size.load(Ordering::Relaxed)) {
             return false;
         }
-        self.strangers
-            .store(self.strangers.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+        self.cold_requests
+            .store(self.cold_requests.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
         let candidate = &self.candidates[hash::<{ CANDIDATES.ilog2() }>(size as u32)];
         let seen = candidate.load(Ordering::Relaxed);
         let count = seen as u32;
         let next = match seen >> 32 == size {
-            true if count + 1 >= REQUESTS => {
+            true if count + 1 >= REQUESTS_TO_BE_HOT => {
                 candidate.store(0, Ordering::Relaxed);
                 return self.has_room();
             }
@@ -195,18 +198,19 @@ impl HotSizes {
         false
     }
 
-    /// Whether a size can be learnt: a class is left, or it is time to forget.
+    /// Returns whether a size can become hot: a class is unused, or detected sizes can be
+    /// forgotten.
     fn has_room(&self) -> bool {
-        self.used() < CLASSES || self.is_time_to_forget()
+        self.used() < CLASSES || self.should_forget_detected()
     }
 
-    /// Whether all classes are taken, some are learnt, and traffic has been for other sizes for
-    /// some time.
-    pub(super) fn is_time_to_forget(&self) -> bool {
+    /// Returns whether all classes are taken, some of them by detected sizes, and enough requests
+    /// were for other sizes.
+    pub(super) fn should_forget_detected(&self) -> bool {
         // Relaxed: a hint.
         self.used() == CLASSES
             && self.named() < CLASSES
-            && self.strangers.load(Ordering::Relaxed) >= FORGET_AFTER
+            && self.cold_requests.load(Ordering::Relaxed) >= FORGET_AFTER_REQUESTS
     }
 }
 
@@ -214,11 +218,11 @@ impl HotSizes {
 mod tests {
     use super::*;
 
-    fn learn(hot: &HotSizes, size: u32) -> bool {
-        let now = hot.note(u64::from(size));
+    fn request(hot: &HotSizes, size: u32) -> bool {
+        let now = hot.record_request(u64::from(size));
         if now {
-            if hot.is_time_to_forget() {
-                hot.forget();
+            if hot.should_forget_detected() {
+                hot.forget_detected();
             }
             assert!(hot.bind(size, false).is_some());
         }
@@ -249,17 +253,20 @@ mod tests {
         let hot = HotSizes::new();
         hot.open(true, 1 << 30);
         assert!(
-            (1..100_000).all(|i| !hot.note(u64::from(i * 7919u32 % (1 << 30)))),
+            (1..100_000).all(|i| !hot.record_request(u64::from(i * 7919u32 % (1 << 30)))),
             "all are different"
         );
         let hot = HotSizes::new();
         hot.open(true, 1 << 30);
         let requested =
-            (0..1000u32).position(|i| learn(&hot, if i % 2 == 0 { 4096 } else { i + 10_000 }));
+            (0..1000u32).position(|i| request(&hot, if i % 2 == 0 { 4096 } else { i + 10_000 }));
         assert!(requested.is_some_and(|requested| requested < 40), "{requested:?}");
-        assert!(!hot.note((1 << 30) + 1) && !hot.note(0), "too large to be hot");
+        assert!(
+            !hot.record_request((1 << 30) + 1) && !hot.record_request(0),
+            "too large to be hot"
+        );
         hot.close();
-        assert!((0..100).all(|_| !hot.note(4096)));
+        assert!((0..100).all(|_| !hot.record_request(4096)));
         assert_eq!(hot.class_of(4096), None);
     }
 
@@ -269,16 +276,19 @@ mod tests {
         hot.open(true, 1 << 30);
         assert_eq!(hot.bind(77, true), Some(0));
         for size in 1..CLASSES as u32 {
-            while !learn(&hot, size * 1000) {}
+            while !request(&hot, size * 1000) {}
         }
         assert_eq!(hot.used(), CLASSES);
         let mut requested = 0;
-        while !learn(&hot, 5) {
+        while !request(&hot, 5) {
             requested += 1;
-            assert!(requested <= 2 * FORGET_AFTER);
+            assert!(requested <= 2 * FORGET_AFTER_REQUESTS);
         }
-        // Those that were learnt were strangers until then.
-        assert!(requested + CLASSES as u32 * REQUESTS >= FORGET_AFTER, "{requested}");
+        // The detected sizes counted as requests for cold sizes until they became hot.
+        assert!(
+            requested + CLASSES as u32 * REQUESTS_TO_BE_HOT >= FORGET_AFTER_REQUESTS,
+            "{requested}"
+        );
         assert_eq!(
             (hot.class_of(77), hot.class_of(5), hot.class_of(1000)),
             (Some(0), Some(1), None)

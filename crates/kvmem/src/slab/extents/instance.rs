@@ -1,195 +1,200 @@
-//! *Instance*: what all handles of one space share. It stays where it is for as long as the
-//! process.
+//! *Instance*: the state that all handles of one space share. It stays at its address until the
+//! process ends.
 //!
-//! A handle of 20 bytes has no room for a pointer and no use for a count; it has the number of its
-//! space's core. Instances stand in a table by that number, and are used again with the core, which
-//! is free only when no handle is left (see the offset layer's registry). So whoever holds a handle
-//! finds the instance, open or shut.
+//! A handle of 20 bytes has no room for a pointer and needs no reference count; it stores the
+//! number of its space's core. Instances are in a table by that number. An instance is reused
+//! together with its core, and the core is free only when no handle is left (see the offset layer's
+//! registry). So the holder of a handle always finds the instance, open or shut.
 
 use std::hint::assert_unchecked;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::offset::{AllocError, Ground, Range};
+use crate::slab::magazine_settings::MagazineSettings;
 use crate::slab::magazines::Magazines;
-use crate::slab::settings::Settings;
-use crate::slab::source::Source;
+use crate::slab::source::RoundSource;
 use crate::sync::{FIRST, Mutex, Stable};
 
 use super::hot::{CLASSES, HotSizes};
 use super::raw::RawTable;
 
-static INSTANCES: Stable<Place> =
-    Stable::new([const { Place::new(ptr::null_mut()) }; FIRST], Place::default);
+static INSTANCES: Stable<InstancePtr> =
+    Stable::new([const { InstancePtr::new(ptr::null_mut()) }; FIRST], InstancePtr::default);
 
-/// Null until there is an instance.
-type Place = AtomicPtr<Instance>;
+/// Null until the core has an instance.
+type InstancePtr = AtomicPtr<ExtentInstance>;
 
-/// A magazine holds so much of what may be stranded, where it can: all threads together have a few
-/// dozen of them.
-const SHARE: u64 = 16;
+/// A new magazine holds one part in this many of the bound of cached bytes, where possible: all
+/// threads together have a few dozen magazines.
+const MAGAZINE_SHARE: u64 = 16;
 /// The most rounds of a new magazine, and of one that has grown.
-const ROUNDS: (u64, u64) = (32, 256);
-/// Full magazines that the depot keeps of a size: enough for threads that free what others
-/// allocate. What lies here does not join its neighbours: in a full space of two sizes, of which a
-/// twentieth is freed at a time, the smallest utilization was 0.9987 without this limit and is
-/// 0.9992 with it, as without caches.
-const CROWD: usize = 8;
-/// A magazine is not filled with more than this part of what is free: the last ranges are for who
-/// asks for them.
-const SCARCE: u64 = 16;
+const MAX_ROUNDS: (u64, u64) = (32, 256);
+/// Full magazines that the depot keeps for each size: enough for threads that free ranges which
+/// others allocate. Ranges in the depot do not join their neighbours. In a full space of two sizes,
+/// of which a twentieth is freed at a time, the smallest utilization was 0.9987 without this limit;
+/// it is 0.9992 with it, the same as without caches.
+const MAX_FULL_MAGAZINES: usize = 8;
+/// A refill takes at most one part in this many of the free bytes, so the last ranges remain for
+/// the threads that request them.
+const REFILL_SHARE: u64 = 16;
 
-pub(super) struct Instance {
-    ground: Ground,
+pub(super) struct ExtentInstance {
+    space: Ground,
     pub(super) hot: HotSizes,
-    pub(super) magazines: Magazines<Range, Space>,
-    /// Seals of raw handles.
+    pub(super) magazines: Magazines<Range, SpaceSource>,
+    /// The generations of raw handles.
     pub(super) raw: RawTable,
-    /// Who binds classes.
+    /// Serializes the binding of classes.
     binding: Mutex<()>,
 }
 
-/// What an instance is opened with.
-pub(super) struct Opening<'a> {
+/// The options of an instance.
+pub(super) struct InstanceOptions<'a> {
     pub(super) hot_sizes: &'a [u32],
-    pub(super) learns: bool,
-    pub(super) stranded_bytes: u64,
+    pub(super) auto: bool,
+    pub(super) max_cached_bytes: u64,
 }
 
-/// The longest range that may be cached where so much may be stranded.
-fn largest_for(stranded_bytes: u64) -> u32 {
-    u32::try_from(stranded_bytes).map_or(u32::MAX - 1, |bytes| bytes.min(u32::MAX - 1))
+/// Returns the longest range that may be cached with this bound of cached bytes.
+fn max_hot_size(max_cached_bytes: u64) -> u32 {
+    u32::try_from(max_cached_bytes).map_or(u32::MAX - 1, |bytes| bytes.min(u32::MAX - 1))
 }
 
-impl Instance {
-    /// That of a core, if it ever had one.
+impl ExtentInstance {
+    /// Returns the instance of a core, if it ever had one.
     #[inline(always)]
-    pub(super) fn of(core: u32) -> Option<&'static Instance> {
+    pub(super) fn of(core: u32) -> Option<&'static ExtentInstance> {
         // Acquire pairs with the Release in `open`.
         let at = INSTANCES.get(core).load(Ordering::Acquire);
         // SAFETY: an instance is never freed.
         unsafe { at.as_ref() }
     }
 
-    /// That of a core of which there is an extent.
+    /// Returns the instance of a core that an extent refers to.
     ///
     /// # Safety
     ///
     /// The core has had an instance.
     #[inline(always)]
-    pub(super) unsafe fn known(core: u32) -> &'static Instance {
+    pub(super) unsafe fn known(core: u32) -> &'static ExtentInstance {
         // SAFETY: the caller's promise, and that it is never freed. Acquire pairs with the Release
         // in `open`.
         unsafe { &*INSTANCES.get(core).load(Ordering::Acquire) }
     }
 
-    /// The class of a hot size.
+    /// Returns the class of a hot size.
     #[inline(always)]
     pub(super) fn class_of(&self, size: u32) -> Option<usize> {
         let class = self.hot.class_of(size)?;
-        // SAFETY: the instance has as many classes as there are hot sizes. Without it the fast way
-        // asks once more.
+        // SAFETY: the instance has a class for each hot size. Without this hint the fast path would
+        // check the class again.
         unsafe { assert_unchecked(class < self.magazines.classes()) };
         Some(class)
     }
 
-    /// Opens that of a space, which nobody uses yet.
-    pub(super) fn open(ground: Ground, opening: &Opening<'_>) -> &'static Instance {
-        let settings =
-            || Settings { stranded_bytes: Some(0), crowd: CROWD, ..Settings::new(CLASSES) };
-        let instance = Self::of(ground.index()).unwrap_or_else(|| {
-            let new: &'static Instance = Box::leak(Box::new(Instance {
-                ground,
+    /// Opens the instance of a space that no other thread uses yet.
+    pub(super) fn open(space: Ground, opening: &InstanceOptions<'_>) -> &'static ExtentInstance {
+        let settings = || MagazineSettings {
+            max_cached_bytes: Some(0),
+            max_full_magazines: MAX_FULL_MAGAZINES,
+            ..MagazineSettings::new(CLASSES)
+        };
+        let instance = Self::of(space.index()).unwrap_or_else(|| {
+            let new: &'static ExtentInstance = Box::leak(Box::new(ExtentInstance {
+                space,
                 hot: HotSizes::new(),
-                magazines: Magazines::new(Space::new(ground), settings()),
+                magazines: Magazines::new(SpaceSource::new(space), settings()),
                 raw: RawTable::new(),
                 binding: Mutex::new(()),
             }));
-            // Release pairs with the Acquire in `of`. The core is the caller's: nobody else opens
-            // its instance.
-            INSTANCES.get(ground.index()).store(ptr::from_ref(new).cast_mut(), Ordering::Release);
+            // Release pairs with the Acquire in `of`. The core belongs to the caller, so no other
+            // thread opens its instance.
+            INSTANCES.get(space.index()).store(ptr::from_ref(new).cast_mut(), Ordering::Release);
             new
         });
-        instance.magazines.open(opening.stranded_bytes);
-        instance.hot.open(opening.learns, largest_for(opening.stranded_bytes));
+        instance.magazines.enable_caching(opening.max_cached_bytes);
+        instance.hot.open(opening.auto, max_hot_size(opening.max_cached_bytes));
         for &size in opening.hot_sizes {
             instance.bind(size, true);
         }
         instance
     }
 
-    /// The bound is what `bound` says now. One at a time, so that the last one says it last.
+    /// Sets the bound of cached bytes to the value of `bound`. Calls are serialized, so the last
+    /// one prevails.
     pub(super) fn follow_bound(&self, bound: impl FnOnce() -> u64) {
         let _binding = self.binding.lock();
         let bound = bound();
-        self.magazines.set_stranded_bound(bound);
-        self.hot.set_largest(largest_for(bound));
+        self.magazines.set_max_cached_bytes(bound);
+        self.hot.set_max_size(max_hot_size(bound));
         if self.magazines.charged() > bound {
             self.magazines.trim();
         }
     }
 
-    /// Everything back to the space, and nothing will be cached.
+    /// Returns all ranges to the space and disables caching.
     pub(super) fn shut(&self) {
         let _binding = self.binding.lock();
-        // Extents that are left ask whether anything is cached: until nothing is, they have to look
-        // at all classes.
-        self.magazines.shut(|| self.hot.close());
+        // Remaining extents ask whether anything is cached. Until nothing is, they have to check
+        // all classes.
+        self.magazines.disable_caching(|| self.hot.close());
     }
 
-    /// A request for a size that is not hot.
+    /// Records a request for a size that is not hot.
     #[inline]
-    pub(super) fn note(&self, size: u64) {
-        if self.hot.note(size) {
-            self.learn(size as u32);
+    pub(super) fn record_request(&self, size: u64) {
+        if self.hot.record_request(size) {
+            self.make_hot(size as u32);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn learn(&self, size: u32) {
+    fn make_hot(&self, size: u32) {
         let Some(_binding) = self.binding.try_lock() else { return };
         self.bind(size, false);
     }
 
     fn bind(&self, size: u32, named: bool) {
-        let max_cached_bytes = self.magazines.max_cached_bytes();
+        let bound = self.magazines.max_cached_bytes();
         self.magazines.rebind(|magazines| {
-            if !named && self.hot.is_time_to_forget() {
-                self.hot.forget();
+            if !named && self.hot.should_forget_detected() {
+                self.hot.forget_detected();
             }
             if let Some(class) = self.hot.bind(size, named) {
-                let rounds = (max_cached_bytes / SHARE / u64::from(size)).clamp(1, ROUNDS.0);
-                let most = (rounds * (ROUNDS.1 / ROUNDS.0)).min(ROUNDS.1);
-                magazines.reshape(class, u64::from(size), (rounds as usize, most as usize));
+                let rounds = (bound / MAGAZINE_SHARE / u64::from(size)).clamp(1, MAX_ROUNDS.0);
+                let max = (rounds * (MAX_ROUNDS.1 / MAX_ROUNDS.0)).min(MAX_ROUNDS.1);
+                magazines.reshape(class, u64::from(size), (rounds as usize, max as usize));
             }
         });
     }
 
-    /// Whether no range of `size` bytes can be had, at a moment in the call; false if that takes
-    /// longer to know.
+    /// Returns true only if no range of `size` bytes was available at some moment during the call;
+    /// false if that takes longer to find out.
     #[inline(always)]
     pub(super) fn is_full(&self, size: u64) -> bool {
-        let refused = || size > self.ground.largest_free_hint();
-        self.magazines.nothing_cached_alone(|| self.hot.used(), refused)
+        let exceeds_hint = || size > self.space.largest_free_hint();
+        self.magazines.nothing_cached_fast(|| self.hot.used(), exceeds_hint)
     }
 
-    /// As above; false if caches may help.
+    /// Checks all caches. Returns true only if no range of `size` bytes was available at some moment
+    /// during the call; false if a reclaim may help.
     #[cold]
     #[inline(never)]
-    pub(super) fn is_full_after_all(&self, size: u64) -> bool {
-        let refused = || size > self.ground.largest_free_hint();
-        self.magazines.is_empty_handed(self.hot.used())
-            && self.magazines.nothing_cached(|| self.hot.used(), refused)
+    pub(super) fn is_full_slow(&self, size: u64) -> bool {
+        let exceeds_hint = || size > self.space.largest_free_hint();
+        self.magazines.is_local_empty(self.hot.used())
+            && self.magazines.nothing_cached(|| self.hot.used(), exceeds_hint)
     }
 
-    /// Whether a request of `size` bytes cannot be met whatever lies in caches.
-    pub(super) fn is_hopeless(&self, size: u64) -> bool {
-        self.magazines.free_at_most(|| self.ground.free_hint()).is_some_and(|most| size > most)
+    /// Returns whether the request exceeds all free bytes, cached or not.
+    pub(super) fn exceeds_free(&self, size: u64) -> bool {
+        self.magazines.max_free(|| self.space.free_hint()).is_some_and(|max| size > max)
     }
 
-    /// Runs `attempt`, and once more with all caches empty if that may help.
-    pub(super) fn serve<T>(
+    /// Runs `attempt`, and again with all caches empty if it fails and a reclaim may help.
+    pub(super) fn with_reclaim<T>(
         &self,
         mut attempt: impl FnMut() -> Result<T, AllocError>,
     ) -> Result<T, AllocError> {
@@ -205,12 +210,12 @@ impl Instance {
                 last.is_err()
             },
         );
-        if nothing || last.is_ok() { last } else { self.magazines.reap(attempt) }
+        if nothing || last.is_ok() { last } else { self.magazines.reclaim(attempt) }
     }
 
     fn caches_may_help(&self, error: &AllocError) -> bool {
         match *error {
-            AllocError::OutOfSpace { requested, .. } => !self.is_hopeless(requested),
+            AllocError::OutOfSpace { requested, .. } => !self.exceeds_free(requested),
             AllocError::Blocked { .. } | AllocError::TooManyRanges { .. } => true,
             _ => false,
         }
@@ -218,28 +223,28 @@ impl Instance {
 }
 
 /// The space as a source of ranges.
-pub(super) struct Space {
-    ground: Ground,
+pub(super) struct SpaceSource {
+    space: Ground,
 }
 
-impl Space {
-    fn new(ground: Ground) -> Self {
-        Space { ground }
+impl SpaceSource {
+    fn new(space: Ground) -> Self {
+        SpaceSource { space }
     }
 
-    /// The instance asks only when it stands.
+    /// Returns the hot sizes. The magazines call the source only after the instance is published.
     fn hot(&self) -> Option<&'static HotSizes> {
-        Instance::of(self.ground.index()).map(|instance| &instance.hot)
+        ExtentInstance::of(self.space.index()).map(|instance| &instance.hot)
     }
 
-    /// The size of a class, if there is room for at least one range of it, as far as one can see.
+    /// Returns the size of a class if a free range is long enough for it, according to the hint.
     fn size_of(&self, class: usize) -> Option<u32> {
         let size = self.hot()?.size_of(class);
-        (size > 0 && u64::from(size) <= self.ground.largest_free_hint()).then_some(size)
+        (size > 0 && u64::from(size) <= self.space.largest_free_hint()).then_some(size)
     }
 }
 
-impl Source<Range> for Space {
+impl RoundSource<Range> for SpaceSource {
     const TRACKED: bool = true;
 
     fn keeps(&self, class: usize, range: &Range) -> bool {
@@ -248,34 +253,34 @@ impl Source<Range> for Space {
 
     fn refill(&self, class: usize, want: usize, out: &mut Vec<Range>) {
         let Some(size) = self.size_of(class) else { return };
-        let some = self.ground.free_hint() / SCARCE / u64::from(size);
-        self.ground.take_many(size, want.min(some.max(1) as usize), out);
+        let some = self.space.free_hint() / REFILL_SHARE / u64::from(size);
+        self.space.take_many(size, want.min(some.max(1) as usize), out);
     }
 
     fn refill_one(&self, class: usize) -> Option<Range> {
-        self.ground.take(self.size_of(class)?).ok()
+        self.space.take(self.size_of(class)?).ok()
     }
 
     fn drain(&self, _: usize, rounds: &mut Vec<Range>) {
-        self.ground.give_back_all(rounds);
+        self.space.give_back_all(rounds);
     }
 
     fn drain_one(&self, _: usize, round: Range) {
-        self.ground.give_back(round);
+        self.space.give_back(round);
     }
 
     fn round_bytes(&self, _: usize) -> usize {
-        // Until the class stands for a size.
+        // The value until the class stands for a size.
         1
     }
 
-    unsafe fn after_fork_in_child(&self) {
-        if let Some(instance) = Instance::of(self.ground.index()) {
-            // SAFETY: who bound a class, if anybody did, is gone. What the lock guards changes
-            // under the lock of the list of caches, which the forking thread had: it is
-            // whole.
+    unsafe fn postfork_child(&self) {
+        if let Some(instance) = ExtentInstance::of(self.space.index()) {
+            // SAFETY: a thread that was binding a class does not exist in the child. The data under
+            // the lock changes under the lock of the list of caches, which the forking thread held,
+            // so the data is consistent.
             unsafe { instance.binding.force_unlock() };
-            instance.raw.mend(self.ground);
+            instance.raw.postfork_child(self.space);
         }
     }
 }

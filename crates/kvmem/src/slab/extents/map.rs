@@ -1,34 +1,35 @@
-//! *Map*: what lies where, cached ranges told from those in use.
+//! *Map*: the space in address order, with cached ranges marked.
 
 use serde::Serialize;
 
 use crate::offset::{MapRange, Range};
 
-/// What a range of the map is.
+/// The state of a range in the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ExtentState {
-    /// Somebody's extent.
+    /// In use by an extent.
     Used,
-    /// Nobody's: kept for the next request of its size, or for one that finds no other room.
+    /// Free and cached: kept for the next request of its size, or reclaimed by a request that finds
+    /// no other free range.
     Cached,
-    /// On the books of the space.
+    /// Free in the metadata of the space.
     Free,
 }
 
-/// One range of the map. Offsets and sizes are bytes.
+/// One range of the map. Offsets and sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ExtentMapRange {
-    /// Where it begins.
+    /// Offset of the range.
     pub offset: u64,
-    /// Its length.
+    /// Length of the range.
     pub size: u64,
-    /// What it is.
+    /// State of the range.
     pub state: ExtentState,
 }
 
-/// The map of the books, with what is cached told apart.
+/// Returns the map of the metadata with the cached ranges marked.
 pub(super) fn mark(map: Vec<MapRange>, cached: &[Range]) -> Vec<ExtentMapRange> {
     let mut offsets: Vec<u64> = cached.iter().map(|range| range.offset()).collect();
     offsets.sort_unstable();

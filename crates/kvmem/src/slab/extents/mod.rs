@@ -1,16 +1,16 @@
 //! *Extents*: ranges of offsets, cached per thread.
 //!
-//! What Bonwick meant magazines for are resources of any kind; here they are the hot sizes of an
-//! offset space. Rounds are ranges that the books hold for allocated; classes are sizes; the source
-//! is the space.
+//! Bonwick designed magazines for resources of any kind; here the resources are the hot sizes of an
+//! offset space. Rounds are ranges that the metadata count as allocated; classes are sizes; the
+//! source is the space.
 //!
-//! | noun | file | what it is |
+//! | noun | file | meaning |
 //! |---|---|---|
-//! | extent cache | `cache.rs`, `builder.rs` | the shared face of a space |
-//! | extent | `extent.rs` | a range that somebody has |
-//! | hot size | `hot.rs` | a size that is cached, and how it becomes one |
-//! | instance | `instance.rs` | what all handles of a space share; the magazines and their source |
-//! | raw face | `raw.rs` | handles of plain data |
+//! | extent cache | `cache.rs`, `builder.rs` | the shared interface of a space |
+//! | extent | `extent.rs` | a range in use |
+//! | hot size | `hot.rs` | a size that is cached, and its detection |
+//! | instance | `instance.rs` | the state that all handles of a space share: the magazines and their source |
+//! | raw handle | `raw.rs` | a handle of plain data |
 //! | map, statistics | `map.rs`, `stats.rs` | reports |
 
 mod builder;

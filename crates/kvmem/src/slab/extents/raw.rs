@@ -1,211 +1,231 @@
-//! *Raw face*: extents named by plain data, for C and Python, without a lock.
+//! *Raw handles*: extents named by plain data, for C and Python, without a lock.
 //!
-//! As in the offset layer a raw handle carries the identity of its allocator, the slot of its range
-//! and the seal that was put on the slot. But a cached range never comes to the books, where the
-//! offset layer keeps its seals. So here the seals stand in a table of their own that only grows,
-//! by slot, each beside what it names. One compare-and-swap breaks a seal; of two threads that free
-//! the same handle one gets the range and the other is told.
+//! As in the offset layer, a raw handle holds the identity of its allocator, the slot of its range,
+//! and the generation that the slot had when the handle was made. The offset layer keeps
+//! generations in its metadata, but a cached range never reaches the metadata. So the generations
+//! here are in a separate table by slot, which only grows; each is stored beside the range that it
+//! names. Freeing a handle invalidates its generation with one compare-and-swap. If two threads
+//! free the same handle, one of them gets the range and the other one gets an error.
 //!
-//! A seal is a number whose lowest bit says that it is whole, and the next that somebody is
-//! changing the range's length and others have to wait. The rest counts: a stale handle could pass
-//! only if exactly a multiple of 2^30 handles were made since of the same slot.
+//! The lowest bit of a generation says that it is live. The next bit says that a thread is changing
+//! the range's length and others have to wait. The rest is a counter: a stale handle could be
+//! accepted only if a multiple of exactly 2^30 handles were made for the same slot since.
 
 use std::ops;
 
 use crate::offset::{
     AllocError, Allocation, Ground, LONG, Range, RawAllocation, RawError, RawHandle,
 };
-use crate::sync::{AtomicU32, AtomicU64, FIRST, Ordering, Patience, Stable, fence};
+use crate::sync::{AtomicU32, AtomicU64, Backoff, FIRST, Ordering, Stable, fence};
 
 use super::cache::ExtentCache;
 use super::extent::Extent;
 
-/// The seal is whole.
-const WHOLE: u32 = 1;
-/// Its range is being changed.
+/// The generation is live: a handle names the slot's range.
+const LIVE: u32 = 1;
+/// A thread is changing the range.
 const BUSY: u32 = 2;
-/// From one seal to the next.
+/// The distance from one generation to the next.
 const STEP: u32 = 4;
 
-/// Whether a handle may bear this seal.
-fn is_whole(seal: u32) -> bool {
-    seal & (WHOLE | BUSY) == WHOLE
+/// Returns whether a valid handle can have this generation.
+fn is_live(generation: u32) -> bool {
+    generation & (LIVE | BUSY) == LIVE
 }
 
-/// A slot's seal, and what it names.
-struct Entry {
-    seal: AtomicU32,
-    /// Length as the handle knows it.
+/// A slot's generation and the range that it names.
+struct RawEntry {
+    generation: AtomicU32,
+    /// Length as handles store it.
     size: AtomicU32,
     offset: AtomicU64,
 }
 
-impl Entry {
+impl RawEntry {
     const fn new() -> Self {
-        Entry { seal: AtomicU32::new(0), size: AtomicU32::new(0), offset: AtomicU64::new(0) }
+        RawEntry {
+            generation: AtomicU32::new(0),
+            size: AtomicU32::new(0),
+            offset: AtomicU64::new(0),
+        }
     }
 
-    /// Puts the next seal on a slot, whose range is the caller's.
-    fn seal(&self, extent: Extent) -> u32 {
+    /// Makes the next generation live for a range; returns the generation.
+    fn issue(&self, extent: Extent) -> u32 {
         let allocation = extent.into_allocation();
-        // Relaxed: nobody else changes a seal that is not whole.
-        let seal = (self.seal.load(Ordering::Relaxed) & !(WHOLE | BUSY)).wrapping_add(STEP) | WHOLE;
-        // Release pairs with the Acquire fence in `look`: who sees these sees the last seal broken.
+        // Relaxed: no other thread changes a generation that is not live.
+        let generation =
+            (self.generation.load(Ordering::Relaxed) & !(LIVE | BUSY)).wrapping_add(STEP) | LIVE;
+        // Release pairs with the Acquire fence in `read`: a reader that sees these values sees that
+        // the last generation is no longer live.
         fence(Ordering::Release);
-        self.name(allocation);
-        // Release pairs with the Acquire in `take`, and in `look`.
-        self.seal.store(seal, Ordering::Release);
-        seal
+        self.store(allocation);
+        // Release pairs with the Acquire in `take` and in `read`.
+        self.generation.store(generation, Ordering::Release);
+        generation
     }
 
-    /// Relaxed, all: ordered by the seal.
-    fn name(&self, allocation: Allocation) {
+    /// Stores the range. Relaxed, all: ordered by the generation.
+    fn store(&self, allocation: Allocation) {
         self.size.store(allocation.as_range().size(), Ordering::Relaxed);
         self.offset.store(allocation.offset(), Ordering::Relaxed);
         allocation.forget();
     }
 
-    /// Breaks the seal, or makes it busy; `None` if it is not whole. `to` is what it becomes.
-    fn take(&self, seal: u32, to: u32) -> Option<()> {
-        if !is_whole(seal) {
+    /// Replaces a live generation by `to`, which is not live or busy; returns `None` if it is not
+    /// live.
+    fn take(&self, generation: u32, to: u32) -> Option<()> {
+        if !is_live(generation) {
             return None;
         }
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         loop {
-            // Acquire pairs with the Release in `seal` and `with_taken`. Relaxed: nothing is read
-            // then.
-            match self.seal.compare_exchange(seal, to, Ordering::Acquire, Ordering::Relaxed) {
+            // Acquire pairs with the Release in `issue` and `with_taken`. Relaxed: on failure
+            // nothing is read.
+            match self.generation.compare_exchange(
+                generation,
+                to,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => return Some(()),
-                Err(now) if now == seal | BUSY => patience.pause(),
+                Err(now) if now == generation | BUSY => backoff.pause(),
                 Err(_) => return None,
             }
         }
     }
 
-    /// What is under the seal; `None` if it is not whole.
-    fn look(&self, seal: u32) -> Option<(u64, u32)> {
-        if !is_whole(seal) {
+    /// Returns the offset and the size that a generation names; `None` if it is not live.
+    fn read(&self, generation: u32) -> Option<(u64, u32)> {
+        if !is_live(generation) {
             return None;
         }
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         loop {
-            // Acquire pairs with the Release in `seal` and `with_taken`.
-            let before = self.seal.load(Ordering::Acquire);
-            // Relaxed, both: the seal is looked at before and after.
+            // Acquire pairs with the Release in `issue` and `with_taken`.
+            let before = self.generation.load(Ordering::Acquire);
+            // Relaxed, both: the generation is loaded before and after.
             let found = (self.offset.load(Ordering::Relaxed), self.size.load(Ordering::Relaxed));
-            // Acquire pairs with the Release fences in `seal` and `with_taken`.
+            // Acquire pairs with the Release fences in `issue` and `with_taken`.
             fence(Ordering::Acquire);
-            // Relaxed: the fence.
-            match self.seal.load(Ordering::Relaxed) {
-                now if now == seal && before == seal => return Some(found),
-                now if now | BUSY == seal | BUSY => patience.pause(),
+            // Relaxed: ordered by the fence.
+            match self.generation.load(Ordering::Relaxed) {
+                now if now == generation && before == generation => return Some(found),
+                now if now | BUSY == generation | BUSY => backoff.pause(),
                 _ => return None,
             }
         }
     }
 
-    /// The range under a seal that the caller has taken.
-    fn allocation(&self, ground: Ground, slot: u32) -> Allocation {
-        // Relaxed, both: the caller's `take`.
+    /// Returns the range after the caller has taken the generation.
+    fn allocation(&self, space: Ground, slot: u32) -> Allocation {
+        // Relaxed, both: ordered by the caller's `take`.
         let (offset, size) =
             (self.offset.load(Ordering::Relaxed), self.size.load(Ordering::Relaxed));
-        ground.allocation(Range::new(offset, size, slot))
+        space.allocation(Range::new(offset, size, slot))
     }
 }
 
-/// The seals of a space, and of those that had its core before: a handle says which allocator it is
-/// of.
-pub(super) struct RawTable(Stable<Entry>);
+/// The generations of a space, and of earlier spaces with the same core. A handle names its
+/// allocator, so it cannot be confused with theirs.
+pub(super) struct RawTable(Stable<RawEntry>);
 
 impl RawTable {
     pub(super) fn new() -> Self {
-        RawTable(Stable::new([const { Entry::new() }; FIRST], Entry::new))
+        RawTable(Stable::new([const { RawEntry::new() }; FIRST], RawEntry::new))
     }
 
-    /// Bytes on the heap.
+    /// Returns the size on the heap in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.0.bytes()
     }
 
-    /// Seals that are whole.
-    fn whole(&self) -> u64 {
-        // Relaxed: a number, of about one moment while others go on.
-        self.0.iter().filter(|(_, entry)| entry.seal.load(Ordering::Relaxed) & WHOLE != 0).count()
-            as u64
+    /// Returns the number of live generations.
+    fn live(&self) -> u64 {
+        // Relaxed: a statistic, read at about one moment.
+        self.0
+            .iter()
+            .filter(|(_, entry)| entry.generation.load(Ordering::Relaxed) & LIVE != 0)
+            .count() as u64
     }
 
-    /// Frees all that is named by a seal: nobody has the space any more.
-    pub(super) fn close(&self, ground: Ground) {
+    /// Frees all ranges that raw handles name. No code can reach the space any more.
+    pub(super) fn close(&self, space: Ground) {
         for (slot, entry) in self.0.iter() {
-            // Relaxed, both: nobody else is there.
-            let seal = entry.seal.load(Ordering::Relaxed);
-            if seal & WHOLE != 0 {
-                entry.seal.store(seal & !(WHOLE | BUSY), Ordering::Relaxed);
-                drop(entry.allocation(ground, slot));
+            // Relaxed, both: no other thread uses the table.
+            let generation = entry.generation.load(Ordering::Relaxed);
+            if generation & LIVE != 0 {
+                entry.generation.store(generation & !(LIVE | BUSY), Ordering::Relaxed);
+                drop(entry.allocation(space, slot));
             }
         }
     }
 
-    /// Nobody changes a range: for a forked child, which has one thread. Those that others were
-    /// changing are as the books say.
-    pub(super) fn mend(&self, ground: Ground) {
+    /// Repairs the table in a forked child, which has one thread. Ranges that other threads were
+    /// changing get their lengths from the metadata.
+    pub(super) fn postfork_child(&self, space: Ground) {
         for (slot, entry) in self.0.iter() {
-            // Relaxed, all: there is one thread.
-            let seal = entry.seal.load(Ordering::Relaxed);
-            if seal & BUSY != 0 {
+            // Relaxed, all: the process has one thread.
+            let generation = entry.generation.load(Ordering::Relaxed);
+            if generation & BUSY != 0 {
                 let allocation =
-                    ground.allocation(Range::new(entry.offset.load(Ordering::Relaxed), LONG, slot));
+                    space.allocation(Range::new(entry.offset.load(Ordering::Relaxed), LONG, slot));
                 entry
                     .size
                     .store(u32::try_from(allocation.len()).unwrap_or(LONG), Ordering::Relaxed);
                 allocation.forget();
-                entry.seal.store(seal & !BUSY, Ordering::Relaxed);
+                entry.generation.store(generation & !BUSY, Ordering::Relaxed);
             }
         }
     }
 }
 
-/// The raw face: extents named by plain data, for FFI. A hot size takes no lock.
+/// Raw handles: extents named by plain data, for foreign-function interfaces. A hot size takes no
+/// lock.
 impl ExtentCache {
-    /// As [`allocate`](Self::allocate), but the extent lives until [`free_raw`](Self::free_raw), or
-    /// as long as the space. O(1).
+    /// Allocates a range of `size` bytes that lives until [`free_raw`](Self::free_raw) or until the
+    /// space ends. O(1). See [`allocate`](Self::allocate).
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate).
+    /// Returns the errors of
+    /// [`OffsetAllocator::allocate`](crate::offset::OffsetAllocator::allocate).
     pub fn allocate_raw(&self, size: u64) -> Result<RawAllocation, AllocError> {
-        self.allocate(size).map(|extent| self.seal(extent, size))
+        self.allocate(size).map(|extent| self.issue_raw(extent, size))
     }
 
-    /// As [`allocate_aligned`](Self::allocate_aligned), raw.
+    /// Allocates a range at a multiple of `align` that lives until [`free_raw`](Self::free_raw) or
+    /// until the space ends. See [`allocate_aligned`](Self::allocate_aligned).
     ///
     /// # Errors
-    /// As [`allocate_aligned`](Self::allocate_aligned).
+    /// Returns the errors of
+    /// [`OffsetAllocator::allocate_aligned`](crate::offset::OffsetAllocator::allocate_aligned).
     pub fn allocate_aligned_raw(&self, size: u64, align: u64) -> Result<RawAllocation, AllocError> {
-        self.allocate_aligned(size, align).map(|extent| self.seal(extent, size))
+        self.allocate_aligned(size, align).map(|extent| self.issue_raw(extent, size))
     }
 
-    /// Turns an extent of this space into a raw one. O(1).
+    /// Converts an extent of this space into a raw handle. O(1).
     ///
     /// # Errors
-    /// The extent, if it is of another space.
+    /// Returns the extent if it belongs to another space.
     pub fn seal_raw(&self, extent: Extent) -> Result<RawAllocation, Extent> {
-        if extent.allocation().core_index() != self.ground.index() {
+        if extent.allocation().core_index() != self.space.index() {
             return Err(extent);
         }
-        let size = extent.len();
-        Ok(self.seal(extent, size))
+        let size = extent.size();
+        Ok(self.issue_raw(extent, size))
     }
 
-    fn seal(&self, extent: Extent, size: u64) -> RawAllocation {
+    fn issue_raw(&self, extent: Extent, size: u64) -> RawAllocation {
         let (slot, offset) = (extent.allocation().as_range().node(), extent.offset());
-        let generation = self.instance.raw.0.get(slot).seal(extent);
+        let generation = self.instance.raw.0.get(slot).issue(extent);
         RawAllocation { handle: RawHandle { allocator: self.id(), slot, generation }, offset, size }
     }
 
-    /// Frees a raw extent; returns its size in bytes. O(1).
+    /// Frees a raw extent and returns its size in bytes. O(1).
     ///
     /// # Errors
-    /// [`RawError::Foreign`], [`RawError::Stale`]; nothing is changed then.
+    /// Returns [`RawError::Foreign`] if the handle belongs to another allocator, and
+    /// [`RawError::Stale`] if its extent was freed. Nothing is changed then.
     ///
     /// ```
     /// use kvmem::offset::RawError;
@@ -221,33 +241,36 @@ impl ExtentCache {
         self.adopt_raw(handle).map(|extent| extent.len())
     }
 
-    /// Where a raw extent lies. O(1).
+    /// Returns the offsets of a raw extent. O(1).
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw).
+    /// Returns [`RawError::Foreign`] if the handle belongs to another allocator, and
+    /// [`RawError::Stale`] if its extent was freed.
     pub fn resolve_raw(&self, handle: RawHandle) -> Result<ops::Range<u64>, RawError> {
         let (offset, size) =
-            self.entry(handle)?.look(handle.generation).ok_or_else(|| stale(handle))?;
+            self.entry(handle)?.read(handle.generation).ok_or_else(|| stale(handle))?;
         if size != LONG {
             return Ok(offset..offset + u64::from(size));
         }
-        // Its length is in the books.
+        // The metadata hold its length.
         self.with_taken(handle, |allocation| Ok(allocation.range()))
     }
 
-    /// As [`OffsetAllocator::raw_at`](crate::offset::OffsetAllocator::raw_at). O(1).
+    /// Returns the raw extent of a slot, if it has one; see
+    /// [`OffsetAllocator::raw_at`](crate::offset::OffsetAllocator::raw_at). O(1).
     #[must_use]
     pub fn raw_at(&self, slot: u32) -> Option<RawAllocation> {
-        // Acquire pairs with the Release in `seal`.
-        let generation = self.instance.raw.0.find(slot)?.seal.load(Ordering::Acquire) & !BUSY;
+        // Acquire pairs with the Release in `issue`.
+        let generation = self.instance.raw.0.find(slot)?.generation.load(Ordering::Acquire) & !BUSY;
         let handle = RawHandle { allocator: self.id(), slot, generation };
-        // Broken, or another by now: then there is none, or there was none.
+        // If the generation is not live, or changed meanwhile, the slot has, or had, no raw extent.
         let range = self.resolve_raw(handle).ok()?;
         Some(RawAllocation { handle, offset: range.start, size: range.end - range.start })
     }
 
-    /// All raw extents that are alive, in the order of their offsets; of about one moment while
-    /// other threads go on. O(n log n) for the most ranges that ever were on the books.
+    /// Returns all live raw extents in the order of their offsets. Read at about one moment while
+    /// other threads may continue. O(n log n), where n is the largest number of ranges that ever
+    /// existed at once.
     #[must_use]
     pub fn raw_allocations(&self) -> Vec<RawAllocation> {
         let slots = self.instance.raw.0.iter().map(|(slot, _)| slot);
@@ -256,46 +279,49 @@ impl ExtentCache {
         all
     }
 
-    /// As [`Extent::shrink`], raw; the handle stays good.
+    /// Shortens a raw extent; the handle stays valid. See [`Extent::shrink`].
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Extent::shrink`]
-    /// says.
+    /// Returns [`RawError::Foreign`] if the handle belongs to another allocator,
+    /// [`RawError::Stale`] if its extent was freed, and [`RawError::Refused`] with the error of
+    /// [`Extent::shrink`].
     pub fn shrink_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
         self.with_taken(handle, |allocation| {
-            Ok(self.instance.serve(|| allocation.shrink(new_size))?)
+            Ok(self.instance.with_reclaim(|| allocation.shrink(new_size))?)
         })
     }
 
-    /// As [`Extent::extend`], raw; the handle stays good.
+    /// Extends a raw extent; the handle stays valid. See [`Extent::extend`].
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Extent::extend`]
-    /// says.
+    /// Returns [`RawError::Foreign`] if the handle belongs to another allocator,
+    /// [`RawError::Stale`] if its extent was freed, and [`RawError::Refused`] with the error of
+    /// [`Extent::extend`].
     pub fn extend_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
         self.with_taken(handle, |allocation| {
-            Ok(self.instance.serve(|| allocation.extend(new_size))?)
+            Ok(self.instance.with_reclaim(|| allocation.extend(new_size))?)
         })
     }
 
-    /// Turns a raw extent into an RAII one; the handle is stale afterwards. O(1).
+    /// Converts a raw extent into an [`Extent`]; the handle is stale afterwards. O(1).
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw).
+    /// Returns [`RawError::Foreign`] if the handle belongs to another allocator, and
+    /// [`RawError::Stale`] if its extent was freed.
     pub fn adopt_raw(&self, handle: RawHandle) -> Result<Extent, RawError> {
         let entry = self.entry(handle)?;
-        entry.take(handle.generation, handle.generation & !WHOLE).ok_or_else(|| stale(handle))?;
-        Ok(Extent::new(entry.allocation(self.ground, handle.slot)))
+        entry.take(handle.generation, handle.generation & !LIVE).ok_or_else(|| stale(handle))?;
+        Ok(Extent::new(entry.allocation(self.space, handle.slot)))
     }
 
-    /// Raw extents alive, of about one moment while other threads go on. O(the most ranges that
-    /// ever were on the books).
+    /// Returns the number of live raw extents, at about one moment while other threads may
+    /// continue. O(n), where n is the largest number of ranges that ever existed at once.
     #[must_use]
     pub fn raw_extents(&self) -> u64 {
-        self.instance.raw.whole()
+        self.instance.raw.live()
     }
 
-    /// Runs with the range while others who have the handle wait.
+    /// Runs `run` on the range while other users of the handle wait.
     fn with_taken<T>(
         &self,
         handle: RawHandle,
@@ -303,18 +329,19 @@ impl ExtentCache {
     ) -> Result<T, RawError> {
         let entry = self.entry(handle)?;
         entry.take(handle.generation, handle.generation | BUSY).ok_or_else(|| stale(handle))?;
-        // Release pairs with the Acquire fence in `look`: who sees what follows sees the seal busy.
+        // Release pairs with the Acquire fence in `read`: a reader that sees a later store sees the
+        // generation busy.
         fence(Ordering::Release);
-        let mut allocation = entry.allocation(self.ground, handle.slot);
+        let mut allocation = entry.allocation(self.space, handle.slot);
         let done = run(&mut allocation);
-        entry.name(allocation);
-        // Release pairs with the Acquire in `take` and `look`.
-        entry.seal.store(handle.generation, Ordering::Release);
+        entry.store(allocation);
+        // Release pairs with the Acquire in `take` and `read`.
+        entry.generation.store(handle.generation, Ordering::Release);
         done
     }
 
-    /// The entry that a handle of this space names.
-    fn entry(&self, handle: RawHandle) -> Result<&Entry, RawError> {
+    /// Returns the entry that a handle of this space names.
+    fn entry(&self, handle: RawHandle) -> Result<&RawEntry, RawError> {
         let RawHandle { allocator, slot, .. } = handle;
         if allocator != self.id() {
             return Err(RawError::Foreign { allocator: self.id(), handle_of: allocator });

@@ -1,54 +1,54 @@
-//! *Extent statistics*: what is cached of a space.
+//! *Statistics of a cached space*.
 
 use serde::Serialize;
 
-use super::instance::Instance;
+use super::instance::ExtentInstance;
 
-/// What the caches of a space hold and have done, at about one moment: other threads go on
-/// meanwhile.
+/// The contents and counters of a space's caches, read at about one moment while other threads may
+/// continue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ExtentStats {
-    /// Hot sizes, the named ones first.
+    /// One entry per hot size, the named ones first.
     pub classes: Vec<ExtentClassStats>,
-    /// Ranges that are cached.
+    /// Number of cached ranges.
     pub cached_ranges: usize,
-    /// Their bytes.
+    /// Bytes of the cached ranges.
     pub cached_bytes: u64,
-    /// No more bytes than this can be cached by the magazines that are about.
+    /// Upper bound of the bytes that the current magazines can cache.
     pub charged_bytes: u64,
-    /// No more bytes than this can be cached ever.
+    /// The most bytes that may ever be cached.
     pub max_cached_bytes: u64,
     /// Threads that have magazines.
     pub threads: usize,
-    /// Times that what was cached was taken back because a request found no room.
+    /// Times that cached ranges were reclaimed because a request found no free range.
     pub reclaims: u64,
 }
 
-/// What is cached of one size.
+/// The contents and counters of the caches for one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ExtentClassStats {
     /// Bytes of each range.
     pub size: u64,
-    /// The user named it; else it was learnt.
+    /// Whether the user named the size; otherwise it was detected.
     pub named: bool,
     /// Ranges in the magazines of threads.
     pub in_threads: usize,
     /// Ranges in the depot.
     pub in_depot: usize,
-    /// Ranges that a new magazine holds.
+    /// Ranges that a new magazine can hold.
     pub magazine: usize,
-    /// Magazines that went between threads and depot.
+    /// Magazines exchanged between threads and depot.
     pub exchanges: u64,
-    /// Times that a magazine was filled from the books.
+    /// Times that a magazine was filled from the space.
     pub refills: u64,
-    /// Times that the depot's lock was held by another thread.
+    /// Times that a thread found the depot's lock taken.
     pub contention: u64,
 }
 
 impl ExtentStats {
-    pub(super) fn of(instance: &Instance) -> Self {
+    pub(super) fn of(instance: &ExtentInstance) -> Self {
         let magazines = instance.magazines.stats();
         let named = instance.hot.named();
         let hot = magazines.classes.iter().take(instance.hot.used()).enumerate();
@@ -67,7 +67,7 @@ impl ExtentStats {
         ExtentStats {
             cached_ranges: classes.iter().map(|class| class.in_threads + class.in_depot).sum(),
             classes,
-            cached_bytes: magazines.stranded_bytes,
+            cached_bytes: magazines.cached_bytes,
             charged_bytes: magazines.charged_bytes.unwrap_or(0),
             max_cached_bytes: magazines.max_cached_bytes.unwrap_or(u64::MAX),
             threads: magazines.threads,

@@ -1,22 +1,24 @@
-//! The ends of threads, instances and processes; and kernels that refuse.
+//! The ends of threads, instances and processes, and kernels whose barriers fail.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 
-use super::{Counting, Instance, Magazines, Settings, instance, undisturbed};
+use super::{
+    CountingSource, MagazineSettings, Magazines, TestMagazines, instance, without_kernel_faults,
+};
 
-fn get_and_put(magazines: &Instance) {
+fn get_and_put(magazines: &TestMagazines) {
     let round = magazines.get(0).expect("the source has more");
     magazines.put(0, round);
 }
 
-/// Miri is slow.
+/// Fewer turns under Miri, which is slow.
 const TURNS: usize = if cfg!(miri) { 4 } else { 50 };
 
 #[test]
 fn any_number_of_instances_have_caches() {
-    // More than a thread has near entries for.
+    // More instances than a thread has near entries.
     let all: Vec<_> = (0..70).map(|_| instance(1, 1000)).collect();
     let use_all = || {
         for (magazines, source) in &all {
@@ -43,9 +45,9 @@ fn any_number_of_instances_have_caches() {
 }
 
 #[test]
-fn an_instance_may_go_while_threads_that_used_it_live() {
+fn an_instance_may_end_before_its_threads() {
     let turn = Barrier::new(2);
-    let slot: Mutex<Option<Arc<Instance>>> = Mutex::new(None);
+    let slot: Mutex<Option<Arc<TestMagazines>>> = Mutex::new(None);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..TURNS {
@@ -56,12 +58,11 @@ fn an_instance_may_go_while_threads_that_used_it_live() {
                 drop(magazines);
                 turn.wait();
             }
-            // Lives until the last one is gone.
+            // Lives until the last instance is gone.
             turn.wait();
         });
         for _ in 0..TURNS {
-            // Each has the number of the one before it, or another if a test beside this one took
-            // it.
+            // Each instance has the id of the one before it, unless a concurrent test took that id.
             let (magazines, source) = instance(1, 1000);
             let magazines = Arc::new(magazines);
             *slot.lock().unwrap() = Some(magazines.clone());
@@ -90,7 +91,7 @@ fn many_instances_at_once() {
 }
 
 /// Uses an instance when its thread ends.
-struct AtEnd(Arc<Instance>, Arc<AtomicUsize>);
+struct AtEnd(Arc<TestMagazines>, Arc<AtomicUsize>);
 
 impl Drop for AtEnd {
     fn drop(&mut self) {
@@ -113,7 +114,7 @@ thread_local! {
 
 #[test]
 fn destructors_of_thread_locals_may_use_it() {
-    let _plan = undisturbed();
+    let _plan = without_kernel_faults();
     let (magazines, source) = instance(1, 1000);
     let (magazines, done) = (Arc::new(magazines), Arc::new(AtomicUsize::new(0)));
     for used_first in [false, true] {
@@ -123,7 +124,7 @@ fn destructors_of_thread_locals_may_use_it() {
                 let at_end = AtEnd(magazines.clone(), done.clone());
                 AT_END.with(|list| list.borrow_mut().push(at_end));
             };
-            // The destructor of what is used first runs last.
+            // The destructor of the thread-local that is used first runs last.
             if used_first {
                 get_and_put(&magazines);
                 at_end();
@@ -142,8 +143,8 @@ fn destructors_of_thread_locals_may_use_it() {
 
 #[test]
 #[cfg_attr(miri, ignore = "long")]
-fn frees_cross_and_threads_die_and_return() {
-    let _plan = undisturbed();
+fn frees_cross_threads_that_end_and_restart() {
+    let _plan = without_kernel_faults();
     let (magazines, source) = instance(2, 100_000);
     for _ in 0..10 {
         let (to, from) = std::sync::mpsc::sync_channel::<Vec<usize>>(4);
@@ -161,7 +162,7 @@ fn frees_cross_and_threads_die_and_return() {
         });
     }
     let stats = magazines.stats();
-    // What was freed elsewhere came back through the depot.
+    // Rounds freed by another thread came back through the depot.
     assert!(stats.classes[0].exchanges > 0, "{stats:?}");
     magazines.trim();
     assert_eq!(source.out(), 0);
@@ -169,8 +170,8 @@ fn frees_cross_and_threads_die_and_return() {
 
 /// Runs `child` in a forked child and returns its exit status.
 pub(super) fn forked(child: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child takes no locks but those of this layer and of the C library, which are free
-    // after a fork, and those of the source, which nobody uses meanwhile; it ends with _exit.
+    // SAFETY: the child takes only locks of this layer and of the C library, which are free after a
+    // fork, and those of the source, which no other thread uses meanwhile; it ends with _exit.
     match unsafe { libc::fork() } {
         // SAFETY: ends the child at once.
         0 => unsafe {
@@ -179,7 +180,7 @@ pub(super) fn forked(child: impl FnOnce() -> i32) -> i32 {
         },
         pid => {
             let mut status = 0;
-            // SAFETY: waits for our own child.
+            // SAFETY: waits for this process's own child.
             assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
             assert!(libc::WIFEXITED(status), "the child died: {status:#x}");
             libc::WEXITSTATUS(status)
@@ -189,10 +190,10 @@ pub(super) fn forked(child: impl FnOnce() -> i32) -> i32 {
 
 #[test]
 #[cfg_attr(miri, ignore = "forks")]
-fn a_child_finds_every_round_and_no_lock_held() {
-    let _plan = undisturbed();
+fn a_child_finds_every_round_and_every_lock_free() {
+    let _plan = without_kernel_faults();
     let (magazines, source) = instance(1, 100_000);
-    // So many that nobody needs the source: its own lock is not what is tested here.
+    // So many rounds that no thread needs the source: its lock is not tested here.
     let mut rounds = Vec::new();
     magazines.get_batch(0, 20_000, &mut rounds);
     magazines.put_each(0, || rounds.pop());
@@ -214,7 +215,7 @@ fn a_child_finds_every_round_and_no_lock_held() {
                 if stats.threads > 1 {
                     return 1;
                 }
-                // At most 500 are in the hands of each of the threads that are gone.
+                // Each of the threads that do not exist in the child had taken at most 500.
                 let class = stats.classes[0];
                 if class.in_threads + class.in_depot < source.out() - 1000 {
                     return 2;
@@ -253,13 +254,13 @@ fn without_the_kernels_barrier_owners_make_fences() {
                 while !stop.load(Ordering::Relaxed) {
                     get_and_put(&magazines);
                 }
-                // Once more after the last trim, however seldom this thread came to run.
+                // Once more after the last trim, however rarely this thread ran.
                 get_and_put(&magazines);
             });
             (0..1000).for_each(|_| magazines.trim());
             stop.store(true, Ordering::Relaxed);
         });
-        // Each has seen by now that it is to make fences.
+        // Each owner has seen by now that it has to make fences.
         get_and_put(&magazines);
         magazines.trim();
         assert!(!magazines.may_hold(), "{call}");
@@ -269,11 +270,13 @@ fn without_the_kernels_barrier_owners_make_fences() {
 }
 
 #[test]
-fn a_bound_of_nothing_caches_nothing() {
-    let _plan = undisturbed();
-    let source = Counting::new(1, 100);
-    let magazines =
-        Magazines::new(source.clone(), Settings { stranded_bytes: Some(0), ..Settings::new(1) });
+fn a_bound_of_zero_caches_nothing() {
+    let _plan = without_kernel_faults();
+    let source = CountingSource::new(1, 100);
+    let magazines = Magazines::new(
+        source.clone(),
+        MagazineSettings { max_cached_bytes: Some(0), ..MagazineSettings::new(1) },
+    );
     let round = magazines.get(0).expect("a hundred");
     assert_eq!(source.out(), 1);
     magazines.put(0, round);

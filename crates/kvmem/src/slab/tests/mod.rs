@@ -1,4 +1,4 @@
-//! The whole layer above a source that counts.
+//! The whole layer above a source that tracks its rounds.
 
 mod ends;
 mod model;
@@ -13,33 +13,36 @@ use std::time::{Duration, Instant};
 use super::clock::ManualClock;
 use super::depot::Depot;
 use super::magazine::{Chain, Magazine};
+use super::magazine_settings::MagazineSettings;
 use super::magazines::Magazines;
-use super::settings::Settings;
-use super::source::Source;
+use super::source::RoundSource;
 use super::topology::Topology;
 
-type Instance = Magazines<usize, Arc<Counting>>;
+type TestMagazines = Magazines<usize, Arc<CountingSource>>;
 
-/// Hands out numbers below a limit for each class, and knows which are out: a number that comes
-/// twice, or comes back twice, is found.
-struct Counting {
-    classes: Vec<Mutex<Numbers>>,
+/// Hands out numbers below a limit for each class and records which are in use. It detects a number
+/// that it hands out twice or gets back twice.
+struct CountingSource {
+    classes: Vec<Mutex<ClassNumbers>>,
     limit: usize,
 }
 
 #[derive(Default)]
-struct Numbers {
+struct ClassNumbers {
     out: BTreeSet<usize>,
     free: Vec<usize>,
     next: usize,
 }
 
-impl Counting {
+impl CountingSource {
     fn new(classes: usize, limit: usize) -> Arc<Self> {
-        Arc::new(Counting { classes: (0..classes).map(|_| Mutex::default()).collect(), limit })
+        Arc::new(CountingSource {
+            classes: (0..classes).map(|_| Mutex::default()).collect(),
+            limit,
+        })
     }
 
-    /// How many of a class are not here.
+    /// Returns how many numbers of a class are in use.
     fn out_of(&self, class: usize) -> usize {
         self.classes[class].lock().unwrap().out.len()
     }
@@ -49,7 +52,7 @@ impl Counting {
     }
 }
 
-impl Source<usize> for Arc<Counting> {
+impl RoundSource<usize> for Arc<CountingSource> {
     fn refill(&self, class: usize, want: usize, out: &mut Vec<usize>) {
         let mut numbers = self.classes[class].lock().unwrap();
         for _ in 0..want {
@@ -80,52 +83,52 @@ impl Source<usize> for Arc<Counting> {
 }
 
 thread_local! {
-    /// The memory node that this thread pretends to be on.
+    /// The memory node that this thread pretends to run on.
     static HERE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Memory nodes that are not there.
+/// Memory nodes that do not exist.
 #[derive(Debug)]
-struct Pretended {
+struct FakeTopology {
     nodes: usize,
-    requested: AtomicUsize,
+    lookups: AtomicUsize,
 }
 
-impl Pretended {
+impl FakeTopology {
     fn new(nodes: usize) -> Arc<Self> {
-        Arc::new(Pretended { nodes, requested: AtomicUsize::new(0) })
+        Arc::new(FakeTopology { nodes, lookups: AtomicUsize::new(0) })
     }
 }
 
-impl Topology for Pretended {
+impl Topology for FakeTopology {
     fn nodes(&self) -> usize {
         self.nodes
     }
 
     fn here(&self) -> usize {
-        self.requested.fetch_add(1, Ordering::Relaxed);
+        self.lookups.fetch_add(1, Ordering::Relaxed);
         HERE.get()
     }
 }
 
-/// No test beside this one has the kernel refuse anything as long as it lives: trims would leave
-/// out what they cannot stop.
+/// Keeps concurrent tests from making system calls fail while the guard lives: trims would skip the
+/// threads that they cannot stop.
 #[cfg(feature = "fault-injection")]
-fn undisturbed() -> crate::sys::fault::Guard {
+fn without_kernel_faults() -> crate::sys::fault::Guard {
     crate::sys::fault::count()
 }
 
 #[cfg(not(feature = "fault-injection"))]
-fn undisturbed() -> impl Sized {}
+fn without_kernel_faults() -> impl Sized {}
 
-fn instance(classes: usize, limit: usize) -> (Instance, Arc<Counting>) {
-    let source = Counting::new(classes, limit);
-    (Magazines::new(source.clone(), Settings::new(classes)), source)
+fn instance(classes: usize, limit: usize) -> (TestMagazines, Arc<CountingSource>) {
+    let source = CountingSource::new(classes, limit);
+    (Magazines::new(source.clone(), MagazineSettings::new(classes)), source)
 }
 
 #[test]
-fn what_was_put_last_is_got_first() {
-    let _plan = undisturbed();
+fn rounds_are_taken_last_in_first_out() {
+    let _plan = without_kernel_faults();
     let (magazines, source) = instance(2, 1000);
     let (a, b) = (magazines.get(0).unwrap(), magazines.get(0).unwrap());
     assert_ne!(a, b);
@@ -141,13 +144,13 @@ fn what_was_put_last_is_got_first() {
     assert_eq!(source.out(), 0);
     assert!(!magazines.may_hold());
     assert_eq!(magazines.get_cached(0), None);
-    assert_eq!(magazines.stats().stranded_bytes, 0);
+    assert_eq!(magazines.stats().cached_bytes, 0);
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "long")]
 fn a_trim_reaches_every_thread() {
-    let _plan = undisturbed();
+    let _plan = without_kernel_faults();
     let (magazines, source) = instance(3, 100_000);
     let (stop, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -187,7 +190,7 @@ fn a_trim_reaches_every_thread() {
 }
 
 #[test]
-fn a_thread_that_ends_leaves_nothing_stranded_for_ever() {
+fn a_thread_that_ends_gives_its_rounds_to_the_depot() {
     let (magazines, source) = instance(1, 1000);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -209,8 +212,8 @@ fn a_thread_that_ends_leaves_nothing_stranded_for_ever() {
 #[cfg_attr(miri, ignore = "long")]
 fn the_depot_keeps_the_working_set() {
     let clock = Arc::new(ManualClock::default());
-    let source = Counting::new(1, 100_000);
-    let settings = Settings { clock: clock.clone(), ..Settings::new(1) };
+    let source = CountingSource::new(1, 100_000);
+    let settings = MagazineSettings { clock: clock.clone(), ..MagazineSettings::new(1) };
     let magazines = Magazines::new(source.clone(), settings);
     let mut held = Vec::new();
     magazines.get_batch(0, 5000, &mut held);
@@ -221,7 +224,7 @@ fn the_depot_keeps_the_working_set() {
     assert!(before.in_depot > 4000, "{before:?}");
     magazines.tick();
     assert_eq!(magazines.stats().classes[0].in_depot, before.in_depot);
-    // The first look begins the interval, the second ends it.
+    // The first tick begins the interval, the second one ends it.
     clock.advance(Duration::from_secs(15));
     magazines.tick();
     clock.advance(Duration::from_secs(14));
@@ -236,25 +239,26 @@ fn the_depot_keeps_the_working_set() {
 
 #[test]
 #[cfg_attr(miri, ignore = "long")]
-fn magazines_grow_where_threads_meet_and_shrink_where_they_do_not() {
+fn magazines_grow_under_contention_and_shrink_without() {
     let depot = Depot::<usize>::new(0, (4, 32), 64, 1);
     let mut sizes = vec![depot.capacity()];
     while *sizes.last().unwrap() < 32 {
         let before = depot.contention();
-        depot.seize();
+        depot.prefork();
         std::thread::scope(|scope| {
             let other =
                 scope.spawn(|| depot.give_empty(0, Magazine::new(0, 4).expect("little memory")));
-            // So that it has found the lock taken; if it was too slow for that, another turn.
+            // Long enough to find the lock taken; a thread that is too slow for that gets another
+            // turn.
             std::thread::sleep(Duration::from_millis(1));
-            // SAFETY: seized by this thread.
-            unsafe { depot.release() };
+            // SAFETY: this thread locked them by `prefork`.
+            unsafe { depot.postfork() };
             other.join().unwrap();
         });
-        let met = usize::from(depot.contention() > before);
+        let contended = usize::from(depot.contention() > before);
         assert!(
             depot.contention() <= before + 1
-                && (met == 1 || depot.capacity() == *sizes.last().unwrap())
+                && (contended == 1 || depot.capacity() == *sizes.last().unwrap())
         );
         if depot.capacity() != *sizes.last().unwrap() {
             sizes.push(depot.capacity());
@@ -263,7 +267,7 @@ fn magazines_grow_where_threads_meet_and_shrink_where_they_do_not() {
     assert_eq!(sizes, [4, 7, 11, 17, 26, 32]);
     let mut out = Chain::new();
     assert_eq!(depot.take_idle(&mut out), 0);
-    assert_eq!(depot.capacity(), 32, "they met in this interval");
+    assert_eq!(depot.capacity(), 32, "the lock was contended in this interval");
     while depot.capacity() > 4 {
         let before = depot.capacity();
         depot.take_idle(&mut out);
@@ -275,7 +279,7 @@ fn magazines_grow_where_threads_meet_and_shrink_where_they_do_not() {
     assert!(depot.capacity() >= 4 && out.len() == 0);
 }
 
-/// How long a hit takes: `cargo test --release … -- --ignored --nocapture`.
+/// Measures a hit: `cargo test --release … -- --ignored --nocapture`.
 #[test]
 #[ignore = "measures"]
 fn speed() {

@@ -1,5 +1,5 @@
-//! Sequences of operations of several threads, against a naive model: rounds are out, cached, or
-//! with the source.
+//! Sequences of operations of several threads, against a naive model: each round is in use, cached,
+//! or in the source.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -8,23 +8,26 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{Counting, HERE, Instance, Magazines, ManualClock, Pretended, Settings, undisturbed};
+use super::{
+    CountingSource, FakeTopology, HERE, MagazineSettings, Magazines, ManualClock, TestMagazines,
+    without_kernel_faults,
+};
 
 const CLASSES: usize = 3;
 const THREADS: usize = 3;
 
-type Job = Box<dyn FnOnce() + Send>;
+type WorkerJob = Box<dyn FnOnce() + Send>;
 
-/// A thread that does as it is told, one thing at a time.
+/// A thread that runs one job after the other.
 pub(super) struct Worker {
-    jobs: Option<Sender<Job>>,
+    jobs: Option<Sender<WorkerJob>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Worker {
-    /// On this memory node.
+    /// Starts a worker on this memory node.
     pub(super) fn start_on(node: usize) -> Self {
-        let (jobs, todo): (Sender<Job>, Receiver<Job>) = channel();
+        let (jobs, todo): (Sender<WorkerJob>, Receiver<WorkerJob>) = channel();
         let thread = std::thread::spawn(move || {
             HERE.set(node);
             todo.into_iter().for_each(|job| job());
@@ -34,7 +37,7 @@ impl Worker {
 
     pub(super) fn run<T: Send + 'static>(&self, run: impl FnOnce() -> T + Send + 'static) -> T {
         let (answer, answered) = channel();
-        let job = move || answer.send(run()).expect("somebody waits");
+        let job = move || answer.send(run()).expect("the test waits");
         self.jobs
             .as_ref()
             .expect("open until the end")
@@ -47,7 +50,7 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.jobs = None;
-        // The thread's locals are gone when it is joined.
+        // A joined thread has dropped its thread-local values.
         let joined = self.thread.take().expect("joined once").join();
         assert!(joined.is_ok() || std::thread::panicking());
     }
@@ -75,7 +78,7 @@ enum Op {
     Tick {
         seconds: u64,
     },
-    /// The thread ends and another takes its place, on the next memory node.
+    /// The thread ends and another one takes its place, on the next memory node.
     Die,
 }
 
@@ -95,12 +98,13 @@ fn ops() -> impl Strategy<Value = Vec<(usize, Op)>> {
 }
 
 fn check(ops: Vec<(usize, Op)>, limit: usize, bound: Option<u64>, nodes: usize) {
-    let _plan = undisturbed();
+    let _plan = without_kernel_faults();
     let clock = Arc::new(ManualClock::default());
-    let source = Counting::new(CLASSES, limit);
-    let (settings, topology) = (Settings::new(CLASSES), Pretended::new(nodes));
-    let settings = Settings { clock: clock.clone(), stranded_bytes: bound, topology, ..settings };
-    let magazines: Arc<Instance> = Arc::new(Magazines::new(source.clone(), settings));
+    let source = CountingSource::new(CLASSES, limit);
+    let (settings, topology) = (MagazineSettings::new(CLASSES), FakeTopology::new(nodes));
+    let settings =
+        MagazineSettings { clock: clock.clone(), max_cached_bytes: bound, topology, ..settings };
+    let magazines: Arc<TestMagazines> = Arc::new(Magazines::new(source.clone(), settings));
     let mut workers: Vec<Worker> =
         (0..THREADS).map(|thread| Worker::start_on(thread % nodes)).collect();
     let mut held: Vec<(usize, usize)> = Vec::new();
@@ -164,10 +168,10 @@ fn check(ops: Vec<(usize, Op)>, limit: usize, bound: Option<u64>, nodes: usize) 
         assert!(stats.threads <= THREADS);
         if let Some(bound) = bound {
             let charged = stats.charged_bytes.expect("kept where there is a bound");
-            assert!(stats.stranded_bytes <= charged && charged <= bound, "{stats:?}");
+            assert!(stats.cached_bytes <= charged && charged <= bound, "{stats:?}");
         }
     }
-    // Half of the time with threads that still have caches.
+    // In half of the cases threads still have caches.
     if held.len().is_multiple_of(2) {
         workers.clear();
     }
@@ -186,7 +190,11 @@ proptest! {
 
     #[test]
     #[cfg_attr(miri, ignore = "long")]
-    fn agrees_with_the_model_under_a_bound(ops in ops(), limit in 1..3000usize, bound in 0..200_000u64) {
+    fn agrees_with_the_model_under_a_bound(
+        ops in ops(),
+        limit in 1..3000usize,
+        bound in 0..200_000u64,
+    ) {
         check(ops, limit, Some(bound), 1);
     }
 

@@ -1,5 +1,5 @@
-//! Several memory nodes, which are pretended: what stays on its node, and what goes from one to the
-//! other.
+//! Several simulated memory nodes: rounds that stay on their node, and rounds that move to another
+//! one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,24 +9,27 @@ use std::time::Duration;
 use super::ends::forked;
 use super::model::Worker;
 use super::{
-    Chain, Counting, Depot, HERE, Instance, Magazine, Magazines, ManualClock, Pretended, Settings,
-    undisturbed,
+    Chain, CountingSource, Depot, FakeTopology, HERE, Magazine, MagazineSettings, Magazines,
+    ManualClock, TestMagazines, without_kernel_faults,
 };
 
-struct Machine {
-    magazines: Arc<Instance>,
-    source: Arc<Counting>,
-    topology: Arc<Pretended>,
+struct NodesFixture {
+    magazines: Arc<TestMagazines>,
+    source: Arc<CountingSource>,
+    topology: Arc<FakeTopology>,
     clock: Arc<ManualClock>,
 }
 
-/// An instance of one class on so many nodes.
-fn machine(nodes: usize) -> Machine {
-    let (source, clock) = (Counting::new(1, 1_000_000), Arc::new(ManualClock::default()));
-    let topology = Pretended::new(nodes);
-    let settings =
-        Settings { clock: clock.clone(), topology: topology.clone(), ..Settings::new(1) };
-    Machine {
+/// Makes an instance of one class on `nodes` nodes.
+fn fixture(nodes: usize) -> NodesFixture {
+    let (source, clock) = (CountingSource::new(1, 1_000_000), Arc::new(ManualClock::default()));
+    let topology = FakeTopology::new(nodes);
+    let settings = MagazineSettings {
+        clock: clock.clone(),
+        topology: topology.clone(),
+        ..MagazineSettings::new(1)
+    };
+    NodesFixture {
         magazines: Arc::new(Magazines::new(source.clone(), settings)),
         source,
         topology,
@@ -34,7 +37,7 @@ fn machine(nodes: usize) -> Machine {
     }
 }
 
-impl Machine {
+impl NodesFixture {
     fn get(&self, on: &Worker, count: usize) -> Vec<usize> {
         let magazines = self.magazines.clone();
         on.run(move || (0..count).map(|_| magazines.get(0).expect("a million")).collect())
@@ -45,7 +48,7 @@ impl Machine {
         on.run(move || rounds.into_iter().for_each(|round| magazines.put(0, round)));
     }
 
-    /// So many rounds for each worker, from the source, and back.
+    /// Takes `count` rounds from the source for each worker, and puts them back.
     fn fill(&self, workers: &[Worker], count: usize) -> Vec<Vec<usize>> {
         let all: Vec<_> = workers.iter().map(|worker| self.get(worker, count)).collect();
         workers.iter().zip(&all).for_each(|(worker, rounds)| self.put(worker, rounds.clone()));
@@ -68,51 +71,50 @@ impl Machine {
     }
 }
 
-/// One worker on each node.
+/// Starts one worker on each node.
 fn workers(nodes: usize) -> Vec<Worker> {
     (0..nodes).map(Worker::start_on).collect()
 }
 
 #[test]
 fn rounds_stay_on_their_node() {
-    let _plan = undisturbed();
-    let machine = machine(2);
+    let _plan = without_kernel_faults();
+    let fixture = fixture(2);
     let workers = workers(2);
-    let mine = machine.fill(&workers, 5000);
-    let (refills, remote) = machine.refills_and_remote();
+    let mine = fixture.fill(&workers, 5000);
+    let (refills, remote) = fixture.refills_and_remote();
     assert!(refills > 0 && remote == 0);
-    // What a refill brought more than was asked for is in the thread, too.
+    // The surplus of a refill is in the thread's magazines, too.
     for (worker, mine) in workers.iter().zip(&mine) {
         let mine: BTreeSet<_> = mine.iter().collect();
-        let again = machine.get(worker, 4000);
+        let again = fixture.get(worker, 4000);
         let strangers = again.iter().filter(|round| !mine.contains(round)).count();
         assert!(strangers <= 384, "{strangers} of 4000");
-        machine.put(worker, again);
+        fixture.put(worker, again);
     }
-    assert_eq!(machine.refills_and_remote(), (refills, 0));
-    machine.trim();
+    assert_eq!(fixture.refills_and_remote(), (refills, 0));
+    fixture.trim();
 }
 
-/// One node allocates and the other frees: nothing new is asked of the source after the first
-/// turns.
+/// One node allocates and the other one frees: after the first turns the source is not used.
 #[test]
-fn what_one_node_frees_the_other_allocates() {
-    let _plan = undisturbed();
-    let machine = machine(2);
+fn one_node_allocates_what_the_other_frees() {
+    let _plan = without_kernel_faults();
+    let fixture = fixture(2);
     let workers = workers(2);
     for turn in 0..100 {
-        let rounds = machine.get(&workers[0], 1000);
-        machine.put(&workers[1], rounds);
-        assert!(machine.source.out() <= 1000 + 5 * 384, "{} in turn {turn}", machine.source.out());
+        let rounds = fixture.get(&workers[0], 1000);
+        fixture.put(&workers[1], rounds);
+        assert!(fixture.source.out() <= 1000 + 5 * 384, "{} in turn {turn}", fixture.source.out());
     }
-    let (refills, remote) = machine.refills_and_remote();
+    let (refills, remote) = fixture.refills_and_remote();
     assert!(refills <= 8 && remote > 100, "{refills} refills, {remote} from the other node");
-    machine.trim();
+    fixture.trim();
 }
 
 /// The empty magazine stays where the full one was: neither kind piles up.
 #[test]
-fn magazines_go_round() {
+fn magazines_circulate() {
     let depot = Depot::<usize>::new(0, (4, 4), 64, 3);
     let new = || Magazine::new(0, 4).expect("little memory");
     let (mut made, mut spare) = (1, Some(new()));
@@ -126,128 +128,128 @@ fn magazines_go_round() {
         assert!(empty.is_none());
         spare = Some(full);
     }
-    // Counts are read although all locks are held: one taken would be for ever.
-    depot.seize();
+    // The counters are read while all locks are held: taking a lock would deadlock.
+    depot.prefork();
     assert_eq!((made, depot.remote(), depot.counts().exchanges), (2, 100, 200));
-    // SAFETY: taken above.
-    unsafe { depot.release() };
+    // SAFETY: locked by `prefork` above.
+    unsafe { depot.postfork() };
     let mut all = Chain::new();
     assert_eq!((depot.take_all(&mut all), all.len()), (0, 1));
 }
 
 #[test]
-fn the_working_set_of_every_node_ends() {
-    let _plan = undisturbed();
-    let machine = machine(3);
+fn the_working_set_of_every_node_is_trimmed() {
+    let _plan = without_kernel_faults();
+    let fixture = fixture(3);
     let workers = workers(3);
-    machine.fill(&workers, 5000);
-    let before = machine.in_depot();
+    fixture.fill(&workers, 5000);
+    let before = fixture.in_depot();
     assert!(before > 3 * 4000);
-    machine.clock.advance(Duration::from_secs(15));
-    machine.magazines.tick();
-    // One node uses what it has in this interval.
-    let rounds = machine.get(&workers[0], 5000);
-    machine.put(&workers[0], rounds);
-    machine.clock.advance(Duration::from_secs(15));
-    machine.magazines.tick();
-    let used = machine.in_depot();
+    fixture.clock.advance(Duration::from_secs(15));
+    fixture.magazines.tick();
+    // One node uses its magazines in this interval.
+    let rounds = fixture.get(&workers[0], 5000);
+    fixture.put(&workers[0], rounds);
+    fixture.clock.advance(Duration::from_secs(15));
+    fixture.magazines.tick();
+    let used = fixture.in_depot();
     assert!(used > 0 && used < before / 2, "{used} of {before}");
     for _ in 0..2 {
-        machine.clock.advance(Duration::from_secs(15));
-        machine.magazines.tick();
+        fixture.clock.advance(Duration::from_secs(15));
+        fixture.magazines.tick();
     }
-    assert_eq!(machine.in_depot(), 0);
-    assert_eq!(machine.source.out(), machine.magazines.stats().classes[0].in_threads);
-    assert!(machine.magazines.may_hold());
-    machine.trim();
+    assert_eq!(fixture.in_depot(), 0);
+    assert_eq!(fixture.source.out(), fixture.magazines.stats().classes[0].in_threads);
+    assert!(fixture.magazines.may_hold());
+    fixture.trim();
 }
 
 #[test]
-fn a_thread_that_ends_leaves_its_rounds_to_its_node() {
-    let _plan = undisturbed();
-    let machine = machine(2);
-    // Few: they never come to the depot but by the end of the thread.
-    machine.fill(&workers(2), 10);
-    assert_eq!(machine.magazines.stats().threads, 0);
-    let (left, refills) = (machine.in_depot(), machine.refills_and_remote().0);
-    assert!(left >= 20 && machine.source.out() == left && machine.magazines.may_hold());
+fn a_thread_that_ends_leaves_its_rounds_on_its_node() {
+    let _plan = without_kernel_faults();
+    let fixture = fixture(2);
+    // So few that they reach the depot only at the end of the thread.
+    fixture.fill(&workers(2), 10);
+    assert_eq!(fixture.magazines.stats().threads, 0);
+    let (remaining, refills) = (fixture.in_depot(), fixture.refills_and_remote().0);
+    assert!(remaining >= 20 && fixture.source.out() == remaining && fixture.magazines.may_hold());
     let workers = workers(2);
     for worker in &workers {
-        let rounds = machine.get(worker, 10);
-        assert_eq!(machine.refills_and_remote(), (refills, 0));
-        machine.put(worker, rounds);
+        let rounds = fixture.get(worker, 10);
+        assert_eq!(fixture.refills_and_remote(), (refills, 0));
+        fixture.put(worker, rounds);
     }
     drop(workers);
-    // One thread finds all of them, wherever they are; then nobody may hold any.
+    // One thread finds all of them on any node; then no thread may hold any.
     let last = Worker::start_on(1);
-    let magazines = machine.magazines.clone();
+    let magazines = fixture.magazines.clone();
     let (mut all, none) = last.run(move || {
         let all: Vec<usize> = std::iter::from_fn(|| magazines.get_cached(0)).collect();
         (all, magazines.get_cached(0))
     });
-    assert_eq!((all.len(), none), (left, None));
-    assert_eq!((machine.refills_and_remote().0, machine.in_depot()), (refills, 0));
-    assert!(machine.refills_and_remote().1 > 0);
+    assert_eq!((all.len(), none), (remaining, None));
+    assert_eq!((fixture.refills_and_remote().0, fixture.in_depot()), (refills, 0));
+    assert!(fixture.refills_and_remote().1 > 0);
     all.sort_unstable();
     all.dedup();
-    assert_eq!(all.len(), left);
-    machine.put(&last, all);
+    assert_eq!(all.len(), remaining);
+    fixture.put(&last, all);
     drop(last);
-    machine.trim();
+    fixture.trim();
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "long")]
-fn a_thread_that_moves_is_noticed_and_seldom_asked() {
-    let _plan = undisturbed();
-    let machine = machine(2);
+fn a_moved_thread_is_noticed_with_few_lookups() {
+    let _plan = without_kernel_faults();
+    let fixture = fixture(2);
     let worker = Worker::start_on(0);
-    let (from, to) = (machine.get(&worker, 40_000), Worker::start_on(1));
+    let (from, to) = (fixture.get(&worker, 40_000), Worker::start_on(1));
     worker.run(|| HERE.set(1));
-    machine.put(&worker, from);
-    let exchanges = machine.magazines.stats().classes[0].exchanges;
-    let requested = machine.topology.requested.load(Ordering::Relaxed) as u64;
-    // Each visit to the depot, and those that found nothing there before refills.
-    let visits = exchanges + machine.refills_and_remote().0;
-    assert!(exchanges > 50 && requested * 10 < visits, "{requested} questions, {visits} visits");
-    // Nearly all of it is on the node that it moved to.
-    let rounds = machine.get(&to, 20_000);
-    assert_eq!(machine.refills_and_remote().1, 0);
-    machine.put(&to, rounds);
-    machine.trim();
+    fixture.put(&worker, from);
+    let exchanges = fixture.magazines.stats().classes[0].exchanges;
+    let lookups = fixture.topology.lookups.load(Ordering::Relaxed) as u64;
+    // The visits to the depot: exchanges, and those that found nothing before a refill.
+    let visits = exchanges + fixture.refills_and_remote().0;
+    assert!(exchanges > 50 && lookups * 10 < visits, "{lookups} lookups, {visits} visits");
+    // Nearly all of them are on the node that the thread moved to.
+    let rounds = fixture.get(&to, 20_000);
+    assert_eq!(fixture.refills_and_remote().1, 0);
+    fixture.put(&to, rounds);
+    fixture.trim();
 }
 
 #[test]
-fn one_node_is_never_asked_for() {
-    let machine = machine(1);
+fn one_node_is_never_looked_up() {
+    let fixture = fixture(1);
     HERE.set(7);
-    let rounds: Vec<_> = (0..5000).map(|_| machine.magazines.get(0).expect("a million")).collect();
-    rounds.into_iter().for_each(|round| machine.magazines.put(0, round));
-    machine.trim();
-    assert_eq!(machine.topology.requested.load(Ordering::Relaxed), 0);
+    let rounds: Vec<_> = (0..5000).map(|_| fixture.magazines.get(0).expect("a million")).collect();
+    rounds.into_iter().for_each(|round| fixture.magazines.put(0, round));
+    fixture.trim();
+    assert_eq!(fixture.topology.lookups.load(Ordering::Relaxed), 0);
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "forks")]
-fn a_child_has_what_was_on_every_node() {
-    let _plan = undisturbed();
-    let machine = machine(2);
+fn a_child_keeps_the_rounds_of_every_node() {
+    let _plan = without_kernel_faults();
+    let fixture = fixture(2);
     let workers = workers(2);
-    machine.fill(&workers, 5000);
-    let out = machine.source.out();
+    fixture.fill(&workers, 5000);
+    let out = fixture.source.out();
     let status = forked(|| {
-        let stats = machine.magazines.stats();
+        let stats = fixture.magazines.stats();
         if stats.threads != 0 || stats.classes[0].in_depot != out {
             return 1;
         }
         for _ in 0..out {
-            if machine.magazines.get_cached(0).is_none() {
+            if fixture.magazines.get_cached(0).is_none() {
                 return 2;
             }
         }
-        i32::from(machine.magazines.get_cached(0).is_some() || machine.in_depot() != 0) * 3
+        i32::from(fixture.magazines.get_cached(0).is_some() || fixture.in_depot() != 0) * 3
     });
     assert_eq!(status, 0);
     drop(workers);
-    machine.trim();
+    fixture.trim();
 }

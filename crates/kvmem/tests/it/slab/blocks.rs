@@ -1,4 +1,4 @@
-//! Blocks of every size, against a model that knows each byte of each.
+//! Blocks of every size, against a model that knows each byte of each block.
 
 use std::collections::BTreeMap;
 use std::ptr::{self, NonNull};
@@ -7,7 +7,7 @@ use kvmem::arena::{ExclusiveRegion, Region};
 use kvmem::slab::{SlabAllocator, SlabError, SlabSettings, SlabSetupError};
 use proptest::prelude::*;
 
-/// Block by block: its address with the right to use it, its size, and what every byte of it is.
+/// The blocks in use: address, size, and the value of every byte.
 #[derive(Default)]
 struct Model(BTreeMap<usize, (NonNull<u8>, usize, u8)>);
 
@@ -19,7 +19,7 @@ impl Model {
         if let Some((at, (_, len, _))) = self.0.range(..start + size).next_back() {
             assert!(at + len <= start, "{size} bytes at {start:#x} overlap {len} at {at:#x}");
         }
-        // SAFETY: the block is ours.
+        // SAFETY: the block is in use by this test and has this size.
         unsafe { block.write_bytes(byte, size) };
         self.0.insert(start, (block, size, byte));
     }
@@ -27,13 +27,13 @@ impl Model {
     fn free(&mut self, slices: &SlabAllocator, which: usize) {
         let Some(&start) = self.0.keys().nth(which % self.0.len().max(1)) else { return };
         let (block, size, byte) = self.0.remove(&start).expect("just found");
-        // SAFETY: the block is ours, and was written whole.
+        // SAFETY: the block is in use by this test and was written whole.
         let bytes = unsafe { std::slice::from_raw_parts(block.as_ptr(), size) };
         assert!(
             bytes.iter().all(|found| *found == byte),
             "{size} bytes at {start:#x} were changed"
         );
-        // SAFETY: ours, of this size, and not used any more.
+        // SAFETY: allocated with this size and not used afterwards.
         unsafe { slices.free(block, size) };
     }
 }
@@ -48,7 +48,10 @@ fn settings() -> impl Strategy<Value = SlabSettings> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(48)
+    })]
 
     #[test]
     fn no_block_touches_another(
@@ -60,7 +63,7 @@ proptest! {
         let mut model = Model::default();
         for (what, number, byte) in steps {
             match what {
-                // Small ones mostly.
+                // Mostly small ones.
                 0..45 => model.alloc(&slices, 1 + number % 600, byte),
                 45..55 => model.alloc(&slices, number, byte),
                 55..99 => model.free(&slices, number),
@@ -96,18 +99,18 @@ fn every_size_up_to_the_limit_and_beyond() {
 }
 
 #[test]
-fn what_cannot_be_is_a_value() {
+fn impossible_requests_return_errors() {
     let slices = plain();
     assert_eq!(slices.allocate(0), Err(SlabError::ZeroSize));
     assert!(matches!(
         slices.allocate(usize::MAX),
         Err(SlabError::TooLarge { requested: usize::MAX, .. })
     ));
-    let most = isize::MAX as usize - 15;
-    assert_eq!(slices.allocate(most), Err(SlabError::NoMemory { requested: most }));
+    let max = isize::MAX as usize - 15;
+    assert_eq!(slices.alloc(max), Err(SlabError::NoMemory { requested: max }));
     assert_eq!(
         SlabAllocator::builder().limit(8193).build().err(),
-        Some(SlabSetupError::Limit { requested: 8193, most: 8192 })
+        Some(SlabSetupError::Limit { requested: 8193, max: 8192 })
     );
 }
 
@@ -115,24 +118,21 @@ fn what_cannot_be_is_a_value() {
 fn zeroed_and_copied() {
     let slices = plain();
     for size in [1, 16, 100, 5000, 100_000] {
-        let dirty = slices.allocate(size).unwrap();
-        // SAFETY: ours, of this size, freed once.
+        let dirty = slices.alloc(size).unwrap();
+        // SAFETY: allocated with this size, freed once.
         unsafe {
             dirty.write_bytes(0xff, size);
             slices.free(dirty, size);
         }
-        let block = slices.allocate_zeroed(size).unwrap();
-        // SAFETY: the block is ours and was written whole.
-        assert!(
-            unsafe { std::slice::from_raw_parts(block.as_ptr(), size) }
-                .iter()
-                .all(|byte| *byte == 0)
-        );
+        let block = slices.alloc_zeroed(size).unwrap();
+        // SAFETY: the block is in use by this test and was written whole.
+        let zeroed = unsafe { std::slice::from_raw_parts(block.as_ptr(), size) };
+        assert!(zeroed.iter().all(|byte| *byte == 0));
         let text: Vec<u8> = (0..size).map(|byte| byte as u8).collect();
         let copy = slices.copy(&text).unwrap();
-        // SAFETY: as above.
+        // SAFETY: the block is in use by this test and was written whole.
         assert_eq!(unsafe { std::slice::from_raw_parts(copy.as_ptr(), size) }, text);
-        // SAFETY: ours, of this size, freed once.
+        // SAFETY: allocated with this size, freed once.
         unsafe {
             slices.free(block, size);
             slices.free(copy, size);
@@ -148,13 +148,13 @@ fn chains_and_batches() {
         assert_eq!(slices.allocate_batch(size, 1000, &mut blocks), Ok(1000));
         let mut first: *mut u8 = ptr::null_mut();
         for block in blocks {
-            // SAFETY: the link is within the block, which is ours.
+            // SAFETY: the link is within the block, which is in use by this test.
             unsafe { block.add(link).cast::<*mut u8>().write_unaligned(first) };
             first = block.as_ptr();
         }
-        // SAFETY: a chain of blocks of this size, linked there.
+        // SAFETY: a chain of blocks of this size, linked at this offset.
         unsafe { slices.free_chain(NonNull::new(first), size, link) };
-        // SAFETY: no chain at all.
+        // SAFETY: an empty chain.
         unsafe { slices.free_chain(None, size, link) };
     }
     slices.trim();
@@ -164,7 +164,7 @@ fn chains_and_batches() {
 }
 
 #[test]
-fn a_batch_is_as_one_by_one() {
+fn a_batch_equals_single_allocations() {
     let all = [(false, false), (true, false), (false, true)];
     for (always_malloc, debug_blocks) in all {
         let settings = SlabSettings { always_malloc, debug_blocks };
@@ -185,7 +185,7 @@ fn a_batch_is_as_one_by_one() {
                     (before.len() + count, &before[..])
                 );
                 for block in &blocks[before.len()..] {
-                    // SAFETY: the block is ours.
+                    // SAFETY: the block is in use by this test and has this size.
                     unsafe { block.write_bytes(count as u8, size) };
                 }
             }
@@ -193,7 +193,7 @@ fn a_batch_is_as_one_by_one() {
             let mut addresses: Vec<_> = blocks.iter().map(|block| block.addr().get()).collect();
             addresses.sort_unstable();
             assert!(addresses.windows(2).all(|two| two[0] + 40 <= two[1]));
-            // SAFETY: ours, of these sizes, freed once.
+            // SAFETY: allocated with these sizes, freed once.
             unsafe {
                 slices.free_batch(&blocks[..3000], 40);
                 slices.free_batch(&blocks[3000..], 40);
@@ -210,7 +210,7 @@ fn a_batch_is_as_one_by_one() {
     }
 }
 
-/// However many are asked for, it is a value that says how many there were.
+/// A batch of any count returns the number of blocks that were available.
 #[test]
 fn a_batch_ends_with_the_memory() {
     let region = ExclusiveRegion::new(Region::builder(1 << 20).map().unwrap()).unwrap();
@@ -225,7 +225,7 @@ fn a_batch_ends_with_the_memory() {
             Err(SlabError::NoMemory { requested: 500 })
         );
         assert_eq!(blocks.len(), got);
-        // SAFETY: ours, of this size, freed once.
+        // SAFETY: allocated with this size, freed once.
         unsafe { slices.free_batch(&blocks, 500) };
         blocks.clear();
     }

@@ -1,4 +1,4 @@
-//! Every misuse is found, with its address and its size.
+//! Every misuse is detected, with its address and its size.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::NonNull;
@@ -8,7 +8,7 @@ use kvmem::slab::{SlabAllocator, SlabFault, SlabSettings};
 
 type Seen = Arc<Mutex<Vec<SlabFault>>>;
 
-fn watched(always_malloc: bool) -> (SlabAllocator, Seen) {
+fn recording(always_malloc: bool) -> (SlabAllocator, Seen) {
     let seen = Seen::default();
     let sink = Arc::clone(&seen);
     let slices = SlabAllocator::builder()
@@ -24,13 +24,13 @@ fn take(seen: &Seen) -> Vec<SlabFault> {
 }
 
 #[test]
-fn misuse_is_told_and_does_no_harm() {
+fn misuse_is_reported_and_harmless() {
     for (always_malloc, size) in [(false, 40), (true, 40), (false, 9000)] {
-        let (slices, seen) = watched(always_malloc);
-        let block = slices.allocate(size).unwrap();
+        let (slices, seen) = recording(always_malloc);
+        let block = slices.alloc(size).unwrap();
         let address = block.addr().get();
-        // SAFETY: with debugging on, anything may be freed; the write is to memory that still is
-        // there.
+        // SAFETY: with debugging enabled, any address may be freed; the written memory still
+        // exists.
         unsafe {
             slices.free(block, size + 1);
             assert_eq!(
@@ -45,8 +45,8 @@ fn misuse_is_told_and_does_no_harm() {
             slices.free(block, size);
             assert_eq!(take(&seen), [SlabFault::DoubleFree { address, size }]);
 
-            let mut elsewhere = 0u64;
-            let foreign = NonNull::from(&mut elsewhere).cast::<u8>();
+            let mut other_memory = 0u64;
+            let foreign = NonNull::from(&mut other_memory).cast::<u8>();
             slices.free(foreign, 8);
             assert_eq!(
                 take(&seen),
@@ -66,7 +66,7 @@ fn misuse_is_told_and_does_no_harm() {
             drop(slices);
             assert_eq!(take(&seen), [SlabFault::Leak { address: other.addr().get(), size }]);
             if always_malloc || size > 8192 {
-                // What is the system's outlives the allocator.
+                // A block of the system's allocator outlives the slab allocator.
                 System.dealloc(other.as_ptr(), Layout::from_size_align(size, 16).unwrap());
             }
         }
@@ -74,12 +74,12 @@ fn misuse_is_told_and_does_no_harm() {
 }
 
 #[test]
-fn right_use_is_not_told() {
-    let (slices, seen) = watched(false);
+fn correct_use_is_not_reported() {
+    let (slices, seen) = recording(false);
     for round in 0..5000usize {
         let size = 1 + round * 37 % 10_000;
-        let block = slices.allocate_zeroed(size).unwrap();
-        // SAFETY: ours, of this size, freed once.
+        let block = slices.alloc_zeroed(size).unwrap();
+        // SAFETY: allocated with this size, freed once.
         unsafe {
             block.write_bytes(1, size);
             slices.free(block, size);
@@ -88,14 +88,14 @@ fn right_use_is_not_told() {
     let kept = slices.allocate(5).unwrap();
     assert_eq!(slices.report_leaks(), 1);
     assert_eq!(take(&seen), [SlabFault::Leak { address: kept.addr().get(), size: 5 }]);
-    // SAFETY: ours, of this size, freed once.
+    // SAFETY: allocated with this size, freed once.
     unsafe { slices.free(kept, 5) };
     drop(slices);
     assert_eq!(take(&seen), []);
 }
 
 #[test]
-fn a_double_free_is_seen_without_debugging_when_it_comes_to_the_slab() {
+fn without_debugging_a_double_free_is_detected_in_the_slab() {
     let seen = Seen::default();
     let sink = Arc::clone(&seen);
     let slices = SlabAllocator::builder()
@@ -103,8 +103,8 @@ fn a_double_free_is_seen_without_debugging_when_it_comes_to_the_slab() {
         .on_fault(move |fault| sink.lock().unwrap().push(*fault))
         .build()
         .unwrap();
-    let (_kept, block) = (slices.allocate(64).unwrap(), slices.allocate(64).unwrap());
-    // SAFETY: nothing is allocated between the two, so that nobody is given the block twice.
+    let (_kept, block) = (slices.alloc(64).unwrap(), slices.alloc(64).unwrap());
+    // SAFETY: nothing is allocated between the two frees, so the block has no other user.
     unsafe {
         slices.free(block, 64);
         slices.free(block, 64);

@@ -1,23 +1,22 @@
-//! Cached spaces: which sizes are hot, what the caches give back when it is wanted, and how long
-//! all that lives.
+//! Cached spaces: which sizes are hot, what a request reclaims, and how long the parts live.
 
 use std::thread;
 
 use kvmem::offset::{AllocError, OffsetAllocator, SpaceError};
 use kvmem::slab::{Extent, ExtentCache, ExtentSetupError, ExtentState};
 
-/// A space with these hot sizes and no others, of which all may be cached.
+/// Makes a space with exactly these hot sizes, all of which may be cached.
 fn named(capacity: u64, hot: &[u64]) -> ExtentCache {
     let builder = ExtentCache::builder(OffsetAllocator::builder(capacity)).auto_hot_sizes(false);
     builder
         .hot_sizes(hot.iter().copied())
         .max_cached_bytes(capacity)
         .build()
-        .expect("good settings")
+        .expect("valid settings")
 }
 
-/// Allocates all that there is in ranges of a size, and drops it in another thread, which goes on
-/// living until `run` is over: then it lies in that thread's caches, in the depot and in the books.
+/// Allocates all ranges of a size and drops them in another thread, which lives until `run`
+/// returns. The ranges are then in that thread's caches, in the depot, and in the metadata.
 fn while_another_caches<T>(space: &ExtentCache, size: u64, run: impl FnOnce() -> T) -> T {
     let all: Vec<Extent> = std::iter::from_fn(|| space.allocate(size).ok()).collect();
     thread::scope(|scope| {
@@ -40,13 +39,13 @@ fn hot_sizes(space: &ExtentCache) -> Vec<(u64, bool)> {
     space.stats().classes.iter().map(|class| (class.size, class.named)).collect()
 }
 
-/// As often as it takes to be learnt.
-fn ask_often(space: &ExtentCache, size: u64) {
+/// Requests a size often enough for it to become hot.
+fn request_often(space: &ExtentCache, size: u64) {
     (0..20).for_each(|_| drop(space.allocate(size).unwrap()));
 }
 
 #[test]
-fn named_sizes_are_cached_from_the_first() {
+fn named_sizes_are_cached_from_the_beginning() {
     let space = named(1 << 30, &[4096, 100, 4096]);
     assert_eq!(hot_sizes(&space), [(100, true), (4096, true)]);
     for size in [100, 4096, 4095, 4097] {
@@ -56,8 +55,8 @@ fn named_sizes_are_cached_from_the_first() {
     let cached: Vec<bool> =
         stats.classes.iter().map(|class| class.in_threads + class.in_depot > 0).collect();
     assert_eq!(cached, [true, true]);
-    ask_often(&space, 77);
-    assert_eq!(hot_sizes(&space).len(), 2, "nothing is learnt");
+    request_often(&space, 77);
+    assert_eq!(hot_sizes(&space).len(), 2, "no size is detected");
     assert_eq!(
         (space.metrics().allocated, space.metrics().live, space.metrics().free),
         (0, 0, 1 << 30)
@@ -68,13 +67,13 @@ fn named_sizes_are_cached_from_the_first() {
 }
 
 #[test]
-fn sizes_are_learnt_and_forgotten() {
+fn sizes_are_detected_and_forgotten() {
     let space = ExtentCache::new(1 << 40).unwrap();
     for size in 1..=32 {
-        ask_often(&space, size * 1000);
+        request_often(&space, size * 1000);
     }
     assert_eq!(hot_sizes(&space).len(), 32);
-    ask_often(&space, 7);
+    request_often(&space, 7);
     assert!(!hot_sizes(&space).contains(&(7, false)), "all classes are taken");
     let held = space.allocate(1000).unwrap();
     let mut requested = 0;
@@ -84,7 +83,7 @@ fn sizes_are_learnt_and_forgotten() {
         assert!(requested < 100_000);
     }
     assert_eq!(hot_sizes(&space), [(7, false)]);
-    // Of a size that is not hot any more.
+    // Of a size that is no longer hot.
     drop(held);
     space.trim();
     assert_eq!((space.metrics().allocated, space.metrics().largest_free), (0, 1 << 40));
@@ -92,7 +91,7 @@ fn sizes_are_learnt_and_forgotten() {
 }
 
 #[test]
-fn what_cannot_be_hot_is_said() {
+fn sizes_that_cannot_be_hot_return_errors() {
     let build = |sizes: Vec<u64>, max_cached_bytes: Option<u64>| {
         let builder = ExtentCache::builder(OffsetAllocator::builder(1 << 40)).hot_sizes(sizes);
         max_cached_bytes
@@ -100,20 +99,20 @@ fn what_cannot_be_hot_is_said() {
             .build()
             .map(drop)
     };
-    let refused = |requested, most| Err(ExtentSetupError::HotSize { requested, most });
-    assert_eq!(build(vec![0], None), refused(0, u64::from(u32::MAX) - 1));
-    assert_eq!(build(vec![1 << 32], None), refused(1 << 32, u64::from(u32::MAX) - 1));
+    let error = |requested, max| Err(ExtentSetupError::HotSize { requested, max });
+    assert_eq!(build(vec![0], None), error(0, u64::from(u32::MAX) - 1));
+    assert_eq!(build(vec![1 << 32], None), error(1 << 32, u64::from(u32::MAX) - 1));
     assert_eq!(
         build(vec![u64::from(u32::MAX)], None),
-        refused(u64::from(u32::MAX), u64::from(u32::MAX) - 1)
+        error(u64::from(u32::MAX), u64::from(u32::MAX) - 1)
     );
     assert_eq!(build(vec![u64::from(u32::MAX) - 1], None), Ok(()));
-    assert_eq!(build(vec![100, 101], Some(100)), refused(101, 100));
-    assert_eq!(build(vec![1], Some(0)), refused(1, 0));
+    assert_eq!(build(vec![100, 101], Some(100)), error(101, 100));
+    assert_eq!(build(vec![1], Some(0)), error(1, 0));
     assert_eq!(build((1..=32).collect(), None), Ok(()));
     assert_eq!(
         build((1..=33).collect(), None),
-        Err(ExtentSetupError::HotSizes { requested: 33, most: 32 })
+        Err(ExtentSetupError::HotSizes { requested: 33, max: 32 })
     );
     let error = ExtentCache::builder(OffsetAllocator::builder(0)).build().map(drop);
     assert_eq!(
@@ -151,9 +150,9 @@ fn sizes_of_4_gib_and_more_are_not_cached() {
     assert_eq!(space.metrics().allocated, 0);
 }
 
-/// Whatever is asked for and is free, in another thread's caches, is had.
+/// Every kind of request succeeds if the ranges it needs are in another thread's caches.
 #[test]
-fn every_request_finds_what_others_cache() {
+fn every_request_reclaims_what_others_cache() {
     let space = || named(64 * 100, &[100]);
     let fresh = space();
     let got = while_another_caches(&fresh, 100, || fresh.allocate_aligned(4096, 4096));
@@ -170,8 +169,8 @@ fn every_request_finds_what_others_cache() {
     let fresh = space();
     while_another_caches(&fresh, 100, || {
         let mut extent = fresh.allocate(10).unwrap();
-        let most = 6400 - extent.offset();
-        assert_eq!((extent.extend(most), extent.len()), (Ok(()), most));
+        let max = 6400 - extent.offset();
+        assert_eq!((extent.extend(max), extent.size()), (Ok(()), max));
     });
     let fresh = space();
     while_another_caches(&fresh, 100, || {
@@ -189,7 +188,7 @@ fn every_request_finds_what_others_cache() {
 }
 
 #[test]
-fn the_map_tells_what_is_cached() {
+fn the_map_shows_cached_ranges() {
     let space = named(10_000, &[100]);
     let kept = space.allocate(50).unwrap();
     let cached = space.allocate(100).unwrap().range();
@@ -204,8 +203,8 @@ fn the_map_tells_what_is_cached() {
     assert!(space.map().iter().all(|range| range.state != ExtentState::Cached));
 }
 
-/// The last clone shuts the caches; what is still held is freed when it goes, and only then the
-/// books are put away.
+/// The last clone disables the caches. Extents in use are freed when they are dropped, and the
+/// metadata is freed after that.
 #[test]
 fn extents_outlive_their_space() {
     for round in 0..50 {
@@ -222,7 +221,7 @@ fn extents_outlive_their_space() {
         assert_eq!(first.shrink(10), Ok(()));
         assert_eq!(first.extend(20), Ok(()));
         let (left, right) = first.free_range(5..10).map_or((None, None), |parts| parts);
-        // A space that may stand on the same core, once it is free, has nothing of the old one.
+        // A space that reuses the core later starts without any state of the old one.
         let next = named(1 << 20, &[100]);
         thread::scope(|scope| {
             scope.spawn(move || drop(rest));
@@ -233,8 +232,8 @@ fn extents_outlive_their_space() {
             (0, 0, 0)
         );
         assert_eq!(hot_sizes(&next), [(100, true)]);
-        ask_often(&next, 100);
-        assert_eq!(next.allocate(1 << 20).map(|whole| whole.len()), Ok(1 << 20));
+        request_often(&next, 100);
+        assert_eq!(next.allocate(1 << 20).map(|whole| whole.size()), Ok(1 << 20));
         next.check().unwrap();
     }
 }
@@ -245,28 +244,28 @@ fn the_bound_follows_the_capacity() {
     assert_eq!(space.stats().max_cached_bytes, (1 << 20) / 32);
     space.grow_to(1 << 40).unwrap();
     assert_eq!(space.stats().max_cached_bytes, (1 << 40) / 32);
-    // A size that is hot only under the bound of now.
-    ask_often(&space, 1 << 30);
+    // A size that is hot only under the new bound.
+    request_often(&space, 1 << 30);
     assert_eq!(hot_sizes(&space), [(1 << 30, false)]);
     space.shrink_to(1 << 20).unwrap();
     assert_eq!(space.stats().max_cached_bytes, (1 << 20) / 32);
-    ask_often(&space, 1 << 19);
+    request_often(&space, 1 << 19);
     assert_eq!(hot_sizes(&space), [(1 << 30, false)]);
     let fixed = named(1 << 20, &[]);
     fixed.grow_to(1 << 30).unwrap();
     assert_eq!(fixed.stats().max_cached_bytes, 1 << 20);
 }
 
-/// Two sizes that share a full space take what the other has cached all the time. Then caching
-/// rests, and they seldom have to.
+/// Two sizes that share a full space keep reclaiming each other's cached ranges. Then frees bypass
+/// the caches, and reclaims become rare.
 #[test]
-fn sizes_that_share_a_full_space_reap_seldom() {
+fn sizes_that_share_a_full_space_reclaim_rarely() {
     const STEPS: u64 = 40_000;
     let reclaims = || {
         let space = named(64 * 128, &[64, 128]);
         let mut held: Vec<Extent> = Vec::new();
         for step in 0..STEPS {
-            // Always full, and what is freed is of the other size as often as not.
+            // Always full, and a freed range is of the other size in half of the cases.
             let size = if step / 3 % 2 == 0 { 64 } else { 128 };
             loop {
                 match space.allocate(size) {
@@ -280,9 +279,9 @@ fn sizes_that_share_a_full_space_reap_seldom() {
         }
         space.stats().reclaims
     };
-    // A space gets the place of one that another test has just let go of. While the thread that did
-    // has lost its processor on the last step, every refusal here reaps: see "Looking" in
-    // `reap.rs`. So one of some runs counts.
+    // A space reuses the core of one that another test has dropped. While the dropping thread is
+    // preempted in its last step, every failed request here reclaims: see "Checking" in
+    // `reclaim.rs`. So one good run of several is enough.
     let found: Vec<u64> = (0..5).map(|_| reclaims()).collect();
     assert!(found.iter().all(|&reclaims| reclaims > 0), "{found:?}");
     assert!(found.iter().any(|&reclaims| reclaims < STEPS / 50), "{found:?}");

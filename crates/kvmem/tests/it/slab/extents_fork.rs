@@ -1,4 +1,4 @@
-//! Children made by fork while other threads are at work on cached spaces.
+//! Forked children while other threads work on cached spaces.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -10,22 +10,22 @@ use crate::child::forked;
 
 const CAPACITY: u64 = 1 << 20;
 
-fn space(learns: bool) -> ExtentCache {
-    let builder = ExtentCache::builder(OffsetAllocator::builder(CAPACITY)).auto_hot_sizes(learns);
-    builder.hot_sizes([100, 200]).max_cached_bytes(CAPACITY).build().expect("good settings")
+fn space(auto: bool) -> ExtentCache {
+    let builder = ExtentCache::builder(OffsetAllocator::builder(CAPACITY)).auto_hot_sizes(auto);
+    builder.hot_sizes([100, 200]).max_cached_bytes(CAPACITY).build().expect("valid settings")
 }
 
-/// Ends the others' work, also if the test fails.
-struct End<'a>(&'a AtomicBool);
+/// Stops the other threads, even if the test fails.
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for End<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// What a child does with a space that it has inherited, and one of its own: the number of the step
-/// that fails, or 0.
+/// Uses the inherited space and a new one in a child; returns the number of the step that fails, or
+/// 0.
 fn child(space: &ExtentCache) -> i32 {
     let pairs = |space: &ExtentCache| (1..2000).step_by(7).all(|size| space.allocate(size).is_ok());
     let hot = |space: &ExtentCache| (0..100).all(|_| space.allocate(100).is_ok());
@@ -50,16 +50,16 @@ fn child(space: &ExtentCache) -> i32 {
         return 5;
     }
     drop(own);
-    // Threads of the child's own.
-    let fine = thread::scope(|scope| {
+    // Threads that the child itself starts.
+    let ok = thread::scope(|scope| {
         let worker = scope.spawn(|| hot(space));
         worker.join().unwrap_or(false) && hot(space)
     });
-    if fine { 0 } else { 6 }
+    if ok { 0 } else { 6 }
 }
 
 #[test]
-fn a_child_finds_the_space_in_order() {
+fn a_child_finds_the_space_consistent() {
     let space = space(true);
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -86,7 +86,7 @@ fn a_child_finds_the_space_in_order() {
                 }
             });
         }
-        let _end = End(&done);
+        let _end = StopOnDrop(&done);
         for round in 0..60 {
             assert_eq!(forked(|| child(&space)), 0, "round {round}");
         }
@@ -96,9 +96,10 @@ fn a_child_finds_the_space_in_order() {
     space.check().unwrap();
 }
 
-/// Spaces come and go and learn while others fork. The last handle of a space goes in the child.
+/// Spaces come and go and detect sizes while another thread forks. The last handle of a space is
+/// dropped in the child.
 #[test]
-fn a_child_drops_a_space_that_was_learning() {
+fn a_child_drops_a_space_that_was_detecting_sizes() {
     let done = AtomicBool::new(false);
     let space = space(true);
     thread::scope(|scope| {
@@ -108,16 +109,17 @@ fn a_child_drops_a_space_that_was_learning() {
                 let mut size = 0;
                 while !done.load(Ordering::Relaxed) {
                     size = size % 20_000 + 1;
-                    (0..9).for_each(|_| drop(space.allocate(size).expect("there is plenty")));
+                    (0..9).for_each(|_| drop(space.allocate(size).expect("the space has room")));
                 }
             });
         }
-        let _end = End(&done);
+        let _end = StopOnDrop(&done);
         for round in 0..60 {
             let clone = space.clone();
             let status = forked(|| {
-                // The last one, as far as this process goes: the others are those of threads that
-                // are gone. SAFETY: the parent's own is never used again here.
+                // The last handle in this process: the others belong to threads that do not exist
+                // here.
+                // SAFETY: the parent's handle is never used again in the child.
                 let original = unsafe { std::ptr::read(&raw const space) };
                 drop((original, clone));
                 let own = self::space(true);
@@ -128,10 +130,10 @@ fn a_child_drops_a_space_that_was_learning() {
     });
 }
 
-/// A raw handle whose range another thread was changing is good in the child, and says one length
-/// or the other.
+/// A raw handle whose range another thread was changing is valid in the child and has one of the
+/// two lengths.
 #[test]
-fn a_child_finds_handles_that_were_changed() {
+fn a_child_finds_consistent_handles() {
     let space = space(false);
     let raw: RawHandle = space.allocate_raw(100).unwrap().handle;
     let (done, changes) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -143,7 +145,7 @@ fn a_child_finds_handles_that_were_changed() {
                 changes.fetch_add(1, Ordering::Relaxed);
             }
         });
-        let _end = End(&done);
+        let _end = StopOnDrop(&done);
         for round in 0..60 {
             let status =
                 forked(|| match space.resolve_raw(raw).map(|range| range.end - range.start) {

@@ -1,5 +1,5 @@
-//! Random sequences of every public operation on a space with caches, compared with the interval
-//! oracle after every step.
+//! Random sequences of every public operation on a cached space, compared with the interval oracle
+//! after every step.
 
 use kvmem_testkit::strategy::{Scale, cached_config, ops, paged_ops};
 use proptest::prelude::*;
@@ -40,7 +40,7 @@ proptest! {
     }
 }
 
-/// That the sequences above reach what they are meant to reach, each way round.
+/// Checks that the sequences above exercise each operation, with success and failure.
 #[test]
 fn the_sequences_reach_everything() {
     let kinds = [

@@ -1,4 +1,4 @@
-//! Raw handles of cached spaces: plain data that may be copied, kept too long, made up, and used by
+//! Raw handles of cached spaces: plain data that may be copied, kept too long, forged, and used by
 //! two threads at once.
 
 use std::collections::HashSet;
@@ -16,7 +16,7 @@ fn named(capacity: u64, hot: &[u64]) -> ExtentCache {
         .hot_sizes(hot.iter().copied())
         .max_cached_bytes(capacity)
         .build()
-        .expect("good settings")
+        .expect("valid settings")
 }
 
 fn id(handle: RawHandle) -> u64 {
@@ -29,7 +29,7 @@ fn stale(handle: RawHandle) -> RawError {
 }
 
 #[track_caller]
-fn refuses_all(space: &ExtentCache, handle: RawHandle, error: RawError) {
+fn fails_all(space: &ExtentCache, handle: RawHandle, error: RawError) {
     let before = (space.metrics().allocated, space.metrics().live);
     assert_eq!(space.free_raw(handle), Err(error));
     assert_eq!(space.resolve_raw(handle), Err(error));
@@ -40,10 +40,10 @@ fn refuses_all(space: &ExtentCache, handle: RawHandle, error: RawError) {
     space.check().unwrap();
 }
 
-/// Of a cached size and of another: the range lies in a cache when the old handle is used, then
-/// somebody else has it.
+/// For a hot size and for another one: the range is cached when the old handle is used, and in use
+/// by another extent afterwards.
 #[test]
-fn a_handle_does_not_come_back() {
+fn a_handle_is_never_reused() {
     for hot in [true, false] {
         let space = named(4096, if hot { &[4096] } else { &[] });
         let mut seen = HashSet::new();
@@ -59,19 +59,19 @@ fn a_handle_does_not_come_back() {
         }
         for bit in 0..2 {
             let forged = RawHandle::from_bits(old.handle.to_bits() ^ 1 << bit);
-            refuses_all(&space, forged, stale(forged));
+            fails_all(&space, forged, stale(forged));
         }
         assert_eq!(space.free_raw(old.handle), Ok(4096));
         assert_eq!(space.stats().cached_ranges, usize::from(hot));
-        refuses_all(&space, old.handle, stale(old.handle));
-        // The same range, as somebody's who has no handle.
+        fails_all(&space, old.handle, stale(old.handle));
+        // The same range, in use by an extent without a handle.
         let own = space.allocate(4096).unwrap();
-        refuses_all(&space, old.handle, stale(old.handle));
-        let sealed = space.seal_raw(own).unwrap();
-        refuses_all(&space, old.handle, stale(old.handle));
-        assert_eq!(space.resolve_raw(sealed.handle), Ok(0..4096));
-        drop(space.adopt_raw(sealed.handle).unwrap());
-        refuses_all(&space, sealed.handle, stale(sealed.handle));
+        fails_all(&space, old.handle, stale(old.handle));
+        let raw = space.seal_raw(own).unwrap();
+        fails_all(&space, old.handle, stale(old.handle));
+        assert_eq!(space.resolve_raw(raw.handle), Ok(0..4096));
+        drop(space.adopt_raw(raw.handle).unwrap());
+        fails_all(&space, raw.handle, stale(raw.handle));
     }
 }
 
@@ -84,12 +84,12 @@ fn handles_of_other_spaces_are_foreign() {
     let below = layer.allocate_raw(10).unwrap().handle;
     let foreign =
         |to: RawHandle, of: RawHandle| RawError::Foreign { allocator: id(to), handle_of: id(of) };
-    refuses_all(&space, theirs, foreign(own, theirs));
-    refuses_all(&other, own, foreign(theirs, own));
-    refuses_all(&space, below, foreign(own, below));
+    fails_all(&space, theirs, foreign(own, theirs));
+    fails_all(&other, own, foreign(theirs, own));
+    fails_all(&space, below, foreign(own, below));
     assert_eq!(layer.free_raw(own), Err(foreign(below, own)));
     assert_eq!(layer.resolve_raw(theirs), Err(foreign(below, theirs)));
-    // An extent of another space is not sealed here.
+    // An extent of another space gets no handle here.
     let extent = other.allocate(20).unwrap();
     let extent = space.seal_raw(extent).unwrap_err();
     assert_eq!(extent.len(), 20);
@@ -97,26 +97,26 @@ fn handles_of_other_spaces_are_foreign() {
     for _ in 0..100 {
         let next = named(1000, &[10]);
         let first = next.allocate_raw(10).unwrap().handle;
-        refuses_all(&next, theirs, foreign(first, theirs));
-        refuses_all(&space, first, foreign(own, first));
+        fails_all(&next, theirs, foreign(first, theirs));
+        fails_all(&space, first, foreign(own, first));
     }
     assert_eq!(space.resolve_raw(own).map(|range| range.end - range.start), Ok(10));
 }
 
-/// An extent may become an allocation of the books, and that a raw one of theirs: its handle names
-/// the same slot, and is none here.
+/// An extent can become an allocation of the offset layer, and that can become a raw handle of the
+/// offset layer. The handle names the same slot but is stale here.
 #[test]
-fn handles_of_the_books_are_stale() {
+fn handles_of_the_offset_layer_are_stale() {
     let space = named(1 << 20, &[10]);
     for _ in 0..20 {
         let below = space.allocate(10).unwrap().into_allocation().into_raw();
-        refuses_all(&space, below, stale(below));
+        fails_all(&space, below, stale(below));
     }
     assert_eq!(space.metrics().live, 20);
 }
 
 #[test]
-fn made_up_handles_are_refused() {
+fn forged_handles_are_rejected() {
     let space = named(1 << 20, &(1..=30).collect::<Vec<_>>());
     let good: Vec<RawHandle> =
         (1..=100).map(|size| space.allocate_raw(size).unwrap().handle).collect();
@@ -146,25 +146,25 @@ fn made_up_handles_are_refused() {
     space.check().unwrap();
 }
 
-/// What nobody can reach any more is freed with the space: extents that outlive it find their books
-/// in order.
+/// Ranges that no handle can reach any more are freed with the space: extents that outlive it find
+/// consistent metadata.
 #[test]
-fn handles_that_are_left_go_with_the_space() {
+fn remaining_handles_end_with_the_space() {
     for _ in 0..20 {
         let space = named(1 << 20, &[100]);
         let mut own = space.allocate(100).unwrap();
-        let left: Vec<_> =
+        let handles: Vec<_> =
             (0..50).map(|i| space.allocate_raw(100 + i % 2 * 5000).unwrap()).collect();
-        space.free_raw(left[7].handle).unwrap();
+        space.free_raw(handles[7].handle).unwrap();
         drop(space);
         assert_eq!(own.extend((1 << 20) - own.offset()), Ok(()));
     }
 }
 
-/// Two threads free the same handle: one gets the range, the other is told. Meanwhile a third one
-/// looks.
+/// Two threads free the same handle: one gets the range, the other one an error. A third thread
+/// resolves the handle meanwhile.
 #[test]
-fn of_two_that_free_one_wins() {
+fn one_of_two_concurrent_frees_wins() {
     const ROUNDS: usize = 20_000;
     let space = named(1 << 20, &[100]);
     let handle = [AtomicU64::new(0), AtomicU64::new(0)];
@@ -207,10 +207,10 @@ fn of_two_that_free_one_wins() {
     space.check().unwrap();
 }
 
-/// One changes the length of a range again and again, which takes longer than a look. Who looks
-/// sees one of the lengths.
+/// One thread changes the length of a range repeatedly, which takes longer than a resolve. A
+/// resolve returns one of the lengths.
 #[test]
-fn who_resolves_sees_one_length_or_the_other() {
+fn a_resolve_sees_one_length_or_the_other() {
     let space = named(1 << 40, &[100]);
     let raw = space.allocate_raw(100).unwrap();
     let (long, done, start) = (1 << 33, AtomicBool::new(false), Barrier::new(3));
@@ -218,7 +218,7 @@ fn who_resolves_sees_one_length_or_the_other() {
         for _ in 0..2 {
             scope.spawn(|| {
                 start.wait();
-                // At least once, also where the other is done before this begins.
+                // At least once, even if the other thread has finished before this one starts.
                 loop {
                     let range = space.resolve_raw(raw.handle).expect("the handle stays good");
                     assert_eq!(range.start, raw.offset);
@@ -234,12 +234,12 @@ fn who_resolves_sees_one_length_or_the_other() {
         for _ in 0..20_000 {
             assert_eq!(space.extend_raw(raw.handle, long), Ok(()));
             assert_eq!(space.shrink_raw(raw.handle, 50), Ok(()));
-            let most = (1 << 40) - raw.offset;
-            let refused = RawError::Refused(AllocError::TooLarge {
+            let max = (1 << 40) - raw.offset;
+            let failed = RawError::Refused(AllocError::TooLarge {
                 requested: (1 << 40) + 1,
                 limit: 1 << 40,
             });
-            assert_eq!(space.extend_raw(raw.handle, (1 << 40) + 1), Err(refused), "of {most}");
+            assert_eq!(space.extend_raw(raw.handle, (1 << 40) + 1), Err(failed), "of {max}");
             assert_eq!(space.extend_raw(raw.handle, 100), Ok(()));
         }
         done.store(true, Ordering::Relaxed);
@@ -247,7 +247,7 @@ fn who_resolves_sees_one_length_or_the_other() {
     assert_eq!(space.free_raw(raw.handle), Ok(100));
 }
 
-/// Only what has a raw handle counts, not what is held otherwise or cached.
+/// Counts extents with a raw handle only, and neither other extents nor cached ranges.
 #[test]
 fn raw_extents_are_counted() {
     let space = named(1 << 30, &[4096]);

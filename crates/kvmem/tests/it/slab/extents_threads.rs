@@ -1,5 +1,5 @@
-//! Cached spaces under many threads: nothing is lost or given twice, and nothing is refused for
-//! want of what is cached.
+//! Cached spaces under many threads: no range is lost or allocated twice, and no request fails
+//! because of cached ranges.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use kvmem_testkit::random::Random;
 use crate::ground::Ground;
 
 const THREADS: u64 = 8;
-/// More in an optimized build.
+/// More work in an optimized build.
 const FACTOR: u64 = if cfg!(debug_assertions) { 1 } else { 8 };
 const CAPACITY: u64 = 1 << 16;
 
@@ -23,7 +23,7 @@ fn named(capacity: u64, hot: &[u64], max_cached_bytes: u64) -> ExtentCache {
         .hot_sizes(hot.iter().copied())
         .max_cached_bytes(max_cached_bytes)
         .build()
-        .expect("good settings")
+        .expect("valid settings")
 }
 
 enum Parcel {
@@ -55,16 +55,16 @@ impl Worker<'_> {
         }
     }
 
-    fn granted(&self, extent: Extent, live: &mut Vec<Parcel>) {
+    fn record(&self, extent: Extent, live: &mut Vec<Parcel>) {
         self.bytes.take(extent.range());
         live.push(Parcel::Own(extent));
     }
 
-    /// A life of a thread: what it still holds then goes to others.
+    /// Runs one thread from start to end; the extents that it holds at the end go to other threads.
     fn work(&mut self, steps: u64) {
         let mut live: Vec<Parcel> = Vec::new();
         for _ in 0..steps {
-            // Five hot sizes, and any.
+            // Five hot sizes, and arbitrary sizes.
             let size = match self.random.below(8) {
                 0 => 1 + self.random.below(3000),
                 size => 16 << (size % 5),
@@ -72,8 +72,8 @@ impl Worker<'_> {
             match self.random.below(24) {
                 0..10 => match self.space.allocate(size) {
                     Ok(extent) => {
-                        assert_eq!(extent.len(), size);
-                        self.granted(extent, &mut live);
+                        assert_eq!(extent.size(), size);
+                        self.record(extent, &mut live);
                     }
                     Err(AllocError::OutOfSpace { requested, .. }) => assert_eq!(requested, size),
                     Err(other) => panic!("{other}"),
@@ -81,16 +81,16 @@ impl Worker<'_> {
                 10 => {
                     if let Ok(extent) = self.space.allocate_aligned(size, 64) {
                         assert!(extent.offset().is_multiple_of(64));
-                        self.granted(extent, &mut live);
+                        self.record(extent, &mut live);
                     }
                 }
                 11 => {
                     let batch = self.space.allocate_batch(size.min(64), 5).unwrap_or_default();
-                    batch.into_iter().for_each(|extent| self.granted(extent, &mut live));
+                    batch.into_iter().for_each(|extent| self.record(extent, &mut live));
                 }
                 12 => {
                     let parts = self.space.allocate_scattered(size * 4, 4).unwrap_or_default();
-                    parts.into_iter().for_each(|extent| self.granted(extent, &mut live));
+                    parts.into_iter().for_each(|extent| self.record(extent, &mut live));
                 }
                 13 | 14 => {
                     if let Ok(raw) = self.space.allocate_raw(size) {
@@ -135,14 +135,13 @@ impl Worker<'_> {
     }
 }
 
-/// Threads that die and come again, frees that cross, reaps in between, and somebody who looks all
-/// the time.
+/// Threads that end and restart, frees in other threads, reclaims in between, and a thread that
+/// reads reports all the time.
 #[test]
-fn nothing_is_lost_or_given_twice() {
-    for learns in [true, false] {
-        let hot = if learns { &[][..] } else { &[16, 32, 64, 128, 256] };
-        let builder =
-            ExtentCache::builder(OffsetAllocator::builder(CAPACITY)).auto_hot_sizes(learns);
+fn no_range_is_lost_or_allocated_twice() {
+    for auto in [true, false] {
+        let hot = if auto { &[][..] } else { &[16, 32, 64, 128, 256] };
+        let builder = ExtentCache::builder(OffsetAllocator::builder(CAPACITY)).auto_hot_sizes(auto);
         let space =
             builder.hot_sizes(hot.iter().copied()).max_cached_bytes(CAPACITY / 4).build().unwrap();
         let (bytes, done) = (Ground::new(CAPACITY), AtomicBool::new(false));
@@ -179,7 +178,7 @@ fn nothing_is_lost_or_given_twice() {
                     })
                 })
                 .collect();
-            // All inboxes stay until nobody sends any more; what is in them is freed here.
+            // All inboxes live until no thread sends any more; their content is freed here.
             for inbox in
                 workers.into_iter().map(|worker| worker.join().unwrap()).collect::<Vec<_>>()
             {
@@ -201,18 +200,18 @@ fn nothing_is_lost_or_given_twice() {
     }
 }
 
-/// As many ranges as threads, each of which has one at most: none is ever refused, wherever the
-/// others' lie.
+/// As many ranges as threads, and each thread holds at most one: no request fails, wherever the
+/// others' ranges are.
 #[test]
-fn nobody_is_refused_while_there_is_one_for_each() {
+fn no_request_fails_while_there_is_a_range_per_thread() {
     for (threads, hot, aligned) in
         [(2, true, false), (3, true, false), (8, true, false), (4, true, true), (4, false, false)]
     {
         let space = named(threads * 100, if hot { &[100] } else { &[] }, threads * 100);
-        let learning = ExtentCache::builder(OffsetAllocator::builder(threads * 100))
+        let detecting = ExtentCache::builder(OffsetAllocator::builder(threads * 100))
             .max_cached_bytes(threads * 100)
             .build();
-        for space in [space, learning.unwrap()] {
+        for space in [space, detecting.unwrap()] {
             let start = Barrier::new(threads as usize);
             thread::scope(|scope| {
                 for seed in 0..threads {
@@ -235,7 +234,7 @@ fn nobody_is_refused_while_there_is_one_for_each() {
                                 thread::yield_now();
                             }
                             drop(extent);
-                            // Some end, and begin anew with empty hands.
+                            // Some threads end and restart with empty magazines.
                             if random.once_in(1000) {
                                 thread::scope(|inner| {
                                     inner
@@ -252,10 +251,10 @@ fn nobody_is_refused_while_there_is_one_for_each() {
     }
 }
 
-/// One of two ranges is free at every moment: it is handed round in a circle, and everybody takes
-/// the other one before he lets go.
+/// One of two ranges is free at every moment: the threads pass a turn in a circle, and each one
+/// takes a range before it passes the turn.
 #[test]
-fn nobody_is_refused_while_one_goes_round() {
+fn no_request_fails_while_one_range_goes_round() {
     const RUNNERS: u64 = 3;
     let space = named(200, &[100], 200);
     let (turn, done) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -267,7 +266,8 @@ fn nobody_is_refused_while_one_goes_round() {
                     while turn.load(Ordering::Acquire) != lap * RUNNERS + me {
                         thread::yield_now();
                     }
-                    // The one before has none any more, and the one beside has one at most.
+                    // The thread before has no range any more, and the other threads have at most
+                    // one.
                     drop(
                         space
                             .allocate(100)
@@ -290,9 +290,9 @@ fn nobody_is_refused_while_one_goes_round() {
     space.check().unwrap();
 }
 
-/// However many threads cache, and whatever becomes of them: not more than the bound.
+/// Any number of threads, starting and ending, caches no more than the bound.
 #[test]
-fn no_more_is_stranded_than_the_bound() {
+fn cached_bytes_stay_within_the_bound() {
     let space = named(1 << 20, &[64, 1000], 20_000);
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -332,9 +332,9 @@ fn no_more_is_stranded_than_the_bound() {
     assert_eq!(space.stats().charged_bytes, 0);
 }
 
-/// Sizes are forgotten and learnt anew while others allocate and free ranges of them.
+/// Sizes are forgotten and detected again while other threads allocate and free ranges of them.
 #[test]
-fn sizes_change_under_way() {
+fn hot_sizes_change_during_use() {
     let space = ExtentCache::builder(OffsetAllocator::builder(1 << 24))
         .max_cached_bytes(1 << 24)
         .build()
@@ -346,10 +346,10 @@ fn sizes_change_under_way() {
                 let mut random = Random::new(seed);
                 let mut held: Vec<Extent> = Vec::new();
                 for step in 0..60_000 * (1 + FACTOR / 8) {
-                    // The sizes that are asked for move on.
+                    // The requested sizes change over time.
                     let size = 1 + random.below(40) * 16 + step / 3000 % 7;
-                    let extent = space.allocate(size).expect("there is plenty");
-                    assert_eq!(extent.len(), size);
+                    let extent = space.allocate(size).expect("the space has room");
+                    assert_eq!(extent.size(), size);
                     held.push(extent);
                     if held.len() > 50 {
                         drop(held.swap_remove(random.below(50) as usize));

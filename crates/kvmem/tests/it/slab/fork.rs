@@ -1,4 +1,4 @@
-//! Children made by fork while other threads are at work.
+//! Forked children while other threads allocate and free.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,8 +10,8 @@ use kvmem::slab::{SlabAllocator, SlabSettings};
 use crate::child::forked;
 
 fn pair(slices: &SlabAllocator, size: usize) -> bool {
-    let Ok(block) = slices.allocate(size) else { return false };
-    // SAFETY: ours, of this size, freed once.
+    let Ok(block) = slices.alloc(size) else { return false };
+    // SAFETY: allocated with this size, freed once.
     unsafe {
         block.write_bytes(1, size);
         slices.free(block, size);
@@ -29,12 +29,12 @@ fn a_child_finds_every_lock_free() {
             scope.spawn(move || {
                 let mut size = seed * 100;
                 while !done.load(Ordering::Relaxed) {
-                    // Many at once, so that slabs and pages are asked.
+                    // Many at once, so slabs and pages are used.
                     size = (size + 391) % 8000 + 1;
                     let blocks: Vec<NonNull<u8>> =
                         (0..300).map_while(|_| slices.allocate(size).ok()).collect();
                     for block in blocks {
-                        // SAFETY: ours, of this size, freed once.
+                        // SAFETY: allocated with this size, freed once.
                         unsafe { slices.free(block, size) };
                     }
                     slices.trim();
@@ -54,7 +54,7 @@ fn a_child_finds_every_lock_free() {
 }
 
 #[test]
-fn a_child_without_the_region_is_refused() {
+fn allocations_fail_in_a_child_without_the_region() {
     for inherited in [false, true] {
         let region = Region::builder(1 << 20).dont_fork(!inherited).map().unwrap();
         let region = ExclusiveRegion::new(region).unwrap();
@@ -63,7 +63,8 @@ fn a_child_without_the_region_is_refused() {
             .region(region)
             .build()
             .unwrap();
-        // This thread has none in its magazines; another one, which lives on in the parent, has.
+        // This thread has no block in its magazines; another one, which lives on in the parent, has
+        // one.
         let (sender, receiver) = std::sync::mpsc::channel::<()>();
         thread::scope(|scope| {
             let (ready, wait) = std::sync::mpsc::channel();

@@ -1,4 +1,4 @@
-//! Objects keep what was constructed, and each is constructed and dropped once.
+//! Objects keep their constructed values, and each one is constructed and dropped once.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use std::thread;
 use kvmem::arena::{ExclusiveRegion, Region};
 use kvmem::slab::{Object, ObjectCache, ObjectStats, SlabError};
 
-/// Counts itself.
+/// A value that counts how many of it live.
 struct Counted {
     live: Arc<AtomicUsize>,
     uses: u32,
@@ -30,7 +30,7 @@ fn counted(live: &Arc<AtomicUsize>) -> impl Fn() -> Counted + Send + Sync + 'sta
 }
 
 #[test]
-fn what_was_constructed_stays() {
+fn constructed_values_are_kept() {
     let live = Arc::default();
     let cache = ObjectCache::builder()
         .reset(|object: &mut Counted| {
@@ -54,7 +54,7 @@ fn what_was_constructed_stays() {
     drop(many);
     let owned = cache.get_owned().unwrap();
     drop(cache);
-    // At least the two that are in use.
+    // At min the two in use.
     assert!(live.load(Ordering::Relaxed) >= 2);
     thread::spawn(move || drop(owned)).join().unwrap();
     assert_eq!(live.load(Ordering::Relaxed), 1);
@@ -63,7 +63,7 @@ fn what_was_constructed_stays() {
 }
 
 #[test]
-fn a_panic_of_the_constructor_leaves_nothing() {
+fn a_panic_of_the_constructor_leaks_nothing() {
     let cache = ObjectCache::<u64>::new(|| panic!("no"));
     for _ in 0..10 {
         assert!(catch_unwind(AssertUnwindSafe(|| cache.get().map(drop))).is_err());
@@ -101,12 +101,13 @@ fn objects_on_a_region() {
     let region = ExclusiveRegion::new(Region::builder(1 << 20).map().unwrap()).unwrap();
     let cache = ObjectCache::builder().region(region).build(|| [0u64; 128]);
     let mut all = Vec::new();
-    let refused = cache.get_batch(2000, &mut all);
-    assert_eq!(refused, Err(SlabError::NoMemory { requested: 1024 }));
+    let failed = cache.get_batch(2000, &mut all);
+    assert_eq!(failed, Err(SlabError::NoMemory { requested: 1024 }));
     assert!(all.len() > 900, "{}", all.len());
 }
 
-/// In use, cached, constructed: by the statistics as by counting; in slabs and with the system.
+/// Checks the numbers in use, cached and constructed against counting, for objects in slabs and
+/// from the system's allocator.
 fn counts<T: Send + 'static>(cache: &ObjectCache<T>, bytes: usize, in_slabs: bool) {
     let of = |stats: ObjectStats| (stats.in_use, stats.cached, stats.constructed);
     let stats = cache.stats();
@@ -117,8 +118,8 @@ fn counts<T: Send + 'static>(cache: &ObjectCache<T>, bytes: usize, in_slabs: boo
     let mut objects: Vec<_> = (0..100).map(|_| cache.get().unwrap()).collect();
     let stats = cache.stats();
     assert_eq!((of(stats), stats.cached_bytes), ((100, 0, 100), 0));
-    let least = 100usize.div_ceil(stats.slab_objects.max(1)) * usize::from(in_slabs);
-    assert_eq!((stats.slabs, stats.slab_bytes > 0), (least, in_slabs));
+    let min = 100usize.div_ceil(stats.slab_objects.max(1)) * usize::from(in_slabs);
+    assert_eq!((stats.slabs, stats.slab_bytes > 0), (min, in_slabs));
     assert!(stats.mapped_bytes >= stats.slab_bytes + stats.unused_bytes);
     assert!(stats.slab_bytes >= stats.slabs * stats.slab_objects * bytes);
     drop(objects.split_off(30));
@@ -128,7 +129,7 @@ fn counts<T: Send + 'static>(cache: &ObjectCache<T>, bytes: usize, in_slabs: boo
     objects.extend((0..71).map(|_| cache.get().unwrap()));
     assert_eq!(of(cache.stats()), (100, 0, 101));
     thread::scope(|scope| {
-        // Joined, so that its magazines are in the depot.
+        // Joined, so the thread's magazines are in the depot.
         scope.spawn(|| drop(objects)).join().unwrap();
     });
     assert_eq!(of(cache.stats()), (0, 100, 101));
@@ -138,11 +139,11 @@ fn counts<T: Send + 'static>(cache: &ObjectCache<T>, bytes: usize, in_slabs: boo
 }
 
 #[test]
-fn statistics_agree_with_what_was_done() {
+fn statistics_agree_with_counting() {
     counts(&ObjectCache::new(|| [0u64; 3]), 32, true);
     counts(&ObjectCache::new(|| [0u8; 32_752]), 32_752, true);
     counts(&ObjectCache::new(|| [0u8; 40_000]), 40_000, false);
-    // What is not to be cached is gone.
+    // Values that are not cached are dropped.
     let cache = ObjectCache::builder().build(|| 0u8);
     drop([cache.get().unwrap(), cache.get().unwrap()]);
     let stats = cache.stats();

@@ -1,4 +1,4 @@
-//! Where slabs come from, and that they go back.
+//! Where slabs get their pages, and that they return them.
 
 use std::collections::BTreeSet;
 use std::ptr::NonNull;
@@ -8,14 +8,14 @@ use std::time::Duration;
 use kvmem::arena::{ExclusiveRegion, Region};
 use kvmem::slab::{ManualClock, SlabAllocator, SlabError, SlabSettings};
 
-/// Bytes of this range that are resident.
+/// Returns the resident bytes of a range.
 fn resident(from: usize, len: usize) -> usize {
     let page = kvmem::arena::PageSize::Base.bytes();
     let mut pages = vec![0u8; len / page];
-    // SAFETY: a byte for each page; the kernel checks the range.
+    // SAFETY: the vector has a byte for each page; the kernel checks the range.
     let done = unsafe { libc::mincore(from as *mut _, len, pages.as_mut_ptr()) };
     if done != 0 {
-        // Not mapped any more: nothing of it is resident.
+        // Not mapped any more: none of it is resident.
         return 0;
     }
     pages.iter().filter(|page| **page & 1 == 1).count() * page
@@ -23,21 +23,21 @@ fn resident(from: usize, len: usize) -> usize {
 
 fn free(slices: &SlabAllocator, blocks: impl IntoIterator<Item = NonNull<u8>>, size: usize) {
     for block in blocks {
-        // SAFETY: ours, of this size, freed once.
+        // SAFETY: allocated with this size, freed once.
         unsafe { slices.free(block, size) };
     }
 }
 
 #[test]
-fn empty_slabs_are_given_back() {
+fn empty_slabs_are_returned() {
     let slices = SlabAllocator::builder().settings(SlabSettings::default()).build().unwrap();
     let mut blocks = Vec::new();
     slices.allocate_batch(500, 100_000, &mut blocks).unwrap();
     let full = slices.stats();
     assert!(full.slab_bytes > 50_000_000 && full.slab_bytes < 57_000_000, "{}", full.slab_bytes);
-    // Every page of a slab was touched by its header or an object.
+    // The header or an object has touched every page of a slab.
     for block in &blocks {
-        // SAFETY: ours, of this size.
+        // SAFETY: the block is in use by this test and has this size.
         unsafe { block.write_bytes(1, 500) };
     }
     let spans: BTreeSet<usize> =
@@ -45,8 +45,8 @@ fn empty_slabs_are_given_back() {
     let now = || spans.iter().map(|span| resident(*span, 2 << 20)).sum::<usize>();
     assert!(now() > 50_000_000, "{}", now());
 
-    // Every tenth slab stays, so that every span does, and nothing else is mapped there meanwhile.
-    // Magazines keep what was freed for their working set's time; trimming does not wait.
+    // Every tenth slab stays, so every span does, and nothing else is mapped there meanwhile.
+    // Magazines keep freed blocks for the working set's interval; trimming does not wait.
     let (blocks, rest): (Vec<_>, Vec<_>) =
         blocks.into_iter().partition(|block| (block.addr().get() / 8192).is_multiple_of(10));
     free(&slices, rest, 500);
@@ -61,7 +61,7 @@ fn empty_slabs_are_given_back() {
 }
 
 #[test]
-fn a_region_is_used_to_its_end_and_held() {
+fn a_region_is_used_completely_and_kept_alive() {
     let region = Region::builder(4 << 20).map().unwrap();
     let range = region.base().addr().get()..region.base().addr().get() + region.len();
     let region = ExclusiveRegion::new(region).unwrap();
@@ -79,11 +79,11 @@ fn a_region_is_used_to_its_end_and_held() {
         assert!(blocks.len() * 1024 > (4 << 20) * 7 / 8 && blocks.len() * 1000 < 4 << 20);
         assert!(blocks.iter().all(|block| range.contains(&block.addr().get())));
         for block in &blocks {
-            // SAFETY: ours, of this size.
+            // SAFETY: the block is in use by this test and has this size.
             unsafe { block.write_bytes(1, 1000) };
         }
-        // Above the limit is the system's.
-        let large = slices.allocate(10_000).unwrap();
+        // A block above the limit comes from the system.
+        let large = slices.alloc(10_000).unwrap();
         assert!(!range.contains(&large.addr().get()));
         free(&slices, [large], 10_000);
         free(&slices, blocks, 1000);
@@ -94,20 +94,20 @@ fn a_region_is_used_to_its_end_and_held() {
 }
 
 #[test]
-fn dropping_frees_what_nobody_freed() {
+fn dropping_frees_blocks_in_use() {
     let slices = SlabAllocator::builder().settings(SlabSettings::default()).build().unwrap();
     let other = slices.clone();
     let block = slices.allocate(100).unwrap();
     let span = block.addr().get() & !((2 << 20) - 1);
     drop(slices);
-    // SAFETY: a handle is left, so the block is still ours.
+    // SAFETY: a handle remains, so the block is still valid.
     unsafe { block.write_bytes(1, 100) };
     assert!(resident(span, 2 << 20) > 0);
     drop(other);
 }
 
 #[test]
-fn what_nobody_comes_for_is_given_back_in_time() {
+fn idle_magazines_are_returned_in_time() {
     let clock = Arc::new(ManualClock::default());
     let slices = SlabAllocator::builder()
         .settings(SlabSettings::default())
@@ -123,12 +123,16 @@ fn what_nobody_comes_for_is_given_back_in_time() {
         clock.advance(Duration::from_secs(15));
         slices.tick();
     }
-    let left = slices.stats();
-    assert!(left.slab_bytes + left.unused_bytes < full / 8, "{} of {full}", left.slab_bytes);
+    let remaining = slices.stats();
+    assert!(
+        remaining.slab_bytes + remaining.unused_bytes < full / 8,
+        "{} of {full}",
+        remaining.slab_bytes
+    );
 }
 
 #[test]
-fn what_is_stranded_is_bounded() {
+fn cached_bytes_are_bounded() {
     let slices = SlabAllocator::builder()
         .settings(SlabSettings::default())
         .max_cached_bytes(1 << 20)

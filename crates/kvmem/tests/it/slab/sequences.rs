@@ -1,4 +1,4 @@
-//! Random sequences of operations by several threads, compared with books after every step.
+//! Random sequences of operations by several threads, compared with a model after every step.
 
 use kvmem_testkit::driver::Tally;
 use kvmem_testkit::slices::op::{Config, Op};
@@ -15,10 +15,14 @@ fn check(config: &Config, ops: &[Op]) -> TestCaseResult {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 2000, ..cases(100) })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        max_shrink_iters: 2000,
+        ..cases(100)
+    })]
 
     #[test]
-    fn plain_ones(ops in ops(150)) {
+    fn default_settings(ops in ops(150)) {
         check(&Config::PLAIN, &ops)?;
     }
 
@@ -28,7 +32,7 @@ proptest! {
     }
 }
 
-/// That the sequences above reach what they are meant to reach.
+/// Checks that the sequences above exercise each operation.
 #[test]
 fn the_sequences_reach_everything() {
     let mut runner = TestRunner::deterministic();

@@ -1,4 +1,4 @@
-//! Blocks that are freed by other threads than allocated them, and threads that come and go.
+//! Blocks that other threads free than allocated them, and threads that end and restart.
 
 use std::ptr::NonNull;
 use std::sync::mpsc;
@@ -6,26 +6,26 @@ use std::thread;
 
 use kvmem::slab::{SlabAllocator, SlabSettings};
 
-/// A block on its way to another thread, filled with its size.
+/// A block that is sent to another thread, filled with its size.
 struct Parcel(NonNull<u8>, usize);
 
-// SAFETY: whoever has the parcel has the block alone.
+// SAFETY: the holder of the parcel is the block's only user.
 unsafe impl Send for Parcel {}
 
 impl Parcel {
     fn pack(slices: &SlabAllocator, size: usize) -> Parcel {
-        let block = slices.allocate(size).expect("there is memory");
-        // SAFETY: ours, of this size.
+        let block = slices.alloc(size).expect("there is memory");
+        // SAFETY: the block is in use by this test and has this size.
         unsafe { block.write_bytes(size as u8, size) };
         Parcel(block, size)
     }
 
     fn open(self, slices: &SlabAllocator) {
         let Parcel(block, size) = self;
-        // SAFETY: ours, and written whole.
+        // SAFETY: the block is in use by this test and was written whole.
         let bytes = unsafe { std::slice::from_raw_parts(block.as_ptr(), size) };
         assert!(bytes.iter().all(|byte| *byte == size as u8));
-        // SAFETY: ours, of this size, freed once.
+        // SAFETY: allocated with this size, freed once.
         unsafe { slices.free(block, size) };
     }
 }
@@ -49,7 +49,7 @@ fn crossing(slices: &SlabAllocator) {
         drop(sender);
         scope.spawn(move || {
             for (number, mut parcels) in receiver.into_iter().enumerate() {
-                // Some are freed by threads that die at once.
+                // Some are freed by threads that end at once.
                 let rest = parcels.split_off(250);
                 thread::scope(|inner| {
                     inner.spawn(|| rest.into_iter().for_each(|parcel| parcel.open(slices)));

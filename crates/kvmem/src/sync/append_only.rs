@@ -1,53 +1,53 @@
-//! *Stable*: a table that only grows, for as long as the process: its entries never move and never
-//! end.
+//! *Append-only table*: a table whose entries never move and live until the process ends.
 //!
-//! The first entries stand in the table itself, which is a static, so that finding them takes no
-//! load; the rest in segments that double.
+//! The first entries are in the table itself, which is a static, so finding them takes no load. The
+//! other entries are in segments, each twice as long as the one before.
 //!
-//! Nobody waits for another's segment: two that need one at once make it both, and the second
-//! throws its own away. So a fork in the middle leaves nothing in the child that it would wait for.
+//! No thread waits for another thread's segment. Two threads that need one at once both make it,
+//! and the second one discards its own. So a fork in the middle leaves nothing in the child that it
+//! could wait for.
 
 use std::ptr;
 use std::slice;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 const FIRST_LOG2: u32 = 5;
-/// Entries in the table itself.
+/// The number of entries in the table itself.
 pub const FIRST: usize = 1 << FIRST_LOG2;
-/// Together with the first, one for every `u32`.
+/// With the first entries, the segments cover every `u32`.
 const SEGMENTS: usize = 32 - FIRST_LOG2 as usize;
 
-/// The table. Where it is a static of its own, one entry costs nobody else.
+/// The table. An entry of a table that is a static costs no other table anything.
 pub struct Stable<T: 'static> {
     first: [T; FIRST],
-    /// Null, or the first entry of a segment that is never freed but with the table.
+    /// Null, or the first entry of a segment. Segments are freed only with the table.
     more: [AtomicPtr<T>; SEGMENTS],
     make: fn() -> T,
 }
 
-// SAFETY: as for the entries, of which it is an owner: `AtomicPtr` says nothing of what it points
-// to.
+// SAFETY: the table owns its entries, so the condition is that of `T`; `AtomicPtr` does not imply
+// it.
 unsafe impl<T: Send> Send for Stable<T> {}
-// SAFETY: what is shared are references to entries; what one thread makes, another may find and,
-// with the table, drop.
+// SAFETY: the table shares references to entries, and one thread may find, and drop with the table,
+// an entry that another thread made.
 unsafe impl<T: Send + Sync> Sync for Stable<T> {}
 
 impl<T> Stable<T> {
-    /// The table with these entries, and others as `make` makes them.
+    /// Makes a table with these first entries; `make` makes all others.
     pub const fn new(first: [T; FIRST], make: fn() -> T) -> Self {
         Stable { first, more: [const { AtomicPtr::new(ptr::null_mut()) }; SEGMENTS], make }
     }
 
-    /// The entry of a number.
+    /// Returns the entry of a number; makes it if needed.
     #[inline]
     pub fn get(&self, index: u32) -> &T {
         match self.first.get(index as usize) {
             Some(entry) => entry,
-            None => self.further(index),
+            None => self.get_in_segment(index),
         }
     }
 
-    /// The entry of a number, if it exists.
+    /// Returns the entry of a number, if it exists.
     #[inline]
     pub fn find(&self, index: u32) -> Option<&T> {
         match self.first.get(index as usize) {
@@ -59,41 +59,42 @@ impl<T> Stable<T> {
         }
     }
 
-    /// All entries that exist, by their numbers.
+    /// Iterates over all existing entries with their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         let more = (0..SEGMENTS).filter_map(|number| self.segment(number));
         let further = more.flat_map(|segment| (segment.len() as u32..).zip(segment.iter()));
         (0..).zip(&self.first).chain(further)
     }
 
-    /// Bytes on the heap.
+    /// Returns the size on the heap in bytes.
     pub(crate) fn bytes(&self) -> usize {
         (0..SEGMENTS).filter_map(|number| self.segment(number)).map(size_of_val).sum()
     }
 
-    /// A segment, if it exists.
+    /// Returns a segment, if it exists.
     #[inline]
     fn segment(&self, number: usize) -> Option<&[T]> {
-        // Acquire pairs with the Release in `further`: its entries are made.
+        // Acquire pairs with the Release in `make_segment`: the entries are initialized.
         let segment = self.more[number].load(Ordering::Acquire);
-        // SAFETY: what is not null came from a box of so many, and stays until the table is
-        // dropped.
+        // SAFETY: a non-null pointer came from a box of this many entries, which lives until the
+        // table is dropped.
         (!segment.is_null()).then(|| unsafe { slice::from_raw_parts(segment, entries(number)) })
     }
 
     #[cold]
     #[inline(never)]
-    fn further(&self, index: u32) -> &T {
+    fn get_in_segment(&self, index: u32) -> &T {
         let number = number(index);
-        let segment = self.segment(number).unwrap_or_else(|| self.made(number));
+        let segment = self.segment(number).unwrap_or_else(|| self.make_segment(number));
         &segment[index as usize - segment.len()]
     }
 
-    /// Makes a segment, unless another thread is quicker.
-    fn made(&self, number: usize) -> &[T] {
+    /// Makes a segment, unless another thread makes it first.
+    fn make_segment(&self, number: usize) -> &[T] {
         let made: Box<[T]> = std::iter::repeat_with(self.make).take(entries(number)).collect();
         let made = Box::into_raw(made);
-        // Release pairs with the Acquire in `segment`, and Acquire with another's Release here.
+        // Release pairs with the Acquire in `segment`; Acquire pairs with the Release of another
+        // thread here.
         let put = self.more[number].compare_exchange(
             ptr::null_mut(),
             made.cast(),
@@ -103,12 +104,12 @@ impl<T> Stable<T> {
         let segment = match put {
             Ok(_) => made.cast::<T>(),
             Err(other) => {
-                // SAFETY: it is the box of above, which nobody knows.
+                // SAFETY: the pointer came from the box above, and no other thread knows it.
                 drop(unsafe { Box::from_raw(made) });
                 other
             }
         };
-        // SAFETY: as in `segment`.
+        // SAFETY: the segment has this many entries and lives until the table is dropped.
         unsafe { slice::from_raw_parts(segment, entries(number)) }
     }
 }
@@ -118,7 +119,8 @@ impl<T> Drop for Stable<T> {
         for (number, segment) in self.more.iter_mut().enumerate() {
             let segment = *segment.get_mut();
             if !segment.is_null() {
-                // SAFETY: it came from a box of so many, and nobody refers to the table any more.
+                // SAFETY: it came from a box of this many entries, and the exclusive reference
+                // shows that no other reference exists.
                 drop(unsafe {
                     Box::from_raw(ptr::slice_from_raw_parts_mut(segment, entries(number)))
                 });
@@ -127,13 +129,14 @@ impl<T> Drop for Stable<T> {
     }
 }
 
-/// The segment of an entry that is none of the first.
+/// Returns the segment of an entry that is not among the first ones.
 #[inline]
 fn number(index: u32) -> usize {
     (index.ilog2() - FIRST_LOG2) as usize
 }
 
-/// Entries of a segment: segment k holds the numbers from 2^(FIRST_LOG2 + k) up to twice that.
+/// Returns the length of a segment: segment k holds the numbers from 2^(FIRST_LOG2 + k) up to twice
+/// that.
 #[inline]
 fn entries(number: usize) -> usize {
     FIRST << number
@@ -146,7 +149,7 @@ mod tests {
     static TABLE: Stable<u64> = Stable::new([0; FIRST], || 1);
 
     #[test]
-    fn threads_that_need_a_segment_at_once_get_the_same() {
+    fn threads_that_make_a_segment_at_once_share_it() {
         let table = Stable::new([const { String::new() }; FIRST], || "made".into());
         let all = std::thread::scope(|scope| {
             let get = || {

@@ -1,13 +1,13 @@
-//! *Slice settings*: how objects are allocated when somebody looks for a mistake.
+//! *Settings of the slab allocator* for debugging, from environment variables.
 //!
 //! | variable | alias | meaning |
 //! |---|---|---|
 //! | `KVMEM_SLICE` | `G_SLICE` | a list of `always-malloc` and `debug-blocks`; `all` is both |
 //!
-//! The list is separated by commas, colons, semicolons or blanks, as GLib's is; large letters and
-//! `_` for `-` are read alike. The first variable that is set and not blank counts; its alias is
-//! then not read. A word that is none of these is an error: who asks for debugging and mistypes
-//! would else be told that all is well.
+//! The list is separated by commas, colons, semicolons or blanks, as GLib's is. Case does not
+//! matter, and `_` may stand for `-`. The first variable that is set and not blank counts; the
+//! other one is then ignored. An unknown word is an error: otherwise a user who mistypes a debug
+//! setting would believe that no fault was found.
 
 use std::ffi::OsString;
 
@@ -15,7 +15,7 @@ use thiserror::Error;
 
 const NAMES: [&str; 2] = ["KVMEM_SLICE", "G_SLICE"];
 
-/// How objects are allocated.
+/// Debug settings of a slab allocator.
 ///
 /// ```
 /// use kvmem::slab::SlabSettings;
@@ -25,48 +25,53 @@ const NAMES: [&str; 2] = ["KVMEM_SLICE", "G_SLICE"];
 /// assert!(settings.debug_blocks && !settings.always_malloc);
 ///
 /// let variable = |name: &str| (name == "KVMEM_SLICE").then(|| "debug-block".into());
-/// let error = SlabSettings::from_lookup(variable).unwrap_err();
-/// assert!(error.to_string().starts_with(r#"KVMEM_SLICE="debug-block": "debug-block" is unknown"#), "{error}");
+/// let error = SlabSettings::from_lookup(variable).unwrap_err().to_string();
+/// let start = r#"KVMEM_SLICE="debug-block": "debug-block" is unknown"#;
+/// assert!(error.starts_with(start), "{error}");
 /// # Ok::<(), kvmem::slab::SlabSettingError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlabSettings {
-    /// Every block comes from the system's `malloc`: for tools that watch that one.
+    /// Allocate every block with the system's `malloc`, for tools that check that allocator.
     pub always_malloc: bool,
-    /// Every block is entered into books: double free, wrong size, foreign pointers, writes after
-    /// free and leaks are found. Slow, and what is freed stays away for a while.
+    /// Track every block and detect double frees, wrong sizes, foreign pointers, writes after free,
+    /// and leaks. Slow, and freed memory stays in quarantine for a while.
     pub debug_blocks: bool,
 }
 
-/// A setting that cannot be understood.
+/// A setting with an unknown word.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "{variable}={value:?}: {word:?} is unknown; give always-malloc, debug-blocks, both or all, or unset it"
+    "{variable}={value:?}: {word:?} is unknown; use always-malloc, debug-blocks, both or all, \
+     or unset the variable"
 )]
 pub struct SlabSettingError {
-    /// The variable, by the name that was set.
+    /// The name of the variable that was set.
     pub variable: &'static str,
-    /// Its value. What is not Unicode is replaced by U+FFFD.
+    /// Its value. Bytes that are not Unicode are replaced by U+FFFD.
     pub value: String,
-    /// The part of it that is wrong.
+    /// The unknown word.
     pub word: String,
 }
 
 impl SlabSettings {
-    /// What the environment says.
+    /// Reads the settings from the environment.
     ///
     /// # Errors
     ///
-    /// [`SlabSettingError`] names the variable, its value and what may stand there.
+    /// Returns a [`SlabSettingError`] with the variable, its value and the allowed words if a word
+    /// is unknown.
     pub fn from_env() -> Result<Self, SlabSettingError> {
         Self::from_lookup(|name| std::env::var_os(name))
     }
 
-    /// What these variables say: as [`from_env`](Self::from_env), but from anywhere.
+    /// Reads the settings through `variable`, which returns the value of a variable by its name.
+    /// For callers that have their own source of variables.
     ///
     /// # Errors
     ///
-    /// As [`from_env`](Self::from_env).
+    /// Returns a [`SlabSettingError`] with the variable, its value and the allowed words if a word
+    /// is unknown.
     pub fn from_lookup(
         variable: impl Fn(&str) -> Option<OsString>,
     ) -> Result<Self, SlabSettingError> {

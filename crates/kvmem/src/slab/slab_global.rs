@@ -1,10 +1,10 @@
-//! *Slice global*: slabs under everything that a program allocates.
+//! *Global allocator*: slabs for everything that a program allocates.
 //!
-//! Three things are different here. The allocator is made by the first request, wherever that comes
-//! from, since a static cannot be made by code. What this layer needs for its own books, while it
-//! changes them, is the system's (see `nested.rs`). And so a block of a small size may be a slab's
-//! or the system's; which it is, its address says: all slabs are in one range of addresses that is
-//! reserved once, and asking costs one comparison.
+//! It differs from a slab allocator in three ways. The first request makes the allocator, because
+//! the initializer of a static cannot run code. Memory for this layer's own metadata, while that is
+//! changing, comes from the system (see `reentrancy.rs`). A small block can therefore come from a
+//! slab or from the system, and its address tells which: all slabs are in one range of addresses
+//! that is reserved once, so the test is one comparison.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt;
@@ -12,17 +12,17 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::SlabAllocator;
-use super::class::{ALIGN, LARGEST, STRICTEST, class_aligned, class_of};
-use super::nested;
+use super::class::{ALIGN, MAX_ALIGN, MAX_SIZE, class_aligned, class_of};
 use super::page_source::{Origin, Reserve};
+use super::reentrancy;
 use super::slab::Chunk;
-use super::slice_settings::SlabSettings;
+use super::slab_settings::SlabSettings;
 
-/// Addresses to reserve: more than the memory of any machine that this is for; none of it is
+/// Bytes of addresses to reserve: more than the memory of any target machine. Reserving takes no
 /// memory.
 const RESERVED: usize = 1 << 40;
 
-/// Slabs as the allocator of a whole program.
+/// A global allocator that serves a program from slabs.
 ///
 /// ```
 /// use kvmem::slab::SlabGlobal;
@@ -37,49 +37,51 @@ const RESERVED: usize = 1 << 40;
 /// }
 /// ```
 ///
-/// Blocks of up to 8 KiB, aligned to 64 or less, come from slabs. All others, all that is asked for
-/// when no addresses or no memory can be had, and what this library needs for its own books, come
-/// from the system's allocator.
+/// Blocks up to 8 KiB with an alignment up to 64 come from slabs. All others come from the system's
+/// allocator. So do requests that slabs cannot serve because no addresses or no memory are
+/// available, and this library's own metadata.
 ///
-/// `KVMEM_SLICE` is heeded ([`SlabSettings`]): `always-malloc` leaves everything to the system,
-/// and `debug-blocks` finds misuse, which safe Rust does not commit. A value that is wrong is told
-/// on the standard error stream and otherwise ignored. Leaks are not reported: a program has blocks
-/// in use when it ends.
+/// The variable `KVMEM_SLICE` is observed ([`SlabSettings`]): `always-malloc` leaves everything to
+/// the system, and `debug-blocks` detects misuse, which safe Rust cannot commit. An unknown word is
+/// reported on standard error and otherwise ignored. Leaks are not reported, because every program
+/// has blocks in use when it exits.
 pub struct SlabGlobal {
-    state: AtomicPtr<State>,
+    state: AtomicPtr<GlobalState>,
 }
 
-struct State {
+struct GlobalState {
     slices: SlabAllocator,
-    /// Where slabs are.
+    /// The addresses of the slabs.
     start: usize,
     len: usize,
 }
 
 impl SlabGlobal {
-    /// Nothing yet.
+    /// Makes an allocator that holds nothing until the first request.
+    #[must_use]
     pub const fn new() -> SlabGlobal {
         SlabGlobal { state: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// The allocator behind it, for statistics and trimming; `None` before the first request. What
-    /// it has been asked for directly is freed directly.
+    /// Returns the slab allocator, for statistics and trimming; `None` before the first request. A
+    /// block that is allocated from it directly must be freed directly.
+    #[must_use]
     pub fn slices(&self) -> Option<&SlabAllocator> {
-        self.there().map(|state| &state.slices)
+        self.state().map(|state| &state.slices)
     }
 
     #[inline(always)]
-    fn there(&self) -> Option<&State> {
-        // Acquire pairs with the Release in `make`: the state is seen as it was made.
+    fn state(&self) -> Option<&GlobalState> {
+        // Acquire pairs with the Release in `make`: the whole state is visible.
         let state = self.state.load(Ordering::Acquire);
-        // SAFETY: what is stored there is never freed or changed.
+        // SAFETY: a stored state is never freed or changed.
         unsafe { state.as_ref() }
     }
 
-    /// Makes the state, unless another thread has.
+    /// Makes the state, unless another thread has made it.
     #[cold]
-    fn make(&self) -> &State {
-        let _inside = nested::enter();
+    fn make(&self) -> &GlobalState {
+        let _guard = reentrancy::enter();
         let settings = SlabSettings::from_env().unwrap_or_else(|error| {
             eprintln!("kvmem: {error}; ignored");
             SlabSettings::default()
@@ -91,29 +93,31 @@ impl SlabGlobal {
                 range = reserve.range();
                 builder = builder.origin(Origin::Reserved(reserve));
             }
-            // Without addresses there are no slabs.
+            // Without reserved addresses there are no slabs.
             None => builder = builder.limit(0),
         }
         let slices = match builder.build() {
             Ok(slices) => slices,
-            // The limit is one of the two above, and settings were given: there is nothing that it
-            // could fail with.
+            // The limit is one of the two above and the settings are given, so no error is
+            // possible.
             Err(_) => std::process::abort(),
         };
-        let made = Box::into_raw(Box::new(State { slices, start: range.start, len: range.len() }));
-        // Release pairs with the Acquire in `there`; Acquire here, with the Release of another's.
+        let made =
+            Box::into_raw(Box::new(GlobalState { slices, start: range.start, len: range.len() }));
+        // Release pairs with the Acquire in `state`; Acquire pairs with the Release of another
+        // thread here.
         match self.state.compare_exchange(
             ptr::null_mut(),
             made,
             Ordering::Release,
             Ordering::Acquire,
         ) {
-            // SAFETY: made just now, and never freed from here on.
+            // SAFETY: the state is new, and it is never freed from here on.
             Ok(_) => unsafe { &*made },
             Err(other) => {
-                // SAFETY: nobody else has been told of it.
+                // SAFETY: no other thread knows the address.
                 drop(unsafe { Box::from_raw(made) });
-                // SAFETY: as in `there`.
+                // SAFETY: a stored state is never freed or changed.
                 unsafe { &*other }
             }
         }
@@ -121,10 +125,10 @@ impl SlabGlobal {
 
     #[inline(always)]
     fn class(layout: Layout) -> Option<usize> {
-        if layout.size().wrapping_sub(1) < LARGEST && layout.align() <= ALIGN {
+        if layout.size().wrapping_sub(1) < MAX_SIZE && layout.align() <= ALIGN {
             return Some(class_of(layout.size()));
         }
-        if layout.align() <= STRICTEST {
+        if layout.align() <= MAX_ALIGN {
             class_aligned(layout.size(), layout.align())
         } else {
             None
@@ -132,7 +136,7 @@ impl SlabGlobal {
     }
 }
 
-impl State {
+impl GlobalState {
     #[inline(always)]
     fn owns(&self, block: *mut u8) -> bool {
         block.addr().wrapping_sub(self.start) < self.len
@@ -145,25 +149,25 @@ impl Default for SlabGlobal {
     }
 }
 
-// SAFETY: a block is a slab's object of the class of its layout, which is as large as the layout
-// says and, by `class_aligned`, as aligned; or it is the system's. Which of the two it is,
-// `dealloc` finds by the address. Nothing unwinds: the only foreign code called is the fault hook,
-// which aborts. State, magazines and slabs are for any thread.
+// SAFETY: a block is either a slab's object of the class of its layout, which is large enough and,
+// by `class_aligned`, aligned strictly enough; or it came from the system. `dealloc` finds out
+// which by the address. Nothing unwinds: the only foreign code called is the fault hook, which
+// aborts. Any thread may use state, magazines and slabs.
 unsafe impl GlobalAlloc for SlabGlobal {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if let Some(class) = SlabGlobal::class(layout)
-            && !nested::is_inside()
+            && !reentrancy::is_inside()
         {
-            let shared = &*self.there().unwrap_or_else(|| self.make()).slices.shared;
-            let _inside = nested::enter();
-            if shared.short != 0 {
+            let shared = &*self.state().unwrap_or_else(|| self.make()).slices.shared;
+            let _guard = reentrancy::enter();
+            if shared.fast_limit != 0 {
                 if let Some(chunk) = shared.magazines.get(class) {
                     return chunk.0.as_ptr();
                 }
-            } else if shared.from_slabs != 0 && layout.align() <= ALIGN {
-                // Debugging: with all the books.
-                if let Ok(block) = shared.allocate(layout.size()) {
+            } else if shared.slab_limit != 0 && layout.align() <= ALIGN {
+                // Debugging: with tracking.
+                if let Ok(block) = shared.alloc(layout.size()) {
                     return block.as_ptr();
                 }
             }
@@ -174,32 +178,32 @@ unsafe impl GlobalAlloc for SlabGlobal {
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        if let Some(state) = self.there()
+        if let Some(state) = self.state()
             && state.owns(block)
             && let Some(class) = SlabGlobal::class(layout)
             && let Some(at) = NonNull::new(block)
         {
             let shared = &*state.slices.shared;
-            if nested::is_inside() {
-                // Past the magazines, which this thread is just changing. No ring of slabs is:
-                // nothing is freed under its lock.
+            if reentrancy::is_inside() {
+                // Bypasses the magazines, which this thread is changing. It is not changing a ring
+                // of slabs: nothing is freed under a ring's lock.
                 return shared.magazines.source().give_one(class, Chunk(at));
             }
-            let _inside = nested::enter();
-            if shared.short != 0 {
+            let _guard = reentrancy::enter();
+            if shared.fast_limit != 0 {
                 return shared.magazines.put(class, Chunk(at));
             }
             // SAFETY: the caller's promise.
             return unsafe { shared.free(at, layout.size()) };
         }
-        // SAFETY: no slab's, so it came from the system with this layout.
+        // SAFETY: not in the range of the slabs, so it came from the system with this layout.
         unsafe { System.dealloc(block, layout) }
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if SlabGlobal::class(layout).is_none() {
-            // The system knows which of its pages are zero.
+            // The system's allocator knows which of its pages are zero.
             // SAFETY: the caller's promise.
             return unsafe { System.alloc_zeroed(layout) };
         }
@@ -217,16 +221,18 @@ unsafe impl GlobalAlloc for SlabGlobal {
         // SAFETY: the caller's promise: the new size is not 0 and does not overflow at this
         // alignment.
         let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
-        match self.there() {
+        match self.state() {
             Some(state) if state.owns(block) => {
                 let same = SlabGlobal::class(new) == SlabGlobal::class(layout);
-                if same && state.slices.shared.short != 0 {
+                if same && state.slices.shared.fast_limit != 0 {
                     return block;
                 }
             }
-            // The system's stays the system's if it is large: it can move pages instead of bytes.
+            // A large block of the system stays with the system, which can move pages instead of
+            // bytes.
             _ if SlabGlobal::class(new).is_none() => {
-                // SAFETY: no slab's, so it came from the system with this layout.
+                // SAFETY: not in the range of the slabs, so it came from the system with this
+                // layout.
                 return unsafe { System.realloc(block, layout, new_size) };
             }
             _ => {}
@@ -234,8 +240,8 @@ unsafe impl GlobalAlloc for SlabGlobal {
         // SAFETY: the caller's promise.
         let to = unsafe { self.alloc(new) };
         if !to.is_null() {
-            // SAFETY: both are blocks of at least so many bytes, and different ones; the old one is
-            // done with.
+            // SAFETY: both blocks have at least this many bytes and do not overlap; the old one is
+            // not used again.
             unsafe {
                 to.copy_from_nonoverlapping(block, layout.size().min(new_size));
                 self.dealloc(block, layout);

@@ -1,51 +1,53 @@
-//! *Slice statistics*: what an allocator holds.
+//! *Statistics of a slab allocator*.
 
 use serde::Serialize;
 
-use super::slice::Shared;
+use super::slab_allocator::Shared;
 use crate::sync::Ordering;
 
-/// What an allocator of blocks holds, at about one moment: other threads go on meanwhile.
+/// The memory that a slab allocator holds. Read at about one moment while other threads may
+/// continue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SlabStats {
-    /// By size, smallest first.
+    /// One entry per class, smallest size first.
     pub classes: Vec<SlabClassStats>,
-    /// Bytes of addresses: `slab_bytes`, `unused_bytes` and what was never touched.
+    /// Bytes of mapped addresses: `slab_bytes`, `unused_bytes` and pages that were never touched.
     pub mapped_bytes: usize,
     /// Bytes in slabs.
     pub slab_bytes: usize,
-    /// Bytes of slabs that are gone and whose pages have not been given back yet.
+    /// Bytes of freed slabs whose pages are not returned to the kernel yet.
     pub unused_bytes: usize,
-    /// Bytes of objects that are free and in a magazine.
+    /// Bytes of free objects in magazines.
     pub cached_bytes: u64,
-    /// Blocks of the system's allocator that are in use: above the limit, or all of them with
+    /// Blocks in use that came from the system's allocator: those above the limit, or all with
     /// `always-malloc`.
     pub system_blocks: usize,
-    /// Their bytes, as they were asked for.
+    /// Bytes of these blocks, as requested.
     pub system_bytes: usize,
 }
 
-/// What an allocator holds of one class.
+/// The memory that a slab allocator holds for one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct SlabClassStats {
-    /// Bytes of an object: requests of more than the class before, up to this.
+    /// Bytes per object: the class serves requests larger than the previous class's object, up to
+    /// this size.
     pub object_bytes: usize,
-    /// Bytes of a slab.
+    /// Bytes per slab.
     pub slab_bytes: usize,
-    /// Objects of a slab.
+    /// Objects per slab.
     pub slab_objects: usize,
-    /// Places that the first object of a slab may have.
+    /// Number of places that the first object of a slab can have.
     pub colours: usize,
-    /// Slabs that there are.
+    /// Number of slabs.
     pub slabs: usize,
     /// Objects in use.
     pub in_use: usize,
-    /// Objects that are free and in a magazine: of a thread, or in the depot.
+    /// Free objects in magazines of threads or in the depot.
     pub cached: usize,
-    /// Magazines that went between threads and depot.
+    /// Magazines exchanged between threads and depot.
     pub exchanges: u64,
-    /// How often objects came from another memory node, since none were cached on the thread's
-    /// own.
+    /// Times that objects came from another memory node because the thread's own node had none
+    /// cached.
     pub remote: u64,
 }
 
@@ -60,8 +62,8 @@ impl SlabStats {
             slab_objects: count.geometry.objects,
             colours: count.geometry.colours(),
             slabs: count.slabs,
-            // The two are of two moments.
-            in_use: count.out.saturating_sub(class.in_threads + class.in_depot),
+            // The two are read at different moments.
+            in_use: count.live.saturating_sub(class.in_threads + class.in_depot),
             cached: class.in_threads + class.in_depot,
             exchanges: class.exchanges,
             remote: class.remote,
@@ -71,8 +73,8 @@ impl SlabStats {
             mapped_bytes: pages.mapped,
             slab_bytes: pages.slabs,
             unused_bytes: pages.dirty,
-            cached_bytes: magazines.stranded_bytes,
-            // Relaxed: only counted.
+            cached_bytes: magazines.cached_bytes,
+            // Relaxed: statistics.
             system_blocks: shared.system_blocks.load(Ordering::Relaxed),
             system_bytes: shared.system_bytes.load(Ordering::Relaxed),
         }

@@ -1,4 +1,4 @@
-//! `KVMEM_SLICE` in processes of their own: without a rebuild, misuse is told and stops the
+//! `KVMEM_SLICE` in processes of their own: without a rebuild, a misuse is reported and aborts the
 //! process.
 
 use std::os::unix::process::ExitStatusExt;
@@ -8,7 +8,7 @@ use kvmem::slab::{SlabAllocator, SlabSetupError};
 
 use super::{alone, role};
 
-/// Runs the test of this name again, with this setting and this to do.
+/// Runs a test again with this setting and this role.
 fn child(test: &str, variable: &str, value: &str, role: &str) -> Output {
     let mut command = Command::new(std::env::current_exe().expect("our own path"));
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
@@ -16,13 +16,12 @@ fn child(test: &str, variable: &str, value: &str, role: &str) -> Output {
     command.env("KVMEM_TEST_ROLE", role).output().expect("a child")
 }
 
-/// Does what is wrong; says first at which address.
+/// Commits a misuse; prints the block's address first.
 fn misuse(role: &str) {
     let slices = SlabAllocator::get().expect("a right setting");
     let block = slices.allocate(40).expect("there is memory");
     println!("\nat {:#x}", block.addr().get());
-    // SAFETY: with debugging on, anything may be freed; the memory that is written to is still
-    // there.
+    // SAFETY: with debugging enabled, any address may be freed; the written memory still exists.
     unsafe {
         match role {
             "leak" => {}
@@ -42,12 +41,12 @@ fn misuse(role: &str) {
 }
 
 #[test]
-fn misuse_is_told_with_address_and_size() {
+fn misuse_is_reported_with_address_and_size() {
     let _alone = alone();
     if let Some(role) = role() {
         return misuse(&role);
     }
-    let test = "slices::misuse_is_told_with_address_and_size";
+    let test = "slab_allocator::misuse_is_reported_with_address_and_size";
     for (variable, value) in
         [("KVMEM_SLICE", "debug-blocks"), ("G_SLICE", "always-malloc,debug-blocks")]
     {
@@ -79,7 +78,7 @@ fn misuse_is_told_with_address_and_size() {
 }
 
 #[test]
-fn a_wrong_setting_is_an_error_that_names_it() {
+fn an_unknown_setting_is_an_error_with_its_name() {
     let _alone = alone();
     if role().is_some() {
         let error = SlabAllocator::get().expect_err("a wrong setting");
@@ -91,13 +90,13 @@ fn a_wrong_setting_is_an_error_that_names_it() {
         assert!(text.starts_with(r#"KVMEM_SLICE="debug": "debug" is unknown"#), "{text}");
         return;
     }
-    let test = "slices::a_wrong_setting_is_an_error_that_names_it";
+    let test = "slab_allocator::an_unknown_setting_is_an_error_with_its_name";
     let output = child(test, "KVMEM_SLICE", "debug", "read it");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
-fn without_pages_there_is_an_error() {
+fn allocations_fail_without_pages() {
     use kvmem::arena::{Call, Errno};
     use kvmem::fault;
     use kvmem::slab::{SlabError, SlabSettings};
@@ -109,8 +108,8 @@ fn without_pages_there_is_an_error() {
     assert_eq!(slices.allocate(100), Err(SlabError::NoMemory { requested: 100 }));
     assert!(guard.failed() > 0);
     drop(guard);
-    let block = slices.allocate(100).expect("there are pages now");
-    // SAFETY: ours, of this size, freed once.
+    let block = slices.alloc(100).expect("there are pages now");
+    // SAFETY: allocated with this size, freed once.
     unsafe { slices.free(block, 100) };
     let guard =
         fault::fail_all(Call::Unmap, Errno::ENOMEM).and(Call::Advise, 1, u64::MAX, Errno::ENOMEM);
@@ -118,8 +117,8 @@ fn without_pages_there_is_an_error() {
     assert_eq!(slices.stats().slab_bytes, 0);
     assert!(slices.stats().mapped_bytes > 0 && guard.failed() > 0);
     drop(guard);
-    let block = slices.allocate(100).expect("what could not be given back serves again");
-    // SAFETY: ours, of this size, freed once.
+    let block = slices.alloc(100).expect("what could not be given back serves again");
+    // SAFETY: allocated with this size, freed once.
     unsafe { slices.free(block, 100) };
     slices.trim();
     assert_eq!(slices.stats().mapped_bytes, 0);
