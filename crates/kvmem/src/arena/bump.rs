@@ -59,7 +59,7 @@ use super::{BumpError, Exclusive, Memory};
 /// assert!(arena.stats().used >= 800_000);
 ///
 /// // A request that does not fit returns an error value.
-/// let full = arena.alloc_bytes(1 << 20, 1).expect_err("most of it is used");
+/// let full = arena.allocate_bytes(1 << 20, 1).expect_err("most of it is used");
 /// assert!(matches!(full, BumpError::Full { requested: 1_048_576, left } if left <= 248_576));
 ///
 /// // Nothing is borrowed any more: the whole memory can be handed out again.
@@ -148,7 +148,7 @@ impl<M: Memory> BumpArena<M> {
         }
     }
 
-    /// Allocates `size` bytes at a multiple of `align`, like [`alloc`](Self::alloc) for callers
+    /// Allocates `size` bytes at a multiple of `align`, like [`allocate`](Self::allocate) for callers
     /// that have two numbers and no `Layout`.
     ///
     /// # Errors
@@ -231,8 +231,8 @@ impl<M: Memory> BumpArena<M> {
 
     /// Makes the whole memory available again. O(1); the bytes keep their contents.
     ///
-    /// The compiler ensures that no slice from [`alloc_uninit`](Self::alloc_uninit) is still
-    /// borrowed. Pointers from [`alloc`](Self::alloc) and [`alloc_bytes`](Self::alloc_bytes) must
+    /// The compiler ensures that no slice from [`allocate_uninit`](Self::allocate_uninit) is still
+    /// borrowed. Pointers from [`allocate`](Self::allocate) and [`allocate_bytes`](Self::allocate_bytes) must
     /// not be used any more: their bytes will be handed out again.
     ///
     /// ```
@@ -288,7 +288,7 @@ impl<M: Exclusive> BumpArena<M> {
     ///
     /// # Errors
     ///
-    /// The same as for [`alloc_bytes`](Self::alloc_bytes).
+    /// The same as for [`allocate_bytes`](Self::allocate_bytes).
     #[inline]
     // No two calls return the same bytes.
     #[allow(clippy::mut_from_ref)]

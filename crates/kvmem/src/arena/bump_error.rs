@@ -10,11 +10,11 @@ use thiserror::Error;
 /// use kvmem::arena::{BumpArena, BumpError, HeapMemory};
 ///
 /// let arena = BumpArena::new(HeapMemory::new(1024, 64)?);
-/// assert_eq!(arena.alloc_bytes(0, 8), Err(BumpError::Zero));
-/// assert_eq!(arena.alloc_bytes(8, 3), Err(BumpError::BadAlign { align: 3 }));
+/// assert_eq!(arena.allocate_bytes(0, 8), Err(BumpError::Zero));
+/// assert_eq!(arena.allocate_bytes(8, 3), Err(BumpError::BadAlign { align: 3 }));
 /// let overflow = BumpError::Overflow { requested: usize::MAX, align: 8 };
-/// assert_eq!(arena.alloc_bytes(usize::MAX, 8), Err(overflow));
-/// assert_eq!(arena.alloc_bytes(1025, 8), Err(BumpError::Full { requested: 1025, left: 1024 }));
+/// assert_eq!(arena.allocate_bytes(usize::MAX, 8), Err(overflow));
+/// assert_eq!(arena.allocate_bytes(1025, 8), Err(BumpError::Full { requested: 1025, left: 1024 }));
 /// # Ok::<(), BumpError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

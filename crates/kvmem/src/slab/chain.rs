@@ -22,7 +22,7 @@ impl SlabAllocator {
     /// let slices = SlabAllocator::new()?;
     /// let mut first = ptr::null_mut();
     /// for value in 0..100 {
-    ///     let node = slices.alloc(size_of::<Node>())?.cast::<Node>();
+    ///     let node = slices.allocate(size_of::<Node>())?.cast::<Node>();
     ///     // SAFETY: a new block that is large enough.
     ///     unsafe { node.write(Node { value, next: first }) };
     ///     first = node.as_ptr();

@@ -99,7 +99,7 @@ pub(crate) struct Shared {
 /// use kvmem::slab::SlabAllocator;
 ///
 /// let slices = SlabAllocator::new()?;
-/// let block = slices.alloc(100)?;
+/// let block = slices.allocate(100)?;
 /// assert!(block.addr().get().is_multiple_of(16));
 /// // SAFETY: a block of 100 bytes, freed once with its size and not used afterwards.
 /// unsafe {
@@ -133,14 +133,14 @@ impl Shared {
     }
 
     #[inline(always)]
-    pub(crate) fn alloc(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
+    pub(crate) fn allocate(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
         if size.wrapping_sub(1) < self.fast_limit {
             return match self.magazines.get(self.fast_class(size)) {
                 Some(chunk) => Ok(chunk.0),
                 None => Err(SlabError::NoMemory { requested: size }),
             };
         }
-        self.alloc_slow(size)
+        self.allocate_slow(size)
     }
 
     /// # Safety
@@ -192,7 +192,7 @@ impl Shared {
     }
 
     #[cold]
-    fn alloc_slow(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
+    fn allocate_slow(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
         match size {
             0 => return Err(SlabError::ZeroSize),
             size if size > MAX_BLOCK => {
@@ -335,18 +335,18 @@ impl SlabAllocator {
     /// Returns [`SlabError::ZeroSize`] if `size` is 0, [`SlabError::TooLarge`] if it exceeds what
     /// an address space can hold, and [`SlabError::NoMemory`] if no memory is left.
     #[inline]
-    pub fn alloc(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
-        self.shared.alloc(size)
+    pub fn allocate(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
+        self.shared.allocate(size)
     }
 
-    /// Allocates a block like [`alloc`](Self::alloc), with all `size` bytes zero.
+    /// Allocates a block like [`allocate`](Self::allocate), with all `size` bytes zero.
     ///
     /// # Errors
     ///
     /// Returns [`SlabError::ZeroSize`] if `size` is 0, [`SlabError::TooLarge`] if it exceeds what
     /// an address space can hold, and [`SlabError::NoMemory`] if no memory is left.
-    pub fn alloc_zeroed(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
-        let block = self.alloc(size)?;
+    pub fn allocate_zeroed(&self, size: usize) -> Result<NonNull<u8>, SlabError> {
+        let block = self.allocate(size)?;
         // SAFETY: the block is new and has `size` bytes.
         unsafe { block.write_bytes(0, size) };
         Ok(block)
@@ -359,7 +359,7 @@ impl SlabAllocator {
     /// Returns [`SlabError::ZeroSize`] if `bytes` is empty, and [`SlabError::NoMemory`] if no
     /// memory is left.
     pub fn copy(&self, bytes: &[u8]) -> Result<NonNull<u8>, SlabError> {
-        let block = self.alloc(bytes.len())?;
+        let block = self.allocate(bytes.len())?;
         // SAFETY: the block is new and has this length, so it does not overlap `bytes`.
         unsafe { block.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         Ok(block)
@@ -386,7 +386,7 @@ impl SlabAllocator {
     /// Returns an error if not a single block was allocated: [`SlabError::ZeroSize`] if `size` is
     /// 0, [`SlabError::TooLarge`] if it exceeds what an address space can hold, and
     /// [`SlabError::NoMemory`] if no memory is left.
-    pub fn alloc_batch(
+    pub fn allocate_batch(
         &self,
         size: usize,
         count: usize,
@@ -399,7 +399,7 @@ impl SlabAllocator {
         // Covers blocks of the system's allocator, tracked blocks, and the first block for which
         // memory is missing.
         while done < count {
-            match self.alloc(size) {
+            match self.allocate(size) {
                 Ok(block) => out.push(block),
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,

@@ -48,7 +48,7 @@ pub enum SlabSetupError {
 /// // Small blocks in a region, which may be on hugepages or on a chosen node.
 /// let region = ExclusiveRegion::new(Region::builder(8 << 20).map()?)?;
 /// let slices = SlabAllocator::builder().region(region).limit(1024).build()?;
-/// let block = slices.alloc(24)?;
+/// let block = slices.allocate(24)?;
 /// // SAFETY: allocated with this size and not used afterwards.
 /// unsafe { slices.free(block, 24) };
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -167,7 +167,7 @@ unsafe impl GlobalAlloc for SlabGlobal {
                 }
             } else if shared.slab_limit != 0 && layout.align() <= ALIGN {
                 // Debugging: with tracking.
-                if let Ok(block) = shared.alloc(layout.size()) {
+                if let Ok(block) = shared.allocate(layout.size()) {
                     return block.as_ptr();
                 }
             }

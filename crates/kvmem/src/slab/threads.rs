@@ -204,7 +204,7 @@ impl ThreadTable {
 
 fn free_table(table: *mut AtomicPtr<()>, len: usize) {
     if let (false, Ok(layout)) = (table.is_null(), Layout::array::<AtomicPtr<()>>(len)) {
-        // SAFETY: the table came from `alloc_zeroed` with this layout.
+        // SAFETY: the table came from `allocate_zeroed` with this layout.
         unsafe { System.dealloc(table.cast(), layout) };
     }
 }
@@ -236,7 +236,7 @@ impl Drop for ThreadEnd {
             free_table(far, len);
             let thread = fast.thread.replace(ptr::null_mut());
             if !thread.is_null() {
-                // SAFETY: it came from `alloc` with this layout, and no cache refers to it any
+                // SAFETY: it came from `allocate` with this layout, and no cache refers to it any
                 // more.
                 unsafe { System.dealloc(thread.cast(), Layout::new::<ThreadTable>()) };
             }

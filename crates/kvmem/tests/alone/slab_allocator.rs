@@ -108,7 +108,7 @@ fn allocations_fail_without_pages() {
     assert_eq!(slices.allocate(100), Err(SlabError::NoMemory { requested: 100 }));
     assert!(guard.failed() > 0);
     drop(guard);
-    let block = slices.alloc(100).expect("there are pages now");
+    let block = slices.allocate(100).expect("there are pages now");
     // SAFETY: allocated with this size, freed once.
     unsafe { slices.free(block, 100) };
     let guard =
@@ -117,7 +117,7 @@ fn allocations_fail_without_pages() {
     assert_eq!(slices.stats().slab_bytes, 0);
     assert!(slices.stats().mapped_bytes > 0 && guard.failed() > 0);
     drop(guard);
-    let block = slices.alloc(100).expect("what could not be given back serves again");
+    let block = slices.allocate(100).expect("what could not be given back serves again");
     // SAFETY: allocated with this size, freed once.
     unsafe { slices.free(block, 100) };
     slices.trim();

@@ -48,7 +48,7 @@ use super::stats::ExtentStats;
 /// assert_eq!(space.metrics().allocated, 0); // cached ranges count as free
 /// assert!(space.stats().cached_ranges > 0);
 /// // No request fails because of cached ranges: this one reclaims them.
-/// assert_eq!(space.allocate(1 << 40)?.size(), 1 << 40);
+/// assert_eq!(space.allocate(1 << 40)?.len(), 1 << 40);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
@@ -246,15 +246,15 @@ impl ExtentCache {
         self.allocator().free_batch(run.into_iter().map(Extent::into_allocation));
     }
 
-    /// Extends the space to `new_capacity` bytes; see [`OffsetAllocator::grow`].
+    /// Extends the space to `new_capacity` bytes; see [`OffsetAllocator::grow_to`].
     ///
     /// # Errors
-    /// Returns the errors of [`OffsetAllocator::grow`].
-    pub fn grow(&self, new_capacity: u64) -> Result<(), SpaceError> {
-        match self.allocator().grow(new_capacity) {
+    /// Returns the errors of [`OffsetAllocator::grow_to`].
+    pub fn grow_to(&self, new_capacity: u64) -> Result<(), SpaceError> {
+        match self.allocator().grow_to(new_capacity) {
             // Cached ranges occupy metadata nodes.
             Err(SpaceError::TooManyRanges { .. }) => {
-                self.instance.magazines.reclaim(|| self.allocator().grow(new_capacity))?;
+                self.instance.magazines.reclaim(|| self.allocator().grow_to(new_capacity))?;
             }
             result => result?,
         }

@@ -47,8 +47,9 @@ impl Extent {
     /// B or more is read under the lock of the metadata.
     #[inline]
     #[must_use]
-    pub fn size(&self) -> u64 {
-        self.0.size()
+    #[allow(clippy::len_without_is_empty)] // An extent is never empty.
+    pub fn len(&self) -> u64 {
+        self.0.len()
     }
 
     /// Returns `offset()..offset() + size()`.

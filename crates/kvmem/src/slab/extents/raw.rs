@@ -211,7 +211,7 @@ impl ExtentCache {
         if extent.allocation().core_index() != self.space.index() {
             return Err(extent);
         }
-        let size = extent.size();
+        let size = extent.len();
         Ok(self.issue_raw(extent, size))
     }
 

@@ -49,12 +49,12 @@ fn with_full_metadata(ranges: u32) -> (ExtentCache, Vec<Extent>) {
 #[test]
 fn metadata_full_of_cached_ranges_is_reclaimed() {
     let (space, _held) = with_full_metadata(24);
-    assert_eq!(space.allocate(500).map(|extent| extent.size()), Ok(500));
+    assert_eq!(space.allocate(500).map(|extent| extent.len()), Ok(500));
     let (_space, mut held) = with_full_metadata(24);
     assert_eq!(held[0].shrink(100), Ok(()));
     let (space, _held) = with_full_metadata(24);
-    assert_eq!(space.grow(1 << 40), Ok(()));
-    assert_eq!(space.allocate(1 << 39).map(|extent| extent.size()), Ok(1 << 39));
+    assert_eq!(space.grow_to(1 << 40), Ok(()));
+    assert_eq!(space.allocate(1 << 39).map(|extent| extent.len()), Ok(1 << 39));
     let (_space, mut held) = with_full_metadata(24);
     let whole = held.remove(3);
     let start = whole.offset();

@@ -107,7 +107,7 @@ fn impossible_requests_return_errors() {
         Err(SlabError::TooLarge { requested: usize::MAX, .. })
     ));
     let max = isize::MAX as usize - 15;
-    assert_eq!(slices.alloc(max), Err(SlabError::NoMemory { requested: max }));
+    assert_eq!(slices.allocate(max), Err(SlabError::NoMemory { requested: max }));
     assert_eq!(
         SlabAllocator::builder().limit(8193).build().err(),
         Some(SlabSetupError::Limit { requested: 8193, max: 8192 })
@@ -118,13 +118,13 @@ fn impossible_requests_return_errors() {
 fn zeroed_and_copied() {
     let slices = plain();
     for size in [1, 16, 100, 5000, 100_000] {
-        let dirty = slices.alloc(size).unwrap();
+        let dirty = slices.allocate(size).unwrap();
         // SAFETY: allocated with this size, freed once.
         unsafe {
             dirty.write_bytes(0xff, size);
             slices.free(dirty, size);
         }
-        let block = slices.alloc_zeroed(size).unwrap();
+        let block = slices.allocate_zeroed(size).unwrap();
         // SAFETY: the block is in use by this test and was written whole.
         let zeroed = unsafe { std::slice::from_raw_parts(block.as_ptr(), size) };
         assert!(zeroed.iter().all(|byte| *byte == 0));

@@ -27,7 +27,7 @@ fn take(seen: &Seen) -> Vec<SlabFault> {
 fn misuse_is_reported_and_harmless() {
     for (always_malloc, size) in [(false, 40), (true, 40), (false, 9000)] {
         let (slices, seen) = recording(always_malloc);
-        let block = slices.alloc(size).unwrap();
+        let block = slices.allocate(size).unwrap();
         let address = block.addr().get();
         // SAFETY: with debugging enabled, any address may be freed; the written memory still
         // exists.
@@ -78,7 +78,7 @@ fn correct_use_is_not_reported() {
     let (slices, seen) = recording(false);
     for round in 0..5000usize {
         let size = 1 + round * 37 % 10_000;
-        let block = slices.alloc_zeroed(size).unwrap();
+        let block = slices.allocate_zeroed(size).unwrap();
         // SAFETY: allocated with this size, freed once.
         unsafe {
             block.write_bytes(1, size);
@@ -103,7 +103,7 @@ fn without_debugging_a_double_free_is_detected_in_the_slab() {
         .on_fault(move |fault| sink.lock().unwrap().push(*fault))
         .build()
         .unwrap();
-    let (_kept, block) = (slices.alloc(64).unwrap(), slices.alloc(64).unwrap());
+    let (_kept, block) = (slices.allocate(64).unwrap(), slices.allocate(64).unwrap());
     // SAFETY: nothing is allocated between the two frees, so the block has no other user.
     unsafe {
         slices.free(block, 64);

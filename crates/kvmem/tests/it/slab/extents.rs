@@ -170,7 +170,7 @@ fn every_request_reclaims_what_others_cache() {
     while_another_caches(&fresh, 100, || {
         let mut extent = fresh.allocate(10).unwrap();
         let max = 6400 - extent.offset();
-        assert_eq!((extent.extend(max), extent.size()), (Ok(()), max));
+        assert_eq!((extent.extend(max), extent.len()), (Ok(()), max));
     });
     let fresh = space();
     while_another_caches(&fresh, 100, || {
@@ -233,7 +233,7 @@ fn extents_outlive_their_space() {
         );
         assert_eq!(hot_sizes(&next), [(100, true)]);
         request_often(&next, 100);
-        assert_eq!(next.allocate(1 << 20).map(|whole| whole.size()), Ok(1 << 20));
+        assert_eq!(next.allocate(1 << 20).map(|whole| whole.len()), Ok(1 << 20));
         next.check().unwrap();
     }
 }

@@ -72,7 +72,7 @@ impl Worker<'_> {
             match self.random.below(24) {
                 0..10 => match self.space.allocate(size) {
                     Ok(extent) => {
-                        assert_eq!(extent.size(), size);
+                        assert_eq!(extent.len(), size);
                         self.record(extent, &mut live);
                     }
                     Err(AllocError::OutOfSpace { requested, .. }) => assert_eq!(requested, size),
@@ -349,7 +349,7 @@ fn hot_sizes_change_during_use() {
                     // The requested sizes change over time.
                     let size = 1 + random.below(40) * 16 + step / 3000 % 7;
                     let extent = space.allocate(size).expect("the space has room");
-                    assert_eq!(extent.size(), size);
+                    assert_eq!(extent.len(), size);
                     held.push(extent);
                     if held.len() > 50 {
                         drop(held.swap_remove(random.below(50) as usize));

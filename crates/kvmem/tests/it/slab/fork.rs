@@ -10,7 +10,7 @@ use kvmem::slab::{SlabAllocator, SlabSettings};
 use crate::child::forked;
 
 fn pair(slices: &SlabAllocator, size: usize) -> bool {
-    let Ok(block) = slices.alloc(size) else { return false };
+    let Ok(block) = slices.allocate(size) else { return false };
     // SAFETY: allocated with this size, freed once.
     unsafe {
         block.write_bytes(1, size);

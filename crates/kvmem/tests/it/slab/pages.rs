@@ -83,7 +83,7 @@ fn a_region_is_used_completely_and_kept_alive() {
             unsafe { block.write_bytes(1, 1000) };
         }
         // A block above the limit comes from the system.
-        let large = slices.alloc(10_000).unwrap();
+        let large = slices.allocate(10_000).unwrap();
         assert!(!range.contains(&large.addr().get()));
         free(&slices, [large], 10_000);
         free(&slices, blocks, 1000);

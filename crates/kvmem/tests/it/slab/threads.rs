@@ -14,7 +14,7 @@ unsafe impl Send for Parcel {}
 
 impl Parcel {
     fn pack(slices: &SlabAllocator, size: usize) -> Parcel {
-        let block = slices.alloc(size).expect("there is memory");
+        let block = slices.allocate(size).expect("there is memory");
         // SAFETY: the block is in use by this test and has this size.
         unsafe { block.write_bytes(size as u8, size) };
         Parcel(block, size)

@@ -43,7 +43,7 @@ fn sizes_at_the_end() {
         arena.allocate_bytes(size, 1).unwrap();
         let left = LEN - size;
         assert_eq!(arena.stats(), BumpStats { capacity: LEN, used: size, left });
-        let too_large = arena.alloc_bytes(left + 1, 1);
+        let too_large = arena.allocate_bytes(left + 1, 1);
         assert_eq!(too_large, Err(BumpError::Full { requested: left + 1, left }));
         if left > 0 {
             let rest = arena.allocate_bytes(left, 1).unwrap();
@@ -154,7 +154,7 @@ fn a_failed_request_writes_nothing() {
     // SAFETY: the page is large and aligned enough.
     unsafe { place.write(arena(4096)) };
     // SAFETY: the value was written just now.
-    unsafe { &*place }.alloc_bytes(4096, 1).unwrap();
+    unsafe { &*place }.allocate_bytes(4096, 1).unwrap();
     // SAFETY: the page belongs to this test; a fault in it fails the test.
     unsafe { mprotect(page, len, MprotectFlags::READ) }.unwrap();
     // SAFETY: the page belongs to this test.

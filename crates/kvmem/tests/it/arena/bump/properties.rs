@@ -106,7 +106,7 @@ proptest! {
                 }
             };
             let due = expected(base, used, capacity, size, align);
-            let got = arena.alloc_bytes(size, align);
+            let got = arena.allocate_bytes(size, align);
             let got = got.map(|bytes| (bytes.cast::<u8>().addr().get(), bytes.len()));
             prop_assert_eq!(got, due.map(|at| (at, size)));
             if let Ok(at) = due {
