@@ -41,7 +41,8 @@ fn bump_rows_are_reported_in_full() {
     assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
 
     let table = report.to_string();
-    for part in ["64 B, 8 thread(s)", "4096 B, 1 thread(s)", "seed", "mutex", "bumpalo", "≤ 0.6"]
+    for part in
+        ["64 B, 8 thread(s)", "4096 B, 1 thread(s)", "published-arena", "mutex", "bumpalo", "≤ 0.6"]
     {
         assert!(table.contains(part), "{part} in\n{table}");
     }

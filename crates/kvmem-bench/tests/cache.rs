@@ -2,10 +2,10 @@
 
 use kvmem_bench::cache::{self, ContenderId, Options, Report, Scenario};
 
-mod crowd;
+mod concurrent_suite;
 mod watch;
 
-use crowd::{is_reported_in_full, names_lead_back, ran};
+use concurrent_suite::{is_reported_in_full, names_lead_back, ran};
 use watch::Watch;
 
 #[test]

@@ -44,7 +44,7 @@ fn rings_are_measured_or_their_absence_is_explained() {
         assert_eq!(row.populate_s > 0.0, populates, "{row:?}");
         if published {
             assert_eq!(row.chosen, row.policy.name(), "{row:?}");
-            assert_eq!(row.trial_sequential_gib_per_s, None, "{row:?}");
+            assert_eq!(row.calibration_sequential_gib_per_s, None, "{row:?}");
         }
     }
     let table = report.to_string();
@@ -99,8 +99,8 @@ fn simulated_machines_show_what_was_published() {
             "register_s",
             "unregister_s",
             "total_s",
-            "trial_sequential_gib_per_s",
-            "trial_parallel_gib_per_s",
+            "calibration_sequential_gib_per_s",
+            "calibration_parallel_gib_per_s",
             "runs",
         ];
         expected.sort_unstable();

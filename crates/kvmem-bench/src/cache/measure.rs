@@ -8,9 +8,9 @@ use kvmem::slab::ExtentCache;
 use super::contender::{Floor, Insert, LookUp, Quick};
 use super::pairs::{Blocks, Nothing};
 use super::{ContenderId, KEYS, MeasureError, Scenario};
-use crate::crew;
-use crate::crowd::shift::{Shift, mops};
-use crate::crowd::suite;
+use crate::concurrent_suite::suite;
+use crate::concurrent_suite::thread_loop::{ThreadLoop, mops};
+use crate::team;
 
 /// Calls between two looks whether the time has run out.
 const CALLS: u64 = 64;
@@ -20,10 +20,10 @@ const WARM: u32 = 320;
 const STRANGERS: u64 = 1 << 40;
 
 /// One measurement.
-pub(super) type Task = suite::Task<Scenario, ContenderId>;
+pub(super) type CacheTask = suite::SuiteTask<Scenario, ContenderId>;
 
 /// Runs `task` once: million calls a second of all threads.
-pub(super) fn measure(task: &Task) -> Result<f64, MeasureError> {
+pub(super) fn measure(task: &CacheTask) -> Result<f64, MeasureError> {
     match task.contender {
         ContenderId::Kvmem | ContenderId::KvmemScan => cached::<KvCache<u64>>(task),
         ContenderId::QuickCache => cached::<Quick>(task),
@@ -35,7 +35,7 @@ pub(super) fn measure(task: &Task) -> Result<f64, MeasureError> {
 }
 
 /// A scenario of keyed blocks, with one who can do all of them.
-fn cached<C: Insert>(task: &Task) -> Result<f64, MeasureError> {
+fn cached<C: Insert>(task: &CacheTask) -> Result<f64, MeasureError> {
     let cache = C::create(task.contender)?;
     for key in 0..KEYS {
         cache.insert(key)?;
@@ -55,7 +55,7 @@ fn cached<C: Insert>(task: &Task) -> Result<f64, MeasureError> {
 }
 
 /// A scenario of look-ups.
-fn looked_up(task: &Task, table: &impl LookUp) -> Result<f64, MeasureError> {
+fn looked_up(task: &CacheTask, table: &impl LookUp) -> Result<f64, MeasureError> {
     // A contender may hold some fewer than its limit allows.
     let held: Vec<u64> = (0..KEYS).filter(|&key| table.get(key)).collect();
     if (held.len() as u64) < KEYS * 9 / 10 {
@@ -82,7 +82,7 @@ fn looked_up(task: &Task, table: &impl LookUp) -> Result<f64, MeasureError> {
 }
 
 /// The scenario of blocks.
-fn paired<C: Blocks>(task: &Task) -> Result<f64, MeasureError> {
+fn paired<C: Blocks>(task: &CacheTask) -> Result<f64, MeasureError> {
     if task.scenario != Scenario::BlockPair {
         return Err(MeasureError::NoPart);
     }
@@ -106,14 +106,14 @@ fn random(index: usize) -> impl FnMut() -> u64 {
 
 /// Million calls a second of all threads; `caller` makes what the thread of a number calls.
 fn rate<F: FnMut() -> Result<(), MeasureError>>(
-    task: &Task,
+    task: &CacheTask,
     caller: impl Fn(usize) -> F + Sync,
 ) -> Result<f64, MeasureError> {
-    let work = |place: &crew::Place<'_>| {
-        let mut call = caller(place.index);
-        Shift::work(place, WARM, |_| (0..CALLS).try_for_each(|_| call()).map(|()| CALLS))
+    let work = |member: &team::Member<'_>| {
+        let mut call = caller(member.index);
+        ThreadLoop::run(member, WARM, |_| (0..CALLS).try_for_each(|_| call()).map(|()| CALLS))
     };
-    let found = crew::run(task.threads, task.time, work, || ())?;
+    let found = team::run(task.threads, task.time, work, || ())?;
     let shifts = found.threads.into_iter().collect::<Result<Vec<_>, _>>()?;
     mops(&shifts).ok_or(MeasureError::Nothing)
 }
@@ -127,7 +127,8 @@ mod tests {
     fn every_scenario_is_measured_with_those_who_take_part() {
         for scenario in Scenario::ALL {
             for contender in ContenderId::ALL {
-                let task = Task { scenario, contender, threads: 2, time: Duration::from_millis(2) };
+                let task =
+                    CacheTask { scenario, contender, threads: 2, time: Duration::from_millis(2) };
                 match measure(&task) {
                     Ok(mops) => {
                         assert!(contender.takes_part(scenario) && mops > 0.0, "{task:?}: {mops}")

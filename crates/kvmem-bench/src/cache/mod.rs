@@ -31,7 +31,7 @@ use kvmem::slab::ExtentSetupError;
 use serde::{Deserialize, Serialize};
 
 pub use self::row::Row;
-use crate::crowd;
+use crate::concurrent_suite;
 use crate::names::names;
 use crate::progress::Progress;
 
@@ -44,18 +44,18 @@ pub const VALUE_BYTES: usize = 256;
 pub const BLOCK_BYTES: usize = 4096;
 
 /// What to run. Threads: 1, 2 and 4 unless others are named.
-pub type Options = crowd::Options<Scenario, ContenderId>;
+pub type Options = concurrent_suite::Options<Scenario, ContenderId>;
 /// What a run found.
-pub type Report = crowd::Report<Row>;
+pub type Report = concurrent_suite::Report<Row>;
 /// Why a run ended early.
-pub type BenchError = crowd::BenchError<Scenario, ContenderId, MeasureError>;
+pub type BenchError = concurrent_suite::BenchError<Scenario, ContenderId, MeasureError>;
 
 /// Runs what `options` ask for.
 ///
 /// # Errors
 /// [`BenchError`] when a contender cannot be measured.
 pub fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report, BenchError> {
-    crowd::suite::run::<suite::Caches>(options, progress)
+    concurrent_suite::suite::run::<suite::Caches>(options, progress)
 }
 
 /// Why something could not be measured.
@@ -99,14 +99,14 @@ pub enum MeasureError {
     Panicked,
     /// A thread could not be started.
     #[error(transparent)]
-    NoThread(#[from] crate::NoThread),
+    Spawn(#[from] crate::SpawnError),
 }
 
-impl From<crate::crew::Failed> for MeasureError {
-    fn from(failed: crate::crew::Failed) -> Self {
-        match failed {
-            crate::crew::Failed::Panicked => MeasureError::Panicked,
-            crate::crew::Failed::NoThread(error) => MeasureError::NoThread(error),
+impl From<crate::team::TeamError> for MeasureError {
+    fn from(error: crate::team::TeamError) -> Self {
+        match error {
+            crate::team::TeamError::Panicked => MeasureError::Panicked,
+            crate::team::TeamError::Spawn(error) => MeasureError::Spawn(error),
         }
     }
 }
@@ -140,7 +140,7 @@ impl Scenario {
     }
 }
 
-names!(Scenario, UnknownScenario, "scenario", "A name that no scenario bears.");
+names!(Scenario, UnknownScenarioError, "scenario", "No scenario has this name.");
 
 /// The contenders by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -197,4 +197,4 @@ impl ContenderId {
     }
 }
 
-names!(ContenderId, UnknownContender, "contender", "A name that no contender bears.");
+names!(ContenderId, UnknownContenderError, "contender", "No contender has this name.");

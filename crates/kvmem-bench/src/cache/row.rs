@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{ContenderId, Scenario};
-use crate::crowd::{Line, Plot};
+use crate::concurrent_suite::{Plot, SuiteRow};
 
 /// One contender in one scenario. Figures are medians of the repetitions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,7 +20,7 @@ pub struct Row {
     pub ns: f64,
 }
 
-impl Line for Row {
+impl SuiteRow for Row {
     type Scenario = Scenario;
     type Contender = ContenderId;
     const CELLS: &'static str = "nanoseconds of a call, and million calls a second of all threads";

@@ -1,4 +1,4 @@
-//! *Table*: the report as text: one line for each number of threads, the contenders side by side.
+//! The report as text: one line for each number of threads, the contenders side by side.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -36,7 +36,7 @@ impl Display for Report {
             }
         }
         if !self.goals.is_empty() {
-            writeln!(f, "\nFigures to reach")?;
+            writeln!(f, "\nGoals")?;
             write!(f, "{}", goals(&self.goals))?;
         }
         Ok(())
@@ -55,7 +55,7 @@ pub(super) fn title(pattern: Pattern) -> &'static str {
     }
 }
 
-/// One line for each size and number of threads; a dash stands where there is no figure.
+/// Builds a table with a line for each size and number of threads; a dash marks a missing figure.
 pub(super) fn side_by_side(rows: &[&Row], figure: impl Fn(&Row) -> Option<String>) -> Columns {
     let contenders: Vec<ContenderId> = ContenderId::ALL
         .into_iter()

@@ -118,7 +118,7 @@ impl PolicyId {
     }
 }
 
-names!(PolicyId, UnknownPolicy, "policy", "A name that no policy bears.");
+names!(PolicyId, UnknownPolicyError, "policy", "No policy has this name.");
 
 /// Blocks found with all before them, of the blocks requested.
 ///

@@ -23,7 +23,7 @@ pub(super) fn bin_ceil(size: u32) -> u8 {
     }
     let shift = 31 - size.leading_zeros() - MANTISSA_BITS;
     let inexact = size & ((1 << shift) - 1) != 0;
-    // A mantissa of eight carries into the exponent, as it should.
+    // A mantissa of eight carries into the exponent, as intended.
     (((shift + 1) << MANTISSA_BITS) + ((size >> shift) & MANTISSA_MASK) + u32::from(inexact)) as u8
 }
 

@@ -1,20 +1,20 @@
-//! Benchmarks of one thing that several threads share: scenarios × contenders × numbers of threads
-//! → rows.
+//! The common part of suites in which several threads share one object: scenarios × contenders ×
+//! numbers of threads → rows.
 //!
-//! A suite says what its scenarios and contenders are, how one measurement is made, and what a row
-//! shows ([`Line`]). The rest is the same for all and stands here: the plan, the turns, the
-//! threads, the report, its table and its plots.
+//! A suite defines its scenarios and contenders, one measurement, and the contents of a row
+//! ([`SuiteRow`]). This module provides the rest: the plan, the turns, the threads, the report, its
+//! table and its plots.
 //!
-//! 1. *Threads* are bound to processors and all at work for the whole of a fixed time; the rate is
-//!    the sum of the threads'.
-//! 2. *Noise.* All measurements of a scenario take turns, so that contenders and numbers of threads
-//!    can be compared; each repetition starts with another one, and medians count.
+//! 1. *Threads* are bound to processors and all run for the whole of a fixed time. The rate is the
+//!    sum of the threads' rates.
+//! 2. *Noise.* All measurements of a scenario take turns, which makes contenders and numbers of
+//!    threads comparable. Each repetition starts with another measurement, and medians count.
 
 mod html;
 mod report;
-pub(crate) mod shift;
 pub(crate) mod suite;
 mod table;
+pub(crate) mod thread_loop;
 
 use std::fmt::Display;
 
@@ -24,10 +24,9 @@ pub use crate::names::Named;
 /// What to run, of a suite with scenarios `S` and contenders `C`.
 #[derive(Clone, Debug)]
 pub struct Options<S, C> {
-    /// Shorter and fewer repetitions: some seconds instead of a minute or some.
+    /// Whether to use shorter and fewer repetitions: seconds instead of minutes.
     pub quick: bool,
-    /// Repetitions of each measurement, of which the median counts; 7, or 3 when quick, unless
-    /// given.
+    /// Repetitions of each measurement; the median is reported. Unless set, 7, or 3 when quick.
     pub reps: Option<u32>,
     /// Only these scenarios; all when empty.
     pub scenarios: Vec<S>,
@@ -45,40 +44,40 @@ impl<S, C> Default for Options<S, C> {
     }
 }
 
-/// Why a run ended early.
+/// The error that ended a run early.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{scenario} with {contender} on {threads} thread(s): {error}")]
 pub struct BenchError<S, C, E> {
-    /// What the threads did.
+    /// The scenario.
     pub scenario: S,
     /// The contender that ran.
     pub contender: C,
-    /// How many threads.
+    /// Number of threads.
     pub threads: u32,
-    /// What happened.
+    /// The error.
     pub error: E,
 }
 
-/// A row of a report: one contender in one scenario on so many threads, and what is shown of it.
-pub trait Line: Sized + 'static {
+/// A row of a report: one contender in one scenario on one number of threads, and its presentation.
+pub trait SuiteRow: Sized + 'static {
     /// The suite's scenarios.
     type Scenario: Named + Display;
     /// The suite's contenders.
     type Contender: Named + Display;
-    /// What the two cells of a contender say, in the order of the cells.
+    /// The meaning of a contender's two cells, in the order of the cells.
     const CELLS: &'static str;
-    /// What stands above the second cell; the contender's name is above the first.
+    /// The heading of the second cell; the contender's name is the heading of the first.
     const SECOND: &'static str;
-    /// What is drawn: title, unit, and the figure.
+    /// The plots: title, unit, and figure of each.
     const PLOTS: &'static [Plot<Self>];
 
-    /// What the threads did.
+    /// Returns the scenario.
     fn scenario(&self) -> Self::Scenario;
-    /// The contender.
+    /// Returns the contender.
     fn contender(&self) -> Self::Contender;
-    /// How many threads.
+    /// Returns the number of threads.
     fn threads(&self) -> u32;
-    /// Its cells in a table.
+    /// Returns its cells in a table.
     fn cells(&self) -> [String; 2];
 }
 

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
-use kvmem_bench::crowd::{Line, Named, Report};
+use kvmem_bench::concurrent_suite::{Named, Report, SuiteRow};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -18,7 +18,7 @@ pub(crate) fn is_reported_in_full<R>(
     keys: &[&str],
     parts: &[&str],
 ) where
-    R: Line + Serialize + DeserializeOwned + PartialEq + Debug,
+    R: SuiteRow + Serialize + DeserializeOwned + PartialEq + Debug,
 {
     assert_eq!((watch.steps.len(), watch.rows), (report.rows.len(), report.rows.len()));
     assert_eq!(watch.planned, watch.done);
@@ -40,7 +40,7 @@ pub(crate) fn is_reported_in_full<R>(
 }
 
 /// What ran: scenario, contender and threads of each row.
-pub(crate) fn ran<R: Line>(report: &Report<R>) -> Vec<(R::Scenario, R::Contender, u32)> {
+pub(crate) fn ran<R: SuiteRow>(report: &Report<R>) -> Vec<(R::Scenario, R::Contender, u32)> {
     report.rows.iter().map(|row| (row.scenario(), row.contender(), row.threads())).collect()
 }
 
