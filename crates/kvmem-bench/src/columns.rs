@@ -82,14 +82,14 @@ pub(crate) fn strings<const N: usize>(cells: [&str; N]) -> [String; N] {
 /// Builds a table with a line for each goal: the figure, its limit, whether it is met, and where the
 /// figure was measured.
 pub(crate) fn goals(goals: &[Goal]) -> Columns {
-    let mut columns = Columns::new(strings(["", "found", "limit", "", ""]));
+    let mut columns = Columns::new(strings(["", "figure", "limit", "", ""]));
     for goal in goals {
         let sign = if goal.at_least { "≥" } else { "≤" };
         columns.push([
             goal.name.clone(),
             short(goal.value),
             format!("{sign} {}", short(goal.limit)),
-            if goal.met() { "reached".to_owned() } else { "MISSED".to_owned() },
+            if goal.met() { "met".to_owned() } else { "MISSED".to_owned() },
             goal.at.clone().unwrap_or_default(),
         ]);
     }

@@ -52,7 +52,7 @@ fn the_offset_report_has_every_row_beside_what_was_published() {
     }
     assert!(html.contains("binned, published") && html.contains("bound"));
     assert_eq!(
-        count(&html, "<li class=\"reached\">") + count(&html, "<li class=\"missed\">"),
+        count(&html, "<li class=\"met\">") + count(&html, "<li class=\"missed\">"),
         report.goals.len()
     );
 }

@@ -1,26 +1,25 @@
-//! *Strategies*: spaces and operations for proptest, weighted towards what has gone wrong in
-//! allocators.
+//! Proptest strategies for spaces and operations, weighted towards known failures of allocators.
 //!
-//! Requests ask for exactly what is there, a byte more or less, the size of what has died, crumbs
-//! beside bulk, and now and then for nonsense.
+//! Requests are for exactly the free bytes, for a byte more or less, for the size of a freed
+//! allocation, for mixtures of small and large sizes, and sometimes for invalid values.
 
 use kvmem::offset::Placement;
 use proptest::prelude::*;
 
 use crate::op::{Amount, Base, Cache, Call, Change, Config, Count, Forgery, Op, Order, Part, Pick};
 
-/// How large a space is.
+/// The size of a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Up to 600 bytes: every bin is exact, and anything can be next to anything.
+    /// Up to 600 bytes: every bin is exact, and any two objects can be adjacent.
     Small,
-    /// Up to 1 GiB: bins are wide, and small objects are set apart.
+    /// Up to 1 GiB: bins are wide, and small objects have their own region.
     Medium,
-    /// Numbers that overflow what is less than 64 bits.
+    /// Numbers that overflow types of less than 64 bits.
     Huge,
 }
 
-/// A space of this scale.
+/// Generates settings of a space of this scale.
 pub fn config(scale: Scale) -> impl Strategy<Value = Config> {
     let capacity = match scale {
         Scale::Small => (1..=600u64).boxed(),
@@ -42,7 +41,7 @@ pub fn config(scale: Scale) -> impl Strategy<Value = Config> {
     };
     let boundary = prop_oneof![
         4 => Just(None),
-        // From two segments to a few thousand, seldom of a round length.
+        // From two segments to a few thousand, mostly not a power of two.
         2 => (1..=12u32, any::<u16>()).prop_map(|(log2, more)| Some((log2, u64::from(more)))),
         1 => (1..=12u32).prop_map(|log2| Some((log2, 0))),
     ];
@@ -61,7 +60,7 @@ pub fn config(scale: Scale) -> impl Strategy<Value = Config> {
     )
 }
 
-/// The same with caches above it, which may hold anything from nothing to all of it.
+/// Generates the same with caches, whose limit is between nothing and the whole space.
 pub fn cached_config(scale: Scale) -> impl Strategy<Value = Config> {
     let size = prop_oneof![1 => Just(0), 2 => 1..=64u64, 2 => any::<u64>().prop_map(|bits| bits >> (bits % 64))];
     let max_cached_bytes = prop_oneof![2 => Just(None), 3 => (0..8u32).prop_map(Some)];
@@ -73,8 +72,8 @@ pub fn cached_config(scale: Scale) -> impl Strategy<Value = Config> {
     )
 }
 
-/// A sequence that mostly asks for a few sizes again and again, as a KV cache does, until the space
-/// is full.
+/// Generates a sequence that mostly requests a few sizes repeatedly until the space is full, as a KV
+/// cache does.
 pub fn paged_ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
     let sizes = prop::array::uniform3(prop_oneof![
         (1..=64u64).prop_map(Amount::bytes),
@@ -94,12 +93,12 @@ pub fn paged_ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
     })
 }
 
-/// A sequence of operations.
+/// Generates a sequence of operations.
 pub fn ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op(), 1..=len)
 }
 
-/// A sequence that mostly mixes crumbs with bulk: what a store with small index entries does.
+/// Generates a sequence that mixes small and large sizes, as a store with small index entries does.
 pub fn mixed_ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
     let bulk = (400..9000u16).prop_map(|share| of(Base::Capacity, Part { share, off: 0 }));
     let crumb = (1..=40u64).prop_map(Amount::bytes);
@@ -117,7 +116,7 @@ fn of(base: Base, part: Part) -> Amount {
     Amount { base, part }
 }
 
-/// All of it; a byte or a few more or less; any share; a small share.
+/// Generates the whole; a few bytes more or less; any share; a small share.
 fn part() -> impl Strategy<Value = Part> {
     prop_oneof![
         5 => Just(Part::ALL),
@@ -129,7 +128,7 @@ fn part() -> impl Strategy<Value = Part> {
     ]
 }
 
-/// A size to ask for.
+/// Generates a request size.
 fn size() -> impl Strategy<Value = Amount> {
     let any_part = |base| part().prop_map(move |part| of(base, part));
     let few =
@@ -243,7 +242,7 @@ mod tests {
     use super::*;
     use crate::codec::{decode, decode_cached, encode, encode_cached};
 
-    /// What an amount of bytes loses on its way: the parts it was written in.
+    /// Removes the part of an absolute amount, which the encoding does not keep.
     fn plain(op: Op) -> Op {
         let plain = |amount: Amount| match amount.base {
             Base::Bytes(bytes) => Amount::bytes(amount.part.of(bytes)),
@@ -290,7 +289,7 @@ mod tests {
         }
     }
 
-    /// A configuration that has every part, so that no other takes more bytes.
+    /// A configuration with every field: no other encoding is longer.
     const FULL: Config = Config {
         capacity: 1 << 63,
         boundary: Some(1),

@@ -41,7 +41,7 @@ pub fn replay<C: Contender>(
     pool: u64,
     enough: impl Fn(&Failures) -> bool,
 ) -> Result<Failures, LoopError> {
-    let space = C::create(Space { capacity: pool, max_live: run.live_max() })?;
+    let space = C::create(Space { capacity: pool, max_live: run.max_live() })?;
     let mut due = Calendar::<Vec<C::Handle>>::default();
     let mut failures = Failures::default();
     for step in run.steps() {

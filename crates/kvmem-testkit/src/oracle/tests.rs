@@ -1,4 +1,4 @@
-//! The oracle against a model that is plainer still: one flag a byte, every answer by trying.
+//! Tests of the oracle against an even simpler model: one flag per byte, every query by trying.
 
 use proptest::prelude::*;
 
@@ -34,7 +34,7 @@ impl Bytes {
         (1..=self.used.len()).rev().find(|&size| self.fits(size, 1)).unwrap_or(0)
     }
 
-    /// Taking the first place there is, over and over, never wastes one.
+    /// Takes the first fitting place repeatedly, which never wastes one.
     fn fits_times(&self, size: usize) -> u128 {
         let (mut at, mut times) = (0, 0);
         while at < self.used.len() {
@@ -45,7 +45,7 @@ impl Bytes {
         times
     }
 
-    /// The longest first, as far as they go.
+    /// Takes the longest places first.
     fn fits_scattered(&mut self, total: usize, max_ranges: usize) -> bool {
         let mut rest = total;
         for _ in 0..max_ranges {
@@ -62,7 +62,7 @@ impl Bytes {
         rest == 0
     }
 
-    fn room_behind(&self, end: usize) -> usize {
+    fn free_behind(&self, end: usize) -> usize {
         let free = self.used[end..].iter().take_while(|used| !**used).count();
         if end.is_multiple_of(self.boundary) {
             0
@@ -72,7 +72,7 @@ impl Bytes {
     }
 }
 
-/// A space with `grants`, each a place and a size that is granted if it can be.
+/// Creates a space and grants each of `grants`, a start and a size, that can be granted.
 fn space(capacity: u64, boundary: Option<u64>, grants: &[(u64, u64)]) -> Oracle {
     let mut oracle = Oracle::new(capacity, boundary);
     for &(start, size) in grants {
@@ -97,7 +97,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn answers_what_trying_answers(oracle in spaces()) {
+    fn agrees_with_trying(oracle in spaces()) {
         let bytes = Bytes::of(&oracle);
         let free = bytes.used.iter().filter(|used| !**used).count() as u64;
         prop_assert_eq!((oracle.free_bytes(), oracle.allocated()), (free, oracle.capacity() - free));
@@ -109,7 +109,7 @@ proptest! {
             prop_assert_eq!(oracle.fits_times(size), bytes.fits_times(size as usize), "{} bytes each", size);
         }
         for range in oracle.used_from(0) {
-            prop_assert_eq!(oracle.room_behind(range.start), bytes.room_behind(range.end as usize) as u64);
+            prop_assert_eq!(oracle.free_behind(range.start), bytes.free_behind(range.end as usize) as u64);
         }
     }
 
@@ -133,7 +133,7 @@ proptest! {
 }
 
 #[test]
-fn refuses_what_no_allocator_may_do() {
+fn rejects_what_no_allocator_may_do() {
     let mut oracle = space(100, Some(40), &[(10, 20)]);
     let before = oracle.map();
     assert_eq!(oracle.grant(50, 0), Err(Violation::Empty(50)));
@@ -156,7 +156,7 @@ fn refuses_what_no_allocator_may_do() {
         Err(Violation::NotPart { part: 20..20, whole: 10..30 })
     );
     assert_eq!(oracle.set_capacity(29), Err(Violation::CutOff { capacity: 29, end_of_last: 30 }));
-    assert_eq!(oracle.map(), before, "a refusal changes nothing");
+    assert_eq!(oracle.map(), before, "a violation changes nothing");
 }
 
 #[test]
