@@ -1,11 +1,11 @@
 //! The clock of single-threaded loops: processor time.
 //!
 //! A loop computes and never waits, so its duration is the processor time of its thread. On an idle
-//! machine that equals wall time. On a shared machine it excludes the time of other processes, which
-//! wall time would charge to the contender that happened to run.
+//! machine that equals wall time. On a shared machine it excludes the time of other processes,
+//! which wall time would charge to the contender that happened to run.
 //!
-//! The time comes from libc and not from rustix: rustix finds the vDSO by itself, and valgrind, which
-//! hides the vDSO from a program's libraries, crashes on that.
+//! The time comes from libc and not from rustix: rustix finds the vDSO by itself, and valgrind,
+//! which hides the vDSO from a program's libraries, crashes on that.
 
 use std::mem::MaybeUninit;
 use std::time::Duration;

@@ -79,8 +79,8 @@ pub(crate) fn strings<const N: usize>(cells: [&str; N]) -> [String; N] {
     cells.map(str::to_owned)
 }
 
-/// Builds a table with a line for each goal: the figure, its limit, whether it is met, and where the
-/// figure was measured.
+/// Builds a table with a line for each goal: the figure, its limit, whether it is met, and where
+/// the figure was measured.
 pub(crate) fn goals(goals: &[Goal]) -> Columns {
     let mut columns = Columns::new(strings(["", "figure", "limit", "", ""]));
     for goal in goals {

@@ -53,7 +53,8 @@ fn field(path: &str, key: &str) -> Option<String> {
 
 /// Returns the resident bytes of this process, if the system reports them.
 pub fn resident_bytes() -> Option<u64> {
-    // The status file's counters may lag by some pages per thread; the rollup walks the page tables.
+    // The status file's counters may lag by some pages per thread; the rollup walks the page
+    // tables.
     let kib =
         field("/proc/self/smaps_rollup", "Rss").or_else(|| field("/proc/self/status", "VmRSS"))?;
     kib.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)

@@ -6,8 +6,8 @@ pub trait Named: Copy + PartialEq + 'static {
     const ALL: &'static [Self];
 }
 
-/// Implements `Display` and `FromStr` for an enum with `ALL` and `name`, and defines the error for an
-/// unknown name.
+/// Implements `Display` and `FromStr` for an enum with `ALL` and `name`, and defines the error for
+/// an unknown name.
 macro_rules! names {
     ($type:ident, $error:ident, $what:literal, $doc:literal) => {
         impl $crate::names::Named for $type {

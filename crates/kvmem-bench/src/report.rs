@@ -144,7 +144,8 @@ impl Goal {
         Some(Self { name: what.to_owned(), value, limit, at_least: false, at })
     }
 
-    /// Creates the goal that the smallest of `found` is at least `limit`; `None` if `found` is empty.
+    /// Creates the goal that the smallest of `found` is at least `limit`; `None` if `found` is
+    /// empty.
     pub(crate) fn at_least(
         what: &str,
         found: impl IntoIterator<Item = (Option<f64>, Option<String>)>,

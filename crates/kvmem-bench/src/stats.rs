@@ -21,7 +21,8 @@ pub struct Util {
 }
 
 impl Util {
-    /// Summarizes samples in bytes of a pool of `pool` bytes, and sorts them. `None` without samples.
+    /// Summarizes samples in bytes of a pool of `pool` bytes, and sorts them. `None` without
+    /// samples.
     pub fn of(samples: &mut [u64], pool: u64) -> Option<Self> {
         samples.sort_unstable();
         let (&min, &max) = (samples.first()?, samples.last()?);

@@ -90,7 +90,8 @@ pub(crate) fn variant(row: &Row) -> String {
     row.variant.clone().unwrap_or_else(|| row.workload.to_string())
 }
 
-/// Returns whether the contender is a baseline that runs in few uniform rows and gets its own table.
+/// Returns whether the contender is a baseline that runs in few uniform rows and gets its own
+/// table.
 pub(crate) fn is_baseline(id: ContenderId) -> bool {
     matches!(id, ContenderId::OffsetAllocator | ContenderId::BestFit)
 }
@@ -99,8 +100,8 @@ pub(crate) fn uniform(rows: &[&Row], baselines: bool) -> Columns {
     let rows = || rows.iter().filter(|row| is_baseline(row.contender) == baselines);
     let present: Vec<ContenderId> =
         ContenderId::ALL.into_iter().filter(|&id| rows().any(|row| row.contender == id)).collect();
-    // One published column for each form of the published allocator is enough, unless the models are
-    // absent.
+    // One published column for each form of the published allocator is enough, unless the models
+    // are absent.
     let is_model = |id| matches!(id, ContenderId::Binned | ContenderId::BinnedUnrounded);
     let all = !present.contains(&ContenderId::Binned);
     let with_published = |id| all || is_model(id);

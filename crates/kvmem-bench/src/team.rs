@@ -7,8 +7,8 @@
 //! one, repeatedly if there are more threads than processors.
 //!
 //! A thread meets the leading thread at five barriers: *ready* (its own tables exist), *measured*
-//! (the leader has read the memory in use), *start*, *done* and *measured again*. A thread that ends
-//! early, even by a panic, still passes the remaining barriers, so no other thread blocks.
+//! (the leader has read the memory in use), *start*, *done* and *measured again*. A thread that
+//! ends early, even by a panic, still passes the remaining barriers, so no other thread blocks.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};

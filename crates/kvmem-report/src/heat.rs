@@ -37,8 +37,8 @@ struct Column {
 }
 
 impl Heat {
-    /// Creates a map without columns. `x` and `y` are the labels of the axes; `y_range` is the range
-    /// that the cells of a column span.
+    /// Creates a map without columns. `x` and `y` are the labels of the axes; `y_range` is the
+    /// range that the cells of a column span.
     pub fn new(title: impl Into<String>, x: &str, y: &str, y_range: (f64, f64)) -> Heat {
         Heat { title: title.into(), x: x.to_owned(), y: y.to_owned(), y_range, columns: Vec::new() }
     }

@@ -17,8 +17,8 @@ use crate::ink::{Ink, replace_numbers};
 /// The width of every drawing. A page scales it to the available width: by 0.64 on a phone of 390
 /// pixels, and by at most 0.94, where a figure has its largest width.
 pub(crate) const WIDTH: u32 = 520;
-/// The height of text. Its letters have 11 pixels on a phone, and the size of the page's own text on
-/// a screen.
+/// The height of text. Its letters have 11 pixels on a phone, and the size of the page's own text
+/// on a screen.
 pub(crate) const TEXT: u32 = 22;
 /// The distance between lines of text.
 pub(crate) const LINE: u32 = TEXT + 2;
@@ -67,8 +67,8 @@ impl Plot {
             draw(&area).and_then(|()| area.present())
         };
         let body = match drawn {
-            // The library's element has a size in pixels and a namespace URL; the page's element has
-            // neither.
+            // The library's element has a size in pixels and a namespace URL; the page's element
+            // has neither.
             Ok(()) => svg
                 .split_once('>')
                 .map_or("", |(_, rest)| rest)
@@ -179,8 +179,8 @@ impl Side<'_> {
         text_lines(self.about).len() as u32 * LINE
     }
 
-    /// Returns half the width of the label at the end of a horizontal axis, which extends beyond the
-    /// end.
+    /// Returns half the width of the label at the end of a horizontal axis, which extends beyond
+    /// the end.
     fn overhang(&self, label_at: impl Fn(&[f64]) -> Option<&f64>) -> u32 {
         if self.about.is_empty() {
             return 0;
@@ -190,8 +190,8 @@ impl Side<'_> {
 }
 
 impl Side<'_> {
-    /// Returns the ticks of a horizontal axis of this length that get labels: the last one, and from
-    /// there backwards those whose labels do not touch.
+    /// Returns the ticks of a horizontal axis of this length that get labels: the last one, and
+    /// from there backwards those whose labels do not touch.
     fn labelled(&self, length: u32) -> Vec<f64> {
         let mut kept: Vec<f64> = Vec::new();
         let mut free = f64::INFINITY;

@@ -45,8 +45,8 @@ impl Spans {
         self
     }
 
-    /// Adds a span of this kind to the row of this name. Rows appear in the order in which they were
-    /// named first.
+    /// Adds a span of this kind to the row of this name. Rows appear in the order in which they
+    /// were named first.
     pub fn span(&mut self, row: &str, kind: &str, from: f64, to: f64) {
         if !(from.is_finite() && to.is_finite()) {
             return;

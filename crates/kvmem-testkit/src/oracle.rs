@@ -1,10 +1,11 @@
 //! An oracle of intervals: the correct state of a space after a sequence of operations.
 //!
 //! The model is simple enough to be correct by inspection: used ranges and free ranges in ordered
-//! maps; no bins, no placement, no policy. It does not decide *where* an allocation goes. The caller
-//! reports where it went. The oracle rejects what no allocator may do (overlap, leave the space,
-//! cross a boundary) and answers the questions on which all correct allocators without rounding
-//! agree: how many bytes are free, how long the longest free range is, whether a request fits.
+//! maps; no bins, no placement, no policy. It does not decide *where* an allocation goes. The
+//! caller reports where it went. The oracle rejects what no allocator may do (overlap, leave the
+//! space, cross a boundary) and answers the questions on which all correct allocators without
+//! rounding agree: how many bytes are free, how long the longest free range is, whether a request
+//! fits.
 //!
 //! Free ranges are always coalesced, across boundaries too. A boundary divides a free range into
 //! *pieces*; an allocation must be within one piece. There may be 2^63 pieces, so they are counted,
@@ -296,8 +297,8 @@ impl Oracle {
         })
     }
 
-    /// Records that `part` of the used range that begins at `start` was freed; the remainder on both
-    /// sides stays in use.
+    /// Records that `part` of the used range that begins at `start` was freed; the remainder on
+    /// both sides stays in use.
     pub fn free_part(&mut self, start: u64, part: Range<u64>) -> Result<(), Violation> {
         let whole = self.used_at(start).ok_or(Violation::NotUsed(start))?;
         if part.is_empty() || part.start < whole.start || part.end > whole.end {

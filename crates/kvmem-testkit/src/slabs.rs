@@ -390,8 +390,8 @@ impl SlabDriver {
         Ok(())
     }
 
-    /// Checks the objects in use of each class and the system blocks: those of the record, and up to
-    /// `resting` more.
+    /// Checks the objects in use of each class and the system blocks: those of the record, and up
+    /// to `resting` more.
     fn compare_in_use(&self, resting: usize) -> Result<()> {
         let under_test = &self.under_test;
         let stats = under_test.allocator.stats();

@@ -3,8 +3,8 @@
 //! Property tests are short: a few hundred steps in a space that starts empty. Some states need an
 //! old space: long and worn free lists, metadata that was split and coalesced a million times, a
 //! policy that has seen its traffic change. A soak reaches them. It consists of *ages* of up to a
-//! million steps. Each age has its own space and traffic, drawn from the seed; allocations of earlier
-//! ages, whose allocators were dropped, are freed during it.
+//! million steps. Each age has its own space and traffic, drawn from the seed; allocations of
+//! earlier ages, whose allocators were dropped, are freed during it.
 //!
 //! Every step is compared to [`Depth::Grants`], every eighth to [`Depth::Figures`], and one in
 //! 65,536 (more in short runs) to [`Depth::Everything`].

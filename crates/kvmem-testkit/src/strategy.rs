@@ -72,8 +72,8 @@ pub fn cached_config(scale: Scale) -> impl Strategy<Value = Config> {
     )
 }
 
-/// Generates a sequence that mostly requests a few sizes repeatedly until the space is full, as a KV
-/// cache does.
+/// Generates a sequence that mostly requests a few sizes repeatedly until the space is full, as a
+/// KV cache does.
 pub fn paged_ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
     let sizes = prop::array::uniform3(prop_oneof![
         (1..=64u64).prop_map(Amount::bytes),

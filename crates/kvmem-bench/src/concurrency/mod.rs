@@ -10,8 +10,8 @@
 //!    of 32.
 //! 2. *Contenders.* The library as users hold it, both a bare space and one with caches; a model of
 //!    the published allocator behind its mutex; the library's own allocator behind an additional
-//!    mutex, so at most one thread is in it at a time: a plain heap behind a lock; and `null`, which
-//!    creates handles and keeps no metadata: the cost of the loop and of passing handles on.
+//!    mutex, so at most one thread is in it at a time: a plain heap behind a lock; and `null`,
+//!    which creates handles and keeps no metadata: the cost of the loop and of passing handles on.
 //! 3. *Operations.* An operation is one call: an allocation, a free, or a request that fails. Times
 //!    of single calls are measured in a second run, because reading the clock takes longer than
 //!    many calls; the cost of reading it is subtracted.

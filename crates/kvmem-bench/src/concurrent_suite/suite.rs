@@ -82,8 +82,8 @@ pub(crate) fn run<U: Suite>(
     })
 }
 
-/// Returns a group of tasks for each scenario. The tasks of a group differ only in the contender and
-/// the number of threads, because both are compared.
+/// Returns a group of tasks for each scenario. The tasks of a group differ only in the contender
+/// and the number of threads, because both are compared.
 fn groups<U: Suite>(
     options: &Options<ScenarioOf<U>, ContenderOf<U>>,
     time: Duration,

@@ -12,8 +12,9 @@ pub(crate) struct ThreadLoop {
 
 impl ThreadLoop {
     /// Runs the loop of a thread whose own tables exist. `steps` makes some calls and returns their
-    /// number; its argument tells whether the clock runs. It is called `warm` times before the clock
-    /// starts, and then until the time is over, which is checked after each call of `steps`.
+    /// number; its argument tells whether the clock runs. It is called `warm` times before the
+    /// clock starts, and then until the time is over, which is checked after each call of
+    /// `steps`.
     #[inline]
     pub(crate) fn run<E>(
         member: &Member<'_>,

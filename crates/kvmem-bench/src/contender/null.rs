@@ -3,12 +3,12 @@
 //! `null` counts live bytes and fails requests beyond the capacity. A loop therefore takes the same
 //! steps as with a real allocator: the failing call, the eviction, the call that succeeds. `null`
 //! has no lock and no atomic read-modify-write, and its handle has the size of the library's. The
-//! offsets that it returns mean nothing. It never fails before the space is full, so its utilization
-//! is also that of an allocator that could move objects.
+//! offsets that it returns mean nothing. It never fails before the space is full, so its
+//! utilization is also that of an allocator that could move objects.
 //!
 //! The counters are in a static table, because a handle of 20 bytes has no space for a pointer.
-//! Handles must not outlive their allocator, and one allocator must be used by one thread; otherwise
-//! only the counts are wrong.
+//! Handles must not outlive their allocator, and one allocator must be used by one thread;
+//! otherwise only the counts are wrong.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};

@@ -25,7 +25,8 @@ const BYTES: usize = 4096;
 pub(super) struct Loan {
     /// The process.
     pub(super) process: u32,
-    /// The start time of the process, in the kernel's ticks since boot: process numbers are reused.
+    /// The start time of the process, in the kernel's ticks since boot: process numbers are
+    /// reused.
     pub(super) start: u64,
     /// Distinguishes the loans of a process.
     pub(super) number: u32,
@@ -245,7 +246,8 @@ impl LockedLoans {
         Ok((pages != found).then_some(Restored { found, pages, left_by }))
     }
 
-    /// Removes the loans that `ends` selects, and shrinks the pool to the size that the others need.
+    /// Removes the loans that `ends` selects, and shrinks the pool to the size that the others
+    /// need.
     fn end_loans(
         &mut self,
         pool: &impl HugepagePool,

@@ -4,9 +4,9 @@
 //! The pool belongs to the whole machine. A run changes its size (`vm.nr_hugepages`) only if the
 //! options allow borrowing; otherwise it uses the pages that are free.
 //!
-//! **The pool is always restored.** A loan that ends returns its pages. If a signal ends the process
-//! (SIGINT, SIGTERM, SIGHUP, SIGQUIT), a thread first returns the pages that the process has
-//! borrowed. If the process is killed otherwise, its loans remain in a file, and the
+//! **The pool is always restored.** A loan that ends returns its pages. If a signal ends the
+//! process (SIGINT, SIGTERM, SIGHUP, SIGQUIT), a thread first returns the pages that the process
+//! has borrowed. If the process is killed otherwise, its loans remain in a file, and the
 //! [next run](recover) returns them.
 //!
 //! **Runs share the pool.** The file records the size of the pool before the first loan, how many
@@ -91,7 +91,8 @@ impl Drop for Hugepages {
     fn drop(&mut self) {
         if let Some(loan) = self.loan.take() {
             let _loans = LOAN_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
-            // If writing fails now, although it succeeded for the loan, the next run returns the pages.
+            // If writing fails now, although it succeeded for the loan, the next run returns the
+            // pages.
             let _ = LockedLoans::open(loans::LOAN_FILE.as_ref(), false)
                 .and_then(|locked| locked.give_back(&SystemPool, |other| *other == loan));
         }

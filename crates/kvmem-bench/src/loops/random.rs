@@ -1,11 +1,12 @@
 //! Sizes from a distribution, one random eviction at a time.
 //!
-//! The published workload draws from 1 KiB to 64 MiB, every size equally likely, in a pool of 2 GiB.
-//! Requests are made until the requested sizes add up to the pool; then the measured ones follow.
-//! Utilization is sampled after every request. [`mixes`] are seven further distributions in the same
-//! loop; they expose an allocator that was tuned to one of them. Their parameters (sizes around 8 MiB
-//! where a distribution leaves them open) are such that an allocator that could move objects would
-//! reach 0.992 on average; exact best fit reaches 0.867 and the published allocator 0.844.
+//! The published workload draws from 1 KiB to 64 MiB, every size equally likely, in a pool of 2
+//! GiB. Requests are made until the requested sizes add up to the pool; then the measured ones
+//! follow. Utilization is sampled after every request. [`mixes`] are seven further distributions in
+//! the same loop; they expose an allocator that was tuned to one of them. Their parameters (sizes
+//! around 8 MiB where a distribution leaves them open) are such that an allocator that could move
+//! objects would reach 0.992 on average; exact best fit reaches 0.867 and the published allocator
+//! 0.844.
 
 use kvmem_testkit::workload::{Sizes, stream};
 

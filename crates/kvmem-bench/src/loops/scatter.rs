@@ -1,7 +1,7 @@
 //! The `random` workload with requests served by several ranges when none is long enough.
 //!
-//! The loop is that of [`super::random`], but up to a given number of ranges may serve a request. An
-//! eviction frees all ranges of one request.
+//! The loop is that of [`super::random`], but up to a given number of ranges may serve a request.
+//! An eviction frees all ranges of one request.
 
 use kvmem_testkit::workload::{Sizes, stream};
 use rand::RngExt;

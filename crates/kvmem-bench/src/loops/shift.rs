@@ -1,10 +1,10 @@
 //! A change of model: one object size replaces another.
 //!
-//! The pool is first filled and churned with size A under random eviction. Then, over two and a half
-//! turnovers of the pool (a turnover is requests that add up to its size), the share of requests for
-//! size B rises linearly from none to all; afterwards all requests are for B. Objects of A are freed
-//! only when random eviction selects them. Some therefore remain for several turnovers, and holes of
-//! one size must serve the other.
+//! The pool is first filled and churned with size A under random eviction. Then, over two and a
+//! half turnovers of the pool (a turnover is requests that add up to its size), the share of
+//! requests for size B rises linearly from none to all; afterwards all requests are for B. Objects
+//! of A are freed only when random eviction selects them. Some therefore remain for several
+//! turnovers, and holes of one size must serve the other.
 //!
 //! The figures are means of the utilization after each request: during the change, between one and
 //! two turnovers after its end, and between ten and twenty; and the smallest sample since the start

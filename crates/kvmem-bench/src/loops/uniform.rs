@@ -1,7 +1,7 @@
 //! One size at a time.
 //!
-//! Pool/size requests warm up, then the measured ones follow. On failure one random object at a time
-//! is evicted until the request fits. Utilization is sampled after every request.
+//! Pool/size requests warm up, then the measured ones follow. On failure one random object at a
+//! time is evicted until the request fits. Utilization is sampled after every request.
 
 use kvmem_testkit::workload::stream;
 
@@ -20,8 +20,8 @@ pub fn pool_for(size: u64) -> u64 {
     if size < 1024 { POOL_SMALL } else { POOL }
 }
 
-/// Returns the 55 published sizes, variations of 32 times the powers of four: exact, ± 17, × 0.9 and
-/// × 1.1.
+/// Returns the 55 published sizes, variations of 32 times the powers of four: exact, ± 17, × 0.9
+/// and × 1.1.
 pub fn sizes() -> Vec<u64> {
     let powers = || (0..11).map(|i| 32u64 << (2 * i));
     let tenths = |size: u64, factor: u64| size * factor / 10;

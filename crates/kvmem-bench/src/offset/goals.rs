@@ -1,8 +1,8 @@
 //! The performance goals of the offset layer, evaluated on the rows.
 //!
-//! A goal is reported when the rows it needs exist. The goal of `rl` also needs a full run: the peak
-//! of live bytes determines the pool, and in a shorter run the peak exceeds the average by less, so
-//! the pool is tighter. If several rows count, the worst is reported with its name.
+//! A goal is reported when the rows it needs exist. The goal of `rl` also needs a full run: the
+//! peak of live bytes determines the pool, and in a shorter run the peak exceeds the average by
+//! less, so the pool is tighter. If several rows count, the worst is reported with its name.
 
 use super::WorkloadId;
 use crate::contender::ContenderId;

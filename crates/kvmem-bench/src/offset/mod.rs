@@ -72,8 +72,8 @@ pub struct BenchError {
 /// bytes, and their handles); a quick one takes well under a minute.
 ///
 /// # Errors
-/// [`BenchError`] when a contender cannot manage a space or fails a request in an empty one. Neither
-/// happens with these workloads unless a contender is broken.
+/// [`BenchError`] when a contender cannot manage a space or fails a request in an empty one.
+/// Neither happens with these workloads unless a contender is broken.
 pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     suite::run(options, progress)
 }

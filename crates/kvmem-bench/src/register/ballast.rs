@@ -2,9 +2,9 @@
 //!
 //! A guest reports free memory to its host in blocks of 2 MiB and more, and the host reclaims it.
 //! Base pages need no blocks of that size. The ballast therefore makes more memory resident than a
-//! run needs and discards all but one page per MiB. The pages in between are free, cannot merge into
-//! a block of 2 MiB, and stay backed by the host. Allocations of base pages get them, because the
-//! kernel splits no large block while small ones are free.
+//! run needs and discards all but one page per MiB. The pages in between are free, cannot merge
+//! into a block of 2 MiB, and stay backed by the host. Allocations of base pages get them, because
+//! the kernel splits no large block while small ones are free.
 //!
 //! This does not work for transparent hugepages, which need such blocks.
 

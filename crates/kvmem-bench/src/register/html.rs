@@ -1,5 +1,5 @@
-//! The report as a chapter of a page: the totals for each backend and region size, cells from top to
-//! bottom.
+//! The report as a chapter of a page: the totals for each backend and region size, cells from top
+//! to bottom.
 
 use kvmem_report::{Chapter, Scale, Section};
 

@@ -3,9 +3,9 @@
 //!
 //! 1. *Cells.* A cell is a region of one size and kind of pages, registered with 1, 4 or 8
 //!    contexts, resident beforehand or not. The contexts are io_uring rings, which pin pages by the
-//!    same kernel path as RDMA drivers, or NICs of two simulated machines. These reproduce published
-//!    figures: on one, parallel registration of resident memory gains a factor of four; on the
-//!    other it loses a factor of 2.7.
+//!    same kernel path as RDMA drivers, or NICs of two simulated machines. These reproduce
+//!    published figures: on one, parallel registration of resident memory gains a factor of four;
+//!    on the other it loses a factor of 2.7.
 //! 2. *Contenders.* [`Sequential`](ContenderId::Sequential) and [`Parallel`](ContenderId::Parallel)
 //!    are the two published strategies: each context gets the whole region in the largest chunks it
 //!    accepts, one context after another or on a thread for each, and nothing populates it. The
@@ -76,8 +76,8 @@ pub struct Options {
 
 /// Runs the benchmark that `options` select.
 ///
-/// On io_uring the full run makes up to 8 GiB resident at a time, a quick one 1 GiB; less if less is
-/// available.
+/// On io_uring the full run makes up to 8 GiB resident at a time, a quick one 1 GiB; less if less
+/// is available.
 ///
 /// # Errors
 /// [`BenchError`] when a contender fails at an operation that should succeed on this machine. Rows

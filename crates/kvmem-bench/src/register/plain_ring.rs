@@ -27,8 +27,8 @@ pub(super) struct PlainRing {
 }
 
 impl PlainRing {
-    /// Creates a ring with the slots that a region of `region_bytes` needs. `like` are the limits of
-    /// a library ring.
+    /// Creates a ring with the slots that a region of `region_bytes` needs. `like` are the limits
+    /// of a library ring.
     pub(super) fn new(index: u32, region_bytes: u64, like: &Limits) -> std::io::Result<PlainRing> {
         let ring = IoUring::new(1)?;
         let slots = u32::try_from(region_bytes.div_ceil(MAX_BYTES)).unwrap_or(u32::MAX);

@@ -75,8 +75,8 @@ pub struct Report {
     pub seconds: f64,
     /// The figures.
     pub rows: Vec<Row>,
-    /// Milliseconds to plan a region of 1 TiB for 8 registrars; `None` if 1 TiB of addresses cannot
-    /// be reserved.
+    /// Milliseconds to plan a region of 1 TiB for 8 registrars; `None` if 1 TiB of addresses
+    /// cannot be reserved.
     pub plan_ms: Option<f64>,
     /// Rows that are absent, and sizes that were reduced.
     pub skipped: Vec<Skipped>,

@@ -80,7 +80,8 @@ impl<F: Face> Space<F> {
         }
     }
 
-    /// Changes the allocation at `index`. Returns a handle that is no longer valid, if there is one.
+    /// Changes the allocation at `index`. Returns a handle that is no longer valid, if there is
+    /// one.
     fn change(
         &mut self,
         index: usize,

@@ -36,9 +36,9 @@ pub trait Face: Sized + Clone + fmt::Debug {
     /// The type of an owned allocation.
     type Own: Own;
 
-    /// Whether free ranges may be in caches. In that case the reported longest free range may be too
-    /// short, errors may describe only the ranges outside the caches, and most full comparisons do
-    /// not include the calls that empty the caches.
+    /// Whether free ranges may be in caches. In that case the reported longest free range may be
+    /// too short, errors may describe only the ranges outside the caches, and most full
+    /// comparisons do not include the calls that empty the caches.
     const CACHES: bool;
 
     /// Creates a space with these settings.

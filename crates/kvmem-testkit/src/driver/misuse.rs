@@ -9,8 +9,8 @@ use super::{Driver, pick_of};
 use crate::op::{Call, Forgery};
 
 impl<F: Face> Driver<F> {
-    /// Calls the raw interface with an invalid handle. The comparison after the step checks that the
-    /// call changed nothing.
+    /// Calls the raw interface with an invalid handle. The comparison after the step checks that
+    /// the call changed nothing.
     pub(super) fn misuse(&mut self, call: Call, forgery: Forgery) -> Result<()> {
         let Some(handle) = self.forge(forgery) else { return Ok(()) };
         if self.space.is_raw_alive(handle) {

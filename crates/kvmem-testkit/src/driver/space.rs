@@ -76,8 +76,8 @@ impl<F: Face> Space<F> {
         self.allocator = self.allocator.clone();
     }
 
-    /// Drops the allocator. Raw allocations can then no longer be freed; returns their handles. With
-    /// caches, dropping the allocator frees their ranges.
+    /// Drops the allocator. Raw allocations can then no longer be freed; returns their handles.
+    /// With caches, dropping the allocator frees their ranges.
     pub(super) fn orphan(&mut self) -> Result<Vec<RawHandle>> {
         self.allocator = None;
         let mut handles = Vec::new();

@@ -7,10 +7,10 @@
 //! ```
 //!
 //! A prompt is a sequence of *pages*; each is the KV cache of some tokens of a model. A request
-//! contains all pages of a conversation so far and some new ones. The pages of the system prompt and
-//! of earlier turns can be in the cache, the new ones cannot. Zipf's law selects the conversation that
-//! continues among the active ones, the latest first, and the system prompt of a new conversation. A
-//! conversation ends after its own number of turns, and a new one replaces it.
+//! contains all pages of a conversation so far and some new ones. The pages of the system prompt
+//! and of earlier turns can be in the cache, the new ones cannot. Zipf's law selects the
+//! conversation that continues among the active ones, the latest first, and the system prompt of a
+//! new conversation. A conversation ends after its own number of turns, and a new one replaces it.
 //!
 //! A seed and a stream number determine everything. Streams share system prompts, but no
 //! conversations.
@@ -152,8 +152,8 @@ impl Iterator for Conversations {
         // streams.
         let length = stream(now.system, now.model as u64).random_range(SYSTEM_PAGES);
         let shared = (0..length).map(|page| Page::new(now.model, now.system, page));
-        // The owner of a page has 44 bits. For a conversation the highest is set, and the next eight
-        // are the stream.
+        // The owner of a page has 44 bits. For a conversation the highest is set, and the next
+        // eight are the stream.
         let owner = 1 << 43 | self.stream << 35 | now.number;
         let own = (0..now.pages).map(|page| Page::new(now.model, owner, page));
         Some(Request { model: now.model, pages: shared.chain(own).collect() })

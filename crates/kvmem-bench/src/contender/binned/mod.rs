@@ -4,11 +4,11 @@
 //!    three of mantissa names the bin, so each power of two has eight bins and sizes below eight
 //!    have one each. A range belongs to the largest bin that does not exceed its size.
 //! 2. *Two-level bitmap.* One word tells which exponents have a free range; one byte for each
-//!    exponent tells which of its eight bins have. The search starts at the smallest bin that is not
-//!    *below* the request and takes the last range added to the first non-empty bin.
-//! 3. *Split and merge.* The request takes the low end of the range; the remainder returns to a bin.
-//!    Nodes know their neighbours in address order, and a freed range merges with free neighbours
-//!    immediately.
+//!    exponent tells which of its eight bins have. The search starts at the smallest bin that is
+//!    not *below* the request and takes the last range added to the first non-empty bin.
+//! 3. *Split and merge.* The request takes the low end of the range; the remainder returns to a
+//!    bin. Nodes know their neighbours in address order, and a freed range merges with free
+//!    neighbours immediately.
 //! 4. *Rounding.* The search looks only at bins at or above the request. An object of an in-between
 //!    size leaves a hole whose bin is below the one where the search for the next such object
 //!    starts; the hole is lost until a neighbour is freed. [`Binned`] therefore gives every object

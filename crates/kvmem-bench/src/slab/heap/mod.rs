@@ -1,5 +1,5 @@
-//! The memory allocators that take part. Each is called through its own C interface, so several live
-//! in one process and none replaces Rust's global allocator.
+//! The memory allocators that take part. Each is called through its own C interface, so several
+//! live in one process and none replaces Rust's global allocator.
 //!
 //! | name | functions |
 //! |---|---|
