@@ -5,7 +5,7 @@ use kvmem_bench::cache::{self, ContenderId, Options, Report, Scenario};
 mod concurrent_suite;
 mod watch;
 
-use concurrent_suite::{is_reported_in_full, names_lead_back, ran};
+use concurrent_suite::{check_names, is_reported_in_full, ran};
 use watch::Watch;
 
 #[test]
@@ -14,7 +14,7 @@ fn rows_are_reported_in_full() {
     let mut watch = Watch::default();
     let report = cache::run(&options, &mut watch).unwrap();
     assert_eq!(report.suite, "cache");
-    // Four look up, three of them insert, three others have blocks.
+    // Four contenders look up, three of them insert, three others allocate blocks.
     assert_eq!(report.rows.len(), (4 + 4 + 3 + 3) * 2);
     assert!(ran(&report).iter().all(|(scenario, contender, _)| contender.takes_part(*scenario)));
     assert!(watch.steps.iter().any(|step| step == "get-miss quick-cache ×2"), "{:?}", watch.steps);
@@ -27,7 +27,7 @@ fn rows_are_reported_in_full() {
         &parts,
     );
     assert_eq!(report.goals.len(), if report.machine.cores >= 2 { 3 } else { 2 });
-    // Those who have no part in a scenario have no column beside it.
+    // A contender that does not support a scenario has no column there.
     let table = report.to_string();
     let heads: Vec<&str> = table.lines().filter(|line| line.contains("M/s")).collect();
     assert_eq!(heads.len(), 3, "{table}");
@@ -37,7 +37,7 @@ fn rows_are_reported_in_full() {
 }
 
 #[test]
-fn what_is_named_is_all_that_runs() {
+fn options_select_what_runs() {
     let options = Options {
         quick: true,
         reps: Some(2),
@@ -52,12 +52,12 @@ fn what_is_named_is_all_that_runs() {
 }
 
 #[test]
-fn names_lead_back_to_what_they_name() {
-    names_lead_back::<Scenario>();
-    names_lead_back::<ContenderId>();
+fn names_parse_back() {
+    check_names::<Scenario>();
+    check_names::<ContenderId>();
 }
 
-/// A record from before there were blocks and the floor.
+/// Loads a record that is older than the blocks and the floor.
 #[test]
 fn an_old_record_still_loads() {
     let record = r#"{
