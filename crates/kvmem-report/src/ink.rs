@@ -36,6 +36,7 @@ impl Ink {
     }
 
     /// Returns the name of the variable in the page's style.
+    #[must_use] 
     pub fn variable(self) -> String {
         match self {
             Ink::Text => "--text".to_owned(),

@@ -42,6 +42,7 @@ pub struct Space {
 
 impl Space {
     /// Describes a space of `capacity` bytes for objects of at least `smallest` bytes.
+    #[must_use] 
     pub fn for_sizes_from(smallest: u64, capacity: u64) -> Self {
         let max_live =
             usize::try_from(capacity / smallest.max(1)).unwrap_or(usize::MAX).saturating_add(10);
@@ -123,6 +124,7 @@ impl ContenderId {
     ];
 
     /// Returns the name on the command line and in JSON.
+    #[must_use] 
     pub fn name(self) -> &'static str {
         match self {
             Self::Kvmem => "kvmem",

@@ -137,6 +137,7 @@ impl Backend {
     pub const ALL: [Self; 3] = [Self::IoUring, Self::ParallelWins, Self::ParallelLoses];
 
     /// Returns the name on the command line and in JSON.
+    #[must_use] 
     pub fn name(self) -> &'static str {
         match self {
             Self::IoUring => "io_uring",
@@ -146,6 +147,7 @@ impl Backend {
     }
 
     /// Returns whether time and memory are simulated.
+    #[must_use] 
     pub fn is_simulated(self) -> bool {
         self != Self::IoUring
     }
@@ -175,6 +177,7 @@ impl ContenderId {
         [Self::Sequential, Self::Parallel, Self::KvmemSequential, Self::KvmemParallel, Self::Auto];
 
     /// Returns the name on the command line and in JSON.
+    #[must_use] 
     pub fn name(self) -> &'static str {
         match self {
             Self::Sequential => "sequential",
