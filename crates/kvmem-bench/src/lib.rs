@@ -28,7 +28,7 @@
 //! use kvmem_bench::offset::{self, Options};
 //!
 //! let options = Options { quick: true, ..Options::default() };
-//! let report = offset::run(&options, &mut ()).expect("every contender can serve the usual workloads");
+//! let report = offset::run(&options, &mut ()).expect("every contender serves them");
 //! print!("{report}");
 //! ```
 

@@ -52,7 +52,7 @@ fn field(path: &str, key: &str) -> Option<String> {
 }
 
 /// Returns the resident bytes of this process, if the system reports them.
-#[must_use] 
+#[must_use]
 pub fn resident_bytes() -> Option<u64> {
     // The status file's counters may lag by some pages per thread; the rollup walks the page
     // tables.

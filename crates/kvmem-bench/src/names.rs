@@ -22,7 +22,9 @@ macro_rules! names {
 
         #[doc = $doc]
         #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-        #[error("unknown {} {:?}: use one of {}", $what, .0, $type::ALL.map($type::name).join(", "))]
+        #[error(
+            "unknown {} {:?}: use one of {}", $what, .0, $type::ALL.map($type::name).join(", ")
+        )]
         pub struct $error(pub String);
 
         impl std::str::FromStr for $type {

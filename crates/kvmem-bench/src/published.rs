@@ -153,20 +153,20 @@ fn compares_with_exact(contender: ContenderId) -> bool {
 }
 
 /// Returns the published figures to compare with `contender` in the uniform row of `size`.
-#[must_use] 
+#[must_use]
 pub fn uniform(contender: ContenderId, size: u64) -> Option<Figures> {
     let row = UNIFORM.iter().find(|row| row.size == size)?;
     Some(if compares_with_exact(contender) { row.exact } else { row.rounded })
 }
 
 /// Returns the published figures to compare with `contender` in the random row.
-#[must_use] 
+#[must_use]
 pub fn random(contender: ContenderId) -> Mixed {
     if compares_with_exact(contender) { RANDOM_EXACT } else { RANDOM_ROUNDED }
 }
 
 /// Returns the published figures to compare with `contender` in the paired row.
-#[must_use] 
+#[must_use]
 pub fn paired(contender: ContenderId) -> Option<Mixed> {
     (!compares_with_exact(contender)).then_some(PAIRED_ROUNDED)
 }

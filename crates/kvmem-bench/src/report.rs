@@ -64,7 +64,7 @@ pub struct Row {
 
 impl Row {
     /// Creates a row without figures.
-    #[must_use] 
+    #[must_use]
     pub fn new(workload: WorkloadId, contender: ContenderId) -> Self {
         Self {
             workload,
@@ -158,7 +158,7 @@ impl Goal {
     }
 
     /// Returns whether the figure meets the limit.
-    #[must_use] 
+    #[must_use]
     pub fn met(&self) -> bool {
         if self.at_least { self.value >= self.limit } else { self.value <= self.limit }
     }

@@ -48,7 +48,7 @@ pub fn median(mut figures: Vec<f64>) -> Option<f64> {
 }
 
 /// Returns the mean; `None` without values.
-#[must_use] 
+#[must_use]
 pub fn mean(figures: &[f64]) -> Option<f64> {
     (!figures.is_empty()).then(|| figures.iter().sum::<f64>() / figures.len() as f64)
 }

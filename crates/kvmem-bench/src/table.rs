@@ -56,15 +56,17 @@ impl Display for Report {
 pub(crate) fn title(workload: WorkloadId) -> &'static str {
     match workload {
         WorkloadId::Metadata => {
-            "metadata: bytes for each live allocation, handle included; bytes resident in a fresh 1 TiB space"
+            "metadata: bytes for each live allocation, handle included; bytes resident in a fresh \
+             1 TiB space"
         }
         WorkloadId::Uniform => {
-            "uniform: one size at a time. Utilization (kvmem: the smallest; others: the mean) and ns per request;\n  \
-             in parentheses the published figure"
+            "uniform: one size at a time. Utilization (kvmem: the smallest; others: the mean) and \
+             ns per request;\n  in parentheses the published figure"
         }
         WorkloadId::Random => "random: 1 KiB to 64 MiB in 2 GiB. Utilization and ns per request",
         WorkloadId::Paired => {
-            "paired: KV and index objects in 1 TiB. Utilization before each eviction, ns per request"
+            "paired: KV and index objects in 1 TiB. Utilization before each eviction, ns per \
+             request"
         }
         WorkloadId::Rl => {
             "rl: highest share of the pool alive at the peak, and share of payloads failed at 0.95"

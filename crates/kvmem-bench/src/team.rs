@@ -24,8 +24,8 @@ const BARRIERS: u32 = 5;
 /// A thread could not be started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "cannot start thread {number} of {threads}: {reason}; measure with fewer threads, or raise the limit on processes \
-     (ulimit -u, pids.max of the control group)"
+    "cannot start thread {number} of {threads}: {reason}; measure with fewer threads, \
+     or raise the limit on processes (ulimit -u, pids.max of the control group)"
 )]
 pub struct SpawnError {
     /// The number of the thread, from 1.

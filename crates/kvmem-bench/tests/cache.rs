@@ -62,12 +62,15 @@ fn names_parse_back() {
 fn an_old_record_still_loads() {
     let record = r#"{
         "suite": "cache", "version": "0.1.0", "quick": false, "reps": 7, "seconds": 66.8,
-        "machine": {"cpu": "AMD EPYC", "cores": 2, "memory_bytes": 25276510208, "os": "linux x86_64", "kernel": "6.18"},
+        "machine": {"cpu": "AMD EPYC", "cores": 2, "memory_bytes": 25276510208,
+            "os": "linux x86_64", "kernel": "6.18"},
         "rows": [
             {"scenario": "get-hit", "contender": "kvmem", "threads": 1, "mops": 27.3, "ns": 36.6},
-            {"scenario": "insert-evict", "contender": "quick-cache", "threads": 2, "mops": 5.0, "ns": 400.0}
+            {"scenario": "insert-evict", "contender": "quick-cache", "threads": 2,
+             "mops": 5.0, "ns": 400.0}
         ],
-        "goals": [{"name": "get-hit: ns on one thread", "value": 36.6, "limit": 60.0, "at_least": false, "at": null}]
+        "goals": [{"name": "get-hit: ns on one thread", "value": 36.6, "limit": 60.0,
+            "at_least": false, "at": null}]
     }"#;
     let report: Report = serde_json::from_str(record).unwrap();
     assert_eq!((report.rows.len(), report.rows[0].ns), (2, 36.6));

@@ -130,8 +130,8 @@ fn scattered_requests_add_up() {
     }
 }
 
-/// The crate is a port of the allocator that the published one is derived from. Without rounding the
-/// model must return the same offsets.
+/// The crate is a port of the allocator that the published one is derived from. Without rounding
+/// the model must return the same offsets.
 #[test]
 fn the_model_without_rounding_returns_the_offsets_of_the_crate() {
     let capacity = 2_000_000_003;

@@ -57,8 +57,8 @@ fn random_agrees_with_and_without_rounding() {
     check::<BinnedUnrounded>();
 }
 
-/// A sixteenth of the published pool in the same units gives the same figures with a sixteenth of the
-/// rounds.
+/// A sixteenth of the published pool in the same units gives the same figures with a sixteenth of
+/// the rounds.
 #[test]
 fn paired_agrees() {
     let rounds = (paired::ROUNDS.0 / 16, paired::ROUNDS.1 / 16);

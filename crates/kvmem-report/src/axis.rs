@@ -141,7 +141,7 @@ fn round_up(value: f64) -> f64 {
 }
 
 /// Formats a figure with enough digits for a plot: 0.8748, 5.26, 12,031.
-#[must_use] 
+#[must_use]
 pub fn figure(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),

@@ -79,13 +79,13 @@ impl Bars {
     }
 
     /// Returns whether there is nothing to draw.
-    #[must_use] 
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.groups.iter().all(|group| group.bars.is_empty())
     }
 
     /// Draws the plot.
-    #[must_use] 
+    #[must_use]
     pub fn plot(&self) -> Plot {
         let groups: Vec<&Group> =
             self.groups.iter().filter(|group| !group.bars.is_empty()).collect();

@@ -49,13 +49,13 @@ impl Heat {
     }
 
     /// Returns whether there is nothing to draw.
-    #[must_use] 
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.columns.iter().all(|column| column.cells.is_empty())
     }
 
     /// Draws the plot.
-    #[must_use] 
+    #[must_use]
     pub fn plot(&self) -> Plot {
         let edges = self.columns.iter().flat_map(|column| [column.from, column.to]);
         let x = Side { axis: Axis::around(edges), about: &self.x };

@@ -36,7 +36,7 @@ impl Ink {
     }
 
     /// Returns the name of the variable in the page's style.
-    #[must_use] 
+    #[must_use]
     pub fn variable(self) -> String {
         match self {
             Ink::Text => "--text".to_owned(),
@@ -76,8 +76,10 @@ mod tests {
 
     #[test]
     fn variables_replace_numbers() {
-        let drawn = r##"<rect fill="#000005"/><line stroke="#000001"/><text>#000001 &quot;#000001&quot;</text>"##;
-        let dressed = r##"<rect fill="var(--s1)"/><line stroke="var(--text)"/><text>#000001 &quot;#000001&quot;</text>"##;
+        let drawn = r##"<rect fill="#000005"/><line stroke="#000001"/>
+<text>#000001 &quot;#000001&quot;</text>"##;
+        let dressed = r##"<rect fill="var(--s1)"/><line stroke="var(--text)"/>
+<text>#000001 &quot;#000001&quot;</text>"##;
         assert_eq!(replace_numbers(drawn), dressed);
         assert_eq!(Ink::Series(SERIES + 2).variable(), "--s2");
     }

@@ -17,7 +17,8 @@
 //!
 //! let mut bars = Bars::new("Time of a call", "ns", Scale::Log);
 //! bars.group("64 B").bar("ours", 5.3).bar("theirs", 71.6);
-//! let section = Section::new("calls").plot(bars.plot()).table(Table::new(["", "ours", "theirs"]).row(["64 B", "5.3", "71.6"]));
+//! let table = Table::new(["", "ours", "theirs"]).row(["64 B", "5.3", "71.6"]);
+//! let section = Section::new("calls").plot(bars.plot()).table(table);
 //! let page = Page::new("Calls").chapter(Chapter::new("All calls").section(section)).to_string();
 //! assert!(page.starts_with("<!doctype html>") && page.contains("<svg role=\"img\""));
 //! ```

@@ -60,13 +60,13 @@ impl Lines {
     }
 
     /// Returns whether there is nothing to draw.
-    #[must_use] 
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.series.iter().all(|series| series.points.is_empty())
     }
 
     /// Draws the plot.
-    #[must_use] 
+    #[must_use]
     pub fn plot(&self) -> Plot {
         let points = || self.series.iter().flat_map(|series| series.points.iter().copied());
         let across = || points().map(|(x, _)| x);

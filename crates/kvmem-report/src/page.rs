@@ -169,7 +169,8 @@ impl Display for Page {
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
              <meta name=\"color-scheme\" content=\"light dark\"/>\n\
              <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\"/>\n\
-             <link rel=\"icon\" href=\"data:,\"/>\n<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n\
+             <link rel=\"icon\" href=\"data:,\"/>\n<title>{title}</title>\n\
+             <style>\n{STYLE}</style>\n</head>\n\
              <body>\n<header>\n<h1>{title}</h1>"
         )?;
         let chapters = || self.chapters.iter().enumerate();

@@ -101,7 +101,8 @@ impl Plot {
         writeln!(
             f,
             "<svg role=\"img\" viewBox=\"0 0 {WIDTH} {}\" aria-labelledby=\"{id}t {id}d\">\n\
-             <title id=\"{id}t\">{title}</title>\n<desc id=\"{id}d\">{}</desc>\n{}</svg>\n</figure>",
+             <title id=\"{id}t\">{title}</title>\n<desc id=\"{id}d\">{}</desc>\n\
+             {}</svg>\n</figure>",
             self.height,
             Escaped(&self.description),
             self.body

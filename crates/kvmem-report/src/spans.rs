@@ -63,19 +63,19 @@ impl Spans {
     }
 
     /// Returns the number of spans.
-    #[must_use] 
+    #[must_use]
     pub fn len(&self) -> usize {
         self.rows.iter().map(|row| row.spans.len()).sum()
     }
 
     /// Returns whether there is nothing to draw.
-    #[must_use] 
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// Draws the plot.
-    #[must_use] 
+    #[must_use]
     pub fn plot(&self) -> Plot {
         let name_height = |row: &Row| LINE * text_lines(&row.name).len() as u32;
         let body: u32 = self.rows.iter().map(|row| name_height(row) + ROW).sum();

@@ -138,7 +138,8 @@ fn input_is_shown_as_text() {
     let html = page(bad);
     tags(&html);
     assert!(!html.contains("<script") && !html.contains("<b x"), "input became markup");
-    let shown = "&quot;&gt;&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&amp;amp; &lt;b x=&#39;&quot;&#39;&gt;#000001\u{fffd}";
+    let shown = "&quot;&gt;&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;\
+                 &amp;amp; &lt;b x=&#39;&quot;&#39;&gt;#000001\u{fffd}";
     assert!(html.matches(shown).count() > 20, "input is shown");
 }
 
@@ -215,7 +216,8 @@ const LETTER: f64 = 0.64;
 
 /// Creates plots whose labels, names and figures are as long as possible.
 fn wide_plots() -> String {
-    let long = "a name of a group of bars that is so long that it does not fit on one line of a phone, 500 GiB";
+    let long = "a name of a group of bars that is so long that it does not fit on one line of \
+                a phone, 500 GiB";
     let mut plots = Vec::new();
     for scale in [Scale::Linear, Scale::Log, Scale::Count] {
         for max in [1.0, 2000.0, 12_345.678, 99_999_999.0, 1e12, 1.9e15] {
@@ -278,7 +280,7 @@ fn text_is_large_enough_on_a_phone() {
     let (style, _) = html.split_once("</style>").unwrap();
     assert!(
         style.contains("margin: 0 auto; padding: 1rem;")
-            && style.contains("figure { margin: 0; padding: 0.75rem;")
+            && style.contains("figure {\n  margin: 0; padding: 0.75rem;")
     );
     for (_, texts) in drawings(&html) {
         for (tag, _) in texts {

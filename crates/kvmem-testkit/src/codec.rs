@@ -12,7 +12,7 @@ use crate::op::{Amount, Base, Cache, Call, Change, Config, Count, Forgery, Op, O
 const MAX_CAPACITY: u64 = 1 << 63;
 
 /// Decodes a test: the settings of the first space, and the operations.
-#[must_use] 
+#[must_use]
 pub fn decode(bytes: &[u8]) -> Option<(Config, Vec<Op>)> {
     let mut reader = Reader { rest: bytes };
     let config = reader.config()?;
@@ -20,7 +20,7 @@ pub fn decode(bytes: &[u8]) -> Option<(Config, Vec<Op>)> {
 }
 
 /// Decodes a test of the allocator with caches: the cache settings, then the fields of [`decode`].
-#[must_use] 
+#[must_use]
 pub fn decode_cached(bytes: &[u8]) -> Option<(Config, Vec<Op>)> {
     let mut reader = Reader { rest: bytes };
     let cache = reader.cache()?;
@@ -29,7 +29,7 @@ pub fn decode_cached(bytes: &[u8]) -> Option<(Config, Vec<Op>)> {
 }
 
 /// Encodes a test for [`decode_cached`].
-#[must_use] 
+#[must_use]
 pub fn encode_cached(config: &Config, ops: &[Op]) -> Vec<u8> {
     let mut writer = Writer { bytes: Vec::new() };
     writer.cache(&config.cache.unwrap_or_default());
@@ -38,7 +38,7 @@ pub fn encode_cached(config: &Config, ops: &[Op]) -> Vec<u8> {
 }
 
 /// Encodes a test for [`decode`].
-#[must_use] 
+#[must_use]
 pub fn encode(config: &Config, ops: &[Op]) -> Vec<u8> {
     let mut writer = Writer { bytes: Vec::new() };
     writer.config(config);

@@ -14,7 +14,7 @@ use crate::soak;
 const STEPS: usize = 30;
 
 /// Returns names and bytes of the inputs for offset spaces.
-#[must_use] 
+#[must_use]
 pub fn offset() -> Vec<(String, Vec<u8>)> {
     let mut inputs = traps();
     let configs = [
@@ -91,7 +91,7 @@ pub fn offset() -> Vec<(String, Vec<u8>)> {
 }
 
 /// Returns names and bytes of the inputs for cached spaces.
-#[must_use] 
+#[must_use]
 pub fn extents() -> Vec<(String, Vec<u8>)> {
     let plain = Config {
         capacity: 64_000,

@@ -72,7 +72,7 @@ impl Tally {
     }
 
     /// Returns the count of an outcome, for example `"allocate: granted"`.
-    #[must_use] 
+    #[must_use]
     pub fn of(&self, what: &str) -> u64 {
         self.0.get(what).copied().unwrap_or(0)
     }

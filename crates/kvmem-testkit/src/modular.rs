@@ -8,7 +8,7 @@
 /// modulus`.
 ///
 /// O(log modulus). All numbers stay below 2^64; products are computed in 128 bits.
-#[must_use] 
+#[must_use]
 pub fn first_in(start: u64, step: u64, modulus: u64, low: u64, high: u64) -> Option<u128> {
     assert!(
         low <= high && high < modulus,

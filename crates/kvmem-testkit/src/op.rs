@@ -48,7 +48,7 @@ impl Part {
     pub const NONE: Part = Part { share: 0, off: 0 };
 
     /// Returns the part of `whole`, saturating at 64 bits.
-    #[must_use] 
+    #[must_use]
     pub fn of(self, whole: u64) -> u64 {
         let part = u128::from(whole) * u128::from(self.share) / u128::from(u16::MAX);
         (part as u64).saturating_add_signed(i64::from(self.off))
@@ -66,13 +66,13 @@ pub struct Amount {
 
 impl Amount {
     /// An absolute number of bytes.
-    #[must_use] 
+    #[must_use]
     pub fn bytes(bytes: u64) -> Self {
         Amount { base: Base::Bytes(bytes), part: Part::ALL }
     }
 
     /// The whole of `base`.
-    #[must_use] 
+    #[must_use]
     pub fn all(base: Base) -> Self {
         Amount { base, part: Part::ALL }
     }
@@ -94,7 +94,7 @@ impl Count {
     pub const MAX: u128 = 64;
 
     /// Returns the number if `fit` ranges fit.
-    #[must_use] 
+    #[must_use]
     pub fn of(self, fit: u128) -> usize {
         match self {
             Count::Exactly(n) => n.into(),

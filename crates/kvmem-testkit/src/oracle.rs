@@ -98,7 +98,7 @@ pub struct Oracle {
 
 impl Oracle {
     /// Creates an empty space.
-    #[must_use] 
+    #[must_use]
     pub fn new(capacity: u64, boundary: Option<u64>) -> Self {
         assert!(capacity > 0 && boundary != Some(0), "an empty space: {capacity}, {boundary:?}");
         let mut oracle = Oracle {
@@ -114,61 +114,61 @@ impl Oracle {
     }
 
     /// Returns the length of the space in bytes.
-    #[must_use] 
+    #[must_use]
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
     /// Returns the boundary that no allocation may cross, in bytes.
-    #[must_use] 
+    #[must_use]
     pub fn boundary(&self) -> Option<u64> {
         self.boundary
     }
 
     /// Returns the longest range that the empty space could serve, in bytes.
-    #[must_use] 
+    #[must_use]
     pub fn limit(&self) -> u64 {
         self.boundary.map_or(self.capacity, |boundary| boundary.min(self.capacity))
     }
 
     /// Returns the bytes in use.
-    #[must_use] 
+    #[must_use]
     pub fn allocated(&self) -> u64 {
         self.allocated
     }
 
     /// Returns the free bytes.
-    #[must_use] 
+    #[must_use]
     pub fn free_bytes(&self) -> u64 {
         self.capacity - self.allocated
     }
 
     /// Returns the number of used ranges.
-    #[must_use] 
+    #[must_use]
     pub fn live(&self) -> usize {
         self.used.len()
     }
 
     /// Returns the number of coalesced free ranges.
-    #[must_use] 
+    #[must_use]
     pub fn free_ranges(&self) -> usize {
         self.free.len()
     }
 
     /// Returns the number of pieces into which boundaries divide the free ranges. O(ranges).
-    #[must_use] 
+    #[must_use]
     pub fn free_pieces(&self) -> u128 {
         self.all_pieces().map(|(_, count)| u128::from(count)).sum()
     }
 
     /// Returns one past the last byte in use; 0 if none is in use.
-    #[must_use] 
+    #[must_use]
     pub fn end_of_last(&self) -> u64 {
         self.used.last_key_value().map_or(0, |(start, len)| start + len)
     }
 
     /// Returns the used range that begins at `start`.
-    #[must_use] 
+    #[must_use]
     pub fn used_at(&self, start: u64) -> Option<Range<u64>> {
         self.used.get(&start).map(|len| start..start + len)
     }
@@ -179,7 +179,7 @@ impl Oracle {
     }
 
     /// Returns the first free range that begins at or behind `at`, or else the first of all.
-    #[must_use] 
+    #[must_use]
     pub fn free_from(&self, at: u64) -> Option<Range<u64>> {
         let found = self.free.range(at..).next().or_else(|| self.free.first_key_value());
         found.map(|(start, len)| *start..start + len)
@@ -187,7 +187,7 @@ impl Oracle {
 
     /// Returns the whole space in address order: a segment for each used range and each coalesced
     /// free range. O(ranges).
-    #[must_use] 
+    #[must_use]
     pub fn map(&self) -> Vec<Segment> {
         let mut map: Vec<Segment> =
             self.used.iter().map(|(start, len)| (*start, *len, true)).collect();
@@ -212,7 +212,7 @@ impl Oracle {
 
     /// Returns whether `size` bytes can be granted at a multiple of `align`, a power of two.
     /// O(ranges) unless `align` is 1.
-    #[must_use] 
+    #[must_use]
     pub fn fits(&self, size: u64, align: u64) -> bool {
         assert!(size > 0 && align.is_power_of_two(), "no request: {size} bytes at {align}");
         match align {
@@ -226,7 +226,7 @@ impl Oracle {
 
     /// Returns whether a free range of exactly `size` bytes begins at a multiple of `align`. Always
     /// false for a space with a boundary.
-    #[must_use] 
+    #[must_use]
     pub fn has_exact(&self, size: u64, align: u64) -> bool {
         self.boundary.is_none()
             && align.is_power_of_two()
@@ -237,14 +237,14 @@ impl Oracle {
     }
 
     /// Returns how many ranges of `size` bytes can be granted at the same time. O(ranges).
-    #[must_use] 
+    #[must_use]
     pub fn fits_times(&self, size: u64) -> u128 {
         self.all_pieces().map(|(len, count)| u128::from(len / size) * u128::from(count)).sum()
     }
 
     /// Returns whether `total` bytes can be granted in at most `max_ranges` ranges. They can if and
     /// only if the longest pieces add up to `total`. O(ranges·log ranges).
-    #[must_use] 
+    #[must_use]
     pub fn fits_scattered(&self, total: u64, max_ranges: usize) -> bool {
         let mut pieces: Vec<Pieces> = self.all_pieces().collect();
         pieces.sort_unstable_by_key(|&(len, _)| std::cmp::Reverse(len));
@@ -259,7 +259,7 @@ impl Oracle {
 
     /// Returns the free bytes directly behind the used range at `start` by which it could be
     /// extended; 0 if no range begins there.
-    #[must_use] 
+    #[must_use]
     pub fn free_behind(&self, start: u64) -> u64 {
         let Some(Range { end, .. }) = self.used_at(start) else { return 0 };
         let free = self.free.get(&end).copied().unwrap_or(0);

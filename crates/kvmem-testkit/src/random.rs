@@ -9,7 +9,7 @@ pub struct Random(ChaCha8Rng);
 
 impl Random {
     /// Creates the stream of this seed.
-    #[must_use] 
+    #[must_use]
     pub fn new(seed: u64) -> Self {
         Random(ChaCha8Rng::seed_from_u64(seed))
     }

@@ -85,7 +85,8 @@ impl fmt::Display for Report {
         let Report { ops, ages, comparisons, max_live, tally } = self;
         write!(
             f,
-            "{ops} operations in {ages} ages, {comparisons} full comparisons, up to {max_live} alive\n{tally}"
+            "{ops} operations in {ages} ages, {comparisons} full comparisons, \
+             up to {max_live} alive\n{tally}"
         )
     }
 }

@@ -62,7 +62,8 @@ pub fn config(scale: Scale) -> impl Strategy<Value = Config> {
 
 /// Generates the same with caches, whose limit is between nothing and the whole space.
 pub fn cached_config(scale: Scale) -> impl Strategy<Value = Config> {
-    let size = prop_oneof![1 => Just(0), 2 => 1..=64u64, 2 => any::<u64>().prop_map(|bits| bits >> (bits % 64))];
+    let any_length = any::<u64>().prop_map(|bits| bits >> (bits % 64));
+    let size = prop_oneof![1 => Just(0), 2 => 1..=64u64, 2 => any_length];
     let max_cached_bytes = prop_oneof![2 => Just(None), 3 => (0..8u32).prop_map(Some)];
     (config(scale), prop::array::uniform4(size), any::<bool>(), max_cached_bytes).prop_map(
         |(config, hot, learns, max_cached_bytes)| {
@@ -123,7 +124,8 @@ fn part() -> impl Strategy<Value = Part> {
         2 => (-2..=2i8).prop_map(|off| Part { off, ..Part::ALL }),
         1 => any::<i8>().prop_map(|off| Part { off, ..Part::ALL }),
         3 => any::<u16>().prop_map(|share| Part { share, off: 0 }),
-        2 => (0..14u32, any::<i8>()).prop_map(|(shift, off)| Part { share: u16::MAX >> shift, off }),
+        2 => (0..14u32, any::<i8>())
+            .prop_map(|(shift, off)| Part { share: u16::MAX >> shift, off }),
         1 => any::<i8>().prop_map(|off| Part { share: 0, off }),
     ]
 }
@@ -142,7 +144,8 @@ fn size() -> impl Strategy<Value = Amount> {
         2 => any_part(Base::Limit),
         1 => any_part(Base::Free),
         1 => any_part(Base::Capacity),
-        1 => prop_oneof![Just(0), Just(u64::MAX), any::<u64>(), Just(u64::from(u32::MAX))].prop_map(Amount::bytes),
+        1 => prop_oneof![Just(0), Just(u64::MAX), any::<u64>(), Just(u64::from(u32::MAX))]
+            .prop_map(Amount::bytes),
     ]
 }
 
@@ -215,12 +218,15 @@ fn op() -> impl Strategy<Value = Op> {
     let of_free = part().prop_map(|part| of(Base::Free, part));
     let wider = (1..3000u64, any::<i8>(), any::<bool>());
     prop_oneof![
-        32 => (size(), prop::bool::weighted(0.15)).prop_map(|(size, raw)| Op::Allocate { size, raw }),
+        32 => (size(), prop::bool::weighted(0.15))
+            .prop_map(|(size, raw)| Op::Allocate { size, raw }),
         8 => (size(), align(), prop::bool::weighted(0.15))
             .prop_map(|(size, align, raw)| Op::AllocateAligned { size, align, raw }),
         4 => (size(), count()).prop_map(|(size, n)| Op::AllocateBatch { size, n }),
-        3 => (size(), 0..8u8).prop_map(|(total, max_ranges)| Op::AllocateScattered { total, max_ranges }),
-        3 => (of_free, 1..12u8).prop_map(|(total, max_ranges)| Op::AllocateScattered { total, max_ranges }),
+        3 => (size(), 0..8u8)
+            .prop_map(|(total, max_ranges)| Op::AllocateScattered { total, max_ranges }),
+        3 => (of_free, 1..12u8)
+            .prop_map(|(total, max_ranges)| Op::AllocateScattered { total, max_ranges }),
         24 => (any::<Pick>(), change()).prop_map(|(pick, change)| Op::Held(pick, change)),
         3 => (any::<Pick>(), change()).prop_map(|(pick, change)| Op::Orphan(pick, change)),
         2 => run(),
@@ -281,7 +287,8 @@ mod tests {
         #[test]
         fn any_bytes_are_a_test(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             if let Some((config, ops)) = decode(&bytes) {
-                prop_assert!((1..=1 << 63).contains(&config.capacity) && config.boundary != Some(0));
+                prop_assert!((1..=1 << 63).contains(&config.capacity));
+                prop_assert!(config.boundary != Some(0));
                 prop_assert!(ops.len() <= bytes.len());
             } else {
                 prop_assert!(bytes.len() < encode(&FULL, &[]).len());

@@ -153,7 +153,7 @@ impl Op {
         [Self::Bump, Self::BumpFull, Self::Map, Self::Populate, Self::Discard];
 
     /// Returns the name on the command line and in JSON.
-    #[must_use] 
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Bump => "bump",
@@ -201,7 +201,7 @@ impl ContenderId {
     ];
 
     /// Returns the name on the command line and in JSON.
-    #[must_use] 
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Kvmem => "kvmem",
@@ -243,7 +243,7 @@ impl Pages {
     pub const PRIVATE: [Self; 3] = [Self::Base, Self::Thp, Self::Huge];
 
     /// Returns the name in reports and JSON.
-    #[must_use] 
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Base => "base",

@@ -232,7 +232,8 @@ fn fit(effort: &mut ArenaEffort) -> Result<(), String> {
     }
     if effort.populate_bytes < MIN_POPULATED {
         return Err(format!(
-            "{available} bytes of memory are available, and the rows need {}: free memory or raise the group's limit",
+            "{available} bytes of memory are available, and the rows need {}: free memory or \
+             raise the group's limit",
             2 * MIN_POPULATED
         ));
     }

@@ -130,7 +130,7 @@ impl Scenario {
     pub const ALL: [Self; 4] = [Self::GetHit, Self::GetMiss, Self::InsertEvict, Self::BlockPair];
 
     /// The name on the command line and in JSON.
-    #[must_use] 
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::GetHit => "get-hit",
@@ -176,7 +176,7 @@ impl ContenderId {
     ];
 
     /// The name on the command line and in JSON.
-    #[must_use] 
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Kvmem => "kvmem",
@@ -190,7 +190,7 @@ impl ContenderId {
     }
 
     /// Whether it can do what the threads of a scenario do.
-    #[must_use] 
+    #[must_use]
     pub fn takes_part(self, scenario: Scenario) -> bool {
         match self {
             Self::Kvmem | Self::KvmemScan | Self::QuickCache => scenario != Scenario::BlockPair,

@@ -119,7 +119,7 @@ impl Scenario {
     ];
 
     /// Returns the name on the command line and in JSON.
-    #[must_use] 
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Pair4K => "pair-4k",
@@ -157,7 +157,7 @@ impl ContenderId {
         [Self::Kvmem, Self::KvmemCached, Self::Binned, Self::Mutex, Self::Null];
 
     /// Returns the name on the command line and in JSON.
-    #[must_use] 
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Kvmem => "kvmem",

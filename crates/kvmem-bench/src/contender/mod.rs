@@ -42,7 +42,7 @@ pub struct Space {
 
 impl Space {
     /// Describes a space of `capacity` bytes for objects of at least `smallest` bytes.
-    #[must_use] 
+    #[must_use]
     pub fn for_sizes_from(smallest: u64, capacity: u64) -> Self {
         let max_live =
             usize::try_from(capacity / smallest.max(1)).unwrap_or(usize::MAX).saturating_add(10);
@@ -124,7 +124,7 @@ impl ContenderId {
     ];
 
     /// Returns the name on the command line and in JSON.
-    #[must_use] 
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Kvmem => "kvmem",
@@ -160,7 +160,8 @@ impl fmt::Display for ContenderId {
 /// No contender has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown contender {0:?}: use one of kvmem, kvmem-cached, binned, binned-unrounded, offset-allocator, best-fit, null"
+    "unknown contender {0:?}: use one of kvmem, kvmem-cached, binned, binned-unrounded, \
+     offset-allocator, best-fit, null"
 )]
 pub struct UnknownContenderError(pub String);
 

@@ -64,8 +64,8 @@ impl Hugepages {
             return match pages.saturating_sub(free) {
                 0 => Ok(Self { loan: None }),
                 missing => Err(format!(
-                    "{missing} of {pages} hugepages of 2 MiB are missing; --borrow-hugepages adds them to \
-                     vm.nr_hugepages for the duration of the run"
+                    "{missing} of {pages} hugepages of 2 MiB are missing; \
+                     --borrow-hugepages adds them to vm.nr_hugepages for the duration of the run"
                 )),
             };
         }

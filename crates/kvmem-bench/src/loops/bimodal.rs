@@ -76,7 +76,7 @@ pub struct Highest {
 }
 
 /// Returns the pool in which the peak of `run` is `percent` hundredths.
-#[must_use] 
+#[must_use]
 pub fn pool_for(run: &Bimodal, percent: u64) -> u64 {
     run.peak_bytes() * GRID / percent
 }

@@ -24,13 +24,13 @@ const MIB: u64 = 1 << 20;
 pub const POOL: u64 = 2 << 30;
 
 /// Returns the published distribution.
-#[must_use] 
+#[must_use]
 pub fn sizes() -> Sizes {
     Sizes::Uniform { min: KIB, max: 64 * MIB }
 }
 
 /// Returns the seven other distributions, with their names.
-#[must_use] 
+#[must_use]
 pub fn mixes() -> [(&'static str, Sizes); 7] {
     let (min, max) = (4 * KIB, 64 * MIB);
     let mean = (8 * MIB) as f64;

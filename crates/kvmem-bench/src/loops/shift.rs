@@ -50,7 +50,7 @@ pub struct Plan {
 
 impl Plan {
     /// Returns the change of the workload, with B = `ratio` · A.
-    #[must_use] 
+    #[must_use]
     pub fn standard(ratio: f64) -> Self {
         let b = (SIZE_A as f64 * ratio) as u64;
         Self { a: SIZE_A, b, pool: POOL, warm_up: 5.0, change: CHANGE, after: 20.0 }

@@ -16,14 +16,14 @@ pub const POOL: u64 = 2 << 30;
 pub const POOL_SMALL: u64 = POOL / 16;
 
 /// Returns the pool for `size`.
-#[must_use] 
+#[must_use]
 pub fn pool_for(size: u64) -> u64 {
     if size < 1024 { POOL_SMALL } else { POOL }
 }
 
 /// Returns the 55 published sizes, variations of 32 times the powers of four: exact, ± 17, × 0.9
 /// and × 1.1.
-#[must_use] 
+#[must_use]
 pub fn sizes() -> Vec<u64> {
     let powers = || (0..11).map(|i| 32u64 << (2 * i));
     let tenths = |size: u64, factor: u64| size * factor / 10;
@@ -36,7 +36,7 @@ pub fn sizes() -> Vec<u64> {
 }
 
 /// Returns the bound for any allocator: whole objects only.
-#[must_use] 
+#[must_use]
 pub fn bound(size: u64, pool: u64) -> f64 {
     (pool / size * size) as f64 / pool as f64
 }

@@ -114,7 +114,7 @@ impl WorkloadId {
     ];
 
     /// Returns the name on the command line and in JSON.
-    #[must_use] 
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Metadata => "metadata",

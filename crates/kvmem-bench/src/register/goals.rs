@@ -39,7 +39,8 @@ pub(super) fn of(rows: &[Row], plan_ms: Option<f64>) -> Vec<Goal> {
         ));
     }
     goals.extend(Goal::at_most(
-        "auto, several contexts: time to give back over that of sequential, where that is a millisecond",
+        "auto, several contexts: time to give back over that of sequential, where that is a \
+         millisecond",
         rows.give_back_over_sequential(),
         1.0,
     ));

@@ -137,7 +137,7 @@ impl Backend {
     pub const ALL: [Self; 3] = [Self::IoUring, Self::ParallelWins, Self::ParallelLoses];
 
     /// Returns the name on the command line and in JSON.
-    #[must_use] 
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::IoUring => "io_uring",
@@ -147,7 +147,7 @@ impl Backend {
     }
 
     /// Returns whether time and memory are simulated.
-    #[must_use] 
+    #[must_use]
     pub fn is_simulated(self) -> bool {
         self != Self::IoUring
     }
@@ -177,7 +177,7 @@ impl ContenderId {
         [Self::Sequential, Self::Parallel, Self::KvmemSequential, Self::KvmemParallel, Self::Auto];
 
     /// Returns the name on the command line and in JSON.
-    #[must_use] 
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Sequential => "sequential",

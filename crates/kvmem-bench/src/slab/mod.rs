@@ -128,7 +128,7 @@ impl Pattern {
     pub const ALL: [Self; 3] = [Self::Random, Self::Fixed, Self::ProducerConsumer];
 
     /// Returns the name on the command line and in JSON.
-    #[must_use] 
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Random => "random",
@@ -164,7 +164,7 @@ impl ContenderId {
         [Self::Kvmem, Self::Malloc, Self::Mimalloc, Self::Jemalloc, Self::Snmalloc, Self::GSlice];
 
     /// Returns the name on the command line and in JSON.
-    #[must_use] 
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Kvmem => "kvmem",

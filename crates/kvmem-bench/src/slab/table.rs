@@ -46,11 +46,13 @@ impl Display for Report {
 pub(super) fn title(pattern: Pattern) -> &'static str {
     match pattern {
         Pattern::Random => {
-            "random: ns of a processor per allocation and free, blocks of random size, every second one replaced"
+            "random: ns of a processor per allocation and free, blocks of random size, every \
+             second one replaced"
         }
         Pattern::Fixed => "fixed: the same with blocks of one size",
         Pattern::ProducerConsumer => {
-            "producer-consumer: ns of a processor per block that one thread allocates and another one frees"
+            "producer-consumer: ns of a processor per block that one thread allocates and another \
+             one frees"
         }
     }
 }

@@ -44,8 +44,8 @@ pub(crate) fn ran<R: SuiteRow>(report: &Report<R>) -> Vec<(R::Scenario, R::Conte
     report.rows.iter().map(|row| (row.scenario(), row.contender(), row.threads())).collect()
 }
 
-/// Checks that names are the same on the command line and in JSON and parse back, and that the error
-/// for an unknown name lists the valid ones.
+/// Checks that names are the same on the command line and in JSON and parse back, and that the
+/// error for an unknown name lists the valid ones.
 pub(crate) fn check_names<N>()
 where
     N: Named + Display + Debug + Serialize + FromStr<Err: Error + PartialEq>,

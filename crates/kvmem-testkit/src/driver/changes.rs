@@ -109,7 +109,10 @@ impl<F: Face> Space<F> {
                 let new_size = part.of(size);
                 let (got, expected) =
                     (held.shrink(self, new_size)?, self.expect_shrink(start, new_size));
-                let full = matches!(got, Err(AllocError::TooManyRanges { ranges }) if self.may_be_full(ranges));
+                let full = match got {
+                    Err(AllocError::TooManyRanges { ranges }) => self.may_be_full(ranges),
+                    _ => false,
+                };
                 ensure!(
                     got == expected || full,
                     "{range:?} to {new_size} bytes: {got:?} instead of {expected:?}"

@@ -73,7 +73,10 @@ impl<F: Face> Driver<F> {
                 // If two arguments are invalid, the error may name either.
                 let both = size == 0 && matches!(expected, Err(AllocError::BadAlign { .. }));
                 let exact = self.space.oracle.has_exact(size, align.unwrap_or(1));
-                let full = matches!(got, AllocError::TooManyRanges { ranges } if self.space.may_be_full(ranges));
+                let full = match got {
+                    AllocError::TooManyRanges { ranges } => self.space.may_be_full(ranges),
+                    _ => false,
+                };
                 ensure!(
                     self.is_expected(got, expected)
                         || both && got == AllocError::ZeroSize

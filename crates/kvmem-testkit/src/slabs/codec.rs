@@ -6,7 +6,7 @@
 use super::op::{Config, How, Op, SEATS, Who};
 
 /// Decodes a test: the settings of the first allocator, and the operations.
-#[must_use] 
+#[must_use]
 pub fn decode(bytes: &[u8]) -> Option<(Config, Vec<Op>)> {
     let mut reader = SlabReader { rest: bytes };
     let config = reader.config()?;
@@ -14,7 +14,7 @@ pub fn decode(bytes: &[u8]) -> Option<(Config, Vec<Op>)> {
 }
 
 /// Encodes a test for [`decode`].
-#[must_use] 
+#[must_use]
 pub fn encode(config: &Config, ops: &[Op]) -> Vec<u8> {
     let mut writer = SlabWriter { bytes: Vec::new() };
     writer.config(config);

@@ -42,9 +42,11 @@ fn op() -> impl Strategy<Value = Op> {
     let pick = any::<u16>;
     prop_oneof![
         12 => (seat(), size(), how).prop_map(|(seat, size, how)| Op::Alloc { seat, size, how }),
-        12 => (seat(), size(), prop_oneof![2 => 0..50u16, 1 => 0..1000u16]).prop_map(|(seat, size, n)| Op::Batch { seat, size, n }),
+        12 => (seat(), size(), prop_oneof![2 => 0..50u16, 1 => 0..1000u16])
+            .prop_map(|(seat, size, n)| Op::Batch { seat, size, n }),
         8 => (seat(), pick()).prop_map(|(seat, pick)| Op::Free { seat, pick }),
-        16 => (seat(), pick(), any::<u8>()).prop_map(|(seat, pick, n)| Op::FreeRun { seat, pick, n }),
+        16 => (seat(), pick(), any::<u8>())
+            .prop_map(|(seat, pick, n)| Op::FreeRun { seat, pick, n }),
         8 => (seat(), pick(), any::<u8>(), any::<u16>())
             .prop_map(|(seat, pick, n, link)| Op::FreeChain { seat, pick, n, link }),
         3 => who().prop_map(Op::Trim),

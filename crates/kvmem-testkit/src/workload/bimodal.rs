@@ -56,7 +56,7 @@ impl Bimodal {
     ///
     /// # Panics
     /// If `producers` is 0.
-    #[must_use] 
+    #[must_use]
     pub fn new(seed: u64, producers: usize, lifetimes: Lifetimes, steps: usize) -> Self {
         let mut rng = stream(seed, 0);
         let batches: Vec<Batch> =
@@ -72,19 +72,19 @@ impl Bimodal {
     }
 
     /// Returns the number of payloads in the whole run.
-    #[must_use] 
+    #[must_use]
     pub fn payloads(&self) -> u64 {
         (self.batches.len() * PAYLOADS) as u64
     }
 
     /// Returns the largest number of objects alive at once.
-    #[must_use] 
+    #[must_use]
     pub fn max_live(&self) -> usize {
         self.producers * BATCH_OBJECTS * usize::from(MAX_LIFE)
     }
 
     /// Returns the peak of live bytes if nothing fails.
-    #[must_use] 
+    #[must_use]
     pub fn peak_bytes(&self) -> u64 {
         self.peak_bytes
     }

@@ -30,7 +30,7 @@ use rand::SeedableRng;
 pub type Rng = rand_chacha::ChaCha8Rng;
 
 /// Creates stream `number` of `seed`. Streams of one seed are independent of each other.
-#[must_use] 
+#[must_use]
 pub fn stream(seed: u64, number: u64) -> Rng {
     let mut rng = Rng::seed_from_u64(seed);
     rng.set_stream(number);

@@ -92,7 +92,7 @@ impl Sizes {
     }
 
     /// Returns the smallest possible size.
-    #[must_use] 
+    #[must_use]
     pub fn min(&self) -> u64 {
         match *self {
             Self::Fixed(size) => size,

@@ -165,8 +165,9 @@ impl PublishedArena {
         // log.
         let _ = writeln!(
             line,
-            "E{:08} {:02}:{:02}:{:02}.{micros:06} {:7} mmap_arena.cpp:157] Arena {what}: requested={size}, \
-             aligned_size={rounded}, aligned_offset={start}, pool_size={pool}",
+            "E{:08} {:02}:{:02}:{:02}.{micros:06} {:7} mmap_arena.cpp:157] \
+             Arena {what}: requested={size}, aligned_size={rounded}, \
+             aligned_offset={start}, pool_size={pool}",
             now.as_secs() / 86_400,
             of_day / 3600,
             of_day / 60 % 60,

@@ -99,7 +99,7 @@ impl PolicyId {
         [Self::Lru, Self::ScanResistant, Self::S3Fifo, Self::Arc, Self::Optimum];
 
     /// The name in JSON.
-    #[must_use] 
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Lru => "lru",

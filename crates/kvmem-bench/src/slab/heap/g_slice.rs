@@ -70,7 +70,8 @@ fn check((major, minor): (u32, u32)) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "the system's GLib is {major}.{minor}, whose g_slice calls malloc: install GLib up to 2.{LAST}"
+        "the system's GLib is {major}.{minor}, whose g_slice calls malloc: install GLib up to \
+         2.{LAST}"
     ))
 }
 
