@@ -56,4 +56,4 @@ pub mod stats;
 mod table;
 mod team;
 
-pub use team::SpawnError;
+pub use team::{SpawnError, TeamError};

@@ -37,12 +37,14 @@ pub struct SpawnError {
 }
 
 /// The error of a team that produced no result.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum TeamError {
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TeamError {
     /// A thread panicked.
+    #[error("a thread panicked")]
     Panicked,
     /// A thread could not be started, so none has worked.
-    Spawn(SpawnError),
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
 }
 
 /// Started threads that wait for [`WaitingThreads::go`]. Dropping it ends them without work.
@@ -184,7 +186,7 @@ pub(crate) fn run<T: Send, S>(
                 work(&member)
             }
         });
-        let running = start(scope, works).map_err(TeamError::Spawn)?.go();
+        let running = start(scope, works)?.go();
         team.barrier.wait();
         let before = read();
         team.barrier.wait();

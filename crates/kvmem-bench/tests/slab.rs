@@ -50,7 +50,7 @@ fn rows_are_reported_in_full() {
 
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!((&json["suite"], &json["seed"]), (&"slab".into(), &123_456_789.into()));
-    let told = kvmem_bench::machine::resident_bytes().is_some();
+    let known = kvmem_bench::machine::resident_bytes().is_some();
     for row in json["rows"].as_array().unwrap() {
         let mut keys: Vec<_> = row.as_object().unwrap().keys().map(String::as_str).collect();
         keys.sort_unstable();
@@ -59,8 +59,8 @@ fn rows_are_reported_in_full() {
             ["contender", "max_block_bytes", "ns_per_pair", "pattern", "rss_bytes", "threads"]
         );
         assert!(row["ns_per_pair"].as_f64() > Some(0.0), "{row}");
-        assert_eq!(row["rss_bytes"].is_number(), told, "{row}");
-        if told && row["pattern"] == "random" {
+        assert_eq!(row["rss_bytes"].is_number(), known, "{row}");
+        if known && row["pattern"] == "random" {
             // Each thread has 10,000 blocks, and every byte of them was written.
             let live = 10_000 * row["max_block_bytes"].as_u64().unwrap() / 2
                 * row["threads"].as_u64().unwrap();

@@ -162,7 +162,7 @@ impl Reader<'_> {
             *size = self.number()?;
         }
         let max_cached_bytes = if flags & 2 == 0 { None } else { Some(self.number()?) };
-        Some(Cache { hot, learns: flags & 1 == 0, max_cached_bytes })
+        Some(Cache { hot, auto_hot_sizes: flags & 1 == 0, max_cached_bytes })
     }
 
     fn config(&mut self) -> Option<Config> {
@@ -300,7 +300,9 @@ impl Writer {
     }
 
     fn cache(&mut self, cache: &Cache) {
-        self.u8(u8::from(!cache.learns) | u8::from(cache.max_cached_bytes.is_some()) << 1 | 4 << 2);
+        self.u8(u8::from(!cache.auto_hot_sizes)
+            | u8::from(cache.max_cached_bytes.is_some()) << 1
+            | 4 << 2);
         for number in cache.hot.into_iter().chain(cache.max_cached_bytes) {
             self.u8(3);
             self.u64(number);

@@ -100,7 +100,7 @@ pub fn extents() -> Vec<(String, Vec<u8>)> {
         max_ranges: None,
         cache: None,
     };
-    let all = |hot| Cache { hot, learns: false, max_cached_bytes: Some(64_000) };
+    let all = |hot| Cache { hot, auto_hot_sizes: false, max_cached_bytes: Some(64_000) };
     let page = |size| Op::Allocate { size: Amount::bytes(size), raw: false };
     let raw = Op::Allocate { size: Amount::bytes(1000), raw: true };
     let free = |pick| Op::Held(pick, Change::Free);
@@ -148,7 +148,7 @@ pub fn extents() -> Vec<(String, Vec<u8>)> {
         ),
         (
             "bounded",
-            Cache { hot: [1000, 100, 0, 0], learns: true, max_cached_bytes: None },
+            Cache { hot: [1000, 100, 0, 0], auto_hot_sizes: true, max_cached_bytes: None },
             Config { boundary: Some(8000), placement: Placement::BestFit, ..plain },
             full(&[
                 Op::AllocateAligned { size: Amount::bytes(1000), align: 4096, raw: true },

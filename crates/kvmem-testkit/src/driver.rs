@@ -93,7 +93,7 @@ impl fmt::Display for Tally {
 
 /// A step after which the allocator and the oracle disagree.
 #[derive(Debug)]
-pub struct Failure {
+pub struct StepError {
     /// Number of steps that succeeded before.
     pub step: usize,
     /// The step, or `None` if the failure was at the beginning or the end.
@@ -102,7 +102,7 @@ pub struct Failure {
     pub what: anyhow::Error,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for StepError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.op {
             Some(op) => write!(f, "step {}, {op:?}: {:#}", self.step, self.what),
@@ -111,7 +111,7 @@ impl fmt::Display for Failure {
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for StepError {}
 
 /// Steps between two full comparisons in the run with few comparisons.
 const ALONE: usize = 16;
@@ -120,14 +120,17 @@ const ALONE: usize = 16;
 /// runs it once more with few comparisons. The tally is that of the first run.
 ///
 /// # Errors
-/// [`Failure`] if the allocator and the oracle disagree. Live allocations are then leaked, because
+/// [`StepError`] if the allocator and the oracle disagree. Live allocations are then leaked, because
 /// frees might not survive broken metadata.
-pub fn run(config: &Config, ops: &[Op]) -> Result<Tally, Failure> {
+pub fn run(config: &Config, ops: &[Op]) -> Result<Tally, StepError> {
     let tally = run_comparing(config, ops, |_| Depth::Everything)?;
     run_comparing(config, ops, |step| {
         if step % ALONE == ALONE - 1 { Depth::Everything } else { Depth::Grants }
     })
-    .map_err(|failure| Failure { what: failure.what.context("with few comparisons"), ..failure })?;
+    .map_err(|failure| StepError {
+        what: failure.what.context("with few comparisons"),
+        ..failure
+    })?;
     Ok(tally)
 }
 
@@ -135,7 +138,7 @@ fn run_comparing(
     config: &Config,
     ops: &[Op],
     depth: impl Fn(usize) -> Depth,
-) -> Result<Tally, Failure> {
+) -> Result<Tally, StepError> {
     match config.cache {
         None => run_face::<OffsetAllocator>(config, ops, depth),
         Some(_) => run_face::<ExtentCache>(config, ops, depth),
@@ -146,8 +149,8 @@ fn run_face<F: Face>(
     config: &Config,
     ops: &[Op],
     depth: impl Fn(usize) -> Depth,
-) -> Result<Tally, Failure> {
-    let failure = |step, op| move |what| Failure { step, op, what };
+) -> Result<Tally, StepError> {
+    let failure = |step, op| move |what| StepError { step, op, what };
     let mut driver = ManuallyDrop::new(Driver::<F>::new(config).map_err(failure(0, None))?);
     for (step, op) in ops.iter().enumerate() {
         driver.step(op, depth(step)).map_err(failure(step, Some(*op)))?;

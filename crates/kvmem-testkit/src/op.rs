@@ -65,13 +65,13 @@ pub struct Amount {
 }
 
 impl Amount {
-    /// An absolute number of bytes.
+    /// Creates an absolute number of bytes.
     #[must_use]
     pub fn bytes(bytes: u64) -> Self {
         Amount { base: Base::Bytes(bytes), part: Part::ALL }
     }
 
-    /// The whole of `base`.
+    /// Creates the whole of `base`.
     #[must_use]
     pub fn all(base: Base) -> Self {
         Amount { base, part: Part::ALL }
@@ -125,15 +125,15 @@ pub struct Cache {
     /// Sizes that are hot from the beginning; invalid ones are skipped.
     pub hot: [u64; 4],
     /// Whether further sizes become hot automatically.
-    pub learns: bool,
+    pub auto_hot_sizes: bool,
     /// The limit of cached bytes; by default 1/32 of the space.
     pub max_cached_bytes: Option<u64>,
 }
 
 impl Default for Cache {
-    /// The defaults of `ExtentCache`.
+    /// Returns the defaults of `ExtentCache`.
     fn default() -> Self {
-        Cache { hot: [0; 4], learns: true, max_cached_bytes: None }
+        Cache { hot: [0; 4], auto_hot_sizes: true, max_cached_bytes: None }
     }
 }
 

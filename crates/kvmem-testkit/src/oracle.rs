@@ -29,7 +29,7 @@ use crate::modular::first_in;
 
 /// An action that no correct allocator takes.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Violation {
+pub enum ViolationError {
     /// A range of no bytes was granted.
     #[error("an empty range at {0} was granted")]
     Empty(u64),
@@ -271,23 +271,23 @@ impl Oracle {
     }
 
     /// Records that `[start, start + size)` was granted.
-    pub fn grant(&mut self, start: u64, size: u64) -> Result<(), Violation> {
+    pub fn grant(&mut self, start: u64, size: u64) -> Result<(), ViolationError> {
         if size == 0 {
-            return Err(Violation::Empty(start));
+            return Err(ViolationError::Empty(start));
         }
         let range = start..start.saturating_add(size);
         if range.end > self.capacity {
-            return Err(Violation::OutOfSpace { range, capacity: self.capacity });
+            return Err(ViolationError::OutOfSpace { range, capacity: self.capacity });
         }
         if let Some(boundary) = self.boundary
             && start / boundary != (range.end - 1) / boundary
         {
-            return Err(Violation::Straddles { range, boundary });
+            return Err(ViolationError::Straddles { range, boundary });
         }
         let hole = self.free.range(..=start).next_back().map(|(start, len)| (*start, *len));
         let Some((hole_start, hole_len)) = hole.filter(|(start, len)| start + len >= range.end)
         else {
-            return Err(Violation::Overlap { range });
+            return Err(ViolationError::Overlap { range });
         };
         self.remove_free(hole_start, hole_len);
         self.insert_free(hole_start, start - hole_start);
@@ -298,8 +298,8 @@ impl Oracle {
     }
 
     /// Records that the used range that begins at `start` was freed; returns its length.
-    pub fn free(&mut self, start: u64) -> Result<u64, Violation> {
-        let size = self.used.remove(&start).ok_or(Violation::NotUsed(start))?;
+    pub fn free(&mut self, start: u64) -> Result<u64, ViolationError> {
+        let size = self.used.remove(&start).ok_or(ViolationError::NotUsed(start))?;
         self.allocated -= size;
         self.join(start, size);
         Ok(size)
@@ -307,7 +307,7 @@ impl Oracle {
 
     /// Records that the used range that begins at `start` now has `new_size` bytes, more or fewer
     /// than before.
-    pub fn resize(&mut self, start: u64, new_size: u64) -> Result<(), Violation> {
+    pub fn resize(&mut self, start: u64, new_size: u64) -> Result<(), ViolationError> {
         // Freed and granted again at the same place: bytes it may not extend into are not free.
         let size = self.free(start)?;
         self.grant(start, new_size).inspect_err(|_| {
@@ -317,10 +317,10 @@ impl Oracle {
 
     /// Records that `part` of the used range that begins at `start` was freed; the remainder on
     /// both sides stays in use.
-    pub fn free_part(&mut self, start: u64, part: Range<u64>) -> Result<(), Violation> {
-        let whole = self.used_at(start).ok_or(Violation::NotUsed(start))?;
+    pub fn free_part(&mut self, start: u64, part: Range<u64>) -> Result<(), ViolationError> {
+        let whole = self.used_at(start).ok_or(ViolationError::NotUsed(start))?;
         if part.is_empty() || part.start < whole.start || part.end > whole.end {
-            return Err(Violation::NotPart { part, whole });
+            return Err(ViolationError::NotPart { part, whole });
         }
         self.free(start)?;
         for side in [whole.start..part.start, part.end..whole.end] {
@@ -332,10 +332,10 @@ impl Oracle {
     }
 
     /// Records that the end of the space was moved, up or down.
-    pub fn set_capacity(&mut self, capacity: u64) -> Result<(), Violation> {
+    pub fn set_capacity(&mut self, capacity: u64) -> Result<(), ViolationError> {
         let end_of_last = self.end_of_last();
         if capacity < end_of_last {
-            return Err(Violation::CutOff { capacity, end_of_last });
+            return Err(ViolationError::CutOff { capacity, end_of_last });
         }
         if let Some((&start, &len)) = self.free.last_key_value()
             && start + len == self.capacity

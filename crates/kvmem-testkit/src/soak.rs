@@ -14,7 +14,7 @@ use std::fmt;
 use kvmem::offset::Placement;
 
 use crate::driver::face::Face;
-use crate::driver::{Depth, Driver, Failure, Tally};
+use crate::driver::{Depth, Driver, StepError, Tally};
 use crate::op::{Amount, Base, Cache, Call, Change, Config, Count, Forgery, Op, Order, Part, Pick};
 use crate::random::Random;
 
@@ -95,15 +95,15 @@ impl fmt::Display for Report {
 /// age.
 ///
 /// # Errors
-/// [`Failure`] if the allocator and the oracle disagree.
+/// [`StepError`] if the allocator and the oracle disagree.
 pub fn soak<F: Face>(
     ops: u64,
     seed: u64,
     mut progress: impl FnMut(&Report),
-) -> Result<Report, Failure> {
+) -> Result<Report, StepError> {
     let mut random = Random::new(seed);
     let mut report = Report::default();
-    let failure = |step: u64, op| move |what| Failure { step: step as usize, op, what };
+    let failure = |step: u64, op| move |what| StepError { step: step as usize, op, what };
     let mut config = draw_config(F::CACHES, &mut random);
     // Not dropped on failure: frees might not survive broken metadata.
     let mut driver =
@@ -169,7 +169,7 @@ pub(crate) fn draw_cache(capacity: u64, random: &mut Random) -> Cache {
     if random.once_in(2) {
         hot.fill_with(|| 1 + random.log_below(max_cached_bytes.unwrap_or(capacity / 32).max(1)));
     }
-    Cache { hot, learns: !random.once_in(4), max_cached_bytes }
+    Cache { hot, auto_hot_sizes: !random.once_in(4), max_cached_bytes }
 }
 
 pub(crate) fn draw_op(traffic: Traffic, random: &mut Random) -> Op {

@@ -66,9 +66,9 @@ pub fn cached_config(scale: Scale) -> impl Strategy<Value = Config> {
     let size = prop_oneof![1 => Just(0), 2 => 1..=64u64, 2 => any_length];
     let max_cached_bytes = prop_oneof![2 => Just(None), 3 => (0..8u32).prop_map(Some)];
     (config(scale), prop::array::uniform4(size), any::<bool>(), max_cached_bytes).prop_map(
-        |(config, hot, learns, max_cached_bytes)| {
+        |(config, hot, auto_hot_sizes, max_cached_bytes)| {
             let max_cached_bytes = max_cached_bytes.map(|shift| config.capacity >> shift);
-            Config { cache: Some(Cache { hot, learns, max_cached_bytes }), ..config }
+            Config { cache: Some(Cache { hot, auto_hot_sizes, max_cached_bytes }), ..config }
         },
     )
 }

@@ -37,7 +37,7 @@ pub use self::report::{Report, Row, Skipped};
 use crate::names::names;
 use crate::progress::Progress;
 
-/// What to run.
+/// The options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Whether to use less memory and fewer repetitions: seconds instead of minutes.
@@ -120,12 +120,9 @@ pub enum MeasureError {
     /// The log file of the published arena's model cannot be opened.
     #[error("cannot open /dev/null: {0}")]
     Sink(String),
-    /// A thread of the loop panicked.
-    #[error("a thread panicked")]
-    Panicked,
-    /// A thread could not be started.
+    /// The threads of the loop failed.
     #[error(transparent)]
-    Spawn(#[from] crate::SpawnError),
+    Team(#[from] crate::TeamError),
     /// The contender does not implement the operation.
     #[error("the contender does not support this operation")]
     Unsupported,

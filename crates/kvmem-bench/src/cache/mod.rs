@@ -94,21 +94,9 @@ pub enum MeasureError {
     /// No call returned in time.
     #[error("no call returned in the time given: give it more")]
     Nothing,
-    /// A thread of the loop panicked.
-    #[error("a thread panicked")]
-    Panicked,
-    /// A thread could not be started.
+    /// The threads of the loop failed.
     #[error(transparent)]
-    Spawn(#[from] crate::SpawnError),
-}
-
-impl From<crate::team::TeamError> for MeasureError {
-    fn from(error: crate::team::TeamError) -> Self {
-        match error {
-            crate::team::TeamError::Panicked => MeasureError::Panicked,
-            crate::team::TeamError::Spawn(error) => MeasureError::Spawn(error),
-        }
-    }
+    Team(#[from] crate::TeamError),
 }
 
 /// The scenarios by name.

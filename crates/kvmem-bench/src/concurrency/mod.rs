@@ -30,7 +30,7 @@ use crate::concurrent_suite;
 use crate::names::names;
 use crate::progress::Progress;
 
-/// What to run. Threads: 1, 2, 4 and 16 unless others are named.
+/// The options of a run. Threads: 1, 2, 4 and 16 unless others are named.
 pub type Options = concurrent_suite::Options<Scenario, ContenderId>;
 /// The result of a run.
 pub type Report = concurrent_suite::Report<Row>;
@@ -66,21 +66,9 @@ pub enum MeasureError {
     /// No call returned in time.
     #[error("no call returned in the given time: increase it")]
     NothingDone,
-    /// A thread of the loop panicked.
-    #[error("a thread panicked")]
-    Panicked,
-    /// A thread could not be started.
+    /// The threads of the loop failed.
     #[error(transparent)]
-    Spawn(#[from] crate::SpawnError),
-}
-
-impl From<crate::team::TeamError> for MeasureError {
-    fn from(error: crate::team::TeamError) -> Self {
-        match error {
-            crate::team::TeamError::Panicked => MeasureError::Panicked,
-            crate::team::TeamError::Spawn(error) => MeasureError::Spawn(error),
-        }
-    }
+    Team(#[from] crate::TeamError),
 }
 
 /// The scenarios by name.

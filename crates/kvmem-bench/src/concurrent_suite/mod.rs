@@ -21,7 +21,7 @@ use std::fmt::Display;
 pub use self::report::Report;
 pub use crate::names::Named;
 
-/// What to run, of a suite with scenarios `S` and contenders `C`.
+/// The options of a run of a suite with scenarios `S` and contenders `C`.
 #[derive(Clone, Debug)]
 pub struct Options<S, C> {
     /// Whether to use shorter and fewer repetitions: seconds instead of minutes.
@@ -37,7 +37,7 @@ pub struct Options<S, C> {
 }
 
 impl<S, C> Default for Options<S, C> {
-    /// A full run of everything.
+    /// Returns the options of a full run of everything.
     fn default() -> Self {
         let (scenarios, contenders, threads) = (Vec::new(), Vec::new(), Vec::new());
         Options { quick: false, reps: None, scenarios, contenders, threads }

@@ -27,7 +27,7 @@ use crate::report::Report;
 /// The default seed.
 pub const DEFAULT_SEED: u64 = 20_250_718;
 
-/// What to run.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Seed of all workloads.

@@ -53,7 +53,7 @@ pub use crate::arena::Pages;
 use crate::names::names;
 use crate::progress::Progress;
 
-/// What to run.
+/// The options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Whether to use one size and fewer contexts and rounds: half a minute instead of minutes.

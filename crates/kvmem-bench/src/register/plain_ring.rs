@@ -50,7 +50,7 @@ impl PlainRing {
     }
 }
 
-fn refusal(error: &std::io::Error, exceeded: Option<RegisterLimit>) -> RegistrarError {
+fn ring_error(error: &std::io::Error, exceeded: Option<RegisterLimit>) -> RegistrarError {
     let errno = Errno::new(error.raw_os_error().unwrap_or(0));
     RegistrarError::new("io_uring_register(IORING_REGISTER_BUFFERS_UPDATE)", errno, "").exceeded(exceeded)
 }
@@ -81,7 +81,7 @@ impl Registrar for PlainRing {
             Ok(()) => Ok(Key { handle: slot.into(), lkey: slot.into(), rkey: None }),
             Err(error) => {
                 self.free().push(slot);
-                Err(refusal(&error, exceeded()))
+                Err(ring_error(&error, exceeded()))
             }
         }
     }
@@ -92,7 +92,7 @@ impl Registrar for PlainRing {
         // SAFETY: an empty slot refers to no bytes.
         let emptied =
             unsafe { self.ring.submitter().register_buffers_update(slot, &nothing, None) };
-        emptied.map_err(|error| refusal(&error, None))?;
+        emptied.map_err(|error| ring_error(&error, None))?;
         self.free().push(slot);
         Ok(())
     }

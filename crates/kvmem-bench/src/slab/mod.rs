@@ -42,7 +42,7 @@ use crate::progress::Progress;
 /// [`SlabSample`].
 pub type Child = fn(&Task) -> Command;
 
-/// What to run.
+/// The options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Whether to use shorter and fewer repetitions: seconds instead of minutes.
@@ -91,24 +91,12 @@ pub enum MeasureError {
     /// No pair was completed.
     #[error("no block was allocated and freed in the given time: increase it")]
     NothingDone,
-    /// A thread of the loop panicked.
-    #[error("a thread panicked")]
-    Panicked,
-    /// A thread could not be started.
+    /// The threads of the loop failed.
     #[error(transparent)]
-    Spawn(#[from] crate::SpawnError),
+    Team(#[from] crate::TeamError),
     /// The measuring process failed.
     #[error("the measuring process failed: {0}")]
     Child(String),
-}
-
-impl From<crate::team::TeamError> for MeasureError {
-    fn from(error: crate::team::TeamError) -> Self {
-        match error {
-            crate::team::TeamError::Panicked => MeasureError::Panicked,
-            crate::team::TeamError::Spawn(error) => MeasureError::Spawn(error),
-        }
-    }
 }
 
 /// The patterns by name.

@@ -20,7 +20,7 @@ fn out_of_bounds(part: Range<u64>, whole: Range<u64>) -> AllocError {
 }
 
 /// Converts an error of the raw interface to that of the RAII interface.
-fn refused(error: RawError) -> Result<AllocError> {
+fn alloc_error(error: RawError) -> Result<AllocError> {
     match error {
         RawError::Refused(error) => Ok(error),
         other => Err(other).context("a good handle"),
@@ -33,7 +33,7 @@ impl<F: Face> HeldRange<F> {
             HeldRange::Own(allocation) => allocation.shrink(new_size),
             HeldRange::Raw(handle) => match space.allocator().shrink_raw(*handle, new_size) {
                 Ok(()) => Ok(()),
-                Err(error) => Err(refused(error)?),
+                Err(error) => Err(alloc_error(error)?),
             },
         })
     }
@@ -43,7 +43,7 @@ impl<F: Face> HeldRange<F> {
             HeldRange::Own(allocation) => allocation.extend(new_size),
             HeldRange::Raw(handle) => match space.allocator().extend_raw(*handle, new_size) {
                 Ok(()) => Ok(()),
-                Err(error) => Err(refused(error)?),
+                Err(error) => Err(alloc_error(error)?),
             },
         })
     }

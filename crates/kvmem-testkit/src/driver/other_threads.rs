@@ -1,4 +1,4 @@
-//! Other threads that free allocations for the driver, so that the ranges go to their caches.
+//! Other threads that free allocations for the driver, which puts the ranges into their caches.
 
 use std::cell::{Cell, RefCell};
 use std::sync::mpsc::{Receiver, Sender, channel};

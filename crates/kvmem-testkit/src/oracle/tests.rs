@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::{Oracle, Violation};
+use super::{Oracle, ViolationError};
 
 /// A space as an array of bytes, each in use or not.
 struct Bytes {
@@ -140,26 +140,35 @@ proptest! {
 fn rejects_what_no_allocator_may_do() {
     let mut oracle = space(100, Some(40), &[(10, 20)]);
     let before = oracle.map();
-    assert_eq!(oracle.grant(50, 0), Err(Violation::Empty(50)));
-    assert_eq!(oracle.grant(90, 11), Err(Violation::OutOfSpace { range: 90..101, capacity: 100 }));
-    assert_eq!(oracle.grant(35, 6), Err(Violation::Straddles { range: 35..41, boundary: 40 }));
+    assert_eq!(oracle.grant(50, 0), Err(ViolationError::Empty(50)));
+    assert_eq!(
+        oracle.grant(90, 11),
+        Err(ViolationError::OutOfSpace { range: 90..101, capacity: 100 })
+    );
+    assert_eq!(oracle.grant(35, 6), Err(ViolationError::Straddles { range: 35..41, boundary: 40 }));
     for (start, size) in [(10, 20), (5, 6), (29, 1), (0, 35), (15, 5)] {
         assert_eq!(
             oracle.grant(start, size),
-            Err(Violation::Overlap { range: start..start + size })
+            Err(ViolationError::Overlap { range: start..start + size })
         );
     }
-    assert_eq!(oracle.free(11), Err(Violation::NotUsed(11)));
-    assert_eq!(oracle.resize(10, 31), Err(Violation::Straddles { range: 10..41, boundary: 40 }));
+    assert_eq!(oracle.free(11), Err(ViolationError::NotUsed(11)));
+    assert_eq!(
+        oracle.resize(10, 31),
+        Err(ViolationError::Straddles { range: 10..41, boundary: 40 })
+    );
     assert_eq!(
         oracle.free_part(10, 20..31),
-        Err(Violation::NotPart { part: 20..31, whole: 10..30 })
+        Err(ViolationError::NotPart { part: 20..31, whole: 10..30 })
     );
     assert_eq!(
         oracle.free_part(10, 20..20),
-        Err(Violation::NotPart { part: 20..20, whole: 10..30 })
+        Err(ViolationError::NotPart { part: 20..20, whole: 10..30 })
     );
-    assert_eq!(oracle.set_capacity(29), Err(Violation::CutOff { capacity: 29, end_of_last: 30 }));
+    assert_eq!(
+        oracle.set_capacity(29),
+        Err(ViolationError::CutOff { capacity: 29, end_of_last: 30 })
+    );
     assert_eq!(oracle.map(), before, "a violation changes nothing");
 }
 

@@ -53,7 +53,7 @@ fn hammer<B: Bump>(arena: &B, size: usize, ops: u64) -> u64 {
 }
 
 /// Creates an arena in which `ops` allocations of `size` bytes succeed.
-fn roomy<B: Bump>(size: usize, ops: u64) -> Result<B, MeasureError> {
+fn arena_for<B: Bump>(size: usize, ops: u64) -> Result<B, MeasureError> {
     // One more: the arena's first byte need not be aligned.
     let capacity = usize::try_from(ops + 1).ok().and_then(|ops| ops.checked_mul(size));
     B::create(capacity.ok_or(MeasureError::TooLarge { size, ops })?)
@@ -65,7 +65,7 @@ fn all_served(served: u64, ops: u64) -> Result<(), MeasureError> {
 
 /// Returns the nanoseconds per allocation of one thread.
 pub(crate) fn alone<B: Bump>(size: usize, ops: u64) -> Result<f64, MeasureError> {
-    let arena: B = roomy(size, ops)?;
+    let arena: B = arena_for(size, ops)?;
     let watch = Stopwatch::start();
     let served = hammer(&arena, size, ops);
     let ns = watch.ns_per_op(ops);
@@ -86,7 +86,7 @@ pub(crate) fn together<B: Bump + Sync>(
     let each = (ops / u64::from(threads)).max(1);
     let seen: Vec<(f64, u64)> = side_by_side::run(
         threads,
-        || roomy::<B>(size, each * u64::from(threads)),
+        || arena_for::<B>(size, each * u64::from(threads)),
         |arena| {
             let watch = Stopwatch::start();
             let served = hammer(arena, size, each);

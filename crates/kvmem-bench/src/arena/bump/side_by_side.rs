@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Instant;
 
 use crate::arena::MeasureError;
-use crate::team::{bind, cores, start};
+use crate::team::{TeamError, bind, cores, start};
 
 /// Attempts at a turn, the first included.
 const TRIES: u32 = 5;
@@ -74,9 +74,9 @@ fn turn<S: Sync, T: Send>(
     };
     thread::scope(|scope| {
         let works = (0..threads as usize).map(|i| run_on(cores.get(i % cores.len().max(1))));
-        let running = start(scope, works)?.go();
+        let running = start(scope, works).map_err(TeamError::Spawn)?.go();
         let ended = running.into_iter().map(|thread| thread.join().ok().flatten());
-        ended.map(|run| run.ok_or(MeasureError::Panicked)).collect()
+        ended.map(|run| run.ok_or(TeamError::Panicked.into())).collect()
     })
 }
 
