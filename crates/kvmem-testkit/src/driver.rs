@@ -120,8 +120,8 @@ const ALONE: usize = 16;
 /// runs it once more with few comparisons. The tally is that of the first run.
 ///
 /// # Errors
-/// [`StepError`] if the allocator and the oracle disagree. Live allocations are then leaked, because
-/// frees might not survive broken metadata.
+/// [`StepError`] if the allocator and the oracle disagree. Live allocations are then leaked,
+/// because frees might not survive broken metadata.
 pub fn run(config: &Config, ops: &[Op]) -> Result<Tally, StepError> {
     let tally = run_comparing(config, ops, |_| Depth::Everything)?;
     run_comparing(config, ops, |step| {

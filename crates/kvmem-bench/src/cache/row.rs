@@ -1,4 +1,4 @@
-//! *Row*: what a run of the cache suite finds.
+//! A row of the cache report.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,11 +12,11 @@ pub struct Row {
     pub scenario: Scenario,
     /// The contender.
     pub contender: ContenderId,
-    /// Threads that share it.
+    /// Number of threads that share it.
     pub threads: u32,
-    /// Million calls a second of all threads together.
+    /// Million calls per second of all threads together.
     pub mops: f64,
-    /// Nanoseconds that a call takes its thread.
+    /// Nanoseconds of a call in its thread.
     pub ns: f64,
 }
 

@@ -1,4 +1,4 @@
-//! *Suite*: how long its measurements are, and what becomes of them.
+//! The suite's parameters and rows.
 
 use super::measure::{CacheTask, measure};
 use super::{ContenderId, MeasureError, Row, Scenario, goals};
@@ -10,7 +10,7 @@ pub(super) struct Caches;
 
 impl Suite for Caches {
     type Row = Row;
-    /// Million calls a second of all threads.
+    /// Million calls per second of all threads.
     type Sample = f64;
     type Error = MeasureError;
     const NAME: &'static str = "cache";
