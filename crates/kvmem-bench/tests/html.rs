@@ -60,6 +60,8 @@ fn the_offset_report_has_every_row_and_the_published_figures() {
 #[test]
 fn the_arena_report_has_every_row() {
     let report: arena::Report = recorded("-arena");
+    let published = arena::ContenderId::PublishedArena;
+    assert!(report.rows.iter().any(|row| row.contender == published), "the record says `seed`");
     let html = page(&report);
     assert_eq!(count(&html, "<svg role=\"img\""), 4);
     for row in &report.rows {
@@ -76,6 +78,9 @@ fn the_arena_report_has_every_row() {
 #[test]
 fn the_register_report_has_every_row() {
     let report: register::Report = recorded("-register");
+    // The record is older than the names of these keys.
+    assert!(report.rows.iter().any(|row| row.calibration_sequential_gib_per_s.is_some()));
+    assert!(report.rows.iter().any(|row| row.calibration_parallel_gib_per_s.is_some()));
     let html = page(&report);
     assert!(count(&html, "<svg role=\"img\"") >= 4);
     for row in &report.rows {

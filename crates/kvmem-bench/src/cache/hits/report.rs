@@ -151,3 +151,18 @@ impl fmt::Display for Report {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_older_records_are_read() {
+        let row: Row = serde_json::from_str(
+            r#"{"trace": "agents", "pool": 4, "blocks": 8, "policy": "lru", "shards": 1,
+                "hits": 3, "asked": 12}"#,
+        )
+        .unwrap();
+        assert_eq!((row.requested, row.percent()), (12, 25.0));
+    }
+}
