@@ -39,9 +39,9 @@ pub(crate) fn tail(
     let absent = skipped.into_iter().fold(Section::new("Not measured"), Section::text);
     let verdicts = goals.iter().map(|goal| Verdict {
         what: goal.name.clone(),
-        found: short(goal.value),
+        figure: short(goal.value),
         limit: format!("{} {}", if goal.at_least { "≥" } else { "≤" }, short(goal.limit)),
-        reached: goal.met(),
+        met: goal.met(),
         at: goal.at.clone(),
     });
     chapter.section(absent).section(Section::new("Goals").verdicts(verdicts))

@@ -129,7 +129,7 @@ fn the_slab_report_has_every_row_and_the_absent_contenders() {
         assert!(html.contains(shown), "{shown}");
     }
     assert!(html.contains(
-        "<li class=\"missed\"><b>MISSED</b> ns &lt;of&gt; &quot;all&quot;: found 2.5, wanted ≤ 2"
+        "<li class=\"missed\"><b>MISSED</b> ns &lt;of&gt; &quot;all&quot;: 2.5, limit ≤ 2"
     ));
 }
 

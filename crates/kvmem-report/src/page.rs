@@ -57,11 +57,11 @@ pub struct Verdict {
     /// The goal.
     pub what: String,
     /// The figure.
-    pub found: String,
+    pub figure: String,
     /// The limit, with the sign of its direction.
     pub limit: String,
     /// Whether the figure meets the limit.
-    pub reached: bool,
+    pub met: bool,
     /// The place of the figure, such as a row.
     pub at: Option<String>,
 }
@@ -271,12 +271,12 @@ impl Table {
 
 impl Verdict {
     fn write(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (class, word) = if self.reached { ("met", "met") } else { ("missed", "MISSED") };
+        let (class, word) = if self.met { ("met", "met") } else { ("missed", "MISSED") };
         write!(
             f,
             "<li class=\"{class}\"><b>{word}</b> {}: {}, limit {}",
             Escaped(&self.what),
-            Escaped(&self.found),
+            Escaped(&self.figure),
             Escaped(&self.limit)
         )?;
         if let Some(at) = &self.at {

@@ -19,9 +19,9 @@ fn page(text: &str) -> String {
     heat.column(1.0, 2.0, []);
     let verdict = Verdict {
         what: text.to_owned(),
-        found: "0.3403".to_owned(),
+        figure: "0.3403".to_owned(),
         limit: "≤ 0.6".to_owned(),
-        reached: false,
+        met: false,
         at: Some(text.to_owned()),
     };
     let section = Section::new(text)
