@@ -171,7 +171,10 @@ impl SlabDriver {
         if size == usize::MAX {
             let got =
                 self.run_on(Who::Seat(seat), move |allocator| allocator.alloc(size).map(Block))?;
-            ensure!(matches!(got, Err(SlabError::TooLarge { requested: usize::MAX, .. })), "{got:?}");
+            ensure!(
+                matches!(got, Err(SlabError::TooLarge { requested: usize::MAX, .. })),
+                "{got:?}"
+            );
             self.tally.count("alloc: too large");
             return Ok(());
         }

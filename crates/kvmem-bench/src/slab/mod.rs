@@ -38,7 +38,7 @@ pub use self::report::{Report, Row, Skipped};
 use crate::names::names;
 use crate::progress::Progress;
 
-/// Returns the command of a process that calls [`measure`] with the task and prints the
+/// Returns the command of a process that calls [`measure()`] with the task and prints the
 /// [`SlabSample`].
 pub type Child = fn(&Task) -> Command;
 

@@ -212,8 +212,9 @@ impl Face for ExtentCache {
         let max_size =
             cache.max_cached_bytes.unwrap_or(config.capacity / 32).min(u64::from(u32::MAX) - 1);
         let hot = cache.hot.into_iter().filter(|size| (1..=max_size).contains(size));
-        let builder =
-            ExtentCache::builder(space_builder(config)).hot_sizes(hot).auto_hot_sizes(cache.auto_hot_sizes);
+        let builder = ExtentCache::builder(space_builder(config))
+            .hot_sizes(hot)
+            .auto_hot_sizes(cache.auto_hot_sizes);
         let builder =
             cache.max_cached_bytes.map_or(builder.clone(), |bytes| builder.max_cached_bytes(bytes));
         builder.build().with_context(|| format!("{config:?}"))

@@ -12,7 +12,11 @@ impl<F: Face> Space<F> {
     /// Returns the expected error of a request that no free range can serve.
     fn out_of_space(&self, requested: u64) -> AllocError {
         let oracle = &self.oracle;
-        AllocError::OutOfSpace { requested, free: oracle.free_bytes(), largest_free: oracle.largest_free() }
+        AllocError::OutOfSpace {
+            requested,
+            free: oracle.free_bytes(),
+            largest_free: oracle.largest_free(),
+        }
     }
 
     /// Returns the expected result of a request.
@@ -147,8 +151,8 @@ impl<F: Face> Driver<F> {
             }
             Err(got) => {
                 self.failed_requests += 1;
-                let full =
-                    matches!(got, AllocError::TooManyRanges { .. }) && self.space.may_be_too_many(n);
+                let full = matches!(got, AllocError::TooManyRanges { .. })
+                    && self.space.may_be_too_many(n);
                 ensure!(
                     self.is_expected(got, expected) || full,
                     "{n} × {size} bytes: {got:?} instead of {expected:?}"
