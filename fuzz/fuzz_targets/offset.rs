@@ -1,10 +1,10 @@
-//! L3: any sequence of operations on offset spaces, against the interval oracle.
+//! Offset layer: sequences of operations on offset spaces, compared with the interval oracle.
 #![cfg_attr(fuzzing, no_main)]
 
 use anyhow::Result;
 use kvmem_testkit::{codec, driver};
 
-/// Runs what the bytes say. Bytes too short to name a space say nothing.
+/// Runs the test that the bytes encode. Too few bytes encode none.
 fn target(bytes: &[u8]) -> Result<()> {
     if let Some((config, ops)) = codec::decode(bytes) {
         driver::run(&config, &ops)?;

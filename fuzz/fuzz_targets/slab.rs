@@ -1,13 +1,14 @@
-//! L4: any sequence of operations on blocks by several threads, against books of what is in use.
+//! Slab layer: sequences of operations on blocks by several threads, compared with a record of the
+//! live blocks.
 #![cfg_attr(fuzzing, no_main)]
 
 use anyhow::Result;
-use kvmem_testkit::slices::{self, codec};
+use kvmem_testkit::slabs::{self, codec};
 
-/// Runs what the bytes say. Bytes too short to name an allocator say nothing.
+/// Runs the test that the bytes encode. Too few bytes encode none.
 fn target(bytes: &[u8]) -> Result<()> {
     if let Some((config, ops)) = codec::decode(bytes) {
-        slices::run(&config, &ops)?;
+        slabs::run(&config, &ops)?;
     }
     Ok(())
 }

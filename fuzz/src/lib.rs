@@ -1,12 +1,15 @@
 //! # kvmem-fuzz — fuzz targets that run on a stable toolchain
 //!
-//! `cargo run --release --manifest-path fuzz/Cargo.toml --bin TARGET -- --seconds 10` replays the stored corpus of a
-//! target and then throws mutated and random inputs at it until the time is up. The same targets are coverage-guided
-//! under cargo-fuzz, where there is a nightly toolchain: `mkdir -p fuzz/found/TARGET` and
-//! `cargo +nightly fuzz run TARGET fuzz/found/TARGET fuzz/corpus/TARGET` keep what is found apart from what is stored.
+//! `cargo run --release --manifest-path fuzz/Cargo.toml --bin TARGET -- --seconds 10` replays the
+//! stored corpus of a target and then runs it on mutated and random inputs until the time is up.
 //!
-//! An input on which a target fails, panics, or makes no end is saved under `fuzz/artifacts/TARGET`, and the exit status
-//! is 1. `-- FILE…` replays files.
+//! With a nightly toolchain, cargo-fuzz runs the same targets coverage-guided.
+//! `mkdir -p fuzz/found/TARGET` and
+//! `cargo +nightly fuzz run TARGET fuzz/found/TARGET fuzz/corpus/TARGET` keep new inputs apart from
+//! the stored ones.
+//!
+//! If a target fails, panics or does not end on an input, the input is saved in
+//! `fuzz/artifacts/TARGET`, and the exit status is 1. `-- FILE…` replays files.
 
 mod mutate;
 
@@ -27,12 +30,12 @@ use crate::mutate::{mutate, random_input};
 
 /// Runs one input.
 pub type Target = fn(&[u8]) -> Result<()>;
-/// Makes the inputs that are worth storing: names and bytes.
+/// Returns the names and bytes of the inputs to store.
 pub type Seeds = fn() -> Vec<(String, Vec<u8>)>;
 
-/// One input may take so long.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Tries to make a failing input shorter.
+/// The time limit of one input.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
+/// Attempts to shorten a failing input.
 const REDUCTIONS: usize = 3000;
 
 struct Options {
@@ -60,7 +63,7 @@ fn options() -> Result<Options> {
     Ok(options)
 }
 
-/// The command of the target `name`.
+/// Runs the command of the target `name`.
 pub fn main(name: &str, target: Target, seeds: Seeds) -> ExitCode {
     match options().and_then(|options| Session::new(name, target).run(&options, seeds)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -76,7 +79,7 @@ struct Session {
     target: Target,
     corpus: PathBuf,
     artifacts: PathBuf,
-    /// Where the input stands that is being run: an abort or a hang leaves it there.
+    /// The file with the running input. It remains after an abort or a hang.
     current: Option<File>,
     executions: u64,
 }
@@ -98,10 +101,12 @@ impl Session {
         if options.write_corpus {
             return self.write_corpus(seeds);
         }
-        fs::create_dir_all(&self.artifacts).with_context(|| format!("cannot make {:?}", self.artifacts))?;
+        fs::create_dir_all(&self.artifacts)
+            .with_context(|| format!("cannot create {:?}", self.artifacts))?;
         let current = self.artifacts.join("current");
-        self.current = Some(File::create(&current).with_context(|| format!("cannot write {current:?}"))?);
-        watch(current.clone());
+        self.current =
+            Some(File::create(&current).with_context(|| format!("cannot write {current:?}"))?);
+        end_on_hang(current.clone());
         if !options.files.is_empty() {
             for file in &options.files {
                 let input = fs::read(file).with_context(|| format!("cannot read {file:?}"))?;
@@ -126,14 +131,20 @@ impl Session {
             };
             self.execute(&input).with_context(|| format!("seed {}", options.seed))?;
         }
-        println!("{}: {} executions in {:.0?}, no failure", self.name, self.executions, start.elapsed());
+        println!(
+            "{}: {} executions in {:.0?}, no failure",
+            self.name,
+            self.executions,
+            start.elapsed()
+        );
         fs::remove_file(current)?;
         Ok(())
     }
 
     fn stored(&self) -> Result<Vec<(OsString, Vec<u8>)>> {
-        let folder = fs::read_dir(&self.corpus)
-            .with_context(|| format!("no corpus at {:?}; --write-corpus makes one", self.corpus))?;
+        let folder = fs::read_dir(&self.corpus).with_context(|| {
+            format!("no corpus at {:?}; create it with --write-corpus", self.corpus)
+        })?;
         let mut stored = Vec::new();
         for entry in folder {
             let entry = entry?;
@@ -178,16 +189,16 @@ impl Session {
     }
 }
 
-/// Runs one input; a panic is a failure.
+/// Runs one input; a panic counts as a failure.
 fn attempt(target: Target, input: &[u8]) -> Result<()> {
     panic::catch_unwind(AssertUnwindSafe(|| target(input))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("of no text");
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without text");
         Err(anyhow!("panic: {text}"))
     })
 }
 
-/// Leaves out of a failing input what it fails without.
+/// Shortens a failing input while it still fails.
 fn reduce(target: Target, input: &[u8]) -> Vec<u8> {
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
@@ -215,7 +226,7 @@ fn reduce(target: Target, input: &[u8]) -> Vec<u8> {
 }
 
 const IDLE: u64 = u64::MAX;
-/// When the input that is being run was begun, in milliseconds of [`now_millis`].
+/// The start of the running input, in milliseconds of [`now_millis`].
 static STARTED: AtomicU64 = AtomicU64::new(IDLE);
 
 fn now_millis() -> u64 {
@@ -223,14 +234,16 @@ fn now_millis() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_millis() as u64
 }
 
-/// Ends the process when an input makes no end.
-fn watch(current: PathBuf) {
+/// Ends the process if an input exceeds the time limit.
+fn end_on_hang(current: PathBuf) {
     thread::spawn(move || {
         loop {
             thread::sleep(Duration::from_secs(1));
             let started = STARTED.load(Ordering::Relaxed);
-            if started != IDLE && now_millis().saturating_sub(started) > PATIENCE.as_millis() as u64 {
-                eprintln!("no end after {PATIENCE:?}; the input is in {current:?}");
+            if started != IDLE
+                && now_millis().saturating_sub(started) > TIME_LIMIT.as_millis() as u64
+            {
+                eprintln!("the input ran longer than {TIME_LIMIT:?}; it is in {current:?}");
                 std::process::exit(1);
             }
         }

@@ -1,10 +1,10 @@
-//! *Columns*: tables of text, and how figures are written in their cells.
+//! Text tables, and the format of figures in their cells.
 
 use std::fmt::{self, Display, Formatter};
 
 use crate::report::Goal;
 
-/// Columns of text, aligned to the right but for the first.
+/// Columns of text: the first is aligned to the left, the others to the right.
 pub(crate) struct Columns {
     lines: Vec<Vec<String>>,
 }
@@ -55,12 +55,12 @@ impl Display for Columns {
     }
 }
 
-/// Whole nanoseconds, or a dash.
+/// Formats whole nanoseconds, or a dash.
 pub(crate) fn nanoseconds(value: Option<f64>) -> String {
     value.map_or_else(|| "–".to_owned(), |value| format!("{value:.0}"))
 }
 
-/// A number with its thousands apart, or a dash.
+/// Formats a number with separated thousands, or a dash.
 pub(crate) fn count(value: Option<u64>) -> String {
     let Some(value) = value else { return "–".to_owned() };
     let digits = value.to_string();
@@ -74,28 +74,29 @@ pub(crate) fn count(value: Option<u64>) -> String {
     text
 }
 
-/// Cells of fixed text.
+/// Converts fixed text to cells.
 pub(crate) fn strings<const N: usize>(cells: [&str; N]) -> [String; N] {
     cells.map(str::to_owned)
 }
 
-/// A line for each goal: what was found, its limit, whether it was reached, and where.
+/// Builds a table with a line for each goal: the figure, its limit, whether it is met, and where
+/// the figure was measured.
 pub(crate) fn goals(goals: &[Goal]) -> Columns {
-    let mut columns = Columns::new(strings(["", "found", "limit", "", ""]));
+    let mut columns = Columns::new(strings(["", "figure", "limit", "", ""]));
     for goal in goals {
         let sign = if goal.at_least { "≥" } else { "≤" };
         columns.push([
             goal.name.clone(),
             short(goal.value),
             format!("{sign} {}", short(goal.limit)),
-            if goal.met() { "reached".to_owned() } else { "MISSED".to_owned() },
+            if goal.met() { "met".to_owned() } else { "MISSED".to_owned() },
             goal.at.clone().unwrap_or_default(),
         ]);
     }
     columns
 }
 
-/// Enough digits to tell a figure from its limit.
+/// Formats a figure with enough digits to tell it from its limit.
 pub(crate) fn short(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),

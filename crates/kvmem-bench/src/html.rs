@@ -1,7 +1,7 @@
-//! *Html*: reports as chapters of a page.
+//! Reports as chapters of a page.
 //!
-//! What a suite is drawn as stands with the suite; here is what all have in common. Each plot has
-//! the table of the text report under it.
+//! Each suite draws its own report with the functions of this module. The table of the text report
+//! follows each plot.
 
 use kvmem_report::{Bars, Chapter, Scale, Section, Verdict};
 
@@ -11,11 +11,11 @@ use crate::report::Goal;
 
 /// A report that can be drawn.
 pub trait Draw {
-    /// All of it: plots, tables, goals, and what was not measured.
+    /// Returns the whole report: plots, tables, goals, and the rows that were not measured.
     fn chapter(&self) -> Chapter;
 }
 
-/// The beginning of a chapter: what ran, for how long, and where.
+/// Starts a chapter: the version, the length of the run and the machine.
 pub(crate) fn head(
     suite: &str,
     version: &str,
@@ -30,7 +30,7 @@ pub(crate) fn head(
         .line(machine.to_string())
 }
 
-/// The end of a chapter: what is absent and why, and what was to be reached.
+/// Ends a chapter: the skipped rows with their reasons, and the goals.
 pub(crate) fn tail(
     chapter: Chapter,
     skipped: impl IntoIterator<Item = String>,
@@ -39,16 +39,16 @@ pub(crate) fn tail(
     let absent = skipped.into_iter().fold(Section::new("Not measured"), Section::text);
     let verdicts = goals.iter().map(|goal| Verdict {
         what: goal.name.clone(),
-        found: short(goal.value),
+        figure: short(goal.value),
         limit: format!("{} {}", if goal.at_least { "≥" } else { "≤" }, short(goal.limit)),
-        reached: goal.met(),
+        met: goal.met(),
         at: goal.at.clone(),
     });
-    chapter.section(absent).section(Section::new("Figures to reach").verdicts(verdicts))
+    chapter.section(absent).section(Section::new("Goals").verdicts(verdicts))
 }
 
-/// Bars of one figure of all rows that have it: in groups by `group`, side by side by `series`;
-/// `names` are series that keep their colours from plot to plot.
+/// Builds a bar plot of one figure of all rows that have it: in groups by `group`, side by side by
+/// `series`; `names` are series that keep their colours in all plots.
 pub(crate) fn bars<R>(
     (title, unit, scale): (&str, &str, Scale),
     names: impl IntoIterator<Item = String>,
@@ -66,7 +66,7 @@ pub(crate) fn bars<R>(
     bars
 }
 
-/// A section with these plots, but for those that have nothing to draw.
+/// Builds a section with the plots that are not empty.
 pub(crate) fn section(title: &str, bars: impl IntoIterator<Item = Bars>) -> Section {
     let section = Section::new(title.split_whitespace().collect::<Vec<_>>().join(" "));
     bars.into_iter()

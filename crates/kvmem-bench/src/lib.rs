@@ -1,32 +1,34 @@
-//! How kvmem's layers compare: workloads × contenders → rows.
+//! Benchmarks of kvmem's layers: workloads × contenders → rows.
 //!
-//! - [`contender`]: what is measured: the library, models of published allocators, yardsticks, and
-//!   the bare loop.
-//! - [`loops`]: what it is measured with: each loop drives one contender through one workload. The
-//!   generators of requests are in [`kvmem_testkit::workload`].
-//! - [`published`]: the figures that others published for the same workloads.
-//! - [`arena`]: the benchmark of the arena layer: [`arena::run`] gives an [`arena::Report`].
-//! - [`register`]: the benchmark of the register layer: [`register::run`] gives a
-//!   [`register::Report`].
-//! - [`slab`]: the benchmark of the slab layer, small blocks of memory: [`slab::run`] gives a
-//!   [`slab::Report`].
-//! - [`concurrency`]: one allocator of offsets that threads share: [`concurrency::run`] gives a
-//!   [`concurrency::Report`].
-//! - [`cache`]: keyed blocks that threads share: [`cache::run`] gives a [`cache::Report`].
-//! - [`crowd`]: what the last two have in common.
-//! - [`offset`]: the benchmark of the offset layer: [`offset::run`] gives a [`report::Report`],
-//!   which is JSON through `serde` and a table through `Display`.
-//! - [`hugepages`]: those that some rows need, and what a run may change on the machine for them.
-//! - [`html`]: every report as a chapter of a page, with plots.
+//! One module per suite; each has a function `run` that returns a report. A report converts to JSON
+//! (`serde`), to a table (`Display`) and to a chapter of a page ([`html`]).
 //!
-//! The library takes its time and returns values; it prints nothing. [`progress::Progress`] tells a
-//! caller how far it has come.
+//! | suite | measures | report |
+//! |---|---|---|
+//! | [`arena`] | bump allocation; mapping and populating memory | [`arena::Report`] |
+//! | [`register`] | registering a region with several devices | [`register::Report`] |
+//! | [`offset`] | one allocator of offsets, one thread: placement and time | [`report::Report`] |
+//! | [`concurrency`] | one allocator of offsets shared by threads | [`concurrency::Report`] |
+//! | [`slab`] | small memory blocks of several threads | [`slab::Report`] |
+//! | [`cache`] | keyed blocks shared by threads; hit rates on a trace | [`cache::Report`] |
+//!
+//! The other modules serve the suites:
+//!
+//! - [`contender`]: the allocators of offsets under measurement: the library, models of published
+//!   allocators, baselines, and the loop alone.
+//! - [`loops`]: each loop drives one contender through one workload. The generators of requests are
+//!   in [`kvmem_testkit::workload`].
+//! - [`published`]: figures that others published for the same workloads.
+//! - [`concurrent_suite`]: the common part of [`concurrency`] and [`cache`].
+//! - [`hugepages`]: hugepages for the rows that need them, and how a run borrows them.
+//!
+//! The library prints nothing. [`progress::Progress`] reports to the caller how far a run has come.
 //!
 //! ```no_run
 //! use kvmem_bench::offset::{self, Options};
 //!
 //! let options = Options { quick: true, ..Options::default() };
-//! let report = offset::run(&options, &mut ()).expect("every contender can serve the usual workloads");
+//! let report = offset::run(&options, &mut ()).expect("every contender serves them");
 //! print!("{report}");
 //! ```
 
@@ -35,9 +37,9 @@ pub mod cache;
 pub mod clock;
 mod columns;
 pub mod concurrency;
+pub mod concurrent_suite;
 pub mod contender;
-mod crew;
-pub mod crowd;
+
 pub mod html;
 pub mod hugepages;
 pub mod live;
@@ -52,5 +54,6 @@ pub mod report;
 pub mod slab;
 pub mod stats;
 mod table;
+mod team;
 
-pub use crew::NoThread;
+pub use team::{SpawnError, TeamError};

@@ -1,4 +1,4 @@
-//! The live set of a loop: the handles, who is evicted, and how many bytes were asked for.
+//! The live set of a loop: the handles, the choice of victims, and the requested bytes.
 
 use kvmem_testkit::workload::Rng;
 use rand::RngExt;
@@ -7,15 +7,15 @@ use crate::contender::{Contender, Held};
 
 /// A request failed although nothing was left to evict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{size} bytes do not fit into the empty space")]
-pub struct Stuck {
+#[error("a request for {size} bytes failed in an empty space")]
+pub struct StuckError {
     /// Bytes of the request.
     pub size: u64,
 }
 
-/// A space and what is alive in it.
+/// A space and its live ranges.
 pub struct Live<C: Contender> {
-    // Handles go before their allocator.
+    // Handles are dropped before their allocator.
     handles: Vec<C::Handle>,
     space: C,
     bytes: u64,
@@ -23,38 +23,38 @@ pub struct Live<C: Contender> {
 }
 
 impl<C: Contender> Live<C> {
-    /// Nothing alive yet. `expected` handles fit without growing; `victims` says who is evicted.
+    /// Creates an empty set for `expected` handles; `victims` selects the ranges to evict.
     pub fn new(space: C, expected: usize, victims: Rng) -> Self {
         Self { handles: Vec::with_capacity(expected), space, bytes: 0, victims }
     }
 
-    /// Bytes alive, as they were asked for.
+    /// Returns the requested bytes of all live ranges.
     #[inline]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Handles alive.
+    /// Returns the number of live handles.
     pub fn len(&self) -> usize {
         self.handles.len()
     }
 
-    /// Whether nothing is alive.
+    /// Returns whether nothing is live.
     pub fn is_empty(&self) -> bool {
         self.handles.is_empty()
     }
 
-    /// The allocator.
+    /// Returns the allocator.
     pub fn space(&self) -> &C {
         &self.space
     }
 
-    /// The handles.
+    /// Returns the handles.
     pub fn handles(&self) -> &[C::Handle] {
         &self.handles
     }
 
-    /// Frees one handle, each equally likely. False when nothing was alive.
+    /// Frees one handle, each equally likely. Returns false if nothing is live.
     #[inline]
     pub fn evict(&mut self) -> bool {
         if self.handles.is_empty() {
@@ -67,7 +67,7 @@ impl<C: Contender> Live<C> {
 
     /// Allocates `size` bytes, evicting one object at a time until they fit.
     #[inline]
-    pub fn put(&mut self, size: u64) -> Result<(), Stuck> {
+    pub fn put(&mut self, size: u64) -> Result<(), StuckError> {
         loop {
             if let Some(handle) = self.space.allocate(size) {
                 self.bytes += size;
@@ -75,14 +75,18 @@ impl<C: Contender> Live<C> {
                 return Ok(());
             }
             if !self.evict() {
-                return Err(Stuck { size });
+                return Err(StuckError { size });
             }
         }
     }
 
-    /// Allocates `size` bytes, evicting one twentieth of what is alive, and at least one object,
-    /// until they fit; `before` is called with the live bytes before each eviction.
-    pub fn put_with_sweeps(&mut self, size: u64, mut before: impl FnMut(u64)) -> Result<(), Stuck> {
+    /// Allocates `size` bytes, evicting one twentieth of the live ranges, and at least one, until
+    /// they fit; calls `before` with the live bytes before each eviction.
+    pub fn put_evicting_many(
+        &mut self,
+        size: u64,
+        mut before: impl FnMut(u64),
+    ) -> Result<(), StuckError> {
         loop {
             if let Some(handle) = self.space.allocate(size) {
                 self.bytes += size;
@@ -92,7 +96,7 @@ impl<C: Contender> Live<C> {
             before(self.bytes);
             for _ in 0..(self.handles.len() / 20).max(1) {
                 if !self.evict() {
-                    return Err(Stuck { size });
+                    return Err(StuckError { size });
                 }
             }
         }

@@ -1,10 +1,10 @@
-//! Where a report was made.
+//! The machine of a report.
 
 use std::{fmt, fs};
 
 use serde::{Deserialize, Serialize};
 
-/// The machine, as far as it tells.
+/// The machine, as far as the system describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Processor model.
@@ -20,7 +20,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine. What cannot be found out is "unknown".
+    /// Describes this machine. Unknown fields are "unknown".
     pub fn here() -> Self {
         let unknown = || "unknown".to_owned();
         Self {
@@ -42,7 +42,7 @@ impl fmt::Display for Machine {
     }
 }
 
-/// The first value of `key` in a file of `key : value` lines.
+/// Returns the first value of `key` in a file of `key : value` lines.
 fn field(path: &str, key: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     text.lines()
@@ -51,9 +51,10 @@ fn field(path: &str, key: &str) -> Option<String> {
         .map(|(_, value)| value.trim().to_owned())
 }
 
-/// Bytes of this process that are resident now, where the system tells.
+/// Returns the resident bytes of this process, if the system reports them.
+#[must_use]
 pub fn resident_bytes() -> Option<u64> {
-    // The status file's counters may lag by some pages for each thread; the rollup walks the page
+    // The status file's counters may lag by some pages per thread; the rollup walks the page
     // tables.
     let kib =
         field("/proc/self/smaps_rollup", "Rss").or_else(|| field("/proc/self/status", "VmRSS"))?;

@@ -1,13 +1,13 @@
-//! *Names*: enums whose values are told by name on the command line and in JSON.
+//! Enums whose values have names on the command line and in JSON.
 
-/// What is told by name.
+/// An enum whose values have names.
 pub trait Named: Copy + PartialEq + 'static {
-    /// All of them, in the order in which reports list them.
+    /// All values, in the order in which reports list them.
     const ALL: &'static [Self];
 }
 
-/// Gives an enum with `ALL` and `name` its text forms, and the error about a name that is none of
-/// them.
+/// Implements `Display` and `FromStr` for an enum with `ALL` and `name`, and defines the error for
+/// an unknown name.
 macro_rules! names {
     ($type:ident, $error:ident, $what:literal, $doc:literal) => {
         impl $crate::names::Named for $type {
@@ -22,7 +22,9 @@ macro_rules! names {
 
         #[doc = $doc]
         #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-        #[error("no {} is called {:?}; there are {}", $what, .0, $type::ALL.map($type::name).join(", "))]
+        #[error(
+            "unknown {} {:?}: use one of {}", $what, .0, $type::ALL.map($type::name).join(", ")
+        )]
         pub struct $error(pub String);
 
         impl std::str::FromStr for $type {

@@ -1,20 +1,20 @@
-//! How a caller watches a long run. The library itself prints nothing.
+//! The progress of a long run. The library itself prints nothing.
 
 use crate::report::Row;
 
-/// Told how far a run has come. All methods do nothing unless they are overridden; `()` is a silent
-/// watcher.
+/// Receives the progress of a run. All methods do nothing unless they are overridden; `()` ignores
+/// everything.
 ///
-/// No method is called while a clock runs. `R` is the suite's kind of row.
+/// No method is called while a clock runs. `R` is the suite's row type.
 pub trait Progress<R = Row> {
-    /// Once, before anything is measured: how many units of work will be done. A unit is about a
-    /// millisecond.
+    /// Called once before the first measurement with the units of work of the whole run. A unit is
+    /// about a millisecond.
     fn begin(&mut self, _units: u64) {}
-    /// A measurement begins.
+    /// Called when a measurement begins.
     fn step(&mut self, _what: &str) {}
-    /// A measurement is over; `units` more are done.
+    /// Called when a measurement has ended; `units` more are done.
     fn advance(&mut self, _units: u64) {}
-    /// A row is complete.
+    /// Called when a row is complete.
     fn row(&mut self, _row: &R) {}
 }
 

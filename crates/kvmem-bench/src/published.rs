@@ -2,8 +2,8 @@
 //!
 //! Source: Mooncake Store's allocator performance page and the pull request that introduced its
 //! OffsetAllocator (July 2025; the paired workload was added later). "Rounded" is that allocator
-//! after its optimization for uniform sizes, "exact" before it. The paired workload is published
-//! for the former only. The machine is not named; times compare within one machine only.
+//! after its optimization for uniform sizes, "exact" before it. The paired workload was published
+//! for the rounded form only. The machine is not named; compare times within one machine only.
 
 use crate::contender::ContenderId;
 use crate::stats::Util;
@@ -30,7 +30,7 @@ pub struct Uniform {
     pub exact: Figures,
 }
 
-/// Mixed sizes: all that was published of the distribution of samples.
+/// Mixed sizes: the published part of the distribution of samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mixed {
     /// Utilization.
@@ -133,7 +133,7 @@ pub const RANDOM_EXACT: Mixed = Mixed {
     ns: 142.508508,
 };
 
-/// KV and index objects in 1 TiB, rounded. It comes from 243 samples.
+/// KV and index objects in 1 TiB, rounded. The figures come from 243 samples.
 pub const PAIRED_ROUNDED: Mixed = Mixed {
     util: Util {
         min: 0.951814,
@@ -146,26 +146,29 @@ pub const PAIRED_ROUNDED: Mixed = Mixed {
     ns: 352.207986,
 };
 
-/// Whether the figures before the optimization are the ones to set beside `contender`: its own, or
-/// its ancestor's.
-fn beside_exact(contender: ContenderId) -> bool {
+/// Returns whether to compare `contender` with the figures before the optimization: its own, or its
+/// ancestor's.
+fn compares_with_exact(contender: ContenderId) -> bool {
     matches!(contender, ContenderId::BinnedUnrounded | ContenderId::OffsetAllocator)
 }
 
-/// What to set beside `contender` in the uniform row of `size`.
+/// Returns the published figures to compare with `contender` in the uniform row of `size`.
+#[must_use]
 pub fn uniform(contender: ContenderId, size: u64) -> Option<Figures> {
     let row = UNIFORM.iter().find(|row| row.size == size)?;
-    Some(if beside_exact(contender) { row.exact } else { row.rounded })
+    Some(if compares_with_exact(contender) { row.exact } else { row.rounded })
 }
 
-/// What to set beside `contender` in the random row.
+/// Returns the published figures to compare with `contender` in the random row.
+#[must_use]
 pub fn random(contender: ContenderId) -> Mixed {
-    if beside_exact(contender) { RANDOM_EXACT } else { RANDOM_ROUNDED }
+    if compares_with_exact(contender) { RANDOM_EXACT } else { RANDOM_ROUNDED }
 }
 
-/// What to set beside `contender` in the paired row.
+/// Returns the published figures to compare with `contender` in the paired row.
+#[must_use]
 pub fn paired(contender: ContenderId) -> Option<Mixed> {
-    (!beside_exact(contender)).then_some(PAIRED_ROUNDED)
+    (!compares_with_exact(contender)).then_some(PAIRED_ROUNDED)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a run of the offset suite found, and the goals of every suite.
+//! The report of the offset suite, and the goals of every suite.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,17 +6,16 @@ use crate::contender::ContenderId;
 use crate::machine::Machine;
 use crate::offset::WorkloadId;
 
-/// One contender in one workload. Shares are in 0..=1; a figure that the workload does not have is
-/// `None`.
+/// One contender in one workload. Shares are in 0..=1; a figure that the workload lacks is `None`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The workload.
     pub workload: WorkloadId,
     /// The contender.
     pub contender: ContenderId,
-    /// Which of several forms of the workload, such as a distribution or a ratio of sizes.
+    /// The variant of the workload, such as a distribution or a ratio of sizes.
     pub variant: Option<String>,
-    /// Bytes of a request, where all have the same size.
+    /// Bytes of a request, if all have the same size.
     pub size_bytes: Option<u64>,
     /// Bytes of the pool.
     pub pool_bytes: Option<u64>,
@@ -30,9 +29,9 @@ pub struct Row {
     pub util_p50: Option<f64>,
     /// Largest sample.
     pub util_max: Option<f64>,
-    /// Mean utilization; of `shift`, from one to two turnovers after the change.
+    /// Mean utilization; in `shift`, from one to two turnovers after the change.
     pub util_avg: Option<f64>,
-    /// What no allocator can exceed, where that is known.
+    /// The bound for every allocator, if known.
     pub util_bound: Option<f64>,
     /// Mean utilization while the workload changes (`shift`).
     pub util_during: Option<f64>,
@@ -49,7 +48,7 @@ pub struct Row {
     pub ns_per_op: Option<f64>,
     /// Objects alive at the end.
     pub live: Option<u64>,
-    /// Utilization samples, where they are few.
+    /// Number of utilization samples, if it is small.
     pub samples: Option<u64>,
     /// Bytes of metadata for each live allocation, its handle included (`metadata`).
     pub metadata_bytes_per_live: Option<f64>,
@@ -64,7 +63,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// A row without figures.
+    /// Creates a row without figures.
+    #[must_use]
     pub fn new(workload: WorkloadId, contender: ContenderId) -> Self {
         Self {
             workload,
@@ -96,10 +96,10 @@ impl Row {
     }
 }
 
-/// A run: where, when with what, and every row. `Display` draws the table.
+/// The result of a run: the machine, the settings and every row. `Display` prints the table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Which layer: "offset".
+    /// The layer: "offset".
     pub suite: String,
     /// Version of the library.
     pub version: String,
@@ -111,31 +111,31 @@ pub struct Report {
     pub reps: u32,
     /// The machine.
     pub machine: Machine,
-    /// Seconds that the whole run took.
+    /// Duration of the whole run in seconds.
     pub seconds: f64,
     /// The figures.
     pub rows: Vec<Row>,
-    /// What the library sets out to reach, and whether this run shows it.
+    /// The performance goals, and whether this run meets them.
     pub goals: Vec<Goal>,
 }
 
-/// A figure to reach.
+/// A performance goal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Goal {
-    /// What is measured.
+    /// The measured quantity.
     pub name: String,
-    /// The figure of this run; the worst where several rows count.
+    /// The figure of this run; the worst if several rows count.
     pub value: f64,
-    /// What it must not pass.
+    /// The limit.
     pub limit: f64,
-    /// On which side of the limit it must stay.
+    /// Whether the limit is a minimum; otherwise it is a maximum.
     pub at_least: bool,
-    /// Where the worst figure was seen.
+    /// The row of the worst figure.
     pub at: Option<String>,
 }
 
 impl Goal {
-    /// The largest of `found`, which is not to exceed `limit`. `None` when nothing was found.
+    /// Creates the goal that the largest of `found` is at most `limit`; `None` if `found` is empty.
     pub(crate) fn at_most(
         what: &str,
         found: impl IntoIterator<Item = (f64, Option<String>)>,
@@ -145,7 +145,8 @@ impl Goal {
         Some(Self { name: what.to_owned(), value, limit, at_least: false, at })
     }
 
-    /// The smallest of `found`, which is not to fall below `limit`. `None` when nothing was found.
+    /// Creates the goal that the smallest of `found` is at least `limit`; `None` if `found` is
+    /// empty.
     pub(crate) fn at_least(
         what: &str,
         found: impl IntoIterator<Item = (Option<f64>, Option<String>)>,
@@ -156,7 +157,8 @@ impl Goal {
         Some(Self { name: what.to_owned(), value, limit, at_least: true, at })
     }
 
-    /// Whether the figure keeps the limit.
+    /// Returns whether the figure meets the limit.
+    #[must_use]
     pub fn met(&self) -> bool {
         if self.at_least { self.value >= self.limit } else { self.value <= self.limit }
     }

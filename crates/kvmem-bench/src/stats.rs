@@ -1,9 +1,9 @@
-//! Utilization samples and what is reported of them.
+//! Utilization samples and their summary.
 
 use serde::{Deserialize, Serialize};
 
-/// Shares of the pool, in 0..=1. Percentiles are those of the published table: p99 is the value
-/// that 99 % of the samples reach, so `min ≤ p99 ≤ p90 ≤ p50 ≤ max`.
+/// Shares of the pool, in 0..=1. Percentiles are defined as in the published table: 99 % of the
+/// samples are at least p99, so `min ≤ p99 ≤ p90 ≤ p50 ≤ max`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Util {
     /// Smallest sample.
@@ -21,7 +21,8 @@ pub struct Util {
 }
 
 impl Util {
-    /// From samples in bytes of a pool of `pool` bytes; sorts them. `None` when there are none.
+    /// Summarizes samples in bytes of a pool of `pool` bytes, and sorts them. `None` without
+    /// samples.
     pub fn of(samples: &mut [u64], pool: u64) -> Option<Self> {
         samples.sort_unstable();
         let (&min, &max) = (samples.first()?, samples.last()?);
@@ -39,14 +40,15 @@ impl Util {
     }
 }
 
-/// The middle of some figures, the lower of the two middle ones when their number is even. `None`
-/// of none.
+/// Returns the median, the lower of the two middle values if their number is even; `None` without
+/// values.
 pub fn median(mut figures: Vec<f64>) -> Option<f64> {
     figures.sort_unstable_by(f64::total_cmp);
     figures.get(figures.len().saturating_sub(1) / 2).copied()
 }
 
-/// The mean. `None` of none.
+/// Returns the mean; `None` without values.
+#[must_use]
 pub fn mean(figures: &[f64]) -> Option<f64> {
     (!figures.is_empty()).then(|| figures.iter().sum::<f64>() / figures.len() as f64)
 }

@@ -1,8 +1,8 @@
 //! The report as text.
 //!
 //! `uniform` has one line for each size with the contenders side by side; the other workloads have
-//! one for each row. The published figure stands beside ours wherever there is one, and a dash
-//! where there is none.
+//! one line for each row. A published figure stands beside the contender's if there is one,
+//! otherwise a dash.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -35,10 +35,10 @@ impl Display for Report {
             }
             writeln!(f, "\n{}", title(workload))?;
             if workload == WorkloadId::Uniform {
-                for yardsticks in [false, true] {
-                    if rows.iter().any(|row| is_yardstick(row.contender) == yardsticks) {
-                        let gap = if yardsticks { "\n" } else { "" };
-                        write!(f, "{gap}{}", uniform(&rows, yardsticks))?;
+                for baselines in [false, true] {
+                    if rows.iter().any(|row| is_baseline(row.contender) == baselines) {
+                        let gap = if baselines { "\n" } else { "" };
+                        write!(f, "{gap}{}", uniform(&rows, baselines))?;
                     }
                 }
             } else {
@@ -46,7 +46,7 @@ impl Display for Report {
             }
         }
         if !self.goals.is_empty() {
-            writeln!(f, "\nFigures to reach")?;
+            writeln!(f, "\nGoals")?;
             write!(f, "{}", goals(&self.goals))?;
         }
         Ok(())
@@ -56,15 +56,17 @@ impl Display for Report {
 pub(crate) fn title(workload: WorkloadId) -> &'static str {
     match workload {
         WorkloadId::Metadata => {
-            "metadata: bytes for each live allocation, handle included; bytes resident in a fresh 1 TiB space"
+            "metadata: bytes for each live allocation, handle included; bytes resident in a fresh \
+             1 TiB space"
         }
         WorkloadId::Uniform => {
-            "uniform: one size at a time. Utilization (ours: the smallest; others: the mean) and ns per request;\n  \
-             in brackets what was published"
+            "uniform: one size at a time. Utilization (kvmem: the smallest; others: the mean) and \
+             ns per request;\n  in parentheses the published figure"
         }
         WorkloadId::Random => "random: 1 KiB to 64 MiB in 2 GiB. Utilization and ns per request",
         WorkloadId::Paired => {
-            "paired: KV and index objects in 1 TiB. Utilization before each eviction, ns per request"
+            "paired: KV and index objects in 1 TiB. Utilization before each eviction, ns per \
+             request"
         }
         WorkloadId::Rl => {
             "rl: highest share of the pool alive at the peak, and share of payloads failed at 0.95"
@@ -90,17 +92,18 @@ pub(crate) fn variant(row: &Row) -> String {
     row.variant.clone().unwrap_or_else(|| row.workload.to_string())
 }
 
-/// Yardsticks that run in few uniform rows, and get a table of their own.
-pub(crate) fn is_yardstick(id: ContenderId) -> bool {
+/// Returns whether the contender is a baseline that runs in few uniform rows and gets its own
+/// table.
+pub(crate) fn is_baseline(id: ContenderId) -> bool {
     matches!(id, ContenderId::OffsetAllocator | ContenderId::BestFit)
 }
 
-pub(crate) fn uniform(rows: &[&Row], yardsticks: bool) -> Columns {
-    let rows = || rows.iter().filter(|row| is_yardstick(row.contender) == yardsticks);
+pub(crate) fn uniform(rows: &[&Row], baselines: bool) -> Columns {
+    let rows = || rows.iter().filter(|row| is_baseline(row.contender) == baselines);
     let present: Vec<ContenderId> =
         ContenderId::ALL.into_iter().filter(|&id| rows().any(|row| row.contender == id)).collect();
-    // One published column for each form of the published allocator is enough, unless it is not
-    // there itself.
+    // One published column for each form of the published allocator is enough, unless the models
+    // are absent.
     let is_model = |id| matches!(id, ContenderId::Binned | ContenderId::BinnedUnrounded);
     let all = !present.contains(&ContenderId::Binned);
     let with_published = |id| all || is_model(id);

@@ -2,10 +2,10 @@
 
 use kvmem_bench::cache::{self, ContenderId, Options, Report, Scenario};
 
-mod crowd;
+mod concurrent_suite;
 mod watch;
 
-use crowd::{is_reported_in_full, names_lead_back, ran};
+use concurrent_suite::{check_names, is_reported_in_full, ran};
 use watch::Watch;
 
 #[test]
@@ -14,7 +14,7 @@ fn rows_are_reported_in_full() {
     let mut watch = Watch::default();
     let report = cache::run(&options, &mut watch).unwrap();
     assert_eq!(report.suite, "cache");
-    // Four look up, three of them insert, three others have blocks.
+    // Four contenders look up, three of them insert, three others allocate blocks.
     assert_eq!(report.rows.len(), (4 + 4 + 3 + 3) * 2);
     assert!(ran(&report).iter().all(|(scenario, contender, _)| contender.takes_part(*scenario)));
     assert!(watch.steps.iter().any(|step| step == "get-miss quick-cache ×2"), "{:?}", watch.steps);
@@ -27,7 +27,7 @@ fn rows_are_reported_in_full() {
         &parts,
     );
     assert_eq!(report.goals.len(), if report.machine.cores >= 2 { 3 } else { 2 });
-    // Those who have no part in a scenario have no column beside it.
+    // A contender that does not support a scenario has no column there.
     let table = report.to_string();
     let heads: Vec<&str> = table.lines().filter(|line| line.contains("M/s")).collect();
     assert_eq!(heads.len(), 3, "{table}");
@@ -37,7 +37,7 @@ fn rows_are_reported_in_full() {
 }
 
 #[test]
-fn what_is_named_is_all_that_runs() {
+fn options_select_what_runs() {
     let options = Options {
         quick: true,
         reps: Some(2),
@@ -52,22 +52,25 @@ fn what_is_named_is_all_that_runs() {
 }
 
 #[test]
-fn names_lead_back_to_what_they_name() {
-    names_lead_back::<Scenario>();
-    names_lead_back::<ContenderId>();
+fn names_parse_back() {
+    check_names::<Scenario>();
+    check_names::<ContenderId>();
 }
 
-/// A record from before there were blocks and the floor.
+/// Loads a record that is older than the blocks and the floor.
 #[test]
 fn an_old_record_still_loads() {
     let record = r#"{
         "suite": "cache", "version": "0.1.0", "quick": false, "reps": 7, "seconds": 66.8,
-        "machine": {"cpu": "AMD EPYC", "cores": 2, "memory_bytes": 25276510208, "os": "linux x86_64", "kernel": "6.18"},
+        "machine": {"cpu": "AMD EPYC", "cores": 2, "memory_bytes": 25276510208,
+            "os": "linux x86_64", "kernel": "6.18"},
         "rows": [
             {"scenario": "get-hit", "contender": "kvmem", "threads": 1, "mops": 27.3, "ns": 36.6},
-            {"scenario": "insert-evict", "contender": "quick-cache", "threads": 2, "mops": 5.0, "ns": 400.0}
+            {"scenario": "insert-evict", "contender": "quick-cache", "threads": 2,
+             "mops": 5.0, "ns": 400.0}
         ],
-        "goals": [{"name": "get-hit: ns on one thread", "value": 36.6, "limit": 60.0, "at_least": false, "at": null}]
+        "goals": [{"name": "get-hit: ns on one thread", "value": 36.6, "limit": 60.0,
+            "at_least": false, "at": null}]
     }"#;
     let report: Report = serde_json::from_str(record).unwrap();
     assert_eq!((report.rows.len(), report.rows[0].ns), (2, 36.6));

@@ -2,10 +2,10 @@
 
 use kvmem_bench::concurrency::{self, ContenderId, Options, Scenario};
 
-mod crowd;
+mod concurrent_suite;
 mod watch;
 
-use crowd::{is_reported_in_full, names_lead_back, ran};
+use concurrent_suite::{check_names, is_reported_in_full, ran};
 use watch::Watch;
 
 #[test]
@@ -36,7 +36,7 @@ fn rows_are_reported_in_full() {
 }
 
 #[test]
-fn what_is_named_is_all_that_runs() {
+fn options_select_what_runs() {
     let options = Options {
         quick: true,
         reps: Some(2),
@@ -50,7 +50,7 @@ fn what_is_named_is_all_that_runs() {
 }
 
 #[test]
-fn names_lead_back_to_what_they_name() {
-    names_lead_back::<Scenario>();
-    names_lead_back::<ContenderId>();
+fn names_parse_back() {
+    check_names::<Scenario>();
+    check_names::<ContenderId>();
 }

@@ -1,4 +1,4 @@
-//! Every contender against a plain account of what is alive.
+//! Every contender compared with a plain record of the live ranges.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ impl Account {
     }
 }
 
-/// Allocates and frees at random in a space of `capacity` and looks for overlaps.
+/// Allocates and frees at random in a space of `capacity` and checks for overlaps.
 #[derive(Clone, Copy)]
 struct Churn {
     capacity: u64,
@@ -70,7 +70,7 @@ impl Visitor for Churn {
         }
         assert!(failures > 0, "{} was never full", C::ID);
         live.clear();
-        // Merged again: what fits an empty space fits now.
+        // Everything has merged: a request that fits an empty space fits now.
         let whole = if C::ID == ContenderId::OffsetAllocator { capacity / 8 * 7 } else { capacity };
         assert!(space.allocate(whole).is_some(), "{} did not merge", C::ID);
     }
@@ -81,14 +81,14 @@ fn real() -> impl Iterator<Item = ContenderId> {
 }
 
 #[test]
-fn no_contender_hands_out_a_byte_twice() {
+fn no_contender_allocates_a_byte_twice() {
     for id in real() {
         id.visit(Churn { capacity: 1 << 20, smallest: 16, largest: 1 << 15 });
         id.visit(Churn { capacity: 1 << 40, smallest: 1 << 20, largest: 1 << 35 });
     }
 }
 
-/// Scattered requests: sizes add up, no more ranges than allowed, no overlap, nothing lost on
+/// Checks scattered requests: sizes add up, at most the allowed ranges, no overlap, no change on
 /// failure.
 struct Scatter;
 
@@ -130,10 +130,10 @@ fn scattered_requests_add_up() {
     }
 }
 
-/// The crate is a port of the allocator that the published one was derived from: without rounding,
-/// the model must do as it does, offset for offset.
+/// The crate is a port of the allocator that the published one is derived from. Without rounding
+/// the model must return the same offsets.
 #[test]
-fn the_model_without_rounding_does_as_the_crate_does() {
+fn the_model_without_rounding_returns_the_offsets_of_the_crate() {
     let capacity = 2_000_000_003;
     let space = Space::for_sizes_from(1000, capacity);
     let (model, port) =
@@ -163,13 +163,13 @@ fn the_model_without_rounding_does_as_the_crate_does() {
 #[test]
 fn the_models_fail_where_the_published_allocator_fails() {
     let space = |capacity| Space { capacity, max_live: 16 };
-    // The range is filed in the bin below the one in which the request is looked for.
+    // The range is in the bin below the one where the search for the request starts.
     assert!(BinnedUnrounded::create(space(699_050)).unwrap().allocate(664_908).is_none());
     assert!(Binned::create(space(699_050)).unwrap().allocate(664_908).is_none());
     let narrow = BinnedUnrounded::create(space(324)).unwrap();
     let _first = narrow.allocate(255).unwrap();
     assert!(narrow.allocate(67).is_none());
-    // Above 3.75 GiB offsets are in units.
+    // Above 3.75 GiB, offsets count units.
     let scaled = Binned::create(space(1 << 40)).unwrap();
     let (first, second) = (scaled.allocate(1).unwrap(), scaled.allocate(1).unwrap());
     assert_eq!(second.offset() - first.offset(), 512);
@@ -184,7 +184,7 @@ fn handles_outlive_the_models() {
 }
 
 #[test]
-fn handles_weigh_what_is_published() {
+fn handles_have_the_published_size() {
     assert_eq!(size_of::<<Binned as Contender>::Handle>(), 40);
     assert_eq!(size_of::<<Null as Contender>::Handle>(), 20);
     let space = Binned::create(Space { capacity: 1 << 20, max_live: 2000 }).unwrap();
@@ -207,7 +207,7 @@ fn null_counts_bytes_and_stops_at_the_capacity() {
 }
 
 #[test]
-fn bad_spaces_are_refused() {
+fn invalid_spaces_are_errors() {
     let of = |capacity, max_live| Space { capacity, max_live };
     assert!(Binned::create(of(0, 1)).is_err());
     assert!(Binned::create(of(1 << 20, usize::MAX)).is_err());
@@ -216,7 +216,7 @@ fn bad_spaces_are_refused() {
 }
 
 #[test]
-fn names_lead_back_to_contenders() {
+fn names_parse_back() {
     for id in ContenderId::ALL {
         assert_eq!(id.to_string().parse(), Ok(id));
         assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{id}\""));

@@ -1,5 +1,5 @@
-//! The models in the loops give the published figures. The full set is in the benchmark itself;
-//! here are the rows that a short loop can settle.
+//! The models reproduce the published figures. The benchmark compares all of them; these tests
+//! compare the rows for which a short loop is enough.
 
 use kvmem_bench::contender::best_fit::BestFit;
 use std::cell::RefCell;
@@ -19,7 +19,7 @@ fn near(value: f64, want: f64, off: f64) {
     assert!((value - want).abs() <= off, "{value} is not within {off} of {want}");
 }
 
-/// Rows in which a short run says as much as a long one.
+/// Returns the sizes of rows in which a short run is as good as a long one.
 fn few_live() -> impl Iterator<Item = u64> {
     uniform::sizes().into_iter().filter(|&size| uniform::pool_for(size) / size <= 5_000)
 }
@@ -57,8 +57,8 @@ fn random_agrees_with_and_without_rounding() {
     check::<BinnedUnrounded>();
 }
 
-/// A sixteenth of the published pool in the same units: the same figures from a sixteenth of the
-/// rounds.
+/// A sixteenth of the published pool in the same units gives the same figures with a sixteenth of
+/// the rounds.
 #[test]
 fn paired_agrees() {
     let rounds = (paired::ROUNDS.0 / 16, paired::ROUNDS.1 / 16);
@@ -67,7 +67,7 @@ fn paired_agrees() {
 }
 
 #[test]
-fn no_allocator_passes_the_bound_and_the_bare_loop_reaches_it() {
+fn no_allocator_exceeds_the_bound_and_the_bare_loop_reaches_it() {
     for size in [131_089, 8_388_625, 36_909_875] {
         let pool = uniform::pool_for(size);
         let bound = uniform::bound(size, pool);
@@ -85,8 +85,8 @@ fn no_allocator_passes_the_bound_and_the_bare_loop_reaches_it() {
     }
 }
 
-/// What is known of the workloads whose parameters are ours: the published allocator and exact best
-/// fit in them.
+/// Checks the known figures of the published allocator and of exact best fit in the workloads whose
+/// parameters were chosen here.
 #[test]
 fn calibrated_workloads_stay_calibrated() {
     fn mix<C: Contender>() -> f64 {
@@ -115,7 +115,7 @@ fn calibrated_workloads_stay_calibrated() {
 #[test]
 fn live_fractions_are_found() {
     let run = Bimodal::new(SEED, 1, Lifetimes::Object, 2_000);
-    // Whoever can move objects loses nothing.
+    // An allocator that could move objects loses nothing.
     let best = bimodal::highest::<Null>(&run).unwrap();
     assert_eq!((best.no_failure, best.few_failures), (1.0, 1.0));
     let binned = bimodal::highest::<Binned>(&run).unwrap();
@@ -134,7 +134,7 @@ thread_local! {
     static SERVED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A contender whose every success is written down.
+/// A contender that records every successful request.
 struct Recorded<C>(C);
 
 impl<C: Contender> Contender for Recorded<C> {
@@ -152,8 +152,8 @@ impl<C: Contender> Contender for Recorded<C> {
     }
 }
 
-/// Contenders that fail and evict at different times are still asked for the same sizes, and the
-/// same again next time.
+/// Contenders that fail and evict at different times get the same sequence of sizes, in every
+/// run.
 #[test]
 fn requests_do_not_depend_on_the_contender() {
     fn served<C: Contender>(seed: u64) -> (Vec<u64>, f64) {

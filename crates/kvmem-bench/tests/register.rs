@@ -22,7 +22,7 @@ fn small(backends: Vec<Backend>, contexts: Vec<u32>) -> (Report, Watch) {
 }
 
 #[test]
-fn rings_are_measured_or_their_absence_is_explained() {
+fn rings_are_measured_or_skipped_with_a_reason() {
     let (report, watch) = small(vec![Backend::IoUring], vec![1, 2]);
     for pages in Pages::PRIVATE {
         let rows = report.rows.iter().filter(|row| row.pages == Some(pages)).count();
@@ -44,7 +44,7 @@ fn rings_are_measured_or_their_absence_is_explained() {
         assert_eq!(row.populate_s > 0.0, populates, "{row:?}");
         if published {
             assert_eq!(row.chosen, row.policy.name(), "{row:?}");
-            assert_eq!(row.trial_sequential_gib_per_s, None, "{row:?}");
+            assert_eq!(row.calibration_sequential_gib_per_s, None, "{row:?}");
         }
     }
     let table = report.to_string();
@@ -59,7 +59,7 @@ fn rings_are_measured_or_their_absence_is_explained() {
 }
 
 #[test]
-fn simulated_machines_show_what_was_published() {
+fn simulated_machines_reproduce_the_published_ratios() {
     let (report, _) = small(vec![Backend::ParallelWins, Backend::ParallelLoses], vec![8]);
     assert!(report.skipped.is_empty());
     assert_eq!(report.rows.len(), 2 * 2 * ContenderId::ALL.len());
@@ -99,8 +99,8 @@ fn simulated_machines_show_what_was_published() {
             "register_s",
             "unregister_s",
             "total_s",
-            "trial_sequential_gib_per_s",
-            "trial_parallel_gib_per_s",
+            "calibration_sequential_gib_per_s",
+            "calibration_parallel_gib_per_s",
             "runs",
         ];
         expected.sort_unstable();
@@ -138,7 +138,7 @@ fn planning_is_timed() {
 }
 
 #[test]
-fn names_lead_back_to_what_they_name() {
+fn names_parse_back() {
     for id in Backend::ALL {
         assert_eq!(id.to_string().parse(), Ok(id));
         assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{id}\""));

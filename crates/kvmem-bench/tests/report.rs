@@ -85,7 +85,7 @@ fn a_run_is_reported_in_full() {
 }
 
 #[test]
-fn published_figures_stand_in_the_table() {
+fn published_figures_are_in_the_table() {
     let mut row = Row::new(WorkloadId::Uniform, ContenderId::Binned);
     row.size_bytes = Some(33_554_449);
     row.util_avg = Some(0.87654);
@@ -105,7 +105,7 @@ fn published_figures_stand_in_the_table() {
 }
 
 #[test]
-fn names_lead_back_to_workloads() {
+fn names_parse_back() {
     for id in WorkloadId::ALL {
         assert_eq!(id.to_string().parse(), Ok(id));
         assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{id}\""));
@@ -114,7 +114,7 @@ fn names_lead_back_to_workloads() {
 }
 
 #[test]
-fn the_memory_of_contenders_is_told() {
+fn the_metadata_of_contenders_is_reported() {
     let options = Options {
         workloads: vec![WorkloadId::Metadata],
         contenders: vec![ContenderId::Binned],
@@ -124,6 +124,6 @@ fn the_memory_of_contenders_is_told() {
     let packed = report.rows.iter().find(|row| row.variant.as_deref() == Some("packed")).unwrap();
     let each = packed.metadata_bytes_per_live.unwrap();
     assert!((72.0..72.1).contains(&each), "{each} bytes");
-    // Tables for a million objects are there from the start.
+    // Tables for a million objects exist from the start.
     assert!(packed.resident_bytes.is_none_or(|bytes| bytes > 60 << 20));
 }

@@ -18,14 +18,14 @@ fn small(options: Options) -> (Report, Watch) {
     (report, watch)
 }
 
-/// This program again, with nothing to run but [`measure_the_task`].
+/// Returns the command that runs only [`measure_the_task`] of this program.
 fn child(task: &Task) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "measure_the_task", "--nocapture"]).env(TASK, task.to_string());
     command
 }
 
-/// What a child does. In any other process there is no task, and it measures one of its own.
+/// Runs the task of a child process. In any other process it runs a task of its own.
 #[test]
 fn measure_the_task() {
     let task = std::env::var(TASK).unwrap_or_else(|_| "fixed 64 1 malloc 1".to_owned());
@@ -38,7 +38,7 @@ fn measure_the_task() {
 fn rows_are_reported_in_full() {
     let (report, watch) = small(Options { child: Some(child), ..Options::default() });
     let present = ContenderId::ALL.len() - report.skipped.len();
-    // Two sizes and one size at four numbers of threads each, and pairs of threads at two.
+    // Two sizes and one size with four numbers of threads each, and pairs of threads with two.
     assert_eq!(report.rows.len(), present * (2 * 4 + 4 + 2));
     assert_eq!((watch.steps.len(), watch.rows), (report.rows.len(), report.rows.len()));
     assert_eq!(watch.planned, watch.done);
@@ -50,7 +50,7 @@ fn rows_are_reported_in_full() {
 
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!((&json["suite"], &json["seed"]), (&"slab".into(), &123_456_789.into()));
-    let told = kvmem_bench::machine::resident_bytes().is_some();
+    let known = kvmem_bench::machine::resident_bytes().is_some();
     for row in json["rows"].as_array().unwrap() {
         let mut keys: Vec<_> = row.as_object().unwrap().keys().map(String::as_str).collect();
         keys.sort_unstable();
@@ -59,9 +59,9 @@ fn rows_are_reported_in_full() {
             ["contender", "max_block_bytes", "ns_per_pair", "pattern", "rss_bytes", "threads"]
         );
         assert!(row["ns_per_pair"].as_f64() > Some(0.0), "{row}");
-        assert_eq!(row["rss_bytes"].is_number(), told, "{row}");
-        if told && row["pattern"] == "random" {
-            // 10,000 blocks of each thread are there, and every byte of them was written.
+        assert_eq!(row["rss_bytes"].is_number(), known, "{row}");
+        if known && row["pattern"] == "random" {
+            // Each thread has 10,000 blocks, and every byte of them was written.
             let live = 10_000 * row["max_block_bytes"].as_u64().unwrap() / 2
                 * row["threads"].as_u64().unwrap();
             let rss = row["rss_bytes"].as_u64().unwrap();
@@ -85,7 +85,7 @@ fn rows_are_reported_in_full() {
 }
 
 #[test]
-fn without_processes_of_their_own_there_is_no_memory_to_report() {
+fn without_child_processes_no_memory_is_reported() {
     let (report, _) = small(Options {
         patterns: vec![Pattern::Fixed],
         contenders: vec![ContenderId::Malloc],
@@ -98,7 +98,7 @@ fn without_processes_of_their_own_there_is_no_memory_to_report() {
 }
 
 #[test]
-fn a_child_that_fails_is_an_error_with_its_words() {
+fn a_failing_child_is_an_error_with_its_message() {
     let run = |child: slab::Child| {
         let options = Options {
             quick: true,
@@ -126,7 +126,7 @@ fn a_child_that_fails_is_an_error_with_its_words() {
 }
 
 #[test]
-fn names_lead_back_to_what_they_name() {
+fn names_parse_back() {
     for id in Pattern::ALL {
         assert_eq!(id.to_string().parse(), Ok(id));
         assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{id}\""));

@@ -1,18 +1,18 @@
-//! *Axis*: scales, and how their ends are chosen.
+//! Scales, and the choice of their ends.
 
 use std::ops::Range;
 
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 
-/// How figures are laid along an axis.
+/// The mapping of figures to positions on an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// From 0, the same distance for the same difference.
+    /// From 0; equal distances for equal differences.
     Linear,
-    /// The same distance for the same ratio. What is not above 0 has no place.
+    /// Equal distances for equal ratios. Values that are not above 0 are not shown.
     Log,
-    /// From 0, then the same distance for the same ratio, but for the first few: the logarithm of
-    /// one more. For counts, of which one is more than none.
+    /// From 0; the position of a value is the logarithm of one more than it. For counts, where one
+    /// must be distinct from none.
     Count,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Axis {
 }
 
 impl Axis {
-    /// An axis on which all `values` have room that can have any.
+    /// Creates an axis that covers all `values` that it can show.
     pub(crate) fn of(scale: Scale, values: impl IntoIterator<Item = f64>) -> Axis {
         let fits = |value: &f64| value.is_finite() && (scale != Scale::Log || *value > 0.0);
         let (low, high) = values
@@ -43,12 +43,12 @@ impl Axis {
                 Axis { scale, low, high: if high > low { high } else { low + 1.0 } }
             }
             Scale::Count => Axis { scale, low: 0.0, high: high.max(1.0) },
-            // A bar of the least value must have some length.
+            // Even the smallest value must have a bar of some length.
             Scale::Log => Axis { scale, low: 10f64.powf((low * 0.8).log10().floor()), high },
         }
     }
 
-    /// The same, but not from 0: where points are drawn and not lengths.
+    /// Creates a linear axis that need not start at 0, for points instead of lengths.
     pub(crate) fn around(values: impl IntoIterator<Item = f64>) -> Axis {
         let finite = values.into_iter().filter(|value| value.is_finite());
         let (low, high) = finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
@@ -61,7 +61,7 @@ impl Axis {
         }
     }
 
-    /// Where `value` lies, from 0 to 1; beyond the ends, at the ends.
+    /// Returns the position of `value`, from 0 to 1; values beyond the ends are clamped.
     pub(crate) fn place(&self, value: f64) -> f64 {
         let share = match self.scale {
             Scale::Linear => (value - self.low) / (self.high - self.low),
@@ -72,13 +72,13 @@ impl Axis {
         if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 }
     }
 
-    /// Where grid lines and labels stand: some round values, in order.
+    /// Returns the positions of grid lines and labels: some round values, in order.
     pub(crate) fn ticks(&self) -> Vec<f64> {
         match self.scale {
             Scale::Linear => {
                 let step = round_up((self.high - self.low) / 5.0);
                 let first = (self.low / step).ceil() as i64;
-                // Beyond what a float can tell apart there would be no end.
+                // Limits the loop where a float cannot represent the next step.
                 (first..first.saturating_add(20))
                     .map(|n| n as f64 * step)
                     .take_while(|tick| *tick <= self.high * (1.0 + 1e-9))
@@ -94,7 +94,7 @@ impl Axis {
             Scale::Log => {
                 let (low, high) =
                     (self.low.log10().round() as i32, self.high.log10().floor() as i32);
-                // Few decades have lines within, many leave some out.
+                // Few decades get lines within them; many decades are thinned out.
                 let within: &[f64] = if high - low < 2 { &[1.0, 2.0, 5.0] } else { &[1.0] };
                 let every = ((high - low) / 8 + 1) as usize;
                 (low..=high)
@@ -130,7 +130,7 @@ impl ValueFormatter<f64> for Axis {
     }
 }
 
-/// The next of 1, 2 or 5 times a power of ten.
+/// Rounds up to 1, 2 or 5 times a power of ten.
 fn round_up(value: f64) -> f64 {
     let power = 10f64.powf(value.log10().floor());
     let factor = [1.0, 2.0, 5.0]
@@ -140,7 +140,8 @@ fn round_up(value: f64) -> f64 {
     factor * power
 }
 
-/// A figure with enough digits for a plot: 0.8748, 5.26, 12,031.
+/// Formats a figure with enough digits for a plot: 0.8748, 5.26, 12,031.
+#[must_use]
 pub fn figure(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
@@ -152,7 +153,7 @@ pub fn figure(value: f64) -> String {
     }
 }
 
-/// A label of an axis: as short as can be.
+/// Formats the label of an axis, as short as possible.
 pub(crate) fn label(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
@@ -172,7 +173,7 @@ pub(crate) fn label(value: f64) -> String {
     }
 }
 
-/// A whole number with its thousands apart.
+/// Formats a whole number with separated thousands.
 pub(crate) fn thousands(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut text = String::from(if value < 0.0 { "-" } else { "" });
@@ -190,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_begin_at_nothing_and_the_least_of_a_log_scale_can_be_seen() {
+    fn lengths_begin_at_zero_and_the_smallest_value_of_a_log_scale_is_visible() {
         let linear = Axis::of(Scale::Linear, [0.84, 0.99]);
         assert_eq!((linear.low, linear.high), (0.0, 0.99));
         let log = Axis::of(Scale::Log, [5.0, 4.0, 700.0, 0.0, f64::NAN]);
@@ -220,7 +221,7 @@ mod tests {
             (axis.low, axis.high, axis.place(0.0), axis.place(9000.0)),
             (0.0, 9000.0, 0.0, 1.0)
         );
-        assert!(axis.place(1.0) > 0.05, "one can be seen: {}", axis.place(1.0));
+        assert!(axis.place(1.0) > 0.05, "one is visible: {}", axis.place(1.0));
         assert_eq!(axis.ticks(), [0.0, 1.0, 10.0, 100.0, 1000.0]);
         assert_eq!(Axis::of(Scale::Count, [1.0]).ticks(), [0.0, 1.0]);
         assert_eq!(Axis::of(Scale::Count, [5.0]).ticks(), [0.0, 1.0, 5.0]);

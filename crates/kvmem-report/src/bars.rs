@@ -1,5 +1,4 @@
-//! *Bars*: figures side by side, in groups, lying: so names of any length have room on a narrow
-//! screen.
+//! Horizontal bars in groups. Names of any length fit above them on a narrow screen.
 
 use plotters::element::{PathElement, Rectangle};
 use plotters::style::text_anchor::{HPos, VPos};
@@ -10,11 +9,11 @@ use crate::plot::{
     Key, LINE, Plot, Side, chart, fill, frame_height, line, text, text_lines, text_width,
 };
 
-/// The height of a bar with its distance to the next.
+/// The height of a bar, including the gap to the next.
 const BAR: u32 = 26;
-/// What is left free above a group's name.
+/// The gap above a group's name.
 const ABOVE: u32 = 8;
-/// What is left free between a bar and its figure, and beyond that.
+/// The gap between a bar and its figure, and after the figure.
 const BESIDE: u32 = 8;
 
 /// A plot of bars in groups.
@@ -38,19 +37,19 @@ struct Group {
 #[derive(Clone, Debug)]
 struct Bar {
     series: usize,
-    /// What makes it another bar of the same series, which is drawn fainter.
+    /// Distinguishes another bar of the same series, which is drawn fainter.
     variant: Option<String>,
     value: f64,
 }
 
-/// The group that bars go into.
+/// A group to which bars are added.
 pub struct GroupMut<'a> {
     series: &'a mut Vec<String>,
     group: &'a mut Group,
 }
 
 impl Bars {
-    /// No bars yet. `unit` is written at the axis: what is measured, and in what.
+    /// Creates a plot without bars. `unit` is the label of the axis: the quantity and its unit.
     pub fn new(title: impl Into<String>, unit: impl Into<String>, scale: Scale) -> Bars {
         Bars {
             title: title.into(),
@@ -61,15 +60,14 @@ impl Bars {
         }
     }
 
-    /// Names of series beforehand: their colours are the same in all plots that are told the same
-    /// names.
+    /// Adds names of series in advance. Plots with the same names use the same colours.
     #[must_use]
     pub fn series<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Bars {
         self.series.extend(names.into_iter().map(Into::into));
         self
     }
 
-    /// The group of this name: a new one, if there is none yet.
+    /// Returns the group of this name, and creates it if necessary.
     pub fn group(&mut self, name: impl Into<String>) -> GroupMut<'_> {
         let name = name.into();
         let known = self.groups.iter().position(|group| group.name == name);
@@ -80,12 +78,14 @@ impl Bars {
         GroupMut { series: &mut self.series, group: &mut self.groups[at] }
     }
 
-    /// Whether there is nothing to draw.
+    /// Returns whether there is nothing to draw.
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.groups.iter().all(|group| group.bars.is_empty())
     }
 
-    /// The drawing.
+    /// Draws the plot.
+    #[must_use]
     pub fn plot(&self) -> Plot {
         let groups: Vec<&Group> =
             self.groups.iter().filter(|group| !group.bars.is_empty()).collect();
@@ -96,7 +96,7 @@ impl Bars {
             .iter()
             .flat_map(|group| group.bars.iter().map(|bar| bar.value).chain(group.bound));
         let x = Side { axis: Axis::of(self.scale, values), about: &self.unit };
-        // One unit for each point of the drawing, from the top down.
+        // One unit per point of the drawing, from the top down.
         let y = Side {
             axis: Axis { scale: Scale::Linear, low: 0.0, high: f64::from(body.max(1)) },
             about: "",
@@ -129,7 +129,7 @@ impl Bars {
                         ends,
                         fill(Ink::Series(bar.series), bar.opacity()),
                     ))?;
-                    // Beside the bar, and beside what it cannot pass.
+                    // Beside the bar and its bound.
                     let beside = group.bound.map_or(bar.value, |bound| bar.value.max(bound));
                     let end = chart.backend_coord(&(beside, (upper + lower) / 2.0));
                     area.draw_text(&self.figure(bar.value), &name, (end.0 + BESIDE as i32, end.1))?;
@@ -166,12 +166,12 @@ impl Bars {
             .map_or_else(|| series.clone(), |variant| format!("{series}, {variant}"))
     }
 
-    /// A figure as text; a count has no fractions.
+    /// Formats a figure; counts have no fractions.
     fn figure(&self, value: f64) -> String {
         if self.scale == Scale::Count { thousands(value) } else { figure(value) }
     }
 
-    /// Every figure, in words.
+    /// Returns every figure in words.
     fn describe(&self) -> String {
         let groups = self.groups.iter().map(|group| {
             let bars = group
@@ -192,12 +192,12 @@ impl Bar {
 }
 
 impl GroupMut<'_> {
-    /// A bar. What is no number is left out.
+    /// Adds a bar. A value that is not a finite number is skipped.
     pub fn bar(&mut self, series: impl Into<String>, value: f64) -> &mut Self {
         self.push(series.into(), None, value)
     }
 
-    /// A fainter bar of the same series, such as what others published of it.
+    /// Adds a fainter bar of the same series, for example a published figure.
     pub fn variant(
         &mut self,
         series: impl Into<String>,
@@ -207,7 +207,7 @@ impl GroupMut<'_> {
         self.push(series.into(), Some(variant.into()), value)
     }
 
-    /// A line across the group: what no bar can pass.
+    /// Draws a line across the group: a limit that no bar can exceed.
     pub fn bound(&mut self, bound: f64) -> &mut Self {
         self.group.bound = Some(bound);
         self

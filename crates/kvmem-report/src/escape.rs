@@ -1,8 +1,8 @@
-//! *Escape*: text as HTML.
+//! Escaping of text in HTML.
 
 use std::fmt::{self, Display, Formatter, Write};
 
-/// Text that stands for itself, in an element as in a quoted attribute.
+/// Text that is escaped for elements and quoted attributes.
 pub(crate) struct Escaped<'a>(pub(crate) &'a str);
 
 impl Display for Escaped<'_> {
@@ -14,7 +14,7 @@ impl Display for Escaped<'_> {
                 '>' => f.write_str("&gt;")?,
                 '"' => f.write_str("&quot;")?,
                 '\'' => f.write_str("&#39;")?,
-                // HTML has no way to write other control characters.
+                // HTML cannot represent other control characters.
                 char if char.is_control() && char != '\n' && char != '\t' => {
                     f.write_char('\u{fffd}')?
                 }
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_gets_out_of_an_element_or_an_attribute() {
+    fn text_cannot_leave_an_element_or_an_attribute() {
         assert_eq!(
             Escaped("<a href=\"x\" 'y'>&amp;\0</a>").to_string(),
             "&lt;a href=&quot;x&quot; &#39;y&#39;&gt;&amp;amp;\u{fffd}&lt;/a&gt;"

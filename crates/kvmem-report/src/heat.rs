@@ -1,4 +1,4 @@
-//! *Heat*: how much there is at each place, over something that grows.
+//! Heat maps: an amount at each position, over a growing quantity.
 
 use plotters::element::Rectangle;
 
@@ -8,11 +8,11 @@ use crate::plot::{Plot, Side, chart, fill};
 
 /// The height of the drawing.
 const HEIGHT: u32 = 420;
-/// How many shades there are between nothing and all. Cells of one shade are drawn as one, so fewer
-/// shades are a smaller page.
+/// The number of shades above zero. Adjacent cells of one shade are drawn as one, so fewer shades
+/// make a smaller page.
 const SHADES: f64 = 12.0;
 
-/// The shade of a cell. What is more than nothing can be seen.
+/// Returns the shade of a cell. Anything above zero is visible.
 fn shade(cell: f64) -> u32 {
     (cell.clamp(0.0, 1.0) * SHADES).ceil() as u32
 }
@@ -23,7 +23,7 @@ pub struct Heat {
     title: String,
     x: String,
     y: String,
-    /// What the bottom of the first and the top of the last cell is.
+    /// The values at the bottom of the first cell and at the top of the last.
     y_range: (f64, f64),
     columns: Vec<Column>,
 }
@@ -32,28 +32,30 @@ pub struct Heat {
 struct Column {
     from: f64,
     to: f64,
-    /// From 0, nothing, to 1, all.
+    /// From 0 (nothing) to 1 (everything).
     cells: Vec<f64>,
 }
 
 impl Heat {
-    /// No columns yet. `x` and `y` are written at the axes; `y_range` is what the cells of a column
-    /// span.
+    /// Creates a map without columns. `x` and `y` are the labels of the axes; `y_range` is the
+    /// range that the cells of a column span.
     pub fn new(title: impl Into<String>, x: &str, y: &str, y_range: (f64, f64)) -> Heat {
         Heat { title: title.into(), x: x.to_owned(), y: y.to_owned(), y_range, columns: Vec::new() }
     }
 
-    /// A column of cells, each from 0, nothing, to 1, all.
+    /// Adds a column of cells, each from 0 (nothing) to 1 (everything).
     pub fn column(&mut self, from: f64, to: f64, cells: impl IntoIterator<Item = f64>) {
         self.columns.push(Column { from, to, cells: cells.into_iter().collect() });
     }
 
-    /// Whether there is nothing to draw.
+    /// Returns whether there is nothing to draw.
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.columns.iter().all(|column| column.cells.is_empty())
     }
 
-    /// The drawing.
+    /// Draws the plot.
+    #[must_use]
     pub fn plot(&self) -> Plot {
         let edges = self.columns.iter().flat_map(|column| [column.from, column.to]);
         let x = Side { axis: Axis::around(edges), about: &self.x };
@@ -79,7 +81,7 @@ impl Heat {
         })
     }
 
-    /// The first and the last column, in few words.
+    /// Describes the first and the last column.
     fn describe(&self) -> String {
         let mean =
             |column: &Column| column.cells.iter().sum::<f64>() / column.cells.len().max(1) as f64;
@@ -96,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_than_nothing_can_be_seen_and_all_is_the_last_shade() {
+    fn anything_above_zero_is_visible_and_one_is_the_last_shade() {
         assert_eq!([0.0, 1e-9, 0.5, 1.0, 7.0, -1.0].map(shade), [0, 1, 6, 12, 12, 0]);
         assert_eq!(shade(f64::NAN), 0);
     }

@@ -1,16 +1,16 @@
-//! *Ink*: colours as roles.
+//! Colours as roles.
 //!
-//! The library that draws knows numbers only, and a page that follows the reader's choice of light
-//! or dark cannot have them. So each role is drawn in a number that nobody would choose, `#0000NN`,
-//! and in the finished drawing that number gives way to a variable of the page's style,
-//! `var(--name)`.
+//! The plotting library supports only numeric colours, but the colours of a page must follow the
+//! reader's choice of light or dark. Each role is therefore drawn in a number that no design would
+//! use, `#0000NN`. In the finished drawing a variable of the page's style, `var(--name)`, replaces
+//! that number.
 
 use plotters::style::{RGBAColor, RGBColor};
 
-/// How many series can be told apart by colour; further ones begin anew.
+/// The number of series with different colours; further series repeat them.
 pub const SERIES: usize = 7;
 
-/// What something is drawn in.
+/// The role of a colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ink {
     /// Text and marks.
@@ -35,7 +35,8 @@ impl Ink {
         }
     }
 
-    /// What it is called in the page's style.
+    /// Returns the name of the variable in the page's style.
+    #[must_use]
     pub fn variable(self) -> String {
         match self {
             Ink::Text => "--text".to_owned(),
@@ -45,22 +46,22 @@ impl Ink {
         }
     }
 
-    /// Its number, while drawing; `opacity` from 0 to 1.
+    /// Returns the number used while drawing, with an opacity from 0 to 1.
     pub(crate) fn colour(self, opacity: f64) -> RGBAColor {
         RGBAColor(0, 0, self.number(), opacity)
     }
 
-    /// Its number, while drawing.
+    /// Returns the opaque number used while drawing.
     pub(crate) fn full(self) -> RGBColor {
         RGBColor(0, 0, self.number())
     }
 }
 
-/// Puts variables where the numbers are. They are the whole of an attribute; in text there are no
-/// quotes, for they are escaped.
-pub(crate) fn dress(svg: &str) -> String {
+/// Replaces the numbers by variables. A number is the whole value of an attribute. Text contains no
+/// quotes, because they are escaped.
+pub(crate) fn replace_numbers(svg: &str) -> String {
     let inks = [Ink::Text, Ink::Dim, Ink::Grid].into_iter().chain((0..SERIES).map(Ink::Series));
-    debug_assert_eq!(inks.clone().count(), Ink::ALL, "each of them");
+    debug_assert_eq!(inks.clone().count(), Ink::ALL, "every role is replaced");
     inks.fold(svg.to_owned(), |svg, ink| {
         svg.replace(
             &format!("\"#0000{:02X}\"", ink.number()),
@@ -74,12 +75,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_give_way_to_variables() {
-        let drawn = r##"<rect fill="#000005"/><line stroke="#000001"/><text>#000001 \
-            &quot;#000001&quot;</text>"##;
-        let dressed = r##"<rect fill="var(--s1)"/><line stroke="var(--text)"/><text>#000001 \
-            &quot;#000001&quot;</text>"##;
-        assert_eq!(dress(drawn), dressed);
+    fn variables_replace_numbers() {
+        let drawn = r##"<rect fill="#000005"/><line stroke="#000001"/>
+<text>#000001 &quot;#000001&quot;</text>"##;
+        let dressed = r##"<rect fill="var(--s1)"/><line stroke="var(--text)"/>
+<text>#000001 &quot;#000001&quot;</text>"##;
+        assert_eq!(replace_numbers(drawn), dressed);
         assert_eq!(Ink::Series(SERIES + 2).variable(), "--s2");
     }
 }

@@ -1,4 +1,4 @@
-//! *Lines*: figures over something that grows.
+//! Lines of figures over a growing quantity.
 
 use plotters::element::{Circle, PathElement};
 
@@ -9,7 +9,7 @@ use crate::plot::{Key, Plot, Side, chart, fill, line};
 /// The height of the drawing.
 const HEIGHT: u32 = 380;
 
-/// A plot of lines, or of points alone.
+/// A plot of lines, or of points.
 #[derive(Clone, Debug)]
 pub struct Lines {
     title: String,
@@ -27,26 +27,27 @@ struct Series {
 }
 
 impl Lines {
-    /// No lines yet. `x` and `y` are written at the axes: what is measured, and in what.
+    /// Creates a plot without lines. `x` and `y` are the labels of the axes, with units, and their
+    /// scales.
     pub fn new(title: impl Into<String>, x: (&str, Scale), y: (&str, Scale)) -> Lines {
         let own = |(about, scale): (&str, Scale)| (about.to_owned(), scale);
         Lines { title: title.into(), x: own(x), y: own(y), joined: true, series: Vec::new() }
     }
 
-    /// Points alone: what lies between two of them is not known.
+    /// Draws points only: the values between two points are unknown.
     #[must_use]
     pub fn points_only(mut self) -> Lines {
         self.joined = false;
         self
     }
 
-    /// A line through `points`. Those that have no place on the axes are left out; a line without
-    /// points has its colour all the same.
+    /// Adds a line through `points`. Points that the axes cannot show are skipped; a line without
+    /// points still uses a colour.
     pub fn line(&mut self, name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) {
         self.push(name.into(), false, points);
     }
 
-    /// The same, fainter, in the colour of the line before it.
+    /// Adds a fainter line in the colour of the previous one.
     pub fn faint(&mut self, name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) {
         self.push(name.into(), true, points);
     }
@@ -58,12 +59,14 @@ impl Lines {
         self.series.push(Series { name, faint, points });
     }
 
-    /// Whether there is nothing to draw.
+    /// Returns whether there is nothing to draw.
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.series.iter().all(|series| series.points.is_empty())
     }
 
-    /// The drawing.
+    /// Draws the plot.
+    #[must_use]
     pub fn plot(&self) -> Plot {
         let points = || self.series.iter().flat_map(|series| series.points.iter().copied());
         let across = || points().map(|(x, _)| x);
@@ -95,7 +98,7 @@ impl Lines {
         })
     }
 
-    /// Each series with its colour.
+    /// Returns each series with its colour and opacity.
     fn inks(&self) -> impl Iterator<Item = (&Series, Ink, f64)> {
         let numbers = self.series.iter().scan(0usize, |next, series| {
             *next += usize::from(!series.faint);
@@ -106,7 +109,7 @@ impl Lines {
         )
     }
 
-    /// Where each line begins and ends, and between what it runs.
+    /// Describes the ends and the range of each line.
     fn describe(&self) -> String {
         let series = self.inks().map(|(series, _, _)| {
             let values = || series.points.iter().map(|(_, y)| *y);

@@ -1,16 +1,16 @@
-//! *Page*: one HTML file that needs nothing else.
+//! A page: one HTML file that needs nothing else.
 
 use std::fmt::{self, Display, Formatter};
 
 use crate::escape::Escaped;
 use crate::plot::Plot;
 
-/// Tables longer than this are folded.
+/// Tables with more rows than this are collapsed.
 const FOLDED: usize = 16;
 
-/// What a page looks like: two sets of colours, one column on a phone and two on a screen.
+/// The style: light and dark colours, one column on a phone and two on a screen.
 const STYLE: &str = include_str!("page.css");
-/// Nothing is fetched and nothing is run, whatever the page contains.
+/// Forbids fetching and scripts, whatever the page contains.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 
 /// A page. `Display` writes the file.
@@ -20,7 +20,7 @@ pub struct Page {
     chapters: Vec<Chapter>,
 }
 
-/// What belongs together, such as all that one program found.
+/// A unit of content, such as all results of one program.
 #[derive(Clone, Debug)]
 pub struct Chapter {
     title: String,
@@ -28,7 +28,7 @@ pub struct Chapter {
     sections: Vec<Section>,
 }
 
-/// Plots, and what stands under them.
+/// Plots with their tables and texts.
 #[derive(Clone, Debug)]
 pub struct Section {
     title: String,
@@ -44,35 +44,35 @@ enum Part {
     Verdicts(Vec<Verdict>),
 }
 
-/// Rows of text, of which the first cell says what the row is.
+/// Rows of text. The first cell of a row is its heading.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     head: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
-/// A figure held against its limit.
+/// A figure compared with its limit.
 #[derive(Clone, Debug)]
 pub struct Verdict {
-    /// What was to be reached.
+    /// The goal.
     pub what: String,
-    /// What was found.
-    pub found: String,
-    /// What it must not pass, with the sign that says on which side.
+    /// The figure.
+    pub figure: String,
+    /// The limit, with the sign of its direction.
     pub limit: String,
-    /// Whether it was reached.
-    pub reached: bool,
-    /// Where it was found.
+    /// Whether the figure meets the limit.
+    pub met: bool,
+    /// The place of the figure, such as a row.
     pub at: Option<String>,
 }
 
 impl Page {
-    /// A page without chapters.
+    /// Creates a page without chapters.
     pub fn new(title: impl Into<String>) -> Page {
         Page { title: title.into(), chapters: Vec::new() }
     }
 
-    /// With one more chapter.
+    /// Adds a chapter.
     #[must_use]
     pub fn chapter(mut self, chapter: Chapter) -> Page {
         self.chapters.push(chapter);
@@ -81,19 +81,19 @@ impl Page {
 }
 
 impl Chapter {
-    /// A chapter without sections.
+    /// Creates a chapter without sections.
     pub fn new(title: impl Into<String>) -> Chapter {
         Chapter { title: title.into(), lines: Vec::new(), sections: Vec::new() }
     }
 
-    /// With one more line under its title.
+    /// Adds a line below the title.
     #[must_use]
     pub fn line(mut self, line: impl Into<String>) -> Chapter {
         self.lines.push(line.into());
         self
     }
 
-    /// With one more section, unless there is nothing in it.
+    /// Adds a section, unless it is empty.
     #[must_use]
     pub fn section(mut self, section: Section) -> Chapter {
         if !section.parts.is_empty() {
@@ -104,36 +104,36 @@ impl Chapter {
 }
 
 impl Section {
-    /// A section without anything in it.
+    /// Creates an empty section.
     pub fn new(title: impl Into<String>) -> Section {
         Section { title: title.into(), parts: Vec::new() }
     }
 
-    /// With a paragraph.
+    /// Adds a paragraph.
     #[must_use]
     pub fn text(self, text: impl Into<String>) -> Section {
         self.with(Part::Text(text.into()))
     }
 
-    /// With text whose lines and spaces stay as they are.
+    /// Adds preformatted text.
     #[must_use]
     pub fn literal(self, text: impl Into<String>) -> Section {
         self.with(Part::Literal(text.into()))
     }
 
-    /// With a plot.
+    /// Adds a plot.
     #[must_use]
     pub fn plot(self, plot: Plot) -> Section {
         self.with(Part::Plot(plot))
     }
 
-    /// With a table, unless it has no rows.
+    /// Adds a table, unless it has no rows.
     #[must_use]
     pub fn table(self, table: Table) -> Section {
         if table.rows.is_empty() { self } else { self.with(Part::Table(table)) }
     }
 
-    /// With a list of verdicts, unless there are none.
+    /// Adds a list of verdicts, unless it is empty.
     #[must_use]
     pub fn verdicts(self, verdicts: impl IntoIterator<Item = Verdict>) -> Section {
         let verdicts: Vec<Verdict> = verdicts.into_iter().collect();
@@ -147,12 +147,12 @@ impl Section {
 }
 
 impl Table {
-    /// A table with this head and no rows.
+    /// Creates a table with this head and no rows.
     pub fn new<S: Into<String>>(head: impl IntoIterator<Item = S>) -> Table {
         Table { head: head.into_iter().map(Into::into).collect(), rows: Vec::new() }
     }
 
-    /// With one more row.
+    /// Adds a row.
     #[must_use]
     pub fn row<S: Into<String>>(mut self, cells: impl IntoIterator<Item = S>) -> Table {
         self.rows.push(cells.into_iter().map(Into::into).collect());
@@ -169,7 +169,8 @@ impl Display for Page {
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
              <meta name=\"color-scheme\" content=\"light dark\"/>\n\
              <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\"/>\n\
-             <link rel=\"icon\" href=\"data:,\"/>\n<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n\
+             <link rel=\"icon\" href=\"data:,\"/>\n<title>{title}</title>\n\
+             <style>\n{STYLE}</style>\n</head>\n\
              <body>\n<header>\n<h1>{title}</h1>"
         )?;
         let chapters = || self.chapters.iter().enumerate();
@@ -270,13 +271,12 @@ impl Table {
 
 impl Verdict {
     fn write(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (class, word) =
-            if self.reached { ("reached", "reached") } else { ("missed", "MISSED") };
+        let (class, word) = if self.met { ("met", "met") } else { ("missed", "MISSED") };
         write!(
             f,
-            "<li class=\"{class}\"><b>{word}</b> {}: found {}, wanted {}",
+            "<li class=\"{class}\"><b>{word}</b> {}: {}, limit {}",
             Escaped(&self.what),
-            Escaped(&self.found),
+            Escaped(&self.figure),
             Escaped(&self.limit)
         )?;
         if let Some(at) = &self.at {

@@ -1,4 +1,4 @@
-//! *Plot*: a finished drawing with its title, what it says in words, and its legend.
+//! A finished drawing with its title, its description in words, and its legend.
 
 use std::fmt::{self, Formatter};
 
@@ -12,40 +12,40 @@ use plotters::style::{Color, IntoFont, ShapeStyle, TextStyle};
 
 use crate::axis::{Axis, label};
 use crate::escape::Escaped;
-use crate::ink::{Ink, dress};
+use crate::ink::{Ink, replace_numbers};
 
-/// The width of every drawing. A page scales it to the width there is: by 0.64 on a phone of 390
-/// pixels, and by 0.94 at most, where a figure is as wide as it may be.
+/// The width of every drawing. A page scales it to the available width: by 0.64 on a phone of 390
+/// pixels, and by at most 0.94, where a figure has its largest width.
 pub(crate) const WIDTH: u32 = 520;
-/// The height of text. On a phone its letters have 11 pixels, and on a screen the size of the
-/// page's own text.
+/// The height of text. Its letters have 11 pixels on a phone, and the size of the page's own text
+/// on a screen.
 pub(crate) const TEXT: u32 = 22;
-/// From one line of text to the next.
+/// The distance between lines of text.
 pub(crate) const LINE: u32 = TEXT + 2;
-/// What is left free around a drawing.
+/// The margin around a drawing.
 const MARGIN: u32 = 14;
-/// What is left free between an axis and its labels.
+/// The gap between an axis and its labels.
 const TICK: u32 = 10;
 
-/// Where one draws.
+/// The drawing area in pixels.
 pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-/// Where one draws by the axes.
+/// The drawing area in the coordinates of the axes.
 pub(crate) type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Axis, Axis>>;
-/// Drawing goes into memory, so it does not fail, but the library cannot know.
+/// Drawing into memory does not fail, but the library's types do not say so.
 pub(crate) type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
-/// A finished drawing. It follows the page's colours.
+/// A finished drawing, in the page's colours.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plot {
     title: String,
     description: String,
     legend: Vec<Key>,
     height: u32,
-    /// What is inside of the SVG element.
+    /// The content of the SVG element.
     body: String,
 }
 
-/// What a colour stands for.
+/// An entry of the legend.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Key {
     pub(crate) name: String,
@@ -67,8 +67,8 @@ impl Plot {
             draw(&area).and_then(|()| area.present())
         };
         let body = match drawn {
-            // Its own element has a size in pixels and names a namespace by an address; ours has
-            // neither.
+            // The library's element has a size in pixels and a namespace URL; the page's element
+            // has neither.
             Ok(()) => svg
                 .split_once('>')
                 .map_or("", |(_, rest)| rest)
@@ -82,10 +82,11 @@ impl Plot {
                 )
             }
         };
-        Plot { title: title.to_owned(), description, legend, height, body: dress(&body) }
+        let body = replace_numbers(&body);
+        Plot { title: title.to_owned(), description, legend, height, body }
     }
 
-    /// As HTML; `id` is the plot's own in its page.
+    /// Writes HTML; `id` is unique in the page.
     pub(crate) fn write(&self, id: &str, f: &mut Formatter<'_>) -> fmt::Result {
         let title = Escaped(&self.title);
         writeln!(f, "<figure>\n<figcaption>{title}</figcaption>")?;
@@ -100,8 +101,8 @@ impl Plot {
         writeln!(
             f,
             "<svg role=\"img\" viewBox=\"0 0 {WIDTH} {}\" aria-labelledby=\"{id}t {id}d\">\n\
-             <title id=\"{id}t\">{title}</title>\n<desc \
-             id=\"{id}d\">{}</desc>\n{}</svg>\n</figure>",
+             <title id=\"{id}t\">{title}</title>\n<desc id=\"{id}d\">{}</desc>\n\
+             {}</svg>\n</figure>",
             self.height,
             Escaped(&self.description),
             self.body
@@ -109,7 +110,7 @@ impl Plot {
     }
 }
 
-/// Text of the usual height, in this colour, hanging on this point of it.
+/// Returns the style of text of the usual height in this colour, anchored at a point.
 pub(crate) fn text<'a>(ink: Ink, horizontal: HPos, vertical: VPos) -> TextStyle<'a> {
     TextStyle {
         color: ink.full().to_backend_color(),
@@ -118,26 +119,25 @@ pub(crate) fn text<'a>(ink: Ink, horizontal: HPos, vertical: VPos) -> TextStyle<
     }
 }
 
-/// A line of this colour, so many wide.
+/// Returns the style of a line of this colour and width.
 pub(crate) fn line(ink: Ink, width: u32) -> ShapeStyle {
     ShapeStyle { color: ink.colour(1.0), filled: false, stroke_width: width }
 }
 
-/// A filled shape.
+/// Returns the style of a filled shape.
 pub(crate) fn fill(ink: Ink, opacity: f64) -> ShapeStyle {
     ShapeStyle { color: ink.colour(opacity), filled: true, stroke_width: 0 }
 }
 
-/// How wide text is at most, in a font as wide as they are usual.
+/// Returns an upper bound of the width of text, in the widest of the common fonts.
 pub(crate) fn text_width(text: &str) -> u32 {
-    // The library writes text of some height in a font of 1/1.24 of it. A digit has 0.64 of the
-    // font's size in the widest of the usual fonts; letters of other scripts may be squares.
+    // The library writes text of a given height in a font of 1/1.24 of it. A digit is 0.64 of the
+    // font's size wide in the widest common font; letters of other scripts may be squares.
     let ems: f64 = text.chars().map(|c| if c < '\u{2e80}' { 0.64 } else { 1.0 }).sum();
     (ems * f64::from(TEXT) / 1.24).ceil() as u32
 }
 
-/// Text in lines that are no wider than a drawing, broken between words as far as these are no
-/// wider.
+/// Divides text into lines that are no wider than a drawing, between words where possible.
 pub(crate) fn text_lines(text: &str) -> Vec<String> {
     let fits = |text: &str| text_width(text) + 2 * MARGIN <= WIDTH;
     let mut lines: Vec<String> = Vec::new();
@@ -151,7 +151,7 @@ pub(crate) fn text_lines(text: &str) -> Vec<String> {
             line.push_str(word);
         }
         while let Some(line) = lines.last_mut().filter(|line| !fits(line)) {
-            // As many letters as fit, and one at least.
+            // As many letters as fit, but at least one.
             let first = line.chars().next().map_or(0, char::len_utf8);
             let ends = line.char_indices().rev().map(|(at, _)| at);
             let at =
@@ -169,18 +169,19 @@ pub(crate) fn text_lines(text: &str) -> Vec<String> {
 /// One of the two axes of a chart.
 pub(crate) struct Side<'a> {
     pub(crate) axis: Axis,
-    /// What is measured, with its unit; nothing is drawn where it is empty.
+    /// The quantity with its unit; an axis without it is not drawn.
     pub(crate) about: &'a str,
 }
 
 impl Side<'_> {
-    /// The height of what is said of it: beside the axis it would have no room on a phone.
+    /// Returns the height of the axis label, which is above or below the chart: beside the axis it
+    /// would not fit on a phone.
     fn about_height(&self) -> u32 {
         text_lines(self.about).len() as u32 * LINE
     }
 
-    /// Half the width of the label at the end of a horizontal axis: as much of it lies beyond the
-    /// end.
+    /// Returns half the width of the label at the end of a horizontal axis, which extends beyond
+    /// the end.
     fn overhang(&self, label_at: impl Fn(&[f64]) -> Option<&f64>) -> u32 {
         if self.about.is_empty() {
             return 0;
@@ -190,8 +191,8 @@ impl Side<'_> {
 }
 
 impl Side<'_> {
-    /// The ticks of a horizontal axis of this length whose labels have room: the last, and from
-    /// there on those that do not touch the one before.
+    /// Returns the ticks of a horizontal axis of this length that get labels: the last one, and
+    /// from there backwards those whose labels do not touch.
     fn labelled(&self, length: u32) -> Vec<f64> {
         let mut kept: Vec<f64> = Vec::new();
         let mut free = f64::INFINITY;
@@ -209,14 +210,14 @@ impl Side<'_> {
     }
 }
 
-/// The height that axes and labels take, beside that of what is drawn between them.
+/// Returns the height of axes and labels, without the chart between them.
 pub(crate) fn frame_height(x: &Side<'_>, y: &Side<'_>) -> u32 {
     let labels = if x.about.is_empty() { 0 } else { LINE + TICK };
     2 * MARGIN + y.about_height() + labels + x.about_height()
 }
 
-/// Axes, grid and labels, and between them a chart to draw in. `right` is left free beside it, or
-/// more where a label takes it.
+/// Draws axes, grid and labels, and returns the chart between them. At least `right` stays free at
+/// its right side.
 pub(crate) fn chart<'a, 'b>(
     area: &'a Area<'b>,
     x: &Side<'_>,
@@ -243,7 +244,7 @@ pub(crate) fn chart<'a, 'b>(
         .light_line_style(fill(Ink::Grid, 0.0))
         .axis_style(line(Ink::Dim, 1))
         .x_label_formatter(&x_label)
-        // Or the first label would touch that of the other axis.
+        // Keeps the first label from touching that of the other axis.
         .set_tick_mark_size(LabelAreaPosition::Bottom, TICK - 2)
         .label_style(text(Ink::Dim, HPos::Center, VPos::Center));
     if x.about.is_empty() {
@@ -280,7 +281,7 @@ mod tests {
             assert!(lines.iter().all(|line| text_width(line) <= WIDTH), "{lines:?}");
             let letters =
                 |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
-            assert_eq!(letters(&lines.concat()), letters(text), "nothing is lost");
+            assert_eq!(letters(&lines.concat()), letters(text), "no letter is lost");
         }
         assert_eq!(text_lines("one two").len(), 1);
     }

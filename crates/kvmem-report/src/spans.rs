@@ -1,4 +1,4 @@
-//! *Spans*: who did what, from when to when.
+//! Time lines: rows of activities with their beginnings and ends.
 
 use plotters::element::Rectangle;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -7,7 +7,7 @@ use crate::axis::{Axis, Scale, figure};
 use crate::ink::Ink;
 use crate::plot::{Key, LINE, Plot, Side, chart, fill, frame_height, text, text_lines};
 
-/// The height of a row's spans, with their distance to the next row.
+/// The height of a row's spans, including the gap to the next row.
 const ROW: u32 = 28;
 
 /// A time line: rows of spans.
@@ -33,20 +33,20 @@ struct Span {
 }
 
 impl Spans {
-    /// No spans yet. `unit` is written at the axis of time.
+    /// Creates a time line without spans. `unit` is the label of the time axis.
     pub fn new(title: impl Into<String>, unit: impl Into<String>) -> Spans {
         Spans { title: title.into(), unit: unit.into(), kinds: Vec::new(), rows: Vec::new() }
     }
 
-    /// Kinds beforehand: their colours are the same in all plots that are told the same kinds.
+    /// Adds kinds in advance. Plots with the same kinds use the same colours.
     #[must_use]
     pub fn kinds<S: Into<String>>(mut self, kinds: impl IntoIterator<Item = S>) -> Spans {
         self.kinds.extend(kinds.into_iter().map(Into::into));
         self
     }
 
-    /// From when to when something of this kind was done, in the row of this name. Rows stand in
-    /// the order in which they were named first.
+    /// Adds a span of this kind to the row of this name. Rows appear in the order in which they
+    /// were named first.
     pub fn span(&mut self, row: &str, kind: &str, from: f64, to: f64) {
         if !(from.is_finite() && to.is_finite()) {
             return;
@@ -62,17 +62,20 @@ impl Spans {
         }
     }
 
-    /// How many spans there are.
+    /// Returns the number of spans.
+    #[must_use]
     pub fn len(&self) -> usize {
         self.rows.iter().map(|row| row.spans.len()).sum()
     }
 
-    /// Whether there is nothing to draw.
+    /// Returns whether there is nothing to draw.
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The drawing.
+    /// Draws the plot.
+    #[must_use]
     pub fn plot(&self) -> Plot {
         let name_height = |row: &Row| LINE * text_lines(&row.name).len() as u32;
         let body: u32 = self.rows.iter().map(|row| name_height(row) + ROW).sum();
@@ -104,8 +107,8 @@ impl Spans {
                 for span in &row.spans {
                     let (from, upper) = chart.backend_coord(&(span.from, upper));
                     let (to, lower) = chart.backend_coord(&(span.to, lower));
-                    // One that is too short to be seen is a line; two that follow each other are
-                    // two.
+                    // A span that is too short to be visible becomes a line; consecutive spans stay
+                    // distinct.
                     let to = if to - from > 2 { to - 1 } else { from + 1 };
                     area.draw(&Rectangle::new(
                         [(from, upper), (to, lower)],
@@ -117,7 +120,7 @@ impl Spans {
         })
     }
 
-    /// When each row was at work.
+    /// Describes when each row was active.
     fn describe(&self) -> String {
         let rows = self.rows.iter().map(|row| {
             let from = row.spans.iter().map(|span| span.from).fold(f64::INFINITY, f64::min);

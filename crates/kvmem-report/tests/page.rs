@@ -1,9 +1,8 @@
-//! Whole pages: well-formed, self-contained, and nothing that was put in is lost or gets out of its
-//! place.
+//! Whole pages: well-formed, self-contained; all input is shown and escaped.
 
 use kvmem_report::{Bars, Chapter, Heat, Lines, Page, Scale, Section, Spans, Table, Verdict};
 
-/// A page with everything in it, and `text` wherever text can be.
+/// Creates a page with every kind of part, and `text` wherever text is possible.
 fn page(text: &str) -> String {
     let mut bars = Bars::new(text, text, Scale::Log);
     bars.group(text).bar(text, 5.25).variant(text, text, 146.0).bound(200.0);
@@ -20,9 +19,9 @@ fn page(text: &str) -> String {
     heat.column(1.0, 2.0, []);
     let verdict = Verdict {
         what: text.to_owned(),
-        found: "0.3403".to_owned(),
+        figure: "0.3403".to_owned(),
         limit: "≤ 0.6".to_owned(),
-        reached: false,
+        met: false,
         at: Some(text.to_owned()),
     };
     let section = Section::new(text)
@@ -40,8 +39,7 @@ fn page(text: &str) -> String {
     Page::new(text).chapter(chapter).to_string()
 }
 
-/// Every tag with its attributes, in order. Fails on anything that is not closed where it should
-/// be.
+/// Returns every tag with its attributes, in order. Fails on elements that are not closed properly.
 fn tags(html: &str) -> Vec<&str> {
     let (doctype, mut rest) = html.split_once('\n').unwrap();
     assert_eq!(doctype, "<!doctype html>");
@@ -62,7 +60,7 @@ fn tags(html: &str) -> Vec<&str> {
             open.push(name);
         }
     }
-    assert_eq!(open, [""; 0], "all is closed");
+    assert_eq!(open, [""; 0], "every element is closed");
     seen
 }
 
@@ -128,21 +126,21 @@ fn colours_are_variables_that_the_style_knows() {
     let mut seen = 0;
     for variable in variables {
         let set = style.matches(&format!("{variable}: #")).count();
-        assert_eq!(set, 2, "{variable} has a colour on light and on dark ground");
+        assert_eq!(set, 2, "{variable} has a light and a dark colour");
         seen += 1;
     }
     assert!(seen > 20, "{seen}");
 }
 
 #[test]
-fn what_is_put_in_stays_in_its_place() {
+fn input_is_shown_as_text() {
     let bad = "\"><script>alert('1')</script>&amp; <b x='\"'>#000001\u{1}";
     let html = page(bad);
     tags(&html);
-    assert!(!html.contains("<script") && !html.contains("<b x"), "it was text");
-    let shown = "&quot;&gt;&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&amp;amp; &lt;b \
-                 x=&#39;&quot;&#39;&gt;#000001\u{fffd}";
-    assert!(html.matches(shown).count() > 20, "and is shown");
+    assert!(!html.contains("<script") && !html.contains("<b x"), "input became markup");
+    let shown = "&quot;&gt;&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;\
+                 &amp;amp; &lt;b x=&#39;&quot;&#39;&gt;#000001\u{fffd}";
+    assert!(html.matches(shown).count() > 20, "input is shown");
 }
 
 #[test]
@@ -163,7 +161,7 @@ fn every_figure_is_there_as_text() {
 }
 
 #[test]
-fn nothing_to_draw_is_no_failure() {
+fn empty_plots_are_no_error() {
     let plots = [
         Bars::new("a", "b", Scale::Log).plot(),
         Bars::new("a", "b", Scale::Linear).plot(),
@@ -177,10 +175,10 @@ fn nothing_to_draw_is_no_failure() {
     assert!(!html.contains("not drawn"), "{html}");
     let empty = Page::new("none")
         .chapter(Chapter::new("c").section(Section::new("gone").table(Table::default())));
-    assert!(!empty.to_string().contains("gone"), "a section without parts is none");
+    assert!(!empty.to_string().contains("gone"), "an empty section is skipped");
 }
 
-/// An attribute of a tag.
+/// Returns an attribute of a tag.
 fn attribute<'a>(tag: &'a str, name: &str) -> Option<&'a str> {
     tag.split_once(&format!(" {name}=\""))?.1.split('"').next()
 }
@@ -191,7 +189,7 @@ fn number(tag: &str, name: &str) -> f64 {
         .unwrap_or_else(|| panic!("no {name}: {tag}"))
 }
 
-/// Each drawing, with its height and its texts: tag and content.
+/// Returns the height and the texts (tag and content) of each drawing.
 fn drawings(html: &str) -> Vec<(f64, Vec<(&str, &str)>)> {
     let drawings = html.split("<svg role=\"img\"").skip(1).map(|rest| {
         let svg = rest.split("</svg>").next().unwrap();
@@ -213,33 +211,33 @@ fn drawings(html: &str) -> Vec<(f64, Vec<(&str, &str)>)> {
 
 /// The width of a drawing.
 const WIDTH: f64 = 520.0;
-/// The width of a letter in the widest of the usual fonts, of the font's size.
+/// The width of a letter in the widest common font, relative to the font's size.
 const LETTER: f64 = 0.64;
 
-/// Plots whose labels, names and figures are as long as they can be.
+/// Creates plots whose labels, names and figures are as long as possible.
 fn wide_plots() -> String {
-    let long = "a name of a group of bars that is so long that it has no room on one line of a \
-                phone, 500 GiB";
+    let long = "a name of a group of bars that is so long that it does not fit on one line of \
+                a phone, 500 GiB";
     let mut plots = Vec::new();
     for scale in [Scale::Linear, Scale::Log, Scale::Count] {
-        for most in [1.0, 2000.0, 12_345.678, 99_999_999.0, 1e12, 1.9e15] {
+        for max in [1.0, 2000.0, 12_345.678, 99_999_999.0, 1e12, 1.9e15] {
             let mut bars = Bars::new("bars", long, scale);
-            bars.group(long).bar("one", most).bar("two", most / 1e5).bound(1.1 * most);
-            bars.group("word".repeat(40)).bar("one", most / 2.0);
+            bars.group(long).bar("one", max).bar("two", max / 1e5).bound(1.1 * max);
+            bars.group("word".repeat(40)).bar("one", max / 2.0);
             plots.push(bars.plot());
             for other in [Scale::Linear, Scale::Log] {
                 let mut lines = Lines::new("lines", (long, scale), (long, other));
-                lines.line("one", [(most / 1e5, most / 1e5), (most, most)]);
+                lines.line("one", [(max / 1e5, max / 1e5), (max, max)]);
                 plots.push(lines.plot());
             }
         }
     }
-    for most in [0.002, 1.0, 2000.0, 1e9] {
+    for max in [0.002, 1.0, 2000.0, 1e9] {
         let mut spans = Spans::new("spans", long);
-        spans.span(long, "kind", 0.0, most);
-        spans.span("short", "kind", most / 2.0, most);
-        let mut heat = Heat::new("heat", long, long, (0.0, most));
-        heat.column(0.0, most, [0.0, 0.5]);
+        spans.span(long, "kind", 0.0, max);
+        spans.span("short", "kind", max / 2.0, max);
+        let mut heat = Heat::new("heat", long, long, (0.0, max));
+        heat.column(0.0, max, [0.0, 0.5]);
         plots.extend([spans.plot(), heat.plot()]);
     }
     let section = plots.into_iter().fold(Section::new("all"), Section::plot);
@@ -247,7 +245,7 @@ fn wide_plots() -> String {
 }
 
 #[test]
-fn every_text_lies_within_its_drawing() {
+fn every_text_is_within_its_drawing() {
     let html = wide_plots();
     let mut seen = 0;
     for (height, texts) in drawings(&html) {
@@ -274,15 +272,15 @@ fn every_text_lies_within_its_drawing() {
     assert!(seen > 500, "{seen}");
 }
 
-/// On a phone of 390 pixels a drawing has 334: the page and the figure leave 16 and 12 free at both
-/// sides.
+/// On a phone of 390 pixels a drawing has 334: the page and the figure have margins of 16 and 12 on
+/// both sides.
 #[test]
 fn text_is_large_enough_on_a_phone() {
     let html = wide_plots();
     let (style, _) = html.split_once("</style>").unwrap();
     assert!(
         style.contains("margin: 0 auto; padding: 1rem;")
-            && style.contains("figure { margin: 0; padding: 0.75rem;")
+            && style.contains("figure {\n  margin: 0; padding: 0.75rem;")
     );
     for (_, texts) in drawings(&html) {
         for (tag, _) in texts {
@@ -293,12 +291,12 @@ fn text_is_large_enough_on_a_phone() {
 }
 
 #[test]
-fn labels_do_not_lie_on_each_other() {
+fn labels_do_not_overlap() {
     for (_, texts) in drawings(&wide_plots()) {
         let mut boxes: Vec<(f64, f64, f64, &str)> = Vec::new();
         for (tag, text) in texts {
             let size = number(tag, "font-size");
-            // In a usual font, not the widest.
+            // In a common font, not the widest.
             let width = 0.5 * size * text.chars().count() as f64;
             let (x, y) = (number(tag, "x"), number(tag, "y"));
             let left = match attribute(tag, "text-anchor") {

@@ -1,24 +1,26 @@
-//! *Codec*: operations as bytes, for fuzzing.
+//! Operations as bytes, for fuzzing.
 //!
-//! Any bytes are a test: what a byte could be is taken modulo what there is, and a sequence ends
-//! where the bytes do. So a fuzzer may cut, splice and flip as it likes. Numbers stand in
-//! little-endian order.
+//! Any byte string is a test: each field is taken modulo the number of its cases, and a sequence
+//! ends where the bytes end. A fuzzer may therefore cut, splice and flip bytes freely. Numbers are
+//! little-endian.
 
 use kvmem::offset::Placement;
 
 use crate::op::{Amount, Base, Cache, Call, Change, Config, Count, Forgery, Op, Order, Part};
 
-/// The longest space.
-const CAPACITY_MAX: u64 = 1 << 63;
+/// The longest space, in bytes.
+const MAX_CAPACITY: u64 = 1 << 63;
 
-/// A test: the first space, and what is done.
+/// Decodes a test: the settings of the first space, and the operations.
+#[must_use]
 pub fn decode(bytes: &[u8]) -> Option<(Config, Vec<Op>)> {
     let mut reader = Reader { rest: bytes };
     let config = reader.config()?;
     Some((config, std::iter::from_fn(|| reader.op()).collect()))
 }
 
-/// A test of the face with caches: their settings, then as above.
+/// Decodes a test of the allocator with caches: the cache settings, then the fields of [`decode`].
+#[must_use]
 pub fn decode_cached(bytes: &[u8]) -> Option<(Config, Vec<Op>)> {
     let mut reader = Reader { rest: bytes };
     let cache = reader.cache()?;
@@ -26,7 +28,8 @@ pub fn decode_cached(bytes: &[u8]) -> Option<(Config, Vec<Op>)> {
     Some((Config { cache: Some(cache), ..config }, ops))
 }
 
-/// The bytes that [`decode_cached`] makes this test of.
+/// Encodes a test for [`decode_cached`].
+#[must_use]
 pub fn encode_cached(config: &Config, ops: &[Op]) -> Vec<u8> {
     let mut writer = Writer { bytes: Vec::new() };
     writer.cache(&config.cache.unwrap_or_default());
@@ -34,7 +37,8 @@ pub fn encode_cached(config: &Config, ops: &[Op]) -> Vec<u8> {
     writer.bytes
 }
 
-/// The bytes that [`decode`] makes this test of.
+/// Encodes a test for [`decode`].
+#[must_use]
 pub fn encode(config: &Config, ops: &[Op]) -> Vec<u8> {
     let mut writer = Writer { bytes: Vec::new() };
     writer.config(config);
@@ -67,7 +71,7 @@ impl Reader<'_> {
         self.take().map(u64::from_le_bytes)
     }
 
-    /// One of `n` cases.
+    /// Reads one of `n` cases.
     fn case(&mut self, n: u8) -> Option<u8> {
         self.u8().map(|byte| byte % n)
     }
@@ -98,7 +102,7 @@ impl Reader<'_> {
             8 => Base::Held(self.u16()?),
             _ => Base::EndOfLast,
         };
-        // Bytes are bytes; of anything else there are parts.
+        // An absolute number of bytes has no part.
         let part = if matches!(base, Base::Bytes(_)) { Part::ALL } else { self.part()? };
         Some(Amount { base, part })
     }
@@ -113,7 +117,7 @@ impl Reader<'_> {
 
     fn align(&mut self) -> Option<u64> {
         let byte = self.u8()?;
-        // One in four is any number at all.
+        // A quarter of the alignments are arbitrary numbers.
         if byte < 192 { Some(1 << (byte % 64)) } else { self.u64() }
     }
 
@@ -158,11 +162,11 @@ impl Reader<'_> {
             *size = self.number()?;
         }
         let max_cached_bytes = if flags & 2 == 0 { None } else { Some(self.number()?) };
-        Some(Cache { hot, learns: flags & 1 == 0, max_cached_bytes })
+        Some(Cache { hot, auto_hot_sizes: flags & 1 == 0, max_cached_bytes })
     }
 
     fn config(&mut self) -> Option<Config> {
-        let capacity = self.number()?.clamp(1, CAPACITY_MAX);
+        let capacity = self.number()?.clamp(1, MAX_CAPACITY);
         let boundary = if self.flag()? { Some(self.number()?.max(1)) } else { None };
         let (placement, bounded) = match self.case(4)? {
             0 => (Placement::Renewal, false),
@@ -201,7 +205,7 @@ impl Reader<'_> {
     }
 }
 
-/// The mirror image of [`Reader`].
+/// The inverse of [`Reader`].
 struct Writer {
     bytes: Vec<u8>,
 }
@@ -232,7 +236,7 @@ impl Writer {
         match amount.base {
             Base::Bytes(bytes) => {
                 self.u8(2);
-                // What is not whole bytes already cannot be told from whole ones.
+                // The part is applied here: the encoding of bytes has none.
                 return self.u64(amount.part.of(bytes));
             }
             Base::Capacity => self.u8(3),
@@ -296,7 +300,9 @@ impl Writer {
     }
 
     fn cache(&mut self, cache: &Cache) {
-        self.u8(u8::from(!cache.learns) | u8::from(cache.max_cached_bytes.is_some()) << 1 | 4 << 2);
+        self.u8(u8::from(!cache.auto_hot_sizes)
+            | u8::from(cache.max_cached_bytes.is_some()) << 1
+            | 4 << 2);
         for number in cache.hot.into_iter().chain(cache.max_cached_bytes) {
             self.u8(3);
             self.u64(number);

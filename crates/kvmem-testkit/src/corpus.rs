@@ -1,7 +1,7 @@
-//! *Corpus*: inputs that a fuzzer should start from.
+//! The initial inputs of the fuzz targets.
 //!
-//! Short sequences of sensible operations, for a fuzzer to change: each kind of traffic on each
-//! kind of space, and the traps that allocators have fallen into.
+//! Short sequences of valid operations that a fuzzer mutates: each kind of traffic on each kind of
+//! space, and sequences that have broken allocators (*traps*).
 
 use kvmem::offset::Placement;
 
@@ -10,10 +10,11 @@ use crate::op::{Amount, Base, Cache, Change, Config, Count, Op, Part};
 use crate::random::Random;
 use crate::soak;
 
-/// Steps of a sequence of traffic.
+/// Length of a sequence of traffic.
 const STEPS: usize = 30;
 
-/// Names and bytes of the inputs for offset spaces.
+/// Returns names and bytes of the inputs for offset spaces.
+#[must_use]
 pub fn offset() -> Vec<(String, Vec<u8>)> {
     let mut inputs = traps();
     let configs = [
@@ -89,7 +90,8 @@ pub fn offset() -> Vec<(String, Vec<u8>)> {
     inputs
 }
 
-/// Names and bytes of the inputs for cached spaces.
+/// Returns names and bytes of the inputs for cached spaces.
+#[must_use]
 pub fn extents() -> Vec<(String, Vec<u8>)> {
     let plain = Config {
         capacity: 64_000,
@@ -98,11 +100,11 @@ pub fn extents() -> Vec<(String, Vec<u8>)> {
         max_ranges: None,
         cache: None,
     };
-    let all = |hot| Cache { hot, learns: false, max_cached_bytes: Some(64_000) };
+    let all = |hot| Cache { hot, auto_hot_sizes: false, max_cached_bytes: Some(64_000) };
     let page = |size| Op::Allocate { size: Amount::bytes(size), raw: false };
     let raw = Op::Allocate { size: Amount::bytes(1000), raw: true };
     let free = |pick| Op::Held(pick, Change::Free);
-    // Full of pages, some of which go; then what needs those that are cached.
+    // Fills the space with pages and frees some; then makes requests that need the cached ones.
     let full = |after: &[Op]| {
         let mut ops = vec![Op::AllocateBatch { size: Amount::bytes(1000), n: Count::AsManyAsFit }];
         ops.extend((0..24).map(|i| free(i * 2600)));
@@ -146,7 +148,7 @@ pub fn extents() -> Vec<(String, Vec<u8>)> {
         ),
         (
             "bounded",
-            Cache { hot: [1000, 100, 0, 0], learns: true, max_cached_bytes: None },
+            Cache { hot: [1000, 100, 0, 0], auto_hot_sizes: true, max_cached_bytes: None },
             Config { boundary: Some(8000), placement: Placement::BestFit, ..plain },
             full(&[
                 Op::AllocateAligned { size: Amount::bytes(1000), align: 4096, raw: true },
@@ -172,7 +174,7 @@ pub fn extents() -> Vec<(String, Vec<u8>)> {
 fn traps() -> Vec<(String, Vec<u8>)> {
     let allocate = |size| Op::Allocate { size, raw: false };
     let free = |pick| Op::Held(pick, Change::Free);
-    let most = || Amount::all(Base::Largest);
+    let largest = || Amount::all(Base::Largest);
     let plain = |capacity| Config {
         capacity,
         boundary: None,
@@ -185,14 +187,14 @@ fn traps() -> Vec<(String, Vec<u8>)> {
         (
             "one-bin",
             plain(699_050),
-            vec![allocate(Amount::bytes(664_908)), free(0), allocate(most())],
+            vec![allocate(Amount::bytes(664_908)), free(0), allocate(largest())],
         ),
         (
             "one-bin-again",
             plain(324),
             vec![allocate(Amount::bytes(255)), allocate(Amount::bytes(67)), free(0)],
         ),
-        ("whole", plain((1 << 40) - 1), vec![allocate(most()), free(0), allocate(most())]),
+        ("whole", plain((1 << 40) - 1), vec![allocate(largest()), free(0), allocate(largest())]),
         (
             "pending-joins",
             plain(1000),
@@ -248,17 +250,17 @@ fn traps() -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
-/// Names and bytes of the inputs for slabs: traffic of each kind of allocator, and what is rare in
-/// any traffic.
+/// Returns names and bytes of the inputs for slabs: traffic for each kind of allocator, and scenes
+/// that are rare in any traffic.
 pub fn slab() -> Vec<(String, Vec<u8>)> {
-    use crate::slices::codec::encode;
-    use crate::slices::op::{Config, Op, SEATS, Who};
+    use crate::slabs::codec::encode;
+    use crate::slabs::op::{Config, Op, SEATS, Who};
 
     let mut inputs = Vec::new();
     let configs = [
         ("plain", Config::PLAIN),
-        ("bounded", Config { stranded_bytes: Some(100_000), ..Config::PLAIN }),
-        ("uncached", Config { stranded_bytes: Some(0), ..Config::PLAIN }),
+        ("bounded", Config { max_cached_bytes: Some(100_000), ..Config::PLAIN }),
+        ("uncached", Config { max_cached_bytes: Some(0), ..Config::PLAIN }),
         ("low-limit", Config { limit: 100, ..Config::PLAIN }),
         ("debug-blocks", Config { debug_blocks: true, ..Config::PLAIN }),
         ("always-malloc", Config { always_malloc: true, debug_blocks: true, ..Config::PLAIN }),
@@ -274,7 +276,7 @@ pub fn slab() -> Vec<(String, Vec<u8>)> {
     let run = |seat| Op::FreeRun { seat, pick: 0, n: 255 };
     let quiet = [20, 20].map(|seconds| Op::Tick { who: Who::Outsider, seconds });
     let scenes: [(&str, Vec<Op>); 4] = [
-        // Whole magazines go from one thread to the other.
+        // Whole magazines move from one thread to another.
         (
             "crossing",
             [batch(0, 2000), run(1), run(1), run(1), run(1), batch(2, 1500), run(3)].to_vec(),
@@ -302,8 +304,8 @@ pub fn slab() -> Vec<(String, Vec<u8>)> {
     inputs
 }
 
-fn draw_slab_op(random: &mut Random) -> crate::slices::op::Op {
-    use crate::slices::op::{How, Op, SEATS, Who};
+fn draw_slab_op(random: &mut Random) -> crate::slabs::op::Op {
+    use crate::slabs::op::{How, Op, SEATS, Who};
 
     let seat = random.below(SEATS.into()) as u8;
     let pick = random.bits() as u16;
@@ -337,11 +339,11 @@ mod tests {
     use crate::driver;
 
     #[test]
-    fn inputs_mean_something() {
+    fn inputs_reach_the_common_outcomes() {
         let inputs = offset();
         let mut tally = driver::Tally::default();
         for (name, bytes) in &inputs {
-            let (config, ops) = decode(bytes).expect("an input of ours");
+            let (config, ops) = decode(bytes).expect("a valid input");
             assert!(ops.len() > 2, "{name} has {} steps", ops.len());
             tally.add(
                 &driver::run(&config, &ops).unwrap_or_else(|failure| panic!("{name}: {failure}")),
@@ -353,42 +355,42 @@ mod tests {
             "allocate_scattered: granted in several",
             "extend: granted",
         ] {
-            assert!(tally.of(what) > 0, "nothing comes to “{what}”:\n{tally}");
+            assert!(tally.of(what) > 0, "no step has the outcome “{what}”:\n{tally}");
         }
     }
 
     #[test]
-    fn inputs_for_slabs_mean_something() {
+    fn inputs_for_slabs_reach_the_common_outcomes() {
         let mut tally = driver::Tally::default();
         for (name, bytes) in slab() {
-            let (config, ops) = crate::slices::codec::decode(&bytes).expect("an input of ours");
+            let (config, ops) = crate::slabs::codec::decode(&bytes).expect("a valid input");
             assert!(ops.len() > 2, "{name} has {} steps", ops.len());
             tally.add(
-                &crate::slices::run(&config, &ops)
+                &crate::slabs::run(&config, &ops)
                     .unwrap_or_else(|wrong| panic!("{name}: {wrong:#}")),
             );
         }
         for what in
             ["alloc", "free_chain of several", "trim", "tick with no thread left", "replace"]
         {
-            assert!(tally.of(what) > 0, "nothing comes to “{what}”:\n{tally}");
+            assert!(tally.of(what) > 0, "no step has the outcome “{what}”:\n{tally}");
         }
     }
 
     #[test]
-    fn inputs_for_cached_spaces_mean_something() {
+    fn inputs_for_cached_spaces_reach_the_common_outcomes() {
         let mut tally = driver::Tally::default();
         for (name, bytes) in extents() {
-            let (config, ops) = decode_cached(&bytes).expect("an input of ours");
+            let (config, ops) = decode_cached(&bytes).expect("a valid input");
             tally.add(
                 &driver::run(&config, &ops).unwrap_or_else(|failure| panic!("{name}: {failure}")),
             );
         }
         let reached = [
             "allocate: granted",
-            "allocate: refused",
+            "allocate: failed",
             "something is cached",
-            "reaps",
+            "reclaims",
             "grow: granted",
         ];
         assert!(reached.iter().all(|what| tally.of(what) > 0), "{tally}");

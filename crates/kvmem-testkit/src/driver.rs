@@ -1,29 +1,29 @@
-//! *Driver*: does the same to an allocator and to the [oracle](crate::oracle), and compares after
-//! every step.
+//! Runs the same operations on an allocator and on the [oracle](crate::oracle), and compares them
+//! after every step.
 //!
-//! What is compared:
+//! The comparison has six points:
 //!
-//! 1. A request succeeds iff the oracle says that it fits; refusals carry exactly the numbers the
-//!    oracle knows.
-//! 2. What is granted lies where the oracle allows it: in the space, aligned, on no other, across
-//!    no boundary.
-//! 3. Metrics are the oracle's; the hint is not below the longest free range.
-//! 4. The map is the oracle's; the bins add up to what is free; `check()` is content.
-//! 5. Every allocation alive still says where it lies; every raw handle still resolves, also to its
+//! 1. A request succeeds if and only if the oracle says that it fits; errors carry exactly the
+//!    oracle's numbers.
+//! 2. A granted range is one that the oracle allows: within the space, aligned, overlapping no
+//!    other, crossing no boundary.
+//! 3. Metrics equal the oracle's; the hint is at least the length of the longest free range.
+//! 4. The map equals the oracle's; the bins add up to the free bytes; `check()` succeeds.
+//! 5. Every live allocation still reports its range; every raw handle still resolves, also to its
 //!    new size.
-//! 6. A handle that is stale, foreign or garbage is refused with its numbers, and 3 to 5 hold as if
-//!    nothing had been.
+//! 6. A stale, foreign or garbage handle returns an error with its numbers, and points 3 to 5 hold
+//!    as if the call had not happened.
 //!
-//! 1, 2 and 6 cost nothing beside the step itself ([`Depth::Grants`]); with 3 it is O(log ranges)
-//! ([`Depth::Figures`]); 4 and 5 read everything.
+//! Points 1, 2 and 6 cost nothing beyond the step itself ([`Depth::Grants`]); point 3 adds
+//! O(log ranges) ([`Depth::Figures`]); points 4 and 5 read everything.
 //!
-//! Looking may change what is looked at: an allocator is free to put work off until somebody asks.
-//! So a test is run twice, once compared after every step and once left alone for most of them.
+//! Reading may change the allocator: it may defer work until a caller reads its state. A test is
+//! therefore run twice, once with a comparison after every step and once with few comparisons.
 //!
-//! The allocator is driven from outside, through its public face alone: that of the offset layer,
-//! or the one with caches. For the second, what is cached is free, and every request has to end as
-//! if nothing were; some of what it is given back comes from other threads, so that it lies in
-//! caches that are not the asking thread's.
+//! The driver uses only the public interface of the allocator: that of the offset layer, or the one
+//! with caches. For the second, cached ranges count as free, and every request must end as if
+//! nothing were cached. Other threads free some of the allocations, so some ranges are in caches
+//! that do not belong to the requesting thread.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -34,36 +34,35 @@ use anyhow::{Result, ensure};
 use kvmem::offset::{OffsetAllocator, RawHandle, SpaceError};
 use kvmem::slab::ExtentCache;
 
-use self::elsewhere::Elsewhere;
 use self::face::Face;
-use self::space::{Held, Space};
+use self::other_threads::OtherThreads;
+use self::space::{HeldRange, Space};
 use crate::op::{Config, Op, Pick};
 
 mod changes;
-mod elsewhere;
 pub mod face;
 mod misuse;
+mod other_threads;
 mod requests;
 mod space;
 
-/// Handles and spaces of the past that are kept to be misused.
+/// Handles and spaces of the past that are kept for misuse.
 const MEMORY: usize = 64;
-/// Spaces without allocator whose allocations are kept.
+/// Spaces without an allocator whose allocations are kept.
 const ORPHANS: usize = 4;
 
-/// How much is compared after a step.
+/// The extent of the comparison after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Depth {
-    /// Points 1, 2 and 6, and the hint: the allocator is asked for nothing that it was not told to
-    /// do.
+    /// Points 1, 2 and 6, and the hint: the allocator receives no call besides the step.
     Grants,
     /// Points 1 to 3 and 6.
     Figures,
-    /// All of them.
+    /// All points.
     Everything,
 }
 
-/// How often each kind of step came to each kind of end.
+/// Counts of each outcome of each kind of step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally(BTreeMap<&'static str, u64>);
 
@@ -72,12 +71,13 @@ impl Tally {
         *self.0.entry(what).or_default() += 1;
     }
 
-    /// How often it came to this, for example `"allocate: granted"`.
+    /// Returns the count of an outcome, for example `"allocate: granted"`.
+    #[must_use]
     pub fn of(&self, what: &str) -> u64 {
         self.0.get(what).copied().unwrap_or(0)
     }
 
-    /// Adds what another run counted.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Tally) {
         for (what, count) in &other.0 {
             *self.0.entry(what).or_default() += count;
@@ -91,18 +91,18 @@ impl fmt::Display for Tally {
     }
 }
 
-/// A step after which allocator and oracle disagree.
+/// A step after which the allocator and the oracle disagree.
 #[derive(Debug)]
-pub struct Failure {
-    /// How many steps had gone well.
+pub struct StepError {
+    /// Number of steps that succeeded before.
     pub step: usize,
-    /// The step, or `None` if it was the beginning or the end.
+    /// The step, or `None` if the failure was at the beginning or the end.
     pub op: Option<Op>,
-    /// What is wrong.
+    /// The disagreement.
     pub what: anyhow::Error,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for StepError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.op {
             Some(op) => write!(f, "step {}, {op:?}: {:#}", self.step, self.what),
@@ -111,31 +111,34 @@ impl fmt::Display for Failure {
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for StepError {}
 
-/// Steps between two looks at everything when the allocator is left alone.
+/// Steps between two full comparisons in the run with few comparisons.
 const ALONE: usize = 16;
 
-/// Runs a whole test, comparing everything after every step, and frees all in the end; then once
-/// more, with fewer looks. The tally is that of the first run.
+/// Runs a whole test with a full comparison after every step, and frees everything at the end; then
+/// runs it once more with few comparisons. The tally is that of the first run.
 ///
 /// # Errors
-/// [`Failure`] where the allocator is wrong. What is allocated then is leaked: books that are
-/// broken already may not survive the frees.
-pub fn run(config: &Config, ops: &[Op]) -> Result<Tally, Failure> {
-    let tally = run_looking(config, ops, |_| Depth::Everything)?;
-    run_looking(config, ops, |step| {
+/// [`StepError`] if the allocator and the oracle disagree. Live allocations are then leaked,
+/// because frees might not survive broken metadata.
+pub fn run(config: &Config, ops: &[Op]) -> Result<Tally, StepError> {
+    let tally = run_comparing(config, ops, |_| Depth::Everything)?;
+    run_comparing(config, ops, |step| {
         if step % ALONE == ALONE - 1 { Depth::Everything } else { Depth::Grants }
     })
-    .map_err(|failure| Failure { what: failure.what.context("left alone"), ..failure })?;
+    .map_err(|failure| StepError {
+        what: failure.what.context("with few comparisons"),
+        ..failure
+    })?;
     Ok(tally)
 }
 
-fn run_looking(
+fn run_comparing(
     config: &Config,
     ops: &[Op],
     depth: impl Fn(usize) -> Depth,
-) -> Result<Tally, Failure> {
+) -> Result<Tally, StepError> {
     match config.cache {
         None => run_face::<OffsetAllocator>(config, ops, depth),
         Some(_) => run_face::<ExtentCache>(config, ops, depth),
@@ -146,8 +149,8 @@ fn run_face<F: Face>(
     config: &Config,
     ops: &[Op],
     depth: impl Fn(usize) -> Depth,
-) -> Result<Tally, Failure> {
-    let failure = |step, op| move |what| Failure { step, op, what };
+) -> Result<Tally, StepError> {
+    let failure = |step, op| move |what| StepError { step, op, what };
     let mut driver = ManuallyDrop::new(Driver::<F>::new(config).map_err(failure(0, None))?);
     for (step, op) in ops.iter().enumerate() {
         driver.step(op, depth(step)).map_err(failure(step, Some(*op)))?;
@@ -156,46 +159,46 @@ fn run_face<F: Face>(
     Ok(ManuallyDrop::into_inner(driver).tally)
 }
 
-/// An allocator beside its oracle.
+/// An allocator with its oracle.
 pub struct Driver<F: Face> {
     space: Space<F>,
-    /// Spaces whose allocator is gone.
+    /// Spaces whose allocator was dropped.
     orphans: VecDeque<Space<F>>,
-    /// Handles of this space that are no good any more.
+    /// Handles of this space that are no longer valid.
     stale: VecDeque<RawHandle>,
     /// Handles of other spaces.
     foreign: VecDeque<RawHandle>,
     tally: Tally,
-    /// Requests refused.
-    refusals: u64,
-    /// The figures have been looked at since the last step, so that the hint is exact.
-    looked: bool,
+    /// Requests that failed as expected.
+    failed_requests: u64,
+    /// Whether the figures were read since the last step, which makes the hint exact.
+    figures_read: bool,
 }
 
 impl<F: Face> Driver<F> {
-    /// An empty space with these settings.
+    /// Creates an empty space with these settings.
     ///
     /// # Errors
-    /// The allocator refuses the settings, or is wrong from the start.
+    /// The allocator rejects the settings, or is wrong from the start.
     pub fn new(config: &Config) -> Result<Self> {
-        let (space, handle) = Space::new(config, Rc::new(Elsewhere::default()))?;
+        let (space, handle) = Space::new(config, Rc::new(OtherThreads::default()))?;
         let mut driver = Driver {
             space,
             orphans: VecDeque::new(),
             stale: VecDeque::from([handle]),
             foreign: VecDeque::new(),
             tally: Tally::default(),
-            refusals: 0,
-            looked: false,
+            failed_requests: 0,
+            figures_read: false,
         };
         driver.compare(Depth::Everything)?;
         Ok(driver)
     }
 
-    /// Does one step to both, and compares.
+    /// Applies one step to both, and compares.
     ///
     /// # Errors
-    /// They disagree.
+    /// The allocator and the oracle disagree.
     pub fn step(&mut self, op: &Op, depth: Depth) -> Result<()> {
         match *op {
             Op::Allocate { size, raw } => self.allocate(self.space.amount(size), None, raw)?,
@@ -219,16 +222,16 @@ impl<F: Face> Driver<F> {
         self.compare(depth)
     }
 
-    /// Frees all that is allocated and sees that nothing is left behind.
+    /// Frees every allocation and checks that the space is empty.
     ///
     /// # Errors
-    /// Something is.
+    /// The space is not empty afterwards, or a comparison fails.
     pub fn finish(&mut self) -> Result<()> {
         while !self.space.is_empty() {
             self.change(Pick::MAX / 2, crate::op::Change::Free)?;
         }
         self.compare(Depth::Everything)?;
-        self.count_reaps();
+        self.count_reclaims();
         self.space.allocator().trim();
         let metrics = self.space.allocator().metrics();
         let oracle = &self.space.oracle;
@@ -242,24 +245,24 @@ impl<F: Face> Driver<F> {
         Ok(())
     }
 
-    /// What happened so far.
+    /// Returns the counts so far.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Requests that were rightly refused so far.
-    pub fn refusals(&self) -> u64 {
-        self.refusals
+    /// Returns the number of requests that failed as expected.
+    pub fn failed_requests(&self) -> u64 {
+        self.failed_requests
     }
 
-    /// Allocations alive in the space.
+    /// Returns the number of live allocations in the space.
     pub fn live(&self) -> usize {
         self.space.oracle.live()
     }
 
     fn compare(&mut self, depth: Depth) -> Result<()> {
         self.space.compare_hint()?;
-        self.looked = depth > Depth::Grants;
+        self.figures_read = depth > Depth::Grants;
         if depth >= Depth::Figures {
             self.space.compare_figures()?;
         }
@@ -269,17 +272,17 @@ impl<F: Face> Driver<F> {
             }
             self.space.compare_everything()?;
             self.orphans.iter().try_for_each(Space::compare_held)?;
-            if self.space.holds_back() {
-                self.tally.count("a free range held back");
+            if self.space.has_uncoalesced() {
+                self.tally.count("a free range is not coalesced");
             }
         }
         Ok(())
     }
 
-    /// The allocator is dropped while its allocations live on; a new one takes its place.
+    /// Drops the allocator while its allocations live on, and creates a new one.
     fn replace(&mut self, config: &Config) -> Result<()> {
-        let (space, handle) = Space::new(config, self.space.elsewhere.clone())?;
-        self.count_reaps();
+        let (space, handle) = Space::new(config, self.space.other_threads.clone())?;
+        self.count_reclaims();
         let mut old = std::mem::replace(&mut self.space, space);
         self.foreign.extend(self.stale.drain(..));
         self.foreign.extend(old.orphan()?);
@@ -300,7 +303,7 @@ impl<F: Face> Driver<F> {
         let got = self.space.allocator().grow_to(to);
         let full = matches!(got, Err(SpaceError::TooManyRanges { ranges }) if self.space.may_be_full(ranges));
         ensure!(got == expected || full, "grow to {to}: {got:?} instead of {expected:?}");
-        self.tally.count(if got.is_ok() { "grow: granted" } else { "grow: refused" });
+        self.tally.count(if got.is_ok() { "grow: granted" } else { "grow: failed" });
         if got.is_ok() { Ok(self.space.oracle.set_capacity(to)?) } else { Ok(()) }
     }
 
@@ -309,17 +312,17 @@ impl<F: Face> Driver<F> {
             self.space.expect_capacity(to).and_then(|()| self.space.expect_shrink_to(to));
         let got = self.space.allocator().shrink_to(to);
         ensure!(got == expected, "shrink to {to}: {got:?} instead of {expected:?}");
-        self.tally.count(if got.is_ok() { "shrink_to: granted" } else { "shrink_to: refused" });
+        self.tally.count(if got.is_ok() { "shrink_to: granted" } else { "shrink_to: failed" });
         if got.is_ok() { Ok(self.space.oracle.set_capacity(to)?) } else { Ok(()) }
     }
 
-    /// Counts how often what was cached of a space that is about to go was taken back.
-    fn count_reaps(&mut self) {
+    /// Counts how often the cached ranges of a space that is about to be dropped were reclaimed.
+    fn count_reclaims(&mut self) {
         let (_, reclaims) = self.space.allocator().cached();
-        *self.tally.0.entry("reaps").or_default() += reclaims;
+        *self.tally.0.entry("reclaims").or_default() += reclaims;
     }
 
-    /// Remembers a handle that is no good from now on.
+    /// Remembers a handle that is invalid from now on.
     fn outdate(&mut self, handle: RawHandle) {
         self.stale.push_back(handle);
         if self.stale.len() > MEMORY {
@@ -327,15 +330,15 @@ impl<F: Face> Driver<F> {
         }
     }
 
-    /// Keeps what was granted.
-    fn hold(&mut self, offset: u64, size: u64, held: Held<F>) -> Result<()> {
+    /// Records a granted range.
+    fn hold(&mut self, offset: u64, size: u64, held: HeldRange<F>) -> Result<()> {
         self.space.oracle.grant(offset, size)?;
         self.space.hold(offset, held);
         Ok(())
     }
 }
 
-/// Which of `len` things a pick means; `None` of none.
+/// Returns the index among `len` entries that a pick selects; `None` if there are none.
 fn pick_of(pick: Pick, len: usize) -> Option<usize> {
     (len > 0).then(|| usize::from(pick) * len / (usize::from(Pick::MAX) + 1))
 }

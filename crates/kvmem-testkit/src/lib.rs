@@ -1,6 +1,6 @@
-//! # kvmem-testkit — what the tests of kvmem stand on
+//! # kvmem-testkit — common parts of kvmem's tests
 //!
-//! Models, generators and runners that more than one test, fuzz target or benchmark uses.
+//! Models, generators and runners that several tests, fuzz targets or benchmarks use.
 
 pub mod codec;
 pub mod corpus;
@@ -9,8 +9,10 @@ pub mod modular;
 pub mod op;
 pub mod oracle;
 pub mod random;
-pub mod slices;
+pub mod slabs;
 pub mod soak;
 #[cfg(any(test, feature = "proptest"))]
 pub mod strategy;
 pub mod workload;
+
+pub use self::slabs as slices;

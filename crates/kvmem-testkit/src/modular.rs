@@ -1,13 +1,14 @@
-//! *Modular*: the first step of an arithmetic progression that lands in an interval.
+//! The first term of an arithmetic progression that falls into an interval.
 //!
-//! Where an aligned range fits between boundaries is a question about `i·B mod align`: boundaries
-//! are any number, alignments powers of two, and a space may have 2^63 boundaries. Looking at each
-//! would take for ever; Euclid's algorithm needs a few dozen steps.
+//! Whether an aligned range fits between boundaries is a question about `i·B mod align`. Boundaries
+//! are arbitrary numbers, alignments powers of two, and a space may have 2^63 boundaries. Testing
+//! each would not terminate in practice; Euclid's algorithm needs a few dozen steps.
 
-/// The least `x` ≥ 0 with `low ≤ (step·x + start) mod modulus ≤ high`, where `low ≤ high <
+/// Returns the least `x` ≥ 0 with `low ≤ (step·x + start) mod modulus ≤ high`, where `low ≤ high <
 /// modulus`.
 ///
-/// O(log modulus). All numbers stay below 2^64, products are taken in 128 bits.
+/// O(log modulus). All numbers stay below 2^64; products are computed in 128 bits.
+#[must_use]
 pub fn first_in(start: u64, step: u64, modulus: u64, low: u64, high: u64) -> Option<u128> {
     assert!(
         low <= high && high < modulus,
@@ -15,12 +16,12 @@ pub fn first_in(start: u64, step: u64, modulus: u64, low: u64, high: u64) -> Opt
     );
     let m = u128::from(modulus);
     let start = u128::from(start) % m;
-    // Shifted by the start, the interval may wrap around; then it contains 0, which x = 0 hits.
+    // Relative to the start, the interval may wrap around; then it contains 0, the term of x = 0.
     let (low, high) = ((u128::from(low) + m - start) % m, (u128::from(high) + m - start) % m);
     if low > high { Some(0) } else { first_multiple_in(u128::from(step) % m, m, low, high) }
 }
 
-/// The least `x` with `low ≤ step·x mod modulus ≤ high`.
+/// Returns the least `x` with `low ≤ step·x mod modulus ≤ high`.
 fn first_multiple_in(step: u128, modulus: u128, low: u128, high: u128) -> Option<u128> {
     if low == 0 {
         return Some(0);
@@ -29,15 +30,15 @@ fn first_multiple_in(step: u128, modulus: u128, low: u128, high: u128) -> Option
         return None;
     }
     if 2 * step > modulus {
-        // Go the other way round: the steps backwards are shorter.
+        // Go the other way round: backwards, the steps are shorter.
         return first_multiple_in(modulus - step, modulus, modulus - high, modulus - low);
     }
     let x = low.div_ceil(step);
     if x * step <= high {
         return Some(x);
     }
-    // No multiple of the step lies in the interval itself, so the walk has to wrap `turns` times
-    // first; `turns` is the least that moves a multiple of the step into it.
+    // The interval contains no multiple of the step, so the walk must wrap `turns` times first;
+    // `turns` is the least number that moves a multiple of the step into the interval.
     let negative = |value: u128| (step - value % step) % step;
     let turns = first_multiple_in(modulus % step, step, negative(high), negative(low))?;
     Some((low + turns * modulus).div_ceil(step))

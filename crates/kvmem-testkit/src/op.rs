@@ -1,53 +1,54 @@
-//! *Operations*: what can be done to a space, as plain data.
+//! Operations on a space, as plain data.
 //!
-//! A test of an allocator has to ask for what is interesting *now*: exactly the longest free range,
-//! one byte more, the size of something that has just died. So an operation does not name bytes; it
-//! names an [`Amount`] relative to the state it will meet, and allocations by a [`Pick`]. Any
-//! sequence of operations makes sense in any state, which lets proptest shrink it and a fuzzer cut
-//! it up.
+//! A test of an allocator must request what is interesting *at that moment*: exactly the longest
+//! free range, one byte more, the size of an allocation that was just freed. An operation therefore
+//! names no absolute sizes. It names an [`Amount`] relative to the state at its execution, and
+//! allocations by a [`Pick`]. Any sequence of operations is valid in any state, so proptest can
+//! shrink it and a fuzzer can cut it.
 
 use kvmem::offset::Placement;
 
-/// Chooses one of what there is, evenly.
+/// Selects one of the existing entries, each equally likely.
 pub type Pick = u16;
 
-/// What an [`Amount`] is measured against.
+/// The reference of an [`Amount`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
     /// The length of the space.
     Capacity,
-    /// The longest range the space could ever hand out.
+    /// The longest range that the empty space could serve.
     Limit,
-    /// All that is free.
+    /// All free bytes.
     Free,
-    /// The longest range that is free.
+    /// The length of the longest free range.
     Largest,
-    /// The length of some free range.
+    /// The length of a free range.
     Hole(Pick),
-    /// The size of some allocation alive.
+    /// The size of a live allocation.
     Held(Pick),
     /// One past the last byte in use.
     EndOfLast,
 }
 
-/// A part of something: `share`/65,535 of it, give or take `off` bytes.
+/// A part of a whole: `share`/65,535 of it, plus `off` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// 65,535 is all of it.
+    /// 65,535 is the whole.
     pub share: u16,
-    /// Bytes more or less.
+    /// Bytes to add or subtract.
     pub off: i8,
 }
 
 impl Part {
-    /// All of it.
+    /// The whole.
     pub const ALL: Part = Part { share: u16::MAX, off: 0 };
-    /// Nothing of it.
+    /// Nothing.
     pub const NONE: Part = Part { share: 0, off: 0 };
 
-    /// The part of `whole`, as far as it can be said in 64 bits.
+    /// Returns the part of `whole`, saturating at 64 bits.
+    #[must_use]
     pub fn of(self, whole: u64) -> u64 {
         let part = u128::from(whole) * u128::from(self.share) / u128::from(u16::MAX);
         (part as u64).saturating_add_signed(i64::from(self.off))
@@ -57,45 +58,48 @@ impl Part {
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amount {
-    /// What it is measured against.
+    /// The reference.
     pub base: Base,
-    /// How much of that.
+    /// The part of the reference.
     pub part: Part,
 }
 
 impl Amount {
-    /// So many bytes.
+    /// Creates an absolute number of bytes.
+    #[must_use]
     pub fn bytes(bytes: u64) -> Self {
         Amount { base: Base::Bytes(bytes), part: Part::ALL }
     }
 
-    /// All of `base`.
+    /// Creates the whole of `base`.
+    #[must_use]
     pub fn all(base: Base) -> Self {
         Amount { base, part: Part::ALL }
     }
 }
 
-/// How many of a batch.
+/// The number of ranges of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
-    /// So many.
+    /// This many.
     Exactly(u8),
-    /// As many as fit, but not more than [`Count::MOST`].
+    /// As many as fit, but at most [`Count::MAX`].
     AsManyAsFit,
-    /// One more than fit. If more than [`Count::MOST`] do, so many.
+    /// One more than fit, but at most [`Count::MAX`].
     OneTooMany,
 }
 
 impl Count {
-    /// More are only asked for by their number.
-    pub const MOST: u128 = 64;
+    /// The limit of numbers that depend on the space.
+    pub const MAX: u128 = 64;
 
-    /// How many that is where `fit` do.
+    /// Returns the number if `fit` ranges fit.
+    #[must_use]
     pub fn of(self, fit: u128) -> usize {
         match self {
             Count::Exactly(n) => n.into(),
-            Count::AsManyAsFit => fit.min(Self::MOST) as usize,
-            Count::OneTooMany => (fit + 1).min(Self::MOST) as usize,
+            Count::AsManyAsFit => fit.min(Self::MAX) as usize,
+            Count::OneTooMany => (fit + 1).min(Self::MAX) as usize,
         }
     }
 }
@@ -105,61 +109,61 @@ impl Count {
 pub struct Config {
     /// Length of the space, 1..=2^63 bytes.
     pub capacity: u64,
-    /// What no allocation may straddle, at least 1 byte.
+    /// The boundary that no allocation may cross, at least 1 byte.
     pub boundary: Option<u64>,
     /// How to choose among the holes that fit.
     pub placement: Placement,
-    /// How many ranges there may be, at least 16.
+    /// The limit of the number of ranges, at least 16.
     pub max_ranges: Option<u32>,
-    /// Whether hot sizes are cached; only that of the first space of a test says so.
+    /// The cache settings. Only the first space of a test decides whether there are caches.
     pub cache: Option<Cache>,
 }
 
 /// The settings of the caches above a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cache {
-    /// Sizes that are hot from the beginning; those that cannot be are left out.
+    /// Sizes that are hot from the beginning; invalid ones are skipped.
     pub hot: [u64; 4],
-    /// Whether further sizes are learnt.
-    pub learns: bool,
-    /// The most bytes that may be cached; a 32nd part of the space if nothing is said.
+    /// Whether further sizes become hot automatically.
+    pub auto_hot_sizes: bool,
+    /// The limit of cached bytes; by default 1/32 of the space.
     pub max_cached_bytes: Option<u64>,
 }
 
 impl Default for Cache {
-    /// As an `ExtentCache` that is told nothing.
+    /// Returns the defaults of `ExtentCache`.
     fn default() -> Self {
-        Cache { hot: [0; 4], learns: true, max_cached_bytes: None }
+        Cache { hot: [0; 4], auto_hot_sizes: true, max_cached_bytes: None }
     }
 }
 
-/// The order in which a run of neighbours is handed back.
+/// The order in which a run of adjacent allocations is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// By address.
     Ascending,
     /// By address, backwards.
     Descending,
-    /// First those in even places, then those in odd ones.
+    /// First the ones at even positions, then the ones at odd positions.
     Riffled,
 }
 
-/// What is done to one allocation, raw or RAII.
+/// A change of one allocation, raw or owned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is dropped, or freed by its handle.
+    /// Drops it, or frees it by its handle.
     Free,
-    /// To a part of its size.
+    /// Shrinks it to a part of its size.
     Shrink(Part),
-    /// By a part of the room behind it.
+    /// Extends it by a part of the free bytes behind it.
     Extend(Part),
-    /// From and to a part of its size behind its start.
+    /// Frees the part between two positions in it.
     FreeRange(Part, Part),
-    /// An RAII allocation becomes a raw one, or the other way round.
+    /// Converts an owned allocation to a raw one, or a raw one to an owned one.
     Turn,
 }
 
-/// What is asked for with a handle that is no good.
+/// A call with an invalid handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// `free_raw`
@@ -174,14 +178,14 @@ pub enum Call {
     Adopt,
 }
 
-/// A handle that names no allocation of the space.
+/// A handle that names no live allocation of the space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgery {
-    /// One that was good and has been freed or adopted.
+    /// A handle that was valid and was freed or adopted.
     Stale(Pick),
-    /// One of another space.
+    /// A handle of another space.
     Foreign(Pick),
-    /// A good one with one bit flipped.
+    /// A valid handle with one bit flipped.
     Flipped(Pick, u8),
     /// Any bits.
     Garbage(u64, u64),
@@ -194,65 +198,65 @@ pub enum Op {
     Allocate {
         /// Size.
         size: Amount,
-        /// Through the raw face.
+        /// Whether to use the raw interface.
         raw: bool,
     },
     /// `allocate_aligned`, or `allocate_aligned_raw`.
     AllocateAligned {
         /// Size.
         size: Amount,
-        /// Alignment: good ones and others.
+        /// Alignment, valid or not.
         align: u64,
-        /// Through the raw face.
+        /// Whether to use the raw interface.
         raw: bool,
     },
     /// `allocate_batch`
     AllocateBatch {
         /// Size of each.
         size: Amount,
-        /// How many.
+        /// Number of ranges.
         n: Count,
     },
     /// `allocate_scattered`
     AllocateScattered {
-        /// Size of all together.
+        /// Total size.
         total: Amount,
-        /// In at most so many ranges.
+        /// The largest number of ranges.
         max_ranges: u8,
     },
     /// Changes an allocation of the space.
     Held(Pick, Change),
-    /// Changes an allocation whose allocator is gone.
+    /// Changes an allocation whose allocator was dropped.
     Orphan(Pick, Change),
-    /// `free_batch` of RAII allocations that follow each other, and of an orphan if there is one.
+    /// Frees a batch: adjacent owned allocations, and an orphan if there is one.
     FreeRun {
-        /// The run begins here.
+        /// The first allocation.
         first: Pick,
-        /// Longest run.
+        /// The largest number of allocations.
         len: u8,
-        /// In this order.
+        /// The order of the frees.
         order: Order,
     },
-    /// Frees many, one after the other, from everywhere: nobody looks before the last is gone.
+    /// Frees many allocations from all over the space, without a comparison in between.
     Burst {
-        /// Chooses them.
+        /// Selects them.
         seed: Pick,
-        /// How many at most.
+        /// The largest number of allocations.
         n: u8,
     },
-    /// Misuses the raw face.
+    /// Calls the raw interface with an invalid handle.
     Misuse {
-        /// What is asked for.
+        /// The call.
         call: Call,
-        /// With which handle.
+        /// The handle.
         handle: Forgery,
     },
     /// `grow`
     Grow(Amount),
     /// `shrink_to`
     ShrinkTo(Amount),
-    /// Drops the allocator in favour of its clone.
+    /// Drops the allocator and continues with its clone.
     Clone,
-    /// Drops the allocator while its allocations live on; a new one takes its place.
+    /// Drops the allocator while its allocations live on, and creates a new one.
     Replace(Config),
 }

@@ -1,14 +1,15 @@
-//! *Interval oracle*: what a space must look like after what was done to it.
+//! An oracle of intervals: the correct state of a space after a sequence of operations.
 //!
-//! A model so plain that it is right by inspection: used ranges and free ranges in ordered maps, no
-//! bins, no placement, no policy. It does not say *where* an allocation has to go. It is told where
-//! it went, refuses what no allocator may do (overlap, leave the space, straddle a boundary), and
-//! answers what any correct allocator without rounding must agree with: how much is free, what the
-//! longest free range is, whether a request fits.
+//! The model is simple enough to be correct by inspection: used ranges and free ranges in ordered
+//! maps; no bins, no placement, no policy. It does not decide *where* an allocation goes. The
+//! caller reports where it went. The oracle rejects what no allocator may do (overlap, leave the
+//! space, cross a boundary) and answers the questions on which all correct allocators without
+//! rounding agree: how many bytes are free, how long the longest free range is, whether a request
+//! fits.
 //!
-//! Free ranges are kept joined, across boundaries too. A boundary cuts a free range into *pieces*,
-//! within which an allocation has to lie; as there may be 2^63 of them, they are counted, not
-//! listed:
+//! Free ranges are always coalesced, across boundaries too. A boundary divides a free range into
+//! *pieces*; an allocation must be within one piece. There may be 2^63 pieces, so they are counted,
+//! not listed:
 //!
 //! ```text
 //! boundaries  0        B        2B       3B       4B
@@ -17,7 +18,7 @@
 //! pieces            head  whole × 2        tail
 //! ```
 //!
-//! Every change is O(log ranges). The questions are O(log ranges) too, unless they say otherwise.
+//! Every change is O(log ranges). The queries are O(log ranges) too, unless noted otherwise.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -26,16 +27,16 @@ use thiserror::Error;
 
 use crate::modular::first_in;
 
-/// Something that no correct allocator does.
+/// An action that no correct allocator takes.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Violation {
+pub enum ViolationError {
     /// A range of no bytes was granted.
     #[error("an empty range at {0} was granted")]
     Empty(u64),
     /// A granted range leaves the space.
     #[error("[{}, {}) was granted in a space of {capacity} bytes", range.start, range.end)]
     OutOfSpace {
-        /// What was granted.
+        /// The granted range.
         range: Range<u64>,
         /// Length of the space.
         capacity: u64,
@@ -43,13 +44,13 @@ pub enum Violation {
     /// A granted range is not wholly free.
     #[error("[{}, {}) was granted, but not all of it is free", range.start, range.end)]
     Overlap {
-        /// What was granted.
+        /// The granted range.
         range: Range<u64>,
     },
-    /// A granted range lies across a boundary.
+    /// A granted range crosses a boundary.
     #[error("[{}, {}) was granted across a multiple of {boundary}", range.start, range.end)]
     Straddles {
-        /// What was granted.
+        /// The granted range.
         range: Range<u64>,
         /// The boundary.
         boundary: u64,
@@ -57,7 +58,7 @@ pub enum Violation {
     /// A range was freed or changed that is not in use.
     #[error("no range in use begins at {0}")]
     NotUsed(u64),
-    /// A part was freed that does not lie in the range it was meant to be part of.
+    /// A part was freed that is not within its range.
     #[error("[{}, {}) is not a part of [{}, {})", part.start, part.end, whole.start, whole.end)]
     NotPart {
         /// The part.
@@ -66,7 +67,7 @@ pub enum Violation {
         whole: Range<u64>,
     },
     /// The end of the space was moved into a range in use.
-    #[error("the space was shrunk to {capacity} bytes, but a range in use ends at {end_of_last}")]
+    #[error("the space was shrunk to {capacity} bytes, but a used range ends at {end_of_last}")]
     CutOff {
         /// Length of the space afterwards.
         capacity: u64,
@@ -75,30 +76,31 @@ pub enum Violation {
     },
 }
 
-/// A stretch of a space: offset and length in bytes, and whether it is in use.
-pub type Stretch = (u64, u64, bool);
+/// A segment of a space: offset and length in bytes, and whether it is in use.
+pub type Segment = (u64, u64, bool);
 
-/// The pieces of one length: the length in bytes, and how many there are.
+/// Pieces of one length: the length in bytes, and their number.
 type Pieces = (u64, u64);
 
-/// The ranges of a space. See the [module](self).
+/// The ranges of a space; see the [module](self).
 #[derive(Clone, Debug)]
 pub struct Oracle {
     capacity: u64,
     boundary: Option<u64>,
     /// Offset → length.
     used: BTreeMap<u64, u64>,
-    /// Offset → length; no two touch.
+    /// Offset → length; no two are adjacent.
     free: BTreeMap<u64, u64>,
-    /// (length, offset) of the same.
+    /// (length, offset) of the free ranges.
     free_by_len: BTreeSet<(u64, u64)>,
     allocated: u64,
 }
 
 impl Oracle {
-    /// An empty space.
+    /// Creates an empty space.
+    #[must_use]
     pub fn new(capacity: u64, boundary: Option<u64>) -> Self {
-        assert!(capacity > 0 && boundary != Some(0), "no space at all: {capacity}, {boundary:?}");
+        assert!(capacity > 0 && boundary != Some(0), "an empty space: {capacity}, {boundary:?}");
         let mut oracle = Oracle {
             capacity,
             boundary,
@@ -111,79 +113,91 @@ impl Oracle {
         oracle
     }
 
-    /// Length of the space, in bytes.
+    /// Returns the length of the space in bytes.
+    #[must_use]
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// What no allocation may straddle, in bytes.
+    /// Returns the boundary that no allocation may cross, in bytes.
+    #[must_use]
     pub fn boundary(&self) -> Option<u64> {
         self.boundary
     }
 
-    /// The longest range that the empty space could hand out, in bytes.
+    /// Returns the longest range that the empty space could serve, in bytes.
+    #[must_use]
     pub fn limit(&self) -> u64 {
         self.boundary.map_or(self.capacity, |boundary| boundary.min(self.capacity))
     }
 
-    /// Bytes in use.
+    /// Returns the bytes in use.
+    #[must_use]
     pub fn allocated(&self) -> u64 {
         self.allocated
     }
 
-    /// Bytes not in use.
+    /// Returns the free bytes.
+    #[must_use]
     pub fn free_bytes(&self) -> u64 {
         self.capacity - self.allocated
     }
 
-    /// Ranges in use.
+    /// Returns the number of used ranges.
+    #[must_use]
     pub fn live(&self) -> usize {
         self.used.len()
     }
 
-    /// Joined free ranges.
+    /// Returns the number of coalesced free ranges.
+    #[must_use]
     pub fn free_ranges(&self) -> usize {
         self.free.len()
     }
 
-    /// Free ranges once boundaries have cut them up. O(ranges).
+    /// Returns the number of pieces into which boundaries divide the free ranges. O(ranges).
+    #[must_use]
     pub fn free_pieces(&self) -> u128 {
         self.all_pieces().map(|(_, count)| u128::from(count)).sum()
     }
 
-    /// One past the last byte in use; 0 if none is.
+    /// Returns one past the last byte in use; 0 if none is in use.
+    #[must_use]
     pub fn end_of_last(&self) -> u64 {
         self.used.last_key_value().map_or(0, |(start, len)| start + len)
     }
 
-    /// The used range that begins at `start`.
+    /// Returns the used range that begins at `start`.
+    #[must_use]
     pub fn used_at(&self, start: u64) -> Option<Range<u64>> {
         self.used.get(&start).map(|len| start..start + len)
     }
 
-    /// The used ranges that begin at or behind `start`, in address order.
+    /// Returns the used ranges that begin at or behind `start`, in address order.
     pub fn used_from(&self, start: u64) -> impl Iterator<Item = Range<u64>> {
         self.used.range(start..).map(|(start, len)| *start..start + len)
     }
 
-    /// The first free range that begins at or behind `at`, or else the first of all.
+    /// Returns the first free range that begins at or behind `at`, or else the first of all.
+    #[must_use]
     pub fn free_from(&self, at: u64) -> Option<Range<u64>> {
         let found = self.free.range(at..).next().or_else(|| self.free.first_key_value());
         found.map(|(start, len)| *start..start + len)
     }
 
-    /// The whole space in address order, one stretch for each used range, free ranges joined.
-    /// O(ranges).
-    pub fn map(&self) -> Vec<Stretch> {
-        let mut map: Vec<Stretch> =
+    /// Returns the whole space in address order: a segment for each used range and each coalesced
+    /// free range. O(ranges).
+    #[must_use]
+    pub fn map(&self) -> Vec<Segment> {
+        let mut map: Vec<Segment> =
             self.used.iter().map(|(start, len)| (*start, *len, true)).collect();
         map.extend(self.free.iter().map(|(start, len)| (*start, *len, false)));
         map.sort_unstable();
         map
     }
 
-    /// Longest range that can be granted now, in bytes. O(log ranges) but where many long free
-    /// ranges lie across boundaries.
+    /// Returns the longest range that can be granted now, in bytes. O(log ranges) unless many long
+    /// free ranges cross boundaries.
     pub fn largest_free(&self) -> u64 {
         let mut largest = 0;
         for &(len, start) in self.free_by_len.iter().rev() {
@@ -196,8 +210,9 @@ impl Oracle {
         largest
     }
 
-    /// Whether `size` bytes can be granted at a multiple of `align`, a power of two. O(ranges)
-    /// unless `align` is 1.
+    /// Returns whether `size` bytes can be granted at a multiple of `align`, a power of two.
+    /// O(ranges) unless `align` is 1.
+    #[must_use]
     pub fn fits(&self, size: u64, align: u64) -> bool {
         assert!(size > 0 && align.is_power_of_two(), "no request: {size} bytes at {align}");
         match align {
@@ -209,8 +224,9 @@ impl Oracle {
         }
     }
 
-    /// Whether a free range of exactly `size` bytes begins at a multiple of `align`, with no edge
-    /// inside or in doubt.
+    /// Returns whether a free range of exactly `size` bytes begins at a multiple of `align`. Always
+    /// false for a space with a boundary.
+    #[must_use]
     pub fn has_exact(&self, size: u64, align: u64) -> bool {
         self.boundary.is_none()
             && align.is_power_of_two()
@@ -220,28 +236,31 @@ impl Oracle {
                 .any(|&(_, start)| start.is_multiple_of(align))
     }
 
-    /// How many ranges of `size` bytes can be granted, all at once. O(ranges).
+    /// Returns how many ranges of `size` bytes can be granted at the same time. O(ranges).
+    #[must_use]
     pub fn fits_times(&self, size: u64) -> u128 {
         self.all_pieces().map(|(len, count)| u128::from(len / size) * u128::from(count)).sum()
     }
 
-    /// Whether `total` bytes can be granted in at most `max_ranges` ranges. They can iff the
-    /// longest pieces add up to it. O(ranges·log ranges).
+    /// Returns whether `total` bytes can be granted in at most `max_ranges` ranges. They can if and
+    /// only if the longest pieces add up to `total`. O(ranges·log ranges).
+    #[must_use]
     pub fn fits_scattered(&self, total: u64, max_ranges: usize) -> bool {
         let mut pieces: Vec<Pieces> = self.all_pieces().collect();
         pieces.sort_unstable_by_key(|&(len, _)| std::cmp::Reverse(len));
-        let (mut sum, mut ranges_left) = (0, max_ranges as u64);
+        let (mut sum, mut remaining) = (0, max_ranges as u64);
         for (len, count) in pieces {
-            let taken = count.min(ranges_left);
+            let taken = count.min(remaining);
             sum += u128::from(len) * u128::from(taken);
-            ranges_left -= taken;
+            remaining -= taken;
         }
         sum >= u128::from(total)
     }
 
-    /// Free bytes directly behind the used range at `start` that it could take in. 0 if nothing is
-    /// in use there.
-    pub fn room_behind(&self, start: u64) -> u64 {
+    /// Returns the free bytes directly behind the used range at `start` by which it could be
+    /// extended; 0 if no range begins there.
+    #[must_use]
+    pub fn free_behind(&self, start: u64) -> u64 {
         let Some(Range { end, .. }) = self.used_at(start) else { return 0 };
         let free = self.free.get(&end).copied().unwrap_or(0);
         match self.boundary {
@@ -251,24 +270,24 @@ impl Oracle {
         }
     }
 
-    /// `[start, start + size)` was granted.
-    pub fn grant(&mut self, start: u64, size: u64) -> Result<(), Violation> {
+    /// Records that `[start, start + size)` was granted.
+    pub fn grant(&mut self, start: u64, size: u64) -> Result<(), ViolationError> {
         if size == 0 {
-            return Err(Violation::Empty(start));
+            return Err(ViolationError::Empty(start));
         }
         let range = start..start.saturating_add(size);
         if range.end > self.capacity {
-            return Err(Violation::OutOfSpace { range, capacity: self.capacity });
+            return Err(ViolationError::OutOfSpace { range, capacity: self.capacity });
         }
         if let Some(boundary) = self.boundary
             && start / boundary != (range.end - 1) / boundary
         {
-            return Err(Violation::Straddles { range, boundary });
+            return Err(ViolationError::Straddles { range, boundary });
         }
         let hole = self.free.range(..=start).next_back().map(|(start, len)| (*start, *len));
         let Some((hole_start, hole_len)) = hole.filter(|(start, len)| start + len >= range.end)
         else {
-            return Err(Violation::Overlap { range });
+            return Err(ViolationError::Overlap { range });
         };
         self.remove_free(hole_start, hole_len);
         self.insert_free(hole_start, start - hole_start);
@@ -278,30 +297,30 @@ impl Oracle {
         Ok(())
     }
 
-    /// The used range that begins at `start` was freed; returns its length.
-    pub fn free(&mut self, start: u64) -> Result<u64, Violation> {
-        let size = self.used.remove(&start).ok_or(Violation::NotUsed(start))?;
+    /// Records that the used range that begins at `start` was freed; returns its length.
+    pub fn free(&mut self, start: u64) -> Result<u64, ViolationError> {
+        let size = self.used.remove(&start).ok_or(ViolationError::NotUsed(start))?;
         self.allocated -= size;
         self.join(start, size);
         Ok(size)
     }
 
-    /// The used range that begins at `start` is `new_size` bytes from now on, more or less than
-    /// before.
-    pub fn resize(&mut self, start: u64, new_size: u64) -> Result<(), Violation> {
-        // Freed and granted anew at the same place: what it may not grow into is not free.
+    /// Records that the used range that begins at `start` now has `new_size` bytes, more or fewer
+    /// than before.
+    pub fn resize(&mut self, start: u64, new_size: u64) -> Result<(), ViolationError> {
+        // Freed and granted again at the same place: bytes it may not extend into are not free.
         let size = self.free(start)?;
         self.grant(start, new_size).inspect_err(|_| {
             self.grant(start, size).expect("it was granted before");
         })
     }
 
-    /// `part` of the used range that begins at `start` was freed; what is left on both sides is in
-    /// use.
-    pub fn free_part(&mut self, start: u64, part: Range<u64>) -> Result<(), Violation> {
-        let whole = self.used_at(start).ok_or(Violation::NotUsed(start))?;
+    /// Records that `part` of the used range that begins at `start` was freed; the remainder on
+    /// both sides stays in use.
+    pub fn free_part(&mut self, start: u64, part: Range<u64>) -> Result<(), ViolationError> {
+        let whole = self.used_at(start).ok_or(ViolationError::NotUsed(start))?;
         if part.is_empty() || part.start < whole.start || part.end > whole.end {
-            return Err(Violation::NotPart { part, whole });
+            return Err(ViolationError::NotPart { part, whole });
         }
         self.free(start)?;
         for side in [whole.start..part.start, part.end..whole.end] {
@@ -312,11 +331,11 @@ impl Oracle {
         Ok(())
     }
 
-    /// The end of the space was moved, up or down.
-    pub fn set_capacity(&mut self, capacity: u64) -> Result<(), Violation> {
+    /// Records that the end of the space was moved, up or down.
+    pub fn set_capacity(&mut self, capacity: u64) -> Result<(), ViolationError> {
         let end_of_last = self.end_of_last();
         if capacity < end_of_last {
-            return Err(Violation::CutOff { capacity, end_of_last });
+            return Err(ViolationError::CutOff { capacity, end_of_last });
         }
         if let Some((&start, &len)) = self.free.last_key_value()
             && start + len == self.capacity
@@ -340,7 +359,7 @@ impl Oracle {
         self.free_by_len.remove(&(len, start));
     }
 
-    /// Adds a free range, joined with what it touches.
+    /// Adds a free range and coalesces it with its neighbours.
     fn join(&mut self, start: u64, len: u64) {
         let (mut joined_start, mut joined_len) = (start, len);
         let before = self.free.range(..start).next_back().map(|(start, len)| (*start, *len));
@@ -355,7 +374,7 @@ impl Oracle {
         self.insert_free(joined_start, joined_len);
     }
 
-    /// Head, whole segments and tail of a free range.
+    /// Returns head, whole segments and tail of a free range.
     fn pieces(&self, start: u64, len: u64) -> [Pieces; 3] {
         let Some(boundary) = self.boundary else { return [(len, 1), (0, 0), (0, 0)] };
         let head = match start % boundary {
@@ -378,7 +397,7 @@ impl Oracle {
             .filter(|(_, count)| *count > 0)
     }
 
-    /// Whether an aligned range fits into the free range `[start, start + len)`.
+    /// Returns whether an aligned range fits into the free range `[start, start + len)`.
     fn fits_in(&self, start: u64, len: u64, size: u64, align: u64) -> bool {
         let fits_piece = |start: u64, len: u64| {
             let aligned = start.checked_next_multiple_of(align);
@@ -392,9 +411,8 @@ impl Oracle {
         if whole == 0 || size > boundary {
             return false;
         }
-        // Whole segment i begins at first + i·B; the way up from there to a multiple of the
-        // alignment, which is −(first + i·B) mod align, must leave `size` bytes of the
-        // segment.
+        // Whole segment i begins at first + i·B. The distance from there up to a multiple of the
+        // alignment, which is −(first + i·B) mod align, must leave `size` bytes of the segment.
         let slack = boundary - size;
         if slack >= align - 1 {
             return true;

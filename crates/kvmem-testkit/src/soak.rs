@@ -1,140 +1,142 @@
-//! *Soak*: hundreds of millions of operations on spaces that live long, compared as they go.
+//! Hundreds of millions of operations on long-lived spaces, with comparisons.
 //!
-//! Property tests are short: a few hundred steps in a space that was empty a moment ago. What needs
-//! a space to be old (free lists that are long and worn, books that were cut up and joined a
-//! million times, a policy that has seen the traffic change) only a long run reaches. It goes
-//! through *ages* of up to a million steps. An age has a space and a traffic of its own, drawn from
-//! the seed; allocations of former ages, their allocators gone, die within it.
+//! Property tests are short: a few hundred steps in a space that starts empty. Some states need an
+//! old space: long and worn free lists, metadata that was split and coalesced a million times, a
+//! policy that has seen its traffic change. A soak reaches them. It consists of *ages* of up to a
+//! million steps. Each age has its own space and traffic, drawn from the seed; allocations of
+//! earlier ages, whose allocators were dropped, are freed during it.
 //!
-//! Every step is compared as [`Depth::Grants`] says, every eighth as [`Depth::Figures`], and
-//! [`Depth::Everything`] is looked at every 65,536 steps at most.
+//! Every step is compared to [`Depth::Grants`], every eighth to [`Depth::Figures`], and one in
+//! 65,536 (more in short runs) to [`Depth::Everything`].
 
 use std::fmt;
 
 use kvmem::offset::Placement;
 
 use crate::driver::face::Face;
-use crate::driver::{Depth, Driver, Failure, Tally};
+use crate::driver::{Depth, Driver, StepError, Tally};
 use crate::op::{Amount, Base, Cache, Call, Change, Config, Count, Forgery, Op, Order, Part, Pick};
 use crate::random::Random;
 
-/// Steps of an age at most.
+/// The largest number of steps of an age.
 const AGE: u64 = 1_000_000;
-/// Steps between two looks at everything at most.
-const LOOK_EVERY: u64 = 1 << 16;
-/// Allocations alive at most.
-const LIVE_MAX: usize = 100_000;
+/// The largest number of steps between two full comparisons.
+const COMPARE_EVERY: u64 = 1 << 16;
+/// The largest number of live allocations.
+const MAX_LIVE: usize = 100_000;
 
-/// What requests are like for a while.
+/// A distribution of request sizes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Traffic {
     /// One size.
     Uniform(u64),
-    /// Any size up to this.
+    /// Any size up to this, equally likely.
     Even(u64),
-    /// Any size up to this, small ones as often as large ones.
+    /// Any size up to this; the length in bits is uniform.
     Log(u64),
     /// Either of two sizes.
     Paired(u64, u64),
-    /// Bulk up to this size, and crumbs beside it.
+    /// Large sizes up to this, mixed with sizes of at most a hundredth of it.
     Crumbs(u64),
 }
 
 impl Traffic {
     pub(crate) fn draw(capacity: u64, random: &mut Random) -> Self {
-        // So that from a few to some ten thousand are alive.
-        let most = (capacity >> random.below(17)).max(1);
+        // Between a few and ten thousand allocations fit.
+        let max = (capacity >> random.below(17)).max(1);
         match random.below(5) {
-            0 => Traffic::Uniform(most),
-            1 => Traffic::Even(most),
-            2 => Traffic::Log(most),
-            3 => Traffic::Paired(most, 1 + random.below(most)),
-            _ => Traffic::Crumbs(most),
+            0 => Traffic::Uniform(max),
+            1 => Traffic::Even(max),
+            2 => Traffic::Log(max),
+            3 => Traffic::Paired(max, 1 + random.below(max)),
+            _ => Traffic::Crumbs(max),
         }
     }
 
     fn size(self, random: &mut Random) -> u64 {
         match self {
             Traffic::Uniform(size) => size,
-            Traffic::Even(most) => 1 + random.below(most),
-            Traffic::Log(most) => 1 + random.log_below(most),
+            Traffic::Even(max) => 1 + random.below(max),
+            Traffic::Log(max) => 1 + random.log_below(max),
             Traffic::Paired(one, other) => [one, other][random.below(2) as usize],
-            Traffic::Crumbs(most) if random.once_in(3) => 1 + random.below(most / 100 + 1),
-            Traffic::Crumbs(most) => most - random.below(most / 4 + 1),
+            Traffic::Crumbs(max) if random.once_in(3) => 1 + random.below(max / 100 + 1),
+            Traffic::Crumbs(max) => max - random.below(max / 4 + 1),
         }
     }
 }
 
-/// How a soak went.
+/// The result of a soak.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Steps made.
     pub ops: u64,
-    /// Spaces gone through.
+    /// Number of ages.
     pub ages: u64,
-    /// Looks at everything.
-    pub looks: u64,
-    /// Most allocations that were alive at a time.
-    pub live_max: usize,
-    /// What the steps came to.
+    /// Number of full comparisons.
+    pub comparisons: u64,
+    /// The largest number of live allocations.
+    pub max_live: usize,
+    /// Counts of the outcomes of all steps.
     pub tally: Tally,
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { ops, ages, looks, live_max, tally } = self;
+        let Report { ops, ages, comparisons, max_live, tally } = self;
         write!(
             f,
-            "{ops} operations in {ages} ages, {looks} looks at everything, up to {live_max} alive\n{tally}"
+            "{ops} operations in {ages} ages, {comparisons} full comparisons, \
+             up to {max_live} alive\n{tally}"
         )
     }
 }
 
-/// Makes `ops` steps that the seed decides, on spaces with this face; tells `progress` of each age.
+/// Makes `ops` steps that the seed determines, on spaces of type `F`; calls `progress` after each
+/// age.
 ///
 /// # Errors
-/// [`Failure`] where allocator and oracle disagree.
+/// [`StepError`] if the allocator and the oracle disagree.
 pub fn soak<F: Face>(
     ops: u64,
     seed: u64,
     mut progress: impl FnMut(&Report),
-) -> Result<Report, Failure> {
+) -> Result<Report, StepError> {
     let mut random = Random::new(seed);
     let mut report = Report::default();
-    let failure = |step: u64, op| move |what| Failure { step: step as usize, op, what };
+    let failure = |step: u64, op| move |what| StepError { step: step as usize, op, what };
     let mut config = draw_config(F::CACHES, &mut random);
-    // Never dropped on failure: broken books may not survive the frees.
+    // Not dropped on failure: frees might not survive broken metadata.
     let mut driver =
         std::mem::ManuallyDrop::new(Driver::<F>::new(&config).map_err(failure(0, None))?);
     let age = (ops / 20).clamp(10_000, AGE);
-    let look_every = LOOK_EVERY.min(age / 4);
+    let compare_every = COMPARE_EVERY.min(age / 4);
     while report.ops < ops {
         let mut traffic = Traffic::draw(config.capacity, &mut random);
-        // How full it is kept: of one request in so many the failure is followed by several deaths.
+        // Determines the fill: one in this many failing requests is followed by several frees.
         let thin_out = 1 + random.below(30);
-        let mut deaths = 0;
+        let mut frees = 0;
         for step in 0..age.min(ops - report.ops) {
             if random.once_in(age / 4) {
                 traffic = Traffic::draw(config.capacity, &mut random);
             }
-            let refused = driver.refusals();
-            let op = if deaths > 0 || driver.live() > LIVE_MAX {
-                deaths = u64::saturating_sub(deaths, 1);
+            let failed = driver.failed_requests();
+            let op = if frees > 0 || driver.live() > MAX_LIVE {
+                frees = u64::saturating_sub(frees, 1);
                 Op::Held(random.bits() as Pick, Change::Free)
             } else {
                 draw_op(traffic, &mut random)
             };
             let depth = match step {
-                _ if step % look_every == look_every - 1 => Depth::Everything,
+                _ if step % compare_every == compare_every - 1 => Depth::Everything,
                 _ if random.once_in(8) => Depth::Figures,
                 _ => Depth::Grants,
             };
             driver.step(&op, depth).map_err(failure(report.ops, Some(op)))?;
             report.ops += 1;
-            report.looks += u64::from(depth == Depth::Everything);
-            report.live_max = report.live_max.max(driver.live());
-            if driver.refusals() > refused {
-                deaths = if random.once_in(thin_out) { driver.live() as u64 / 20 } else { 1 };
+            report.comparisons += u64::from(depth == Depth::Everything);
+            report.max_live = report.max_live.max(driver.live());
+            if driver.failed_requests() > failed {
+                frees = if random.once_in(thin_out) { driver.live() as u64 / 20 } else { 1 };
             }
         }
         report.ages += 1;
@@ -150,7 +152,7 @@ pub fn soak<F: Face>(
 
 fn draw_config(caches: bool, random: &mut Random) -> Config {
     let capacity = 1 + random.log_below(1 << 63);
-    // From two segments to some thousand, of any length.
+    // From two segments to about a thousand, of any length.
     let boundary = random
         .once_in(3)
         .then(|| (capacity >> (1 + random.below(10))).max(1) + random.log_below(1000));
@@ -160,14 +162,14 @@ fn draw_config(caches: bool, random: &mut Random) -> Config {
     Config { capacity, boundary, placement, max_ranges, cache }
 }
 
-/// Caches that may hold anything from nothing to all of the space.
+/// Draws cache settings; the limit of cached bytes is between nothing and the whole space.
 pub(crate) fn draw_cache(capacity: u64, random: &mut Random) -> Cache {
     let max_cached_bytes = random.once_in(2).then(|| capacity >> random.below(20));
     let mut hot = [0; 4];
     if random.once_in(2) {
         hot.fill_with(|| 1 + random.log_below(max_cached_bytes.unwrap_or(capacity / 32).max(1)));
     }
-    Cache { hot, learns: !random.once_in(4), max_cached_bytes }
+    Cache { hot, auto_hot_sizes: !random.once_in(4), max_cached_bytes }
 }
 
 pub(crate) fn draw_op(traffic: Traffic, random: &mut Random) -> Op {

@@ -1,26 +1,25 @@
-//! *Strategies*: spaces and operations for proptest, weighted towards what has gone wrong in
-//! allocators.
+//! Proptest strategies for spaces and operations, weighted towards known failures of allocators.
 //!
-//! Requests ask for exactly what is there, a byte more or less, the size of what has died, crumbs
-//! beside bulk, and now and then for nonsense.
+//! Requests are for exactly the free bytes, for a byte more or less, for the size of a freed
+//! allocation, for mixtures of small and large sizes, and sometimes for invalid values.
 
 use kvmem::offset::Placement;
 use proptest::prelude::*;
 
 use crate::op::{Amount, Base, Cache, Call, Change, Config, Count, Forgery, Op, Order, Part, Pick};
 
-/// How large a space is.
+/// The size of a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Up to 600 bytes: every bin is exact, and anything can be next to anything.
+    /// Up to 600 bytes: every bin is exact, and any two objects can be adjacent.
     Small,
-    /// Up to 1 GiB: bins are wide, and small objects are set apart.
+    /// Up to 1 GiB: bins are wide, and small objects have their own region.
     Medium,
-    /// Numbers that overflow what is less than 64 bits.
+    /// Numbers that overflow types of less than 64 bits.
     Huge,
 }
 
-/// A space of this scale.
+/// Generates settings of a space of this scale.
 pub fn config(scale: Scale) -> impl Strategy<Value = Config> {
     let capacity = match scale {
         Scale::Small => (1..=600u64).boxed(),
@@ -42,7 +41,7 @@ pub fn config(scale: Scale) -> impl Strategy<Value = Config> {
     };
     let boundary = prop_oneof![
         4 => Just(None),
-        // From two segments to a few thousand, seldom of a round length.
+        // From two segments to a few thousand, mostly not a power of two.
         2 => (1..=12u32, any::<u16>()).prop_map(|(log2, more)| Some((log2, u64::from(more)))),
         1 => (1..=12u32).prop_map(|log2| Some((log2, 0))),
     ];
@@ -61,20 +60,21 @@ pub fn config(scale: Scale) -> impl Strategy<Value = Config> {
     )
 }
 
-/// The same with caches above it, which may hold anything from nothing to all of it.
+/// Generates the same with caches, whose limit is between nothing and the whole space.
 pub fn cached_config(scale: Scale) -> impl Strategy<Value = Config> {
-    let size = prop_oneof![1 => Just(0), 2 => 1..=64u64, 2 => any::<u64>().prop_map(|bits| bits >> (bits % 64))];
+    let any_length = any::<u64>().prop_map(|bits| bits >> (bits % 64));
+    let size = prop_oneof![1 => Just(0), 2 => 1..=64u64, 2 => any_length];
     let max_cached_bytes = prop_oneof![2 => Just(None), 3 => (0..8u32).prop_map(Some)];
     (config(scale), prop::array::uniform4(size), any::<bool>(), max_cached_bytes).prop_map(
-        |(config, hot, learns, max_cached_bytes)| {
+        |(config, hot, auto_hot_sizes, max_cached_bytes)| {
             let max_cached_bytes = max_cached_bytes.map(|shift| config.capacity >> shift);
-            Config { cache: Some(Cache { hot, learns, max_cached_bytes }), ..config }
+            Config { cache: Some(Cache { hot, auto_hot_sizes, max_cached_bytes }), ..config }
         },
     )
 }
 
-/// A sequence that mostly asks for a few sizes again and again, as a KV cache does, until the space
-/// is full.
+/// Generates a sequence that mostly requests a few sizes repeatedly until the space is full, as a
+/// KV cache does.
 pub fn paged_ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
     let sizes = prop::array::uniform3(prop_oneof![
         (1..=64u64).prop_map(Amount::bytes),
@@ -94,12 +94,12 @@ pub fn paged_ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
     })
 }
 
-/// A sequence of operations.
+/// Generates a sequence of operations.
 pub fn ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op(), 1..=len)
 }
 
-/// A sequence that mostly mixes crumbs with bulk: what a store with small index entries does.
+/// Generates a sequence that mixes small and large sizes, as a store with small index entries does.
 pub fn mixed_ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
     let bulk = (400..9000u16).prop_map(|share| of(Base::Capacity, Part { share, off: 0 }));
     let crumb = (1..=40u64).prop_map(Amount::bytes);
@@ -117,19 +117,20 @@ fn of(base: Base, part: Part) -> Amount {
     Amount { base, part }
 }
 
-/// All of it; a byte or a few more or less; any share; a small share.
+/// Generates the whole; a few bytes more or less; any share; a small share.
 fn part() -> impl Strategy<Value = Part> {
     prop_oneof![
         5 => Just(Part::ALL),
         2 => (-2..=2i8).prop_map(|off| Part { off, ..Part::ALL }),
         1 => any::<i8>().prop_map(|off| Part { off, ..Part::ALL }),
         3 => any::<u16>().prop_map(|share| Part { share, off: 0 }),
-        2 => (0..14u32, any::<i8>()).prop_map(|(shift, off)| Part { share: u16::MAX >> shift, off }),
+        2 => (0..14u32, any::<i8>())
+            .prop_map(|(shift, off)| Part { share: u16::MAX >> shift, off }),
         1 => any::<i8>().prop_map(|off| Part { share: 0, off }),
     ]
 }
 
-/// A size to ask for.
+/// Generates a request size.
 fn size() -> impl Strategy<Value = Amount> {
     let any_part = |base| part().prop_map(move |part| of(base, part));
     let few =
@@ -143,7 +144,8 @@ fn size() -> impl Strategy<Value = Amount> {
         2 => any_part(Base::Limit),
         1 => any_part(Base::Free),
         1 => any_part(Base::Capacity),
-        1 => prop_oneof![Just(0), Just(u64::MAX), any::<u64>(), Just(u64::from(u32::MAX))].prop_map(Amount::bytes),
+        1 => prop_oneof![Just(0), Just(u64::MAX), any::<u64>(), Just(u64::from(u32::MAX))]
+            .prop_map(Amount::bytes),
     ]
 }
 
@@ -216,12 +218,15 @@ fn op() -> impl Strategy<Value = Op> {
     let of_free = part().prop_map(|part| of(Base::Free, part));
     let wider = (1..3000u64, any::<i8>(), any::<bool>());
     prop_oneof![
-        32 => (size(), prop::bool::weighted(0.15)).prop_map(|(size, raw)| Op::Allocate { size, raw }),
+        32 => (size(), prop::bool::weighted(0.15))
+            .prop_map(|(size, raw)| Op::Allocate { size, raw }),
         8 => (size(), align(), prop::bool::weighted(0.15))
             .prop_map(|(size, align, raw)| Op::AllocateAligned { size, align, raw }),
         4 => (size(), count()).prop_map(|(size, n)| Op::AllocateBatch { size, n }),
-        3 => (size(), 0..8u8).prop_map(|(total, max_ranges)| Op::AllocateScattered { total, max_ranges }),
-        3 => (of_free, 1..12u8).prop_map(|(total, max_ranges)| Op::AllocateScattered { total, max_ranges }),
+        3 => (size(), 0..8u8)
+            .prop_map(|(total, max_ranges)| Op::AllocateScattered { total, max_ranges }),
+        3 => (of_free, 1..12u8)
+            .prop_map(|(total, max_ranges)| Op::AllocateScattered { total, max_ranges }),
         24 => (any::<Pick>(), change()).prop_map(|(pick, change)| Op::Held(pick, change)),
         3 => (any::<Pick>(), change()).prop_map(|(pick, change)| Op::Orphan(pick, change)),
         2 => run(),
@@ -243,7 +248,7 @@ mod tests {
     use super::*;
     use crate::codec::{decode, decode_cached, encode, encode_cached};
 
-    /// What an amount of bytes loses on its way: the parts it was written in.
+    /// Removes the part of an absolute amount, which the encoding does not keep.
     fn plain(op: Op) -> Op {
         let plain = |amount: Amount| match amount.base {
             Base::Bytes(bytes) => Amount::bytes(amount.part.of(bytes)),
@@ -282,7 +287,8 @@ mod tests {
         #[test]
         fn any_bytes_are_a_test(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             if let Some((config, ops)) = decode(&bytes) {
-                prop_assert!((1..=1 << 63).contains(&config.capacity) && config.boundary != Some(0));
+                prop_assert!((1..=1 << 63).contains(&config.capacity));
+                prop_assert!(config.boundary != Some(0));
                 prop_assert!(ops.len() <= bytes.len());
             } else {
                 prop_assert!(bytes.len() < encode(&FULL, &[]).len());
@@ -290,7 +296,7 @@ mod tests {
         }
     }
 
-    /// A configuration that has every part, so that no other takes more bytes.
+    /// A configuration with every field: no other encoding is longer.
     const FULL: Config = Config {
         capacity: 1 << 63,
         boundary: Some(1),

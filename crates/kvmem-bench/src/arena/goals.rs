@@ -1,20 +1,20 @@
-//! *Goals*: the figures that the arena layer sets out to reach, found in the rows.
+//! The performance goals of the arena layer, evaluated on the rows.
 //!
-//! A goal appears when the rows that it needs are there. Where several rows count, the worst is
-//! given with its name.
+//! A goal is reported when the rows it needs exist. If several rows count, the worst is reported
+//! with its name.
 
 use super::{ContenderId, Op, Pages, Row};
 use crate::report::Goal;
 
-/// All goals that `rows` and the bytes resident after mapping 1 TiB can tell about.
+/// Returns every goal that `rows` and the bytes resident after mapping 1 TiB can decide.
 pub(super) fn of(rows: &[Row], mapped_resident_bytes: Option<u64>) -> Vec<Goal> {
-    let rows = Rows(rows);
+    let rows = ArenaRows(rows);
     let mut goals = Vec::new();
     for (threads, limit, what) in [
-        (1, 0.6, "bump, one thread: time over that of seed"),
-        (2, 0.7, "bump, two threads: time over that of seed"),
+        (1, 0.6, "bump, one thread: time over that of published-arena"),
+        (2, 0.7, "bump, two threads: time over that of published-arena"),
     ] {
-        goals.extend(Goal::at_most(what, rows.bump_over_seed(threads), limit));
+        goals.extend(Goal::at_most(what, rows.bump_over_published(threads), limit));
     }
     goals.extend(Goal::at_most(
         "bump-full: time over that of a call that succeeds",
@@ -55,20 +55,20 @@ pub(super) fn of(rows: &[Row], mapped_resident_bytes: Option<u64>) -> Vec<Goal> 
     goals
 }
 
-struct Rows<'a>(&'a [Row]);
+struct ArenaRows<'a>(&'a [Row]);
 
-impl<'a> Rows<'a> {
+impl<'a> ArenaRows<'a> {
     fn of(&self, op: Op, contender: ContenderId) -> impl Iterator<Item = &'a Row> {
         self.0.iter().filter(move |row| row.op == op && row.contender == contender)
     }
 
-    fn bump_over_seed(&self, threads: u32) -> impl Iterator<Item = (f64, Option<String>)> {
+    fn bump_over_published(&self, threads: u32) -> impl Iterator<Item = (f64, Option<String>)> {
         self.of(Op::Bump, ContenderId::Kvmem).filter(move |row| row.threads == threads).filter_map(
             move |ours| {
                 let same =
                     |row: &&Row| row.threads == ours.threads && row.size_bytes == ours.size_bytes;
-                let seed = self.of(Op::Bump, ContenderId::Seed).find(same)?;
-                Some((ours.ns_per_op? / seed.ns_per_op?, size(ours)))
+                let published = self.of(Op::Bump, ContenderId::PublishedArena).find(same)?;
+                Some((ours.ns_per_op? / published.ns_per_op?, size(ours)))
             },
         )
     }
@@ -128,14 +128,14 @@ mod tests {
 
     #[test]
     fn the_worst_size_counts_and_threads_are_not_mixed() {
-        use ContenderId::{Kvmem, Seed};
+        use ContenderId::{Kvmem, PublishedArena};
         let rows = [
             bump(Op::Bump, Kvmem, 1, 64, 5.0),
-            bump(Op::Bump, Seed, 1, 64, 10.0),
+            bump(Op::Bump, PublishedArena, 1, 64, 10.0),
             bump(Op::Bump, Kvmem, 1, 4096, 7.0),
-            bump(Op::Bump, Seed, 1, 4096, 10.0),
+            bump(Op::Bump, PublishedArena, 1, 4096, 10.0),
             bump(Op::Bump, Kvmem, 2, 64, 20.0),
-            bump(Op::Bump, Seed, 2, 64, 40.0),
+            bump(Op::Bump, PublishedArena, 2, 64, 40.0),
             bump(Op::BumpFull, Kvmem, 1, 64, 5.0),
         ];
         let goals = of(&rows, None);

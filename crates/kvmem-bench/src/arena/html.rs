@@ -1,4 +1,4 @@
-//! *Html*: the report as a chapter of a page: times on log scales, rates on linear ones.
+//! The report as a chapter of a page: times on log scales, rates on linear ones.
 
 use kvmem_report::{Chapter, Scale};
 
@@ -13,7 +13,7 @@ impl Draw for Report {
             head(&self.suite, &self.version, self.quick, &how, self.seconds, &self.machine);
         for op in Op::ALL {
             let rows: Vec<&Row> = self.rows.iter().filter(|row| row.op == op).collect();
-            // One mapping is a line of text and no plot.
+            // The row of one mapping has no plot, only a table.
             let drawn = if op == Op::Map { None } else { Some(plot(op, &rows)) };
             let table = if op == Op::Map { self.mapped(&rows) } else { side_by_side(&rows) };
             chapter = chapter.section(section(title(op), drawn).table(table.into()));

@@ -1,5 +1,4 @@
-//! *Mapping*: plain memory of the benchmark itself, for the yardsticks that the library is compared
-//! with.
+//! Plain memory of the benchmark itself, for the baselines that the library is compared with.
 
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
@@ -23,13 +22,13 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// `bytes` of addresses that nobody may touch: a reservation, which no limit but that of the
-    /// address space forbids.
+    /// Reserves `bytes` of inaccessible address space. Only the limit on address space can forbid
+    /// this.
     pub(crate) fn reserve(bytes: usize) -> Result<Self, Errno> {
         Self::protected(bytes, ProtFlags::empty(), MapFlags::NORESERVE)
     }
 
-    /// `bytes` of the kind of pages that is asked for, none of them resident.
+    /// Maps `bytes` with the requested kind of pages, none of them resident.
     fn untouched(pages: Pages, bytes: usize) -> Result<Self, Errno> {
         match pages {
             Pages::Huge => Self::map(bytes, MapFlags::HUGETLB | MapFlags::HUGE_2MB),
@@ -39,12 +38,12 @@ impl Mapping {
         }
     }
 
-    /// `bytes` of a memory file.
+    /// Maps `bytes` of a new memory file.
     fn file(bytes: usize) -> Result<Self, Errno> {
         let file = memfd_create("kvmem-bench", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, bytes as u64)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel picks a fresh range, so no memory of anyone's changes.
+        // SAFETY: the kernel chooses an unused range, so no existing memory changes.
         let base =
             unsafe { mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, &file, 0) }?;
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
@@ -56,7 +55,7 @@ impl Mapping {
     }
 
     fn protected(bytes: usize, access: ProtFlags, flags: MapFlags) -> Result<Self, Errno> {
-        // SAFETY: the kernel picks a fresh range, so no memory of anyone's changes.
+        // SAFETY: the kernel chooses an unused range, so no existing memory changes.
         let base = unsafe {
             mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::PRIVATE | flags)
         }?;
@@ -66,27 +65,27 @@ impl Mapping {
 
     fn advised(self, advice: Advice) -> Result<Self, Errno> {
         match self.advise(advice) {
-            // A kernel built without THP knows neither advice, and has nothing but base pages.
+            // A kernel built without THP rejects both hints and has only base pages.
             Ok(()) | Err(Errno::INVAL) => Ok(self),
             Err(error) => Err(error),
         }
     }
 
     fn advise(&self, advice: Advice) -> Result<(), Errno> {
-        // SAFETY: the range is this mapping's own. The advice used here changes how it is backed,
-        // never its bytes.
+        // SAFETY: the range belongs to this mapping. The advice used here changes the pages behind
+        // it, never its bytes.
         unsafe { madvise(self.base.as_ptr().cast(), self.bytes, advice) }
     }
 }
 
-// SAFETY: it owns its range of addresses; there is no thread to which the range is bound.
+// SAFETY: it owns its address range, which is not bound to a thread.
 unsafe impl Send for Mapping {}
-// SAFETY: a shared reference gives address and length, and lets the kernel fill the range with
-// pages, which reads and writes nothing.
+// SAFETY: a shared reference gives access to the address and the length, and lets the kernel
+// populate the range, which reads and writes nothing.
 unsafe impl Sync for Mapping {}
 
-// SAFETY: 1. Both come from fields that never change. 2. The kernel mapped the addresses in one
-// piece, and has no longer ones to give. 3. They are unmapped in `drop` and not before.
+// SAFETY: 1. Both values come from fields that never change. 2. The kernel mapped the addresses in
+// one piece, and cannot map longer ones. 3. They are unmapped in `drop` and not before.
 unsafe impl Memory for Mapping {
     fn base(&self) -> NonNull<u8> {
         self.base
@@ -99,19 +98,17 @@ unsafe impl Memory for Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own, and nothing that borrows from it is left. The
-        // call cannot fail for a range that is mapped as a whole, and there would be
-        // nothing to do if it did.
+        // SAFETY: the mapping belongs to this value, and no borrow of it is left. The call cannot
+        // fail for a range that is mapped as a whole.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
 
-/// How long one thread takes to map `bytes` with `MAP_POPULATE`.
+/// Measures how long one thread takes to map `bytes` with `MAP_POPULATE`.
 ///
-/// `MAP_POPULATE` fills the range before any advice can be given about it, so it gets the pages
-/// that the system hands out unasked. Where those are of another kind than the row's, the range is
-/// mapped and advised first and then filled by `MADV_POPULATE_WRITE` on the same one thread: the
-/// kernel's routine behind both is the same.
+/// `MAP_POPULATE` populates the range before any advice can apply to it, so it gets the system's
+/// default pages. If the row needs another kind, the range is mapped and advised first and then
+/// populated by `MADV_POPULATE_WRITE` on the same thread: both use the same kernel routine.
 pub(crate) fn map_populate(pages: Pages, bytes: usize) -> Result<Duration, Errno> {
     let unasked = match pages {
         Pages::Huge => true,
@@ -134,17 +131,17 @@ pub(crate) fn map_populate(pages: Pages, bytes: usize) -> Result<Duration, Errno
     Ok(took)
 }
 
-/// How long one thread takes to map `bytes` and write one byte to each page.
+/// Measures how long one thread takes to map `bytes` and write one byte to each page.
 ///
-/// With THP it writes to each base page, as a program does that does not know which kind it got.
+/// With THP it writes to each base page, as does a program that does not know its page size.
 pub(crate) fn touch(pages: Pages, bytes: usize) -> Result<Duration, Errno> {
     let step = if pages == Pages::Huge { HUGE_PAGE } else { BASE_PAGE };
     let start = Instant::now();
     let mapping = Mapping::untouched(pages, bytes)?;
     for at in (0..bytes).step_by(step) {
-        // SAFETY: `at` is below the length of the mapping, which is writable and this function's
-        // own. With hugepages the caller has seen to it that there are enough, and the
-        // kernel reserved them when it mapped.
+        // SAFETY: `at` is below the length of the mapping, which is writable and belongs to this
+        // function. With hugepages the caller has checked that enough are free, and the kernel
+        // reserved them when it mapped the range.
         unsafe { mapping.base.add(at).write_volatile(1) };
     }
     let took = start.elapsed();
@@ -157,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn yardsticks_populate_what_they_map() {
+    fn baselines_populate_what_they_map() {
         for pages in [Pages::Base, Pages::Thp, Pages::Shared] {
             assert!(map_populate(pages, 4 << 20).unwrap() > Duration::ZERO);
             assert!(touch(pages, 4 << 20).unwrap() > Duration::ZERO);

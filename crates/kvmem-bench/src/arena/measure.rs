@@ -1,31 +1,33 @@
-//! *Measure*: one task, timed once.
+//! One task, measured once.
 
-use super::bump::{self, Bump, Bumpalo, KvmemArena, MutexArena, SeedArena};
-use super::plan::{Effort, Task};
+use super::bump::{self, Bump, Bumpalo, KvmemArena, MutexArena, PublishedArena};
+use super::plan::{ArenaEffort, ArenaTask};
 use super::{ContenderId, MeasureError, Op, Pages, mapping, region};
 
-/// What one measurement saw.
+/// The result of one measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Seen {
-    /// Nanoseconds per operation; of `populate` and `discard`, of the whole size.
+pub(super) struct ArenaSample {
+    /// Nanoseconds per operation; of the whole size for `populate` and `discard`.
     pub(super) ns: f64,
     /// Threads that took part.
     pub(super) threads: u32,
-    /// Bytes that became resident, where that is asked.
+    /// Bytes that became resident, where they are measured.
     pub(super) resident_bytes: Option<u64>,
 }
 
-/// Runs `task` once.
-pub(super) fn measure(task: &Task, effort: &Effort) -> Result<Seen, MeasureError> {
+/// Measures `task` once.
+pub(super) fn measure(task: &ArenaTask, effort: &ArenaEffort) -> Result<ArenaSample, MeasureError> {
     let threads = task.threads.unwrap_or(1);
-    let seen = |ns| Seen { ns, threads, resident_bytes: None };
+    let seen = |ns| ArenaSample { ns, threads, resident_bytes: None };
     let bytes = task.size_bytes as usize;
     let pages = task.pages.unwrap_or(Pages::Base);
     match (task.op, task.contender) {
         (Op::Bump | Op::BumpFull, ContenderId::Kvmem) => {
             shared::<KvmemArena>(task, effort).map(seen)
         }
-        (Op::Bump | Op::BumpFull, ContenderId::Seed) => shared::<SeedArena>(task, effort).map(seen),
+        (Op::Bump | Op::BumpFull, ContenderId::PublishedArena) => {
+            shared::<PublishedArena>(task, effort).map(seen)
+        }
         (Op::Bump | Op::BumpFull, ContenderId::Mutex) => {
             shared::<MutexArena>(task, effort).map(seen)
         }
@@ -46,17 +48,17 @@ pub(super) fn measure(task: &Task, effort: &Effort) -> Result<Seen, MeasureError
             Ok(seen(mapping::touch(pages, bytes)?.as_nanos() as f64))
         }
         (Op::Discard, ContenderId::Kvmem) => region::discard(pages, bytes),
-        _ => Err(MeasureError::NotAble),
+        _ => Err(MeasureError::Unsupported),
     }
 }
 
-/// The bump loop of `task` with an arena that threads can share.
-fn shared<B: Bump + Sync>(task: &Task, effort: &Effort) -> Result<f64, MeasureError> {
+/// Runs the bump loop of `task` with an arena that threads can share.
+fn shared<B: Bump + Sync>(task: &ArenaTask, effort: &ArenaEffort) -> Result<f64, MeasureError> {
     let size = task.size_bytes as usize;
     match (task.op, task.threads) {
         (Op::BumpFull, _) => {
-            // A call that logs takes microseconds.
-            let logs = task.contender == ContenderId::Seed;
+            // A call that logs takes about 0.4 µs, so fewer are enough.
+            let logs = task.contender == ContenderId::PublishedArena;
             bump::full::<B>(size, if logs { effort.full_ops / 50 } else { effort.full_ops })
         }
         (_, Some(threads)) if threads > 1 => bump::together::<B>(size, effort.shared_ops, threads),

@@ -1,21 +1,21 @@
-//! The benchmark of the arena layer: allocation by bumping, and pages made resident.
+//! The benchmark of the arena layer: bump allocation, and populating memory.
 //!
 //! 1. *Operations.* [`Op::Bump`] allocates 64 B and 4 KiB on 1, 2 and 8 threads; [`Op::BumpFull`]
-//!    is the same call where there is no room left. [`Op::Populate`] maps memory and makes it
-//!    resident, [`Op::Discard`] gives it back, [`Op::Map`] maps 1 TiB and leaves it untouched.
-//! 2. *Contenders.* kvmem's bump arena meets a mutex, the crate `bumpalo` and a model of the arena
-//!    it came from ([`bump`]). Its populated regions meet one thread with `MAP_POPULATE` and one
-//!    thread that writes to each page.
+//!    is the same call on a full arena. [`Op::Populate`] maps memory and makes it resident,
+//!    [`Op::Discard`] returns its pages, [`Op::Map`] maps 1 TiB and leaves it untouched.
+//! 2. *Contenders.* kvmem's bump arena is compared with a mutex, the crate `bumpalo` and a model of
+//!    the published arena that it descends from ([`bump`]). Its populated regions are compared with
+//!    one thread that uses `MAP_POPULATE` and one thread that writes to each page.
 //! 3. *Time.* A bump allocation computes and never waits, so its time is the processor time of its
-//!    thread, the mean of the threads. Populating is what its callers wait for, so its time is that
-//!    on the wall, from before the mapping until the memory is there; unmapping is not part of it.
-//! 4. *Noise.* Machines drift, and a virtual machine's first touch of memory that was given back to
+//!    thread, the mean of the threads. Callers wait for populating, so its time is wall time, from
+//!    before the mapping until the memory is resident; unmapping is not part of it.
+//! 4. *Noise.* Machines drift. In a virtual machine, the first touch of memory that was returned to
 //!    the host costs many times as much as the second. The tasks of a group therefore take turns,
-//!    each repetition starts with another one, medians count, and the memory is populated once
+//!    each repetition starts with another task, medians count, and the memory is populated once
 //!    before the clock runs.
-//! 5. *What is not there.* Rows need their pages. Hugepages of 2 MiB that the system lacks are
-//!    [borrowed](crate::hugepages) where the options allow it, and given back however the run ends.
-//!    Where rows cannot be had they are absent, and the report says why.
+//! 5. *Missing rows.* Rows need their kind of pages. Missing hugepages of 2 MiB are
+//!    [borrowed](crate::hugepages) if the options allow it, and returned however the run ends. Rows
+//!    that this machine cannot measure are absent, and the report says why.
 
 pub mod bump;
 mod goals;
@@ -37,79 +37,79 @@ pub use self::report::{Report, Row, Skipped};
 use crate::names::names;
 use crate::progress::Progress;
 
-/// What to run.
+/// The options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Less memory and fewer repetitions: some seconds instead of some minutes.
+    /// Whether to use less memory and fewer repetitions: seconds instead of minutes.
     pub quick: bool,
-    /// Repetitions of each measurement, of which the median counts; 15 and 5 (bump, pages), or 5
-    /// and 3 when quick, unless given.
+    /// Repetitions of each measurement; the median is reported. Unless set, 15 for bump and 5 for
+    /// pages, or 5 and 3 when quick.
     pub reps: Option<u32>,
     /// Only these operations; all when empty.
     pub ops: Vec<Op>,
     /// Only these contenders; all when empty.
     pub contenders: Vec<ContenderId>,
-    /// Whether hugepages that rows lack may be added to the machine's pool while they are
-    /// measured; see [`hugepages`](crate::hugepages). Without it such rows are left out.
+    /// Whether missing hugepages may be added to the machine's pool while they are measured; see
+    /// [`hugepages`](crate::hugepages). Otherwise rows that lack them are skipped.
     pub borrow_hugepages: bool,
 }
 
-/// Runs what `options` ask for.
+/// Runs the benchmark that `options` select.
 ///
-/// The full run makes up to 2 GiB resident at a time, a quick one 512 MiB; less where less is
+/// The full run makes up to 2 GiB resident at a time, a quick one 512 MiB; less if less is
 /// available.
 ///
 /// # Errors
-/// [`BenchError`] when a contender fails at what it should be able to do here. Rows that this
-/// machine cannot have are no error: see [`Report::skipped`].
+/// [`BenchError`] when a contender fails at an operation that should succeed on this machine. Rows
+/// that the machine cannot measure are no error: see [`Report::skipped`].
 pub fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report, BenchError> {
     suite::run(options, progress)
 }
 
-/// Why a run ended early.
+/// The error that ended a run early.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{op} with {contender}: {error}")]
 pub struct BenchError {
-    /// The operation that was measured.
+    /// The operation under measurement.
     pub op: Op,
     /// The contender that ran.
     pub contender: ContenderId,
-    /// What happened.
+    /// The error.
     pub error: MeasureError,
 }
 
-/// Why something could not be measured.
+/// The error of one measurement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MeasureError {
-    /// The system refused a mapping.
-    #[error("the system refused memory: {0}")]
+    /// The system did not provide a mapping.
+    #[error("the system could not map or populate memory: {0}")]
     System(#[from] rustix::io::Errno),
-    /// The library refused.
+    /// The library returned an error.
     #[error("{0}")]
     Library(String),
-    /// The allocator behind `bumpalo` refused its chunk.
-    #[error("no chunk of {capacity} bytes: the system's allocator has none")]
+    /// `bumpalo` got no memory for its chunk.
+    #[error("cannot allocate a chunk of {capacity} bytes from the system's allocator")]
     NoChunk {
-        /// Bytes asked for.
+        /// Bytes requested.
         capacity: usize,
     },
-    /// The arena would not fit the address space.
-    #[error("{ops} allocations of {size} bytes do not fit the address space")]
+    /// The arena exceeds the address space.
+    #[error("{ops} allocations of {size} bytes exceed the address space")]
     TooLarge {
         /// Bytes of an allocation.
         size: usize,
-        /// How many.
+        /// Number of allocations.
         ops: u64,
     },
-    /// An arena with room refused.
-    #[error("only {served} of {ops} allocations succeeded in an arena with room for all")]
-    Refused {
+    /// Allocations failed although the arena had space for all.
+    #[error("only {served} of {ops} allocations succeeded in an arena with space for all")]
+    Failed {
         /// Calls that succeeded.
         served: u64,
         /// Calls made.
         ops: u64,
     },
-    /// A full arena served.
+    /// Allocations succeeded although the arena was full.
     #[error("{served} of {ops} allocations succeeded in a full arena")]
     Served {
         /// Calls that succeeded.
@@ -117,18 +117,15 @@ pub enum MeasureError {
         /// Calls made.
         ops: u64,
     },
-    /// The sink of the seed's log cannot be opened.
-    #[error("/dev/null cannot be opened: {0}")]
+    /// The log file of the published arena's model cannot be opened.
+    #[error("cannot open /dev/null: {0}")]
     Sink(String),
-    /// A thread of the loop panicked.
-    #[error("a thread panicked")]
-    Panicked,
-    /// A thread could not be started.
+    /// The threads of the loop failed.
     #[error(transparent)]
-    NoThread(#[from] crate::NoThread),
-    /// The operation is none of the contender's.
-    #[error("it does not take part in that")]
-    NotAble,
+    Team(#[from] crate::TeamError),
+    /// The contender does not implement the operation.
+    #[error("the contender does not support this operation")]
+    Unsupported,
 }
 
 /// The operations by name.
@@ -141,7 +138,7 @@ pub enum Op {
     BumpFull,
     /// Mapping memory and making it resident.
     Populate,
-    /// Giving the pages of resident memory back.
+    /// Returning the pages of resident memory.
     Discard,
     /// Mapping memory without making it resident.
     Map,
@@ -152,7 +149,8 @@ impl Op {
     pub const ALL: [Self; 5] =
         [Self::Bump, Self::BumpFull, Self::Map, Self::Populate, Self::Discard];
 
-    /// The name on the command line and in JSON.
+    /// Returns the name on the command line and in JSON.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Bump => "bump",
@@ -164,18 +162,19 @@ impl Op {
     }
 }
 
-names!(Op, UnknownOp, "operation", "A name that no operation bears.");
+names!(Op, UnknownOpError, "operation", "No operation has this name.");
 
 /// The contenders by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ContenderId {
-    /// The library under test, with as many threads as the row says.
+    /// The library under test, with the row's number of threads.
     Kvmem,
-    /// The library under test, which chooses its threads; the row says how many it took.
+    /// The library under test, which chooses its number of threads; the row reports it.
     KvmemAuto,
-    /// A model of the arena that kvmem's came from.
-    Seed,
+    /// A model of the published arena that kvmem's descends from. Older records call it `seed`.
+    #[serde(alias = "seed")]
+    PublishedArena,
     /// A bump pointer behind a mutex.
     Mutex,
     /// The crate `bumpalo`.
@@ -191,19 +190,20 @@ impl ContenderId {
     pub const ALL: [Self; 7] = [
         Self::Kvmem,
         Self::KvmemAuto,
-        Self::Seed,
+        Self::PublishedArena,
         Self::Mutex,
         Self::Bumpalo,
         Self::MapPopulate,
         Self::Touch,
     ];
 
-    /// The name on the command line and in JSON.
+    /// Returns the name on the command line and in JSON.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Kvmem => "kvmem",
             Self::KvmemAuto => "kvmem-auto",
-            Self::Seed => "seed",
+            Self::PublishedArena => "published-arena",
             Self::Mutex => "mutex",
             Self::Bumpalo => "bumpalo",
             Self::MapPopulate => "map-populate",
@@ -212,12 +212,12 @@ impl ContenderId {
     }
 }
 
-names!(ContenderId, UnknownContender, "contender", "A name that no contender bears.");
+names!(ContenderId, UnknownContenderError, "contender", "No contender has this name.");
 
-/// Kinds of pages by name, and of memory where that decides about them.
+/// Kinds of pages by name, and kinds of memory where they decide about the pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Pages {
-    /// The smallest that the machine has; transparent hugepages are declined.
+    /// The machine's smallest pages; transparent hugepages are declined.
     #[serde(rename = "base")]
     Base,
     /// Transparent hugepages.
@@ -226,8 +226,8 @@ pub enum Pages {
     /// Hugepages of 2 MiB from the system's pool.
     #[serde(rename = "2m")]
     Huge,
-    /// Memory that another process can attach: a memory file, in transparent hugepages as far as
-    /// they can be had.
+    /// Memory that another process can attach: a memory file, in transparent hugepages if they are
+    /// available.
     #[serde(rename = "shared")]
     Shared,
 }
@@ -236,10 +236,11 @@ impl Pages {
     /// All kinds, in the order in which reports list them.
     pub const ALL: [Self; 4] = [Self::Base, Self::Thp, Self::Huge, Self::Shared];
 
-    /// Those of memory of the process's own.
+    /// The kinds for private memory.
     pub const PRIVATE: [Self; 3] = [Self::Base, Self::Thp, Self::Huge];
 
-    /// The name in reports and JSON.
+    /// Returns the name in reports and JSON.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Base => "base",

@@ -1,9 +1,9 @@
-//! *Plan*: what a run consists of: groups of tasks that take turns, and how long each is.
+//! The plan of a run: groups of tasks that take turns, and the length of each.
 
 use super::system;
 use super::{ContenderId, Op, Options, Pages, Skipped};
 
-use ContenderId::{Bumpalo, Kvmem, KvmemAuto, MapPopulate, Mutex, Seed, Touch};
+use ContenderId::{Bumpalo, Kvmem, KvmemAuto, MapPopulate, Mutex, PublishedArena, Touch};
 
 /// Sizes of a bump allocation, in bytes.
 const SIZES: [u64; 2] = [64, 4096];
@@ -13,27 +13,27 @@ const BUMP_THREADS: [u32; 3] = [1, 2, 8];
 const POPULATE_THREADS: [u32; 3] = [1, 2, 4];
 /// Bytes mapped and left untouched.
 pub(super) const MAPPED: u64 = 1 << 40;
-/// Populating less than this says nothing.
-const LEAST_POPULATED: u64 = 64 << 20;
+/// The smallest size that is worth populating.
+const MIN_POPULATED: u64 = 64 << 20;
 
-/// How long the measurements are.
+/// Lengths of the measurements.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Effort {
+pub(super) struct ArenaEffort {
     /// Repetitions of bump loops.
     pub(super) bump_reps: u32,
     /// Repetitions of everything else.
     pub(super) page_reps: u32,
     /// Allocations of a bump loop on one thread.
     pub(super) bump_ops: u64,
-    /// Allocations of a bump loop on several threads, of all of them together.
+    /// Allocations of a bump loop on several threads, all threads together.
     pub(super) shared_ops: u64,
-    /// Failing calls; of a contender that logs them, a fiftieth.
+    /// Failing calls; a fiftieth of it for a contender that logs them.
     pub(super) full_ops: u64,
     /// Bytes populated and discarded.
     pub(super) populate_bytes: u64,
 }
 
-impl Effort {
+impl ArenaEffort {
     pub(super) fn of(options: &Options) -> Self {
         let mut effort = if options.quick {
             Self {
@@ -63,7 +63,7 @@ impl Effort {
 
 /// One measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Task {
+pub(super) struct ArenaTask {
     pub(super) op: Op,
     pub(super) pages: Option<Pages>,
     /// `None` where the contender chooses.
@@ -72,15 +72,15 @@ pub(super) struct Task {
     pub(super) contender: ContenderId,
 }
 
-impl Task {
-    /// About how many milliseconds it takes.
-    pub(super) fn units(&self, effort: &Effort) -> u64 {
+impl ArenaTask {
+    /// Estimates its duration in milliseconds.
+    pub(super) fn units(&self, effort: &ArenaEffort) -> u64 {
         let nanoseconds = match self.op {
             Op::Bump if self.threads == Some(1) => effort.bump_ops * 10,
             Op::Bump => effort.shared_ops * 15,
             Op::BumpFull => effort.full_ops * 10,
             Op::Map => 1_000_000,
-            // A thread populates some GiB a second, and as many are given back in less.
+            // A thread populates some GiB per second; returning the pages takes less time.
             Op::Populate => self.size_bytes / 3,
             Op::Discard => self.size_bytes / 2,
         };
@@ -90,36 +90,39 @@ impl Task {
 
 /// Tasks that take turns.
 #[derive(Debug)]
-pub(super) struct Group {
-    pub(super) tasks: Vec<Task>,
+pub(super) struct ArenaGroup {
+    pub(super) tasks: Vec<ArenaTask>,
     pub(super) reps: u32,
 }
 
-impl Group {
-    fn of(tasks: Vec<Task>, reps: u32) -> Self {
+impl ArenaGroup {
+    fn of(tasks: Vec<ArenaTask>, reps: u32) -> Self {
         Self { tasks, reps }
     }
 
-    /// The pages that all its tasks need.
+    /// Returns the kind of pages that all tasks need.
     pub(super) fn pages(&self) -> Option<Pages> {
         self.tasks.first().and_then(|task| task.pages)
     }
 
-    /// Bytes that a task makes resident.
+    /// Returns the bytes that a task makes resident.
     pub(super) fn resident_bytes(&self) -> u64 {
         let resident =
             self.tasks.iter().filter(|task| matches!(task.op, Op::Populate | Op::Discard));
         resident.map(|task| task.size_bytes).max().unwrap_or(0)
     }
 
-    pub(super) fn units(&self, effort: &Effort) -> u64 {
+    pub(super) fn units(&self, effort: &ArenaEffort) -> u64 {
         let each: u64 = self.tasks.iter().map(|task| task.units(effort)).sum();
         each * u64::from(self.reps)
     }
 }
 
-/// Everything that `options` ask for, in order; and what of it this machine cannot do.
-pub(super) fn groups(options: &Options, effort: &mut Effort) -> (Vec<Group>, Vec<Skipped>) {
+/// Returns the groups that `options` select, in order, and the rows that this machine must skip.
+pub(super) fn groups(
+    options: &Options,
+    effort: &mut ArenaEffort,
+) -> (Vec<ArenaGroup>, Vec<Skipped>) {
     let wanted = |op| options.ops.is_empty() || options.ops.contains(&op);
     let mut groups = Vec::new();
     let mut skipped = Vec::new();
@@ -144,7 +147,7 @@ pub(super) fn groups(options: &Options, effort: &mut Effort) -> (Vec<Group>, Vec
         }
     }
     for group in &mut groups {
-        let named = |task: &Task| {
+        let named = |task: &ArenaTask| {
             options.contenders.is_empty() || options.contenders.contains(&task.contender)
         };
         group.tasks.retain(named);
@@ -153,55 +156,58 @@ pub(super) fn groups(options: &Options, effort: &mut Effort) -> (Vec<Group>, Vec
     (groups, skipped)
 }
 
-/// The kinds of pages that take part. Hugepages of a pool are not discarded one by one: the pool
-/// might be empty when they are touched again, and the process would be killed.
+/// Returns the kinds of pages that take part. Hugepages of a pool are not discarded individually:
+/// the pool might be empty at the next touch, and the kernel would kill the process.
 fn able(op: Op) -> impl Iterator<Item = Pages> {
     Pages::ALL.into_iter().filter(move |&pages| op != Op::Discard || pages != Pages::Huge)
 }
 
-fn bump(effort: &Effort) -> impl Iterator<Item = Group> {
+fn bump(effort: &ArenaEffort) -> impl Iterator<Item = ArenaGroup> {
     SIZES.into_iter().flat_map(|size| BUMP_THREADS.map(|threads| (size, threads))).map(
         |(size_bytes, threads)| {
-            let able: &[ContenderId] =
-                if threads == 1 { &[Kvmem, Seed, Mutex, Bumpalo] } else { &[Kvmem, Seed, Mutex] };
-            let task = |&contender| Task {
+            let able: &[ContenderId] = if threads == 1 {
+                &[Kvmem, PublishedArena, Mutex, Bumpalo]
+            } else {
+                &[Kvmem, PublishedArena, Mutex]
+            };
+            let task = |&contender| ArenaTask {
                 op: Op::Bump,
                 pages: None,
                 threads: Some(threads),
                 size_bytes,
                 contender,
             };
-            Group::of(able.iter().map(task).collect(), effort.bump_reps)
+            ArenaGroup::of(able.iter().map(task).collect(), effort.bump_reps)
         },
     )
 }
 
-fn bump_full(effort: &Effort) -> impl Iterator<Item = Group> {
+fn bump_full(effort: &ArenaEffort) -> impl Iterator<Item = ArenaGroup> {
     SIZES.into_iter().map(|size_bytes| {
-        let task = |contender| Task {
+        let task = |contender| ArenaTask {
             op: Op::BumpFull,
             pages: None,
             threads: Some(1),
             size_bytes,
             contender,
         };
-        Group::of([Kvmem, Seed, Mutex, Bumpalo].map(task).to_vec(), effort.bump_reps)
+        ArenaGroup::of([Kvmem, PublishedArena, Mutex, Bumpalo].map(task).to_vec(), effort.bump_reps)
     })
 }
 
-fn map(effort: &Effort) -> Group {
-    let task = Task {
+fn map(effort: &ArenaEffort) -> ArenaGroup {
+    let task = ArenaTask {
         op: Op::Map,
         pages: Some(Pages::Thp),
         threads: Some(1),
         size_bytes: MAPPED,
         contender: Kvmem,
     };
-    Group::of(vec![task], effort.page_reps)
+    ArenaGroup::of(vec![task], effort.page_reps)
 }
 
-fn resident(op: Op, pages: Pages, effort: &Effort) -> Group {
-    let task = |threads, contender| Task {
+fn resident(op: Op, pages: Pages, effort: &ArenaEffort) -> ArenaGroup {
+    let task = |threads, contender| ArenaTask {
         op,
         pages: Some(pages),
         threads,
@@ -215,19 +221,20 @@ fn resident(op: Op, pages: Pages, effort: &Effort) -> Group {
         let rest = [task(None, KvmemAuto), task(Some(1), MapPopulate), task(Some(1), Touch)];
         [&ours[..], &rest].concat()
     };
-    Group::of(tasks, effort.page_reps)
+    ArenaGroup::of(tasks, effort.page_reps)
 }
 
-/// Sizes what is populated so that it takes no more than half of what is available.
-fn fit(effort: &mut Effort) -> Result<(), String> {
+/// Reduces the populated size to at most half of the available memory.
+fn fit(effort: &mut ArenaEffort) -> Result<(), String> {
     let Some(available) = system::available_bytes() else { return Ok(()) };
     while effort.populate_bytes > available / 2 {
         effort.populate_bytes /= 2;
     }
-    if effort.populate_bytes < LEAST_POPULATED {
+    if effort.populate_bytes < MIN_POPULATED {
         return Err(format!(
-            "{available} bytes of memory are available, and the rows need {}: free some or raise the group's limit",
-            2 * LEAST_POPULATED
+            "{available} bytes of memory are available, and the rows need {}: free memory or \
+             raise the group's limit",
+            2 * MIN_POPULATED
         ));
     }
     Ok(())
@@ -240,12 +247,12 @@ mod tests {
     #[test]
     fn every_row_is_planned_and_filters_leave_only_what_they_name() {
         let all = Options::default();
-        let mut effort = Effort::of(&all);
+        let mut effort = ArenaEffort::of(&all);
         let (groups, skipped) = groups(&all, &mut effort);
         let tasks = |op| {
             groups.iter().flat_map(|group| &group.tasks).filter(move |task| task.op == op).count()
         };
-        // Three contenders, and the fourth where one thread is alone.
+        // Three contenders, and the fourth with one thread only.
         assert_eq!((tasks(Op::Bump), tasks(Op::BumpFull), tasks(Op::Map)), (2 * (4 + 3 + 3), 8, 1));
         let kinds =
             Pages::ALL.len() - skipped.iter().filter(|skip| skip.op == Op::Populate).count();

@@ -1,10 +1,10 @@
-//! *Region*: the library's regions, mapped, populated and discarded under the clock.
+//! The library's regions: mapped, populated and discarded under the clock.
 
 use std::time::Instant;
 
 use kvmem::arena::{ArenaError, Backing, Ladder, PageSize, Populate, Region, RegionBuilder};
 
-use super::measure::Seen;
+use super::measure::ArenaSample;
 use super::{MeasureError, Pages};
 use crate::machine::resident_bytes;
 
@@ -14,7 +14,7 @@ impl From<ArenaError> for MeasureError {
     }
 }
 
-/// The library's word for this kind of pages.
+/// Converts to the library's page size.
 pub(crate) fn page_size(pages: Pages) -> PageSize {
     match pages {
         Pages::Base => PageSize::Base,
@@ -23,8 +23,8 @@ pub(crate) fn page_size(pages: Pages) -> PageSize {
     }
 }
 
-/// A region to be of such memory. Shared memory is let have base pages, as it is when its own
-/// setting leaves it none else.
+/// Returns a builder for a region of such memory. Shared memory may fall back to base pages, as it
+/// does when the system's setting for shared memory excludes transparent hugepages.
 fn builder(pages: Pages, bytes: usize) -> RegionBuilder {
     match pages {
         Pages::Shared => Region::builder(bytes)
@@ -34,33 +34,32 @@ fn builder(pages: Pages, bytes: usize) -> RegionBuilder {
     }
 }
 
-/// Maps `bytes` and leaves them untouched. The bytes resident are those of the process, before and
-/// after.
-pub(super) fn map(pages: Pages, bytes: usize) -> Result<Seen, MeasureError> {
+/// Maps `bytes` and leaves them untouched; reports the change of the process's resident bytes.
+pub(super) fn map(pages: Pages, bytes: usize) -> Result<ArenaSample, MeasureError> {
     let before = resident_bytes();
     let start = Instant::now();
     let region = builder(pages, bytes).populate(Populate::None).map()?;
     let took = start.elapsed();
     let after = resident_bytes();
     drop(region);
-    Ok(Seen {
+    Ok(ArenaSample {
         ns: took.as_nanos() as f64,
         threads: 1,
         resident_bytes: before.zip(after).map(|(before, after)| after.saturating_sub(before)),
     })
 }
 
-/// Maps `bytes` and makes them resident, by `threads` or by as many as the library chooses.
+/// Maps `bytes` and populates them with `threads` threads, or with as many as the library chooses.
 ///
-/// The time ends when the region is there, its receipt included.
+/// The time ends when the region and its receipt exist.
 pub(super) fn populate(
     pages: Pages,
     bytes: usize,
     threads: Option<u32>,
-) -> Result<Seen, MeasureError> {
-    let who = threads.map_or(Populate::Auto, |threads| Populate::threads(threads as usize));
+) -> Result<ArenaSample, MeasureError> {
+    let workers = threads.map_or(Populate::Auto, |threads| Populate::threads(threads as usize));
     let start = Instant::now();
-    let region = builder(pages, bytes).populate(who).map()?;
+    let region = builder(pages, bytes).populate(workers).map()?;
     let took = start.elapsed();
     let receipt = region.receipt();
     let error: u64 = receipt.ranges.iter().map(|range| range.resident_error_bytes).sum();
@@ -70,18 +69,18 @@ pub(super) fn populate(
             "only {resident} of {bytes} bytes became resident"
         )));
     }
-    Ok(Seen {
+    Ok(ArenaSample {
         ns: took.as_nanos() as f64,
         threads: u32::try_from(receipt.threads).unwrap_or(u32::MAX),
         resident_bytes: None,
     })
 }
 
-/// Gives back the pages of a region of `bytes` that is resident as a whole.
-pub(super) fn discard(pages: Pages, bytes: usize) -> Result<Seen, MeasureError> {
+/// Returns the pages of a fully resident region of `bytes`.
+pub(super) fn discard(pages: Pages, bytes: usize) -> Result<ArenaSample, MeasureError> {
     let region = builder(pages, bytes).populate(Populate::Auto).map()?;
     let start = Instant::now();
     region.discard(0..bytes)?;
     let took = start.elapsed();
-    Ok(Seen { ns: took.as_nanos() as f64, threads: 1, resident_bytes: None })
+    Ok(ArenaSample { ns: took.as_nanos() as f64, threads: 1, resident_bytes: None })
 }

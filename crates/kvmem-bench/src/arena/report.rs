@@ -1,4 +1,4 @@
-//! *Report*: what a run of the arena suite found.
+//! The report of an arena run.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,47 +6,46 @@ use super::{ContenderId, Op, Pages};
 use crate::machine::Machine;
 use crate::report::Goal;
 
-/// One contender in one operation. A figure that the operation does not have is `None`.
+/// One contender in one operation. A figure that the operation lacks is `None`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The operation.
     pub op: Op,
-    /// The kind of pages, where there are pages.
+    /// The kind of pages, for operations on pages.
     pub pages: Option<Pages>,
-    /// Threads asked for; of `kvmem-auto` those it chose. The library populates with no more than
-    /// there are cores.
+    /// Requested threads; for `kvmem-auto` the number it chose. The library populates with at most
+    /// one thread per core.
     pub threads: u32,
-    /// Bytes of an allocation, or of what was mapped.
+    /// Bytes of an allocation or of a mapping.
     pub size_bytes: u64,
     /// The contender.
     pub contender: ContenderId,
     /// Nanoseconds of each thread's processor time per call, or of a whole mapping; the median of
     /// the repetitions.
     pub ns_per_op: Option<f64>,
-    /// GiB a second made resident or given back, by the clock on the wall; the median of the
-    /// repetitions.
+    /// GiB per second of wall time, populated or returned; the median of the repetitions.
     pub gib_per_s: Option<f64>,
 }
 
-/// Rows that this machine cannot have.
+/// Rows that this machine cannot measure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
     /// The operation.
     pub op: Op,
     /// The kind of pages; all when `None`.
     pub pages: Option<Pages>,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// A run: where, with what, and every row. `Display` draws the table.
+/// The result of a run: the machine, the settings and every row. `Display` prints the table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Which layer: "arena".
+    /// The layer: "arena".
     pub suite: String,
     /// Version of the library.
     pub version: String,
-    /// Whether there was less memory and fewer repetitions.
+    /// Whether the run used less memory and fewer repetitions.
     pub quick: bool,
     /// Repetitions of bump loops; figures are medians.
     pub bump_reps: u32,
@@ -54,14 +53,14 @@ pub struct Report {
     pub page_reps: u32,
     /// The machine.
     pub machine: Machine,
-    /// Seconds that the whole run took.
+    /// Duration of the whole run in seconds.
     pub seconds: f64,
     /// The figures.
     pub rows: Vec<Row>,
-    /// Bytes that mapping 1 TiB made resident, where it was measured and the system tells.
+    /// Bytes that became resident by mapping 1 TiB, if measured and known to the system.
     pub mapped_resident_bytes: Option<u64>,
     /// Rows that are absent.
     pub skipped: Vec<Skipped>,
-    /// What the library sets out to reach, and whether this run shows it.
+    /// The performance goals, and whether this run meets them.
     pub goals: Vec<Goal>,
 }

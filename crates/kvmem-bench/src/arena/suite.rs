@@ -1,9 +1,9 @@
-//! *Suite*: runs the plan.
+//! Runs the plan.
 
 use std::time::Instant;
 
-use super::measure::{Seen, measure};
-use super::plan::{Effort, Group, Task, groups};
+use super::measure::{ArenaSample, measure};
+use super::plan::{ArenaEffort, ArenaGroup, ArenaTask, groups};
 use super::report::{Report, Row, Skipped};
 use super::{BenchError, ContenderId, MeasureError, Op, Options, Pages, goals, mapping};
 use crate::hugepages::Hugepages;
@@ -16,19 +16,19 @@ pub(super) fn run(
     progress: &mut dyn Progress<Row>,
 ) -> Result<Report, BenchError> {
     let start = Instant::now();
-    let mut effort = Effort::of(options);
+    let mut effort = ArenaEffort::of(options);
     let (groups, skipped) = groups(options, &mut effort);
     progress.begin(groups.iter().map(|group| group.units(&effort)).sum());
-    let mut found = Found {
+    let mut results = ArenaResults {
         borrow_hugepages: options.borrow_hugepages,
         rows: Vec::new(),
         skipped,
         mapped_resident_bytes: None,
     };
     for group in &groups {
-        found.add(group, &effort, progress)?;
+        results.add(group, &effort, progress)?;
     }
-    let goals = goals::of(&found.rows, found.mapped_resident_bytes);
+    let goals = goals::of(&results.rows, results.mapped_resident_bytes);
     Ok(Report {
         suite: "arena".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -37,27 +37,27 @@ pub(super) fn run(
         page_reps: effort.page_reps,
         machine: Machine::here(),
         seconds: start.elapsed().as_secs_f64(),
-        rows: found.rows,
-        mapped_resident_bytes: found.mapped_resident_bytes,
-        skipped: found.skipped,
+        rows: results.rows,
+        mapped_resident_bytes: results.mapped_resident_bytes,
+        skipped: results.skipped,
         goals,
     })
 }
 
-/// What the groups so far have found.
-struct Found {
+/// The results of the groups so far.
+struct ArenaResults {
     borrow_hugepages: bool,
     rows: Vec<Row>,
     skipped: Vec<Skipped>,
     mapped_resident_bytes: Option<u64>,
 }
 
-impl Found {
-    /// Measures the tasks of `group`, taking turns, and adds a row for each.
+impl ArenaResults {
+    /// Measures the tasks of `group` in turns and adds a row for each.
     fn add(
         &mut self,
-        group: &Group,
-        effort: &Effort,
+        group: &ArenaGroup,
+        effort: &ArenaEffort,
         progress: &mut dyn Progress<Row>,
     ) -> Result<(), BenchError> {
         let Some(first) = group.tasks.first() else { return Ok(()) };
@@ -77,29 +77,29 @@ impl Found {
             }
         };
         if let Some(pages) = group.pages().filter(|_| group.resident_bytes() > 0) {
-            // The memory is fetched from the host here, not in whichever task comes first.
+            // Fetches the memory from the host here, before the first task.
             let warm = mapping::map_populate(pages, group.resident_bytes() as usize);
             warm.map_err(|error| failed(first, error.into()))?;
         }
         let mut done = 0;
-        let mut seen: Vec<Vec<Seen>> = group.tasks.iter().map(|_| Vec::new()).collect();
+        let mut samples: Vec<Vec<ArenaSample>> = group.tasks.iter().map(|_| Vec::new()).collect();
         for rep in 0..group.reps as usize {
             for i in 0..group.tasks.len() {
                 let i = (i + rep) % group.tasks.len();
                 let task = &group.tasks[i];
                 progress.step(&name(task));
-                // Who makes hugepages of a memory file comes after one who does not, and would be
-                // the one to fetch them from the host.
+                // Creating hugepages for a memory file after a task that used base pages would also
+                // pay for fetching them from the host; an unmeasured run pays instead.
                 let again = task.pages == Some(Pages::Shared) && task.op == Op::Populate;
                 let warm = if again { measure(task, effort).map(drop) } else { Ok(()) };
                 match warm.and_then(|()| measure(task, effort)) {
-                    Ok(one) => seen[i].push(one),
-                    // A limit forbids the mapping; that says nothing about anyone's speed.
+                    Ok(one) => samples[i].push(one),
+                    // A limit forbids the mapping; this says nothing about a contender's speed.
                     Err(error)
                         if task.op == Op::Map || matches!(error, MeasureError::System(_)) =>
                     {
                         progress.advance(group.units(effort) - done);
-                        self.skipped.push(skip(format!("{}: {error}", who(task))));
+                        self.skipped.push(skip(format!("{}: {error}", label(task))));
                         return Ok(());
                     }
                     Err(error) => return Err(failed(task, error)),
@@ -108,11 +108,12 @@ impl Found {
                 done += task.units(effort);
             }
         }
-        for (task, seen) in group.tasks.iter().zip(&seen) {
+        for (task, samples) in group.tasks.iter().zip(&samples) {
             if task.op == Op::Map {
-                self.mapped_resident_bytes = seen.iter().filter_map(|one| one.resident_bytes).max();
+                self.mapped_resident_bytes =
+                    samples.iter().filter_map(|one| one.resident_bytes).max();
             }
-            let row = row(task, seen);
+            let row = row(task, samples);
             progress.row(&row);
             self.rows.push(row);
         }
@@ -120,29 +121,29 @@ impl Found {
     }
 }
 
-fn failed(task: &Task, error: MeasureError) -> BenchError {
+fn failed(task: &ArenaTask, error: MeasureError) -> BenchError {
     BenchError { op: task.op, contender: task.contender, error }
 }
 
-fn name(task: &Task) -> String {
+fn name(task: &ArenaTask) -> String {
     let pages = task.pages.map_or_else(String::new, |pages| format!("{pages} "));
-    format!("{} {pages}{}", task.op, who(task))
+    format!("{} {pages}{}", task.op, label(task))
 }
 
-/// Who does it: the part of the name that tells the tasks with the same operation and pages apart.
-fn who(task: &Task) -> String {
+/// Names what distinguishes tasks with the same operation and pages: size, contender and threads.
+fn label(task: &ArenaTask) -> String {
     let size = if task.pages.is_none() { format!("{} B ", task.size_bytes) } else { String::new() };
     let threads = task.threads.map_or_else(String::new, |threads| format!(" ×{threads}"));
     format!("{size}{}{threads}", task.contender)
 }
 
-/// The medians of what the repetitions saw.
-fn row(task: &Task, seen: &[Seen]) -> Row {
-    let ns = median(seen.iter().map(|one| one.ns).collect());
+/// Returns the medians of the samples.
+fn row(task: &ArenaTask, samples: &[ArenaSample]) -> Row {
+    let ns = median(samples.iter().map(|one| one.ns).collect());
     let rate = matches!(task.op, Op::Populate | Op::Discard);
     let gib = task.size_bytes as f64 / (1u64 << 30) as f64;
     let threads = if task.contender == ContenderId::KvmemAuto {
-        median(seen.iter().map(|one| f64::from(one.threads)).collect())
+        median(samples.iter().map(|one| f64::from(one.threads)).collect())
             .map_or(1, |threads| threads as u32)
     } else {
         task.threads.unwrap_or(1)

@@ -1,28 +1,29 @@
-//! *System*: what the machine has to give for the page rows.
+//! The machine's resources for the page rows.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 const THP_MODE: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
-/// Whether the system backs memory with transparent hugepages unasked.
+/// Returns whether the system backs memory with transparent hugepages by default.
 pub(crate) fn thp_always() -> bool {
     fs::read_to_string(THP_MODE).is_ok_and(|modes| modes.contains("[always]"))
 }
 
-/// Why there can be no transparent hugepages here, if there can be none.
+/// Returns why transparent hugepages are unavailable, if they are.
 pub(crate) fn thp_missing() -> Option<String> {
     match fs::read_to_string(THP_MODE) {
         Ok(modes) if modes.contains("[never]") => {
             Some(format!("transparent hugepages are off: echo madvise > {THP_MODE}"))
         }
         Ok(_) => None,
-        Err(error) => Some(format!("{THP_MODE} cannot be read: {error}")),
+        Err(error) => Some(format!("cannot read {THP_MODE}: {error}")),
     }
 }
 
-/// Bytes that can be made resident now without pushing anything out: what the machine has
-/// available, or less where a control group allows less. `None` when the machine does not tell.
+/// Returns the bytes that can be made resident now without evicting anything: the machine's
+/// available memory, or less if a control group allows less. `None` if the machine does not report
+/// it.
 pub(crate) fn available_bytes() -> Option<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -32,7 +33,8 @@ pub(crate) fn available_bytes() -> Option<u64> {
     Some(rooms.fold(machine, u64::min))
 }
 
-/// The least room left in the memory group of a line of `/proc/self/cgroup` and in those above it.
+/// Returns the smallest headroom among the memory group in a line of `/proc/self/cgroup` and its
+/// parents.
 fn room_in_group(line: &str) -> Option<u64> {
     let mut parts = line.splitn(3, ':');
     let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
@@ -44,8 +46,8 @@ fn room_in_group(line: &str) -> Option<u64> {
         _ => return None,
     };
     let leaf = Path::new(root).join(path.trim_start_matches('/'));
-    // Inside a container the path may be that of the host, which is not there: the mount's own root
-    // then is the group.
+    // In a container the path may be the host's and not exist; then the mount's own root is the
+    // group.
     let folders = leaf.ancestors().take_while(|folder| folder.starts_with(root));
     folders
         .filter_map(|folder| {

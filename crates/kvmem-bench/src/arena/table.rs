@@ -1,7 +1,7 @@
-//! *Table*: the report as text.
+//! The report as text.
 //!
-//! Bump rows have one line for each size and number of threads, the contenders side by side; page
-//! rows have one line for each kind of pages. A dash stands where there is no row.
+//! Bump rows share a line for each size and number of threads, with the contenders side by side;
+//! page rows share a line for each kind of pages. A dash marks a missing row.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -36,7 +36,7 @@ impl Display for Report {
             }
         }
         if !self.goals.is_empty() {
-            writeln!(f, "\nFigures to reach")?;
+            writeln!(f, "\nGoals")?;
             write!(f, "{}", goals(&self.goals))?;
         }
         Ok(())
@@ -61,22 +61,22 @@ pub(super) fn title(op: Op) -> &'static str {
         Op::BumpFull => "bump-full: ns per allocation that fails because the arena is full",
         Op::Map => "map: address space without memory",
         Op::Populate => {
-            "populate: GiB/s mapped and made resident; the number is that of the threads, auto chooses its own"
+            "populate: GiB/s mapped and made resident; the number is the threads', auto chooses it"
         }
-        Op::Discard => "discard: GiB/s given back",
+        Op::Discard => "discard: GiB/s returned",
     }
 }
 
-/// One line for each size and number of threads, or for each kind of pages; one column for each
-/// contender.
+/// Builds a table with a line for each size and number of threads, or for each kind of pages, and a
+/// column for each contender.
 pub(super) fn side_by_side(rows: &[&Row]) -> Columns {
     let with_pages = rows.iter().any(|row| row.pages.is_some());
     let line_of = |row: &Row| match row.pages {
         Some(pages) => format!("{pages}, {} MiB", row.size_bytes >> 20),
         None => format!("{} B, {} thread(s)", row.size_bytes, row.threads),
     };
-    // The library's own threads are part of its column; those that `auto` took differ from line to
-    // line.
+    // The library's number of threads is part of its column; the number that `auto` chose differs
+    // from line to line.
     let column_of = |row: &Row| match row.contender {
         ContenderId::Kvmem if with_pages => (row.contender, row.threads),
         other => (other, 0),

@@ -1,4 +1,4 @@
-//! *Contender*: tables of keyed values that threads can share.
+//! Tables of keyed values that threads can share.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -15,16 +15,16 @@ type Hasher = foldhash::fast::RandomState;
 
 /// A table of [`KEYS`] values.
 pub(super) trait LookUp: Sync {
-    /// Looks a key up, and lets go of what is found; whether there was anything.
+    /// Looks a key up and releases the value; returns whether it was found.
     fn get(&self, key: u64) -> bool;
 }
 
-/// A table that can be changed; it makes room by itself.
+/// A table that can be changed and evicts values itself.
 pub(super) trait Insert: LookUp + Sized {
-    /// An empty one.
+    /// Creates an empty table.
     fn create(id: ContenderId) -> Result<Self, MeasureError>;
 
-    /// Puts [`VALUE_BYTES`] bytes in.
+    /// Inserts a value of [`VALUE_BYTES`] bytes.
     fn insert(&self, key: u64) -> Result<(), MeasureError>;
 }
 
@@ -39,8 +39,8 @@ impl Insert for KvCache<u64> {
     fn create(id: ContenderId) -> Result<Self, MeasureError> {
         let eviction =
             if id == ContenderId::KvmemScan { Eviction::ScanResistant } else { Eviction::Lru };
-        // Room for what threads write or have just let go of besides.
-        let pool = Pool::builder(2 * KEYS as usize * VALUE_BYTES).build()?;
+        // Twice the size: threads also write values and keep released ones for a moment.
+        let (pool, _) = Pool::builder(2 * KEYS as usize * VALUE_BYTES).build()?;
         Ok(KvCache::builder(&pool).eviction(eviction).max_blocks(KEYS).build()?)
     }
 
@@ -50,7 +50,7 @@ impl Insert for KvCache<u64> {
     }
 }
 
-/// The cache of others.
+/// The `quick_cache` crate's concurrent cache.
 pub(super) type Quick = Cache<u64, Arc<[u8]>, UnitWeighter, Hasher>;
 
 impl LookUp for Quick {
@@ -73,8 +73,8 @@ impl Insert for Quick {
     }
 }
 
-/// A table that nobody changes any more, with one line for each value that is read when it is
-/// found, as the head of a value is.
+/// An immutable table. A hit reads one line of the value, as the head of a value is read in the
+/// other tables.
 pub(super) struct Floor(HashMap<u64, Box<[u64; 8]>, Hasher>);
 
 impl Floor {

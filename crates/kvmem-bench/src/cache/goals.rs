@@ -1,12 +1,12 @@
-//! *Goals*: the figures that keyed blocks set out to reach, found in the rows.
+//! The performance goals of keyed blocks, evaluated on the rows.
 //!
-//! A goal appears when the rows that it needs are there, and a second thread counts only where it
-//! has a processor of its own.
+//! A goal is reported when the rows it needs exist. A second thread counts only if it has its own
+//! processor.
 
 use super::{ContenderId, Row, Scenario};
 use crate::report::Goal;
 
-/// All goals that `rows`, of a machine with `cores` processors, can tell about.
+/// Returns every goal that `rows`, of a machine with `cores` processors, can decide.
 pub(super) fn of(rows: &[Row], cores: usize) -> Vec<Goal> {
     let find = |scenario, contender, threads: u32| {
         rows.iter().find(|row| {
@@ -39,7 +39,7 @@ mod tests {
     use Scenario::{BlockPair, GetHit, GetMiss};
 
     #[test]
-    fn hits_are_held_against_the_clock_two_threads_against_one_and_blocks_against_extents() {
+    fn hits_are_compared_with_the_clock_two_threads_with_one_and_blocks_with_extents() {
         let row = |scenario, contender, threads: u32, mops| Row {
             scenario,
             contender,

@@ -1,4 +1,4 @@
-//! *Measure*: one scenario with one contender on so many threads.
+//! One scenario with one contender on one number of threads.
 
 use std::hint::black_box;
 
@@ -6,36 +6,36 @@ use kvmem::pool::{KvCache, Pool};
 use kvmem::slab::ExtentCache;
 
 use super::contender::{Floor, Insert, LookUp, Quick};
-use super::pairs::{Blocks, Nothing};
+use super::pairs::{BlockSource, NoBlocks};
 use super::{ContenderId, KEYS, MeasureError, Scenario};
-use crate::crew;
-use crate::crowd::shift::{Shift, mops};
-use crate::crowd::suite;
+use crate::concurrent_suite::suite;
+use crate::concurrent_suite::thread_loop::{ThreadLoop, mops};
+use crate::team;
 
-/// Calls between two looks whether the time has run out.
+/// Calls between two checks of the time.
 const CALLS: u64 = 64;
-/// Such runs of calls before the clock starts.
+/// Rounds of [`CALLS`] calls before the clock starts.
 const WARM: u32 = 320;
-/// Keys from here on are never put in before the clock starts.
-const STRANGERS: u64 = 1 << 40;
+/// Keys from here on are never inserted before the clock starts.
+const FRESH_KEYS: u64 = 1 << 40;
 
 /// One measurement.
-pub(super) type Task = suite::Task<Scenario, ContenderId>;
+pub(super) type CacheTask = suite::SuiteTask<Scenario, ContenderId>;
 
-/// Runs `task` once: million calls a second of all threads.
-pub(super) fn measure(task: &Task) -> Result<f64, MeasureError> {
+/// Measures `task` once; returns the million calls per second of all threads.
+pub(super) fn measure(task: &CacheTask) -> Result<f64, MeasureError> {
     match task.contender {
         ContenderId::Kvmem | ContenderId::KvmemScan => cached::<KvCache<u64>>(task),
         ContenderId::QuickCache => cached::<Quick>(task),
         ContenderId::Floor => looked_up(task, &Floor::filled()),
         ContenderId::Pool => paired::<Pool>(task),
         ContenderId::Extents => paired::<ExtentCache>(task),
-        ContenderId::Null => paired::<Nothing>(task),
+        ContenderId::Null => paired::<NoBlocks>(task),
     }
 }
 
-/// A scenario of keyed blocks, with one who can do all of them.
-fn cached<C: Insert>(task: &Task) -> Result<f64, MeasureError> {
+/// Measures a scenario of keyed blocks with a table that supports all of them.
+fn cached<C: Insert>(task: &CacheTask) -> Result<f64, MeasureError> {
     let cache = C::create(task.contender)?;
     for key in 0..KEYS {
         cache.insert(key)?;
@@ -44,8 +44,8 @@ fn cached<C: Insert>(task: &Task) -> Result<f64, MeasureError> {
         return looked_up(task, &cache);
     }
     rate(task, |index| {
-        // Each thread's strangers are its own.
-        let mut fresh = STRANGERS + ((index as u64) << 32);
+        // Each thread has its own fresh keys.
+        let mut fresh = FRESH_KEYS + ((index as u64) << 32);
         let cache = &cache;
         move || {
             fresh += 1;
@@ -54,9 +54,9 @@ fn cached<C: Insert>(task: &Task) -> Result<f64, MeasureError> {
     })
 }
 
-/// A scenario of look-ups.
-fn looked_up(task: &Task, table: &impl LookUp) -> Result<f64, MeasureError> {
-    // A contender may hold some fewer than its limit allows.
+/// Measures a scenario of look-ups.
+fn looked_up(task: &CacheTask, table: &impl LookUp) -> Result<f64, MeasureError> {
+    // A contender may hold slightly fewer than its limit.
     let held: Vec<u64> = (0..KEYS).filter(|&key| table.get(key)).collect();
     if (held.len() as u64) < KEYS * 9 / 10 {
         return Err(MeasureError::Lost { held: held.len() as u64 });
@@ -73,18 +73,18 @@ fn looked_up(task: &Task, table: &impl LookUp) -> Result<f64, MeasureError> {
         Scenario::GetMiss => rate(task, |index| {
             let mut random = random(index);
             move || {
-                let key = STRANGERS + random();
+                let key = FRESH_KEYS + random();
                 if table.get(key) { Err(MeasureError::Wrong { key }) } else { Ok(()) }
             }
         }),
-        Scenario::InsertEvict | Scenario::BlockPair => Err(MeasureError::NoPart),
+        Scenario::InsertEvict | Scenario::BlockPair => Err(MeasureError::Unsupported),
     }
 }
 
-/// The scenario of blocks.
-fn paired<C: Blocks>(task: &Task) -> Result<f64, MeasureError> {
+/// Measures the scenario of blocks.
+fn paired<C: BlockSource>(task: &CacheTask) -> Result<f64, MeasureError> {
     if task.scenario != Scenario::BlockPair {
-        return Err(MeasureError::NoPart);
+        return Err(MeasureError::Unsupported);
     }
     let blocks = C::create()?;
     rate(task, |_| {
@@ -95,7 +95,7 @@ fn paired<C: Blocks>(task: &Task) -> Result<f64, MeasureError> {
     })
 }
 
-/// Numbers below 2^31 that look random.
+/// Returns a generator of pseudo-random numbers below 2^31.
 fn random(index: usize) -> impl FnMut() -> u64 {
     let mut state = index as u64 + 1;
     move || {
@@ -104,18 +104,18 @@ fn random(index: usize) -> impl FnMut() -> u64 {
     }
 }
 
-/// Million calls a second of all threads; `caller` makes what the thread of a number calls.
+/// Returns the million calls per second of all threads; `caller` creates the call of each thread.
 fn rate<F: FnMut() -> Result<(), MeasureError>>(
-    task: &Task,
+    task: &CacheTask,
     caller: impl Fn(usize) -> F + Sync,
 ) -> Result<f64, MeasureError> {
-    let work = |place: &crew::Place<'_>| {
-        let mut call = caller(place.index);
-        Shift::work(place, WARM, |_| (0..CALLS).try_for_each(|_| call()).map(|()| CALLS))
+    let work = |member: &team::Member<'_>| {
+        let mut call = caller(member.index);
+        ThreadLoop::run(member, WARM, |_| (0..CALLS).try_for_each(|_| call()).map(|()| CALLS))
     };
-    let found = crew::run(task.threads, task.time, work, || ())?;
-    let shifts = found.threads.into_iter().collect::<Result<Vec<_>, _>>()?;
-    mops(&shifts).ok_or(MeasureError::Nothing)
+    let result = team::run(task.threads, task.time, work, || ())?;
+    let loops = result.threads.into_iter().collect::<Result<Vec<_>, _>>()?;
+    mops(&loops).ok_or(MeasureError::NothingDone)
 }
 
 #[cfg(test)]
@@ -124,16 +124,19 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn every_scenario_is_measured_with_those_who_take_part() {
+    fn every_scenario_is_measured_with_its_contenders() {
         for scenario in Scenario::ALL {
             for contender in ContenderId::ALL {
-                let task = Task { scenario, contender, threads: 2, time: Duration::from_millis(2) };
+                let task =
+                    CacheTask { scenario, contender, threads: 2, time: Duration::from_millis(2) };
                 match measure(&task) {
                     Ok(mops) => {
                         assert!(contender.takes_part(scenario) && mops > 0.0, "{task:?}: {mops}")
                     }
                     Err(error) => {
-                        assert!(!contender.takes_part(scenario) && error == MeasureError::NoPart)
+                        assert!(
+                            !contender.takes_part(scenario) && error == MeasureError::Unsupported
+                        )
                     }
                 }
             }

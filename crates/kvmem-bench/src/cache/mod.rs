@@ -1,21 +1,22 @@
-//! The benchmark of pools under threads: keyed blocks in one cache that all of them share, and
+//! The benchmark of pools under threads: keyed blocks in one cache that several threads share, and
 //! blocks of a hot size.
 //!
-//! 1. *Keyed blocks.* 100,000 values of 256 B are held, and that is the limit. [`Scenario::GetHit`]
-//!    looks keys up that are held, at random, and lets go of what it finds; [`Scenario::GetMiss`]
-//!    looks up keys that are not. [`Scenario::InsertEvict`] puts in keys that have not been there,
-//!    so that another value goes for each. The contenders: the library with each of its policies,
-//!    over a pool; the `quick_cache` crate's own concurrent cache with the same hash function, over
-//!    counted slices of the system's heap: no registered memory, but the same work for its callers;
-//!    and for look-ups a *floor*: a table of the standard library that nobody may change, without
-//!    locks, pins or uses, whose entries stand apart as they do here. What its rate does from one
-//!    thread to two is what the machine gives.
-//! 2. *Blocks.* [`Scenario::BlockPair`] has a block of 4 KiB, a hot size, and drops it, from a
-//!    pool, from an [`ExtentCache`](kvmem::slab::ExtentCache), which knows of no memory, and from
-//!    nothing at all: what the loop costs.
-//! 3. *Hits.* [`hits`] measures no times: which share of blocks each policy of eviction finds.
-//! 4. *Operations.* An operation is one call, with what picks its key; or a pair of `allocate` and
-//!    drop. Values that are found are not read, as that would be a measurement of the memory.
+//! 1. *Keyed blocks.* The cache holds 100,000 values of 256 B, which is its limit.
+//!    [`Scenario::GetHit`] looks up random cached keys and releases the values;
+//!    [`Scenario::GetMiss`] looks up keys that are not cached. [`Scenario::InsertEvict`] inserts
+//!    new keys, each of which evicts another value. The contenders: the library with each of its
+//!    policies, over a pool; the `quick_cache` crate's concurrent cache with the same hash
+//!    function, over reference-counted slices of the system's heap: no registered memory, but the
+//!    same service for its callers; and for look-ups a *floor*: an immutable table of the standard
+//!    library without locks, pins or recency, whose entries are separate allocations as in the
+//!    other tables. The floor's rate on two threads over that on one is what the machine allows.
+//! 2. *Blocks.* [`Scenario::BlockPair`] allocates a block of 4 KiB, a hot size, and drops it: from
+//!    a pool, from an [`ExtentCache`](kvmem::slab::ExtentCache), which knows of no memory, and from
+//!    no allocator: the cost of the loop.
+//! 3. *Hits.* [`hits`] measures the hit rates of eviction policies instead of times.
+//! 4. *Operations.* An operation is one call including the choice of its key, or a pair of
+//!    `allocate` and drop. Values that are found are not read, because that would measure the
+//!    memory.
 
 mod contender;
 mod goals;
@@ -31,95 +32,83 @@ use kvmem::slab::ExtentSetupError;
 use serde::{Deserialize, Serialize};
 
 pub use self::row::Row;
-use crate::crowd;
+use crate::concurrent_suite;
 use crate::names::names;
 use crate::progress::Progress;
 
-/// Values held.
+/// Number of values in the cache.
 pub const KEYS: u64 = 100_000;
-/// Bytes of each.
+/// Bytes of each value.
 pub const VALUE_BYTES: usize = 256;
 
 /// Bytes of a block in pairs.
 pub const BLOCK_BYTES: usize = 4096;
 
 /// What to run. Threads: 1, 2 and 4 unless others are named.
-pub type Options = crowd::Options<Scenario, ContenderId>;
-/// What a run found.
-pub type Report = crowd::Report<Row>;
-/// Why a run ended early.
-pub type BenchError = crowd::BenchError<Scenario, ContenderId, MeasureError>;
+pub type Options = concurrent_suite::Options<Scenario, ContenderId>;
+/// The result of a run.
+pub type Report = concurrent_suite::Report<Row>;
+/// The error that ended a run early.
+pub type BenchError = concurrent_suite::BenchError<Scenario, ContenderId, MeasureError>;
 
-/// Runs what `options` ask for.
+/// Runs the benchmark that `options` select.
 ///
 /// # Errors
 /// [`BenchError`] when a contender cannot be measured.
 pub fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report, BenchError> {
-    crowd::suite::run::<suite::Caches>(options, progress)
+    concurrent_suite::suite::run::<suite::Caches>(options, progress)
 }
 
-/// Why something could not be measured.
+/// The error of one measurement.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum MeasureError {
-    /// There is no pool.
+    /// The pool could not be created.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// There is no cache.
+    /// The cache could not be created.
     #[error(transparent)]
     Setup(#[from] KvCacheSetupError),
-    /// A value was refused.
+    /// A value could not be inserted.
     #[error(transparent)]
     Insert(#[from] KvCacheError),
-    /// A table has lost too many of the values put in.
-    #[error("of {KEYS} values put in only {held} are held")]
+    /// A table holds too few of the inserted values.
+    #[error("only {held} of {KEYS} inserted values are held")]
     Lost {
         /// Values held.
         held: u64,
     },
-    /// A key that is held was not found, or one that is not was.
-    #[error("the look-up of key {key} went otherwise than it must")]
+    /// A cached key was not found, or a key that was never inserted was.
+    #[error("the look-up of key {key} had the wrong result")]
     Wrong {
         /// The key.
         key: u64,
     },
-    /// There is no space.
+    /// The space could not be created.
     #[error(transparent)]
     Space(#[from] ExtentSetupError),
-    /// A block was refused where nearly all is free.
-    #[error("a block of {BLOCK_BYTES} bytes was refused in a pool that is nearly empty")]
-    Refused,
-    /// The contender cannot do what the scenario asks for.
-    #[error("the contender has no part in the scenario")]
-    NoPart,
+    /// A block could not be allocated although nearly all is free.
+    #[error("cannot allocate a block of {BLOCK_BYTES} bytes in a nearly empty pool")]
+    Failed,
+    /// The contender does not support the scenario.
+    #[error("the contender does not support the scenario")]
+    Unsupported,
     /// No call returned in time.
-    #[error("no call returned in the time given: give it more")]
-    Nothing,
-    /// A thread of the loop panicked.
-    #[error("a thread panicked")]
-    Panicked,
-    /// A thread could not be started.
+    #[error("no call returned in the given time: increase it")]
+    NothingDone,
+    /// The threads of the loop failed.
     #[error(transparent)]
-    NoThread(#[from] crate::NoThread),
-}
-
-impl From<crate::crew::Failed> for MeasureError {
-    fn from(failed: crate::crew::Failed) -> Self {
-        match failed {
-            crate::crew::Failed::Panicked => MeasureError::Panicked,
-            crate::crew::Failed::NoThread(error) => MeasureError::NoThread(error),
-        }
-    }
+    Team(#[from] crate::TeamError),
 }
 
 /// The scenarios by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scenario {
-    /// A key that is held is looked up, and its value let go.
+    /// A cached key is looked up, and its value released.
     GetHit,
-    /// A key that is not held is looked up.
+    /// A key that is not cached is looked up.
     GetMiss,
-    /// A new key is put in, and another value goes.
+    /// A new key is inserted, and another value evicted.
     InsertEvict,
     /// A block of a hot size is allocated and dropped.
     BlockPair,
@@ -129,7 +118,8 @@ impl Scenario {
     /// All scenarios, in the order in which they run.
     pub const ALL: [Self; 4] = [Self::GetHit, Self::GetMiss, Self::InsertEvict, Self::BlockPair];
 
-    /// The name on the command line and in JSON.
+    /// Returns the name on the command line and in JSON.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::GetHit => "get-hit",
@@ -140,25 +130,25 @@ impl Scenario {
     }
 }
 
-names!(Scenario, UnknownScenario, "scenario", "A name that no scenario bears.");
+names!(Scenario, UnknownScenarioError, "scenario", "No scenario has this name.");
 
 /// The contenders by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ContenderId {
-    /// The library under test, least recently used first.
+    /// The library under test, with LRU.
     Kvmem,
-    /// The library under test, its scan-resistant policy.
+    /// The library under test, with its scan-resistant policy.
     KvmemScan,
     /// The concurrent cache of `quick_cache`, over the heap.
     QuickCache,
-    /// A table that nobody changes, for look-ups alone.
+    /// An immutable table, for look-ups only.
     Floor,
     /// Blocks of a pool of the library under test.
     Pool,
-    /// The ranges that a pool has its blocks from.
+    /// The ranges from which a pool takes its blocks.
     Extents,
-    /// The loop alone.
+    /// No allocator: the loop alone.
     Null,
 }
 
@@ -174,7 +164,8 @@ impl ContenderId {
         Self::Null,
     ];
 
-    /// The name on the command line and in JSON.
+    /// Returns the name on the command line and in JSON.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Kvmem => "kvmem",
@@ -187,7 +178,8 @@ impl ContenderId {
         }
     }
 
-    /// Whether it can do what the threads of a scenario do.
+    /// Returns whether it supports a scenario.
+    #[must_use]
     pub fn takes_part(self, scenario: Scenario) -> bool {
         match self {
             Self::Kvmem | Self::KvmemScan | Self::QuickCache => scenario != Scenario::BlockPair,
@@ -197,4 +189,4 @@ impl ContenderId {
     }
 }
 
-names!(ContenderId, UnknownContender, "contender", "A name that no contender bears.");
+names!(ContenderId, UnknownContenderError, "contender", "No contender has this name.");

@@ -1,4 +1,4 @@
-//! *Pairs*: who hands out blocks of a hot size.
+//! Allocators of blocks of a hot size.
 
 use std::hint::black_box;
 
@@ -9,12 +9,12 @@ use kvmem::slab::{Extent, ExtentCache};
 
 use super::{BLOCK_BYTES, MeasureError};
 
-/// Bytes of the space that blocks are had from.
+/// Bytes of the space of the blocks.
 const SPACE: usize = 64 << 20;
 
-/// Hands out blocks of [`BLOCK_BYTES`] bytes, which come back when they are dropped.
-pub(super) trait Blocks: Sync + Sized {
-    /// Who has one.
+/// Allocates blocks of [`BLOCK_BYTES`] bytes, which are freed when they are dropped.
+pub(super) trait BlockSource: Sync + Sized {
+    /// An allocated block.
     type Block;
 
     fn create() -> Result<Self, MeasureError>;
@@ -22,7 +22,7 @@ pub(super) trait Blocks: Sync + Sized {
     fn allocate(&self) -> Result<Self::Block, MeasureError>;
 }
 
-impl Blocks for Pool {
+impl BlockSource for Pool {
     type Block = Block;
 
     fn create() -> Result<Self, MeasureError> {
@@ -35,7 +35,7 @@ impl Blocks for Pool {
     }
 }
 
-impl Blocks for ExtentCache {
+impl BlockSource for ExtentCache {
     type Block = Extent;
 
     fn create() -> Result<Self, MeasureError> {
@@ -45,19 +45,18 @@ impl Blocks for ExtentCache {
 
     #[inline]
     fn allocate(&self) -> Result<Extent, MeasureError> {
-        ExtentCache::allocate(self, black_box(BLOCK_BYTES as u64))
-            .map_err(|_| MeasureError::Refused)
+        ExtentCache::allocate(self, black_box(BLOCK_BYTES as u64)).map_err(|_| MeasureError::Failed)
     }
 }
 
-/// Hands out nothing, of the size of a handle.
-pub(super) struct Nothing;
+/// Allocates nothing; returns a value of the size of a handle.
+pub(super) struct NoBlocks;
 
-impl Blocks for Nothing {
+impl BlockSource for NoBlocks {
     type Block = [u32; 5];
 
     fn create() -> Result<Self, MeasureError> {
-        Ok(Nothing)
+        Ok(NoBlocks)
     }
 
     #[inline]

@@ -1,9 +1,9 @@
-//! *Row*: what a run of the cache suite finds.
+//! A row of the cache report.
 
 use serde::{Deserialize, Serialize};
 
 use super::{ContenderId, Scenario};
-use crate::crowd::{Line, Plot};
+use crate::concurrent_suite::{Plot, SuiteRow};
 
 /// One contender in one scenario. Figures are medians of the repetitions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -12,15 +12,15 @@ pub struct Row {
     pub scenario: Scenario,
     /// The contender.
     pub contender: ContenderId,
-    /// Threads that share it.
+    /// Number of threads that share it.
     pub threads: u32,
-    /// Million calls a second of all threads together.
+    /// Million calls per second of all threads together.
     pub mops: f64,
-    /// Nanoseconds that a call takes its thread.
+    /// Nanoseconds of a call in its thread.
     pub ns: f64,
 }
 
-impl Line for Row {
+impl SuiteRow for Row {
     type Scenario = Scenario;
     type Contender = ContenderId;
     const CELLS: &'static str = "nanoseconds of a call, and million calls a second of all threads";

@@ -1,8 +1,8 @@
-//! *Suite*: how long its measurements are, and what becomes of them.
+//! The suite's parameters and rows.
 
-use super::measure::{Task, measure};
+use super::measure::{CacheTask, measure};
 use super::{ContenderId, MeasureError, Row, Scenario, goals};
-use crate::crowd::suite::Suite;
+use crate::concurrent_suite::suite::Suite;
 use crate::report::Goal;
 use crate::stats::median;
 
@@ -10,8 +10,8 @@ pub(super) struct Caches;
 
 impl Suite for Caches {
     type Row = Row;
-    /// Million calls a second of all threads.
-    type Seen = f64;
+    /// Million calls per second of all threads.
+    type Sample = f64;
     type Error = MeasureError;
     const NAME: &'static str = "cache";
     const THREADS: &'static [u32] = &[1, 2, 4];
@@ -25,13 +25,13 @@ impl Suite for Caches {
         contender.takes_part(scenario)
     }
 
-    fn measure(task: &Task) -> Result<f64, MeasureError> {
+    fn measure(task: &CacheTask) -> Result<f64, MeasureError> {
         measure(task)
     }
 
-    fn row(task: &Task, seen: &[f64]) -> Option<Row> {
-        let Task { scenario, contender, threads, .. } = *task;
-        let mops = median(seen.to_vec())?;
+    fn row(task: &CacheTask, samples: &[f64]) -> Option<Row> {
+        let CacheTask { scenario, contender, threads, .. } = *task;
+        let mops = median(samples.to_vec())?;
         Some(Row { scenario, contender, threads, mops, ns: f64::from(threads) * 1e3 / mops })
     }
 

@@ -1,4 +1,4 @@
-//! *Contender*: allocators of offsets that threads can share.
+//! Allocators of offsets that threads can share.
 
 use std::hint::black_box;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,21 +11,21 @@ use crate::contender::binned::Binned;
 use crate::contender::{Contender, CreateError, Space};
 
 /// An allocator that threads share. Dropping a handle frees its range.
-pub(super) trait Shared: Sync + Sized {
+pub(super) trait SharedAllocator: Sync + Sized {
     /// A live range.
     type Handle: Send;
 
-    /// An empty allocator over `space`.
+    /// Creates an empty allocator over `space`.
     fn create(space: Space) -> Result<Self, CreateError>;
 
-    /// A range of `size` bytes, or `None` when there is no room now.
+    /// Allocates a range of `size` bytes; `None` if no free range is long enough.
     fn allocate(&self, size: u64) -> Option<Self::Handle>;
 }
 
-/// A contender of the offset suite, which runs here as it is.
-pub(super) struct AsItIs<C>(C);
+/// A contender of the offset suite, shared without changes.
+pub(super) struct Unchanged<C>(C);
 
-impl<C: Contender<Handle: Send> + Sync> Shared for AsItIs<C> {
+impl<C: Contender<Handle: Send> + Sync> SharedAllocator for Unchanged<C> {
     type Handle = C::Handle;
 
     fn create(space: Space) -> Result<Self, CreateError> {
@@ -38,17 +38,18 @@ impl<C: Contender<Handle: Send> + Sync> Shared for AsItIs<C> {
     }
 }
 
-/// The library's allocator, which only one thread at a time may enter. Its own lock then is never
-/// contended, and its hint, which answers hopeless requests without a lock, is behind this one.
-pub(super) struct Locked(Arc<Mutex<OffsetAllocator>>);
+/// The library's allocator behind a mutex that one thread at a time may hold. The allocator's own
+/// lock is then never contended, and its hint, which fails hopeless requests without a lock, is
+/// behind the mutex.
+pub(super) struct MutexAllocator(Arc<Mutex<OffsetAllocator>>);
 
-/// A range of it, which is freed under the lock as well.
-pub(super) struct LockedHandle {
+/// A range of a [`MutexAllocator`], also freed under the mutex.
+pub(super) struct MutexHandle {
     owner: Arc<Mutex<OffsetAllocator>>,
     range: Option<Allocation>,
 }
 
-impl Drop for LockedHandle {
+impl Drop for MutexHandle {
     #[inline]
     fn drop(&mut self) {
         let _guard = self.owner.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,70 +57,70 @@ impl Drop for LockedHandle {
     }
 }
 
-impl Shared for Locked {
-    type Handle = LockedHandle;
+impl SharedAllocator for MutexAllocator {
+    type Handle = MutexHandle;
 
     fn create(space: Space) -> Result<Self, CreateError> {
         <OffsetAllocator as Contender>::create(space).map(|heap| Self(Arc::new(Mutex::new(heap))))
     }
 
     #[inline]
-    fn allocate(&self, size: u64) -> Option<LockedHandle> {
+    fn allocate(&self, size: u64) -> Option<MutexHandle> {
         let heap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let range = heap.allocate(size).ok()?;
         drop(heap);
-        Some(LockedHandle { owner: Arc::clone(&self.0), range: Some(range) })
+        Some(MutexHandle { owner: Arc::clone(&self.0), range: Some(range) })
     }
 }
 
-/// What keeps no books: it refuses what the scenarios know to be refused, and grants all else.
-pub(super) struct Null {
+/// No allocator: it keeps no metadata, fails the requests that must fail, and serves all others.
+pub(super) struct NoAllocator {
     capacity: u64,
 }
 
-/// A granted size, as large as the library's handle.
-pub(super) struct NullHandle {
+/// A size, in a handle as large as the library's.
+pub(super) struct SizeHandle {
     size: [u32; 5],
 }
 
-impl Drop for NullHandle {
+impl Drop for SizeHandle {
     #[inline]
     fn drop(&mut self) {
-        // So that dropping reads the handle, as all others do.
+        // Makes the drop read the handle, as all other drops do.
         black_box(self.size[0]);
     }
 }
 
-impl Shared for Null {
-    type Handle = NullHandle;
+impl SharedAllocator for NoAllocator {
+    type Handle = SizeHandle;
 
     fn create(space: Space) -> Result<Self, CreateError> {
         Ok(Self { capacity: space.capacity })
     }
 
     #[inline]
-    fn allocate(&self, size: u64) -> Option<NullHandle> {
+    fn allocate(&self, size: u64) -> Option<SizeHandle> {
         let half = black_box(self.capacity) / 2;
-        (size < half).then(|| NullHandle { size: [size as u32; 5] })
+        (size < half).then(|| SizeHandle { size: [size as u32; 5] })
     }
 }
 
-/// Code that is compiled once for each contender and picked by name.
-pub(super) trait Visitor {
-    /// What it returns.
+/// Code that is compiled once for each contender and selected by name.
+pub(super) trait SharedVisitor {
+    /// The result.
     type Output;
     /// Runs with the contender `C`.
-    fn visit<C: Shared>(self) -> Self::Output;
+    fn visit<C: SharedAllocator>(self) -> Self::Output;
 }
 
-/// Calls `visitor` with the type behind the name.
-pub(super) fn visit<V: Visitor>(id: ContenderId, visitor: V) -> V::Output {
+/// Calls `visitor` with the type that the name stands for.
+pub(super) fn visit<V: SharedVisitor>(id: ContenderId, visitor: V) -> V::Output {
     match id {
-        ContenderId::Kvmem => visitor.visit::<AsItIs<OffsetAllocator>>(),
-        ContenderId::KvmemCached => visitor.visit::<AsItIs<ExtentCache>>(),
-        ContenderId::Binned => visitor.visit::<AsItIs<Binned>>(),
-        ContenderId::Mutex => visitor.visit::<Locked>(),
-        ContenderId::Null => visitor.visit::<Null>(),
+        ContenderId::Kvmem => visitor.visit::<Unchanged<OffsetAllocator>>(),
+        ContenderId::KvmemCached => visitor.visit::<Unchanged<ExtentCache>>(),
+        ContenderId::Binned => visitor.visit::<Unchanged<Binned>>(),
+        ContenderId::Mutex => visitor.visit::<MutexAllocator>(),
+        ContenderId::Null => visitor.visit::<NoAllocator>(),
     }
 }
 
@@ -127,11 +128,11 @@ pub(super) fn visit<V: Visitor>(id: ContenderId, visitor: V) -> V::Output {
 mod tests {
     use super::*;
 
-    struct FreesFromElsewhere;
-    impl Visitor for FreesFromElsewhere {
+    struct FreesOnAnotherThread;
+    impl SharedVisitor for FreesOnAnotherThread {
         type Output = ();
 
-        fn visit<C: Shared>(self) {
+        fn visit<C: SharedAllocator>(self) {
             let space = C::create(Space { capacity: 1 << 20, max_live: 64 }).unwrap();
             let half = space.allocate(1 << 19).unwrap();
             assert!(space.allocate(1 << 20).is_none());
@@ -142,9 +143,9 @@ mod tests {
 
     #[test]
     fn ranges_may_be_freed_by_any_thread() {
-        // `null` knows of no room.
+        // `null` does not count free bytes.
         for id in ContenderId::ALL.into_iter().filter(|id| *id != ContenderId::Null) {
-            visit(id, FreesFromElsewhere);
+            visit(id, FreesOnAnotherThread);
         }
     }
 }

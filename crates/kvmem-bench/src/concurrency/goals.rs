@@ -1,14 +1,14 @@
-//! *Goals*: the figures that shared allocators of offsets set out to reach, found in the rows.
+//! The performance goals of shared allocators of offsets, evaluated on the rows.
 //!
-//! A goal appears when the rows that it needs are there, and a second thread counts only where it
-//! has a processor of its own. Where several rows count, the worst is given with its name.
+//! A goal is reported when the rows it needs exist. A second thread counts only if it has its own
+//! processor. If several rows count, the worst is reported with its name.
 
 use super::{ContenderId, Row, Scenario};
 use crate::report::Goal;
 
 use Scenario::{CrossThread, Fragmented, HighWater, Impossible, Pair2M, Pair4K, PairOdd};
 
-/// Scenarios with a goal of their own.
+/// Groups of scenarios with their own goals.
 const KINDS: [(&str, &[Scenario]); 5] = [
     ("pairs", &[Pair4K, Pair2M, PairOdd]),
     ("high-water", &[HighWater]),
@@ -17,7 +17,7 @@ const KINDS: [(&str, &[Scenario]); 5] = [
     ("cross-thread", &[CrossThread]),
 ];
 
-/// All goals that `rows`, of a machine with `cores` processors, can tell about.
+/// Returns every goal that `rows`, of a machine with `cores` processors, can decide.
 pub(super) fn of(rows: &[Row], cores: usize) -> Vec<Goal> {
     let mut goals = Vec::new();
     if cores >= 2 {
@@ -51,7 +51,7 @@ pub(super) fn of(rows: &[Row], cores: usize) -> Vec<Goal> {
     goals
 }
 
-/// The library's rate on two threads over that of `other` on `threads`, scenario by scenario.
+/// Divides the library's rate on two threads by that of `other` on `threads`, for each scenario.
 fn two_over(
     rows: &[Row],
     scenarios: &[Scenario],
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn two_threads_are_held_against_one_and_against_the_other_allocator() {
+    fn two_threads_are_compared_with_one_and_with_the_other_allocator() {
         let rows = [
             row(Pair4K, KvmemCached, 1, 10.0),
             row(Pair4K, KvmemCached, 2, 19.0),
@@ -95,7 +95,7 @@ mod tests {
         let found: Vec<_> = goals.iter().map(|goal| (goal.value, goal.met())).collect();
         assert_eq!(found, [(1.5, false), (0.8, false), (10.0, true), (12.5, false)]);
         assert_eq!(goals[0].at.as_deref(), Some("pair-3274752"));
-        // On one processor two threads say nothing.
+        // On one processor, two threads decide nothing.
         assert_eq!(of(&rows, 1).iter().map(|goal| goal.value).collect::<Vec<_>>(), [5.0]);
     }
 }

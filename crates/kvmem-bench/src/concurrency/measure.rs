@@ -1,63 +1,63 @@
-//! *Measure*: one scenario with one contender on so many threads, once for the rate and once for
-//! single calls.
+//! One scenario with one contender and one number of threads, measured once for the rate and once
+//! for single calls.
 
 use std::time::Instant;
 
-use super::contender::{Shared, Visitor, visit};
+use super::contender::{SharedAllocator, SharedVisitor, visit};
 use super::scenario::{Scene, Timed};
 use super::{ContenderId, MeasureError, Scenario};
-use crate::crew::{self, Place};
-use crate::crowd::shift::{Shift, mops};
-use crate::crowd::suite;
+use crate::concurrent_suite::suite::SuiteTask;
+use crate::concurrent_suite::thread_loop::{ThreadLoop, mops};
+use crate::team::{self, Member};
 
-/// Steps between two looks whether the time has run out.
+/// Steps between two checks of the time.
 const STEPS: u32 = 32;
 /// Steps before the clock starts.
 const WARM_STEPS: u32 = 1000;
-/// Times that a thread keeps, the latest ones.
+/// The number of latest times that a thread keeps.
 const KEPT: usize = 1 << 15;
 
-/// One measurement: `time` is for the rate; half as long again is for single calls.
-pub(super) type Task = suite::Task<Scenario, ContenderId>;
+/// One measurement: `time` for the rate, and half as long again for single calls.
+pub(super) type ConcurrencyTask = SuiteTask<Scenario, ContenderId>;
 
-/// What one measurement saw.
+/// The result of one measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Seen {
-    /// Million calls a second, of all threads.
+pub(super) struct ConcurrencySample {
+    /// Million calls per second, all threads together.
     pub(super) mops: f64,
-    /// Half of the calls took no longer.
+    /// Half of the calls took at most this long.
     pub(super) p50_ns: f64,
-    /// 99 % of the calls took no longer.
+    /// 99 % of the calls took at most this long.
     pub(super) p99_ns: f64,
 }
 
-/// Runs `task` once.
-pub(super) fn measure(task: &Task) -> Result<Seen, MeasureError> {
-    struct Run<'a>(&'a Task);
-    impl Visitor for Run<'_> {
-        type Output = Result<Seen, MeasureError>;
-        fn visit<C: Shared>(self) -> Self::Output {
+/// Measures `task` once.
+pub(super) fn measure(task: &ConcurrencyTask) -> Result<ConcurrencySample, MeasureError> {
+    struct ContenderRun<'a>(&'a ConcurrencyTask);
+    impl SharedVisitor for ContenderRun<'_> {
+        type Output = Result<ConcurrencySample, MeasureError>;
+        fn visit<C: SharedAllocator>(self) -> Self::Output {
             with::<C>(self.0)
         }
     }
-    visit(task.contender, Run(task))
+    visit(task.contender, ContenderRun(task))
 }
 
-fn with<C: Shared>(task: &Task) -> Result<Seen, MeasureError> {
-    let Task { scenario, threads, time, .. } = *task;
+fn with<C: SharedAllocator>(task: &ConcurrencyTask) -> Result<ConcurrencySample, MeasureError> {
+    let ConcurrencyTask { scenario, threads, time, .. } = *task;
     let scene = Scene::<C>::new(scenario, threads)?;
-    let rate = crew::run(threads, time, |place| work(&scene, place, &mut ()), || ());
+    let rate = team::run(threads, time, |member| work(&scene, member, &mut ()), || ());
     let rate = all(rate?.threads)?;
-    let mops = mops(&rate).ok_or(MeasureError::Nothing)?;
+    let mops = mops(&rate).ok_or(MeasureError::NothingDone)?;
     drop(scene);
 
     let scene = Scene::<C>::new(scenario, threads)?;
-    let timed = crew::run(
+    let timed = team::run(
         threads,
         time / 2,
-        |place| {
-            let mut watch = Watch::new();
-            work(&scene, place, &mut watch).map(|_| watch.times)
+        |member| {
+            let mut watch = CallTimer::new();
+            work(&scene, member, &mut watch).map(|_| watch.times)
         },
         || (),
     );
@@ -67,37 +67,37 @@ fn with<C: Shared>(task: &Task) -> Result<Seen, MeasureError> {
     let at = |percent: usize| {
         times.get((times.len() * percent / 100).min(times.len().saturating_sub(1)))
     };
-    let (Some(&p50), Some(&p99)) = (at(50), at(99)) else { return Err(MeasureError::Nothing) };
-    Ok(Seen { mops, p50_ns: f64::from(p50), p99_ns: f64::from(p99) })
+    let (Some(&p50), Some(&p99)) = (at(50), at(99)) else { return Err(MeasureError::NothingDone) };
+    Ok(ConcurrencySample { mops, p50_ns: f64::from(p50), p99_ns: f64::from(p99) })
 }
 
 fn all<T>(threads: Vec<Result<T, MeasureError>>) -> Result<Vec<T>, MeasureError> {
     threads.into_iter().collect()
 }
 
-fn work<C: Shared>(
+fn work<C: SharedAllocator>(
     scene: &Scene<C>,
-    place: &Place<'_>,
+    member: &Member<'_>,
     timed: &mut impl Timed,
-) -> Result<Shift, MeasureError> {
-    let mut worker = scene.worker(place.index);
-    Shift::work(place, WARM_STEPS / STEPS, |clock_runs| {
+) -> Result<ThreadLoop, MeasureError> {
+    let mut worker = scene.worker(member.index);
+    ThreadLoop::run(member, WARM_STEPS / STEPS, |clock_runs| {
         let step = |_| if clock_runs { worker.step(timed) } else { worker.step(&mut ()) };
         let calls = (0..STEPS).map(step).sum();
         worker.error.take().map_or(Ok(calls), Err)
     })
 }
 
-/// Takes the time of each call.
-struct Watch {
+/// Measures the time of each call.
+struct CallTimer {
     /// The latest times, in nanoseconds.
     times: Vec<u32>,
     next: usize,
-    /// What reading the clock twice takes.
+    /// The cost of reading the clock twice.
     clock: u64,
 }
 
-impl Watch {
+impl CallTimer {
     fn new() -> Self {
         let mut empty: Vec<u64> =
             (0..101).map(|_| Instant::now().elapsed().as_nanos() as u64).collect();
@@ -106,7 +106,7 @@ impl Watch {
     }
 }
 
-impl Timed for Watch {
+impl Timed for CallTimer {
     #[inline(always)]
     fn call<R>(&mut self, call: impl FnOnce() -> R) -> R {
         let start = Instant::now();
@@ -131,19 +131,20 @@ mod tests {
     fn every_scenario_is_measured() {
         for scenario in Scenario::ALL {
             for contender in ContenderId::ALL {
-                let task = Task { scenario, contender, threads: 2, time: Duration::from_millis(2) };
-                let seen = measure(&task).unwrap();
+                let time = Duration::from_millis(2);
+                let task = ConcurrencyTask { scenario, contender, threads: 2, time };
+                let one = measure(&task).unwrap();
                 assert!(
-                    seen.mops > 0.0 && seen.p50_ns <= seen.p99_ns,
-                    "{scenario} {contender}: {seen:?}"
+                    one.mops > 0.0 && one.p50_ns <= one.p99_ns,
+                    "{scenario} {contender}: {one:?}"
                 );
             }
         }
     }
 
     #[test]
-    fn a_watch_keeps_the_latest_times() {
-        let mut watch = Watch::new();
+    fn a_timer_keeps_the_latest_times() {
+        let mut watch = CallTimer::new();
         for _ in 0..KEPT + 5 {
             watch.call(|| ());
         }

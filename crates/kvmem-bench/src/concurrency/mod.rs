@@ -1,19 +1,20 @@
-//! The benchmark of offsets under threads: one allocator that all of them share.
+//! The benchmark of one allocator of offsets that several threads share.
 //!
-//! 1. *Scenarios.* The `pair-` scenarios allocate and free blocks of one size, 4 KiB, 2 MiB and
-//!    3,274,752 B (a page of KV cache that is no multiple of anything). [`Scenario::HighWater`]
-//!    keeps nine tenths of the space in use by blocks of those three sizes, while one request in
-//!    twenty asks for half of the space, which cannot be had. [`Scenario::Impossible`] makes only
-//!    such requests. In [`Scenario::Fragmented`] half of the space is free, in holes of many sizes,
-//!    and sizes are random. In [`Scenario::CrossThread`] every block of 4 KiB is freed by another
-//!    thread than the one that allocated it; handles are passed on 32 at a time.
-//! 2. *Contenders.* The library as users hold it, a space alone and one with caches; the published
-//!    allocator, modelled, behind its mutex; the library's own allocator behind one more mutex, so
-//!    that never two threads are in it at once: a plain heap behind a lock; and `null`, which hands
-//!    out handles and keeps no books: what the loop and handing handles on cost.
+//! 1. *Scenarios.* The `pair-` scenarios allocate and free blocks of one size: 4 KiB, 2 MiB and
+//!    3,274,752 B (a page of KV cache that is no multiple of a power of two).
+//!    [`Scenario::HighWater`] keeps nine tenths of the space in use by blocks of those three sizes,
+//!    while one request in twenty is for half of the space and must fail. [`Scenario::Impossible`]
+//!    makes only such requests. In [`Scenario::Fragmented`] half of the space is free, in holes of
+//!    many sizes, and request sizes are random. In [`Scenario::CrossThread`] every block of 4 KiB
+//!    is freed by a thread other than the one that allocated it; handles are passed on in batches
+//!    of 32.
+//! 2. *Contenders.* The library as users hold it, both a bare space and one with caches; a model of
+//!    the published allocator behind its mutex; the library's own allocator behind an additional
+//!    mutex, so at most one thread is in it at a time: a plain heap behind a lock; and `null`,
+//!    which creates handles and keeps no metadata: the cost of the loop and of passing handles on.
 //! 3. *Operations.* An operation is one call: an allocation, a free, or a request that fails. Times
-//!    of single calls are taken in a second run, as reading the clock takes longer than many calls
-//!    do; what reading it takes is subtracted.
+//!    of single calls are measured in a second run, because reading the clock takes longer than
+//!    many calls; the cost of reading it is subtracted.
 
 mod contender;
 mod goals;
@@ -25,61 +26,49 @@ mod suite;
 use serde::{Deserialize, Serialize};
 
 pub use self::row::Row;
-use crate::crowd;
+use crate::concurrent_suite;
 use crate::names::names;
 use crate::progress::Progress;
 
-/// What to run. Threads: 1, 2, 4 and 16 unless others are named.
-pub type Options = crowd::Options<Scenario, ContenderId>;
-/// What a run found.
-pub type Report = crowd::Report<Row>;
-/// Why a run ended early.
-pub type BenchError = crowd::BenchError<Scenario, ContenderId, MeasureError>;
+/// The options of a run. Threads: 1, 2, 4 and 16 unless others are named.
+pub type Options = concurrent_suite::Options<Scenario, ContenderId>;
+/// The result of a run.
+pub type Report = concurrent_suite::Report<Row>;
+/// The error that ended a run early.
+pub type BenchError = concurrent_suite::BenchError<Scenario, ContenderId, MeasureError>;
 
-/// Runs what `options` ask for.
+/// Runs the benchmark that `options` select.
 ///
 /// # Errors
 /// [`BenchError`] when a contender cannot be measured.
 pub fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report, BenchError> {
-    crowd::suite::run::<suite::Concurrency>(options, progress)
+    concurrent_suite::suite::run::<suite::Concurrency>(options, progress)
 }
 
-/// Why something could not be measured.
+/// The error of one measurement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MeasureError {
     /// The contender cannot manage the space.
     #[error(transparent)]
     Create(#[from] crate::contender::CreateError),
-    /// A request for more than is free was served.
-    #[error("a request for {size} bytes was served where less is free")]
+    /// A request for more than the free bytes succeeded.
+    #[error("a request for {size} bytes succeeded although fewer are free")]
     Served {
         /// Bytes of the request.
         size: u64,
     },
-    /// An empty space had no room.
-    #[error("a request for {size} bytes was refused in a space that is nearly empty")]
-    Refused {
+    /// A request failed in a nearly empty space.
+    #[error("a request for {size} bytes failed in a nearly empty space")]
+    Failed {
         /// Bytes of the request.
         size: u64,
     },
     /// No call returned in time.
-    #[error("no call returned in the time given: give it more")]
-    Nothing,
-    /// A thread of the loop panicked.
-    #[error("a thread panicked")]
-    Panicked,
-    /// A thread could not be started.
+    #[error("no call returned in the given time: increase it")]
+    NothingDone,
+    /// The threads of the loop failed.
     #[error(transparent)]
-    NoThread(#[from] crate::NoThread),
-}
-
-impl From<crate::crew::Failed> for MeasureError {
-    fn from(failed: crate::crew::Failed) -> Self {
-        match failed {
-            crate::crew::Failed::Panicked => MeasureError::Panicked,
-            crate::crew::Failed::NoThread(error) => MeasureError::NoThread(error),
-        }
-    }
+    Team(#[from] crate::TeamError),
 }
 
 /// The scenarios by name.
@@ -95,11 +84,11 @@ pub enum Scenario {
     /// 3,274,752 B allocated and freed.
     #[serde(rename = "pair-3274752")]
     PairOdd,
-    /// Nine tenths in use, one request in twenty impossible.
+    /// Nine tenths in use, one request in twenty must fail.
     HighWater,
-    /// Only impossible requests, with nine tenths in use.
+    /// Only requests that must fail, with nine tenths in use.
     Impossible,
-    /// Half in use, in pieces, random sizes.
+    /// Half in use, fragmented, random sizes.
     Fragmented,
     /// Allocated by one thread, freed by another.
     CrossThread,
@@ -117,7 +106,8 @@ impl Scenario {
         Self::CrossThread,
     ];
 
-    /// The name on the command line and in JSON.
+    /// Returns the name on the command line and in JSON.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Pair4K => "pair-4k",
@@ -131,7 +121,7 @@ impl Scenario {
     }
 }
 
-names!(Scenario, UnknownScenario, "scenario", "A name that no scenario bears.");
+names!(Scenario, UnknownScenarioError, "scenario", "No scenario has this name.");
 
 /// The contenders by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -143,9 +133,9 @@ pub enum ContenderId {
     KvmemCached,
     /// The published allocator behind its mutex.
     Binned,
-    /// The library's allocator behind one more mutex.
+    /// The library's allocator behind an additional mutex.
     Mutex,
-    /// The loop alone.
+    /// No allocator: the loop alone.
     Null,
 }
 
@@ -154,7 +144,8 @@ impl ContenderId {
     pub const ALL: [Self; 5] =
         [Self::Kvmem, Self::KvmemCached, Self::Binned, Self::Mutex, Self::Null];
 
-    /// The name on the command line and in JSON.
+    /// Returns the name on the command line and in JSON.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Kvmem => "kvmem",
@@ -166,4 +157,4 @@ impl ContenderId {
     }
 }
 
-names!(ContenderId, UnknownContender, "contender", "A name that no contender bears.");
+names!(ContenderId, UnknownContenderError, "contender", "No contender has this name.");

@@ -1,9 +1,9 @@
-//! *Row*: what a run of the concurrency suite finds.
+//! A row of the concurrency report.
 
 use serde::{Deserialize, Serialize};
 
 use super::{ContenderId, Scenario};
-use crate::crowd::{Line, Plot};
+use crate::concurrent_suite::{Plot, SuiteRow};
 
 /// One contender in one scenario. Figures are medians of the repetitions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -14,15 +14,15 @@ pub struct Row {
     pub contender: ContenderId,
     /// Threads that share the allocator.
     pub threads: u32,
-    /// Million calls a second of all threads together: allocations, frees, and requests that fail.
+    /// Million calls per second, all threads together: allocations, frees, and failing requests.
     pub mops: f64,
-    /// Nanoseconds that half of the calls do not exceed, by the clock on the wall.
+    /// Nanoseconds of wall time that half of the calls do not exceed.
     pub p50_ns: f64,
     /// Nanoseconds that 99 % of the calls do not exceed.
     pub p99_ns: f64,
 }
 
-impl Line for Row {
+impl SuiteRow for Row {
     type Scenario = Scenario;
     type Contender = ContenderId;
     const CELLS: &'static str =

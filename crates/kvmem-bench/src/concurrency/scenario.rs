@@ -1,53 +1,53 @@
-//! *Scenario*: what is in the space before the clock starts, and what a thread does in one step.
+//! The initial contents of the space, and the step that a thread repeats.
 //!
-//! A step is at most one call, so that all calls count alike. Where blocks come and go, a thread
-//! has a share of the space to keep in use: it allocates while it has less, and frees one of its
-//! blocks, each equally likely, when it has more or is refused.
+//! A step is at most one call, so all calls have equal weight. In scenarios with changing blocks,
+//! each thread keeps a share of the space in use. It allocates while it has less. It frees one of
+//! its blocks, each equally likely, when it has more or when a request failed.
 
 use std::sync::{Mutex, PoisonError};
 
 use kvmem_testkit::workload::Rng;
 use rand::{RngExt, SeedableRng};
 
-use super::contender::Shared;
+use super::contender::SharedAllocator;
 use super::{MeasureError, Scenario};
 use crate::contender::Space;
 
 /// Bytes of the space.
 pub(super) const CAPACITY: u64 = 16 << 30;
-/// The most ranges that are ever live.
+/// The largest number of live ranges.
 const MAX_LIVE: usize = 1 << 17;
-/// More than is free wherever it is asked for.
+/// A request size that exceeds the free bytes in every scenario that uses it.
 pub(super) const IMPOSSIBLE: u64 = CAPACITY / 2;
 /// Sizes of `high-water`, and of the pairs.
 const SIZES: [u64; 3] = [4 << 10, 2 << 20, 3_274_752];
 /// Sizes of `fragmented`.
-const LEAST: u64 = 64 << 10;
-const MOST: u64 = 448 << 10;
-/// Handles that are passed on together, and such parcels under way to one thread.
-const PARCEL: usize = 32;
-const PARCELS: usize = 8;
+const FRAGMENTED_MIN: u64 = 64 << 10;
+const FRAGMENTED_MAX: u64 = 448 << 10;
+/// Handles that are passed on together, and the batches in transit to one thread.
+const BATCH: usize = 32;
+const MAX_BATCHES: usize = 8;
 const SEED: u64 = 123_456_789;
 
-/// Parcels of handles for one thread.
+/// Batches of handles for one thread.
 type Inbox<H> = Mutex<Vec<Vec<H>>>;
 
-/// What all threads share.
-pub(super) struct Scene<C: Shared> {
-    // Handles go before their allocator.
+/// The state that all threads share.
+pub(super) struct Scene<C: SharedAllocator> {
+    // Handles are dropped before their allocator.
     inboxes: Vec<Inbox<C::Handle>>,
-    /// What each thread begins with, until it takes it.
-    shares: Vec<Mutex<Vec<Block<C::Handle>>>>,
+    /// The initial blocks of each thread, until the thread takes them.
+    shares: Vec<Mutex<Vec<LiveBlock<C::Handle>>>>,
     scenario: Scenario,
     space: C,
 }
 
-struct Block<H> {
+struct LiveBlock<H> {
     _range: H,
     size: u64,
 }
 
-impl<C: Shared> Scene<C> {
+impl<C: SharedAllocator> Scene<C> {
     pub(super) fn new(scenario: Scenario, threads: u32) -> Result<Self, MeasureError> {
         let space = C::create(Space { capacity: CAPACITY, max_live: MAX_LIVE })?;
         let mut scene = Self {
@@ -65,7 +65,7 @@ impl<C: Shared> Scene<C> {
         Ok(scene)
     }
 
-    /// Bytes that stay in use.
+    /// Returns the bytes that stay in use.
     fn target(&self) -> u64 {
         match self.scenario {
             Scenario::HighWater | Scenario::Impossible => CAPACITY / 10 * 9,
@@ -74,8 +74,8 @@ impl<C: Shared> Scene<C> {
         }
     }
 
-    /// Fills the space to its target and deals the blocks out. The fragmented one is filled to the
-    /// brim first, and then every second block is freed.
+    /// Fills the space to its target and distributes the blocks. For `fragmented`, fills it
+    /// completely and then frees every second block.
     fn fill(&mut self) {
         let mut random = Rng::seed_from_u64(SEED);
         let thin = self.scenario == Scenario::Fragmented;
@@ -86,7 +86,7 @@ impl<C: Shared> Scene<C> {
             let size = draw(self.scenario, &mut random);
             let Some(range) = self.space.allocate(size) else { break };
             used += size;
-            blocks.push(Block { _range: range, size });
+            blocks.push(LiveBlock { _range: range, size });
         }
         let threads = self.shares.len();
         let step = if thin { 2 } else { 1 };
@@ -97,7 +97,7 @@ impl<C: Shared> Scene<C> {
         }
     }
 
-    /// What thread `index` needs.
+    /// Creates the state of thread `index`.
     pub(super) fn worker(&self, index: usize) -> Worker<'_, C> {
         let mut own = Vec::with_capacity(MAX_LIVE / self.shares.len());
         own.append(&mut self.shares[index].lock().unwrap_or_else(PoisonError::into_inner));
@@ -106,7 +106,7 @@ impl<C: Shared> Scene<C> {
             target: self.target() / self.shares.len() as u64,
             own,
             held: None,
-            outgoing: Vec::with_capacity(PARCEL),
+            outgoing: Vec::with_capacity(BATCH),
             incoming: Vec::new(),
             index,
             random: Rng::seed_from_u64(SEED + 1 + index as u64),
@@ -116,18 +116,18 @@ impl<C: Shared> Scene<C> {
     }
 }
 
-/// A size of `scenario`.
+/// Draws a size of `scenario`.
 fn draw(scenario: Scenario, random: &mut Rng) -> u64 {
     match scenario {
-        Scenario::Fragmented => random.random_range(LEAST..=MOST),
+        Scenario::Fragmented => random.random_range(FRAGMENTED_MIN..=FRAGMENTED_MAX),
         _ => SIZES[random.random_range(0..SIZES.len())],
     }
 }
 
-/// One thread at work.
-pub(super) struct Worker<'a, C: Shared> {
-    own: Vec<Block<C::Handle>>,
-    /// Bytes of those.
+/// The state of one thread.
+pub(super) struct Worker<'a, C: SharedAllocator> {
+    own: Vec<LiveBlock<C::Handle>>,
+    /// Bytes of `own`.
     used: u64,
     target: u64,
     held: Option<C::Handle>,
@@ -135,13 +135,13 @@ pub(super) struct Worker<'a, C: Shared> {
     incoming: Vec<C::Handle>,
     index: usize,
     random: Rng,
-    /// What should not have happened.
+    /// An unexpected result of a call.
     pub(super) error: Option<MeasureError>,
     scene: &'a Scene<C>,
 }
 
-impl<C: Shared> Worker<'_, C> {
-    /// One call at most; the number of calls. `timed` is given the call alone.
+impl<C: SharedAllocator> Worker<'_, C> {
+    /// Makes at most one call, inside `timed`; returns the number of calls.
     #[inline(always)]
     pub(super) fn step(&mut self, timed: &mut impl Timed) -> u64 {
         match self.scene.scenario {
@@ -150,12 +150,12 @@ impl<C: Shared> Worker<'_, C> {
             Scenario::PairOdd => self.pair(SIZES[2], timed),
             Scenario::HighWater => {
                 if self.random.random_range(0..20) == 0 {
-                    self.ask(timed)
+                    self.request_impossible(timed)
                 } else {
                     self.churn(timed)
                 }
             }
-            Scenario::Impossible => self.ask(timed),
+            Scenario::Impossible => self.request_impossible(timed),
             Scenario::Fragmented => self.churn(timed),
             Scenario::CrossThread => self.pass(timed),
         }
@@ -168,7 +168,7 @@ impl<C: Shared> Worker<'_, C> {
             None => {
                 self.held = timed.call(|| self.scene.space.allocate(size));
                 if self.held.is_none() {
-                    self.error = Some(MeasureError::Refused { size });
+                    self.error = Some(MeasureError::Failed { size });
                 }
             }
         }
@@ -176,7 +176,7 @@ impl<C: Shared> Worker<'_, C> {
     }
 
     #[inline(always)]
-    fn ask(&mut self, timed: &mut impl Timed) -> u64 {
+    fn request_impossible(&mut self, timed: &mut impl Timed) -> u64 {
         if timed.call(|| self.scene.space.allocate(IMPOSSIBLE)).is_some() {
             self.error = Some(MeasureError::Served { size: IMPOSSIBLE });
         }
@@ -190,9 +190,9 @@ impl<C: Shared> Worker<'_, C> {
             match timed.call(|| self.scene.space.allocate(size)) {
                 Some(range) => {
                     self.used += size;
-                    self.own.push(Block { _range: range, size });
+                    self.own.push(LiveBlock { _range: range, size });
                 }
-                // Full or in pieces: whatever is freed next makes room.
+                // Full or fragmented: the next free makes space.
                 None => self.target = self.used.min(self.target),
             }
         } else if !self.own.is_empty() {
@@ -205,20 +205,20 @@ impl<C: Shared> Worker<'_, C> {
         1
     }
 
-    /// Frees one of what others sent and allocates one to send, in turn.
+    /// Alternates between freeing a received range and allocating one to send.
     #[inline(always)]
     fn pass(&mut self, timed: &mut impl Timed) -> u64 {
         if self.incoming.is_empty() {
             self.receive();
         }
-        if self.outgoing.len() == PARCEL {
+        if self.outgoing.len() == BATCH {
             self.send();
         }
-        // As many are sent as come in; a parcel's room ahead.
-        if self.outgoing.len() < PARCEL && self.outgoing.len() + self.incoming.len() <= PARCEL {
+        // Sends as many as it receives, at most one batch ahead.
+        if self.outgoing.len() < BATCH && self.outgoing.len() + self.incoming.len() <= BATCH {
             match timed.call(|| self.scene.space.allocate(SIZES[0])) {
                 Some(range) => self.outgoing.push(range),
-                None => self.error = Some(MeasureError::Refused { size: SIZES[0] }),
+                None => self.error = Some(MeasureError::Failed { size: SIZES[0] }),
             }
             return 1;
         }
@@ -237,28 +237,28 @@ impl<C: Shared> Worker<'_, C> {
     fn receive(&mut self) {
         let mut inbox =
             self.scene.inboxes[self.index].lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(parcel) = inbox.pop() {
-            self.incoming = parcel;
+        if let Some(batch) = inbox.pop() {
+            self.incoming = batch;
         }
     }
 
-    /// To the next thread, unless it has enough to do.
+    /// Sends the outgoing batch to the next thread, unless that thread has enough batches.
     fn send(&mut self) {
         let next = (self.index + 1) % self.scene.inboxes.len();
         let mut inbox = self.scene.inboxes[next].lock().unwrap_or_else(PoisonError::into_inner);
-        if inbox.len() < PARCELS {
-            inbox.push(std::mem::replace(&mut self.outgoing, Vec::with_capacity(PARCEL)));
+        if inbox.len() < MAX_BATCHES {
+            inbox.push(std::mem::replace(&mut self.outgoing, Vec::with_capacity(BATCH)));
         }
     }
 }
 
-/// What goes around each call.
+/// A wrapper around each call.
 pub(super) trait Timed {
     /// Makes the call.
     fn call<R>(&mut self, call: impl FnOnce() -> R) -> R;
 }
 
-/// Nothing: for the rate.
+/// No wrapper, for measuring the rate.
 impl Timed for () {
     #[inline(always)]
     fn call<R>(&mut self, call: impl FnOnce() -> R) -> R {
@@ -269,12 +269,12 @@ impl Timed for () {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::concurrency::contender::{AsItIs, Locked};
+    use crate::concurrency::contender::{MutexAllocator, Unchanged};
     use crate::contender::binned::Binned;
     use kvmem::offset::OffsetAllocator;
     use kvmem::slab::ExtentCache;
 
-    fn steps<C: Shared>() {
+    fn steps<C: SharedAllocator>() {
         for scenario in Scenario::ALL {
             let scene = Scene::<C>::new(scenario, 2).unwrap();
             let mut workers = [scene.worker(0), scene.worker(1)];
@@ -297,9 +297,9 @@ mod tests {
 
     #[test]
     fn scenarios_stay_as_they_were_prepared() {
-        steps::<AsItIs<OffsetAllocator>>();
-        steps::<AsItIs<ExtentCache>>();
-        steps::<AsItIs<Binned>>();
-        steps::<Locked>();
+        steps::<Unchanged<OffsetAllocator>>();
+        steps::<Unchanged<ExtentCache>>();
+        steps::<Unchanged<Binned>>();
+        steps::<MutexAllocator>();
     }
 }

@@ -1,8 +1,8 @@
-//! *Suite*: how long its measurements are, and what becomes of them.
+//! The suite's parameters and rows.
 
-use super::measure::{Seen, Task, measure};
+use super::measure::{ConcurrencySample, ConcurrencyTask, measure};
 use super::{ContenderId, MeasureError, Row, Scenario, goals};
-use crate::crowd::suite::Suite;
+use crate::concurrent_suite::suite::Suite;
 use crate::report::Goal;
 use crate::stats::median;
 
@@ -10,7 +10,7 @@ pub(super) struct Concurrency;
 
 impl Suite for Concurrency {
     type Row = Row;
-    type Seen = Seen;
+    type Sample = ConcurrencySample;
     type Error = MeasureError;
     const NAME: &'static str = "concurrency";
     const THREADS: &'static [u32] = &[1, 2, 4, 16];
@@ -24,12 +24,13 @@ impl Suite for Concurrency {
         true
     }
 
-    fn measure(task: &Task) -> Result<Seen, MeasureError> {
+    fn measure(task: &ConcurrencyTask) -> Result<ConcurrencySample, MeasureError> {
         measure(task)
     }
 
-    fn row(task: &Task, seen: &[Seen]) -> Option<Row> {
-        let of = |figure: fn(&Seen) -> f64| median(seen.iter().map(figure).collect());
+    fn row(task: &ConcurrencyTask, samples: &[ConcurrencySample]) -> Option<Row> {
+        let of =
+            |figure: fn(&ConcurrencySample) -> f64| median(samples.iter().map(figure).collect());
         Some(Row {
             scenario: task.scenario,
             contender: task.contender,

@@ -1,9 +1,9 @@
 //! Exact best fit over two ordered maps, behind a mutex.
 //!
-//! The free ranges are kept twice: by address, to find the neighbours of a freed range, and by
-//! size, to find the smallest that is large enough; of equal ones the lowest address. The request
-//! takes the low end. It is the yardstick for placement without any foresight: nothing is rounded,
-//! no range that fits is missed. O(log n) per operation.
+//! One map orders the free ranges by address and finds the neighbours of a freed range. The other
+//! orders them by size and finds the smallest range that is large enough, and among equal ones the
+//! lowest address. The request takes the low end. Best fit is the baseline for placement without
+//! prediction: it rounds nothing and misses no range that fits. O(log n) per operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -59,23 +59,23 @@ impl Holes {
     }
 }
 
-type Shared = Arc<Mutex<Holes>>;
+type SharedHoles = Arc<Mutex<Holes>>;
 
-fn lock(shared: &Shared) -> MutexGuard<'_, Holes> {
+fn lock(shared: &SharedHoles) -> MutexGuard<'_, Holes> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The allocator.
-pub struct BestFit(Shared);
+pub struct BestFit(SharedHoles);
 
 /// A live range.
-pub struct Handle {
-    owner: Shared,
+pub struct BestFitHandle {
+    owner: SharedHoles,
     offset: u64,
     size: u64,
 }
 
-impl Held for Handle {
+impl Held for BestFitHandle {
     fn offset(&self) -> u64 {
         self.offset
     }
@@ -85,7 +85,7 @@ impl Held for Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for BestFitHandle {
     fn drop(&mut self) {
         lock(&self.owner).give(self.offset, self.size);
     }
@@ -94,7 +94,7 @@ impl Drop for Handle {
 impl Contender for BestFit {
     const ID: ContenderId = ContenderId::BestFit;
     const SCATTERS: bool = true;
-    type Handle = Handle;
+    type Handle = BestFitHandle;
 
     fn create(space: Space) -> Result<Self, CreateError> {
         let mut holes = Holes::default();
@@ -104,17 +104,17 @@ impl Contender for BestFit {
         Ok(Self(Arc::new(Mutex::new(holes))))
     }
 
-    fn allocate(&self, size: u64) -> Option<Handle> {
+    fn allocate(&self, size: u64) -> Option<BestFitHandle> {
         if size == 0 {
             return None;
         }
         let offset = lock(&self.0).take(size)?;
-        Some(Handle { owner: self.0.clone(), offset, size })
+        Some(BestFitHandle { owner: self.0.clone(), offset, size })
     }
 
-    /// One range if one fits; otherwise the largest free range whole, and the same again for what
-    /// is left.
-    fn allocate_scattered(&self, total: u64, max_ranges: usize) -> Option<Vec<Handle>> {
+    /// Takes one range if one fits; otherwise takes the whole largest free range and repeats with
+    /// the remaining bytes.
+    fn allocate_scattered(&self, total: u64, max_ranges: usize) -> Option<Vec<BestFitHandle>> {
         let mut holes = lock(&self.0);
         let mut taken = Vec::with_capacity(max_ranges);
         let mut left = total;
@@ -131,7 +131,7 @@ impl Contender for BestFit {
             return None;
         }
         drop(holes);
-        let owner = |(offset, size)| Handle { owner: self.0.clone(), offset, size };
+        let owner = |(offset, size)| BestFitHandle { owner: self.0.clone(), offset, size };
         Some(taken.into_iter().map(owner).collect())
     }
 }

@@ -1,8 +1,8 @@
 //! The crate `offset-allocator`, behind a mutex.
 //!
-//! A Rust port of the allocator that the published one was derived from: 32-bit sizes, no rounding,
-//! no handles of its own. Spaces above 3.75 GiB, its largest bin, are refused: it panics when such
-//! a range is searched.
+//! A Rust port of the allocator that the published one is derived from: 32-bit sizes, no rounding,
+//! no handles of its own. Creating a space above 3.75 GiB, its largest bin, returns an error,
+//! because the crate panics when it searches for such a range.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,26 +10,26 @@ use offset_allocator::{Allocation, Allocator};
 
 use super::{Contender, ContenderId, CreateError, Held, Space};
 
-/// The largest size that one of its bins stands for.
-const CAPACITY_MAX: u64 = 15 << 28;
+/// The size of its largest bin.
+const MAX_CAPACITY: u64 = 15 << 28;
 
-type Shared = Arc<Mutex<Allocator<u32>>>;
+type SharedCrate = Arc<Mutex<Allocator<u32>>>;
 
-fn lock(shared: &Shared) -> MutexGuard<'_, Allocator<u32>> {
+fn lock(shared: &SharedCrate) -> MutexGuard<'_, Allocator<u32>> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The allocator.
-pub struct CrateAllocator(Shared);
+pub struct CrateAllocator(SharedCrate);
 
 /// A live range.
-pub struct Handle {
-    owner: Shared,
+pub struct CrateHandle {
+    owner: SharedCrate,
     allocation: Allocation<u32>,
     size: u32,
 }
 
-impl Held for Handle {
+impl Held for CrateHandle {
     #[inline]
     fn offset(&self) -> u64 {
         u64::from(self.allocation.offset)
@@ -41,7 +41,7 @@ impl Held for Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for CrateHandle {
     fn drop(&mut self) {
         lock(&self.owner).free(self.allocation);
     }
@@ -49,27 +49,27 @@ impl Drop for Handle {
 
 impl Contender for CrateAllocator {
     const ID: ContenderId = ContenderId::OffsetAllocator;
-    type Handle = Handle;
+    type Handle = CrateHandle;
 
     fn create(space: Space) -> Result<Self, CreateError> {
-        let refuse = |reason: &str| CreateError {
+        let error = |reason: &str| CreateError {
             contender: Self::ID,
             capacity: space.capacity,
             reason: reason.into(),
         };
-        if space.capacity == 0 || space.capacity > CAPACITY_MAX {
-            return Err(refuse("spaces are from one byte to 3.75 GiB, its largest bin"));
+        if space.capacity == 0 || space.capacity > MAX_CAPACITY {
+            return Err(error("the capacity must be from 1 byte to 3.75 GiB, its largest bin"));
         }
         let max_nodes = u32::try_from(space.max_live.saturating_mul(2).saturating_add(2))
-            .map_err(|_| refuse("node indices are 32 bits wide"))?;
+            .map_err(|_| error("node indices are 32 bits wide"))?;
         Ok(Self(Arc::new(Mutex::new(Allocator::with_max_allocs(space.capacity as u32, max_nodes)))))
     }
 
     #[inline]
-    fn allocate(&self, size: u64) -> Option<Handle> {
+    fn allocate(&self, size: u64) -> Option<CrateHandle> {
         let size =
-            u32::try_from(size).ok().filter(|&size| size > 0 && u64::from(size) <= CAPACITY_MAX)?;
+            u32::try_from(size).ok().filter(|&size| size > 0 && u64::from(size) <= MAX_CAPACITY)?;
         let allocation = lock(&self.0).allocate(size)?;
-        Some(Handle { owner: self.0.clone(), allocation, size })
+        Some(CrateHandle { owner: self.0.clone(), allocation, size })
     }
 }

@@ -1,8 +1,8 @@
-//! The library, through its public face.
+//! The library, through its public interface.
 //!
-//! Nothing is tuned for the loops: the allocators are the default ones, and the handles are those
-//! that users hold. The one with magazines has the face of the one without, so what is said of them
-//! is said once.
+//! Nothing is tuned for the loops: the allocators have their default settings, and the handles are
+//! those of users. [`ExtentCache`] has the interface of [`OffsetAllocator`], so one macro serves
+//! both.
 
 use kvmem::offset::{Allocation, OffsetAllocator};
 use kvmem::slab::{Extent, ExtentCache};

@@ -1,12 +1,12 @@
-//! Contenders: what is measured.
+//! Contenders: the allocators under measurement.
 //!
-//! Every allocator of ranges stands behind [`Contender`], so that one loop, compiled once for each
-//! of them, drives them all: nothing is called through a table of pointers while the clock runs. A
-//! live range is a [`Held`] value whose drop frees it, as users of such an allocator hold it.
+//! Every allocator of ranges implements [`Contender`]. One loop drives all of them and is compiled
+//! once for each, so no call goes through a table of pointers while the clock runs. A live range is
+//! a [`Held`] value that frees the range when it is dropped, as users of such an allocator hold it.
 //!
-//! | name | what it is |
+//! | name | allocator |
 //! |---|---|
-//! | `kvmem` | [`::kvmem::offset`], through its public face ([`kvmem`]) |
+//! | `kvmem` | [`::kvmem::offset`], through its public interface ([`kvmem`]) |
 //! | `kvmem-cached` | the same below each thread's magazines, [`::kvmem::slab::ExtentCache`] ([`kvmem`]) |
 //! | `binned` | the published allocator after its change: eight bins per power of two, sizes rounded up ([`binned`]) |
 //! | `binned-unrounded` | the published allocator before its change: exact sizes, search from the next bin up |
@@ -25,23 +25,24 @@ use std::str::FromStr;
 
 /// A live range of a contender's space. Dropping it frees the range.
 pub trait Held {
-    /// First byte of the range.
+    /// Returns the first byte of the range.
     fn offset(&self) -> u64;
-    /// Length of the range in bytes, as it was asked for.
+    /// Returns the requested length of the range in bytes.
     fn size(&self) -> u64;
 }
 
-/// What a contender is created for.
+/// The space that a contender manages.
 #[derive(Clone, Copy, Debug)]
 pub struct Space {
     /// Bytes of the space, addressed from 0.
     pub capacity: u64,
-    /// The most ranges that will be live at once. Contenders with fixed tables size them from it.
+    /// The largest number of ranges alive at once. Contenders with fixed tables size them by it.
     pub max_live: usize,
 }
 
 impl Space {
-    /// A space of `capacity` bytes for objects of at least `smallest` bytes.
+    /// Describes a space of `capacity` bytes for objects of at least `smallest` bytes.
+    #[must_use]
     pub fn for_sizes_from(smallest: u64, capacity: u64) -> Self {
         let max_live =
             usize::try_from(capacity / smallest.max(1)).unwrap_or(usize::MAX).saturating_add(10);
@@ -49,15 +50,15 @@ impl Space {
     }
 }
 
-/// Why a contender cannot serve a space.
+/// The error of a contender that cannot manage a space.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{contender} cannot manage {capacity} bytes: {reason}")]
 pub struct CreateError {
-    /// Who refused.
+    /// The contender.
     pub contender: ContenderId,
-    /// The capacity that was asked for.
+    /// The requested capacity.
     pub capacity: u64,
-    /// The limit that was hit, in words.
+    /// The limit that the space exceeds.
     pub reason: String,
 }
 
@@ -65,25 +66,24 @@ pub struct CreateError {
 pub trait Contender: Sized {
     /// Its name in reports.
     const ID: ContenderId;
-    /// Whether [`Contender::allocate_scattered`] does anything.
+    /// Whether [`Contender::allocate_scattered`] is implemented.
     const SCATTERS: bool = false;
     /// A live range.
     type Handle: Held;
 
-    /// An empty allocator over `space`.
+    /// Creates an empty allocator over `space`.
     fn create(space: Space) -> Result<Self, CreateError>;
 
-    /// A range of `size` bytes, or `None` when there is no room now.
+    /// Allocates a range of `size` bytes; `None` if no free range is long enough.
     fn allocate(&self, size: u64) -> Option<Self::Handle>;
 
-    /// Between one and `max_ranges` ranges whose sizes add up to `total`, or `None` and nothing
-    /// changed.
+    /// Allocates between one and `max_ranges` ranges whose sizes add up to `total`, or returns
+    /// `None` and changes nothing.
     fn allocate_scattered(&self, _total: u64, _max_ranges: usize) -> Option<Vec<Self::Handle>> {
         None
     }
 
-    /// Bytes of metadata held now, the handles in their owners' hands not included, where it is
-    /// known.
+    /// Returns the current bytes of metadata, handles excluded, if known.
     fn metadata_bytes(&self) -> Option<u64> {
         None
     }
@@ -107,7 +107,7 @@ pub enum ContenderId {
     OffsetAllocator,
     /// Exact best fit.
     BestFit,
-    /// The loop alone.
+    /// No placement: the loop alone.
     Null,
 }
 
@@ -123,7 +123,8 @@ impl ContenderId {
         Self::Null,
     ];
 
-    /// The name on the command line and in JSON.
+    /// Returns the name on the command line and in JSON.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Kvmem => "kvmem",
@@ -136,7 +137,7 @@ impl ContenderId {
         }
     }
 
-    /// Calls `visitor` with the type behind the name.
+    /// Calls `visitor` with the type that the name stands for.
     pub fn visit<V: Visitor>(self, visitor: V) -> V::Output {
         match self {
             Self::Kvmem => visitor.visit::<::kvmem::offset::OffsetAllocator>(),
@@ -156,27 +157,28 @@ impl fmt::Display for ContenderId {
     }
 }
 
-/// A name that no contender bears.
+/// No contender has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no contender is called {0:?}; there are kvmem, kvmem-cached, binned, binned-unrounded, offset-allocator, best-fit and null"
+    "unknown contender {0:?}: use one of kvmem, kvmem-cached, binned, binned-unrounded, \
+     offset-allocator, best-fit, null"
 )]
-pub struct UnknownContender(pub String);
+pub struct UnknownContenderError(pub String);
 
 impl FromStr for ContenderId {
-    type Err = UnknownContender;
+    type Err = UnknownContenderError;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         Self::ALL
             .into_iter()
             .find(|id| id.name() == s)
-            .ok_or_else(|| UnknownContender(s.to_owned()))
+            .ok_or_else(|| UnknownContenderError(s.to_owned()))
     }
 }
 
-/// Code that is compiled once for each contender and picked by name: see [`ContenderId::visit`].
+/// Code that is compiled once for each contender and selected by name: see [`ContenderId::visit`].
 pub trait Visitor {
-    /// What it returns.
+    /// The result.
     type Output;
     /// Runs with the contender `C`.
     fn visit<C: Contender>(self) -> Self::Output;

@@ -1,42 +1,42 @@
-//! The floor: what the loop and a handle cost when nothing is placed.
+//! The lower bound: the cost of the loop and of a handle when nothing is placed.
 //!
-//! `null` counts live bytes and refuses what would pass the capacity, so that a loop takes the
-//! turns it takes with a real allocator: the failing call, the eviction, the call that succeeds. It
+//! `null` counts live bytes and fails requests beyond the capacity. A loop therefore takes the same
+//! steps as with a real allocator: the failing call, the eviction, the call that succeeds. `null`
 //! has no lock and no atomic read-modify-write, and its handle has the size of the library's. The
-//! offsets that it gives mean nothing. Since it never fails before the space is full, its
+//! offsets that it returns mean nothing. It never fails before the space is full, so its
 //! utilization is also that of an allocator that could move objects.
 //!
-//! The counter lies in a table of fixed places, for a handle of twenty bytes has no room for a
-//! pointer. Handles must not outlive their allocator, and one allocator must be used from one
-//! thread: counts would be wrong, nothing worse.
+//! The counters are in a static table, because a handle of 20 bytes has no space for a pointer.
+//! Handles must not outlive their allocator, and one allocator must be used by one thread;
+//! otherwise only the counts are wrong.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use super::{Contender, ContenderId, CreateError, Held, Space};
 
-/// How many `null` allocators can exist at once.
-const PLACES: usize = 64;
+/// The number of `null` allocators that can exist at once.
+const SLOTS: usize = 64;
 
-static LIVE_BYTES: [AtomicU64; PLACES] = [const { AtomicU64::new(0) }; PLACES];
-/// Places in use, one bit each.
-static TAKEN: Mutex<u64> = Mutex::new(0);
+static LIVE_BYTES: [AtomicU64; SLOTS] = [const { AtomicU64::new(0) }; SLOTS];
+/// Slots in use, one bit each.
+static USED_SLOTS: Mutex<u64> = Mutex::new(0);
 
 /// The allocator that places nothing.
 pub struct Null {
-    place: u32,
+    slot: u32,
     capacity: u64,
 }
 
 /// A counted range: 20 bytes.
-pub struct Handle {
-    /// Low and high halves, so that the handle is aligned to four bytes.
+pub struct NullHandle {
+    /// Low and high halves, which align the handle to four bytes.
     offset: [u32; 2],
     size: [u32; 2],
-    place: u32,
+    slot: u32,
 }
 
-const _: () = assert!(size_of::<Handle>() == 20);
+const _: () = assert!(size_of::<NullHandle>() == 20);
 
 #[inline]
 fn split(value: u64) -> [u32; 2] {
@@ -48,7 +48,7 @@ fn join([low, high]: [u32; 2]) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
-impl Held for Handle {
+impl Held for NullHandle {
     #[inline]
     fn offset(&self) -> u64 {
         join(self.offset)
@@ -60,45 +60,45 @@ impl Held for Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for NullHandle {
     #[inline]
     fn drop(&mut self) {
-        let live = &LIVE_BYTES[self.place as usize % PLACES];
+        let live = &LIVE_BYTES[self.slot as usize % SLOTS];
         live.store(live.load(Relaxed).wrapping_sub(self.size()), Relaxed);
     }
 }
 
 impl Contender for Null {
     const ID: ContenderId = ContenderId::Null;
-    type Handle = Handle;
+    type Handle = NullHandle;
 
     fn create(space: Space) -> Result<Self, CreateError> {
-        let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = taken.trailing_ones();
-        if place as usize >= PLACES {
-            let reason = format!("more than {PLACES} at once");
+        let mut used = USED_SLOTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = used.trailing_ones();
+        if slot as usize >= SLOTS {
+            let reason = format!("at most {SLOTS} exist at once");
             return Err(CreateError { contender: Self::ID, capacity: space.capacity, reason });
         }
-        *taken |= 1 << place;
-        LIVE_BYTES[place as usize].store(0, Relaxed);
-        Ok(Self { place, capacity: space.capacity })
+        *used |= 1 << slot;
+        LIVE_BYTES[slot as usize].store(0, Relaxed);
+        Ok(Self { slot, capacity: space.capacity })
     }
 
     #[inline]
-    fn allocate(&self, size: u64) -> Option<Handle> {
-        let live = &LIVE_BYTES[self.place as usize % PLACES];
+    fn allocate(&self, size: u64) -> Option<NullHandle> {
+        let live = &LIVE_BYTES[self.slot as usize % SLOTS];
         let before = live.load(Relaxed);
         let after = before.checked_add(size)?;
         if size == 0 || after > self.capacity {
             return None;
         }
         live.store(after, Relaxed);
-        Some(Handle { offset: split(before), size: split(size), place: self.place })
+        Some(NullHandle { offset: split(before), size: split(size), slot: self.slot })
     }
 }
 
 impl Drop for Null {
     fn drop(&mut self) {
-        *TAKEN.lock().unwrap_or_else(PoisonError::into_inner) &= !(1 << self.place);
+        *USED_SLOTS.lock().unwrap_or_else(PoisonError::into_inner) &= !(1 << self.slot);
     }
 }

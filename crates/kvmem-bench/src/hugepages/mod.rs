@@ -1,86 +1,86 @@
-//! *Hugepages*: pages of 2 MiB that some rows need, lent by the machine's pool while they are
-//! measured.
+//! Hugepages of 2 MiB for the rows that need them, borrowed from the machine's pool while the rows
+//! are measured.
 //!
-//! The pool belongs to the whole machine, so a run changes its size (`vm.nr_hugepages`) only where
-//! it is told to borrow. A run that is not told to uses the pages that are free.
+//! The pool belongs to the whole machine. A run changes its size (`vm.nr_hugepages`) only if the
+//! options allow borrowing; otherwise it uses the pages that are free.
 //!
-//! **Every ending restores the pool.** A loan that ends gives its pages back. A signal that ends
-//! the process (SIGINT, SIGTERM, SIGHUP, SIGQUIT) is taken by a thread, which gives back
-//! what the process has borrowed and lets the signal do its work. What a process leaves that is
-//! killed otherwise stands in a ledger, and the [next run](recover) settles it.
+//! **The pool is always restored.** A loan that ends returns its pages. If a signal ends the
+//! process (SIGINT, SIGTERM, SIGHUP, SIGQUIT), a thread first returns the pages that the process
+//! has borrowed. If the process is killed otherwise, its loans remain in a file, and the
+//! [next run](recover) returns them.
 //!
-//! **Runs share.** The ledger has the size of the pool before the first loan, how many of its pages
-//! were free then, and a line for each loan: process, start of the process, pages. The pool is as
-//! large as *before* plus what all loans together need beyond the free pages. All changes are made
-//! under the lock of the ledger's file. The last loan to end restores *before* and removes the
-//! file. Containers that share a kernel and no `/run` do not see each other's loans.
+//! **Runs share the pool.** The file records the size of the pool before the first loan, how many
+//! pages were free then, and a line for each loan: process, start of the process, pages. The pool
+//! has the size *before* plus the pages that all loans together need beyond the free ones. Every
+//! change is made under the file's lock. The last loan to end restores *before* and removes the
+//! file. Containers that share a kernel but not `/run` do not see each other's loans.
 //!
-//! **Others may set the pool meanwhile.** Its size then is none that loans explain, and it is left
-//! as it is.
+//! **Other processes may resize the pool.** If the loans do not explain its size, another process
+//! has set it, and the run leaves it unchanged.
 
-mod ledger;
+mod loans;
 mod pool;
 mod signals;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use self::ledger::{Borrower, Locked};
-use self::pool::{Pool, SystemPool};
+use self::loans::{Loan, LockedLoans};
+use self::pool::{HugepagePool, SystemPool};
 
 const HUGE_PAGE: u64 = 2 << 20;
 
-/// The loans of this process are made and ended one at a time; who ends the process keeps this.
-static LOANS: Mutex<()> = Mutex::new(());
+/// Serializes the loans of this process. A thread that ends the process keeps it locked.
+static LOAN_LOCK: Mutex<()> = Mutex::new(());
 
-/// Hugepages of 2 MiB that are there for as long as this lives.
+/// Hugepages of 2 MiB that stay available until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Hugepages {
-    loan: Option<Borrower>,
+    loan: Option<Loan>,
 }
 
-/// A pool that was put back to its former size.
+/// A pool whose former size was restored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
-    /// Pages that the pool had, of 2 MiB.
+    /// Pages of 2 MiB in the pool before.
     pub found: u64,
-    /// Pages that it has again.
+    /// Pages in the pool now.
     pub pages: u64,
-    /// The runs that left it so.
+    /// The processes that had not returned their loans.
     pub left_by: Vec<u32>,
 }
 
 impl Hugepages {
-    /// Sees to it that `bytes` of hugepages are free, if need be with pages that are borrowed.
+    /// Makes `bytes` of hugepages available, borrowing missing pages if allowed.
     ///
     /// # Errors
-    /// Why there are not enough, in words.
+    /// The reason why there are not enough.
     pub(crate) fn provide(bytes: u64, may_borrow: bool) -> Result<Self, String> {
         let pages = bytes.div_ceil(HUGE_PAGE);
         let pool = SystemPool;
-        let lent = ledger::lent(ledger::PLACE.as_ref());
+        let lent = loans::lent_pages(loans::LOAN_FILE.as_ref());
         let free = pool.free()?.saturating_sub(lent);
         if !may_borrow {
             return match pages.saturating_sub(free) {
                 0 => Ok(Self { loan: None }),
-                lacking => Err(format!(
-                    "{lacking} of {pages} hugepages of 2 MiB are lacking; with --borrow-hugepages they are added to \
-                     vm.nr_hugepages for the time of the run"
+                missing => Err(format!(
+                    "{missing} of {pages} hugepages of 2 MiB are missing; \
+                     --borrow-hugepages adds them to vm.nr_hugepages for the duration of the run"
                 )),
             };
         }
-        // Before anything is borrowed: what is taken must be given back.
+        // Before borrowing: from then on a signal must return the pages.
         signals::watch(give_back_all).map_err(|error| {
-            format!("signals cannot be watched, so no hugepages are borrowed: {error}")
+            format!("cannot borrow hugepages without watching signals: {error}")
         })?;
-        let _loans = LOANS.lock().unwrap_or_else(PoisonError::into_inner);
+        let _loans = LOAN_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let available = crate::arena::system::available_bytes().unwrap_or(0) / 2;
         let loan = this_process(pages);
-        let borrowed = Locked::open(ledger::PLACE.as_ref(), true)
+        let borrowed = LockedLoans::open(loans::LOAN_FILE.as_ref(), true)
             .and_then(|locked| locked.borrow(&pool, &loan, available / HUGE_PAGE));
         match borrowed {
             Ok(()) => Ok(Self { loan: Some(loan) }),
-            // Nothing need be borrowed, so it does not matter that it cannot be.
+            // Enough pages are free without a loan.
             Err(_) if free >= pages => Ok(Self { loan: None }),
             Err(reason) => Err(reason),
         }
@@ -90,40 +90,41 @@ impl Hugepages {
 impl Drop for Hugepages {
     fn drop(&mut self) {
         if let Some(loan) = self.loan.take() {
-            let _loans = LOANS.lock().unwrap_or_else(PoisonError::into_inner);
-            // What was writable a moment ago still is. If it is not, the next run tries again.
-            let _ = Locked::open(ledger::PLACE.as_ref(), false)
+            let _loans = LOAN_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+            // If writing fails now, although it succeeded for the loan, the next run returns the
+            // pages.
+            let _ = LockedLoans::open(loans::LOAN_FILE.as_ref(), false)
                 .and_then(|locked| locked.give_back(&SystemPool, |other| *other == loan));
         }
     }
 }
 
-/// Settles what killed runs have left, if there is any.
+/// Returns the hugepages of runs that were killed, if there are any.
 ///
 /// # Errors
-/// Why it cannot be settled, in words.
+/// The reason why they cannot be returned.
 pub fn recover() -> Result<Option<Restored>, String> {
-    if !std::path::Path::new(ledger::PLACE).exists() {
+    if !std::path::Path::new(loans::LOAN_FILE).exists() {
         return Ok(None);
     }
-    let _loans = LOANS.lock().unwrap_or_else(PoisonError::into_inner);
-    Locked::open(ledger::PLACE.as_ref(), false)?.give_back(&SystemPool, |_| false)
+    let _loans = LOAN_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    LockedLoans::open(loans::LOAN_FILE.as_ref(), false)?.give_back(&SystemPool, |_| false)
 }
 
-/// Ends all loans of this process, which is about to end. No other is made after this.
+/// Ends all loans of this process, which is about to end, and prevents further ones.
 fn give_back_all() {
-    std::mem::forget(LOANS.lock().unwrap_or_else(PoisonError::into_inner));
+    std::mem::forget(LOAN_LOCK.lock().unwrap_or_else(PoisonError::into_inner));
     let own = std::process::id();
-    let _ = Locked::open(ledger::PLACE.as_ref(), false)
+    let _ = LockedLoans::open(loans::LOAN_FILE.as_ref(), false)
         .and_then(|locked| locked.give_back(&SystemPool, |loan| loan.process == own));
 }
 
-fn this_process(pages: u64) -> Borrower {
-    static LOAN: AtomicU32 = AtomicU32::new(0);
+fn this_process(pages: u64) -> Loan {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
     let process = std::process::id();
     // Relaxed: only the numbers must differ.
-    let loan = LOAN.fetch_add(1, Ordering::Relaxed);
-    Borrower { process, start: ledger::start_of(process).unwrap_or(0), loan, pages }
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    Loan { process, start: loans::start_of(process).unwrap_or(0), number, pages }
 }
 
 #[cfg(test)]
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_word_the_pool_stays_as_it_is() {
+    fn the_pool_keeps_its_size_without_permission_to_borrow() {
         let Ok(before) = SystemPool.total() else {
             return println!("skipped: there is no pool here");
         };

@@ -1,8 +1,7 @@
-//! *Signals*: a thread that does something before a signal ends the process.
+//! A thread that runs a function before a signal ends the process.
 //!
-//! The handler does no more than write to a pipe; the thread reads it, and may do what a handler
-//! may not: open files, wait for locks. A signal that the process ignores stays ignored, as under
-//! `nohup`.
+//! The handler only writes to a pipe. The thread reads the pipe and may do what a handler may not:
+//! open files, wait for locks. A signal that the process ignores stays ignored, as under `nohup`.
 
 use std::sync::{Mutex, PoisonError};
 use std::{fs, io, thread};
@@ -11,13 +10,13 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
-/// Those that end a process and that users or service managers send.
+/// The signals that end a process and that users or service managers send.
 const ENDS: [i32; 4] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
 
-/// Runs `before` when a signal is about to end the process. The first call counts, for good.
+/// Runs `before` when a signal is about to end the process. Later calls have no effect.
 ///
 /// # Errors
-/// There can be no handler, or no thread.
+/// The handler or the thread cannot be created.
 pub(super) fn watch(before: fn()) -> io::Result<()> {
     static WATCHED: Mutex<bool> = Mutex::new(false);
     let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -31,7 +30,7 @@ pub(super) fn watch(before: fn()) -> io::Result<()> {
     let started = thread::Builder::new().name("kvmem-signals".into()).spawn(move || {
         for signal in signals.forever() {
             before();
-            // Ends the process, by this signal.
+            // Ends the process with the same signal.
             let _ = emulate_default_handler(signal);
         }
     });
@@ -45,7 +44,8 @@ pub(super) fn watch(before: fn()) -> io::Result<()> {
     Ok(())
 }
 
-/// The signals that this process ignores, one bit each; none where that is not told.
+/// Returns the signals that this process ignores, one bit each; none if the system does not report
+/// them.
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

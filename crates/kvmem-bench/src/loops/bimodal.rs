@@ -1,14 +1,14 @@
-//! How full a pool can be when nothing is evicted.
+//! The highest fill of a pool when nothing is evicted.
 //!
-//! A run of [`Bimodal`] is laid down first, so its peak of live bytes is known whatever the
-//! allocator does. The *live fraction* is that peak over the pool: the same run is replayed in
-//! smaller and smaller pools. An object that does not fit is given up, and the run goes on without
-//! it. Reported is the highest live fraction, in steps of 0.01 from 1.00 downwards, at which no
-//! object fails, and at which at most one payload in 10,000 does.
+//! A run of [`Bimodal`] is generated first, so its peak of live bytes is known independently of the
+//! allocator. The *live fraction* is that peak over the pool: the same run is replayed in smaller
+//! and smaller pools. An object that does not fit is dropped, and the run continues without it. The
+//! loop reports the highest live fraction, in steps of 0.01 from 1.00 downwards, at which no object
+//! fails, and the highest at which at most one payload in 10,000 fails.
 //!
-//! The peak is a rare moment: the longer the run, the further it stands out, and the higher are the
-//! fractions of an allocator that copes with the rest. Fractions are to be compared at equal
-//! numbers of payloads only.
+//! The peak is a rare moment. The longer the run, the further the peak exceeds the rest, and the
+//! higher are the fractions of an allocator that copes with the rest. Compare fractions only at
+//! equal numbers of payloads.
 
 use kvmem_testkit::workload::{Bimodal, Calendar, PAYLOADS};
 
@@ -30,18 +30,18 @@ impl Failures {
     }
 }
 
-/// Share of the payloads of `run` that fail in a pool of `pool` bytes.
+/// Returns the share of the payloads of `run` that fail in a pool of `pool` bytes.
 pub fn fail_rate<C: Contender>(run: &Bimodal, pool: u64) -> Result<f64, LoopError> {
     Ok(replay::<C>(run, pool, |_| false)?.payloads as f64 / run.payloads() as f64)
 }
 
-/// Replays `run` in `pool` bytes; stops once `enough` says that the failures so far decide.
+/// Replays `run` in `pool` bytes; stops early once `enough` returns true for the failures so far.
 pub fn replay<C: Contender>(
     run: &Bimodal,
     pool: u64,
     enough: impl Fn(&Failures) -> bool,
 ) -> Result<Failures, LoopError> {
-    let space = C::create(Space { capacity: pool, max_live: run.live_max() })?;
+    let space = C::create(Space { capacity: pool, max_live: run.max_live() })?;
     let mut due = Calendar::<Vec<C::Handle>>::default();
     let mut failures = Failures::default();
     for step in run.steps() {
@@ -63,10 +63,10 @@ pub fn replay<C: Contender>(
     Ok(failures)
 }
 
-/// Steps of the grid of live fractions.
+/// Steps between live fractions 0 and 1.
 const GRID: u64 = 100;
 
-/// The highest live fractions that hold.
+/// The highest live fractions that meet a condition.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Highest {
     /// Without any failure.
@@ -75,23 +75,24 @@ pub struct Highest {
     pub few_failures: f64,
 }
 
-/// The pool in which the peak of `run` is `percent` hundredths.
+/// Returns the pool in which the peak of `run` is `percent` hundredths.
+#[must_use]
 pub fn pool_for(run: &Bimodal, percent: u64) -> u64 {
     run.peak_bytes() * GRID / percent
 }
 
-/// Walks down the grid from 1.00. Whether a fraction holds does not follow from one below it, so
-/// each is tried, but a replay ends with the failure that decides.
+/// Finds the highest live fractions, from 1.00 downwards. A condition can hold at one fraction and
+/// not at a lower one, so each is tried, but a replay ends at the failure that decides.
 pub fn highest<C: Contender>(run: &Bimodal) -> Result<Highest, LoopError> {
     let allowed = run.payloads() / 10_000;
     let mut few = None;
     for percent in (1..=GRID).rev() {
         let fraction = percent as f64 / GRID as f64;
-        let sought = few.is_none();
+        let searching = few.is_none();
         let failures = replay::<C>(run, pool_for(run, percent), |failures| {
-            if sought { failures.payloads > allowed } else { failures.any() }
+            if searching { failures.payloads > allowed } else { failures.any() }
         })?;
-        if sought && failures.payloads <= allowed {
+        if searching && failures.payloads <= allowed {
             few = Some(fraction);
         }
         if !failures.any() {

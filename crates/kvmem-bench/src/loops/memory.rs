@@ -1,4 +1,4 @@
-//! What the allocator itself takes.
+//! The memory of the allocator itself.
 
 use kvmem_testkit::workload::{Sizes, stream};
 
@@ -13,14 +13,14 @@ pub const LIVE: usize = 1_000_000;
 pub const POOL: u64 = 64 << 30;
 /// The space in [`resident`].
 pub const RESIDENT_POOL: u64 = 1 << 40;
-/// The published allocator's ceiling of live objects where its users do not set one.
+/// The published allocator's default limit of live objects.
 const MAX_LIVE: usize = (1 << 20) - 1;
 
-/// Bytes of metadata for each of `live` objects, handle included, after `churn` more were allocated
-/// and as many evicted. Without churn the objects lie side by side; with it there are holes between
-/// them, and these are metadata too.
+/// Returns the bytes of metadata per live object, handle included, after `churn` more than `live`
+/// objects were allocated and `churn` evicted. Without churn the objects are adjacent; with churn
+/// there are holes between them, which also need metadata.
 ///
-/// `None` when the contender does not tell.
+/// `None` if the contender does not report its metadata.
 pub fn per_live<C: Contender>(
     seed: u64,
     live: usize,
@@ -40,8 +40,8 @@ pub fn per_live<C: Contender>(
     Ok(set.space().metadata_bytes().map(|bytes| bytes as f64 / set.len() as f64 + handle))
 }
 
-/// Bytes that become resident when an allocator over 1 TiB is created, the mean of `n` that exist
-/// together. `None` when the system does not tell.
+/// Returns the bytes that become resident when an allocator over 1 TiB is created: the mean of `n`
+/// that exist at the same time. `None` if the system does not report resident bytes.
 pub fn resident<C: Contender>(n: usize) -> Result<Option<u64>, LoopError> {
     let space = Space { capacity: RESIDENT_POOL, max_live: MAX_LIVE };
     let mut all = Vec::with_capacity(n);

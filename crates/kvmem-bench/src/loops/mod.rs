@@ -1,9 +1,9 @@
-//! The loops: each drives one contender through one workload and says what it saw.
+//! The loops. Each drives one contender through one workload and returns its figures.
 //!
-//! Loops are generic over the contender and do as little as they can beside it: a draw, a push or a
-//! `swap_remove`, a running sum. Where time is taken, it is that of the whole measured loop over
-//! its number of operations ([`crate::clock`]), and an operation is one request, with all the
-//! failing calls and evictions it needs.
+//! Loops are generic over the contender and do as little else as possible: a random draw, a push or
+//! a `swap_remove`, a running sum. A time is that of the whole measured loop divided by its number
+//! of operations ([`crate::clock`]). An operation is one request, with all failing calls and
+//! evictions that it needs.
 
 pub mod bimodal;
 pub mod memory;
@@ -14,29 +14,29 @@ pub mod shift;
 pub mod uniform;
 
 use crate::contender::CreateError;
-use crate::live::Stuck;
+use crate::live::StuckError;
 use crate::stats::Util;
 
-/// Streams of the seed: what is asked for.
+/// The seed's stream of requests.
 const REQUESTS: u64 = 0;
-/// Streams of the seed: who is evicted.
+/// The seed's stream of victims of eviction.
 const VICTIMS: u64 = 1;
 
-/// Why a loop could not run.
+/// The error of a loop.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoopError {
-    /// The contender refused the space.
+    /// The contender cannot manage the space.
     #[error(transparent)]
     Create(#[from] CreateError),
     /// A request did not fit into the empty space.
     #[error(transparent)]
-    Stuck(#[from] Stuck),
+    Stuck(#[from] StuckError),
     /// Nothing was measured.
     #[error("the loop ended without a sample")]
     NoSamples,
 }
 
-/// What a loop under random eviction saw.
+/// The figures of a loop under random eviction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// Utilization.

@@ -1,8 +1,8 @@
 //! KV blocks and their indexes, in one pool of 1 TiB.
 //!
-//! Each round draws N from 1 to 128 and asks for N objects of the one size, then N of the other. On
-//! failure one twentieth of all live objects are evicted at random, and again until the request
-//! fits. Utilization is taken just before each such sweep, so its few samples are the fullest
+//! Each round draws N from 1 to 128 and requests N objects of the first size, then N of the second.
+//! On failure one twentieth of all live objects are evicted at random, repeatedly until the request
+//! fits. Utilization is sampled just before each such eviction, so its few samples are the fullest
 //! moments of the pool.
 
 use kvmem_testkit::workload::stream;
@@ -20,10 +20,10 @@ pub const KV_BYTES: u64 = 3_274_752;
 pub const INDEX_BYTES: u64 = 658_432;
 /// The published pool.
 pub const POOL: u64 = 1 << 40;
-/// Rounds of the published run: to warm up, and measured.
+/// Rounds of the published run: warm-up and measured.
 pub const ROUNDS: (u64, u64) = (5_000, 50_000);
 
-/// Runs `warm_up` and then `rounds` measured rounds in `pool` bytes.
+/// Runs `warm_up` rounds and then `rounds` measured ones in `pool` bytes.
 pub fn run<C: Contender>(
     seed: u64,
     pool: u64,
@@ -38,7 +38,7 @@ pub fn run<C: Contender>(
         let n = requests.random_range(1..=128u64);
         for size in [KV_BYTES, INDEX_BYTES] {
             for _ in 0..n {
-                live.put_with_sweeps(size, |bytes| samples.push(bytes))?;
+                live.put_evicting_many(size, |bytes| samples.push(bytes))?;
             }
         }
         Ok(2 * n)

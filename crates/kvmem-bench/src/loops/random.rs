@@ -1,12 +1,12 @@
 //! Sizes from a distribution, one random eviction at a time.
 //!
 //! The published workload draws from 1 KiB to 64 MiB, every size equally likely, in a pool of 2
-//! GiB. Requests are made until the sizes asked for add up to the pool, then the measured ones
-//! follow; utilization is taken after every request. [`mixes`] are seven further distributions in
-//! the same loop: an allocator that was fitted to one of them shows in the others. Their parameters
-//! (sizes around 8 MiB where a distribution leaves them open) are such that an allocator that could
-//! move objects would reach 0.992 on average, exact best fit 0.867 and the published allocator 0.
-//! 844.
+//! GiB. Requests are made until the requested sizes add up to the pool; then the measured ones
+//! follow. Utilization is sampled after every request. [`mixes`] are seven further distributions in
+//! the same loop; they expose an allocator that was tuned to one of them. Their parameters (sizes
+//! around 8 MiB where a distribution leaves them open) are such that an allocator that could move
+//! objects would reach 0.992 on average; exact best fit reaches 0.867 and the published allocator
+//! 0.844.
 
 use kvmem_testkit::workload::{Sizes, stream};
 
@@ -23,12 +23,14 @@ const MIB: u64 = 1 << 20;
 /// The published pool.
 pub const POOL: u64 = 2 << 30;
 
-/// The published distribution.
+/// Returns the published distribution.
+#[must_use]
 pub fn sizes() -> Sizes {
     Sizes::Uniform { min: KIB, max: 64 * MIB }
 }
 
-/// The seven other distributions, by name.
+/// Returns the seven other distributions, with their names.
+#[must_use]
 pub fn mixes() -> [(&'static str, Sizes); 7] {
     let (min, max) = (4 * KIB, 64 * MIB);
     let mean = (8 * MIB) as f64;
@@ -39,7 +41,7 @@ pub fn mixes() -> [(&'static str, Sizes); 7] {
         ("eight-sizes", Sizes::OneOf((1..=8).map(|n| n * KV_BYTES).collect())),
         ("u32-64MiB", Sizes::Uniform { min: 32 * MIB, max }),
         ("log-uniform", Sizes::LogUniform { min, max }),
-        // Four requests of five are for one of four sizes.
+        // Four of five requests are for one of four sizes.
         (
             "four-hot",
             Sizes::Hot {

@@ -1,7 +1,7 @@
-//! The `random` workload, with each request served by several ranges when one does not fit.
+//! The `random` workload with requests served by several ranges when none is long enough.
 //!
-//! Everything is as in [`super::random`], but a request may be met by up to a given number of
-//! ranges. An eviction frees all the ranges of one request.
+//! The loop is that of [`super::random`], but up to a given number of ranges may serve a request.
+//! An eviction frees all ranges of one request.
 
 use kvmem_testkit::workload::{Sizes, stream};
 use rand::RngExt;
@@ -9,7 +9,7 @@ use rand::RngExt;
 use super::{LoopError, Outcome, REQUESTS, VICTIMS};
 use crate::clock::Stopwatch;
 use crate::contender::{Contender, Held, Space};
-use crate::live::Stuck;
+use crate::live::StuckError;
 use crate::stats::Util;
 
 /// Runs `ops` measured requests from `sizes` in `pool` bytes, each in at most `max_ranges` ranges.
@@ -31,7 +31,7 @@ pub fn run<C: Contender>(
             return Ok(());
         }
         if live.is_empty() {
-            return Err(Stuck { size });
+            return Err(StuckError { size });
         }
         let victim = live.swap_remove(victims.random_range(0..live.len()));
         *bytes -= victim.iter().map(Held::size).sum::<u64>();

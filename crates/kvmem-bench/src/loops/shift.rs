@@ -1,19 +1,19 @@
-//! A change of model: one object size gives way to another.
+//! A change of model: one object size replaces another.
 //!
 //! The pool is first filled and churned with size A under random eviction. Then, over two and a
 //! half turnovers of the pool (a turnover is requests that add up to its size), the share of
-//! requests for size B rises evenly from none to all, and B alone follows. Objects of A die only as
-//! random eviction finds them, so that some are left for several turnovers, and holes of one size
-//! must serve the other.
+//! requests for size B rises linearly from none to all; afterwards all requests are for B. Objects
+//! of A are freed only when random eviction selects them. Some therefore remain for several
+//! turnovers, and holes of one size must serve the other.
 //!
-//! Figures are means of the utilization after each request: during the change, between one and two
-//! turnovers after its end, and between ten and twenty; and the smallest sample from the start of
-//! the change on.
+//! The figures are means of the utilization after each request: during the change, between one and
+//! two turnovers after its end, and between ten and twenty; and the smallest sample since the start
+//! of the change.
 //!
-//! The length of the change decides how many objects of A are left when one counts: over one
-//! turnover exact best fit reaches 0.866 one to two turnovers after it, over two and a half 0.886,
-//! over four 0.896 (mean of the five ratios). Two and a half agree with what is known of the
-//! published allocator (0.856) and of best fit (0.887).
+//! The length of the change determines how many objects of A are left when the figures are taken.
+//! Over one turnover, exact best fit reaches 0.866 one to two turnovers after the change; over two
+//! and a half 0.886; over four 0.896 (mean of the five ratios). Two and a half agree with the known
+//! figures of the published allocator (0.856) and of best fit (0.887).
 
 use kvmem_testkit::workload::stream;
 use rand::RngExt;
@@ -22,16 +22,16 @@ use super::{LoopError, REQUESTS, VICTIMS};
 use crate::contender::{Contender, Space};
 use crate::live::Live;
 
-/// The sizes B/A of the workload.
+/// The ratios B/A of the workload.
 pub const RATIOS: [f64; 5] = [0.3, 0.7, 1.1, 1.4, 2.3];
 /// Size A.
 pub const SIZE_A: u64 = 2 << 20;
-/// The pool: some thousand objects, so that the size of one does not show.
+/// The pool: thousands of objects, so the size of a single object does not matter.
 pub const POOL: u64 = 8 << 30;
-/// Turnovers over which the change goes.
+/// Turnovers of the change.
 pub const CHANGE: f64 = 2.5;
 
-/// How the change goes.
+/// The parameters of the change.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Size before.
@@ -41,27 +41,28 @@ pub struct Plan {
     /// Bytes of the pool.
     pub pool: u64,
     /// Turnovers of A before the change.
-    pub settle: f64,
-    /// Turnovers over which B takes over.
+    pub warm_up: f64,
+    /// Turnovers during which B replaces A.
     pub change: f64,
     /// Turnovers after the change.
     pub after: f64,
 }
 
 impl Plan {
-    /// The change of the workload, with B = `ratio` · A.
+    /// Returns the change of the workload, with B = `ratio` · A.
+    #[must_use]
     pub fn standard(ratio: f64) -> Self {
         let b = (SIZE_A as f64 * ratio) as u64;
-        Self { a: SIZE_A, b, pool: POOL, settle: 5.0, change: CHANGE, after: 20.0 }
+        Self { a: SIZE_A, b, pool: POOL, warm_up: 5.0, change: CHANGE, after: 20.0 }
     }
 }
 
-/// What the loop saw.
+/// The figures of the loop.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Outcome {
+pub struct ShiftOutcome {
     /// Mean during the change.
     pub during: f64,
-    /// Smallest sample from the start of the change on.
+    /// Smallest sample since the start of the change.
     pub min: f64,
     /// Mean from one to two turnovers after the change.
     pub early: f64,
@@ -69,7 +70,7 @@ pub struct Outcome {
     pub late: f64,
 }
 
-/// A mean that grows.
+/// A running mean.
 #[derive(Default)]
 struct Mean {
     sum: u128,
@@ -91,18 +92,18 @@ impl Mean {
 }
 
 /// Runs the change.
-pub fn run<C: Contender>(seed: u64, plan: Plan) -> Result<Outcome, LoopError> {
-    let Plan { a, b, pool, settle, change, after } = plan;
+pub fn run<C: Contender>(seed: u64, plan: Plan) -> Result<ShiftOutcome, LoopError> {
+    let Plan { a, b, pool, warm_up, change, after } = plan;
     let space = Space::for_sizes_from(a.min(b), pool);
     let mut live = Live::new(C::create(space)?, space.max_live, stream(seed, VICTIMS));
     let mut requests = stream(seed, REQUESTS);
     let mut requested = 0;
-    while (requested as f64) < settle * pool as f64 {
+    while (requested as f64) < warm_up * pool as f64 {
         live.put(a)?;
         requested += a;
     }
     let (mut during, mut early, mut late) = (Mean::default(), Mean::default(), Mean::default());
-    let mut least = u64::MAX;
+    let mut min = u64::MAX;
     requested = 0;
     loop {
         // Turnovers since the end of the change; negative while it lasts.
@@ -115,7 +116,7 @@ pub fn run<C: Contender>(seed: u64, plan: Plan) -> Result<Outcome, LoopError> {
         live.put(size)?;
         requested += size;
         let bytes = live.bytes();
-        least = least.min(bytes);
+        min = min.min(bytes);
         if turnovers < 0.0 {
             during.add(bytes);
         } else if (1.0..2.0).contains(&turnovers) {
@@ -124,9 +125,9 @@ pub fn run<C: Contender>(seed: u64, plan: Plan) -> Result<Outcome, LoopError> {
             late.add(bytes);
         }
     }
-    Ok(Outcome {
+    Ok(ShiftOutcome {
         during: during.share(pool)?,
-        min: least as f64 / pool as f64,
+        min: min as f64 / pool as f64,
         early: early.share(pool)?,
         late: late.share(pool)?,
     })

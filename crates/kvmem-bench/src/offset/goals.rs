@@ -1,36 +1,35 @@
-//! The figures that the library sets out to reach, found in the rows.
+//! The performance goals of the offset layer, evaluated on the rows.
 //!
-//! A goal appears when the rows that it needs are there. That of `rl` needs a full run as well: the
-//! pool is sized by the peak of live bytes, and the shorter the run, the less its peak stands out
-//! from the rest and the tighter is the pool. Where several rows count, the worst is given with its
-//! name.
+//! A goal is reported when the rows it needs exist. The goal of `rl` also needs a full run: the
+//! peak of live bytes determines the pool, and in a shorter run the peak exceeds the average by
+//! less, so the pool is tighter. If several rows count, the worst is reported with its name.
 
 use super::WorkloadId;
 use crate::contender::ContenderId;
 use crate::report::{Goal, Row};
 use crate::stats::mean;
 
-/// Uniform rows with at most this many live objects run from the cache.
+/// Uniform rows with at most this many live objects fit in the processor's caches.
 const FEW_LIVE: u64 = 20_000;
 
-/// All goals that `rows`, of a quick run or a full one, can tell about.
+/// Returns every goal that `rows`, of a quick run or a full one, can decide.
 pub(super) fn of(rows: &[Row], quick: bool) -> Vec<Goal> {
-    let rows = Rows(rows);
+    let rows = OffsetRows(rows);
     let mut goals = Vec::new();
     rows.utilization(&mut goals);
     if !quick {
         rows.rl(&mut goals);
     }
     rows.time(&mut goals);
-    rows.cached_face(&mut goals);
+    rows.cached_space(&mut goals);
     rows.metadata(&mut goals);
     rows.models(&mut goals);
     goals
 }
 
-struct Rows<'a>(&'a [Row]);
+struct OffsetRows<'a>(&'a [Row]);
 
-impl<'a> Rows<'a> {
+impl<'a> OffsetRows<'a> {
     fn of(&self, workload: WorkloadId, contender: ContenderId) -> impl Iterator<Item = &'a Row> {
         self.0.iter().filter(move |row| row.workload == workload && row.contender == contender)
     }
@@ -43,7 +42,7 @@ impl<'a> Rows<'a> {
         self.of(workload, ContenderId::Kvmem)
     }
 
-    /// Each of our rows of `workload` with the same row of `other`.
+    /// Pairs each of the library's rows of `workload` with the corresponding row of `other`.
     fn beside(
         &self,
         workload: WorkloadId,
@@ -106,8 +105,8 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// The same loops below each thread's magazines: nothing may be lost to them.
-    fn cached_face(&self, goals: &mut Vec<Goal>) {
+    /// Adds the goals of the same loops with magazines: the magazines must not lose anything.
+    fn cached_space(&self, goals: &mut Vec<Goal>) {
         let gaps = self.cached(WorkloadId::Uniform).filter_map(|row| {
             let gap = (row.util_bound? - row.util_min?).abs();
             Some((gap, name(row)))
@@ -207,7 +206,7 @@ impl<'a> Rows<'a> {
         ));
     }
 
-    /// Whether the models are what they stand for.
+    /// Adds the goal that the models reproduce the published utilization.
     fn models(&self, goals: &mut Vec<Goal>) {
         let off = [WorkloadId::Uniform, WorkloadId::Random, WorkloadId::Paired]
             .into_iter()

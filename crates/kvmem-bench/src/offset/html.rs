@@ -1,8 +1,8 @@
-//! *Html*: the report as a chapter of a page: utilization beside what was published and what is
-//! possible, times on a log scale.
+//! The report as a chapter of a page: utilization beside the published figures and the bound, times
+//! on a log scale.
 //!
-//! The 55 sizes of `uniform` come in five families of eleven. The least utilization of each family
-//! is a bar; times are points over the size.
+//! The 55 sizes of `uniform` form five families of eleven. A bar shows the smallest utilization of
+//! each family; points show times over sizes.
 
 use kvmem_report::{Bars, Chapter, Lines, Scale, Section};
 
@@ -11,7 +11,7 @@ use crate::contender::ContenderId;
 use crate::html::{Draw, bars, head, section, tail};
 use crate::loops::uniform::sizes;
 use crate::report::{Report, Row};
-use crate::table::{is_yardstick, title, uniform, variant};
+use crate::table::{is_baseline, title, uniform, variant};
 
 impl Draw for Report {
     fn chapter(&self) -> Chapter {
@@ -35,7 +35,7 @@ impl Draw for Report {
     }
 }
 
-/// All who may take part: each has one colour in the whole chapter.
+/// Returns the names of all contenders: each has one colour in the whole chapter.
 fn names() -> [String; ContenderId::ALL.len()] {
     ContenderId::ALL.map(|id| id.to_string())
 }
@@ -47,7 +47,7 @@ fn plots(workload: WorkloadId, rows: &[&Row]) -> Vec<Bars> {
     match workload {
         WorkloadId::Metadata => vec![
             one(
-                ("Books for each live allocation, less is better", "bytes", Scale::Linear),
+                ("Metadata of each live allocation, less is better", "bytes", Scale::Linear),
                 |row| row.metadata_bytes_per_live,
             ),
             one(
@@ -70,7 +70,7 @@ fn plots(workload: WorkloadId, rows: &[&Row]) -> Vec<Bars> {
     }
 }
 
-/// Mean utilization, what was published beside it.
+/// Plots the mean utilization beside the published one.
 fn utilization(about: &str, rows: &[&Row]) -> Bars {
     let mut bars = Bars::new(about, "share of the pool", Scale::Linear).series(names());
     for (row, published) in with_published(rows, |row| row.published_util_avg) {
@@ -84,7 +84,7 @@ fn utilization(about: &str, rows: &[&Row]) -> Bars {
     bars
 }
 
-/// Time, what was published beside it.
+/// Plots the time beside the published one.
 fn times(rows: &[&Row]) -> Bars {
     let mut bars = Bars::new("Time of a request, less is better", "ns", Scale::Log).series(names());
     for (row, published) in with_published(rows, |row| row.published_ns) {
@@ -99,7 +99,7 @@ fn add(mut group: kvmem_report::bars::GroupMut<'_>, row: &Row, ours: f64, publis
     let name = row.contender.to_string();
     group.bar(name.clone(), ours);
     if let Some(published) = published {
-        // What stands beside others than the models is theirs all the same.
+        // Beside other contenders the figure is still the published allocator's.
         if is_model(row.contender) {
             group.variant(name, "published", published);
         } else {
@@ -108,13 +108,13 @@ fn add(mut group: kvmem_report::bars::GroupMut<'_>, row: &Row, ours: f64, publis
     }
 }
 
-/// Whether this is a form of the allocator whose figures were published.
+/// Returns whether this is a form of the published allocator.
 fn is_model(id: ContenderId) -> bool {
     matches!(id, ContenderId::Binned | ContenderId::BinnedUnrounded)
 }
 
-/// Each row with what was published of its own allocator; if that does not take part, our rows have
-/// it.
+/// Pairs each row with the published figure of its own allocator. If no model takes part, the
+/// library's rows get it.
 fn with_published<'a>(
     rows: &[&'a Row],
     figure: fn(&Row) -> Option<f64>,
@@ -126,7 +126,8 @@ fn with_published<'a>(
     rows.iter().map(move |&row| (row, figure(row).filter(|_| of(row))))
 }
 
-/// `uniform`: least utilization of each family, times over sizes, and a table of all sizes.
+/// Builds the section of `uniform`: smallest utilization of each family, times over sizes, and a
+/// table of all sizes.
 fn one_size(rows: &[&Row]) -> Section {
     let mut section =
         Section::new(title(WorkloadId::Uniform).split_whitespace().collect::<Vec<_>>().join(" "));
@@ -138,9 +139,9 @@ fn one_size(rows: &[&Row]) -> Section {
     if !times.is_empty() {
         section = section.plot(times.plot());
     }
-    for yardsticks in [false, true] {
-        if rows.iter().any(|row| is_yardstick(row.contender) == yardsticks) {
-            section = section.table(uniform(rows, yardsticks).into());
+    for baselines in [false, true] {
+        if rows.iter().any(|row| is_baseline(row.contender) == baselines) {
+            section = section.table(uniform(rows, baselines).into());
         }
     }
     section
@@ -156,36 +157,36 @@ fn families(rows: &[&Row]) -> Bars {
             .position(|size| Some(*size) == row.size_bytes)
             .map(|at| at * NAMES.len() / sizes.len())
     };
-    let least = |values: &mut dyn Iterator<Item = f64>| values.min_by(f64::total_cmp);
+    let smallest = |values: &mut dyn Iterator<Item = f64>| values.min_by(f64::total_cmp);
     let mut bars = Bars::new(
-        "Least utilization of eleven sizes each, more is better",
+        "Smallest utilization of eleven sizes each, more is better",
         "share of the pool",
         Scale::Linear,
     )
     .series(names());
     for (number, name) in NAMES.into_iter().enumerate() {
         for id in
-            ContenderId::ALL.into_iter().filter(|id| !is_yardstick(*id) && *id != ContenderId::Null)
+            ContenderId::ALL.into_iter().filter(|id| !is_baseline(*id) && *id != ContenderId::Null)
         {
             let own: Vec<&Row> = rows
                 .iter()
                 .copied()
                 .filter(|row| row.contender == id && family(row) == Some(number))
                 .collect();
-            // Ours at its worst moment, others on average.
+            // The library's smallest utilization, the others' mean.
             let ours =
                 |row: &&Row| if id == ContenderId::Kvmem { row.util_min } else { row.util_avg };
-            if let Some(found) = least(&mut own.iter().filter_map(ours)) {
+            if let Some(found) = smallest(&mut own.iter().filter_map(ours)) {
                 let published = with_published(rows, |row| row.published_util_avg)
                     .filter(|(row, _)| row.contender == id && family(row) == Some(number));
                 add(
                     bars.group(name),
                     own[0],
                     found,
-                    least(&mut published.filter_map(|(_, figure)| figure)),
+                    smallest(&mut published.filter_map(|(_, figure)| figure)),
                 );
             }
-            if let Some(bound) = least(&mut own.iter().filter_map(|row| row.util_bound)) {
+            if let Some(bound) = smallest(&mut own.iter().filter_map(|row| row.util_bound)) {
                 bars.group(name).bound(bound);
             }
         }

@@ -1,5 +1,4 @@
-//! The loops with their parameters, ready for any contender, and the rows that come of what they
-//! saw.
+//! The loops with their parameters, ready for any contender, and the rows made from their results.
 
 use kvmem_testkit::workload::Bimodal;
 
@@ -9,17 +8,17 @@ use crate::published;
 use crate::report::Row;
 use crate::stats::{Util, mean, median};
 
-/// Spaces that exist together when residence is measured.
+/// Spaces that exist at the same time when resident bytes are measured.
 const RESIDENT_SPACES: usize = 16;
 /// The live fraction, in hundredths, at which failures are counted.
 const RL_PERCENT: u64 = 95;
 
-/// A loop with all its parameters but the contender and the repetition.
+/// A loop with all its parameters except the contender and the repetition.
 pub(super) trait Loop: Copy {
-    /// What it saw.
-    type Seen;
-    /// Runs it.
-    fn run<C: Contender>(self, rep: u32) -> Result<Self::Seen, LoopError>;
+    /// The result.
+    type Sample;
+    /// Runs the loop.
+    fn run<C: Contender>(self, rep: u32) -> Result<Self::Sample, LoopError>;
 }
 
 pub(super) struct Measure<L> {
@@ -28,7 +27,7 @@ pub(super) struct Measure<L> {
 }
 
 impl<L: Loop> Visitor for Measure<L> {
-    type Output = Result<L::Seen, LoopError>;
+    type Output = Result<L::Sample, LoopError>;
 
     fn visit<C: Contender>(self) -> Self::Output {
         self.run.run::<C>(self.rep)
@@ -41,14 +40,14 @@ pub(super) struct MetadataLoop {
     pub(super) churn: usize,
 }
 
-/// Bytes for each live object, and bytes resident in a fresh space.
+/// Bytes per live object, and bytes resident in a fresh space.
 pub(super) struct Memory {
     pub(super) per_live: Option<f64>,
     pub(super) resident: Option<u64>,
 }
 
 impl Loop for MetadataLoop {
-    type Seen = Memory;
+    type Sample = Memory;
 
     fn run<C: Contender>(self, _rep: u32) -> Result<Memory, LoopError> {
         let resident = if self.churn == 0 { memory::resident::<C>(RESIDENT_SPACES)? } else { None };
@@ -59,11 +58,11 @@ impl Loop for MetadataLoop {
     }
 }
 
-pub(super) fn metadata_row(row: &mut Row, seen: &[Memory]) {
+pub(super) fn metadata_row(row: &mut Row, samples: &[Memory]) {
     row.pool_bytes = Some(memory::RESIDENT_POOL);
     row.live = Some(memory::LIVE as u64);
-    row.metadata_bytes_per_live = seen.first().and_then(|memory| memory.per_live);
-    row.resident_bytes = seen.first().and_then(|memory| memory.resident);
+    row.metadata_bytes_per_live = samples.first().and_then(|memory| memory.per_live);
+    row.resident_bytes = samples.first().and_then(|memory| memory.resident);
 }
 
 #[derive(Clone, Copy)]
@@ -74,23 +73,23 @@ pub(super) struct UniformLoop {
 }
 
 impl Loop for UniformLoop {
-    type Seen = uniform::Outcome;
+    type Sample = uniform::UniformOutcome;
 
-    fn run<C: Contender>(self, _rep: u32) -> Result<uniform::Outcome, LoopError> {
+    fn run<C: Contender>(self, _rep: u32) -> Result<uniform::UniformOutcome, LoopError> {
         uniform::run::<C>(self.seed, self.size, uniform::pool_for(self.size), self.ops)
     }
 }
 
-pub(super) fn uniform_row(row: &mut Row, size: u64, seen: &[uniform::Outcome]) {
+pub(super) fn uniform_row(row: &mut Row, size: u64, samples: &[uniform::UniformOutcome]) {
     let pool = uniform::pool_for(size);
     row.size_bytes = Some(size);
     row.pool_bytes = Some(pool);
     row.util_bound = Some(uniform::bound(size, pool));
     // Every repetition replays the same seed: only the time differs.
-    row.util_min = seen.first().map(|outcome| outcome.util_min);
-    row.util_avg = seen.first().map(|outcome| outcome.util_avg);
-    row.live = seen.first().map(|outcome| outcome.live as u64);
-    row.ns_per_op = median(seen.iter().map(|outcome| outcome.ns_per_op).collect());
+    row.util_min = samples.first().map(|outcome| outcome.util_min);
+    row.util_avg = samples.first().map(|outcome| outcome.util_avg);
+    row.live = samples.first().map(|outcome| outcome.live as u64);
+    row.ns_per_op = median(samples.iter().map(|outcome| outcome.ns_per_op).collect());
     if let Some(published) = published::uniform(row.contender, size) {
         row.published_util_min = Some(published.util_min);
         row.published_util_avg = Some(published.util_avg);
@@ -98,7 +97,7 @@ pub(super) fn uniform_row(row: &mut Row, size: u64, seen: &[uniform::Outcome]) {
     }
 }
 
-/// `index` is that of a distribution of the mix; the published one without.
+/// `index` selects a distribution of the mix; `None` selects the published one.
 #[derive(Clone, Copy)]
 pub(super) struct RandomLoop {
     pub(super) seed: u64,
@@ -107,7 +106,7 @@ pub(super) struct RandomLoop {
 }
 
 impl Loop for RandomLoop {
-    type Seen = Outcome;
+    type Sample = Outcome;
 
     fn run<C: Contender>(self, rep: u32) -> Result<Outcome, LoopError> {
         let sizes = self.index.map_or_else(random::sizes, |index| random::mixes()[index].1.clone());
@@ -122,7 +121,7 @@ pub(super) struct PairedLoop {
 }
 
 impl Loop for PairedLoop {
-    type Seen = Outcome;
+    type Sample = Outcome;
 
     fn run<C: Contender>(self, rep: u32) -> Result<Outcome, LoopError> {
         paired::run::<C>(
@@ -142,16 +141,17 @@ pub(super) struct ScatterLoop {
 }
 
 impl Loop for ScatterLoop {
-    type Seen = Outcome;
+    type Sample = Outcome;
 
     fn run<C: Contender>(self, _rep: u32) -> Result<Outcome, LoopError> {
         scatter::run::<C>(self.seed, &random::sizes(), random::POOL, self.ops, self.max_ranges)
     }
 }
 
-/// Repetitions are seeds: extremes of all, means of the rest, and the median of the times.
-pub(super) fn mixed_row(row: &mut Row, pool: u64, seen: &[Outcome]) {
-    let all = |pick: fn(&Util) -> f64| seen.iter().map(move |outcome| pick(&outcome.util));
+/// Fills a row from repetitions with different seeds: overall extremes, means of the percentiles,
+/// and the median of the times.
+pub(super) fn mixed_row(row: &mut Row, pool: u64, samples: &[Outcome]) {
+    let all = |pick: fn(&Util) -> f64| samples.iter().map(move |outcome| pick(&outcome.util));
     let average = |pick: fn(&Util) -> f64| mean(&all(pick).collect::<Vec<_>>());
     row.pool_bytes = Some(pool);
     row.util_min = all(|util| util.min).reduce(f64::min);
@@ -160,9 +160,9 @@ pub(super) fn mixed_row(row: &mut Row, pool: u64, seen: &[Outcome]) {
     row.util_p50 = average(|util| util.p50);
     row.util_max = all(|util| util.max).reduce(f64::max);
     row.util_avg = average(|util| util.avg);
-    row.ns_per_op = median(seen.iter().map(|outcome| outcome.ns_per_op).collect());
-    row.live = seen.first().map(|outcome| outcome.live as u64);
-    row.samples = Some(seen.iter().map(|outcome| outcome.samples as u64).sum());
+    row.ns_per_op = median(samples.iter().map(|outcome| outcome.ns_per_op).collect());
+    row.live = samples.first().map(|outcome| outcome.live as u64);
+    row.samples = Some(samples.iter().map(|outcome| outcome.samples as u64).sum());
 }
 
 pub(super) fn set_published(row: &mut Row, published: Option<published::Mixed>) {
@@ -176,7 +176,7 @@ pub(super) struct RlLoop<'a> {
     pub(super) events: &'a Bimodal,
 }
 
-/// The highest live fractions, and the share that fails at a set one.
+/// The highest live fractions, and the share of failures at a fixed one.
 pub(super) struct Fractions {
     pub(super) highest: bimodal::Highest,
     pub(super) fail_rate: f64,
@@ -184,7 +184,7 @@ pub(super) struct Fractions {
 }
 
 impl Loop for RlLoop<'_> {
-    type Seen = Fractions;
+    type Sample = Fractions;
 
     fn run<C: Contender>(self, _rep: u32) -> Result<Fractions, LoopError> {
         let pool = bimodal::pool_for(self.events, RL_PERCENT);
@@ -193,12 +193,12 @@ impl Loop for RlLoop<'_> {
     }
 }
 
-pub(super) fn rl_row(row: &mut Row, seen: &[Fractions]) {
-    if let Some(seen) = seen.first() {
-        row.pool_bytes = Some(seen.pool);
-        row.live_fraction = Some(seen.highest.few_failures);
-        row.live_fraction_no_failure = Some(seen.highest.no_failure);
-        row.fail_rate = Some(seen.fail_rate);
+pub(super) fn rl_row(row: &mut Row, samples: &[Fractions]) {
+    if let Some(samples) = samples.first() {
+        row.pool_bytes = Some(samples.pool);
+        row.live_fraction = Some(samples.highest.few_failures);
+        row.live_fraction_no_failure = Some(samples.highest.no_failure);
+        row.fail_rate = Some(samples.fail_rate);
     }
 }
 
@@ -210,18 +210,18 @@ pub(super) struct ShiftLoop {
 }
 
 impl Loop for ShiftLoop {
-    type Seen = Vec<shift::Outcome>;
+    type Sample = Vec<shift::ShiftOutcome>;
 
-    fn run<C: Contender>(self, _rep: u32) -> Result<Vec<shift::Outcome>, LoopError> {
+    fn run<C: Contender>(self, _rep: u32) -> Result<Vec<shift::ShiftOutcome>, LoopError> {
         let seeds = (0..self.seeds).map(|i| self.seed.wrapping_add(i));
         seeds.map(|seed| shift::run::<C>(seed, shift::Plan::standard(self.ratio))).collect()
     }
 }
 
-pub(super) fn shift_row(row: &mut Row, seen: &[Vec<shift::Outcome>]) {
-    let seeds = seen.first().map_or(&[][..], Vec::as_slice);
+pub(super) fn shift_row(row: &mut Row, samples: &[Vec<shift::ShiftOutcome>]) {
+    let seeds = samples.first().map_or(&[][..], Vec::as_slice);
     let average =
-        |pick: fn(&shift::Outcome) -> f64| mean(&seeds.iter().map(pick).collect::<Vec<_>>());
+        |pick: fn(&shift::ShiftOutcome) -> f64| mean(&seeds.iter().map(pick).collect::<Vec<_>>());
     row.pool_bytes = Some(shift::POOL);
     row.util_during = average(|outcome| outcome.during);
     row.util_min = seeds.iter().map(|outcome| outcome.min).reduce(f64::min);

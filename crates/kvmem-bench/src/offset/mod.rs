@@ -1,14 +1,12 @@
-//! The benchmark of the offset layer: which loops run, with whom, how long, and what goes into the
-//! report.
+//! The benchmark of the offset layer: one allocator of offsets on one thread.
 //!
-//! 1. *Rows.* A row is one contender in one workload. Every contender sees the same requests.
+//! 1. *Rows.* A row is one contender in one workload. Every contender gets the same requests.
 //! 2. *Time.* Machines drift while a benchmark runs. Contenders whose times are compared therefore
 //!    take turns within a row, each repetition starts with another one, and the median counts.
-//! 3. *Who runs where.* The published allocator, in both forms, runs wherever figures were
-//!    published; `null` wherever time is compared. Exact best fit and the crate are slow where many
-//!    objects live, and stay out of those rows.
-//! 4. *Goals.* The figures that the library sets out to reach are part of the report, with what was
-//!    found.
+//! 3. *Contenders.* The published allocator, in both forms, runs wherever figures were published;
+//!    `null` runs wherever times are compared. Exact best fit and the crate are slow with many live
+//!    objects and do not run in those rows.
+//! 4. *Goals.* The report lists the performance goals and the figures of the run.
 
 mod goals;
 mod html;
@@ -26,17 +24,17 @@ use crate::loops::LoopError;
 use crate::progress::Progress;
 use crate::report::Report;
 
-/// The seed when none is given.
+/// The default seed.
 pub const DEFAULT_SEED: u64 = 20_250_718;
 
-/// What to run.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Seed of all workloads.
     pub seed: u64,
-    /// Shorter loops: well under a minute instead of some minutes.
+    /// Whether to use shorter loops: well under a minute instead of minutes.
     pub quick: bool,
-    /// Repetitions of timed loops; three, or one when quick, unless given.
+    /// Repetitions of timed loops; unless set, three, or one when quick.
     pub reps: Option<u32>,
     /// Only these contenders; all when empty.
     pub contenders: Vec<ContenderId>,
@@ -56,7 +54,7 @@ impl Default for Options {
     }
 }
 
-/// Why a run ended early.
+/// The error that ended a run early.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{workload} with {contender}: {error}")]
 pub struct BenchError {
@@ -64,18 +62,18 @@ pub struct BenchError {
     pub workload: WorkloadId,
     /// The contender that ran.
     pub contender: ContenderId,
-    /// What happened.
+    /// The error.
     pub error: LoopError,
 }
 
-/// Runs what `options` ask for.
+/// Runs the benchmark that `options` select.
 ///
 /// The full run takes some minutes and up to 1.5 GiB of memory (nine million live objects of 15
 /// bytes, and their handles); a quick one takes well under a minute.
 ///
 /// # Errors
-/// When a contender refuses a space or cannot place a request in an empty one: neither happens with
-/// the workloads as they are, unless a contender is broken.
+/// [`BenchError`] when a contender cannot manage a space or fails a request in an empty one.
+/// Neither happens with these workloads unless a contender is broken.
 pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     suite::run(options, progress)
 }
@@ -115,7 +113,8 @@ impl WorkloadId {
         Self::Scatter,
     ];
 
-    /// The name on the command line and in JSON.
+    /// Returns the name on the command line and in JSON.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Metadata => "metadata",
@@ -136,17 +135,20 @@ impl fmt::Display for WorkloadId {
     }
 }
 
-/// A name that no workload bears.
+/// No workload has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no workload is called {0:?}; there are metadata, uniform, random, paired, rl, shift, mix and scatter"
+    "unknown workload {0:?}: use one of metadata, uniform, random, paired, rl, shift, mix, scatter"
 )]
-pub struct UnknownWorkload(pub String);
+pub struct UnknownWorkloadError(pub String);
 
 impl FromStr for WorkloadId {
-    type Err = UnknownWorkload;
+    type Err = UnknownWorkloadError;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|id| id.name() == s).ok_or_else(|| UnknownWorkload(s.to_owned()))
+        Self::ALL
+            .into_iter()
+            .find(|id| id.name() == s)
+            .ok_or_else(|| UnknownWorkloadError(s.to_owned()))
     }
 }

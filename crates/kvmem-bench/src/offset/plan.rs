@@ -1,4 +1,4 @@
-//! What a run consists of: jobs, who takes part in each, and how long loops are.
+//! The plan of a run: jobs, the contenders of each, and the lengths of the loops.
 
 use kvmem_testkit::workload::Lifetimes;
 
@@ -8,15 +8,15 @@ use crate::loops::{random, shift, uniform};
 
 use ContenderId::{BestFit, Binned, BinnedUnrounded, Kvmem, KvmemCached, Null, OffsetAllocator};
 
-/// With more live objects than this, uniform rows are left to those who are quick about it.
+/// With more live objects than this, only the fast contenders run in uniform rows.
 const MANY_LIVE: u64 = 20_000;
 /// With more live objects than this, a quick run is too short for the allocator without rounding to
-/// come to rest.
-const SETTLES_QUICKLY: u64 = 5_000;
+/// reach a steady state.
+const STEADY_WHEN_QUICK: u64 = 5_000;
 
-/// How long loops are.
+/// Lengths of the loops.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Effort {
+pub(super) struct OffsetEffort {
     /// Repetitions of timed loops.
     pub(super) reps: u32,
     /// Measured requests of `uniform`.
@@ -25,7 +25,7 @@ pub(super) struct Effort {
     pub(super) random_ops: u64,
     /// Rounds of `paired`, warm-up and measured.
     pub(super) paired_rounds: (u64, u64),
-    /// Batches of `rl`, of all producers together.
+    /// Batches of `rl`, all producers together.
     pub(super) rl_batches: usize,
     /// Seeds of `shift`.
     pub(super) shift_seeds: u64,
@@ -35,7 +35,7 @@ pub(super) struct Effort {
     pub(super) scatter_ops: u64,
 }
 
-impl Effort {
+impl OffsetEffort {
     pub(super) fn of(options: &Options) -> Self {
         let mut effort = if options.quick {
             Self {
@@ -67,7 +67,7 @@ impl Effort {
     }
 }
 
-/// One workload in one form.
+/// One workload in one variant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Job {
     /// Metadata of a live set, packed or churned, and of a fresh space.
@@ -78,18 +78,18 @@ pub(super) enum Job {
     Random,
     /// The published pair.
     Paired,
-    /// Producers and their lifetimes.
+    /// The number of producers and the lifetimes of their objects.
     Rl { producers: usize, lifetimes: Lifetimes },
     /// From size A to `ratio` · A.
     Shift { ratio: f64 },
-    /// The distribution of that index.
+    /// The distribution with this index.
     Mix { index: usize },
-    /// At most that many ranges.
+    /// At most this many ranges per request.
     Scatter { max_ranges: usize },
 }
 
 impl Job {
-    /// All jobs of `workload`.
+    /// Returns all jobs of `workload`.
     fn of(workload: WorkloadId) -> Vec<Self> {
         match workload {
             WorkloadId::Metadata => [false, true].map(|churn| Self::Metadata { churn }).to_vec(),
@@ -110,12 +110,12 @@ impl Job {
         }
     }
 
-    /// Who can take part at all.
-    fn able(self) -> &'static [ContenderId] {
+    /// Returns the contenders that can take part.
+    fn supported(self) -> &'static [ContenderId] {
         match self {
             Self::Metadata { .. } => &[Kvmem, Binned],
             Self::Uniform { .. } | Self::Random | Self::Mix { .. } => &ContenderId::ALL,
-            // The crate ends at 3.75 GiB.
+            // The crate manages at most 3.75 GiB.
             Self::Paired | Self::Shift { .. } => {
                 &[Kvmem, KvmemCached, Binned, BinnedUnrounded, BestFit, Null]
             }
@@ -126,12 +126,12 @@ impl Job {
         }
     }
 
-    /// Who takes part when nobody is named.
-    fn usual(self, quick: bool) -> &'static [ContenderId] {
+    /// Returns the contenders that take part by default.
+    fn default_contenders(self, quick: bool) -> &'static [ContenderId] {
         match self {
             Self::Uniform { size } => {
                 let live = uniform::pool_for(size) / size;
-                if quick && live <= SETTLES_QUICKLY {
+                if quick && live <= STEADY_WHEN_QUICK {
                     &[Kvmem, KvmemCached, Binned, BinnedUnrounded, Null]
                 } else if quick {
                     &[Kvmem, KvmemCached, Binned, Null]
@@ -145,14 +145,14 @@ impl Job {
             Self::Rl { .. } | Self::Shift { .. } => &[Kvmem, Binned, BestFit],
             Self::Mix { .. } => &[Kvmem, Binned, BestFit, Null],
             Self::Scatter { .. } => &[Kvmem, BestFit],
-            Self::Metadata { .. } | Self::Random | Self::Paired => self.able(),
+            Self::Metadata { .. } | Self::Random | Self::Paired => self.supported(),
         }
     }
 
-    /// How often `contender` is measured: those whose time is compared with nothing, once.
-    pub(super) fn reps(self, contender: ContenderId, effort: &Effort) -> u32 {
+    /// Returns the repetitions of `contender`: one if its time is not compared.
+    pub(super) fn reps(self, contender: ContenderId, effort: &OffsetEffort) -> u32 {
         match self {
-            // Its figure is that of three seeds.
+            // The goal is a mean of three seeds.
             Self::Random => effort.reps.max(3),
             Self::Uniform { .. } | Self::Paired
                 if matches!(contender, Kvmem | KvmemCached | Binned | Null) =>
@@ -163,8 +163,8 @@ impl Job {
         }
     }
 
-    /// About how many milliseconds one measurement takes.
-    pub(super) fn units(self, contender: ContenderId, effort: &Effort) -> u64 {
+    /// Estimates the milliseconds of one measurement.
+    pub(super) fn units(self, contender: ContenderId, effort: &OffsetEffort) -> u64 {
         let ns = |live: u64| match contender {
             Null => 30,
             BestFit => 400,
@@ -189,26 +189,27 @@ impl Job {
     }
 }
 
-/// A job and who takes part in it.
-pub(super) struct Entry {
+/// A job and its contenders.
+pub(super) struct PlannedJob {
     pub(super) job: Job,
     pub(super) contenders: Vec<ContenderId>,
 }
 
-/// Everything that `options` ask for, in order.
-pub(super) fn entries(options: &Options) -> Vec<Entry> {
+/// Returns the jobs that `options` select, in order.
+pub(super) fn planned_jobs(options: &Options) -> Vec<PlannedJob> {
     WorkloadId::ALL
         .into_iter()
         .filter(|workload| options.workloads.is_empty() || options.workloads.contains(workload))
         .flat_map(Job::of)
         .map(|job| {
             let contenders = if options.contenders.is_empty() {
-                job.usual(options.quick).to_vec()
+                job.default_contenders(options.quick).to_vec()
             } else {
-                job.able().iter().copied().filter(|id| options.contenders.contains(id)).collect()
+                let named = |id: &ContenderId| options.contenders.contains(id);
+                job.supported().iter().copied().filter(named).collect()
             };
-            Entry { job, contenders }
+            PlannedJob { job, contenders }
         })
-        .filter(|entry| !entry.contenders.is_empty())
+        .filter(|planned| !planned.contenders.is_empty())
         .collect()
 }

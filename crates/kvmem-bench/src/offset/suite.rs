@@ -9,7 +9,7 @@ use super::measure::{
     MetadataLoop, PairedLoop, RandomLoop, RlLoop, ScatterLoop, ShiftLoop, UniformLoop,
 };
 use super::measure::{metadata_row, mixed_row, rl_row, set_published, shift_row, uniform_row};
-use super::plan::{Effort, Entry, Job, entries};
+use super::plan::{Job, OffsetEffort, PlannedJob, planned_jobs};
 use super::{BenchError, Options, WorkloadId, goals};
 use crate::contender::ContenderId;
 use crate::loops::{memory, paired, random};
@@ -20,19 +20,19 @@ use crate::report::{Report, Row};
 
 pub(super) fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     let start = Instant::now();
-    let effort = Effort::of(options);
-    let entries = entries(options);
-    let units = |entry: &Entry| -> u64 {
+    let effort = OffsetEffort::of(options);
+    let planned = planned_jobs(options);
+    let units = |planned: &PlannedJob| -> u64 {
         let of = |&id: &ContenderId| {
-            u64::from(entry.job.reps(id, &effort)) * entry.job.units(id, &effort)
+            u64::from(planned.job.reps(id, &effort)) * planned.job.units(id, &effort)
         };
-        entry.contenders.iter().map(of).sum()
+        planned.contenders.iter().map(of).sum()
     };
-    progress.begin(entries.iter().map(units).sum());
+    progress.begin(planned.iter().map(units).sum());
     let mut rows = Vec::new();
-    for entry in &entries {
-        let mut turn = Turn { options, effort, entry, progress };
-        rows.extend(turn.rows()?);
+    for planned in &planned {
+        let mut run = JobRun { options, effort, planned, progress };
+        rows.extend(run.rows()?);
     }
     let goals = goals::of(&rows, options.quick);
     Ok(Report {
@@ -48,18 +48,18 @@ pub(super) fn run(options: &Options, progress: &mut dyn Progress) -> Result<Repo
     })
 }
 
-/// One entry of the plan.
-struct Turn<'a> {
+/// One job of the plan in progress.
+struct JobRun<'a> {
     options: &'a Options,
-    effort: Effort,
-    entry: &'a Entry,
+    effort: OffsetEffort,
+    planned: &'a PlannedJob,
     progress: &'a mut dyn Progress,
 }
 
-impl Turn<'_> {
-    /// Runs the entry: one row for each contender.
+impl JobRun<'_> {
+    /// Runs the job; returns one row for each contender.
     fn rows(&mut self) -> Result<Vec<Row>, BenchError> {
-        let Effort {
+        let OffsetEffort {
             uniform_ops,
             random_ops,
             paired_rounds,
@@ -70,7 +70,7 @@ impl Turn<'_> {
             ..
         } = self.effort;
         let seed = self.options.seed;
-        let job = self.entry.job;
+        let job = self.planned.job;
         match job {
             Job::Metadata { churn } => {
                 let name = if churn { "churned" } else { "packed" };
@@ -100,11 +100,11 @@ impl Turn<'_> {
                 })
             }
             Job::Rl { producers, lifetimes } => {
-                let whose = match lifetimes {
+                let lifetimes_name = match lifetimes {
                     Lifetimes::Object => "object",
                     Lifetimes::Batch => "batch",
                 };
-                let name = format!("producers={producers} lifetimes={whose}");
+                let name = format!("producers={producers} lifetimes={lifetimes_name}");
                 let events = Bimodal::new(seed, producers, lifetimes, rl_batches / producers);
                 self.each(WorkloadId::Rl, &name, RlLoop { events: &events }, rl_row)
             }
@@ -132,8 +132,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Measures every contender, taking turns, and fills one row for each from what its repetitions
-    /// saw.
+    /// Measures every contender in turns, and fills one row for each from its repetitions.
     fn each<M, L>(
         &mut self,
         workload: WorkloadId,
@@ -142,11 +141,11 @@ impl Turn<'_> {
         fill: impl Fn(&mut Row, &[M]),
     ) -> Result<Vec<Row>, BenchError>
     where
-        L: Loop<Seen = M>,
+        L: Loop<Sample = M>,
     {
-        let contenders = &self.entry.contenders;
-        let reps = |id| self.entry.job.reps(id, &self.effort);
-        let mut seen: Vec<Vec<M>> = contenders.iter().map(|_| Vec::new()).collect();
+        let contenders = &self.planned.contenders;
+        let reps = |id| self.planned.job.reps(id, &self.effort);
+        let mut samples: Vec<Vec<M>> = contenders.iter().map(|_| Vec::new()).collect();
         for rep in 0..contenders.iter().map(|&id| reps(id)).max().unwrap_or(0) {
             for i in 0..contenders.len() {
                 let i = (i + rep as usize) % contenders.len();
@@ -156,12 +155,12 @@ impl Turn<'_> {
                 }
                 self.progress.step(&format!("{workload} {variant} {id}"));
                 let outcome = id.visit(Measure { run, rep });
-                seen[i].push(outcome.map_err(|error| BenchError {
+                samples[i].push(outcome.map_err(|error| BenchError {
                     workload,
                     contender: id,
                     error,
                 })?);
-                self.progress.advance(self.entry.job.units(id, &self.effort));
+                self.progress.advance(self.planned.job.units(id, &self.effort));
             }
         }
         let row = |(&id, outcomes): (&ContenderId, &Vec<M>)| {
@@ -172,6 +171,6 @@ impl Turn<'_> {
             self.progress.row(&row);
             row
         };
-        Ok(contenders.iter().zip(&seen).map(row).collect())
+        Ok(contenders.iter().zip(&samples).map(row).collect())
     }
 }

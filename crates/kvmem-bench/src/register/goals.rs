@@ -1,7 +1,7 @@
-//! *Goals*: the figures that the register layer sets out to reach, found in the rows.
+//! The performance goals of the register layer, evaluated on the rows.
 //!
-//! A goal appears when the rows that it needs are there. Where several cells count, the worst is
-//! given with its name.
+//! A goal is reported when the rows it needs exist. If several cells count, the worst is reported
+//! with its name.
 
 use super::plan::Cell;
 use super::{ContenderId, Pages, Row};
@@ -9,12 +9,12 @@ use crate::report::Goal;
 
 use ContenderId::{Auto, KvmemParallel, KvmemSequential, Parallel, Sequential};
 
-/// The most contexts: where parallel registration can gain or lose the most.
+/// The largest number of contexts, with which parallel registration can gain or lose most.
 const MANY: u32 = 8;
 
-/// All goals that `rows` and the time of planning can tell about.
+/// Returns every goal that `rows` and the time of planning can decide.
 pub(super) fn of(rows: &[Row], plan_ms: Option<f64>) -> Vec<Goal> {
-    let rows = Rows(rows);
+    let rows = RegisterRows(rows);
     let mut goals = Vec::new();
     for (simulated, place) in [(false, "io_uring"), (true, "simulated")] {
         let here = move |row: &Row| row.backend.is_simulated() == simulated;
@@ -39,7 +39,8 @@ pub(super) fn of(rows: &[Row], plan_ms: Option<f64>) -> Vec<Goal> {
         ));
     }
     goals.extend(Goal::at_most(
-        "auto, several contexts: time to give back over that of sequential, where that is a millisecond",
+        "auto, several contexts: time to give back over that of sequential, where that is a \
+         millisecond",
         rows.give_back_over_sequential(),
         1.0,
     ));
@@ -51,14 +52,14 @@ pub(super) fn of(rows: &[Row], plan_ms: Option<f64>) -> Vec<Goal> {
     goals
 }
 
-struct Rows<'a>(&'a [Row]);
+struct RegisterRows<'a>(&'a [Row]);
 
-impl<'a> Rows<'a> {
+impl<'a> RegisterRows<'a> {
     fn autos(&self, wanted: impl Fn(&Row) -> bool) -> impl Iterator<Item = &'a Row> {
         self.0.iter().filter(move |row| row.policy == Auto && wanted(row))
     }
 
-    /// The other contenders of the cell of `row`, if all of `ids` are there.
+    /// Returns the rows of `ids` in the cell of `row`, if all exist.
     fn others(&self, row: &Row, ids: &[ContenderId]) -> Option<Vec<&'a Row>> {
         let cell = Cell::of(row);
         let find = |id: &ContenderId| {
@@ -79,8 +80,8 @@ impl<'a> Rows<'a> {
         })
     }
 
-    /// With one context there is nothing to do side by side; and what is over in a fraction of a
-    /// millisecond is a matter of how many keys there are, not of how they are given back.
+    /// One context leaves nothing to do in parallel. A deregistration of less than a millisecond
+    /// depends on the number of keys, not on the order in which they are given back.
     fn give_back_over_sequential(&self) -> impl Iterator<Item = (f64, Option<String>)> {
         self.autos(|row| row.contexts > 1).filter_map(|auto| {
             let others = self.others(auto, &[Sequential])?;
@@ -115,8 +116,8 @@ mod tests {
             register_s: total_s * 0.75,
             unregister_s: total_s * 0.25,
             total_s,
-            trial_sequential_gib_per_s: None,
-            trial_parallel_gib_per_s: None,
+            calibration_sequential_gib_per_s: None,
+            calibration_parallel_gib_per_s: None,
             runs: 5,
         }
     }
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_is_held_against_the_best_of_its_cell_and_the_worst_cell_counts() {
+    fn auto_is_compared_with_the_best_of_its_cell_and_the_worst_cell_counts() {
         let rows = [
             cell(Backend::IoUring, 8, true, [8.0, 4.0, 8.0, 4.0, 4.0]),
             cell(Backend::IoUring, 8, false, [20.0, 40.0, 20.0, 5.0, 10.0]),
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_rows_there_is_no_goal() {
+    fn no_goal_without_its_rows() {
         assert!(of(&[], None).is_empty());
         let lonely = row(Backend::IoUring, 8, false, Auto, 1.0);
         assert!(of(&[lonely], None).is_empty());

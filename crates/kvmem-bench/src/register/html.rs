@@ -1,5 +1,5 @@
-//! *Html*: the report as a chapter of a page: for each backend and size of region the totals, cells
-//! from top to bottom.
+//! The report as a chapter of a page: the totals for each backend and region size, cells from top
+//! to bottom.
 
 use kvmem_report::{Chapter, Scale, Section};
 
@@ -50,7 +50,7 @@ impl Draw for Report {
     }
 }
 
-/// The name of a row's cell; its backend stands above already.
+/// Returns the name of a row's cell without the backend, which the heading names.
 fn group(row: &Row) -> String {
     let name = Cell::of(row).to_string();
     name.split_once(", ").map_or(name.clone(), |(_, rest)| rest.to_owned())

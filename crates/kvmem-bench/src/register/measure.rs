@@ -1,81 +1,89 @@
-//! *Measure*: one contender in one cell, timed once.
+//! One contender in one cell, measured once.
 
 use std::sync::Arc;
 
 use kvmem::arena::Region;
 use kvmem::register::{Outcome, Policy, RegisterError, RegisterLimit, RegistrationSet};
 
-use super::bed::Bed;
-use super::published::Published;
+use super::fixture::RunFixture;
+use super::strategies::StrategyRun;
 use super::{ContenderId, MeasureError};
 
-/// What one run saw, in seconds of the host.
+/// The result of one run, in seconds of the platform's clock.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Seen {
+pub(super) struct RegisterSample {
     pub(super) populate_s: f64,
     pub(super) register_s: f64,
     pub(super) unregister_s: f64,
     /// `sequential` or `parallel`.
     pub(super) chosen: &'static str,
-    /// GiB/s that were tried, one registrar after another and side by side.
-    pub(super) trial: Option<(f64, f64)>,
+    /// Rates measured by calibration in GiB/s, sequential and parallel.
+    pub(super) calibration: Option<(f64, f64)>,
 }
 
-impl Seen {
+impl RegisterSample {
     pub(super) fn total_s(&self) -> f64 {
         self.populate_s + self.register_s + self.unregister_s
     }
 }
 
-/// Registers the region with the registrars of `bed`, and gives the keys back.
+/// Registers the region with the registrars of `fixture` and deregisters it.
 pub(super) fn measure(
     contender: ContenderId,
-    bed: &Bed,
+    fixture: &RunFixture,
     region: &Arc<Region>,
-) -> Result<Seen, MeasureError> {
+) -> Result<RegisterSample, MeasureError> {
     match contender {
-        ContenderId::Sequential => published(bed, region, false),
-        ContenderId::Parallel => published(bed, region, true),
-        ContenderId::KvmemSequential => library(bed, region, Policy::Sequential),
-        ContenderId::KvmemParallel => library(bed, region, Policy::all_at_once()),
-        ContenderId::Auto => library(bed, region, Policy::Auto),
+        ContenderId::Sequential => as_published(fixture, region, false),
+        ContenderId::Parallel => as_published(fixture, region, true),
+        ContenderId::KvmemSequential => library(fixture, region, Policy::Sequential),
+        ContenderId::KvmemParallel => library(fixture, region, Policy::all_at_once()),
+        ContenderId::Auto => library(fixture, region, Policy::Auto),
     }
 }
 
-fn published(bed: &Bed, region: &Arc<Region>, side_by_side: bool) -> Result<Seen, MeasureError> {
-    let start = bed.host.now();
-    let registered = Published::register(&bed.plain, &*bed.host, region, side_by_side)?;
-    let between = bed.host.now();
+fn as_published(
+    fixture: &RunFixture,
+    region: &Arc<Region>,
+    parallel: bool,
+) -> Result<RegisterSample, MeasureError> {
+    let start = fixture.host.now();
+    let registered = StrategyRun::register(&fixture.plain, &*fixture.host, region, parallel)?;
+    let between = fixture.host.now();
     registered.give_back()?;
-    let end = bed.host.now();
-    Ok(Seen {
+    let end = fixture.host.now();
+    Ok(RegisterSample {
         populate_s: 0.0,
         register_s: (between - start).as_secs_f64(),
         unregister_s: (end - between).as_secs_f64(),
-        chosen: if side_by_side { "parallel" } else { "sequential" },
-        trial: None,
+        chosen: if parallel { "parallel" } else { "sequential" },
+        calibration: None,
     })
 }
 
-fn library(bed: &Bed, region: &Arc<Region>, policy: Policy) -> Result<Seen, MeasureError> {
+fn library(
+    fixture: &RunFixture,
+    region: &Arc<Region>,
+    policy: Policy,
+) -> Result<RegisterSample, MeasureError> {
     let builder = RegistrationSet::builder()
-        .registrars(bed.registrars.iter().cloned())
+        .registrars(fixture.registrars.iter().cloned())
         .policy(policy)
-        .host(Arc::clone(&bed.host));
-    let start = bed.host.now();
+        .host(Arc::clone(&fixture.host));
+    let start = fixture.host.now();
     let mut set = builder.register(Arc::clone(region)).map_err(failed)?;
-    let between = bed.host.now();
+    let between = fixture.host.now();
     set.deregister().map_err(failed)?;
-    let end = bed.host.now();
+    let end = fixture.host.now();
     let outcome: &Outcome = set.outcome();
     let populate_s = outcome.populated.seconds;
-    Ok(Seen {
+    Ok(RegisterSample {
         populate_s,
-        // Whatever was not populating: planning, trials and books too.
+        // All time that was not spent populating, including planning and calibration.
         register_s: ((between - start).as_secs_f64() - populate_s).max(0.0),
         unregister_s: (end - between).as_secs_f64(),
         chosen: outcome.chosen(),
-        trial: outcome
+        calibration: outcome
             .trial
             .as_ref()
             .map(|trial| (trial.sequential_gib_per_s, trial.parallel_gib_per_s)),

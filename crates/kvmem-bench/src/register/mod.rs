@@ -1,48 +1,48 @@
-//! The benchmark of the register layer: how long until every device has its keys, and until they
-//! are given back.
+//! The benchmark of the register layer: the time until every device has its keys, and the time to
+//! give them back.
 //!
 //! 1. *Cells.* A cell is a region of one size and kind of pages, registered with 1, 4 or 8
-//!    contexts, resident beforehand or not. The contexts are rings of io_uring, which pin pages by
-//!    the same path of the kernel as RDMA drivers do; and the two simulated machines, which behave
-//!    as those of which the figures were published: on one, parallel registration of resident
-//!    memory gains a factor of four, on the other it loses one of 2.7.
+//!    contexts, resident beforehand or not. The contexts are io_uring rings, which pin pages by the
+//!    same kernel path as RDMA drivers, or NICs of two simulated machines. These reproduce
+//!    published figures: on one, parallel registration of resident memory gains a factor of four;
+//!    on the other it loses a factor of 2.7.
 //! 2. *Contenders.* [`Sequential`](ContenderId::Sequential) and [`Parallel`](ContenderId::Parallel)
-//!    are the two ways that were published: each context gets the whole region in the largest
-//!    chunks it takes, one context after another or on a thread for each, and nobody populates.
-//!    They are written here, with rings that are used as engines use them (`plain_ring.rs`), and
-//!    make as few calls as can be made. The others are the library's, with its rings: its fixed
-//!    policies, and [`Auto`](ContenderId::Auto), which has to find out by itself.
-//! 3. *Time* is that of the host, on the wall or simulated, of three parts: populating, where the
-//!    contender does it; registering, with all planning and trials; giving back. The total is their
-//!    sum. Mapping the region, opening the contexts and unmapping are not part of it; nor is
-//!    populating a region that is to be resident beforehand.
+//!    are the two published strategies: each context gets the whole region in the largest chunks it
+//!    accepts, one context after another or on a thread for each, and nothing populates it. The
+//!    benchmark implements them with rings that are used as engines use them (`plain_ring.rs`) and
+//!    with as few calls as possible. The other contenders are the library with its own rings: its
+//!    fixed policies, and [`Auto`](ContenderId::Auto), which chooses one itself.
+//! 3. *Time* is wall time, or simulated time on a simulated machine. It has three parts:
+//!    populating, where the contender does it; registering, with all planning and calibration;
+//!    giving back. The total is their sum. It excludes mapping the region, opening the contexts and
+//!    unmapping, and populating a region that is resident beforehand.
 //! 4. *Fresh memory.* A region that is not resident is mapped anew for each run. A resident one is
-//!    mapped and populated once for all cells of its size and pages, and registered again and
-//!    again: that changes nothing about its pages.
-//! 5. *Noise.* A virtual machine gives free memory back to its host every two seconds, a part at a
-//!    time, and the next first touch of it costs up to thirty times as much as the second. So
-//!    before each run that takes fresh memory as much is made resident and let go of again; base
-//!    pages, which take longer than that, come from free memory that the host cannot take back,
-//!    since it lies between pages that are held (`ballast.rs`); hugepages of the pool stay. The
-//!    contenders take turns, in an order that is shuffled for each round: with one that is merely
-//!    rotated each contender comes round as regularly as the host does, and the same one pays each
-//!    time. The first round does not count (when quick it is one contender's run), and of the
-//!    others, five or more, medians do. Cells that are done soon get more rounds. Simulated time
-//!    has no noise.
-//! 6. *What is not there.* Hugepages of 2 MiB are borrowed as in the benchmark of the
-//!    [arena](crate::arena) layer. Rows that cannot be had, for want of pages, memory, rings or
-//!    locked memory, are absent, and the report says why. Large regions that are not resident are
-//!    registered with the most contexts only: with fewer, a run takes as long and says less.
+//!    mapped and populated once for all cells of its size and pages, and registered repeatedly,
+//!    which does not change its pages.
+//! 5. *Noise.* A virtual machine returns free memory to its host every two seconds, a part at a
+//!    time, and the next first touch of it costs up to thirty times as much as the second. Before
+//!    each run that takes fresh memory, the same amount is therefore made resident and freed. Base
+//!    pages take longer than two seconds; they come from free memory that the host cannot reclaim,
+//!    because resident pages keep it fragmented (`ballast.rs`). Hugepages of the pool are never
+//!    returned. The contenders take turns, in an order that is shuffled for each round. A merely
+//!    rotated order would be as regular as the host, and the same contender would pay each time.
+//!    The first round does not count (a quick run uses only one contender for it); of the other
+//!    rounds, five or more, the medians count. Short cells get more rounds. Simulated time has no
+//!    noise.
+//! 6. *Missing rows.* Hugepages of 2 MiB are borrowed as in the benchmark of the
+//!    [arena](crate::arena) layer. Rows that lack pages, memory, rings or locked memory are absent,
+//!    and the report says why. Large regions that are not resident are registered with the largest
+//!    number of contexts only: with fewer, a run takes as long and says less.
 
 mod ballast;
-mod bed;
+mod fixture;
 mod goals;
 mod html;
 mod measure;
 mod plain_ring;
 mod plan;
-mod published;
 mod report;
+mod strategies;
 mod suite;
 mod table;
 
@@ -53,13 +53,13 @@ pub use crate::arena::Pages;
 use crate::names::names;
 use crate::progress::Progress;
 
-/// What to run.
+/// The options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// One size, fewer contexts and rounds: half a minute instead of some minutes.
+    /// Whether to use one size and fewer contexts and rounds: half a minute instead of minutes.
     pub quick: bool,
-    /// Rounds that count, exactly; otherwise at least 5, or 3 when quick, and more where they take
-    /// little time.
+    /// The exact number of rounds that count. Unless set, at least 5, or 3 when quick, and more
+    /// where they take little time.
     pub reps: Option<u32>,
     /// Only these backends; all when empty.
     pub backends: Vec<Backend>,
@@ -67,58 +67,58 @@ pub struct Options {
     pub contenders: Vec<ContenderId>,
     /// Regions of these sizes on io_uring; 1 GiB and 8 GiB, or 1 GiB when quick, when empty.
     pub region_bytes: Vec<u64>,
-    /// So many rings; 1, 4 and 8, or 8 when quick, when empty.
+    /// Numbers of rings; 1, 4 and 8, or 8 when quick, when empty.
     pub contexts: Vec<u32>,
-    /// Whether hugepages that rows lack may be added to the machine's pool while they are
-    /// measured; see [`hugepages`](crate::hugepages). Without it such rows are left out.
+    /// Whether missing hugepages may be added to the machine's pool while they are measured; see
+    /// [`hugepages`](crate::hugepages). Otherwise rows that lack them are skipped.
     pub borrow_hugepages: bool,
 }
 
-/// Runs what `options` ask for.
+/// Runs the benchmark that `options` select.
 ///
-/// On io_uring the full run makes up to 8 GiB resident at a time, a quick one 1 GiB; less where
-/// less is available.
+/// On io_uring the full run makes up to 8 GiB resident at a time, a quick one 1 GiB; less if less
+/// is available.
 ///
 /// # Errors
-/// [`BenchError`] when a contender fails at what it should be able to do here. Rows that this
-/// machine cannot have are no error: see [`Report::skipped`].
+/// [`BenchError`] when a contender fails at an operation that should succeed on this machine. Rows
+/// that the machine cannot measure are no error: see [`Report::skipped`].
 pub fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report, BenchError> {
     suite::run(options, progress)
 }
 
-/// Why a run ended early.
+/// The error that ended a run early.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{cell}, {contender}: {error}")]
 pub struct BenchError {
-    /// What was measured, in words.
+    /// The name of the cell.
     pub cell: String,
     /// The contender that ran.
     pub contender: ContenderId,
-    /// What happened.
+    /// The error.
     pub error: MeasureError,
 }
 
-/// Why something could not be measured.
+/// The error of one measurement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MeasureError {
-    /// A limit of this machine, which says nothing about anyone's speed.
+    /// A limit of this machine, which says nothing about a contender's speed.
     #[error("{0}")]
     Limited(String),
-    /// The system refused a mapping.
-    #[error("the system refused memory: {0}")]
+    /// The system did not provide a mapping.
+    #[error("the system could not map or populate memory: {0}")]
     System(#[from] rustix::io::Errno),
     /// A thread could not be started.
     #[error(transparent)]
-    NoThread(#[from] crate::NoThread),
-    /// The library refused.
+    Spawn(#[from] crate::SpawnError),
+    /// The library returned an error.
     #[error("{0}")]
     Library(String),
-    /// A registrar refused a chunk or a key.
+    /// A call of a registrar failed.
     #[error("{0}")]
-    Refused(String),
+    Registrar(String),
 }
 
-/// What registers, by name.
+/// The kinds of registrars by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Backend {
     /// Rings of io_uring with fixed buffers.
@@ -127,7 +127,7 @@ pub enum Backend {
     /// The simulated machine on which parallel registration of resident memory wins.
     #[serde(rename = "simulated-parallel-wins")]
     ParallelWins,
-    /// The simulated machine on which it loses.
+    /// The simulated machine on which parallel registration loses.
     #[serde(rename = "simulated-parallel-loses")]
     ParallelLoses,
 }
@@ -136,7 +136,8 @@ impl Backend {
     /// All backends, in the order in which they run.
     pub const ALL: [Self; 3] = [Self::IoUring, Self::ParallelWins, Self::ParallelLoses];
 
-    /// The name on the command line and in JSON.
+    /// Returns the name on the command line and in JSON.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::IoUring => "io_uring",
@@ -145,27 +146,28 @@ impl Backend {
         }
     }
 
-    /// Whether time and memory are simulated.
+    /// Returns whether time and memory are simulated.
+    #[must_use]
     pub fn is_simulated(self) -> bool {
         self != Self::IoUring
     }
 }
 
-names!(Backend, UnknownBackend, "backend", "A name that no backend bears.");
+names!(Backend, UnknownBackendError, "backend", "No backend has this name.");
 
 /// The contenders by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ContenderId {
-    /// As published: one context after another, the whole region each, nobody populates.
+    /// As published: one context after another, each registers the whole unpopulated region.
     Sequential,
-    /// As published: a thread for each context, the whole region each, nobody populates.
+    /// As published: one thread per context, each registers the whole unpopulated region.
     Parallel,
-    /// The library with the policy of that name.
+    /// The library with its sequential policy.
     KvmemSequential,
-    /// The library with the policy of that name, all registrars at once.
+    /// The library with its parallel policy, all registrars at once.
     KvmemParallel,
-    /// The library, which finds out by itself.
+    /// The library, which chooses the policy itself.
     Auto,
 }
 
@@ -174,7 +176,8 @@ impl ContenderId {
     pub const ALL: [Self; 5] =
         [Self::Sequential, Self::Parallel, Self::KvmemSequential, Self::KvmemParallel, Self::Auto];
 
-    /// The name on the command line and in JSON.
+    /// Returns the name on the command line and in JSON.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Sequential => "sequential",
@@ -186,4 +189,4 @@ impl ContenderId {
     }
 }
 
-names!(ContenderId, UnknownContender, "policy", "A name that no policy bears.");
+names!(ContenderId, UnknownContenderError, "policy", "No policy has this name.");

@@ -1,10 +1,9 @@
-//! *Plain ring*: fixed buffers of a ring as engines register them by themselves: into its table, by
-//! one call each.
+//! Fixed buffers of a ring, registered as engines do it: one call per buffer into the ring's table.
 //!
-//! The library's rings pin pages in another ring beside and clone them from there, which is quicker
-//! for hugepages. What is published did not, so the contenders that stand for it do not either.
-//! Nothing else is slower here: the table has no more slots than are needed, for the kernel
-//! searches all of them.
+//! The library's rings pin pages in a second ring and clone them from there, which is faster for
+//! hugepages. The published programs do not, so the contenders that stand for them use this ring.
+//! Nothing else is slower: the table has no more slots than needed, because the kernel searches all
+//! of them.
 
 use std::fmt;
 use std::ptr::{NonNull, null_mut};
@@ -14,22 +13,22 @@ use io_uring::IoUring;
 use kvmem::arena::Errno;
 use kvmem::register::{Key, Limits, RegisterLimit, Registrar, RegistrarError};
 
-/// The most bytes of one buffer.
+/// The largest buffer, in bytes.
 const MAX_BYTES: u64 = 1 << 30;
 
 /// A ring whose table is filled directly.
 pub(super) struct PlainRing {
     name: String,
     ring: IoUring,
-    /// Slots that are empty.
+    /// Empty slots.
     free: Mutex<Vec<u32>>,
-    /// What the library's ring says of limits that hold for this one too.
+    /// The limits of the library's ring, as far as they hold for this one.
     limits: Limits,
 }
 
 impl PlainRing {
-    /// A ring with as many slots as a region of so many bytes needs. `like` is a ring of the
-    /// library with the same limits.
+    /// Creates a ring with the slots that a region of `region_bytes` needs. `like` are the limits
+    /// of a library ring.
     pub(super) fn new(index: u32, region_bytes: u64, like: &Limits) -> std::io::Result<PlainRing> {
         let ring = IoUring::new(1)?;
         let slots = u32::try_from(region_bytes.div_ceil(MAX_BYTES)).unwrap_or(u32::MAX);
@@ -42,7 +41,7 @@ impl PlainRing {
             preferred_chunk_bytes: None,
             memlock: like.memlock,
         };
-        // The last is taken first.
+        // Slots are taken from the end.
         Ok(PlainRing { name, ring, free: Mutex::new((0..slots).rev().collect()), limits })
     }
 
@@ -51,7 +50,7 @@ impl PlainRing {
     }
 }
 
-fn refusal(error: &std::io::Error, exceeded: Option<RegisterLimit>) -> RegistrarError {
+fn ring_error(error: &std::io::Error, exceeded: Option<RegisterLimit>) -> RegistrarError {
     let errno = Errno::new(error.raw_os_error().unwrap_or(0));
     RegistrarError::new("io_uring_register(IORING_REGISTER_BUFFERS_UPDATE)", errno, "")
         .exceeded(exceeded)
@@ -90,7 +89,7 @@ impl Registrar for PlainRing {
             Ok(()) => Ok(Key { handle: slot.into(), lkey: slot.into(), rkey: None }),
             Err(error) => {
                 self.free().push(slot);
-                Err(refusal(&error, exceeded()))
+                Err(ring_error(&error, exceeded()))
             }
         }
     }
@@ -101,7 +100,7 @@ impl Registrar for PlainRing {
         // SAFETY: an empty slot refers to no bytes.
         let emptied =
             unsafe { self.ring.submitter().register_buffers_update(slot, &nothing, None) };
-        emptied.map_err(|error| refusal(&error, None))?;
+        emptied.map_err(|error| ring_error(&error, None))?;
         self.free().push(slot);
         Ok(())
     }

@@ -1,12 +1,11 @@
-//! *Plan*: what a run consists of: cells in groups that share their memory, and how long each may
-//! take.
+//! The plan of a run: cells in groups that share their memory, and the time limits of each.
 
 use std::fmt;
 use std::time::Duration;
 
 use kvmem::register::IoUring;
 
-use super::bed::simulated;
+use super::fixture::simulated;
 use super::{Backend, ContenderId, Options, Pages, Row, Skipped};
 use crate::arena::system;
 
@@ -16,38 +15,38 @@ const CONTEXTS: [u32; 3] = [1, 4, 8];
 const SIZES: [u64; 2] = [1 << 30, 8 << 30];
 /// Larger regions that are not resident are registered with the most contexts only.
 const LARGE: u64 = 2 << 30;
-/// Registering less than this says nothing.
-const LEAST: u64 = 4 << 20;
+/// The smallest region that is worth registering.
+const MIN_REGION: u64 = 4 << 20;
 const GIB: u64 = 1 << 30;
 
-/// How long the measurements are.
+/// Lengths of the measurements.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Effort {
-    /// Rounds that count, at least.
+pub(super) struct RegisterEffort {
+    /// The smallest number of rounds that count.
     pub(super) reps: u32,
-    /// Contenders of the round that does not count.
+    /// Contenders in the round that does not count.
     pub(super) warm: usize,
-    /// Rounds that count, at most.
-    pub(super) most_reps: u32,
-    /// A cell gets more rounds than the fewest only within this time.
+    /// The largest number of rounds that count.
+    pub(super) max_reps: u32,
+    /// A cell gets more than `reps` rounds only within this time.
     pub(super) budget: Duration,
 }
 
-impl Effort {
+impl RegisterEffort {
     pub(super) fn of(options: &Options) -> Self {
         let mut effort = if options.quick {
-            Self { reps: 3, warm: 1, most_reps: 31, budget: Duration::from_millis(300) }
+            Self { reps: 3, warm: 1, max_reps: 31, budget: Duration::from_millis(300) }
         } else {
-            Self { reps: 5, warm: usize::MAX, most_reps: 101, budget: Duration::from_secs(2) }
+            Self { reps: 5, warm: usize::MAX, max_reps: 101, budget: Duration::from_secs(2) }
         };
         if let Some(reps) = options.reps {
-            (effort.reps, effort.most_reps) = (reps.max(1), reps.max(1));
+            (effort.reps, effort.max_reps) = (reps.max(1), reps.max(1));
         }
         effort
     }
 }
 
-/// A region and its contexts: what all contenders meet.
+/// A region and its contexts: the conditions that all contenders share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cell {
     pub(super) backend: Backend,
@@ -63,7 +62,7 @@ impl Cell {
         Self { backend, region_bytes, contexts, pages, resident }
     }
 
-    /// About how many milliseconds a run takes.
+    /// Estimates the milliseconds of a run.
     fn run_units(&self) -> u64 {
         let each = match (self.backend, self.pages, self.resident) {
             (Backend::IoUring, Some(Pages::Base), false) => 600,
@@ -75,8 +74,9 @@ impl Cell {
         self.region_bytes * each / GIB + 1
     }
 
-    /// About how many milliseconds so many contenders take, thrown-away round included.
-    pub(super) fn units(&self, contenders: usize, effort: &Effort) -> u64 {
+    /// Estimates the milliseconds of all rounds with this many contenders, the discarded round
+    /// included.
+    pub(super) fn units(&self, contenders: usize, effort: &RegisterEffort) -> u64 {
         self.run_units() * contenders as u64 * (u64::from(effort.reps) + 1)
     }
 }
@@ -91,28 +91,28 @@ impl fmt::Display for Cell {
     }
 }
 
-/// Bytes for people, in the largest unit in which they are a whole number.
+/// Formats bytes in the largest unit in which they are a whole number.
 pub(super) fn size(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let unit = (bytes.max(1).trailing_zeros() as usize / 10).min(units.len() - 1);
     format!("{} {}", bytes >> (10 * unit), units[unit])
 }
 
-/// Cells with the same size and pages.
+/// Cells with the same size and kind of pages.
 #[derive(Clone, Debug)]
-pub(super) struct Group {
+pub(super) struct RegisterGroup {
     pub(super) backend: Backend,
     pub(super) region_bytes: u64,
     pub(super) pages: Option<Pages>,
     pub(super) cells: Vec<Cell>,
 }
 
-impl Group {
+impl RegisterGroup {
     fn new(backend: Backend, region_bytes: u64, pages: Option<Pages>, contexts: &[u32]) -> Self {
-        let most = contexts.iter().copied().max();
+        let max_contexts = contexts.iter().copied().max();
         let cell = |resident, contexts| Cell { backend, region_bytes, contexts, pages, resident };
         let large = |contexts| {
-            backend == Backend::IoUring && region_bytes > LARGE && Some(contexts) != most
+            backend == Backend::IoUring && region_bytes > LARGE && Some(contexts) != max_contexts
         };
         let resident = contexts.iter().map(|&contexts| cell(true, contexts));
         let rest = contexts
@@ -122,7 +122,7 @@ impl Group {
         Self { backend, region_bytes, pages, cells: resident.chain(rest).collect() }
     }
 
-    pub(super) fn units(&self, contenders: usize, effort: &Effort) -> u64 {
+    pub(super) fn units(&self, contenders: usize, effort: &RegisterEffort) -> u64 {
         self.cells.iter().map(|cell| cell.units(contenders, effort)).sum()
     }
 
@@ -137,31 +137,34 @@ impl Group {
     }
 }
 
-/// The contenders that `options` name.
+/// Returns the contenders that `options` select.
 pub(super) fn contenders(options: &Options) -> Vec<ContenderId> {
     let wanted =
         |id: &ContenderId| options.contenders.is_empty() || options.contenders.contains(id);
     ContenderId::ALL.into_iter().filter(wanted).collect()
 }
 
-/// What this machine has to give.
+/// The resources of this machine.
 #[derive(Debug)]
-pub(super) struct Means {
-    /// Bytes that can be made resident, where that is known.
+pub(super) struct Resources {
+    /// Bytes that can be made resident, if known.
     pub(super) available: Option<u64>,
-    /// Why there can be no rings, if there can be none.
+    /// Why no ring can be created, if none can.
     pub(super) no_rings: Option<String>,
 }
 
-impl Means {
+impl Resources {
     pub(super) fn here() -> Self {
         let no_rings = IoUring::available().err().map(|reason| reason.to_string());
         Self { available: system::available_bytes(), no_rings }
     }
 }
 
-/// Everything that `options` ask for, in order; and what of it this machine cannot do.
-pub(super) fn groups(options: &Options, means: &Means) -> (Vec<Group>, Vec<Skipped>) {
+/// Returns the groups that `options` select, in order, and the rows that this machine must skip.
+pub(super) fn groups(
+    options: &Options,
+    resources: &Resources,
+) -> (Vec<RegisterGroup>, Vec<Skipped>) {
     let wanted = |backend| options.backends.is_empty() || options.backends.contains(&backend);
     let mut groups = Vec::new();
     let mut skipped = Vec::new();
@@ -171,12 +174,13 @@ pub(super) fn groups(options: &Options, means: &Means) -> (Vec<Group>, Vec<Skipp
         some => some.to_vec(),
     };
     contexts.retain(|&contexts| contexts > 0);
-    if let (true, Some(reason)) = (wanted(Backend::IoUring), &means.no_rings) {
+    if let (true, Some(reason)) = (wanted(Backend::IoUring), &resources.no_rings) {
         skipped.push(no_rows(None, reason.clone()));
     } else if wanted(Backend::IoUring) {
-        for region_bytes in sizes(options, means.available, &mut skipped) {
+        for region_bytes in sizes(options, resources.available, &mut skipped) {
             for pages in Pages::PRIVATE {
-                let group = Group::new(Backend::IoUring, region_bytes, Some(pages), &contexts);
+                let group =
+                    RegisterGroup::new(Backend::IoUring, region_bytes, Some(pages), &contexts);
                 match (pages, system::thp_missing()) {
                     (Pages::Thp, Some(reason)) => skipped.push(group.skipped(None, reason)),
                     _ => groups.push(group),
@@ -186,11 +190,11 @@ pub(super) fn groups(options: &Options, means: &Means) -> (Vec<Group>, Vec<Skipp
     }
     for backend in Backend::ALL.into_iter().filter(|&backend| wanted(backend)) {
         let Some(published) = simulated(backend) else { continue };
-        // A simulated run takes no time worth saving. There are only so many NICs.
+        // A simulated run takes almost no time, so none is left out. NICs are limited.
         let all = if options.contexts.is_empty() { CONTEXTS.to_vec() } else { contexts.clone() };
         let there = |&contexts: &u32| contexts as usize <= published.nics;
         let (contexts, lacking): (Vec<u32>, Vec<u32>) = all.into_iter().partition(there);
-        let group = Group::new(backend, published.len_bytes, None, &contexts);
+        let group = RegisterGroup::new(backend, published.len_bytes, None, &contexts);
         let reason = || format!("the machine has {} NICs", published.nics);
         skipped.extend(lacking.into_iter().map(|contexts| group.skipped(Some(contexts), reason())));
         groups.push(group);
@@ -198,12 +202,12 @@ pub(super) fn groups(options: &Options, means: &Means) -> (Vec<Group>, Vec<Skipp
     (groups, skipped)
 }
 
-/// No rows of io_uring with this size, or with any.
+/// Skips the rows of io_uring with this size, or with any.
 fn no_rows(region_bytes: Option<u64>, reason: String) -> Skipped {
     Skipped { backend: Backend::IoUring, region_bytes, pages: None, contexts: None, reason }
 }
 
-/// The sizes that take no more than half of what is available, largest last.
+/// Returns the sizes that take at most half of the available memory, largest last.
 fn sizes(options: &Options, available: Option<u64>, skipped: &mut Vec<Skipped>) -> Vec<u64> {
     let requested = match options.region_bytes.as_slice() {
         [] if options.quick => SIZES[..1].to_vec(),
@@ -218,16 +222,17 @@ fn sizes(options: &Options, available: Option<u64>, skipped: &mut Vec<Skipped>) 
         }
         if fit != bytes {
             let available = size(available.unwrap_or(0) >> 20 << 20);
-            let instead = if fit < LEAST {
+            let instead = if fit < MIN_REGION {
                 "too little".to_owned()
             } else {
                 format!("{} instead", size(fit))
             };
-            let reason =
-                format!("{available} of memory are available, and half of it is used: {instead}");
+            let reason = format!(
+                "{available} of memory are available, and a run uses half of it: {instead}"
+            );
             skipped.push(no_rows(Some(bytes), reason));
         }
-        if fit >= LEAST && !sizes.contains(&fit) {
+        if fit >= MIN_REGION && !sizes.contains(&fit) {
             sizes.push(fit);
         }
     }
@@ -239,17 +244,17 @@ fn sizes(options: &Options, available: Option<u64>, skipped: &mut Vec<Skipped>) 
 mod tests {
     use super::*;
 
-    fn with(available: Option<u64>) -> Means {
-        Means { available, no_rings: None }
+    fn with(available: Option<u64>) -> Resources {
+        Resources { available, no_rings: None }
     }
 
-    fn cells(groups: &[Group], backend: Backend, resident: bool) -> usize {
+    fn cells(groups: &[RegisterGroup], backend: Backend, resident: bool) -> usize {
         let of = groups.iter().filter(|group| group.backend == backend);
         of.flat_map(|group| &group.cells).filter(|cell| cell.resident == resident).count()
     }
 
     #[test]
-    fn every_cell_is_planned_but_large_ones_that_say_nothing_new() {
+    fn every_cell_is_planned_except_redundant_large_ones() {
         let (groups, skipped) = groups(&Options::default(), &with(None));
         let kinds = 3 - skipped.len() / SIZES.len();
         assert_eq!(cells(&groups, Backend::IoUring, true), kinds * SIZES.len() * CONTEXTS.len());
@@ -260,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn options_leave_only_what_they_name() {
+    fn options_restrict_the_plan() {
         let options = Options {
             backends: vec![Backend::IoUring],
             contenders: vec![ContenderId::Auto],
@@ -281,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_are_fit_to_the_memory_and_that_is_said() {
+    fn regions_are_fit_to_the_memory_and_reported() {
         let io_uring = Options { backends: vec![Backend::IoUring], ..Options::default() };
         let planned = |available| {
             let (groups, skipped) = groups(&io_uring, &with(Some(available)));
@@ -297,8 +302,8 @@ mod tests {
     }
 
     #[test]
-    fn without_rings_the_simulated_machines_are_left() {
-        let means = Means { available: None, no_rings: Some("seccomp".to_owned()) };
+    fn without_rings_only_simulated_machines_remain() {
+        let means = Resources { available: None, no_rings: Some("seccomp".to_owned()) };
         let (groups, skipped) = groups(&Options::default(), &means);
         assert!(groups.len() == 2 && groups.iter().all(|group| group.backend.is_simulated()));
         let reasons: Vec<_> =

@@ -1,4 +1,4 @@
-//! *Report*: what a run of the register suite found.
+//! The report of a register run.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,76 +6,80 @@ use super::{Backend, ContenderId, Pages};
 use crate::machine::Machine;
 use crate::report::Goal;
 
-/// One contender in one cell: medians of the runs that count.
+/// One contender in one cell: the medians of the runs that count.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// What registers.
+    /// The kind of registrar.
     pub backend: Backend,
     /// Bytes of the region.
     pub region_bytes: u64,
-    /// Registrars, each of which gets keys to the whole region.
+    /// Number of registrars, each of which registers the whole region.
     pub contexts: u32,
-    /// The kind of pages; `None` where they are simulated.
+    /// The kind of pages; `None` on a simulated machine.
     pub pages: Option<Pages>,
     /// Whether the region was resident before the clock started.
     pub resident: bool,
     /// The contender.
     pub policy: ContenderId,
-    /// `sequential` or `parallel`: how most of it was registered, in most of the runs.
+    /// `sequential` or `parallel`: how most of the region was registered, in most of the runs.
     pub chosen: String,
-    /// Seconds of populating, where the contender does it.
+    /// Seconds of populating, if the contender populates.
     pub populate_s: f64,
-    /// Seconds of registering, planning and trials included.
+    /// Seconds of registering, planning and calibration included.
     pub register_s: f64,
-    /// Seconds until all keys were given back.
+    /// Seconds until all keys are given back.
     pub unregister_s: f64,
-    /// Seconds of all three; a median of its own, so not always the sum of theirs.
+    /// Seconds of all three. It is a median itself, so it may differ from the sum of the parts.
     pub total_s: f64,
-    /// GiB a second of the first chunks, one registrar after another, where that was tried.
-    pub trial_sequential_gib_per_s: Option<f64>,
-    /// GiB a second of the first chunks, side by side, where that was tried.
-    pub trial_parallel_gib_per_s: Option<f64>,
+    /// Rate of the calibration chunks, one registrar after another, in GiB per second; `None`
+    /// without calibration. Older records call it `trial_sequential_gib_per_s`.
+    #[serde(alias = "trial_sequential_gib_per_s")]
+    pub calibration_sequential_gib_per_s: Option<f64>,
+    /// Rate of the calibration chunks, all registrars at once, in GiB per second; `None` without
+    /// calibration. Older records call it `trial_parallel_gib_per_s`.
+    #[serde(alias = "trial_parallel_gib_per_s")]
+    pub calibration_parallel_gib_per_s: Option<f64>,
     /// Runs that count.
     pub runs: u32,
 }
 
-/// Rows that this machine cannot have.
+/// Rows that this machine cannot measure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
-    /// What registers.
+    /// The kind of registrar.
     pub backend: Backend,
     /// Bytes of the region; all sizes when `None`.
     pub region_bytes: Option<u64>,
     /// The kind of pages; all when `None`.
     pub pages: Option<Pages>,
-    /// Registrars; any number when `None`.
+    /// Number of registrars; any when `None`.
     pub contexts: Option<u32>,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// A run: where, with what, and every row. `Display` draws the table.
+/// The result of a run: the machine, the settings and every row. `Display` prints the table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Which layer: "register".
+    /// The layer: "register".
     pub suite: String,
     /// Version of the library.
     pub version: String,
-    /// Whether there were fewer cells and rounds.
+    /// Whether the run used fewer cells and rounds.
     pub quick: bool,
-    /// Rounds that count, at least; figures are medians.
+    /// The smallest number of rounds that count; figures are medians.
     pub reps: u32,
     /// The machine.
     pub machine: Machine,
-    /// Seconds that the whole run took.
+    /// Duration of the whole run in seconds.
     pub seconds: f64,
     /// The figures.
     pub rows: Vec<Row>,
-    /// Milliseconds to plan a region of 1 TiB for 8 registrars, where there are that many
-    /// addresses.
+    /// Milliseconds to plan a region of 1 TiB for 8 registrars; `None` if 1 TiB of addresses
+    /// cannot be reserved.
     pub plan_ms: Option<f64>,
-    /// Rows that are absent, and sizes that were made smaller.
+    /// Rows that are absent, and sizes that were reduced.
     pub skipped: Vec<Skipped>,
-    /// What the library sets out to reach, and whether this run shows it.
+    /// The performance goals, and whether this run meets them.
     pub goals: Vec<Goal>,
 }

@@ -1,4 +1,4 @@
-//! *Suite*: runs the plan.
+//! Runs the plan.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use kvmem_testkit::workload::stream;
 use rand::seq::SliceRandom;
 
 use super::ballast::Ballast;
-use super::bed::Ground;
-use super::measure::{Seen, measure};
-use super::plan::{Cell, Effort, Group, Means, contenders, groups};
+use super::fixture::GroupFixture;
+use super::measure::{RegisterSample, measure};
+use super::plan::{Cell, RegisterEffort, RegisterGroup, Resources, contenders, groups};
 use super::report::{Report, Row, Skipped};
 use super::{BenchError, ContenderId, MeasureError, Options, Pages, goals};
 use crate::arena::mapping;
@@ -21,12 +21,12 @@ use crate::machine::Machine;
 use crate::progress::Progress;
 use crate::stats::median;
 
-/// Bytes planned, and registrars.
+/// Bytes and registrars of the timed plan.
 const PLANNED: usize = 1 << 40;
 const PLANNED_FOR: usize = 8;
-/// Of the order in which contenders take turns.
+/// Seed of the order in which contenders take turns.
 const SEED: u64 = 1;
-/// Plans made, of which the median counts.
+/// Plans made; their median counts.
 const PLANS: usize = 25;
 
 pub(super) fn run(
@@ -34,11 +34,11 @@ pub(super) fn run(
     progress: &mut dyn Progress<Row>,
 ) -> Result<Report, BenchError> {
     let start = Instant::now();
-    let effort = Effort::of(options);
+    let effort = RegisterEffort::of(options);
     let contenders = contenders(options);
-    let (groups, skipped) = groups(options, &Means::here());
+    let (groups, skipped) = groups(options, &Resources::here());
     progress.begin(groups.iter().map(|group| group.units(contenders.len(), &effort)).sum());
-    let mut found = Found {
+    let mut results = RegisterResults {
         borrow_hugepages: options.borrow_hugepages,
         contenders,
         effort,
@@ -46,11 +46,11 @@ pub(super) fn run(
         skipped,
     };
     for group in &groups {
-        let left = Units { left: group.units(found.contenders.len(), &effort) };
-        found.add(group, left, progress)?;
+        let units = Units { remaining: group.units(results.contenders.len(), &effort) };
+        results.add(group, units, progress)?;
     }
     let plan_ms = plan_ms();
-    let goals = goals::of(&found.rows, plan_ms);
+    let goals = goals::of(&results.rows, plan_ms);
     Ok(Report {
         suite: "register".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -58,15 +58,15 @@ pub(super) fn run(
         reps: effort.reps,
         machine: Machine::here(),
         seconds: start.elapsed().as_secs_f64(),
-        rows: found.rows,
+        rows: results.rows,
         plan_ms,
-        skipped: found.skipped,
+        skipped: results.skipped,
         goals,
     })
 }
 
-/// Milliseconds to plan a region of 1 TiB for 8 registrars with the limits of rings. `None` where
-/// no region of that size can be mapped.
+/// Measures the milliseconds to plan a region of 1 TiB for 8 registrars with the limits of rings.
+/// `None` if no region of that size can be mapped.
 fn plan_ms() -> Option<f64> {
     let region =
         Region::builder(PLANNED).ladder(PageSize::Thp).populate(Populate::None).map().ok()?;
@@ -92,32 +92,32 @@ fn plan_ms() -> Option<f64> {
     median(seen)
 }
 
-/// Units of work of a group that were announced and not yet reported as done.
+/// Announced units of work of a group that are not yet reported as done.
 struct Units {
-    left: u64,
+    remaining: u64,
 }
 
 impl Units {
     fn advance(&mut self, units: u64, progress: &mut dyn Progress<Row>) {
-        let units = units.min(self.left);
-        self.left -= units;
+        let units = units.min(self.remaining);
+        self.remaining -= units;
         progress.advance(units);
     }
 }
 
-/// What the groups so far have found.
-struct Found {
+/// The results of the groups so far.
+struct RegisterResults {
     borrow_hugepages: bool,
     contenders: Vec<ContenderId>,
-    effort: Effort,
+    effort: RegisterEffort,
     rows: Vec<Row>,
     skipped: Vec<Skipped>,
 }
 
-impl Found {
+impl RegisterResults {
     fn add(
         &mut self,
-        group: &Group,
+        group: &RegisterGroup,
         mut units: Units,
         progress: &mut dyn Progress<Row>,
     ) -> Result<(), BenchError> {
@@ -130,7 +130,7 @@ impl Found {
         Ok(())
     }
 
-    /// Says once what holds for resident memory and for other.
+    /// Records a skipped row once, even if it holds for resident memory and for other.
     fn skip(&mut self, skipped: Skipped) {
         if !self.skipped.contains(&skipped) {
             self.skipped.push(skipped);
@@ -140,7 +140,7 @@ impl Found {
     /// Measures the cells of `group`.
     fn group(
         &mut self,
-        group: &Group,
+        group: &RegisterGroup,
         units: &mut Units,
         progress: &mut dyn Progress<Row>,
     ) -> Result<(), Stop> {
@@ -149,9 +149,9 @@ impl Found {
         }
         let first = (group.cells[0], self.contenders[0]);
         let stop = |error| Stop::of(error, first);
-        let ground = Ground::open(group).map_err(stop)?;
-        // Said once if it holds for all cells: a cell without a reason comes first.
-        let reasons = group.cells.iter().map(|cell| ground.too_little_memlock(cell));
+        let fixture = GroupFixture::open(group).map_err(stop)?;
+        // Reported once if it holds for all cells: a cell without a reason sorts first.
+        let reasons = group.cells.iter().map(|cell| fixture.too_little_memlock(cell));
         if let Some(reason) = reasons.min().flatten() {
             return Err(Stop::Limited(reason));
         }
@@ -164,32 +164,32 @@ impl Found {
         };
         progress.step(&format!("{}: memory", first.0));
         if group.pages == Some(Pages::Huge) {
-            // Pages of a pool stay fetched from the host.
+            // Pages of a pool stay backed by the host.
             mapping::map_populate(Pages::Huge, group.region_bytes as usize)
                 .map_err(|error| stop(error.into()))?;
         }
         let mut resident = None;
         let mut ballast = None;
         for cell in &group.cells {
-            if let Some(reason) = ground.too_little_memlock(cell) {
+            if let Some(reason) = fixture.too_little_memlock(cell) {
                 self.skip(group.skipped(Some(cell.contexts), reason));
                 continue;
             }
-            // Regions for cells that are resident beforehand come first, and are one.
+            // Cells that are resident beforehand come first and share one region.
             if cell.resident && resident.is_none() {
-                resident = Some(ground.region(true).map_err(stop)?);
+                resident = Some(fixture.region(true).map_err(stop)?);
             } else if !cell.resident {
                 resident = None;
                 if cell.pages == Some(Pages::Base) && ballast.is_none() {
-                    // A quarter more than a run takes: others take from it too.
+                    // A quarter more than a run needs: other processes take from it too.
                     progress.step(&format!("{cell}: memory"));
-                    let plenty = cell.region_bytes / 4 * 5;
+                    let bytes = cell.region_bytes / 4 * 5;
                     ballast = Some(
-                        Ballast::lay(plenty).map_err(|error| Stop::Limited(error.to_string()))?,
+                        Ballast::new(bytes).map_err(|error| Stop::Limited(error.to_string()))?,
                     );
                 }
             }
-            match self.cell(cell, &ground, resident.as_ref(), units, progress) {
+            match self.cell(cell, &fixture, resident.as_ref(), units, progress) {
                 Err(Stop::Limited(reason)) => self.skip(group.skipped(Some(cell.contexts), reason)),
                 result => result?,
             }
@@ -197,23 +197,23 @@ impl Found {
         Ok(())
     }
 
-    /// Measures the contenders in `cell`, taking turns, and adds a row for each.
+    /// Measures the contenders in `cell` in turns and adds a row for each.
     fn cell(
         &mut self,
         cell: &Cell,
-        ground: &Ground,
+        fixture: &GroupFixture,
         resident: Option<&Arc<Region>>,
         units: &mut Units,
         progress: &mut dyn Progress<Row>,
     ) -> Result<(), Stop> {
         let count = self.contenders.len();
         let each = cell.units(1, &self.effort) / (u64::from(self.effort.reps) + 1);
-        let mut seen: Vec<Vec<Seen>> = vec![Vec::new(); count];
+        let mut samples: Vec<Vec<RegisterSample>> = vec![Vec::new(); count];
         let mut order: Vec<usize> = (0..count).collect();
         let mut shuffles = stream(SEED, self.rows.len() as u64);
         let mut start = Instant::now();
         let rounds =
-            1 + if cell.backend.is_simulated() { self.effort.reps } else { self.effort.most_reps };
+            1 + if cell.backend.is_simulated() { self.effort.reps } else { self.effort.max_reps };
         for round in 0..rounds as usize {
             if round == 1 {
                 start = Instant::now();
@@ -228,21 +228,21 @@ impl Found {
                 progress.step(&format!("{cell}: {contender}"));
                 let failed = |error| Stop::of(error, (*cell, contender));
                 if !cell.resident && matches!(cell.pages, Some(Pages::Base | Pages::Thp)) {
-                    // What the run is about to take is fetched from the host.
-                    drop(ground.region(true).map_err(failed)?);
+                    // Fetches from the host the memory that the run is about to take.
+                    drop(fixture.region(true).map_err(failed)?);
                 }
-                let one = run_once(contender, cell, ground, resident).map_err(failed)?;
+                let one = run_once(contender, cell, fixture, resident).map_err(failed)?;
                 // The first round does not count.
                 if round > 0 {
-                    seen[turn].push(one);
+                    samples[turn].push(one);
                 }
                 if round <= self.effort.reps as usize {
                     units.advance(each, progress);
                 }
             }
         }
-        for (contender, seen) in self.contenders.iter().zip(&seen) {
-            if let Some(row) = row(cell, *contender, seen) {
+        for (contender, samples) in self.contenders.iter().zip(&samples) {
+            if let Some(row) = row(cell, *contender, samples) {
                 progress.row(&row);
                 self.rows.push(row);
             }
@@ -251,11 +251,11 @@ impl Found {
     }
 }
 
-/// Why a group or a cell ends early.
+/// The reason why a group or a cell ends early.
 enum Stop {
-    /// This machine cannot have it.
+    /// A limit of this machine.
     Limited(String),
-    /// Somebody failed at what should be possible here.
+    /// A contender failed at an operation that should succeed here.
     Failed(BenchError),
 }
 
@@ -271,24 +271,24 @@ impl Stop {
 fn run_once(
     contender: ContenderId,
     cell: &Cell,
-    ground: &Ground,
+    group: &GroupFixture,
     resident: Option<&Arc<Region>>,
-) -> Result<Seen, MeasureError> {
-    let bed = ground.bed(cell);
+) -> Result<RegisterSample, MeasureError> {
+    let fixture = group.for_run(cell);
     match resident {
-        Some(region) => measure(contender, &bed, region),
-        None => measure(contender, &bed, &ground.region(cell.resident)?),
+        Some(region) => measure(contender, &fixture, region),
+        None => measure(contender, &fixture, &group.region(cell.resident)?),
     }
 }
 
-/// The medians of what the runs saw; `None` if there was none.
-fn row(cell: &Cell, policy: ContenderId, seen: &[Seen]) -> Option<Row> {
-    let of = |figure: fn(&Seen) -> f64| median(seen.iter().map(figure).collect());
-    let trial = |figure: fn((f64, f64)) -> f64| {
-        median(seen.iter().filter_map(|one| one.trial.map(figure)).collect())
+/// Returns the medians of the samples; `None` if there is none.
+fn row(cell: &Cell, policy: ContenderId, samples: &[RegisterSample]) -> Option<Row> {
+    let of = |figure: fn(&RegisterSample) -> f64| median(samples.iter().map(figure).collect());
+    let calibration = |figure: fn((f64, f64)) -> f64| {
+        median(samples.iter().filter_map(|one| one.calibration.map(figure)).collect())
     };
     let mut votes: HashMap<&'static str, usize> = HashMap::new();
-    for one in seen {
+    for one in samples {
         *votes.entry(one.chosen).or_default() += 1;
     }
     let chosen = votes.into_iter().max_by_key(|&(chosen, votes)| (votes, chosen))?.0;
@@ -303,9 +303,9 @@ fn row(cell: &Cell, policy: ContenderId, seen: &[Seen]) -> Option<Row> {
         populate_s: of(|one| one.populate_s)?,
         register_s: of(|one| one.register_s)?,
         unregister_s: of(|one| one.unregister_s)?,
-        total_s: of(Seen::total_s)?,
-        trial_sequential_gib_per_s: trial(|trial| trial.0),
-        trial_parallel_gib_per_s: trial(|trial| trial.1),
-        runs: u32::try_from(seen.len()).unwrap_or(u32::MAX),
+        total_s: of(RegisterSample::total_s)?,
+        calibration_sequential_gib_per_s: calibration(|rates| rates.0),
+        calibration_parallel_gib_per_s: calibration(|rates| rates.1),
+        runs: u32::try_from(samples.len()).unwrap_or(u32::MAX),
     })
 }

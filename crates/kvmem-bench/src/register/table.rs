@@ -1,7 +1,7 @@
-//! *Table*: the report as text.
+//! The report as text.
 //!
-//! One line for each cell with the totals side by side, and what `auto` made of it. A dash stands
-//! where there is no row.
+//! One line for each cell, with the totals side by side and the details of `auto`. A dash marks a
+//! missing row.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -42,7 +42,7 @@ impl Display for Report {
             }
         }
         if !self.goals.is_empty() {
-            writeln!(f, "\nFigures to reach")?;
+            writeln!(f, "\nGoals")?;
             write!(f, "{}", goals(&self.goals))?;
         }
         Ok(())
@@ -54,7 +54,7 @@ pub(super) fn title(backend: Backend) -> String {
         Backend::IoUring => "seconds to populate, register and give back, rings as contexts",
         _ => "the same in simulated seconds",
     };
-    format!("{backend}: {what}; then the parts of auto, and what it tried in GiB/s")
+    format!("{backend}: {what}; then the parts of auto, and its calibration in GiB/s")
 }
 
 pub(super) fn side_by_side(rows: &[&Row]) -> Columns {
@@ -83,11 +83,11 @@ pub(super) fn side_by_side(rows: &[&Row]) -> Columns {
             seconds(auto.map(|row| row.register_s)),
             seconds(auto.map(|row| row.unregister_s)),
             auto.map_or_else(dash, |row| row.chosen.clone()),
-            rate(auto.and_then(|row| row.trial_sequential_gib_per_s)),
-            rate(auto.and_then(|row| row.trial_parallel_gib_per_s)),
+            rate(auto.and_then(|row| row.calibration_sequential_gib_per_s)),
+            rate(auto.and_then(|row| row.calibration_parallel_gib_per_s)),
         ];
         let name = cell.to_string();
-        // The backend stands above already.
+        // The heading names the backend.
         let name = name.split_once(", ").map_or(name.as_str(), |(_, rest)| rest).to_owned();
         table.push([name].into_iter().chain(totals).chain(parts.into_iter().filter(|_| with_auto)));
     }

@@ -1,15 +1,15 @@
-//! *Goals*: the figures that the slab layer sets out to reach, found in the rows.
+//! The performance goals of the slab layer, evaluated on the rows.
 //!
-//! A goal appears when the rows that it needs are there. Where several rows count, the worst is
-//! given with its name. Three threads are measured but are no goal.
+//! A goal is reported when the rows it needs exist. If several rows count, the worst is reported
+//! with its name. Three threads are measured but are not part of a goal.
 
 use super::{ContenderId, Pattern, Row};
 use crate::report::Goal;
 
-/// Numbers of threads that count.
+/// Numbers of threads that are part of the goals.
 const THREADS: [u32; 3] = [1, 2, 4];
 
-/// All goals that `rows` can tell about.
+/// Returns every goal that `rows` can decide.
 pub(super) fn of(rows: &[Row]) -> Vec<Goal> {
     let time = |row: &Row| Some(row.ns_per_pair);
     let memory = |row: &Row| row.rss_bytes.map(|bytes| bytes as f64);
@@ -33,7 +33,7 @@ pub(super) fn of(rows: &[Row]) -> Vec<Goal> {
     found.into_iter().flatten().collect()
 }
 
-/// A figure of the library's over that of `other`, row by row.
+/// Divides a figure of the library by that of `other`, row by row.
 fn over(
     rows: &[Row],
     other: ContenderId,

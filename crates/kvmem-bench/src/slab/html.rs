@@ -1,5 +1,5 @@
-//! *Html*: the report as a chapter of a page: a plot for each pattern and size, numbers of threads
-//! from top to bottom.
+//! The report as a chapter of a page: a plot for each pattern and size, numbers of threads from top
+//! to bottom.
 
 use kvmem_report::{Chapter, Scale};
 
@@ -49,7 +49,7 @@ impl Draw for Report {
     }
 }
 
-/// The rows of each size of blocks.
+/// Groups the rows by the size of blocks.
 fn by_size<'a>(rows: &[&'a Row]) -> Vec<(u32, Vec<&'a Row>)> {
     let mut sizes: Vec<u32> = rows.iter().map(|row| row.max_block_bytes).collect();
     sizes.sort_unstable();

@@ -1,10 +1,10 @@
-//! *Loops*: what the threads do with a heap.
+//! The loops that threads run on a heap.
 //!
-//! The first two are those of the program that GLib's slice allocator was presented with. A thread
-//! has 10,000 blocks. A round frees every second one and then allocates each of those again, of a
-//! new size; the other half lives throughout. Sizes come from the same linear congruential
-//! generator, which every thread starts with the same seed. Blocks are not written while
-//! the clock runs, as there; each is written as a whole before resident memory is looked at.
+//! The first two come from the program that introduced GLib's slice allocator. A thread has 10,000
+//! blocks. A round frees every second one and then allocates each of those again with a new size;
+//! the other half stays allocated throughout. Sizes come from the same linear congruential
+//! generator, which every thread starts with the same seed. As in the original, blocks are not
+//! written while the clock runs; each is written completely before resident memory is read.
 
 use std::hint::spin_loop;
 use std::thread;
@@ -13,27 +13,27 @@ use std::time::Instant;
 use super::Pattern;
 use super::heap::Heap;
 use super::ring::Ring;
-use crate::crew::Place;
+use crate::team::Member;
 
 /// Blocks of a thread.
 pub(super) const BLOCKS: usize = 10_000;
-/// Where every thread's generator starts.
+/// The initial state of every thread's generator.
 pub(super) const SEED: u32 = 123_456_789;
 /// Rounds before the clock starts.
 const WARM_ROUNDS: u32 = 10;
-/// How often a thread that waits looks again before it yields.
+/// Polls of a waiting thread before it yields.
 const SPINS: u32 = 64;
 
-/// What a thread did.
+/// The work of one thread.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Done {
-    /// Blocks that were allocated and freed while the clock ran; those that a producer made count
-    /// with the consumer.
+pub(super) struct ThreadWork {
+    /// Blocks allocated and freed while the clock ran; the consumer counts the blocks of its
+    /// producer.
     pub(super) pairs: u64,
-    /// How long that took.
+    /// The duration.
     pub(super) nanoseconds: f64,
-    /// The heap had no block for a request.
-    pub(super) refused: bool,
+    /// Whether the heap ran out of memory.
+    pub(super) failed: bool,
 }
 
 /// The generator of the published program.
@@ -41,8 +41,8 @@ pub(super) struct Done {
 struct Random(u32);
 
 impl Random {
-    /// A size from 1 to `max`. The high bits say which: the low ones of such a generator repeat
-    /// soon.
+    /// Returns a size from 1 to `max`, chosen by the high bits: the low bits of such a generator
+    /// have a short period.
     #[inline]
     fn size(&mut self, max: u32) -> u32 {
         self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -70,30 +70,36 @@ impl Sizes {
 }
 
 #[derive(Clone, Copy)]
-struct Block {
+struct HeapBlock {
     at: *mut u8,
     size: u32,
 }
 
-/// The published program on one thread.
-pub(super) fn halves<H: Heap>(heap: &H, pattern: Pattern, max: u32, place: &Place<'_>) -> Done {
+/// Runs the original program on one thread.
+pub(super) fn halves<H: Heap>(
+    heap: &H,
+    pattern: Pattern,
+    max: u32,
+    member: &Member<'_>,
+) -> ThreadWork {
     let mut sizes = Sizes::new(pattern, max);
-    // Not zeroes, which would stay untouched pages: the table is there before memory is looked at.
-    let mut blocks = vec![Block { at: std::ptr::dangling_mut(), size: 1 }; BLOCKS];
-    place.ready();
-    let mut refused = false;
+    // Not zeroes, whose pages would stay untouched: the table must be resident before memory is
+    // read.
+    let mut blocks = vec![HeapBlock { at: std::ptr::dangling_mut(), size: 1 }; BLOCKS];
+    member.ready();
+    let mut failed = false;
     for block in &mut blocks {
-        *block = allocate(heap, &mut sizes, &mut refused);
+        *block = allocate(heap, &mut sizes, &mut failed);
     }
     for _ in 0..WARM_ROUNDS {
-        round(heap, &mut blocks, &mut sizes, &mut refused);
+        round(heap, &mut blocks, &mut sizes, &mut failed);
     }
-    let start = place.start();
+    let start = member.start();
     let mut rounds = 0;
     loop {
-        round(heap, &mut blocks, &mut sizes, &mut refused);
+        round(heap, &mut blocks, &mut sizes, &mut failed);
         rounds += 1;
-        if refused || !place.goes_on() {
+        if failed || !member.keeps_running() {
             break;
         }
     }
@@ -101,110 +107,115 @@ pub(super) fn halves<H: Heap>(heap: &H, pattern: Pattern, max: u32, place: &Plac
     for block in &blocks {
         write(*block);
     }
-    place.done();
+    member.done();
     for block in blocks {
         free(heap, block);
     }
-    Done { pairs: rounds * (BLOCKS as u64).div_ceil(2), nanoseconds, refused }
+    ThreadWork { pairs: rounds * (BLOCKS as u64).div_ceil(2), nanoseconds, failed }
 }
 
 #[inline(always)]
-fn round<H: Heap>(heap: &H, blocks: &mut [Block], sizes: &mut Sizes, refused: &mut bool) {
+fn round<H: Heap>(heap: &H, blocks: &mut [HeapBlock], sizes: &mut Sizes, failed: &mut bool) {
     for block in blocks.iter().step_by(2) {
         free(heap, *block);
     }
     for block in blocks.iter_mut().step_by(2) {
-        *block = allocate(heap, sizes, refused);
+        *block = allocate(heap, sizes, failed);
     }
 }
 
 #[inline(always)]
-fn allocate<H: Heap>(heap: &H, sizes: &mut Sizes, refused: &mut bool) -> Block {
+fn allocate<H: Heap>(heap: &H, sizes: &mut Sizes, failed: &mut bool) -> HeapBlock {
     let size = sizes.next();
     let at = heap.alloc(size as usize);
-    *refused |= at.is_null();
-    Block { at, size }
+    *failed |= at.is_null();
+    HeapBlock { at, size }
 }
 
 #[inline(always)]
-fn free<H: Heap>(heap: &H, block: Block) {
+fn free<H: Heap>(heap: &H, block: HeapBlock) {
     if !block.at.is_null() {
-        // SAFETY: blocks come from `allocate` with the size that they are kept with, and each is
-        // freed once: it is replaced, sent away or dropped with its table right after.
+        // SAFETY: `allocate` returned the block with the size stored beside it. Each block is freed
+        // once: it is replaced, sent or dropped with its table right afterwards.
         unsafe { heap.free(block.at, block.size as usize) }
     }
 }
 
-fn write(block: Block) {
+fn write(block: HeapBlock) {
     if !block.at.is_null() {
-        // SAFETY: the block is ours, and of that size.
+        // SAFETY: the block belongs to this thread and has that size.
         unsafe { block.at.write_bytes(0xA5, block.size as usize) }
     }
 }
 
-/// One end of a ring: threads of even index allocate and write a block's first byte, the next ones
-/// free.
-pub(super) fn across<H: Heap>(heap: &H, max: u32, rings: &[Ring], place: &Place<'_>) -> Done {
-    place.ready();
-    let idle = Done { pairs: 0, nanoseconds: 0.0, refused: false };
-    let Some(ring) = rings.get(place.index / 2) else { return idle };
-    let done = if place.index.is_multiple_of(2) {
-        produce(heap, max, ring, place)
+/// Runs one end of a ring: threads with an even index allocate blocks and write their first byte,
+/// the next thread frees them.
+pub(super) fn across<H: Heap>(
+    heap: &H,
+    max: u32,
+    rings: &[Ring],
+    member: &Member<'_>,
+) -> ThreadWork {
+    member.ready();
+    let idle = ThreadWork { pairs: 0, nanoseconds: 0.0, failed: false };
+    let Some(ring) = rings.get(member.index / 2) else { return idle };
+    let done = if member.index.is_multiple_of(2) {
+        produce(heap, max, ring, member)
     } else {
-        consume(heap, ring, place)
+        consume(heap, ring, member)
     };
-    place.done();
+    member.done();
     done
 }
 
-fn produce<H: Heap>(heap: &H, max: u32, ring: &Ring, place: &Place<'_>) -> Done {
+fn produce<H: Heap>(heap: &H, max: u32, ring: &Ring, member: &Member<'_>) -> ThreadWork {
     let mut sizes = Sizes::new(Pattern::ProducerConsumer, max);
     let mut sender = ring.sender();
-    let mut refused = false;
-    let start = place.start();
-    // At least one block, however late this thread came to run.
+    let mut failed = false;
+    let start = member.start();
+    // At least one block, even if the scheduler ran this thread late.
     loop {
         let mut tries = 0;
-        while !sender.has_room() && place.goes_on() {
+        while !sender.has_space() && member.keeps_running() {
             tries += 1;
-            spin(place, tries);
+            spin(member, tries);
         }
-        if sender.has_room() {
-            let block = allocate(heap, &mut sizes, &mut refused);
-            if !refused {
-                // SAFETY: the block is ours, and has at least a byte.
+        if sender.has_space() {
+            let block = allocate(heap, &mut sizes, &mut failed);
+            if !failed {
+                // SAFETY: the block belongs to this thread and has at least one byte.
                 unsafe { block.at.write(1) };
                 sender.put(block.at, block.size);
             }
         }
-        if refused || !place.goes_on() {
+        if failed || !member.keeps_running() {
             break;
         }
     }
-    Done { pairs: 0, nanoseconds: start.elapsed().as_nanos() as f64, refused }
+    ThreadWork { pairs: 0, nanoseconds: start.elapsed().as_nanos() as f64, failed }
 }
 
-fn consume<H: Heap>(heap: &H, ring: &Ring, place: &Place<'_>) -> Done {
+fn consume<H: Heap>(heap: &H, ring: &Ring, member: &Member<'_>) -> ThreadWork {
     let mut receiver = ring.receiver();
     let mut pairs = 0;
-    let start: Instant = place.start();
+    let start: Instant = member.start();
     loop {
-        // Asked first: what was sent before is then seen.
+        // Read first: blocks sent before the end are then visible below.
         let over = receiver.over();
         while let Some((at, size)) = receiver.take() {
-            free(heap, Block { at, size });
+            free(heap, HeapBlock { at, size });
             pairs += 1;
         }
         if over {
             break;
         }
-        spin(place, 1);
+        spin(member, 1);
     }
-    Done { pairs, nanoseconds: start.elapsed().as_nanos() as f64, refused: false }
+    ThreadWork { pairs, nanoseconds: start.elapsed().as_nanos() as f64, failed: false }
 }
 
-fn spin(place: &Place<'_>, tries: u32) {
-    if place.crowded || tries > SPINS { thread::yield_now() } else { spin_loop() }
+fn spin(member: &Member<'_>, tries: u32) {
+    if member.oversubscribed || tries > SPINS { thread::yield_now() } else { spin_loop() }
 }
 
 #[cfg(test)]
@@ -216,12 +227,12 @@ mod tests {
         let mut sizes = Sizes::new(Pattern::Random, 512);
         let first = 123_456_789u32.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         assert_eq!(sizes.next(), 1 + first / (1 << 23));
-        let (mut least, mut most, mut sum) = (u32::MAX, 0, 0u64);
+        let (mut min, mut max, mut sum) = (u32::MAX, 0, 0u64);
         for _ in 0..100_000 {
             let size = sizes.next();
-            (least, most, sum) = (least.min(size), most.max(size), sum + u64::from(size));
+            (min, max, sum) = (min.min(size), max.max(size), sum + u64::from(size));
         }
-        assert_eq!((least, most), (1, 512));
+        assert_eq!((min, max), (1, 512));
         assert!((250..263).contains(&(sum / 100_000)), "{sum}");
         assert!((0..100).all(|_| Sizes::new(Pattern::Fixed, 64).next() == 64));
     }

@@ -1,37 +1,37 @@
-//! *Measure*: one task, once, in this process or in one of its own.
+//! One task, measured once, in this process or in its own.
 //!
-//! Resident memory is only one heap's own in a process that has met no other, so every measurement
-//! of a full run takes place in a child: the caller of the suite says how it is started, the child
-//! calls [`measure`], and prints what it has [`Seen`].
+//! Resident memory belongs to one heap only in a process that has used no other. Every measurement
+//! of a full run therefore takes place in a child process. The caller of the suite provides the
+//! command that starts it; the child calls [`measure`] and prints the [`SlabSample`].
 
 use std::fmt;
 use std::process::Stdio;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::heap::{self, Heap, Visitor};
-use super::loops::{self, Done};
+use super::heap::{self, Heap, HeapVisitor};
+use super::loops::{self, ThreadWork};
 use super::ring::Ring;
 use super::{Child, ContenderId, MeasureError, Pattern};
-use crate::crew;
 use crate::machine::resident_bytes;
+use crate::team;
 
-/// Variables that change what the heaps do.
+/// Environment variables that change the behaviour of the heaps.
 const SETTINGS: [&str; 5] =
     ["KVMEM_SLICE", "G_SLICE", "GLIBC_TUNABLES", "MALLOC_ARENA_MAX", "_RJEM_MALLOC_CONF"];
 
-/// One measurement. Its text form, `random 512 2 mimalloc 50`, leads back to it.
+/// One measurement. Its text form, `random 512 2 mimalloc 50`, parses back to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// What the threads do.
+    /// The pattern of the threads.
     pub pattern: Pattern,
-    /// Bytes of the largest block, or of all where they have one size.
+    /// Bytes of the largest block; of all blocks in `fixed`.
     pub max_block_bytes: u32,
-    /// How many threads.
+    /// Number of threads.
     pub threads: u32,
     /// The allocator.
     pub contender: ContenderId,
-    /// For how long, in milliseconds.
+    /// Duration in milliseconds.
     pub milliseconds: u32,
 }
 
@@ -42,13 +42,13 @@ impl fmt::Display for Task {
     }
 }
 
-/// A text that names no measurement.
+/// The text is not a measurement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no measurement; one is: random 512 2 mimalloc 50")]
-pub struct UnknownTask(pub String);
+#[error("{0:?} is not a measurement: write it as `random 512 2 mimalloc 50`")]
+pub struct UnknownTaskError(pub String);
 
 impl FromStr for Task {
-    type Err = UnknownTask;
+    type Err = UnknownTaskError;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         let words: Vec<&str> = s.split_whitespace().collect();
@@ -65,22 +65,22 @@ impl FromStr for Task {
                 milliseconds: number(milliseconds)?,
             })
         };
-        parse().ok_or_else(|| UnknownTask(s.to_owned()))
+        parse().ok_or_else(|| UnknownTaskError(s.to_owned()))
     }
 }
 
-/// What one measurement saw. Its text form leads back to it.
+/// The result of one measurement. Its text form parses back to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Seen {
-    /// Nanoseconds of a processor that an allocation and a free took together, waiting included.
+pub struct SlabSample {
+    /// Nanoseconds of a processor per allocation and free together, waiting included.
     pub ns_per_pair: f64,
-    /// Bytes that became resident, where the system tells.
+    /// Bytes that became resident, if the system reports them.
     pub rss_bytes: Option<u64>,
 }
 
-const MARK: &str = "slab-seen:";
+const MARK: &str = "slab-sample:";
 
-impl fmt::Display for Seen {
+impl fmt::Display for SlabSample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{MARK} {} ", self.ns_per_pair)?;
         match self.rss_bytes {
@@ -90,8 +90,8 @@ impl fmt::Display for Seen {
     }
 }
 
-impl Seen {
-    /// The first such text in what a child wrote.
+impl SlabSample {
+    /// Parses the first sample in a child's output.
     fn find(text: &str) -> Option<Self> {
         let mut words = text.split_once(MARK)?.1.split_whitespace();
         let ns_per_pair = words.next()?.parse().ok()?;
@@ -99,65 +99,65 @@ impl Seen {
     }
 }
 
-/// Runs `task` once, in this process.
+/// Measures `task` once, in this process.
 ///
-/// The resident bytes are those of the whole process, so they are the allocator's only if nothing
-/// else is going on here.
+/// The resident bytes are those of the whole process. They belong to the allocator only if nothing
+/// else runs in the process.
 ///
 /// # Errors
-/// [`MeasureError`] if the allocator is absent or has no memory.
-pub fn measure(task: &Task) -> Result<Seen, MeasureError> {
-    struct Run<'a>(&'a Task);
-    impl Visitor for Run<'_> {
-        type Output = Result<Seen, MeasureError>;
+/// [`MeasureError`] if the allocator is absent or runs out of memory.
+pub fn measure(task: &Task) -> Result<SlabSample, MeasureError> {
+    struct HeapRun<'a>(&'a Task);
+    impl HeapVisitor for HeapRun<'_> {
+        type Output = Result<SlabSample, MeasureError>;
         fn visit<H: Heap>(self, heap: H) -> Self::Output {
             with(&heap, self.0)
         }
     }
-    heap::visit(task.contender, Run(task)).map_err(MeasureError::Absent)?
+    heap::visit(task.contender, HeapRun(task)).map_err(MeasureError::Absent)?
 }
 
-fn with<H: Heap>(heap: &H, task: &Task) -> Result<Seen, MeasureError> {
+fn with<H: Heap>(heap: &H, task: &Task) -> Result<SlabSample, MeasureError> {
     let Task { pattern, max_block_bytes: max, threads, .. } = *task;
     let rings: Vec<Ring> = match pattern {
         Pattern::ProducerConsumer => (0..threads / 2).map(|_| Ring::new()).collect(),
         Pattern::Random | Pattern::Fixed => Vec::new(),
     };
-    let work = |place: &crew::Place<'_>| match pattern {
-        Pattern::ProducerConsumer => loops::across(heap, max, &rings, place),
-        Pattern::Random | Pattern::Fixed => loops::halves(heap, pattern, max, place),
+    let work = |member: &team::Member<'_>| match pattern {
+        Pattern::ProducerConsumer => loops::across(heap, max, &rings, member),
+        Pattern::Random | Pattern::Fixed => loops::halves(heap, pattern, max, member),
     };
     let time = Duration::from_millis(u64::from(task.milliseconds));
-    let found = crew::run(threads, time, work, resident_bytes)?;
-    if found.threads.iter().any(|done| done.refused) {
-        return Err(MeasureError::Refused);
+    let result = team::run(threads, time, work, resident_bytes)?;
+    if result.threads.iter().any(|done| done.failed) {
+        return Err(MeasureError::OutOfMemory);
     }
-    let processors = (threads as usize).min(crew::cores().len().max(1));
-    let ns_per_pair = per_pair(&found.threads, processors).ok_or(MeasureError::Nothing)?;
+    let processors = (threads as usize).min(team::cores().len().max(1));
+    let ns_per_pair = per_pair(&result.threads, processors).ok_or(MeasureError::NothingDone)?;
     let grown = |(before, after): (u64, u64)| after.saturating_sub(before);
-    Ok(Seen { ns_per_pair, rss_bytes: found.before.zip(found.after).map(grown) })
+    Ok(SlabSample { ns_per_pair, rss_bytes: result.before.zip(result.after).map(grown) })
 }
 
-/// Nanoseconds of one of `processors` for each pair. `None` if there was no pair.
-fn per_pair(threads: &[Done], processors: usize) -> Option<f64> {
+/// Returns the nanoseconds of one of `processors` per pair; `None` if there was no pair.
+fn per_pair(threads: &[ThreadWork], processors: usize) -> Option<f64> {
     let at_work = threads.iter().filter(|done| done.pairs > 0 && done.nanoseconds > 0.0);
     let rate: f64 = at_work.map(|done| done.pairs as f64 / done.nanoseconds).sum();
     (rate > 0.0).then(|| processors as f64 / rate)
 }
 
-/// Runs `task` once, in the process that `child` starts.
-pub(super) fn in_child(task: &Task, child: Child) -> Result<Seen, MeasureError> {
+/// Measures `task` once, in the process that `child` starts.
+pub(super) fn in_child(task: &Task, child: Child) -> Result<SlabSample, MeasureError> {
     let mut command = child(task);
     for name in SETTINGS {
         command.env_remove(name);
     }
     let output = command.stdin(Stdio::null()).output();
     let output = output.map_err(|error| MeasureError::Child(error.to_string()))?;
-    Seen::find(&String::from_utf8_lossy(&output.stdout))
+    SlabSample::find(&String::from_utf8_lossy(&output.stdout))
         .filter(|_| output.status.success())
         .ok_or_else(|| {
-            let said = String::from_utf8_lossy(&output.stderr);
-            MeasureError::Child(format!("{}: {}", output.status, said.trim()))
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            MeasureError::Child(format!("{}: {}", output.status, stderr.trim()))
         })
 }
 
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_lead_back() {
+    fn texts_parse_back() {
         let task: Task = "producer-consumer 512 4 g-slice 25".parse().unwrap();
         assert_eq!(
             (task.pattern, task.contender),
@@ -185,20 +185,20 @@ mod tests {
             assert!(bad.parse::<Task>().unwrap_err().to_string().contains("mimalloc"), "{bad}");
         }
         for rss_bytes in [None, Some(4096)] {
-            let seen = Seen { ns_per_pair: 12.25, rss_bytes };
-            assert_eq!(Seen::find(&format!("test child ... {seen}\nok\n")), Some(seen));
+            let sample = SlabSample { ns_per_pair: 12.25, rss_bytes };
+            assert_eq!(SlabSample::find(&format!("test child ... {sample}\nok\n")), Some(sample));
         }
-        assert_eq!(Seen::find("nothing"), None);
+        assert_eq!(SlabSample::find("nothing"), None);
     }
 
     #[test]
     fn threads_that_share_a_processor_share_its_time() {
-        let done = |pairs, nanoseconds| Done { pairs, nanoseconds, refused: false };
+        let done = |pairs, nanoseconds| ThreadWork { pairs, nanoseconds, failed: false };
         assert_eq!(per_pair(&[done(100, 1000.0)], 1), Some(10.0));
         assert_eq!(per_pair(&[done(100, 1000.0), done(100, 1000.0)], 2), Some(10.0));
         // Each had half a processor.
         assert_eq!(per_pair(&[done(50, 1000.0); 4], 2), Some(10.0));
-        // A producer's time is in its consumer's pairs.
+        // The producer's time counts for its consumer's pairs.
         assert_eq!(per_pair(&[done(0, 1000.0), done(100, 1000.0)], 2), Some(20.0));
         assert_eq!(per_pair(&[done(0, 0.0)], 1), None);
     }
@@ -213,8 +213,8 @@ mod tests {
                 contender: ContenderId::Malloc,
                 milliseconds: 2,
             };
-            let seen = measure(&task).unwrap();
-            assert!(seen.ns_per_pair > 0.0 && seen.ns_per_pair.is_finite(), "{pattern}: {seen:?}");
+            let one = measure(&task).unwrap();
+            assert!(one.ns_per_pair > 0.0 && one.ns_per_pair.is_finite(), "{pattern}: {one:?}");
         }
     }
 }

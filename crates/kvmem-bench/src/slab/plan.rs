@@ -1,23 +1,23 @@
-//! *Plan*: what a run consists of: groups of tasks that take turns, and how long each is.
+//! The plan of a run: groups of tasks that take turns, and the length of each.
 
 use super::{ContenderId, Options, Pattern, Skipped, Task, heap};
 
 /// Largest blocks of the random pattern, in bytes.
 const RANDOM_MAX: [u32; 2] = [512, 1024];
-/// Size of the blocks that have one.
+/// Size of the blocks of the fixed pattern.
 const FIXED: u32 = 64;
 /// Threads of the first two patterns.
 const THREADS: [u32; 4] = [1, 2, 3, 4];
 
-/// How long the measurements are.
+/// Lengths of the measurements.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Effort {
+pub(super) struct SlabEffort {
     pub(super) reps: u32,
-    /// Of one measurement.
+    /// Duration of one measurement.
     pub(super) milliseconds: u32,
 }
 
-impl Effort {
+impl SlabEffort {
     pub(super) fn of(options: &Options) -> Self {
         let effort = if options.quick {
             Self { reps: 3, milliseconds: 20 }
@@ -27,20 +27,20 @@ impl Effort {
         Self { reps: options.reps.map_or(effort.reps, |reps| reps.max(1)), ..effort }
     }
 
-    /// About how many milliseconds a task takes, with its process and what it prepares.
+    /// Estimates the milliseconds of a task, including its process and its preparation.
     pub(super) fn units(&self) -> u64 {
         u64::from(self.milliseconds) + 20
     }
 }
 
-/// Tasks that differ in nothing but the contender, and take turns.
+/// Tasks that differ only in the contender and take turns.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct SlabGroup {
     pub(super) tasks: Vec<Task>,
 }
 
-/// Everything that `options` ask for, in order; and who is absent.
-pub(super) fn groups(options: &Options, effort: &Effort) -> (Vec<Group>, Vec<Skipped>) {
+/// Returns the groups that `options` select, in order, and the absent contenders.
+pub(super) fn groups(options: &Options, effort: &SlabEffort) -> (Vec<SlabGroup>, Vec<Skipped>) {
     let wanted = ContenderId::ALL
         .into_iter()
         .filter(|id| options.contenders.is_empty() || options.contenders.contains(id));
@@ -65,14 +65,14 @@ pub(super) fn groups(options: &Options, effort: &Effort) -> (Vec<Group>, Vec<Ski
                 contender,
                 milliseconds: effort.milliseconds,
             };
-            groups.push(Group { tasks: present.iter().map(task).collect() });
+            groups.push(SlabGroup { tasks: present.iter().map(task).collect() });
         }
     }
     groups.retain(|group| !group.tasks.is_empty());
     (groups, skipped)
 }
 
-/// Sizes and numbers of threads of a pattern; `named` are the numbers that are asked for.
+/// Returns the sizes and numbers of threads of a pattern; `named` are the selected numbers.
 fn shapes(pattern: Pattern, named: &[u32]) -> Vec<(u32, u32)> {
     let sizes: &[u32] = match pattern {
         Pattern::Random => &RANDOM_MAX,
@@ -81,8 +81,9 @@ fn shapes(pattern: Pattern, named: &[u32]) -> Vec<(u32, u32)> {
     };
     let threads = if named.is_empty() { &THREADS[..] } else { named };
     // Half of the threads allocate for the other half.
-    let able = |&threads: &u32| pattern != Pattern::ProducerConsumer || threads.is_multiple_of(2);
-    let threads: Vec<u32> = threads.iter().copied().filter(able).collect();
+    let supported =
+        |&threads: &u32| pattern != Pattern::ProducerConsumer || threads.is_multiple_of(2);
+    let threads: Vec<u32> = threads.iter().copied().filter(supported).collect();
     sizes.iter().flat_map(|&size| threads.iter().map(move |&threads| (size, threads))).collect()
 }
 

@@ -1,4 +1,4 @@
-//! *Report*: what a run of the slab suite found.
+//! The report of a slab run.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,50 +11,50 @@ use crate::report::Goal;
 pub struct Row {
     /// The pattern.
     pub pattern: Pattern,
-    /// Bytes of the largest block; of `fixed`, of every block.
+    /// Bytes of the largest block; in `fixed`, of every block.
     pub max_block_bytes: u32,
-    /// Threads; of `producer-consumer` half of them allocate.
+    /// Threads; in `producer-consumer` half of them allocate.
     pub threads: u32,
     /// The contender.
     pub contender: ContenderId,
     /// Nanoseconds of a processor per allocation and free, waiting included; the median of the
     /// repetitions.
     pub ns_per_pair: f64,
-    /// Bytes that became resident; the median of the repetitions. `None` where the system does not
-    /// tell, or where the measurement had no process of its own.
+    /// Bytes that became resident; the median of the repetitions. `None` if the system does not
+    /// report them, or if the measurement had no process of its own.
     pub rss_bytes: Option<u64>,
 }
 
-/// A contender that is absent.
+/// An absent contender.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
-    /// Who.
+    /// The contender.
     pub contender: ContenderId,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// A run: where, with what, and every row. `Display` draws the table.
+/// The result of a run: the machine, the settings and every row. `Display` prints the table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Which layer: "slab".
+    /// The layer: "slab".
     pub suite: String,
     /// Version of the library.
     pub version: String,
     /// Seed of the sizes.
     pub seed: u32,
-    /// Whether it was shorter, with fewer repetitions.
+    /// Whether the run was shorter, with fewer repetitions.
     pub quick: bool,
     /// Repetitions of each measurement; figures are medians.
     pub reps: u32,
     /// The machine.
     pub machine: Machine,
-    /// Seconds that the whole run took.
+    /// Duration of the whole run in seconds.
     pub seconds: f64,
     /// The figures.
     pub rows: Vec<Row>,
-    /// Contenders that are absent.
+    /// Absent contenders.
     pub skipped: Vec<Skipped>,
-    /// What the library sets out to reach, and whether this run shows it.
+    /// The performance goals, and whether this run meets them.
     pub goals: Vec<Goal>,
 }

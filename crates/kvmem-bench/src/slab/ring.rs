@@ -1,18 +1,18 @@
-//! *Ring*: a queue of blocks from one thread to one other, which costs as little as it can: what
-//! goes through it is what is measured.
+//! A queue of blocks from one thread to another. It is as cheap as possible, because the benchmark
+//! measures the blocks and not the queue.
 //!
-//! Both sides count the blocks that passed them, from 0 and without end; the counts name the slots.
-//! Each side publishes its count once for [`BATCH`] blocks, so the line that the counts are on
-//! crosses the processors that seldom.
+//! Both sides count the blocks that passed them, from 0 without wrapping; the counts select the
+//! slots. Each side publishes its count once every [`BATCH`] blocks, so the counts' cache lines
+//! move between processors only once per batch.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-/// Blocks on their way at most.
+/// The largest number of blocks in transit.
 const SLOTS: usize = 2048;
-/// Blocks that pass before the other side is told.
+/// Blocks that pass before the count is published.
 const BATCH: usize = 64;
 
-/// A count on a line of its own.
+/// A count on its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Count(AtomicUsize);
@@ -57,35 +57,35 @@ impl Ring {
         }
     }
 
-    /// For one thread only.
+    /// Returns the sending side, for one thread only.
     pub(super) fn sender(&self) -> Sender<'_> {
         Sender { ring: self, put: 0, taken: 0 }
     }
 
-    /// For one thread only.
+    /// Returns the receiving side, for one thread only.
     pub(super) fn receiver(&self) -> Receiver<'_> {
         Receiver { ring: self, put: 0, taken: 0 }
     }
 }
 
 impl Sender<'_> {
-    /// Whether there is room for a block.
+    /// Returns whether there is space for a block.
     #[inline]
-    pub(super) fn has_room(&mut self) -> bool {
+    pub(super) fn has_space(&mut self) -> bool {
         if self.put - self.taken < SLOTS {
             return true;
         }
-        // Acquire: pairs with the release in `Receiver::take`; the slots were read before they are
-        // written again.
+        // Acquire: pairs with the release in `Receiver::take`; the receiver has read the slots
+        // before they are written again.
         self.taken = self.ring.taken.0.load(Ordering::Acquire);
         self.put - self.taken < SLOTS
     }
 
-    /// Sends a block; there must be room.
+    /// Sends a block; there must be space.
     #[inline]
     pub(super) fn put(&mut self, block: *mut u8, size: u32) {
         let slot = &self.ring.slots[self.put % SLOTS];
-        // Relaxed: the count publishes them.
+        // Relaxed: the count publishes both.
         slot.block.store(block, Ordering::Relaxed);
         slot.size.store(size, Ordering::Relaxed);
         self.put += 1;
@@ -104,13 +104,14 @@ impl Sender<'_> {
 impl Drop for Sender<'_> {
     fn drop(&mut self) {
         self.publish();
-        // Release: pairs with the acquire in `Receiver::over`; the last count is seen with it.
+        // Release: pairs with the acquire in `Receiver::over`, which also makes the last count
+        // visible.
         self.ring.closed.store(true, Ordering::Release);
     }
 }
 
 impl Receiver<'_> {
-    /// The next block and its size, if there is one.
+    /// Returns the next block and its size, if one has arrived.
     #[inline]
     pub(super) fn take(&mut self) -> Option<(*mut u8, u32)> {
         if self.taken == self.put {
@@ -121,17 +122,17 @@ impl Receiver<'_> {
             }
         }
         let slot = &self.ring.slots[self.taken % SLOTS];
-        // Relaxed: the count published them.
+        // Relaxed: the count published both.
         let found = (slot.block.load(Ordering::Relaxed), slot.size.load(Ordering::Relaxed));
         self.taken += 1;
         if self.taken.is_multiple_of(BATCH) {
-            // Release: pairs with the acquire in `Sender::has_room`.
+            // Release: pairs with the acquire in `Sender::has_space`.
             self.ring.taken.0.store(self.taken, Ordering::Release);
         }
         Some(found)
     }
 
-    /// Whether the sender is gone. Blocks that it sent may still be there.
+    /// Returns whether the sender is dropped. Blocks that it sent may remain.
     pub(super) fn over(&self) -> bool {
         // Acquire: pairs with the release when the sender is dropped.
         self.ring.closed.load(Ordering::Acquire)
@@ -144,7 +145,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn what_is_sent_arrives_in_order_and_once() {
+    fn blocks_arrive_in_order_and_once() {
         const ALL: u32 = 50_001;
         let ring = Ring::new();
         let mut seen = 0;
@@ -152,7 +153,7 @@ mod tests {
             scope.spawn(|| {
                 let mut sender = ring.sender();
                 for i in 0..ALL {
-                    while !sender.has_room() {
+                    while !sender.has_space() {
                         thread::yield_now();
                     }
                     sender.put(std::ptr::without_provenance_mut(i as usize + 1), i);
@@ -175,17 +176,17 @@ mod tests {
     }
 
     #[test]
-    fn a_full_ring_has_no_room_until_a_batch_is_taken() {
+    fn a_full_ring_has_no_space_until_a_batch_is_taken() {
         let ring = Ring::new();
         let (mut sender, mut receiver) = (ring.sender(), ring.receiver());
         for i in 0..SLOTS as u32 {
-            assert!(sender.has_room());
+            assert!(sender.has_space());
             sender.put(std::ptr::null_mut(), i);
         }
-        assert!(!sender.has_room());
+        assert!(!sender.has_space());
         for i in 0..BATCH as u32 {
             assert_eq!(receiver.take().map(|(_, size)| size), Some(i));
         }
-        assert!(sender.has_room());
+        assert!(sender.has_space());
     }
 }

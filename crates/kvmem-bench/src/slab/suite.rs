@@ -1,9 +1,9 @@
-//! *Suite*: runs the plan.
+//! Runs the plan.
 
 use std::time::Instant;
 
-use super::measure::{Seen, Task, in_child, measure};
-use super::plan::{Effort, Group, groups};
+use super::measure::{SlabSample, Task, in_child, measure};
+use super::plan::{SlabEffort, SlabGroup, groups};
 use super::report::{Report, Row};
 use super::{BenchError, MeasureError, Options, goals, loops};
 use crate::machine::Machine;
@@ -15,7 +15,7 @@ pub(super) fn run(
     progress: &mut dyn Progress<Row>,
 ) -> Result<Report, BenchError> {
     let start = Instant::now();
-    let effort = Effort::of(options);
+    let effort = SlabEffort::of(options);
     let (groups, skipped) = groups(options, &effort);
     let tasks: usize = groups.iter().map(|group| group.tasks.len()).sum();
     progress.begin(tasks as u64 * u64::from(effort.reps) * effort.units());
@@ -38,27 +38,27 @@ pub(super) fn run(
     })
 }
 
-/// Measures the tasks of `group`, taking turns: a row for each.
+/// Measures the tasks of `group` in turns; returns a row for each.
 fn turns(
-    group: &Group,
+    group: &SlabGroup,
     options: &Options,
-    effort: &Effort,
+    effort: &SlabEffort,
     progress: &mut dyn Progress<Row>,
 ) -> Result<Vec<Row>, BenchError> {
-    let mut seen: Vec<Vec<Seen>> = group.tasks.iter().map(|_| Vec::new()).collect();
+    let mut samples: Vec<Vec<SlabSample>> = group.tasks.iter().map(|_| Vec::new()).collect();
     for rep in 0..effort.reps as usize {
         for i in 0..group.tasks.len() {
             let i = (i + rep) % group.tasks.len();
             let task = &group.tasks[i];
             progress.step(&name(task));
             let one = once(task, options).map_err(|error| BenchError { task: *task, error })?;
-            seen[i].push(one);
+            samples[i].push(one);
             progress.advance(effort.units());
         }
     }
     let mut rows = Vec::new();
-    for (task, seen) in group.tasks.iter().zip(&seen) {
-        if let Some(row) = row(task, seen) {
+    for (task, samples) in group.tasks.iter().zip(&samples) {
+        if let Some(row) = row(task, samples) {
             progress.row(&row);
             rows.push(row);
         }
@@ -66,11 +66,11 @@ fn turns(
     Ok(rows)
 }
 
-fn once(task: &Task, options: &Options) -> Result<Seen, MeasureError> {
+fn once(task: &Task, options: &Options) -> Result<SlabSample, MeasureError> {
     match options.child {
         Some(child) => in_child(task, child),
-        // The memory of this process is everybody's.
-        None => measure(task).map(|seen| Seen { rss_bytes: None, ..seen }),
+        // All heaps share the memory of this process.
+        None => measure(task).map(|sample| SlabSample { rss_bytes: None, ..sample }),
     }
 }
 
@@ -78,15 +78,15 @@ fn name(task: &Task) -> String {
     format!("{} ≤ {} B {} ×{}", task.pattern, task.max_block_bytes, task.contender, task.threads)
 }
 
-/// The medians of what the repetitions saw.
-fn row(task: &Task, seen: &[Seen]) -> Option<Row> {
-    let rss = seen.iter().filter_map(|one| one.rss_bytes).map(|bytes| bytes as f64);
+/// Returns the medians of the samples.
+fn row(task: &Task, samples: &[SlabSample]) -> Option<Row> {
+    let rss = samples.iter().filter_map(|one| one.rss_bytes).map(|bytes| bytes as f64);
     Some(Row {
         pattern: task.pattern,
         max_block_bytes: task.max_block_bytes,
         threads: task.threads,
         contender: task.contender,
-        ns_per_pair: median(seen.iter().map(|one| one.ns_per_pair).collect())?,
+        ns_per_pair: median(samples.iter().map(|one| one.ns_per_pair).collect())?,
         rss_bytes: median(rss.collect()).map(|bytes| bytes as u64),
     })
 }

@@ -1,4 +1,4 @@
-//! *Table*: the report as text: one line for each number of threads, the contenders side by side.
+//! The report as text: one line for each number of threads, the contenders side by side.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -36,7 +36,7 @@ impl Display for Report {
             }
         }
         if !self.goals.is_empty() {
-            writeln!(f, "\nFigures to reach")?;
+            writeln!(f, "\nGoals")?;
             write!(f, "{}", goals(&self.goals))?;
         }
         Ok(())
@@ -46,16 +46,18 @@ impl Display for Report {
 pub(super) fn title(pattern: Pattern) -> &'static str {
     match pattern {
         Pattern::Random => {
-            "random: ns of a processor per allocation and free, blocks of random size, every second one replaced"
+            "random: ns of a processor per allocation and free, blocks of random size, every \
+             second one replaced"
         }
         Pattern::Fixed => "fixed: the same with blocks of one size",
         Pattern::ProducerConsumer => {
-            "producer-consumer: ns of a processor per block that one thread allocates and another one frees"
+            "producer-consumer: ns of a processor per block that one thread allocates and another \
+             one frees"
         }
     }
 }
 
-/// One line for each size and number of threads; a dash stands where there is no figure.
+/// Builds a table with a line for each size and number of threads; a dash marks a missing figure.
 pub(super) fn side_by_side(rows: &[&Row], figure: impl Fn(&Row) -> Option<String>) -> Columns {
     let contenders: Vec<ContenderId> = ContenderId::ALL
         .into_iter()

@@ -1,4 +1,4 @@
-//! A watcher that notes what it is told, of any suite.
+//! A receiver of progress that records its calls, for any suite.
 
 use kvmem_bench::progress::Progress;
 

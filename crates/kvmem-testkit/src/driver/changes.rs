@@ -1,4 +1,4 @@
-//! Changing and freeing what is allocated, with its allocator or without.
+//! Changing and freeing allocations, with their allocator or without.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use kvmem::offset::{AllocError, RawError, RawHandle};
 
 use super::face::{Face, Own};
-use super::space::{Held, Space};
+use super::space::{HeldRange, Space};
 use super::{Driver, Tally, pick_of};
 use crate::op::{Change, Order, Part, Pick};
 
@@ -19,38 +19,38 @@ fn out_of_bounds(part: Range<u64>, whole: Range<u64>) -> AllocError {
     }
 }
 
-/// What the raw face says where the RAII face says something else.
-fn refused(error: RawError) -> Result<AllocError> {
+/// Converts an error of the raw interface to that of the RAII interface.
+fn alloc_error(error: RawError) -> Result<AllocError> {
     match error {
         RawError::Refused(error) => Ok(error),
         other => Err(other).context("a good handle"),
     }
 }
 
-impl<F: Face> Held<F> {
+impl<F: Face> HeldRange<F> {
     fn shrink(&mut self, space: &Space<F>, new_size: u64) -> Result<Result<(), AllocError>> {
         Ok(match self {
-            Held::Own(allocation) => allocation.shrink(new_size),
-            Held::Raw(handle) => match space.allocator().shrink_raw(*handle, new_size) {
+            HeldRange::Own(allocation) => allocation.shrink(new_size),
+            HeldRange::Raw(handle) => match space.allocator().shrink_raw(*handle, new_size) {
                 Ok(()) => Ok(()),
-                Err(error) => Err(refused(error)?),
+                Err(error) => Err(alloc_error(error)?),
             },
         })
     }
 
     fn extend(&mut self, space: &Space<F>, new_size: u64) -> Result<Result<(), AllocError>> {
         Ok(match self {
-            Held::Own(allocation) => allocation.extend(new_size),
-            Held::Raw(handle) => match space.allocator().extend_raw(*handle, new_size) {
+            HeldRange::Own(allocation) => allocation.extend(new_size),
+            HeldRange::Raw(handle) => match space.allocator().extend_raw(*handle, new_size) {
                 Ok(()) => Ok(()),
-                Err(error) => Err(refused(error)?),
+                Err(error) => Err(alloc_error(error)?),
             },
         })
     }
 }
 
 impl<F: Face> Space<F> {
-    /// The range in use that begins at `start`.
+    /// Returns the used range that begins at `start`.
     fn range_at(&self, start: u64) -> Range<u64> {
         self.oracle.used_at(start).expect("what is held is in use")
     }
@@ -68,27 +68,27 @@ impl<F: Face> Space<F> {
 
     fn expect_extend(&self, start: u64, new_size: u64) -> Result<(), AllocError> {
         let (range, limit) = (self.range_at(start), self.oracle.limit());
-        let most = range.end - start + self.oracle.room_behind(start);
+        let max = range.end - start + self.oracle.free_behind(start);
         if new_size < range.end - start {
             Err(out_of_bounds(start..start + new_size, range))
         } else if new_size > limit {
             Err(AllocError::TooLarge { requested: new_size, limit })
-        } else if new_size > most {
-            Err(AllocError::Blocked { requested: new_size, most })
+        } else if new_size > max {
+            Err(AllocError::Blocked { requested: new_size, most: max })
         } else {
             Ok(())
         }
     }
 
-    /// Changes the allocation at a place. Returns a handle that is no good any more, if there is
+    /// Changes the allocation at `index`. Returns a handle that is no longer valid, if there is
     /// one.
     fn change(
         &mut self,
-        place: usize,
+        index: usize,
         change: Change,
         tally: &mut Tally,
     ) -> Result<Option<RawHandle>> {
-        let (start, mut held) = self.take(place);
+        let (start, mut held) = self.take(index);
         let range = self.range_at(start);
         let size = range.end - start;
         match change {
@@ -96,9 +96,9 @@ impl<F: Face> Space<F> {
                 tally.count("free");
                 self.oracle.free(start)?;
                 match held {
-                    Held::Own(allocation) if F::CACHES => self.elsewhere.free(allocation),
-                    Held::Own(allocation) => drop(allocation),
-                    Held::Raw(handle) => {
+                    HeldRange::Own(allocation) if F::CACHES => self.other_threads.free(allocation),
+                    HeldRange::Own(allocation) => drop(allocation),
+                    HeldRange::Raw(handle) => {
                         let freed = self.allocator().free_raw(handle);
                         ensure!(freed == Ok(size), "{range:?} by handle: {freed:?}");
                         return Ok(Some(handle));
@@ -109,19 +109,22 @@ impl<F: Face> Space<F> {
                 let new_size = part.of(size);
                 let (got, expected) =
                     (held.shrink(self, new_size)?, self.expect_shrink(start, new_size));
-                let full = matches!(got, Err(AllocError::TooManyRanges { ranges }) if self.may_be_full(ranges));
+                let full = match got {
+                    Err(AllocError::TooManyRanges { ranges }) => self.may_be_full(ranges),
+                    _ => false,
+                };
                 ensure!(
                     got == expected || full,
                     "{range:?} to {new_size} bytes: {got:?} instead of {expected:?}"
                 );
-                tally.count(if got.is_ok() { "shrink: granted" } else { "shrink: refused" });
+                tally.count(if got.is_ok() { "shrink: granted" } else { "shrink: failed" });
                 self.hold(start, held);
                 if got.is_ok() {
                     self.oracle.resize(start, new_size)?;
                 }
             }
             Change::Extend(part) => {
-                let more = Part { off: 0, ..part }.of(self.oracle.room_behind(start));
+                let more = Part { off: 0, ..part }.of(self.oracle.free_behind(start));
                 let new_size = (size + more).saturating_add_signed(part.off.into());
                 let (got, expected) =
                     (held.extend(self, new_size)?, self.expect_extend(start, new_size));
@@ -129,7 +132,7 @@ impl<F: Face> Space<F> {
                     got == expected,
                     "{range:?} to {new_size} bytes: {got:?} instead of {expected:?}"
                 );
-                tally.count(if got.is_ok() { "extend: granted" } else { "extend: refused" });
+                tally.count(if got.is_ok() { "extend: granted" } else { "extend: failed" });
                 self.hold(start, held);
                 if got.is_ok() {
                     self.oracle.resize(start, new_size)?;
@@ -137,17 +140,17 @@ impl<F: Face> Space<F> {
             }
             Change::FreeRange(from, to) => return self.free_range(start, held, from, to, tally),
             Change::Turn => match held {
-                Held::Own(allocation) => {
+                HeldRange::Own(allocation) => {
                     let turned = F::turn(self.allocator.as_ref(), allocation);
                     if turned.is_ok() {
                         tally.count("into_raw");
                     }
-                    self.hold(start, turned.map_or_else(Held::Own, Held::Raw));
+                    self.hold(start, turned.map_or_else(HeldRange::Own, HeldRange::Raw));
                 }
-                Held::Raw(handle) => {
+                HeldRange::Raw(handle) => {
                     tally.count("adopt_raw");
                     let allocation = self.allocator().adopt_raw(handle).context("a good handle")?;
-                    self.hold(start, Held::Own(allocation));
+                    self.hold(start, HeldRange::Own(allocation));
                     return Ok(Some(handle));
                 }
             },
@@ -158,20 +161,20 @@ impl<F: Face> Space<F> {
     fn free_range(
         &mut self,
         start: u64,
-        held: Held<F>,
+        held: HeldRange<F>,
         from: Part,
         to: Part,
         tally: &mut Tally,
     ) -> Result<Option<RawHandle>> {
         let range = self.range_at(start);
         let bound = |part: Part| {
-            let place = start + Part { off: 0, ..part }.of(range.end - start);
-            place.saturating_add_signed(part.off.into())
+            let at = start + Part { off: 0, ..part }.of(range.end - start);
+            at.saturating_add_signed(part.off.into())
         };
         let sub = bound(from)..bound(to);
         let (allocation, outdated) = match held {
-            Held::Own(allocation) => (allocation, None),
-            Held::Raw(handle) => {
+            HeldRange::Own(allocation) => (allocation, None),
+            HeldRange::Raw(handle) => {
                 (self.allocator().adopt_raw(handle).context("a good handle")?, Some(handle))
             }
         };
@@ -190,7 +193,7 @@ impl<F: Face> Space<F> {
                         "{sub:?} of {range:?} was freed: {got:?} is left instead of {expected:?}"
                     );
                     if let Some(allocation) = got {
-                        self.hold(expected.start, Held::Own(allocation));
+                        self.hold(expected.start, HeldRange::Own(allocation));
                     }
                 }
             }
@@ -202,8 +205,8 @@ impl<F: Face> Space<F> {
                     !inside && got == expected || inside && full,
                     "{sub:?} of {range:?}: {got:?}"
                 );
-                tally.count("free_range: refused");
-                self.hold(start, Held::Own(allocation));
+                tally.count("free_range: failed");
+                self.hold(start, HeldRange::Own(allocation));
             }
         }
         Ok(outdated)
@@ -213,17 +216,17 @@ impl<F: Face> Space<F> {
 impl<F: Face> Driver<F> {
     /// Changes an allocation of the space.
     pub(super) fn change(&mut self, pick: Pick, change: Change) -> Result<()> {
-        let Some(place) = self.space.pick(pick) else { return Ok(()) };
-        if let Some(handle) = self.space.change(place, change, &mut self.tally)? {
+        let Some(index) = self.space.pick(pick) else { return Ok(()) };
+        if let Some(handle) = self.space.change(index, change, &mut self.tally)? {
             self.outdate(handle);
         }
         Ok(())
     }
 
-    /// Frees many, one after the other.
+    /// Frees many allocations, one after the other.
     pub(super) fn burst(&mut self, seed: Pick, n: u8) -> Result<()> {
         for i in 0..Pick::from(n) {
-            // Steps of a golden section: everywhere, and never soon in the same place again.
+            // Steps of the golden section spread over the whole range and rarely repeat.
             self.change(seed.wrapping_add(i.wrapping_mul(40_503)), Change::Free)?;
             self.space.compare_hint()?;
         }
@@ -231,19 +234,19 @@ impl<F: Face> Driver<F> {
         Ok(())
     }
 
-    /// Changes an allocation whose allocator is gone.
+    /// Changes an allocation whose allocator was dropped.
     pub(super) fn change_orphan(&mut self, pick: Pick, change: Change) -> Result<()> {
         let total = self.orphans.iter().map(Space::len).sum();
-        let Some(mut place) = pick_of(pick, total) else { return Ok(()) };
+        let Some(mut index) = pick_of(pick, total) else { return Ok(()) };
         for orphan in &mut self.orphans {
-            if place < orphan.len() {
-                orphan.change(place, change, &mut self.tally)?;
-                // A raw allocation without an allocator can never be freed: it is out of reach.
+            if index < orphan.len() {
+                orphan.change(index, change, &mut self.tally)?;
+                // A raw allocation without an allocator cannot be freed.
                 self.foreign.extend(orphan.orphan()?);
                 self.tally.count("a change without an allocator");
                 break;
             }
-            place -= orphan.len();
+            index -= orphan.len();
         }
         while self.foreign.len() > super::MEMORY {
             self.foreign.pop_front();
@@ -251,10 +254,10 @@ impl<F: Face> Driver<F> {
         Ok(())
     }
 
-    /// Hands back a run of neighbours, and an orphan if there is one.
+    /// Frees a run of adjacent allocations, and an orphan if there is one.
     pub(super) fn free_batch(&mut self, first: Pick, len: u8, order: Order) -> Result<()> {
-        let Some(place) = self.space.pick(first) else { return Ok(()) };
-        let first = self.space.start_of(place);
+        let Some(index) = self.space.pick(first) else { return Ok(()) };
+        let first = self.space.start_of(index);
         let starts: Vec<u64> =
             self.space.oracle.used_from(first).take(len.into()).map(|range| range.start).collect();
         let mut run = Vec::new();
@@ -268,10 +271,10 @@ impl<F: Face> Driver<F> {
             Order::Ascending => {}
             Order::Descending => run.reverse(),
             Order::Riffled => {
-                let mut place = 0;
+                let mut index = 0;
                 let (even, odd): (Vec<_>, Vec<_>) = run.into_iter().partition(|_| {
-                    place += 1;
-                    place % 2 == 1
+                    index += 1;
+                    index % 2 == 1
                 });
                 run = even.into_iter().chain(odd).collect();
             }
@@ -281,7 +284,7 @@ impl<F: Face> Driver<F> {
         }
         if let Some(orphan) = self.orphans.iter_mut().find(|orphan| !orphan.is_empty()) {
             let (start, held) = orphan.take(0);
-            if let Held::Own(allocation) = held {
+            if let HeldRange::Own(allocation) = held {
                 orphan.oracle.free(start)?;
                 run.push(allocation);
                 self.tally.count("free_run with a stranger");

@@ -1,5 +1,4 @@
-//! *Face*: the allocator that is driven, as the driver sees it: with caches above its books or
-//! without.
+//! The interface of the allocator that the driver tests, with caches or without.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,13 +12,13 @@ use kvmem::slab::{Extent, ExtentCache, ExtentState};
 
 use crate::op::Config;
 
-/// A range that somebody has.
+/// A range with an owner.
 pub trait Own: Sized + Send + fmt::Debug + 'static {
-    /// Where it begins.
+    /// Returns its start.
     fn offset(&self) -> u64;
-    /// Its length.
-    fn len(&self) -> u64;
-    /// Both.
+    /// Returns its length.
+    fn size(&self) -> u64;
+    /// Returns the whole range.
     fn range(&self) -> Range<u64>;
     /// See [`Allocation::shrink`].
     fn shrink(&mut self, new_size: u64) -> Result<(), AllocError>;
@@ -34,15 +33,15 @@ pub trait Own: Sized + Send + fmt::Debug + 'static {
 
 /// An allocator of offsets.
 pub trait Face: Sized + Clone + fmt::Debug {
-    /// What it grants.
+    /// The type of an owned allocation.
     type Own: Own;
 
-    /// What is free may lie in caches. Then the longest free range that is told may be a shorter
-    /// one, refusals may tell of the books alone, and looking at everything seldom includes
-    /// what empties the caches.
+    /// Whether free ranges may be in caches. In that case the reported longest free range may be
+    /// too short, errors may describe only the ranges outside the caches, and most full
+    /// comparisons do not include the calls that empty the caches.
     const CACHES: bool;
 
-    /// A space with these settings.
+    /// Creates a space with these settings.
     fn open(config: &Config) -> Result<Self>;
     /// See [`OffsetAllocator::allocate`].
     fn allocate(&self, size: u64) -> Result<Self::Own, AllocError>;
@@ -72,7 +71,7 @@ pub trait Face: Sized + Clone + fmt::Debug {
     fn metrics(&self) -> Metrics;
     /// See [`OffsetAllocator::bins`].
     fn bins(&self) -> Vec<BinReport>;
-    /// Offset, length and whether in use; free ranges may stand side by side.
+    /// Returns offset, length and whether in use; free ranges may be adjacent.
     fn map(&self) -> Vec<(u64, u64, bool)>;
     /// See [`OffsetAllocator::check`].
     fn check(&self) -> Result<(), CheckError>;
@@ -90,15 +89,15 @@ pub trait Face: Sized + Clone + fmt::Debug {
     fn extend_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError>;
     /// See [`OffsetAllocator::adopt_raw`].
     fn adopt_raw(&self, handle: RawHandle) -> Result<Self::Own, RawError>;
-    /// Makes a raw one of it; without its allocator it may stay what it is.
+    /// Converts to a raw allocation; without its allocator it may stay owned.
     fn turn(allocator: Option<&Self>, own: Self::Own) -> Result<RawHandle, Self::Own>;
-    /// Takes back what is cached.
+    /// Returns all cached ranges to the space.
     fn trim(&self);
-    /// How many ranges are cached, and how often they were taken back for want of room.
+    /// Returns the number of cached ranges, and how often they were reclaimed for a request.
     fn cached(&self) -> (usize, u64);
 }
 
-/// What both have under the same names.
+/// Implements the methods that both types have under the same names.
 macro_rules! own {
     ($own:ty) => {
         impl Own for $own {
@@ -135,7 +134,7 @@ macro_rules! own {
 own!(Allocation);
 own!(Extent);
 
-/// As above.
+/// Forwards each method to the inherent method of the same name.
 macro_rules! same {
     ($($name:ident($($of:ident: $what:ty),*) -> $gives:ty;)*) => {
         $(fn $name(&self $(, $of: $what)*) -> $gives {
@@ -171,7 +170,7 @@ macro_rules! common {
     };
 }
 
-fn books(config: &Config) -> kvmem::offset::OffsetAllocatorBuilder {
+fn space_builder(config: &Config) -> kvmem::offset::OffsetAllocatorBuilder {
     let builder = OffsetAllocator::builder(config.capacity).placement(config.placement);
     let builder = config.boundary.map_or(builder.clone(), |boundary| builder.boundary(boundary));
     config.max_ranges.map_or(builder.clone(), |ranges| builder.max_ranges(ranges))
@@ -184,7 +183,7 @@ impl Face for OffsetAllocator {
     common!();
 
     fn open(config: &Config) -> Result<Self> {
-        books(config).build().with_context(|| format!("{config:?}"))
+        space_builder(config).build().with_context(|| format!("{config:?}"))
     }
 
     fn map(&self) -> Vec<(u64, u64, bool)> {
@@ -210,11 +209,12 @@ impl Face for ExtentCache {
 
     fn open(config: &Config) -> Result<Self> {
         let cache = config.cache.unwrap_or_default();
-        let most =
+        let max_size =
             cache.max_cached_bytes.unwrap_or(config.capacity / 32).min(u64::from(u32::MAX) - 1);
-        let hot = cache.hot.into_iter().filter(|size| (1..=most).contains(size));
-        let builder =
-            ExtentCache::builder(books(config)).hot_sizes(hot).auto_hot_sizes(cache.learns);
+        let hot = cache.hot.into_iter().filter(|size| (1..=max_size).contains(size));
+        let builder = ExtentCache::builder(space_builder(config))
+            .hot_sizes(hot)
+            .auto_hot_sizes(cache.auto_hot_sizes);
         let builder =
             cache.max_cached_bytes.map_or(builder.clone(), |bytes| builder.max_cached_bytes(bytes));
         builder.build().with_context(|| format!("{config:?}"))

@@ -1,4 +1,4 @@
-//! Handles that are no good.
+//! Invalid handles.
 
 use anyhow::{Result, ensure};
 use kvmem::offset::{RawError, RawHandle};
@@ -9,15 +9,15 @@ use super::{Driver, pick_of};
 use crate::op::{Call, Forgery};
 
 impl<F: Face> Driver<F> {
-    /// Calls the raw face with a bad handle. That nothing is changed by it, the comparison after
-    /// the step will see.
+    /// Calls the raw interface with an invalid handle. The comparison after the step checks that
+    /// the call changed nothing.
     pub(super) fn misuse(&mut self, call: Call, forgery: Forgery) -> Result<()> {
         let Some(handle) = self.forge(forgery) else { return Ok(()) };
         if self.space.is_raw_alive(handle) {
             return Ok(());
         }
         let allocator = self.space.allocator();
-        // Sizes that a good handle could be given.
+        // Sizes that a valid handle could have.
         let got = match call {
             Call::Free => allocator.free_raw(handle).map(drop),
             Call::Resolve => allocator.resolve_raw(handle).map(drop),
@@ -37,7 +37,8 @@ impl<F: Face> Driver<F> {
         Ok(())
     }
 
-    /// A bad handle; `None` if there is nothing to make it of. It may be good by chance.
+    /// Makes an invalid handle; `None` if there is nothing to make it from. It may be valid by
+    /// chance.
     fn forge(&self, forgery: Forgery) -> Option<RawHandle> {
         match forgery {
             Forgery::Stale(pick) => Some(self.stale[pick_of(pick, self.stale.len())?]),

@@ -1,16 +1,16 @@
-//! Asking for room.
+//! Allocation requests.
 
 use anyhow::{Context, Result, ensure};
 use kvmem::offset::AllocError;
 
 use super::Driver;
 use super::face::{Face, Own};
-use super::space::{Held, Space};
+use super::space::{HeldRange, Space};
 use crate::op::Count;
 
 impl<F: Face> Space<F> {
-    /// What a refusal for want of room has to say.
-    fn no_room(&self, requested: u64) -> AllocError {
+    /// Returns the expected error of a request that no free range can serve.
+    fn out_of_space(&self, requested: u64) -> AllocError {
         let oracle = &self.oracle;
         AllocError::OutOfSpace {
             requested,
@@ -19,7 +19,7 @@ impl<F: Face> Space<F> {
         }
     }
 
-    /// What a request has to come to.
+    /// Returns the expected result of a request.
     fn expect_grant(&self, size: u64, align: u64) -> Result<(), AllocError> {
         let limit = self.oracle.limit();
         if !align.is_power_of_two() {
@@ -28,18 +28,19 @@ impl<F: Face> Space<F> {
         match size {
             0 => Err(AllocError::ZeroSize),
             _ if size > limit => Err(AllocError::TooLarge { requested: size, limit }),
-            _ if !self.oracle.fits(size, align) => Err(self.no_room(size)),
+            _ if !self.oracle.fits(size, align) => Err(self.out_of_space(size)),
             _ => Ok(()),
         }
     }
 }
 
 impl<F: Face> Driver<F> {
-    /// One range, aligned if an alignment is given.
+    /// Requests one range, aligned if an alignment is given.
     pub(super) fn allocate(&mut self, size: u64, align: Option<u64>, raw: bool) -> Result<()> {
         let allocator = self.space.allocator();
-        let own =
-            |allocation: F::Own| (allocation.offset(), allocation.len(), Held::Own(allocation));
+        let own = |allocation: F::Own| {
+            (allocation.offset(), allocation.size(), HeldRange::Own(allocation))
+        };
         let got = match (align, raw) {
             (None, false) => allocator.allocate(size).map(own),
             (Some(align), false) => allocator.allocate_aligned(size, align).map(own),
@@ -47,14 +48,16 @@ impl<F: Face> Driver<F> {
                 None => allocator.allocate_raw(size),
                 Some(align) => allocator.allocate_aligned_raw(size, align),
             }
-            .map(|allocation| (allocation.offset, allocation.size, Held::Raw(allocation.handle))),
+            .map(|allocation| {
+                (allocation.offset, allocation.size, HeldRange::Raw(allocation.handle))
+            }),
         };
         let expected = self.space.expect_grant(size, align.unwrap_or(1));
         self.tally.count(match (align, &got) {
             (None, Ok(_)) => "allocate: granted",
-            (None, Err(_)) => "allocate: refused",
+            (None, Err(_)) => "allocate: failed",
             (Some(_), Ok(_)) => "allocate_aligned: granted",
-            (Some(_), Err(_)) => "allocate_aligned: refused",
+            (Some(_), Err(_)) => "allocate_aligned: failed",
         });
         match got {
             Ok((offset, got_size, held)) => {
@@ -70,11 +73,14 @@ impl<F: Face> Driver<F> {
                 self.hold(offset, size, held)
             }
             Err(got) => {
-                self.refusals += 1;
-                // Two things wrong at once: either may be told.
+                self.failed_requests += 1;
+                // If two arguments are invalid, the error may name either.
                 let both = size == 0 && matches!(expected, Err(AllocError::BadAlign { .. }));
                 let exact = self.space.oracle.has_exact(size, align.unwrap_or(1));
-                let full = matches!(got, AllocError::TooManyRanges { ranges } if self.space.may_be_full(ranges));
+                let full = match got {
+                    AllocError::TooManyRanges { ranges } => self.space.may_be_full(ranges),
+                    _ => false,
+                };
                 ensure!(
                     self.is_expected(got, expected)
                         || both && got == AllocError::ZeroSize
@@ -86,9 +92,8 @@ impl<F: Face> Driver<F> {
         }
     }
 
-    /// Whether a refusal is the one expected. The longest free range in it may be an upper bound,
-    /// unless the allocator has just been asked for it; and where there are caches, both
-    /// numbers may leave out what is cached.
+    /// Returns whether an error is the expected one. Its longest free range may be an upper bound
+    /// unless the figures were just read; with caches, both numbers may exclude cached ranges.
     fn is_expected(&self, got: AllocError, expected: Result<(), AllocError>) -> bool {
         match (got, expected) {
             (
@@ -105,7 +110,7 @@ impl<F: Face> Driver<F> {
                 (requested, free) == (expected_asked, expected_free)
                     && bound >= largest_free
                     && bound <= free
-                    && (bound == largest_free || !self.looked)
+                    && (bound == largest_free || !self.figures_read)
             }
             _ => expected == Err(got),
         }
@@ -117,7 +122,7 @@ impl<F: Face> Driver<F> {
         let got = self.space.allocator().allocate_batch(size, n);
         let mut expected = if n == 0 { Ok(()) } else { self.space.expect_grant(size, 1) };
         if expected.is_ok() && n > 0 && fit < n as u128 {
-            expected = Err(self.space.no_room(size));
+            expected = Err(self.space.out_of_space(size));
         }
         if let Err(AllocError::OutOfSpace { requested, .. }) = &mut expected {
             *requested = size.saturating_mul(n as u64);
@@ -125,7 +130,7 @@ impl<F: Face> Driver<F> {
         self.tally.count(if got.is_ok() {
             "allocate_batch: granted"
         } else {
-            "allocate_batch: refused"
+            "allocate_batch: failed"
         });
         match got {
             Ok(batch) => {
@@ -140,12 +145,12 @@ impl<F: Face> Driver<F> {
                         "{} bytes instead of {size}",
                         allocation.len()
                     );
-                    self.hold(allocation.offset(), size, Held::Own(allocation))?;
+                    self.hold(allocation.offset(), size, HeldRange::Own(allocation))?;
                 }
                 Ok(())
             }
             Err(got) => {
-                self.refusals += 1;
+                self.failed_requests += 1;
                 let full = matches!(got, AllocError::TooManyRanges { .. })
                     && self.space.may_be_too_many(n);
                 ensure!(
@@ -166,13 +171,13 @@ impl<F: Face> Driver<F> {
             _ if total > oracle.capacity() => {
                 Err(AllocError::TooLarge { requested: total, limit: oracle.capacity() })
             }
-            _ if !oracle.fits_scattered(total, max_ranges) => Err(self.space.no_room(total)),
+            _ if !oracle.fits_scattered(total, max_ranges) => Err(self.space.out_of_space(total)),
             _ => Ok(()),
         };
         self.tally.count(match &got {
             Ok(parts) if parts.len() > 1 => "allocate_scattered: granted in several",
             Ok(_) => "allocate_scattered: granted in one",
-            Err(_) => "allocate_scattered: refused",
+            Err(_) => "allocate_scattered: failed",
         });
         let what = || format!("{total} bytes in {max_ranges} ranges");
         match got {
@@ -190,12 +195,13 @@ impl<F: Face> Driver<F> {
                 let sum: u64 = parts.iter().map(Own::len).sum();
                 ensure!(sum == total, "{}: {sum} were granted", what());
                 for part in parts {
-                    self.hold(part.offset(), part.len(), Held::Own(part)).with_context(what)?;
+                    self.hold(part.offset(), part.size(), HeldRange::Own(part))
+                        .with_context(what)?;
                 }
                 Ok(())
             }
             Err(got) => {
-                self.refusals += 1;
+                self.failed_requests += 1;
                 let full = matches!(got, AllocError::TooManyRanges { .. })
                     && self.space.may_be_too_many(max_ranges);
                 ensure!(

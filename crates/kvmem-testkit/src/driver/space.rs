@@ -1,4 +1,4 @@
-//! One space: its allocator while there is one, its oracle, and what is held of it.
+//! One space: its allocator while it exists, its oracle, and its live allocations.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -7,49 +7,49 @@ use std::rc::Rc;
 use anyhow::{Context, Result, bail, ensure};
 use kvmem::offset::{RawHandle, SpaceError};
 
-use super::elsewhere::Elsewhere;
 use super::face::{Face, Own};
+use super::other_threads::OtherThreads;
 use super::pick_of;
 use crate::op::{Amount, Base, Config, Part, Pick};
 use crate::oracle::Oracle;
 
-const CAPACITY_MAX: u64 = 1 << 63;
-/// Where there are caches, every so many looks at everything include what empties them.
-const EMPTYING: u32 = 8;
+const MAX_CAPACITY: u64 = 1 << 63;
+/// With caches, one of this many full comparisons includes the calls that empty the caches.
+const EMPTYING_EVERY: u32 = 8;
 
-/// An allocation in one of its two forms.
-pub(super) enum Held<F: Face> {
+/// An allocation, owned or raw.
+pub(super) enum HeldRange<F: Face> {
     Own(F::Own),
     Raw(RawHandle),
 }
 
 pub(super) struct Space<F: Face> {
-    /// `None` once it is an orphan.
+    /// `None` after the allocator was dropped.
     pub(super) allocator: Option<F>,
-    /// Where allocations are freed.
-    pub(super) elsewhere: Rc<Elsewhere<F::Own>>,
-    /// Identity of the allocator, as its raw handles tell it.
+    /// The threads that free allocations.
+    pub(super) other_threads: Rc<OtherThreads<F::Own>>,
+    /// Identity of the allocator in its raw handles.
     pub(super) id: u64,
     pub(super) oracle: Oracle,
     max_ranges: Option<u32>,
-    /// Where each begins, and what it is.
-    held: Vec<(u64, Held<F>)>,
-    /// Where it begins → place in `held`.
-    places: HashMap<u64, usize>,
-    /// Looks at everything so far.
-    looks: Cell<u32>,
+    /// The start of each allocation, and the allocation.
+    held: Vec<(u64, HeldRange<F>)>,
+    /// Start → index in `held`.
+    indexes: HashMap<u64, usize>,
+    /// Full comparisons so far.
+    comparisons: Cell<u32>,
 }
 
-/// The allocator's part of a handle.
+/// Returns the allocator's part of a handle.
 pub(super) fn allocator_of(handle: RawHandle) -> u64 {
     (handle.to_bits() >> 64) as u64
 }
 
 impl<F: Face> Space<F> {
-    /// An empty space, and a handle of it that is stale.
+    /// Creates an empty space; also returns a stale handle of it.
     pub(super) fn new(
         config: &Config,
-        elsewhere: Rc<Elsewhere<F::Own>>,
+        other_threads: Rc<OtherThreads<F::Own>>,
     ) -> Result<(Self, RawHandle)> {
         let allocator = F::open(config)?;
         ensure!(allocator.boundary() == config.boundary, "{config:?} became {allocator:?}");
@@ -57,34 +57,34 @@ impl<F: Face> Space<F> {
         ensure!(allocator.free_raw(first.handle) == Ok(1), "the first byte cannot be freed");
         let space = Space {
             allocator: Some(allocator),
-            elsewhere,
+            other_threads,
             id: allocator_of(first.handle),
             oracle: Oracle::new(config.capacity, config.boundary),
             max_ranges: config.max_ranges,
             held: Vec::new(),
-            places: HashMap::new(),
-            looks: Cell::new(0),
+            indexes: HashMap::new(),
+            comparisons: Cell::new(0),
         };
         Ok((space, first.handle))
     }
 
     pub(super) fn allocator(&self) -> &F {
-        self.allocator.as_ref().expect("an orphan is not asked for its allocator")
+        self.allocator.as_ref().expect("an orphan has no allocator")
     }
 
     pub(super) fn clone_allocator(&mut self) {
         self.allocator = self.allocator.clone();
     }
 
-    /// Drops the allocator. Raw allocations have nowhere to be freed any more: returns their
-    /// handles. Where there are caches, their ranges are freed with the allocator.
+    /// Drops the allocator. Raw allocations can then no longer be freed; returns their handles.
+    /// With caches, dropping the allocator frees their ranges.
     pub(super) fn orphan(&mut self) -> Result<Vec<RawHandle>> {
         self.allocator = None;
         let mut handles = Vec::new();
-        for place in (0..self.held.len()).rev() {
-            if let Held::Raw(handle) = self.held[place].1 {
+        for index in (0..self.held.len()).rev() {
+            if let HeldRange::Raw(handle) = self.held[index].1 {
                 handles.push(handle);
-                let (start, _) = self.take(place);
+                let (start, _) = self.take(index);
                 if F::CACHES {
                     self.oracle.free(start)?;
                 }
@@ -101,27 +101,27 @@ impl<F: Face> Space<F> {
         self.held.len()
     }
 
-    pub(super) fn hold(&mut self, start: u64, held: Held<F>) {
-        self.places.insert(start, self.held.len());
+    pub(super) fn hold(&mut self, start: u64, held: HeldRange<F>) {
+        self.indexes.insert(start, self.held.len());
         self.held.push((start, held));
     }
 
-    /// Takes what is held at a place; another takes its place.
-    pub(super) fn take(&mut self, place: usize) -> (u64, Held<F>) {
-        let (start, held) = self.held.swap_remove(place);
-        self.places.remove(&start);
-        if let Some((moved, _)) = self.held.get(place) {
-            self.places.insert(*moved, place);
+    /// Removes the allocation at `index`; the last allocation moves there.
+    pub(super) fn take(&mut self, index: usize) -> (u64, HeldRange<F>) {
+        let (start, held) = self.held.swap_remove(index);
+        self.indexes.remove(&start);
+        if let Some((moved, _)) = self.held.get(index) {
+            self.indexes.insert(*moved, index);
         }
         (start, held)
     }
 
-    /// Takes the RAII allocation that begins at `start`, if there is one.
+    /// Removes the owned allocation that begins at `start`, if there is one.
     pub(super) fn take_own_at(&mut self, start: u64) -> Option<F::Own> {
-        let place = *self.places.get(&start)?;
-        matches!(self.held[place].1, Held::Own(_)).then(|| match self.take(place).1 {
-            Held::Own(allocation) => allocation,
-            Held::Raw(_) => unreachable!("looked at before"),
+        let index = *self.indexes.get(&start)?;
+        matches!(self.held[index].1, HeldRange::Own(_)).then(|| match self.take(index).1 {
+            HeldRange::Own(allocation) => allocation,
+            HeldRange::Raw(_) => unreachable!("checked before"),
         })
     }
 
@@ -129,24 +129,24 @@ impl<F: Face> Space<F> {
         pick_of(pick, self.held.len())
     }
 
-    pub(super) fn start_of(&self, place: usize) -> u64 {
-        self.held[place].0
+    pub(super) fn start_of(&self, index: usize) -> u64 {
+        self.held[index].0
     }
 
-    /// A raw handle alive, the one picked or the next.
+    /// Returns a live raw handle: the picked one or the next.
     pub(super) fn raw_from(&self, pick: Pick) -> Option<RawHandle> {
         let (before, behind) = self.held.split_at(self.pick(pick)?);
         behind.iter().chain(before).find_map(|(_, held)| match held {
-            Held::Raw(handle) => Some(*handle),
-            Held::Own(_) => None,
+            HeldRange::Raw(handle) => Some(*handle),
+            HeldRange::Own(_) => None,
         })
     }
 
     pub(super) fn is_raw_alive(&self, handle: RawHandle) -> bool {
-        self.held.iter().any(|(_, held)| matches!(held, Held::Raw(alive) if *alive == handle))
+        self.held.iter().any(|(_, held)| matches!(held, HeldRange::Raw(alive) if *alive == handle))
     }
 
-    /// How many bytes an amount is now.
+    /// Returns the current number of bytes of an amount.
     pub(super) fn amount(&self, Amount { base, part }: Amount) -> u64 {
         let oracle = &self.oracle;
         part.of(match base {
@@ -161,7 +161,7 @@ impl<F: Face> Space<F> {
                 oracle.free_from(at).map_or(0, |hole| hole.end - hole.start)
             }
             Base::Held(pick) => {
-                let range = self.pick(pick).and_then(|place| oracle.used_at(self.start_of(place)));
+                let range = self.pick(pick).and_then(|index| oracle.used_at(self.start_of(index)));
                 range.map_or(0, |range| range.end - range.start)
             }
         })
@@ -169,8 +169,8 @@ impl<F: Face> Space<F> {
 
     pub(super) fn expect_capacity(&self, to: u64) -> Result<(), SpaceError> {
         match to {
-            1..=CAPACITY_MAX => Ok(()),
-            _ => Err(SpaceError::Capacity { requested: to, limit: CAPACITY_MAX }),
+            1..=MAX_CAPACITY => Ok(()),
+            _ => Err(SpaceError::Capacity { requested: to, limit: MAX_CAPACITY }),
         }
     }
 
@@ -195,19 +195,19 @@ impl<F: Face> Space<F> {
         }
     }
 
-    /// Whether the books may be as full as a refusal of one change says. They are not while a
-    /// cached range stands on them.
+    /// Returns whether the limit on ranges can explain the error of one change. It cannot while a
+    /// cached range still occupies metadata.
     pub(super) fn may_be_full(&self, ranges: u64) -> bool {
         if self.allocator.as_ref().is_some_and(|allocator| allocator.cached().0 > 0) {
             return false;
         }
-        self.max_ranges.is_some_and(|most| ranges <= most.into() && ranges + 4 > most.into())
+        self.max_ranges.is_some_and(|max| ranges <= max.into() && ranges + 4 > max.into())
     }
 
-    /// Whether `n` more ranges may be too many: each may leave a free one beside it.
+    /// Returns whether `n` more ranges may exceed the limit: each may leave a free one beside it.
     pub(super) fn may_be_too_many(&self, n: usize) -> bool {
         let (live, free) = (self.oracle.live() as u128, self.oracle.free_pieces());
-        self.max_ranges.is_some_and(|most| live + free + 2 * n as u128 + 4 > most.into())
+        self.max_ranges.is_some_and(|max| live + free + 2 * n as u128 + 4 > max.into())
     }
 
     pub(super) fn compare_hint(&self) -> Result<()> {
@@ -227,7 +227,7 @@ impl<F: Face> Space<F> {
             metrics.largest_free <= oracle.largest_free(),
             "the longest free range is in {metrics:?}"
         );
-        // The longest that are told may be parts of a longer one.
+        // The reported longest range may be a part of a longer one.
         let cached = F::CACHES && allocator.cached().0 > 0;
         let largest_free = if cached { oracle.largest_free() } else { metrics.largest_free };
         let got = (metrics.capacity, metrics.allocated, metrics.free, metrics.live, largest_free);
@@ -253,12 +253,12 @@ impl<F: Face> Space<F> {
     pub(super) fn compare_everything(&self) -> Result<()> {
         self.allocator().check()?;
         self.compare_map()?;
-        self.looks.set(self.looks.get() + 1);
-        if !F::CACHES || self.looks.get().is_multiple_of(EMPTYING) {
+        self.comparisons.set(self.comparisons.get() + 1);
+        if !F::CACHES || self.comparisons.get().is_multiple_of(EMPTYING_EVERY) {
             self.compare_bins()?;
             ensure!(
                 self.allocator().cached().0 == 0,
-                "the bins were looked at, and something is cached"
+                "the bins were read, and ranges are still cached"
             );
             self.compare_figures()?;
         }
@@ -311,36 +311,36 @@ impl<F: Face> Space<F> {
             oracle.free_bytes()
         );
         ensure!(ranges == free_ranges, "{ranges} ranges in bins, metrics say {free_ranges}");
-        // One range held back may stand apart from those on both sides of it.
-        let (least, most) = (oracle.free_ranges() as u128, oracle.free_pieces() + 2);
+        // One range whose coalescing is deferred may be separate from both neighbours.
+        let (min, max) = (oracle.free_ranges() as u128, oracle.free_pieces() + 2);
         ensure!(
-            (least..=most).contains(&u128::from(free_ranges)),
-            "{free_ranges} free ranges on the books; there are {least}, {most} at most"
+            (min..=max).contains(&u128::from(free_ranges)),
+            "{free_ranges} free ranges in the metadata; expected from {min} to {max}"
         );
         Ok(())
     }
 
-    /// Whether free ranges stand apart that could be joined.
-    pub(super) fn holds_back(&self) -> bool {
+    /// Returns whether some adjacent free ranges are not coalesced.
+    pub(super) fn has_uncoalesced(&self) -> bool {
         self.oracle.boundary().is_none()
             && self.allocator().metrics().free_ranges > self.oracle.free_ranges() as u64
     }
 
-    /// Whether everything held still says what it is.
+    /// Checks that every live allocation still reports its range.
     pub(super) fn compare_held(&self) -> Result<()> {
         for (start, held) in &self.held {
             let Some(expected) = self.oracle.used_at(*start) else {
                 bail!("the test is wrong: nothing is in use at {start}");
             };
             match held {
-                Held::Own(allocation) => {
-                    let got = (allocation.offset(), allocation.len(), allocation.range());
+                HeldRange::Own(allocation) => {
+                    let got = (allocation.offset(), allocation.size(), allocation.range());
                     ensure!(
                         got == (*start, expected.end - start, expected.clone()),
                         "{expected:?} says it is {got:?}"
                     );
                 }
-                Held::Raw(handle) => {
+                HeldRange::Raw(handle) => {
                     let got = self.allocator().resolve_raw(*handle);
                     ensure!(got == Ok(expected.clone()), "{expected:?} resolves to {got:?}");
                 }

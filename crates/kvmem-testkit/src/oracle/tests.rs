@@ -1,8 +1,8 @@
-//! The oracle against a model that is plainer still: one flag a byte, every answer by trying.
+//! Tests of the oracle against an even simpler model: one flag per byte, every query by trying.
 
 use proptest::prelude::*;
 
-use super::{Oracle, Violation};
+use super::{Oracle, ViolationError};
 
 /// A space as an array of bytes, each in use or not.
 struct Bytes {
@@ -34,7 +34,7 @@ impl Bytes {
         (1..=self.used.len()).rev().find(|&size| self.fits(size, 1)).unwrap_or(0)
     }
 
-    /// Taking the first place there is, over and over, never wastes one.
+    /// Takes the first fitting place repeatedly, which never wastes one.
     fn fits_times(&self, size: usize) -> u128 {
         let (mut at, mut times) = (0, 0);
         while at < self.used.len() {
@@ -45,7 +45,7 @@ impl Bytes {
         times
     }
 
-    /// The longest first, as far as they go.
+    /// Takes the longest places first.
     fn fits_scattered(&mut self, total: usize, max_ranges: usize) -> bool {
         let mut rest = total;
         for _ in 0..max_ranges {
@@ -62,7 +62,7 @@ impl Bytes {
         rest == 0
     }
 
-    fn room_behind(&self, end: usize) -> usize {
+    fn free_behind(&self, end: usize) -> usize {
         let free = self.used[end..].iter().take_while(|used| !**used).count();
         if end.is_multiple_of(self.boundary) {
             0
@@ -72,7 +72,7 @@ impl Bytes {
     }
 }
 
-/// A space with `grants`, each a place and a size that is granted if it can be.
+/// Creates a space and grants each of `grants`, a start and a size, that can be granted.
 fn space(capacity: u64, boundary: Option<u64>, grants: &[(u64, u64)]) -> Oracle {
     let mut oracle = Oracle::new(capacity, boundary);
     for &(start, size) in grants {
@@ -97,19 +97,23 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn answers_what_trying_answers(oracle in spaces()) {
+    fn agrees_with_trying(oracle in spaces()) {
         let bytes = Bytes::of(&oracle);
         let free = bytes.used.iter().filter(|used| !**used).count() as u64;
-        prop_assert_eq!((oracle.free_bytes(), oracle.allocated()), (free, oracle.capacity() - free));
+        prop_assert_eq!(oracle.free_bytes(), free);
+        prop_assert_eq!(oracle.allocated(), oracle.capacity() - free);
         prop_assert_eq!(oracle.largest_free(), bytes.largest_free() as u64);
         for size in 1..=oracle.capacity() {
             for align in [1, 2, 4, 8, 64] {
-                prop_assert_eq!(oracle.fits(size, align), bytes.fits(size as usize, align as usize), "{} at {}", size, align);
+                let tried = bytes.fits(size as usize, align as usize);
+                prop_assert_eq!(oracle.fits(size, align), tried, "{} at {}", size, align);
             }
-            prop_assert_eq!(oracle.fits_times(size), bytes.fits_times(size as usize), "{} bytes each", size);
+            let tried = bytes.fits_times(size as usize);
+            prop_assert_eq!(oracle.fits_times(size), tried, "{} bytes each", size);
         }
         for range in oracle.used_from(0) {
-            prop_assert_eq!(oracle.room_behind(range.start), bytes.room_behind(range.end as usize) as u64);
+            let tried = bytes.free_behind(range.end as usize) as u64;
+            prop_assert_eq!(oracle.free_behind(range.start), tried);
         }
     }
 
@@ -133,30 +137,39 @@ proptest! {
 }
 
 #[test]
-fn refuses_what_no_allocator_may_do() {
+fn rejects_what_no_allocator_may_do() {
     let mut oracle = space(100, Some(40), &[(10, 20)]);
     let before = oracle.map();
-    assert_eq!(oracle.grant(50, 0), Err(Violation::Empty(50)));
-    assert_eq!(oracle.grant(90, 11), Err(Violation::OutOfSpace { range: 90..101, capacity: 100 }));
-    assert_eq!(oracle.grant(35, 6), Err(Violation::Straddles { range: 35..41, boundary: 40 }));
+    assert_eq!(oracle.grant(50, 0), Err(ViolationError::Empty(50)));
+    assert_eq!(
+        oracle.grant(90, 11),
+        Err(ViolationError::OutOfSpace { range: 90..101, capacity: 100 })
+    );
+    assert_eq!(oracle.grant(35, 6), Err(ViolationError::Straddles { range: 35..41, boundary: 40 }));
     for (start, size) in [(10, 20), (5, 6), (29, 1), (0, 35), (15, 5)] {
         assert_eq!(
             oracle.grant(start, size),
-            Err(Violation::Overlap { range: start..start + size })
+            Err(ViolationError::Overlap { range: start..start + size })
         );
     }
-    assert_eq!(oracle.free(11), Err(Violation::NotUsed(11)));
-    assert_eq!(oracle.resize(10, 31), Err(Violation::Straddles { range: 10..41, boundary: 40 }));
+    assert_eq!(oracle.free(11), Err(ViolationError::NotUsed(11)));
+    assert_eq!(
+        oracle.resize(10, 31),
+        Err(ViolationError::Straddles { range: 10..41, boundary: 40 })
+    );
     assert_eq!(
         oracle.free_part(10, 20..31),
-        Err(Violation::NotPart { part: 20..31, whole: 10..30 })
+        Err(ViolationError::NotPart { part: 20..31, whole: 10..30 })
     );
     assert_eq!(
         oracle.free_part(10, 20..20),
-        Err(Violation::NotPart { part: 20..20, whole: 10..30 })
+        Err(ViolationError::NotPart { part: 20..20, whole: 10..30 })
     );
-    assert_eq!(oracle.set_capacity(29), Err(Violation::CutOff { capacity: 29, end_of_last: 30 }));
-    assert_eq!(oracle.map(), before, "a refusal changes nothing");
+    assert_eq!(
+        oracle.set_capacity(29),
+        Err(ViolationError::CutOff { capacity: 29, end_of_last: 30 })
+    );
+    assert_eq!(oracle.map(), before, "a violation changes nothing");
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! Few large payloads and many small metadata objects with short lives, as rollouts of
-//! reinforcement learning pass them between producers and trainers.
+//! Few large payloads and many small metadata objects with short lives, as reinforcement learning
+//! passes them between producers and trainers.
 //!
-//! Producers keep step. At each step what is due is removed, of all producers; then they allocate
-//! in turn, each three payloads and 31 metadata objects. Each object is removed one, two or three
-//! steps later, equally likely; the draw is made for each object, or once for the whole batch of a
-//! producer. Nothing is evicted.
+//! Producers work in lockstep. Each step first removes the objects that are due, of all producers.
+//! Then the producers allocate in turn, each three payloads and 31 metadata objects. Each object is
+//! removed one, two or three steps later, equally likely; its lifetime is drawn per object, or once
+//! for the whole batch of a producer. Nothing is evicted.
 
 use rand::RngExt;
 
@@ -12,22 +12,22 @@ use super::{Rng, stream};
 
 /// Bytes of a payload: 10.5 to 12.4 MiB, every size equally likely.
 pub const PAYLOAD_BYTES: std::ops::RangeInclusive<u64> = 11_010_048..=13_002_342;
-/// Bytes of a metadata object, equally likely.
+/// Bytes of a metadata object, each equally likely.
 pub const METADATA_SIZES: [u64; 10] =
     [256, 512, 808, 1_232, 1_640, 2_472, 3_296, 4_944, 7_416, 9_896];
 /// Payloads of a batch; they come first.
 pub const PAYLOADS: usize = 3;
 /// Objects of a batch.
 pub const BATCH_OBJECTS: usize = PAYLOADS + 31;
-/// The longest life in steps.
-const LIFE_MAX: u8 = 3;
+/// The longest lifetime in steps.
+const MAX_LIFE: u8 = 3;
 
-/// Whether the objects of a batch live and die together.
+/// Whether the objects of a batch have a common lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifetimes {
-    /// Each object has a life of its own.
+    /// Each object has its own lifetime.
     Object,
-    /// One life for the whole batch.
+    /// The whole batch has one lifetime.
     Batch,
 }
 
@@ -36,14 +36,14 @@ pub enum Lifetimes {
 pub struct Object {
     /// Size in bytes.
     pub size: u32,
-    /// Removed that many steps later: 1, 2 or 3.
+    /// The number of steps until it is removed: 1, 2 or 3.
     pub life: u8,
 }
 
-/// What one producer allocates in one step, payloads first.
+/// The allocations of one producer in one step, payloads first.
 pub type Batch = [Object; BATCH_OBJECTS];
 
-/// A run, laid down in advance.
+/// A run, generated in advance.
 #[derive(Clone, Debug)]
 pub struct Bimodal {
     producers: usize,
@@ -52,10 +52,11 @@ pub struct Bimodal {
 }
 
 impl Bimodal {
-    /// `steps` steps of `producers` producers, drawn from `seed`.
+    /// Generates `steps` steps of `producers` producers from `seed`.
     ///
     /// # Panics
-    /// When there is no producer.
+    /// If `producers` is 0.
+    #[must_use]
     pub fn new(seed: u64, producers: usize, lifetimes: Lifetimes, steps: usize) -> Self {
         let mut rng = stream(seed, 0);
         let batches: Vec<Batch> =
@@ -65,22 +66,25 @@ impl Bimodal {
         run
     }
 
-    /// The steps in order: what each producer allocates, in turn.
+    /// Returns the steps in order: the batches of the producers, in turn.
     pub fn steps(&self) -> impl Iterator<Item = &[Batch]> {
         self.batches.chunks_exact(self.producers)
     }
 
-    /// Payloads of the whole run.
+    /// Returns the number of payloads in the whole run.
+    #[must_use]
     pub fn payloads(&self) -> u64 {
         (self.batches.len() * PAYLOADS) as u64
     }
 
-    /// Objects that can be alive at once.
-    pub fn live_max(&self) -> usize {
-        self.producers * BATCH_OBJECTS * usize::from(LIFE_MAX)
+    /// Returns the largest number of objects alive at once.
+    #[must_use]
+    pub fn max_live(&self) -> usize {
+        self.producers * BATCH_OBJECTS * usize::from(MAX_LIFE)
     }
 
-    /// The most bytes that are alive at any time, if nothing fails.
+    /// Returns the peak of live bytes if nothing fails.
+    #[must_use]
     pub fn peak_bytes(&self) -> u64 {
         self.peak_bytes
     }
@@ -101,33 +105,33 @@ impl Bimodal {
     }
 }
 
-/// What falls due at each of the coming steps.
+/// A list of events for each of the coming steps.
 #[derive(Clone, Debug, Default)]
 pub struct Calendar<T> {
-    days: [T; LIFE_MAX as usize + 1],
+    days: [T; MAX_LIFE as usize + 1],
     now: usize,
 }
 
 impl<T> Calendar<T> {
-    /// What is due at this step.
+    /// Returns the events of the current step.
     pub fn now(&mut self) -> &mut T {
         &mut self.days[self.now]
     }
 
-    /// What is due `life` steps later; a life is at most three steps.
+    /// Returns the events `life` steps later; a life is at most three steps.
     pub fn in_steps(&mut self, life: u8) -> &mut T {
         let day = (self.now + usize::from(life)) % self.days.len();
         &mut self.days[day]
     }
 
-    /// Goes on to the next step.
+    /// Advances to the next step.
     pub fn next(&mut self) {
         self.now = (self.now + 1) % self.days.len();
     }
 }
 
 fn batch(rng: &mut Rng, lifetimes: Lifetimes) -> Batch {
-    let life = |rng: &mut Rng| rng.random_range(1..=LIFE_MAX);
+    let life = |rng: &mut Rng| rng.random_range(1..=MAX_LIFE);
     let common = life(rng);
     std::array::from_fn(|i| {
         let size = if i < PAYLOADS {
@@ -166,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_dies_together_when_asked_to() {
+    fn a_batch_is_removed_together_if_its_lifetime_is_common() {
         let together = |lifetimes| {
             let run = Bimodal::new(3, 2, lifetimes, 100);
             run.steps().flatten().all(|batch| batch.iter().all(|o| o.life == batch[0].life))
@@ -176,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn peak_is_that_of_a_plain_replay() {
+    fn the_peak_equals_that_of_a_plain_replay() {
         let run = Bimodal::new(5, 2, Lifetimes::Object, 60);
         let mut live: Vec<(usize, u64)> = Vec::new(); // (step at which it is due, bytes)
         let mut peak = 0;

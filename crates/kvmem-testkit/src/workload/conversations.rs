@@ -1,19 +1,19 @@
-//! *Conversations*: what a server of several models asks of its KV cache, request by request.
+//! Requests of a server of several models to its KV cache.
 //!
 //! ```text
-//!             shared by all that begin with it     this conversation's alone
+//!             shared by all that begin with it     only this conversation
 //!            ├──────────────────────────────────┼───────────┬────────┬─────────┤
 //!  a prompt   system prompt                       turn 1      turn 2   turn 3 …
 //! ```
 //!
-//! A prompt is a row of *pages*, each some tokens of a model's KV cache. A request asks for all
-//! pages of a conversation so far, and some new ones: those of the system prompt and of earlier
-//! turns can be found, the new ones cannot. Which conversation goes on is drawn by Zipf's law from
-//! those that are under way, the latest first; which system prompt a new one begins with, likewise.
-//! A conversation ends at a length of its own, and a new one takes its place.
+//! A prompt is a sequence of *pages*; each is the KV cache of some tokens of a model. A request
+//! contains all pages of a conversation so far and some new ones. The pages of the system prompt
+//! and of earlier turns can be in the cache, the new ones cannot. Zipf's law selects the
+//! conversation that continues among the active ones, the latest first, and the system prompt of a
+//! new conversation. A conversation ends after its own number of turns, and a new one replaces it.
 //!
-//! Everything follows from a seed and the number of the stream. Streams share system prompts, and
-//! no conversations.
+//! A seed and a stream number determine everything. Streams share system prompts, but no
+//! conversations.
 
 use rand::RngExt;
 use rand_distr::{Distribution, Zipf};
@@ -22,7 +22,7 @@ use super::{Rng, stream};
 
 /// System prompts of a model.
 const SYSTEM_PROMPTS: u64 = 24;
-/// How steeply use falls with the rank: the exponent of Zipf's law.
+/// The exponent of Zipf's law: how steeply use falls with the rank.
 const STEEPNESS: f64 = 1.1;
 /// Pages of a system prompt.
 const SYSTEM_PAGES: std::ops::RangeInclusive<u64> = 6..=24;
@@ -30,29 +30,29 @@ const SYSTEM_PAGES: std::ops::RangeInclusive<u64> = 6..=24;
 const TURN_PAGES: std::ops::RangeInclusive<u64> = 2..=9;
 /// Turns until a conversation ends.
 const TURNS: std::ops::RangeInclusive<u32> = 3..=14;
-/// Of so many requests one begins a conversation, beside those that follow one that has ended.
+/// One in this many requests begins a conversation, besides those that follow a finished one.
 const BEGINS: u32 = 12;
 
-/// A page: of which model, of what, and which one. No two pages of a run have the same number.
+/// A page: its model, its owner and its number. No two pages of a run are equal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct Page(u64);
 
 impl Page {
-    /// The most models there can be.
+    /// The largest number of models.
     pub const MODELS: usize = 16;
 
     fn new(model: usize, owner: u64, number: u64) -> Page {
         Page((model as u64) << 60 | owner << 16 | number)
     }
 
-    /// A number that no other page of the run has, below 2^64.
+    /// Returns a number that is unique among the pages of the run, below 2^64.
     #[must_use]
     pub fn number(self) -> u64 {
         self.0
     }
 }
 
-/// What one request asks for.
+/// One request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
     /// The model.
@@ -61,15 +61,15 @@ pub struct Request {
     pub pages: Vec<Page>,
 }
 
-/// Requests without end.
+/// An infinite sequence of requests.
 #[derive(Clone, Debug)]
 pub struct Conversations {
     rng: Rng,
     models: usize,
-    /// Tells the conversations of this stream from those of others.
+    /// Distinguishes the conversations of this stream from those of others.
     stream: u64,
     begun: u64,
-    /// The latest first.
+    /// Active conversations, the latest first.
     under_way: Vec<Conversation>,
     at_once: usize,
     prompts: Zipf<f64>,
@@ -86,17 +86,17 @@ struct Conversation {
 }
 
 impl Conversations {
-    /// Stream `number`, below 256, of `seed`: of 1 to 16 models, each as likely as the others, with
-    /// so many conversations at once.
+    /// Creates stream `number`, below 256, of `seed`, with 1 to 16 equally likely models and
+    /// `at_once` active conversations.
     ///
     /// # Panics
-    /// When there is no model, or more than [`Page::MODELS`], or no conversation.
+    /// If `models` is 0 or exceeds [`Page::MODELS`], or if `at_once` is 0.
     #[must_use]
     pub fn new(seed: u64, number: u8, models: usize, at_once: usize) -> Conversations {
         assert!((1..=Page::MODELS).contains(&models), "{models} models");
-        assert!(at_once > 0, "no conversation");
+        assert!(at_once > 0, "no conversations");
         let zipf = |ranks: usize| {
-            Zipf::new(ranks as f64, STEEPNESS).expect("there are ranks, and a slope")
+            Zipf::new(ranks as f64, STEEPNESS).expect("there are ranks, and a positive exponent")
         };
         Conversations {
             rng: stream(seed, u64::from(number)),
@@ -110,7 +110,7 @@ impl Conversations {
         }
     }
 
-    /// Puts a new conversation first.
+    /// Adds a new conversation at the front.
     fn begin(&mut self) {
         let conversation = Conversation {
             model: self.rng.random_range(0..self.models),
@@ -124,7 +124,7 @@ impl Conversations {
         self.under_way.insert(0, conversation);
     }
 
-    /// Puts one that is under way first, or a new one.
+    /// Moves an active conversation to the front, or adds a new one there.
     fn choose(&mut self) {
         let rank = self.ranks.sample(&mut self.rng) as usize - 1;
         if rank >= self.under_way.len() || self.rng.random_ratio(1, BEGINS) {
@@ -141,19 +141,19 @@ impl Conversations {
 impl Iterator for Conversations {
     type Item = Request;
 
-    /// The next request: never `None`.
+    /// Returns the next request; never `None`.
     fn next(&mut self) -> Option<Request> {
         self.choose();
         let turn = self.rng.random_range(TURN_PAGES);
         let now = &mut self.under_way[0];
         now.pages += turn;
         now.turns_left -= 1;
-        // A system prompt's length is drawn from its own number, so that it is the same in all
+        // The length of a system prompt is drawn from its own number, so it is the same in all
         // streams.
         let length = stream(now.system, now.model as u64).random_range(SYSTEM_PAGES);
         let shared = (0..length).map(|page| Page::new(now.model, now.system, page));
-        // The owner of a page has 44 bits: here the highest is set, and the eight below tell the
-        // stream.
+        // The owner of a page has 44 bits. For a conversation the highest is set, and the next
+        // eight are the stream.
         let owner = 1 << 43 | self.stream << 35 | now.number;
         let own = (0..now.pages).map(|page| Page::new(now.model, owner, page));
         Some(Request { model: now.model, pages: shared.chain(own).collect() })
@@ -199,7 +199,7 @@ mod tests {
         let (mut found, mut requested, mut grown) = (0, 0, 0);
         for request in some(1, 0) {
             let known = request.pages.iter().take_while(|page| seen.contains(*page)).count();
-            // What is not known is the end.
+            // The unknown pages are at the end.
             assert!(
                 request.pages[known..].iter().all(|page| !seen.contains(page)),
                 "a prefix is known"

@@ -1,15 +1,14 @@
-//! Workloads: where the sizes and lifetimes that drive an allocator come from.
+//! Workloads: the sizes and lifetimes that drive an allocator.
 //!
-//! 1. *Streams.* All randomness comes from [`stream`]: a seed and a number name a sequence that is
-//!    the same on every machine and in every release. What is asked for and who is evicted are
-//!    drawn from different streams, so that two allocators that fail at different times still see
-//!    the same requests.
+//! 1. *Streams.* All randomness comes from [`stream`]: a seed and a number determine a sequence
+//!    that is the same on every machine and in every release. Requests and victims of eviction come
+//!    from different streams, so two allocators that fail at different times still get the same
+//!    requests.
 //! 2. *Sizes.* [`Sizes`] is a distribution of request sizes.
-//! 3. *Events.* [`Bimodal`] is a workload in which every object's end is known when it starts, so
-//!    that the whole run can be laid down before any allocator sees it, and its peak of live bytes
-//!    is known.
-//! 4. *Requests.* [`Conversations`] asks for pages by name, as a server asks its KV cache;
-//!    [`Prefixes`] has more kinds of them.
+//! 3. *Events.* In [`Bimodal`] every object's lifetime is known when it starts. The whole run is
+//!    therefore generated before any allocator sees it, and its peak of live bytes is known.
+//! 4. *Requests.* [`Conversations`] requests pages by name, as a server requests them from its KV
+//!    cache; [`Prefixes`] generates more kinds of requests.
 
 mod bimodal;
 mod conversations;
@@ -26,11 +25,12 @@ pub use sizes::Sizes;
 
 use rand::SeedableRng;
 
-/// The generator: ChaCha with eight rounds. Its values are fixed by its specification, and at some
-/// three nanoseconds a draw it does not show beside an allocation.
+/// The generator: ChaCha with eight rounds. Its specification fixes its values, and its cost of
+/// about three nanoseconds per draw is small beside an allocation.
 pub type Rng = rand_chacha::ChaCha8Rng;
 
-/// Stream `number` of `seed`. Streams of one seed are independent of each other.
+/// Creates stream `number` of `seed`. Streams of one seed are independent of each other.
+#[must_use]
 pub fn stream(seed: u64, number: u64) -> Rng {
     let mut rng = Rng::seed_from_u64(seed);
     rng.set_stream(number);

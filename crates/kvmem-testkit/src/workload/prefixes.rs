@@ -1,17 +1,17 @@
-//! *Prefixes*: requests as a KV cache for prefixes sees them, of several kinds.
+//! Several kinds of requests to a prefix cache.
 //!
-//! A request is a chain of blocks, named from the first token on. A name stands for a block and
-//! everything before it, so two requests that have a name in common have all before it in common,
-//! too. A block that is held is of use only if all before it are held.
+//! A request is a chain of blocks, named from the first token on. A name stands for a block and all
+//! blocks before it: two requests that share a name share everything before it. A cached block is
+//! useful only if all blocks before it are cached.
 //!
-//! | kind | who asks |
+//! | kind | requests |
 //! |---|---|
-//! | [`Prefixes::Conversations`] | many turns over shared system prompts; each turn sends all before it again |
-//! | [`Prefixes::Scans`] | the same, and prompts of many blocks between them that nobody repeats |
+//! | [`Prefixes::Conversations`] | many turns over shared system prompts; each turn repeats all earlier ones |
+//! | [`Prefixes::Scans`] | the same, interspersed with prompts of many blocks that are never repeated |
 //! | [`Prefixes::Agents`] | loops of agents: the same tools, a context that grows step by step, in turn; some steps go back |
-//! | [`Prefixes::Documents`] | questions about documents: which one follows Zipf's law, the question is new |
+//! | [`Prefixes::Documents`] | questions about documents: Zipf's law selects the document, the question is new |
 //!
-//! Everything follows from the kind, a seed and a number of requests.
+//! The kind, a seed and a number of requests determine everything.
 
 use rand::RngExt;
 use rand_distr::{Distribution, Zipf};
@@ -23,21 +23,21 @@ use super::{Conversations, Rng, stream};
 pub enum Prefixes {
     /// Conversations over shared system prompts.
     Conversations,
-    /// Conversations, and long prompts that nobody repeats.
+    /// Conversations, and long prompts that are never repeated.
     Scans,
-    /// Loops of agents, whose contexts grow.
+    /// Loops of agents with growing contexts.
     Agents,
     /// Questions about documents.
     Documents,
 }
 
-/// Conversations under way at once.
+/// Active conversations.
 const AT_ONCE: usize = 192;
-/// Of so many requests one is a scan.
+/// One in this many requests is a scan.
 const SCAN_EVERY: u32 = 4;
 /// Blocks of a scan.
 const SCAN_BLOCKS: std::ops::RangeInclusive<u64> = 32..=160;
-/// Agents at work at once.
+/// Active agents.
 const AGENTS: usize = 48;
 /// Blocks of an agent's instructions and tools; agents of one kind share them.
 const TOOL_BLOCKS: std::ops::RangeInclusive<u64> = 8..=24;
@@ -60,7 +60,7 @@ impl Prefixes {
     /// All kinds.
     pub const ALL: [Self; 4] = [Self::Conversations, Self::Scans, Self::Agents, Self::Documents];
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ impl Prefixes {
         }
     }
 
-    /// The chains of so many requests.
+    /// Returns the chains of `requests` requests.
     #[must_use]
     pub fn requests(self, seed: u64, requests: usize) -> Vec<Vec<u64>> {
         let rng = stream(seed, 200);
@@ -89,7 +89,8 @@ fn conversations(seed: u64) -> impl Iterator<Item = Vec<u64>> {
     requests.map(|request| request.pages.iter().map(|page| page.number()).collect())
 }
 
-/// A name that no page of a conversation has: of `owner`, below 2^40, and a place in its chain.
+/// Returns a block name, distinct from all pages of conversations, for `owner`, below 2^40, and a
+/// place in its chain.
 fn name(owner: u64, place: u64) -> u64 {
     0xF << 60 | owner << 20 | place
 }
@@ -120,9 +121,9 @@ fn agents(mut rng: Rng, requests: usize) -> Vec<Vec<u64>> {
         Agent { chain, steps_left: rng.random_range(STEPS) }
     };
     let mut at_work: Vec<Agent> = (0..AGENTS).map(|_| begin(&mut rng)).collect();
-    let mut requested = Vec::with_capacity(requests);
+    let mut chains = Vec::with_capacity(requests);
     for (turn, fresh) in (0..requests).zip(TOOLS + 1..) {
-        // In turn, but for some that wait for their tools.
+        // Mostly in turn; some agents wait for their tools.
         let at = if rng.random_ratio(3, 4) { turn % AGENTS } else { rng.random_range(0..AGENTS) };
         if at_work[at].steps_left == 0 {
             at_work[at] = begin(&mut rng);
@@ -130,20 +131,20 @@ fn agents(mut rng: Rng, requests: usize) -> Vec<Vec<u64>> {
         let agent = &mut at_work[at];
         agent.steps_left -= 1;
         if rng.random_ratio(1, 12) {
-            // A step is taken back.
+            // The agent takes some blocks back.
             let back = agent.chain.len().saturating_sub(rng.random_range(1..=12)).max(8);
             agent.chain.truncate(back);
         }
         let more = rng.random_range(STEP_BLOCKS);
         agent.chain.extend((0..more).map(|place| name(fresh, place)));
-        requested.push(agent.chain.clone());
+        chains.push(agent.chain.clone());
     }
-    requested
+    chains
 }
 
 fn documents(mut rng: Rng, requests: usize) -> Vec<Vec<u64>> {
-    let ranks = Zipf::new(DOCUMENTS as f64, 0.9).expect("there are ranks, and a slope");
-    let mut requested = Vec::with_capacity(requests);
+    let ranks = Zipf::new(DOCUMENTS as f64, 0.9).expect("there are ranks, and a positive exponent");
+    let mut chains = Vec::with_capacity(requests);
     for number in 0..requests as u64 {
         let document = ranks.sample(&mut rng) as u64;
         let length = stream(document, 202).random_range(DOCUMENT_BLOCKS);
@@ -151,9 +152,9 @@ fn documents(mut rng: Rng, requests: usize) -> Vec<Vec<u64>> {
         let header = (0..HEADER_BLOCKS).map(|place| name(0, place));
         let body = (0..length).map(|place| name(document, place));
         let own = (0..question).map(|place| name(1 << 30 | number, place));
-        requested.push(header.chain(body).chain(own).collect());
+        chains.push(header.chain(body).chain(own).collect());
     }
-    requested
+    chains
 }
 
 #[cfg(test)]
@@ -163,14 +164,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_asks_for_the_same_and_a_name_has_one_chain_before_it() {
+    fn the_seed_determines_the_chains_and_a_name_its_prefix() {
         for kind in Prefixes::ALL {
-            let requested = kind.requests(1, 1500);
-            assert_eq!(requested, kind.requests(1, 1500), "{}", kind.name());
-            assert_ne!(requested, kind.requests(2, 1500), "{}", kind.name());
+            let chains = kind.requests(1, 1500);
+            assert_eq!(chains, kind.requests(1, 1500), "{}", kind.name());
+            assert_ne!(chains, kind.requests(2, 1500), "{}", kind.name());
             let mut before = HashMap::new();
             let (mut found, mut all) = (0, 0);
-            for chain in &requested {
+            for chain in &chains {
                 let mut parent = None;
                 for &block in chain {
                     all += 1;

@@ -5,10 +5,10 @@ use rand_distr::{Distribution, Exp1, StandardNormal};
 
 use super::Rng;
 
-/// A distribution of request sizes in bytes. All of them give sizes of at least one byte.
+/// A distribution of request sizes in bytes. Every size is at least one byte.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Sizes {
-    /// Always the same.
+    /// Always the same size.
     Fixed(u64),
     /// Every size from `min` to `max`, both included, equally likely.
     Uniform {
@@ -24,25 +24,25 @@ pub enum Sizes {
         /// Largest size.
         max: u64,
     },
-    /// The logarithm is normal with deviation `sigma` around that of `median`; held between `min`
-    /// and `max`.
+    /// The logarithm is normal with deviation `sigma` around that of `median`; clamped to `min` and
+    /// `max`.
     LogNormal {
-        /// Half of the sizes are below.
+        /// The median before clamping.
         median: f64,
         /// Standard deviation of the natural logarithm.
         sigma: f64,
-        /// Smaller draws become this.
+        /// Smaller draws are raised to this.
         min: u64,
-        /// Larger draws become this.
+        /// Larger draws are lowered to this.
         max: u64,
     },
-    /// Exponential around `mean`; held between `min` and `max`.
+    /// Exponential with mean `mean`; clamped to `min` and `max`.
     Exponential {
-        /// Mean before the limits apply.
+        /// The mean before clamping.
         mean: f64,
-        /// Smaller draws become this.
+        /// Smaller draws are raised to this.
         min: u64,
-        /// Larger draws become this.
+        /// Larger draws are lowered to this.
         max: u64,
     },
     /// One of a few sizes, equally likely.
@@ -51,18 +51,18 @@ pub enum Sizes {
     Hot {
         /// The few sizes, equally likely among themselves.
         sizes: Vec<u64>,
-        /// How often one of them is asked for, in 0..=1.
+        /// The probability of these sizes, in 0..=1.
         share: f64,
-        /// What is asked for otherwise.
+        /// The distribution of all other requests.
         rest: Box<Sizes>,
     },
 }
 
 impl Sizes {
-    /// One size.
+    /// Draws one size.
     ///
     /// # Panics
-    /// When the distribution is empty: `min` above `max`, or no size to choose from.
+    /// If the distribution is empty: `min` above `max`, or no size to choose from.
     #[inline]
     pub fn sample(&self, rng: &mut Rng) -> u64 {
         match *self {
@@ -70,15 +70,15 @@ impl Sizes {
             Self::Uniform { min, max } => rng.random_range(min..=max),
             Self::LogUniform { min, max } => {
                 let (low, high) = ((min as f64).ln(), (max as f64).ln());
-                hold(rng.random_range(low..=high).exp(), min, max)
+                clamp(rng.random_range(low..=high).exp(), min, max)
             }
             Self::LogNormal { median, sigma, min, max } => {
                 let normal: f64 = StandardNormal.sample(rng);
-                hold(median * (sigma * normal).exp(), min, max)
+                clamp(median * (sigma * normal).exp(), min, max)
             }
             Self::Exponential { mean, min, max } => {
                 let unit: f64 = Exp1.sample(rng);
-                hold(mean * unit, min, max)
+                clamp(mean * unit, min, max)
             }
             Self::OneOf(ref sizes) => sizes[rng.random_range(0..sizes.len())],
             Self::Hot { ref sizes, share, ref rest } => {
@@ -91,7 +91,8 @@ impl Sizes {
         }
     }
 
-    /// The smallest size that can come.
+    /// Returns the smallest possible size.
+    #[must_use]
     pub fn min(&self) -> u64 {
         match *self {
             Self::Fixed(size) => size,
@@ -107,8 +108,8 @@ impl Sizes {
     }
 }
 
-/// `size` in whole bytes, not outside `min..=max`.
-fn hold(size: f64, min: u64, max: u64) -> u64 {
+/// Converts to whole bytes, clamped to `min..=max`.
+fn clamp(size: f64, min: u64, max: u64) -> u64 {
     (size as u64).clamp(min, max)
 }
 
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn every_choice_comes() {
+    fn every_choice_occurs() {
         let drawn = draw(&Sizes::OneOf(vec![3, 5, 8]), 1000);
         assert!([3, 5, 8].iter().all(|size| drawn.contains(size)));
     }

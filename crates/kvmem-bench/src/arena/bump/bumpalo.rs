@@ -1,5 +1,4 @@
-//! *Bumpalo*: the crate of that name, which one thread uses alone. It bumps down, with no atomic
-//! operation.
+//! The crate `bumpalo`, used by one thread. It bumps downwards, without atomic operations.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -7,7 +6,7 @@ use std::ptr::NonNull;
 use super::Bump;
 use crate::arena::MeasureError;
 
-/// One chunk of the crate's arena, not allowed to get another.
+/// One chunk of the crate's arena. The allocation limit keeps it from getting another.
 #[derive(Debug)]
 pub struct Bumpalo(bumpalo::Bump);
 

@@ -1,4 +1,4 @@
-//! *KvmemArena*: the library's bump arena, through its public face.
+//! The library's bump arena, through its public interface.
 
 use std::ptr::NonNull;
 
@@ -8,7 +8,7 @@ use super::Bump;
 use crate::arena::MeasureError;
 use crate::arena::mapping::Mapping;
 
-/// The library's arena, on the same kind of mapping as the other contenders'.
+/// The library's arena on the same kind of mapping as the other contenders.
 #[derive(Debug)]
 pub struct KvmemArena(BumpArena<Mapping>);
 

@@ -1,4 +1,4 @@
-//! *MutexArena*: a bump pointer behind a mutex, the plainest thing that several threads can share.
+//! A bump pointer behind a mutex: the simplest arena that threads can share.
 
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
@@ -9,10 +9,10 @@ use super::Bump;
 use crate::arena::MeasureError;
 use crate::arena::mapping::Mapping;
 
-/// A bump pointer behind a mutex. Keeps no statistics.
+/// A bump pointer behind a mutex, without statistics.
 #[derive(Debug)]
 pub struct MutexArena {
-    /// Bytes handed out so far, from the start.
+    /// Bytes allocated so far, from the start.
     used: Mutex<usize>,
     mapping: Mapping,
 }

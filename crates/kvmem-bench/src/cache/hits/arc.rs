@@ -1,6 +1,6 @@
-//! *ARC*: two orders by last use, of blocks used once (`T1`) and more often (`T2`), each with its
-//! ghosts (`B1`, `B2`). A use of a ghost moves the share of the room that `T1` is to have towards
-//! the list it was a ghost of.
+//! ARC: two orders by last use, of blocks used once (`T1`) and more often (`T2`), each with its
+//! ghosts (`B1`, `B2`). A use of a ghost moves the target size of `T1` towards the list of that
+//! ghost.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,25 +15,25 @@ enum List {
 }
 
 pub(super) struct Arc {
-    room: usize,
-    /// What `T1` is to have.
+    capacity: usize,
+    /// The target size of `T1`.
     share: f64,
-    /// List, and place in its order.
+    /// List and position in its order.
     at: HashMap<u32, (List, u64)>,
     orders: [BTreeMap<u64, u32>; 4],
     next: u64,
 }
 
 impl Arc {
-    pub(super) fn new(room: usize) -> Arc {
-        Arc { room, share: 0.0, at: HashMap::new(), orders: Default::default(), next: 0 }
+    pub(super) fn new(capacity: usize) -> Arc {
+        Arc { capacity, share: 0.0, at: HashMap::new(), orders: Default::default(), next: 0 }
     }
 
     fn len(&self, list: List) -> usize {
         self.orders[list as usize].len()
     }
 
-    /// At the end of a list.
+    /// Moves a block to the end of a list.
     fn put(&mut self, block: u32, list: List) {
         self.take(block);
         self.next += 1;
@@ -47,7 +47,7 @@ impl Arc {
         }
     }
 
-    /// The first of a list.
+    /// Returns the first block of a list.
     fn first(&self, list: List) -> Option<u32> {
         self.orders[list as usize].first_key_value().map(|(_, &block)| block)
     }
@@ -58,7 +58,7 @@ impl Arc {
         }
     }
 
-    /// REPLACE of the paper: one of `T1` or `T2` becomes a ghost.
+    /// REPLACE of the paper: a block of `T1` or `T2` becomes a ghost.
     fn replace(&mut self, in_b2: bool) {
         let t1 = self.len(List::T1);
         let from_t1 = t1 > 0 && (t1 as f64 > self.share || (in_b2 && t1 as f64 == self.share));
@@ -83,7 +83,7 @@ impl Blocks for Arc {
         match self.at.get(&block).map(|&(list, _)| list) {
             Some(List::T1 | List::T2) => self.put(block, List::T2),
             Some(List::B1) => {
-                self.share = (self.share + (b2 / b1).max(1.0)).min(self.room as f64);
+                self.share = (self.share + (b2 / b1).max(1.0)).min(self.capacity as f64);
                 self.replace(false);
                 self.put(block, List::T2);
             }
@@ -95,15 +95,15 @@ impl Blocks for Arc {
             None => {
                 let once = self.len(List::T1) + self.len(List::B1);
                 let all = once + self.len(List::T2) + self.len(List::B2);
-                if once == self.room {
-                    if self.len(List::T1) < self.room {
+                if once == self.capacity {
+                    if self.len(List::T1) < self.capacity {
                         self.drop_first(List::B1);
                         self.replace(false);
                     } else {
                         self.drop_first(List::T1);
                     }
-                } else if all >= self.room {
-                    if all == 2 * self.room {
+                } else if all >= self.capacity {
+                    if all == 2 * self.capacity {
                         self.drop_first(List::B2);
                     }
                     self.replace(false);
@@ -136,7 +136,7 @@ mod tests {
         (1000..2000).for_each(|block| cache.access(block));
         assert!(
             (0..8).all(|block| cache.holds(block)),
-            "a scan drives out nothing that was used again"
+            "a scan evicts no block that was used again"
         );
     }
 }

@@ -1,5 +1,4 @@
-//! *Html*: the report as a chapter of a page: for each trace the share of hits over the size of the
-//! pool.
+//! The report as a chapter of a page: for each trace the hit rate over the size of the pool.
 
 use kvmem_report::{Chapter, Lines, Scale, Section};
 
@@ -12,7 +11,7 @@ impl Draw for Report {
         let mut chapter =
             head("cache policies", &self.version, self.quick, how, self.seconds, &self.machine);
         for trace in self.traces() {
-            let (x, y) = (("blocks that have room", Scale::Log), ("% of blocks", Scale::Linear));
+            let (x, y) = (("blocks that fit", Scale::Log), ("% of blocks", Scale::Linear));
             let mut lines = Lines::new("Blocks found with all before them, more is better", x, y);
             let mut names: Vec<String> = self.of(trace).map(super::Row::column).collect();
             names.sort();

@@ -1,4 +1,4 @@
-//! *Library*: a cache of the library, with one byte for each block.
+//! A cache of the library, with one byte for each block.
 
 use kvmem::arena::PageSize;
 use kvmem::pool::kv_cache::{Eviction, KvCacheError};
@@ -7,9 +7,9 @@ use kvmem::pool::{KvCache, Pool};
 use super::model::Model;
 use super::{MeasureError, PolicyId};
 
-/// Spreads keys over shards in the same way in each run.
+/// Makes the assignment of keys to shards the same in each run.
 const SEED: u64 = 1;
-/// Bytes of the pool for each block, and for all together.
+/// Bytes of the pool for each block, and in addition for all blocks.
 const BYTES: (usize, usize) = (64, 1 << 20);
 
 pub(super) struct Library(KvCache<u32>);
@@ -26,27 +26,27 @@ impl Library {
 }
 
 impl Model for Library {
-    /// As the replay of a trace serves a request: what is found is pinned, what is not is put in
-    /// from the last block on, and then what was found is used once more, from the last block
-    /// on. So no block is older than one behind it.
+    /// Serves a request as the replay of a trace does. The blocks found are pinned. The others are
+    /// inserted, starting with the last block. Then the blocks found are used once more, starting
+    /// with the last. No block is therefore older than a block behind it in the chain.
     fn request(&mut self, chain: &[u32]) -> Result<u64, MeasureError> {
         let cache = &self.0;
         let found = chain.iter().take_while(|block| cache.contains(*block)).count();
         let mut pins: Vec<_> = chain[..found].iter().rev().map(|block| cache.get(block)).collect();
-        let mut rooms = Vec::new();
+        let mut reservations = Vec::new();
         for &block in &chain[found..] {
             if let Some(pin) = cache.get(&block) {
                 pins.push(Some(pin));
                 continue;
             }
             match cache.reserve(block, 1) {
-                Ok(room) => rooms.push(room),
+                Ok(reservation) => reservations.push(reservation),
                 Err(KvCacheError::NothingToEvict { .. }) => break,
                 Err(error) => return Err(error.into()),
             }
         }
-        if !rooms.is_empty() {
-            rooms.into_iter().rev().for_each(|room| drop(room.commit()));
+        if !reservations.is_empty() {
+            reservations.into_iter().rev().for_each(|reservation| drop(reservation.commit()));
             chain[..found].iter().rev().for_each(|block| drop(cache.get(block)));
         }
         Ok(found as u64)

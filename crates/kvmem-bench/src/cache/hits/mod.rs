@@ -1,24 +1,23 @@
-//! Which share of requested blocks each policy of eviction finds: no times, and the same figures at
-//! each run.
+//! The hit rates of eviction policies: no times, and the same figures in each run.
 //!
-//! 1. *Traces.* The generated [`Prefixes`] of the testkit, and recorded ones from files. A request
-//!    is a chain of blocks; a block is found only if it and all blocks before it are held. What is
-//!    not found is put in.
-//! 2. *Pools.* 1/64 to 1/2 of the different blocks of a trace have room. All blocks are of one
+//! 1. *Traces.* The generated [`Prefixes`] of the testkit, and recorded traces from files. A
+//!    request is a chain of blocks; a block is found only if it and all blocks before it are
+//!    cached. A block that is not found is inserted.
+//! 2. *Pools.* A pool holds 1/64 to 1/2 of the distinct blocks of a trace. All blocks have one
 //!    size.
 //! 3. *Policies.* [`PolicyId::Lru`] and [`PolicyId::ScanResistant`] are those of the library: a
 //!    [`KvCache`](kvmem::pool::KvCache) with one and with eight shards, driven as the replay of a
-//!    trace drives it. The others are models in a few lines, with one order for all blocks: S3-FIFO
-//!    after Yang et al., *FIFO queues are all you need for cache eviction* (SOSP 2023), ARC after
-//!    Megiddo and Modha, *ARC: a self-tuning, low overhead replacement cache* (FAST 2003), and the
+//!    trace drives it. The others are short models with one order for all blocks: S3-FIFO after
+//!    Yang et al., *FIFO queues are all you need for cache eviction* (SOSP 2023); ARC after Megiddo
+//!    and Modha, *ARC: a self-tuning, low overhead replacement cache* (FAST 2003); and the
 //!    *optimum*, which knows the future.
-//! 4. *The optimum.* Belady's rule: the block whose next use is farthest goes, and one that is not
-//!    used again never comes in (*A study of replacement algorithms for a virtual-storage
-//!    computer*, IBM Systems Journal 5, 1966). Blocks are of one size, so no policy finds more
-//!    blocks one by one. A request that uses a block uses all blocks before it, so their next uses
-//!    are never later; and of blocks that are used next by the same request the rule lets the last
-//!    of the chain go first. So what it holds are whole prefixes, every block that it finds is
-//!    found with its prefix, and no policy finds more of those either.
+//! 4. *The optimum.* Belady's rule evicts the block whose next use is farthest, and does not insert
+//!    a block that is never used again (*A study of replacement algorithms for a virtual-storage
+//!    computer*, IBM Systems Journal 5, 1966). Blocks have one size, so no policy finds more single
+//!    blocks. A request that uses a block uses all blocks before it, so their next uses are never
+//!    later; among blocks whose next use is the same request, the rule evicts the last of the chain
+//!    first. The optimum therefore holds whole prefixes, every block that it finds is found with
+//!    its prefix, and no policy finds more blocks with their prefixes either.
 
 mod arc;
 mod html;
@@ -43,11 +42,11 @@ use crate::progress::Progress;
 
 /// Requests of a generated trace.
 const REQUESTS: usize = 12_000;
-/// As many, in a quick run.
+/// Requests of a generated trace in a quick run.
 const QUICK_REQUESTS: usize = 1_500;
 /// Seed of all generated traces.
 const SEED: u64 = 1;
-/// Of the different blocks of a trace, one in so many has room.
+/// A pool holds one in this many of the distinct blocks of a trace.
 pub const POOLS: [u64; 6] = [64, 32, 16, 8, 4, 2];
 /// Shards of the library's caches.
 pub const SHARDS: [u32; 2] = [1, 8];
@@ -55,13 +54,13 @@ pub const SHARDS: [u32; 2] = [1, 8];
 /// What to run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Shorter traces.
+    /// Whether to use shorter traces.
     pub quick: bool,
-    /// Files with recorded traces, one JSON object a line with `hash_ids`.
+    /// Files with recorded traces, one JSON object per line with `hash_ids`.
     pub traces: Vec<PathBuf>,
 }
 
-/// Why a run ended early.
+/// The error that ended a run early.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum HitsError {
     /// A trace cannot be read.
@@ -69,7 +68,7 @@ pub enum HitsError {
     Trace {
         /// The file.
         path: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
     /// The library's cache failed.
@@ -89,7 +88,7 @@ pub enum PolicyId {
     S3Fifo,
     /// ARC.
     Arc,
-    /// What no policy exceeds.
+    /// The bound of all policies.
     Optimum,
 }
 
@@ -98,7 +97,8 @@ impl PolicyId {
     pub const ALL: [Self; 5] =
         [Self::Lru, Self::ScanResistant, Self::S3Fifo, Self::Arc, Self::Optimum];
 
-    /// The name in JSON.
+    /// Returns the name in JSON.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Lru => "lru",
@@ -109,7 +109,7 @@ impl PolicyId {
         }
     }
 
-    /// How many shards it is measured with.
+    /// Returns the numbers of shards with which it is measured.
     fn shards(self) -> &'static [u32] {
         match self {
             Self::Lru | Self::ScanResistant => &SHARDS,
@@ -118,26 +118,26 @@ impl PolicyId {
     }
 }
 
-names!(PolicyId, UnknownPolicy, "policy", "A name that no policy bears.");
+names!(PolicyId, UnknownPolicyError, "policy", "No policy has this name.");
 
-/// Blocks found with all before them, of the blocks requested.
+/// Returns the number of requested blocks that are found with all blocks before them.
 ///
 /// # Errors
-/// [`MeasureError`]: the library's cache failed.
+/// [`MeasureError`] if the library's cache fails.
 pub fn hits(
     trace: &Trace,
     policy: PolicyId,
     shards: u32,
     blocks: u64,
 ) -> Result<u64, MeasureError> {
-    let room = blocks as usize;
+    let capacity = blocks as usize;
     let model: &mut dyn model::Model = match policy {
         PolicyId::Lru | PolicyId::ScanResistant => {
             &mut library::Library::new(policy, shards, blocks)?
         }
-        PolicyId::S3Fifo => &mut s3_fifo::S3Fifo::new(room),
-        PolicyId::Arc => &mut arc::Arc::new(room),
-        PolicyId::Optimum => &mut optimum::Optimum::new(room, trace),
+        PolicyId::S3Fifo => &mut s3_fifo::S3Fifo::new(capacity),
+        PolicyId::Arc => &mut arc::Arc::new(capacity),
+        PolicyId::Optimum => &mut optimum::Optimum::new(capacity, trace),
     };
     trace.requests.iter().map(|chain| model.request(chain)).sum()
 }
@@ -145,7 +145,7 @@ pub fn hits(
 /// Runs all policies on all traces.
 ///
 /// # Errors
-/// [`HitsError`] when a trace cannot be read, or the library's cache fails.
+/// [`HitsError`] if a trace cannot be read, or if the library's cache fails.
 pub fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report, HitsError> {
     let began = Instant::now();
     let requests = if options.quick { QUICK_REQUESTS } else { REQUESTS };
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scan_resistant_policy_finds_about_as_much_as_lru_everywhere_and_more_on_the_whole() {
+    fn the_scan_resistant_policy_is_never_much_worse_than_lru_and_better_on_the_whole() {
         let mut sum = 0.0;
         for trace in quick() {
             for pool in [64, 16, 4] {
@@ -201,7 +201,7 @@ mod tests {
                         let hits = hits(&trace, policy, shards, blocks).unwrap();
                         100.0 * hits as f64 / trace.requested as f64
                     });
-                    // Traces are too short for it to learn well.
+                    // The traces are too short for the policy to learn well.
                     assert!(
                         other >= lru - 1.0,
                         "{} in 1/{pool}, {shards} shards: {other} %, LRU {lru} %",
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_exceeds_the_optimum_and_nothing_finds_what_was_never_there() {
+    fn no_policy_exceeds_the_optimum_and_the_optimum_not_the_repeated_blocks() {
         for trace in quick() {
             let mut seen = std::collections::HashSet::new();
             let ever = trace.requests.iter().flatten().filter(|&&block| !seen.insert(block)).count()
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_have_room_for_all_find() {
+    fn all_policies_find_the_same_if_everything_fits() {
         let trace = &quick()[0];
         let found = PolicyId::ALL.map(|policy| hits(trace, policy, 1, 2 * trace.distinct).unwrap());
         assert!(found.iter().all(|&hits| hits == found[0]), "{found:?}");

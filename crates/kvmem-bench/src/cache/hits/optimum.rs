@@ -1,4 +1,4 @@
-//! *Optimum*: Belady's rule. See the head of [`super`] for why it is the optimum of whole prefixes.
+//! Belady's rule. The head of [`super`] explains why it is the optimum for whole prefixes.
 
 use std::collections::BTreeMap;
 
@@ -6,23 +6,24 @@ use super::model::Model;
 use super::{MeasureError, Trace};
 
 pub(super) struct Optimum {
-    room: usize,
-    /// Of each block the requests that use it, the next one last.
+    capacity: usize,
+    /// For each block the requests that use it, the next one last.
     uses: Vec<Vec<u32>>,
-    /// When each held block is used next, and its place in the chain.
+    /// For each cached block its next use and its position in the chain.
     held: Vec<Option<(u32, u32)>>,
-    /// The held blocks: what is used last, at its last place, goes first.
+    /// The cached blocks. The one with the latest use, at its last position, is evicted first.
     order: BTreeMap<(u32, u32), Vec<u32>>,
     len: usize,
 }
 
 impl Optimum {
-    pub(super) fn new(room: usize, trace: &Trace) -> Optimum {
+    pub(super) fn new(capacity: usize, trace: &Trace) -> Optimum {
         let mut uses = vec![Vec::new(); trace.distinct as usize];
         for (number, chain) in trace.requests.iter().enumerate().rev() {
             chain.iter().for_each(|&block| uses[block as usize].push(number as u32));
         }
-        Optimum { room, held: vec![None; uses.len()], uses, order: BTreeMap::new(), len: 0 }
+        let held = vec![None; uses.len()];
+        Optimum { capacity, held, uses, order: BTreeMap::new(), len: 0 }
     }
 
     fn take(&mut self, block: u32) {
@@ -51,7 +52,7 @@ impl Model for Optimum {
                 self.len += 1;
             }
         }
-        while self.len > self.room {
+        while self.len > self.capacity {
             let last = self.order.last_entry().and_then(|entry| entry.get().last().copied());
             let Some(block) = last else { break };
             self.take(block);

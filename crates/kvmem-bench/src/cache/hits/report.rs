@@ -1,4 +1,4 @@
-//! *Report*: what was found, as a table.
+//! The report of hit rates, and its table.
 
 use std::fmt;
 
@@ -14,28 +14,29 @@ use crate::report::Goal;
 pub struct Row {
     /// The trace.
     pub trace: String,
-    /// The pool has room for one in so many of the different blocks.
+    /// The pool holds one in this many of the distinct blocks.
     pub pool: u64,
-    /// Blocks that have room.
+    /// Blocks that fit.
     pub blocks: u64,
     /// The policy.
     pub policy: PolicyId,
     /// Shards of the cache.
     pub shards: u32,
-    /// Blocks that were found with all before them.
+    /// Blocks that were found with all blocks before them.
     pub hits: u64,
-    /// Blocks that were requested.
+    /// Requested blocks. Older records call it `requested`.
+    #[serde(alias = "asked")]
     pub requested: u64,
 }
 
 impl Row {
-    /// Hits in percent of what was requested.
+    /// Returns the hits in percent of the requested blocks.
     #[must_use]
     pub fn percent(&self) -> f64 {
         100.0 * self.hits as f64 / self.requested as f64
     }
 
-    /// The policy, and how many shards if not one.
+    /// Returns the policy, with the number of shards unless it is one.
     #[must_use]
     pub fn column(&self) -> String {
         match self.shards {
@@ -45,7 +46,7 @@ impl Row {
     }
 }
 
-/// A run. `Display` draws the table.
+/// The result of a run. `Display` prints the table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// "cache-policy".
@@ -54,13 +55,13 @@ pub struct Report {
     pub version: String,
     /// Whether traces were shortened.
     pub quick: bool,
-    /// The machine, which the figures do not depend on.
+    /// The machine; the figures do not depend on it.
     pub machine: Machine,
-    /// Seconds that the run took.
+    /// Duration of the run in seconds.
     pub seconds: f64,
     /// The figures.
     pub rows: Vec<Row>,
-    /// What the library sets out to reach, and whether this run shows it.
+    /// The performance goals, and whether this run meets them.
     pub goals: Vec<Goal>,
 }
 
@@ -79,19 +80,19 @@ impl Report {
         }
     }
 
-    /// The traces, in the order in which they ran.
+    /// Returns the traces, in the order in which they ran.
     pub(super) fn traces(&self) -> Vec<&str> {
         let mut traces: Vec<&str> = self.rows.iter().map(|row| row.trace.as_str()).collect();
         traces.dedup();
         traces
     }
 
-    /// The rows of a trace.
+    /// Returns the rows of a trace.
     pub(super) fn of<'a>(&'a self, trace: &'a str) -> impl Iterator<Item = &'a Row> {
         self.rows.iter().filter(move |row| row.trace == trace)
     }
 
-    /// One line for each pool, one column for each policy.
+    /// Builds a table with a line for each pool and a column for each policy.
     pub(super) fn table(&self, trace: &str) -> Columns {
         let mut names: Vec<String> = Vec::new();
         for row in self.of(trace) {
@@ -115,7 +116,7 @@ impl Report {
     }
 }
 
-/// The scan-resistant policy finds at least as much as LRU everywhere.
+/// Returns the goal that the scan-resistant policy finds at least as much as LRU everywhere.
 fn goals(rows: &[Row]) -> Vec<Goal> {
     let more = rows.iter().filter(|row| row.policy == PolicyId::ScanResistant).filter_map(|row| {
         let same = |other: &&Row| {
@@ -126,7 +127,7 @@ fn goals(rows: &[Row]) -> Vec<Goal> {
         let at = format!("{}, pool 1/{}, {} shard(s)", row.trace, row.pool, row.shards);
         Some((Some(row.percent() - lru.percent()), Some(at)))
     });
-    let name = "scan-resistant: percent of hits more than LRU, where that is least";
+    let name = "scan-resistant: smallest difference of hits to LRU, in percent of the blocks";
     Goal::at_least(name, more, 0.0).into_iter().collect()
 }
 
@@ -139,7 +140,8 @@ impl fmt::Display for Report {
             let requested = crate::columns::count(requested);
             writeln!(
                 f,
-                "\n{trace}: percent of {requested} requested blocks that are found with all before them"
+                "\n{trace}: percent of {requested} requested blocks that are found with all before \
+                 them"
             )?;
             write!(f, "{}", self.table(trace))?;
         }
@@ -147,5 +149,20 @@ impl fmt::Display for Report {
             write!(f, "\n{}", crate::columns::goals(&self.goals))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_older_records_are_read() {
+        let row: Row = serde_json::from_str(
+            r#"{"trace": "agents", "pool": 4, "blocks": 8, "policy": "lru", "shards": 1,
+                "hits": 3, "asked": 12}"#,
+        )
+        .unwrap();
+        assert_eq!((row.requested, row.percent()), (12, 25.0));
     }
 }

@@ -1,36 +1,37 @@
-//! *S3-FIFO*: three queues. New blocks go through a small one, of a tenth of the room; those used
-//! more than once on the way move to the main one, the others leave a ghost behind. What has a
-//! ghost comes into the main queue at once; there a block that was used goes round again.
+//! S3-FIFO: three queues. New blocks pass through a small queue of a tenth of the capacity. Blocks
+//! used more than once meanwhile move to the main queue; the others are evicted and leave a ghost.
+//! A block with a ghost enters the main queue directly. A used block at the end of the main queue
+//! goes to its beginning.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::model::Blocks;
 
-/// Uses that are counted.
-const MOST_USES: u8 = 3;
+/// The largest number of uses that is counted.
+const MAX_USES: u8 = 3;
 
 pub(super) struct S3Fifo {
-    room: usize,
+    capacity: usize,
     small: VecDeque<u32>,
     main: VecDeque<u32>,
     ghosts: VecDeque<u32>,
     is_ghost: HashSet<u32>,
-    /// Uses of what is held.
+    /// Uses of the cached blocks.
     uses: HashMap<u32, u8>,
 }
 
 impl S3Fifo {
-    pub(super) fn new(room: usize) -> S3Fifo {
+    pub(super) fn new(capacity: usize) -> S3Fifo {
         let (small, main, ghosts) = Default::default();
-        S3Fifo { room, small, main, ghosts, is_ghost: HashSet::new(), uses: HashMap::new() }
+        S3Fifo { capacity, small, main, ghosts, is_ghost: HashSet::new(), uses: HashMap::new() }
     }
 
-    fn small_room(&self) -> usize {
-        (self.room / 10).max(1)
+    fn small_capacity(&self) -> usize {
+        (self.capacity / 10).max(1)
     }
 
     fn evict(&mut self) {
-        if self.small.len() >= self.small_room() || self.main.is_empty() {
+        if self.small.len() >= self.small_capacity() || self.main.is_empty() {
             self.evict_small();
         } else {
             self.evict_main();
@@ -42,7 +43,7 @@ impl S3Fifo {
             if self.uses[&block] > 1 {
                 self.uses.insert(block, 0);
                 self.main.push_back(block);
-                if self.main.len() > self.room - self.small_room() {
+                if self.main.len() > self.capacity - self.small_capacity() {
                     return self.evict_main();
                 }
                 continue;
@@ -51,7 +52,7 @@ impl S3Fifo {
             if self.is_ghost.insert(block) {
                 self.ghosts.push_back(block);
             }
-            while self.ghosts.len() > self.room - self.small_room() {
+            while self.ghosts.len() > self.capacity - self.small_capacity() {
                 let Some(oldest) = self.ghosts.pop_front() else { break };
                 self.is_ghost.remove(&oldest);
             }
@@ -83,10 +84,10 @@ impl Blocks for S3Fifo {
 
     fn access(&mut self, block: u32) {
         if let Some(uses) = self.uses.get_mut(&block) {
-            *uses = (*uses + 1).min(MOST_USES);
+            *uses = (*uses + 1).min(MAX_USES);
             return;
         }
-        while self.uses.len() >= self.room {
+        while self.uses.len() >= self.capacity {
             self.evict();
         }
         let queue = if self.is_ghost.contains(&block) { &mut self.main } else { &mut self.small };
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scan_goes_through_the_small_queue_and_what_comes_back_stays() {
+    fn a_scan_passes_through_the_small_queue_and_repeated_blocks_stay() {
         let mut cache = S3Fifo::new(20);
         for _ in 0..4 {
             (0..10).for_each(|block| cache.access(block));
@@ -111,7 +112,7 @@ mod tests {
         (200..250).for_each(|block| cache.access(block));
         assert!(!cache.holds(195));
         cache.access(249);
-        // Evicted a moment ago.
+        // A block that was just evicted.
         let ghost = (200..249).rev().find(|&block| !cache.holds(block)).unwrap();
         cache.access(ghost);
         (300..320).for_each(|block| cache.access(block));

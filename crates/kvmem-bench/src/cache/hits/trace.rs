@@ -1,25 +1,25 @@
-//! *Trace*: requests, with blocks numbered from 0.
+//! Traces: requests whose blocks are numbered from 0.
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use super::HitsError;
 
-/// The chains of blocks that were requested.
+/// The requested chains of blocks.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// The chains.
     pub requests: Vec<Vec<u32>>,
-    /// Different blocks.
+    /// Number of distinct blocks.
     pub distinct: u64,
-    /// Blocks of all chains.
+    /// Number of blocks in all chains.
     pub requested: u64,
 }
 
 impl Trace {
-    /// Of chains of blocks of any names.
+    /// Creates a trace from chains of arbitrarily named blocks.
     #[must_use]
     pub fn new(name: &str, requests: Vec<Vec<u64>>) -> Trace {
         let mut numbers = HashMap::new();
@@ -35,11 +35,12 @@ impl Trace {
         Trace { name: name.to_owned(), requests, distinct: numbers.len() as u64, requested }
     }
 
-    /// Of a file with one JSON object a line, whose `hash_ids` name the blocks.
+    /// Reads at most `max_requests` requests from a file with one JSON object per line, whose
+    /// `hash_ids` name the blocks.
     ///
     /// # Errors
-    /// [`HitsError::Trace`].
-    pub fn read(path: &Path, at_most: Option<usize>) -> Result<Trace, HitsError> {
+    /// [`HitsError::Trace`] if the file cannot be read or a line is invalid.
+    pub fn read(path: &Path, max_requests: Option<usize>) -> Result<Trace, HitsError> {
         let fail = |why: String| HitsError::Trace { path: path.display().to_string(), why };
         #[derive(serde::Deserialize)]
         struct Line {
@@ -48,7 +49,7 @@ impl Trace {
         let text = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let requests = lines
-            .take(at_most.unwrap_or(usize::MAX))
+            .take(max_requests.unwrap_or(usize::MAX))
             .map(|(number, line)| {
                 let line = serde_json::from_str::<Line>(line);
                 line.map(|line| line.hash_ids)
@@ -56,7 +57,7 @@ impl Trace {
             })
             .collect::<Result<Vec<_>, _>>()?;
         if requests.iter().all(Vec::is_empty) {
-            return Err(fail("it has no request".to_owned()));
+            return Err(fail("it contains no request".to_owned()));
         }
         let name = path
             .file_stem()
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trace_is_read_and_what_is_none_is_told() {
+    fn a_trace_is_read_and_an_invalid_one_is_an_error() {
         let folder = std::env::temp_dir().join(format!("kvmem-hits-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("some.jsonl");

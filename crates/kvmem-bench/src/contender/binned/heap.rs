@@ -1,16 +1,16 @@
-//! Bins, bitmaps, nodes and the stack of spare nodes.
+//! Bins, bitmaps, nodes and the stack of free nodes.
 
 use super::small_float::{MANTISSA_BITS, MANTISSA_MASK, bin_ceil, bin_floor, bin_size};
 
 /// No node.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A range of the space, used or free, or a spare node.
+/// A range of the space, used or free, or a node without a range.
 #[derive(Clone, Copy)]
 pub(super) struct Node {
     offset: u32,
     size: u32,
-    /// Neighbours in the list of the node's bin; only while free.
+    /// Neighbours in the list of the node's bin, if the range is free.
     bin_prev: u32,
     bin_next: u32,
     /// Neighbours in address order.
@@ -30,24 +30,24 @@ const BLANK: Node = Node {
 };
 
 /// Bins, bitmaps and nodes; offsets and sizes in units.
-pub(super) struct Heap<const ROUND: bool> {
+pub(super) struct BinHeap<const ROUND: bool> {
     exponents: u32,
     mantissas: [u8; 32],
     heads: [u32; 256],
     nodes: Box<[Node]>,
     spare: Box<[u32]>,
-    /// How many entries of `spare` are spare.
+    /// Number of free nodes on the stack `spare`.
     spare_len: usize,
 }
 
-impl<const ROUND: bool> Heap<ROUND> {
+impl<const ROUND: bool> BinHeap<ROUND> {
     pub(super) fn new(size: u32, max_nodes: u32) -> Self {
         let mut heap = Self {
             exponents: 0,
             mantissas: [0; 32],
             heads: [NONE; 256],
             nodes: vec![BLANK; max_nodes as usize].into_boxed_slice(),
-            // Popped from the end: nodes are first used in the order in which they lie in memory.
+            // Popped from the end, so nodes are first used in memory order.
             spare: (0..max_nodes).rev().collect(),
             spare_len: max_nodes as usize,
         };
@@ -55,7 +55,7 @@ impl<const ROUND: bool> Heap<ROUND> {
         heap
     }
 
-    /// The first bin from `from` on that is not empty.
+    /// Returns the first non-empty bin at or above `from`.
     #[inline]
     fn first_bin_from(&self, from: u8) -> Option<u8> {
         let (exponent, mantissa) = (from >> MANTISSA_BITS, from & MANTISSA_MASK as u8);
@@ -63,7 +63,7 @@ impl<const ROUND: bool> Heap<ROUND> {
         if here != 0 {
             return Some(exponent << MANTISSA_BITS | here.trailing_zeros() as u8);
         }
-        // Exponents run to 31, and a shift by 32 must give no bits.
+        // Exponents go up to 31, and a shift by 32 must leave no bits.
         let above = self.exponents & (u64::MAX << (exponent + 1)) as u32;
         if above == 0 {
             return None;
@@ -73,10 +73,10 @@ impl<const ROUND: bool> Heap<ROUND> {
         Some(exponent << MANTISSA_BITS | mantissa)
     }
 
-    /// Takes a range of at least `requested` units; gives its offset and node.
+    /// Takes a range of at least `requested` units; returns its offset and node.
     #[inline]
     pub(super) fn allocate(&mut self, requested: u32) -> Option<(u32, u32)> {
-        // The last node is never handed out: the remainder of a split may need it.
+        // The last node is kept for the remainder of a split.
         if self.spare_len <= 1 {
             return None;
         }
@@ -138,7 +138,7 @@ impl<const ROUND: bool> Heap<ROUND> {
         }
     }
 
-    /// Files a free range at the head of its bin, on a spare node.
+    /// Adds a free range at the head of its bin, in a spare node.
     #[inline]
     fn file(&mut self, offset: u32, size: u32, near_prev: u32, near_next: u32) -> u32 {
         let bin = bin_floor(size);
@@ -166,8 +166,7 @@ impl<const ROUND: bool> Heap<ROUND> {
         index
     }
 
-    /// Takes free node `index`, of which `node` is a copy, out of its bin; the node is spare
-    /// afterwards.
+    /// Removes the free node `index`, of which `node` is a copy, from its bin and makes it spare.
     #[inline]
     fn unfile(&mut self, index: u32, node: Node) {
         if node.bin_prev != NONE {
@@ -190,9 +189,9 @@ impl<const ROUND: bool> Heap<ROUND> {
     #[inline]
     fn mark_empty(&mut self, bin: u8) {
         let exponent = bin >> MANTISSA_BITS;
-        let left = &mut self.mantissas[usize::from(exponent)];
-        *left &= !(1 << (bin & MANTISSA_MASK as u8));
-        if *left == 0 {
+        let mantissas = &mut self.mantissas[usize::from(exponent)];
+        *mantissas &= !(1 << (bin & MANTISSA_MASK as u8));
+        if *mantissas == 0 {
             self.exponents &= !(1 << exponent);
         }
     }
@@ -203,12 +202,12 @@ impl<const ROUND: bool> Heap<ROUND> {
         self.spare_len += 1;
     }
 
-    /// Bytes of the nodes in use and of their places in the stack.
+    /// Returns the bytes of the nodes in use and of their entries in the stack.
     pub(super) fn metadata_bytes(&self) -> usize {
         (self.nodes.len() - self.spare_len) * (size_of::<Node>() + size_of::<u32>())
     }
 
-    /// Whether `index` is a used node at `offset`.
+    /// Returns whether `index` is a used node at `offset`.
     pub(super) fn is_used_at(&self, index: u32, offset: u32) -> bool {
         let node = &self.nodes[index as usize];
         node.used && node.offset == offset

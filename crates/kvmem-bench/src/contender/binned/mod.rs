@@ -1,26 +1,26 @@
-//! The published allocator, modelled.
+//! A model of the published allocator.
 //!
-//! 1. *Bins.* A free range lies in one of 240 bins. A bin is named by a small float: five bits of
-//!    exponent, three of mantissa, so there are eight bins in each power of two and sizes below
-//!    eight have one each. A range is filed under the largest bin that is not above its size.
-//! 2. *Two-level bitmap.* One word says which exponents have a free range, one byte for each
-//!    exponent says which of its eight bins have. The search starts at the smallest bin that is not
-//!    *below* the request, takes the first bin that is not empty and the range that was filed there
-//!    last.
-//! 3. *Split and merge.* The request takes the low end of the range, the rest is filed again. Nodes
-//!    know their neighbours in address order; a freed range swallows free neighbours at once.
-//! 4. *Rounding.* Since the search only looks at bins at or above the request, a hole left by an
-//!    object of an in-between size is filed below the bin in which the next such object is looked
-//!    for, and is lost until a neighbour dies. [`Binned`] therefore gives every object the whole
-//!    size of its bin; [`BinnedUnrounded`] is the allocator before that change.
+//! 1. *Bins.* A free range belongs to one of 240 bins. A small float with five bits of exponent and
+//!    three of mantissa names the bin, so each power of two has eight bins and sizes below eight
+//!    have one each. A range belongs to the largest bin that does not exceed its size.
+//! 2. *Two-level bitmap.* One word tells which exponents have a free range; one byte for each
+//!    exponent tells which of its eight bins have. The search starts at the smallest bin that is
+//!    not *below* the request and takes the last range added to the first non-empty bin.
+//! 3. *Split and merge.* The request takes the low end of the range; the remainder returns to a
+//!    bin. Nodes know their neighbours in address order, and a freed range merges with free
+//!    neighbours immediately.
+//! 4. *Rounding.* The search looks only at bins at or above the request. An object of an in-between
+//!    size leaves a hole whose bin is below the one where the search for the next such object
+//!    starts; the hole is lost until a neighbour is freed. [`Binned`] therefore gives every object
+//!    the whole size of its bin; [`BinnedUnrounded`] is the allocator before that change.
 //! 5. *Tables.* Nodes and the stack of spare nodes are created with the allocator. Offsets are 32
-//!    bits wide; a space above the largest bin (3.75 GiB) is cut into units of a power of two
+//!    bits wide. A space above the largest bin (3.75 GiB) is divided into units of a power of two
 //!    bytes, and requests are rounded up to units before they are rounded up to bins.
-//! 6. *Sharing.* One mutex around it all, behind a reference count; a handle holds a weak
-//!    reference, so that it may outlive the allocator.
+//! 6. *Sharing.* One mutex protects everything, behind a reference count; a handle holds a weak
+//!    reference, so it may outlive the allocator.
 //!
-//! Written to be as fast as the original is: no allocation after creation, indices whose bounds the
-//! compiler can see, and no bookkeeping that the original lacks.
+//! The model is written to be as fast as the original: no allocation after creation, indices whose
+//! bounds the compiler can see, and no bookkeeping that the original lacks.
 
 mod heap;
 mod small_float;
@@ -28,36 +28,36 @@ mod small_float;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::{Contender, ContenderId, CreateError, Held, Space};
-use heap::{Heap, NONE};
+use heap::{BinHeap, NONE};
 use small_float::MAX_BIN_SIZE;
 
-/// The state behind the mutex.
+/// The state that the mutex protects.
 struct Guarded<const ROUND: bool> {
-    heap: Heap<ROUND>,
-    /// Bytes asked for and ranges alive, as the original counts them.
+    heap: BinHeap<ROUND>,
+    /// Requested bytes and live ranges, counted as in the original.
     live_bytes: u64,
     live: u64,
 }
 
-/// What handles refer to.
-struct Shared<const ROUND: bool> {
+/// The part that handles refer to.
+struct ModelState<const ROUND: bool> {
     guarded: Mutex<Guarded<ROUND>>,
     unit_shift: u32,
 }
 
-/// The model; `ROUND` says whether sizes are rounded up to bins.
-pub struct Model<const ROUND: bool>(Arc<Shared<ROUND>>);
+/// The model; `ROUND` tells whether sizes are rounded up to bins.
+pub struct BinnedModel<const ROUND: bool>(Arc<ModelState<ROUND>>);
 
-/// The published allocator as it is now.
-pub type Binned = Model<true>;
+/// The published allocator in its current form.
+pub type Binned = BinnedModel<true>;
 /// The published allocator before sizes were rounded.
-pub type BinnedUnrounded = Model<false>;
+pub type BinnedUnrounded = BinnedModel<false>;
 
 /// A live range: 40 bytes, as published.
-pub struct Handle<const ROUND: bool> {
-    owner: Weak<Shared<ROUND>>,
-    /// A weak pointer of the original is two words wide, ours is one. This is the other, so that a
-    /// table of handles weighs what theirs weighs.
+pub struct ModelHandle<const ROUND: bool> {
+    owner: Weak<ModelState<ROUND>>,
+    /// The original's weak pointer is two words wide, Rust's is one. This is the second word, so
+    /// tables of handles have equal sizes.
     _second_word: usize,
     offset: u32,
     node: u32,
@@ -65,7 +65,7 @@ pub struct Handle<const ROUND: bool> {
     size: u64,
 }
 
-impl<const ROUND: bool> Held for Handle<ROUND> {
+impl<const ROUND: bool> Held for ModelHandle<ROUND> {
     #[inline]
     fn offset(&self) -> u64 {
         self.base
@@ -77,7 +77,7 @@ impl<const ROUND: bool> Held for Handle<ROUND> {
     }
 }
 
-impl<const ROUND: bool> Drop for Handle<ROUND> {
+impl<const ROUND: bool> Drop for ModelHandle<ROUND> {
     #[inline]
     fn drop(&mut self) {
         if let Some(owner) = self.owner.upgrade() {
@@ -90,36 +90,36 @@ impl<const ROUND: bool> Drop for Handle<ROUND> {
     }
 }
 
-impl<const ROUND: bool> Contender for Model<ROUND> {
+impl<const ROUND: bool> Contender for BinnedModel<ROUND> {
     const ID: ContenderId = if ROUND { ContenderId::Binned } else { ContenderId::BinnedUnrounded };
-    type Handle = Handle<ROUND>;
+    type Handle = ModelHandle<ROUND>;
 
     fn create(space: Space) -> Result<Self, CreateError> {
-        let refuse = |reason: &str| CreateError {
+        let error = |reason: &str| CreateError {
             contender: Self::ID,
             capacity: space.capacity,
             reason: reason.into(),
         };
         if space.capacity == 0 {
-            return Err(refuse("an empty space"));
+            return Err(error("the space is empty"));
         }
         let mut unit_shift = 0;
         while space.capacity >> unit_shift > MAX_BIN_SIZE {
             unit_shift += 1;
         }
-        // One node for each object and each hole between two, and one at the end of the stack that
-        // is never used.
+        // One node for each object and for each hole between two, and one at the end of the stack
+        // that is never used.
         let max_nodes = u32::try_from(space.max_live.saturating_mul(2).saturating_add(2))
             .ok()
             .filter(|&n| n < NONE)
-            .ok_or_else(|| refuse("node indices are 32 bits wide"))?;
-        let heap = Heap::new((space.capacity >> unit_shift) as u32, max_nodes);
+            .ok_or_else(|| error("node indices are 32 bits wide"))?;
+        let heap = BinHeap::new((space.capacity >> unit_shift) as u32, max_nodes);
         let guarded = Mutex::new(Guarded { heap, live_bytes: 0, live: 0 });
-        Ok(Self(Arc::new(Shared { guarded, unit_shift })))
+        Ok(Self(Arc::new(ModelState { guarded, unit_shift })))
     }
 
     #[inline]
-    fn allocate(&self, size: u64) -> Option<Handle<ROUND>> {
+    fn allocate(&self, size: u64) -> Option<ModelHandle<ROUND>> {
         if size == 0 {
             return None;
         }
@@ -134,13 +134,20 @@ impl<const ROUND: bool> Contender for Model<ROUND> {
         guarded.live += 1;
         drop(guarded);
         let base = u64::from(offset) << shared.unit_shift;
-        Some(Handle { owner: Arc::downgrade(shared), _second_word: 0, offset, node, base, size })
+        Some(ModelHandle {
+            owner: Arc::downgrade(shared),
+            _second_word: 0,
+            offset,
+            node,
+            base,
+            size,
+        })
     }
 
     fn metadata_bytes(&self) -> Option<u64> {
-        // Tables as the live set of now would need them: they are sized for the most that may ever
-        // be live.
+        // Only the part of the tables that the current live set needs: they are sized for the
+        // largest live set.
         let guarded = self.0.guarded.lock().unwrap_or_else(PoisonError::into_inner);
-        Some((size_of::<Shared<ROUND>>() + guarded.heap.metadata_bytes()) as u64)
+        Some((size_of::<ModelState<ROUND>>() + guarded.heap.metadata_bytes()) as u64)
     }
 }

@@ -2,10 +2,10 @@
 
 pub(super) const MANTISSA_BITS: u32 = 3;
 pub(super) const MANTISSA_MASK: u32 = (1 << MANTISSA_BITS) - 1;
-/// The largest size that a bin stands for: 15 · 2^28 bytes.
+/// The size of the largest bin: 15 · 2^28 bytes.
 pub(super) const MAX_BIN_SIZE: u64 = 15 << 28;
 
-/// The largest bin whose size is at most `size`.
+/// Returns the largest bin whose size is at most `size`.
 #[inline]
 pub(super) fn bin_floor(size: u32) -> u8 {
     if size <= MANTISSA_MASK {
@@ -15,7 +15,7 @@ pub(super) fn bin_floor(size: u32) -> u8 {
     (((shift + 1) << MANTISSA_BITS) + ((size >> shift) & MANTISSA_MASK)) as u8
 }
 
-/// The smallest bin whose size is at least `size`.
+/// Returns the smallest bin whose size is at least `size`.
 #[inline]
 pub(super) fn bin_ceil(size: u32) -> u8 {
     if size <= MANTISSA_MASK {
@@ -23,11 +23,11 @@ pub(super) fn bin_ceil(size: u32) -> u8 {
     }
     let shift = 31 - size.leading_zeros() - MANTISSA_BITS;
     let inexact = size & ((1 << shift) - 1) != 0;
-    // A mantissa of eight carries into the exponent, as it should.
+    // A mantissa of eight carries into the exponent, as intended.
     (((shift + 1) << MANTISSA_BITS) + ((size >> shift) & MANTISSA_MASK) + u32::from(inexact)) as u8
 }
 
-/// The size that bin `bin` stands for.
+/// Returns the size of bin `bin`.
 #[inline]
 pub(super) fn bin_size(bin: u8) -> u32 {
     let (exponent, mantissa) = (u32::from(bin) >> MANTISSA_BITS, u32::from(bin) & MANTISSA_MASK);

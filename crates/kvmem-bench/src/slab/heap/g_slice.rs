@@ -1,6 +1,6 @@
-//! *GSlice*: GLib's slice allocator, from the library that the system has.
+//! GLib's slice allocator, from the system's library.
 //!
-//! GLib had its slab allocator up to 2.74; it went in the course of 2.75. From 2.76 on the same
+//! GLib had its slab allocator up to 2.74; the 2.75 series removed it. From 2.76 on, the same
 //! functions call `malloc`, so a newer GLib counts as absent.
 
 use std::ffi::c_void;
@@ -24,14 +24,14 @@ pub(super) struct GSlice {
 
 impl Heap for GSlice {
     fn create() -> Result<Self, String> {
-        // SAFETY: GLib's initialisers set up GLib and touch nothing else.
+        // SAFETY: GLib's initialisers set up GLib and change nothing else.
         let library = unsafe { Library::new(LIBRARY) };
         let library = library
             .map_err(|error| format!("{error}; on Debian 12: apt-get install libglib2.0-0"))?;
         let number = |name: &str| {
             // SAFETY: GLib declares both of its version's symbols as `const guint`.
             let found = unsafe { library.get::<*const u32>(name) };
-            // SAFETY: the symbol lies in the library, which is loaded.
+            // SAFETY: the symbol belongs to the library, which is loaded.
             found.map(|at| unsafe { **at }).map_err(|error| error.to_string())
         };
         let version = (number("glib_major_version")?, number("glib_minor_version")?);
@@ -45,32 +45,33 @@ impl Heap for GSlice {
             (Ok(alloc), Ok(free)) => (*alloc, *free),
             (Err(error), _) | (_, Err(error)) => return Err(error.to_string()),
         };
-        // The functions are used until the process ends, and GLib's thread-local destructors after
-        // that.
+        // The functions are used until the process ends, and GLib's thread-local destructors run
+        // after that.
         std::mem::forget(library);
         Ok(Self { alloc, free })
     }
 
     #[inline]
     fn alloc(&self, size: usize) -> *mut u8 {
-        // SAFETY: any size may be asked for; GLib ends the process where there is no memory.
+        // SAFETY: any size is valid; GLib ends the process if memory runs out.
         unsafe { (self.alloc)(size) }.cast()
     }
 
     #[inline]
     unsafe fn free(&self, block: *mut u8, size: usize) {
-        // SAFETY: `g_slice_alloc` returned the block for that size, says the caller.
+        // SAFETY: the caller guarantees that `g_slice_alloc` returned the block for this size.
         unsafe { (self.free)(size, block.cast()) }
     }
 }
 
-/// Whether GLib of this version has its slab allocator.
+/// Checks that this version of GLib has its slab allocator.
 fn check((major, minor): (u32, u32)) -> Result<(), String> {
     if (major, minor) <= (2, LAST) {
         return Ok(());
     }
     Err(format!(
-        "the system's GLib is {major}.{minor}, whose g_slice is malloc: it was its own up to 2.{LAST}"
+        "the system's GLib is {major}.{minor}, whose g_slice calls malloc: install GLib up to \
+         2.{LAST}"
     ))
 }
 

@@ -1,8 +1,8 @@
-//! *Jemalloc*: through its C interface, whose names bear a prefix here.
+//! jemalloc through its C interface, whose names have a prefix in this build.
 
 use super::Heap;
 
-/// `malloc` and `sdallocx`, its fast way to free a block of known size.
+/// `malloc` and `sdallocx`, the fast way to free a block of known size.
 pub(super) struct Jemalloc;
 
 impl Heap for Jemalloc {
@@ -12,13 +12,13 @@ impl Heap for Jemalloc {
 
     #[inline]
     fn alloc(&self, size: usize) -> *mut u8 {
-        // SAFETY: any size may be asked for.
+        // SAFETY: any size is valid.
         unsafe { tikv_jemalloc_sys::malloc(size) }.cast()
     }
 
     #[inline]
     unsafe fn free(&self, block: *mut u8, size: usize) {
-        // SAFETY: its `malloc` returned the block for that size, says the caller.
+        // SAFETY: the caller guarantees that this `malloc` returned the block for this size.
         unsafe { tikv_jemalloc_sys::sdallocx(block.cast(), size, 0) }
     }
 }

@@ -1,4 +1,4 @@
-//! *Kvmem*: the library's allocator, as its users hold it.
+//! The library's allocator, as its users hold it.
 
 use std::ptr::{NonNull, null_mut};
 
@@ -6,7 +6,7 @@ use kvmem::slab::SlabAllocator;
 
 use super::Heap;
 
-/// `SlabAllocator` with pages of the system.
+/// `SlabAllocator` with pages from the system.
 pub(super) struct Kvmem(SlabAllocator);
 
 impl Heap for Kvmem {
@@ -22,7 +22,7 @@ impl Heap for Kvmem {
     #[inline]
     unsafe fn free(&self, block: *mut u8, size: usize) {
         if let Some(block) = NonNull::new(block) {
-            // SAFETY: `alloc` returned the block for that size, says the caller.
+            // SAFETY: the caller guarantees that `alloc` returned the block for this size.
             unsafe { self.0.free(block, size) }
         }
     }

@@ -1,4 +1,4 @@
-//! *Mimalloc*: through its C interface.
+//! mimalloc through its C interface.
 
 use super::Heap;
 
@@ -12,13 +12,13 @@ impl Heap for Mimalloc {
 
     #[inline]
     fn alloc(&self, size: usize) -> *mut u8 {
-        // SAFETY: any size may be asked for.
+        // SAFETY: any size is valid.
         unsafe { libmimalloc_sys::mi_malloc(size) }.cast()
     }
 
     #[inline]
     unsafe fn free(&self, block: *mut u8, _size: usize) {
-        // SAFETY: `mi_malloc` returned it, says the caller.
+        // SAFETY: the caller guarantees that `mi_malloc` returned the block.
         unsafe { libmimalloc_sys::mi_free(block.cast()) }
     }
 }

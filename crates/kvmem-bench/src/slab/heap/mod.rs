@@ -1,17 +1,17 @@
-//! *Heap*: the allocators of memory that take part, each through its own C interface, so that
-//! several live in one process and none stands in for Rust's own.
+//! The memory allocators that take part. Each is called through its own C interface, so several
+//! live in one process and none replaces Rust's global allocator.
 //!
-//! | name | what it is |
+//! | name | functions |
 //! |---|---|
 //! | `kvmem` | the library's `SlabAllocator` |
 //! | `malloc` | the C library's `malloc` and `free` |
 //! | `mimalloc` | `mi_malloc` and `mi_free` |
-//! | `jemalloc` | `malloc` and `sdallocx`, which is told the size, as `kvmem` and `g_slice` are |
-//! | `snmalloc` | `sn_rust_alloc` and `sn_rust_dealloc`, which is told the size |
-//! | `g-slice` | GLib's `g_slice_alloc` and `g_slice_free1`, where GLib still has its slab allocator |
+//! | `jemalloc` | `malloc` and `sdallocx`, which receives the size, as `kvmem` and `g_slice` do |
+//! | `snmalloc` | `sn_rust_alloc` and `sn_rust_dealloc`, which receives the size |
+//! | `g-slice` | GLib's `g_slice_alloc` and `g_slice_free1`, if GLib still has its slab allocator |
 //!
-//! The C allocators are calls into objects that were compiled apart from the loop. That is how C
-//! programs meet them; Rust's compiler cannot look into them, while it can into the library's.
+//! Calls of the C allocators go into separately compiled objects, as in C programs. Rust's compiler
+//! cannot inline them, while it can inline the library's.
 
 mod g_slice;
 #[cfg(feature = "allocators")]
@@ -25,38 +25,38 @@ mod system;
 
 use super::ContenderId;
 
-/// Alignment that every block has at least.
+/// The minimal alignment of every block.
 #[cfg(feature = "allocators")]
 const ALIGN: usize = 16;
 
-/// An allocator of blocks of memory.
+/// An allocator of memory blocks.
 pub(super) trait Heap: Sync + Sized {
-    /// The allocator, or in words why there is none.
+    /// Creates the allocator, or returns why it is absent.
     fn create() -> Result<Self, String>;
 
-    /// A block of `size` bytes, or null.
+    /// Allocates a block of `size` bytes; null if memory runs out.
     fn alloc(&self, size: usize) -> *mut u8;
 
-    /// Takes a block back.
+    /// Frees a block.
     ///
     /// # Safety
-    /// `alloc` of the same heap returned `block` for the same `size`, and it was not freed since.
+    /// `alloc` of the same heap returned `block` for the same `size`, and it is not freed yet.
     unsafe fn free(&self, block: *mut u8, size: usize);
 }
 
-/// Code that is compiled once for each heap and picked by name.
-pub(super) trait Visitor {
-    /// What it returns.
+/// Code that is compiled once for each heap and selected by name.
+pub(super) trait HeapVisitor {
+    /// The result.
     type Output;
     /// Runs with `heap`.
     fn visit<H: Heap>(self, heap: H) -> Self::Output;
 }
 
-/// Calls `visitor` with the heap behind `id`.
+/// Calls `visitor` with the heap that `id` names.
 ///
 /// # Errors
-/// Why it is absent, in words.
-pub(super) fn visit<V: Visitor>(id: ContenderId, visitor: V) -> Result<V::Output, String> {
+/// The reason why the heap is absent.
+pub(super) fn visit<V: HeapVisitor>(id: ContenderId, visitor: V) -> Result<V::Output, String> {
     Ok(match id {
         ContenderId::Kvmem => visitor.visit(kvmem::Kvmem::create()?),
         ContenderId::Malloc => visitor.visit(system::System::create()?),
@@ -74,14 +74,14 @@ pub(super) fn visit<V: Visitor>(id: ContenderId, visitor: V) -> Result<V::Output
     })
 }
 
-/// Why the heap behind `id` is absent, if it is.
+/// Returns why the heap that `id` names is absent, if it is.
 pub(super) fn absent(id: ContenderId) -> Option<String> {
-    struct Present;
-    impl Visitor for Present {
+    struct Presence;
+    impl HeapVisitor for Presence {
         type Output = ();
         fn visit<H: Heap>(self, _heap: H) {}
     }
-    visit(id, Present).err()
+    visit(id, Presence).err()
 }
 
 #[cfg(test)]
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     struct Serves;
-    impl Visitor for Serves {
+    impl HeapVisitor for Serves {
         type Output = ();
 
         fn visit<H: Heap>(self, heap: H) {
@@ -97,12 +97,12 @@ mod tests {
             for size in (1..=1024).chain([1, 512]) {
                 let block = heap.alloc(size);
                 assert!(!block.is_null() && block.addr() % 8 == 0, "{size} bytes at {block:?}");
-                // SAFETY: the block is of that size, and nobody else's.
+                // SAFETY: the block has that size, and only this test uses it.
                 unsafe { block.write_bytes(size as u8, size) };
                 blocks.push((block, size));
             }
             for &(block, size) in &blocks {
-                // SAFETY: as above, and all of it was written.
+                // SAFETY: the block has that size, and all of it was written.
                 let bytes = unsafe { std::slice::from_raw_parts(block, size) };
                 assert!(
                     bytes.iter().all(|&byte| byte == size as u8),
@@ -110,7 +110,7 @@ mod tests {
                 );
             }
             for (block, size) in blocks {
-                // SAFETY: allocated above with that size, and freed only here.
+                // SAFETY: the heap allocated it with that size, and it is freed only here.
                 unsafe { heap.free(block, size) };
             }
         }

@@ -1,4 +1,4 @@
-//! *Snmalloc*: through the interface that it has for Rust, which tells it sizes.
+//! snmalloc through its interface for Rust, which passes sizes.
 
 use super::{ALIGN, Heap};
 
@@ -12,13 +12,14 @@ impl Heap for Snmalloc {
 
     #[inline]
     fn alloc(&self, size: usize) -> *mut u8 {
-        // SAFETY: the alignment is a power of two, and any size may be asked for.
+        // SAFETY: the alignment is a power of two, and any size is valid.
         unsafe { snmalloc_sys::sn_rust_alloc(ALIGN, size) }.cast()
     }
 
     #[inline]
     unsafe fn free(&self, block: *mut u8, size: usize) {
-        // SAFETY: `sn_rust_alloc` returned the block for that size and alignment, says the caller.
+        // SAFETY: the caller guarantees that `sn_rust_alloc` returned the block for this size and
+        // alignment.
         unsafe {
             snmalloc_sys::sn_rust_dealloc(block.cast(), ALIGN, size);
         }

@@ -1,4 +1,4 @@
-//! *System*: the C library's allocator.
+//! The C library's allocator.
 
 use super::Heap;
 
@@ -12,13 +12,13 @@ impl Heap for System {
 
     #[inline]
     fn alloc(&self, size: usize) -> *mut u8 {
-        // SAFETY: any size may be asked for.
+        // SAFETY: any size is valid.
         unsafe { libc::malloc(size) }.cast()
     }
 
     #[inline]
     unsafe fn free(&self, block: *mut u8, _size: usize) {
-        // SAFETY: `malloc` returned it, says the caller.
+        // SAFETY: the caller guarantees that `malloc` returned the block.
         unsafe { libc::free(block.cast()) }
     }
 }

@@ -1,59 +1,59 @@
-//! *Suite*: the plan of a run, and how it is run.
+//! The plan of a run, and its execution.
 
 use std::time::{Duration, Instant};
 
-use super::{BenchError, Line, Options, Report};
+use super::{BenchError, Options, Report, SuiteRow};
 use crate::machine::Machine;
 use crate::names::Named;
 use crate::progress::Progress;
 use crate::report::Goal;
 
-/// What differs from suite to suite.
+/// The part that differs between suites.
 pub(crate) trait Suite {
-    /// What is reported of a measurement.
-    type Row: Line;
-    /// What one repetition sees.
-    type Seen;
-    /// Why it sees nothing.
+    /// The reported row.
+    type Row: SuiteRow;
+    /// The result of one repetition.
+    type Sample;
+    /// The error of one repetition.
     type Error;
-    /// Its name on the command line and in JSON.
+    /// The name on the command line and in JSON.
     const NAME: &'static str;
-    /// Numbers of threads, unless others are asked for.
+    /// The default numbers of threads.
     const THREADS: &'static [u32];
-    /// How long a measurement is, in milliseconds: in a quick run, and in a full one.
+    /// The duration of a measurement in milliseconds: in a quick run, and in a full one.
     const MILLISECONDS: [u64; 2];
 
-    /// About how many milliseconds a measurement of so many takes, with what it prepares.
+    /// Estimates the milliseconds of a measurement of this duration, including its preparation.
     fn units(milliseconds: u64) -> u64;
 
-    /// Whether a contender has a part in a scenario.
+    /// Returns whether a contender takes part in a scenario.
     fn takes_part(scenario: ScenarioOf<Self>, contender: ContenderOf<Self>) -> bool;
 
     /// Measures once.
-    fn measure(task: &TaskOf<Self>) -> Result<Self::Seen, Self::Error>;
+    fn measure(task: &TaskOf<Self>) -> Result<Self::Sample, Self::Error>;
 
-    /// The medians of what the repetitions saw.
-    fn row(task: &TaskOf<Self>, seen: &[Self::Seen]) -> Option<Self::Row>;
+    /// Returns the medians of the samples.
+    fn row(task: &TaskOf<Self>, samples: &[Self::Sample]) -> Option<Self::Row>;
 
-    /// The figures to reach, on a machine with so many processors.
+    /// Returns the goals, on a machine with `cores` processors.
     fn goals(rows: &[Self::Row], cores: usize) -> Vec<Goal>;
 }
 
-type ScenarioOf<U> = <<U as Suite>::Row as Line>::Scenario;
-type ContenderOf<U> = <<U as Suite>::Row as Line>::Contender;
-type TaskOf<U> = Task<ScenarioOf<U>, ContenderOf<U>>;
+type ScenarioOf<U> = <<U as Suite>::Row as SuiteRow>::Scenario;
+type ContenderOf<U> = <<U as Suite>::Row as SuiteRow>::Contender;
+type TaskOf<U> = SuiteTask<ScenarioOf<U>, ContenderOf<U>>;
 type ErrorOf<U> = BenchError<ScenarioOf<U>, ContenderOf<U>, <U as Suite>::Error>;
 
 /// One measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Task<S, C> {
+pub(crate) struct SuiteTask<S, C> {
     pub(crate) scenario: S,
     pub(crate) contender: C,
     pub(crate) threads: u32,
     pub(crate) time: Duration,
 }
 
-/// Runs what `options` ask for.
+/// Runs the benchmark that `options` select.
 pub(crate) fn run<U: Suite>(
     options: &Options<ScenarioOf<U>, ContenderOf<U>>,
     progress: &mut dyn Progress<U::Row>,
@@ -82,8 +82,8 @@ pub(crate) fn run<U: Suite>(
     })
 }
 
-/// A group for each scenario: its tasks differ in nothing but the contender and the number of
-/// threads, for both are compared.
+/// Returns a group of tasks for each scenario. The tasks of a group differ only in the contender
+/// and the number of threads, because both are compared.
 fn groups<U: Suite>(
     options: &Options<ScenarioOf<U>, ContenderOf<U>>,
     time: Duration,
@@ -95,37 +95,37 @@ fn groups<U: Suite>(
             contenders.iter().copied().filter(|&contender| U::takes_part(scenario, contender));
         let part: Vec<_> = part.collect();
         let each = threads.iter().flat_map(|&threads| part.iter().map(move |&id| (threads, id)));
-        each.map(|(threads, contender)| Task { scenario, contender, threads, time }).collect()
+        each.map(|(threads, contender)| SuiteTask { scenario, contender, threads, time }).collect()
     };
     chosen(&options.scenarios).into_iter().map(of).collect()
 }
 
-/// Those of all that are `named`; all of them when none is.
+/// Returns the values in `named`, in their order in `ALL`; all values if `named` is empty.
 fn chosen<T: Named>(named: &[T]) -> Vec<T> {
     T::ALL.iter().copied().filter(|one| named.is_empty() || named.contains(one)).collect()
 }
 
-/// Measures the tasks of a group, taking turns: a row for each.
+/// Measures the tasks of a group in turns; returns a row for each.
 fn turns<U: Suite>(
     group: &[TaskOf<U>],
     reps: u32,
     units: u64,
     progress: &mut dyn Progress<U::Row>,
 ) -> Result<Vec<U::Row>, ErrorOf<U>> {
-    let mut seen: Vec<Vec<U::Seen>> = group.iter().map(|_| Vec::new()).collect();
+    let mut samples: Vec<Vec<U::Sample>> = group.iter().map(|_| Vec::new()).collect();
     for rep in 0..reps as usize {
         for i in 0..group.len() {
             let i = (i + rep) % group.len();
-            let Task { scenario, contender, threads, .. } = group[i];
+            let SuiteTask { scenario, contender, threads, .. } = group[i];
             progress.step(&format!("{scenario} {contender} ×{threads}"));
             let failed = |error| BenchError { scenario, contender, threads, error };
-            seen[i].push(U::measure(&group[i]).map_err(failed)?);
+            samples[i].push(U::measure(&group[i]).map_err(failed)?);
             progress.advance(units);
         }
     }
     let mut rows = Vec::new();
-    for (task, seen) in group.iter().zip(&seen) {
-        if let Some(row) = U::row(task, seen) {
+    for (task, samples) in group.iter().zip(&samples) {
+        if let Some(row) = U::row(task, samples) {
             progress.row(&row);
             rows.push(row);
         }

@@ -1,24 +1,24 @@
-//! What holds for the reports of all suites of threads.
+//! Checks that apply to the reports of all concurrent suites.
 
 use std::error::Error;
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
-use kvmem_bench::crowd::{Line, Named, Report};
+use kvmem_bench::concurrent_suite::{Named, Report, SuiteRow};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::watch::Watch;
 
-/// The rows are as many as were watched, each has these keys and a rate, and JSON leads back to the
-/// report; the table has these parts.
+/// Checks that all watched rows are in the report, that each has these keys and a rate, that JSON
+/// parses back to the report, and that the table has these parts.
 pub(crate) fn is_reported_in_full<R>(
     report: &Report<R>,
     watch: &Watch,
     keys: &[&str],
     parts: &[&str],
 ) where
-    R: Line + Serialize + DeserializeOwned + PartialEq + Debug,
+    R: SuiteRow + Serialize + DeserializeOwned + PartialEq + Debug,
 {
     assert_eq!((watch.steps.len(), watch.rows), (report.rows.len(), report.rows.len()));
     assert_eq!(watch.planned, watch.done);
@@ -39,14 +39,14 @@ pub(crate) fn is_reported_in_full<R>(
     assert!(table.ends_with('\n'));
 }
 
-/// What ran: scenario, contender and threads of each row.
-pub(crate) fn ran<R: Line>(report: &Report<R>) -> Vec<(R::Scenario, R::Contender, u32)> {
+/// Returns scenario, contender and threads of each row.
+pub(crate) fn ran<R: SuiteRow>(report: &Report<R>) -> Vec<(R::Scenario, R::Contender, u32)> {
     report.rows.iter().map(|row| (row.scenario(), row.contender(), row.threads())).collect()
 }
 
-/// Names on the command line and in JSON are the same and lead back; one that is none is told with
-/// those there are.
-pub(crate) fn names_lead_back<N>()
+/// Checks that names are the same on the command line and in JSON and parse back, and that the
+/// error for an unknown name lists the valid ones.
+pub(crate) fn check_names<N>()
 where
     N: Named + Display + Debug + Serialize + FromStr<Err: Error + PartialEq>,
 {

@@ -1,15 +1,14 @@
-//! *Published*: the two ways of registering that the published figures are of, against the trait of
-//! the registrars.
+//! The two published strategies of registering, on the registrar trait.
 //!
 //! ```text
 //!  sequential            parallel
-//!  for each context:     for each context, on a thread of its own:
+//!  for each context:     for each context, on its own thread:
 //!      register region       register region
 //! ```
 //!
-//! A region that is larger than a key can cover takes several calls, as few as it can be. Giving
-//! back goes the same way. Nobody populates: untouched pages become resident in the first call that
-//! meets them.
+//! A region that exceeds the size of a key takes several calls, as few as possible. Deregistration
+//! goes the same way. Nothing is populated beforehand: an untouched page becomes resident in the
+//! first call that pins it.
 
 use std::ops::Range;
 use std::panic::resume_unwind;
@@ -20,59 +19,58 @@ use kvmem::arena::Region;
 use kvmem::register::{Key, Platform, RegisterLimit, Registrar, RegistrarError};
 
 use super::MeasureError;
-use crate::NoThread;
-use crate::crew::start;
+use crate::SpawnError;
+use crate::team::start;
 
-/// Keys start on multiples of this: the largest page that benchmarks use.
+/// Keys start at multiples of this: the largest page that benchmarks use.
 const PAGE: usize = 2 << 20;
 
 /// A region that is registered with several registrars.
-pub(super) struct Published<'a> {
+pub(super) struct StrategyRun<'a> {
     registrars: &'a [Arc<dyn Registrar>],
     host: &'a dyn Platform,
-    side_by_side: bool,
-    /// Of each registrar, those it gave.
+    parallel: bool,
+    /// The keys that each registrar returned.
     keys: Vec<Vec<Key>>,
-    // Held as long as there are keys.
+    // Kept alive while there are keys.
     region: Arc<Region>,
 }
 
-impl<'a> Published<'a> {
-    /// Registers the whole region with each.
+impl<'a> StrategyRun<'a> {
+    /// Registers the whole region with each registrar.
     ///
     /// # Errors
-    /// The first refusal. What was registered has been given back then.
+    /// The first error of a registrar; everything registered so far has been given back.
     pub(super) fn register(
         registrars: &'a [Arc<dyn Registrar>],
         host: &'a dyn Platform,
         region: &Arc<Region>,
-        side_by_side: bool,
+        parallel: bool,
     ) -> Result<Self, MeasureError> {
-        let found = each(host, registrars.len(), side_by_side, |number| {
-            whole(&*registrars[number], region)
-        })?;
-        let mut published = Published {
+        let found =
+            each(host, registrars.len(), parallel, |number| whole(&*registrars[number], region))?;
+        let mut run = StrategyRun {
             registrars,
             host,
-            side_by_side,
+            parallel,
             keys: Vec::new(),
             region: Arc::clone(region),
         };
         let mut error = None;
-        for (keys, refusal) in found {
-            published.keys.push(keys);
-            error = error.or(refusal);
+        for (keys, failure) in found {
+            run.keys.push(keys);
+            error = error.or(failure);
         }
         match error {
-            None => Ok(published),
-            Some(refusal) => {
-                published.give_back()?;
-                Err(refused(&refusal))
+            None => Ok(run),
+            Some(failure) => {
+                run.give_back()?;
+                Err(failed(&failure))
             }
         }
     }
 
-    /// Gives all keys back, in the way in which they were asked for.
+    /// Gives all keys back, with the strategy by which they were registered.
     pub(super) fn give_back(mut self) -> Result<(), MeasureError> {
         let keys = std::mem::take(&mut self.keys);
         let registrars = self.registrars;
@@ -80,45 +78,45 @@ impl<'a> Published<'a> {
             let results = keys[number].iter().map(|key| registrars[number].deregister(*key));
             results.filter_map(Result::err).next()
         };
-        // Without threads the keys are given back all the same.
-        let found = each(self.host, keys.len(), self.side_by_side, one)
+        // If no thread can be started, the calling thread gives all keys back.
+        let found = each(self.host, keys.len(), self.parallel, one)
             .unwrap_or_else(|_| (0..keys.len()).map(one).collect());
         match found.into_iter().flatten().next() {
             None => Ok(()),
-            Some(refusal) => {
-                // A key stands, so the bytes must stay mapped.
+            Some(failure) => {
+                // A key still exists, so the bytes must stay mapped.
                 std::mem::forget(Arc::clone(&self.region));
-                Err(refused(&refusal))
+                Err(failed(&failure))
             }
         }
     }
 }
 
-fn refused(refusal: &RegistrarError) -> MeasureError {
-    match refusal.exceeded {
+fn failed(failure: &RegistrarError) -> MeasureError {
+    match failure.exceeded {
         Some(RegisterLimit::Memlock { .. } | RegisterLimit::Descriptors) => {
-            MeasureError::Limited(refusal.to_string())
+            MeasureError::Limited(failure.to_string())
         }
-        _ => MeasureError::Refused(refusal.to_string()),
+        _ => MeasureError::Registrar(failure.to_string()),
     }
 }
 
-/// Does something for each number, one after another or each on a thread; the calling thread takes
-/// the first.
+/// Calls `work` for each number, one after another or each on its own thread; the calling thread
+/// takes the first.
 ///
 /// # Errors
-/// A thread cannot be started; nothing is done then.
+/// [`SpawnError`] if a thread cannot be started; then nothing has been called.
 fn each<T: Send>(
     host: &dyn Platform,
     count: usize,
-    side_by_side: bool,
+    parallel: bool,
     work: impl Fn(usize) -> T + Sync,
-) -> Result<Vec<T>, NoThread> {
-    if !side_by_side || count < 2 {
+) -> Result<Vec<T>, SpawnError> {
+    if !parallel || count < 2 {
         return Ok((0..count).map(work).collect());
     }
     let one = |number| {
-        let _present = Present::enter(host, number);
+        let _member = GatheredThread::enter(host, number);
         work(number)
     };
     thread::scope(|scope| {
@@ -135,45 +133,45 @@ fn each<T: Send>(
     })
 }
 
-/// A thread that works together with others. It leaves when this is dropped, in a panic as well:
-/// others may wait for it.
-struct Present<'a>(&'a dyn Platform);
+/// A thread in a gathered group. Dropping it leaves the group, also in a panic: others may wait for
+/// it.
+struct GatheredThread<'a>(&'a dyn Platform);
 
-impl<'a> Present<'a> {
+impl<'a> GatheredThread<'a> {
     fn enter(host: &'a dyn Platform, number: usize) -> Self {
         host.enter(number);
         Self(host)
     }
 }
 
-impl Drop for Present<'_> {
+impl Drop for GatheredThread<'_> {
     fn drop(&mut self) {
         self.0.leave();
     }
 }
 
-/// Registers the whole region with one, in the fewest chunks; the keys so far, and why there are no
-/// more.
+/// Registers the whole region with one registrar, in the fewest chunks. Returns the keys, and the
+/// error if one call failed.
 fn whole(registrar: &dyn Registrar, region: &Region) -> (Vec<Key>, Option<RegistrarError>) {
     let mut keys = Vec::new();
     for chunk in chunks(region.len(), registrar.limits().max_bytes) {
         // SAFETY: the chunk lies within the region.
         let at = unsafe { region.base().add(chunk.start) };
-        // SAFETY: the region is mapped for reading and writing. `Published` holds it until the key
-        // has been given back, and for ever if that fails; nothing discards or moves its
-        // pages meanwhile, and no device is given work.
+        // SAFETY: the region is mapped for reading and writing. `StrategyRun` keeps it mapped until
+        // the key is given back, and for ever if that fails. Nothing discards or moves its pages
+        // meanwhile, and no device is given work.
         match unsafe { registrar.register(at, chunk.len()) } {
             Ok(key) => keys.push(key),
-            Err(refusal) => return (keys, Some(refusal)),
+            Err(failure) => return (keys, Some(failure)),
         }
     }
     (keys, None)
 }
 
-/// The fewest chunks of at most `most` bytes that begin on page boundaries.
-fn chunks(len: usize, most: u64) -> impl Iterator<Item = Range<usize>> {
-    let most = usize::try_from(most).unwrap_or(usize::MAX);
-    let step = if most < PAGE { most.max(1) } else { most - most % PAGE };
+/// Returns the fewest chunks of at most `max_bytes` that begin on page boundaries.
+fn chunks(len: usize, max_bytes: u64) -> impl Iterator<Item = Range<usize>> {
+    let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+    let step = if max_bytes < PAGE { max_bytes.max(1) } else { max_bytes - max_bytes % PAGE };
     (0..len).step_by(step).map(move |start| start..len.min(start.saturating_add(step)))
 }
 
@@ -182,8 +180,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chunks_are_as_few_as_they_can_be() {
-        let cut = |len, most| chunks(len, most).collect::<Vec<_>>();
+    fn chunks_are_as_few_as_possible() {
+        let cut = |len, max| chunks(len, max).collect::<Vec<_>>();
         assert_eq!(cut(10 << 20, u64::MAX), vec![0..10 << 20]);
         assert_eq!(cut(10 << 20, 10 << 20), vec![0..10 << 20]);
         assert_eq!(cut(10 << 20, 5 << 20), vec![0..4 << 20, 4 << 20..8 << 20, 8 << 20..10 << 20]);

@@ -1,5 +1,5 @@
-//! *Bed*: registrars, their host, and regions for them: rings on this machine, or NICs on a
-//! simulated one.
+//! Fixtures: registrars, their platform and the regions they register. The registrars are rings on
+//! this machine or NICs on a simulated one.
 
 use std::sync::Arc;
 
@@ -8,25 +8,25 @@ use kvmem::register::simulated::Published;
 use kvmem::register::{IoUring, Memlock, Platform, RegisterLimit, Registrar, SystemPlatform};
 
 use super::plain_ring::PlainRing;
-use super::plan::{Cell, Group};
+use super::plan::{Cell, RegisterGroup};
 use super::{Backend, MeasureError, Pages};
 use crate::arena::region::page_size;
 
-/// What a contender works with in one run.
+/// The registrars and the platform of one run.
 #[derive(Debug)]
-pub(super) struct Bed {
-    /// The library's.
+pub(super) struct RunFixture {
+    /// The library's registrars.
     pub(super) registrars: Vec<Arc<dyn Registrar>>,
-    /// What those work with who do without the library; on a simulated machine there is only one
-    /// kind of NICs.
+    /// The registrars of contenders that do without the library. A simulated machine has only one
+    /// kind of NIC.
     pub(super) plain: Vec<Arc<dyn Registrar>>,
     pub(super) host: Arc<dyn Platform>,
 }
 
-/// What the cells of a group have in common.
+/// The part of a fixture that the cells of a group share.
 #[derive(Debug)]
-pub(super) enum Ground {
-    /// As many rings of both kinds as the cell with the most needs, and regions of this size and
+pub(super) enum GroupFixture {
+    /// Rings of both kinds, as many as the largest cell needs, for regions of this size and kind of
     /// pages.
     Rings {
         rings: Vec<Arc<dyn Registrar>>,
@@ -34,26 +34,26 @@ pub(super) enum Ground {
         region_bytes: usize,
         pages: Pages,
     },
-    /// A machine that was published, and addresses that are never touched.
+    /// A simulated machine with published figures, and addresses that are never touched.
     Simulated { published: &'static Published, region: Arc<Region> },
 }
 
-impl Ground {
-    /// Makes the rings, or maps the addresses.
-    pub(super) fn open(group: &Group) -> Result<Self, MeasureError> {
+impl GroupFixture {
+    /// Creates the rings, or maps the addresses.
+    pub(super) fn open(group: &RegisterGroup) -> Result<Self, MeasureError> {
         let region_bytes = group.region_bytes as usize;
         match (simulated(group.backend), group.pages) {
             (Some(published), _) => {
                 let addresses =
                     Region::builder(region_bytes).ladder(PageSize::Thp).populate(Populate::None);
-                // A limit on addresses says nothing about anyone's speed.
+                // A limit on address space says nothing about a contender's speed.
                 let region = addresses.map().map_err(limited)?;
-                Ok(Ground::Simulated { published, region: Arc::new(region) })
+                Ok(GroupFixture::Simulated { published, region: Arc::new(region) })
             }
             (None, pages) => {
-                let most = group.cells.iter().map(|cell| cell.contexts).max().unwrap_or(0);
+                let contexts = group.cells.iter().map(|cell| cell.contexts).max().unwrap_or(0);
                 let (mut rings, mut plain) = (Vec::new(), Vec::new());
-                for index in 0..most {
+                for index in 0..contexts {
                     let ring = IoUring::new(index as usize).map_err(limited)?;
                     let like = ring.limits();
                     let other =
@@ -63,7 +63,7 @@ impl Ground {
                     plain.push(Arc::new(other) as _);
                     rings.push(Arc::new(ring) as _);
                 }
-                Ok(Ground::Rings {
+                Ok(GroupFixture::Rings {
                     rings,
                     plain,
                     region_bytes,
@@ -73,25 +73,25 @@ impl Ground {
         }
     }
 
-    /// What a run of `cell` works with. Simulated machines are new each time.
-    pub(super) fn bed(&self, cell: &Cell) -> Bed {
+    /// Returns the fixture for a run of `cell`. Each run gets a new simulated machine.
+    pub(super) fn for_run(&self, cell: &Cell) -> RunFixture {
         let (mut registrars, mut plain, host) = match self {
-            Ground::Rings { rings, plain, .. } => {
+            GroupFixture::Rings { rings, plain, .. } => {
                 (rings.clone(), plain.clone(), Arc::new(SystemPlatform) as Arc<dyn Platform>)
             }
-            Ground::Simulated { published, .. } => {
+            GroupFixture::Simulated { published, .. } => {
                 let machine = published.machine(cell.resident);
                 (machine.nics(), machine.nics(), machine.host())
             }
         };
         registrars.truncate(cell.contexts as usize);
         plain.truncate(cell.contexts as usize);
-        Bed { registrars, plain, host }
+        RunFixture { registrars, plain, host }
     }
 
-    /// Why the registrars of `cell` cannot pin so much, if it is known.
+    /// Returns why the registrars of `cell` cannot pin the region, if the limit is known.
     pub(super) fn too_little_memlock(&self, cell: &Cell) -> Option<String> {
-        let registrars = self.bed(cell).registrars;
+        let registrars = self.for_run(cell).registrars;
         let Memlock { account, limit_bytes, used_bytes } = registrars.first()?.limits().memlock?;
         let need_bytes = cell.region_bytes.saturating_mul(u64::from(cell.contexts));
         let exceeded = RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes };
@@ -99,14 +99,14 @@ impl Ground {
             .then(|| format!("{exceeded}: {}", exceeded.remedy()))
     }
 
-    /// A region of this size and pages, resident or not.
+    /// Returns a region of the group's size and pages, resident or not.
     pub(super) fn region(&self, resident: bool) -> Result<Arc<Region>, MeasureError> {
         match self {
-            Ground::Simulated { region, .. } => Ok(Arc::clone(region)),
-            Ground::Rings { region_bytes, pages, .. } => {
-                let who = if resident { Populate::Auto } else { Populate::None };
+            GroupFixture::Simulated { region, .. } => Ok(Arc::clone(region)),
+            GroupFixture::Rings { region_bytes, pages, .. } => {
+                let populate = if resident { Populate::Auto } else { Populate::None };
                 let builder =
-                    Region::builder(*region_bytes).ladder(page_size(*pages)).populate(who);
+                    Region::builder(*region_bytes).ladder(page_size(*pages)).populate(populate);
                 builder.map().map(Arc::new).map_err(|error| match error {
                     ArenaError::NoHeadroom { .. }
                     | ArenaError::NoPages { .. }
@@ -122,7 +122,7 @@ fn limited(error: impl std::fmt::Display) -> MeasureError {
     MeasureError::Limited(error.to_string())
 }
 
-/// The published machine that a backend is like.
+/// Returns the published machine that a backend simulates.
 pub(super) fn simulated(backend: Backend) -> Option<&'static Published> {
     match backend {
         Backend::IoUring => None,

@@ -1,4 +1,4 @@
-//! *Crew*: threads that do what they are told, one at a time.
+//! Threads that execute commands, one at a time.
 
 use std::sync::mpsc;
 use std::thread::{Builder, JoinHandle};
@@ -9,9 +9,9 @@ use super::op::SEATS;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The threads, by their seats.
+/// The threads, by seat number.
 #[derive(Default)]
-pub(super) struct Crew {
+pub(super) struct Workers {
     seats: [Option<Worker>; SEATS as usize],
 }
 
@@ -22,28 +22,28 @@ struct Worker {
 
 impl Worker {
     fn start() -> Result<Worker> {
-        let (jobs, told) = mpsc::channel::<Job>();
+        let (jobs, received) = mpsc::channel::<Job>();
         let thread = Builder::new()
             .name("seat".into())
-            .spawn(move || told.into_iter().for_each(|job| job()))?;
+            .spawn(move || received.into_iter().for_each(|job| job()))?;
         Ok(Worker { jobs, thread })
     }
 
-    /// Waits until the thread is gone, with all that its end does.
+    /// Waits until the thread has ended, including its destructors.
     fn end(self) -> Result<()> {
         drop(self.jobs);
         self.thread.join().map_err(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text =
-                text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("of no text");
+                text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without text");
             anyhow!("a thread panicked: {text}")
         })
     }
 }
 
-impl Crew {
-    /// Has the thread on a seat, a new one if none is there, do something, and waits for it.
-    pub(super) fn have<T: Send + 'static>(
+impl Workers {
+    /// Runs `work` on the thread of a seat and waits for it; starts the thread if there is none.
+    pub(super) fn run_on<T: Send + 'static>(
         &mut self,
         seat: u8,
         work: impl FnOnce() -> T + Send + 'static,
@@ -52,9 +52,9 @@ impl Crew {
         if seat.is_none() {
             *seat = Some(Worker::start()?);
         }
-        let worker = seat.as_ref().context("there is one now")?;
+        let worker = seat.as_ref().context("it was started above")?;
         let (answer, answered) = mpsc::sync_channel(1);
-        // What the work holds is gone before it is answered for.
+        // The captures of `work` are dropped before the answer is sent.
         let job = move || {
             let done = work();
             let _ = answer.send(done);
@@ -64,10 +64,10 @@ impl Crew {
             return Ok(done);
         }
         let worker = seat.take().context("it was there")?;
-        Err(worker.end().err().unwrap_or_else(|| anyhow!("a thread went away")))
+        Err(worker.end().err().unwrap_or_else(|| anyhow!("a thread ended early")))
     }
 
-    /// Ends the thread on a seat, if there is one.
+    /// Ends the thread of a seat. Returns whether there was one.
     pub(super) fn end(&mut self, seat: u8) -> Result<bool> {
         match self.seats[usize::from(seat)].take() {
             Some(worker) => worker.end().map(|()| true),
@@ -75,8 +75,8 @@ impl Crew {
         }
     }
 
-    /// How many threads there are.
-    pub(super) fn working(&self) -> usize {
+    /// Returns the number of running threads.
+    pub(super) fn running(&self) -> usize {
         self.seats.iter().flatten().count()
     }
 }

@@ -1,24 +1,24 @@
-//! *Strategies* for operations on slabs.
+//! Proptest strategies for operations on slabs.
 
 use proptest::prelude::*;
 
 use super::op::{Config, How, Op, SEATS, Who};
 
-/// An allocator, mostly a plain one.
+/// Generates settings, mostly the default ones.
 pub fn config() -> impl Strategy<Value = Config> {
     let limit = prop_oneof![3 => Just(Config::PLAIN.limit), 1 => 0..=Config::PLAIN.limit];
-    let max_cached_bytes = prop_oneof![2 => Just(None), 1 => (0..4_000_000u32).prop_map(Some)];
-    (prop::bool::weighted(0.1), prop::bool::weighted(0.2), limit, max_cached_bytes).prop_map(
-        |(always_malloc, debug_blocks, limit, stranded_bytes)| Config {
+    let max_cached = prop_oneof![2 => Just(None), 1 => (0..4_000_000u32).prop_map(Some)];
+    (prop::bool::weighted(0.1), prop::bool::weighted(0.2), limit, max_cached).prop_map(
+        |(always_malloc, debug_blocks, limit, max_cached_bytes)| Config {
             always_malloc,
             debug_blocks,
             limit,
-            stranded_bytes,
+            max_cached_bytes,
         },
     )
 }
 
-/// A few sizes again and again, so that magazines fill; others now and then.
+/// Generates mostly a few sizes, which fill magazines, and sometimes others.
 fn size() -> impl Strategy<Value = usize> {
     prop_oneof![
         12 => prop::sample::select(vec![16usize, 24, 100, 1024, 8192]),
@@ -42,9 +42,11 @@ fn op() -> impl Strategy<Value = Op> {
     let pick = any::<u16>;
     prop_oneof![
         12 => (seat(), size(), how).prop_map(|(seat, size, how)| Op::Alloc { seat, size, how }),
-        12 => (seat(), size(), prop_oneof![2 => 0..50u16, 1 => 0..1000u16]).prop_map(|(seat, size, n)| Op::Batch { seat, size, n }),
+        12 => (seat(), size(), prop_oneof![2 => 0..50u16, 1 => 0..1000u16])
+            .prop_map(|(seat, size, n)| Op::Batch { seat, size, n }),
         8 => (seat(), pick()).prop_map(|(seat, pick)| Op::Free { seat, pick }),
-        16 => (seat(), pick(), any::<u8>()).prop_map(|(seat, pick, n)| Op::FreeRun { seat, pick, n }),
+        16 => (seat(), pick(), any::<u8>())
+            .prop_map(|(seat, pick, n)| Op::FreeRun { seat, pick, n }),
         8 => (seat(), pick(), any::<u8>(), any::<u16>())
             .prop_map(|(seat, pick, n, link)| Op::FreeChain { seat, pick, n, link }),
         3 => who().prop_map(Op::Trim),
@@ -55,7 +57,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Up to so many operations. Now and then all threads end, and time passes.
+/// Generates up to `len` operations. Rarely all threads end and time passes.
 pub fn ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
     let silence = Just(
         (0..SEATS)
@@ -70,7 +72,7 @@ pub fn ops(len: usize) -> impl Strategy<Value = Vec<Op>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::slices::codec::{decode, encode};
+    use crate::slabs::codec::{decode, encode};
 
     proptest! {
         #[test]

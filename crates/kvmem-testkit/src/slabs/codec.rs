@@ -1,30 +1,32 @@
-//! *Codec*: operations on slabs as bytes, for fuzzing.
+//! Operations on slabs as bytes, for fuzzing.
 //!
-//! As in [the codec of offset spaces](crate::codec), any bytes are a test, and numbers stand in
-//! little-endian order.
+//! Any byte string is a test, and numbers are little-endian, as in the
+//! [codec of offset spaces](crate::codec).
 
 use super::op::{Config, How, Op, SEATS, Who};
 
-/// A test: the first allocator, and what is done.
+/// Decodes a test: the settings of the first allocator, and the operations.
+#[must_use]
 pub fn decode(bytes: &[u8]) -> Option<(Config, Vec<Op>)> {
-    let mut reader = Reader { rest: bytes };
+    let mut reader = SlabReader { rest: bytes };
     let config = reader.config()?;
     Some((config, std::iter::from_fn(|| reader.op()).collect()))
 }
 
-/// The bytes that [`decode`] makes this test of.
+/// Encodes a test for [`decode`].
+#[must_use]
 pub fn encode(config: &Config, ops: &[Op]) -> Vec<u8> {
-    let mut writer = Writer { bytes: Vec::new() };
+    let mut writer = SlabWriter { bytes: Vec::new() };
     writer.config(config);
     ops.iter().for_each(|op| writer.op(op));
     writer.bytes
 }
 
-struct Reader<'a> {
+struct SlabReader<'a> {
     rest: &'a [u8],
 }
 
-impl Reader<'_> {
+impl SlabReader<'_> {
     fn u8(&mut self) -> Option<u8> {
         let (byte, rest) = self.rest.split_first()?;
         self.rest = rest;
@@ -60,12 +62,12 @@ impl Reader<'_> {
     fn config(&mut self) -> Option<Config> {
         let flags = self.u8()?;
         let limit = if flags & 4 == 0 { Config::PLAIN.limit } else { self.u16()? % 8193 };
-        let stranded_bytes = if flags & 8 == 0 { None } else { Some(self.u32()?) };
+        let max_cached_bytes = if flags & 8 == 0 { None } else { Some(self.u32()?) };
         Some(Config {
             always_malloc: flags & 1 != 0,
             debug_blocks: flags & 2 != 0,
             limit,
-            stranded_bytes,
+            max_cached_bytes,
         })
     }
 
@@ -94,12 +96,12 @@ impl Reader<'_> {
     }
 }
 
-/// The mirror image of [`Reader`].
-struct Writer {
+/// The inverse of [`SlabReader`].
+struct SlabWriter {
     bytes: Vec<u8>,
 }
 
-impl Writer {
+impl SlabWriter {
     fn put<const N: usize>(&mut self, bytes: [u8; N]) {
         self.bytes.extend(bytes);
     }
@@ -131,12 +133,12 @@ impl Writer {
         self.put([u8::from(config.always_malloc)
             | u8::from(config.debug_blocks) << 1
             | u8::from(limit) << 2
-            | u8::from(config.stranded_bytes.is_some()) << 3]);
+            | u8::from(config.max_cached_bytes.is_some()) << 3]);
         if limit {
             self.u16(config.limit);
         }
-        if let Some(most) = config.stranded_bytes {
-            self.put(most.to_le_bytes());
+        if let Some(max) = config.max_cached_bytes {
+            self.put(max.to_le_bytes());
         }
     }
 

@@ -1,14 +1,14 @@
-//! *Html*: the report as a chapter of a page: for each scenario its figures, numbers of threads
-//! from top to bottom.
+//! The report as a chapter of a page: the figures of each scenario, numbers of threads from top to
+//! bottom.
 
 use kvmem_report::{Chapter, Scale};
 
 use super::table::side_by_side;
-use super::{Line, Report};
+use super::{Report, SuiteRow};
 use crate::html::{Draw, bars, head, section, tail};
 use crate::names::Named;
 
-impl<R: Line> Draw for Report<R> {
+impl<R: SuiteRow> Draw for Report<R> {
     fn chapter(&self) -> Chapter {
         let how = format!("{} repetition(s)", self.reps);
         let mut chapter =

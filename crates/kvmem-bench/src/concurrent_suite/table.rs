@@ -1,13 +1,13 @@
-//! *Table*: the report as text: one line for each scenario and number of threads, the contenders
-//! side by side.
+//! The report as text: one line for each scenario and number of threads, the contenders side by
+//! side.
 
 use std::fmt::{self, Display, Formatter};
 
-use super::{Line, Report};
+use super::{Report, SuiteRow};
 use crate::columns::{Columns, goals};
 use crate::names::Named;
 
-impl<R: Line> Display for Report<R> {
+impl<R: SuiteRow> Display for Report<R> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let pace = if self.quick { "quick" } else { "full" };
         writeln!(
@@ -23,21 +23,21 @@ impl<R: Line> Display for Report<R> {
             write!(f, "{}{}", if at > 0 { "\n" } else { "" }, side_by_side(rows))?;
         }
         if !self.goals.is_empty() {
-            writeln!(f, "\nFigures to reach")?;
+            writeln!(f, "\nGoals")?;
             write!(f, "{}", goals(&self.goals))?;
         }
         Ok(())
     }
 }
 
-/// The contenders of these rows, in their order.
-fn contenders<R: Line>(rows: &[&R]) -> Vec<R::Contender> {
+/// Returns the contenders of these rows, in their order.
+fn contenders<R: SuiteRow>(rows: &[&R]) -> Vec<R::Contender> {
     let all = R::Contender::ALL.iter().copied();
     all.filter(|&id| rows.iter().any(|row| row.contender() == id)).collect()
 }
 
-/// The rows in tables: scenarios that follow each other and have the same contenders are in one.
-fn alike<R: Line>(rows: &[R]) -> Vec<Vec<&R>> {
+/// Divides the rows into tables: consecutive scenarios with the same contenders share a table.
+fn alike<R: SuiteRow>(rows: &[R]) -> Vec<Vec<&R>> {
     let mut tables: Vec<Vec<&R>> = Vec::new();
     for &scenario in R::Scenario::ALL {
         let rows: Vec<&R> = rows.iter().filter(|row| row.scenario() == scenario).collect();
@@ -50,7 +50,7 @@ fn alike<R: Line>(rows: &[R]) -> Vec<Vec<&R>> {
     tables
 }
 
-pub(super) fn side_by_side<R: Line>(rows: &[&R]) -> Columns {
+pub(super) fn side_by_side<R: SuiteRow>(rows: &[&R]) -> Columns {
     let contenders = contenders(rows);
     let heads = contenders.iter().flat_map(|id| [id.to_string(), R::SECOND.to_owned()]);
     let mut table = Columns::new([String::new()].into_iter().chain(heads));

@@ -1,26 +1,23 @@
-//! *Slices*: operations on slabs by several threads, one at a time, compared with books after every
-//! step.
+//! Operations on slabs by several threads, one at a time, compared with a record after every step.
 //!
-//! The threads are real ones, for what is cached belongs to a thread; but each waits until it is
-//! told what to do, and who tells it waits until it is done. So a sequence of operations does the
-//! same every time, and what fails can be made shorter.
+//! The threads are real, because caches belong to threads. But each thread waits for a command, and
+//! the driver waits until the command is done. A sequence of operations is therefore deterministic,
+//! and a failing one can be shrunk.
 //!
-//! What is compared:
+//! The comparison has six points:
 //!
-//! 1. A request succeeds unless its size cannot be; refusals say so.
-//! 2. A block is aligned and on no other; it keeps what was written to it until it is freed, by
-//!    whichever thread; a zeroed one is zero.
-//! 3. Statistics are those of the books: objects in use in each class, blocks of the system and
-//!    their bytes. What is cached is within its bound, and slabs have room for what is said to be
-//!    in them.
-//! 4. After a trim, by whichever thread, nothing is cached, and no slab is kept in which nothing is
-//!    in use.
+//! 1. A request succeeds unless its size is invalid; then it returns an error.
+//! 2. A block is aligned and overlaps no other. It keeps the bytes written to it until any thread
+//!    frees it; a zeroed one is zero.
+//! 3. Statistics equal the record's: objects in use in each class, system blocks and their bytes.
+//!    Cached bytes are within their limit, and slabs are large enough for their reported contents.
+//! 4. After a trim, by any thread, nothing is cached and no empty slab is kept.
 //! 5. When all threads have ended and two intervals of the working set have passed, nothing is
 //!    cached.
-//! 6. In the end everything is given back: no block, no slab, no page is left; and nothing was ever
-//!    found to be misuse.
+//! 6. At the end everything is returned: no block, slab or page remains, and no misuse was ever
+//!    reported.
 //!
-//! The allocator is driven from outside, through its public face alone.
+//! The driver uses only the public interface of the allocator.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -29,35 +26,35 @@ use anyhow::{Context, Result, bail, ensure};
 use kvmem::slab::{ManualClock, SlabAllocator, SlabError, SlabSettings};
 
 use self::blocks::{Block, Blocks};
-use self::crew::Crew;
 use self::op::{Config, How, Op, SEATS, Who};
+use self::workers::Workers;
 use crate::driver::Tally;
 
 mod blocks;
 pub mod codec;
-mod crew;
 pub mod op;
 #[cfg(any(test, feature = "proptest"))]
 pub mod strategy;
+mod workers;
 
-/// Bytes in use at most: what would be more is left out.
-const IN_USE_MAX: usize = 24 << 20;
-/// What the depot keeps for so long goes back.
+/// The limit of bytes in use: requests beyond it are skipped.
+const MAX_IN_USE: usize = 24 << 20;
+/// The interval after which the depot returns unused magazines.
 const WORKING_SET: Duration = Duration::from_secs(15);
-/// Blocks that rest under debugging at most.
-const RESTING_MAX: usize = 1024;
-/// Bytes of slabs that are gone and still resident: so many, or an eighth of what is in use.
-const UNUSED_MAX: usize = 1 << 20;
+/// The largest number of freed blocks that debugging holds back.
+const MAX_RESTING: usize = 1024;
+/// The limit of resident bytes of released slabs: this, or an eighth of the bytes in use.
+const MAX_UNUSED: usize = 1 << 20;
 
-/// Runs a whole test, and frees all in the end.
+/// Runs a whole test, and frees everything at the end.
 ///
 /// # Errors
-/// The step after which allocator and books disagree. What is allocated then is leaked.
+/// The step after which the allocator and the record disagree. Live blocks are then leaked.
 pub fn run(config: &Config, ops: &[Op]) -> Result<Tally> {
-    let mut driver = Driver {
+    let mut driver = SlabDriver {
         tally: Tally::default(),
-        crew: Crew::default(),
-        under_test: Under::new(config)?,
+        workers: Workers::default(),
+        under_test: UnderTest::new(config)?,
         quiet: 0,
     };
     for (step, op) in ops.iter().enumerate() {
@@ -72,21 +69,21 @@ pub fn run(config: &Config, ops: &[Op]) -> Result<Tally> {
     }
 }
 
-/// An allocator, and the books that know better.
-struct Under {
+/// The allocator under test, and the record of its blocks.
+struct UnderTest {
     config: Config,
-    slices: SlabAllocator,
+    allocator: SlabAllocator,
     clock: Arc<ManualClock>,
-    /// What the allocator took for misuse.
+    /// The misuse that the allocator reported.
     faults: Arc<Mutex<Vec<String>>>,
     blocks: Blocks,
 }
 
-impl Under {
-    fn new(config: &Config) -> Result<Under> {
+impl UnderTest {
+    fn new(config: &Config) -> Result<UnderTest> {
         let clock = Arc::new(ManualClock::default());
         let faults = Arc::new(Mutex::new(Vec::new()));
-        let told = faults.clone();
+        let reported = faults.clone();
         let mut builder = SlabAllocator::builder()
             .settings(SlabSettings {
                 always_malloc: config.always_malloc,
@@ -96,35 +93,35 @@ impl Under {
             .working_set(WORKING_SET)
             .clock(clock.clone())
             .on_fault(move |fault| {
-                told.lock().unwrap_or_else(PoisonError::into_inner).push(fault.to_string());
+                reported.lock().unwrap_or_else(PoisonError::into_inner).push(fault.to_string());
             });
-        if let Some(most) = config.stranded_bytes {
-            builder = builder.max_cached_bytes(most.into());
+        if let Some(max) = config.max_cached_bytes {
+            builder = builder.max_cached_bytes(max.into());
         }
-        let slices = builder.build()?;
-        Ok(Under { config: *config, slices, clock, faults, blocks: Blocks::default() })
+        let allocator = builder.build()?;
+        Ok(UnderTest { config: *config, allocator, clock, faults, blocks: Blocks::default() })
     }
 
-    /// Sizes up to this come from slabs.
+    /// Returns the largest size that slabs serve.
     fn limit(&self) -> usize {
         if self.config.always_malloc { 0 } else { self.config.limit.into() }
     }
 
-    /// What the allocator took for misuse since this was last asked.
+    /// Returns the misuse that the allocator has reported since the last call.
     fn faults(&self) -> Vec<String> {
         std::mem::take(&mut *self.faults.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-struct Driver {
-    under_test: Under,
-    crew: Crew,
+struct SlabDriver {
+    under_test: UnderTest,
+    workers: Workers,
     tally: Tally,
-    /// Intervals of the working set that have passed while nothing else was done.
+    /// Intervals of the working set that have passed without another operation.
     quiet: u32,
 }
 
-impl Driver {
+impl SlabDriver {
     fn step(&mut self, op: &Op) -> Result<()> {
         if !matches!(op, Op::Tick { .. } | Op::Look) {
             self.quiet = 0;
@@ -140,7 +137,7 @@ impl Driver {
             Op::Trim(who) => self.trim(who),
             Op::Tick { who, seconds } => self.tick(who, seconds),
             Op::End(seat) => {
-                if self.crew.end(seat)? {
+                if self.workers.end(seat)? {
                     self.tally.count("a thread ends");
                 }
                 Ok(())
@@ -153,26 +150,27 @@ impl Driver {
         }
     }
 
-    /// Has a thread, or this one, which never has a cache, do something with the allocator.
-    fn have<T: Send + 'static>(
+    /// Runs `work` with the allocator on a worker thread, or on this one, which never has a cache.
+    fn run_on<T: Send + 'static>(
         &mut self,
         who: Who,
         work: impl FnOnce(&SlabAllocator) -> T + Send + 'static,
     ) -> Result<T> {
-        let slices = self.under_test.slices.clone();
+        let allocator = self.under_test.allocator.clone();
         match who {
-            Who::Seat(seat) => self.crew.have(seat, move || work(&slices)),
-            Who::Outsider => Ok(work(&slices)),
+            Who::Seat(seat) => self.workers.run_on(seat, move || work(&allocator)),
+            Who::Outsider => Ok(work(&allocator)),
         }
     }
 
     fn fits(&self, bytes: usize) -> bool {
-        self.under_test.blocks.bytes().saturating_add(bytes) <= IN_USE_MAX
+        self.under_test.blocks.bytes().saturating_add(bytes) <= MAX_IN_USE
     }
 
     fn alloc(&mut self, seat: u8, size: usize, how: How) -> Result<()> {
         if size == usize::MAX {
-            let got = self.have(Who::Seat(seat), move |slices| slices.allocate(size).map(Block))?;
+            let got =
+                self.run_on(Who::Seat(seat), move |allocator| allocator.alloc(size).map(Block))?;
             ensure!(
                 matches!(got, Err(SlabError::TooLarge { requested: usize::MAX, .. })),
                 "{got:?}"
@@ -184,27 +182,27 @@ impl Driver {
             return Ok(());
         }
         let byte = self.under_test.blocks.next_byte();
-        let got = self.have(Who::Seat(seat), move |slices| {
+        let got = self.run_on(Who::Seat(seat), move |allocator| {
             let block = Block(match how {
-                How::Plain => slices.allocate(size)?,
-                How::Zeroed => slices.allocate_zeroed(size)?,
-                How::Copy => slices.copy(&vec![byte; size])?,
+                How::Plain => allocator.alloc(size)?,
+                How::Zeroed => allocator.alloc_zeroed(size)?,
+                How::Copy => allocator.copy(&vec![byte; size])?,
             });
-            let is_as_asked = match how {
+            let is_as_requested = match how {
                 How::Plain => true,
                 How::Zeroed => block.is_all(0, size),
                 How::Copy => block.is_all(byte, size),
             };
             block.fill(byte, size);
-            Ok((block, is_as_asked))
+            Ok((block, is_as_requested))
         })?;
         if size == 0 {
             ensure!(matches!(got, Err(SlabError::ZeroSize)), "{got:?}");
             self.tally.count("alloc: no bytes");
             return Ok(());
         }
-        let (block, is_as_asked) = got?;
-        ensure!(is_as_asked, "{how:?} of {size} bytes is not what was asked for");
+        let (block, is_as_requested) = got?;
+        ensure!(is_as_requested, "{how:?} of {size} bytes has other contents than requested");
         self.tally.count(match how {
             How::Plain => "alloc",
             How::Zeroed => "alloc_zeroed",
@@ -218,9 +216,9 @@ impl Driver {
             return Ok(());
         }
         let byte = self.under_test.blocks.next_byte();
-        let got = self.have(Who::Seat(seat), move |slices| {
+        let got = self.run_on(Who::Seat(seat), move |allocator| {
             let mut blocks = Vec::new();
-            let count = slices.allocate_batch(size, n, &mut blocks)?;
+            let count = allocator.alloc_batch(size, n, &mut blocks)?;
             let blocks: Vec<_> = blocks.into_iter().map(Block).collect();
             blocks.iter().for_each(|block| block.fill(byte, size));
             Ok((count, blocks))
@@ -230,20 +228,24 @@ impl Driver {
             return Ok(());
         }
         let (count, blocks) = got?;
-        ensure!((count, blocks.len()) == (n, n), "{n} blocks were asked for, {count} promised");
+        ensure!(
+            (count, blocks.len()) == (n, n),
+            "{n} blocks were requested, {count} reported, {} returned",
+            blocks.len()
+        );
         self.tally.count("alloc_batch");
         blocks.into_iter().try_for_each(|block| self.under_test.blocks.add(block, size, byte))
     }
 
-    /// Frees up to `n` blocks, in the order of their addresses.
+    /// Frees up to `n` blocks in address order.
     fn free_batch(&mut self, seat: u8, pick: u16, n: usize) -> Result<()> {
         let run = self.under_test.blocks.take_run(pick, n);
         let freed = run.len();
-        let intact = self.have(Who::Seat(seat), move |slices| {
+        let intact = self.run_on(Who::Seat(seat), move |allocator| {
             run.into_iter().all(|held| {
                 let intact = held.is_intact();
-                // SAFETY: the books had the block, with this size; they have it no more.
-                unsafe { slices.free(held.block.0, held.size) };
+                // SAFETY: the record had the block, with this size, and no longer has it.
+                unsafe { allocator.free(held.block.0, held.size) };
                 intact
             })
         })?;
@@ -256,7 +258,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Frees up to `n` blocks of one size as a chain that is linked somewhere in them.
+    /// Frees up to `n` blocks of one size as a chain whose links are at byte `link` of each.
     fn free_chain(&mut self, seat: u8, pick: u16, n: usize, link: usize) -> Result<()> {
         let run = self.under_test.blocks.take_alike(pick, n);
         let Some(size) = run.first().map(|held| held.size) else { return Ok(()) };
@@ -271,17 +273,17 @@ impl Driver {
         if run.len() > 1 {
             self.tally.count("free_chain of several");
         }
-        let intact = self.have(Who::Seat(seat), move |slices| {
-            let intact = run.iter().all(blocks::Held::is_intact);
+        let intact = self.run_on(Who::Seat(seat), move |allocator| {
+            let intact = run.iter().all(blocks::LiveBlock::is_intact);
             let mut first: Option<Block> = None;
             for held in run {
                 let next = first.map_or(std::ptr::null_mut(), |block| block.0.as_ptr());
-                // SAFETY: the link is within the block, which is ours.
+                // SAFETY: the link is within the block, which belongs to this function.
                 unsafe { held.block.0.add(link).cast::<*mut u8>().write_unaligned(next) };
                 first = Some(held.block);
             }
-            // SAFETY: the books had the blocks, with this size; they have them no more.
-            unsafe { slices.free_chain(first.map(|block| block.0), size, link) };
+            // SAFETY: the record had the blocks, with this size, and no longer has them.
+            unsafe { allocator.free_chain(first.map(|block| block.0), size, link) };
             intact
         })?;
         ensure!(intact, "a block was changed before it was freed");
@@ -289,10 +291,10 @@ impl Driver {
     }
 
     fn trim(&mut self, who: Who) -> Result<()> {
-        self.have(who, SlabAllocator::trim)?;
+        self.run_on(who, SlabAllocator::trim)?;
         self.tally.count(if who == Who::Outsider { "trim from outside" } else { "trim" });
         let under_test = &self.under_test;
-        let stats = under_test.slices.stats();
+        let stats = under_test.allocator.stats();
         ensure!(stats.cached_bytes == 0, "{} bytes are cached after a trim", stats.cached_bytes);
         for class in &stats.classes {
             ensure!(
@@ -300,16 +302,16 @@ impl Driver {
                 "a slab is kept in which nothing is in use: {class:?}"
             );
         }
-        // Blocks that rested under debugging are gone too.
+        // The trim also released blocks that debugging held back.
         self.compare_in_use(0)
     }
 
     fn tick(&mut self, who: Who, seconds: u8) -> Result<()> {
-        let before = self.under_test.slices.stats().cached_bytes;
+        let before = self.under_test.allocator.stats().cached_bytes;
         let by = Duration::from_secs(seconds.into());
         self.under_test.clock.advance(by);
-        self.have(who, SlabAllocator::tick)?;
-        let after = self.under_test.slices.stats().cached_bytes;
+        self.run_on(who, SlabAllocator::tick)?;
+        let after = self.under_test.allocator.stats().cached_bytes;
         ensure!(after <= before, "a tick brought the cached bytes from {before} to {after}");
         if after < before {
             self.tally.count("tick gives back");
@@ -317,10 +319,10 @@ impl Driver {
         if by >= WORKING_SET {
             self.quiet += 1;
         }
-        if self.quiet >= 2 && self.crew.working() == 0 {
+        if self.quiet >= 2 && self.workers.running() == 0 {
             ensure!(
                 after == 0,
-                "{after} bytes are cached that nobody has come for in {} intervals",
+                "{after} bytes are still cached after {} intervals without requests",
                 self.quiet
             );
             self.tally.count("tick with no thread left");
@@ -328,53 +330,53 @@ impl Driver {
         Ok(())
     }
 
-    /// The allocator is dropped, and another takes its place. Threads live on, with caches of what
-    /// is gone.
+    /// Drops the allocator and creates another. Threads keep running, with caches of the dropped
+    /// allocator.
     fn replace(&mut self, config: &Config) -> Result<()> {
-        let next = Under::new(config)?;
+        let next = UnderTest::new(config)?;
         let mut old = std::mem::replace(&mut self.under_test, next);
         let debug_blocks = old.config.debug_blocks;
         let limit = old.limit();
-        let mut forgotten = 0;
+        let mut leaked = 0;
         for held in old.blocks.take_run(0, usize::MAX) {
             ensure!(held.is_intact(), "{} bytes were changed", held.size);
-            // What is the system's outlives the allocator, and would be lost.
+            // Blocks of the system outlive the allocator and would leak.
             if held.size > limit {
-                // SAFETY: the books had the block, with this size; they have it no more.
-                unsafe { old.slices.free(held.block.0, held.size) };
+                // SAFETY: the record had the block, with this size, and no longer has it.
+                unsafe { old.allocator.free(held.block.0, held.size) };
             } else {
-                forgotten += 1;
+                leaked += 1;
             }
         }
         let found = old.faults();
-        ensure!(found.is_empty(), "misuse was found where there was none: {found:?}");
+        ensure!(found.is_empty(), "misuse was reported that did not happen: {found:?}");
         let faults = old.faults.clone();
         drop(old);
-        // Under debugging each of them is told, and nothing else is.
-        let told = faults.lock().unwrap_or_else(PoisonError::into_inner).len();
-        let expected = if debug_blocks { forgotten } else { 0 };
-        ensure!(told == expected, "{told} leaks were told of {expected}");
+        // With debugging each leaked block is reported, and nothing else is.
+        let reported = faults.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let expected = if debug_blocks { leaked } else { 0 };
+        ensure!(reported == expected, "{reported} leaks were reported instead of {expected}");
         self.tally.count("replace");
         Ok(())
     }
 
-    /// Points 3 and 6.
+    /// Checks points 3 and 6.
     fn compare(&self) -> Result<()> {
         let faults = self.under_test.faults();
-        ensure!(faults.is_empty(), "misuse was found where there was none: {faults:?}");
-        self.compare_in_use(if self.under_test.config.debug_blocks { RESTING_MAX } else { 0 })?;
-        let stats = self.under_test.slices.stats();
-        if let Some(most) = self.under_test.config.stranded_bytes {
+        ensure!(faults.is_empty(), "misuse was reported that did not happen: {faults:?}");
+        self.compare_in_use(if self.under_test.config.debug_blocks { MAX_RESTING } else { 0 })?;
+        let stats = self.under_test.allocator.stats();
+        if let Some(max) = self.under_test.config.max_cached_bytes {
             ensure!(
-                stats.cached_bytes <= most.into(),
-                "{} bytes are cached of at most {most}",
+                stats.cached_bytes <= max.into(),
+                "{} bytes are cached, more than {max}",
                 stats.cached_bytes
             );
         }
         let (mut cached, mut slabs) = (0, 0);
         for class in &stats.classes {
-            let room = class.slabs * class.slab_objects;
-            ensure!(class.in_use + class.cached <= room, "more than its slabs have: {class:?}");
+            let objects = class.slabs * class.slab_objects;
+            ensure!(class.in_use + class.cached <= objects, "more than its slabs have: {class:?}");
             cached += class.cached * class.object_bytes;
             slabs += class.slabs * class.slab_bytes;
         }
@@ -385,17 +387,17 @@ impl Driver {
             "more than is mapped: {stats:?}"
         );
         ensure!(
-            stats.unused_bytes <= UNUSED_MAX.max(stats.slab_bytes / 8),
+            stats.unused_bytes <= MAX_UNUSED.max(stats.slab_bytes / 8),
             "too much is kept: {stats:?}"
         );
         Ok(())
     }
 
-    /// Objects in use of each class, and blocks of the system: those of the books, and up to
-    /// `resting` more.
+    /// Checks the objects in use of each class and the system blocks: those of the record, and up
+    /// to `resting` more.
     fn compare_in_use(&self, resting: usize) -> Result<()> {
         let under_test = &self.under_test;
-        let stats = under_test.slices.stats();
+        let stats = under_test.allocator.stats();
         let limit = under_test.limit();
         let mut expected = vec![0; stats.classes.len()];
         let (mut blocks, mut bytes) = (0, 0);
@@ -418,7 +420,7 @@ impl Driver {
         ensure!(stats.system_blocks >= blocks, "{blocks} blocks are the system's: {stats:?}");
         ensure!(stats.system_bytes >= bytes, "{bytes} bytes are the system's: {stats:?}");
         more += stats.system_blocks - blocks;
-        ensure!(more <= resting, "{more} more blocks are in use than were handed out: {stats:?}");
+        ensure!(more <= resting, "{more} more blocks are in use than are live: {stats:?}");
         ensure!(
             more > 0 || stats.system_bytes == bytes,
             "{bytes} bytes are the system's: {stats:?}"
@@ -426,7 +428,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Frees all that is allocated, by all threads in turn, and sees that nothing is left behind.
+    /// Frees every block, by all threads in turn, and checks that nothing remains.
     fn finish(&mut self) -> Result<()> {
         self.under_test.blocks.check_all()?;
         let mut seat = 0;
@@ -436,26 +438,26 @@ impl Driver {
             seat = (seat + 1) % SEATS;
         }
         self.trim(Who::Outsider)?;
-        let is_empty = |slices: &SlabAllocator| {
-            let stats = slices.stats();
-            let left =
+        let is_empty = |allocator: &SlabAllocator| {
+            let stats = allocator.stats();
+            let remaining =
                 (stats.slab_bytes, stats.unused_bytes, stats.mapped_bytes, stats.system_blocks);
-            ensure!(left == (0, 0, 0, 0), "all is freed, and this is left: {stats:?}");
-            ensure!(slices.report_leaks() == 0, "all is freed, and leaks are told");
+            ensure!(remaining == (0, 0, 0, 0), "all is freed, and this remains: {stats:?}");
+            ensure!(allocator.report_leaks() == 0, "all is freed, and leaks are reported");
             Ok(())
         };
-        is_empty(&self.under_test.slices)?;
+        is_empty(&self.under_test.allocator)?;
         for seat in 0..SEATS {
-            self.crew.end(seat)?;
+            self.workers.end(seat)?;
         }
-        is_empty(&self.under_test.slices)?;
+        is_empty(&self.under_test.allocator)?;
         self.compare()
     }
 
-    /// Ends the threads, and leaves alone what is broken.
+    /// Ends the threads and leaks the broken allocator.
     fn give_up(mut self, wrong: anyhow::Error) -> anyhow::Error {
         for seat in 0..SEATS {
-            let _ = self.crew.end(seat);
+            let _ = self.workers.end(seat);
         }
         std::mem::forget(self.under_test);
         wrong
