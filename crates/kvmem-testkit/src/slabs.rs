@@ -170,7 +170,7 @@ impl SlabDriver {
     fn alloc(&mut self, seat: u8, size: usize, how: How) -> Result<()> {
         if size == usize::MAX {
             let got =
-                self.run_on(Who::Seat(seat), move |allocator| allocator.alloc(size).map(Block))?;
+                self.run_on(Who::Seat(seat), move |allocator| allocator.allocate(size).map(Block))?;
             ensure!(
                 matches!(got, Err(SlabError::TooLarge { requested: usize::MAX, .. })),
                 "{got:?}"
@@ -184,8 +184,8 @@ impl SlabDriver {
         let byte = self.under_test.blocks.next_byte();
         let got = self.run_on(Who::Seat(seat), move |allocator| {
             let block = Block(match how {
-                How::Plain => allocator.alloc(size)?,
-                How::Zeroed => allocator.alloc_zeroed(size)?,
+                How::Plain => allocator.allocate(size)?,
+                How::Zeroed => allocator.allocate_zeroed(size)?,
                 How::Copy => allocator.copy(&vec![byte; size])?,
             });
             let is_as_requested = match how {
@@ -218,7 +218,7 @@ impl SlabDriver {
         let byte = self.under_test.blocks.next_byte();
         let got = self.run_on(Who::Seat(seat), move |allocator| {
             let mut blocks = Vec::new();
-            let count = allocator.alloc_batch(size, n, &mut blocks)?;
+            let count = allocator.allocate_batch(size, n, &mut blocks)?;
             let blocks: Vec<_> = blocks.into_iter().map(Block).collect();
             blocks.iter().for_each(|block| block.fill(byte, size));
             Ok((count, blocks))

@@ -17,7 +17,7 @@ pub trait Own: Sized + Send + fmt::Debug + 'static {
     /// Returns its start.
     fn offset(&self) -> u64;
     /// Returns its length.
-    fn size(&self) -> u64;
+    fn len(&self) -> u64;
     /// Returns the whole range.
     fn range(&self) -> Range<u64>;
     /// See [`Allocation::shrink`].

@@ -39,7 +39,7 @@ impl<F: Face> Driver<F> {
     pub(super) fn allocate(&mut self, size: u64, align: Option<u64>, raw: bool) -> Result<()> {
         let allocator = self.space.allocator();
         let own = |allocation: F::Own| {
-            (allocation.offset(), allocation.size(), HeldRange::Own(allocation))
+            (allocation.offset(), allocation.len(), HeldRange::Own(allocation))
         };
         let got = match (align, raw) {
             (None, false) => allocator.allocate(size).map(own),
@@ -195,7 +195,7 @@ impl<F: Face> Driver<F> {
                 let sum: u64 = parts.iter().map(Own::len).sum();
                 ensure!(sum == total, "{}: {sum} were granted", what());
                 for part in parts {
-                    self.hold(part.offset(), part.size(), HeldRange::Own(part))
+                    self.hold(part.offset(), part.len(), HeldRange::Own(part))
                         .with_context(what)?;
                 }
                 Ok(())

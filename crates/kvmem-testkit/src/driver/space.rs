@@ -334,7 +334,7 @@ impl<F: Face> Space<F> {
             };
             match held {
                 HeldRange::Own(allocation) => {
-                    let got = (allocation.offset(), allocation.size(), allocation.range());
+                    let got = (allocation.offset(), allocation.len(), allocation.range());
                     ensure!(
                         got == (*start, expected.end - start, expected.clone()),
                         "{expected:?} says it is {got:?}"
