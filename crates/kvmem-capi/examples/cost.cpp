@@ -93,7 +93,8 @@ double run(Loop loop, std::uint64_t count, Allocate allocate) {
 }
 
 double median(std::vector<double> runs) {
-    std::nth_element(runs.begin(), runs.begin() + static_cast<std::ptrdiff_t>(runs.size() / 2), runs.end());
+    std::nth_element(runs.begin(), runs.begin() + static_cast<std::ptrdiff_t>(runs.size() / 2),
+                     runs.end());
     return runs[runs.size() / 2];
 }
 
@@ -103,8 +104,8 @@ double median(std::vector<double> runs) {
 /// handles is the result.
 extern "C" double cost(RustLoop rust, RustLoop rust_raw, std::uint64_t count, std::uint32_t runs) {
     const char *names[] = {"allocate + free", "free by chance + allocate", "refused", "impossible"};
-    std::printf("%-28s %10s %10s %12s %12s %12s\n", "ns, median of interleaved", "rust", "rust raw", "kvmem.hpp",
-                "compat", "compat-rust");
+    std::printf("%-28s %10s %10s %12s %12s %12s\n", "ns, median of interleaved", "rust", "rust raw",
+                "kvmem.hpp", "compat", "compat-rust");
     double greatest = 0;
     for (const Loop loop : {PAIR, REPLACE, REFUSED, IMPOSSIBLE}) {
         std::vector<double> times[4];
@@ -113,14 +114,16 @@ extern "C" double cost(RustLoop rust, RustLoop rust_raw, std::uint64_t count, st
             times[1].push_back(rust_raw(loop, count, thread_time));
             // A new space each time, as in Rust: what the last run has left would be another heap.
             kvmem::OffsetAllocator space(CAPACITY);
-            times[2].push_back(run(loop, count, [&](std::uint64_t bytes) { return space.allocate(bytes); }));
+            times[2].push_back(
+                run(loop, count, [&](std::uint64_t bytes) { return space.allocate(bytes); }));
             const auto compat = mooncake::offset_allocator::OffsetAllocator::create(0, CAPACITY);
-            times[3].push_back(run(loop, count, [&](std::uint64_t bytes) { return compat->allocate(bytes); }));
+            times[3].push_back(
+                run(loop, count, [&](std::uint64_t bytes) { return compat->allocate(bytes); }));
         }
         const double of_rust = median(times[0]);
         const double of_compat = median(times[3]);
-        std::printf("%-28s %10.1f %10.1f %12.1f %12.1f %+12.1f\n", names[loop], of_rust, median(times[1]),
-                    median(times[2]), of_compat, of_compat - of_rust);
+        std::printf("%-28s %10.1f %10.1f %12.1f %12.1f %+12.1f\n", names[loop], of_rust,
+                    median(times[1]), median(times[2]), of_compat, of_compat - of_rust);
         greatest = std::max(greatest, of_compat - of_rust);
     }
     return greatest;

@@ -1,5 +1,5 @@
-//! The programs of `tests/c`, built by the machine's C compiler: plain, under the sanitizers, and
-//! under valgrind.
+//! Runs the programs of `tests/c`, built with the machine's C compiler: plain, under the
+//! sanitizers, and under valgrind.
 
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod support;
@@ -11,7 +11,7 @@ mod under;
 use std::path::PathBuf;
 use std::process::Command;
 
-use support::{STRICT, compile, crate_folder, has, prefix, scratch, succeed};
+use support::{STRICT, code_blocks, compile, crate_folder, has, prefix, scratch, succeed};
 use under::Under;
 
 fn run(name: &str, under: Under) {
@@ -19,10 +19,10 @@ fn run(name: &str, under: Under) {
     under.run(name, "cc", |name, flags| compile(&source, name, flags));
 }
 
-programs!(arena register offset slice pool kv_tier threads gslice cost);
+programs!(arena register offset slab pool kv_tier threads gslice cost);
 
-// Not under Valgrind: what other threads were making is leaked in a child, and it runs one thread
-// at a time.
+// Not under Valgrind: it runs one thread at a time, and objects that other threads were making leak
+// in a child.
 #[test]
 fn a_fork_in_the_middle() {
     run("fork", Under::Nothing);
@@ -54,7 +54,7 @@ fn slices_beside_the_headers_of_glib() {
     let flags = String::from_utf8_lossy(&output.stdout).replace("-I", "-isystem ");
     for order in ["GLIB_BEFORE", "GLIB_AFTER"] {
         let define = format!("-D{order}");
-        // The program frees each slice as one; GLib's own version may be any.
+        // The program frees each slice as a slice, so every version of GLib is allowed.
         let flags: Vec<&str> =
             flags.split_whitespace().chain([&*define, "-DKVMEM_GSLICE_NO_G_FREE"]).collect();
         let program = compile(&crate_folder().join("tests/c/gslice.c"), order, &flags);
@@ -62,8 +62,7 @@ fn slices_beside_the_headers_of_glib() {
     }
 }
 
-/// A type without members, and 0 bytes: kvmem gives what GLib gives, of which nothing but its own
-/// program knows better.
+/// For a type without members, and for 0 bytes, kvmem returns the same as GLib.
 #[test]
 fn an_empty_type_is_what_glib_makes_of_it() {
     let source = crate_folder().join("tests/c/gslice_empty.c");
@@ -87,7 +86,7 @@ fn an_empty_type_is_what_glib_makes_of_it() {
                 said.push(succeed(Command::new(&program).env("KVMEM_SLICE", setting)));
             }
         }
-        // GLib's own.
+        // The same with GLib's own functions.
         let (Some(include), Some(libs)) = (include, pkg_config("--libs")) else {
             println!("skipped: GLib's headers are missing");
             continue;
@@ -109,7 +108,8 @@ fn an_empty_type_is_what_glib_makes_of_it() {
     );
 }
 
-/// Since GLib 2.76 slices may be given to `g_free`, which kvmem's may not.
+/// Since GLib 2.76, slices may be freed with `g_free`; kvmem's may not, so the header must not
+/// compile.
 #[test]
 fn a_glib_whose_slices_are_mallocs_is_told_of() {
     let folder = scratch("glib-2.76");
@@ -174,7 +174,7 @@ fn the_headers_are_strict_c_and_cpp() {
     }
 }
 
-/// The examples of `docs/c.md`, as they stand there.
+/// Writes the examples of `docs/c.md` to files.
 fn examples() -> Vec<PathBuf> {
     let thread = std::thread::current().id();
     let write = |(at, code): (usize, &String)| {
@@ -182,23 +182,12 @@ fn examples() -> Vec<PathBuf> {
         std::fs::write(&source, code).expect("the target folder can be written");
         source
     };
-    blocks("c").iter().enumerate().map(write).collect()
+    code_blocks("c.md", "c").iter().enumerate().map(write).collect()
 }
 
-/// What the page says that each example prints.
+/// Returns the output of each example, as the page states it.
 fn expected() -> Vec<String> {
-    blocks("text")
-}
-
-/// The blocks of the page in a language: one for each example.
-fn blocks(language: &str) -> Vec<String> {
-    let page =
-        std::fs::read_to_string(crate_folder().join("docs/c.md")).expect("the page is there");
-    let begins = format!("```{language}\n");
-    let blocks = page.split(&begins).skip(1).filter_map(|rest| rest.split("```").next());
-    let blocks: Vec<String> = blocks.map(str::to_owned).collect();
-    assert_eq!(blocks.len(), 2, "in {language}");
-    blocks
+    code_blocks("c.md", "text")
 }
 
 #[test]
@@ -216,7 +205,7 @@ fn the_examples_of_the_page_run_by_pkg_config() {
     assert_eq!(pkg_config(&["--modversion"]), [env!("CARGO_PKG_VERSION")]);
     let lib = prefix().join("lib");
 
-    // The static library is alone in its folder, so that the linker cannot take the shared one.
+    // The static library has a folder of its own, so the linker cannot take the shared one.
     let alone = scratch("static");
     std::fs::copy(lib.join("libkvmem.a"), alone.join("libkvmem.a")).expect("it can be copied");
     for (at, (example, expected)) in examples().iter().zip(expected()).enumerate() {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include <kvmem.h>
+#include <kvmem/testing.h>
 
 #define CHECK(condition)                                                                        \
     do {                                                                                        \

@@ -19,8 +19,8 @@ int main(void) {
     struct empty *new0 = g_slice_new0(struct empty);
     struct empty *dup = g_slice_dup(struct empty, &some);
     void *alloc = g_slice_alloc(0), *alloc0 = g_slice_alloc0(0), *copy = g_slice_copy(0, "x");
-    printf("new %d, new0 %d, dup %d, alloc %d, alloc0 %d, copy %d\n", new != NULL, new0 != NULL, dup != NULL,
-           alloc != NULL, alloc0 != NULL, copy != NULL);
+    printf("new %d, new0 %d, dup %d, alloc %d, alloc0 %d, copy %d\n", new != NULL, new0 != NULL,
+           dup != NULL, alloc != NULL, alloc0 != NULL, copy != NULL);
     g_slice_free(struct empty, new);
     g_slice_free(struct empty, new0);
     g_slice_free(struct empty, dup);

@@ -12,7 +12,8 @@
 
 #include "check.hpp"
 
-static_assert(moves_only<kvmem::KvLease> && moves_only<kvmem::KvLeased> && moves_only<kvmem::KvSuperseded>);
+static_assert(moves_only<kvmem::KvLease> && moves_only<kvmem::KvLeased> &&
+              moves_only<kvmem::KvSuperseded>);
 
 // What a lower tier of a test throws.
 struct Broken : std::runtime_error {
@@ -44,7 +45,8 @@ static bool put(kvmem::KvCache &cache, std::string_view key, std::string_view va
     return cache.insert(key, value.data(), value.size());
 }
 
-static kvmem::KvRoom written(kvmem::KvCache &cache, std::string_view key, std::string_view value) {
+static kvmem::KvReservation written(kvmem::KvCache &cache, std::string_view key,
+                                    std::string_view value) {
     auto room = cache.reserve(key, value.size());
     CHECK(room);
     std::memcpy(room->bytes().data(), value.data(), value.size());
@@ -59,7 +61,7 @@ static kvmem::KvLease leased(const kvmem::KvCache &cache, std::string_view key) 
 }
 
 static bool busy(const kvmem::KvCache &cache, std::string_view key) {
-    return std::holds_alternative<kvmem::KvBusy>(cache.lease(key));
+    return std::holds_alternative<kvmem::KvUnavailable>(cache.lease(key));
 }
 
 // Values by their keys, under a lock.
@@ -72,7 +74,7 @@ public:
         }
     }
 
-    void forget(std::string_view key) {
+    void invalidate(std::string_view key) {
         const std::lock_guard<std::mutex> lock(mutex_);
         values_.erase(std::string(key));
     }
@@ -94,7 +96,8 @@ private:
 };
 
 // The value, from here or from below.
-static std::optional<kvmem::KvValue> find(kvmem::KvCache &cache, Below &below, std::string_view key) {
+static std::optional<kvmem::KvValue> find(kvmem::KvCache &cache, Below &below,
+                                          std::string_view key) {
     auto found = cache.lease(key);
     if (auto *value = std::get_if<kvmem::KvValue>(&found)) {
         return std::move(*value);
@@ -114,8 +117,8 @@ static std::optional<kvmem::KvValue> find(kvmem::KvCache &cache, Below &below, s
     return std::get<kvmem::KvValue>(std::move(committed));
 }
 
-static kvmem::KvOptions few(std::uint64_t blocks) {
-    kvmem::KvOptions options;
+static kvmem::KvCacheOptions few(std::uint64_t blocks) {
+    kvmem::KvCacheOptions options;
     options.max_blocks = blocks;
     options.shards = 1;
     return options;
@@ -129,21 +132,22 @@ static void leases() {
     // Fetched, and put in; the first commit wins.
     kvmem::KvLease lease = leased(cache, "one");
     kvmem::KvLease same = leased(cache, "one");
-    CHECK(lease && lease.is_unbroken() && same.is_unbroken());
-    kvmem::KvRoom room = written(cache, "one", "fetched");
+    CHECK(lease && lease.is_valid() && same.is_valid());
+    kvmem::KvReservation room = written(cache, "one", "fetched");
     CHECK(room.cache_key() == "one");
     auto committed = std::move(room).commit_leased(std::move(lease));
     CHECK(!room && !lease);
-    THROWS(KVMEM_NULL_ARGUMENT, "", lease.is_unbroken());
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "", lease.is_valid());
     const kvmem::KvValue value = std::get<kvmem::KvValue>(std::move(committed));
     CHECK(text(value) == "fetched" && value.cache_key() == "one" && !value.is_superseded());
-    CHECK(!same.is_unbroken());
+    CHECK(!same.is_valid());
     committed = written(cache, "one", "later").commit_leased(std::move(same));
     auto &superseded = std::get<kvmem::KvSuperseded>(committed);
-    CHECK(!same && superseded.room && superseded.room.size() == 5 && superseded.found);
+    CHECK(!same && superseded.reservation && superseded.reservation.size() == 5 &&
+          superseded.found);
     CHECK(text(*superseded.found) == "fetched");
     // The room is as good as before.
-    CHECK(text(std::move(superseded.room).commit()) == "later" && value.is_superseded());
+    CHECK(text(std::move(superseded.reservation).commit()) == "later" && value.is_superseded());
 
     // A value, where there is one.
     auto found = cache.lease("one");
@@ -158,7 +162,7 @@ static void leases() {
         } else if (how == 2) {
             cache.clear();
         }
-        CHECK(!lease.is_unbroken());
+        CHECK(!lease.is_valid());
         committed = written(cache, "two", "old").commit_leased(std::move(lease));
         auto &there = std::get<kvmem::KvSuperseded>(committed).found;
         CHECK(there.has_value() == (how == 0) && cache.contains("two") == (how == 0));
@@ -170,30 +174,33 @@ static void leases() {
     lease = leased(cache, "three");
     kvmem::KvLease foreign = leased(other, "three");
     room = written(cache, "three", "3");
-    THROWS(KVMEM_INVALID_ARGUMENT, "another key", written(cache, "four", "4").commit_leased(std::move(lease)));
-    THROWS(KVMEM_INVALID_ARGUMENT, "another cache", std::move(room).commit_leased(std::move(foreign)));
-    CHECK(lease.is_unbroken() && foreign.is_unbroken() && room && !cache.contains("three"));
+    THROWS(KVMEM_ERR_INVALID_ARGUMENT, "another key",
+           written(cache, "four", "4").commit_leased(std::move(lease)));
+    THROWS(KVMEM_ERR_INVALID_ARGUMENT, "another cache",
+           std::move(room).commit_leased(std::move(foreign)));
+    CHECK(lease.is_valid() && foreign.is_valid() && room && !cache.contains("three"));
     CHECK(std::holds_alternative<kvmem::KvValue>(std::move(room).commit_leased(std::move(lease))));
-    THROWS(KVMEM_NULL_ARGUMENT, "", std::move(room).commit_leased(std::move(foreign)));
-    CHECK(foreign.is_unbroken());
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "", std::move(room).commit_leased(std::move(foreign)));
+    CHECK(foreign.is_valid());
 
     // What was moved from has nothing.
     kvmem::KvLease moved = std::move(foreign);
-    CHECK(moved && !foreign && moved.is_unbroken());
+    CHECK(moved && !foreign && moved.is_valid());
     move_to_itself(moved);
-    CHECK(moved.is_unbroken());
-    THROWS(KVMEM_NULL_ARGUMENT, "", written(other, "three", "3").commit_leased(std::move(foreign)));
+    CHECK(moved.is_valid());
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "",
+           written(other, "three", "3").commit_leased(std::move(foreign)));
     kvmem::KvCache gone = std::move(cache);
-    THROWS(KVMEM_NULL_ARGUMENT, "", cache.lease("one"));
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "", cache.lease("one"));
     kvmem::KvValue first = std::move(*gone.get("three"));
     const kvmem::KvValue second = first.clone();
     const kvmem::KvValue third = std::move(first);
-    THROWS(KVMEM_NULL_ARGUMENT, "", first.cache_key());
-    THROWS(KVMEM_NULL_ARGUMENT, "", first.is_superseded());
-    THROWS(KVMEM_NULL_ARGUMENT, "", first.clone());
-    THROWS(KVMEM_NULL_ARGUMENT, "", room.cache_key());
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "", first.cache_key());
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "", first.is_superseded());
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "", first.clone());
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "", room.cache_key());
     CHECK(second.bytes().data() == third.bytes().data() && second.offset() == third.offset());
-    gone.verify();
+    gone.check();
 }
 
 // What `on_evict` throws stays there; what forgetting throws comes out.
@@ -202,7 +209,7 @@ static void what_fails() {
     bool broken = false;
     int given = 0;
     Below below;
-    kvmem::KvOptions options = few(2);
+    kvmem::KvCacheOptions options = few(2);
     options.on_evict = [&](const kvmem::KvValue &value) {
         ++given;
         if (broken) {
@@ -218,22 +225,24 @@ static void what_fails() {
 
     kvmem::KvLease lease = leased(cache, "4");
     CHECK(breaks([&] { cache.remove_with("3", [] { throw Broken(); }); }));
-    CHECK(!cache.contains("3") && busy(cache, "3") && lease.is_unbroken());
+    CHECK(!cache.contains("3") && busy(cache, "3") && lease.is_valid());
     CHECK(breaks([&] { cache.clear_with([] { throw Broken(); }); }));
-    CHECK(!cache.contains("2") && busy(cache, "2") && busy(cache, "4") && !lease.is_unbroken());
+    CHECK(!cache.contains("2") && busy(cache, "2") && busy(cache, "4") && !lease.is_valid());
     broken = false;
 
     // Nobody fetches meanwhile.
     int told = 0;
     CHECK(put(cache, "2", "two"));
-    const auto forget = [&] {
+    const auto invalidate = [&] {
         ++told;
         CHECK(busy(cache, "2"));
         below.forget_all();
     };
-    cache.clear_with(forget);
-    CHECK(told == 1 && leased(cache, "1") && leased(cache, "2") && leased(cache, "3") && leased(cache, "4"));
-    CHECK(put(cache, "2", "two") && cache.remove_with("2", forget) && !cache.remove_with("2", forget) && told == 3);
+    cache.clear_with(invalidate);
+    CHECK(told == 1 && leased(cache, "1") && leased(cache, "2") && leased(cache, "3") &&
+          leased(cache, "4"));
+    CHECK(put(cache, "2", "two") && cache.remove_with("2", invalidate) &&
+          !cache.remove_with("2", invalidate) && told == 3);
 
     // Not even what is no std::exception is lost.
     bool caught = false;
@@ -245,8 +254,8 @@ static void what_fails() {
     CHECK(caught && busy(cache, "2"));
     // What the library refuses is thrown as ever, and nobody is told.
     kvmem::KvCache moved = std::move(cache);
-    THROWS(KVMEM_NULL_ARGUMENT, "", cache.remove_with("2", forget));
-    THROWS(KVMEM_NULL_ARGUMENT, "", (cache.clear_with(forget), 0));
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "", cache.remove_with("2", invalidate));
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "", (cache.clear_with(invalidate), 0));
     CHECK(told == 3);
 }
 
@@ -255,18 +264,18 @@ static void owners() {
     auto kept = std::make_shared<std::vector<kvmem::KvValue>>();
     const std::weak_ptr<std::vector<kvmem::KvValue>> watch = kept;
     std::optional<kvmem::KvLease> lease;
-    std::optional<kvmem::KvRoom> room;
+    std::optional<kvmem::KvReservation> room;
     std::optional<kvmem::KvValue> value;
     {
         kvmem::Pool pool = small_pool();
-        kvmem::KvOptions options = few(3);
+        kvmem::KvCacheOptions options = few(3);
         options.on_evict = [kept](kvmem::KvValue evicted) { kept->push_back(std::move(evicted)); };
         {
             // No cache, so nothing stays.
-            kvmem::KvOptions wrong = options;
+            kvmem::KvCacheOptions wrong = options;
             wrong.low_watermark = 5;
             wrong.high_watermark = 4;
-            THROWS(KVMEM_INVALID_ARGUMENT, "", kvmem::KvCache(pool, wrong));
+            THROWS(KVMEM_ERR_INVALID_ARGUMENT, "", kvmem::KvCache(pool, wrong));
         }
         kvmem::KvCache cache(pool, options);
         for (char letter = 'a'; letter <= 'h'; ++letter) {
@@ -281,16 +290,17 @@ static void owners() {
         lease = leased(cache, "r");
     }
     kept.reset();
-    CHECK(!watch.expired() && lease->is_unbroken());
+    CHECK(!watch.expired() && lease->is_valid());
     auto committed = std::move(*room).commit_leased(std::move(*lease));
-    CHECK(watch.expired() && text(*value) == "v" && text(std::get<kvmem::KvValue>(committed)) == "r");
+    CHECK(watch.expired() && text(*value) == "v" &&
+          text(std::get<kvmem::KvValue>(committed)) == "r");
 }
 
 // All that is put in can be had, from here or from below, and a removal is not undone.
 static void to_and_fro() {
     kvmem::Pool pool = small_pool();
     Below below;
-    kvmem::KvOptions options = few(4);
+    kvmem::KvCacheOptions options = few(4);
     options.on_evict = [&](const kvmem::KvValue &value) { below.take(value); };
     kvmem::KvCache cache(pool, options);
     for (int i = 0; i < 20; ++i) {
@@ -306,10 +316,10 @@ static void to_and_fro() {
     const auto fetched = below.find("3");
     CHECK(fetched == "value 3");
     // Another thread, meanwhile.
-    CHECK(!cache.remove_with("3", [&] { below.forget("3"); }));
+    CHECK(!cache.remove_with("3", [&] { below.invalidate("3"); }));
     const auto committed = written(cache, "3", *fetched).commit_leased(std::move(lease));
     CHECK(!std::get<kvmem::KvSuperseded>(committed).found && !find(cache, below, "3"));
-    cache.verify();
+    cache.check();
 }
 
 // What is handed over is not taken if something newer came while it was on its way.
@@ -318,7 +328,7 @@ static void on_its_way() {
     Below below;
     kvmem::KvCache *there = nullptr;
     bool superseded = false;
-    kvmem::KvOptions options = few(2);
+    kvmem::KvCacheOptions options = few(2);
     options.on_evict = [&](const kvmem::KvValue &value) {
         if (value.cache_key() == "1" && text(value) == "old") {
             CHECK(!value.is_superseded() && busy(*there, "1") && put(*there, "1", "new"));
@@ -342,7 +352,7 @@ static void many_threads() {
     Below below;
     std::atomic<int> given{0};
     std::array<std::atomic<std::size_t>, KEYS> latest{};
-    kvmem::KvOptions options = few(8);
+    kvmem::KvCacheOptions options = few(8);
     options.on_evict = [&](const kvmem::KvValue &value) {
         ++given;
         below.take(value);
@@ -363,7 +373,7 @@ static void many_threads() {
                     continue;
                 }
                 if (random >> 62 == 0) {
-                    cache.remove_with(key, [&] { below.forget(key); });
+                    cache.remove_with(key, [&] { below.invalidate(key); });
                     latest[at] = step + 1;
                 } else {
                     CHECK(put(cache, key, std::to_string(step)));
@@ -376,8 +386,8 @@ static void many_threads() {
         thread.join();
     }
     CHECK(given > 100);
-    cache.verify();
-    pool.verify();
+    cache.check();
+    pool.check();
 }
 
 int main() {

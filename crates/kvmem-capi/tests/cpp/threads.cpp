@@ -53,13 +53,13 @@ static void together() {
     magazines.magazines = true;
     kvmem::OffsetAllocator space(MIB);
     kvmem::OffsetAllocator cached(MIB, magazines);
-    kvmem::SliceAllocator slices;
+    kvmem::SlabAllocator slices;
     kvmem::KvCache cache(pool);
     {
         Exchange<kvmem::Block> blocks;
         Exchange<kvmem::Allocation> ranges;
         on_threads([&](int thread) {
-            kvmem::SliceResource resource(slices);
+            kvmem::SlabResource resource(slices);
             std::pmr::map<int, std::pmr::string> map(&resource);
             for (int step = 0; step < STEPS; ++step) {
                 const auto bytes = static_cast<std::uint64_t>(1 + (step * 7 + thread) % 500);
@@ -82,16 +82,16 @@ static void together() {
                     // The texts of failures are the thread's own.
                     const auto align = static_cast<std::uint64_t>(2 * thread + 3);
                     const std::string number = std::to_string(align);
-                    THROWS(KVMEM_BAD_ALIGN, number.c_str(), space.allocate_aligned(1, align));
+                    THROWS(KVMEM_ERR_BAD_ALIGN, number.c_str(), space.allocate_aligned(1, align));
                 }
             }
         });
     }
-    space.verify();
-    cached.verify();
+    space.check();
+    cached.check();
     CHECK(space.metrics().live == 0 && cached.metrics().live == 0 && slices.stats().in_use == 0);
     cache.clear();
-    pool.verify();
+    pool.check();
     CHECK(pool.metrics().live == 0);
 }
 

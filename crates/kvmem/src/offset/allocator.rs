@@ -156,12 +156,7 @@ impl OffsetAllocator {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn builder(capacity: u64) -> OffsetAllocatorBuilder {
-        OffsetAllocatorBuilder {
-            capacity,
-            boundary: None,
-            placement: Placement::default(),
-            max_ranges: u32::MAX,
-        }
+        OffsetAllocatorBuilder { capacity, boundary: None, placement: Placement::default(), max_ranges: u32::MAX }
     }
 
     /// The number of its core.
@@ -332,6 +327,15 @@ impl OffsetAllocator {
     #[inline]
     pub fn largest_free_hint(&self) -> u64 {
         self.core.largest_free_hint()
+    }
+
+    /// Returns the address of the number that [`largest_free_hint`](Self::largest_free_hint) loads.
+    /// It stays mapped as long as the allocator. Other threads write it: load it atomically.
+    #[cfg(not(loom))]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn largest_free_address(&self) -> *const u64 {
+        self.core.largest_free_address()
     }
 
     /// Figures of the space. O(1).

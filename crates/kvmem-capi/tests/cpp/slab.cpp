@@ -13,10 +13,10 @@
 
 #include "check.hpp"
 
-static_assert(moves_only<kvmem::SliceAllocator>);
+static_assert(moves_only<kvmem::SlabAllocator>);
 
 static void blocks() {
-    kvmem::SliceAllocator slices;
+    kvmem::SlabAllocator slices;
     void *block = slices.allocate(100);
     std::memset(block, 1, 100);
     CHECK(reinterpret_cast<std::uintptr_t>(block) % 16 == 0 && slices.usable(100) >= 100);
@@ -55,12 +55,12 @@ static void blocks() {
         first = node;
     }
     slices.deallocate_chain(first, sizeof(Node), offsetof(Node, next));
-    THROWS(KVMEM_OUT_OF_BOUNDS, "", slices.deallocate_chain(nullptr, 8, 1));
+    THROWS(KVMEM_ERR_OUT_OF_BOUNDS, "", slices.deallocate_chain(nullptr, 8, 1));
     slices.trim();
     slices.tick();
     CHECK(slices.stats().in_use == 0 && slices.report_leaks() == 0);
 
-    THROWS(KVMEM_ZERO_SIZE, "", slices.allocate(0));
+    THROWS(KVMEM_ERR_ZERO_SIZE, "", slices.allocate(0));
     bool bad_alloc = false;
     try {
         (void)slices.allocate(UINT64_MAX / 2);
@@ -68,8 +68,8 @@ static void blocks() {
         bad_alloc = true;
     }
     CHECK(bad_alloc);
-    kvmem::SliceAllocator moved = std::move(slices);
-    THROWS(KVMEM_NULL_ARGUMENT, "", slices.allocate(1));
+    kvmem::SlabAllocator moved = std::move(slices);
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "", slices.allocate(1));
     moved.deallocate(moved.allocate(1), 1);
 }
 
@@ -78,26 +78,26 @@ static void in_a_region() {
     options.pages = "4k";
     kvmem::Region region(MIB, options);
     const char *begin = static_cast<const char *>(region.data());
-    kvmem::SliceOptions plain;
-    plain.settings = KVMEM_SLICE_PLAIN;
-    kvmem::SliceAllocator slices(std::move(region), plain);
+    kvmem::SlabOptions plain;
+    plain.settings = KVMEM_SLAB_PLAIN;
+    kvmem::SlabAllocator slices(std::move(region), plain);
     CHECK(region.native_handle() == nullptr);
     const char *block = static_cast<const char *>(slices.allocate(128));
     CHECK(block >= begin && block < begin + MIB);
     // Not if somebody else uses it: then it stays the caller's.
     kvmem::Region used(MIB, options);
     const kvmem::BumpArena arena(used);
-    THROWS(KVMEM_IN_USE, "", kvmem::SliceAllocator(std::move(used)));
+    THROWS(KVMEM_ERR_IN_USE, "", kvmem::SlabAllocator(std::move(used)));
     CHECK(used.size() == MIB);
 }
 
 static void faults() {
     std::vector<std::uint32_t> kinds;
-    kvmem::SliceOptions options;
-    options.settings = KVMEM_SLICE_DEBUG_BLOCKS;
-    options.on_fault = [&](const kvmem::SliceFault &fault) { kinds.push_back(fault.kind); };
-    kvmem::SliceAllocator slices(options);
-    kvmem::SliceAllocator moved = std::move(slices);
+    kvmem::SlabOptions options;
+    options.settings = KVMEM_SLAB_DEBUG_BLOCKS;
+    options.on_fault = [&](const kvmem::SlabFault &fault) { kinds.push_back(fault.kind); };
+    kvmem::SlabAllocator slices(options);
+    kvmem::SlabAllocator moved = std::move(slices);
     void *block = moved.allocate(64);
     moved.deallocate(block, 32);
     moved.deallocate(block, 64);
@@ -112,11 +112,11 @@ struct alignas(64) Line {
 };
 
 static void pmr() {
-    kvmem::SliceAllocator slices;
-    kvmem::SliceAllocator others;
-    kvmem::SliceResource resource(slices);
-    const kvmem::SliceResource same(slices);
-    const kvmem::SliceResource other(others);
+    kvmem::SlabAllocator slices;
+    kvmem::SlabAllocator others;
+    kvmem::SlabResource resource(slices);
+    const kvmem::SlabResource same(slices);
+    const kvmem::SlabResource other(others);
     CHECK(resource == same && resource != other && resource != *std::pmr::new_delete_resource());
     {
         std::pmr::vector<int> numbers(&resource);
@@ -137,7 +137,8 @@ static void pmr() {
     }
     // 0 bytes too, and every alignment.
     for (std::size_t align = 1; align <= 4096; align *= 2) {
-        for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{100}, std::size_t{20000}}) {
+        for (const std::size_t bytes :
+             {std::size_t{0}, std::size_t{1}, std::size_t{100}, std::size_t{20000}}) {
             void *at = resource.allocate(bytes, align);
             CHECK(at != nullptr && reinterpret_cast<std::uintptr_t>(at) % align == 0);
             std::memset(at, 0xff, bytes);
@@ -160,15 +161,15 @@ template <class T>
 using On = kvmem::StdAllocator<T>;
 
 static void containers() {
-    kvmem::SliceAllocator slices;
-    kvmem::SliceAllocator others;
+    kvmem::SlabAllocator slices;
+    kvmem::SlabAllocator others;
     CHECK(On<int>(slices) == On<char>(slices) && On<int>(slices) != On<int>(others));
     {
         std::list<int, On<int>> list(slices);
         std::vector<Line, On<Line>> vector(slices);
         std::map<int, int, std::less<>, On<std::pair<const int, int>>> map(slices);
-        std::unordered_map<int, int, std::hash<int>, std::equal_to<>, On<std::pair<const int, int>>> hashed(
-            16, std::hash<int>(), std::equal_to<>(), slices);
+        std::unordered_map<int, int, std::hash<int>, std::equal_to<>, On<std::pair<const int, int>>>
+            hashed(16, std::hash<int>(), std::equal_to<>(), slices);
         std::basic_string<char, std::char_traits<char>, On<char>> text(slices);
         for (int i = 0; i < 2000; ++i) {
             list.push_back(i);
@@ -203,7 +204,8 @@ static void containers() {
         }
         CHECK(too_long);
     }
-    CHECK(slices.stats().in_use == 0 && others.stats().in_use == 0 && slices.stats().system_blocks == 0);
+    CHECK(slices.stats().in_use == 0 && others.stats().in_use == 0 &&
+          slices.stats().system_blocks == 0);
 }
 
 int main() {
@@ -213,7 +215,7 @@ int main() {
     pmr();
     containers();
     // What one thread has allocated another frees.
-    kvmem::SliceAllocator slices;
+    kvmem::SlabAllocator slices;
     std::list<int, On<int>> list(slices);
     std::thread([&] { list.resize(1000, 7); }).join();
     list.clear();
