@@ -377,7 +377,8 @@ typedef struct kvmem_region_options {
     uint32_t dont_dump;
     /// 1, with KVMEM_BACKING_SHARED: seals the memory file with F_SEAL_FUTURE_WRITE (Linux 5.1), so
     /// only this region can write to it. No other mapping can be made for writing, by any
-    /// process or user, this process included. kvmem_region_attach and kvmem_region_discard fail. Default 0.
+    /// process or user, this process included. kvmem_region_attach and
+    /// kvmem_region_discard fail. Default 0.
     uint32_t readers_only;
     /// Receives the progress of populating. Default NULL.
     kvmem_progress_fn progress;
@@ -1176,30 +1177,34 @@ kvmem_status kvmem_registration_destroy(struct kvmem_registration *registration)
 
 /// Starts a thread that registers a region, chunk by chunk in address order. Arguments as for
 /// kvmem_registration_create.
-kvmem_status kvmem_background_registration_create(const struct kvmem_region *region,
-                                                  const struct kvmem_registrars *registrars,
-                                                  const struct kvmem_registration_options *options,
-                                                  struct kvmem_background_registration **out_background);
+kvmem_status kvmem_background_registration_create(
+    const struct kvmem_region *region,
+    const struct kvmem_registrars *registrars,
+    const struct kvmem_registration_options *options,
+    struct kvmem_background_registration **out_background);
 
 /// Waits until the first `bytes` bytes can be used with all registrars, the work ends, or the time
 /// is over. `out_ready_bytes` receives how many bytes can be used then. A timeout of 0 only asks.
-kvmem_status kvmem_background_registration_wait_ready(const struct kvmem_background_registration *background,
-                                                      uint64_t bytes,
-                                                      uint64_t timeout_ns,
-                                                      uint64_t *out_ready_bytes);
+kvmem_status kvmem_background_registration_wait_ready(
+    const struct kvmem_background_registration *background,
+    uint64_t bytes,
+    uint64_t timeout_ns,
+    uint64_t *out_ready_bytes);
 
 /// Returns the progress. `out_finished` (may be NULL) is 1 if the work has ended, otherwise 0.
-kvmem_status kvmem_background_registration_progress(const struct kvmem_background_registration *background,
-                                                    struct kvmem_progress *out_progress,
-                                                    uint32_t *out_finished);
+kvmem_status kvmem_background_registration_progress(
+    const struct kvmem_background_registration *background,
+    struct kvmem_progress *out_progress,
+    uint32_t *out_finished);
 
 /// Returns the key with which `device` can access all of `[offset, offset + bytes)`, if that range
 /// is registered already. KVMEM_ERR_STRADDLES if the range needs several keys.
-kvmem_status kvmem_background_registration_key(const struct kvmem_background_registration *background,
-                                               const char *device,
-                                               uint64_t offset,
-                                               uint64_t bytes,
-                                               struct kvmem_key *out_key);
+kvmem_status kvmem_background_registration_key(
+    const struct kvmem_background_registration *background,
+    const char *device,
+    uint64_t offset,
+    uint64_t bytes,
+    struct kvmem_key *out_key);
 
 /// Waits for the end of the work and makes a registration of it. Consumes the background
 /// registration, also if the call fails, except with KVMEM_ERR_NULL_ARGUMENT and
@@ -1208,7 +1213,8 @@ kvmem_status kvmem_background_registration_wait(struct kvmem_background_registra
                                                 struct kvmem_registration **out_registration);
 
 /// Ends the work early and gives all keys back. Waits for the thread.
-kvmem_status kvmem_background_registration_destroy(struct kvmem_background_registration *background);
+kvmem_status kvmem_background_registration_destroy(
+    struct kvmem_background_registration *background);
 
 /// Fills in the defaults. `struct_size` is `sizeof *options`.
 kvmem_status kvmem_offset_allocator_options_init(struct kvmem_offset_allocator_options *options,
@@ -1242,11 +1248,12 @@ kvmem_status kvmem_offset_allocator_allocate_batch(const struct kvmem_offset_all
 /// Allocates `total_bytes` bytes in at most `max_ranges` ranges, or nothing. Uses a single range if
 /// one is long enough. `out_allocations` has room for `max_ranges`; `out_count` receives the number
 /// of ranges.
-kvmem_status kvmem_offset_allocator_allocate_scattered(const struct kvmem_offset_allocator *allocator,
-                                                       uint64_t total_bytes,
-                                                       uint64_t max_ranges,
-                                                       struct kvmem_allocation *out_allocations,
-                                                       uint64_t *out_count);
+kvmem_status kvmem_offset_allocator_allocate_scattered(
+    const struct kvmem_offset_allocator *allocator,
+    uint64_t total_bytes,
+    uint64_t max_ranges,
+    struct kvmem_allocation *out_allocations,
+    uint64_t *out_count);
 
 /// Frees an allocation. O(1). KVMEM_ERR_STALE_ALLOCATION if it was freed before,
 /// KVMEM_ERR_FOREIGN_ALLOCATION if it belongs to another allocator. Reads only the first three
@@ -1310,15 +1317,17 @@ kvmem_status kvmem_offset_allocator_get_metrics(const struct kvmem_offset_alloca
                                                 struct kvmem_metrics *out_metrics);
 
 /// Returns an upper bound of the longest range that would be granted now. Takes no lock.
-kvmem_status kvmem_offset_allocator_largest_free_hint(const struct kvmem_offset_allocator *allocator,
-                                                      uint64_t *out_bytes);
+kvmem_status kvmem_offset_allocator_largest_free_hint(
+    const struct kvmem_offset_allocator *allocator,
+    uint64_t *out_bytes);
 
 /// Returns the address of an upper bound of the longest range that would be granted now. Without a
 /// call, a program can see that a request must fail: one relaxed atomic load. The address is valid
 /// as long as the allocator; other threads write the number. KVMEM_ERR_UNSUPPORTED with magazines,
 /// where several numbers decide.
-kvmem_status kvmem_offset_allocator_largest_free_address(const struct kvmem_offset_allocator *allocator,
-                                                         const uint64_t **out_address);
+kvmem_status kvmem_offset_allocator_largest_free_address(
+    const struct kvmem_offset_allocator *allocator,
+    const uint64_t **out_address);
 
 /// Lists the free ranges by size, ascending: all bins that are not empty. Lists are written as by
 /// kvmem_registration_chunks; there are fewer than about 2000 bins.
@@ -1684,9 +1693,10 @@ kvmem_status kvmem_kv_cache_reservation_release(struct kvmem_kv_cache_reservatio
 
 /// Returns the key that the value will be put under: `out_key_bytes` bytes at `out_key`, valid as
 /// long as the reservation.
-kvmem_status kvmem_kv_cache_reservation_cache_key(const struct kvmem_kv_cache_reservation *reservation,
-                                                  const void **out_key,
-                                                  uint64_t *out_key_bytes);
+kvmem_status kvmem_kv_cache_reservation_cache_key(
+    const struct kvmem_kv_cache_reservation *reservation,
+    const void **out_key,
+    uint64_t *out_key_bytes);
 
 /// Returns the registration key with which `device` can write the reserved value. Valid as long as
 /// the value.
@@ -1774,9 +1784,10 @@ kvmem_status kvmem_kv_cache_lease_release(struct kvmem_kv_cache_lease *lease);
 /// contents; programs usually release it. `out_value` receives the key's current value, pinned, or
 /// a NULL pin. KVMEM_ERR_INVALID_ARGUMENT: the lease is for another key or another cache; both
 /// stay. KVMEM_ERR_FORKED in a forked child; both stay.
-kvmem_status kvmem_kv_cache_reservation_commit_leased(struct kvmem_kv_cache_reservation *reservation,
-                                                      struct kvmem_kv_cache_lease *lease,
-                                                      struct kvmem_kv_cache_value *out_value);
+kvmem_status kvmem_kv_cache_reservation_commit_leased(
+    struct kvmem_kv_cache_reservation *reservation,
+    struct kvmem_kv_cache_lease *lease,
+    struct kvmem_kv_cache_value *out_value);
 
 /// Removes the value under a key from the cache and from a lower tier. While `invalidate` runs, the
 /// key is not leased, so no thread fetches the value that is being invalidated. `out_removed` (may

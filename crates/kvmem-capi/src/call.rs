@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_stays_inside_and_poisons_what_it_was_about() {
+    fn a_panic_is_caught_and_poisons_its_object() {
         let mut cancel: *mut kvmem_cancel = std::ptr::null_mut();
         // SAFETY: the variable has room for the handle.
         assert_eq!(unsafe { kvmem_cancel_create(&mut cancel) }, KVMEM_OK);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_cut_between_characters() {
+    fn a_text_is_truncated_between_characters() {
         let mut buffer = [c_char::MAX; 8];
         let mut needed = 0;
         // SAFETY: the buffer has the stated capacity.

@@ -15,7 +15,7 @@ use crate::slab::check_link;
 
 /// Returns the allocator of this process.
 #[inline(always)]
-fn slices() -> &'static SlabAllocator {
+fn process_allocator() -> &'static SlabAllocator {
     match SlabAllocator::get() {
         Ok(slices) => slices,
         Err(error) => give_up(&error),
@@ -39,7 +39,7 @@ fn run<T>(call: impl FnOnce() -> T + std::panic::UnwindSafe) -> T {
 /// 0 bytes. Aborts the process if there is no memory. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_gslice_alloc(bytes: u64) -> *mut c_void {
-    run(|| match slices().alloc(size(bytes)) {
+    run(|| match process_allocator().alloc(size(bytes)) {
         Ok(block) => block.as_ptr().cast(),
         Err(_) if bytes == 0 => ptr::null_mut(),
         Err(error) => give_up(&error),
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn kvmem_gslice_alloc(bytes: u64) -> *mut c_void {
 /// there is no memory. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_gslice_alloc0(bytes: u64) -> *mut c_void {
-    run(|| match slices().alloc_zeroed(size(bytes)) {
+    run(|| match process_allocator().alloc_zeroed(size(bytes)) {
         Ok(block) => block.as_ptr().cast(),
         Err(_) if bytes == 0 => ptr::null_mut(),
         Err(error) => give_up(&error),
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn kvmem_gslice_free1(bytes: u64, block: *mut c_void) {
     run(|| {
         if let Some(block) = NonNull::new(block.cast::<u8>()) {
             // SAFETY: the caller's promise.
-            unsafe { slices().free(block, size(bytes)) };
+            unsafe { process_allocator().free(block, size(bytes)) };
         }
     });
 }
@@ -97,6 +97,6 @@ pub unsafe extern "C" fn kvmem_gslice_free_chain_with_offset(
             give_up(&error);
         }
         // SAFETY: the caller's promise.
-        unsafe { slices().free_chain(Some(first), size(bytes), size(next_offset)) };
+        unsafe { process_allocator().free_chain(Some(first), size(bytes), size(next_offset)) };
     });
 }

@@ -50,8 +50,8 @@ pub extern "C" fn kvmem_last_error() -> *const c_char {
         let newest = LAST_ALLOC.take().map(CallError::from);
         let last = LAST.try_with(Cell::take).ok().flatten();
         if let Some(error) = newest.or(last) {
-            let said = error.to_string().replace('\0', "\u{fffd}");
-            *text.borrow_mut() = CString::new(said).unwrap_or_default();
+            let last_text = error.to_string().replace('\0', "\u{fffd}");
+            *text.borrow_mut() = CString::new(last_text).unwrap_or_default();
         }
         text.borrow().as_ptr()
     });
@@ -64,29 +64,32 @@ mod tests {
 
     use super::*;
 
-    fn said() -> String {
+    fn last_text() -> String {
         // SAFETY: never NULL, and valid until the next call in this thread.
         unsafe { CStr::from_ptr(kvmem_last_error()) }.to_string_lossy().into_owned()
     }
 
     #[test]
-    fn the_newest_failure_is_the_one_that_is_told() {
+    fn the_newest_failure_is_reported() {
         // A new thread has no failure yet.
-        let told = std::thread::spawn(|| {
+        let checks = std::thread::spawn(|| {
             let full = AllocError::OutOfSpace { requested: 600, free: 400, largest_free: 300 };
-            assert_eq!(said(), "");
+            assert_eq!(last_text(), "");
             assert_eq!(record_alloc(full), KVMEM_ERR_OUT_OF_SPACE);
-            assert_eq!((said(), said()), (full.to_string(), full.to_string()));
+            assert_eq!((last_text(), last_text()), (full.to_string(), full.to_string()));
             // The newer failure may be in either slot.
             assert_eq!(record(CallError::Null("out_block")), KVMEM_ERR_NULL_ARGUMENT);
-            assert_eq!(said(), "out_block is NULL");
+            assert_eq!(last_text(), "out_block is NULL");
             record(CallError::Null("out_block"));
             assert_eq!(record_alloc(AllocError::ZeroSize), KVMEM_ERR_ZERO_SIZE);
-            assert_eq!(said(), AllocError::ZeroSize.to_string());
+            assert_eq!(last_text(), AllocError::ZeroSize.to_string());
             record_alloc(full);
             record(CallError::Null("key"));
-            assert_eq!((said(), said()), ("key is NULL".to_owned(), "key is NULL".to_owned()));
+            assert_eq!(
+                (last_text(), last_text()),
+                ("key is NULL".to_owned(), "key is NULL".to_owned())
+            );
         });
-        told.join().expect("no assertion failed");
+        checks.join().expect("no assertion failed");
     }
 }

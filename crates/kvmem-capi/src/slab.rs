@@ -24,11 +24,11 @@ pub struct kvmem_slab_allocator {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_slab_allocator, SlabEntry, Slice, |slices| slices.home);
+object!(kvmem_slab_allocator, SlabEntry, Slice, |slab| slab.home);
 
 /// A slab allocator in its table.
 pub struct SlabEntry {
-    slices: SlabAllocator,
+    slab: SlabAllocator,
     home: ForkScope,
 }
 
@@ -37,7 +37,7 @@ impl Deref for SlabEntry {
 
     #[inline(always)]
     fn deref(&self) -> &SlabAllocator {
-        &self.slices
+        &self.slab
     }
 }
 
@@ -221,7 +221,7 @@ pub unsafe extern "C" fn kvmem_slab_allocator_create(
         options::check_reserved(wanted.reserved, "reserved")?;
         // Built without the region first: if another option is not valid, the region stays the
         // caller's.
-        let (mut slices, mut home) = (builder(&wanted)?.build()?, ForkScope::Copied);
+        let (mut slab, mut home) = (builder(&wanted)?.build()?, ForkScope::Copied);
         if !wanted.region.is_null() {
             let in_use = || {
                 CallError::new(
@@ -235,9 +235,9 @@ pub unsafe extern "C" fn kvmem_slab_allocator_create(
             })?;
             let region = Arc::try_unwrap(region).map_err(|_| in_use())?;
             home = ForkScope::IfMapped(region.base().addr().get());
-            slices = builder(&wanted)?.region(ExclusiveRegion::new(region)?).build()?;
+            slab = builder(&wanted)?.region(ExclusiveRegion::new(region)?).build()?;
         }
-        made.put(kvmem_slab_allocator::table().insert(SlabEntry { slices, home })?);
+        made.put(kvmem_slab_allocator::table().insert(SlabEntry { slab, home })?);
         Ok(())
     })
 }
@@ -250,8 +250,8 @@ pub unsafe extern "C" fn kvmem_slab_allocator_allocate(
     bytes: u64,
     out_block: *mut *mut c_void,
 ) -> kvmem_status {
-    on(allocator, |slices| {
-        out(out_block, "out_block")?.put(slices.alloc(size(bytes))?.as_ptr().cast());
+    on(allocator, |slab| {
+        out(out_block, "out_block")?.put(slab.alloc(size(bytes))?.as_ptr().cast());
         Ok(())
     })
 }
@@ -263,8 +263,8 @@ pub unsafe extern "C" fn kvmem_slab_allocator_allocate_zeroed(
     bytes: u64,
     out_block: *mut *mut c_void,
 ) -> kvmem_status {
-    on(allocator, |slices| {
-        out(out_block, "out_block")?.put(slices.alloc_zeroed(size(bytes))?.as_ptr().cast());
+    on(allocator, |slab| {
+        out(out_block, "out_block")?.put(slab.alloc_zeroed(size(bytes))?.as_ptr().cast());
         Ok(())
     })
 }
@@ -277,10 +277,10 @@ pub unsafe extern "C" fn kvmem_slab_allocator_copy(
     bytes: u64,
     out_block: *mut *mut c_void,
 ) -> kvmem_status {
-    on(allocator, |slices| {
+    on(allocator, |slab| {
         let copy = out(out_block, "out_block")?;
         // SAFETY: the caller's promise.
-        copy.put(slices.copy(unsafe { value_bytes(data, bytes) }?)?.as_ptr().cast());
+        copy.put(slab.copy(unsafe { value_bytes(data, bytes) }?)?.as_ptr().cast());
         Ok(())
     })
 }
@@ -295,10 +295,10 @@ pub unsafe extern "C" fn kvmem_slab_allocator_free(
     block: *mut c_void,
     bytes: u64,
 ) -> kvmem_status {
-    on(allocator, |slices| {
+    on(allocator, |slab| {
         if let Some(block) = NonNull::new(block.cast::<u8>()) {
             // SAFETY: the caller's promise.
-            unsafe { slices.free(block, size(bytes)) };
+            unsafe { slab.free(block, size(bytes)) };
         }
         Ok(())
     })
@@ -314,10 +314,10 @@ pub unsafe extern "C" fn kvmem_slab_allocator_free_chain(
     bytes: u64,
     next_offset: u64,
 ) -> kvmem_status {
-    on(allocator, |slices| {
+    on(allocator, |slab| {
         check_link(bytes, next_offset)?;
         // SAFETY: the caller's promise.
-        unsafe { slices.free_chain(NonNull::new(first.cast()), size(bytes), size(next_offset)) };
+        unsafe { slab.free_chain(NonNull::new(first.cast()), size(bytes), size(next_offset)) };
         Ok(())
     })
 }
@@ -347,13 +347,13 @@ pub unsafe extern "C" fn kvmem_slab_allocator_allocate_batch(
     out_blocks: *mut *mut c_void,
     out_count: *mut u64,
 ) -> kvmem_status {
-    on(allocator, |slices| {
+    on(allocator, |slab| {
         let done = out(out_count, "out_count")?;
         if out_blocks.is_null() {
             return Err(CallError::Null("out_blocks"));
         }
         let (count, mut blocks) = (elements::<*mut c_void>(count, "out_blocks")?, Vec::new());
-        slices.alloc_batch(size(bytes), count, &mut blocks)?;
+        slab.alloc_batch(size(bytes), count, &mut blocks)?;
         // SAFETY: the caller promises room for `count` elements, and no more were allocated; a
         // `NonNull<u8>` is an address.
         unsafe {
@@ -373,13 +373,13 @@ pub unsafe extern "C" fn kvmem_slab_allocator_free_batch(
     count: u64,
     bytes: u64,
 ) -> kvmem_status {
-    on(allocator, |slices| {
+    on(allocator, |slab| {
         // SAFETY: the caller's promise; NULL is `None`.
         let blocks = unsafe { list(blocks.cast::<Option<NonNull<u8>>>(), count, "blocks") }?;
         let blocks: Option<Vec<NonNull<u8>>> = blocks.iter().copied().collect();
         let blocks = blocks.ok_or(CallError::Null("one of the blocks"))?;
         // SAFETY: the caller's promise.
-        unsafe { slices.free_batch(&blocks, size(bytes)) };
+        unsafe { slab.free_batch(&blocks, size(bytes)) };
         Ok(())
     })
 }
@@ -391,8 +391,8 @@ pub unsafe extern "C" fn kvmem_slab_allocator_usable(
     bytes: u64,
     out_usable_bytes: *mut u64,
 ) -> kvmem_status {
-    on(allocator, |slices| {
-        out(out_usable_bytes, "out_usable_bytes")?.put(slices.usable(size(bytes)) as u64);
+    on(allocator, |slab| {
+        out(out_usable_bytes, "out_usable_bytes")?.put(slab.usable(size(bytes)) as u64);
         Ok(())
     })
 }
@@ -403,8 +403,8 @@ pub unsafe extern "C" fn kvmem_slab_allocator_usable(
 pub unsafe extern "C" fn kvmem_slab_allocator_trim(
     allocator: *const kvmem_slab_allocator,
 ) -> kvmem_status {
-    on(allocator, |slices| {
-        slices.trim();
+    on(allocator, |slab| {
+        slab.trim();
         Ok(())
     })
 }
@@ -415,8 +415,8 @@ pub unsafe extern "C" fn kvmem_slab_allocator_trim(
 pub unsafe extern "C" fn kvmem_slab_allocator_tick(
     allocator: *const kvmem_slab_allocator,
 ) -> kvmem_status {
-    on(allocator, |slices| {
-        slices.tick();
+    on(allocator, |slab| {
+        slab.tick();
         Ok(())
     })
 }
@@ -447,9 +447,9 @@ pub unsafe extern "C" fn kvmem_slab_allocator_get_stats(
     allocator: *const kvmem_slab_allocator,
     out_stats: *mut kvmem_slab_allocator_stats,
 ) -> kvmem_status {
-    on(allocator, |slices| {
+    on(allocator, |slab| {
         let figures = out(out_stats, "out_stats")?;
-        let stats = slices.stats();
+        let stats = slab.stats();
         figures.put(kvmem_slab_allocator_stats {
             mapped_bytes: stats.mapped_bytes as u64,
             slab_bytes: stats.slab_bytes as u64,
@@ -470,8 +470,8 @@ pub unsafe extern "C" fn kvmem_slab_allocator_report_leaks(
     allocator: *const kvmem_slab_allocator,
     out_leaks: *mut u64,
 ) -> kvmem_status {
-    on(allocator, |slices| {
-        out(out_leaks, "out_leaks")?.put(slices.report_leaks() as u64);
+    on(allocator, |slab| {
+        out(out_leaks, "out_leaks")?.put(slab.report_leaks() as u64);
         Ok(())
     })
 }

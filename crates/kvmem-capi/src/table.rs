@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_is_good_once() {
+    fn a_handle_is_valid_until_it_is_destroyed() {
         let table = Thing::table();
         let first = table.insert("first".into()).unwrap();
         let second = table.insert("second".into()).unwrap();
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forked_object_is_only_forgotten() {
+    fn destroying_a_forked_object_drops_only_its_handle() {
         struct Mine;
         object!(Mine, std::sync::Arc<()>, CancelToken);
         static TABLE: HandleTable<Mine> = HandleTable::new();
@@ -594,16 +594,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_keeps_its_handle() {
+    fn an_object_that_is_returned_keeps_its_handle() {
         let table = Thing::table();
         let handle = table.insert("first".into()).unwrap();
-        let refused = table.take_unless(handle, |mut thing| {
+        let returned = table.take_unless(handle, |mut thing| {
             assert_eq!(why(table.get(handle).unwrap_err()), BadHandle::Closed);
             assert!(table.take(handle).is_err() && table.take_unless(handle, |_| Ok(())).is_err());
             thing.push_str(", given back");
             Err((thing, CallError::NotFound))
         });
-        assert!(matches!(refused, Err(CallError::NotFound)));
+        assert!(matches!(returned, Err(CallError::NotFound)));
         assert_eq!(table.get(handle).unwrap(), "first, given back");
         table
             .take_unless(handle, |thing| {
@@ -622,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn many_at_once_from_many_threads() {
+    fn threads_insert_and_take_at_once() {
         let make = || {
             let handles: Vec<usize> =
                 (0..500).map(|n| Thing::table().insert(n.to_string()).unwrap().addr()).collect();

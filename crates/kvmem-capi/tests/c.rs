@@ -24,12 +24,12 @@ programs!(arena register offset slab pool kv_tier threads gslice cost);
 // Not under Valgrind: it runs one thread at a time, and objects that other threads were making leak
 // in a child.
 #[test]
-fn a_fork_in_the_middle() {
+fn a_fork_while_threads_make_objects() {
     run("fork", Under::Nothing);
 }
 
 #[test]
-fn a_fork_in_the_middle_under_the_sanitizers() {
+fn a_fork_while_threads_make_objects_under_the_sanitizers() {
     run("fork", Under::Sanitizers);
 }
 
@@ -64,13 +64,13 @@ fn slices_beside_the_headers_of_glib() {
 
 /// For a type without members, and for 0 bytes, kvmem returns the same as GLib.
 #[test]
-fn an_empty_type_is_what_glib_makes_of_it() {
+fn an_empty_type_gives_what_glib_gives() {
     let source = crate_folder().join("tests/c/gslice_empty.c");
     let pkg_config = |arg: &str| {
         let output = Command::new("pkg-config").args([arg, "glib-2.0"]).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     };
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     for optimize in ["-O0", "-O2"] {
         // Without GLib's headers, and with them.
         let include = pkg_config("--cflags").map(|flags| flags.replace("-I", "-isystem "));
@@ -83,7 +83,7 @@ fn an_empty_type_is_what_glib_makes_of_it() {
                 .collect();
             let program = compile(&source, &format!("empty{optimize}-{number}"), &flags);
             for setting in ["", "always-malloc", "debug-blocks"] {
-                said.push(succeed(Command::new(&program).env("KVMEM_SLICE", setting)));
+                output.push(succeed(Command::new(&program).env("KVMEM_SLICE", setting)));
             }
         }
         // The same with GLib's own functions.
@@ -97,21 +97,21 @@ fn an_empty_type_is_what_glib_makes_of_it() {
             .args(include.split_whitespace());
         cc.arg(&source).arg("-o").arg(&program).args(libs.split_whitespace());
         if cc.output().is_ok_and(|output| output.status.success()) {
-            said.push(succeed(&mut Command::new(program)));
+            output.push(succeed(&mut Command::new(program)));
         } else {
             println!("skipped: GLib cannot be linked");
         }
     }
     assert!(
-        said.iter().all(|one| one == "new 0, new0 0, dup 0, alloc 0, alloc0 0, copy 0\n"),
-        "{said:?}"
+        output.iter().all(|one| one == "new 0, new0 0, dup 0, alloc 0, alloc0 0, copy 0\n"),
+        "{output:?}"
     );
 }
 
 /// Since GLib 2.76, slices may be freed with `g_free`; kvmem's may not, so the header must not
 /// compile.
 #[test]
-fn a_glib_whose_slices_are_mallocs_is_told_of() {
+fn a_glib_whose_slices_are_mallocs_is_rejected() {
     let folder = scratch("glib-2.76");
     let fake = |version: (u32, u32)| {
         let text = format!(
@@ -139,10 +139,10 @@ fn a_glib_whose_slices_are_mallocs_is_told_of() {
     {
         fake(version);
         for includes in [&before, &after] {
-            let (built, said) = builds(includes, &[]);
+            let (built, output) = builds(includes, &[]);
             assert!(
-                built == fine && fine != said.contains("KVMEM_GSLICE_NO_G_FREE"),
-                "{version:?}: {said}"
+                built == fine && fine != output.contains("KVMEM_GSLICE_NO_G_FREE"),
+                "{version:?}: {output}"
             );
             assert!(builds(includes, &["-DKVMEM_GSLICE_NO_G_FREE"]).0);
             assert!(builds(&format!("#define KVMEM_GSLICE_NO_G_FREE\n{includes}"), &[]).0);
@@ -197,10 +197,10 @@ fn the_examples_of_the_page_run_by_pkg_config() {
     }
     let pkg_config = |args: &[&str]| {
         let folder = prefix().join("lib/pkgconfig");
-        let said = succeed(
+        let output = succeed(
             Command::new("pkg-config").env("PKG_CONFIG_PATH", folder).args(args).arg("kvmem"),
         );
-        said.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        output.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(pkg_config(&["--modversion"]), [env!("CARGO_PKG_VERSION")]);
     let lib = prefix().join("lib");

@@ -85,7 +85,7 @@ fn beside(name: &str) -> PathBuf {
 }
 
 #[test]
-fn an_original_header_beside_the_includer_takes_a_forwarding_one() {
+fn a_forwarding_header_replaces_an_original_beside_the_includer() {
     if !has("c++") {
         return;
     }
@@ -112,7 +112,7 @@ fn an_original_header_beside_the_includer_takes_a_forwarding_one() {
 
 /// Compiles each line of code that the page lists as missing, and checks that it fails.
 #[test]
-fn what_the_page_says_is_missing_does_not_compile() {
+fn code_that_the_page_lists_as_missing_does_not_compile() {
     if !has("c++") {
         return;
     }
@@ -158,7 +158,7 @@ fn headers(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn every_header_stands_alone_and_twice() {
+fn every_header_can_be_included_alone_and_twice() {
     if !has("c++") {
         return;
     }

@@ -101,13 +101,13 @@ static kvmem_slab_allocator *on_region, *on_kept;
 static void make_kept(void) {
     kvmem_region_options options;
     OK(kvmem_region_options_init(&options, sizeof options));
-    kvmem_slab_allocator_options slices;
-    OK(kvmem_slab_allocator_options_init(&slices, sizeof slices));
-    OK(kvmem_region_map(1 << 20, &options, &slices.region));
-    OK(kvmem_slab_allocator_create(&slices, &on_region));
+    kvmem_slab_allocator_options slab_options;
+    OK(kvmem_slab_allocator_options_init(&slab_options, sizeof slab_options));
+    OK(kvmem_region_map(1 << 20, &options, &slab_options.region));
+    OK(kvmem_slab_allocator_create(&slab_options, &on_region));
     options.dont_fork = 0;
-    OK(kvmem_region_map(1 << 20, &options, &slices.region));
-    OK(kvmem_slab_allocator_create(&slices, &on_kept));
+    OK(kvmem_region_map(1 << 20, &options, &slab_options.region));
+    OK(kvmem_slab_allocator_create(&slab_options, &on_kept));
     OK(kvmem_region_map(1 << 20, &options, &kept));
     OK(kvmem_bump_arena_create(kept, &kept_arena));
 }
@@ -203,7 +203,7 @@ fn every_function_answers_in_a_child() {
     program.push_str(AROUND);
     program.push_str("\nstatic void inherited(void) {\n");
     let ends: Vec<&str> = MAKING.iter().map(|making| making.2).collect();
-    let mut refused = 0;
+    let mut forked_calls = 0;
     for function in &functions {
         // The destroying functions come last. `kvmem_gslice_*` abort the process if there is no
         // memory.
@@ -217,12 +217,12 @@ fn every_function_answers_in_a_child() {
         let first = handles.first().filter(|handle| !COPIED.contains(*handle));
         if first.is_some() {
             writeln!(program, "    IS(KVMEM_ERR_FORKED, {call});").unwrap();
-            refused += 1;
+            forked_calls += 1;
         } else {
             writeln!(program, "    (void) {call};").unwrap();
         }
     }
-    assert!(refused > 60, "{refused} calls are refused in a child");
+    assert!(forked_calls > 60, "{forked_calls} calls must fail in a child");
     for (object, _, end) in MAKING.iter().rev() {
         writeln!(
             program,

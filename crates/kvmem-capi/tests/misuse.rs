@@ -8,6 +8,7 @@ use std::process::Command;
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod support;
 
+#[allow(dead_code, reason = "each test uses a part of it")]
 #[path = "support/header.rs"]
 mod header;
 
@@ -42,7 +43,7 @@ fn may_be_null(function: &Function, parameter: &Parameter) -> bool {
 }
 
 #[test]
-fn every_function_finds_out_what_is_no_argument() {
+fn every_function_rejects_invalid_arguments() {
     let (functions, objects) = header::read();
     let made: Vec<&str> = MAKING.iter().map(|making| making.0).collect();
     assert_eq!(

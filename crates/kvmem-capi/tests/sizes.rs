@@ -20,7 +20,7 @@ fn literal(text: &str) -> String {
 }
 
 #[test]
-fn texts_are_read_as_the_table_says() {
+fn sizes_are_parsed_as_in_the_table() {
     let mut program = String::from(
         "#include <kvmem.h>\n#include \"check.h\"\n\nint main(void) {\n    uint64_t bytes;\n",
     );

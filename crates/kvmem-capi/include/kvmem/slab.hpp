@@ -194,14 +194,14 @@ inline constexpr std::size_t BLOCK_ALIGN = 16;
 
 /// Allocates for the standard library: any alignment, also 0 bytes. An alignment above 16 takes a
 /// longer block, whose address is stored before the bytes.
-inline void *allocate(kvmem_slab_allocator *slices, std::size_t bytes, std::size_t align) {
+inline void *allocate(kvmem_slab_allocator *slab, std::size_t bytes, std::size_t align) {
     const bool plain = align <= BLOCK_ALIGN;
     if (!plain && bytes > std::numeric_limits<std::size_t>::max() - align) {
         throw std::bad_alloc();
     }
     const std::size_t length = plain ? (bytes == 0 ? 1 : bytes) : bytes + align;
     void *block = nullptr;
-    expect(kvmem_slab_allocator_allocate(slices, length, &block));
+    expect(kvmem_slab_allocator_allocate(slab, length, &block));
     if (plain) {
         return block;
     }
@@ -212,12 +212,12 @@ inline void *allocate(kvmem_slab_allocator *slices, std::size_t bytes, std::size
     return aligned;
 }
 
-inline void deallocate(kvmem_slab_allocator *slices, void *at, std::size_t bytes,
+inline void deallocate(kvmem_slab_allocator *slab, void *at, std::size_t bytes,
                        std::size_t align) noexcept {
     if (align <= BLOCK_ALIGN) {
-        kvmem_slab_allocator_free(slices, at, bytes == 0 ? 1 : bytes);
+        kvmem_slab_allocator_free(slab, at, bytes == 0 ? 1 : bytes);
     } else if (at != nullptr) {
-        kvmem_slab_allocator_free(slices, static_cast<void **>(at)[-1], bytes + align);
+        kvmem_slab_allocator_free(slab, static_cast<void **>(at)[-1], bytes + align);
     }
 }
 
@@ -227,23 +227,23 @@ inline void deallocate(kvmem_slab_allocator *slices, void *at, std::size_t bytes
 /// thread. Two are equal if they use the same allocator.
 class SlabResource : public std::pmr::memory_resource {
 public:
-    explicit SlabResource(const SlabAllocator &slices) noexcept : slices_(slices.native_handle()) {}
+    explicit SlabResource(const SlabAllocator &slab) noexcept : slab_(slab.native_handle()) {}
 
 private:
     void *do_allocate(std::size_t bytes, std::size_t align) override {
-        return detail::allocate(slices_, bytes, align);
+        return detail::allocate(slab_, bytes, align);
     }
 
     void do_deallocate(void *at, std::size_t bytes, std::size_t align) override {
-        detail::deallocate(slices_, at, bytes, align);
+        detail::deallocate(slab_, at, bytes, align);
     }
 
     bool do_is_equal(const std::pmr::memory_resource &other) const noexcept override {
         const auto *same = dynamic_cast<const SlabResource *>(&other);
-        return same != nullptr && same->slices_ == slices_;
+        return same != nullptr && same->slab_ == slab_;
     }
 
-    kvmem_slab_allocator *slices_;
+    kvmem_slab_allocator *slab_;
 };
 
 /// An allocator for containers, over a SlabAllocator, which is not owned and must outlive them:
@@ -257,26 +257,26 @@ public:
     using propagate_on_container_swap = std::true_type;
     using is_always_equal = std::false_type;
 
-    StdAllocator(const SlabAllocator &slices) noexcept : slices_(slices.native_handle()) {}
+    StdAllocator(const SlabAllocator &slab) noexcept : slab_(slab.native_handle()) {}
 
     template <class U>
-    StdAllocator(const StdAllocator<U> &other) noexcept : slices_(other.native_handle()) {}
+    StdAllocator(const StdAllocator<U> &other) noexcept : slab_(other.native_handle()) {}
 
     T *allocate(std::size_t count) {
         if (count > std::numeric_limits<std::size_t>::max() / sizeof(T)) {
             throw std::bad_array_new_length();
         }
-        return static_cast<T *>(detail::allocate(slices_, count * sizeof(T), alignof(T)));
+        return static_cast<T *>(detail::allocate(slab_, count * sizeof(T), alignof(T)));
     }
 
     void deallocate(T *at, std::size_t count) noexcept {
-        detail::deallocate(slices_, at, count * sizeof(T), alignof(T));
+        detail::deallocate(slab_, at, count * sizeof(T), alignof(T));
     }
 
-    kvmem_slab_allocator *native_handle() const noexcept { return slices_; }
+    kvmem_slab_allocator *native_handle() const noexcept { return slab_; }
 
 private:
-    kvmem_slab_allocator *slices_;
+    kvmem_slab_allocator *slab_;
 };
 
 template <class T, class U>

@@ -6,7 +6,7 @@
 #include "check.h"
 
 static int released;
-static uint64_t told;
+static uint64_t reported;
 
 static void release(void *user) {
     CHECK(user == &released);
@@ -14,9 +14,9 @@ static void release(void *user) {
 }
 
 static void progress(void *user, const kvmem_progress *progress) {
-    CHECK(user == &told && progress->phase == KVMEM_PHASE_POPULATE);
-    CHECK(progress->done_bytes >= told && progress->done_bytes <= progress->total_bytes);
-    told = progress->done_bytes;
+    CHECK(user == &reported && progress->phase == KVMEM_PHASE_POPULATE);
+    CHECK(progress->done_bytes >= reported && progress->done_bytes <= progress->total_bytes);
+    reported = progress->done_bytes;
 }
 
 static void regions(void) {
@@ -26,10 +26,10 @@ static void regions(void) {
     options.pages = "4k";
     options.populate = 2;
     options.progress = progress;
-    options.progress_user = &told;
+    options.progress_user = &reported;
     kvmem_region *region;
     OK(kvmem_region_map(MIB + 1, &options, &region));
-    CHECK(told >= MIB);
+    CHECK(reported >= MIB);
 
     kvmem_region_info info;
     OK(kvmem_region_get_info(region, &info));
@@ -89,7 +89,9 @@ static void preflight(void) {
        kvmem_preflight_report(0, NULL, NULL, KVMEM_TEXT, text, sizeof text, NULL));
 }
 
-/* With readers_only nobody else can write to the memory file, not even this process. */
+/*
+ * With readers_only, no other mapping can write to the memory file, not even one of this process.
+ */
 static void readers_only(void) {
     kvmem_region_options options;
     OK(kvmem_region_options_init(&options, sizeof options));
@@ -172,7 +174,7 @@ static void wrong_options(void) {
     OK(kvmem_cancel_destroy(cancel));
     CHECK(region == NULL);
 
-    /* A program that is older than the library, and one that is newer. */
+    /* An options structure of an older program, and one of a newer program. */
     struct {
         kvmem_region_options options;
         uint64_t more[2];

@@ -1,4 +1,7 @@
-/* What an allocation and its free cost, in nanoseconds of the processor's time: KVMEM_COST is how many. No figure is checked. */
+/*
+ * Prints the cost of an allocation and its free, in nanoseconds of processor time. KVMEM_COST is
+ * the number of rounds. No number is checked.
+ */
 #include <time.h>
 
 #include "check.h"

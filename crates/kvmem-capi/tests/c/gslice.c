@@ -49,7 +49,7 @@ int main(void) {
     g_slice_free_chain(struct node, NULL, next);
     g_slice_free_chain_with_offset(16, NULL, 0);
 
-    /* It is kvmem's: GLib need not be linked. */
+    /* kvmem's function: GLib need not be linked. */
     void *(*alloc)(uint64_t) = g_slice_alloc;
     CHECK(alloc == kvmem_gslice_alloc);
     return 0;

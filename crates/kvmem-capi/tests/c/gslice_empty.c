@@ -1,4 +1,7 @@
-/* What becomes of a type without members, and of 0 bytes: with kvmem's slices (ALONE, WITH_GLIB) and with GLib's (GLIBS_OWN). */
+/*
+ * Slices for a type without members, and for 0 bytes: with kvmem's slices (ALONE, WITH_GLIB) and
+ * with GLib's (GLIBS_OWN).
+ */
 #ifdef WITH_GLIB
 #include <glib.h>
 #endif
@@ -10,7 +13,7 @@
 
 #include <stdio.h>
 
-/* No members: an extension of the compiler's. */
+/* A structure without members is an extension of the compiler. */
 __extension__ struct empty {};
 
 int main(void) {

@@ -1,4 +1,7 @@
-/* Forks while other threads insert, look up and remove in a cache: each call of the child returns, and says KVMEM_ERR_FORKED. */
+/*
+ * Forks while other threads insert, look up and remove in a cache. Each call of the child returns
+ * KVMEM_ERR_FORKED.
+ */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -45,7 +48,7 @@ static int invalidate(void *user) {
     return 0;
 }
 
-static void in_child(kvmem_kv_cache_reserved room, kvmem_kv_cache_reserved leased,
+static void in_child(kvmem_kv_cache_reserved reserved, kvmem_kv_cache_reserved leased,
                      kvmem_kv_cache_lease *lease) {
     uint64_t key = 1, held;
     uint32_t answer;
@@ -68,11 +71,11 @@ static void in_child(kvmem_kv_cache_reserved room, kvmem_kv_cache_reserved lease
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_check(cache));
     IS(KVMEM_ERR_FORKED,
        kvmem_kv_cache_reservation_commit_leased(leased.reservation, lease, &found));
-    IS(KVMEM_ERR_FORKED, kvmem_kv_cache_reservation_commit(room.reservation, &found));
+    IS(KVMEM_ERR_FORKED, kvmem_kv_cache_reservation_commit(reserved.reservation, &found));
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_lease_is_valid(lease, &answer));
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_get_stats(cache, &stats));
     OK(kvmem_kv_cache_reservation_release(leased.reservation));
-    OK(kvmem_kv_cache_reservation_release(room.reservation));
+    OK(kvmem_kv_cache_reservation_release(reserved.reservation));
     OK(kvmem_kv_cache_lease_release(lease));
     OK(kvmem_kv_cache_destroy(cache));
 }
@@ -95,24 +98,24 @@ int main(void) {
         usleep(100);
     for (int i = 0; i < FORKS; i++) {
         uint64_t key = 1000;
-        kvmem_kv_cache_reserved room, leased;
+        kvmem_kv_cache_reserved reserved, leased;
         kvmem_kv_cache_leased got;
-        OK(kvmem_kv_cache_reserve(cache, &key, sizeof key, BYTES, &room));
+        OK(kvmem_kv_cache_reserve(cache, &key, sizeof key, BYTES, &reserved));
         OK(kvmem_kv_cache_reserve(cache, &key, sizeof key, BYTES, &leased));
         OK(kvmem_kv_cache_get_lease(cache, &key, sizeof key, &got));
         CHECK(got.outcome == KVMEM_LEASED_LEASE);
         pid_t child = fork();
         CHECK(child >= 0);
         if (child == 0) {
-            /* In a child that waits for ever the alarm ends it, and it does not end well. */
+            /* The alarm kills a child that waits forever; its status then differs from 0. */
             alarm(20);
-            in_child(room, leased, got.lease);
+            in_child(reserved, leased, got.lease);
             _exit(0);
         }
         int status;
         CHECK(waitpid(child, &status, 0) == child);
         CHECK(status == 0);
-        OK(kvmem_kv_cache_reservation_release(room.reservation));
+        OK(kvmem_kv_cache_reservation_release(reserved.reservation));
         OK(kvmem_kv_cache_reservation_release(leased.reservation));
         OK(kvmem_kv_cache_lease_release(got.lease));
     }

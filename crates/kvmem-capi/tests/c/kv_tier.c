@@ -1,4 +1,4 @@
-/* A cache with a lower tier: what is evicted goes there, and comes back under a lease. */
+/* A cache with a lower tier: evicted values go to the tier, and come back under a lease. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@ static kvmem_pool *small_pool(void) {
     return pool;
 }
 
-/* Keys are numbers, values are numbers. */
+/* Keys and values are numbers. */
 static void put(kvmem_kv_cache *cache, uint64_t key, uint64_t value) {
     OK(kvmem_kv_cache_insert(cache, &key, sizeof key, &value, sizeof value));
 }
@@ -30,7 +30,7 @@ static kvmem_kv_cache_leased lease(kvmem_kv_cache *cache, uint64_t key) {
     return leased;
 }
 
-/* A lease where there must be one. */
+/* Takes a lease; it must be granted. */
 static kvmem_kv_cache_lease *leased(kvmem_kv_cache *cache, uint64_t key) {
     kvmem_kv_cache_leased found = lease(cache, key);
     CHECK(found.outcome == KVMEM_LEASED_LEASE);
@@ -38,10 +38,10 @@ static kvmem_kv_cache_lease *leased(kvmem_kv_cache *cache, uint64_t key) {
 }
 
 static kvmem_kv_cache_reservation *written(kvmem_kv_cache *cache, uint64_t key, uint64_t value) {
-    kvmem_kv_cache_reserved room;
-    OK(kvmem_kv_cache_reserve(cache, &key, sizeof key, sizeof value, &room));
-    memcpy(room.data, &value, sizeof value);
-    return room.reservation;
+    kvmem_kv_cache_reserved reserved;
+    OK(kvmem_kv_cache_reserve(cache, &key, sizeof key, sizeof value, &reserved));
+    memcpy(reserved.data, &value, sizeof value);
+    return reserved.reservation;
 }
 
 static uint64_t number(const void *data) {
@@ -50,7 +50,7 @@ static uint64_t number(const void *data) {
     return value;
 }
 
-/* What stands under a key; UINT64_MAX: nothing. */
+/* Returns the value under a key; UINT64_MAX: none. */
 static uint64_t at(kvmem_kv_cache *cache, uint64_t key) {
     kvmem_kv_cache_value value;
     kvmem_status status = kvmem_kv_cache_get(cache, &key, sizeof key, &value);
@@ -74,7 +74,7 @@ static uint32_t superseded(kvmem_kv_cache_pin *pin) {
     return is;
 }
 
-/* A lower tier for a few keys. */
+/* A lower tier for some keys. */
 typedef struct tier {
     pthread_mutex_t lock;
     uint64_t values[KEYS]; /* 0: none */
@@ -92,7 +92,7 @@ static int take(void *user, const kvmem_kv_cache_value *value, const void *key,
                 uint64_t key_bytes) {
     tier *tier = user;
     CHECK(key_bytes == sizeof(uint64_t) && value->bytes == sizeof(uint64_t));
-    /* The key can be asked for, too. */
+    /* The key can be read from the pin, too. */
     const void *again;
     uint64_t again_bytes;
     OK(kvmem_kv_cache_pin_cache_key(value->pin, &again, &again_bytes));
@@ -106,7 +106,7 @@ static int take(void *user, const kvmem_kv_cache_value *value, const void *key,
     tier->borrowed = value->pin;
     int answer = tier->answer;
     CHECK(pthread_mutex_unlock(&tier->lock) == 0);
-    /* Until this returns the key is not leased. */
+    /* The key is not leased until this function returns. */
     if (tier->cache != NULL)
         CHECK(lease(tier->cache, number(key)).outcome != KVMEM_LEASED_LEASE);
     if (tier->keep)
@@ -170,7 +170,7 @@ static kvmem_kv_cache *cache_over(kvmem_pool *pool, tier *tier, uint64_t max_blo
     return cache;
 }
 
-/* Programs that were built when options ended with `shards`, and those that will be built later. */
+/* An options structure that ends with `shards`, as in older versions, and one that is longer. */
 static void options_of_other_versions(void) {
     kvmem_pool *pool = small_pool();
     kvmem_kv_cache *cache;
@@ -198,7 +198,7 @@ static void options_of_other_versions(void) {
     newer.options.struct_size = 7;
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_create(pool, &newer.options, &cache));
 
-    /* What is handed over stays the caller's if there is no cache. */
+    /* If the cache is not made, the user data stay the caller's. */
     tier tier;
     start(&tier);
     kvmem_kv_cache_options options;
@@ -222,7 +222,7 @@ static void options_of_other_versions(void) {
     OK(kvmem_pool_destroy(pool));
 }
 
-static void what_is_evicted(void) {
+static void evicted_values(void) {
     kvmem_pool *pool = small_pool();
     tier tier;
     start(&tier);
@@ -234,10 +234,10 @@ static void what_is_evicted(void) {
     CHECK(tier.evicted == 0);
     put(cache, 3, 13);
     CHECK(tier.evicted == 1 && tier.values[1] == 21);
-    /* The pin was borrowed. */
+    /* The borrowed pin is released. */
     IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_pin_release(tier.borrowed));
 
-    /* Kept by a pin of its own, and let go of early. */
+    /* Keeps a pin of its own, and releases the borrowed one by mistake. */
     tier.keep = 1;
     put(cache, 4, 14);
     tier.keep = 0;
@@ -248,7 +248,7 @@ static void what_is_evicted(void) {
     CHECK(tier.values[3] == 13 && tier.evicted == 3);
     IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_pin_release(tier.borrowed));
 
-    /* By evict_to and by a reservation; not by a removal or clearing. */
+    /* Evicted by evict_to and by a reservation; not by a removal or clearing. */
     OK(kvmem_kv_cache_evict_to(cache, 0, NULL));
     CHECK(tier.evicted == 5 && tier.values[4] == 14 && tier.values[5] == 15);
     put(cache, 6, 16);
@@ -261,7 +261,7 @@ static void what_is_evicted(void) {
     OK(kvmem_kv_cache_clear(cache));
     CHECK(tier.evicted == 6);
 
-    /* Pins know what becomes of their key. */
+    /* A pin learns what happens to its key. */
     kvmem_kv_cache_value first, second, cloned;
     key = 10;
     put(cache, key, 1);
@@ -283,14 +283,14 @@ static void what_is_evicted(void) {
     IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_kv_cache_pin_cache_key(second.pin, &name, NULL));
     OK(kvmem_kv_cache_pin_cache_key(second.pin, &name, &name_bytes));
     CHECK(name_bytes == 8 && number(name) == 10);
-    kvmem_kv_cache_reservation *room = written(cache, 12, 1);
-    OK(kvmem_kv_cache_reservation_cache_key(room, &name, &name_bytes));
+    kvmem_kv_cache_reservation *reserved = written(cache, 12, 1);
+    OK(kvmem_kv_cache_reservation_cache_key(reserved, &name, &name_bytes));
     CHECK(name_bytes == 8 && number(name) == 12);
-    OK(kvmem_kv_cache_reservation_release(room));
+    OK(kvmem_kv_cache_reservation_release(reserved));
     OK(kvmem_kv_cache_pin_release(cloned.pin));
     OK(kvmem_kv_cache_pin_release(second.pin));
 
-    /* What is held when the cache goes is not evicted. */
+    /* Destroying the cache does not evict. */
     put(cache, 11, 1);
     OK(kvmem_kv_cache_destroy(cache));
     CHECK(tier.evicted == 6 && tier.released == 1 && number(tier.kept.data) == 22);
@@ -311,8 +311,8 @@ static void removed(tier *tier, uint64_t key) {
     CHECK(was_there == 0);
 }
 
-/* What is handed over is not taken if something newer came, or it was removed, while it was on its way. */
-static void what_is_on_its_way(void) {
+/* A value on its way to the tier is superseded if the key gets a newer value, or loses it. */
+static void in_flight(void) {
     void (*const meanwhile[])(tier *, uint64_t) = {newer, removed};
     for (int how = 0; how < 2; how++) {
         kvmem_pool *pool = small_pool();
@@ -342,40 +342,43 @@ static void leases(void) {
     uint64_t key = 1;
     kvmem_kv_cache_value value;
 
-    /* Fetched, and put in. */
+    /* A fetched value is committed. */
     kvmem_kv_cache_lease *held = leased(cache, 1), *same = leased(cache, 1);
     CHECK(is_valid(held) && is_valid(same));
     OK(kvmem_kv_cache_reservation_commit_leased(written(cache, 1, 5), held, &value));
     CHECK(number(value.data) == 5 && at(cache, 1) == 5);
     IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_lease_release(held));
-    /* The first commit wins; of the second nothing is left but the room. */
+    /* The first commit succeeds; the second returns the reservation. */
     CHECK(!is_valid(same));
-    kvmem_kv_cache_reservation *room = written(cache, 1, 6);
+    kvmem_kv_cache_reservation *reserved = written(cache, 1, 6);
     kvmem_kv_cache_value found;
-    IS(KVMEM_ERR_SUPERSEDED, kvmem_kv_cache_reservation_commit_leased(room, same, &found));
+    IS(KVMEM_ERR_SUPERSEDED, kvmem_kv_cache_reservation_commit_leased(reserved, same, &found));
     SAYS("after the lease was taken");
     CHECK(found.pin != value.pin && found.data == value.data && at(cache, 1) == 5);
     IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_lease_release(same));
     OK(kvmem_kv_cache_pin_release(found.pin));
     OK(kvmem_kv_cache_pin_release(value.pin));
-    /* It is good as before. */
-    OK(kvmem_kv_cache_reservation_commit(room, NULL));
+    /* The reservation is still usable. */
+    OK(kvmem_kv_cache_reservation_commit(reserved, NULL));
     CHECK(at(cache, 1) == 6);
 
-    /* A value, where there is one. */
+    /* If the key has a value, there is no lease but the value. */
     kvmem_kv_cache_leased present = lease(cache, 1);
     CHECK(present.outcome == KVMEM_LEASED_PRESENT && number(present.value.data) == 6);
     OK(kvmem_kv_cache_pin_release(present.value.pin));
 
-    /* Broken by an insertion, a removal, a clearing; also by what is evicted again. The newer value stays. */
+    /*
+     * An insertion, a removal and a clearing make a lease invalid, also if the value is evicted
+     * again. The newer value stays.
+     */
     held = leased(cache, 2);
     put(cache, 2, 22);
     CHECK(!is_valid(held));
-    room = written(cache, 2, 2);
-    IS(KVMEM_ERR_SUPERSEDED, kvmem_kv_cache_reservation_commit_leased(room, held, NULL));
+    reserved = written(cache, 2, 2);
+    IS(KVMEM_ERR_SUPERSEDED, kvmem_kv_cache_reservation_commit_leased(reserved, held, NULL));
     CHECK(at(cache, 2) == 22);
-    OK(kvmem_kv_cache_reservation_release(room));
-    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_reservation_release(room));
+    OK(kvmem_kv_cache_reservation_release(reserved));
+    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_reservation_release(reserved));
 
     for (int how = 0; how < 4; how++) {
         key = 3;
@@ -389,13 +392,13 @@ static void leases(void) {
         else
             OK(kvmem_kv_cache_clear(cache));
         CHECK(!is_valid(held));
-        room = written(cache, key, 3);
+        reserved = written(cache, key, 3);
         memset(&found, 0xa5, sizeof found);
-        IS(KVMEM_ERR_SUPERSEDED, kvmem_kv_cache_reservation_commit_leased(room, held, &found));
+        IS(KVMEM_ERR_SUPERSEDED, kvmem_kv_cache_reservation_commit_leased(reserved, held, &found));
         CHECK(found.pin == NULL && found.data == NULL && at(cache, key) == UINT64_MAX);
-        /* A lease that is taken afterwards is another one. */
+        /* A later lease is valid. */
         held = leased(cache, key);
-        OK(kvmem_kv_cache_reservation_commit_leased(room, held, NULL));
+        OK(kvmem_kv_cache_reservation_commit_leased(reserved, held, NULL));
         CHECK(at(cache, key) == 3);
         OK(kvmem_kv_cache_remove(cache, &key, sizeof key));
     }
@@ -403,7 +406,7 @@ static void leases(void) {
     OK(kvmem_kv_cache_get_stats(cache, &stats));
     CHECK(stats.superseded == 6 && stats.sink_failures == 0);
 
-    /* A removal of what is not there breaks it, too. */
+    /* A removal of a missing value makes a lease invalid, too. */
     held = leased(cache, 4);
     key = 4;
     IS(KVMEM_ERR_NOT_FOUND, kvmem_kv_cache_remove(cache, &key, sizeof key));
@@ -413,23 +416,24 @@ static void leases(void) {
     uint32_t is;
     IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_lease_is_valid(held, &is));
 
-    /* Of another key or cache: both stay. */
+    /* A lease for another key or cache: both objects stay. */
     held = leased(cache, 5);
     kvmem_kv_cache_lease *foreign = leased(other, 5);
-    room = written(cache, 5, 55);
+    reserved = written(cache, 5, 55);
     kvmem_kv_cache_reservation *wrong = written(cache, 6, 66);
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_reservation_commit_leased(wrong, held, &found));
     SAYS("for another key");
-    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_reservation_commit_leased(room, foreign, &found));
-    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_kv_cache_reservation_commit_leased(room, NULL, &found));
+    IS(KVMEM_ERR_INVALID_ARGUMENT,
+       kvmem_kv_cache_reservation_commit_leased(reserved, foreign, &found));
+    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_kv_cache_reservation_commit_leased(reserved, NULL, &found));
     IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_reservation_commit_leased(
-                                 room, (kvmem_kv_cache_lease *) (void *) room, &found));
+                                 reserved, (kvmem_kv_cache_lease *) (void *) reserved, &found));
     IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_kv_cache_reservation_commit_leased(NULL, held, &found));
     IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_reservation_commit_leased(
                                  (kvmem_kv_cache_reservation *) (void *) cache, held, &found));
     CHECK(is_valid(held) && is_valid(foreign) && at(cache, 5) == UINT64_MAX);
-    OK(kvmem_kv_cache_reservation_commit_leased(room, held, NULL));
-    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_reservation_commit_leased(room, foreign, &found));
+    OK(kvmem_kv_cache_reservation_commit_leased(reserved, held, NULL));
+    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_reservation_commit_leased(reserved, foreign, &found));
     CHECK(at(cache, 5) == 55 && at(other, 5) == UINT64_MAX && is_valid(foreign));
     OK(kvmem_kv_cache_lease_release(foreign));
     OK(kvmem_kv_cache_reservation_release(wrong));
@@ -448,8 +452,10 @@ static void leases(void) {
     OK(kvmem_pool_destroy(pool));
 }
 
-/* A tier that fails, or does not invalidate, has its keys no more until all is cleared. */
-static void what_fails(void) {
+/*
+ * If the tier fails to store or to invalidate a value, its key is not leased until all is cleared.
+ */
+static void failures(void) {
     kvmem_pool *pool = small_pool();
     tier tier;
     start(&tier);
@@ -473,7 +479,7 @@ static void what_fails(void) {
     SAYS("returned 5");
     CHECK(removed == 9 && tier.invalidated == 1 && at(cache, 3) == UINT64_MAX);
     CHECK(lease(cache, 3).outcome == KVMEM_LEASED_UNAVAILABLE && is_valid(held));
-    /* What was not invalidated stays so, also if something else is, and until all is. */
+    /* The key stays that way if another key is invalidated, until all is cleared. */
     tier.answer = 0;
     tier.cache = cache;
     OK(kvmem_kv_cache_remove_with(cache, &key, sizeof key, invalidate, &tier, &removed));
@@ -495,16 +501,18 @@ static void what_fails(void) {
     for (key = 0; key < KEYS; key++)
         OK(kvmem_kv_cache_lease_release(leased(cache, key)));
 
-    /* Told of what is there and of what is not, but for what makes no sense. */
-    uint64_t told = tier.invalidated;
+    /*
+     * `invalidate` is called whether the key has a value or not, but not for an invalid argument.
+     */
+    uint64_t calls = tier.invalidated;
     tier.key = key = 5;
     put(cache, key, 5);
     held = leased(cache, 6);
     OK(kvmem_kv_cache_remove_with(cache, &key, sizeof key, invalidate, &tier, &removed));
-    CHECK(removed == 1 && tier.invalidated == told + 1);
+    CHECK(removed == 1 && tier.invalidated == calls + 1);
     tier.key = key = 6;
     OK(kvmem_kv_cache_remove_with(cache, &key, sizeof key, invalidate, &tier, NULL));
-    CHECK(!is_valid(held) && tier.invalidated == told + 2);
+    CHECK(!is_valid(held) && tier.invalidated == calls + 2);
     OK(kvmem_kv_cache_lease_release(held));
     put(cache, key, 6);
     IS(KVMEM_ERR_NULL_ARGUMENT,
@@ -514,14 +522,14 @@ static void what_fails(void) {
        kvmem_kv_cache_remove_with(cache, NULL, 3, invalidate, &tier, &removed));
     IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_kv_cache_clear_with(cache, NULL, &tier));
     IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_kv_cache_clear_with(NULL, forget_all, &tier));
-    CHECK(tier.invalidated == told + 2 && at(cache, key) == 6);
+    CHECK(tier.invalidated == calls + 2 && at(cache, key) == 6);
     OK(kvmem_kv_cache_destroy(cache));
     CHECK(tier.released == 1);
     OK(kvmem_pool_destroy(pool));
 }
 
-/* Leases and reservations keep the cache, and with it what was handed over; pins do not. */
-static void the_last_one_ends_the_cache(void) {
+/* Leases and reservations keep the cache, and with it the user data; pins do not. */
+static void the_last_user_ends_the_cache(void) {
     kvmem_pool *pool = small_pool();
     tier tier;
     start(&tier);
@@ -536,16 +544,16 @@ static void the_last_one_ends_the_cache(void) {
     OK(kvmem_kv_cache_get(cache, &key, sizeof key, &value));
     put(cache, 5, 15);
     kvmem_kv_cache_lease *held = leased(cache, 2), *another = leased(cache, 3);
-    kvmem_kv_cache_reservation *room = written(cache, 2, 2);
+    kvmem_kv_cache_reservation *reserved = written(cache, 2, 2);
     OK(kvmem_kv_cache_destroy(cache));
     OK(kvmem_pool_destroy(pool));
     kvmem_kv_cache_leased none;
     IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_get_lease(cache, &key, sizeof key, &none));
     CHECK(is_valid(held) && is_valid(another) && tier.released == 0);
     kvmem_kv_cache_value second;
-    /* It still evicts, above the watermark, and what is evicted is still given. */
+    /* A reservation still evicts above the watermark, and the sink still receives the value. */
     CHECK(tier.evicted == 0);
-    OK(kvmem_kv_cache_reservation_commit_leased(room, held, &second));
+    OK(kvmem_kv_cache_reservation_commit_leased(reserved, held, &second));
     CHECK(number(second.data) == 2 && tier.evicted == 1 && tier.values[5] == 15 &&
           tier.released == 0);
     OK(kvmem_kv_cache_lease_release(another));
@@ -555,7 +563,7 @@ static void the_last_one_ends_the_cache(void) {
     OK(kvmem_kv_cache_pin_release(second.pin));
 }
 
-/* What was fetched under a lease, or was there. 0: nothing. */
+/* Returns a value that was cached or fetched under a lease; 0: none. */
 static uint64_t find(kvmem_kv_cache *cache, tier *tier, uint64_t key) {
     kvmem_kv_cache_leased found = lease(cache, key);
     kvmem_kv_cache_value value = found.value;
@@ -569,10 +577,11 @@ static uint64_t find(kvmem_kv_cache *cache, tier *tier, uint64_t key) {
             OK(kvmem_kv_cache_lease_release(found.lease));
             return 0;
         }
-        kvmem_kv_cache_reservation *room = written(cache, key, fetched);
-        kvmem_status status = kvmem_kv_cache_reservation_commit_leased(room, found.lease, &value);
+        kvmem_kv_cache_reservation *reserved = written(cache, key, fetched);
+        kvmem_status status =
+            kvmem_kv_cache_reservation_commit_leased(reserved, found.lease, &value);
         if (status == KVMEM_ERR_SUPERSEDED) {
-            OK(kvmem_kv_cache_reservation_release(room));
+            OK(kvmem_kv_cache_reservation_release(reserved));
             if (value.pin == NULL)
                 return 0;
         } else
@@ -593,15 +602,15 @@ static void to_and_fro(void) {
     for (uint64_t key = 0; key < KEYS; key++)
         CHECK(find(cache, &tier, key) == 100 + key);
 
-    /* A removal while one fetches is not undone. */
+    /* A fetch does not undo a removal. */
     uint64_t key = 3;
     kvmem_kv_cache_lease *held = leased(cache, key);
-    kvmem_kv_cache_reservation *room = written(cache, key, tier.values[key]);
+    kvmem_kv_cache_reservation *reserved = written(cache, key, tier.values[key]);
     CHECK(tier.values[key] == 103);
     tier.key = key;
     OK(kvmem_kv_cache_remove_with(cache, &key, sizeof key, invalidate, &tier, NULL));
-    IS(KVMEM_ERR_SUPERSEDED, kvmem_kv_cache_reservation_commit_leased(room, held, NULL));
-    OK(kvmem_kv_cache_reservation_release(room));
+    IS(KVMEM_ERR_SUPERSEDED, kvmem_kv_cache_reservation_commit_leased(reserved, held, NULL));
+    OK(kvmem_kv_cache_reservation_release(reserved));
     CHECK(find(cache, &tier, key) == 0);
     OK(kvmem_kv_cache_check(cache));
     OK(kvmem_kv_cache_destroy(cache));
@@ -609,7 +618,10 @@ static void to_and_fro(void) {
     CHECK(tier.released == 1);
 }
 
-/* Each thread writes keys of its own, counting up, and looks up all: nobody finds what is older than what stood there before. */
+/*
+ * Each thread writes its own keys, with increasing values, and looks up all keys. No thread may
+ * find a value older than one that was there before.
+ */
 static struct {
     kvmem_kv_cache *cache;
     tier tier;
@@ -637,7 +649,7 @@ static void *work(void *argument) {
             OK(kvmem_kv_cache_remove_with(race.cache, &key, sizeof key, forget_one, &key, NULL));
         else
             put(race.cache, key, step);
-        /* A removal stands between the values before it and those after it. */
+        /* A removal is ordered between the values before it and after it. */
         atomic_store(&race.latest[key], random >> 62 == 0 ? step + 1 : step);
     }
     return NULL;
@@ -665,11 +677,11 @@ static void many_threads(void) {
 
 int main(void) {
     options_of_other_versions();
-    what_is_evicted();
-    what_is_on_its_way();
+    evicted_values();
+    in_flight();
     leases();
-    what_fails();
-    the_last_one_ends_the_cache();
+    failures();
+    the_last_user_ends_the_cache();
     to_and_fro();
     many_threads();
     return 0;

@@ -28,7 +28,7 @@ static void both_kinds(uint32_t magazines) {
     IS(KVMEM_ERR_TOO_LARGE, kvmem_offset_allocator_extend(space, &b, 2 * MIB));
     CHECK(b.bytes == 2000);
 
-    /* Copies of a freed allocation are worth nothing, nor are those of another allocator, nor any bits. */
+    /* Copies of a freed allocation, those of another allocator, and other bits are not valid. */
     kvmem_allocation copy = a, wrong = {0};
     OK(kvmem_offset_allocator_free(space, &a));
     IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_offset_allocator_free(space, &copy));
@@ -42,7 +42,7 @@ static void both_kinds(uint32_t magazines) {
     wrong.generation ^= 12;
     IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_offset_allocator_extend(space, &wrong, 2001));
 
-    /* Requests that fail early say why, like all others. */
+    /* Requests that fail early record their error, like all others. */
     IS(KVMEM_ERR_TOO_LARGE, kvmem_offset_allocator_allocate(space, MIB + 1, &c_fails));
     SAYS("1048577");
     SAYS("1048576");
@@ -66,7 +66,7 @@ static void both_kinds(uint32_t magazines) {
     OK(kvmem_offset_allocator_grow_to(space, 16 * MIB));
     OK(kvmem_offset_allocator_shrink_to(space, 8 * MIB));
 
-    /* What is alive is found again, by its slot or all of it. */
+    /* Lost allocations are found again, by slot or all at once. */
     kvmem_allocation found[3], at;
     kvmem_allocation c;
     OK(kvmem_offset_allocator_allocate(space, 100, &c));
@@ -110,7 +110,7 @@ static void both_kinds(uint32_t magazines) {
 
     kvmem_metrics metrics;
     OK(kvmem_offset_allocator_get_metrics(space, &metrics));
-    /* One of the batch is still there: its place was taken by a copy. */
+    /* One of the batch is still live: its entry was overwritten by a copy. */
     CHECK(metrics.capacity_bytes == 8 * MIB && metrics.live == 1 && metrics.allocated_bytes == 100);
     CHECK(metrics.free_bytes == 8 * MIB - 100 && metrics.boundary_bytes == MIB);
     OK(kvmem_offset_allocator_largest_free_hint(space, &bytes));
@@ -144,7 +144,7 @@ static void both_kinds(uint32_t magazines) {
     OK(kvmem_offset_allocator_destroy(other));
 }
 
-/* Random traffic against a map of bytes. */
+/* Compares random operations with a map of bytes. */
 static void against_a_model(uint32_t magazines) {
     enum { CAPACITY = 20000, SLOTS = 200 };
     static unsigned char taken[CAPACITY];

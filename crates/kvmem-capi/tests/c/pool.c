@@ -1,10 +1,10 @@
-/* Pool, blocks, sharing, and the cache of values. */
+/* Pool, blocks, sharing, and the cache. */
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "check.h"
 
-static void told(void *user, const kvmem_progress *progress) {
+static void record_phase(void *user, const kvmem_progress *progress) {
     uint64_t *phases = user;
     *phases |= (uint64_t) 1 << progress->phase;
 }
@@ -20,7 +20,7 @@ static kvmem_pool *pool_with(void (*change)(kvmem_pool_options *), uint64_t byte
     return pool;
 }
 
-/* Whether anything is mapped there. */
+/* Returns whether a page is mapped there. */
 static int has_page(void *at) {
     unsigned char resident;
     return mincore(at, 4096, &resident) == 0;
@@ -62,7 +62,7 @@ static void blocks(void) {
     options.policy = "sequential";
     options.hot_sizes = hot;
     options.hot_size_count = 1;
-    options.progress = told;
+    options.progress = record_phase;
     options.progress_user = &phases;
     kvmem_pool *pool;
     OK(kvmem_pool_create(4 * MIB, &options, &pool));
@@ -138,7 +138,7 @@ static void blocks(void) {
     IS(KVMEM_ERR_BAD_HANDLE, kvmem_pool_destroy(pool));
 }
 
-/* Blocks stay good when their pool is destroyed; the memory goes with the last. */
+/* Blocks stay valid when their pool is destroyed. The memory is released with the last one. */
 static void blocks_outlive_their_pool(void) {
     kvmem_pool *pool = pool_with(NULL, MIB);
     kvmem_block a, b, c;
@@ -223,7 +223,7 @@ static void share_for_readers(kvmem_pool_options *options) {
     options->boundary_bytes = MIB;
 }
 
-/* With readers_only a pool can be attached for reading only, whichever descriptor is used. */
+/* With readers_only, a pool can be attached for reading only, with either descriptor. */
 static void readers_only(void) {
     kvmem_pool *pool = pool_with(share_for_readers, 2 * MIB);
     kvmem_block block;
@@ -279,7 +279,7 @@ static void cache(void) {
     IS(KVMEM_ERR_NOT_FOUND, kvmem_kv_cache_remove(cache, "a text", 6));
     IS(KVMEM_ERR_NOT_FOUND, kvmem_kv_cache_get(cache, "a text", 6, &again));
 
-    /* What is pinned stays, whatever becomes of its key. */
+    /* A pinned value stays, whatever happens to its key. */
     OK(kvmem_kv_cache_insert(cache, &key, sizeof key, "newer", 6));
     CHECK(strcmp(value.data, "value") == 0);
     OK(kvmem_kv_cache_get(cache, &key, sizeof key, &again));
@@ -289,20 +289,20 @@ static void cache(void) {
     kvmem_key device_key;
     IS(KVMEM_ERR_NO_SUCH_DEVICE, kvmem_kv_cache_pin_key(again.pin, "none", &device_key));
 
-    kvmem_kv_cache_reserved room;
-    OK(kvmem_kv_cache_reserve(cache, "room", 4, 1000, &room));
-    memset(room.data, 5, room.bytes);
+    kvmem_kv_cache_reserved reserved;
+    OK(kvmem_kv_cache_reserve(cache, "reserved", 4, 1000, &reserved));
+    memset(reserved.data, 5, reserved.bytes);
     IS(KVMEM_ERR_NO_SUCH_DEVICE,
-       kvmem_kv_cache_reservation_key(room.reservation, "none", &device_key));
-    OK(kvmem_kv_cache_reservation_commit(room.reservation, &value));
-    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_reservation_commit(room.reservation, &value));
+       kvmem_kv_cache_reservation_key(reserved.reservation, "none", &device_key));
+    OK(kvmem_kv_cache_reservation_commit(reserved.reservation, &value));
+    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_reservation_commit(reserved.reservation, &value));
     CHECK(((const char *) value.data)[999] == 5);
     OK(kvmem_kv_cache_pin_release(value.pin));
-    OK(kvmem_kv_cache_reserve(cache, "none", 4, 1000, &room));
-    OK(kvmem_kv_cache_reservation_release(room.reservation));
-    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_reservation_release(room.reservation));
-    IS(KVMEM_ERR_ZERO_SIZE, kvmem_kv_cache_reserve(cache, "none", 4, 0, &room));
-    IS(KVMEM_ERR_TOO_LARGE, kvmem_kv_cache_reserve(cache, "none", 4, 200000, &room));
+    OK(kvmem_kv_cache_reserve(cache, "none", 4, 1000, &reserved));
+    OK(kvmem_kv_cache_reservation_release(reserved.reservation));
+    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_reservation_release(reserved.reservation));
+    IS(KVMEM_ERR_ZERO_SIZE, kvmem_kv_cache_reserve(cache, "none", 4, 0, &reserved));
+    IS(KVMEM_ERR_TOO_LARGE, kvmem_kv_cache_reserve(cache, "none", 4, 200000, &reserved));
 
     static char bytes[10000];
     for (key = 100; key < 200; key++)
@@ -316,7 +316,7 @@ static void cache(void) {
     OK(kvmem_kv_cache_check(cache));
     OK(kvmem_kv_cache_clear(cache));
 
-    /* The pin outlives the cache, and the cache its pool. */
+    /* A pin outlives its cache, and a cache its pool. */
     OK(kvmem_pool_destroy(pool));
     OK(kvmem_kv_cache_insert(cache, "last", 4, "one", 4));
     OK(kvmem_kv_cache_get(cache, "last", 4, &value));
@@ -335,9 +335,11 @@ static void cache(void) {
     OK(kvmem_pool_destroy(pool));
 }
 
-/* A cache, its pins and its reservations keep the memory and the keys of a pool that is destroyed, in whatever order they go, but no longer. With blocks
- * that the program has beside them, and without. */
-static void the_last_one_ends_the_pool(void) {
+/*
+ * A cache, its pins and its reservations keep the memory and keys of a destroyed pool, in any
+ * order, but not longer; with blocks of the program, and without.
+ */
+static void the_last_user_ends_the_pool(void) {
     enum { BLOCK = 1, PIN = 2, RESERVATION = 4, ALL = 8 };
     for (int with = 0; with < ALL; with++) {
         kvmem_registrars *nic;
@@ -355,13 +357,13 @@ static void the_last_one_ends_the_pool(void) {
         OK(kvmem_kv_cache_insert(cache, "key", 3, "value", 6));
         kvmem_block block;
         kvmem_kv_cache_value value;
-        kvmem_kv_cache_reserved room;
+        kvmem_kv_cache_reserved reserved;
         if (with & BLOCK)
             OK(kvmem_pool_allocate(pool, 1000, &block));
         if (with & PIN)
             OK(kvmem_kv_cache_get(cache, "key", 3, &value));
         if (with & RESERVATION)
-            OK(kvmem_kv_cache_reserve(cache, "other", 5, 1000, &room));
+            OK(kvmem_kv_cache_reserve(cache, "other", 5, 1000, &reserved));
 
         OK(kvmem_pool_destroy(pool));
         IS(KVMEM_ERR_BAD_HANDLE, kvmem_pool_destroy(pool));
@@ -380,8 +382,8 @@ static void the_last_one_ends_the_pool(void) {
         if (with != 0)
             CHECK(has_page(info.data) && keys_of(nic) == 1);
         if (with & RESERVATION) {
-            memset(room.data, 2, room.bytes);
-            OK(kvmem_kv_cache_reservation_release(room.reservation));
+            memset(reserved.data, 2, reserved.bytes);
+            OK(kvmem_kv_cache_reservation_release(reserved.reservation));
         }
         if (with & PIN) {
             CHECK(strcmp(value.data, "value") == 0);
@@ -405,6 +407,6 @@ int main(void) {
     shared();
     readers_only();
     cache();
-    the_last_one_ends_the_pool();
+    the_last_user_ends_the_pool();
     return 0;
 }

@@ -31,7 +31,7 @@ static void gone(void *user) {
     mine->released += 1;
 }
 
-static void told(void *user, const kvmem_progress *progress) {
+static void record_phase(void *user, const kvmem_progress *progress) {
     uint64_t *phases = user;
     *phases |= (uint64_t) 1 << progress->phase;
 }
@@ -64,7 +64,7 @@ static void simulated(void) {
     OK(kvmem_registration_options_init(&options, sizeof options));
     options.policy = "parallel";
     uint64_t phases = 0;
-    options.progress = told;
+    options.progress = record_phase;
     options.progress_user = &phases;
     kvmem_registration *registration;
     OK(kvmem_registration_create(region, nics, &options, &registration));
@@ -88,7 +88,7 @@ static void simulated(void) {
     char text[2000];
     OK(kvmem_registration_report(registration, KVMEM_TEXT, text, sizeof text, NULL));
 
-    /* The handles go, what was made of them stays. */
+    /* Registrations outlive the handles of their region and registrars. */
     OK(kvmem_region_destroy(region));
     OK(kvmem_registrars_live_keys(nics, 0, &live));
     CHECK(live == 4);
@@ -109,7 +109,7 @@ static void simulated(void) {
         CHECK(live == 0);
     }
     OK(kvmem_registration_create(region, nics, NULL, &registration));
-    /* Four keys, each tried three times. */
+    /* Four keys, three attempts each. */
     OK(kvmem_registrars_inject(nics, 0, 1, 0, 12));
     IS(KVMEM_ERR_DEREGISTER_FAILED, kvmem_registration_deregister(registration, NULL));
     OK(kvmem_registration_deregister(registration, NULL));
@@ -198,7 +198,7 @@ static void custom(void) {
     OK(kvmem_region_destroy(region));
 }
 
-/* What this machine has; a container may forbid it. */
+/* The registrars of this machine; a container may forbid them. */
 static void real(void) {
     kvmem_registrars *registrars;
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_registrars_open("no such thing", &registrars));

@@ -1,4 +1,7 @@
-/* Many threads on the same objects; the last failure is each thread's own; one of two who free the same wins. */
+/*
+ * Several threads on the same objects. Each thread has its own last error. If two threads free the
+ * same allocation, one succeeds.
+ */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -7,12 +10,12 @@
 enum { THREADS = 4, STEPS = 2000 };
 
 static kvmem_offset_allocator *spaces[2];
-static kvmem_slab_allocator *slices;
+static kvmem_slab_allocator *slab;
 static kvmem_pool *pool;
 static kvmem_kv_cache *cache;
 static kvmem_bump_arena *arena;
 
-/* Blocks that one thread hands to the next. */
+/* Blocks that one thread passes to the next. */
 static _Atomic(void *) handed[THREADS];
 /* An allocation that all threads free. */
 static kvmem_allocation common;
@@ -30,12 +33,12 @@ static void *work(void *argument) {
         OK(kvmem_pool_allocate(pool, bytes, &block));
         memset(block.data, (int) thread, block.bytes);
         void *mine, *bumped;
-        OK(kvmem_slab_allocator_allocate(slices, 64, &mine));
+        OK(kvmem_slab_allocator_allocate(slab, 64, &mine));
         memset(mine, (int) thread, 64);
         if (step % 16 == 0)
             OK(kvmem_bump_arena_allocate(arena, 8, 8, &bumped));
         void *other = atomic_exchange(&handed[(thread + 1) % THREADS], mine);
-        OK(kvmem_slab_allocator_free(slices, other, 64));
+        OK(kvmem_slab_allocator_free(slab, other, 64));
 
         uint64_t key = step % 50;
         kvmem_kv_cache_value value;
@@ -48,7 +51,7 @@ static void *work(void *argument) {
             OK(kvmem_kv_cache_insert(cache, &key, sizeof key, &key, sizeof key));
         }
 
-        /* The texts of failures are the thread's own. */
+        /* Error texts belong to the thread. */
         if (step % 100 == 0) {
             char words[64];
             kvmem_allocation none;
@@ -83,7 +86,7 @@ int main(void) {
     OK(kvmem_pool_create(4 * MIB, &plain, &pool));
     OK(kvmem_pool_create(4096, &plain, &common_pool));
     OK(kvmem_kv_cache_create(pool, NULL, &cache));
-    OK(kvmem_slab_allocator_create(NULL, &slices));
+    OK(kvmem_slab_allocator_create(NULL, &slab));
     kvmem_region *region;
     OK(kvmem_region_map(MIB, NULL, &region));
     OK(kvmem_bump_arena_create(region, &arena));
@@ -101,9 +104,9 @@ int main(void) {
     CHECK(freed == 1 && destroyed == 1);
 
     for (int i = 0; i < THREADS; i++)
-        OK(kvmem_slab_allocator_free(slices, handed[i], 64));
+        OK(kvmem_slab_allocator_free(slab, handed[i], 64));
     kvmem_slab_allocator_stats stats;
-    OK(kvmem_slab_allocator_get_stats(slices, &stats));
+    OK(kvmem_slab_allocator_get_stats(slab, &stats));
     CHECK(stats.in_use == 0);
     kvmem_bump_arena_stats bumped;
     OK(kvmem_bump_arena_get_stats(arena, &bumped));
@@ -116,7 +119,7 @@ int main(void) {
     }
     OK(kvmem_kv_cache_destroy(cache));
     OK(kvmem_pool_destroy(pool));
-    OK(kvmem_slab_allocator_destroy(slices));
+    OK(kvmem_slab_allocator_destroy(slab));
     OK(kvmem_bump_arena_destroy(arena));
     OK(kvmem_region_destroy(region));
     return 0;

@@ -38,11 +38,11 @@ static void regions() {
     options.pages = "4k";
     options.populate = 1;
     options.guard_pages = true;
-    std::uint64_t told = 0;
-    options.progress = [&](const kvmem::Progress &progress) { told = progress.done_bytes; };
+    std::uint64_t reported = 0;
+    options.progress = [&](const kvmem::Progress &progress) { reported = progress.done_bytes; };
     kvmem::Region region(MIB, options);
     CHECK(region.data() != nullptr && region.size() == MIB && region.bytes().size() == MIB);
-    CHECK(told == MIB);
+    CHECK(reported == MIB);
     const kvmem::RegionInfo info = region.info();
     CHECK(info.data == region.data() && info.requested_bytes == MIB && info.bytes_base == MIB);
     CHECK(region.resident_bytes(0, MIB) == MIB);
@@ -50,11 +50,11 @@ static void regions() {
     region.discard(0, MIB);
     CHECK(region.bytes()[MIB - 1] == std::byte{0});
     region.populate(0, MIB, 1,
-                    [&](const kvmem::Progress &progress) { told += progress.done_bytes; });
-    CHECK(told > MIB);
+                    [&](const kvmem::Progress &progress) { reported += progress.done_bytes; });
+    CHECK(reported > MIB);
     CHECK(!region.report().empty() && region.report_json().front() == '{');
 
-    // Moves: what was moved from has nothing, and says so.
+    // A moved-from region is empty, and calls on it throw.
     kvmem::Region moved = std::move(region);
     CHECK(region.data() == nullptr && region.size() == 0 && region.native_handle() == nullptr);
     THROWS(KVMEM_ERR_NULL_ARGUMENT, "kvmem_region", region.info());
@@ -127,7 +127,7 @@ static void wrapped() {
         });
         CHECK(region.data() == memory && region.size() == bytes);
         kvmem::BumpArena arena(region);
-        // The arena keeps the memory.
+        // The arena keeps the memory mapped.
         region = kvmem::Region(4096);
         CHECK(released == 0);
         auto some = arena.allocate(100);

@@ -14,7 +14,7 @@ static std::string text(const kvmem::KvValue &value) {
 int main() {
     kvmem::Registrars nics = kvmem::testing::simulated_registrars(1);
     std::optional<kvmem::KvValue> kept;
-    std::optional<kvmem::KvReservation> left;
+    std::optional<kvmem::KvReservation> remaining;
     {
         kvmem::PoolOptions small;
         small.pages = "4k";
@@ -26,11 +26,11 @@ int main() {
         kvmem::KvCache cache(*pool, options);
         CHECK(!cache.get("one") && !cache.contains("one") && !cache.remove("one"));
         CHECK(cache.insert("one", "first", 5) && cache.contains("one"));
-        // It keeps the memory.
+        // The cache keeps the memory.
         pool.reset();
         CHECK(cache.insert(std::string_view("with\0nul", 8), "other", 5) &&
               !cache.contains("with"));
-        // The longest key, and one that is longer: a mistake, not a cache without room.
+        // The longest key, and a longer one: an error, not lack of space.
         const std::string longest(KVMEM_MAX_KEY_BYTES, 'k');
         CHECK(cache.insert(longest, "long", 4) && text(*cache.get(longest)) == "long" &&
               cache.remove(longest));
@@ -44,13 +44,13 @@ int main() {
         CHECK(cache.insert("one", "second", 6));
         CHECK(text(*value) == "first" && text(*cache.get("one")) == "second");
 
-        // In place.
-        auto room = cache.reserve("two", 6);
-        CHECK(room && room->size() == 6 && !cache.contains("two"));
-        CHECK(room->key("simulated:0").handle != UINT64_MAX);
-        std::memcpy(room->bytes().data(), "thirds", 6);
-        kvmem::KvReservation moved = std::move(*room);
-        CHECK(!*room && room->bytes().empty() && room->offset() == 0);
+        // Written in place.
+        auto reserved = cache.reserve("two", 6);
+        CHECK(reserved && reserved->size() == 6 && !cache.contains("two"));
+        CHECK(reserved->key("simulated:0").handle != UINT64_MAX);
+        std::memcpy(reserved->bytes().data(), "thirds", 6);
+        kvmem::KvReservation moved = std::move(*reserved);
+        CHECK(!*reserved && reserved->bytes().empty() && reserved->offset() == 0);
         const kvmem::KvValue third = std::move(moved).commit();
         CHECK(!moved && text(third) == "thirds" && cache.contains("two"));
         THROWS(KVMEM_ERR_NULL_ARGUMENT, "", std::move(moved).commit());
@@ -59,7 +59,7 @@ int main() {
         }
         CHECK(!cache.contains("three"));
 
-        // Eviction, which leaves what is pinned.
+        // Eviction leaves pinned values.
         const std::string block(8 * KIB, 'x');
         for (int i = 0; i < 20; ++i) {
             CHECK(cache.insert(std::to_string(i), block.data(), block.size()));
@@ -79,7 +79,7 @@ int main() {
         CHECK(text(*kept) == "first");
         move_to_itself(*kept);
         CHECK(text(*kept) == "first");
-        left = cache.reserve("left", 10);
+        remaining = cache.reserve("remaining", 10);
         kvmem::KvCache same = std::move(cache);
         THROWS(KVMEM_ERR_NULL_ARGUMENT, "", cache.get("one"));
         CHECK(!same.get("one"));
@@ -88,7 +88,7 @@ int main() {
         wrong.high_watermark = 5;
         THROWS(KVMEM_ERR_INVALID_ARGUMENT, "", kvmem::KvCache(kvmem::Pool(MIB, small), wrong));
     }
-    // Both outlive the cache and the pool.
+    // Pin and reservation outlive the cache and the pool.
     CHECK(text(*kept) == "first" && kvmem::testing::live_keys(nics, 0) == 1);
     {
         kvmem::PoolOptions small;
@@ -98,9 +98,9 @@ int main() {
         *kept = std::move(*other.get("other"));
         CHECK(text(*kept) == "value");
     }
-    left->bytes()[9] = std::byte{1};
+    remaining->bytes()[9] = std::byte{1};
     kept.reset();
-    left.reset();
+    remaining.reset();
     CHECK(kvmem::testing::live_keys(nics, 0) == 0);
     return 0;
 }

@@ -1,6 +1,7 @@
-// Mooncake's offset allocator on kvmem, used as programs use it that were written for Mooncake: by its include, its names and its promises.
+// Mooncake's offset allocator on kvmem, used as by programs that were written for Mooncake: its
+// include, its names and its promises.
 #include "offset_allocator/offset_allocator.hpp"
-// The other name of it.
+// The other name of the header.
 #include "offset_allocator/offset_allocator.h"
 
 #include <map>
@@ -52,7 +53,7 @@ static void handles() {
     CHECK(moved.isValid() && moved.size() == 1023);
     none = std::move(moved);
     CHECK(none.isValid() && !moved.isValid());
-    // What it had before is freed.
+    // The assignment frees the old range.
     none = std::move(*allocator->allocate(7));
     CHECK(allocator->get_metrics().allocated_num_ == 1 &&
           allocator->get_metrics().allocated_size_ == 7);
@@ -64,7 +65,7 @@ static void handles() {
     many.clear();
     CHECK(allocator->get_metrics().allocated_num_ == 1);
 
-    // After the allocator.
+    // The handle outlives the allocator.
     const uint64_t address = none.address();
     allocator.reset();
     CHECK(!none.isValid() && none.address() == address && none.size() == 7);
@@ -77,13 +78,14 @@ static void created() {
     auto allocator = OffsetAllocator::create(0, GIB);
     CHECK(allocator && allocator->shared_from_this() == allocator);
 
-    // max_capacity - 1 can be alive, init_capacity - 1 if that is more; when one is freed another can be had.
-    for (const auto &[init, max, most] :
+    // max_capacity - 1 allocations can be live, or init_capacity - 1 if that is more. When one is
+    // freed, another succeeds.
+    for (const auto &[init, max, expected_max] :
          {std::tuple{1u, 1000u, 999u}, std::tuple{1000u, 1000u, 999u}, std::tuple{20u, 10u, 19u},
           std::tuple{1u, 2u, 1u}}) {
         auto bounded = OffsetAllocator::create(0, GIB, init, max);
         std::vector<OffsetAllocationHandle> kept;
-        for (uint32 i = 0; i < most; ++i) {
+        for (uint32 i = 0; i < expected_max; ++i) {
             auto handle = bounded->allocate(1024);
             CHECK(handle.has_value());
             kept.push_back(std::move(*handle));
@@ -99,7 +101,7 @@ static void created() {
     CHECK(!OffsetAllocator::create(0, GIB, 1, 1)->allocate(1).has_value());
     CHECK(!OffsetAllocator::create(0, GIB, 0, 0)->allocate(1).has_value());
 
-    // No capacity is special: all of it can be had, to the byte.
+    // Every capacity can be allocated completely, to the byte.
     for (const uint64_t size :
          {uint64_t{1}, uint64_t{16}, uint64_t{1000}, 4 * GIB - 1, 4 * GIB, 4 * GIB + 1,
           uint64_t{4026531840}, (uint64_t{1} << 40) + 12345, uint64_t{1} << 63}) {
@@ -142,7 +144,7 @@ static void reports() {
     CHECK(metrics.allocated_size_ == 3171 && metrics.allocated_num_ == 3);
     CHECK(metrics.total_free_space_ == MIB - 3171 && metrics.largest_free_region_ <= MIB - 3171);
     CHECK(allocator->getLargestFreeRegion() >= metrics.largest_free_region_);
-    // A request that fails makes the hint exact.
+    // A failed request makes the hint exact.
     CHECK(!allocator->allocate(MIB - 1000).has_value());
     CHECK(allocator->getLargestFreeRegion() == allocator->storageReport().largestFreeRegion);
     two.reset();
@@ -157,7 +159,8 @@ static void reports() {
     one.reset();
     three.reset();
 
-    // All free ranges are in the full report, under sizes that ascend. Every other one of some ranges side by side is freed, so that nothing joins.
+    // The full report contains all free ranges, with ascending sizes. Every other one of some
+    // adjacent ranges is freed, so none coalesce.
     for (const auto &[capacity, sizes] :
          {std::pair{uint64_t{MIB}, std::vector<uint64_t>{1, 7, 8, 9, 100, 1000, 1024, 4000, 70000}},
           std::pair{uint64_t{1} << 40,
@@ -179,7 +182,8 @@ static void reports() {
             ranges += full.freeRegions[i].count;
             least += full.freeRegions[i].count * full.freeRegions[i].size;
         }
-        // At least those that were freed between two that are alive, and not longer in all than what is free.
+        // At least those that were freed between two live ones, and not more bytes in all than are
+        // free.
         CHECK(ranges >= 1 && ranges <= sizes.size() + 2 &&
               least <= space->get_metrics().total_free_space_);
         kept.clear();
@@ -195,8 +199,8 @@ static void reports() {
     }
 }
 
-// The sizes of the original's bins, which count in 32 bits: a program that compares two reports
-// finds all 256 equal.
+// The sizes of the original's bins, which are counted in 32 bits: a program that compares two
+// reports finds all 256 equal.
 static void bins() {
     for (const auto &[capacity, shift] :
          {std::pair{uint64_t{MIB}, 0}, std::pair{uint64_t{4026531840}, 0},
@@ -210,7 +214,7 @@ static void bins() {
             CHECK(report.freeRegions[bin].size == uint64_t{units} << shift);
         }
     }
-    // A report says what is free, not how it came to be so.
+    // A report depends on the free ranges only, not on their history.
     auto allocator = OffsetAllocator::create(0, GIB);
     const auto same = [](const OffsetAllocStorageReportFull &a,
                          const OffsetAllocStorageReportFull &b) {
@@ -237,7 +241,7 @@ static void bins() {
 }
 
 static void nodes() {
-    // As records are named that have been kept elsewhere.
+    // Named as in records that were stored outside of the process.
     OffsetAllocation none(OffsetAllocation::NO_SPACE, OffsetAllocation::NO_SPACE);
     CHECK(none.isNoSpace() && none.getOffset() == OffsetAllocation::NO_SPACE);
     const OffsetAllocation some(7, 8);
@@ -269,7 +273,7 @@ static void nodes() {
         for (size_t i = 1; i < 100; i += 2) {
             const auto &[bytes, node] = used.at(handles[i].address());
             CHECK(bytes == allocator->normalizedAllocationSize(handles[i].size()));
-            // What does not agree with the books is no handle.
+            // A node, address or size that does not match the metadata gives no handle.
             const uint64_t at = handles[i].address();
             const uint64_t size = handles[i].size();
             CHECK(!allocator->createHandleAtNode(node, at + 1, size) &&
@@ -277,7 +281,7 @@ static void nodes() {
             CHECK(!allocator->createHandleAtNode(node, at, size + 512));
             CHECK(!allocator->createHandleAtNode(node + 1000000, at, size));
             CHECK(!allocator->createHandleAtNode(OffsetAllocation::NO_SPACE, at, size));
-            // Another handle: the first that goes frees the range, the other does nothing.
+            // Another handle: the first one destroyed frees the range, the other does nothing.
             auto other = allocator->createHandleAtNode(node, at, size);
             CHECK(other && other->isValid() && other->address() == at && other->size() == size);
             if (i % 4 == 1) {
@@ -292,7 +296,8 @@ static void nodes() {
         }
         visit();
         CHECK(used.empty() && allocator->get_metrics().allocated_num_ == 0);
-        // The range is another's by now, at the same place: the old handles do not free it.
+        // The range now belongs to another allocation at the same offset: the old handles do not
+        // free it.
         auto whole = allocator->allocate(MIB);
         CHECK(whole);
         handles.clear();
@@ -307,14 +312,14 @@ static void nodes() {
     }
 }
 
-// A store that restarts: some objects are recorded with their addresses; an allocator for the same
-// space has to put them there again, with a filler for each gap.
+// A store that restarts: some objects are recorded with their addresses. A new allocator for the
+// same space must place them there again, with a filler for each gap.
 static void restores(size_t before, size_t unit, uint32 seed) {
     constexpr size_t OBJECTS = 50;
     const auto create = [&] { return OffsetAllocator::create(1 << 20, 8 * GIB, 16, 100000, unit); };
     std::mt19937_64 random(seed);
     const auto size = [&] {
-        // Mixed: small, middling, large.
+        // Small, medium and large sizes.
         const size_t sizes[] = {1 + random() % 256, 1 + random() % (64 << 10),
                                 1 + random() % (4 << 20)};
         return sizes[random() % 3];
@@ -345,7 +350,7 @@ static void restores(size_t before, size_t unit, uint32 seed) {
             fillers.push_back(std::move(*restarted->allocate(address - end)));
             CHECK(fillers.back().address() == end);
         }
-        // One that fails does not end the order.
+        // A failed request does not end the order.
         CHECK(!restarted->allocate(9 * GIB) && !restarted->allocate(0));
         restored.push_back(std::move(*restarted->allocate(bytes)));
         CHECK(restored.back().address() == address && restored.back().size() == bytes);
@@ -354,7 +359,7 @@ static void restores(size_t before, size_t unit, uint32 seed) {
     CHECK(restored.size() == OBJECTS);
     fillers.clear();
     CHECK(restarted->get_metrics().allocated_num_ == OBJECTS);
-    // And without gaps.
+    // The same without gaps.
     auto fresh = create();
     end = 1 << 20;
     std::vector<OffsetAllocationHandle> side_by_side;
@@ -366,7 +371,7 @@ static void restores(size_t before, size_t unit, uint32 seed) {
     }
 }
 
-// The same requests to the allocator and to a map of what is alive.
+// Compares the allocator with a map of the live ranges.
 static void model(uint64_t base, uint64_t capacity, uint64_t longest, uint32 seed) {
     std::mt19937_64 random(seed);
     auto allocator = OffsetAllocator::create(base, capacity, 16, 1001);
@@ -407,8 +412,8 @@ static void model(uint64_t base, uint64_t capacity, uint64_t longest, uint32 see
 // A request that no free range can satisfy is answered by one load: no call records a failure.
 static void hopeless() {
     auto allocator = OffsetAllocator::create(0, 1000, 100, 100, 8);
-    auto most = allocator->allocate(900);
-    CHECK(most.has_value());
+    auto expected_max = allocator->allocate(900);
+    CHECK(expected_max.has_value());
     std::uint64_t bytes = 0;
     CHECK(kvmem_parse_size("teapot", &bytes) == KVMEM_ERR_INVALID_ARGUMENT);
     const std::string before = kvmem_last_error();
@@ -419,8 +424,9 @@ static void hopeless() {
         CHECK(before == kvmem_last_error());
     }
     // The bound follows the space.
-    most.reset();
-    CHECK(allocator->allocate(900).has_value() && allocator->allocate(1000).has_value());
+    expected_max.reset();
+    CHECK(allocator->allocate(900).has_value());
+    CHECK(allocator->allocate(1000).has_value());
 }
 
 int main() {

@@ -1,4 +1,4 @@
-// Mooncake's mmap arena on kvmem, used as programs use it that were written for Mooncake.
+// Mooncake's mmap arena on kvmem, used as by programs that were written for Mooncake.
 #include "mmap_arena.h"
 
 #include <atomic>
@@ -53,7 +53,7 @@ static void usual() {
 }
 
 static void strict() {
-    // Hugepages or nothing: whichever this machine has.
+    // Hugepages or failure, depending on this machine.
     MmapArena arena;
     if (arena.initialize(1, 4096, false)) {
         CHECK(arena.getPoolSize() == HUGEPAGE &&

@@ -1,4 +1,4 @@
-// What was moved from is empty: every call on it throws, it can be destroyed, and it can be
+// A moved-from object is empty: every call on it throws, it can be destroyed, and it can be
 // assigned to.
 #include <kvmem.hpp>
 
@@ -7,7 +7,7 @@
 
 #include "check.hpp"
 
-// The object itself stays where it is, as moved from.
+// Moves the contents out; the object itself stays.
 template <class T>
 static T taken(T &object) {
     return T(std::move(object));
@@ -26,7 +26,7 @@ static void arenas() {
     const kvmem::CancelToken used = taken(cancel);
     EMPTY(cancel.cancel());
     CHECK(cancel.native_handle() == nullptr);
-    // A token that is not there must not be taken for none.
+    // A moved-from token must not count as "no token".
     kvmem::RegionOptions cancelled;
     cancelled.cancel = &cancel;
     THROWS(KVMEM_ERR_NULL_ARGUMENT, "the CancelToken was moved from",
@@ -103,7 +103,7 @@ static void registrations() {
     CHECK(background.native_handle() == nullptr);
     background = std::move(working);
     CHECK(std::move(background).wait().info().keys == 1);
-    // It has become a registration.
+    // The object has become a registration.
     EMPTY(background.finished());
 }
 
@@ -142,31 +142,31 @@ static void spaces() {
     CHECK(space.allocate(1));
 }
 
-static void slices() {
-    kvmem::SlabAllocator slices;
-    kvmem::SlabAllocator there = taken(slices);
-    EMPTY(slices.allocate(1));
-    EMPTY(slices.allocate_zeroed(1));
-    EMPTY(slices.copy(kvmem::bytes_view()));
-    slices.deallocate(nullptr, 1);
-    EMPTY(slices.deallocate_chain(nullptr, 16, 0));
-    EMPTY(slices.allocate_batch(1, 0));
-    EMPTY(slices.allocate_batch(1, 2));
-    EMPTY(slices.deallocate_batch({}, 1));
-    EMPTY(slices.usable(1));
-    EMPTY(slices.trim());
-    EMPTY(slices.tick());
-    EMPTY(slices.stats());
-    EMPTY(slices.report_leaks());
-    CHECK(slices.native_handle() == nullptr);
+static void slab() {
+    kvmem::SlabAllocator slab;
+    kvmem::SlabAllocator there = taken(slab);
+    EMPTY(slab.allocate(1));
+    EMPTY(slab.allocate_zeroed(1));
+    EMPTY(slab.copy(kvmem::bytes_view()));
+    slab.deallocate(nullptr, 1);
+    EMPTY(slab.deallocate_chain(nullptr, 16, 0));
+    EMPTY(slab.allocate_batch(1, 0));
+    EMPTY(slab.allocate_batch(1, 2));
+    EMPTY(slab.deallocate_batch({}, 1));
+    EMPTY(slab.usable(1));
+    EMPTY(slab.trim());
+    EMPTY(slab.tick());
+    EMPTY(slab.stats());
+    EMPTY(slab.report_leaks());
+    CHECK(slab.native_handle() == nullptr);
     // Not out of memory: there is no allocator.
-    kvmem::SlabResource resource(slices);
+    kvmem::SlabResource resource(slab);
     EMPTY(resource.allocate(1));
     EMPTY(resource.allocate(1, 64));
-    kvmem::StdAllocator<int> ints(slices);
+    kvmem::StdAllocator<int> ints(slab);
     EMPTY(ints.allocate(1));
-    slices = std::move(there);
-    slices.deallocate(slices.allocate(1), 1);
+    slab = std::move(there);
+    slab.deallocate(slab.allocate(1), 1);
 }
 
 static void pools() {
@@ -259,23 +259,24 @@ static void caches() {
     CHECK(!lease);
     EMPTY(lease.is_valid());
 
-    kvmem::KvReservation room = *there.reserve("other", 5);
-    kvmem::KvReservation open = taken(room);
-    CHECK(!room && room.bytes().empty() && room.size() == 0 && room.offset() == 0);
-    EMPTY(room.cache_key());
-    EMPTY(room.key("simulated:0"));
-    EMPTY(std::move(room).commit());
-    EMPTY(std::move(room).commit_leased(std::move(held)));
+    kvmem::KvReservation reserved = *there.reserve("other", 5);
+    kvmem::KvReservation open = taken(reserved);
+    CHECK(!reserved && reserved.bytes().empty() && reserved.size() == 0 && reserved.offset() == 0);
+    EMPTY(reserved.cache_key());
+    EMPTY(reserved.key("simulated:0"));
+    EMPTY(std::move(reserved).commit());
+    EMPTY(std::move(reserved).commit_leased(std::move(held)));
     // Both stay as they were.
     CHECK(held && held.is_valid());
     EMPTY(std::move(open).commit_leased(std::move(lease)));
     CHECK(open && open.size() == 5);
-    room = std::move(open);
+    reserved = std::move(open);
     lease = std::move(held);
-    CHECK(std::holds_alternative<kvmem::KvValue>(std::move(room).commit_leased(std::move(lease))));
-    // Committed is as moved from.
-    CHECK(!room && !lease);
-    EMPTY(std::move(room).commit());
+    CHECK(std::holds_alternative<kvmem::KvValue>(
+        std::move(reserved).commit_leased(std::move(lease))));
+    // A committed reservation is empty.
+    CHECK(!reserved && !lease);
+    EMPTY(std::move(reserved).commit());
     EMPTY(lease.is_valid());
     cache = std::move(there);
     CHECK(cache.contains("other"));
@@ -285,7 +286,7 @@ int main() {
     arenas();
     registrations();
     spaces();
-    slices();
+    slab();
     pools();
     caches();
     return 0;

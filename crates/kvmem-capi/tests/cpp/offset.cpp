@@ -15,7 +15,7 @@ static void allocations(const kvmem::OffsetOptions &options) {
     CHECK(a && *a && a->size() == 1000 && b && b->offset() % 4096 == 0);
     CHECK(space.metrics().live == 2 && space.metrics().allocated_bytes == 6000);
 
-    // Out of space is an answer; what makes no sense is an error, with the numbers.
+    // Running out of space is no exception; an invalid argument is one, with the numbers.
     CHECK(!space.allocate(2 * MIB) && !space.allocate(MIB));
     THROWS(KVMEM_ERR_ZERO_SIZE, "", space.allocate(0));
     THROWS(KVMEM_ERR_BAD_ALIGN, "3", space.allocate_aligned(1, 3));
@@ -96,7 +96,7 @@ static void spaces() {
     CHECK(!edges.allocate(64 * KIB + 1) && edges.allocate(64 * KIB));
 }
 
-// In every order.
+// Allocations and allocators are destroyed in every order.
 static void outlive() {
     std::optional<kvmem::Allocation> last;
     {
@@ -114,7 +114,7 @@ static void outlive() {
         last = std::move(kept[2]);
     }
     CHECK(last->size() == 100);
-    // Another space takes nothing from it, and goes first.
+    // Another space does not affect it, and is destroyed first.
     {
         kvmem::OffsetAllocator other(MIB);
         last = std::move(*other.allocate(7));
@@ -128,7 +128,7 @@ static void outlive() {
     b.reset();
 }
 
-// Until the first free, ranges are handed out end to end, whatever their sizes and the placement.
+// Until the first free, ranges are granted end to end, for all sizes and both placements.
 static void in_order(kvmem::Placement placement) {
     kvmem::OffsetOptions options;
     options.placement = placement;

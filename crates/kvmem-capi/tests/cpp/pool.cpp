@@ -22,10 +22,10 @@ static void blocks() {
     kvmem::PoolOptions options = small_pages();
     options.registrars = &nics;
     options.hot_sizes = {4096};
-    std::uint64_t told = 0;
-    options.progress = [&](const kvmem::Progress &) { ++told; };
+    std::uint64_t reports = 0;
+    options.progress = [&](const kvmem::Progress &) { ++reports; };
     kvmem::Pool pool(4 * MIB, options);
-    CHECK(told != 0 && pool.info().devices == 2 && pool.info().ready_bytes == 4 * MIB);
+    CHECK(reports != 0 && pool.info().devices == 2 && pool.info().ready_bytes == 4 * MIB);
     CHECK(!pool.report().empty() && pool.report_json().front() == '{');
 
     auto block = pool.allocate(4096);
@@ -81,31 +81,31 @@ static void in_the_background() {
     kvmem::PoolOptions options = small_pages();
     options.in_background = true;
     options.max_bytes = 8 * MIB;
-    auto told = std::make_shared<int>(0);
-    options.progress = [told](const kvmem::Progress &) { ++*told; };
+    auto reports = std::make_shared<int>(0);
+    options.progress = [reports](const kvmem::Progress &) { ++*reports; };
     kvmem::Pool pool(2 * MIB, options);
     CHECK(pool.wait_ready(2 * MIB, std::chrono::seconds(20)) == 2 * MIB);
-    // Its size is changed when nothing is under way.
-    const auto settled = [&] {
+    // The size can be changed only when no part is being prepared.
+    const auto wait_until_idle = [&] {
         while (pool.info().initializing) {
             std::this_thread::yield();
         }
     };
-    settled();
+    wait_until_idle();
     pool.grow_to(4 * MIB);
     CHECK(pool.wait_ready(4 * MIB, std::chrono::seconds(20)) == 4 * MIB);
-    settled();
+    wait_until_idle();
     CHECK(pool.shrink_to(2 * MIB) >= 2 * MIB);
     options.progress = nullptr;
     auto block = pool.allocate(100);
     {
         const kvmem::Pool gone = std::move(pool);
     }
-    // The block keeps the pool, and the pool whom it tells.
-    CHECK(told.use_count() == 2);
+    // The block keeps the pool, and the pool keeps its callback.
+    CHECK(reports.use_count() == 2);
     std::memset(block->data(), 1, block->size());
     block.reset();
-    CHECK(told.use_count() == 1);
+    CHECK(reports.use_count() == 1);
 }
 
 static void outlive() {

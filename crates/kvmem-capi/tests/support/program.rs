@@ -118,9 +118,9 @@ static kvmem_status make_pin(kvmem_kv_cache_pin **out) {
 }
 
 static kvmem_status make_reservation(kvmem_kv_cache_reservation **out) {
-    kvmem_kv_cache_reserved room;
-    kvmem_status status = kvmem_kv_cache_reserve(live_kvmem_kv_cache, \"room\", 4, 100, &room);
-    *out = room.reservation;
+    kvmem_kv_cache_reserved reserved;
+    kvmem_status status = kvmem_kv_cache_reserve(live_kvmem_kv_cache, \"reserved\", 4, 100, &reserved);
+    *out = reserved.reservation;
     return status;
 }
 
