@@ -106,7 +106,8 @@ double median(std::vector<double> runs) {
 /// nanoseconds per round. Returns the largest difference between the compat header and Rust's own
 /// handles.
 extern "C" double cost(RustLoop rust, RustLoop rust_raw, std::uint64_t count, std::uint32_t runs) {
-    const char *names[] = {"allocate + free", "free by chance + allocate", "out of space", "impossible"};
+    const char *names[] = {"allocate + free", "free random + allocate", "out of space",
+                           "impossible"};
     std::printf("%-28s %10s %10s %12s %12s %12s\n", "ns, median of interleaved", "rust", "rust raw",
                 "kvmem.hpp", "compat", "compat-rust");
     double greatest = 0;

@@ -909,7 +909,7 @@ typedef struct kvmem_kv_cache_stats {
     /// Values removed by key.
     uint64_t removals;
     /// Insertions and reservations that failed because no value could be evicted.
-    uint64_t refusals;
+    uint64_t insertion_failures;
     /// Evicted values for which `on_evict` failed.
     uint64_t sink_failures;
     /// Fetched values that were not put into the cache because their lease was no longer valid.

@@ -580,7 +580,7 @@ pub unsafe extern "C" fn kvmem_pool_destroy(pool: *mut kvmem_pool) -> kvmem_stat
     guard(|| {
         let table = kvmem_pool::table();
         if let Err(CallError::Forked(_)) = table.get(pool) {
-            return table.forget(pool);
+            return table.drop_handle(pool);
         }
         let gone = {
             let _closed = CLOSED.lock();

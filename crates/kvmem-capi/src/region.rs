@@ -160,10 +160,11 @@ pub unsafe extern "C" fn kvmem_preflight_report(
                 numa_nodes(wanted.numa_nodes, wanted.numa_node_count)?,
             )
         };
-        let wish = Requirements::new(bytes, ladder).map_err(CallError::invalid)?;
-        let wish =
-            wish.shared(backing(wanted.backing)? == Backing::Shared).nodes(nodes.iter().copied());
-        let found = Machine::here().preflight(&wish);
+        let requirements = Requirements::new(bytes, ladder).map_err(CallError::invalid)?;
+        let requirements = requirements
+            .shared(backing(wanted.backing)? == Backing::Shared)
+            .nodes(nodes.iter().copied());
+        let found = Machine::here().preflight(&requirements);
         if let Ok(fits) = out(out_fits, "") {
             fits.put(u32::from(found.passes()));
         }

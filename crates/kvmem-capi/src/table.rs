@@ -309,14 +309,14 @@ impl<T: Object> HandleTable<T> {
     /// dropped.
     pub(crate) fn destroy(&self, handle: *const T) -> Result<(), CallError> {
         match self.take(handle) {
-            Err(CallError::Forked(_)) => self.forget(handle),
+            Err(CallError::Forked(_)) => self.drop_handle(handle),
             taken => taken.map(drop),
         }
     }
 
     /// Drops the handle of an object that belongs to the parent of this process. Other handles are
     /// an error.
-    pub(crate) fn forget(&self, handle: *const T) -> Result<(), CallError> {
+    pub(crate) fn drop_handle(&self, handle: *const T) -> Result<(), CallError> {
         let bits = handle.addr() as u64;
         let slot = self.slot(handle).ok_or_else(|| self.explain(bits))?;
         // Relaxed, both: the value is neither read nor dropped.
@@ -588,7 +588,7 @@ mod tests {
         let fresh = TABLE.insert(value).unwrap();
         assert!(
             TABLE.get(fresh).is_ok()
-                && TABLE.forget(fresh).is_err()
+                && TABLE.drop_handle(fresh).is_err()
                 && TABLE.destroy(fresh).is_ok()
         );
     }

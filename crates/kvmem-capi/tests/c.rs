@@ -152,7 +152,7 @@ fn a_glib_whose_slices_are_mallocs_is_rejected() {
 
 #[test]
 fn the_headers_are_strict_c_and_cpp() {
-    for header in ["kvmem.h", "kvmem/compat/gslice.h"] {
+    for header in ["kvmem.h", "kvmem/testing.h", "kvmem/compat/gslice.h"] {
         let path = prefix().join("include").join(header);
         succeed(Command::new("cc").args(STRICT).args(["-fsyntax-only", "-x", "c"]).arg(&path));
         for standard in ["-std=c++17", "-std=c++20"] {

@@ -50,7 +50,9 @@ fn run(name: &str, under: Under) {
     }
 }
 
-programs!(arena registration offset slab pool kv_cache kv_tier threads moved mooncake mooncake_arena);
+programs!(
+    arena registration offset slab pool kv_cache kv_tier threads moved mooncake mooncake_arena
+);
 
 // Not under Valgrind, which runs one thread at a time.
 #[test]
@@ -127,9 +129,11 @@ fn code_that_the_page_lists_as_missing_does_not_compile() {
         let program = format!(
             "#include \"offset_allocator/offset_allocator.hpp\"\n#include \"mmap_arena.h\"\n\
              using namespace mooncake;\nusing namespace mooncake::offset_allocator;\n\
-             struct Serializer {{ void write(const void *, std::size_t); void read(void *, std::size_t); }};\n\
-             void use(std::shared_ptr<OffsetAllocator> allocator, OffsetAllocationHandle &handle, Serializer &serializer, \
-             MmapArena &arena) {{\n    (void)allocator; (void)handle; (void)serializer; (void)arena;\n    {code};\n}}\n"
+             struct Serializer {{\n    void write(const void *, std::size_t);\n    \
+             void read(void *, std::size_t);\n}};\n\
+             void use(std::shared_ptr<OffsetAllocator> allocator, \
+             OffsetAllocationHandle &handle, Serializer &serializer, MmapArena &arena) {{\n    \
+             (void)allocator; (void)handle; (void)serializer; (void)arena;\n    {code};\n}}\n"
         );
         std::fs::write(&source, program).expect("the target folder can be written");
         let mut cpp = Command::new("c++");

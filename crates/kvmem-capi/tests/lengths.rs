@@ -150,7 +150,8 @@ static void survived(kvmem_status status, int line) {
     program.push_str("int main(void) {\n    make();\n");
     // A call that requests all memory fails at this limit, instead of exhausting the machine.
     program.push_str(
-        "    struct rlimit limit = {UINT64_C(16) << 30, UINT64_C(16) << 30};\n    CHECK(setrlimit(RLIMIT_AS, &limit) == 0);\n",
+        "    struct rlimit limit = {UINT64_C(16) << 30, UINT64_C(16) << 30};\n    \
+         CHECK(setrlimit(RLIMIT_AS, &limit) == 0);\n",
     );
     program.push_str(&body);
     program.push_str("    return 0;\n}\n");

@@ -34,7 +34,8 @@ fn sizes_are_parsed_as_in_the_table() {
             ),
             Err(_) => write!(
                 program,
-                "    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_parse_size(\"{text}\", &bytes));\n    SAYS(\"such as 64GiB\");\n"
+                "    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_parse_size(\"{text}\", &bytes));\n    \
+                 SAYS(\"such as 64GiB\");\n"
             ),
         };
     }

@@ -59,7 +59,7 @@ namespace detail {
 template <class Invalidate>
 class InvalidateCallback {
     static_assert(std::is_void_v<std::invoke_result_t<Invalidate &>>,
-                  "who cannot forget throws: what a function returns would not be looked at");
+                  "the function must return void, and throw on failure: a result is ignored");
 
 public:
     explicit InvalidateCallback(Invalidate &invalidate) noexcept : invalidate_(invalidate) {}

@@ -4,12 +4,12 @@
 #include "check.h"
 
 struct mine {
-    int keys, released, refuse;
+    int keys, released, must_fail;
 };
 
 static int take(void *user, void *data, uint64_t bytes, kvmem_key *out_key) {
     struct mine *mine = user;
-    if (mine->refuse && mine->keys == 2)
+    if (mine->must_fail && mine->keys == 2)
         return EIO;
     mine->keys += 1;
     out_key->handle = (uint64_t) (uintptr_t) data;
@@ -189,7 +189,7 @@ static void custom(void) {
     OK(kvmem_registration_destroy(registration));
     CHECK(mine.keys == 0 && mine.released == 1);
 
-    mine.refuse = 1;
+    mine.must_fail = 1;
     OK(kvmem_registrars_custom(&callbacks, &registrars));
     IS(KVMEM_ERR_REGISTER_FAILED,
        kvmem_registration_create(region, registrars, NULL, &registration));

@@ -55,7 +55,7 @@ int main() {
         CHECK(!moved && text(third) == "thirds" && cache.contains("two"));
         THROWS(KVMEM_ERR_NULL_ARGUMENT, "", std::move(moved).commit());
         {
-            auto abandoned = cache.reserve("three", 6);
+            auto released = cache.reserve("three", 6);
         }
         CHECK(!cache.contains("three"));
 

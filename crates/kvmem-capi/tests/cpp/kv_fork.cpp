@@ -1,5 +1,5 @@
-// A cache in a forked child, while other threads use it: each call throws with KVMEM_ERR_FORKED, and
-// destructors drop only the child's copy.
+// A cache in a forked child, while other threads use it: each call throws with KVMEM_ERR_FORKED,
+// and destructors drop only the child's copy.
 #include <atomic>
 #include <thread>
 #include <variant>

@@ -24,7 +24,8 @@ pub(crate) const MAKING: &[(&str, &str, &str)] = &[
     ),
     (
         "kvmem_background_registration",
-        "kvmem_background_registration_create(live_kvmem_region, live_kvmem_registrars, NULL, &MADE)",
+        "kvmem_background_registration_create(live_kvmem_region, live_kvmem_registrars, NULL, \
+         &MADE)",
         "kvmem_background_registration_destroy",
     ),
     (
@@ -119,7 +120,8 @@ static kvmem_status make_pin(kvmem_kv_cache_pin **out) {
 
 static kvmem_status make_reservation(kvmem_kv_cache_reservation **out) {
     kvmem_kv_cache_reserved reserved;
-    kvmem_status status = kvmem_kv_cache_reserve(live_kvmem_kv_cache, \"reserved\", 4, 100, &reserved);
+    kvmem_status status =
+        kvmem_kv_cache_reserve(live_kvmem_kv_cache, \"reserved\", 8, 100, &reserved);
     *out = reserved.reservation;
     return status;
 }

@@ -383,8 +383,8 @@ private:
         : space_(std::move(space)), capacity_(capacity), unit_(unit),
           max_allocations_(max_allocations), largest_free_(largest_free) {}
 
-    /// Allocates through the C interface. Not inlined, so requests that fail early save no registers
-    /// for it.
+    /// Allocates through the C interface. Not inlined, so requests that fail early save no
+    /// registers for it.
     __attribute__((noinline)) std::optional<OffsetAllocationHandle>
     allocate_from_space(size_t size) {
         std::optional<OffsetAllocationHandle> handle;
