@@ -28,7 +28,7 @@ pub const KVMEM_MAX_KEY_BYTES: u64 = 1 << 20;
 pub(crate) unsafe fn key_at<'a>(key: *const c_void, key_bytes: u64) -> Result<&'a [u8], CallError> {
     if key_bytes > KVMEM_MAX_KEY_BYTES {
         return Err(CallError::invalid(format_args!(
-            "the key has {key_bytes} bytes, and the limit is at most {KVMEM_MAX_KEY_BYTES}: use a \
+            "the key has {key_bytes} bytes, and may have at most {KVMEM_MAX_KEY_BYTES}: use a \
              hash of the key"
         )));
     }

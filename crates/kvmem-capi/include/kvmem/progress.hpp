@@ -27,8 +27,8 @@ public:
         token_.reset(made);
     }
 
-    /// Requests cancellation: work that was given the token ends at its next chunk. A request cannot
-    /// be undone.
+    /// Requests cancellation: work that was given the token ends at its next chunk. A request
+    /// cannot be undone.
     void cancel() const { detail::check(kvmem_cancel_request(token_.get())); }
 
     const kvmem_cancel *native_handle() const noexcept { return token_.get(); }

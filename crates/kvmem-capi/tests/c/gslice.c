@@ -1,6 +1,6 @@
 /*
- * GLib's slices on kvmem. Built without GLib's headers, with them before (GLIB_BEFORE), and with them
- * after (GLIB_AFTER).
+ * GLib's slices on kvmem. Built without GLib's headers, with them before (GLIB_BEFORE), and with
+ * them after (GLIB_AFTER).
  */
 #ifdef GLIB_BEFORE
 #include <glib.h>

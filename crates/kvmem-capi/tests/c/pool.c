@@ -290,7 +290,7 @@ static void cache(void) {
     IS(KVMEM_ERR_NO_SUCH_DEVICE, kvmem_kv_cache_pin_key(again.pin, "none", &device_key));
 
     kvmem_kv_cache_reserved reserved;
-    OK(kvmem_kv_cache_reserve(cache, "reserved", 4, 1000, &reserved));
+    OK(kvmem_kv_cache_reserve(cache, "reserved", 8, 1000, &reserved));
     memset(reserved.data, 5, reserved.bytes);
     IS(KVMEM_ERR_NO_SUCH_DEVICE,
        kvmem_kv_cache_reservation_key(reserved.reservation, "none", &device_key));
