@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use kvmem::offset::{OffsetAllocatorBuilder, OffsetAllocator, Placement, RawAllocation, RawHandle};
+use kvmem::offset::{OffsetAllocator, OffsetAllocatorBuilder, Placement, RawAllocation, RawHandle};
 use kvmem::slab::{ExtentCache, ExtentState};
 
 use crate::call::{
@@ -149,7 +149,10 @@ pub unsafe extern "C" fn kvmem_offset_allocator_options_init(
     guard(|| unsafe { options::init(options, struct_size) })
 }
 
-fn builder(capacity: u64, wanted: &kvmem_offset_allocator_options) -> Result<OffsetAllocatorBuilder, CallError> {
+fn builder(
+    capacity: u64,
+    wanted: &kvmem_offset_allocator_options,
+) -> Result<OffsetAllocatorBuilder, CallError> {
     let placement = match wanted.placement {
         KVMEM_PLACEMENT_RENEWAL => Placement::Renewal,
         KVMEM_PLACEMENT_BEST_FIT => Placement::BestFit,

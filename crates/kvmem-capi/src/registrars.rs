@@ -4,7 +4,7 @@ use std::ffi::c_char;
 use std::sync::Arc;
 
 use kvmem::register::simulated::Nic;
-use kvmem::register::{Devices, DetectedDevice, Registrar, discover};
+use kvmem::register::{DetectedDevice, Devices, Registrar, discover};
 
 use crate::call::{destroy, guard, on, out, report, size, some_text, write_text};
 use crate::error::CallError;
@@ -144,7 +144,8 @@ pub unsafe extern "C" fn kvmem_discover_report(
     out_needed: *mut u64,
 ) -> kvmem_status {
     guard(|| {
-        let lines = |found: &Vec<DetectedDevice>| found.iter().map(|found| format!("{found}\n")).collect();
+        let lines =
+            |found: &Vec<DetectedDevice>| found.iter().map(|found| format!("{found}\n")).collect();
         let text = report(format, &discover(), lines)?;
         // SAFETY: the caller's promise.
         unsafe { write_text(&text, buffer, capacity, out_needed) }

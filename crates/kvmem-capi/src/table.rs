@@ -363,8 +363,8 @@ impl<T: Object> HandleTable<T> {
         self.close(handle)?;
         let Some(slot) = self.slot(handle) else { return Err(self.explain(handle.addr() as u64)) };
         let bits = handle.addr() as u64;
-        // SAFETY: the slot holds a value, and only this thread has closed it.
         let done = catch_unwind(AssertUnwindSafe(|| {
+            // SAFETY: the slot holds a value, and only this thread has closed it.
             run(unsafe { (*slot.value.get()).assume_init_mut() })
         }));
         // Release, both, pair with the Acquire in `get` and `take`.
@@ -542,7 +542,8 @@ mod tests {
             );
             assert!(table.take(std::ptr::without_provenance(bits)).is_err());
         }
-        let other = second.addr() ^ ((Kind::CancelToken as usize ^ Kind::Region as usize) << KIND_SHIFT);
+        let other =
+            second.addr() ^ ((Kind::CancelToken as usize ^ Kind::Region as usize) << KIND_SHIFT);
         assert_eq!(
             why(table.get(std::ptr::without_provenance(other)).unwrap_err()),
             BadHandle::WrongType("kvmem_region")
