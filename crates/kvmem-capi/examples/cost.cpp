@@ -1,7 +1,9 @@
-// What an allocation and its free cost from C++, beside what they cost from Rust on a heap of the same state.
+// Measures the cost of an allocation and its free in C++, compared with Rust on a heap in the same
+// state.
 //
-// cost_cpp.rs builds and loads this, and hands over the loops in Rust; the loops below are the same ones. Runs take turns, so that whatever else the
-// machine does meets both; time is the thread's own, and what is shown is the median.
+// cost_cpp.rs builds and loads this file, and passes its loops in Rust, which are the same as those
+// below. Runs take turns, so other load on the machine affects both. The clock is the thread's
+// processor time; the table shows medians.
 
 #include <algorithm>
 #include <cstdint>
@@ -19,30 +21,30 @@ namespace {
 constexpr std::uint64_t CAPACITY = std::uint64_t{1} << 40;
 constexpr std::size_t LIVE = 1000;
 
-/// Which loop. The numbers are those of cost_cpp.rs.
+/// Selects a loop. The numbers are those of cost_cpp.rs.
 enum Loop : std::uint32_t {
-    /// Allocate and free at once.
+    /// Allocates and frees at once.
     PAIR = 0,
-    /// Free one of LIVE, by chance, and allocate another in its place.
+    /// Frees a random one of LIVE ranges, and allocates another in its place.
     REPLACE = 1,
-    /// A request that cannot be met.
-    REFUSED = 2,
-    /// A request that no space of this capacity could ever meet.
+    /// Requests more than is free now.
+    FULL = 2,
+    /// Requests more than a space of this capacity can ever grant.
     IMPOSSIBLE = 3,
 };
 
-/// The sizes that both sides ask for.
+/// The requested sizes, the same in C++ and Rust.
 std::uint64_t pair_size(std::uint64_t i) { return 4096 + (i & 7) * 4096; }
 std::uint64_t replace_size(std::uint32_t x) { return 4096 + ((x >> 20) & 15) * 512; }
 
-/// Nanoseconds that this thread has run.
+/// Returns the processor time of this thread, in nanoseconds.
 double thread_time() {
     timespec time;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
     return static_cast<double>(time.tv_sec) * 1e9 + static_cast<double>(time.tv_nsec);
 }
 
-/// A loop in Rust: which one, how often, and what the time is.
+/// A loop in Rust, called with its number, the rounds, and the clock.
 using RustLoop = double (*)(std::uint32_t, std::uint64_t, double (*)());
 
 template <class Allocate>
@@ -71,7 +73,7 @@ double run(Loop loop, std::uint64_t count, Allocate allocate) {
             failed += !at;
         }
         break;
-    case REFUSED:
+    case FULL:
         for (std::uint64_t i = 0; i < count; ++i) {
             failed += !allocate(CAPACITY);
         }
@@ -86,41 +88,46 @@ double run(Loop loop, std::uint64_t count, Allocate allocate) {
     }
     const double took = thread_time() - start;
     if (failed != 0) {
-        std::printf("%llu requests were not met as they should have been\n",
+        std::printf("%llu requests had the wrong result\n",
                     static_cast<unsigned long long>(failed));
     }
     return took / static_cast<double>(count);
 }
 
 double median(std::vector<double> runs) {
-    std::nth_element(runs.begin(), runs.begin() + static_cast<std::ptrdiff_t>(runs.size() / 2), runs.end());
+    std::nth_element(runs.begin(), runs.begin() + static_cast<std::ptrdiff_t>(runs.size() / 2),
+                     runs.end());
     return runs[runs.size() / 2];
 }
 
 } // namespace
 
-/// Runs all and prints a table. `rust` and `rust_raw` are the loops in Rust: nanoseconds for each round. The greatest difference of the compat header to Rust's own
-/// handles is the result.
+/// Runs all loops and prints a table. `rust` and `rust_raw` are the loops in Rust; they return
+/// nanoseconds per round. Returns the largest difference between the compat header and Rust's own
+/// handles.
 extern "C" double cost(RustLoop rust, RustLoop rust_raw, std::uint64_t count, std::uint32_t runs) {
-    const char *names[] = {"allocate + free", "free by chance + allocate", "refused", "impossible"};
-    std::printf("%-28s %10s %10s %12s %12s %12s\n", "ns, median of interleaved", "rust", "rust raw", "kvmem.hpp",
-                "compat", "compat-rust");
+    const char *names[] = {"allocate + free", "free random + allocate", "out of space",
+                           "impossible"};
+    std::printf("%-28s %10s %10s %12s %12s %12s\n", "ns, median of interleaved", "rust", "rust raw",
+                "kvmem.hpp", "compat", "compat-rust");
     double greatest = 0;
-    for (const Loop loop : {PAIR, REPLACE, REFUSED, IMPOSSIBLE}) {
+    for (const Loop loop : {PAIR, REPLACE, FULL, IMPOSSIBLE}) {
         std::vector<double> times[4];
         for (std::uint32_t i = 0; i < runs; ++i) {
             times[0].push_back(rust(loop, count, thread_time));
             times[1].push_back(rust_raw(loop, count, thread_time));
-            // A new space each time, as in Rust: what the last run has left would be another heap.
+            // A new space each time, as in Rust: the previous run would leave another heap state.
             kvmem::OffsetAllocator space(CAPACITY);
-            times[2].push_back(run(loop, count, [&](std::uint64_t bytes) { return space.allocate(bytes); }));
+            times[2].push_back(
+                run(loop, count, [&](std::uint64_t bytes) { return space.allocate(bytes); }));
             const auto compat = mooncake::offset_allocator::OffsetAllocator::create(0, CAPACITY);
-            times[3].push_back(run(loop, count, [&](std::uint64_t bytes) { return compat->allocate(bytes); }));
+            times[3].push_back(
+                run(loop, count, [&](std::uint64_t bytes) { return compat->allocate(bytes); }));
         }
         const double of_rust = median(times[0]);
         const double of_compat = median(times[3]);
-        std::printf("%-28s %10.1f %10.1f %12.1f %12.1f %+12.1f\n", names[loop], of_rust, median(times[1]),
-                    median(times[2]), of_compat, of_compat - of_rust);
+        std::printf("%-28s %10.1f %10.1f %12.1f %12.1f %+12.1f\n", names[loop], of_rust,
+                    median(times[1]), median(times[2]), of_compat, of_compat - of_rust);
         greatest = std::max(greatest, of_compat - of_rust);
     }
     return greatest;

@@ -1,5 +1,5 @@
-//! What `tests/c/cost.c` measures from C, from Rust: nanoseconds of the processor's time. The
-//! argument says how many.
+//! Measures in Rust what `tests/c/cost.c` measures in C: nanoseconds of processor time. The
+//! argument is the number of rounds.
 
 use std::hint::black_box;
 use std::mem::MaybeUninit;
@@ -9,7 +9,7 @@ use kvmem::slab::SlabAllocator;
 
 fn now() -> f64 {
     let mut time = MaybeUninit::uninit();
-    // SAFETY: there is room for a time.
+    // SAFETY: the variable has room for a time.
     let time = unsafe {
         libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, time.as_mut_ptr());
         time.assume_init()
@@ -34,8 +34,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("offset pair {:.1} ns", (now() - start) / n as f64);
         let start = now();
         for _ in 0..n {
-            let block = black_box(slices.allocate(64)?);
-            // SAFETY: it is ours, of this size, and not used again.
+            let block = black_box(slices.alloc(64)?);
+            // SAFETY: the block is live, of this size, and not used again.
             unsafe { slices.free(block, 64) };
         }
         println!("slice pair {:.1} ns", (now() - start) / n as f64);

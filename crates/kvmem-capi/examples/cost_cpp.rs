@@ -1,7 +1,7 @@
-//! *Cost of C++*: what allocate and free cost through the C++ headers, beside Rust's own path.
+//! *Cost of C++*: the time of allocate and free through the C++ headers, compared with Rust.
 //!
 //! `cargo run --release -p kvmem-capi --example cost_cpp [rounds] [runs]` compiles `cost.cpp` with
-//! `$CXX` or g++, loads it, and lets it time the loops in C++ and those below in turns.
+//! `$CXX` or g++, loads it, and lets it time its own loops and those below in turns.
 
 use std::ffi::CStr;
 use std::hint::black_box;
@@ -14,10 +14,10 @@ use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 const CAPACITY: u64 = 1 << 40;
 const LIVE: usize = 1000;
 
-/// What the time is, in nanoseconds.
+/// Returns the time in nanoseconds.
 type Clock = extern "C" fn() -> f64;
 
-/// A loop of `cost.cpp`, by its number, over whatever allocates; nanoseconds for each round.
+/// Runs a loop of `cost.cpp`, selected by number, with `allocate`. Returns nanoseconds per round.
 fn run<G>(
     which: u32,
     count: u64,
@@ -54,7 +54,7 @@ fn run<G>(
         }
     }
     let took = (now() - start) / count as f64;
-    assert_eq!(failed, 0, "requests were not met as they should have been");
+    assert_eq!(failed, 0, "requests had the wrong result");
     took
 }
 
@@ -99,8 +99,8 @@ fn main() {
     assert!(built.success(), "cost.cpp does not compile");
 
     type Loop = extern "C" fn(u32, u64, Clock) -> f64;
-    // SAFETY: both were just built from this crate, and run nothing when they are loaded. The first
-    // one is loaded before, under the name by which the second asks for it.
+    // SAFETY: both libraries were just built from this crate, and run nothing when they are loaded.
+    // The first one is loaded before the second, which refers to it by name.
     let greatest = unsafe {
         let _kvmem =
             Library::open(Some(&library), RTLD_NOW | RTLD_GLOBAL).expect("libkvmem_capi.so");

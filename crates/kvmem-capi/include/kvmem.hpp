@@ -1,16 +1,28 @@
-// kvmem for C++17 and later: memory for KV caches. Mapped, registered, and handed out. https://www.apache.org/licenses/LICENSE-2.0
+// kvmem for C++17 and later: host memory for KV caches. Maps, registers, divides and caches it.
+// https://www.apache.org/licenses/LICENSE-2.0
 //
-// Layers: Region, BumpArena (1, bytes); Registrars, Registration (2, keys); OffsetAllocator, Allocation (3, offsets); SliceAllocator with a
-// std::pmr::memory_resource and a standard allocator (4, objects); Pool, Block (all of them in one); KvCache (values under keys, in a pool).
+// Layers:
+//     1, bytes:    Region, BumpArena
+//     2, keys:     Registrars, Registration, BackgroundRegistration
+//     3, offsets:  OffsetAllocator, Allocation
+//     4, objects:  SlabAllocator, SlabResource (a std::pmr::memory_resource), StdAllocator
+//     all four:    Pool, Block, AttachedPool
+//     on a pool:   KvCache, KvValue, KvReservation, KvLease (values under keys)
 //
-// All of it is in headers, on the C interface (kvmem.h), which says more about each call. What holds everywhere:
+// The library consists of headers over the C interface; kvmem.h documents each call in more detail.
+// Rules for all classes:
 //
-// - Objects move and do not copy; moving throws nothing. The order of destruction is free. A call on an object that was moved from throws.
-// - Out of space is an answer: allocations are std::optional, and empty then. Where the standard library asks for std::bad_alloc, it is
-//   that. All else that fails throws kvmem::error, with the numbers and the way out.
-// - Any thread may use any object, several at once. As everywhere, an object is not moved or destroyed while another thread uses it; allocations,
-//   blocks and values are objects of their own, which any thread may let go at any time, also while the allocator goes.
-// - Sizes and offsets are bytes, as std::uint64_t. Plain figures are the structures of C.
+// - Objects can be moved and not copied; moving does not throw. Objects may be destroyed in any
+//   order. A call on a moved-from object throws.
+// - Running out of space is not an exception: functions that allocate return a std::optional, empty
+//   if there is no space. Where the standard library requires std::bad_alloc, they throw that. All
+//   other failures throw kvmem::error, with the numbers and what to do.
+// - Any thread may use any object, and several threads may use it at once. An object must not be
+//   moved or destroyed while another thread uses it. Allocations, blocks and values are objects of
+//   their own: any thread may destroy them at any time, also while another thread destroys the
+//   allocator.
+// - Sizes and offsets are bytes, as std::uint64_t. Plain data, such as statistics, have the
+//   structures of C.
 #ifndef KVMEM_HPP
 #define KVMEM_HPP
 
@@ -24,6 +36,6 @@
 #include "kvmem/pool.hpp"
 #include "kvmem/region.hpp"
 #include "kvmem/registration.hpp"
-#include "kvmem/slice.hpp"
+#include "kvmem/slab.hpp"
 
 #endif

@@ -1,18 +1,18 @@
-//! *Attached pool*: the memory of a pool of another process.
+//! *Attached pool*: the memory of another process's pool.
 
 use std::ffi::{c_int, c_void};
 
 use kvmem::pool::{Access, AttachedPool, BlockRef};
 
 use crate::call::{destroy, guard, on, out, read};
-use crate::fork::Home;
+use crate::fork::ForkScope;
 use crate::options::flag;
 use crate::region::duplicate;
 use crate::status::kvmem_status;
 use crate::table::{Object, object};
 
-/// The memory of a pool of another process. It stays as long as this, whatever becomes of that
-/// process. Owned by the caller: kvmem_attached_destroy. Any thread, several at once.
+/// The memory of another process's pool. It stays mapped until it is destroyed, also if that
+/// process ends. Owned by the caller: kvmem_attached_pool_destroy. Any thread, several at once.
 pub struct kvmem_attached_pool {
     _opaque: [u8; 0],
 }
@@ -21,20 +21,20 @@ object!(kvmem_attached_pool, AttachedPool, Attached, |pool| {
     let first = BlockRef { pool: pool.share_id(), offset: 0, len: 0 };
     // SAFETY: only the address is taken.
     match unsafe { pool.bytes(first) } {
-        Ok(bytes) => Home::Page(bytes.as_ptr().addr()),
-        Err(_) => Home::Process,
+        Ok(bytes) => ForkScope::IfMapped(bytes.as_ptr().addr()),
+        Err(_) => ForkScope::ParentOnly,
     }
 });
 
-/// A block by plain data: what another process needs to find it.
+/// A reference to a block, as plain data: all that another process needs to find it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct kvmem_block_ref {
     /// The pool, by the number of its memory file.
     pub pool: u64,
-    /// Where the block begins in the pool.
+    /// Offset of the block in the pool.
     pub offset: u64,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
@@ -45,10 +45,11 @@ impl From<BlockRef> for kvmem_block_ref {
     }
 }
 
-/// Maps the memory of a pool: `fd` is what kvmem_pool_share gave there. The descriptor stays the
-/// caller's; a duplicate is kept. With `writable` 1 it can be written.
+/// Maps the memory of another process's pool. `fd` comes from that process's kvmem_pool_share. The
+/// descriptor stays the caller's; the object keeps a duplicate. With `writable` 1 the memory can be
+/// written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_pool_attach(
+pub unsafe extern "C" fn kvmem_attached_pool_attach(
     fd: c_int,
     writable: u32,
     out_pool: *mut *mut kvmem_attached_pool,
@@ -62,11 +63,12 @@ pub unsafe extern "C" fn kvmem_pool_attach(
     })
 }
 
-/// Where the bytes of a block are in this process. With `writable` 1 to be written, if the pool was
-/// attached so (KVMEM_READ_ONLY). That the block is still what it was is known to its own process
-/// alone: the two agree on that. The address is good as long as the attached pool.
+/// Returns the address of a block in this process. With `writable` 1 it can be written, if the pool
+/// was attached so; otherwise KVMEM_ERR_READ_ONLY. Only the process of the pool knows whether the
+/// block is still allocated, so the two processes must agree on that. The address is valid as long
+/// as the attached pool.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_attached_data(
+pub unsafe extern "C" fn kvmem_attached_pool_data(
     pool: *const kvmem_attached_pool,
     reference: *const kvmem_block_ref,
     writable: u32,
@@ -81,7 +83,7 @@ pub unsafe extern "C" fn kvmem_attached_data(
             // SAFETY: only the address is taken, and no byte is read or written here.
             unsafe { pool.bytes_mut(block) }?.as_mut_ptr()
         } else {
-            // SAFETY: as above.
+            // SAFETY: only the address is taken, and no byte is read or written here.
             unsafe { pool.bytes(block) }?.as_ptr().cast_mut()
         };
         data.put(at.cast());
@@ -89,30 +91,30 @@ pub unsafe extern "C" fn kvmem_attached_data(
     })
 }
 
-/// What an attached pool is.
+/// Properties of an attached pool.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct kvmem_attached_info {
-    /// Its length in bytes.
+pub struct kvmem_attached_pool_info {
+    /// Length in bytes.
     pub bytes: u64,
-    /// By what references name it.
-    pub number: u64,
+    /// The number that references name the pool by.
+    pub share_id: u64,
     /// Whether it can be written: 1 or 0.
     pub writable: u32,
-    /// 0.
+    /// Always 0.
     pub reserved: u32,
 }
 
-/// What an attached pool is.
+/// Returns the properties of an attached pool.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_attached_get_info(
+pub unsafe extern "C" fn kvmem_attached_pool_get_info(
     pool: *const kvmem_attached_pool,
-    out_info: *mut kvmem_attached_info,
+    out_info: *mut kvmem_attached_pool_info,
 ) -> kvmem_status {
     on(pool, |pool| {
-        out(out_info, "out_info")?.put(kvmem_attached_info {
+        out(out_info, "out_info")?.put(kvmem_attached_pool_info {
             bytes: pool.len() as u64,
-            number: pool.share_id(),
+            share_id: pool.number(),
             writable: u32::from(pool.access() == Access::ReadWrite),
             reserved: 0,
         });
@@ -120,8 +122,10 @@ pub unsafe extern "C" fn kvmem_attached_get_info(
     })
 }
 
-/// Unmaps the memory. Nobody uses its bytes any more.
+/// Unmaps the memory. The program must not use its bytes any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_attached_destroy(pool: *mut kvmem_attached_pool) -> kvmem_status {
+pub unsafe extern "C" fn kvmem_attached_pool_destroy(
+    pool: *mut kvmem_attached_pool,
+) -> kvmem_status {
     destroy(pool)
 }

@@ -1,5 +1,4 @@
-//! *Background registration* (L2): the beginning of a region can be used while the rest is
-//! registered.
+//! *Background registration* (L2): the start of a region can be used while the rest is registered.
 
 use std::ffi::c_char;
 use std::sync::{Arc, RwLock};
@@ -9,45 +8,45 @@ use kvmem::register::Background;
 
 use crate::call::{destroy, guard, on, out, some_text};
 use crate::key::kvmem_key;
-use crate::progress::{kvmem_progress, of_registering};
+use crate::progress::{kvmem_progress, register_progress};
 use crate::region::{kvmem_region, span};
 use crate::registrars::kvmem_registrars;
 use crate::registration::{builder, kvmem_registration, kvmem_registration_options};
 use crate::status::kvmem_status;
 use crate::table::{Object, object};
 
-/// A region that a thread of the library is registering. Owned by the caller: kvmem_background_wait
-/// or kvmem_background_destroy. Any thread.
-pub struct kvmem_background {
+/// A region that a thread of the library is registering. Owned by the caller:
+/// kvmem_background_registration_wait or kvmem_background_registration_destroy. Any thread.
+pub struct kvmem_background_registration {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_background, Background, Background);
+object!(kvmem_background_registration, Background, Background);
 
-/// Begins to register a region, chunk by chunk in order of addresses, and goes on in a thread of
-/// its own. As kvmem_register otherwise.
+/// Starts a thread that registers a region, chunk by chunk in address order. Arguments as for
+/// kvmem_registration_create.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_register_in_background(
+pub unsafe extern "C" fn kvmem_background_registration_create(
     region: *const kvmem_region,
     registrars: *const kvmem_registrars,
     options: *const kvmem_registration_options,
-    out_background: *mut *mut kvmem_background,
+    out_background: *mut *mut kvmem_background_registration,
 ) -> kvmem_status {
     guard(|| {
         let made = out(out_background, "out_background")?;
         let region = Arc::clone(kvmem_region::table().get(region)?);
         // SAFETY: the caller's promise.
         let background = unsafe { builder(registrars, options) }?.register_in_background(region)?;
-        made.put(kvmem_background::table().insert(background)?);
+        made.put(kvmem_background_registration::table().insert(background)?);
         Ok(())
     })
 }
 
-/// Waits until the first `bytes` bytes can be used with all registrars, the work has ended, or the
-/// time is over; `out_ready_bytes` is how many can be used then. A timeout of 0 only asks.
+/// Waits until the first `bytes` bytes can be used with all registrars, the work ends, or the time
+/// is over. `out_ready_bytes` receives how many bytes can be used then. A timeout of 0 only asks.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_background_wait_ready(
-    background: *const kvmem_background,
+pub unsafe extern "C" fn kvmem_background_registration_wait_ready(
+    background: *const kvmem_background_registration,
     bytes: u64,
     timeout_ns: u64,
     out_ready_bytes: *mut u64,
@@ -59,16 +58,15 @@ pub unsafe extern "C" fn kvmem_background_wait_ready(
     })
 }
 
-/// How far it has come; `out_finished` (may be NULL) is 1 if there is nothing more to wait for,
-/// else 0.
+/// Returns the progress. `out_finished` (may be NULL) is 1 if the work has ended, otherwise 0.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_background_progress(
-    background: *const kvmem_background,
+pub unsafe extern "C" fn kvmem_background_registration_progress(
+    background: *const kvmem_background_registration,
     out_progress: *mut kvmem_progress,
     out_finished: *mut u32,
 ) -> kvmem_status {
     on(background, |background| {
-        out(out_progress, "out_progress")?.put(of_registering(&background.progress()));
+        out(out_progress, "out_progress")?.put(register_progress(&background.progress()));
         if let Ok(finished) = out(out_finished, "") {
             finished.put(u32::from(background.is_finished()));
         }
@@ -76,10 +74,11 @@ pub unsafe extern "C" fn kvmem_background_progress(
     })
 }
 
-/// As kvmem_registration_key, for what is registered already.
+/// Returns the key with which `device` can access all of `[offset, offset + bytes)`, if that range
+/// is registered already. KVMEM_ERR_STRADDLES if the range needs several keys.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_background_key(
-    background: *const kvmem_background,
+pub unsafe extern "C" fn kvmem_background_registration_key(
+    background: *const kvmem_background_registration,
     device: *const c_char,
     offset: u64,
     bytes: u64,
@@ -94,26 +93,26 @@ pub unsafe extern "C" fn kvmem_background_key(
     })
 }
 
-/// Waits for the end, and makes a registration of it; the background object is gone then, also if
-/// the call fails, but for KVMEM_NULL_ARGUMENT and KVMEM_BAD_HANDLE. If it fails all keys have been
-/// given back.
+/// Waits for the end of the work and makes a registration of it. Consumes the background
+/// registration, also if the call fails, except with KVMEM_ERR_NULL_ARGUMENT and
+/// KVMEM_ERR_BAD_HANDLE. If the work failed, all keys have been given back.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_background_wait(
-    background: *mut kvmem_background,
+pub unsafe extern "C" fn kvmem_background_registration_wait(
+    background: *mut kvmem_background_registration,
     out_registration: *mut *mut kvmem_registration,
 ) -> kvmem_status {
     guard(|| {
         let made = out(out_registration, "out_registration")?;
-        let set = kvmem_background::table().take(background)?.wait()?;
+        let set = kvmem_background_registration::table().take(background)?.wait()?;
         made.put(kvmem_registration::table().insert(RwLock::new(set))?);
         Ok(())
     })
 }
 
-/// Ends it early, and gives everything back. Waits for the thread.
+/// Ends the work early and gives all keys back. Waits for the thread.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_background_destroy(
-    background: *mut kvmem_background,
+pub unsafe extern "C" fn kvmem_background_registration_destroy(
+    background: *mut kvmem_background_registration,
 ) -> kvmem_status {
     destroy(background)
 }

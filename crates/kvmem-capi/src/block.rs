@@ -1,4 +1,4 @@
-//! *Block*: bytes of a pool that somebody has.
+//! *Block*: allocated bytes of a pool.
 
 use std::ffi::{c_char, c_void};
 
@@ -7,31 +7,31 @@ use kvmem::pool::Pool;
 
 use crate::attached::kvmem_block_ref;
 use crate::call::{guard, guard_for, list, out, read, size, some_text};
-use crate::fail::Fail;
+use crate::error::CallError;
 use crate::key::kvmem_key;
 use crate::offset::handle;
-use crate::pool::{kvmem_pool, of_block};
+use crate::pool::{kvmem_pool, with_block};
 use crate::status::kvmem_status;
 
-/// Bytes of a pool, by plain data: it may be copied and kept anywhere. Any bits are safe to hand
-/// back: a block that was freed before is found out and nothing is touched. The bytes are the
-/// caller's until kvmem_block_free.
+/// Bytes of a pool, as plain data: it may be copied and stored anywhere. Any bits are safe to pass
+/// back. If the block was freed before, the call returns an error and changes nothing. The bytes
+/// belong to the caller until kvmem_block_free.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvmem_block {
     /// Its pool; NULL: no block.
     pub pool: *mut kvmem_pool,
-    /// The pool's books, by a number never used again in this process.
+    /// Number of the pool's metadata, never reused in this process.
     pub allocator: u64,
-    /// Its place in the books.
+    /// Its slot in the metadata.
     pub slot: u32,
-    /// Which of those that had the place.
+    /// Generation of the slot.
     pub generation: u32,
     /// The first address.
     pub data: *mut c_void,
-    /// Where it begins in the pool.
+    /// Offset in the pool.
     pub offset: u64,
-    /// Its length, exactly as asked for.
+    /// Length in bytes, exactly as requested.
     pub bytes: u64,
 }
 
@@ -42,37 +42,36 @@ impl kvmem_block {
     }
 }
 
-/// Runs a call on a block, whose pool may have been destroyed, and is poisoned if the call panics.
+/// Runs a call on a block. Its pool may have been destroyed. Poisons the pool if the call panics.
 ///
 /// # Safety
-/// The caller's promise, as to the block.
+/// The caller's promise about the block.
 #[inline(always)]
 unsafe fn on_block(
     block: *const kvmem_block,
-    run: impl FnOnce(&kvmem_block, &Pool) -> Result<(), Fail>,
+    run: impl FnOnce(&kvmem_block, &Pool) -> Result<(), CallError>,
 ) -> kvmem_status {
     // SAFETY: the caller's promise.
     match unsafe { read(block, "block") } {
-        // A copy: what is at `block` may be written to.
-        Ok(&block) => {
-            guard_for(block.pool, || of_block(block.pool, block.handle(), |pool| run(&block, pool)))
-        }
-        Err(fail) => guard(|| Err(fail)),
+        // A copy, because the call may write to `block`.
+        Ok(&block) => guard_for(block.pool, || {
+            with_block(block.pool, block.handle(), |pool| run(&block, pool))
+        }),
+        Err(error) => guard(|| Err(error)),
     }
 }
 
-/// Frees a block. O(1), some nanoseconds for a hot size. KVMEM_STALE_ALLOCATION if it was freed
-/// before. Only the first four members of `block` are looked at, and nothing is written to it. Any
-/// thread.
+/// Frees a block. O(1), some nanoseconds for a hot size. KVMEM_ERR_STALE_ALLOCATION if it was freed
+/// before. Reads only the first four members of `block`, and writes nothing to it. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_block_free(block: *const kvmem_block) -> kvmem_status {
     // SAFETY: the caller's promise.
     unsafe { on_block(block, |block, pool| Ok(pool.free_raw(block.handle()).map(drop)?)) }
 }
 
-/// Frees `count` blocks, of one pool or several. Those that cannot be freed are left out: the
-/// status is that of the first of them, and `out_freed` (may be NULL) is set to how many were
-/// freed, also then.
+/// Frees `count` blocks of one or several pools. Skips those that cannot be freed; the status is
+/// that of the first of them. `out_freed` (may be NULL) receives how many were freed, in either
+/// case.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_block_free_batch(
     blocks: *const kvmem_block,
@@ -84,12 +83,12 @@ pub unsafe extern "C" fn kvmem_block_free_batch(
         let all = unsafe { list(blocks, count, "blocks") }?;
         let (mut freed, mut first) = (0, Ok(()));
         for one in all {
-            let done = of_block(one.pool, one.handle(), |pool| {
+            let done = with_block(one.pool, one.handle(), |pool| {
                 Ok(pool.free_raw(one.handle()).map(drop)?)
             });
             match done {
                 Ok(()) => freed += 1,
-                Err(fail) => first = first.and(Err(fail)),
+                Err(error) => first = first.and(Err(error)),
             }
         }
         if let Ok(count) = out(out_freed, "") {
@@ -99,8 +98,8 @@ pub unsafe extern "C" fn kvmem_block_free_batch(
     })
 }
 
-/// Gives back the tail: the block is `new_bytes` bytes afterwards, which is written to it, and
-/// begins where it did. O(1).
+/// Frees the tail of a block, which then has `new_bytes` bytes at the same address. Writes the new
+/// length to `block`. O(1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_block_shrink(
     block: *mut kvmem_block,
@@ -112,8 +111,9 @@ pub unsafe extern "C" fn kvmem_block_shrink(
     }
 }
 
-/// Takes in free bytes that lie behind: the block is `new_bytes` bytes afterwards, which is written
-/// to it, and begins where it did. Nothing is moved. O(1). KVMEM_BLOCKED if they are not free.
+/// Extends a block in place with the free bytes behind it. It then has `new_bytes` bytes at the
+/// same address. Writes the new length to `block`. O(1). KVMEM_ERR_CANNOT_EXTEND if those bytes are
+/// not free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_block_extend(
     block: *mut kvmem_block,
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn kvmem_block_extend(
 }
 
 /// # Safety
-/// The caller's promise, as to the block.
+/// The caller's promise about the block.
 unsafe fn resize(
     block: *mut kvmem_block,
     new_bytes: u64,
@@ -142,7 +142,7 @@ unsafe fn resize(
     unsafe { on_block(block, changed) }
 }
 
-/// The key with which `device` can reach all of a block. It is good as long as the block.
+/// Returns the key with which `device` can access the whole block. Valid as long as the block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_block_key(
     block: *const kvmem_block,
@@ -159,8 +159,9 @@ pub unsafe extern "C" fn kvmem_block_key(
     unsafe { on_block(block, find) }
 }
 
-/// A block by three numbers, for another process that has attached the pool. It says where the
-/// bytes are, and does not keep them. KVMEM_WRONG_BACKING if the pool's memory is private.
+/// Returns a reference to a block: three numbers for another process that has attached the pool. A
+/// reference says where the bytes are, and does not keep them. KVMEM_ERR_WRONG_BACKING if the
+/// pool's memory is private.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_block_reference(
     block: *const kvmem_block,
@@ -175,19 +176,19 @@ pub unsafe extern "C" fn kvmem_block_reference(
     unsafe { on_block(block, refer) }
 }
 
-/// Keeps the bytes of a block from use for as long as the pool: for blocks that have turned out to
-/// be bad. The block is gone afterwards; `why` is in the pool's report.
+/// Quarantines a block whose memory has proved faulty: its bytes are not used again as long as the
+/// pool exists. Consumes the block. `why` appears in the pool's report.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_block_condemn(
+pub unsafe extern "C" fn kvmem_block_quarantine(
     block: *const kvmem_block,
     why: *const c_char,
 ) -> kvmem_status {
-    let quarantine_block = |block: &kvmem_block, pool: &Pool| {
+    let quarantine = |block: &kvmem_block, pool: &Pool| {
         // SAFETY: the caller's promise.
         let why = unsafe { some_text(why, "why") }?;
         pool.quarantine_block(pool.adopt_raw(block.handle())?, why);
         Ok(())
     };
     // SAFETY: the caller's promise.
-    unsafe { on_block(block, quarantine_block) }
+    unsafe { on_block(block, quarantine) }
 }

@@ -1,4 +1,4 @@
-//! *Bump arena* (L1): bytes handed out one after another, and freed all at once.
+//! *Bump arena* (L1): bytes allocated one after another, and freed all at once.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -7,24 +7,26 @@ use std::sync::Arc;
 use kvmem::arena::{BumpArena, Memory, Region};
 
 use crate::call::{destroy, guard, on, out, size};
-use crate::fork::Home;
+use crate::fork::ForkScope;
 use crate::region::kvmem_region;
 use crate::status::kvmem_status;
 use crate::table::{Object, object};
 
-/// Hands out the bytes of a region one after another (layer 1). Owned by the caller:
-/// kvmem_bump_destroy. Any thread, several at once, without a lock.
+/// Allocates the bytes of a region one after another (layer 1). Owned by the caller:
+/// kvmem_bump_arena_destroy. Any thread, several at once, without a lock.
 pub struct kvmem_bump_arena {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_bump_arena, BumpArena<Bytes>, Bump, |arena| Home::Page(arena.base().addr().get()));
+object!(kvmem_bump_arena, BumpArena<Bytes>, Bump, |arena| ForkScope::IfMapped(
+    arena.base().addr().get()
+));
 
-/// A region that others may have too.
+/// A region that other objects may share.
 pub struct Bytes(Arc<Region>);
 
-// SAFETY: as for the region in it, which stays while this does: 1. it does not change; 2. a region
-// is one allocation; 3. it goes with the last that has it.
+// SAFETY: the properties of the region, which lives as long as this: 1. it does not change; 2. a
+// region is one allocation; 3. it is unmapped with its last owner.
 unsafe impl Memory for Bytes {
     fn base(&self) -> NonNull<u8> {
         self.0.base()
@@ -35,10 +37,10 @@ unsafe impl Memory for Bytes {
     }
 }
 
-/// Makes an arena on all of a region. The region stays the caller's, and may be destroyed before
-/// the arena, which keeps the memory. Bytes are not touched.
+/// Makes an arena on a whole region. The region stays the caller's and may be destroyed before the
+/// arena, which keeps the memory mapped. No byte is touched.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_bump_create(
+pub unsafe extern "C" fn kvmem_bump_arena_create(
     region: *const kvmem_region,
     out_arena: *mut *mut kvmem_bump_arena,
 ) -> kvmem_status {
@@ -50,11 +52,11 @@ pub unsafe extern "C" fn kvmem_bump_create(
     })
 }
 
-/// Hands out `bytes` bytes at a multiple of `align`, a power of two. They are as the memory was, or
-/// as they were left before a reset, and may be used until the arena is reset or destroyed.
-/// KVMEM_NO_ROOM costs some nanoseconds.
+/// Allocates `bytes` bytes at a multiple of `align`, a power of two. Their contents are those of
+/// the memory, or those left before a reset. They are valid until the arena is reset or destroyed.
+/// A failure with KVMEM_ERR_OUT_OF_SPACE costs some nanoseconds.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_bump_alloc(
+pub unsafe extern "C" fn kvmem_bump_arena_allocate(
     arena: *const kvmem_bump_arena,
     bytes: u64,
     align: u64,
@@ -67,9 +69,9 @@ pub unsafe extern "C" fn kvmem_bump_alloc(
     })
 }
 
-/// Whether an address is one of the arena's, handed out or not: 1 or 0.
+/// Returns whether an address lies in the arena's memory, allocated or not: 1 or 0.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_bump_owns(
+pub unsafe extern "C" fn kvmem_bump_arena_owns(
     arena: *const kvmem_bump_arena,
     address: *const c_void,
     out_owns: *mut u32,
@@ -80,42 +82,42 @@ pub unsafe extern "C" fn kvmem_bump_owns(
     })
 }
 
-/// What an arena has handed out. `used_bytes + left_bytes == capacity_bytes`.
+/// Statistics of an arena. `used_bytes + remaining_bytes == capacity_bytes`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct kvmem_bump_stats {
+pub struct kvmem_bump_arena_stats {
     /// The first address.
     pub data: *mut c_void,
     /// Bytes of the memory.
     pub capacity_bytes: u64,
-    /// Bytes handed out, with the padding before them.
+    /// Bytes allocated, including the padding before them.
     pub used_bytes: u64,
-    /// Bytes not handed out.
-    pub left_bytes: u64,
+    /// Bytes that remain.
+    pub remaining_bytes: u64,
 }
 
-/// Figures of an arena.
+/// Reads the statistics.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_bump_get_stats(
+pub unsafe extern "C" fn kvmem_bump_arena_get_stats(
     arena: *const kvmem_bump_arena,
-    out_stats: *mut kvmem_bump_stats,
+    out_stats: *mut kvmem_bump_arena_stats,
 ) -> kvmem_status {
     on(arena, |arena| {
         let stats = arena.stats();
-        out(out_stats, "out_stats")?.put(kvmem_bump_stats {
+        out(out_stats, "out_stats")?.put(kvmem_bump_arena_stats {
             data: arena.base().as_ptr().cast(),
             capacity_bytes: stats.capacity as u64,
             used_bytes: stats.used as u64,
-            left_bytes: stats.left as u64,
+            remaining_bytes: stats.left as u64,
         });
         Ok(())
     })
 }
 
-/// Frees all that was handed out, at once. No other thread uses the arena meanwhile, and nobody
-/// uses the bytes any more.
+/// Frees all allocations at once. No other thread may use the arena meanwhile, and the program must
+/// not use the allocated bytes any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_bump_reset(arena: *mut kvmem_bump_arena) -> kvmem_status {
+pub unsafe extern "C" fn kvmem_bump_arena_reset(arena: *mut kvmem_bump_arena) -> kvmem_status {
     guard(|| {
         kvmem_bump_arena::table().exclusive(arena, |arena| {
             arena.reset();
@@ -124,8 +126,8 @@ pub unsafe extern "C" fn kvmem_bump_reset(arena: *mut kvmem_bump_arena) -> kvmem
     })
 }
 
-/// Destroys an arena, and with it all that it has handed out.
+/// Destroys an arena and all its allocations.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_bump_destroy(arena: *mut kvmem_bump_arena) -> kvmem_status {
+pub unsafe extern "C" fn kvmem_bump_arena_destroy(arena: *mut kvmem_bump_arena) -> kvmem_status {
     destroy(arena)
 }

@@ -1,47 +1,47 @@
-//! *Call*: what stands between a function of C and what it does.
+//! *Call*: the frame of every C function.
 //!
-//! Every function goes through [`guard`] or [`on`]: no panic leaves it, and what fails becomes a
-//! number and a text. Arguments are read by the functions below, which see NULL; what else a
-//! pointer may be is the caller's promise (see the crate's head).
+//! Every function runs in [`guard`] or [`on`]: no panic leaves it, and an error becomes a status
+//! and a text. The functions below read arguments and detect NULL. All other properties of a
+//! pointer are the caller's promise (see the head of the crate).
 
 use std::any::Any;
 use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
 
-use crate::fail::Fail;
+use crate::error::CallError;
 use crate::last_error;
 use crate::status::*;
 use crate::table::Object;
 
-/// Runs a call that is about no object.
+/// Runs a call that concerns no object.
 #[inline(always)]
-pub(crate) fn guard(run: impl FnOnce() -> Result<(), Fail>) -> kvmem_status {
+pub(crate) fn guard(run: impl FnOnce() -> Result<(), CallError>) -> kvmem_status {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(())) => KVMEM_OK,
-        Ok(Err(fail)) => last_error::put(fail),
+        Ok(Err(error)) => last_error::record(error),
         Err(panic) => panicked(&*panic),
     }
 }
 
-/// Runs a call on an object, which is poisoned if the call panics.
+/// Runs a call on an object, and poisons the object if the call panics.
 #[inline(always)]
 pub(crate) fn on<T: Object>(
     handle: *const T,
-    run: impl FnOnce(&T::Value) -> Result<(), Fail>,
+    run: impl FnOnce(&T::Value) -> Result<(), CallError>,
 ) -> kvmem_status {
     guard_for(handle, || run(T::table().get(handle)?))
 }
 
-/// Runs a call that looks up its object itself, which is poisoned if the call panics.
+/// Runs a call that looks up its own object, and poisons that object if the call panics.
 #[inline(always)]
 pub(crate) fn guard_for<T: Object>(
     handle: *const T,
-    run: impl FnOnce() -> Result<(), Fail>,
+    run: impl FnOnce() -> Result<(), CallError>,
 ) -> kvmem_status {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(())) => KVMEM_OK,
-        Ok(Err(fail)) => last_error::put(fail),
+        Ok(Err(error)) => last_error::record(error),
         Err(panic) => {
             T::table().poison(handle);
             panicked(&*panic)
@@ -49,7 +49,7 @@ pub(crate) fn guard_for<T: Object>(
     }
 }
 
-/// Destroys an object. One whose destruction panics is gone all the same.
+/// Destroys an object. If the destructor panics, the object is gone nevertheless.
 pub(crate) fn destroy<T: Object>(handle: *const T) -> kvmem_status {
     guard(|| T::table().destroy(handle))
 }
@@ -60,115 +60,128 @@ fn panicked(panic: &(dyn Any + Send)) -> kvmem_status {
     let said = panic.downcast_ref::<&str>().copied();
     let said =
         said.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
-    last_error::put(Fail::said(KVMEM_PANICKED, format_args!("a defect of kvmem: {said}")))
+    last_error::record(CallError::new(
+        KVMEM_ERR_PANICKED,
+        format_args!("a defect of kvmem: {said}"),
+    ))
 }
 
-/// Somewhere to write a result to.
+/// A place to write a result to.
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
     #[inline(always)]
     pub(crate) fn put(self, value: T) {
-        // SAFETY: not NULL; else the caller's promise: room for a `T`.
+        // SAFETY: the pointer is not NULL, and the caller promises room for a `T`.
         unsafe { self.0.write(value) }
     }
 }
 
-/// An out-parameter.
+/// Returns an out-parameter that is not NULL.
 #[inline(always)]
-pub(crate) fn out<T>(pointer: *mut T, name: &'static str) -> Result<Out<T>, Fail> {
-    if pointer.is_null() { Err(Fail::Null(name)) } else { Ok(Out(pointer)) }
+pub(crate) fn out<T>(pointer: *mut T, name: &'static str) -> Result<Out<T>, CallError> {
+    if pointer.is_null() { Err(CallError::Null(name)) } else { Ok(Out(pointer)) }
 }
 
-/// A structure that is read.
+/// Borrows a structure.
 ///
 /// # Safety
-/// If it is not NULL there is a `T`, for as long as the call lasts.
+/// If the pointer is not NULL, it points to a `T` that lives for the duration of the call.
 #[inline(always)]
-pub(crate) unsafe fn read<'a, T>(pointer: *const T, name: &'static str) -> Result<&'a T, Fail> {
+pub(crate) unsafe fn read<'a, T>(
+    pointer: *const T,
+    name: &'static str,
+) -> Result<&'a T, CallError> {
     // SAFETY: the caller's promise.
-    unsafe { pointer.as_ref() }.ok_or(Fail::Null(name))
+    unsafe { pointer.as_ref() }.ok_or(CallError::Null(name))
 }
 
-/// The most bytes that anything of the caller's can have: a process has no more addresses, unless
-/// it asks the kernel for those above by their number.
+/// The largest size in bytes of any object of the caller. A process has no more addresses, unless
+/// it asks the kernel by hint for those above.
 pub(crate) const MAX_BYTES: u64 = 1 << 47;
 
-/// How many elements of type `T` a list of the caller's has, if a process has addresses for so
-/// many.
-pub(crate) fn elements<T>(count: u64, name: &'static str) -> Result<usize, Fail> {
-    let most = MAX_BYTES / size_of::<T>().max(1) as u64;
-    if count > most {
-        return Err(Fail::invalid(format_args!(
-            "{name} cannot have {count} elements: a process has addresses for at most {most}; give the number that there are"
+/// Returns the number of elements in a list of the caller, if a process has addresses for that many
+/// elements of type `T`.
+pub(crate) fn elements<T>(count: u64, name: &'static str) -> Result<usize, CallError> {
+    let max = MAX_BYTES / size_of::<T>().max(1) as u64;
+    if count > max {
+        return Err(CallError::invalid(format_args!(
+            "{name} has {count} elements, and a process has addresses for at most {max}: pass the \
+             number of elements in the list"
         )));
     }
     Ok(size(count))
 }
 
 /// Returns the number of ranges in a batch, if a space can name that many.
-pub(crate) fn ranges(count: u64) -> Result<usize, Fail> {
-    const MOST: u64 = u32::MAX as u64;
-    if count > MOST {
-        return Err(Fail::said(
-            KVMEM_NO_ROOM,
+pub(crate) fn ranges(count: u64) -> Result<usize, CallError> {
+    const MAX: u64 = u32::MAX as u64;
+    if count > MAX {
+        return Err(CallError::new(
+            KVMEM_ERR_OUT_OF_SPACE,
             format_args!(
-                "{count} ranges were asked for, and a space has names for at most {MOST}: ask for fewer"
+                "{count} ranges were requested, and a space has at most {MAX}: request fewer"
             ),
         ));
     }
     Ok(size(count))
 }
 
-/// A list that is read; no elements may be NULL.
+/// Borrows a list. The pointer may be NULL if there are no elements.
 ///
 /// # Safety
-/// If it is not NULL there are so many, for as long as the call lasts.
+/// If the pointer is not NULL, it points to `count` elements that live for the duration of the
+/// call.
 pub(crate) unsafe fn list<'a, T>(
     pointer: *const T,
     count: u64,
     name: &'static str,
-) -> Result<&'a [T], Fail> {
+) -> Result<&'a [T], CallError> {
     match (pointer.is_null(), count) {
         (_, 0) => Ok(&[]),
-        (true, _) => Err(Fail::Null(name)),
+        (true, _) => Err(CallError::Null(name)),
         (false, count) => {
             let count = elements::<T>(count, name)?;
-            // SAFETY: the caller's promise; no more than there are addresses.
+            // SAFETY: the caller's promise; the list is not longer than the address space.
             Ok(unsafe { slice::from_raw_parts(pointer, count) })
         }
     }
 }
 
-/// A list that is read, and has a greatest length.
+/// Borrows a list of at most `max` elements.
 ///
 /// # Safety
-/// As for [`list`].
+/// If the pointer is not NULL, it points to `count` elements that live for the duration of the
+/// call.
 pub(crate) unsafe fn short_list<'a, T>(
     pointer: *const T,
     count: u64,
-    most: u64,
+    max: u64,
     name: &'static str,
-) -> Result<&'a [T], Fail> {
-    if !pointer.is_null() && count > most {
-        return Err(Fail::invalid(format_args!(
-            "{name} has {count} elements: name at most {most}"
+) -> Result<&'a [T], CallError> {
+    if !pointer.is_null() && count > max {
+        return Err(CallError::invalid(format_args!(
+            "{name} has {count} elements, and the limit is {max}: pass fewer"
         )));
     }
     // SAFETY: the caller's promise.
     unsafe { list(pointer, count, name) }
 }
 
-/// Bytes of a value; if there are none the pointer may be NULL.
+/// Borrows the bytes of a value. The pointer may be NULL if there are none.
 ///
 /// # Safety
-/// As for [`list`].
-pub(crate) unsafe fn value_bytes<'a>(pointer: *const c_void, bytes: u64) -> Result<&'a [u8], Fail> {
+/// If the pointer is not NULL, it points to `bytes` bytes that live for the duration of the call.
+pub(crate) unsafe fn value_bytes<'a>(
+    pointer: *const c_void,
+    bytes: u64,
+) -> Result<&'a [u8], CallError> {
     if bytes > MAX_BYTES {
-        return Err(Fail::said(
-            KVMEM_TOO_LARGE,
+        return Err(CallError::new(
+            KVMEM_ERR_TOO_LARGE,
             format_args!(
-                "data cannot have {bytes} bytes: a process has addresses for at most {MAX_BYTES}"
+                "data has {bytes} bytes, and a process has addresses for at most {MAX_BYTES}: \
+                 pass the number of bytes at data"
             ),
         ));
     }
@@ -176,62 +189,68 @@ pub(crate) unsafe fn value_bytes<'a>(pointer: *const c_void, bytes: u64) -> Resu
     unsafe { list(pointer.cast::<u8>(), bytes, "data") }
 }
 
-/// A text; `None` if it is NULL.
+/// Borrows a text; `None` if the pointer is NULL.
 ///
 /// # Safety
-/// If it is not NULL it ends with a NUL, and stays for as long as the call lasts.
+/// If the pointer is not NULL, the text ends with a NUL and lives for the duration of the call.
 pub(crate) unsafe fn text<'a>(
     pointer: *const c_char,
     name: &'static str,
-) -> Result<Option<&'a str>, Fail> {
+) -> Result<Option<&'a str>, CallError> {
     if pointer.is_null() {
         return Ok(None);
     }
     // SAFETY: the caller's promise.
     let text = unsafe { CStr::from_ptr(pointer) };
-    text.to_str().map(Some).map_err(|_| Fail::invalid(format_args!("{name} is no UTF-8")))
+    text.to_str()
+        .map(Some)
+        .map_err(|_| CallError::invalid(format_args!("{name} is not UTF-8: pass a UTF-8 text")))
 }
 
-/// A text that has to be there.
+/// Borrows a required text.
 ///
 /// # Safety
-/// As for [`text`].
+/// If the pointer is not NULL, the text ends with a NUL and lives for the duration of the call.
 pub(crate) unsafe fn some_text<'a>(
     pointer: *const c_char,
     name: &'static str,
-) -> Result<&'a str, Fail> {
+) -> Result<&'a str, CallError> {
     // SAFETY: the caller's promise.
-    unsafe { text(pointer, name) }?.ok_or(Fail::Null(name))
+    unsafe { text(pointer, name) }?.ok_or(CallError::Null(name))
 }
 
-/// A size, where the library counts in `usize`.
+/// Converts a size for those parts of the library that count in `usize`.
 pub(crate) fn size(bytes: u64) -> usize {
-    // The same on every machine that this is built for; see the crate's head.
+    // Lossless on every supported machine: the crate requires 64 bits.
     bytes as usize
 }
 
-/// Writes a text with its NUL, as much of it as fits.
+/// Writes a text and its NUL, truncated to the buffer.
 ///
 /// # Safety
-/// There are `capacity` bytes at `buffer`, if it is not NULL, and a number at `needed`, if it is
-/// not NULL.
+/// If `buffer` is not NULL, it points to `capacity` writable bytes. If `needed` is not NULL, it
+/// points to a number.
 pub(crate) unsafe fn write_text(
     text: &str,
     buffer: *mut c_char,
     capacity: u64,
     needed: *mut u64,
-) -> Result<(), Fail> {
+) -> Result<(), CallError> {
     let need = text.len() as u64 + 1;
     if !needed.is_null() {
         // SAFETY: the caller's promise.
         unsafe { needed.write(need) };
     }
     if buffer.is_null() {
-        // Asked how long it is.
-        return if capacity == 0 && !needed.is_null() { Ok(()) } else { Err(Fail::Null("buffer")) };
+        // The caller asks only for the length.
+        return if capacity == 0 && !needed.is_null() {
+            Ok(())
+        } else {
+            Err(CallError::Null("buffer"))
+        };
     }
     if let Some(room) = capacity.checked_sub(1) {
-        // Cut between two characters.
+        // Truncates between two characters.
         let mut cut = room.min(text.len() as u64) as usize;
         while !text.is_char_boundary(cut) {
             cut -= 1;
@@ -242,48 +261,53 @@ pub(crate) unsafe fn write_text(
             buffer.add(cut).write(0);
         }
     }
-    if need > capacity { Err(Fail::TooSmall { needed: need, given: capacity }) } else { Ok(()) }
+    if need > capacity {
+        Err(CallError::BufferTooSmall { needed: need, given: capacity })
+    } else {
+        Ok(())
+    }
 }
 
-/// Writes a list, as much of it as fits, and how long it is.
+/// Writes a list, truncated to the buffer, and its full length.
 ///
 /// # Safety
-/// There is room for `capacity` elements at `buffer`, if it is not NULL, and a number at `count`.
+/// If `buffer` is not NULL, it has room for `capacity` elements. If `count` is not NULL, it points
+/// to a number.
 pub(crate) unsafe fn write_list<T: Copy>(
     items: &[T],
     buffer: *mut T,
     capacity: u64,
     count: *mut u64,
-) -> Result<(), Fail> {
+) -> Result<(), CallError> {
     out(count, "count")?.put(items.len() as u64);
     if buffer.is_null() {
-        return if capacity == 0 { Ok(()) } else { Err(Fail::Null("buffer")) };
+        return if capacity == 0 { Ok(()) } else { Err(CallError::Null("buffer")) };
     }
     let some = capacity.min(items.len() as u64) as usize;
     // SAFETY: the caller's promise.
     unsafe { buffer.copy_from_nonoverlapping(items.as_ptr(), some) };
     if some < items.len() {
-        return Err(Fail::TooSmall { needed: items.len() as u64, given: capacity });
+        return Err(CallError::BufferTooSmall { needed: items.len() as u64, given: capacity });
     }
     Ok(())
 }
 
-/// How a report is to be written.
+/// Returns a report in the requested format.
 pub(crate) fn report<T: serde::Serialize>(
     format: u32,
     value: &T,
     text: impl FnOnce(&T) -> String,
-) -> Result<String, Fail> {
+) -> Result<String, CallError> {
     match format {
         KVMEM_TEXT => Ok(text(value)),
-        KVMEM_JSON => serde_json::to_string(value).map_err(Fail::invalid),
-        other => {
-            Err(Fail::invalid(format_args!("{other} is no format: say KVMEM_TEXT or KVMEM_JSON")))
-        }
+        KVMEM_JSON => serde_json::to_string(value).map_err(CallError::invalid),
+        other => Err(CallError::invalid(format_args!(
+            "the format is {other}: use KVMEM_TEXT or KVMEM_JSON"
+        ))),
     }
 }
 
-/// Format of a report: lines for people.
+/// Format of a report: lines of text for people.
 pub const KVMEM_TEXT: u32 = 0;
 /// Format of a report: one line of JSON.
 pub const KVMEM_JSON: u32 = 1;
@@ -292,43 +316,43 @@ pub const KVMEM_JSON: u32 = 1;
 mod tests {
     use super::*;
     use crate::cancel::{
-        kvmem_cancel, kvmem_cancel_create, kvmem_cancel_destroy, kvmem_cancel_use,
+        kvmem_cancel, kvmem_cancel_create, kvmem_cancel_destroy, kvmem_cancel_request,
     };
     use crate::last_error::kvmem_last_error;
 
     fn said() -> String {
-        // SAFETY: it is never NULL, and good until the next call in this thread.
+        // SAFETY: never NULL, and valid until the next call in this thread.
         unsafe { CStr::from_ptr(kvmem_last_error()) }.to_string_lossy().into_owned()
     }
 
     #[test]
-    fn a_panic_stays_inside_and_poisons_what_it_was_about() {
+    fn a_panic_is_caught_and_poisons_its_object() {
         let mut cancel: *mut kvmem_cancel = std::ptr::null_mut();
-        // SAFETY: there is room for the handle.
+        // SAFETY: the variable has room for the handle.
         assert_eq!(unsafe { kvmem_cancel_create(&mut cancel) }, KVMEM_OK);
-        assert_eq!(on(cancel.cast_const(), |_| panic!("the number was {}", 7)), KVMEM_PANICKED);
+        assert_eq!(on(cancel.cast_const(), |_| panic!("the number was {}", 7)), KVMEM_ERR_PANICKED);
         assert_eq!(said(), "a defect of kvmem: the number was 7");
-        // SAFETY: handles may be anything.
+        // SAFETY: handles may be any bits.
         unsafe {
-            assert_eq!(kvmem_cancel_use(cancel), KVMEM_POISONED);
+            assert_eq!(kvmem_cancel_request(cancel), KVMEM_ERR_POISONED);
             assert_eq!(kvmem_cancel_destroy(cancel), KVMEM_OK);
-            assert_eq!(kvmem_cancel_destroy(cancel), KVMEM_BAD_HANDLE);
+            assert_eq!(kvmem_cancel_destroy(cancel), KVMEM_ERR_BAD_HANDLE);
         }
-        assert_eq!(guard(|| panic!("plain words")), KVMEM_PANICKED);
+        assert_eq!(guard(|| panic!("plain words")), KVMEM_ERR_PANICKED);
         assert_eq!(said(), "a defect of kvmem: plain words");
         let changed = guard(|| kvmem_cancel::table().exclusive(cancel, |_| panic!("it is gone")));
-        assert_eq!(changed, KVMEM_BAD_HANDLE);
+        assert_eq!(changed, KVMEM_ERR_BAD_HANDLE);
     }
 
     #[test]
-    fn a_text_is_cut_between_characters() {
+    fn a_text_is_truncated_between_characters() {
         let mut buffer = [c_char::MAX; 8];
         let mut needed = 0;
-        // SAFETY: there is as much room as is said.
+        // SAFETY: the buffer has the stated capacity.
         let done = unsafe { write_text("a\u{20ac}b", buffer.as_mut_ptr(), 4, &mut needed) };
-        assert!(matches!(done, Err(Fail::TooSmall { needed: 6, given: 4 })));
+        assert!(matches!(done, Err(CallError::BufferTooSmall { needed: 6, given: 4 })));
         assert_eq!((needed, buffer[0], buffer[1]), (6, b'a' as c_char, 0));
-        // SAFETY: as above.
+        // SAFETY: the buffer has at least the stated capacity in each call.
         unsafe {
             assert!(write_text("a", buffer.as_mut_ptr(), 0, &mut needed).is_err());
             assert!(write_text("a", std::ptr::null_mut(), 0, &mut needed).is_ok());

@@ -1,4 +1,4 @@
-//! *Custom registrar*: a consumer of memory that the program brings itself.
+//! *Custom registrar*: a consumer of memory that the program implements.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
@@ -9,29 +9,29 @@ use kvmem::arena::Errno;
 use kvmem::register::{Key, Limits, Registrar, RegistrarError};
 
 use crate::call::{guard, out, read, some_text};
-use crate::fail::Fail;
+use crate::error::CallError;
 use crate::key::kvmem_key;
 use crate::registrars::{Registrars, kvmem_registrars};
 use crate::status::kvmem_status;
 use crate::table::Object;
 
-/// A registrar of the program's own: a NIC's protection domain, a transfer engine.
+/// A registrar that the program implements: a NIC's protection domain, a transfer engine.
 ///
-/// Calls come from any thread, for one registrar one at a time. They return (no longjmp, no C++
-/// exception). `register_bytes` and `deregister` return 0, or an errno: then nothing is pinned, or
-/// the key stands.
+/// Any thread calls the functions, one call at a time for each registrar. They must return (no
+/// longjmp, no C++ exception). `register_bytes` and `deregister` return 0, or an errno. On an
+/// errno, nothing is pinned, or the key stays valid.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvmem_registrar_callbacks {
-    /// Bytes of this structure, as the program knows it.
+    /// Size of this structure in bytes, as the program knows it.
     pub struct_size: u64,
-    /// What it is called; no two that register one region are called the same. Copied.
+    /// Name of the registrar. Two registrars of one region must have different names. Copied.
     pub name: *const c_char,
-    /// The most bytes that one key can cover; 0: no limit.
+    /// Largest number of bytes that one key covers; 0: no limit.
     pub max_key_bytes: u64,
-    /// How many keys it can give; 0: no limit.
+    /// Number of keys that the registrar can give; 0: no limit.
     pub max_keys: u64,
-    /// Given to the functions.
+    /// Passed to the functions.
     pub user: *mut c_void,
     /// Pins `bytes` bytes at `data` and writes the key to `out_key`.
     pub register_bytes: Option<
@@ -44,32 +44,32 @@ pub struct kvmem_registrar_callbacks {
     >,
     /// Takes a key back.
     pub deregister: Option<unsafe extern "C" fn(user: *mut c_void, key: *const kvmem_key) -> c_int>,
-    /// Is called once, when nothing is registered with it any more and it is in nobody's use; may
-    /// be NULL.
+    /// Called once, when nothing is registered with the registrar any more and no object uses it;
+    /// may be NULL.
     pub release: Option<unsafe extern "C" fn(user: *mut c_void)>,
 }
 
-struct Custom {
+struct CustomRegistrar {
     name: String,
     callbacks: kvmem_registrar_callbacks,
 }
 
-// SAFETY: the header says that calls come from any thread.
-unsafe impl Send for Custom {}
-// SAFETY: and for one registrar one at a time, as the library promises.
-unsafe impl Sync for Custom {}
+// SAFETY: the header says that any thread calls the functions.
+unsafe impl Send for CustomRegistrar {}
+// SAFETY: the library makes one call at a time for each registrar.
+unsafe impl Sync for CustomRegistrar {}
 
-impl fmt::Debug for Custom {
+impl fmt::Debug for CustomRegistrar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Custom").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("CustomRegistrar").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-fn refusal(call: &'static str, errno: c_int) -> RegistrarError {
-    RegistrarError::new(call, Errno::new(errno), "ask the program that brought the registrar")
+fn callback_error(call: &'static str, errno: c_int) -> RegistrarError {
+    RegistrarError::new(call, Errno::new(errno), "ask the program that implements the registrar")
 }
 
-impl Registrar for Custom {
+impl Registrar for CustomRegistrar {
     fn name(&self) -> &str {
         &self.name
     }
@@ -87,38 +87,38 @@ impl Registrar for Custom {
     unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, RegistrarError> {
         let mut key = kvmem_key { handle: 0, lkey: 0, rkey: 0, has_rkey: 0 };
         let Some(register) = self.callbacks.register_bytes else {
-            return Err(refusal("register_bytes", 0));
+            return Err(callback_error("register_bytes", 0));
         };
-        // SAFETY: the caller of C has promised that it can be called.
+        // SAFETY: the C caller promises that the function can be called.
         match unsafe { register(self.callbacks.user, at.as_ptr().cast(), len as u64, &mut key) } {
             0 => Ok(key.into()),
-            errno => Err(refusal("register_bytes", errno)),
+            errno => Err(callback_error("register_bytes", errno)),
         }
     }
 
     fn deregister(&self, key: Key) -> Result<(), RegistrarError> {
         let Some(deregister) = self.callbacks.deregister else {
-            return Err(refusal("deregister", 0));
+            return Err(callback_error("deregister", 0));
         };
-        // SAFETY: as above.
+        // SAFETY: the C caller promises that the function can be called.
         match unsafe { deregister(self.callbacks.user, &key.into()) } {
             0 => Ok(()),
-            errno => Err(refusal("deregister", errno)),
+            errno => Err(callback_error("deregister", errno)),
         }
     }
 }
 
-impl Drop for Custom {
+impl Drop for CustomRegistrar {
     fn drop(&mut self) {
         if let Some(release) = self.callbacks.release {
-            // SAFETY: as above.
+            // SAFETY: the C caller promises that the function can be called.
             unsafe { release(self.callbacks.user) }
         }
     }
 }
 
-/// A registrar that the program brings itself. The structure is copied. If the call fails `release`
-/// is not called.
+/// Makes a list of one registrar that the program implements. The structure is copied. If the call
+/// fails, `release` is not called.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registrars_custom(
     callbacks: *const kvmem_registrar_callbacks,
@@ -130,26 +130,31 @@ pub unsafe extern "C" fn kvmem_registrars_custom(
         let callbacks = *unsafe { read(callbacks, "callbacks") }?;
         let known = size_of::<kvmem_registrar_callbacks>() as u64;
         if callbacks.struct_size != known {
-            return Err(Fail::invalid(format_args!(
-                "struct_size is {}, and {known} here: say sizeof(kvmem_registrar_callbacks)",
+            return Err(CallError::invalid(format_args!(
+                "struct_size is {}, and the structure has {known} bytes: set it to \
+                 sizeof(kvmem_registrar_callbacks)",
                 callbacks.struct_size
             )));
         }
         // SAFETY: the caller's promise.
         let name = unsafe { some_text(callbacks.name, "name") }?.to_owned();
         if name.is_empty() {
-            return Err(Fail::invalid("a registrar needs a name, by which keys are asked for"));
+            return Err(CallError::invalid(
+                "the name is empty: give the registrar a name; keys are requested by it",
+            ));
         }
         if callbacks.register_bytes.is_none() {
-            return Err(Fail::Null("register_bytes"));
+            return Err(CallError::Null("register_bytes"));
         }
         if callbacks.deregister.is_none() {
-            return Err(Fail::Null("deregister"));
+            return Err(CallError::Null("deregister"));
         }
-        // Not yet to be released, should there be no room for it.
+        // `release` is set after the allocation: if that fails, the caller keeps its user data.
         let release = callbacks.release;
-        let held =
-            Custom { name, callbacks: kvmem_registrar_callbacks { release: None, ..callbacks } };
+        let held = CustomRegistrar {
+            name,
+            callbacks: kvmem_registrar_callbacks { release: None, ..callbacks },
+        };
         let mut held = Arc::new(held);
         if let Some(custom) = Arc::get_mut(&mut held) {
             custom.callbacks.release = release;

@@ -1,42 +1,43 @@
-//! *Fork*: what a forked child has of the objects of its parent.
+//! *Fork*: which objects of its parent a forked child can use.
 //!
-//! A child has a copy of all plain memory, so a space of offsets or an allocator of slices goes on
-//! there, as a copy. It has no pages where a region keeps them from children, and the keys, rings
-//! and descriptors that it inherits are its parent's. An object that needs those is *forked* in the
-//! child: every call on it returns KVMEM_FORKED, until the child destroys the handle. That forgets
-//! the child's copy, and gives nothing back that is the parent's.
+//! A child gets a copy of all plain memory. A space of offsets or a slab allocator therefore works
+//! there, as a copy. Pages of a region that are kept from children do not exist there, and the
+//! inherited keys, rings and descriptors belong to the parent. An object that needs them is
+//! *forked* in the child: every call on it returns KVMEM_ERR_FORKED until the child destroys the
+//! handle. Destroying it drops only the handle; the parent's resources are not touched.
 //!
-//! Nothing of this costs a call anything: the child marks the slots of such objects before `fork`
-//! returns to the program. `vfork`, `_Fork` and `clone` run no handlers, and mark nothing.
+//! Calls do not pay for this: the child marks the slots of such objects before `fork` returns to
+//! the program. `vfork`, `_Fork` and `clone` run no handlers and mark nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::table::Object;
 
-/// What a forked child has of an object.
+/// What a forked child inherits of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Home {
-    /// All of it: a copy.
-    Heap,
-    /// A copy, if the child has the page of this address; else nothing.
-    Page(usize),
-    /// Nothing: it is the process's that made it.
-    Process,
+pub(crate) enum ForkScope {
+    /// A full copy.
+    Copied,
+    /// A copy, if the page at this address is mapped in the child; otherwise nothing.
+    IfMapped(usize),
+    /// Nothing: the object belongs to the process that made it.
+    ParentOnly,
 }
 
-impl Home {
-    /// As a word: 0, an address, or 1, which is no address of a page.
+impl ForkScope {
+    /// Encodes the scope as a word: 0 (copied), 1 (parent only; no page has address 1), or the
+    /// address.
     pub(crate) fn to_word(self) -> usize {
         match self {
-            Home::Heap => 0,
-            Home::Process => 1,
-            Home::Page(at) => at.max(2),
+            ForkScope::Copied => 0,
+            ForkScope::ParentOnly => 1,
+            ForkScope::IfMapped(at) => at.max(2),
         }
     }
 
-    /// Whether a child has it. For the child, right after the fork. Calls only what a child of
-    /// several threads may call.
-    pub(crate) fn is_here(word: usize) -> bool {
+    /// Returns whether the child has the object. Called in the child right after the fork; calls
+    /// only functions that are allowed in the child of a process with several threads.
+    pub(crate) fn is_present(word: usize) -> bool {
         match word {
             0 => true,
             1 => false,
@@ -45,39 +46,39 @@ impl Home {
     }
 }
 
-/// Whether there is a mapping at an address.
+/// Returns whether a page is mapped at an address.
 fn is_mapped(at: usize) -> bool {
     // SAFETY: the call takes no pointers.
     let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     let mut resident = 0;
-    // SAFETY: the kernel looks at its own tables of the address, and writes one byte for one page.
+    // SAFETY: the kernel looks up the address in its own tables, and writes one byte for one page.
     unsafe {
         libc::mincore(std::ptr::without_provenance_mut(at & !(page - 1)), 1, &mut resident) == 0
     }
 }
 
-/// How many forks lie between this process and the one that used the library first; some may count
-/// twice.
+/// The number of forks between this process and the first one that used the library. A fork may
+/// count twice.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
-/// Whether forks are watched.
-static WATCHED: AtomicBool = AtomicBool::new(false);
+/// Whether the fork handler is installed.
+static INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// The number of this process among its forked ancestors.
+/// Returns the number of this process in the chain of its forked ancestors.
 pub(crate) fn generation() -> u32 {
-    // Relaxed: it changes in the child, before that has a second thread.
+    // Relaxed: it changes in the child before the child has a second thread.
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Has forks watched from now on. Two threads that come first at once both see to it; a fork then
-/// counts twice, which does no harm. Where the system refuses, for want of memory, the next object
+/// Installs the fork handler. If two threads do so at the same time, both succeed; a fork then
+/// counts twice, which is harmless. If the system has no memory for the handler, the next object
 /// that is made tries again.
-pub(crate) fn watch() {
-    // Relaxed, both: see above.
-    if !WATCHED.load(Ordering::Relaxed) {
-        // SAFETY: the function lives as long as the library, and does nothing that a child of
-        // several threads may not do.
+pub(crate) fn install_handler() {
+    // Relaxed, both: installing the handler twice is harmless.
+    if !INSTALLED.load(Ordering::Relaxed) {
+        // SAFETY: the function lives as long as the library, and does only what the child of a
+        // process with several threads may do.
         if unsafe { libc::pthread_atfork(None, None, Some(in_child)) } == 0 {
-            WATCHED.store(true, Ordering::Relaxed);
+            INSTALLED.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -89,14 +90,14 @@ extern "C" fn in_child() {
     crate::bump::kvmem_bump_arena::table().mark_forked();
     crate::registrars::kvmem_registrars::table().mark_forked();
     crate::registration::kvmem_registration::table().mark_forked();
-    crate::background::kvmem_background::table().mark_forked();
-    crate::slice::kvmem_slice_allocator::table().mark_forked();
+    crate::background::kvmem_background_registration::table().mark_forked();
+    crate::slab::kvmem_slab_allocator::table().mark_forked();
     crate::pool::kvmem_pool::table().mark_forked();
     crate::attached::kvmem_attached_pool::table().mark_forked();
     crate::kv_cache::kvmem_kv_cache::table().mark_forked();
-    crate::kv_cache::kvmem_kv_pin::table().mark_forked();
-    crate::kv_cache::kvmem_kv_reservation::table().mark_forked();
-    crate::lease::kvmem_kv_lease::table().mark_forked();
+    crate::kv_cache::kvmem_kv_cache_pin::table().mark_forked();
+    crate::kv_cache::kvmem_kv_cache_reservation::table().mark_forked();
+    crate::lease::kvmem_kv_cache_lease::table().mark_forked();
 }
 
 #[cfg(test)]
@@ -104,12 +105,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mapping_is_found_by_any_of_its_addresses() {
+    fn is_mapped_finds_any_address_of_a_mapping() {
         let here = Box::new(7u64);
         let at = std::ptr::from_ref(&*here).addr();
         assert!(is_mapped(at) && is_mapped(at + 1));
         assert!(!is_mapped(4096) && !is_mapped(usize::MAX - 1));
-        assert!(Home::is_here(Home::Heap.to_word()) && !Home::is_here(Home::Process.to_word()));
-        assert!(Home::is_here(Home::Page(at).to_word()));
+        assert!(
+            ForkScope::is_present(ForkScope::Copied.to_word())
+                && !ForkScope::is_present(ForkScope::ParentOnly.to_word())
+        );
+        assert!(ForkScope::is_present(ForkScope::IfMapped(at).to_word()));
     }
 }

@@ -2,20 +2,20 @@
 
 use kvmem::register::Key;
 
-/// The right of a device to reach a range of bytes (layer 2). The names are those of verbs; other
-/// devices have one of them or none.
+/// The right of a device to access a range of bytes (layer 2). The names are those of verbs; other
+/// devices have one of the numbers or none.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvmem_key {
-    /// By what its registrar knows it: the index of a fixed buffer, a pointer to a memory region,
-    /// an address.
+    /// The registrar's own name for the range: the index of a fixed buffer, a pointer to a memory
+    /// region, or an address.
     pub handle: u64,
-    /// What local work requests say: the lkey; the `buf_index` of a ring; the address on a GPU; 0
-    /// where nothing is said.
+    /// The number in local work requests: the lkey, the `buf_index` of a ring, or the address on a
+    /// GPU; 0 if requests carry none.
     pub lkey: u64,
-    /// What a remote peer says, if `has_rkey` is 1; else 0.
+    /// The number that a remote peer uses, if `has_rkey` is 1; otherwise 0.
     pub rkey: u32,
-    /// Whether there is an rkey: 1 or 0.
+    /// Whether the key has an rkey: 1 or 0.
     pub has_rkey: u32,
 }
 

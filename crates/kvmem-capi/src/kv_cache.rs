@@ -1,4 +1,4 @@
-//! *KvCache*: values under keys, in blocks of a pool.
+//! *KV cache*: values under keys, stored in blocks of a pool.
 
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
@@ -6,43 +6,45 @@ use std::sync::Arc;
 use kvmem::pool::kv_cache::{Eviction, KvCache, Pinned, Reservation};
 
 use crate::call::{destroy, guard, list, on, out, size, some_text, value_bytes};
-use crate::fail::Fail;
+use crate::error::CallError;
+use crate::evict_callback::{EvictCallback, kvmem_kv_cache_evict_fn};
 use crate::key::kvmem_key;
 use crate::options::{self, Options};
 use crate::pool::kvmem_pool;
 use crate::status::*;
 use crate::table::{Object, object};
-use crate::taker::{Taker, kvmem_kv_evict_fn};
 
-/// Bytes of any kind, a token hash or a text.
+/// A key: any bytes, such as a token hash or a text.
 pub(crate) type Key = Box<[u8]>;
 
-/// The most bytes that a key can have: a longer one is KVMEM_INVALID_ARGUMENT. A longer prefix goes
-/// by its hash.
+/// The largest size of a key, in bytes. A longer key fails with KVMEM_ERR_INVALID_ARGUMENT; use a
+/// hash of it.
 pub const KVMEM_MAX_KEY_BYTES: u64 = 1 << 20;
 
-/// A key that is looked for.
+/// Borrows a key for a lookup.
 ///
 /// # Safety
-/// The caller's promise, as to the bytes.
-pub(crate) unsafe fn key_at<'a>(key: *const c_void, key_bytes: u64) -> Result<&'a [u8], Fail> {
+/// The contract of [`list`].
+pub(crate) unsafe fn key_at<'a>(key: *const c_void, key_bytes: u64) -> Result<&'a [u8], CallError> {
     if key_bytes > KVMEM_MAX_KEY_BYTES {
-        return Err(Fail::invalid(format_args!(
-            "a key of {key_bytes} bytes: it can have at most {KVMEM_MAX_KEY_BYTES}; use a hash of what is longer"
+        return Err(CallError::invalid(format_args!(
+            "the key has {key_bytes} bytes, and may have at most {KVMEM_MAX_KEY_BYTES}: use a \
+             hash of the key"
         )));
     }
     // SAFETY: the caller's promise.
     unsafe { list(key.cast::<u8>(), key_bytes, "key") }
 }
 
-/// A copy of a key, to be kept.
-pub(crate) fn kept(key: &[u8]) -> Result<Key, Fail> {
+/// Copies a key.
+pub(crate) fn copy_key(key: &[u8]) -> Result<Key, CallError> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(key.len()).map_err(|_| {
-        Fail::said(
-            KVMEM_NO_MEMORY,
+        CallError::new(
+            KVMEM_ERR_NO_MEMORY,
             format_args!(
-                "there is no memory for a copy of a key of {} bytes: free some, or use a hash",
+                "the key of {} bytes cannot be copied: no memory is left; free some, or use a \
+                 hash of the key",
                 key.len()
             ),
         )
@@ -51,73 +53,74 @@ pub(crate) fn kept(key: &[u8]) -> Result<Key, Fail> {
     Ok(copy.into())
 }
 
-/// Values under keys, in blocks of a pool: found by any thread, pinned while they are used, evicted
-/// when room is needed. A key is any bytes. Owned by the caller: kvmem_kv_destroy. Pins,
-/// reservations and leases outlive it, and it outlives its pool's handle. Any thread, several at
-/// once.
+/// Values under keys, stored in blocks of a pool. Any thread can look up a value. A value is pinned
+/// while it is used, and evicted when the cache needs space. A key is any bytes. Owned by the
+/// caller: kvmem_kv_cache_destroy. Pins, reservations and leases may outlive the cache, and the
+/// cache may outlive its pool's handle. Any thread, several at once.
 ///
-/// In a forked child every call on a cache, pin, reservation or lease of the parent returns
-/// KVMEM_FORKED, except the calls that destroy. No call waits for a lock that a thread of the
-/// parent held.
+/// In a forked child, every call on a cache, pin, reservation or lease of the parent returns
+/// KVMEM_ERR_FORKED, except the calls that destroy or release it. No call waits for a lock that a
+/// thread of the parent held.
 pub struct kvmem_kv_cache {
     _opaque: [u8; 0],
 }
 
-/// A pin on a value: it is neither evicted nor freed while this exists. Owned by the caller:
-/// kvmem_kv_pin_release. Any thread.
-pub struct kvmem_kv_pin {
+/// A pin on a value. While it exists, the value is neither evicted nor freed. Owned by the caller:
+/// kvmem_kv_cache_pin_release. Any thread.
+pub struct kvmem_kv_cache_pin {
     _opaque: [u8; 0],
 }
 
-/// Room for a value that is being written. Owned by the caller: kvmem_kv_commit,
-/// kvmem_kv_commit_leased or kvmem_kv_abandon. Any thread, one at a time.
-pub struct kvmem_kv_reservation {
+/// A block for a value that is being written. Owned by the caller:
+/// kvmem_kv_cache_reservation_commit, kvmem_kv_cache_reservation_commit_leased or
+/// kvmem_kv_cache_reservation_release. Any thread, one at a time.
+pub struct kvmem_kv_cache_reservation {
     _opaque: [u8; 0],
 }
 
 object!(kvmem_kv_cache, KvCache<Key>, Cache);
-object!(kvmem_kv_pin, Pinned<Key>, Pin);
-object!(kvmem_kv_reservation, Reservation<Key>, Reservation);
+object!(kvmem_kv_cache_pin, Pinned<Key>, Pin);
+object!(kvmem_kv_cache_reservation, Reservation<Key>, Reservation);
 
-/// Eviction: what was least recently used goes first; the default.
+/// Eviction: the least recently used value goes first. The default.
 pub const KVMEM_EVICT_LRU: u32 = 0;
-/// Eviction: blocks must be used again soon after they have come, or they go.
+/// Eviction: a value that is not used again soon after its insertion goes first.
 pub const KVMEM_EVICT_SCAN_RESISTANT: u32 = 1;
 
-/// How a cache is to be. Fill it with kvmem_kv_options_init first.
+/// Options of a cache. Fill them in with kvmem_kv_cache_options_init first.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct kvmem_kv_options {
-    /// Bytes of this structure, as the program knows it.
+pub struct kvmem_kv_cache_options {
+    /// Size of this structure in bytes, as the program knows it.
     pub struct_size: u64,
-    /// At most so many bytes are held; UINT64_MAX (the default): as many as find room in the pool.
+    /// Limits the bytes of all values. UINT64_MAX (the default): the pool is the limit.
     pub max_bytes: u64,
-    /// At most so many values are held; UINT64_MAX (the default): about 2^32.
+    /// Limits the number of values. UINT64_MAX (the default): about 2^32.
     pub max_blocks: u64,
-    /// An insertion that leaves more bytes than `high_watermark_bytes` evicts down to these. Both
-    /// UINT64_MAX (the default): no watermarks.
+    /// If an insertion leaves more than `high_watermark_bytes` bytes in the cache, the cache evicts
+    /// down to this many. Both UINT64_MAX (the default): no watermarks.
     pub low_watermark_bytes: u64,
-    /// See there.
+    /// The upper watermark; see `low_watermark_bytes`.
     pub high_watermark_bytes: u64,
     /// KVMEM_EVICT_LRU (the default) or KVMEM_EVICT_SCAN_RESISTANT.
     pub eviction: u32,
-    /// Into how many shards keys are divided; 1 makes LRU exact; 0 (the default): some for each
-    /// processor.
+    /// Number of shards that keys are divided into. 1 makes LRU exact. 0 (the default): several for
+    /// each processor.
     pub shards: u32,
-    /// Is given each value that is evicted, and `on_evict_user`: a lower tier; NULL (the default):
-    /// nobody is, and its bytes are free at once.
-    pub on_evict: kvmem_kv_evict_fn,
-    /// Given to it.
+    /// Eviction sink: receives each evicted value, for a lower tier. NULL (the default): evicted
+    /// bytes are freed at once.
+    pub on_evict: kvmem_kv_cache_evict_fn,
+    /// Passed to `on_evict` and `on_evict_release`.
     pub on_evict_user: *mut c_void,
-    /// Is called once with `on_evict_user`, by any thread, when the cache is gone with all its
-    /// leases and reservations; may be NULL. Not if the cache could not be made.
+    /// Called once with `on_evict_user`, by any thread, when the cache and all its leases and
+    /// reservations are gone; may be NULL. Not called if the cache could not be made.
     pub on_evict_release: Option<unsafe extern "C" fn(user: *mut c_void)>,
 }
 
-// SAFETY: numbers and addresses, of 8 bytes or in pairs of 4; the first is the size.
-unsafe impl Options for kvmem_kv_options {
+// SAFETY: numbers and addresses only, of 8 bytes or in pairs of 4; the first is the size.
+unsafe impl Options for kvmem_kv_cache_options {
     fn defaults() -> Self {
-        kvmem_kv_options {
+        kvmem_kv_cache_options {
             struct_size: size_of::<Self>() as u64,
             max_bytes: u64::MAX,
             max_blocks: u64::MAX,
@@ -134,20 +137,19 @@ unsafe impl Options for kvmem_kv_options {
 
 /// Fills in the defaults. `struct_size` is `sizeof *options`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_options_init(
-    options: *mut kvmem_kv_options,
+pub unsafe extern "C" fn kvmem_kv_cache_options_init(
+    options: *mut kvmem_kv_cache_options,
     struct_size: u64,
 ) -> kvmem_status {
     // SAFETY: the caller's promise.
     guard(|| unsafe { options::init(options, struct_size) })
 }
 
-/// Makes a cache on a pool, which may have other users too. `options` may be NULL. It holds nothing
-/// yet.
+/// Makes an empty cache on a pool. The pool may have other users. `options` may be NULL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_create(
+pub unsafe extern "C" fn kvmem_kv_cache_create(
     pool: *const kvmem_pool,
-    options: *const kvmem_kv_options,
+    options: *const kvmem_kv_cache_options,
     out_cache: *mut *mut kvmem_kv_cache,
 ) -> kvmem_status {
     guard(|| {
@@ -159,8 +161,8 @@ pub unsafe extern "C" fn kvmem_kv_create(
             KVMEM_EVICT_LRU => builder.eviction(Eviction::Lru),
             KVMEM_EVICT_SCAN_RESISTANT => builder.eviction(Eviction::ScanResistant),
             other => {
-                return Err(Fail::invalid(format_args!(
-                    "eviction {other}: say KVMEM_EVICT_LRU or KVMEM_EVICT_SCAN_RESISTANT"
+                return Err(CallError::invalid(format_args!(
+                    "eviction is {other}: use KVMEM_EVICT_LRU or KVMEM_EVICT_SCAN_RESISTANT"
                 )));
             }
         };
@@ -176,74 +178,81 @@ pub unsafe extern "C" fn kvmem_kv_create(
         if wanted.shards != 0 {
             builder = builder.shards(wanted.shards as usize);
         }
-        let taker = Taker::new(wanted.on_evict, wanted.on_evict_user, wanted.on_evict_release)
-            .map(Arc::new);
-        match (&taker, wanted.on_evict_release) {
-            (Some(taker), _) => {
-                let taker = Arc::clone(taker);
-                builder = builder.on_evict(move |pinned| taker.give(pinned));
+        let evict_callback =
+            EvictCallback::new(wanted.on_evict, wanted.on_evict_user, wanted.on_evict_release)
+                .map(Arc::new);
+        match (&evict_callback, wanted.on_evict_release) {
+            (Some(callback), _) => {
+                let callback = Arc::clone(callback);
+                builder = builder.on_evict(move |pinned| callback.call(pinned));
             }
             (None, Some(_)) => {
-                return Err(Fail::invalid(
-                    "on_evict_release without on_evict: say both, or neither",
+                return Err(CallError::invalid(
+                    "on_evict_release is set without on_evict: set both, or neither",
                 ));
             }
             (None, None) => {}
         }
         let cache = kvmem_kv_cache::table().insert(builder.build()?)?;
-        if let Some(taker) = taker {
-            taker.own();
+        if let Some(callback) = evict_callback {
+            callback.own_user_data();
         }
         made.put(cache);
         Ok(())
     })
 }
 
-/// A value, pinned.
+/// A pinned value.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct kvmem_kv_value {
-    /// The pin: the bytes are good until it is released.
-    pub pin: *mut kvmem_kv_pin,
-    /// The bytes, to be read. The first is at any address, aligned to nothing.
+pub struct kvmem_kv_cache_value {
+    /// The pin. The bytes are valid until it is released.
+    pub pin: *mut kvmem_kv_cache_pin,
+    /// The bytes, for reading. The address has no particular alignment.
     pub data: *const c_void,
-    /// How many.
+    /// Number of bytes.
     pub bytes: u64,
-    /// Where they begin in the pool.
+    /// Offset of the first byte in the pool.
     pub offset: u64,
 }
 
-/// None.
-pub(crate) fn no_value() -> kvmem_kv_value {
-    kvmem_kv_value { pin: std::ptr::null_mut(), data: std::ptr::null(), bytes: 0, offset: 0 }
+/// Returns the structure for "no value".
+pub(crate) fn no_value() -> kvmem_kv_cache_value {
+    kvmem_kv_cache_value { pin: std::ptr::null_mut(), data: std::ptr::null(), bytes: 0, offset: 0 }
 }
 
-pub(crate) fn value(pinned: Pinned<Key>) -> Result<kvmem_kv_value, Fail> {
+pub(crate) fn value(pinned: Pinned<Key>) -> Result<kvmem_kv_cache_value, CallError> {
     let block = pinned.block();
     let (data, bytes, offset) = (block.as_ptr().cast(), block.len() as u64, block.offset());
-    Ok(kvmem_kv_value { pin: kvmem_kv_pin::table().insert(pinned)?, data, bytes, offset })
+    Ok(kvmem_kv_cache_value {
+        pin: kvmem_kv_cache_pin::table().insert(pinned)?,
+        data,
+        bytes,
+        offset,
+    })
 }
 
-/// The value under a key, pinned; it counts as used. KVMEM_NOT_FOUND if there is none.
+/// Returns the value under a key, pinned. This counts as a use. KVMEM_ERR_NOT_FOUND if the key has
+/// no value.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_get(
+pub unsafe extern "C" fn kvmem_kv_cache_get(
     cache: *const kvmem_kv_cache,
     key: *const c_void,
     key_bytes: u64,
-    out_value: *mut kvmem_kv_value,
+    out_value: *mut kvmem_kv_cache_value,
 ) -> kvmem_status {
     on(cache, |cache| {
         let found = out(out_value, "out_value")?;
         // SAFETY: the caller's promise.
         let key = unsafe { key_at(key, key_bytes) }?;
-        found.put(value(cache.get(key).ok_or(Fail::NotFound)?)?);
+        found.put(value(cache.get(key).ok_or(CallError::NotFound)?)?);
         Ok(())
     })
 }
 
-/// Whether there is a value under a key: 1 or 0. It does not count as used.
+/// Returns whether a key has a value: 1 or 0. This does not count as a use.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_contains(
+pub unsafe extern "C" fn kvmem_kv_cache_contains(
     cache: *const kvmem_kv_cache,
     key: *const c_void,
     key_bytes: u64,
@@ -258,11 +267,11 @@ pub unsafe extern "C" fn kvmem_kv_contains(
     })
 }
 
-/// Copies `bytes` bytes at `data` into a block and puts it under a key, in the place of what is
-/// there. Evicts until it fits. KVMEM_NOTHING_TO_EVICT, KVMEM_TOO_LARGE or KVMEM_ZERO_SIZE if it
-/// cannot be.
+/// Copies `bytes` bytes at `data` into a block and puts it under a key, replacing the key's value.
+/// Evicts values until the new one fits. Fails with KVMEM_ERR_NOTHING_TO_EVICT, KVMEM_ERR_TOO_LARGE
+/// or KVMEM_ERR_ZERO_SIZE.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_insert(
+pub unsafe extern "C" fn kvmem_kv_cache_insert(
     cache: *const kvmem_kv_cache,
     key: *const c_void,
     key_bytes: u64,
@@ -272,56 +281,57 @@ pub unsafe extern "C" fn kvmem_kv_insert(
     on(cache, |cache| {
         // SAFETY: the caller's promise.
         let (key, value) = unsafe { (key_at(key, key_bytes)?, value_bytes(data, bytes)?) };
-        Ok(cache.insert(kept(key)?, value)?)
+        Ok(cache.insert(copy_key(key)?, value)?)
     })
 }
 
-/// Room for a value, to be written in place.
+/// A block for a value that is written in place.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct kvmem_kv_room {
-    /// The reservation: the bytes are the caller's until it is committed or abandoned.
-    pub reservation: *mut kvmem_kv_reservation,
-    /// The bytes, to be written.
+pub struct kvmem_kv_cache_reserved {
+    /// The reservation. The bytes belong to the caller until it is committed or released.
+    pub reservation: *mut kvmem_kv_cache_reservation,
+    /// The bytes, for writing.
     pub data: *mut c_void,
-    /// How many.
+    /// Number of bytes.
     pub bytes: u64,
-    /// Where they begin in the pool.
+    /// Offset of the first byte in the pool.
     pub offset: u64,
 }
 
-/// Makes room for a value of `bytes` bytes, to be written in place, by the processor or a device,
-/// and then committed. As kvmem_kv_insert otherwise.
+/// Reserves a block of `bytes` bytes for a value under a key. The processor or a device writes the
+/// value in place; kvmem_kv_cache_reservation_commit puts it under the key. Evicts values until the
+/// block fits. Fails with KVMEM_ERR_NOTHING_TO_EVICT, KVMEM_ERR_TOO_LARGE or KVMEM_ERR_ZERO_SIZE.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_reserve(
+pub unsafe extern "C" fn kvmem_kv_cache_reserve(
     cache: *const kvmem_kv_cache,
     key: *const c_void,
     key_bytes: u64,
     bytes: u64,
-    out_room: *mut kvmem_kv_room,
+    out_reserved: *mut kvmem_kv_cache_reserved,
 ) -> kvmem_status {
     on(cache, |cache| {
-        let room = out(out_room, "out_room")?;
+        let room = out(out_reserved, "out_reserved")?;
         // SAFETY: the caller's promise.
         let key = unsafe { key_at(key, key_bytes) }?;
-        let reservation = cache.reserve(kept(key)?, size(bytes))?;
+        let reservation = cache.reserve(copy_key(key)?, size(bytes))?;
         let block = reservation.block();
         let (data, offset) = (block.as_ptr().cast_mut().cast(), block.offset());
-        let reservation = kvmem_kv_reservation::table().insert(reservation)?;
-        room.put(kvmem_kv_room { reservation, data, bytes, offset });
+        let reservation = kvmem_kv_cache_reservation::table().insert(reservation)?;
+        room.put(kvmem_kv_cache_reserved { reservation, data, bytes, offset });
         Ok(())
     })
 }
 
-/// Puts a value in. The reservation is gone afterwards. `out_value` (may be NULL) is the value,
-/// pinned. KVMEM_FORKED in a forked child.
+/// Puts the reserved value under its key and consumes the reservation. `out_value` (may be NULL)
+/// receives the value, pinned. Returns KVMEM_ERR_FORKED in a forked child.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_commit(
-    reservation: *mut kvmem_kv_reservation,
-    out_value: *mut kvmem_kv_value,
+pub unsafe extern "C" fn kvmem_kv_cache_reservation_commit(
+    reservation: *mut kvmem_kv_cache_reservation,
+    out_value: *mut kvmem_kv_cache_value,
 ) -> kvmem_status {
     guard(|| {
-        let pinned = kvmem_kv_reservation::table().take(reservation)?.commit();
+        let pinned = kvmem_kv_cache_reservation::table().take(reservation)?.commit();
         if let Ok(found) = out(out_value, "") {
             found.put(value(pinned)?);
         }
@@ -329,34 +339,41 @@ pub unsafe extern "C" fn kvmem_kv_commit(
     })
 }
 
-/// Gives the room back. The reservation is gone afterwards.
+/// Frees the reserved block and consumes the reservation; nothing is put under the key.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_abandon(reservation: *mut kvmem_kv_reservation) -> kvmem_status {
+pub unsafe extern "C" fn kvmem_kv_cache_reservation_release(
+    reservation: *mut kvmem_kv_cache_reservation,
+) -> kvmem_status {
     destroy(reservation)
 }
 
-/// The key that a value will be put in under: `out_key_bytes` bytes at `out_key`, good as long as
-/// the reservation.
+/// Returns the key that the value will be put under: `out_key_bytes` bytes at `out_key`, valid as
+/// long as the reservation.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_reservation_cache_key(
-    reservation: *const kvmem_kv_reservation,
+pub unsafe extern "C" fn kvmem_kv_cache_reservation_cache_key(
+    reservation: *const kvmem_kv_cache_reservation,
     out_key: *mut *const c_void,
     out_key_bytes: *mut u64,
 ) -> kvmem_status {
     on(reservation, |reservation| put_key(reservation.key(), out_key, out_key_bytes))
 }
 
-fn put_key(key: &Key, out_key: *mut *const c_void, out_key_bytes: *mut u64) -> Result<(), Fail> {
+fn put_key(
+    key: &Key,
+    out_key: *mut *const c_void,
+    out_key_bytes: *mut u64,
+) -> Result<(), CallError> {
     let (at, bytes) = (out(out_key, "out_key")?, out(out_key_bytes, "out_key_bytes")?);
     at.put(key.as_ptr().cast());
     bytes.put(key.len() as u64);
     Ok(())
 }
 
-/// The key with which `device` can write a reserved value. It is good as long as the value.
+/// Returns the registration key with which `device` can write the reserved value. Valid as long as
+/// the value.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_reservation_key(
-    reservation: *const kvmem_kv_reservation,
+pub unsafe extern "C" fn kvmem_kv_cache_reservation_key(
+    reservation: *const kvmem_kv_cache_reservation,
     device: *const c_char,
     out_key: *mut kvmem_key,
 ) -> kvmem_status {
@@ -368,11 +385,11 @@ pub unsafe extern "C" fn kvmem_kv_reservation_key(
     })
 }
 
-/// One pin more on the same value. It is released by itself.
+/// Adds another pin on the same value. Each pin is released separately.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_pin_clone(
-    pin: *const kvmem_kv_pin,
-    out_value: *mut kvmem_kv_value,
+pub unsafe extern "C" fn kvmem_kv_cache_pin_clone(
+    pin: *const kvmem_kv_cache_pin,
+    out_value: *mut kvmem_kv_cache_value,
 ) -> kvmem_status {
     on(pin, |pin| {
         let cloned = out(out_value, "out_value")?;
@@ -381,24 +398,24 @@ pub unsafe extern "C" fn kvmem_kv_pin_clone(
     })
 }
 
-/// The key that a pinned value was put in under: `out_key_bytes` bytes at `out_key`, good until the
-/// pin is released.
+/// Returns the key under which the pinned value was put: `out_key_bytes` bytes at `out_key`, valid
+/// until the pin is released.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_pin_cache_key(
-    pin: *const kvmem_kv_pin,
+pub unsafe extern "C" fn kvmem_kv_cache_pin_cache_key(
+    pin: *const kvmem_kv_cache_pin,
     out_key: *mut *const c_void,
     out_key_bytes: *mut u64,
 ) -> kvmem_status {
     on(pin, |pin| put_key(pin.key(), out_key, out_key_bytes))
 }
 
-/// Whether the key of a pinned value has been given another since, or was removed or cleared: 1 or
-/// 0. Being evicted does not count: what was evicted is the latest there was. In a
-/// kvmem_kv_evict_fn it is answered rightly until that returns; later changes are not told to what
-/// was evicted.
+/// Returns whether the key of a pinned value has been given another value since, or was removed or
+/// cleared: 1 or 0. Eviction does not count: an evicted value was the key's latest. In a
+/// kvmem_kv_cache_evict_fn the answer is exact until that function returns; an evicted value does
+/// not learn of later changes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_pin_is_superseded(
-    pin: *const kvmem_kv_pin,
+pub unsafe extern "C" fn kvmem_kv_cache_pin_is_superseded(
+    pin: *const kvmem_kv_cache_pin,
     out_superseded: *mut u32,
 ) -> kvmem_status {
     on(pin, |pin| {
@@ -407,10 +424,11 @@ pub unsafe extern "C" fn kvmem_kv_pin_is_superseded(
     })
 }
 
-/// The key with which `device` can reach a pinned value. It is good as long as the value.
+/// Returns the registration key with which `device` can access the pinned value. Valid as long as
+/// the value.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_pin_key(
-    pin: *const kvmem_kv_pin,
+pub unsafe extern "C" fn kvmem_kv_cache_pin_key(
+    pin: *const kvmem_kv_cache_pin,
     device: *const c_char,
     out_key: *mut kvmem_key,
 ) -> kvmem_status {
@@ -424,14 +442,15 @@ pub unsafe extern "C" fn kvmem_kv_pin_key(
 
 /// Releases a pin.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_pin_release(pin: *mut kvmem_kv_pin) -> kvmem_status {
+pub unsafe extern "C" fn kvmem_kv_cache_pin_release(pin: *mut kvmem_kv_cache_pin) -> kvmem_status {
     destroy(pin)
 }
 
-/// Takes the value under a key out: its bytes are free when the last pin on it is released.
-/// KVMEM_NOT_FOUND if there is none. A lower tier is told by kvmem_kv_remove_with.
+/// Removes the value under a key. Its bytes are freed when its last pin is released.
+/// KVMEM_ERR_NOT_FOUND if the key has no value. Does not invalidate a lower tier; see
+/// kvmem_kv_cache_remove_with.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_remove(
+pub unsafe extern "C" fn kvmem_kv_cache_remove(
     cache: *const kvmem_kv_cache,
     key: *const c_void,
     key_bytes: u64,
@@ -439,23 +458,24 @@ pub unsafe extern "C" fn kvmem_kv_remove(
     on(cache, |cache| {
         // SAFETY: the caller's promise.
         let key = unsafe { key_at(key, key_bytes) }?;
-        cache.remove(key).map(drop).ok_or(Fail::NotFound)
+        cache.remove(key).map(drop).ok_or(CallError::NotFound)
     })
 }
 
-/// Takes every value out. Pins stay good. A lower tier is told by kvmem_kv_clear_with.
+/// Removes all values. Pins stay valid. Does not invalidate a lower tier; see
+/// kvmem_kv_cache_clear_with.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_clear(cache: *const kvmem_kv_cache) -> kvmem_status {
+pub unsafe extern "C" fn kvmem_kv_cache_clear(cache: *const kvmem_kv_cache) -> kvmem_status {
     on(cache, |cache| {
         cache.clear();
         Ok(())
     })
 }
 
-/// Evicts until at most `bytes` bytes are held, or nothing is left that can go. `out_held_bytes`
-/// (may be NULL) is how many are held then.
+/// Evicts values until the cache holds at most `bytes` bytes, or no value can be evicted.
+/// `out_held_bytes` (may be NULL) receives the number of bytes that remain.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_evict_to(
+pub unsafe extern "C" fn kvmem_kv_cache_evict_to(
     cache: *const kvmem_kv_cache,
     bytes: u64,
     out_held_bytes: *mut u64,
@@ -469,44 +489,44 @@ pub unsafe extern "C" fn kvmem_kv_evict_to(
     })
 }
 
-/// What a cache holds, and what it has done.
+/// Statistics of a cache.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct kvmem_kv_stats {
-    /// Values held, those being written included.
+pub struct kvmem_kv_cache_stats {
+    /// Values in the cache, including those that are being written.
     pub blocks: u64,
-    /// Bytes of them.
+    /// Bytes of these values.
     pub bytes: u64,
-    /// Calls of kvmem_kv_get that found their key.
+    /// Calls of kvmem_kv_cache_get that found a value.
     pub hits: u64,
-    /// Calls of kvmem_kv_get that did not.
+    /// Calls of kvmem_kv_cache_get that found none.
     pub misses: u64,
-    /// Values put in.
+    /// Values put into the cache.
     pub insertions: u64,
-    /// Of those, values that took the place of another.
+    /// Insertions that replaced another value.
     pub replacements: u64,
     /// Values evicted.
     pub evictions: u64,
-    /// Values removed by their key.
+    /// Values removed by key.
     pub removals: u64,
-    /// Values refused because there was nothing to evict.
+    /// Insertions and reservations that failed because no value could be evicted.
     pub insertion_failures: u64,
-    /// Evicted values that `on_evict` failed to take.
+    /// Evicted values for which `on_evict` failed.
     pub sink_failures: u64,
-    /// Values fetched and not put in, because their lease was broken.
+    /// Fetched values that were not put into the cache because their lease was no longer valid.
     pub superseded: u64,
 }
 
-/// Figures of a cache. Takes no lock.
+/// Reads the statistics. Takes no lock.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_get_stats(
+pub unsafe extern "C" fn kvmem_kv_cache_get_stats(
     cache: *const kvmem_kv_cache,
-    out_stats: *mut kvmem_kv_stats,
+    out_stats: *mut kvmem_kv_cache_stats,
 ) -> kvmem_status {
     on(cache, |cache| {
         let figures = out(out_stats, "out_stats")?;
         let stats = cache.stats();
-        figures.put(kvmem_kv_stats {
+        figures.put(kvmem_kv_cache_stats {
             blocks: stats.blocks,
             bytes: stats.bytes,
             hits: stats.hits,
@@ -523,16 +543,16 @@ pub unsafe extern "C" fn kvmem_kv_get_stats(
     })
 }
 
-/// Verifies the invariants, while no other thread is in the cache. O(values). KVMEM_CHECK_FAILED is
-/// a defect of this library.
+/// Checks the invariants. No other thread may be in a call on the cache. O(values).
+/// KVMEM_ERR_CHECK_FAILED is a defect of this library.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_check(cache: *const kvmem_kv_cache) -> kvmem_status {
+pub unsafe extern "C" fn kvmem_kv_cache_check(cache: *const kvmem_kv_cache) -> kvmem_status {
     on(cache, |cache| Ok(cache.check()?))
 }
 
-/// Destroys a cache. Values that are pinned stay until their pins are released. What is held is
-/// dropped, not evicted: `on_evict` is given none of it.
+/// Destroys a cache. Pinned values stay until their pins are released. The other values are
+/// dropped, not evicted: `on_evict` does not receive them.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_destroy(cache: *mut kvmem_kv_cache) -> kvmem_status {
+pub unsafe extern "C" fn kvmem_kv_cache_destroy(cache: *mut kvmem_kv_cache) -> kvmem_status {
     destroy(cache)
 }

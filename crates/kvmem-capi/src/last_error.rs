@@ -1,57 +1,57 @@
-//! *Last error*: the text of the failure that this thread met last.
+//! *Last error*: the text of this thread's last failure.
 //!
-//! The value is put by, and made a text when it is asked for: most refusals (no room, not found)
-//! are looked at by their number only. Requests that fail because a space is full are the most
-//! frequent ones by far. They have a place of their own, which needs no destructor, so that putting
-//! one by is a few stores.
+//! A failure is recorded as a value and formatted only when the program asks for the text, because
+//! programs test most failures (out of space, not found) by status alone. Requests that fail
+//! because a space is full are by far the most frequent. They have a slot of their own without a
+//! destructor, so recording one takes a few stores.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_char};
 
 use kvmem::offset::AllocError;
 
-use crate::fail::{Fail, of_alloc};
+use crate::error::{CallError, alloc_status};
 use crate::status::*;
 
 thread_local! {
-    static LAST: Cell<Option<Fail>> = const { Cell::new(None) };
-    /// A failure that is newer than that in `LAST`, if there is one.
-    static NEWEST: Cell<Option<AllocError>> = const { Cell::new(None) };
-    /// What was handed out last.
+    static LAST: Cell<Option<CallError>> = const { Cell::new(None) };
+    /// The last failure, if it is newer than the one in `LAST`.
+    static LAST_ALLOC: Cell<Option<AllocError>> = const { Cell::new(None) };
+    /// The text that was returned last.
     static TEXT: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Puts a failure by, and says its number.
+/// Records a failure and returns its status.
 #[cold]
 #[inline(never)]
-pub(crate) fn put(fail: Fail) -> kvmem_status {
-    let status = fail.status();
-    NEWEST.set(None);
-    // A thread that is ending has nobody to ask.
-    let _ = LAST.try_with(|last| last.set(Some(fail)));
+pub(crate) fn record(error: CallError) -> kvmem_status {
+    let status = error.status();
+    LAST_ALLOC.set(None);
+    // A thread that is ending cannot ask for the text any more.
+    let _ = LAST.try_with(|last| last.set(Some(error)));
     status
 }
 
-/// Puts by that a request cannot be met, and says its number.
+/// Records that a request cannot be met, and returns the status.
 #[inline(always)]
-pub(crate) fn put_early(error: AllocError) -> kvmem_status {
-    NEWEST.set(Some(error));
-    of_alloc(&error)
+pub(crate) fn record_alloc(error: AllocError) -> kvmem_status {
+    LAST_ALLOC.set(Some(error));
+    alloc_status(&error)
 }
 
-/// The text of the failure that this thread met last, with the numbers in it and the way out; "" if
-/// it has met none.
+/// Returns the text of this thread's last failure: what failed, the numbers, and what to do; "" if
+/// no call of this thread has failed.
 ///
-/// Never NULL. The text is good until the same thread calls this function again, or ends. A call
+/// Never NULL. The text is valid until the same thread calls this function again, or ends. A call
 /// that succeeds does not change it.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvmem_last_error() -> *const c_char {
     let text = TEXT.try_with(|text| {
-        let newest = NEWEST.take().map(Fail::from);
+        let newest = LAST_ALLOC.take().map(CallError::from);
         let last = LAST.try_with(Cell::take).ok().flatten();
-        if let Some(fail) = newest.or(last) {
-            let said = fail.to_string().replace('\0', "\u{fffd}");
-            *text.borrow_mut() = CString::new(said).unwrap_or_default();
+        if let Some(error) = newest.or(last) {
+            let last_text = error.to_string().replace('\0', "\u{fffd}");
+            *text.borrow_mut() = CString::new(last_text).unwrap_or_default();
         }
         text.borrow().as_ptr()
     });
@@ -64,29 +64,32 @@ mod tests {
 
     use super::*;
 
-    fn said() -> String {
-        // SAFETY: it is never NULL, and good until the next call in this thread.
+    fn last_text() -> String {
+        // SAFETY: never NULL, and valid until the next call in this thread.
         unsafe { CStr::from_ptr(kvmem_last_error()) }.to_string_lossy().into_owned()
     }
 
     #[test]
-    fn the_newest_failure_is_the_one_that_is_told() {
-        // A thread of its own, which has met none yet.
-        let told = std::thread::spawn(|| {
+    fn the_newest_failure_is_reported() {
+        // A new thread has no failure yet.
+        let checks = std::thread::spawn(|| {
             let full = AllocError::OutOfSpace { requested: 600, free: 400, largest_free: 300 };
-            assert_eq!(said(), "");
-            assert_eq!(put_early(full), KVMEM_NO_ROOM);
-            assert_eq!((said(), said()), (full.to_string(), full.to_string()));
-            // Each of the two places may have the newer one.
-            assert_eq!(put(Fail::Null("out_block")), KVMEM_NULL_ARGUMENT);
-            assert_eq!(said(), "out_block is NULL");
-            put(Fail::Null("out_block"));
-            assert_eq!(put_early(AllocError::ZeroSize), KVMEM_ZERO_SIZE);
-            assert_eq!(said(), AllocError::ZeroSize.to_string());
-            put_early(full);
-            put(Fail::Null("key"));
-            assert_eq!((said(), said()), ("key is NULL".to_owned(), "key is NULL".to_owned()));
+            assert_eq!(last_text(), "");
+            assert_eq!(record_alloc(full), KVMEM_ERR_OUT_OF_SPACE);
+            assert_eq!((last_text(), last_text()), (full.to_string(), full.to_string()));
+            // The newer failure may be in either slot.
+            assert_eq!(record(CallError::Null("out_block")), KVMEM_ERR_NULL_ARGUMENT);
+            assert_eq!(last_text(), "out_block is NULL");
+            record(CallError::Null("out_block"));
+            assert_eq!(record_alloc(AllocError::ZeroSize), KVMEM_ERR_ZERO_SIZE);
+            assert_eq!(last_text(), AllocError::ZeroSize.to_string());
+            record_alloc(full);
+            record(CallError::Null("key"));
+            assert_eq!(
+                (last_text(), last_text()),
+                ("key is NULL".to_owned(), "key is NULL".to_owned())
+            );
         });
-        told.join().expect("no assertion failed");
+        checks.join().expect("no assertion failed");
     }
 }

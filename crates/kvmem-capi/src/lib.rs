@@ -1,37 +1,38 @@
 //! # kvmem for C
 //!
-//! `include/kvmem.h` is generated from this crate, its comments included; `docs/c.md` is the page
-//! for those who use it. Here is what those who change it need.
+//! `include/kvmem.h` and `include/kvmem/testing.h` are generated from this crate, comments
+//! included. `docs/c.md` is the page for users. This page is for contributors.
 //!
-//! - `table.rs`: handles that may be anything, and the objects behind them.
-//! - `call.rs`: what every function goes through: no panic leaves it, arguments are looked at,
-//!   failures become numbers and texts.
-//! - `fork.rs`: what a forked child has of the objects of its parent.
-//! - `generation.rs`: what a fork in the middle of a call leaves to the child.
-//! - `fail.rs`, `status.rs`, `last_error.rs`: how a failure travels.
+//! - `table.rs`: handles, which may be any bits, and the objects behind them.
+//! - `call.rs`: the frame of every function. It catches panics, checks arguments, and turns errors
+//!   into a status and a text.
+//! - `fork.rs`: which objects of the parent a forked child can use.
+//! - `fork_lock.rs`: a lock that is free in a child even if the parent held it during the fork.
+//! - `error.rs`, `status.rs`, `last_error.rs`: the path of an error.
 //! - `options.rs`: structures that may be older or newer than the library.
-//! - The rest is one file for each object of C, in the order of the layers.
+//! - `testing.rs`: functions for tests, declared in a header of their own.
+//! - The other files define one C object each, in the order of the layers.
 //!
 //! ## Safety
 //!
-//! Functions are `unsafe` in Rust, since C hands them pointers. What a caller in C promises is the
-//! same for all of them, and stands in the head of the header:
+//! All functions are `unsafe` in Rust because C passes pointers. The promise of a C caller is the
+//! same for all functions; the head of the header states it:
 //!
-//! 1. a pointer to a structure, list, text or out-parameter is NULL, or points to what its type
-//!    says, aligned, for as long as the call lasts (options and texts are copied; callbacks with
-//!    their user data stay as long as the header says);
-//! 2. an object is not destroyed while another thread uses it;
-//! 3. blocks of a slice allocator are freed as its functions say.
+//! 1. A pointer to a structure, list, text or out-parameter is NULL, or points to an aligned object
+//!    of its type that lives for the duration of the call. Options and texts are copied. Callbacks
+//!    and their user data live as long as the header says.
+//! 2. No thread destroys an object while another thread uses it.
+//! 3. Blocks of a slab allocator are freed as its functions require.
 //!
-//! Handles are not among these promises: they may be NULL, destroyed, of another kind, or any bits
-//! at all. Nor are allocations by plain data.
+//! Handles and allocations by plain data need no promise: they may be NULL, destroyed, of another
+//! type, or any bits.
 #![allow(non_camel_case_types, reason = "the names are those of C")]
 #![allow(clippy::missing_safety_doc, reason = "the promise is the same for all: see the head")]
 
 #[cfg(not(all(target_pointer_width = "64", unix)))]
 compile_error!("kvmem's C interface is for 64-bit Unix: handles need the bits");
 
-// In the order in which they stand in the header.
+// In the order of their declarations in the header.
 mod version;
 
 mod status;
@@ -39,9 +40,9 @@ mod status;
 mod last_error;
 
 mod call;
-mod fail;
+mod error;
 mod fork;
-mod generation;
+mod fork_lock;
 mod table;
 
 mod options;
@@ -66,7 +67,7 @@ mod background;
 
 mod offset;
 
-mod slice;
+mod slab;
 
 mod gslice;
 
@@ -76,13 +77,15 @@ mod block;
 
 mod attached;
 
-mod taker;
+mod evict_callback;
 
 mod kv_cache;
 
 mod lease;
 
-mod forget;
+mod invalidate;
+
+mod testing;
 
 pub use attached::*;
 pub use background::*;
@@ -91,8 +94,9 @@ pub use bump::*;
 pub use call::{KVMEM_JSON, KVMEM_TEXT};
 pub use cancel::*;
 pub use custom::*;
-pub use forget::*;
+pub use evict_callback::*;
 pub use gslice::*;
+pub use invalidate::*;
 pub use key::*;
 pub use kv_cache::*;
 pub use last_error::*;
@@ -107,7 +111,7 @@ pub use progress::*;
 pub use region::*;
 pub use registrars::*;
 pub use registration::*;
-pub use slice::*;
+pub use slab::*;
 pub use status::*;
-pub use taker::*;
+pub use testing::*;
 pub use version::*;

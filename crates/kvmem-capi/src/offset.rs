@@ -8,31 +8,31 @@ use kvmem::slab::{ExtentCache, ExtentState};
 use crate::call::{
     destroy, guard, guard_for, list, on, out, ranges, read, size, write_list, write_text,
 };
-use crate::fail::Fail;
-use crate::fork::Home;
+use crate::error::CallError;
+use crate::fork::ForkScope;
 use crate::last_error;
 use crate::options::{self, Options, flag, hot_sizes};
 use crate::status::*;
 use crate::table::{Object, object};
 
-/// Hands out ranges `[offset, offset + bytes)` of a space (layer 3), and never touches bytes: they
-/// may be memory, a file, a GPU's. Owned by the caller: kvmem_offset_destroy. Any thread, several
-/// at once.
+/// Allocates ranges `[offset, offset + bytes)` of a space (layer 3). It never touches the bytes,
+/// which may be memory, a file, or a GPU's memory. Owned by the caller:
+/// kvmem_offset_allocator_destroy. Any thread, several at once.
 pub struct kvmem_offset_allocator {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_offset_allocator, Space, Offset, |_| Home::Heap);
+object!(kvmem_offset_allocator, Space, Offset, |_| ForkScope::Copied);
 
-/// A space, with magazines or without.
+/// A space, with or without magazines.
 pub enum Space {
-    /// Without: every call takes the lock of the books.
+    /// Without magazines: every call takes the lock of the metadata.
     Plain(OffsetAllocator),
-    /// With.
+    /// With magazines.
     Cached(ExtentCache),
 }
 
-/// Runs with whichever it is.
+/// Runs the expression on the space of either kind.
 macro_rules! either {
     ($space:expr, $name:ident => $run:expr) => {
         match $space {
@@ -42,20 +42,21 @@ macro_rules! either {
     };
 }
 
-/// An allocation by plain data: it may be copied and kept anywhere. Any bits are safe to hand back:
-/// one that was freed before, or is of another allocator, is found out and nothing is touched.
+/// An allocation as plain data: it may be copied and stored anywhere. Any bits are safe to pass
+/// back. If the allocation was freed before, or belongs to another allocator, the call returns an
+/// error and changes nothing.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct kvmem_allocation {
-    /// Its allocator, by a number never used again in this process; 0: no allocation.
+    /// Number of its allocator, never reused in this process; 0: no allocation.
     pub allocator: u64,
-    /// Its place in the allocator's books.
+    /// Its slot in the allocator's metadata.
     pub slot: u32,
-    /// Which of those that had the place.
+    /// Generation of the slot.
     pub generation: u32,
-    /// Where it begins.
+    /// First offset.
     pub offset: u64,
-    /// Its length, exactly as asked for.
+    /// Length in bytes, exactly as requested.
     pub bytes: u64,
 }
 
@@ -73,7 +74,7 @@ pub(crate) fn handle(allocator: u64, slot: u32, generation: u32) -> RawHandle {
     )
 }
 
-/// The three numbers of a handle.
+/// Returns the three numbers of a handle.
 #[inline(always)]
 pub(crate) fn numbers(handle: RawHandle) -> (u64, u32, u32) {
     let bits = handle.to_bits();
@@ -88,74 +89,76 @@ impl From<RawAllocation> for kvmem_allocation {
     }
 }
 
-/// Placement: by what holes are worth to the traffic of late, the default.
+/// Placement by renewal value: what each hole is worth to the recent traffic. The default.
 pub const KVMEM_PLACEMENT_RENEWAL: u32 = 0;
-/// Placement: the tightest of the first four holes that fit: fewest instructions.
+/// Placement in the tightest of the first four holes that fit. Fewest instructions.
 pub const KVMEM_PLACEMENT_BEST_FIT: u32 = 1;
 
-/// How a space is to be. Fill it with kvmem_offset_options_init first.
+/// Options of a space. Fill them in with kvmem_offset_allocator_options_init first.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct kvmem_offset_options {
-    /// Bytes of this structure, as the program knows it.
+pub struct kvmem_offset_allocator_options {
+    /// Size of this structure in bytes, as the program knows it.
     pub struct_size: u64,
-    /// No allocation straddles a multiple of so many bytes, nor is longer; 0 (the default): there
-    /// is no such boundary.
+    /// No allocation crosses a multiple of this many bytes, or is longer. 0 (the default): no
+    /// boundary.
     pub boundary_bytes: u64,
-    /// At most so many ranges, used and free together, are on the books; 0 (the default): about
-    /// 2^32.
+    /// Limits the number of ranges, used and free. 0 (the default): about 2^32.
     pub max_ranges: u32,
     /// KVMEM_PLACEMENT_RENEWAL (the default) or KVMEM_PLACEMENT_BEST_FIT.
     pub placement: u32,
     /// 1: hot sizes are served from each thread's own magazines, without a lock (layer 4). Default
     /// 0.
     pub magazines: u32,
-    /// With magazines, 1 (the default): sizes become hot that are asked for again and again.
-    pub learn: u32,
-    /// With magazines: sizes in bytes that are hot from the beginning, `hot_size_count` of them,
-    /// at most 32.
+    /// With magazines, 1 (the default): sizes that are requested frequently become hot.
+    pub auto_hot_sizes: u32,
+    /// With magazines: sizes in bytes that are hot from the start, `hot_size_count` of them, at
+    /// most 32.
     pub hot_sizes: *const u64,
-    /// How many sizes are named.
+    /// Number of hot sizes.
     pub hot_size_count: u64,
-    /// With magazines: they keep at most so many bytes; UINT64_MAX (the default): a 32nd part of
+    /// With magazines: limits the bytes that all of them cache. UINT64_MAX (the default): 1/32 of
     /// the space.
-    pub stranded_bytes: u64,
+    pub max_cached_bytes: u64,
 }
 
 // SAFETY: numbers and pointers only, of 8 bytes or in pairs of 4; the first is the size.
-unsafe impl Options for kvmem_offset_options {
+unsafe impl Options for kvmem_offset_allocator_options {
     fn defaults() -> Self {
-        kvmem_offset_options {
+        kvmem_offset_allocator_options {
             struct_size: size_of::<Self>() as u64,
             boundary_bytes: 0,
             max_ranges: 0,
             placement: KVMEM_PLACEMENT_RENEWAL,
             magazines: 0,
-            learn: 1,
+            auto_hot_sizes: 1,
             hot_sizes: std::ptr::null(),
             hot_size_count: 0,
-            stranded_bytes: u64::MAX,
+            max_cached_bytes: u64::MAX,
         }
     }
 }
 
 /// Fills in the defaults. `struct_size` is `sizeof *options`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_options_init(
-    options: *mut kvmem_offset_options,
+pub unsafe extern "C" fn kvmem_offset_allocator_options_init(
+    options: *mut kvmem_offset_allocator_options,
     struct_size: u64,
 ) -> kvmem_status {
     // SAFETY: the caller's promise.
     guard(|| unsafe { options::init(options, struct_size) })
 }
 
-fn builder(capacity: u64, wanted: &kvmem_offset_options) -> Result<OffsetAllocatorBuilder, Fail> {
+fn builder(
+    capacity: u64,
+    wanted: &kvmem_offset_allocator_options,
+) -> Result<OffsetAllocatorBuilder, CallError> {
     let placement = match wanted.placement {
         KVMEM_PLACEMENT_RENEWAL => Placement::Renewal,
         KVMEM_PLACEMENT_BEST_FIT => Placement::BestFit,
         other => {
-            return Err(Fail::invalid(format_args!(
-                "placement {other}: say KVMEM_PLACEMENT_RENEWAL or KVMEM_PLACEMENT_BEST_FIT"
+            return Err(CallError::invalid(format_args!(
+                "placement is {other}: use KVMEM_PLACEMENT_RENEWAL or KVMEM_PLACEMENT_BEST_FIT"
             )));
         }
     };
@@ -169,12 +172,12 @@ fn builder(capacity: u64, wanted: &kvmem_offset_options) -> Result<OffsetAllocat
     Ok(builder)
 }
 
-/// Makes a space of `capacity_bytes` bytes, 1 to 2^63. `options` may be NULL. About 40 KiB whatever
-/// the capacity.
+/// Makes a space of `capacity_bytes` bytes, 1 to 2^63. `options` may be NULL. Takes about 40 KiB of
+/// memory for any capacity.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_create(
+pub unsafe extern "C" fn kvmem_offset_allocator_create(
     capacity_bytes: u64,
-    options: *const kvmem_offset_options,
+    options: *const kvmem_offset_allocator_options,
     out_allocator: *mut *mut kvmem_offset_allocator,
 ) -> kvmem_status {
     guard(|| {
@@ -187,9 +190,9 @@ pub unsafe extern "C" fn kvmem_offset_create(
             let hot = unsafe { hot_sizes(wanted.hot_sizes, wanted.hot_size_count) }?;
             let mut builder = ExtentCache::builder(builder)
                 .hot_sizes(hot.iter().copied())
-                .auto_hot_sizes(flag(wanted.learn, "learn")?);
-            if wanted.stranded_bytes != u64::MAX {
-                builder = builder.max_cached_bytes(wanted.stranded_bytes);
+                .auto_hot_sizes(flag(wanted.auto_hot_sizes, "auto_hot_sizes")?);
+            if wanted.max_cached_bytes != u64::MAX {
+                builder = builder.max_cached_bytes(wanted.max_cached_bytes);
             }
             Space::Cached(builder.build()?)
         } else {
@@ -200,10 +203,10 @@ pub unsafe extern "C" fn kvmem_offset_create(
     })
 }
 
-/// Grants `bytes` bytes. O(1). KVMEM_NO_ROOM, KVMEM_TOO_LARGE, KVMEM_ZERO_SIZE or KVMEM_BOOKS_FULL
-/// if it cannot be; that costs nanoseconds too.
+/// Allocates `bytes` bytes. O(1), also on failure. Fails with KVMEM_ERR_OUT_OF_SPACE,
+/// KVMEM_ERR_TOO_LARGE, KVMEM_ERR_ZERO_SIZE or KVMEM_ERR_TOO_MANY_RANGES.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_allocate(
+pub unsafe extern "C" fn kvmem_offset_allocator_allocate(
     allocator: *const kvmem_offset_allocator,
     bytes: u64,
     out_allocation: *mut kvmem_allocation,
@@ -211,13 +214,14 @@ pub unsafe extern "C" fn kvmem_offset_allocate(
     let Some(space) = kvmem_offset_allocator::table().find(allocator) else {
         return no_allocator(allocator);
     };
-    // Before anything else: a full space answers most requests so. 0 wraps around to the top.
+    // Checked first, because a full space answers most requests here. A size of 0 wraps around to
+    // the largest number.
     let longest = match space {
         Space::Plain(space) => space.largest_free_hint(),
         Space::Cached(space) => space.limit_hint(),
     };
     if bytes.wrapping_sub(1) >= longest && !out_allocation.is_null() {
-        return fail_early(space, bytes, longest);
+        return fail_allocation(space, bytes, longest);
     }
     allocate(space, allocator, bytes, out_allocation)
 }
@@ -228,13 +232,13 @@ fn no_allocator(allocator: *const kvmem_offset_allocator) -> kvmem_status {
     on(allocator, |_| Ok(()))
 }
 
-/// Out of line: nothing that it needs is saved for requests that succeed.
+/// Not inlined, so requests that succeed save no registers for it.
 #[inline(never)]
-fn fail_early(space: &Space, bytes: u64, longest: u64) -> kvmem_status {
-    last_error::put_early(either!(space, space => space.fails_early(bytes, longest)))
+fn fail_allocation(space: &Space, bytes: u64, longest: u64) -> kvmem_status {
+    last_error::record_alloc(either!(space, space => space.fails_early(bytes, longest)))
 }
 
-/// Out of line: nothing that it needs is saved for requests that fail early.
+/// Not inlined, so requests that fail early save no registers for it.
 #[inline(never)]
 fn allocate(
     space: &Space,
@@ -249,9 +253,9 @@ fn allocate(
     })
 }
 
-/// Grants `bytes` bytes that begin at a multiple of `align`, a power of two.
+/// Allocates `bytes` bytes at a multiple of `align`, a power of two.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_allocate_aligned(
+pub unsafe extern "C" fn kvmem_offset_allocator_allocate_aligned(
     allocator: *const kvmem_offset_allocator,
     bytes: u64,
     align: u64,
@@ -264,10 +268,10 @@ pub unsafe extern "C" fn kvmem_offset_allocate_aligned(
     })
 }
 
-/// Grants `count` ranges of `bytes` bytes each, or none. `out_allocations` has room for `count`.
+/// Allocates `count` ranges of `bytes` bytes each, or none. `out_allocations` has room for `count`.
 /// O(count).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_allocate_batch(
+pub unsafe extern "C" fn kvmem_offset_allocator_allocate_batch(
     allocator: *const kvmem_offset_allocator,
     bytes: u64,
     count: u64,
@@ -275,24 +279,24 @@ pub unsafe extern "C" fn kvmem_offset_allocate_batch(
 ) -> kvmem_status {
     on(allocator, |space| {
         if out_allocations.is_null() {
-            return Err(Fail::Null("out_allocations"));
+            return Err(CallError::Null("out_allocations"));
         }
         let count = ranges(count)?;
         let all = raw_all(space, |space| match space {
-            Space::Plain(space) => Ok(Either::Plain(space.allocate_batch(bytes, count)?)),
-            Space::Cached(space) => Ok(Either::Cached(space.allocate_batch(bytes, count)?)),
+            Space::Plain(space) => Ok(GrantedRanges::Plain(space.allocate_batch(bytes, count)?)),
+            Space::Cached(space) => Ok(GrantedRanges::Cached(space.allocate_batch(bytes, count)?)),
         })?;
-        // SAFETY: the caller's promise: there is room for as many as were asked for.
+        // SAFETY: the caller promises room for `count` elements, and `count` were granted.
         unsafe { out_allocations.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
         Ok(())
     })
 }
 
-/// Grants `total_bytes` bytes in at most `max_ranges` ranges whose sizes add up, or nothing.
-/// `out_allocations` has room for `max_ranges`; `out_count` is set to how many there are. One range
-/// if there is one that fits.
+/// Allocates `total_bytes` bytes in at most `max_ranges` ranges, or nothing. Uses a single range if
+/// one is long enough. `out_allocations` has room for `max_ranges`; `out_count` receives the number
+/// of ranges.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_allocate_scattered(
+pub unsafe extern "C" fn kvmem_offset_allocator_allocate_scattered(
     allocator: *const kvmem_offset_allocator,
     total_bytes: u64,
     max_ranges: u64,
@@ -302,35 +306,37 @@ pub unsafe extern "C" fn kvmem_offset_allocate_scattered(
     on(allocator, |space| {
         let count = out(out_count, "out_count")?;
         if out_allocations.is_null() {
-            return Err(Fail::Null("out_allocations"));
+            return Err(CallError::Null("out_allocations"));
         }
-        let most = size(max_ranges);
+        let max_ranges = size(max_ranges);
         let all = raw_all(space, |space| match space {
-            Space::Plain(space) => Ok(Either::Plain(space.allocate_scattered(total_bytes, most)?)),
+            Space::Plain(space) => {
+                Ok(GrantedRanges::Plain(space.allocate_scattered(total_bytes, max_ranges)?))
+            }
             Space::Cached(space) => {
-                Ok(Either::Cached(space.allocate_scattered(total_bytes, most)?))
+                Ok(GrantedRanges::Cached(space.allocate_scattered(total_bytes, max_ranges)?))
             }
         })?;
-        // SAFETY: the caller's promise: there is room for `max_ranges`, and no more were granted.
+        // SAFETY: the caller promises room for `max_ranges` elements, and no more were granted.
         unsafe { out_allocations.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
         count.put(all.len() as u64);
         Ok(())
     })
 }
 
-/// Allocations of either kind of space.
-enum Either {
+/// Allocations from either kind of space.
+enum GrantedRanges {
     Plain(Vec<kvmem::offset::Allocation>),
     Cached(Vec<kvmem::slab::Extent>),
 }
 
-/// What was granted, by plain data.
+/// Converts granted ranges to plain data.
 fn raw_all(
     space: &Space,
-    grant: impl FnOnce(&Space) -> Result<Either, Fail>,
-) -> Result<Vec<kvmem_allocation>, Fail> {
+    grant: impl FnOnce(&Space) -> Result<GrantedRanges, CallError>,
+) -> Result<Vec<kvmem_allocation>, CallError> {
     match (space, grant(space)?) {
-        (_, Either::Plain(all)) => Ok(all
+        (_, GrantedRanges::Plain(all)) => Ok(all
             .into_iter()
             .map(|one| {
                 let (offset, bytes) = (one.offset(), one.len());
@@ -338,27 +344,27 @@ fn raw_all(
                 kvmem_allocation { allocator, slot, generation, offset, bytes }
             })
             .collect()),
-        (Space::Cached(space), Either::Cached(all)) => all
+        (Space::Cached(space), GrantedRanges::Cached(all)) => all
             .into_iter()
             .map(|one| match space.seal_raw(one) {
                 Ok(raw) => Ok(raw.into()),
-                Err(_) => Err(Fail::said(
-                    KVMEM_CHECK_FAILED,
-                    "an extent is not of the space that granted it",
+                Err(_) => Err(CallError::new(
+                    KVMEM_ERR_CHECK_FAILED,
+                    "an extent does not belong to the space that granted it",
                 )),
             })
             .collect(),
-        (Space::Plain(_), Either::Cached(_)) => {
-            Err(Fail::said(KVMEM_CHECK_FAILED, "a space without magazines granted extents"))
+        (Space::Plain(_), GrantedRanges::Cached(_)) => {
+            Err(CallError::new(KVMEM_ERR_CHECK_FAILED, "a space without magazines granted extents"))
         }
     }
 }
 
-/// Frees an allocation. O(1). KVMEM_STALE_ALLOCATION if it was freed before,
-/// KVMEM_FOREIGN_ALLOCATION if it is of another allocator. Only the first three members of
-/// `allocation` are looked at, and nothing is written to it.
+/// Frees an allocation. O(1). KVMEM_ERR_STALE_ALLOCATION if it was freed before,
+/// KVMEM_ERR_FOREIGN_ALLOCATION if it belongs to another allocator. Reads only the first three
+/// members of `allocation`, and writes nothing to it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_free(
+pub unsafe extern "C" fn kvmem_offset_allocator_free(
     allocator: *const kvmem_offset_allocator,
     allocation: *const kvmem_allocation,
 ) -> kvmem_status {
@@ -370,10 +376,10 @@ pub unsafe extern "C" fn kvmem_offset_free(
     })
 }
 
-/// Frees `count` allocations. Those that cannot be freed are left out: the status is that of the
-/// first of them, and `out_freed` (may be NULL) is set to how many were freed, also then.
+/// Frees `count` allocations. Skips those that cannot be freed; the status is that of the first of
+/// them. `out_freed` (may be NULL) receives how many were freed, in either case.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_free_batch(
+pub unsafe extern "C" fn kvmem_offset_allocator_free_batch(
     allocator: *const kvmem_offset_allocator,
     allocations: *const kvmem_allocation,
     count: u64,
@@ -396,10 +402,10 @@ pub unsafe extern "C" fn kvmem_offset_free_batch(
     })
 }
 
-/// Where an allocation lies, as the books know it, for those who have kept its first three members
-/// only.
+/// Returns the offset and length of an allocation from the metadata, for programs that store only
+/// its first three members.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_resolve(
+pub unsafe extern "C" fn kvmem_offset_allocator_resolve(
     allocator: *const kvmem_offset_allocator,
     allocation: *const kvmem_allocation,
     out_offset: *mut u64,
@@ -416,29 +422,30 @@ pub unsafe extern "C" fn kvmem_offset_resolve(
     })
 }
 
-/// The allocation that is alive at a place in the books, which is its member `slot`: for programs
-/// that have kept no more of it, and for handing over what another part of the program has
-/// forgotten. O(1). KVMEM_NOT_FOUND if there is none.
+/// Returns the live allocation at a slot of the metadata; `slot` is that member of
+/// kvmem_allocation. For programs that store only the slot, or that free what another part of the
+/// program has lost. O(1). KVMEM_ERR_NOT_FOUND if the slot has none.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_allocation_at(
+pub unsafe extern "C" fn kvmem_offset_allocator_allocation_at(
     allocator: *const kvmem_offset_allocator,
     slot: u32,
     out_allocation: *mut kvmem_allocation,
 ) -> kvmem_status {
     on(allocator, |space| {
         let found = out(out_allocation, "out_allocation")?;
-        let none =
-            || Fail::said(KVMEM_NOT_FOUND, format_args!("no allocation is alive at slot {slot}"));
+        let none = || {
+            CallError::new(KVMEM_ERR_NOT_FOUND, format_args!("slot {slot} has no live allocation"))
+        };
         found.put(either!(space, space => space.raw_at(slot)).ok_or_else(none)?.into());
         Ok(())
     })
 }
 
-/// All allocations that are alive, in the order of their offsets. O(n log n) for the most that ever
-/// were alive at once. Lists as for kvmem_registration_chunks; while other threads allocate, the
+/// Lists all live allocations in offset order. O(n log n), where n is the largest number that was
+/// ever live. Lists are written as by kvmem_registration_chunks. While other threads allocate, the
 /// next call may find more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_allocations(
+pub unsafe extern "C" fn kvmem_offset_allocator_allocations(
     allocator: *const kvmem_offset_allocator,
     out_allocations: *mut kvmem_allocation,
     capacity: u64,
@@ -452,10 +459,10 @@ pub unsafe extern "C" fn kvmem_offset_allocations(
     })
 }
 
-/// Gives back the tail: the allocation is `new_bytes` bytes afterwards, which is written to it, and
-/// begins where it did. O(1).
+/// Frees the tail of an allocation, which then has `new_bytes` bytes at the same offset. Writes the
+/// new length to `allocation`. O(1).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_shrink(
+pub unsafe extern "C" fn kvmem_offset_allocator_shrink(
     allocator: *const kvmem_offset_allocator,
     allocation: *mut kvmem_allocation,
     new_bytes: u64,
@@ -470,11 +477,11 @@ pub unsafe extern "C" fn kvmem_offset_shrink(
     })
 }
 
-/// Takes in free bytes that lie behind: the allocation is `new_bytes` bytes afterwards, which is
-/// written to it, and begins where it did. Nothing is moved. O(1). KVMEM_BLOCKED if they are not
-/// free.
+/// Extends an allocation in place with the free bytes behind it. It then has `new_bytes` bytes at
+/// the same offset. Writes the new length to `allocation`. O(1). KVMEM_ERR_CANNOT_EXTEND if those
+/// bytes are not free.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_extend(
+pub unsafe extern "C" fn kvmem_offset_allocator_extend(
     allocator: *const kvmem_offset_allocator,
     allocation: *mut kvmem_allocation,
     new_bytes: u64,
@@ -489,44 +496,44 @@ pub unsafe extern "C" fn kvmem_offset_extend(
     })
 }
 
-/// Moves the end of the space up to `capacity_bytes`. O(1).
+/// Raises the capacity of the space to `capacity_bytes`. O(1).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_grow(
+pub unsafe extern "C" fn kvmem_offset_allocator_grow_to(
     allocator: *const kvmem_offset_allocator,
     capacity_bytes: u64,
 ) -> kvmem_status {
     on(allocator, |space| Ok(either!(space, space => space.grow_to(capacity_bytes))?))
 }
 
-/// Moves the end of the space down to `capacity_bytes`; KVMEM_IN_USE if something in use lies
-/// behind it.
+/// Lowers the capacity of the space to `capacity_bytes`. KVMEM_ERR_IN_USE if an allocation lies
+/// behind the new end.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_shrink_to(
+pub unsafe extern "C" fn kvmem_offset_allocator_shrink_to(
     allocator: *const kvmem_offset_allocator,
     capacity_bytes: u64,
 ) -> kvmem_status {
     on(allocator, |space| Ok(either!(space, space => space.shrink_to(capacity_bytes))?))
 }
 
-/// Figures of a space. What magazines keep counts as free.
+/// Metrics of a space. Ranges in magazines count as free.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvmem_metrics {
     /// Length of the space.
     pub capacity_bytes: u64,
-    /// Bytes in use; exactly what was asked for.
+    /// Bytes in use, exactly as requested.
     pub allocated_bytes: u64,
-    /// Bytes not in use.
+    /// Free bytes.
     pub free_bytes: u64,
     /// The longest range that would be granted now.
     pub largest_free_bytes: u64,
-    /// Allocations alive.
+    /// Live allocations.
     pub live: u64,
-    /// Free ranges on the books.
+    /// Free ranges.
     pub free_ranges: u64,
-    /// Heap memory of the books.
+    /// Heap memory of the metadata, in bytes.
     pub metadata_bytes: u64,
-    /// What no allocation straddles; 0: there is no boundary.
+    /// The boundary that no allocation crosses; 0: none.
     pub boundary_bytes: u64,
 }
 
@@ -545,9 +552,9 @@ impl kvmem_metrics {
     }
 }
 
-/// Figures of a space. O(1); with magazines O(threads).
+/// Reads the metrics. O(1); with magazines O(threads).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_get_metrics(
+pub unsafe extern "C" fn kvmem_offset_allocator_get_metrics(
     allocator: *const kvmem_offset_allocator,
     out_metrics: *mut kvmem_metrics,
 ) -> kvmem_status {
@@ -559,9 +566,9 @@ pub unsafe extern "C" fn kvmem_offset_get_metrics(
     })
 }
 
-/// An upper bound of the longest range that would be granted now, without the lock.
+/// Returns an upper bound of the longest range that would be granted now. Takes no lock.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_largest_free_hint(
+pub unsafe extern "C" fn kvmem_offset_allocator_largest_free_hint(
     allocator: *const kvmem_offset_allocator,
     out_bytes: *mut u64,
 ) -> kvmem_status {
@@ -571,15 +578,38 @@ pub unsafe extern "C" fn kvmem_offset_largest_free_hint(
     })
 }
 
-/// The free ranges of sizes that are close together.
+/// Returns the address of an upper bound of the longest range that would be granted now. Without a
+/// call, a program can see that a request must fail: one relaxed atomic load. The address is valid
+/// as long as the allocator; other threads write the number. KVMEM_ERR_UNSUPPORTED with magazines,
+/// where several numbers decide.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_offset_allocator_largest_free_address(
+    allocator: *const kvmem_offset_allocator,
+    out_address: *mut *const u64,
+) -> kvmem_status {
+    on(allocator, |space| {
+        let address = out(out_address, "out_address")?;
+        let Space::Plain(space) = space else {
+            return Err(CallError::new(
+                KVMEM_ERR_UNSUPPORTED,
+                "a space with magazines has no single bound: call \
+                 kvmem_offset_allocator_largest_free_hint",
+            ));
+        };
+        address.put(space.largest_free_address());
+        Ok(())
+    })
+}
+
+/// The free ranges of similar sizes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvmem_bin {
-    /// Least size, in bytes.
+    /// Smallest size in bytes.
     pub min_bytes: u64,
-    /// Greatest size, in bytes.
+    /// Largest size in bytes.
     pub max_bytes: u64,
-    /// Free ranges of such sizes.
+    /// Number of free ranges.
     pub ranges: u64,
     /// Their sum in bytes.
     pub bytes: u64,
@@ -596,10 +626,10 @@ impl From<&kvmem::offset::BinReport> for kvmem_bin {
     }
 }
 
-/// The free ranges by size, ascending: bins that hold any. Lists as for kvmem_registration_chunks;
-/// about 2000 are always enough.
+/// Lists the free ranges by size, ascending: all bins that are not empty. Lists are written as by
+/// kvmem_registration_chunks; there are fewer than about 2000 bins.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_bins(
+pub unsafe extern "C" fn kvmem_offset_allocator_bins(
     allocator: *const kvmem_offset_allocator,
     out_bins: *mut kvmem_bin,
     capacity: u64,
@@ -617,20 +647,20 @@ pub unsafe extern "C" fn kvmem_offset_bins(
 pub const KVMEM_RANGE_FREE: u32 = 0;
 /// A range in use.
 pub const KVMEM_RANGE_USED: u32 = 1;
-/// A range that magazines keep for the next request of its size.
+/// A range that a magazine caches for the next request of its size.
 pub const KVMEM_RANGE_CACHED: u32 = 2;
 
-/// One range of the map.
+/// One range of a map.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvmem_map_range {
-    /// Where it begins.
+    /// First offset.
     pub offset: u64,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
     /// KVMEM_RANGE_FREE, KVMEM_RANGE_USED or KVMEM_RANGE_CACHED.
     pub state: u32,
-    /// 0.
+    /// Always 0.
     pub reserved: u32,
 }
 
@@ -651,11 +681,11 @@ impl kvmem_map_range {
     }
 }
 
-/// The whole space in address order: a range for every allocation, and free ranges joined.
-/// O(ranges). Lists as for kvmem_registration_chunks; while other threads allocate, the next call
-/// may find more.
+/// Lists the whole space in offset order: every allocation, and every free range, coalesced.
+/// O(ranges). Lists are written as by kvmem_registration_chunks. While other threads allocate, the
+/// next call may find more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_map(
+pub unsafe extern "C" fn kvmem_offset_allocator_map(
     allocator: *const kvmem_offset_allocator,
     out_ranges: *mut kvmem_map_range,
     capacity: u64,
@@ -679,9 +709,10 @@ pub unsafe extern "C" fn kvmem_offset_map(
     })
 }
 
-/// Takes back what magazines keep, so that neighbours join. Without magazines it does nothing.
+/// Returns all ranges in magazines to the space, where they coalesce. Does nothing without
+/// magazines.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_trim(
+pub unsafe extern "C" fn kvmem_offset_allocator_trim(
     allocator: *const kvmem_offset_allocator,
 ) -> kvmem_status {
     on(allocator, |space| {
@@ -692,18 +723,18 @@ pub unsafe extern "C" fn kvmem_offset_trim(
     })
 }
 
-/// Checks the books against their numbered invariants. O(ranges). KVMEM_CHECK_FAILED is a defect of
+/// Checks the numbered invariants of the metadata. O(ranges). KVMEM_ERR_CHECK_FAILED is a defect of
 /// this library.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_check(
+pub unsafe extern "C" fn kvmem_offset_allocator_check(
     allocator: *const kvmem_offset_allocator,
 ) -> kvmem_status {
     on(allocator, |space| Ok(either!(space, space => space.check())?))
 }
 
-/// Figures of a space as a text, for logs; see kvmem_region_report.
+/// Writes the metrics as text, for logs. `buffer` as for kvmem_region_report.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_report(
+pub unsafe extern "C" fn kvmem_offset_allocator_report(
     allocator: *const kvmem_offset_allocator,
     buffer: *mut c_char,
     capacity: u64,
@@ -712,7 +743,8 @@ pub unsafe extern "C" fn kvmem_offset_report(
     on(allocator, |space| {
         let m = either!(space, space => space.metrics());
         let text = format!(
-            "{} of {} bytes in use by {} allocations; {} bytes free in {} ranges, the longest {}; books of {} bytes\n",
+            "{} of {} bytes in use by {} allocations; {} bytes free in {} ranges, the longest {}; \
+             metadata of {} bytes\n",
             m.allocated,
             m.capacity,
             m.live,
@@ -726,10 +758,10 @@ pub unsafe extern "C" fn kvmem_offset_report(
     })
 }
 
-/// Destroys an allocator. Its allocations need not be freed before; freeing them afterwards is
-/// KVMEM_BAD_HANDLE and harms nothing.
+/// Destroys an allocator. Its allocations need not be freed first. Freeing one later returns
+/// KVMEM_ERR_BAD_HANDLE and is harmless.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_offset_destroy(
+pub unsafe extern "C" fn kvmem_offset_allocator_destroy(
     allocator: *mut kvmem_offset_allocator,
 ) -> kvmem_status {
     destroy(allocator)

@@ -1,8 +1,8 @@
 //! *Options*: structures that may be older or newer than the library.
 //!
-//! A program says how long its structure is. What an older one lacks has its default; what a newer
-//! one has more must be zero, or it asks for something that this library does not know. So members
-//! are only ever added at the end.
+//! The program states the size of its structure. Members that an older structure lacks get their
+//! defaults. Additional members of a newer structure must be zero; otherwise the program requests
+//! something that this library does not support. New members are therefore only added at the end.
 
 use std::mem::MaybeUninit;
 
@@ -10,25 +10,26 @@ use kvmem::arena::{Backing, Ladder, Numa, Populate};
 use kvmem::register::Policy;
 
 use crate::call;
-use crate::fail::Fail;
+use crate::error::CallError;
 
-/// Any bits are a value, there is no padding, and the first member is `struct_size`, a `u64`.
+/// An options structure. All bit patterns are valid, there is no padding, and the first member is
+/// `struct_size`, a `u64`.
 ///
 /// # Safety
-/// Whoever implements it vouches for that.
+/// The implementation guarantees these properties.
 pub(crate) unsafe trait Options: Copy {
-    /// The defaults, with its own size.
+    /// Returns the defaults, with its own size.
     fn defaults() -> Self;
 }
 
-/// The least that can be an options structure.
-const LEAST: u64 = size_of::<u64>() as u64;
+/// The smallest size of an options structure.
+const MIN_STRUCT_SIZE: u64 = size_of::<u64>() as u64;
 
-/// What a program asks for; NULL is the defaults.
+/// Reads the program's options; NULL selects the defaults.
 ///
 /// # Safety
-/// If it is not NULL, there are as many bytes as its first member says.
-pub(crate) unsafe fn read<T: Options>(options: *const T) -> Result<T, Fail> {
+/// If the pointer is not NULL, as many bytes are readable as the first member says.
+pub(crate) unsafe fn read<T: Options>(options: *const T) -> Result<T, CallError> {
     let mut wanted = T::defaults();
     if options.is_null() {
         return Ok(wanted);
@@ -36,21 +37,23 @@ pub(crate) unsafe fn read<T: Options>(options: *const T) -> Result<T, Fail> {
     // SAFETY: the caller's promise.
     let said = unsafe { options.cast::<u64>().read() };
     let known = size_of::<T>() as u64;
-    if !(LEAST..=1 << 16).contains(&said) {
-        return Err(Fail::invalid(format_args!(
-            "struct_size is {said}, and {known} here: fill the options with their _init function first"
+    if !(MIN_STRUCT_SIZE..=1 << 16).contains(&said) {
+        return Err(CallError::invalid(format_args!(
+            "struct_size is {said}, and this library's structure has {known} bytes: fill in the \
+             options with their _init function first"
         )));
     }
     let bytes = options.cast::<u8>();
     for at in known..said {
         // SAFETY: the caller's promise.
         if unsafe { bytes.add(at as usize).read() } != 0 {
-            return Err(Fail::invalid(format_args!(
-                "the options are of a newer kvmem: byte {at} is set, and only {known} are known here"
+            return Err(CallError::invalid(format_args!(
+                "the options are for a newer kvmem: byte {at} is set, and this library knows \
+                 {known} bytes; use a newer library, or leave new members 0"
             )));
         }
     }
-    // SAFETY: the caller's promise; any bits are a value.
+    // SAFETY: the caller's promise; all bit patterns are valid.
     unsafe {
         std::ptr::copy_nonoverlapping(
             bytes,
@@ -61,17 +64,17 @@ pub(crate) unsafe fn read<T: Options>(options: *const T) -> Result<T, Fail> {
     Ok(wanted)
 }
 
-/// Fills in the defaults, as far as the program's structure goes.
+/// Fills in the defaults, up to the size of the program's structure.
 ///
 /// # Safety
-/// If it is not NULL, there are `struct_size` bytes.
-pub(crate) unsafe fn init<T: Options>(options: *mut T, struct_size: u64) -> Result<(), Fail> {
+/// If the pointer is not NULL, `struct_size` bytes are writable.
+pub(crate) unsafe fn init<T: Options>(options: *mut T, struct_size: u64) -> Result<(), CallError> {
     if options.is_null() {
-        return Err(Fail::Null("options"));
+        return Err(CallError::Null("options"));
     }
-    if !(LEAST..=1 << 16).contains(&struct_size) {
-        return Err(Fail::invalid(format_args!(
-            "struct_size is {struct_size}: say sizeof *options"
+    if !(MIN_STRUCT_SIZE..=1 << 16).contains(&struct_size) {
+        return Err(CallError::invalid(format_args!(
+            "struct_size is {struct_size}: pass sizeof *options"
         )));
     }
     let mut defaults = MaybeUninit::new(T::defaults());
@@ -90,19 +93,19 @@ pub(crate) unsafe fn init<T: Options>(options: *mut T, struct_size: u64) -> Resu
     Ok(())
 }
 
-/// Populate: nothing.
+/// Populate: no pages.
 pub const KVMEM_POPULATE_NONE: u32 = 0;
-/// Populate: by as many threads as pay. Any other number is a number of threads.
+/// Populate: with as many threads as improve the speed. Every other number is a number of threads.
 pub const KVMEM_POPULATE_AUTO: u32 = u32::MAX;
 
-/// Pages lie wherever the kernel puts them.
+/// The kernel chooses the NUMA node of each page.
 pub const KVMEM_NUMA_ANY: u32 = 0;
-/// Pages lie on the nodes named, and on no other.
+/// Pages are allocated on the given nodes only.
 pub const KVMEM_NUMA_BIND: u32 = 1;
-/// Pages lie on the nodes named in turn, on others when those are full.
+/// Pages are interleaved over the given nodes; other nodes are used when those are full.
 pub const KVMEM_NUMA_INTERLEAVE: u32 = 2;
 
-/// Memory of this process alone.
+/// Memory of this process only.
 pub const KVMEM_BACKING_PRIVATE: u32 = 0;
 /// A sealed memory file that other processes can attach.
 pub const KVMEM_BACKING_SHARED: u32 = 1;
@@ -115,94 +118,104 @@ pub(crate) fn populate(how: u32) -> Populate {
     }
 }
 
-/// A switch.
-pub(crate) fn flag(value: u32, name: &str) -> Result<bool, Fail> {
+/// Reads a boolean member.
+pub(crate) fn flag(value: u32, name: &str) -> Result<bool, CallError> {
     match value {
         0 => Ok(false),
         1 => Ok(true),
-        other => Err(Fail::invalid(format_args!("{name} is {other}: say 0 or 1"))),
+        other => Err(CallError::invalid(format_args!("{name} is {other}: use 0 or 1"))),
     }
 }
 
-pub(crate) fn backing(value: u32) -> Result<Backing, Fail> {
+pub(crate) fn backing(value: u32) -> Result<Backing, CallError> {
     match value {
         KVMEM_BACKING_PRIVATE => Ok(Backing::Private),
         KVMEM_BACKING_SHARED => Ok(Backing::Shared),
-        other => Err(Fail::invalid(format_args!(
-            "backing {other}: say KVMEM_BACKING_PRIVATE or KVMEM_BACKING_SHARED"
+        other => Err(CallError::invalid(format_args!(
+            "backing is {other}: use KVMEM_BACKING_PRIVATE or KVMEM_BACKING_SHARED"
         ))),
     }
 }
 
-/// A member that has no meaning yet, so that a later version can give it one.
-pub(crate) fn is_zero(value: u32, name: &str) -> Result<(), Fail> {
+/// Checks a reserved member: it must be 0, so that a later version can give it a meaning.
+pub(crate) fn check_reserved(value: u32, name: &str) -> Result<(), CallError> {
     match value {
         0 => Ok(()),
-        other => Err(Fail::invalid(format_args!(
-            "{name} is {other}: it has no meaning in this version; leave it 0, as the _init function does"
+        other => Err(CallError::invalid(format_args!(
+            "{name} is {other}: this version does not use it; leave it 0, as the _init function \
+             does"
         ))),
     }
 }
 
-/// As many nodes as Linux can be built for.
+/// The largest number of NUMA nodes that Linux can be built for.
 const MAX_NODES: u64 = 1024;
 
+/// Borrows a list of NUMA nodes.
+///
 /// # Safety
-/// As for [`call::list`].
-pub(crate) unsafe fn numa_nodes<'a>(nodes: *const u32, count: u64) -> Result<&'a [u32], Fail> {
+/// The contract of [`call::list`].
+pub(crate) unsafe fn numa_nodes<'a>(nodes: *const u32, count: u64) -> Result<&'a [u32], CallError> {
     // SAFETY: the caller's promise.
     unsafe { call::short_list(nodes, count, MAX_NODES, "numa_nodes") }
 }
 
-/// As many hot sizes as a space can be told of.
+/// The largest number of hot sizes of a space.
 const MAX_HOT_SIZES: u64 = 32;
 
+/// Borrows a list of hot sizes.
+///
 /// # Safety
-/// As for [`call::list`].
-pub(crate) unsafe fn hot_sizes<'a>(sizes: *const u64, count: u64) -> Result<&'a [u64], Fail> {
+/// The contract of [`call::list`].
+pub(crate) unsafe fn hot_sizes<'a>(sizes: *const u64, count: u64) -> Result<&'a [u64], CallError> {
     // SAFETY: the caller's promise.
     unsafe { call::short_list(sizes, count, MAX_HOT_SIZES, "hot_sizes") }
 }
 
+/// Reads a NUMA policy.
+///
 /// # Safety
-/// As for [`call::list`].
-pub(crate) unsafe fn numa(policy: u32, nodes: *const u32, count: u64) -> Result<Numa, Fail> {
+/// The contract of [`call::list`].
+pub(crate) unsafe fn numa(policy: u32, nodes: *const u32, count: u64) -> Result<Numa, CallError> {
     // SAFETY: the caller's promise.
     let nodes = unsafe { numa_nodes(nodes, count) }?.to_vec();
     match policy {
         KVMEM_NUMA_ANY => Ok(Numa::None),
         KVMEM_NUMA_BIND => Ok(Numa::Bind(nodes)),
         KVMEM_NUMA_INTERLEAVE => Ok(Numa::Interleave(nodes)),
-        other => Err(Fail::invalid(format_args!(
-            "NUMA policy {other}: say KVMEM_NUMA_ANY, KVMEM_NUMA_BIND or KVMEM_NUMA_INTERLEAVE"
+        other => Err(CallError::invalid(format_args!(
+            "numa_policy is {other}: use KVMEM_NUMA_ANY, KVMEM_NUMA_BIND or KVMEM_NUMA_INTERLEAVE"
         ))),
     }
 }
 
-/// Kinds of pages in words; NULL is the usual ladder.
+/// Parses kinds of pages; NULL is the default ladder.
 ///
 /// # Safety
-/// As for [`call::text`].
-pub(crate) unsafe fn ladder(pages: *const std::ffi::c_char, strict: u32) -> Result<Ladder, Fail> {
+/// The contract of [`call::text`].
+pub(crate) unsafe fn ladder(
+    pages: *const std::ffi::c_char,
+    strict: u32,
+) -> Result<Ladder, CallError> {
     // SAFETY: the caller's promise.
     let ladder = match unsafe { call::text(pages, "pages") }? {
         None => Ladder::default(),
-        Some(words) => words.parse().map_err(Fail::invalid)?,
+        Some(words) => words.parse().map_err(CallError::invalid)?,
     };
     Ok(ladder.strict(flag(strict, "strict")?))
 }
 
-/// A registering policy in words; NULL is "auto".
+/// Parses a registration policy; NULL is "auto".
 ///
 /// # Safety
-/// As for [`call::text`].
-pub(crate) unsafe fn policy(policy: *const std::ffi::c_char) -> Result<Policy, Fail> {
+/// The contract of [`call::text`].
+pub(crate) unsafe fn policy(policy: *const std::ffi::c_char) -> Result<Policy, CallError> {
     // SAFETY: the caller's promise.
     match unsafe { call::text(policy, "policy") }? {
         None => Ok(Policy::Auto),
         Some(words) => words.parse().map_err(|_| {
-            Fail::invalid(format_args!(
-                "{words:?} is no policy: say auto, sequential, parallel or parallel:N"
+            CallError::invalid(format_args!(
+                "policy is {words:?}: use auto, sequential, parallel or parallel:N"
             ))
         }),
     }

@@ -1,4 +1,4 @@
-//! *Pool*: all four layers in one: memory that is mapped, populated, registered and handed out in
+//! *Pool*: all four layers in one: memory that is mapped, populated, registered and divided into
 //! blocks.
 
 use std::ffi::{c_char, c_int, c_void};
@@ -14,82 +14,87 @@ use kvmem::pool::{Pool, PoolBuilder, PoolSize};
 use crate::block::kvmem_block;
 use crate::call::{guard, on, out, ranges, report, size, some_text, write_list, write_text};
 use crate::cancel::{kvmem_cancel, token};
-use crate::fail::Fail;
-use crate::generation::Generations;
+use crate::error::CallError;
+use crate::fork_lock::ForkLock;
 use crate::offset::{kvmem_bin, kvmem_map_range, kvmem_metrics, numbers};
 use crate::options::{self, Options, backing, flag, hot_sizes, ladder, numa, policy, populate};
-use crate::progress::{Listener, kvmem_progress_fn};
+use crate::progress::{ProgressCallback, kvmem_progress_fn};
 use crate::registrars::kvmem_registrars;
 use crate::status::*;
 use crate::table::{Object, object};
 
-/// Memory that is mapped, populated and registered, and handed out in blocks. Owned by the caller:
-/// kvmem_pool_destroy. Blocks that are in use then stay good, with their memory and keys, until
-/// they are freed. Any thread, several at once.
+/// Memory that is mapped, populated, registered and divided into blocks. Owned by the caller:
+/// kvmem_pool_destroy. Blocks in use stay valid after that, with their memory and keys, until they
+/// are freed. Any thread, several at once.
 pub struct kvmem_pool {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_pool, Tabled, Pool);
+object!(kvmem_pool, PoolEntry, Pool);
 
-/// How a pool is to be. Fill it with kvmem_pool_options_init first.
+/// Options of a pool. Fill them in with kvmem_pool_options_init first.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvmem_pool_options {
-    /// Bytes of this structure, as the program knows it.
+    /// Size of this structure in bytes, as the program knows it.
     pub struct_size: u64,
-    /// The most bytes that the pool can grow to; 0 (the default): its size.
+    /// Bytes that the pool can grow to; 0 (the default): its initial size.
     pub max_bytes: u64,
-    /// Kinds of pages to try, first choice first, of "1G", "2M", "thp", "4k" with commas between.
-    /// NULL: "2M,thp,4k".
+    /// Kinds of pages to try, in order: "1G", "2M", "thp", "4k", separated by commas. NULL:
+    /// "2M,thp,4k".
     pub pages: *const c_char,
-    /// 1: fail if the first kind cannot take everything. Default 0.
+    /// 1: fail if the first kind cannot provide all pages. Default 0.
     pub strict: u32,
     /// KVMEM_BACKING_PRIVATE (the default) or KVMEM_BACKING_SHARED, which other processes can
     /// attach.
     pub backing: u32,
     /// KVMEM_NUMA_ANY (the default), KVMEM_NUMA_BIND or KVMEM_NUMA_INTERLEAVE.
     pub numa_policy: u32,
-    /// KVMEM_POPULATE_AUTO (the default), KVMEM_POPULATE_NONE (a first touch can then end the
+    /// KVMEM_POPULATE_AUTO (the default), KVMEM_POPULATE_NONE (a first touch can then kill the
     /// process), or a number of threads.
     pub populate: u32,
     /// NUMA nodes, `numa_node_count` of them.
     pub numa_nodes: *const u32,
-    /// How many nodes are named.
+    /// Number of NUMA nodes.
     pub numa_node_count: u64,
-    /// 1: a page without access before and behind. Default 0.
+    /// 1: a page without access before and behind the pool. Default 0.
     pub guard_pages: u32,
-    /// 1: kvmem_pool_create returns when the memory is mapped, and a thread makes it ready part by
-    /// part. Default 0.
+    /// 1: kvmem_pool_create returns as soon as the memory is mapped, and a thread populates and
+    /// registers it part by part. Default 0.
     pub in_background: u32,
-    /// 1: parts that cannot be populated or registered are kept from use and reported. Default 0:
-    /// then there is no pool.
+    /// 1: parts that cannot be populated or registered are quarantined and reported. Default 0: the
+    /// call fails instead.
     pub quarantine: u32,
-    /// 1 (the default): sizes become hot that are asked for again and again, and are served
-    /// without a lock.
-    pub learn: u32,
-    /// With whom all of the pool is registered; NULL (the default): with nobody. The handle stays
-    /// the caller's.
+    /// 1 (the default): sizes that are requested frequently become hot, and are served without a
+    /// lock.
+    pub auto_hot_sizes: u32,
+    /// Registrars for the whole pool; NULL (the default): none. The handle stays the caller's.
     pub registrars: *const kvmem_registrars,
     /// "auto", "sequential", "parallel" or "parallel:N". NULL: "auto".
     pub policy: *const c_char,
-    /// Parts of at most so many bytes, whose edges no block straddles; 0 (the default): as the
-    /// registrars take it best.
+    /// Size limit of the parts. No block crosses the edge of a part. 0 (the default): the
+    /// registrars' preferred size.
     pub boundary_bytes: u64,
-    /// Sizes in bytes that are hot from the beginning, `hot_size_count` of them, at most 32.
+    /// Sizes in bytes that are hot from the start, `hot_size_count` of them, at most 32.
     pub hot_sizes: *const u64,
-    /// How many sizes are named.
+    /// Number of hot sizes.
     pub hot_size_count: u64,
-    /// All magazines together keep at most so many bytes; UINT64_MAX (the default): a 32nd part of
-    /// the pool.
-    pub stranded_bytes: u64,
+    /// Limits the bytes that all magazines together cache. UINT64_MAX (the default): 1/32 of the
+    /// pool.
+    pub max_cached_bytes: u64,
     /// Ends building early. Default NULL.
     pub cancel: *const kvmem_cancel,
-    /// Is told how far populating and registering have come; with `in_background` as long as the
-    /// pool is. Default NULL.
+    /// Receives the progress of populating and registering. With `in_background`, called as long as
+    /// the pool lives. Default NULL.
     pub progress: kvmem_progress_fn,
-    /// Given to `progress`.
+    /// Passed to `progress`.
     pub progress_user: *mut c_void,
+    /// 1, with KVMEM_BACKING_SHARED: seals the memory file with F_SEAL_FUTURE_WRITE (Linux 5.1), so
+    /// only this pool can write to it. No other mapping can be made for writing, by any process or
+    /// user, this process included. kvmem_pool_shrink_to fails. Default 0.
+    pub readers_only: u32,
+    /// Reserved: any value but 0 is KVMEM_ERR_INVALID_ARGUMENT.
+    pub reserved: u32,
 }
 
 // SAFETY: numbers and pointers only, of 8 bytes or in pairs of 4; the first is the size.
@@ -108,16 +113,18 @@ unsafe impl Options for kvmem_pool_options {
             guard_pages: 0,
             in_background: 0,
             quarantine: 0,
-            learn: 1,
+            auto_hot_sizes: 1,
             registrars: std::ptr::null(),
             policy: std::ptr::null(),
             boundary_bytes: 0,
             hot_sizes: std::ptr::null(),
             hot_size_count: 0,
-            stranded_bytes: u64::MAX,
+            max_cached_bytes: u64::MAX,
             cancel: std::ptr::null(),
             progress: None,
             progress_user: std::ptr::null_mut(),
+            readers_only: 0,
+            reserved: 0,
         }
     }
 }
@@ -132,9 +139,9 @@ pub unsafe extern "C" fn kvmem_pool_options_init(
     guard(|| unsafe { options::init(options, struct_size) })
 }
 
-/// Reads a size such as "64GiB" or "512M" (powers of 1024), "64GB" (a power of 1000) or "4096".
-/// KVMEM_INVALID_ARGUMENT where the text is no size from 1 byte to INT64_MAX; the message says what
-/// is wrong with it.
+/// Parses a size such as "64GiB" or "512M" (powers of 1024), "64GB" (a power of 1000) or "4096".
+/// Fails with KVMEM_ERR_INVALID_ARGUMENT if the text is not a size from 1 byte to INT64_MAX; the
+/// error text says what is wrong.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_parse_size(
     text: *const c_char,
@@ -149,8 +156,9 @@ pub unsafe extern "C" fn kvmem_parse_size(
 }
 
 /// # Safety
-/// The caller's promise, as to what the options point to.
-unsafe fn builder(bytes: u64, wanted: &kvmem_pool_options) -> Result<PoolBuilder, Fail> {
+/// The caller's promise about the pointers in the options.
+unsafe fn builder(bytes: u64, wanted: &kvmem_pool_options) -> Result<PoolBuilder, CallError> {
+    options::check_reserved(wanted.reserved, "reserved")?;
     // SAFETY: the caller's promise.
     let (ladder, numa, policy, hot) = unsafe {
         (
@@ -167,10 +175,11 @@ unsafe fn builder(bytes: u64, wanted: &kvmem_pool_options) -> Result<PoolBuilder
         .hot_sizes(hot.iter().copied())
         .backing(backing(wanted.backing)?)
         .populate(populate(wanted.populate))
+        .readers_only(flag(wanted.readers_only, "readers_only")?)
         .guard_pages(flag(wanted.guard_pages, "guard_pages")?)
         .in_background(flag(wanted.in_background, "in_background")?)
         .quarantine(flag(wanted.quarantine, "quarantine")?)
-        .auto_hot_sizes(flag(wanted.learn, "learn")?);
+        .auto_hot_sizes(flag(wanted.auto_hot_sizes, "auto_hot_sizes")?);
     if wanted.max_bytes != 0 {
         builder = builder.max_size(size(wanted.max_bytes));
     }
@@ -180,13 +189,13 @@ unsafe fn builder(bytes: u64, wanted: &kvmem_pool_options) -> Result<PoolBuilder
     if wanted.boundary_bytes != 0 {
         builder = builder.boundary(wanted.boundary_bytes);
     }
-    if wanted.stranded_bytes != u64::MAX {
-        builder = builder.max_cached_bytes(wanted.stranded_bytes);
+    if wanted.max_cached_bytes != u64::MAX {
+        builder = builder.max_cached_bytes(wanted.max_cached_bytes);
     }
     if let Some(cancel) = token(wanted.cancel)? {
         builder = builder.cancel(cancel);
     }
-    if let Some(listener) = Listener::new(wanted.progress, wanted.progress_user) {
+    if let Some(listener) = ProgressCallback::new(wanted.progress, wanted.progress_user) {
         builder = builder
             .on_populate(move |progress| listener.populated(progress))
             .on_register(move |progress| listener.registered(progress));
@@ -195,8 +204,8 @@ unsafe fn builder(bytes: u64, wanted: &kvmem_pool_options) -> Result<PoolBuilder
 }
 
 /// Builds a pool of at least `bytes` bytes: maps, populates, registers. `options` may be NULL.
-/// Takes as long as the kernel needs to clear and pin that much memory. If it fails nothing is left
-/// behind.
+/// Takes as long as the kernel needs to clear and pin that much memory. If the call fails, nothing
+/// is left behind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_create(
     bytes: u64,
@@ -206,13 +215,15 @@ pub unsafe extern "C" fn kvmem_pool_create(
     guard(|| {
         let made = out(out_pool, "out_pool")?;
         // SAFETY: the caller's promise.
-        let pool = unsafe { builder(bytes, &options::read(options)?) }?.build()?;
-        made.put(kvmem_pool::table().insert(Tabled { pool, left: AtomicU64::new(0) })?);
+        let (pool, _) = unsafe { builder(bytes, &options::read(options)?) }?.build()?;
+        made.put(
+            kvmem_pool::table().insert(PoolEntry { pool, remaining_blocks: AtomicU64::new(0) })?,
+        );
         Ok(())
     })
 }
 
-/// A granted block, as C sees it.
+/// Converts a granted block for C.
 #[inline(always)]
 pub(crate) fn block(pool: *mut kvmem_pool, of: &Pool, raw: RawAllocation) -> kvmem_block {
     let (allocator, slot, generation) = numbers(raw.handle);
@@ -229,11 +240,11 @@ pub(crate) fn block(pool: *mut kvmem_pool, of: &Pool, raw: RawAllocation) -> kvm
     }
 }
 
-/// A block of `bytes` bytes. O(1), some nanoseconds for a hot size. KVMEM_NO_ROOM, KVMEM_TOO_LARGE,
-/// KVMEM_NOT_READY and so on if it cannot be.
+/// Allocates a block of `bytes` bytes. O(1), some nanoseconds for a hot size. Fails with
+/// KVMEM_ERR_OUT_OF_SPACE, KVMEM_ERR_TOO_LARGE, KVMEM_ERR_NOT_READY and so on.
 ///
-/// It begins at any byte, since sizes are not rounded: see kvmem_pool_allocate_aligned. What stands
-/// in a fresh block is what the last one left there, or zeros.
+/// A block may start at any address, since sizes are not rounded: see kvmem_pool_allocate_aligned.
+/// A new block contains the bytes of an earlier block, or zeros.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_allocate(
     pool: *mut kvmem_pool,
@@ -247,20 +258,24 @@ pub unsafe extern "C" fn kvmem_pool_allocate(
     })
 }
 
-/// Blocks that were granted together, as C sees them.
-fn sealed(
+/// Converts granted blocks for C.
+fn to_c_blocks(
     pool: *mut kvmem_pool,
     of: &Pool,
     blocks: Vec<kvmem::pool::Block>,
-) -> Result<Vec<kvmem_block>, Fail> {
-    let seal = |one| match of.seal_raw(one) {
+) -> Result<Vec<kvmem_block>, CallError> {
+    let convert = |one| match of.seal_raw(one) {
         Ok(raw) => Ok(block(pool, of, raw)),
-        Err(_) => Err(Fail::said(KVMEM_CHECK_FAILED, "a block is not of the pool that granted it")),
+        Err(_) => Err(CallError::new(
+            KVMEM_ERR_CHECK_FAILED,
+            "a block does not belong to the pool that granted it",
+        )),
     };
-    blocks.into_iter().map(seal).collect()
+    blocks.into_iter().map(convert).collect()
 }
 
-/// A block of `bytes` bytes whose first address is a multiple of `align`, a power of two. O(1).
+/// Allocates a block of `bytes` bytes whose first address is a multiple of `align`, a power of two.
+/// O(1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_allocate_aligned(
     pool: *mut kvmem_pool,
@@ -270,15 +285,16 @@ pub unsafe extern "C" fn kvmem_pool_allocate_aligned(
 ) -> kvmem_status {
     on(pool, |of| {
         let granted = out(out_block, "out_block")?;
-        let mut sealed = sealed(pool, of, vec![of.allocate_aligned(size(bytes), size(align))?])?;
-        if let Some(block) = sealed.pop() {
+        let mut blocks =
+            to_c_blocks(pool, of, vec![of.allocate_aligned(size(bytes), size(align))?])?;
+        if let Some(block) = blocks.pop() {
             granted.put(block);
         }
         Ok(())
     })
 }
 
-/// `count` blocks of `bytes` bytes each, all of them or none. `out_blocks` has room for `count`.
+/// Allocates `count` blocks of `bytes` bytes each, or none. `out_blocks` has room for `count`.
 /// O(count).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_allocate_batch(
@@ -289,18 +305,18 @@ pub unsafe extern "C" fn kvmem_pool_allocate_batch(
 ) -> kvmem_status {
     on(pool, |of| {
         if out_blocks.is_null() {
-            return Err(Fail::Null("out_blocks"));
+            return Err(CallError::Null("out_blocks"));
         }
         let count = ranges(count)?;
-        let all = sealed(pool, of, of.allocate_batch(size(bytes), count)?)?;
-        // SAFETY: the caller's promise: there is room for as many as were asked for.
+        let all = to_c_blocks(pool, of, of.allocate_batch(size(bytes), count)?)?;
+        // SAFETY: the caller promises room for `count` elements, and `count` were granted.
         unsafe { out_blocks.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
         Ok(())
     })
 }
 
-/// `total_bytes` bytes in at most `max_blocks` blocks, as few and as long as can be had.
-/// `out_blocks` has room for `max_blocks`; `out_count` is set to how many there are.
+/// Allocates `total_bytes` bytes in at most `max_blocks` blocks, as few and as long as possible.
+/// `out_blocks` has room for `max_blocks`; `out_count` receives the number of blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_allocate_scattered(
     pool: *mut kvmem_pool,
@@ -312,43 +328,44 @@ pub unsafe extern "C" fn kvmem_pool_allocate_scattered(
     on(pool, |of| {
         let count = out(out_count, "out_count")?;
         if out_blocks.is_null() {
-            return Err(Fail::Null("out_blocks"));
+            return Err(CallError::Null("out_blocks"));
         }
-        let all = sealed(pool, of, of.allocate_scattered(size(total_bytes), size(max_blocks))?)?;
-        // SAFETY: the caller's promise: there is room for `max_blocks`, and no more were granted.
+        let all =
+            to_c_blocks(pool, of, of.allocate_scattered(size(total_bytes), size(max_blocks))?)?;
+        // SAFETY: the caller promises room for `max_blocks` elements, and no more were granted.
         unsafe { out_blocks.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
         count.put(all.len() as u64);
         Ok(())
     })
 }
 
-/// What a pool is, and where.
+/// Properties of a pool.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvmem_pool_info {
-    /// The first address, to which blocks' offsets are added.
+    /// The first address. Block offsets are relative to it.
     pub data: *mut c_void,
-    /// Bytes that blocks can have, when all of it is ready.
+    /// Bytes of the pool when all parts are ready.
     pub capacity_bytes: u64,
-    /// Bytes up to which it can grow.
+    /// Bytes that the pool can grow to.
     pub max_bytes: u64,
-    /// Bytes that can be used now: populated, registered, not in quarantine.
+    /// Bytes that are ready: populated, registered, not quarantined.
     pub ready_bytes: u64,
-    /// Bytes in quarantine.
+    /// Quarantined bytes.
     pub quarantined_bytes: u64,
-    /// What no block straddles; 0: there is no such edge.
+    /// The boundary that no block crosses; 0: none.
     pub boundary_bytes: u64,
-    /// By what references name it; 0: its memory is private.
-    pub number: u64,
-    /// Registrars.
+    /// The number that references name the pool by; 0 for private memory.
+    pub share_id: u64,
+    /// Number of registrars.
     pub devices: u64,
-    /// Whether parts are still being made ready: 1 or 0.
-    pub under_way: u32,
-    /// 0.
+    /// Whether parts are still being populated or registered: 1 or 0.
+    pub initializing: u32,
+    /// Always 0.
     pub reserved: u32,
 }
 
-/// What a pool is, as it is now.
+/// Returns the current properties of a pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_get_info(
     pool: *const kvmem_pool,
@@ -364,16 +381,16 @@ pub unsafe extern "C" fn kvmem_pool_get_info(
             ready_bytes: report.ready_bytes,
             quarantined_bytes: report.quarantined_bytes(),
             boundary_bytes: pool.boundary().unwrap_or(0),
-            number: pool.share_id().unwrap_or(0),
+            share_id: pool.number().unwrap_or(0),
             devices: report.devices.len() as u64,
-            under_way: u32::from(pool.is_under_way()),
+            initializing: u32::from(pool.is_under_way()),
             reserved: 0,
         });
         Ok(())
     })
 }
 
-/// What a pool is made of, how it came to be, and on what grounds, as a text or JSON; see
+/// Reports the pages, timings and decisions of a pool as text or JSON. `buffer` as for
 /// kvmem_region_report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_report(
@@ -390,7 +407,7 @@ pub unsafe extern "C" fn kvmem_pool_report(
     })
 }
 
-/// Figures of what is ready. What magazines keep counts as free.
+/// Reads the metrics of the ready part. Ranges in magazines count as free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_get_metrics(
     pool: *const kvmem_pool,
@@ -402,7 +419,7 @@ pub unsafe extern "C" fn kvmem_pool_get_metrics(
     })
 }
 
-/// The free ranges by size; see kvmem_offset_bins.
+/// Lists the free ranges by size; see kvmem_offset_allocator_bins.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_bins(
     pool: *const kvmem_pool,
@@ -417,8 +434,8 @@ pub unsafe extern "C" fn kvmem_pool_bins(
     })
 }
 
-/// All of the pool in order of addresses; see kvmem_offset_map. What is not ready, or is in
-/// quarantine, is shown as used.
+/// Lists the whole pool in address order; see kvmem_offset_allocator_map. Parts that are not ready
+/// or are quarantined appear as used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_map(
     pool: *const kvmem_pool,
@@ -433,8 +450,8 @@ pub unsafe extern "C" fn kvmem_pool_map(
     })
 }
 
-/// Waits until so many bytes are ready, no more will be, or the time is over; `out_ready_bytes` is
-/// how many are ready then. A timeout of 0 only asks.
+/// Waits until `bytes` bytes are ready, no more will become ready, or the time is over.
+/// `out_ready_bytes` receives how many bytes are ready then. A timeout of 0 only asks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_wait_ready(
     pool: *const kvmem_pool,
@@ -449,16 +466,16 @@ pub unsafe extern "C" fn kvmem_pool_wait_ready(
     })
 }
 
-/// The pool is at least `bytes` long afterwards, in whole parts, up to `max_bytes` of its options.
-/// Blocks are handed out meanwhile as ever.
+/// Grows the pool to at least `bytes` bytes, in whole parts, up to `max_bytes` of its options.
+/// Threads can allocate and free blocks meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_grow_to(pool: *const kvmem_pool, bytes: u64) -> kvmem_status {
     on(pool, |pool| Ok(pool.grow_to(bytes)?))
 }
 
-/// The pool is as short as whole parts allow, but not shorter than `bytes`. What lies behind is
-/// deregistered, and its pages are given back. KVMEM_IN_USE if a block lies there.
-/// `out_capacity_bytes` (may be NULL) is how long it is then.
+/// Shrinks the pool to the fewest whole parts with at least `bytes` bytes. The parts behind the new
+/// end are deregistered and their pages given back. KVMEM_ERR_IN_USE if a block lies there.
+/// `out_capacity_bytes` (may be NULL) receives the new length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_shrink_to(
     pool: *const kvmem_pool,
@@ -474,7 +491,7 @@ pub unsafe extern "C" fn kvmem_pool_shrink_to(
     })
 }
 
-/// Takes back what magazines keep, so that neighbours join.
+/// Returns all ranges in magazines to the pool, where they coalesce.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_trim(pool: *const kvmem_pool) -> kvmem_status {
     on(pool, |pool| {
@@ -483,17 +500,18 @@ pub unsafe extern "C" fn kvmem_pool_trim(pool: *const kvmem_pool) -> kvmem_statu
     })
 }
 
-/// Checks the books against their numbered invariants. KVMEM_CHECK_FAILED is a defect of this
+/// Checks the numbered invariants of the metadata. KVMEM_ERR_CHECK_FAILED is a defect of this
 /// library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_check(pool: *const kvmem_pool) -> kvmem_status {
     on(pool, |pool| Ok(pool.check()?))
 }
 
-/// A descriptor of the pool's memory, by which another process attaches it. Owned by the caller:
-/// close(2). With `read_only` 1 it can be read by it and not written; a process of the same user,
-/// or of root, can still open it for writing by /proc. Who gets the other kind writes only to
-/// blocks that it was lent. KVMEM_WRONG_BACKING if the memory is private.
+/// Returns a descriptor of the pool's memory. Another process attaches the pool with it. Owned by
+/// the caller: close(2). With `read_only` 1, the memory can be mapped for reading only; but a
+/// process of the same user, or of root, can still reopen the descriptor for writing through /proc,
+/// unless the pool was made with `readers_only`. With `read_only` 0, the other process must write
+/// only to blocks that it was lent. KVMEM_ERR_WRONG_BACKING if the memory is private.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_share(
     pool: *const kvmem_pool,
@@ -505,7 +523,7 @@ pub unsafe extern "C" fn kvmem_pool_share(
         let fd = if flag(read_only, "read_only")? {
             pool.share_read_only()?
         } else {
-            // SAFETY: the caller's promise, as the header says.
+            // SAFETY: the caller's promise, as the header states it.
             unsafe { pool.share() }?
         };
         made.put(fd.into_raw_fd());
@@ -513,12 +531,13 @@ pub unsafe extern "C" fn kvmem_pool_share(
     })
 }
 
-/// Makes a pool's pages resident in all other shared, writable mappings that this process has of
-/// its memory, such as those of an engine that was given the descriptor: else each page is a fault
-/// when it is first touched there. `how` is KVMEM_POPULATE_AUTO or a number of threads. `out_bytes`
-/// (may be NULL): how many bytes those mappings have.
+/// Makes the pages of a shared pool resident in its aliases: all other shared, writable mappings of
+/// the same memory file in this process, for example those of an engine that received the
+/// descriptor. Otherwise the first touch of each page there is a page fault. `how` is
+/// KVMEM_POPULATE_AUTO or a number of threads. `out_bytes` (may be NULL) receives the length of
+/// those mappings in bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_pool_populate_elsewhere(
+pub unsafe extern "C" fn kvmem_pool_populate_aliases(
     pool: *const kvmem_pool,
     how: u32,
     out_bytes: *mut u64,
@@ -533,15 +552,15 @@ pub unsafe extern "C" fn kvmem_pool_populate_elsewhere(
 }
 
 /// A pool in its table.
-pub(crate) struct Tabled {
+pub(crate) struct PoolEntry {
     pool: Pool,
-    /// Once it was destroyed: how many blocks of the caller's there still are. The pool stays
-    /// until the last of them is freed, for they are freed through it. Everything else, such
-    /// as what a cache holds, keeps the memory by itself. Changed under [`CLOSED`].
-    left: AtomicU64,
+    /// The number of the caller's blocks that are still in use, once the pool was destroyed. The
+    /// entry stays until the last of them is freed, because they are freed through it. All other
+    /// users, such as caches, keep the memory by themselves. Changed under [`CLOSED`].
+    remaining_blocks: AtomicU64,
 }
 
-impl Deref for Tabled {
+impl Deref for PoolEntry {
     type Target = Pool;
 
     fn deref(&self) -> &Pool {
@@ -549,28 +568,28 @@ impl Deref for Tabled {
     }
 }
 
-/// Whoever destroys a pool, or uses a block of one that is destroyed, has this lock, so that nobody
-/// looks at a pool that another lets go.
-static CLOSED: Generations = Generations::new();
+/// Held while a pool is destroyed, and while a block of a destroyed pool is used. No thread can
+/// therefore use a pool that another thread is dropping.
+static CLOSED: ForkLock = ForkLock::new();
 
-/// Destroys a pool. Blocks that are in use stay good, with their memory and keys, and so does what
-/// caches hold; all goes with the last of it. No other call on the pool or its blocks goes on
-/// meanwhile.
+/// Destroys a pool. Blocks in use stay valid, with their memory and keys, and so do the values of
+/// caches. The memory is released with the last of them. No other call on the pool or its blocks
+/// may run meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_destroy(pool: *mut kvmem_pool) -> kvmem_status {
     guard(|| {
         let table = kvmem_pool::table();
-        if let Err(Fail::Forked(_)) = table.get(pool) {
-            return table.forget(pool);
+        if let Err(CallError::Forked(_)) = table.get(pool) {
+            return table.drop_handle(pool);
         }
         let gone = {
             let _closed = CLOSED.lock();
-            // A poisoned one goes at once.
+            // A poisoned pool is dropped at once.
             match table.get(pool).map_or(0, |of| of.raw_blocks()) {
                 0 => Some(table.take(pool)?),
                 blocks => {
-                    // Relaxed, here and below: under the lock.
-                    table.get(pool)?.left.store(blocks, Ordering::Relaxed);
+                    // Relaxed, here and below: only accessed under the lock.
+                    table.get(pool)?.remaining_blocks.store(blocks, Ordering::Relaxed);
                     table.close(pool)?;
                     None
                 }
@@ -583,32 +602,32 @@ pub unsafe extern "C" fn kvmem_pool_destroy(pool: *mut kvmem_pool) -> kvmem_stat
 
 /// Runs a call on a block of a pool that may have been destroyed.
 #[inline(always)]
-pub(crate) fn of_block(
+pub(crate) fn with_block(
     pool: *mut kvmem_pool,
     block: RawHandle,
-    run: impl FnOnce(&Pool) -> Result<(), Fail>,
-) -> Result<(), Fail> {
+    run: impl FnOnce(&Pool) -> Result<(), CallError>,
+) -> Result<(), CallError> {
     match kvmem_pool::table().get(pool) {
         Ok(of) => run(of),
-        Err(_) => of_block_of_closed(pool, block, run),
+        Err(_) => with_block_of_closed_pool(pool, block, run),
     }
 }
 
 #[cold]
-fn of_block_of_closed(
+fn with_block_of_closed_pool(
     pool: *mut kvmem_pool,
     block: RawHandle,
-    run: impl FnOnce(&Pool) -> Result<(), Fail>,
-) -> Result<(), Fail> {
+    run: impl FnOnce(&Pool) -> Result<(), CallError>,
+) -> Result<(), CallError> {
     let table = kvmem_pool::table();
     let (done, gone) = {
         let _closed = CLOSED.lock();
         let of = table.get_even_closed(pool)?;
-        let is_good = || of.resolve_raw(block).is_ok();
-        let was_good = is_good();
+        let is_live = || of.resolve_raw(block).is_ok();
+        let was_live = is_live();
         let done = run(of);
-        let freed = was_good && !is_good();
-        let last = freed && of.left.fetch_sub(1, Ordering::Relaxed) == 1;
+        let freed = was_live && !is_live();
+        let last = freed && of.remaining_blocks.fetch_sub(1, Ordering::Relaxed) == 1;
         (done, if last { table.take_closed(pool) } else { None })
     };
     drop(gone);

@@ -1,4 +1,4 @@
-//! *Progress*: how far long work has come, told to a function of C.
+//! *Progress*: reports of long work to a C callback.
 
 use std::ffi::c_void;
 use std::time::Duration;
@@ -6,63 +6,63 @@ use std::time::Duration;
 use kvmem::arena::Progress;
 use kvmem::register::{Phase, RegisterProgress};
 
-/// Memory is made resident.
+/// Memory is being made resident.
 pub const KVMEM_PHASE_POPULATE: u32 = 0;
-/// Keys are got.
+/// Keys are being acquired.
 pub const KVMEM_PHASE_REGISTER: u32 = 1;
-/// Keys are given back.
+/// Keys are being given back.
 pub const KVMEM_PHASE_DEREGISTER: u32 = 2;
 
-/// How far it has come.
+/// The progress of long work.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvmem_progress {
     /// KVMEM_PHASE_POPULATE, KVMEM_PHASE_REGISTER or KVMEM_PHASE_DEREGISTER.
     pub phase: u32,
-    /// The thread (of populating) or the registrar (of registering) that did the last piece, from
-    /// 0.
+    /// The thread (populating) or the registrar (registering) that finished the last unit of work,
+    /// counted from 0.
     pub worker: u32,
-    /// Bytes done in this phase. From one report to the next it never falls. Registering counts a
-    /// byte once for each registrar.
+    /// Bytes done in this phase. Never decreases between reports. Registering counts a byte once
+    /// for each registrar.
     pub done_bytes: u64,
-    /// Bytes that are to be done in it.
+    /// Total bytes of this phase.
     pub total_bytes: u64,
-    /// Bytes, from the beginning, that can be used with all registrars.
+    /// Bytes from the start of the memory that can be used with all registrars.
     pub ready_bytes: u64,
-    /// Time since the beginning, in nanoseconds.
+    /// Nanoseconds since the work began.
     pub elapsed_ns: u64,
 }
 
-/// Is told of progress: after each piece of some ten milliseconds of work, by the threads that
-/// work, one call at a time. `progress` is good for the call only. It must return (no longjmp, no
-/// C++ exception), and must not destroy what is being worked on.
+/// Receives progress after each unit of work, about ten milliseconds. Worker threads call it, one
+/// call at a time. `progress` is valid only during the call. The function must return (no longjmp,
+/// no C++ exception), and must not destroy the object that is being worked on.
 pub type kvmem_progress_fn =
     Option<unsafe extern "C" fn(user: *mut c_void, progress: *const kvmem_progress)>;
 
-/// A function of C with what it is to be given.
+/// A C callback and its user data.
 #[derive(Clone, Copy)]
-pub(crate) struct Listener {
-    tell: unsafe extern "C" fn(*mut c_void, *const kvmem_progress),
+pub(crate) struct ProgressCallback {
+    function: unsafe extern "C" fn(*mut c_void, *const kvmem_progress),
     user: *mut c_void,
 }
 
-// SAFETY: the header says that it is called by the threads that work.
-unsafe impl Send for Listener {}
-// SAFETY: and one call at a time.
-unsafe impl Sync for Listener {}
+// SAFETY: the header says that worker threads call the function.
+unsafe impl Send for ProgressCallback {}
+// SAFETY: the header says that calls are made one at a time.
+unsafe impl Sync for ProgressCallback {}
 
-impl Listener {
-    pub(crate) fn new(tell: kvmem_progress_fn, user: *mut c_void) -> Option<Listener> {
-        tell.map(|tell| Listener { tell, user })
+impl ProgressCallback {
+    pub(crate) fn new(function: kvmem_progress_fn, user: *mut c_void) -> Option<ProgressCallback> {
+        function.map(|function| ProgressCallback { function, user })
     }
 
-    fn tell(&self, progress: kvmem_progress) {
-        // SAFETY: the caller of C has promised that it can be called.
-        unsafe { (self.tell)(self.user, &progress) }
+    fn call(&self, progress: kvmem_progress) {
+        // SAFETY: the C caller promises that the function can be called.
+        unsafe { (self.function)(self.user, &progress) }
     }
 
     pub(crate) fn populated(&self, progress: Progress) {
-        self.tell(kvmem_progress {
+        self.call(kvmem_progress {
             phase: KVMEM_PHASE_POPULATE,
             worker: progress.piece.worker as u32,
             done_bytes: progress.done_bytes,
@@ -73,11 +73,11 @@ impl Listener {
     }
 
     pub(crate) fn registered(&self, progress: RegisterProgress) {
-        self.tell(of_registering(&progress));
+        self.call(register_progress(&progress));
     }
 }
 
-pub(crate) fn of_registering(progress: &RegisterProgress) -> kvmem_progress {
+pub(crate) fn register_progress(progress: &RegisterProgress) -> kvmem_progress {
     kvmem_progress {
         phase: match progress.phase {
             Phase::Populate => KVMEM_PHASE_POPULATE,

@@ -1,4 +1,4 @@
-//! *Region* (L1): bytes that are mapped, placed and resident.
+//! *Region* (L1): memory that is mapped, placed and populated.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
@@ -11,32 +11,34 @@ use kvmem::arena::{ArenaError, Backing, PageSize, ProgressOptions, Region, Regio
 
 use crate::call::{MAX_BYTES, destroy, guard, on, out, report, size, write_text};
 use crate::cancel::{kvmem_cancel, token};
-use crate::fail::Fail;
-use crate::fork::Home;
+use crate::error::CallError;
+use crate::fork::ForkScope;
 use crate::options::{self, Options, backing, flag, ladder, numa, numa_nodes, populate};
-use crate::progress::{Listener, kvmem_progress_fn};
+use crate::progress::{ProgressCallback, kvmem_progress_fn};
 use crate::status::*;
 use crate::table::{Object, object};
 
-/// One contiguous range of memory (layer 1). Owned by the caller: kvmem_region_destroy. What was
-/// made on it (a bump arena, a registration) keeps the memory as long as it lives. Any thread,
-/// several at once.
+/// One contiguous range of memory (layer 1). Owned by the caller: kvmem_region_destroy. Objects
+/// made on it (a bump arena, a registration) keep the memory mapped as long as they live. Any
+/// thread, several at once.
 pub struct kvmem_region {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_region, Arc<Region>, Region, |region| Home::Page(region.base().addr().get()));
+object!(kvmem_region, Arc<Region>, Region, |region| ForkScope::IfMapped(
+    region.base().addr().get()
+));
 
-/// How a region is to be mapped. Fill it with kvmem_region_options_init first.
+/// Options of a region. Fill them in with kvmem_region_options_init first.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvmem_region_options {
-    /// Bytes of this structure, as the program knows it.
+    /// Size of this structure in bytes, as the program knows it.
     pub struct_size: u64,
-    /// Kinds of pages to try, first choice first, of "1G", "2M", "thp", "4k" with commas between.
-    /// NULL: "2M,thp,4k".
+    /// Kinds of pages to try, in order: "1G", "2M", "thp", "4k", separated by commas. NULL:
+    /// "2M,thp,4k".
     pub pages: *const c_char,
-    /// 1: fail if the first kind cannot take everything. Default 0.
+    /// 1: fail if the first kind cannot provide all pages. Default 0.
     pub strict: u32,
     /// KVMEM_BACKING_PRIVATE (the default) or KVMEM_BACKING_SHARED.
     pub backing: u32,
@@ -46,23 +48,26 @@ pub struct kvmem_region_options {
     pub populate: u32,
     /// NUMA nodes, `numa_node_count` of them.
     pub numa_nodes: *const u32,
-    /// How many nodes are named.
+    /// Number of NUMA nodes.
     pub numa_node_count: u64,
-    /// 1: a page without access before and behind. Default 0.
+    /// 1: a page without access before and behind the region. Default 0.
     pub guard_pages: u32,
-    /// 1 (the default): a forked child has nothing at these addresses.
+    /// 1 (the default): the region is not mapped in a forked child.
     pub dont_fork: u32,
-    /// 1 (the default): core dumps leave the region out.
+    /// 1 (the default): core dumps do not contain the region.
     pub dont_dump: u32,
-    /// 0: anything else is KVMEM_INVALID_ARGUMENT.
-    pub reserved: u32,
-    /// Is told how far populating has come. Default NULL.
+    /// 1, with KVMEM_BACKING_SHARED: seals the memory file with F_SEAL_FUTURE_WRITE (Linux 5.1), so
+    /// only this region can write to it. No other mapping can be made for writing, by any
+    /// process or user, this process included. kvmem_region_attach and
+    /// kvmem_region_discard fail. Default 0.
+    pub readers_only: u32,
+    /// Receives the progress of populating. Default NULL.
     pub progress: kvmem_progress_fn,
-    /// Given to `progress`.
+    /// Passed to `progress`.
     pub progress_user: *mut c_void,
     /// Ends populating early. Default NULL.
     pub cancel: *const kvmem_cancel,
-    /// How long populating may take, in nanoseconds; 0 (the default): as long as it takes.
+    /// Time budget for populating in nanoseconds; 0 (the default): no limit.
     pub time_budget_ns: u64,
 }
 
@@ -81,7 +86,7 @@ unsafe impl Options for kvmem_region_options {
             guard_pages: 0,
             dont_fork: 1,
             dont_dump: 1,
-            reserved: 0,
+            readers_only: 0,
             progress: None,
             progress_user: std::ptr::null_mut(),
             cancel: std::ptr::null(),
@@ -96,14 +101,13 @@ pub unsafe extern "C" fn kvmem_region_options_init(
     options: *mut kvmem_region_options,
     struct_size: u64,
 ) -> kvmem_status {
-    // SAFETY: the caller's promise (see the head of the crate).
+    // SAFETY: the caller's promise.
     guard(|| unsafe { options::init(options, struct_size) })
 }
 
 /// # Safety
-/// The caller's promise, as to what the options point to.
-unsafe fn builder(bytes: u64, wanted: &kvmem_region_options) -> Result<RegionBuilder, Fail> {
-    options::is_zero(wanted.reserved, "reserved")?;
+/// The caller's promise about the pointers in the options.
+unsafe fn builder(bytes: u64, wanted: &kvmem_region_options) -> Result<RegionBuilder, CallError> {
     // SAFETY: the caller's promise.
     let (ladder, numa) = unsafe {
         (
@@ -116,10 +120,11 @@ unsafe fn builder(bytes: u64, wanted: &kvmem_region_options) -> Result<RegionBui
         .numa(numa)
         .backing(backing(wanted.backing)?)
         .populate(populate(wanted.populate))
+        .readers_only(flag(wanted.readers_only, "readers_only")?)
         .guard_pages(flag(wanted.guard_pages, "guard_pages")?)
         .dont_fork(flag(wanted.dont_fork, "dont_fork")?)
         .dont_dump(flag(wanted.dont_dump, "dont_dump")?);
-    if let Some(listener) = Listener::new(wanted.progress, wanted.progress_user) {
+    if let Some(listener) = ProgressCallback::new(wanted.progress, wanted.progress_user) {
         builder = builder.progress(move |progress| listener.populated(progress));
     }
     if let Some(cancel) = token(wanted.cancel)? {
@@ -131,10 +136,10 @@ unsafe fn builder(bytes: u64, wanted: &kvmem_region_options) -> Result<RegionBui
     Ok(builder)
 }
 
-/// Says of every limit of this machine that will bite whether it lets a region of `bytes` bytes
-/// with these options be mapped and registered, and what to do about those that do not, before
-/// anything is mapped. `options` may be NULL. `out_fits` (may be NULL) is 1 if nothing stands in
-/// the way, else 0. The rest as for kvmem_region_report.
+/// Checks every limit of this machine that applies to a region of `bytes` bytes with these options,
+/// before anything is mapped. The report says which limits prevent mapping or registering it, and
+/// what to do. `options` may be NULL. `out_fits` (may be NULL) is 1 if no limit prevents it,
+/// otherwise 0. The other arguments as for kvmem_region_report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_preflight_report(
     bytes: u64,
@@ -148,7 +153,6 @@ pub unsafe extern "C" fn kvmem_preflight_report(
     guard(|| {
         // SAFETY: the caller's promise.
         let wanted = unsafe { options::read(options) }?;
-        options::is_zero(wanted.reserved, "reserved")?;
         // SAFETY: the caller's promise.
         let (ladder, nodes) = unsafe {
             (
@@ -156,10 +160,11 @@ pub unsafe extern "C" fn kvmem_preflight_report(
                 numa_nodes(wanted.numa_nodes, wanted.numa_node_count)?,
             )
         };
-        let wish = Requirements::new(bytes, ladder).map_err(Fail::invalid)?;
-        let wish =
-            wish.shared(backing(wanted.backing)? == Backing::Shared).nodes(nodes.iter().copied());
-        let found = Machine::here().preflight(&wish);
+        let requirements = Requirements::new(bytes, ladder).map_err(CallError::invalid)?;
+        let requirements = requirements
+            .shared(backing(wanted.backing)? == Backing::Shared)
+            .nodes(nodes.iter().copied());
+        let found = Machine::here().preflight(&requirements);
         if let Ok(fits) = out(out_fits, "") {
             fits.put(u32::from(found.passes()));
         }
@@ -169,10 +174,10 @@ pub unsafe extern "C" fn kvmem_preflight_report(
     })
 }
 
-/// Maps a region of at least `bytes` bytes, whole or not at all. `options` may be NULL.
+/// Maps a region of at least `bytes` bytes, or nothing. `options` may be NULL.
 ///
-/// Without populating it takes some ten system calls; populating takes as long as the kernel needs
-/// to clear that much memory.
+/// Mapping takes about ten system calls. Populating takes as long as the kernel needs to clear that
+/// much memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_map(
     bytes: u64,
@@ -188,9 +193,9 @@ pub unsafe extern "C" fn kvmem_region_map(
     })
 }
 
-/// Maps the memory that another process shares: `fd` is what kvmem_region_share gave there. The
-/// descriptor stays the caller's; the region has a duplicate. `expected_bytes`, if not 0, is how
-/// long it has to be.
+/// Maps the memory that another process shares. `fd` comes from that process's kvmem_region_share.
+/// The descriptor stays the caller's; the region keeps a duplicate. If `expected_bytes` is not 0,
+/// the memory must have that length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_attach(
     fd: c_int,
@@ -206,42 +211,44 @@ pub unsafe extern "C" fn kvmem_region_attach(
     })
 }
 
-/// A duplicate of a caller's descriptor.
-pub(crate) fn duplicate(fd: c_int) -> Result<OwnedFd, Fail> {
-    let refused = |why: &dyn std::fmt::Display| {
-        Fail::invalid(format_args!("descriptor {fd} cannot be duplicated: {why}"))
+/// Duplicates a descriptor of the caller.
+pub(crate) fn duplicate(fd: c_int) -> Result<OwnedFd, CallError> {
+    let invalid = |why: &dyn std::fmt::Display| {
+        CallError::invalid(format_args!(
+            "descriptor {fd} cannot be duplicated: {why}; pass an open descriptor"
+        ))
     };
     if fd < 0 {
-        return Err(refused(&"it is negative"));
+        return Err(invalid(&"it is negative"));
     }
-    // SAFETY: not -1, and used for this call only; one that is not open is refused by the kernel.
+    // SAFETY: not -1, and used for this call only; if it is not open, the kernel returns an error.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    fd.try_clone_to_owned().map_err(|error| refused(&error))
+    fd.try_clone_to_owned().map_err(|error| invalid(&error))
 }
 
-/// Gives memory back to its owner, who is called once when nobody uses it any more.
-struct Lent {
+/// Releases memory of the caller: calls its function once, when no object uses the memory any more.
+struct ReleaseCallback {
     release: Option<unsafe extern "C" fn(user: *mut c_void)>,
     user: *mut c_void,
 }
 
 // SAFETY: the header says that any thread calls it.
-unsafe impl Send for Lent {}
-// SAFETY: it is called once, by whoever drops it.
-unsafe impl Sync for Lent {}
+unsafe impl Send for ReleaseCallback {}
+// SAFETY: the function is called once, by the thread that drops this.
+unsafe impl Sync for ReleaseCallback {}
 
-impl Drop for Lent {
+impl Drop for ReleaseCallback {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: the caller of C has promised that it can be called.
+            // SAFETY: the C caller promises that the function can be called.
             unsafe { release(self.user) }
         }
     }
 }
 
-/// A region over memory that was made elsewhere: a tensor's bytes, another library's buffer.
-/// `release` (may be NULL) is called with `user` when nobody uses the memory any more, once, by any
-/// thread; until then the bytes stay mapped for reading and writing. If the call fails `release` is
+/// Makes a region over existing memory: a tensor's bytes, another library's buffer. `release` (may
+/// be NULL) is called once with `user`, by any thread, when no object uses the memory any more.
+/// Until then the bytes must stay mapped for reading and writing. If the call fails, `release` is
 /// not called.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_wrap(
@@ -253,39 +260,40 @@ pub unsafe extern "C" fn kvmem_region_wrap(
 ) -> kvmem_status {
     guard(|| {
         let made = out(out_region, "out_region")?;
-        let at = NonNull::new(data.cast::<u8>()).ok_or(Fail::Null("data"))?;
-        let most =
+        let at = NonNull::new(data.cast::<u8>()).ok_or(CallError::Null("data"))?;
+        let max =
             size(MAX_BYTES).min(isize::MAX as usize - at.addr().get().min(isize::MAX as usize));
         if bytes == 0 {
             return Err(ArenaError::ZeroSize.into());
         }
-        if bytes > most as u64 {
-            return Err(ArenaError::TooLarge { requested: size(bytes), most }.into());
+        if bytes > max as u64 {
+            return Err(ArenaError::TooLarge { requested: size(bytes), most: max }.into());
         }
         // SAFETY: the caller's promise.
-        let region = unsafe { Region::from_raw(at, size(bytes), Lent { release, user }) }?;
+        let region =
+            unsafe { Region::from_raw(at, size(bytes), ReleaseCallback { release, user }) }?;
         made.put(kvmem_region::table().insert(Arc::new(region))?);
         Ok(())
     })
 }
 
-/// Destroys a region. The memory goes when nothing that was made on it is left.
+/// Destroys a region. The memory is unmapped when no object that was made on it is left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_destroy(region: *mut kvmem_region) -> kvmem_status {
     destroy(region)
 }
 
-/// What a region is made of, as it was found when it was mapped.
+/// Properties of a region, as measured when it was mapped.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvmem_region_info {
     /// The first address.
     pub data: *mut c_void,
-    /// Bytes that may be used: what was asked for, in whole pages.
+    /// Usable bytes: the requested bytes, rounded up to whole pages.
     pub bytes: u64,
-    /// Bytes that were asked for.
+    /// Requested bytes.
     pub requested_bytes: u64,
-    /// Bytes of addresses held, guard pages included.
+    /// Bytes of address space, including guard pages.
     pub mapped_bytes: u64,
     /// Bytes that were resident.
     pub resident_bytes: u64,
@@ -293,17 +301,17 @@ pub struct kvmem_region_info {
     pub bytes_1g: u64,
     /// Bytes in pages of 2 MiB.
     pub bytes_2m: u64,
-    /// Bytes in which the kernel uses transparent hugepages where it can.
+    /// Bytes in which the kernel may use transparent hugepages.
     pub bytes_thp: u64,
     /// Bytes in base pages.
     pub bytes_base: u64,
-    /// Seconds that populating took.
+    /// Seconds spent on populating.
     pub populate_seconds: f64,
-    /// Threads that populated.
+    /// Number of threads that populated.
     pub threads: u64,
 }
 
-/// What a region is, and where.
+/// Returns the properties of a region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_get_info(
     region: *const kvmem_region,
@@ -328,12 +336,12 @@ pub unsafe extern "C" fn kvmem_region_get_info(
     })
 }
 
-/// The receipt of a region as a text (KVMEM_TEXT) or as JSON (KVMEM_JSON): what was asked, what was
-/// got, on which nodes, and why not better.
+/// Writes the receipt of a region as text (KVMEM_TEXT) or as JSON (KVMEM_JSON): what was requested,
+/// what was mapped on which nodes, and what prevented better pages.
 ///
-/// At most `capacity` bytes are written to `buffer`, a NUL at the end included; `out_needed` (may
-/// be NULL, unless `buffer` is) is set to how many are needed, also when the call ends with
-/// KVMEM_BUFFER_TOO_SMALL. With `buffer` NULL and `capacity` 0 it is only asked.
+/// Writes at most `capacity` bytes to `buffer`, including the NUL. `out_needed` (may be NULL,
+/// unless `buffer` is NULL) receives the required size, also with KVMEM_ERR_BUFFER_TOO_SMALL. With
+/// `buffer` NULL and `capacity` 0 the call only asks for the size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_report(
     region: *const kvmem_region,
@@ -349,9 +357,9 @@ pub unsafe extern "C" fn kvmem_region_report(
     })
 }
 
-/// Makes `[offset, offset + bytes)` resident and writable, without changing a byte of it. `how` is
-/// KVMEM_POPULATE_AUTO or a number of threads; `progress` (may be NULL) is told with `user`, and is
-/// not called any more after the call.
+/// Makes `[offset, offset + bytes)` resident and writable without changing its contents. `how` is
+/// KVMEM_POPULATE_AUTO or a number of threads. `progress` (may be NULL) is called with `user`, but
+/// not after the call returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_populate(
     region: *const kvmem_region,
@@ -364,7 +372,7 @@ pub unsafe extern "C" fn kvmem_region_populate(
 ) -> kvmem_status {
     on(region, |region| {
         let mut watch = ProgressOptions::new();
-        if let Some(listener) = Listener::new(progress, user) {
+        if let Some(listener) = ProgressCallback::new(progress, user) {
             watch = watch.progress(move |progress| listener.populated(progress));
         }
         if let Some(cancel) = token(cancel)? {
@@ -375,12 +383,13 @@ pub unsafe extern "C" fn kvmem_region_populate(
     })
 }
 
-/// Makes the pages of a region's memory file resident in all other shared, writable mappings that
-/// this process has of it, such as those of an engine that was given the descriptor: else each page
-/// is a fault when it is first touched there. `how` as above. `out_bytes` (may be NULL):
-/// how many bytes those mappings have; 0 for private memory.
+/// Makes the pages of a shared region resident in its aliases: all other shared, writable mappings
+/// of the same memory file in this process, for example those of an engine that received the
+/// descriptor. Otherwise the first touch of each page there is a page fault. `how` is
+/// KVMEM_POPULATE_AUTO or a number of threads. `out_bytes` (may be NULL) receives the length of
+/// those mappings in bytes; 0 for private memory.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_region_populate_elsewhere(
+pub unsafe extern "C" fn kvmem_region_populate_aliases(
     region: *const kvmem_region,
     how: u32,
     out_bytes: *mut u64,
@@ -394,8 +403,8 @@ pub unsafe extern "C" fn kvmem_region_populate_elsewhere(
     })
 }
 
-/// How much of `[offset, offset + bytes)` is resident now, in bytes, and the greatest error of
-/// that.  `out_error_bytes` may be NULL.
+/// Returns how many bytes of `[offset, offset + bytes)` are resident now, and the largest error of
+/// that number. `out_error_bytes` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_residency(
     region: *const kvmem_region,
@@ -415,8 +424,8 @@ pub unsafe extern "C" fn kvmem_region_residency(
     })
 }
 
-/// Gives the pages of `[offset, offset + bytes)` back to the kernel: the bytes are zero afterwards.
-/// Whole pages only.
+/// Gives the pages of `[offset, offset + bytes)` back to the kernel; the bytes are then zero. Both
+/// numbers must be multiples of the page size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_discard(
     region: *const kvmem_region,
@@ -426,10 +435,11 @@ pub unsafe extern "C" fn kvmem_region_discard(
     on(region, |region| Ok(region.discard(span(offset, bytes))?))
 }
 
-/// A descriptor of a shared region's memory, to be sent to another process, which attaches it.
-/// Owned by the caller: close(2). With `read_only` 1 the memory can be read by it and not written;
-/// a process of the same user, or of root, can still open it for writing by /proc.
-/// KVMEM_WRONG_BACKING if the memory is private.
+/// Returns a descriptor of a shared region's memory. Another process attaches the memory with it.
+/// Owned by the caller: close(2). With `read_only` 1, the memory can be mapped for reading only;
+/// but a process of the same user, or of root, can still reopen the descriptor for writing through
+/// /proc, unless the region was made with `readers_only`. KVMEM_ERR_WRONG_BACKING if the memory is
+/// private.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_share(
     region: *const kvmem_region,
@@ -444,9 +454,9 @@ pub unsafe extern "C" fn kvmem_region_share(
             region.share()?
         };
         let private = || {
-            Fail::said(
-                KVMEM_WRONG_BACKING,
-                "the region is private: map it with KVMEM_BACKING_SHARED",
+            CallError::new(
+                KVMEM_ERR_WRONG_BACKING,
+                "the region is private and cannot be shared: map it with KVMEM_BACKING_SHARED",
             )
         };
         made.put(fd.ok_or_else(private)?.into_raw_fd());
@@ -454,7 +464,8 @@ pub unsafe extern "C" fn kvmem_region_share(
     })
 }
 
-/// A range of offsets; one that has no end in 64 bits is out of any bounds.
+/// Converts an offset and a length to a range. If the end exceeds 64 bits, the range is out of
+/// bounds.
 pub(crate) fn span(offset: u64, bytes: u64) -> std::ops::Range<usize> {
     size(offset)..size(offset.saturating_add(bytes))
 }

@@ -1,30 +1,29 @@
-//! *Registrars* (L2): with whom memory is to be registered.
+//! *Registrars* (L2): the devices and facilities that memory is registered with.
 
 use std::ffi::c_char;
 use std::sync::Arc;
 
-use kvmem::arena::Errno;
-use kvmem::register::simulated::{Fault, Machine, Nic, NicLimits};
+use kvmem::register::simulated::Nic;
 use kvmem::register::{DetectedDevice, Devices, Registrar, discover};
 
 use crate::call::{destroy, guard, on, out, report, size, some_text, write_text};
-use crate::fail::Fail;
+use crate::error::CallError;
 use crate::status::*;
 use crate::table::{Object, object};
 
-/// Some registrars: rings, NICs, GPUs (layer 2). Owned by the caller: kvmem_registrars_destroy.
-/// What was registered with them keeps what it needs, so they may be destroyed at any time. Any
-/// thread, several at once.
+/// A list of registrars: rings, NICs, GPUs (layer 2). Owned by the caller:
+/// kvmem_registrars_destroy. Registrations keep what they need, so the list may be destroyed at any
+/// time. Any thread, several at once.
 pub struct kvmem_registrars {
     _opaque: [u8; 0],
 }
 
 object!(kvmem_registrars, Registrars, Registrars);
 
-/// Registrars; those that are simulated by what they can be told.
+/// Registrars, and the simulated ones among them.
 pub struct Registrars {
-    all: Vec<Arc<dyn Registrar>>,
-    nics: Vec<Arc<Nic>>,
+    pub(crate) all: Vec<Arc<dyn Registrar>>,
+    pub(crate) nics: Vec<Arc<Nic>>,
 }
 
 impl Registrars {
@@ -36,20 +35,20 @@ impl Registrars {
         self.all.clone()
     }
 
-    fn get(&self, index: u64) -> Result<&Arc<dyn Registrar>, Fail> {
+    pub(crate) fn get(&self, index: u64) -> Result<&Arc<dyn Registrar>, CallError> {
         let none = || {
-            Fail::said(
-                KVMEM_NO_SUCH_DEVICE,
-                format_args!("there are {} registrars, none at {index}", self.all.len()),
+            CallError::new(
+                KVMEM_ERR_NO_SUCH_DEVICE,
+                format_args!("index is {index}, and the list has {} registrars", self.all.len()),
             )
         };
         self.all.get(size(index)).ok_or_else(none)
     }
 }
 
-/// Opens registrars by words with commas between: "io_uring", "io_uring:N" (rings), "mlock",
-/// "verbs", "verbs:NIC", "cuda", "cuda:N". KVMEM_NOT_AVAILABLE says what the first one that cannot
-/// be had would need.
+/// Opens registrars by name, separated by commas: "io_uring", "io_uring:N" (rings), "mlock",
+/// "verbs", "verbs:NIC", "cuda", "cuda:N". KVMEM_ERR_NOT_AVAILABLE: the text says what the first
+/// unavailable one requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registrars_open(
     devices: *const c_char,
@@ -64,79 +63,7 @@ pub unsafe extern "C" fn kvmem_registrars_open(
     })
 }
 
-/// Registrars that are not there, for tests: NICs "simulated:0" and so on, at most 4096, that keep
-/// books of their keys and take no time. A key covers at most `max_key_bytes` bytes, and each NIC
-/// gives at most `max_keys` keys (UINT64_MAX: no limit).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_registrars_simulated(
-    nics: u64,
-    max_key_bytes: u64,
-    max_keys: u64,
-    out_registrars: *mut *mut kvmem_registrars,
-) -> kvmem_status {
-    guard(|| {
-        let made = out(out_registrars, "out_registrars")?;
-        if !(1..=4096).contains(&nics) {
-            return Err(Fail::invalid(format_args!("{nics} NICs: ask for 1 to 4096")));
-        }
-        if max_key_bytes == 0 || max_keys == 0 {
-            return Err(Fail::invalid(
-                "a NIC that can take nothing is of no use: allow 1 key of 1 byte at least",
-            ));
-        }
-        let limits = NicLimits { max_bytes: max_key_bytes, max_keys, ..NicLimits::default() };
-        let machine =
-            Machine::builder().nics(size(nics)).limits(limits).build().map_err(Fail::invalid)?;
-        let nics: Vec<Arc<Nic>> = (0..size(nics)).filter_map(|nic| machine.nic(nic)).collect();
-        let registrars = Registrars { all: machine.nics(), nics };
-        made.put(kvmem_registrars::table().insert(registrars)?);
-        Ok(())
-    })
-}
-
-/// Lets a simulated registrar refuse: the `nth` call from now on, from 0, and the next ones,
-/// `times` in all. With `deregister` 0 calls that ask for keys, with 1 calls that give them back.
-/// KVMEM_UNSUPPORTED if it is not simulated.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_registrars_inject(
-    registrars: *const kvmem_registrars,
-    index: u64,
-    deregister: u32,
-    nth: u64,
-    times: u64,
-) -> kvmem_status {
-    on(registrars, |registrars| {
-        registrars.get(index)?;
-        let real =
-            || Fail::said(KVMEM_UNSUPPORTED, "only a simulated registrar can be told to refuse");
-        let nic = registrars.nics.get(size(index)).ok_or_else(real)?;
-        let fault = match crate::options::flag(deregister, "deregister")? {
-            false => Fault::register(nth),
-            true => Fault::deregister(nth),
-        };
-        nic.inject(fault.times(times).errno(Errno::EIO));
-        Ok(())
-    })
-}
-
-/// Keys that a simulated registrar has given and not got back. KVMEM_UNSUPPORTED if it is not
-/// simulated.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_registrars_live_keys(
-    registrars: *const kvmem_registrars,
-    index: u64,
-    out_keys: *mut u64,
-) -> kvmem_status {
-    on(registrars, |registrars| {
-        let keys = out(out_keys, "out_keys")?;
-        registrars.get(index)?;
-        let real = || Fail::said(KVMEM_UNSUPPORTED, "only a simulated registrar counts its keys");
-        keys.put(registrars.nics.get(size(index)).ok_or_else(real)?.live_keys());
-        Ok(())
-    })
-}
-
-/// How many registrars there are.
+/// Returns the number of registrars.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registrars_count(
     registrars: *const kvmem_registrars,
@@ -148,7 +75,7 @@ pub unsafe extern "C" fn kvmem_registrars_count(
     })
 }
 
-/// The name of the registrar at `index`, by which keys are asked for. `buffer` as for
+/// Returns the name of the registrar at `index`; keys are requested by this name. `buffer` as for
 /// kvmem_region_report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registrars_name(
@@ -165,21 +92,21 @@ pub unsafe extern "C" fn kvmem_registrars_name(
     })
 }
 
-/// What a registrar can take.
+/// Limits of a registrar.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvmem_limits {
-    /// The most bytes that one key can cover.
+    /// Largest number of bytes that one key covers.
     pub max_key_bytes: u64,
-    /// How many more keys it can give.
+    /// Number of further keys that the registrar can give.
     pub max_keys: u64,
-    /// Bytes for a key at which registering is quickest; 0: the fewer keys the better.
-    pub good_key_bytes: u64,
-    /// RLIMIT_MEMLOCK as it holds for it; UINT64_MAX: no limit that is known.
+    /// Bytes per key at which registering is fastest. 0: fewer keys are always faster.
+    pub preferred_chunk_bytes: u64,
+    /// RLIMIT_MEMLOCK as it applies to this registrar. UINT64_MAX: no known limit.
     pub memlock_bytes: u64,
 }
 
-/// What the registrar at `index` can take.
+/// Returns the limits of the registrar at `index`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registrars_limits(
     registrars: *const kvmem_registrars,
@@ -192,14 +119,14 @@ pub unsafe extern "C" fn kvmem_registrars_limits(
         found.put(kvmem_limits {
             max_key_bytes: limits.max_bytes,
             max_keys: limits.max_keys,
-            good_key_bytes: limits.preferred_chunk_bytes.unwrap_or(0),
+            preferred_chunk_bytes: limits.preferred_chunk_bytes.unwrap_or(0),
             memlock_bytes: limits.memlock.map_or(u64::MAX, |memlock| memlock.limit_bytes),
         });
         Ok(())
     })
 }
 
-/// Destroys the object. Registrars that nothing is registered with are closed.
+/// Destroys the list. Registrars without registrations are closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registrars_destroy(
     registrars: *mut kvmem_registrars,
@@ -207,8 +134,8 @@ pub unsafe extern "C" fn kvmem_registrars_destroy(
     destroy(registrars)
 }
 
-/// Which registrars there are on this machine, and what those that are missing would need; as a
-/// text or JSON, see kvmem_region_report.
+/// Reports which registrars this machine has, and what the missing ones require, as text or JSON.
+/// `buffer` as for kvmem_region_report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_discover_report(
     format: u32,

@@ -1,4 +1,4 @@
-//! *Registration* (L2): a region, registered with some registrars, and the keys to it.
+//! *Registration* (L2): a region that is registered with some registrars, and its keys.
 
 use std::ffi::{c_char, c_void};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -8,47 +8,48 @@ use kvmem::register::{RegistrationBuilder, RegistrationSet};
 
 use crate::call::{destroy, guard, on, out, report, some_text, write_list, write_text};
 use crate::cancel::{kvmem_cancel, token};
-use crate::fail::Fail;
+use crate::error::CallError;
 use crate::key::kvmem_key;
 use crate::options::{self, Options, flag, policy, populate};
-use crate::progress::{Listener, kvmem_progress_fn};
+use crate::progress::{ProgressCallback, kvmem_progress_fn};
 use crate::region::{kvmem_region, span};
 use crate::registrars::kvmem_registrars;
 use crate::status::*;
 use crate::table::{Object, object};
 
-/// A region, registered with some registrars: all of it with all of them (layer 2). Owned by the
-/// caller: kvmem_registration_destroy, which gives the keys back. It keeps the memory. Any thread,
-/// several at once.
+/// A region that is registered with some registrars: the whole region with each of them (layer 2).
+/// Owned by the caller: kvmem_registration_destroy, which gives the keys back. Keeps the memory
+/// mapped. Any thread, several at once.
 pub struct kvmem_registration {
     _opaque: [u8; 0],
 }
 
 object!(kvmem_registration, RwLock<RegistrationSet>, Registration);
 
-/// How a region is to be registered. Fill it with kvmem_registration_options_init first.
+/// Options of a registration. Fill them in with kvmem_registration_options_init first.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvmem_registration_options {
-    /// Bytes of this structure, as the program knows it.
+    /// Size of this structure in bytes, as the program knows it.
     pub struct_size: u64,
     /// "auto", "sequential", "parallel" or "parallel:N". NULL: "auto".
     pub policy: *const c_char,
-    /// Who makes resident what is not: KVMEM_POPULATE_AUTO (the default), KVMEM_POPULATE_NONE, or
-    /// a number of threads.
+    /// Populates pages that are not resident: KVMEM_POPULATE_AUTO (the default),
+    /// KVMEM_POPULATE_NONE (the registrar faults them in), or a number of threads.
     pub populate: u32,
-    /// 1: each chunk is populated and registered before the next is. Default 0.
+    /// 1: populate and register each chunk before the next one. Default 0.
     pub by_range: u32,
-    /// The most bytes that one key is to cover; 0 (the default): as the registrars like it best.
+    /// Largest number of bytes that one key covers. 0 (the default): the registrars' preferred
+    /// size.
     pub chunk_bytes: u64,
-    /// Is told how far it has come, of kvmem_registration_deregister too: as long as the
-    /// registration lives. Default NULL.
+    /// Receives progress, also of kvmem_registration_deregister. Called as long as the registration
+    /// lives. Default NULL.
     pub progress: kvmem_progress_fn,
-    /// Given to `progress`.
+    /// Passed to `progress`.
     pub progress_user: *mut c_void,
-    /// Ends it early: then nothing is registered. Default NULL.
+    /// Ends registering early; nothing is registered then. Default NULL.
     pub cancel: *const kvmem_cancel,
-    /// How long it may take, in nanoseconds; 0 (the default): as long as it takes.
+    /// Time budget in nanoseconds; 0 (the default): no limit.
     pub time_budget_ns: u64,
 }
 
@@ -80,11 +81,11 @@ pub unsafe extern "C" fn kvmem_registration_options_init(
 }
 
 /// # Safety
-/// The caller's promise, as to the options.
+/// The caller's promise about the options.
 pub(crate) unsafe fn builder(
     registrars: *const kvmem_registrars,
     options: *const kvmem_registration_options,
-) -> Result<RegistrationBuilder, Fail> {
+) -> Result<RegistrationBuilder, CallError> {
     // SAFETY: the caller's promise.
     let wanted = unsafe { options::read(options) }?;
     let mut builder = RegistrationSet::builder()
@@ -96,7 +97,7 @@ pub(crate) unsafe fn builder(
     if wanted.chunk_bytes != 0 {
         builder = builder.chunk_bytes(wanted.chunk_bytes);
     }
-    if let Some(listener) = Listener::new(wanted.progress, wanted.progress_user) {
+    if let Some(listener) = ProgressCallback::new(wanted.progress, wanted.progress_user) {
         builder = builder.progress(move |progress| listener.registered(progress));
     }
     if let Some(cancel) = token(wanted.cancel)? {
@@ -108,10 +109,11 @@ pub(crate) unsafe fn builder(
     Ok(builder)
 }
 
-/// Registers a region, all of it with all registrars, or nothing. The region stays the caller's,
-/// and may be destroyed before the registration, which keeps the memory. `options` may be NULL.
+/// Registers a region: the whole region with all registrars, or nothing. The region stays the
+/// caller's and may be destroyed before the registration, which keeps the memory mapped. `options`
+/// may be NULL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_register(
+pub unsafe extern "C" fn kvmem_registration_create(
     region: *const kvmem_region,
     registrars: *const kvmem_registrars,
     options: *const kvmem_registration_options,
@@ -127,8 +129,9 @@ pub unsafe extern "C" fn kvmem_register(
     })
 }
 
-/// The key with which `device` can reach all of `[offset, offset + bytes)`. KVMEM_STRADDLES if that
-/// takes more than one; the registration's boundary says how to avoid that.
+/// Returns the key with which `device` can access all of `[offset, offset + bytes)`.
+/// KVMEM_ERR_STRADDLES if the range needs several keys; an allocator with the registration's
+/// `boundary_bytes` avoids that.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registration_key(
     registration: *const kvmem_registration,
@@ -147,21 +150,21 @@ pub unsafe extern "C" fn kvmem_registration_key(
     })
 }
 
-/// A chunk of a region with its key.
+/// A chunk of a region, and its key.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvmem_chunk {
-    /// Where it begins in the region.
+    /// Offset of the chunk in the region.
     pub offset: u64,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// The key to it.
+    /// The key.
     pub key: kvmem_key,
 }
 
-/// All chunks of a device with their keys, in order; none if they have been given back. At most
-/// `capacity` are written to `out_chunks` (NULL with `capacity` 0: none); `out_count` is set to how
-/// many there are, also when the call ends with KVMEM_BUFFER_TOO_SMALL.
+/// Lists all chunks of a device with their keys, in order; none if the keys were given back. Writes
+/// at most `capacity` chunks to `out_chunks` (NULL with `capacity` 0: none). `out_count` receives
+/// the full number, also with KVMEM_ERR_BUFFER_TOO_SMALL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registration_chunks(
     registration: *const kvmem_registration,
@@ -185,30 +188,30 @@ pub unsafe extern "C" fn kvmem_registration_chunks(
     })
 }
 
-/// What registering did.
+/// The result of registering.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvmem_registration_info {
     /// Bytes of the region.
     pub bytes: u64,
-    /// Bytes of them that were resident before.
+    /// Bytes that were resident before.
     pub resident_bytes: u64,
-    /// Registrars.
+    /// Number of registrars.
     pub devices: u64,
-    /// Keys given.
+    /// Number of keys.
     pub keys: u64,
-    /// What an offset allocator may be told as its boundary, so that every allocation has one key;
-    /// 0: it need not be told any.
+    /// The boundary to give an offset allocator so that every allocation has a single key. 0: none
+    /// is needed.
     pub boundary_bytes: u64,
-    /// How many registrars were called side by side; 1: one call after another.
+    /// Number of registrars that were called in parallel; 1: one call after another.
     pub threads: u64,
-    /// Seconds that populating took.
+    /// Seconds spent on populating.
     pub populate_seconds: f64,
-    /// Seconds that registering took.
+    /// Seconds spent on registering.
     pub register_seconds: f64,
 }
 
-/// What registering did.
+/// Returns the result of registering.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registration_get_info(
     registration: *const kvmem_registration,
@@ -231,7 +234,8 @@ pub unsafe extern "C" fn kvmem_registration_get_info(
     })
 }
 
-/// What registering did, and on what grounds, as a text or JSON; see kvmem_region_report.
+/// Reports what registering did, and on which measurements it decided, as text or JSON. `buffer` as
+/// for kvmem_region_report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registration_report(
     registration: *const kvmem_registration,
@@ -248,9 +252,9 @@ pub unsafe extern "C" fn kvmem_registration_report(
     })
 }
 
-/// Gives all keys back; a second time does nothing. `out_keys` (may be NULL) is set to how many
-/// were given back. KVMEM_KEPT if some were not taken: they stay out, the memory stays mapped, and
-/// this can be tried again.
+/// Gives all keys back. A second call does nothing. `out_keys` (may be NULL) receives the number of
+/// keys that were given back. KVMEM_ERR_DEREGISTER_FAILED: a registrar failed to take some keys
+/// back. Those stay valid, their memory stays mapped, and the call can be repeated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registration_deregister(
     registration: *const kvmem_registration,
@@ -265,8 +269,8 @@ pub unsafe extern "C" fn kvmem_registration_deregister(
     })
 }
 
-/// Gives the keys back that are still out, and destroys the registration. Keys that are not taken
-/// back keep their memory mapped for the life of the process.
+/// Gives the remaining keys back and destroys the registration. If a registrar fails to take a key
+/// back, the memory stays mapped for the life of the process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_registration_destroy(
     registration: *mut kvmem_registration,

@@ -1,16 +1,17 @@
-//! *Version*: of the header, and of the library that is there at run time.
+//! *Version*: of the header, and of the loaded library.
 
 use std::ffi::{CStr, c_char};
 
-/// Version of this header, first number.
+/// Version of this header: major number.
 pub const KVMEM_VERSION_MAJOR: u32 = 0;
-/// Version of this header, second number. While the first is 0, a change of it is a change of the
-/// interface.
+/// Version of this header: minor number. While the major number is 0, the interface changes with
+/// the minor number.
 pub const KVMEM_VERSION_MINOR: u32 = 1;
-/// Version of this header, third number.
+/// Version of this header: patch number.
 pub const KVMEM_VERSION_PATCH: u32 = 0;
 
-/// The version of the library, such as "0.1.0". Never NULL, valid for ever. Any thread.
+/// Returns the version of the loaded library, such as "0.1.0". Never NULL; valid for the life of
+/// the process. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvmem_version() -> *const c_char {
     const VERSION: &CStr =

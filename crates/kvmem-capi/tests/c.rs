@@ -1,5 +1,5 @@
-//! The programs of `tests/c`, built by the machine's C compiler: plain, under the sanitizers, and
-//! under valgrind.
+//! Runs the programs of `tests/c`, built with the machine's C compiler: plain, under the
+//! sanitizers, and under valgrind.
 
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod support;
@@ -11,7 +11,7 @@ mod under;
 use std::path::PathBuf;
 use std::process::Command;
 
-use support::{STRICT, compile, crate_folder, has, prefix, scratch, succeed};
+use support::{STRICT, code_blocks, compile, crate_folder, has, prefix, scratch, succeed};
 use under::Under;
 
 fn run(name: &str, under: Under) {
@@ -19,17 +19,17 @@ fn run(name: &str, under: Under) {
     under.run(name, "cc", |name, flags| compile(&source, name, flags));
 }
 
-programs!(arena register offset slice pool kv_tier threads gslice cost);
+programs!(arena register offset slab pool kv_tier threads gslice cost);
 
-// Not under Valgrind: what other threads were making is leaked in a child, and it runs one thread
-// at a time.
+// Not under Valgrind: it runs one thread at a time, and objects that other threads were making leak
+// in a child.
 #[test]
-fn a_fork_in_the_middle() {
+fn a_fork_while_threads_make_objects() {
     run("fork", Under::Nothing);
 }
 
 #[test]
-fn a_fork_in_the_middle_under_the_sanitizers() {
+fn a_fork_while_threads_make_objects_under_the_sanitizers() {
     run("fork", Under::Sanitizers);
 }
 
@@ -54,7 +54,7 @@ fn slices_beside_the_headers_of_glib() {
     let flags = String::from_utf8_lossy(&output.stdout).replace("-I", "-isystem ");
     for order in ["GLIB_BEFORE", "GLIB_AFTER"] {
         let define = format!("-D{order}");
-        // The program frees each slice as one; GLib's own version may be any.
+        // The program frees each slice as a slice, so every version of GLib is allowed.
         let flags: Vec<&str> =
             flags.split_whitespace().chain([&*define, "-DKVMEM_GSLICE_NO_G_FREE"]).collect();
         let program = compile(&crate_folder().join("tests/c/gslice.c"), order, &flags);
@@ -62,16 +62,15 @@ fn slices_beside_the_headers_of_glib() {
     }
 }
 
-/// A type without members, and 0 bytes: kvmem gives what GLib gives, of which nothing but its own
-/// program knows better.
+/// For a type without members, and for 0 bytes, kvmem returns the same as GLib.
 #[test]
-fn an_empty_type_is_what_glib_makes_of_it() {
+fn an_empty_type_gives_what_glib_gives() {
     let source = crate_folder().join("tests/c/gslice_empty.c");
     let pkg_config = |arg: &str| {
         let output = Command::new("pkg-config").args([arg, "glib-2.0"]).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     };
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     for optimize in ["-O0", "-O2"] {
         // Without GLib's headers, and with them.
         let include = pkg_config("--cflags").map(|flags| flags.replace("-I", "-isystem "));
@@ -84,10 +83,10 @@ fn an_empty_type_is_what_glib_makes_of_it() {
                 .collect();
             let program = compile(&source, &format!("empty{optimize}-{number}"), &flags);
             for setting in ["", "always-malloc", "debug-blocks"] {
-                said.push(succeed(Command::new(&program).env("KVMEM_SLICE", setting)));
+                output.push(succeed(Command::new(&program).env("KVMEM_SLICE", setting)));
             }
         }
-        // GLib's own.
+        // The same with GLib's own functions.
         let (Some(include), Some(libs)) = (include, pkg_config("--libs")) else {
             println!("skipped: GLib's headers are missing");
             continue;
@@ -98,20 +97,21 @@ fn an_empty_type_is_what_glib_makes_of_it() {
             .args(include.split_whitespace());
         cc.arg(&source).arg("-o").arg(&program).args(libs.split_whitespace());
         if cc.output().is_ok_and(|output| output.status.success()) {
-            said.push(succeed(&mut Command::new(program)));
+            output.push(succeed(&mut Command::new(program)));
         } else {
             println!("skipped: GLib cannot be linked");
         }
     }
     assert!(
-        said.iter().all(|one| one == "new 0, new0 0, dup 0, alloc 0, alloc0 0, copy 0\n"),
-        "{said:?}"
+        output.iter().all(|one| one == "new 0, new0 0, dup 0, alloc 0, alloc0 0, copy 0\n"),
+        "{output:?}"
     );
 }
 
-/// Since GLib 2.76 slices may be given to `g_free`, which kvmem's may not.
+/// Since GLib 2.76, slices may be freed with `g_free`; kvmem's may not, so the header must not
+/// compile.
 #[test]
-fn a_glib_whose_slices_are_mallocs_is_told_of() {
+fn a_glib_whose_slices_are_mallocs_is_rejected() {
     let folder = scratch("glib-2.76");
     let fake = |version: (u32, u32)| {
         let text = format!(
@@ -139,10 +139,10 @@ fn a_glib_whose_slices_are_mallocs_is_told_of() {
     {
         fake(version);
         for includes in [&before, &after] {
-            let (built, said) = builds(includes, &[]);
+            let (built, output) = builds(includes, &[]);
             assert!(
-                built == fine && fine != said.contains("KVMEM_GSLICE_NO_G_FREE"),
-                "{version:?}: {said}"
+                built == fine && fine != output.contains("KVMEM_GSLICE_NO_G_FREE"),
+                "{version:?}: {output}"
             );
             assert!(builds(includes, &["-DKVMEM_GSLICE_NO_G_FREE"]).0);
             assert!(builds(&format!("#define KVMEM_GSLICE_NO_G_FREE\n{includes}"), &[]).0);
@@ -152,7 +152,7 @@ fn a_glib_whose_slices_are_mallocs_is_told_of() {
 
 #[test]
 fn the_headers_are_strict_c_and_cpp() {
-    for header in ["kvmem.h", "kvmem/compat/gslice.h"] {
+    for header in ["kvmem.h", "kvmem/testing.h", "kvmem/compat/gslice.h"] {
         let path = prefix().join("include").join(header);
         succeed(Command::new("cc").args(STRICT).args(["-fsyntax-only", "-x", "c"]).arg(&path));
         for standard in ["-std=c++17", "-std=c++20"] {
@@ -174,7 +174,7 @@ fn the_headers_are_strict_c_and_cpp() {
     }
 }
 
-/// The examples of `docs/c.md`, as they stand there.
+/// Writes the examples of `docs/c.md` to files.
 fn examples() -> Vec<PathBuf> {
     let thread = std::thread::current().id();
     let write = |(at, code): (usize, &String)| {
@@ -182,23 +182,12 @@ fn examples() -> Vec<PathBuf> {
         std::fs::write(&source, code).expect("the target folder can be written");
         source
     };
-    blocks("c").iter().enumerate().map(write).collect()
+    code_blocks("c.md", "c").iter().enumerate().map(write).collect()
 }
 
-/// What the page says that each example prints.
+/// Returns the output of each example, as the page states it.
 fn expected() -> Vec<String> {
-    blocks("text")
-}
-
-/// The blocks of the page in a language: one for each example.
-fn blocks(language: &str) -> Vec<String> {
-    let page =
-        std::fs::read_to_string(crate_folder().join("docs/c.md")).expect("the page is there");
-    let begins = format!("```{language}\n");
-    let blocks = page.split(&begins).skip(1).filter_map(|rest| rest.split("```").next());
-    let blocks: Vec<String> = blocks.map(str::to_owned).collect();
-    assert_eq!(blocks.len(), 2, "in {language}");
-    blocks
+    code_blocks("c.md", "text")
 }
 
 #[test]
@@ -208,15 +197,15 @@ fn the_examples_of_the_page_run_by_pkg_config() {
     }
     let pkg_config = |args: &[&str]| {
         let folder = prefix().join("lib/pkgconfig");
-        let said = succeed(
+        let output = succeed(
             Command::new("pkg-config").env("PKG_CONFIG_PATH", folder).args(args).arg("kvmem"),
         );
-        said.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        output.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(pkg_config(&["--modversion"]), [env!("CARGO_PKG_VERSION")]);
     let lib = prefix().join("lib");
 
-    // The static library is alone in its folder, so that the linker cannot take the shared one.
+    // The static library has a folder of its own, so the linker cannot take the shared one.
     let alone = scratch("static");
     std::fs::copy(lib.join("libkvmem.a"), alone.join("libkvmem.a")).expect("it can be copied");
     for (at, (example, expected)) in examples().iter().zip(expected()).enumerate() {

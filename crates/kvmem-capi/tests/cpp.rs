@@ -1,5 +1,5 @@
-//! The programs of `tests/cpp`, built by the machine's C++ compiler in C++17 and C++20: plain,
-//! under the sanitizers, and under valgrind.
+//! Runs the programs of `tests/cpp`, built with the machine's C++ compiler in C++17 and C++20:
+//! plain, under the sanitizers, and under valgrind.
 
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod support;
@@ -11,16 +11,16 @@ mod under;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{crate_folder, has, prefix, scratch, succeed};
+use support::{code_blocks, crate_folder, has, prefix, scratch, succeed};
 use under::Under;
 
-/// The warnings that C++ code has to be free of.
+/// Warnings that the headers and programs must not cause.
 const STRICT: [&str; 6] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror"];
 
-/// Standards that the headers are good for.
+/// The supported standards.
 const STANDARDS: [&str; 2] = ["-std=c++17", "-std=c++20"];
 
-/// Builds a program of C++ against the prefix.
+/// Builds a C++ program against the prefix.
 fn compile(source: &Path, name: &str, standard: &str, flags: &[&str]) -> PathBuf {
     let program = scratch("programs").join(name);
     let (include, lib) = (prefix().join("include"), prefix().join("lib"));
@@ -41,7 +41,7 @@ fn run(name: &str, under: Under) {
     }
     let source = crate_folder().join(format!("tests/cpp/{name}.cpp"));
     for standard in STANDARDS {
-        // Slow, and the same machine code but for a few lines.
+        // Valgrind is slow, and the machine code of both standards is almost the same.
         if under == Under::Valgrind && standard != STANDARDS[0] {
             continue;
         }
@@ -50,9 +50,22 @@ fn run(name: &str, under: Under) {
     }
 }
 
-programs!(arena registration offset slice pool kv_cache kv_tier threads moved mooncake mooncake_arena);
+programs!(
+    arena registration offset slab pool kv_cache kv_tier threads moved mooncake mooncake_arena
+);
 
-/// A program whose original header lies beside it, as in Mooncake's own tree.
+// Not under Valgrind, which runs one thread at a time.
+#[test]
+fn a_fork_while_threads_use_a_cache() {
+    run("kv_fork", Under::Nothing);
+}
+
+#[test]
+fn a_fork_while_threads_use_a_cache_under_the_sanitizers() {
+    run("kv_fork", Under::Sanitizers);
+}
+
+/// Makes a program whose original header lies beside it, as in Mooncake's own tree.
 fn beside(name: &str) -> PathBuf {
     let folder = scratch(name);
     let write = |path: &str, text: &str| {
@@ -74,7 +87,7 @@ fn beside(name: &str) -> PathBuf {
 }
 
 #[test]
-fn an_original_header_beside_the_includer_takes_a_forwarding_one() {
+fn a_forwarding_header_replaces_an_original_beside_the_includer() {
     if !has("c++") {
         return;
     }
@@ -83,7 +96,7 @@ fn an_original_header_beside_the_includer_takes_a_forwarding_one() {
         let program = compile(&folder.join("user.cpp"), name, STANDARDS[0], &[]);
         Command::new(program).status().expect("it can be run").code()
     };
-    // A quoted include looks beside the file first, whatever `-I` says.
+    // A quoted include looks beside the including file first, whatever `-I` says.
     assert_eq!(run("beside-original"), Some(3));
     let page =
         std::fs::read_to_string(crate_folder().join("docs/cpp.md")).expect("the page is there");
@@ -93,16 +106,15 @@ fn an_original_header_beside_the_includer_takes_a_forwarding_one() {
     std::fs::write(folder.join("offset_allocator/offset_allocator.hpp"), text)
         .expect("it can be replaced");
     assert_eq!(run("beside-forwarded"), Some(0));
-    // Nor is a header in the way that is not there.
+    // Without any header beside it, the include finds kvmem's.
     std::fs::remove_file(folder.join("offset_allocator/offset_allocator.hpp"))
         .expect("it is there");
     assert_eq!(run("beside-gone"), Some(0));
 }
 
-/// What the page says is not there, a line of code each: it must not compile, so that the list is
-/// true.
+/// Compiles each line of code that the page lists as missing, and checks that it fails.
 #[test]
-fn what_the_page_says_is_missing_does_not_compile() {
+fn code_that_the_page_lists_as_missing_does_not_compile() {
     if !has("c++") {
         return;
     }
@@ -117,9 +129,11 @@ fn what_the_page_says_is_missing_does_not_compile() {
         let program = format!(
             "#include \"offset_allocator/offset_allocator.hpp\"\n#include \"mmap_arena.h\"\n\
              using namespace mooncake;\nusing namespace mooncake::offset_allocator;\n\
-             struct Serializer {{ void write(const void *, std::size_t); void read(void *, std::size_t); }};\n\
-             void use(std::shared_ptr<OffsetAllocator> allocator, OffsetAllocationHandle &handle, Serializer &serializer, \
-             MmapArena &arena) {{\n    (void)allocator; (void)handle; (void)serializer; (void)arena;\n    {code};\n}}\n"
+             struct Serializer {{\n    void write(const void *, std::size_t);\n    \
+             void read(void *, std::size_t);\n}};\n\
+             void use(std::shared_ptr<OffsetAllocator> allocator, \
+             OffsetAllocationHandle &handle, Serializer &serializer, MmapArena &arena) {{\n    \
+             (void)allocator; (void)handle; (void)serializer; (void)arena;\n    {code};\n}}\n"
         );
         std::fs::write(&source, program).expect("the target folder can be written");
         let mut cpp = Command::new("c++");
@@ -133,7 +147,7 @@ fn what_the_page_says_is_missing_does_not_compile() {
     }
 }
 
-/// Every header, those that are made for inclusion by others too.
+/// Finds all headers, including those with Mooncake's names.
 fn headers(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).expect("the headers are there") {
         let path = entry.expect("a file").path();
@@ -148,7 +162,7 @@ fn headers(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn every_header_stands_alone_and_twice() {
+fn every_header_can_be_included_alone_and_twice() {
     if !has("c++") {
         return;
     }
@@ -168,24 +182,13 @@ fn every_header_stands_alone_and_twice() {
     }
 }
 
-/// The blocks of a page that begin with a word: one for each example.
-fn blocks(page: &str, begins: &str) -> Vec<String> {
-    let page =
-        std::fs::read_to_string(crate_folder().join("docs").join(page)).expect("the page is there");
-    let begins = format!("```{begins}\n");
-    let blocks = page.split(&begins).skip(1).filter_map(|rest| rest.split("```").next());
-    let blocks: Vec<String> = blocks.map(str::to_owned).collect();
-    assert_eq!(blocks.len(), 2, "{begins:?}");
-    blocks
-}
-
 #[test]
 fn the_examples_of_the_page_run() {
     if !has("c++") {
         return;
     }
     for (at, (code, says)) in
-        blocks("cpp.md", "cpp").iter().zip(blocks("cpp.md", "text")).enumerate()
+        code_blocks("cpp.md", "cpp").iter().zip(code_blocks("cpp.md", "text")).enumerate()
     {
         let source = scratch("programs").join(format!("example-{at}.cpp"));
         std::fs::write(&source, code).expect("the target folder can be written");

@@ -1,5 +1,5 @@
-//! Every function that the header declares, in a forked child of a process whose threads allocate.
-//! The program is made of the header, so that no function is left out.
+//! Calls every declared function in a forked child of a process whose threads allocate. The program
+//! is generated from the headers, so no function is left out.
 
 use std::fmt::Write;
 use std::process::Command;
@@ -18,10 +18,10 @@ mod program;
 use program::{MAKING, beginning, call};
 use support::{compile, scratch, succeed};
 
-/// Objects that a child has a copy of; all others are the parent's.
-const COPIED: [&str; 3] = ["kvmem_offset_allocator", "kvmem_slice_allocator", "kvmem_cancel"];
+/// Objects that a child has a copy of. All others belong to the parent.
+const COPIED: [&str; 3] = ["kvmem_offset_allocator", "kvmem_slab_allocator", "kvmem_cancel"];
 
-/// What the parent's threads do, and what a child does with objects of its own.
+/// The work of the parent's threads, and of a child with its own objects.
 const AROUND: &str = r#"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -38,18 +38,18 @@ static kvmem_block block;
 static void some(void) {
     for (uint64_t size = 1; size < 40; size++) {
         kvmem_allocation plain, quick;
-        OK(kvmem_offset_allocate(live_kvmem_offset_allocator, size * 16, &plain));
-        OK(kvmem_offset_allocate(cached, size * 16, &quick));
+        OK(kvmem_offset_allocator_allocate(live_kvmem_offset_allocator, size * 16, &plain));
+        OK(kvmem_offset_allocator_allocate(cached, size * 16, &quick));
         void *slice;
-        OK(kvmem_slice_alloc(live_kvmem_slice_allocator, size * 64, &slice));
+        OK(kvmem_slab_allocator_allocate(live_kvmem_slab_allocator, size * 64, &slice));
         memset(slice, 1, size * 64);
-        OK(kvmem_slice_free(live_kvmem_slice_allocator, slice, size * 64));
-        OK(kvmem_offset_free(cached, &quick));
-        OK(kvmem_offset_free(live_kvmem_offset_allocator, &plain));
+        OK(kvmem_slab_allocator_free(live_kvmem_slab_allocator, slice, size * 64));
+        OK(kvmem_offset_allocator_free(cached, &quick));
+        OK(kvmem_offset_allocator_free(live_kvmem_offset_allocator, &plain));
     }
     kvmem_offset_allocator *own;
-    OK(kvmem_offset_create(1 << 20, NULL, &own));
-    OK(kvmem_offset_destroy(own));
+    OK(kvmem_offset_allocator_create(1 << 20, NULL, &own));
+    OK(kvmem_offset_allocator_destroy(own));
     kvmem_cancel *cancel;
     OK(kvmem_cancel_create(&cancel));
     OK(kvmem_cancel_destroy(cancel));
@@ -64,7 +64,7 @@ static void *work(void *argument) {
             memset(mine.data, 1, mine.bytes);
             OK(kvmem_block_free(&mine));
         }
-        OK(kvmem_kv_insert(live_kvmem_kv_cache, "key", 3, "value", 5));
+        OK(kvmem_kv_cache_insert(live_kvmem_kv_cache, "key", 3, "value", 5));
     }
     return NULL;
 }
@@ -74,42 +74,42 @@ static void own(void) {
     kvmem_region *region;
     OK(kvmem_region_map(65536, NULL, &region));
     kvmem_bump_arena *arena;
-    OK(kvmem_bump_create(region, &arena));
+    OK(kvmem_bump_arena_create(region, &arena));
     void *data;
-    OK(kvmem_bump_alloc(arena, 1000, 8, &data));
+    OK(kvmem_bump_arena_allocate(arena, 1000, 8, &data));
     memset(data, 1, 1000);
-    OK(kvmem_bump_destroy(arena));
+    OK(kvmem_bump_arena_destroy(arena));
     OK(kvmem_region_destroy(region));
     kvmem_pool *pool;
     OK(kvmem_pool_create(65536, &shared, &pool));
     kvmem_kv_cache *cache;
-    OK(kvmem_kv_create(pool, NULL, &cache));
-    OK(kvmem_kv_insert(cache, "key", 3, "value", 5));
-    kvmem_kv_value value;
-    OK(kvmem_kv_get(cache, "key", 3, &value));
+    OK(kvmem_kv_cache_create(pool, NULL, &cache));
+    OK(kvmem_kv_cache_insert(cache, "key", 3, "value", 5));
+    kvmem_kv_cache_value value;
+    OK(kvmem_kv_cache_get(cache, "key", 3, &value));
     CHECK(memcmp(value.data, "value", 5) == 0);
-    OK(kvmem_kv_pin_release(value.pin));
-    OK(kvmem_kv_destroy(cache));
+    OK(kvmem_kv_cache_pin_release(value.pin));
+    OK(kvmem_kv_cache_destroy(cache));
     OK(kvmem_pool_destroy(pool));
 }
 
 /* Memory that a child inherits, because the region says so, is used there as a copy. */
 static kvmem_region *kept;
 static kvmem_bump_arena *kept_arena;
-static kvmem_slice_allocator *on_region, *on_kept;
+static kvmem_slab_allocator *on_region, *on_kept;
 
 static void make_kept(void) {
     kvmem_region_options options;
     OK(kvmem_region_options_init(&options, sizeof options));
-    kvmem_slice_options slices;
-    OK(kvmem_slice_options_init(&slices, sizeof slices));
-    OK(kvmem_region_map(1 << 20, &options, &slices.region));
-    OK(kvmem_slice_create(&slices, &on_region));
+    kvmem_slab_allocator_options slab_options;
+    OK(kvmem_slab_allocator_options_init(&slab_options, sizeof slab_options));
+    OK(kvmem_region_map(1 << 20, &options, &slab_options.region));
+    OK(kvmem_slab_allocator_create(&slab_options, &on_region));
     options.dont_fork = 0;
-    OK(kvmem_region_map(1 << 20, &options, &slices.region));
-    OK(kvmem_slice_create(&slices, &on_kept));
+    OK(kvmem_region_map(1 << 20, &options, &slab_options.region));
+    OK(kvmem_slab_allocator_create(&slab_options, &on_kept));
     OK(kvmem_region_map(1 << 20, &options, &kept));
-    OK(kvmem_bump_create(kept, &kept_arena));
+    OK(kvmem_bump_arena_create(kept, &kept_arena));
 }
 
 static void use_kept(void) {
@@ -117,17 +117,17 @@ static void use_kept(void) {
     OK(kvmem_region_get_info(kept, &info));
     memset(info.data, 7, 65536);
     void *data;
-    OK(kvmem_bump_alloc(kept_arena, 100, 8, &data));
+    OK(kvmem_bump_arena_allocate(kept_arena, 100, 8, &data));
     memset(data, 1, 100);
-    OK(kvmem_slice_alloc(on_kept, 100, &data));
+    OK(kvmem_slab_allocator_allocate(on_kept, 100, &data));
     memset(data, 1, 100);
-    OK(kvmem_slice_free(on_kept, data, 100));
-    IS(KVMEM_FORKED, kvmem_slice_alloc(on_region, 100, &data));
-    IS(KVMEM_FORKED, kvmem_slice_alloc_zeroed(on_region, 100, &data));
-    CHECK(strstr(kvmem_last_error(), "kvmem_slice_allocator") != NULL);
-    OK(kvmem_slice_destroy(on_region));
-    OK(kvmem_slice_destroy(on_kept));
-    OK(kvmem_bump_destroy(kept_arena));
+    OK(kvmem_slab_allocator_free(on_kept, data, 100));
+    IS(KVMEM_ERR_FORKED, kvmem_slab_allocator_allocate(on_region, 100, &data));
+    IS(KVMEM_ERR_FORKED, kvmem_slab_allocator_allocate_zeroed(on_region, 100, &data));
+    CHECK(strstr(kvmem_last_error(), "kvmem_slab_allocator") != NULL);
+    OK(kvmem_slab_allocator_destroy(on_region));
+    OK(kvmem_slab_allocator_destroy(on_kept));
+    OK(kvmem_bump_arena_destroy(kept_arena));
     OK(kvmem_region_destroy(kept));
 }
 
@@ -135,14 +135,14 @@ static void use_block(void) {
     kvmem_key key;
     kvmem_block_ref reference;
     uint64_t freed = 7;
-    IS(KVMEM_FORKED, kvmem_block_key(&block, "simulated:0", &key));
-    IS(KVMEM_FORKED, kvmem_block_reference(&block, &reference));
-    IS(KVMEM_FORKED, kvmem_block_shrink(&block, 1));
-    IS(KVMEM_FORKED, kvmem_block_extend(&block, 1000));
-    IS(KVMEM_FORKED, kvmem_block_condemn(&block, "it is bad"));
-    IS(KVMEM_FORKED, kvmem_block_free_batch(&block, 1, &freed));
+    IS(KVMEM_ERR_FORKED, kvmem_block_key(&block, "simulated:0", &key));
+    IS(KVMEM_ERR_FORKED, kvmem_block_reference(&block, &reference));
+    IS(KVMEM_ERR_FORKED, kvmem_block_shrink(&block, 1));
+    IS(KVMEM_ERR_FORKED, kvmem_block_extend(&block, 1000));
+    IS(KVMEM_ERR_FORKED, kvmem_block_quarantine(&block, "it is bad"));
+    IS(KVMEM_ERR_FORKED, kvmem_block_free_batch(&block, 1, &freed));
     CHECK(freed == 0);
-    IS(KVMEM_FORKED, kvmem_block_free(&block));
+    IS(KVMEM_ERR_FORKED, kvmem_block_free(&block));
     CHECK(strstr(kvmem_last_error(), "before the process was forked") != NULL);
 }
 
@@ -162,10 +162,10 @@ static void in_child(void) {
 int main(void) {
     make();
     make_kept();
-    kvmem_offset_options options;
-    OK(kvmem_offset_options_init(&options, sizeof options));
+    kvmem_offset_allocator_options options;
+    OK(kvmem_offset_allocator_options_init(&options, sizeof options));
     options.magazines = 1;
-    OK(kvmem_offset_create(1 << 20, &options, &cached));
+    OK(kvmem_offset_allocator_create(1 << 20, &options, &cached));
     OK(kvmem_pool_allocate(live_kvmem_pool, 100, &block));
     pthread_t threads[THREADS];
     for (int i = 0; i < THREADS; i++)
@@ -187,8 +187,8 @@ int main(void) {
     /* The parent's objects are as they were. */
     OK(kvmem_block_free(&block));
     OK(kvmem_pool_check(live_kvmem_pool));
-    OK(kvmem_offset_check(live_kvmem_offset_allocator));
-    OK(kvmem_offset_check(cached));
+    OK(kvmem_offset_allocator_check(live_kvmem_offset_allocator));
+    OK(kvmem_offset_allocator_check(cached));
     uint64_t keys;
     OK(kvmem_registrars_live_keys(live_kvmem_registrars, 0, &keys));
     CHECK(keys != 0);
@@ -203,9 +203,10 @@ fn every_function_answers_in_a_child() {
     program.push_str(AROUND);
     program.push_str("\nstatic void inherited(void) {\n");
     let ends: Vec<&str> = MAKING.iter().map(|making| making.2).collect();
-    let mut refused = 0;
+    let mut forked_calls = 0;
     for function in &functions {
-        // Those come last; `kvmem_gslice_*` end the process if there is no memory.
+        // The destroying functions come last. `kvmem_gslice_*` abort the process if there is no
+        // memory.
         if function.returns != "kvmem_status" || ends.contains(&function.name.as_str()) {
             continue;
         }
@@ -215,17 +216,17 @@ fn every_function_answers_in_a_child() {
             function.parameters.iter().filter_map(|parameter| parameter.object(&objects)).collect();
         let first = handles.first().filter(|handle| !COPIED.contains(*handle));
         if first.is_some() {
-            writeln!(program, "    IS(KVMEM_FORKED, {call});").unwrap();
-            refused += 1;
+            writeln!(program, "    IS(KVMEM_ERR_FORKED, {call});").unwrap();
+            forked_calls += 1;
         } else {
             writeln!(program, "    (void) {call};").unwrap();
         }
     }
-    assert!(refused > 60, "{refused} calls are refused in a child");
+    assert!(forked_calls > 60, "{forked_calls} calls must fail in a child");
     for (object, _, end) in MAKING.iter().rev() {
         writeln!(
             program,
-            "    OK({end}(live_{object}));\n    IS(KVMEM_BAD_HANDLE, {end}(live_{object}));"
+            "    OK({end}(live_{object}));\n    IS(KVMEM_ERR_BAD_HANDLE, {end}(live_{object}));"
         )
         .unwrap();
     }

@@ -1,6 +1,6 @@
-//! Misuse of every function that the header declares: NULL for every pointer, and for every handle
-//! one that was destroyed, one of every other kind, and bits that never were one. The program is
-//! made of the header, so that no function is left out.
+//! Misuses every declared function. Passes NULL for every pointer, and for every handle a destroyed
+//! one, one of every other type, and bits that never were a handle. The program is generated from
+//! the headers, so no function is left out.
 
 use std::fmt::Write;
 use std::process::Command;
@@ -8,6 +8,7 @@ use std::process::Command;
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod support;
 
+#[allow(dead_code, reason = "each test uses a part of it")]
 #[path = "support/header.rs"]
 mod header;
 
@@ -19,7 +20,7 @@ use header::{Function, Parameter};
 use program::{MAKING, beginning, call};
 use support::{compile, scratch, succeed};
 
-/// Bits that never were a handle. Some look like one.
+/// Bits that never were a handle; some look like one.
 const GARBAGE: [&str; 6] = [
     "(void *) 1",
     "(void *) 0xdeadbeef",
@@ -29,19 +30,20 @@ const GARBAGE: [&str; 6] = [
     "(void *) ((uintptr_t) live ^ 0xfff000)",
 ];
 
-/// Whether NULL is one of the things that a parameter may be.
+/// Whether a parameter may be NULL.
 fn may_be_null(function: &Function, parameter: &Parameter) -> bool {
     let (name, of) = (parameter.name.as_str(), parameter.of.as_str());
     let by_comment = [format!("`{name}` (may be NULL"), format!("`{name}` may be NULL")];
     by_comment.iter().any(|words| function.comment.contains(words.as_str()))
         || matches!(name, "options" | "progress" | "release" | "user" | "cancel" | "first" | "address")
-        // Asked for its length only, a key of no bytes, a block that is none.
+        // NULL is allowed for a buffer when only the length is requested, for a key of no bytes,
+        // and for no block.
         || name == "out_needed"
         || (name == "block" && of == "void *")
 }
 
 #[test]
-fn every_function_finds_out_what_is_no_argument() {
+fn every_function_rejects_invalid_arguments() {
     let (functions, objects) = header::read();
     let made: Vec<&str> = MAKING.iter().map(|making| making.0).collect();
     assert_eq!(
@@ -65,11 +67,11 @@ fn every_function_finds_out_what_is_no_argument() {
         writeln!(program, "static void try_{}(void) {{", function.name).unwrap();
         for (at, parameter) in function.parameters.iter().enumerate() {
             if let Some(object) = parameter.object(&objects) {
-                // NULL in the place of a token is none; of any other handle it is a mistake.
+                // NULL means "no token"; for every other handle it is an error.
                 if !may_be_null(function, parameter) {
                     writeln!(
                         program,
-                        "    IS(KVMEM_NULL_ARGUMENT, {});",
+                        "    IS(KVMEM_ERR_NULL_ARGUMENT, {});",
                         call(function, &objects, at, "NULL")
                     )
                     .unwrap();
@@ -88,21 +90,21 @@ fn every_function_finds_out_what_is_no_argument() {
                 for handle in bad {
                     writeln!(
                         program,
-                        "    IS(KVMEM_BAD_HANDLE, {});",
+                        "    IS(KVMEM_ERR_BAD_HANDLE, {});",
                         call(function, &objects, at, &handle)
                     )
                     .unwrap();
                     tried += 1;
                 }
             } else if parameter.is_pointer() && !may_be_null(function, parameter) {
-                // The rest is as it should be, or as good as: a call may fail at something else,
-                // but never end well.
+                // The other arguments are plausible. The call may fail for another reason, but must
+                // not succeed.
                 let call = call(function, &objects, at, "NULL");
                 writeln!(program, "    memset(&place, 0, sizeof place);").unwrap();
                 if parameter.name.starts_with("out_") {
                     writeln!(program, "    CHECK(({call}) != KVMEM_OK);").unwrap();
                 } else {
-                    writeln!(program, "    IS(KVMEM_NULL_ARGUMENT, {call});").unwrap();
+                    writeln!(program, "    IS(KVMEM_ERR_NULL_ARGUMENT, {call});").unwrap();
                 }
                 tried += 1;
             }
@@ -114,7 +116,7 @@ fn every_function_finds_out_what_is_no_argument() {
     for name in names {
         writeln!(program, "    try_{name}();").unwrap();
     }
-    // All that was not to be destroyed is still there.
+    // All other objects still exist.
     for (object, _, destroy) in MAKING.iter().rev() {
         writeln!(program, "    OK({destroy}(live_{object}));").unwrap();
     }

@@ -1,5 +1,5 @@
-//! Sizes as text through the header: the table that the library, Python and the command are tested
-//! with as well.
+//! Parses sizes through the header, with the table that tests the library, Python and the command
+//! too.
 
 use std::fmt::Write;
 use std::process::Command;
@@ -11,7 +11,7 @@ use support::{compile, scratch, succeed};
 
 const TABLE: &str = include_str!("../../kvmem/tests/data/sizes.tsv");
 
-/// A text as C writes it, byte by byte.
+/// Writes a text as a C literal, byte by byte.
 fn literal(text: &str) -> String {
     text.bytes().fold(String::new(), |mut literal, byte| {
         let _ = write!(literal, "\\{byte:03o}");
@@ -20,7 +20,7 @@ fn literal(text: &str) -> String {
 }
 
 #[test]
-fn texts_are_read_as_the_table_says() {
+fn sizes_are_parsed_as_in_the_table() {
     let mut program = String::from(
         "#include <kvmem.h>\n#include \"check.h\"\n\nint main(void) {\n    uint64_t bytes;\n",
     );
@@ -34,7 +34,8 @@ fn texts_are_read_as_the_table_says() {
             ),
             Err(_) => write!(
                 program,
-                "    IS(KVMEM_INVALID_ARGUMENT, kvmem_parse_size(\"{text}\", &bytes));\n    SAYS(\"such as 64GiB\");\n"
+                "    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_parse_size(\"{text}\", &bytes));\n    \
+                 SAYS(\"such as 64GiB\");\n"
             ),
         };
     }

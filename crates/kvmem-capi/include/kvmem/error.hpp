@@ -1,4 +1,4 @@
-// Error: what a call throws when it cannot do what it was asked for. Part of kvmem.hpp.
+// Error: the exception of calls that fail. Part of kvmem.hpp.
 #ifndef KVMEM_ERROR_HPP
 #define KVMEM_ERROR_HPP
 
@@ -9,29 +9,31 @@
 
 namespace kvmem {
 
-/// A call failed. `what()` is the text, with the numbers and the way out; `status()` is for programs.
+/// A call failed. `what()` is the text, with the numbers and what to do; `status()` is the number.
 ///
-/// Out of space is no error where it is an answer: allocations are `std::optional`, and empty then.
+/// Functions that allocate do not throw this when they run out of space: they return an empty
+/// `std::optional`.
 class error : public std::runtime_error {
 public:
-    error(kvmem_status status, const std::string &text) : std::runtime_error(text), status_(status) {}
+    error(kvmem_status status, const std::string &text)
+        : std::runtime_error(text), status_(status) {}
 
-    /// KVMEM_NO_ROOM and so on.
+    /// The status, such as KVMEM_ERR_NOT_FOUND.
     kvmem_status status() const noexcept { return status_; }
 
-    /// Its name, such as "KVMEM_NO_ROOM".
+    /// The name of the status, such as "KVMEM_ERR_NOT_FOUND".
     const char *status_name() const noexcept { return kvmem_status_name(status_); }
 
 private:
     kvmem_status status_;
 };
 
-/// The version of the library that was loaded, such as "0.1.0".
+/// Returns the version of the loaded library, such as "0.1.0".
 inline const char *version() noexcept { return kvmem_version(); }
 
 namespace detail {
 
-/// Throws what this thread's last call met.
+/// Throws the last error of this thread.
 [[noreturn]] inline void fail(kvmem_status status) { throw error(status, kvmem_last_error()); }
 
 /// Throws if a call failed.
@@ -41,29 +43,31 @@ inline void check(kvmem_status status) {
     }
 }
 
-/// An object that is handed over as an argument. Throws if it was moved from: to the C interface
-/// NULL may mean that there is none.
+/// Returns an object that is passed as an argument. Throws if it was moved from, because NULL can
+/// mean "none" in the C interface.
 template <class T>
 T *present(T *object, const char *what) {
     if (object == nullptr) {
-        throw error(KVMEM_NULL_ARGUMENT,
-                    std::string(what) + " was moved from: hand over one that is there, or say nothing");
+        throw error(KVMEM_ERR_NULL_ARGUMENT,
+                    std::string(what) +
+                        " was moved from: hand over one that is there, or say nothing");
     }
     return object;
 }
 
-/// Whether a call was refused because there is no room: now, or for so much.
-inline bool no_room(kvmem_status status) noexcept {
-    return status == KVMEM_NO_ROOM || status == KVMEM_TOO_LARGE || status == KVMEM_BOOKS_FULL ||
-           status == KVMEM_NOT_READY || status == KVMEM_NOTHING_TO_EVICT;
+/// Returns whether a call failed for lack of space, now or for any request of that size.
+inline bool out_of_space(kvmem_status status) noexcept {
+    return status == KVMEM_ERR_OUT_OF_SPACE || status == KVMEM_ERR_TOO_LARGE ||
+           status == KVMEM_ERR_TOO_MANY_RANGES || status == KVMEM_ERR_NOT_READY ||
+           status == KVMEM_ERR_NOTHING_TO_EVICT;
 }
 
-/// Whether there was room; throws if the call failed for another reason.
+/// Returns whether a call allocated; throws if it failed for another reason than lack of space.
 inline bool granted(kvmem_status status) {
     if (status == KVMEM_OK) {
         return true;
     }
-    if (!no_room(status)) {
+    if (!out_of_space(status)) {
         fail(status);
     }
     return false;

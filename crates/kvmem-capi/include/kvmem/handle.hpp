@@ -1,12 +1,14 @@
-// Handle: how objects of the C interface are owned. Part of kvmem.hpp.
+// Handle: ownership of objects of the C interface. Part of kvmem.hpp.
 //
-// There are two kinds of owners:
+// There are two kinds of ownership:
 //
-// - Handle: one owner. Moving hands it on; the last word is the object's _destroy function. What else was made of the object keeps by
-//   itself what it needs of it (kvmem.h says so), so the order of destruction is free.
-// - Shared: an object whose parts call it when they go, from any thread: allocations of a space, blocks of a pool. The C interface asks that an object
-//   is not destroyed while another thread is in a call on it; so every part counts, and the object goes with the last of them. One number
-//   counts both: the owner is its top bit.
+// - Handle: a single owner, which calls the object's _destroy function. Other objects made of it
+//   keep what they need by themselves (see kvmem.h), so the order of destruction is free.
+// - Shared: for objects that their allocations call when they are destroyed, from any thread: the
+//   allocations of a space, the blocks of a pool. The C interface requires that no thread is in a
+//   call on an object while it is destroyed. Each allocation therefore holds a reference, and the
+//   last reference destroys the object. One number counts both kinds of references: its top bit is
+//   the owner's.
 #ifndef KVMEM_HANDLE_HPP
 #define KVMEM_HANDLE_HPP
 
@@ -27,18 +29,18 @@ struct Destroyer {
     void operator()(T *object) const noexcept { Destroy(object); }
 };
 
-/// One owner. The pointer is never followed: it is a handle.
+/// A single owner. The pointer is a handle and is never dereferenced.
 template <class T, kvmem_status (*Destroy)(T *)>
 using Handle = std::unique_ptr<T, Destroyer<T, Destroy>>;
 
-/// What an object is kept with that nothing is kept with.
-struct Nothing {};
+/// The default for objects that keep nothing alive.
+struct NoExtra {};
 
-/// An object and those who use it. `With` is destroyed after it.
-template <class T, kvmem_status (*Destroy)(T *), class With = Nothing>
+/// A reference-counted object. `Extra` is destroyed after it.
+template <class T, kvmem_status (*Destroy)(T *), class Extra = NoExtra>
 class Shared {
 public:
-    explicit Shared(With with = With()) : with_(std::move(with)) {}
+    explicit Shared(Extra extra = Extra()) : extra_(std::move(extra)) {}
     Shared(const Shared &) = delete;
     Shared &operator=(const Shared &) = delete;
     ~Shared() {
@@ -49,40 +51,44 @@ public:
 
     T *get() const noexcept { return object_; }
     T **out() noexcept { return &object_; }
-    With &with() noexcept { return with_; }
-    const With &with() const noexcept { return with_; }
+    Extra &extra() noexcept { return extra_; }
+    const Extra &extra() const noexcept { return extra_; }
 
-    /// Whether the owner is still there. Acquire pairs with the release in `disown`.
-    bool owned() const noexcept { return (users_.load(std::memory_order_acquire) & OWNER) != 0; }
+    /// Returns whether the owner still exists. Acquire pairs with the release in `disown`.
+    bool owned() const noexcept { return (refs_.load(std::memory_order_acquire) & OWNER) != 0; }
 
-    /// How many parts there are. Relaxed: an estimate while other threads allocate.
-    std::uint64_t parts() const noexcept { return users_.load(std::memory_order_relaxed) & ~OWNER; }
+    /// Returns the number of references. Relaxed: an estimate while other threads allocate.
+    std::uint64_t refs() const noexcept { return refs_.load(std::memory_order_relaxed) & ~OWNER; }
 
-    /// One part more; how many there were. Relaxed: who calls has the owner or a part, so it cannot go meanwhile.
-    std::uint64_t keep() noexcept { return users_.fetch_add(1, std::memory_order_relaxed) & ~OWNER; }
+    /// Adds a reference; returns how many there were before. Relaxed: the caller has the owner or a
+    /// reference, so the object cannot be destroyed meanwhile.
+    std::uint64_t acquire() noexcept {
+        return refs_.fetch_add(1, std::memory_order_relaxed) & ~OWNER;
+    }
 
-    /// One part less.
-    void let_go() noexcept { less(1); }
+    /// Drops a reference.
+    void release() noexcept { drop(1); }
 
-    /// The owner goes.
-    void disown() noexcept { less(OWNER); }
+    /// Drops the owner.
+    void disown() noexcept { drop(OWNER); }
 
 private:
     static constexpr std::uint64_t OWNER = std::uint64_t{1} << 63;
 
-    /// Release pairs with the acquire of whoever takes the last away: all calls on the object are over then.
-    void less(std::uint64_t part) noexcept {
-        if (users_.fetch_sub(part, std::memory_order_acq_rel) == part) {
+    /// Release pairs with the acquire of the thread that drops the last reference: all calls on the
+    /// object are complete then.
+    void drop(std::uint64_t count) noexcept {
+        if (refs_.fetch_sub(count, std::memory_order_acq_rel) == count) {
             delete this;
         }
     }
 
-    std::atomic<std::uint64_t> users_{OWNER};
+    std::atomic<std::uint64_t> refs_{OWNER};
     T *object_ = nullptr;
-    With with_;
+    Extra extra_;
 };
 
-/// The owner's side.
+/// Drops the owner's reference.
 template <class S>
 struct Disown {
     void operator()(S *shared) const noexcept { shared->disown(); }
@@ -91,33 +97,34 @@ struct Disown {
 template <class S>
 using Owner = std::unique_ptr<S, Disown<S>>;
 
-/// A part's side: who has one has a part of `S`, or nothing. Moves only.
+/// A reference that an allocation holds, or none. Can only be moved.
 template <class S>
-class Part {
+class Ref {
 public:
-    Part() noexcept = default;
+    Ref() noexcept = default;
 
-    /// Takes over a part that was counted.
-    explicit Part(S *counted) noexcept : shared_(counted) {}
-    Part(Part &&other) noexcept : shared_(std::exchange(other.shared_, nullptr)) {}
-    Part &operator=(Part &&other) = delete;
-    Part(const Part &) = delete;
-    ~Part() {
+    /// Takes over a reference that is already counted.
+    explicit Ref(S *counted) noexcept : shared_(counted) {}
+    Ref(Ref &&other) noexcept : shared_(std::exchange(other.shared_, nullptr)) {}
+    Ref &operator=(Ref &&other) = delete;
+    Ref(const Ref &) = delete;
+    ~Ref() {
         if (shared_ != nullptr) {
-            shared_->let_go();
+            shared_->release();
         }
     }
 
     S *get() const noexcept { return shared_; }
     S *operator->() const noexcept { return shared_; }
     explicit operator bool() const noexcept { return shared_ != nullptr; }
-    void swap(Part &other) noexcept { std::swap(shared_, other.shared_); }
+    void swap(Ref &other) noexcept { std::swap(shared_, other.shared_); }
 
 private:
     S *shared_ = nullptr;
 };
 
-/// A text of the C interface: `call(buffer, capacity, needed)`, again if it has grown meanwhile.
+/// Returns a text of the C interface by `call(buffer, capacity, needed)`. Repeats the call if the
+/// text has grown meanwhile.
 template <class Call>
 std::string text(Call call) {
     std::uint64_t needed = 0;
@@ -129,13 +136,14 @@ std::string text(Call call) {
             said.resize(needed - 1);
             return said;
         }
-        if (status != KVMEM_BUFFER_TOO_SMALL) {
+        if (status != KVMEM_ERR_BUFFER_TOO_SMALL) {
             fail(status);
         }
     }
 }
 
-/// A list of the C interface, as `text`.
+/// Returns a list of the C interface by `call(buffer, capacity, count)`. Repeats the call if the
+/// list has grown meanwhile.
 template <class T, class Call>
 std::vector<T> list(Call call) {
     std::uint64_t count = 0;
@@ -147,7 +155,7 @@ std::vector<T> list(Call call) {
             found.resize(count);
             return found;
         }
-        if (status != KVMEM_BUFFER_TOO_SMALL) {
+        if (status != KVMEM_ERR_BUFFER_TOO_SMALL) {
             fail(status);
         }
     }

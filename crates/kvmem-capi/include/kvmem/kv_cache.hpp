@@ -1,66 +1,73 @@
-// KV cache: values under keys, in blocks of a pool. Part of kvmem.hpp.
+// KV cache: values under keys, stored in blocks of a pool. Part of kvmem.hpp.
 #ifndef KVMEM_KV_CACHE_HPP
 #define KVMEM_KV_CACHE_HPP
 
 #include <exception>
 #include <functional>
 
-#include "kv_room.hpp"
+#include "kv_reservation.hpp"
 
 namespace kvmem {
 
-/// Which value goes first when room is needed.
+/// Which value is evicted first.
 enum class Eviction : std::uint32_t {
-    /// What was least recently used.
+    /// The least recently used value.
     lru = KVMEM_EVICT_LRU,
-    /// Values must be used again soon after they have come, or they go.
+    /// A value that is not used again soon after its insertion.
     scan_resistant = KVMEM_EVICT_SCAN_RESISTANT,
 };
 
-/// Takes what leaves a cache for room; see kvmem_kv_evict_fn, and `KvOptions`.
+/// Eviction sink: receives evicted values; see kvmem_kv_cache_evict_fn and `KvCacheOptions`.
 using KvEvictFn = std::function<void(KvValue)>;
 
-/// How a cache is to be. What is not said is as kvmem_kv_options_init has it.
-struct KvOptions {
-    /// At most so many bytes are held; nothing: as many as find room in the pool.
+/// Options of a cache. The defaults are those of kvmem_kv_cache_options_init.
+struct KvCacheOptions {
+    /// Limits the bytes of all values; empty: the pool is the limit.
     std::optional<std::uint64_t> max_bytes;
-    /// At most so many values are held; nothing: about 2^32.
+    /// Limits the number of values; empty: about 2^32.
     std::optional<std::uint64_t> max_blocks;
-    /// An insertion that leaves more bytes than the high one evicts down to the low one. Both or neither.
+    /// If an insertion leaves more bytes than the high watermark, the cache evicts down to the low
+    /// one. Set both or neither.
     std::optional<std::uint64_t> low_watermark;
     std::optional<std::uint64_t> high_watermark;
     Eviction eviction = Eviction::lru;
-    /// Into how many shards keys are divided; 1 makes LRU exact; 0: some for each processor.
+    /// Number of shards that keys are divided into. 1 makes LRU exact; 0: several for each
+    /// processor.
     std::uint32_t shards = 0;
-    /// Is given each value that is evicted: a lower tier; nothing: nobody is. By the thread that makes room, by several at once, under no lock of
-    /// the cache's. The value stays as long as it is kept, and is in use in the pool meanwhile.
+    /// Eviction sink: receives each evicted value, for a lower tier. Empty: evicted bytes are freed
+    /// at once. Called by the thread that inserts, reserves or evicts, by several threads at once;
+    /// the cache holds no lock during the call. A value that the function keeps stays in use in the
+    /// pool.
     ///
-    /// Of several values of a key the latest may come first: ask `KvValue::is_superseded` under the lock under which values are taken, and do not
-    /// take what is. If it throws, the value is *not taken*, and its key is not leased from then on, until `KvCache::clear_with` succeeds. Nobody
-    /// else is told of the exception: the insertion that made room is another matter and goes on. Who wants to know catches it here.
+    /// If threads evict several values of a key at once, the latest may arrive first: call
+    /// `KvValue::is_superseded` under the tier's lock, and do not store a superseded value. If the
+    /// function throws, its key is not leased until `KvCache::clear_with` succeeds. The exception
+    /// is not passed on, because the insertion that evicted the value goes on; catch it in the
+    /// function if you need it.
     ///
-    /// It goes when the cache is gone with all its leases and rooms.
+    /// The function is destroyed when the cache and all its leases and reservations are gone.
     KvEvictFn on_evict;
 };
 
-/// What a cache holds, and what it has done.
-using KvStats = kvmem_kv_stats;
+/// Statistics of a cache.
+using KvCacheStats = kvmem_kv_cache_stats;
 
 namespace detail {
 
-/// A function of C++ that tells a lower tier to forget, for C to call. What it throws comes out of `done`.
-template <class Forget>
-class Forgetting {
-    static_assert(std::is_void_v<std::invoke_result_t<Forget &>>,
-                  "who cannot forget throws: what a function returns would not be looked at");
+/// Adapts a C++ function that invalidates a lower tier to a C callback. `finish` rethrows its
+/// exception.
+template <class Invalidate>
+class InvalidateCallback {
+    static_assert(std::is_void_v<std::invoke_result_t<Invalidate &>>,
+                  "the function must return void, and throw on failure: a result is ignored");
 
 public:
-    explicit Forgetting(Forget &forget) noexcept : forget_(forget) {}
+    explicit InvalidateCallback(Invalidate &invalidate) noexcept : invalidate_(invalidate) {}
 
     static int call(void *user) noexcept {
-        auto &self = *static_cast<Forgetting *>(user);
+        auto &self = *static_cast<InvalidateCallback *>(user);
         try {
-            std::invoke(self.forget_);
+            std::invoke(self.invalidate_);
             return 0;
         } catch (...) {
             self.thrown_ = std::current_exception();
@@ -68,8 +75,8 @@ public:
         }
     }
 
-    /// The end of the call that it was given to.
-    void done(kvmem_status status) {
+    /// Rethrows the exception of the function, or throws if the call failed.
+    void finish(kvmem_status status) {
         if (thrown_) {
             std::rethrow_exception(std::move(thrown_));
         }
@@ -77,19 +84,20 @@ public:
     }
 
 private:
-    Forget &forget_;
+    Invalidate &invalidate_;
     std::exception_ptr thrown_;
 };
 
 } // namespace detail
 
-/// Values under keys: found by any thread, pinned while they are used, evicted when room is needed. A key is any bytes. It keeps its pool's memory.
+/// Values under keys. Any thread can look up a value. A value is pinned while it is used, and
+/// evicted when the cache needs space. A key is any bytes. The cache keeps its pool's memory.
 class KvCache {
 public:
-    /// On a pool, which may have other users too.
-    explicit KvCache(const Pool &pool, const KvOptions &options = {}) {
-        kvmem_kv_options wanted;
-        detail::check(kvmem_kv_options_init(&wanted, sizeof wanted));
+    /// Makes an empty cache on a pool. The pool may have other users.
+    explicit KvCache(const Pool &pool, const KvCacheOptions &options = {}) {
+        kvmem_kv_cache_options wanted;
+        detail::check(kvmem_kv_cache_options_init(&wanted, sizeof wanted));
         wanted.max_bytes = options.max_bytes.value_or(wanted.max_bytes);
         wanted.max_blocks = options.max_blocks.value_or(wanted.max_blocks);
         wanted.low_watermark_bytes = options.low_watermark.value_or(wanted.low_watermark_bytes);
@@ -103,115 +111,127 @@ public:
             wanted.on_evict_release = &release;
         }
         kvmem_kv_cache *made = nullptr;
-        detail::check(kvmem_kv_create(pool.native_handle(), &wanted, &made));
+        detail::check(kvmem_kv_cache_create(pool.native_handle(), &wanted, &made));
         (void)kept.release();
         cache_.reset(made);
     }
 
-    /// The value under a key, if there is one. It counts as used.
+    /// Returns the value under a key, pinned; empty if the key has none. This counts as a use.
     std::optional<KvValue> get(std::string_view key) const {
-        kvmem_kv_value value;
-        const kvmem_status status = kvmem_kv_get(native_handle(), key.data(), key.size(), &value);
-        if (status == KVMEM_NOT_FOUND) {
+        kvmem_kv_cache_value value;
+        const kvmem_status status =
+            kvmem_kv_cache_get(native_handle(), key.data(), key.size(), &value);
+        if (status == KVMEM_ERR_NOT_FOUND) {
             return std::nullopt;
         }
         detail::check(status);
         return KvValue(value);
     }
 
-    /// Whether there is a value under a key. It does not count as used.
+    /// Returns whether a key has a value. This does not count as a use.
     bool contains(std::string_view key) const {
         std::uint32_t contains = 0;
-        detail::check(kvmem_kv_contains(native_handle(), key.data(), key.size(), &contains));
+        detail::check(kvmem_kv_cache_contains(native_handle(), key.data(), key.size(), &contains));
         return contains != 0;
     }
 
-    /// Copies bytes into a block and puts it under a key, in the place of what is there. Evicts until it fits; false if it does not.
+    /// Copies bytes into a block and puts it under a key, replacing the key's value. Evicts values
+    /// until the new one fits; returns false if it cannot.
     bool insert(std::string_view key, bytes_view value) {
-        return detail::granted(
-            kvmem_kv_insert(native_handle(), key.data(), key.size(), value.data(), value.size()));
+        return detail::granted(kvmem_kv_cache_insert(native_handle(), key.data(), key.size(),
+                                                     value.data(), value.size()));
     }
 
     bool insert(std::string_view key, const void *value, std::size_t bytes) {
         return insert(key, detail::bytes_of(value, bytes));
     }
 
-    /// Makes room for a value of `bytes` bytes, to be written in place and then committed. Evicts until it fits; nothing if it does not.
-    std::optional<KvRoom> reserve(std::string_view key, std::uint64_t bytes) {
-        kvmem_kv_room room;
-        if (!detail::granted(kvmem_kv_reserve(native_handle(), key.data(), key.size(), bytes, &room))) {
+    /// Reserves a block of `bytes` bytes for a value that is written in place and then committed.
+    /// Evicts values until the block fits; empty if it cannot.
+    std::optional<KvReservation> reserve(std::string_view key, std::uint64_t bytes) {
+        kvmem_kv_cache_reserved reserved;
+        if (!detail::granted(kvmem_kv_cache_reserve(native_handle(), key.data(), key.size(), bytes,
+                                                    &reserved))) {
             return std::nullopt;
         }
-        return KvRoom(room);
+        return KvReservation(reserved);
     }
 
-    /// The right to put in what is fetched from a lower tier: take it before anything is asked of that. The value, if there is one; it counts as
-    /// used.
+    /// Requests a lease on a key, the right to put in a value that was fetched from a lower tier.
+    /// Request it before you ask that tier. Returns the key's value instead if it has one; this
+    /// counts as a use.
     KvLeased lease(std::string_view key) const {
-        kvmem_kv_leased leased;
-        detail::check(kvmem_kv_get_lease(native_handle(), key.data(), key.size(), &leased));
+        kvmem_kv_cache_leased leased;
+        detail::check(kvmem_kv_cache_get_lease(native_handle(), key.data(), key.size(), &leased));
         switch (leased.outcome) {
         case KVMEM_LEASED_LEASE:
             return KvLease(leased.lease);
         case KVMEM_LEASED_PRESENT:
             return KvValue(leased.value);
         default:
-            return KvBusy();
+            return KvUnavailable();
         }
     }
 
-    /// Takes the value under a key out; false if there is none. Its bytes are free when it is pinned no more.
+    /// Removes the value under a key; returns false if there is none. Its bytes are freed when its
+    /// last pin is released.
     bool remove(std::string_view key) {
-        const kvmem_status status = kvmem_kv_remove(native_handle(), key.data(), key.size());
-        if (status != KVMEM_NOT_FOUND) {
+        const kvmem_status status = kvmem_kv_cache_remove(native_handle(), key.data(), key.size());
+        if (status != KVMEM_ERR_NOT_FOUND) {
             detail::check(status);
         }
         return status == KVMEM_OK;
     }
 
-    /// The same where a lower tier has to forget it, too: `forget()` tells it, and throws if it cannot. It is called whether there is a value or
-    /// not; meanwhile the key is not leased. What it throws is thrown here: then the value is out all the same, and the key is not leased until
-    /// `clear_with` succeeds.
-    template <class Forget>
-    bool remove_with(std::string_view key, Forget &&forget) {
-        detail::Forgetting<std::remove_reference_t<Forget>> forgetting(forget);
+    /// Removes the value under a key from the cache and from a lower tier. `invalidate()` removes
+    /// the tier's copy, and throws if it fails. It is called whether the cache has a value or not;
+    /// meanwhile the key is not leased. Rethrows its exception: the value is then removed from the
+    /// cache nevertheless, and the key is not leased until `clear_with` succeeds.
+    template <class Invalidate>
+    bool remove_with(std::string_view key, Invalidate &&invalidate) {
+        detail::InvalidateCallback<std::remove_reference_t<Invalidate>> callback(invalidate);
         std::uint32_t removed = 0;
-        forgetting.done(kvmem_kv_remove_with(native_handle(), key.data(), key.size(), &forgetting.call,
-                                             &forgetting, &removed));
+        callback.finish(kvmem_kv_cache_remove_with(native_handle(), key.data(), key.size(),
+                                                   &callback.call, &callback, &removed));
         return removed != 0;
     }
 
-    /// Takes every value out. Those that are pinned stay good.
-    void clear() { detail::check(kvmem_kv_clear(native_handle())); }
+    /// Removes all values. Pinned ones stay valid.
+    void clear() { detail::check(kvmem_kv_cache_clear(native_handle())); }
 
-    /// The same where a lower tier has to forget all, too, as with `remove_with`. Keys that are not leased because something failed before are
-    /// leased again. If `forget` throws, the values are out all the same, and no key is leased until this succeeds.
-    template <class Forget>
-    void clear_with(Forget &&forget) {
-        detail::Forgetting<std::remove_reference_t<Forget>> forgetting(forget);
-        forgetting.done(kvmem_kv_clear_with(native_handle(), &forgetting.call, &forgetting));
+    /// Removes all values from the cache and from a lower tier. `invalidate()` removes the tier's
+    /// copies, and throws if it fails. On success, keys that were not leased because of an earlier
+    /// failure are leased again. Rethrows its exception: the values are then removed from the cache
+    /// nevertheless, and no key is leased until this succeeds.
+    template <class Invalidate>
+    void clear_with(Invalidate &&invalidate) {
+        detail::InvalidateCallback<std::remove_reference_t<Invalidate>> callback(invalidate);
+        callback.finish(kvmem_kv_cache_clear_with(native_handle(), &callback.call, &callback));
     }
 
-    /// Evicts until at most `bytes` bytes are held, or nothing is left that can go; how many are held then.
+    /// Evicts values until the cache holds at most `bytes` bytes, or no value can be evicted.
+    /// Returns how many bytes remain.
     std::uint64_t evict_to(std::uint64_t bytes) {
         std::uint64_t held = 0;
-        detail::check(kvmem_kv_evict_to(native_handle(), bytes, &held));
+        detail::check(kvmem_kv_cache_evict_to(native_handle(), bytes, &held));
         return held;
     }
 
-    KvStats stats() const {
-        KvStats stats;
-        detail::check(kvmem_kv_get_stats(native_handle(), &stats));
+    KvCacheStats stats() const {
+        KvCacheStats stats;
+        detail::check(kvmem_kv_cache_get_stats(native_handle(), &stats));
         return stats;
     }
 
-    /// Checks the invariants, while no other thread is in the cache; throws with KVMEM_CHECK_FAILED, which is a defect of the library.
-    void verify() const { detail::check(kvmem_kv_check(native_handle())); }
+    /// Checks the invariants. No other thread may be in a call on the cache. KVMEM_ERR_CHECK_FAILED
+    /// is a defect of the library.
+    void check() const { detail::check(kvmem_kv_cache_check(native_handle())); }
 
     kvmem_kv_cache *native_handle() const noexcept { return cache_.get(); }
 
 private:
-    static int evicted(void *user, const kvmem_kv_value *value, const void *, std::uint64_t) noexcept {
+    static int evicted(void *user, const kvmem_kv_cache_value *value, const void *,
+                       std::uint64_t) noexcept {
         try {
             (*static_cast<KvEvictFn *>(user))(KvValue(value->pin));
             return 0;
@@ -222,7 +242,7 @@ private:
 
     static void release(void *user) noexcept { delete static_cast<KvEvictFn *>(user); }
 
-    detail::Handle<kvmem_kv_cache, kvmem_kv_destroy> cache_;
+    detail::Handle<kvmem_kv_cache, kvmem_kv_cache_destroy> cache_;
 };
 
 } // namespace kvmem

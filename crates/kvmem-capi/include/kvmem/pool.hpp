@@ -1,4 +1,5 @@
-// Pool: memory that is mapped, populated and registered, and handed out in blocks: all four layers in one. Part of kvmem.hpp.
+// Pool: memory that is mapped, populated, registered and divided into blocks: all four layers in
+// one. Part of kvmem.hpp.
 #ifndef KVMEM_POOL_HPP
 #define KVMEM_POOL_HPP
 
@@ -7,57 +8,65 @@
 
 namespace kvmem {
 
-/// What a pool is, and where.
+/// Properties of a pool.
 using PoolInfo = kvmem_pool_info;
 
-/// A block by plain data: what another process needs to find it.
+/// A reference to a block, as plain data: all that another process needs to find it.
 using BlockRef = kvmem_block_ref;
 
-/// What an attached pool is.
-using AttachedInfo = kvmem_attached_info;
+/// Properties of an attached pool.
+using AttachedPoolInfo = kvmem_attached_pool_info;
 
-/// How a pool is to be. What is not said is as kvmem_pool_options_init has it.
+/// Options of a pool. The defaults are those of kvmem_pool_options_init.
 struct PoolOptions {
-    /// The most bytes that the pool can grow to; 0: its size.
+    /// Bytes that the pool can grow to; 0: its initial size.
     std::uint64_t max_bytes = 0;
-    /// Kinds of pages to try, first choice first, of "1G", "2M", "thp", "4k" with commas between; "" is "2M,thp,4k".
+    /// Kinds of pages to try, in order: "1G", "2M", "thp", "4k", separated by commas; "":
+    /// "2M,thp,4k".
     std::string pages;
-    /// Fail if the first kind cannot take everything.
+    /// Fail if the first kind cannot provide all pages.
     bool strict = false;
-    /// A sealed memory file, which other processes can attach.
+    /// Use a sealed memory file, which other processes can attach.
     bool shared = false;
     Numa numa = Numa::any;
     std::vector<std::uint32_t> numa_nodes;
-    /// `populate_auto`, `populate_none` (a first touch can then end the process), or a number of threads.
+    /// `populate_auto`, `populate_none` (a first touch can then kill the process), or a number of
+    /// threads.
     std::uint32_t populate = populate_auto;
-    /// A page without access before and behind.
+    /// With `shared`: seals the memory file, so only this object can write to it. No other mapping
+    /// can be made for writing, by any process or user.
+    bool readers_only = false;
+    /// A page without access before and behind the pool.
     bool guard_pages = false;
-    /// The pool is there when the memory is mapped, and a thread makes it ready part by part.
+    /// The constructor returns as soon as the memory is mapped, and a thread populates and
+    /// registers it part by part.
     bool in_background = false;
-    /// Parts that cannot be populated or registered are kept from use and reported; else there is no pool.
+    /// Parts that cannot be populated or registered are quarantined and reported; otherwise the
+    /// constructor throws.
     bool quarantine = false;
-    /// Sizes become hot that are asked for again and again, and are served without a lock.
-    bool learn = true;
-    /// With whom all of the pool is registered. Not owned; used until the pool is there.
+    /// Sizes that are requested frequently become hot, and are served without a lock.
+    bool auto_hot_sizes = true;
+    /// Registrars for the whole pool. Not owned; used until the pool is built.
     const Registrars *registrars = nullptr;
     /// "auto", "sequential", "parallel" or "parallel:N"; "" is "auto".
     std::string policy;
-    /// Parts of at most so many bytes, whose edges no block straddles; 0: as the registrars take it best.
+    /// Size limit of the parts. No block crosses the edge of a part; 0: the registrars' preferred
+    /// size.
     std::uint64_t boundary = 0;
-    /// Sizes that are hot from the beginning, at most 32.
+    /// Sizes that are hot from the start, at most 32.
     std::vector<std::uint64_t> hot_sizes;
-    /// All magazines together keep at most so many bytes; nothing: a 32nd part of the pool.
-    std::optional<std::uint64_t> stranded_bytes;
-    /// Not owned; used until the pool is there.
-    const Cancel *cancel = nullptr;
+    /// Limits the bytes that all magazines together cache; empty: 1/32 of the pool.
+    std::optional<std::uint64_t> max_cached_bytes;
+    /// Not owned; used until the pool is built.
+    const CancelToken *cancel = nullptr;
     ProgressFn progress;
 };
 
 namespace detail {
 
-using PoolShare = Shared<kvmem_pool, kvmem_pool_destroy, Teller>;
+using PoolShare = Shared<kvmem_pool, kvmem_pool_destroy, ProgressCallback>;
 
-inline kvmem_pool_options native(const PoolOptions &options, const Teller &teller) {
+inline kvmem_pool_options native(const PoolOptions &options, const ProgressCallback &callback) {
     kvmem_pool_options wanted;
     check(kvmem_pool_options_init(&wanted, sizeof wanted));
     wanted.max_bytes = options.max_bytes;
@@ -68,34 +77,38 @@ inline kvmem_pool_options native(const PoolOptions &options, const Teller &telle
     wanted.populate = options.populate;
     wanted.numa_nodes = options.numa_nodes.data();
     wanted.numa_node_count = options.numa_nodes.size();
+    wanted.readers_only = options.readers_only;
     wanted.guard_pages = options.guard_pages;
     wanted.in_background = options.in_background;
     wanted.quarantine = options.quarantine;
-    wanted.learn = options.learn;
+    wanted.auto_hot_sizes = options.auto_hot_sizes;
     if (options.registrars != nullptr) {
-        wanted.registrars = present(options.registrars->native_handle(), "the Registrars of the options");
+        wanted.registrars =
+            present(options.registrars->native_handle(), "the Registrars of the options");
     }
     wanted.policy = or_null(options.policy);
     wanted.boundary_bytes = options.boundary;
     wanted.hot_sizes = options.hot_sizes.data();
     wanted.hot_size_count = options.hot_sizes.size();
-    if (options.stranded_bytes) {
-        wanted.stranded_bytes = *options.stranded_bytes;
+    if (options.max_cached_bytes) {
+        wanted.max_cached_bytes = *options.max_cached_bytes;
     }
     wanted.cancel = native(options.cancel);
-    wanted.progress = teller.function();
-    wanted.progress_user = teller.user();
+    wanted.progress = callback.function();
+    wanted.progress_user = callback.user();
     return wanted;
 }
 
 } // namespace detail
 
-/// Bytes of a pool, freed when it goes. Moves; does not copy. It may outlive its pool, whose memory and keys then stay, and be freed by any thread.
+/// Bytes of a pool; the destructor frees them. Can be moved and not copied. May outlive its pool,
+/// whose memory and keys then stay. Any thread may destroy it.
 class Block {
 public:
-    /// No block.
+    /// Makes an empty object.
     Block() noexcept = default;
-    Block(Block &&other) noexcept : pool_(std::move(other.pool_)), raw_(std::exchange(other.raw_, {})) {}
+    Block(Block &&other) noexcept
+        : pool_(std::move(other.pool_)), raw_(std::exchange(other.raw_, {})) {}
     Block &operator=(Block &&other) noexcept {
         Block taken(std::move(other));
         swap(taken);
@@ -110,52 +123,54 @@ public:
     /// The first address.
     void *data() const noexcept { return raw_.data; }
 
-    /// Its length, exactly as asked for.
+    /// Length in bytes, exactly as requested.
     std::uint64_t size() const noexcept { return raw_.bytes; }
 
-    /// The bytes. Fresh ones are as the last block left them, or zeros.
+    /// The bytes. A new block contains the bytes of an earlier block, or zeros.
     bytes_span bytes() const noexcept { return detail::bytes_of(raw_.data, raw_.bytes); }
 
-    /// Where it begins in the pool.
+    /// Offset in the pool.
     std::uint64_t offset() const noexcept { return raw_.offset; }
 
-    /// Whether there is a block.
+    /// Whether this holds a block.
     explicit operator bool() const noexcept { return static_cast<bool>(pool_); }
 
-    /// Frees it now.
+    /// Frees the block now.
     void reset() noexcept { *this = Block(); }
 
-    /// Gives back the tail: it is `bytes` bytes afterwards. O(1).
+    /// Frees the tail; the block then has `bytes` bytes. O(1).
     void shrink(std::uint64_t bytes) { detail::check(kvmem_block_shrink(&raw_, bytes)); }
 
-    /// Takes in free bytes that lie behind: it is `bytes` bytes afterwards; false if they are not free. Nothing is moved. O(1).
+    /// Extends the block in place with the free bytes behind it; it then has `bytes` bytes. Returns
+    /// false if those bytes are not free. O(1).
     bool extend(std::uint64_t bytes) {
         const kvmem_status status = kvmem_block_extend(&raw_, bytes);
-        if (status != KVMEM_BLOCKED && !detail::no_room(status)) {
+        if (status != KVMEM_ERR_CANNOT_EXTEND && !detail::out_of_space(status)) {
             detail::check(status);
         }
         return status == KVMEM_OK;
     }
 
-    /// The key with which `device` can reach all of it. It is good as long as the block.
+    /// The key with which `device` can access the whole block. Valid as long as the block.
     Key key(const std::string &device) const {
         Key key;
         detail::check(kvmem_block_key(&raw_, device.c_str(), &key));
         return key;
     }
 
-    /// By three numbers, for another process that has attached the pool.
+    /// A reference for another process that has attached the pool.
     BlockRef reference() const {
         BlockRef reference;
         detail::check(kvmem_block_reference(&raw_, &reference));
         return reference;
     }
 
-    /// Keeps the bytes from use for as long as the pool: for blocks that have turned out to be bad. There is no block afterwards.
-    void condemn(const std::string &why) {
-        detail::check(kvmem_block_condemn(&raw_, why.c_str()));
+    /// Quarantines a block whose memory has proved faulty: its bytes are not used again as long as
+    /// the pool exists. This object is empty afterwards.
+    void quarantine(const std::string &why) {
+        detail::check(kvmem_block_quarantine(&raw_, why.c_str()));
         raw_ = {};
-        detail::Part<detail::PoolShare>().swap(pool_);
+        detail::Ref<detail::PoolShare>().swap(pool_);
     }
 
     void swap(Block &other) noexcept {
@@ -165,48 +180,53 @@ public:
 
     friend void swap(Block &a, Block &b) noexcept { a.swap(b); }
 
-    /// By plain data. It stays this object's to free.
+    /// The plain data of the block. This object still owns it.
     const kvmem_block &native_handle() const noexcept { return raw_; }
 
 private:
     friend class Pool;
 
-    /// What was just granted is this one's now.
+    /// Takes ownership of a block that was just granted.
     void take(detail::PoolShare *pool) noexcept {
-        pool->keep();
-        detail::Part<detail::PoolShare>(pool).swap(pool_);
+        pool->acquire();
+        detail::Ref<detail::PoolShare>(pool).swap(pool_);
     }
 
-    detail::Part<detail::PoolShare> pool_;
+    detail::Ref<detail::PoolShare> pool_;
     kvmem_block raw_ = {};
 };
 
-/// Memory that is mapped, populated and registered, and handed out in blocks. Any thread. Blocks may outlive it, and keep it then.
+/// Memory that is mapped, populated, registered and divided into blocks. Any thread. Blocks may
+/// outlive the pool; they keep its memory.
 class Pool {
 public:
-    /// Builds a pool of at least `bytes` bytes. Takes as long as the kernel needs to clear and pin that much memory.
+    /// Builds a pool of at least `bytes` bytes. Takes as long as the kernel needs to clear and pin
+    /// that much memory.
     explicit Pool(std::uint64_t bytes, const PoolOptions &options = {})
-        : pool_(new detail::PoolShare(detail::Teller(options.progress))) {
-        const kvmem_pool_options wanted = detail::native(options, pool_->with());
+        : pool_(new detail::PoolShare(detail::ProgressCallback(options.progress))) {
+        const kvmem_pool_options wanted = detail::native(options, pool_->extra());
         detail::check(kvmem_pool_create(bytes, &wanted, pool_->out()));
     }
 
-    /// A block of `bytes` bytes; nothing if there is no room. Throws if `bytes` is 0. O(1), some nanoseconds for a hot size.
+    /// Allocates a block of `bytes` bytes; empty if there is no space. Throws if `bytes` is 0.
+    /// O(1), some nanoseconds for a hot size.
     std::optional<Block> allocate(std::uint64_t bytes) {
         return grant([&](kvmem_block *got) { return kvmem_pool_allocate(get(), bytes, got); });
     }
 
-    /// A block whose first address is a multiple of `align`, a power of two.
+    /// Allocates a block whose first address is a multiple of `align`, a power of two.
     std::optional<Block> allocate_aligned(std::uint64_t bytes, std::uint64_t align) {
-        return grant([&](kvmem_block *got) { return kvmem_pool_allocate_aligned(get(), bytes, align, got); });
+        return grant([&](kvmem_block *got) {
+            return kvmem_pool_allocate_aligned(get(), bytes, align, got);
+        });
     }
 
-    /// `count` blocks of `bytes` bytes each, or nothing. O(count).
+    /// Allocates `count` blocks of `bytes` bytes each, or none. O(count).
     std::optional<std::vector<Block>> allocate_batch(std::uint64_t bytes, std::uint64_t count) {
-        if (count > detail::few_results && detail::is_hopeless(metrics(), bytes, count)) {
+        if (count > detail::small_batch && detail::is_hopedrop(metrics(), bytes, count)) {
             return std::nullopt;
         }
-        // One element at least: `data()` of an empty vector may be NULL.
+        // At least one element, because `data()` of an empty vector may be NULL.
         std::vector<kvmem_block> raw(count == 0 ? 1 : count);
         return grant_many(raw, [&] {
             const kvmem_status status = kvmem_pool_allocate_batch(get(), bytes, count, raw.data());
@@ -215,13 +235,14 @@ public:
         });
     }
 
-    /// `total` bytes in at most `max_blocks` blocks, as few and as long as can be had, or nothing.
-    /// `max_blocks` may be UINT64_MAX.
-    std::optional<std::vector<Block>> allocate_scattered(std::uint64_t total, std::uint64_t max_blocks) {
-        if (max_blocks > detail::few_results) {
-            max_blocks = detail::max_pieces(metrics(), total, max_blocks);
+    /// Allocates `total` bytes in at most `max_blocks` blocks, as few and as long as possible, or
+    /// none. `max_blocks` may be UINT64_MAX.
+    std::optional<std::vector<Block>> allocate_scattered(std::uint64_t total,
+                                                         std::uint64_t max_blocks) {
+        if (max_blocks > detail::small_batch) {
+            max_blocks = detail::useful_range_count(metrics(), total, max_blocks);
         }
-        // As above.
+        // At least one element, because `data()` of an empty vector may be NULL.
         std::vector<kvmem_block> raw(max_blocks == 0 ? 1 : max_blocks);
         return grant_many(raw, [&] {
             std::uint64_t count = 0;
@@ -238,7 +259,7 @@ public:
         return info;
     }
 
-    /// What it is made of, how it came to be, and on what grounds.
+    /// Reports the pages, timings and decisions of the pool.
     std::string report() const { return report(KVMEM_TEXT); }
     std::string report_json() const { return report(KVMEM_JSON); }
 
@@ -248,59 +269,64 @@ public:
         return metrics;
     }
 
-    /// The free ranges by size, ascending.
+    /// Returns the free ranges by size, ascending.
     std::vector<Bin> bins() const {
         return detail::list<Bin>([&](Bin *bins, std::uint64_t capacity, std::uint64_t *count) {
             return kvmem_pool_bins(get(), bins, capacity, count);
         });
     }
 
-    /// All of it in order of addresses.
+    /// Returns the whole pool in address order.
     std::vector<MapRange> map() const {
-        return detail::list<MapRange>([&](MapRange *ranges, std::uint64_t capacity, std::uint64_t *count) {
-            return kvmem_pool_map(get(), ranges, capacity, count);
-        });
+        return detail::list<MapRange>(
+            [&](MapRange *ranges, std::uint64_t capacity, std::uint64_t *count) {
+                return kvmem_pool_map(get(), ranges, capacity, count);
+            });
     }
 
-    /// Waits until so many bytes are ready, no more will be, or the time is over; how many are ready then.
+    /// Waits until `bytes` bytes are ready, no more will become ready, or the time is over. Returns
+    /// how many are ready then.
     std::uint64_t wait_ready(std::uint64_t bytes, std::chrono::nanoseconds timeout) const {
         std::uint64_t ready = 0;
         detail::check(kvmem_pool_wait_ready(get(), bytes, detail::nanoseconds(timeout), &ready));
         return ready;
     }
 
-    /// It is at least `bytes` long afterwards, in whole parts, up to `max_bytes` of its options.
+    /// Grows the pool to at least `bytes` bytes, in whole parts, up to `max_bytes` of its options.
     void grow_to(std::uint64_t bytes) { detail::check(kvmem_pool_grow_to(get(), bytes)); }
 
-    /// It is as short as whole parts allow, but not shorter than `bytes`; how long. Throws with KVMEM_IN_USE if a block lies behind.
+    /// Shrinks the pool to the fewest whole parts with at least `bytes` bytes. Returns the new
+    /// length. Throws with KVMEM_ERR_IN_USE if a block lies behind the new end.
     std::uint64_t shrink_to(std::uint64_t bytes) {
         std::uint64_t capacity = 0;
         detail::check(kvmem_pool_shrink_to(get(), bytes, &capacity));
         return capacity;
     }
 
-    /// Takes back what magazines keep, so that neighbours join.
+    /// Returns all ranges in magazines to the pool, where they coalesce.
     void trim() { detail::check(kvmem_pool_trim(get())); }
 
-    /// Checks the books against their invariants; throws with KVMEM_CHECK_FAILED, which is a defect of the library.
-    void verify() const { detail::check(kvmem_pool_check(get())); }
+    /// Checks the invariants of the metadata; throws with KVMEM_ERR_CHECK_FAILED, a defect of the
+    /// library.
+    void check() const { detail::check(kvmem_pool_check(get())); }
 
-    /// Makes the pages resident in all other mappings that this process has of its memory, such as an engine's that was given the
-    /// descriptor. Returns how many bytes those have.
-    std::uint64_t populate_elsewhere(std::uint32_t how = populate_auto) const {
+    /// Makes the pages resident in the aliases: all other shared, writable mappings of the memory
+    /// file in this process, for example those of an engine that received the descriptor. Returns
+    /// their length in bytes.
+    std::uint64_t populate_aliases(std::uint32_t how = populate_auto) const {
         std::uint64_t bytes = 0;
-        detail::check(kvmem_pool_populate_elsewhere(get(), how, &bytes));
+        detail::check(kvmem_pool_populate_aliases(get(), how, &bytes));
         return bytes;
     }
 
-    /// A descriptor by which another process attaches the memory. The caller closes it.
+    /// Returns a descriptor with which another process attaches the memory. The caller closes it.
     int share(bool read_only) const {
         int fd = -1;
         detail::check(kvmem_pool_share(get(), read_only, &fd));
         return fd;
     }
 
-    /// NULL after it was moved from.
+    /// The handle of the C interface; NULL after a move.
     kvmem_pool *native_handle() const noexcept { return get(); }
 
 private:
@@ -312,7 +338,8 @@ private:
         });
     }
 
-    /// Written where it stays: a copy would wait for what was just written.
+    /// The call writes directly into the result: reading a copy would stall on the bytes just
+    /// written.
     template <class Call>
     std::optional<Block> grant(Call call) {
         std::optional<Block> got(std::in_place);
@@ -341,40 +368,44 @@ private:
     detail::Owner<detail::PoolShare> pool_;
 };
 
-/// The memory of a pool of another process, by what Pool::share gave there. It stays as long as this, whatever becomes of that process.
+/// The memory of another process's pool. It stays mapped as long as this object, also if that
+/// process ends.
 class AttachedPool {
 public:
-    /// `fd` stays the caller's; a duplicate is kept.
+    /// Maps the memory. `fd` comes from that process's Pool::share and stays the caller's; the
+    /// object keeps a duplicate.
     explicit AttachedPool(int fd, bool writable = false) {
         kvmem_attached_pool *made = nullptr;
-        detail::check(kvmem_pool_attach(fd, writable, &made));
+        detail::check(kvmem_attached_pool_attach(fd, writable, &made));
         pool_.reset(made);
     }
 
-    /// The bytes of a block, to be read. That it is still what it was is known to its own process alone: the two agree on that.
+    /// The bytes of a block, for reading. Only the process of the pool knows whether the block is
+    /// still allocated; the two processes must agree on that.
     bytes_view bytes(const BlockRef &reference) const {
         void *data = nullptr;
-        detail::check(kvmem_attached_data(native_handle(), &reference, 0, &data));
+        detail::check(kvmem_attached_pool_data(native_handle(), &reference, 0, &data));
         return detail::bytes_of(static_cast<const void *>(data), reference.bytes);
     }
 
-    /// The bytes of a block, to be written; throws with KVMEM_READ_ONLY if it was not attached so.
+    /// The bytes of a block, for writing; throws with KVMEM_ERR_READ_ONLY if the pool was not
+    /// attached as writable.
     bytes_span writable_bytes(const BlockRef &reference) const {
         void *data = nullptr;
-        detail::check(kvmem_attached_data(native_handle(), &reference, 1, &data));
+        detail::check(kvmem_attached_pool_data(native_handle(), &reference, 1, &data));
         return detail::bytes_of(data, reference.bytes);
     }
 
-    AttachedInfo info() const {
-        AttachedInfo info;
-        detail::check(kvmem_attached_get_info(native_handle(), &info));
+    AttachedPoolInfo info() const {
+        AttachedPoolInfo info;
+        detail::check(kvmem_attached_pool_get_info(native_handle(), &info));
         return info;
     }
 
     kvmem_attached_pool *native_handle() const noexcept { return pool_.get(); }
 
 private:
-    detail::Handle<kvmem_attached_pool, kvmem_attached_destroy> pool_;
+    detail::Handle<kvmem_attached_pool, kvmem_attached_pool_destroy> pool_;
 };
 
 } // namespace kvmem

@@ -1,4 +1,4 @@
-// Progress: how far long calls have come, and how they are ended early. Part of kvmem.hpp.
+// Progress: reports of long calls, and their cancellation. Part of kvmem.hpp.
 #ifndef KVMEM_PROGRESS_HPP
 #define KVMEM_PROGRESS_HPP
 
@@ -10,24 +10,26 @@
 
 namespace kvmem {
 
-/// How far it has come.
+/// The progress of long work.
 using Progress = kvmem_progress;
 
-/// Is told of progress, by the threads that work, one call at a time. If it throws, std::terminate is called, as for a thread's function; a
-/// `Cancel` ends the work.
+/// Receives progress. Worker threads call it, one call at a time. If it throws, std::terminate is
+/// called, as for a thread's function; use a `CancelToken` to end the work.
 using ProgressFn = std::function<void(const Progress &)>;
 
-/// A token that ends mapping, registering or building early: then the call throws, with KVMEM_CANCELLED. Any thread may use it.
-class Cancel {
+/// A token that ends mapping, registering or building early: the call then throws with
+/// KVMEM_ERR_CANCELLED. Any thread.
+class CancelToken {
 public:
-    Cancel() {
+    CancelToken() {
         kvmem_cancel *made = nullptr;
         detail::check(kvmem_cancel_create(&made));
         token_.reset(made);
     }
 
-    /// What it was given to ends at its next chunk. It cannot be taken back.
-    void use() const { detail::check(kvmem_cancel_use(token_.get())); }
+    /// Requests cancellation: work that was given the token ends at its next chunk. A request
+    /// cannot be undone.
+    void cancel() const { detail::check(kvmem_cancel_request(token_.get())); }
 
     const kvmem_cancel *native_handle() const noexcept { return token_.get(); }
 
@@ -35,38 +37,43 @@ private:
     detail::Handle<kvmem_cancel, kvmem_cancel_destroy> token_;
 };
 
-/// Populate: nothing, or by as many threads as pay. Any other number is a number of threads.
+/// Populate: no pages, or with as many threads as improve the speed. Every other number is a number
+/// of threads.
 inline constexpr std::uint32_t populate_none = KVMEM_POPULATE_NONE;
 inline constexpr std::uint32_t populate_auto = KVMEM_POPULATE_AUTO;
 
 namespace detail {
 
-/// A function of C++ that C calls. It stays where it is.
-class Teller {
+/// Adapts a C++ function to a C callback. The address passed to C stays valid when this object
+/// moves.
+class ProgressCallback {
 public:
-    explicit Teller(ProgressFn tell) : tell_(tell ? std::make_unique<ProgressFn>(std::move(tell)) : nullptr) {}
+    explicit ProgressCallback(ProgressFn function)
+        : function_(function ? std::make_unique<ProgressFn>(std::move(function)) : nullptr) {}
 
-    kvmem_progress_fn function() const noexcept { return tell_ ? &call : nullptr; }
-    void *user() const noexcept { return tell_.get(); }
+    kvmem_progress_fn function() const noexcept { return function_ ? &call : nullptr; }
+    void *user() const noexcept { return function_.get(); }
 
 private:
     static void call(void *user, const kvmem_progress *progress) noexcept {
         (*static_cast<ProgressFn *>(user))(*progress);
     }
 
-    std::unique_ptr<ProgressFn> tell_;
+    std::unique_ptr<ProgressFn> function_;
 };
 
-inline const kvmem_cancel *native(const Cancel *cancel) {
-    return cancel == nullptr ? nullptr : present(cancel->native_handle(), "the Cancel");
+inline const kvmem_cancel *native(const CancelToken *cancel) {
+    return cancel == nullptr ? nullptr : present(cancel->native_handle(), "the CancelToken");
 }
 
 inline std::uint64_t nanoseconds(std::chrono::nanoseconds time) noexcept {
     return time.count() < 0 ? 0 : static_cast<std::uint64_t>(time.count());
 }
 
-/// A text that may be missing.
-inline const char *or_null(const std::string &text) noexcept { return text.empty() ? nullptr : text.c_str(); }
+/// Returns NULL for an empty text.
+inline const char *or_null(const std::string &text) noexcept {
+    return text.empty() ? nullptr : text.c_str();
+}
 
 } // namespace detail
 } // namespace kvmem

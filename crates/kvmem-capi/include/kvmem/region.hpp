@@ -1,4 +1,4 @@
-// Region: bytes that are mapped, resident and placed (layer 1). Part of kvmem.hpp.
+// Region: memory that is mapped, placed and populated (layer 1). Part of kvmem.hpp.
 #ifndef KVMEM_REGION_HPP
 #define KVMEM_REGION_HPP
 
@@ -7,44 +7,48 @@
 
 namespace kvmem {
 
-/// On which NUMA nodes pages lie.
+/// The NUMA policy of pages.
 enum class Numa : std::uint32_t {
     any = KVMEM_NUMA_ANY,
-    /// On those named, and on no other.
+    /// Pages are allocated on the given nodes only.
     bind = KVMEM_NUMA_BIND,
-    /// On those named in turn, on others when those are full.
+    /// Pages are interleaved over the given nodes; other nodes are used when those are full.
     interleave = KVMEM_NUMA_INTERLEAVE,
 };
 
-/// How a region is to be mapped. What is not said is as kvmem_region_options_init has it.
+/// Options of a region. The defaults are those of kvmem_region_options_init.
 struct RegionOptions {
-    /// Kinds of pages to try, first choice first, of "1G", "2M", "thp", "4k" with commas between; "" is "2M,thp,4k".
+    /// Kinds of pages to try, in order: "1G", "2M", "thp", "4k", separated by commas; "":
+    /// "2M,thp,4k".
     std::string pages;
-    /// Fail if the first kind cannot take everything.
+    /// Fail if the first kind cannot provide all pages.
     bool strict = false;
-    /// A sealed memory file, which other processes can attach.
+    /// Use a sealed memory file, which other processes can attach.
     bool shared = false;
     Numa numa = Numa::any;
     std::vector<std::uint32_t> numa_nodes;
     /// `populate_none`, `populate_auto`, or a number of threads.
     std::uint32_t populate = populate_none;
-    /// A page without access before and behind.
+    /// With `shared`: seals the memory file, so only this object can write to it. No other mapping
+    /// can be made for writing, by any process or user.
+    bool readers_only = false;
+    /// A page without access before and behind the region.
     bool guard_pages = false;
-    /// A forked child has nothing at these addresses.
+    /// The region is not mapped in a forked child.
     bool dont_fork = true;
-    /// Core dumps leave the region out.
+    /// Core dumps do not contain the region.
     bool dont_dump = true;
     ProgressFn progress;
-    /// Not owned; used until the call is over.
-    const Cancel *cancel = nullptr;
-    /// How long populating may take; 0: as long as it takes.
+    /// Not owned; used until the call returns.
+    const CancelToken *cancel = nullptr;
+    /// Time budget for populating; 0: no limit.
     std::chrono::nanoseconds time_budget{0};
 };
 
 namespace detail {
 
-/// Options for C, good as long as `options` and `teller`.
-inline kvmem_region_options native(const RegionOptions &options, const Teller &teller) {
+/// Converts options for C. Valid as long as `options` and `callback`.
+inline kvmem_region_options native(const RegionOptions &options, const ProgressCallback &callback) {
     kvmem_region_options wanted;
     check(kvmem_region_options_init(&wanted, sizeof wanted));
     wanted.pages = or_null(options.pages);
@@ -54,11 +58,12 @@ inline kvmem_region_options native(const RegionOptions &options, const Teller &t
     wanted.numa_nodes = options.numa_nodes.data();
     wanted.numa_node_count = options.numa_nodes.size();
     wanted.populate = options.populate;
+    wanted.readers_only = options.readers_only;
     wanted.guard_pages = options.guard_pages;
     wanted.dont_fork = options.dont_fork;
     wanted.dont_dump = options.dont_dump;
-    wanted.progress = teller.function();
-    wanted.progress_user = teller.user();
+    wanted.progress = callback.function();
+    wanted.progress_user = callback.user();
     wanted.cancel = native(options.cancel);
     wanted.time_budget_ns = nanoseconds(options.time_budget);
     return wanted;
@@ -66,61 +71,67 @@ inline kvmem_region_options native(const RegionOptions &options, const Teller &t
 
 } // namespace detail
 
-/// What a machine says to a region before it is mapped.
+/// What the machine's limits mean for a region, before it is mapped.
 struct Preflight {
-    /// Whether nothing stands in the way.
+    /// Whether no limit prevents the region.
     bool fits;
-    /// Every limit that will bite, and what to do about it; for people.
+    /// A report of every limit that applies, and what to do about it.
     std::string report;
 };
 
-/// Asks whether a region of `bytes` bytes can be mapped and registered here, before anything is mapped.
+/// Checks whether a region of `bytes` bytes can be mapped and registered here, before anything is
+/// mapped.
 inline Preflight preflight(std::uint64_t bytes, const RegionOptions &options = {}) {
-    const detail::Teller teller(options.progress);
-    const kvmem_region_options wanted = detail::native(options, teller);
+    const detail::ProgressCallback callback(options.progress);
+    const kvmem_region_options wanted = detail::native(options, callback);
     std::uint32_t fits = 0;
-    std::string report = detail::text([&](char *buffer, std::uint64_t capacity, std::uint64_t *needed) {
+    std::string report = detail::text([&](char *buffer, std::uint64_t capacity,
+                                          std::uint64_t *needed) {
         return kvmem_preflight_report(bytes, &wanted, &fits, KVMEM_TEXT, buffer, capacity, needed);
     });
     return {fits != 0, std::move(report)};
 }
 
-/// What a region is made of, as it was found when it was mapped.
+/// Properties of a region, as measured when it was mapped.
 using RegionInfo = kvmem_region_info;
 
-/// One range of addresses with memory. Moves; does not copy. What was made on it keeps the memory, so it may go before that.
+/// One contiguous range of memory. Can be moved and not copied. Objects made on it keep the memory
+/// mapped, so it may be destroyed before them.
 class Region {
 public:
-    /// Maps at least `bytes` bytes, whole or not at all.
+    /// Maps at least `bytes` bytes, or throws.
     explicit Region(std::uint64_t bytes, const RegionOptions &options = {}) {
-        const detail::Teller teller(options.progress);
-        const kvmem_region_options wanted = detail::native(options, teller);
+        const detail::ProgressCallback callback(options.progress);
+        const kvmem_region_options wanted = detail::native(options, callback);
         kvmem_region *made = nullptr;
         detail::check(kvmem_region_map(bytes, &wanted, &made));
         *this = Region(Handle(made));
     }
 
-    /// Maps the memory that another process shares by `fd`, which stays the caller's. `expected_bytes`, if not 0, is how long it has to be.
+    /// Maps the memory that another process shares by `fd`, which stays the caller's. If
+    /// `expected_bytes` is not 0, the memory must have that length.
     static Region attach(int fd, std::uint64_t expected_bytes = 0) {
         kvmem_region *made = nullptr;
         detail::check(kvmem_region_attach(fd, expected_bytes, &made));
         return Region(Handle(made));
     }
 
-    /// A region over memory that was made elsewhere. `release` is called when nobody uses it any more, by any thread; if it throws,
-    /// std::terminate is called. If this throws, `release` is not called.
+    /// Makes a region over existing memory. `release` is called by any thread when no object uses
+    /// the memory any more; if it throws, std::terminate is called. If this function throws,
+    /// `release` is not called.
     static Region wrap(void *data, std::uint64_t bytes, std::function<void()> release = nullptr) {
         auto kept = release ? std::make_unique<std::function<void()>>(std::move(release)) : nullptr;
         kvmem_region *made = nullptr;
-        detail::check(kvmem_region_wrap(data, bytes, kept ? &released : nullptr, kept.get(), &made));
+        detail::check(
+            kvmem_region_wrap(data, bytes, kept ? &released : nullptr, kept.get(), &made));
         kept.release();
         return Region(Handle(made));
     }
 
-    /// The first address; NULL after it was moved from.
+    /// The first address; NULL after a move.
     void *data() const noexcept { return region_ ? data_ : nullptr; }
 
-    /// Bytes that may be used: what was asked for, in whole pages.
+    /// Usable bytes: the requested bytes, rounded up to whole pages.
     std::uint64_t size() const noexcept { return region_ ? size_ : 0; }
     bytes_span bytes() const noexcept { return detail::bytes_of(data(), size()); }
 
@@ -130,51 +141,53 @@ public:
         return info;
     }
 
-    /// The receipt, as lines for people: what was asked, what was got, and why not better.
+    /// The receipt as text: what was requested, what was mapped, and what prevented better pages.
     std::string report() const { return report(KVMEM_TEXT); }
 
     /// The receipt as JSON.
     std::string report_json() const { return report(KVMEM_JSON); }
 
-    /// Makes `[offset, offset + bytes)` resident and writable, without changing a byte of it.
+    /// Makes `[offset, offset + bytes)` resident and writable without changing its contents.
     void populate(std::uint64_t offset, std::uint64_t bytes, std::uint32_t how = populate_auto,
-                  ProgressFn progress = nullptr, const Cancel *cancel = nullptr) const {
-        const detail::Teller teller(std::move(progress));
-        detail::check(kvmem_region_populate(get(), offset, bytes, how, teller.function(), teller.user(),
-                                            detail::native(cancel)));
+                  ProgressFn progress = nullptr, const CancelToken *cancel = nullptr) const {
+        const detail::ProgressCallback callback(std::move(progress));
+        detail::check(kvmem_region_populate(get(), offset, bytes, how, callback.function(),
+                                            callback.user(), detail::native(cancel)));
     }
 
-    /// Makes the pages resident in all other mappings that this process has of its memory, such as an engine's that was given the
-    /// descriptor. Returns how many bytes those have.
-    std::uint64_t populate_elsewhere(std::uint32_t how = populate_auto) const {
+    /// Makes the pages resident in the aliases: all other shared, writable mappings of the memory
+    /// file in this process, for example those of an engine that received the descriptor. Returns
+    /// their length in bytes.
+    std::uint64_t populate_aliases(std::uint32_t how = populate_auto) const {
         std::uint64_t bytes = 0;
-        detail::check(kvmem_region_populate_elsewhere(get(), how, &bytes));
+        detail::check(kvmem_region_populate_aliases(get(), how, &bytes));
         return bytes;
     }
 
-    /// How many bytes of `[offset, offset + bytes)` are resident now.
+    /// Returns how many bytes of `[offset, offset + bytes)` are resident now.
     std::uint64_t resident_bytes(std::uint64_t offset, std::uint64_t bytes) const {
         std::uint64_t resident = 0;
         detail::check(kvmem_region_residency(get(), offset, bytes, &resident, nullptr));
         return resident;
     }
 
-    /// Gives the pages of `[offset, offset + bytes)` back: the bytes are zero afterwards. Whole pages only.
+    /// Gives the pages of `[offset, offset + bytes)` back to the kernel; the bytes are then zero.
+    /// Both numbers must be multiples of the page size.
     void discard(std::uint64_t offset, std::uint64_t bytes) const {
         detail::check(kvmem_region_discard(get(), offset, bytes));
     }
 
-    /// A descriptor by which another process attaches the memory. The caller closes it.
+    /// Returns a descriptor with which another process attaches the memory. The caller closes it.
     int share(bool read_only) const {
         int fd = -1;
         detail::check(kvmem_region_share(get(), read_only, &fd));
         return fd;
     }
 
-    /// NULL after it was moved from.
+    /// The handle of the C interface; NULL after a move.
     kvmem_region *native_handle() const noexcept { return get(); }
 
-    /// Hands the object over to the caller, who destroys it: kvmem_region_destroy.
+    /// Hands the object over to the caller, which destroys it with kvmem_region_destroy.
     kvmem_region *release() noexcept { return region_.release(); }
 
 private:
@@ -187,7 +200,8 @@ private:
     }
 
     static void released(void *user) noexcept {
-        const std::unique_ptr<std::function<void()>> release(static_cast<std::function<void()> *>(user));
+        const std::unique_ptr<std::function<void()>> release(
+            static_cast<std::function<void()> *>(user));
         (*release)();
     }
 

@@ -1,4 +1,4 @@
-// Registration: the right of devices to reach the bytes of a region (layer 2). Part of kvmem.hpp.
+// Registration: the right of devices to access the bytes of a region (layer 2). Part of kvmem.hpp.
 #ifndef KVMEM_REGISTRATION_HPP
 #define KVMEM_REGISTRATION_HPP
 
@@ -9,58 +9,54 @@
 
 namespace kvmem {
 
-/// The right of a device to reach a range of bytes.
+/// The right of a device to access a range of bytes.
 using Key = kvmem_key;
 
-/// What a registrar can take.
+/// Limits of a registrar.
 using Limits = kvmem_limits;
 
-/// A chunk of a region with its key.
+/// A chunk of a region, and its key.
 using Chunk = kvmem_chunk;
 
-/// What registering did.
+/// The result of registering.
 using RegistrationInfo = kvmem_registration_info;
 
-/// A registrar of the program's own: a NIC's protection domain, a transfer engine. Calls come from any thread, one at a time.
+/// A registrar that the program implements: a NIC's protection domain, a transfer engine. Any
+/// thread calls it, one call at a time.
 class Registrar {
 public:
     virtual ~Registrar() = default;
 
-    /// What it is called; no two that register one region are called the same.
+    /// Name of the registrar. Two registrars of one region must have different names.
     virtual std::string name() const = 0;
 
-    /// The most bytes that one key can cover; 0: no limit.
+    /// Largest number of bytes that one key covers; 0: no limit.
     virtual std::uint64_t max_key_bytes() const { return 0; }
 
-    /// How many keys it can give; 0: no limit.
+    /// Number of keys that the registrar can give; 0: no limit.
     virtual std::uint64_t max_keys() const { return 0; }
 
-    /// Pins `bytes`. Whoever cannot throws: of a std::system_error the code goes into what the caller is told.
+    /// Pins `bytes`, or throws. The code of a std::system_error becomes part of the error that the
+    /// caller receives.
     virtual Key register_bytes(bytes_span bytes) = 0;
 
-    /// Takes a key back; whoever cannot throws, and the key stands.
+    /// Takes a key back, or throws; the key then stays valid.
     virtual void deregister(const Key &key) = 0;
 };
 
-/// Some registrars: rings, NICs, GPUs. What was registered with them keeps what it needs of them.
+/// A list of registrars: rings, NICs, GPUs. Registrations keep what they need of it.
 class Registrars {
 public:
-    /// Opens registrars by words with commas between: "io_uring", "io_uring:N" (rings), "mlock", "verbs", "verbs:NIC", "cuda", "cuda:N".
+    /// Opens registrars by name, separated by commas: "io_uring", "io_uring:N" (rings), "mlock",
+    /// "verbs", "verbs:NIC", "cuda", "cuda:N".
     static Registrars open(const std::string &devices) {
         kvmem_registrars *made = nullptr;
         detail::check(kvmem_registrars_open(devices.c_str(), &made));
         return Registrars(made);
     }
 
-    /// Registrars that are not there, for tests; see kvmem_registrars_simulated.
-    static Registrars simulated(std::uint64_t nics, std::uint64_t max_key_bytes = UINT64_MAX,
-                                std::uint64_t max_keys = UINT64_MAX) {
-        kvmem_registrars *made = nullptr;
-        detail::check(kvmem_registrars_simulated(nics, max_key_bytes, max_keys, &made));
-        return Registrars(made);
-    }
-
-    /// One that the program brings itself. It is kept as long as something is registered with it.
+    /// Makes a list of one registrar that the program implements. It is kept as long as memory is
+    /// registered with it.
     static Registrars custom(std::shared_ptr<Registrar> registrar) {
         const std::string name = registrar->name();
         kvmem_registrar_callbacks callbacks = {};
@@ -79,13 +75,16 @@ public:
         return Registrars(made);
     }
 
+    /// Takes over a handle of the C interface.
+    static Registrars adopt(kvmem_registrars *made) noexcept { return Registrars(made); }
+
     std::uint64_t size() const {
         std::uint64_t count = 0;
         detail::check(kvmem_registrars_count(native_handle(), &count));
         return count;
     }
 
-    /// The name of the registrar at `index`, by which keys are asked for.
+    /// Returns the name of the registrar at `index`; keys are requested by this name.
     std::string name(std::uint64_t index) const {
         return detail::text([&](char *buffer, std::uint64_t capacity, std::uint64_t *needed) {
             return kvmem_registrars_name(native_handle(), index, buffer, capacity, needed);
@@ -98,22 +97,10 @@ public:
         return limits;
     }
 
-    /// Keys that a simulated registrar has given and not got back.
-    std::uint64_t live_keys(std::uint64_t index) const {
-        std::uint64_t keys = 0;
-        detail::check(kvmem_registrars_live_keys(native_handle(), index, &keys));
-        return keys;
-    }
-
-    /// Lets a simulated registrar refuse; see kvmem_registrars_inject.
-    void inject(std::uint64_t index, bool on_deregister, std::uint64_t nth, std::uint64_t times) const {
-        detail::check(kvmem_registrars_inject(native_handle(), index, on_deregister, nth, times));
-    }
-
     kvmem_registrars *native_handle() const noexcept { return registrars_.get(); }
 
 private:
-    explicit Registrars(kvmem_registrars *made) : registrars_(made) {}
+    explicit Registrars(kvmem_registrars *made) noexcept : registrars_(made) {}
 
     template <class Call>
     static int guarded(Call call) noexcept {
@@ -129,7 +116,8 @@ private:
         }
     }
 
-    static int register_bytes(void *user, void *data, std::uint64_t bytes, kvmem_key *out_key) noexcept {
+    static int register_bytes(void *user, void *data, std::uint64_t bytes,
+                              kvmem_key *out_key) noexcept {
         auto &registrar = **static_cast<std::shared_ptr<Registrar> *>(user);
         return guarded([&] { *out_key = registrar.register_bytes(detail::bytes_of(data, bytes)); });
     }
@@ -139,85 +127,95 @@ private:
         return guarded([&] { registrar.deregister(*key); });
     }
 
-    static void release(void *user) noexcept { delete static_cast<std::shared_ptr<Registrar> *>(user); }
+    static void release(void *user) noexcept {
+        delete static_cast<std::shared_ptr<Registrar> *>(user);
+    }
 
     detail::Handle<kvmem_registrars, kvmem_registrars_destroy> registrars_;
 };
 
-/// Which registrars there are on this machine, and what those that are missing would need.
+/// Reports which registrars this machine has, and what the missing ones require.
 inline std::string discover() {
     return detail::text([](char *buffer, std::uint64_t capacity, std::uint64_t *needed) {
         return kvmem_discover_report(KVMEM_TEXT, buffer, capacity, needed);
     });
 }
 
-/// How a region is to be registered. What is not said is as kvmem_registration_options_init has it.
+/// Options of a registration. The defaults are those of kvmem_registration_options_init.
 struct RegistrationOptions {
     /// "auto", "sequential", "parallel" or "parallel:N"; "" is "auto".
     std::string policy;
-    /// Who makes resident what is not: `populate_auto`, `populate_none`, or a number of threads.
+    /// Populates pages that are not resident: `populate_auto`, `populate_none` (the registrar
+    /// faults them in), or a number of threads.
     std::uint32_t populate = populate_auto;
-    /// Each chunk is populated and registered before the next is.
+    /// Populate and register each chunk before the next one.
     bool by_range = false;
-    /// The most bytes that one key is to cover; 0: as the registrars like it best.
+    /// Largest number of bytes that one key covers; 0: the registrars' preferred size.
     std::uint64_t chunk_bytes = 0;
-    /// Is told of registering, and of giving the keys back.
+    /// Receives the progress of registering and of giving the keys back.
     ProgressFn progress;
-    /// Not owned; used until registering is over.
-    const Cancel *cancel = nullptr;
-    /// How long it may take; 0: as long as it takes.
+    /// Not owned; used until registering ends.
+    const CancelToken *cancel = nullptr;
+    /// Time budget; 0: no limit.
     std::chrono::nanoseconds time_budget{0};
 };
 
 namespace detail {
 
-/// Options for C, good as long as `options` and `teller`.
-inline kvmem_registration_options native(const RegistrationOptions &options, const Teller &teller) {
+/// Converts options for C. Valid as long as `options` and `callback`.
+inline kvmem_registration_options native(const RegistrationOptions &options,
+                                         const ProgressCallback &callback) {
     kvmem_registration_options wanted;
     check(kvmem_registration_options_init(&wanted, sizeof wanted));
     wanted.policy = or_null(options.policy);
     wanted.populate = options.populate;
     wanted.by_range = options.by_range;
     wanted.chunk_bytes = options.chunk_bytes;
-    wanted.progress = teller.function();
-    wanted.progress_user = teller.user();
+    wanted.progress = callback.function();
+    wanted.progress_user = callback.user();
     wanted.cancel = native(options.cancel);
     wanted.time_budget_ns = nanoseconds(options.time_budget);
     return wanted;
 }
 
-/// A registration and whom it tells: that goes after it.
+/// A registration and its callback, which is destroyed after it.
 template <class T, kvmem_status (*Destroy)(T *)>
-struct Told {
-    Teller teller;
+struct WithCallback {
+    ProgressCallback callback;
     Handle<T, Destroy> handle;
 };
 
 } // namespace detail
 
-/// A region, registered with some registrars: all of it with all of them. It keeps the memory. The keys are given back when it goes.
+/// A region that is registered with some registrars: the whole region with each of them. Keeps the
+/// memory mapped. The destructor gives the keys back.
 class Registration {
 public:
-    Registration(const Region &region, const Registrars &registrars, const RegistrationOptions &options = {})
-        : state_(new State{detail::Teller(options.progress), {}}) {
-        const kvmem_registration_options wanted = detail::native(options, state_->teller);
+    Registration(const Region &region, const Registrars &registrars,
+                 const RegistrationOptions &options = {})
+        : state_(new State{detail::ProgressCallback(options.progress), {}}) {
+        const kvmem_registration_options wanted = detail::native(options, state_->callback);
         kvmem_registration *made = nullptr;
-        detail::check(kvmem_register(region.native_handle(), registrars.native_handle(), &wanted, &made));
+        detail::check(kvmem_registration_create(region.native_handle(), registrars.native_handle(),
+                                                &wanted, &made));
         state_->handle.reset(made);
     }
 
-    /// The key with which `device` can reach all of `[offset, offset + bytes)`; throws with KVMEM_STRADDLES if that takes more than one.
+    /// Returns the key with which `device` can access all of `[offset, offset + bytes)`; throws
+    /// with KVMEM_ERR_STRADDLES if the range needs several keys.
     Key key(const std::string &device, std::uint64_t offset, std::uint64_t bytes) const {
         Key key;
         detail::check(kvmem_registration_key(native_handle(), device.c_str(), offset, bytes, &key));
         return key;
     }
 
-    /// All chunks of a device with their keys, in order; none if they have been given back.
+    /// Returns all chunks of a device with their keys, in order; none if the keys were given back.
     std::vector<Chunk> chunks(const std::string &device) const {
-        return detail::list<Chunk>([&](Chunk *chunks, std::uint64_t capacity, std::uint64_t *count) {
-            return kvmem_registration_chunks(native_handle(), device.c_str(), chunks, capacity, count);
-        });
+        return detail::list<Chunk>(
+            [&](Chunk *chunks, std::uint64_t capacity, std::uint64_t *count) {
+                return kvmem_registration_chunks(native_handle(), device.c_str(), chunks, capacity,
+                                                 count);
+            });
     }
 
     RegistrationInfo info() const {
@@ -226,24 +224,27 @@ public:
         return info;
     }
 
-    /// What registering did, and on what grounds.
+    /// Reports what registering did, and on which measurements it decided.
     std::string report() const { return report(KVMEM_TEXT); }
     std::string report_json() const { return report(KVMEM_JSON); }
 
-    /// Gives all keys back; how many. A second time does nothing. If a registrar does not take some of them it throws, with KVMEM_KEPT: they
-    /// stay out, and it can be tried again.
+    /// Gives all keys back; returns how many. A second call does nothing. Throws with
+    /// KVMEM_ERR_DEREGISTER_FAILED if a registrar failed to take some keys back: those stay valid,
+    /// and the call can be repeated.
     std::uint64_t deregister() const {
         std::uint64_t keys = 0;
         detail::check(kvmem_registration_deregister(native_handle(), &keys));
         return keys;
     }
 
-    /// NULL after it was moved from.
-    kvmem_registration *native_handle() const noexcept { return state_ ? state_->handle.get() : nullptr; }
+    /// The handle of the C interface; NULL after a move.
+    kvmem_registration *native_handle() const noexcept {
+        return state_ ? state_->handle.get() : nullptr;
+    }
 
 private:
     friend class BackgroundRegistration;
-    using State = detail::Told<kvmem_registration, kvmem_registration_destroy>;
+    using State = detail::WithCallback<kvmem_registration, kvmem_registration_destroy>;
 
     explicit Registration(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
@@ -256,72 +257,79 @@ private:
     std::unique_ptr<State> state_;
 };
 
-/// A region that a thread of the library is registering, chunk by chunk in order of addresses. If it goes before it has been waited for, everything is
-/// given back.
+/// A region that a thread of the library is registering, chunk by chunk in address order. If it is
+/// destroyed before `wait`, all keys are given back.
 class BackgroundRegistration {
 public:
     BackgroundRegistration(const Region &region, const Registrars &registrars,
                            const RegistrationOptions &options = {})
-        : state_(new State{detail::Teller(options.progress), {}}) {
-        const kvmem_registration_options wanted = detail::native(options, state_->teller);
-        kvmem_background *made = nullptr;
-        detail::check(
-            kvmem_register_in_background(region.native_handle(), registrars.native_handle(), &wanted, &made));
+        : state_(new State{detail::ProgressCallback(options.progress), {}}) {
+        const kvmem_registration_options wanted = detail::native(options, state_->callback);
+        kvmem_background_registration *made = nullptr;
+        detail::check(kvmem_background_registration_create(
+            region.native_handle(), registrars.native_handle(), &wanted, &made));
         state_->handle.reset(made);
     }
 
-    /// Waits until the first `bytes` bytes can be used with all registrars, the work has ended, or the time is over; how many can be used
-    /// then.
+    /// Waits until the first `bytes` bytes can be used with all registrars, the work ends, or the
+    /// time is over. Returns how many can be used then.
     std::uint64_t wait_ready(std::uint64_t bytes, std::chrono::nanoseconds timeout) const {
         std::uint64_t ready = 0;
-        detail::check(
-            kvmem_background_wait_ready(native_handle(), bytes, detail::nanoseconds(timeout), &ready));
+        detail::check(kvmem_background_registration_wait_ready(
+            native_handle(), bytes, detail::nanoseconds(timeout), &ready));
         return ready;
     }
 
     Progress progress() const {
         Progress progress;
-        detail::check(kvmem_background_progress(native_handle(), &progress, nullptr));
+        detail::check(kvmem_background_registration_progress(native_handle(), &progress, nullptr));
         return progress;
     }
 
-    /// Whether there is nothing more to wait for.
+    /// Returns whether the work has ended.
     bool finished() const {
         Progress progress;
         std::uint32_t finished = 0;
-        detail::check(kvmem_background_progress(native_handle(), &progress, &finished));
+        detail::check(
+            kvmem_background_registration_progress(native_handle(), &progress, &finished));
         return finished != 0;
     }
 
-    /// As Registration::key, for what is registered already.
+    /// Returns the key with which `device` can access all of `[offset, offset + bytes)`, if that
+    /// range is registered already.
     Key key(const std::string &device, std::uint64_t offset, std::uint64_t bytes) const {
         Key key;
-        detail::check(kvmem_background_key(native_handle(), device.c_str(), offset, bytes, &key));
+        detail::check(kvmem_background_registration_key(native_handle(), device.c_str(), offset,
+                                                        bytes, &key));
         return key;
     }
 
-    /// Waits for the end, and makes a registration of it: `std::move(background).wait()`. If it throws all keys have been given back.
+    /// Waits for the end and makes a registration of it: `std::move(background).wait()`. If it
+    /// throws, all keys have been given back.
     Registration wait() && {
         auto done = std::make_unique<Registration::State>(
-            Registration::State{detail::Teller(nullptr), {}});
+            Registration::State{detail::ProgressCallback(nullptr), {}});
         kvmem_registration *made = nullptr;
-        const kvmem_status status = kvmem_background_wait(native_handle(), &made);
-        if (status != KVMEM_NULL_ARGUMENT && status != KVMEM_BAD_HANDLE) {
-            // The object is gone, also if the call failed.
+        const kvmem_status status = kvmem_background_registration_wait(native_handle(), &made);
+        if (status != KVMEM_ERR_NULL_ARGUMENT && status != KVMEM_ERR_BAD_HANDLE) {
+            // The call consumed the object, although it failed.
             (void)state_->handle.release();
         }
         detail::check(status);
         done->handle.reset(made);
-        done->teller = std::move(state_->teller);
+        done->callback = std::move(state_->callback);
         state_.reset();
         return Registration(std::move(done));
     }
 
-    /// NULL after it was moved from.
-    kvmem_background *native_handle() const noexcept { return state_ ? state_->handle.get() : nullptr; }
+    /// The handle of the C interface; NULL after a move.
+    kvmem_background_registration *native_handle() const noexcept {
+        return state_ ? state_->handle.get() : nullptr;
+    }
 
 private:
-    using State = detail::Told<kvmem_background, kvmem_background_destroy>;
+    using State =
+        detail::WithCallback<kvmem_background_registration, kvmem_background_registration_destroy>;
 
     std::unique_ptr<State> state_;
 };

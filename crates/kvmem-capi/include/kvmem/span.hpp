@@ -1,4 +1,4 @@
-// Span: a view of things that lie one after another. Part of kvmem.hpp.
+// Span: a view of contiguous elements. Part of kvmem.hpp.
 #ifndef KVMEM_SPAN_HPP
 #define KVMEM_SPAN_HPP
 
@@ -11,7 +11,7 @@
 
 namespace kvmem {
 
-/// What `std::span<T>` is in C++20, for C++17. From C++20 on it becomes a `std::span` wherever one is wanted. It owns nothing.
+/// C++20's `std::span<T>` for C++17. From C++20 on it converts to a `std::span`. It owns nothing.
 template <class T>
 class span {
 public:
@@ -26,7 +26,7 @@ public:
     constexpr span() noexcept = default;
     constexpr span(T *data, std::size_t size) noexcept : data_(data), size_(size) {}
 
-    /// A view to be read of one that may be written.
+    /// Converts a writable view to a read-only one.
     template <class U, class = std::enable_if_t<std::is_same_v<T, const U>>>
     constexpr span(const span<U> &other) noexcept : data_(other.data()), size_(other.size()) {}
 
@@ -37,10 +37,10 @@ public:
     constexpr T *begin() const noexcept { return data_; }
     constexpr T *end() const noexcept { return data_ + size_; }
 
-    /// The element at `at`, which is less than `size()`.
+    /// The element at `at`, which must be less than `size()`.
     constexpr T &operator[](std::size_t at) const noexcept { return data_[at]; }
 
-    /// `count` elements from `offset` on, which lie within.
+    /// The `count` elements from `offset` on, which must exist.
     constexpr span subspan(std::size_t offset, std::size_t count) const noexcept {
         return span(data_ + offset, count);
     }
@@ -53,7 +53,7 @@ private:
 /// A view of bytes.
 using bytes_view = span<const std::byte>;
 
-/// A view of bytes that may be written.
+/// A writable view of bytes.
 using bytes_span = span<std::byte>;
 
 namespace detail {
@@ -70,7 +70,7 @@ inline bytes_view bytes_of(const void *data, std::size_t size) noexcept {
 } // namespace kvmem
 
 #if __cplusplus >= 202002L
-/// What makes a `std::span` of one, also of one that is a result.
+/// Allows conversion to a `std::span`, also of a temporary.
 template <class T>
 inline constexpr bool std::ranges::enable_borrowed_range<kvmem::span<T>> = true;
 

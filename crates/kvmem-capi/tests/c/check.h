@@ -1,4 +1,4 @@
-/* What the test programs share: a check that says what it wanted, and ends the program. */
+/* Checks for the test programs. A failed check prints what it expected and ends the program. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include <kvmem.h>
+#include <kvmem/testing.h>
 
 #define CHECK(condition)                                                                        \
     do {                                                                                        \
@@ -17,7 +18,7 @@
         }                                                                                       \
     } while (0)
 
-/* That a call has this status. */
+/* Checks the status of a call. */
 #define IS(wanted, call)                                                                        \
     do {                                                                                        \
         kvmem_status is_status = (call);                                                        \
@@ -30,7 +31,7 @@
 
 #define OK(call) IS(KVMEM_OK, call)
 
-/* That the text of the last failure has these words. */
+/* Checks that the text of the last failure contains these words. */
 #define SAYS(words) CHECK(strstr(kvmem_last_error(), (words)) != NULL)
 
 #define KIB ((uint64_t) 1 << 10)

@@ -1,4 +1,7 @@
-/* What an allocation and its free cost, in nanoseconds of the processor's time: KVMEM_COST is how many. No figure is checked. */
+/*
+ * Prints the cost of an allocation and its free, in nanoseconds of processor time. KVMEM_COST is
+ * the number of rounds. No number is checked.
+ */
 #include <time.h>
 
 #include "check.h"
@@ -13,35 +16,36 @@ int main(void) {
     const char *asked = getenv("KVMEM_COST");
     uint64_t n = asked != NULL ? strtoull(asked, NULL, 10) : 1000, start_random = 1;
     kvmem_offset_allocator *spaces[2];
-    kvmem_offset_options options;
-    OK(kvmem_offset_options_init(&options, sizeof options));
+    kvmem_offset_allocator_options options;
+    OK(kvmem_offset_allocator_options_init(&options, sizeof options));
     for (uint32_t i = 0; i < 2; i++) {
         options.magazines = i;
-        OK(kvmem_offset_create((uint64_t) 1 << 40, &options, &spaces[i]));
+        OK(kvmem_offset_allocator_create((uint64_t) 1 << 40, &options, &spaces[i]));
     }
-    kvmem_slice_allocator *slices;
-    OK(kvmem_slice_create(NULL, &slices));
+    kvmem_slab_allocator *slices;
+    OK(kvmem_slab_allocator_create(NULL, &slices));
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < 2; i++) {
             static kvmem_allocation live[1000];
             for (int at = 0; at < 1000; at++)
-                OK(kvmem_offset_allocate(spaces[i], 4096, &live[at]));
+                OK(kvmem_offset_allocator_allocate(spaces[i], 4096, &live[at]));
             double start = now();
             uint64_t random = start_random;
             for (uint64_t step = 0; step < n; step++) {
                 random = random * 6364136223846793005u + 1442695040888963407u;
                 kvmem_allocation *one = &live[(random >> 33) % 1000];
-                OK(kvmem_offset_free(spaces[i], one));
-                OK(kvmem_offset_allocate(spaces[i], 4096 + (random >> 60) * 512, one));
+                OK(kvmem_offset_allocator_free(spaces[i], one));
+                OK(kvmem_offset_allocator_allocate(spaces[i], 4096 + (random >> 60) * 512, one));
             }
-            printf("%s pair %.1f ns\n", i ? "offset, magazines" : "offset", (now() - start) / (double) n);
-            OK(kvmem_offset_free_batch(spaces[i], live, 1000, NULL));
+            printf("%s pair %.1f ns\n", i ? "offset, magazines" : "offset",
+                   (now() - start) / (double) n);
+            OK(kvmem_offset_allocator_free_batch(spaces[i], live, 1000, NULL));
         }
         double start = now();
         for (uint64_t step = 0; step < n; step++) {
             void *block;
-            OK(kvmem_slice_alloc(slices, 64, &block));
-            OK(kvmem_slice_free(slices, block, 64));
+            OK(kvmem_slab_allocator_allocate(slices, 64, &block));
+            OK(kvmem_slab_allocator_free(slices, block, 64));
         }
         printf("slice pair %.1f ns\n", (now() - start) / (double) n);
         start = now();
@@ -49,8 +53,8 @@ int main(void) {
             kvmem_gslice_free1(64, kvmem_gslice_alloc(64));
         printf("gslice pair %.1f ns\n", (now() - start) / (double) n);
     }
-    OK(kvmem_slice_destroy(slices));
+    OK(kvmem_slab_allocator_destroy(slices));
     for (int i = 0; i < 2; i++)
-        OK(kvmem_offset_destroy(spaces[i]));
+        OK(kvmem_offset_allocator_destroy(spaces[i]));
     return 0;
 }

@@ -1,4 +1,4 @@
-/* A fork while other threads make and destroy objects: the child can do the same. */
+/* A fork while other threads make and destroy objects. The child can do the same. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
@@ -25,7 +25,7 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* In a child that waits for ever the alarm ends it, and it does not end well. */
+/* The alarm kills a child that waits forever; its status then differs from 0. */
 static int in_child(void (*run)(void)) {
     pid_t child = fork();
     CHECK(child >= 0);

@@ -1,4 +1,7 @@
-/* GLib's slices on kvmem. Built without GLib's headers, with them before (GLIB_BEFORE) and with them after (GLIB_AFTER). */
+/*
+ * GLib's slices on kvmem. Built without GLib's headers, with them before (GLIB_BEFORE), and with
+ * them after (GLIB_AFTER).
+ */
 #ifdef GLIB_BEFORE
 #include <glib.h>
 #endif
@@ -49,7 +52,7 @@ int main(void) {
     g_slice_free_chain(struct node, NULL, next);
     g_slice_free_chain_with_offset(16, NULL, 0);
 
-    /* It is kvmem's: GLib need not be linked. */
+    /* kvmem's function: GLib need not be linked. */
     void *(*alloc)(uint64_t) = g_slice_alloc;
     CHECK(alloc == kvmem_gslice_alloc);
     return 0;

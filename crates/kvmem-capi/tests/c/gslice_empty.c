@@ -1,4 +1,7 @@
-/* What becomes of a type without members, and of 0 bytes: with kvmem's slices (ALONE, WITH_GLIB) and with GLib's (GLIBS_OWN). */
+/*
+ * Slices for a type without members, and for 0 bytes: with kvmem's slices (ALONE, WITH_GLIB) and
+ * with GLib's (GLIBS_OWN).
+ */
 #ifdef WITH_GLIB
 #include <glib.h>
 #endif
@@ -10,7 +13,7 @@
 
 #include <stdio.h>
 
-/* No members: an extension of the compiler's. */
+/* A structure without members is an extension of the compiler. */
 __extension__ struct empty {};
 
 int main(void) {
@@ -19,8 +22,8 @@ int main(void) {
     struct empty *new0 = g_slice_new0(struct empty);
     struct empty *dup = g_slice_dup(struct empty, &some);
     void *alloc = g_slice_alloc(0), *alloc0 = g_slice_alloc0(0), *copy = g_slice_copy(0, "x");
-    printf("new %d, new0 %d, dup %d, alloc %d, alloc0 %d, copy %d\n", new != NULL, new0 != NULL, dup != NULL,
-           alloc != NULL, alloc0 != NULL, copy != NULL);
+    printf("new %d, new0 %d, dup %d, alloc %d, alloc0 %d, copy %d\n", new != NULL, new0 != NULL,
+           dup != NULL, alloc != NULL, alloc0 != NULL, copy != NULL);
     g_slice_free(struct empty, new);
     g_slice_free(struct empty, new0);
     g_slice_free(struct empty, dup);

@@ -1,4 +1,7 @@
-/* Forks while other threads insert, look up and remove in a cache: each call of the child returns, and says KVMEM_FORKED. */
+/*
+ * Forks while other threads insert, look up and remove in a cache. Each call of the child returns
+ * KVMEM_ERR_FORKED.
+ */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -19,71 +22,74 @@ static void *work(void *argument) {
     while (!stop) {
         seed = seed * 1103515245u + 12345u;
         uint64_t key = (seed >> 8) % KEYS;
-        kvmem_kv_value found;
+        kvmem_kv_cache_value found;
         kvmem_status status;
         switch ((seed >> 24) % 4) {
         case 0:
-            status = kvmem_kv_get(cache, &key, sizeof key, &found);
-            CHECK(status == KVMEM_OK || status == KVMEM_NOT_FOUND);
+            status = kvmem_kv_cache_get(cache, &key, sizeof key, &found);
+            CHECK(status == KVMEM_OK || status == KVMEM_ERR_NOT_FOUND);
             if (status == KVMEM_OK)
-                OK(kvmem_kv_pin_release(found.pin));
+                OK(kvmem_kv_cache_pin_release(found.pin));
             break;
         case 1:
-            status = kvmem_kv_remove(cache, &key, sizeof key);
-            CHECK(status == KVMEM_OK || status == KVMEM_NOT_FOUND);
+            status = kvmem_kv_cache_remove(cache, &key, sizeof key);
+            CHECK(status == KVMEM_OK || status == KVMEM_ERR_NOT_FOUND);
             break;
         default:
-            OK(kvmem_kv_insert(cache, &key, sizeof key, value, sizeof value));
+            OK(kvmem_kv_cache_insert(cache, &key, sizeof key, value, sizeof value));
         }
         rounds++;
     }
     return NULL;
 }
 
-static int forget(void *user) {
+static int invalidate(void *user) {
     (void) user;
     return 0;
 }
 
-static void in_child(kvmem_kv_room room, kvmem_kv_room leased, kvmem_kv_lease *lease) {
+static void in_child(kvmem_kv_cache_reserved reserved, kvmem_kv_cache_reserved leased,
+                     kvmem_kv_cache_lease *lease) {
     uint64_t key = 1, held;
     uint32_t answer;
     unsigned char value[BYTES] = {1};
-    kvmem_kv_value found;
-    kvmem_kv_room other;
-    kvmem_kv_leased got;
-    kvmem_kv_stats stats;
-    IS(KVMEM_FORKED, kvmem_kv_contains(cache, &key, sizeof key, &answer));
-    IS(KVMEM_FORKED, kvmem_kv_get(cache, &key, sizeof key, &found));
-    IS(KVMEM_FORKED, kvmem_kv_insert(cache, &key, sizeof key, value, sizeof value));
-    IS(KVMEM_FORKED, kvmem_kv_reserve(cache, &key, sizeof key, BYTES, &other));
-    IS(KVMEM_FORKED, kvmem_kv_remove(cache, &key, sizeof key));
-    IS(KVMEM_FORKED, kvmem_kv_remove_with(cache, &key, sizeof key, forget, NULL, &answer));
-    IS(KVMEM_FORKED, kvmem_kv_clear(cache));
-    IS(KVMEM_FORKED, kvmem_kv_clear_with(cache, forget, NULL));
-    IS(KVMEM_FORKED, kvmem_kv_evict_to(cache, 0, &held));
-    IS(KVMEM_FORKED, kvmem_kv_get_lease(cache, &key, sizeof key, &got));
-    IS(KVMEM_FORKED, kvmem_kv_check(cache));
-    IS(KVMEM_FORKED, kvmem_kv_commit_leased(leased.reservation, lease, &found));
-    IS(KVMEM_FORKED, kvmem_kv_commit(room.reservation, &found));
-    IS(KVMEM_FORKED, kvmem_kv_lease_is_unbroken(lease, &answer));
-    IS(KVMEM_FORKED, kvmem_kv_get_stats(cache, &stats));
-    OK(kvmem_kv_abandon(leased.reservation));
-    OK(kvmem_kv_abandon(room.reservation));
-    OK(kvmem_kv_lease_release(lease));
-    OK(kvmem_kv_destroy(cache));
+    kvmem_kv_cache_value found;
+    kvmem_kv_cache_reserved other;
+    kvmem_kv_cache_leased got;
+    kvmem_kv_cache_stats stats;
+    IS(KVMEM_ERR_FORKED, kvmem_kv_cache_contains(cache, &key, sizeof key, &answer));
+    IS(KVMEM_ERR_FORKED, kvmem_kv_cache_get(cache, &key, sizeof key, &found));
+    IS(KVMEM_ERR_FORKED, kvmem_kv_cache_insert(cache, &key, sizeof key, value, sizeof value));
+    IS(KVMEM_ERR_FORKED, kvmem_kv_cache_reserve(cache, &key, sizeof key, BYTES, &other));
+    IS(KVMEM_ERR_FORKED, kvmem_kv_cache_remove(cache, &key, sizeof key));
+    IS(KVMEM_ERR_FORKED,
+       kvmem_kv_cache_remove_with(cache, &key, sizeof key, invalidate, NULL, &answer));
+    IS(KVMEM_ERR_FORKED, kvmem_kv_cache_clear(cache));
+    IS(KVMEM_ERR_FORKED, kvmem_kv_cache_clear_with(cache, invalidate, NULL));
+    IS(KVMEM_ERR_FORKED, kvmem_kv_cache_evict_to(cache, 0, &held));
+    IS(KVMEM_ERR_FORKED, kvmem_kv_cache_get_lease(cache, &key, sizeof key, &got));
+    IS(KVMEM_ERR_FORKED, kvmem_kv_cache_check(cache));
+    IS(KVMEM_ERR_FORKED,
+       kvmem_kv_cache_reservation_commit_leased(leased.reservation, lease, &found));
+    IS(KVMEM_ERR_FORKED, kvmem_kv_cache_reservation_commit(reserved.reservation, &found));
+    IS(KVMEM_ERR_FORKED, kvmem_kv_cache_lease_is_valid(lease, &answer));
+    IS(KVMEM_ERR_FORKED, kvmem_kv_cache_get_stats(cache, &stats));
+    OK(kvmem_kv_cache_reservation_release(leased.reservation));
+    OK(kvmem_kv_cache_reservation_release(reserved.reservation));
+    OK(kvmem_kv_cache_lease_release(lease));
+    OK(kvmem_kv_cache_destroy(cache));
 }
 
 int main(void) {
     kvmem_pool_options wanted;
-    kvmem_kv_options options;
+    kvmem_kv_cache_options options;
     kvmem_pool *pool;
     OK(kvmem_pool_options_init(&wanted, sizeof wanted));
     OK(kvmem_pool_create(1 << 20, &wanted, &pool));
-    OK(kvmem_kv_options_init(&options, sizeof options));
+    OK(kvmem_kv_cache_options_init(&options, sizeof options));
     options.max_blocks = HELD;
     options.shards = 1;
-    OK(kvmem_kv_create(pool, &options, &cache));
+    OK(kvmem_kv_cache_create(pool, &options, &cache));
 
     pthread_t threads[THREADS];
     for (size_t i = 0; i < THREADS; i++)
@@ -92,32 +98,32 @@ int main(void) {
         usleep(100);
     for (int i = 0; i < FORKS; i++) {
         uint64_t key = 1000;
-        kvmem_kv_room room, leased;
-        kvmem_kv_leased got;
-        OK(kvmem_kv_reserve(cache, &key, sizeof key, BYTES, &room));
-        OK(kvmem_kv_reserve(cache, &key, sizeof key, BYTES, &leased));
-        OK(kvmem_kv_get_lease(cache, &key, sizeof key, &got));
+        kvmem_kv_cache_reserved reserved, leased;
+        kvmem_kv_cache_leased got;
+        OK(kvmem_kv_cache_reserve(cache, &key, sizeof key, BYTES, &reserved));
+        OK(kvmem_kv_cache_reserve(cache, &key, sizeof key, BYTES, &leased));
+        OK(kvmem_kv_cache_get_lease(cache, &key, sizeof key, &got));
         CHECK(got.outcome == KVMEM_LEASED_LEASE);
         pid_t child = fork();
         CHECK(child >= 0);
         if (child == 0) {
-            /* In a child that waits for ever the alarm ends it, and it does not end well. */
+            /* The alarm kills a child that waits forever; its status then differs from 0. */
             alarm(20);
-            in_child(room, leased, got.lease);
+            in_child(reserved, leased, got.lease);
             _exit(0);
         }
         int status;
         CHECK(waitpid(child, &status, 0) == child);
         CHECK(status == 0);
-        OK(kvmem_kv_abandon(room.reservation));
-        OK(kvmem_kv_abandon(leased.reservation));
-        OK(kvmem_kv_lease_release(got.lease));
+        OK(kvmem_kv_cache_reservation_release(reserved.reservation));
+        OK(kvmem_kv_cache_reservation_release(leased.reservation));
+        OK(kvmem_kv_cache_lease_release(got.lease));
     }
     stop = 1;
     for (int i = 0; i < THREADS; i++)
         CHECK(pthread_join(threads[i], NULL) == 0);
-    OK(kvmem_kv_check(cache));
-    OK(kvmem_kv_destroy(cache));
+    OK(kvmem_kv_cache_check(cache));
+    OK(kvmem_kv_cache_destroy(cache));
     OK(kvmem_pool_destroy(pool));
     return 0;
 }

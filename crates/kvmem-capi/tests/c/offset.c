@@ -2,114 +2,126 @@
 #include "check.h"
 
 static void both_kinds(uint32_t magazines) {
-    kvmem_offset_options options;
-    OK(kvmem_offset_options_init(&options, sizeof options));
+    kvmem_offset_allocator_options options;
+    OK(kvmem_offset_allocator_options_init(&options, sizeof options));
     uint64_t hot[] = {4096, 100};
     options.magazines = magazines;
     options.hot_sizes = hot;
     options.hot_size_count = 2;
     options.boundary_bytes = MIB;
     kvmem_offset_allocator *space, *other;
-    OK(kvmem_offset_create(8 * MIB, &options, &space));
-    OK(kvmem_offset_create(8 * MIB, &options, &other));
+    OK(kvmem_offset_allocator_create(8 * MIB, &options, &space));
+    OK(kvmem_offset_allocator_create(8 * MIB, &options, &other));
 
     kvmem_allocation a, b, batch[10], c_fails = {.allocator = 7};
-    OK(kvmem_offset_allocate(space, 4096, &a));
-    OK(kvmem_offset_allocate_aligned(space, 5000, 65536, &b));
-    CHECK(a.bytes == 4096 && b.bytes == 5000 && b.offset % 65536 == 0 && a.allocator == b.allocator);
+    OK(kvmem_offset_allocator_allocate(space, 4096, &a));
+    OK(kvmem_offset_allocator_allocate_aligned(space, 5000, 65536, &b));
+    CHECK(a.bytes == 4096 && b.bytes == 5000 && b.offset % 65536 == 0 &&
+          a.allocator == b.allocator);
     uint64_t offset, bytes, count;
-    OK(kvmem_offset_resolve(space, &b, &offset, &bytes));
+    OK(kvmem_offset_allocator_resolve(space, &b, &offset, &bytes));
     CHECK(offset == b.offset && bytes == 5000);
-    OK(kvmem_offset_shrink(space, &b, 1000));
-    OK(kvmem_offset_extend(space, &b, 2000));
+    OK(kvmem_offset_allocator_shrink(space, &b, 1000));
+    OK(kvmem_offset_allocator_extend(space, &b, 2000));
     CHECK(b.bytes == 2000);
-    IS(KVMEM_OUT_OF_BOUNDS, kvmem_offset_shrink(space, &b, 3000));
-    IS(KVMEM_TOO_LARGE, kvmem_offset_extend(space, &b, 2 * MIB));
+    IS(KVMEM_ERR_OUT_OF_BOUNDS, kvmem_offset_allocator_shrink(space, &b, 3000));
+    IS(KVMEM_ERR_TOO_LARGE, kvmem_offset_allocator_extend(space, &b, 2 * MIB));
     CHECK(b.bytes == 2000);
 
-    /* Copies of a freed allocation are worth nothing, nor are those of another allocator, nor any bits. */
+    /* Copies of a freed allocation, those of another allocator, and other bits are not valid. */
     kvmem_allocation copy = a, wrong = {0};
-    OK(kvmem_offset_free(space, &a));
-    IS(KVMEM_STALE_ALLOCATION, kvmem_offset_free(space, &copy));
-    SAYS("freed before");
-    IS(KVMEM_STALE_ALLOCATION, kvmem_offset_resolve(space, &copy, &offset, &bytes));
-    IS(KVMEM_FOREIGN_ALLOCATION, kvmem_offset_free(other, &b));
-    IS(KVMEM_FOREIGN_ALLOCATION, kvmem_offset_free(space, &wrong));
+    OK(kvmem_offset_allocator_free(space, &a));
+    IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_offset_allocator_free(space, &copy));
+    IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_offset_allocator_resolve(space, &copy, &offset, &bytes));
+    IS(KVMEM_ERR_FOREIGN_ALLOCATION, kvmem_offset_allocator_free(other, &b));
+    IS(KVMEM_ERR_FOREIGN_ALLOCATION, kvmem_offset_allocator_free(space, &wrong));
     wrong = b;
     wrong.slot = UINT32_MAX;
-    IS(KVMEM_STALE_ALLOCATION, kvmem_offset_free(space, &wrong));
+    IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_offset_allocator_free(space, &wrong));
     wrong = b;
     wrong.generation ^= 12;
-    IS(KVMEM_STALE_ALLOCATION, kvmem_offset_extend(space, &wrong, 2001));
+    IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_offset_allocator_extend(space, &wrong, 2001));
 
-    /* Requests that fail early say why, like all others. */
-    IS(KVMEM_TOO_LARGE, kvmem_offset_allocate(space, MIB + 1, &c_fails));
-    SAYS("1048577 bytes were asked for, but no range here can be longer than 1048576 bytes");
-    IS(KVMEM_ZERO_SIZE, kvmem_offset_allocate(space, 0, &c_fails));
-    SAYS("size 0 was asked for");
-    IS(KVMEM_TOO_LARGE, kvmem_offset_allocate(space, UINT64_MAX, &c_fails));
-    IS(KVMEM_NULL_ARGUMENT, kvmem_offset_allocate(space, UINT64_MAX, NULL));
+    /* Requests that fail early record their error, like all others. */
+    IS(KVMEM_ERR_TOO_LARGE, kvmem_offset_allocator_allocate(space, MIB + 1, &c_fails));
+    SAYS("1048577");
+    SAYS("1048576");
+    IS(KVMEM_ERR_ZERO_SIZE, kvmem_offset_allocator_allocate(space, 0, &c_fails));
+    SAYS("0");
+    IS(KVMEM_ERR_TOO_LARGE, kvmem_offset_allocator_allocate(space, UINT64_MAX, &c_fails));
+    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_offset_allocator_allocate(space, UINT64_MAX, NULL));
     SAYS("out_allocation is NULL");
-    IS(KVMEM_NULL_ARGUMENT, kvmem_offset_allocate(NULL, UINT64_MAX, &c_fails));
+    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_offset_allocator_allocate(NULL, UINT64_MAX, &c_fails));
     CHECK(c_fails.allocator == 7);
-    OK(kvmem_offset_grow(space, 16 * MIB));
-    OK(kvmem_offset_shrink_to(space, 8 * MIB));
 
-    /* What is alive is found again, by its slot or all of it. */
+    /* The bound at the address follows the space. */
+    const uint64_t *bound;
+    uint64_t hint;
+    kvmem_status status = kvmem_offset_allocator_largest_free_address(space, &bound);
+    if (status != KVMEM_ERR_UNSUPPORTED) { /* without magazines */
+        OK(status);
+        OK(kvmem_offset_allocator_largest_free_hint(space, &hint));
+        CHECK(__atomic_load_n(bound, __ATOMIC_RELAXED) == hint && hint >= 1000);
+    }
+    OK(kvmem_offset_allocator_grow_to(space, 16 * MIB));
+    OK(kvmem_offset_allocator_shrink_to(space, 8 * MIB));
+
+    /* Lost allocations are found again, by slot or all at once. */
     kvmem_allocation found[3], at;
     kvmem_allocation c;
-    OK(kvmem_offset_allocate(space, 100, &c));
-    (void) kvmem_offset_allocations(space, NULL, 0, &count);
+    OK(kvmem_offset_allocator_allocate(space, 100, &c));
+    (void) kvmem_offset_allocator_allocations(space, NULL, 0, &count);
     CHECK(count == 2);
-    IS(KVMEM_BUFFER_TOO_SMALL, kvmem_offset_allocations(space, found, 1, &count));
-    OK(kvmem_offset_allocations(space, found, 3, &count));
+    IS(KVMEM_ERR_BUFFER_TOO_SMALL, kvmem_offset_allocator_allocations(space, found, 1, &count));
+    OK(kvmem_offset_allocator_allocations(space, found, 3, &count));
     CHECK(count == 2 && found[0].offset < found[1].offset);
     const kvmem_allocation *first = b.offset < c.offset ? &b : &c, *second = first == &b ? &c : &b;
     CHECK(memcmp(&found[0], first, sizeof at) == 0 && memcmp(&found[1], second, sizeof at) == 0);
-    OK(kvmem_offset_allocation_at(space, b.slot, &at));
+    OK(kvmem_offset_allocator_allocation_at(space, b.slot, &at));
     CHECK(memcmp(&at, &b, sizeof at) == 0);
-    OK(kvmem_offset_free(space, &c));
-    IS(KVMEM_NOT_FOUND, kvmem_offset_allocation_at(space, c.slot, &at));
-    SAYS("no allocation is alive at slot");
-    IS(KVMEM_NOT_FOUND, kvmem_offset_allocation_at(space, UINT32_MAX, &at));
+    OK(kvmem_offset_allocator_free(space, &c));
+    IS(KVMEM_ERR_NOT_FOUND, kvmem_offset_allocator_allocation_at(space, c.slot, &at));
+    SAYS("no live allocation");
+    IS(KVMEM_ERR_NOT_FOUND, kvmem_offset_allocator_allocation_at(space, UINT32_MAX, &at));
 
-    OK(kvmem_offset_allocate_batch(space, 100, 10, batch));
+    OK(kvmem_offset_allocator_allocate_batch(space, 100, 10, batch));
     batch[5] = copy;
-    IS(KVMEM_STALE_ALLOCATION, kvmem_offset_free_batch(space, batch, 10, &count));
+    IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_offset_allocator_free_batch(space, batch, 10, &count));
     CHECK(count == 9);
-    OK(kvmem_offset_allocate_batch(space, 100, 0, batch));
-    IS(KVMEM_NO_ROOM, kvmem_offset_allocate_batch(space, MIB, 9, batch));
-    IS(KVMEM_NO_ROOM, kvmem_offset_allocate_batch(space, 1, UINT64_MAX, batch));
-    OK(kvmem_offset_allocate_scattered(space, 3 * MIB, 10, batch, &count));
+    OK(kvmem_offset_allocator_allocate_batch(space, 100, 0, batch));
+    IS(KVMEM_ERR_OUT_OF_SPACE, kvmem_offset_allocator_allocate_batch(space, MIB, 9, batch));
+    IS(KVMEM_ERR_OUT_OF_SPACE, kvmem_offset_allocator_allocate_batch(space, 1, UINT64_MAX, batch));
+    OK(kvmem_offset_allocator_allocate_scattered(space, 3 * MIB, 10, batch, &count));
     bytes = 0;
     for (uint64_t i = 0; i < count; i++) {
         bytes += batch[i].bytes;
         CHECK(batch[i].offset / MIB == (batch[i].offset + batch[i].bytes - 1) / MIB);
     }
     CHECK(bytes == 3 * MIB && count >= 3);
-    OK(kvmem_offset_free_batch(space, batch, count, NULL));
-    IS(KVMEM_INVALID_ARGUMENT, kvmem_offset_allocate_scattered(space, MIB, 0, batch, &count));
+    OK(kvmem_offset_allocator_free_batch(space, batch, count, NULL));
+    IS(KVMEM_ERR_INVALID_ARGUMENT,
+       kvmem_offset_allocator_allocate_scattered(space, MIB, 0, batch, &count));
 
-    IS(KVMEM_ZERO_SIZE, kvmem_offset_allocate(space, 0, &a));
-    IS(KVMEM_TOO_LARGE, kvmem_offset_allocate(space, MIB + 1, &a));
-    IS(KVMEM_TOO_LARGE, kvmem_offset_allocate(space, UINT64_MAX, &a));
-    IS(KVMEM_BAD_ALIGN, kvmem_offset_allocate_aligned(space, 1, 0, &a));
-    OK(kvmem_offset_free(space, &b));
+    IS(KVMEM_ERR_ZERO_SIZE, kvmem_offset_allocator_allocate(space, 0, &a));
+    IS(KVMEM_ERR_TOO_LARGE, kvmem_offset_allocator_allocate(space, MIB + 1, &a));
+    IS(KVMEM_ERR_TOO_LARGE, kvmem_offset_allocator_allocate(space, UINT64_MAX, &a));
+    IS(KVMEM_ERR_BAD_ALIGN, kvmem_offset_allocator_allocate_aligned(space, 1, 0, &a));
+    OK(kvmem_offset_allocator_free(space, &b));
 
     kvmem_metrics metrics;
-    OK(kvmem_offset_get_metrics(space, &metrics));
-    /* One of the batch is still there: its place was taken by a copy. */
+    OK(kvmem_offset_allocator_get_metrics(space, &metrics));
+    /* One of the batch is still live: its entry was overwritten by a copy. */
     CHECK(metrics.capacity_bytes == 8 * MIB && metrics.live == 1 && metrics.allocated_bytes == 100);
     CHECK(metrics.free_bytes == 8 * MIB - 100 && metrics.boundary_bytes == MIB);
-    OK(kvmem_offset_largest_free_hint(space, &bytes));
+    OK(kvmem_offset_allocator_largest_free_hint(space, &bytes));
     CHECK(bytes >= metrics.largest_free_bytes);
 
     kvmem_bin bins[64];
-    OK(kvmem_offset_bins(space, bins, 64, &count));
+    OK(kvmem_offset_allocator_bins(space, bins, 64, &count));
     CHECK(count >= 1 && bins[count - 1].max_bytes >= MIB);
     kvmem_map_range map[64];
-    OK(kvmem_offset_trim(space));
-    OK(kvmem_offset_map(space, map, 64, &count));
+    OK(kvmem_offset_allocator_trim(space));
+    OK(kvmem_offset_allocator_map(space, map, 64, &count));
     uint64_t used = 0;
     offset = 0;
     for (uint64_t i = 0; i < count; i++) {
@@ -118,30 +130,30 @@ static void both_kinds(uint32_t magazines) {
         used += map[i].state == KVMEM_RANGE_USED ? map[i].bytes : 0;
     }
     CHECK(offset == 8 * MIB && used == 100);
-    IS(KVMEM_BUFFER_TOO_SMALL, kvmem_offset_map(space, map, 1, &count));
-    IS(KVMEM_IN_USE, kvmem_offset_shrink_to(space, 1));
-    OK(kvmem_offset_grow(space, 16 * MIB));
-    IS(KVMEM_INVALID_ARGUMENT, kvmem_offset_grow(space, MIB));
-    OK(kvmem_offset_shrink_to(space, 8 * MIB));
-    OK(kvmem_offset_check(space));
+    IS(KVMEM_ERR_BUFFER_TOO_SMALL, kvmem_offset_allocator_map(space, map, 1, &count));
+    IS(KVMEM_ERR_IN_USE, kvmem_offset_allocator_shrink_to(space, 1));
+    OK(kvmem_offset_allocator_grow_to(space, 16 * MIB));
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_offset_allocator_grow_to(space, MIB));
+    OK(kvmem_offset_allocator_shrink_to(space, 8 * MIB));
+    OK(kvmem_offset_allocator_check(space));
     char text[400];
-    OK(kvmem_offset_report(space, text, sizeof text, NULL));
+    OK(kvmem_offset_allocator_report(space, text, sizeof text, NULL));
     CHECK(strstr(text, "100 of 8388608 bytes in use by 1 allocations") != NULL);
-    OK(kvmem_offset_destroy(space));
-    IS(KVMEM_BAD_HANDLE, kvmem_offset_free(space, &copy));
-    OK(kvmem_offset_destroy(other));
+    OK(kvmem_offset_allocator_destroy(space));
+    IS(KVMEM_ERR_BAD_HANDLE, kvmem_offset_allocator_free(space, &copy));
+    OK(kvmem_offset_allocator_destroy(other));
 }
 
-/* Random traffic against a map of bytes. */
+/* Compares random operations with a map of bytes. */
 static void against_a_model(uint32_t magazines) {
     enum { CAPACITY = 20000, SLOTS = 200 };
     static unsigned char taken[CAPACITY];
     memset(taken, 0, sizeof taken);
-    kvmem_offset_options options;
-    OK(kvmem_offset_options_init(&options, sizeof options));
+    kvmem_offset_allocator_options options;
+    OK(kvmem_offset_allocator_options_init(&options, sizeof options));
     options.magazines = magazines;
     kvmem_offset_allocator *space;
-    OK(kvmem_offset_create(CAPACITY, &options, &space));
+    OK(kvmem_offset_allocator_create(CAPACITY, &options, &space));
     kvmem_allocation slots[SLOTS];
     memset(slots, 0, sizeof slots);
     uint32_t random = 12345;
@@ -153,16 +165,17 @@ static void against_a_model(uint32_t magazines) {
                 CHECK(taken[slot->offset + i]-- == 1);
             kvmem_allocation copy = *slot;
             slot->allocator = 0;
-            OK(kvmem_offset_free(space, &copy));
-            IS(KVMEM_STALE_ALLOCATION, kvmem_offset_free(space, &copy));
-        } else if (kvmem_offset_allocate(space, 1 + (random >> 16) % 300, slot) == KVMEM_OK) {
+            OK(kvmem_offset_allocator_free(space, &copy));
+            IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_offset_allocator_free(space, &copy));
+        } else if (kvmem_offset_allocator_allocate(space, 1 + (random >> 16) % 300, slot) ==
+                   KVMEM_OK) {
             CHECK(slot->offset + slot->bytes <= CAPACITY);
             for (uint64_t i = 0; i < slot->bytes; i++)
                 CHECK(taken[slot->offset + i]++ == 0);
         }
     }
-    OK(kvmem_offset_check(space));
-    OK(kvmem_offset_destroy(space));
+    OK(kvmem_offset_allocator_check(space));
+    OK(kvmem_offset_allocator_destroy(space));
 }
 
 int main(void) {
@@ -171,22 +184,22 @@ int main(void) {
         against_a_model(magazines);
     }
     kvmem_offset_allocator *space;
-    IS(KVMEM_INVALID_ARGUMENT, kvmem_offset_create(0, NULL, &space));
-    IS(KVMEM_INVALID_ARGUMENT, kvmem_offset_create(UINT64_MAX, NULL, &space));
-    kvmem_offset_options options;
-    OK(kvmem_offset_options_init(&options, sizeof options));
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_offset_allocator_create(0, NULL, &space));
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_offset_allocator_create(UINT64_MAX, NULL, &space));
+    kvmem_offset_allocator_options options;
+    OK(kvmem_offset_allocator_options_init(&options, sizeof options));
     options.placement = 7;
-    IS(KVMEM_INVALID_ARGUMENT, kvmem_offset_create(1, &options, &space));
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_offset_allocator_create(1, &options, &space));
     options.placement = KVMEM_PLACEMENT_BEST_FIT;
     options.max_ranges = 1;
-    IS(KVMEM_INVALID_ARGUMENT, kvmem_offset_create(1, &options, &space));
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_offset_allocator_create(1, &options, &space));
     options.max_ranges = 16;
-    OK(kvmem_offset_create(1000, &options, &space));
+    OK(kvmem_offset_allocator_create(1000, &options, &space));
     kvmem_allocation a;
     kvmem_status status;
-    while ((status = kvmem_offset_allocate(space, 2, &a)) == KVMEM_OK) {
+    while ((status = kvmem_offset_allocator_allocate(space, 2, &a)) == KVMEM_OK) {
     }
-    CHECK(status == KVMEM_BOOKS_FULL);
-    OK(kvmem_offset_destroy(space));
+    CHECK(status == KVMEM_ERR_TOO_MANY_RANGES);
+    OK(kvmem_offset_allocator_destroy(space));
     return 0;
 }

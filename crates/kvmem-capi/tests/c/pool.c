@@ -1,10 +1,10 @@
-/* Pool, blocks, sharing, and the cache of values. */
+/* Pool, blocks, sharing, and the cache. */
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "check.h"
 
-static void told(void *user, const kvmem_progress *progress) {
+static void record_phase(void *user, const kvmem_progress *progress) {
     uint64_t *phases = user;
     *phases |= (uint64_t) 1 << progress->phase;
 }
@@ -20,7 +20,7 @@ static kvmem_pool *pool_with(void (*change)(kvmem_pool_options *), uint64_t byte
     return pool;
 }
 
-/* Whether anything is mapped there. */
+/* Returns whether a page is mapped there. */
 static int has_page(void *at) {
     unsigned char resident;
     return mincore(at, 4096, &resident) == 0;
@@ -47,7 +47,7 @@ static void sizes(void) {
     CHECK(bytes == 64ull << 30);
     OK(kvmem_parse_size("4096", &bytes));
     CHECK(bytes == 4096);
-    IS(KVMEM_INVALID_ARGUMENT, kvmem_parse_size("many", &bytes));
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_parse_size("many", &bytes));
     SAYS("64GiB");
 }
 
@@ -62,7 +62,7 @@ static void blocks(void) {
     options.policy = "sequential";
     options.hot_sizes = hot;
     options.hot_size_count = 1;
-    options.progress = told;
+    options.progress = record_phase;
     options.progress_user = &phases;
     kvmem_pool *pool;
     OK(kvmem_pool_create(4 * MIB, &options, &pool));
@@ -71,59 +71,62 @@ static void blocks(void) {
 
     kvmem_pool_info info;
     OK(kvmem_pool_get_info(pool, &info));
-    CHECK(info.capacity_bytes == 4 * MIB && info.ready_bytes == 4 * MIB && info.boundary_bytes == MIB);
-    CHECK(info.devices == 2 && info.number == 0 && info.under_way == 0);
+    CHECK(info.capacity_bytes == 4 * MIB && info.ready_bytes == 4 * MIB &&
+          info.boundary_bytes == MIB);
+    CHECK(info.devices == 2 && info.share_id == 0 && info.initializing == 0);
 
     kvmem_block a, b, batch[8];
     OK(kvmem_pool_allocate(pool, 4096, &a));
     OK(kvmem_pool_allocate_aligned(pool, 1000, 65536, &b));
-    CHECK(a.data == (char *) info.data + a.offset && (uintptr_t) b.data % 65536 == 0 && b.bytes == 1000);
+    CHECK(a.data == (char *) info.data + a.offset && (uintptr_t) b.data % 65536 == 0 &&
+          b.bytes == 1000);
     memset(a.data, 1, a.bytes);
     memset(b.data, 2, b.bytes);
     kvmem_key key;
     OK(kvmem_block_key(&a, "simulated:1", &key));
-    IS(KVMEM_NO_SUCH_DEVICE, kvmem_block_key(&a, "none", &key));
+    IS(KVMEM_ERR_NO_SUCH_DEVICE, kvmem_block_key(&a, "none", &key));
     OK(kvmem_block_shrink(&b, 500));
     OK(kvmem_block_extend(&b, 600));
-    IS(KVMEM_TOO_LARGE, kvmem_block_extend(&b, 8 * MIB));
+    IS(KVMEM_ERR_TOO_LARGE, kvmem_block_extend(&b, 8 * MIB));
     CHECK(b.bytes == 600);
     kvmem_block_ref reference;
-    IS(KVMEM_WRONG_BACKING, kvmem_block_reference(&b, &reference));
+    IS(KVMEM_ERR_WRONG_BACKING, kvmem_block_reference(&b, &reference));
 
     kvmem_block copy = a;
     OK(kvmem_block_free(&a));
-    IS(KVMEM_STALE_ALLOCATION, kvmem_block_free(&copy));
-    IS(KVMEM_STALE_ALLOCATION, kvmem_block_key(&copy, "simulated:1", &key));
-    IS(KVMEM_STALE_ALLOCATION, kvmem_block_shrink(&copy, 1));
-    IS(KVMEM_STALE_ALLOCATION, kvmem_block_condemn(&copy, "freed"));
+    IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_block_free(&copy));
+    IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_block_key(&copy, "simulated:1", &key));
+    IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_block_shrink(&copy, 1));
+    IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_block_quarantine(&copy, "freed"));
     memset(&copy, 0, sizeof copy);
-    IS(KVMEM_NULL_ARGUMENT, kvmem_block_free(&copy));
+    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_block_free(&copy));
     memset(&copy, 0xa5, sizeof copy);
-    IS(KVMEM_BAD_HANDLE, kvmem_block_free(&copy));
+    IS(KVMEM_ERR_BAD_HANDLE, kvmem_block_free(&copy));
     copy = b;
     copy.allocator += 1;
-    IS(KVMEM_FOREIGN_ALLOCATION, kvmem_block_free(&copy));
+    IS(KVMEM_ERR_FOREIGN_ALLOCATION, kvmem_block_free(&copy));
 
     OK(kvmem_pool_allocate_batch(pool, 1000, 8, batch));
     uint64_t count;
     OK(kvmem_block_free_batch(batch, 8, &count));
     CHECK(count == 8);
-    IS(KVMEM_STALE_ALLOCATION, kvmem_block_free_batch(batch, 8, &count));
+    IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_block_free_batch(batch, 8, &count));
     CHECK(count == 0);
     OK(kvmem_pool_allocate_scattered(pool, 3 * MIB, 8, batch, &count));
     OK(kvmem_block_free_batch(batch, count, NULL));
-    IS(KVMEM_TOO_LARGE, kvmem_pool_allocate(pool, MIB + 1, &a));
-    IS(KVMEM_ZERO_SIZE, kvmem_pool_allocate(pool, 0, &a));
+    IS(KVMEM_ERR_TOO_LARGE, kvmem_pool_allocate(pool, MIB + 1, &a));
+    IS(KVMEM_ERR_ZERO_SIZE, kvmem_pool_allocate(pool, 0, &a));
 
     OK(kvmem_pool_allocate(pool, 5000, &a));
-    OK(kvmem_block_condemn(&a, "a device said so"));
+    OK(kvmem_block_quarantine(&a, "a device said so"));
     static char text[16384];
     OK(kvmem_pool_report(pool, KVMEM_TEXT, text, sizeof text, NULL));
     CHECK(strstr(text, "a device said so") != NULL);
     OK(kvmem_pool_report(pool, KVMEM_JSON, text, sizeof text, NULL));
     kvmem_metrics metrics;
     OK(kvmem_pool_get_metrics(pool, &metrics));
-    CHECK(metrics.live == 1 && metrics.allocated_bytes == 600 && metrics.capacity_bytes == 4 * MIB - 5000);
+    CHECK(metrics.live == 1 && metrics.allocated_bytes == 600 &&
+          metrics.capacity_bytes == 4 * MIB - 5000);
     kvmem_bin bins[100];
     kvmem_map_range map[100];
     OK(kvmem_pool_bins(pool, bins, 100, &count));
@@ -132,33 +135,33 @@ static void blocks(void) {
     OK(kvmem_pool_check(pool));
     OK(kvmem_block_free(&b));
     OK(kvmem_pool_destroy(pool));
-    IS(KVMEM_BAD_HANDLE, kvmem_pool_destroy(pool));
+    IS(KVMEM_ERR_BAD_HANDLE, kvmem_pool_destroy(pool));
 }
 
-/* Blocks stay good when their pool is destroyed; the memory goes with the last. */
+/* Blocks stay valid when their pool is destroyed. The memory is released with the last one. */
 static void blocks_outlive_their_pool(void) {
     kvmem_pool *pool = pool_with(NULL, MIB);
     kvmem_block a, b, c;
     OK(kvmem_pool_allocate(pool, 5000, &a));
     OK(kvmem_pool_allocate(pool, 5000, &b));
     OK(kvmem_pool_destroy(pool));
-    IS(KVMEM_BAD_HANDLE, kvmem_pool_destroy(pool));
-    IS(KVMEM_BAD_HANDLE, kvmem_pool_allocate(pool, 1, &c));
+    IS(KVMEM_ERR_BAD_HANDLE, kvmem_pool_destroy(pool));
+    IS(KVMEM_ERR_BAD_HANDLE, kvmem_pool_allocate(pool, 1, &c));
     memset(a.data, 1, a.bytes);
     kvmem_block copy = a;
     OK(kvmem_block_shrink(&a, 4000));
     OK(kvmem_block_free(&a));
-    IS(KVMEM_STALE_ALLOCATION, kvmem_block_free(&copy));
+    IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_block_free(&copy));
     memset(b.data, 2, b.bytes);
     OK(kvmem_block_free(&b));
-    IS(KVMEM_BAD_HANDLE, kvmem_block_free(&b));
+    IS(KVMEM_ERR_BAD_HANDLE, kvmem_block_free(&b));
 }
 
 static void resizing(void) {
     kvmem_pool *pool = pool_with(grow, 4 * MIB);
     kvmem_block block;
     uint64_t capacity;
-    IS(KVMEM_TOO_LARGE, kvmem_pool_grow_to(pool, 32 * MIB));
+    IS(KVMEM_ERR_TOO_LARGE, kvmem_pool_grow_to(pool, 32 * MIB));
     OK(kvmem_pool_grow_to(pool, 8 * MIB));
     OK(kvmem_pool_allocate(pool, 4 * MIB, &block));
     OK(kvmem_block_free(&block));
@@ -181,119 +184,162 @@ static void shared(void) {
     OK(kvmem_pool_share(pool, 0, &fds[0]));
     OK(kvmem_pool_share(pool, 1, &fds[1]));
     kvmem_attached_pool *writer, *reader;
-    OK(kvmem_pool_attach(fds[0], 1, &writer));
-    OK(kvmem_pool_attach(fds[1], 0, &reader));
+    OK(kvmem_attached_pool_attach(fds[0], 1, &writer));
+    OK(kvmem_attached_pool_attach(fds[1], 0, &reader));
     close(fds[0]);
     close(fds[1]);
     uint64_t bytes;
-    OK(kvmem_pool_populate_elsewhere(pool, KVMEM_POPULATE_AUTO, &bytes));
+    OK(kvmem_pool_populate_aliases(pool, KVMEM_POPULATE_AUTO, &bytes));
     CHECK(bytes == MIB); // the writer's; the reader's cannot be
-    OK(kvmem_pool_populate_elsewhere(pool, 1, NULL));
-    IS(KVMEM_INVALID_ARGUMENT, kvmem_pool_attach(fds[0], 0, &writer));
-    kvmem_attached_info info;
-    OK(kvmem_attached_get_info(reader, &info));
-    CHECK(info.bytes == MIB && info.number == reference.pool && info.writable == 0);
+    OK(kvmem_pool_populate_aliases(pool, 1, NULL));
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_attached_pool_attach(fds[0], 0, &writer));
+    kvmem_attached_pool_info info;
+    OK(kvmem_attached_pool_get_info(reader, &info));
+    CHECK(info.bytes == MIB && info.share_id == reference.pool && info.writable == 0);
     void *data;
-    OK(kvmem_attached_data(reader, &reference, 0, &data));
+    OK(kvmem_attached_pool_data(reader, &reference, 0, &data));
     CHECK(strcmp(data, "bytes") == 0);
-    IS(KVMEM_READ_ONLY, kvmem_attached_data(reader, &reference, 1, &data));
-    OK(kvmem_attached_data(writer, &reference, 1, &data));
+    IS(KVMEM_ERR_READ_ONLY, kvmem_attached_pool_data(reader, &reference, 1, &data));
+    OK(kvmem_attached_pool_data(writer, &reference, 1, &data));
     strcpy(data, "answer");
     CHECK(strcmp(block.data, "answer") == 0);
     wrong = reference;
     wrong.pool += 1;
-    IS(KVMEM_FOREIGN_ALLOCATION, kvmem_attached_data(reader, &wrong, 0, &data));
+    IS(KVMEM_ERR_FOREIGN_ALLOCATION, kvmem_attached_pool_data(reader, &wrong, 0, &data));
     wrong = reference;
     wrong.offset = UINT64_MAX;
-    IS(KVMEM_OUT_OF_BOUNDS, kvmem_attached_data(reader, &wrong, 0, &data));
+    IS(KVMEM_ERR_OUT_OF_BOUNDS, kvmem_attached_pool_data(reader, &wrong, 0, &data));
     OK(kvmem_block_free(&block));
     OK(kvmem_pool_destroy(pool));
     CHECK(strcmp(data, "answer") == 0);
-    OK(kvmem_attached_destroy(writer));
-    OK(kvmem_attached_destroy(reader));
+    OK(kvmem_attached_pool_destroy(writer));
+    OK(kvmem_attached_pool_destroy(reader));
+}
+
+static void share_for_readers(kvmem_pool_options *options) {
+    options->backing = KVMEM_BACKING_SHARED;
+    options->readers_only = 1;
+    options->max_bytes = 2 * MIB;
+    options->boundary_bytes = MIB;
+}
+
+/* With readers_only, a pool can be attached for reading only, with either descriptor. */
+static void readers_only(void) {
+    kvmem_pool *pool = pool_with(share_for_readers, 2 * MIB);
+    kvmem_block block;
+    OK(kvmem_pool_allocate(pool, 100, &block));
+    strcpy(block.data, "bytes");
+    kvmem_block_ref reference;
+    OK(kvmem_block_reference(&block, &reference));
+    for (uint32_t read_only = 0; read_only < 2; read_only++) {
+        int fd;
+        OK(kvmem_pool_share(pool, read_only, &fd));
+        kvmem_attached_pool *attached;
+        CHECK(kvmem_attached_pool_attach(fd, 1, &attached) != KVMEM_OK);
+        OK(kvmem_attached_pool_attach(fd, 0, &attached));
+        void *data;
+        OK(kvmem_attached_pool_data(attached, &reference, 0, &data));
+        CHECK(strcmp(data, "bytes") == 0);
+        OK(kvmem_attached_pool_destroy(attached));
+        close(fd);
+    }
+    OK(kvmem_block_free(&block));
+    CHECK(kvmem_pool_shrink_to(pool, 1, NULL) != KVMEM_OK);
+    OK(kvmem_pool_destroy(pool));
+
+    kvmem_pool_options options;
+    OK(kvmem_pool_options_init(&options, sizeof options));
+    options.readers_only = 2;
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_pool_create(MIB, &options, &pool));
+    options.readers_only = 0;
+    options.reserved = 1;
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_pool_create(MIB, &options, &pool));
 }
 
 static void cache(void) {
     kvmem_pool *pool = pool_with(NULL, MIB);
-    kvmem_kv_options options;
-    OK(kvmem_kv_options_init(&options, sizeof options));
+    kvmem_kv_cache_options options;
+    OK(kvmem_kv_cache_options_init(&options, sizeof options));
     options.max_bytes = 100000;
     options.shards = 1;
     kvmem_kv_cache *cache;
-    OK(kvmem_kv_create(pool, &options, &cache));
+    OK(kvmem_kv_cache_create(pool, &options, &cache));
 
     uint64_t key = 7;
-    OK(kvmem_kv_insert(cache, &key, sizeof key, "value", 6));
-    OK(kvmem_kv_insert(cache, "a text", 6, "other", 6));
-    OK(kvmem_kv_insert(cache, NULL, 0, "of no key", 10));
-    kvmem_kv_value value, again;
-    OK(kvmem_kv_get(cache, &key, sizeof key, &value));
+    OK(kvmem_kv_cache_insert(cache, &key, sizeof key, "value", 6));
+    OK(kvmem_kv_cache_insert(cache, "a text", 6, "other", 6));
+    OK(kvmem_kv_cache_insert(cache, NULL, 0, "of no key", 10));
+    kvmem_kv_cache_value value, again;
+    OK(kvmem_kv_cache_get(cache, &key, sizeof key, &value));
     CHECK(value.bytes == 6 && strcmp(value.data, "value") == 0);
     uint32_t contains;
-    OK(kvmem_kv_contains(cache, "a text", 6, &contains));
+    OK(kvmem_kv_cache_contains(cache, "a text", 6, &contains));
     CHECK(contains == 1);
-    OK(kvmem_kv_remove(cache, "a text", 6));
-    IS(KVMEM_NOT_FOUND, kvmem_kv_remove(cache, "a text", 6));
-    IS(KVMEM_NOT_FOUND, kvmem_kv_get(cache, "a text", 6, &again));
+    OK(kvmem_kv_cache_remove(cache, "a text", 6));
+    IS(KVMEM_ERR_NOT_FOUND, kvmem_kv_cache_remove(cache, "a text", 6));
+    IS(KVMEM_ERR_NOT_FOUND, kvmem_kv_cache_get(cache, "a text", 6, &again));
 
-    /* What is pinned stays, whatever becomes of its key. */
-    OK(kvmem_kv_insert(cache, &key, sizeof key, "newer", 6));
+    /* A pinned value stays, whatever happens to its key. */
+    OK(kvmem_kv_cache_insert(cache, &key, sizeof key, "newer", 6));
     CHECK(strcmp(value.data, "value") == 0);
-    OK(kvmem_kv_get(cache, &key, sizeof key, &again));
+    OK(kvmem_kv_cache_get(cache, &key, sizeof key, &again));
     CHECK(strcmp(again.data, "newer") == 0);
-    OK(kvmem_kv_pin_release(value.pin));
-    IS(KVMEM_BAD_HANDLE, kvmem_kv_pin_release(value.pin));
+    OK(kvmem_kv_cache_pin_release(value.pin));
+    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_pin_release(value.pin));
     kvmem_key device_key;
-    IS(KVMEM_NO_SUCH_DEVICE, kvmem_kv_pin_key(again.pin, "none", &device_key));
+    IS(KVMEM_ERR_NO_SUCH_DEVICE, kvmem_kv_cache_pin_key(again.pin, "none", &device_key));
 
-    kvmem_kv_room room;
-    OK(kvmem_kv_reserve(cache, "room", 4, 1000, &room));
-    memset(room.data, 5, room.bytes);
-    IS(KVMEM_NO_SUCH_DEVICE, kvmem_kv_reservation_key(room.reservation, "none", &device_key));
-    OK(kvmem_kv_commit(room.reservation, &value));
-    IS(KVMEM_BAD_HANDLE, kvmem_kv_commit(room.reservation, &value));
+    kvmem_kv_cache_reserved reserved;
+    OK(kvmem_kv_cache_reserve(cache, "reserved", 8, 1000, &reserved));
+    memset(reserved.data, 5, reserved.bytes);
+    IS(KVMEM_ERR_NO_SUCH_DEVICE,
+       kvmem_kv_cache_reservation_key(reserved.reservation, "none", &device_key));
+    OK(kvmem_kv_cache_reservation_commit(reserved.reservation, &value));
+    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_reservation_commit(reserved.reservation, &value));
     CHECK(((const char *) value.data)[999] == 5);
-    OK(kvmem_kv_pin_release(value.pin));
-    OK(kvmem_kv_reserve(cache, "none", 4, 1000, &room));
-    OK(kvmem_kv_abandon(room.reservation));
-    IS(KVMEM_BAD_HANDLE, kvmem_kv_abandon(room.reservation));
-    IS(KVMEM_ZERO_SIZE, kvmem_kv_reserve(cache, "none", 4, 0, &room));
-    IS(KVMEM_TOO_LARGE, kvmem_kv_reserve(cache, "none", 4, 200000, &room));
+    OK(kvmem_kv_cache_pin_release(value.pin));
+    OK(kvmem_kv_cache_reserve(cache, "none", 4, 1000, &reserved));
+    OK(kvmem_kv_cache_reservation_release(reserved.reservation));
+    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_reservation_release(reserved.reservation));
+    IS(KVMEM_ERR_ZERO_SIZE, kvmem_kv_cache_reserve(cache, "none", 4, 0, &reserved));
+    IS(KVMEM_ERR_TOO_LARGE, kvmem_kv_cache_reserve(cache, "none", 4, 200000, &reserved));
 
     static char bytes[10000];
     for (key = 100; key < 200; key++)
-        OK(kvmem_kv_insert(cache, &key, sizeof key, bytes, sizeof bytes));
-    kvmem_kv_stats stats;
-    OK(kvmem_kv_get_stats(cache, &stats));
+        OK(kvmem_kv_cache_insert(cache, &key, sizeof key, bytes, sizeof bytes));
+    kvmem_kv_cache_stats stats;
+    OK(kvmem_kv_cache_get_stats(cache, &stats));
     CHECK(stats.bytes <= 100000 && stats.evictions >= 90 && stats.hits == 2 && stats.misses == 1);
     uint64_t held;
-    OK(kvmem_kv_evict_to(cache, 20000, &held));
+    OK(kvmem_kv_cache_evict_to(cache, 20000, &held));
     CHECK(held <= 20000);
-    OK(kvmem_kv_check(cache));
-    OK(kvmem_kv_clear(cache));
+    OK(kvmem_kv_cache_check(cache));
+    OK(kvmem_kv_cache_clear(cache));
 
-    /* The pin outlives the cache, and the cache its pool. */
+    /* A pin outlives its cache, and a cache its pool. */
     OK(kvmem_pool_destroy(pool));
-    OK(kvmem_kv_insert(cache, "last", 4, "one", 4));
-    OK(kvmem_kv_get(cache, "last", 4, &value));
-    OK(kvmem_kv_destroy(cache));
+    OK(kvmem_kv_cache_insert(cache, "last", 4, "one", 4));
+    OK(kvmem_kv_cache_get(cache, "last", 4, &value));
+    OK(kvmem_kv_cache_destroy(cache));
     CHECK(strcmp(value.data, "one") == 0 && strcmp(again.data, "newer") == 0);
-    OK(kvmem_kv_pin_release(value.pin));
-    OK(kvmem_kv_pin_release(again.pin));
+    OK(kvmem_kv_cache_pin_release(value.pin));
+    OK(kvmem_kv_cache_pin_release(again.pin));
 
     pool = pool_with(NULL, MIB);
     options.eviction = 5;
-    IS(KVMEM_INVALID_ARGUMENT, kvmem_kv_create(pool, &options, &cache));
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_create(pool, &options, &cache));
     options.eviction = KVMEM_EVICT_SCAN_RESISTANT;
     options.low_watermark_bytes = 9;
     options.high_watermark_bytes = 8;
-    IS(KVMEM_INVALID_ARGUMENT, kvmem_kv_create(pool, &options, &cache));
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_create(pool, &options, &cache));
     OK(kvmem_pool_destroy(pool));
 }
 
-/* A cache, its pins and its reservations keep the memory and the keys of a pool that is destroyed, in whatever order they go, but no longer. With blocks
- * that the program has beside them, and without. */
-static void the_last_one_ends_the_pool(void) {
+/*
+ * A cache, its pins and its reservations keep the memory and keys of a destroyed pool, in any
+ * order, but not longer; with blocks of the program, and without.
+ */
+static void the_last_user_ends_the_pool(void) {
     enum { BLOCK = 1, PIN = 2, RESERVATION = 4, ALL = 8 };
     for (int with = 0; with < ALL; with++) {
         kvmem_registrars *nic;
@@ -307,20 +353,20 @@ static void the_last_one_ends_the_pool(void) {
         kvmem_pool_info info;
         OK(kvmem_pool_get_info(pool, &info));
         kvmem_kv_cache *cache;
-        OK(kvmem_kv_create(pool, NULL, &cache));
-        OK(kvmem_kv_insert(cache, "key", 3, "value", 6));
+        OK(kvmem_kv_cache_create(pool, NULL, &cache));
+        OK(kvmem_kv_cache_insert(cache, "key", 3, "value", 6));
         kvmem_block block;
-        kvmem_kv_value value;
-        kvmem_kv_room room;
+        kvmem_kv_cache_value value;
+        kvmem_kv_cache_reserved reserved;
         if (with & BLOCK)
             OK(kvmem_pool_allocate(pool, 1000, &block));
         if (with & PIN)
-            OK(kvmem_kv_get(cache, "key", 3, &value));
+            OK(kvmem_kv_cache_get(cache, "key", 3, &value));
         if (with & RESERVATION)
-            OK(kvmem_kv_reserve(cache, "other", 5, 1000, &room));
+            OK(kvmem_kv_cache_reserve(cache, "other", 5, 1000, &reserved));
 
         OK(kvmem_pool_destroy(pool));
-        IS(KVMEM_BAD_HANDLE, kvmem_pool_destroy(pool));
+        IS(KVMEM_ERR_BAD_HANDLE, kvmem_pool_destroy(pool));
         CHECK(has_page(info.data) && keys_of(nic) == 1);
         kvmem_block freed = {0};
         if (with & BLOCK) {
@@ -329,24 +375,24 @@ static void the_last_one_ends_the_pool(void) {
             freed = block;
             if (with & PIN) {
                 OK(kvmem_block_free(&block));
-                IS(KVMEM_BAD_HANDLE, kvmem_block_free(&freed));
+                IS(KVMEM_ERR_BAD_HANDLE, kvmem_block_free(&freed));
             }
         }
-        OK(kvmem_kv_destroy(cache));
+        OK(kvmem_kv_cache_destroy(cache));
         if (with != 0)
             CHECK(has_page(info.data) && keys_of(nic) == 1);
         if (with & RESERVATION) {
-            memset(room.data, 2, room.bytes);
-            OK(kvmem_kv_abandon(room.reservation));
+            memset(reserved.data, 2, reserved.bytes);
+            OK(kvmem_kv_cache_reservation_release(reserved.reservation));
         }
         if (with & PIN) {
             CHECK(strcmp(value.data, "value") == 0);
-            OK(kvmem_kv_pin_release(value.pin));
+            OK(kvmem_kv_cache_pin_release(value.pin));
         }
         if (with & BLOCK && !(with & PIN)) {
             CHECK(has_page(info.data) && keys_of(nic) == 1);
             OK(kvmem_block_free(&block));
-            IS(KVMEM_BAD_HANDLE, kvmem_block_free(&freed));
+            IS(KVMEM_ERR_BAD_HANDLE, kvmem_block_free(&freed));
         }
         CHECK(!has_page(info.data) && keys_of(nic) == 0);
         OK(kvmem_registrars_destroy(nic));
@@ -359,7 +405,8 @@ int main(void) {
     blocks_outlive_their_pool();
     resizing();
     shared();
+    readers_only();
     cache();
-    the_last_one_ends_the_pool();
+    the_last_user_ends_the_pool();
     return 0;
 }

@@ -1,4 +1,7 @@
-/* Many threads on the same objects; the last failure is each thread's own; one of two who free the same wins. */
+/*
+ * Several threads on the same objects. Each thread has its own last error. If two threads free the
+ * same allocation, one succeeds.
+ */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -7,12 +10,12 @@
 enum { THREADS = 4, STEPS = 2000 };
 
 static kvmem_offset_allocator *spaces[2];
-static kvmem_slice_allocator *slices;
+static kvmem_slab_allocator *slab;
 static kvmem_pool *pool;
 static kvmem_kv_cache *cache;
 static kvmem_bump_arena *arena;
 
-/* Blocks that one thread hands to the next. */
+/* Blocks that one thread passes to the next. */
 static _Atomic(void *) handed[THREADS];
 /* An allocation that all threads free. */
 static kvmem_allocation common;
@@ -25,68 +28,69 @@ static void *work(void *argument) {
     for (uint64_t step = 0; step < STEPS; step++) {
         uint64_t bytes = 1 + (step * 7 + thread) % 500;
         kvmem_allocation a;
-        OK(kvmem_offset_allocate(spaces[step & 1], bytes, &a));
+        OK(kvmem_offset_allocator_allocate(spaces[step & 1], bytes, &a));
         kvmem_block block;
         OK(kvmem_pool_allocate(pool, bytes, &block));
         memset(block.data, (int) thread, block.bytes);
         void *mine, *bumped;
-        OK(kvmem_slice_alloc(slices, 64, &mine));
+        OK(kvmem_slab_allocator_allocate(slab, 64, &mine));
         memset(mine, (int) thread, 64);
         if (step % 16 == 0)
-            OK(kvmem_bump_alloc(arena, 8, 8, &bumped));
+            OK(kvmem_bump_arena_allocate(arena, 8, 8, &bumped));
         void *other = atomic_exchange(&handed[(thread + 1) % THREADS], mine);
-        OK(kvmem_slice_free(slices, other, 64));
+        OK(kvmem_slab_allocator_free(slab, other, 64));
 
         uint64_t key = step % 50;
-        kvmem_kv_value value;
-        kvmem_status found = kvmem_kv_get(cache, &key, sizeof key, &value);
+        kvmem_kv_cache_value value;
+        kvmem_status found = kvmem_kv_cache_get(cache, &key, sizeof key, &value);
         if (found == KVMEM_OK) {
             CHECK(memcmp(value.data, &key, sizeof key) == 0);
-            OK(kvmem_kv_pin_release(value.pin));
+            OK(kvmem_kv_cache_pin_release(value.pin));
         } else {
-            IS(KVMEM_NOT_FOUND, found);
-            OK(kvmem_kv_insert(cache, &key, sizeof key, &key, sizeof key));
+            IS(KVMEM_ERR_NOT_FOUND, found);
+            OK(kvmem_kv_cache_insert(cache, &key, sizeof key, &key, sizeof key));
         }
 
-        /* The texts of failures are the thread's own. */
+        /* Error texts belong to the thread. */
         if (step % 100 == 0) {
             char words[64];
             kvmem_allocation none;
-            IS(KVMEM_TOO_LARGE, kvmem_offset_allocate(spaces[0], ((uint64_t) 1 << 40) + thread, &none));
-            snprintf(words, sizeof words, "%llu bytes were asked for", (1ull << 40) + (unsigned long long) thread);
+            IS(KVMEM_ERR_TOO_LARGE,
+               kvmem_offset_allocator_allocate(spaces[0], ((uint64_t) 1 << 40) + thread, &none));
+            snprintf(words, sizeof words, "%llu", (1ull << 40) + (unsigned long long) thread);
             SAYS(words);
         }
         for (uint64_t byte = 0; byte < block.bytes; byte++)
             CHECK(((unsigned char *) block.data)[byte] == thread);
         OK(kvmem_block_free(&block));
-        OK(kvmem_offset_free(spaces[step & 1], &a));
+        OK(kvmem_offset_allocator_free(spaces[step & 1], &a));
     }
 
     pthread_barrier_wait(&barrier);
-    freed += kvmem_offset_free(spaces[0], &common) == KVMEM_OK;
+    freed += kvmem_offset_allocator_free(spaces[0], &common) == KVMEM_OK;
     pthread_barrier_wait(&barrier);
     destroyed += kvmem_pool_destroy(common_pool) == KVMEM_OK;
     return NULL;
 }
 
 int main(void) {
-    kvmem_offset_options options;
-    OK(kvmem_offset_options_init(&options, sizeof options));
+    kvmem_offset_allocator_options options;
+    OK(kvmem_offset_allocator_options_init(&options, sizeof options));
     for (uint32_t i = 0; i < 2; i++) {
         options.magazines = i;
-        OK(kvmem_offset_create((uint64_t) 1 << 30, &options, &spaces[i]));
+        OK(kvmem_offset_allocator_create((uint64_t) 1 << 30, &options, &spaces[i]));
     }
     kvmem_pool_options plain;
     OK(kvmem_pool_options_init(&plain, sizeof plain));
     plain.pages = "4k";
     OK(kvmem_pool_create(4 * MIB, &plain, &pool));
     OK(kvmem_pool_create(4096, &plain, &common_pool));
-    OK(kvmem_kv_create(pool, NULL, &cache));
-    OK(kvmem_slice_create(NULL, &slices));
+    OK(kvmem_kv_cache_create(pool, NULL, &cache));
+    OK(kvmem_slab_allocator_create(NULL, &slab));
     kvmem_region *region;
     OK(kvmem_region_map(MIB, NULL, &region));
-    OK(kvmem_bump_create(region, &arena));
-    OK(kvmem_offset_allocate(spaces[0], 1000, &common));
+    OK(kvmem_bump_arena_create(region, &arena));
+    OK(kvmem_offset_allocator_allocate(spaces[0], 1000, &common));
 
     pthread_t threads[THREADS];
     uint64_t numbers[THREADS];
@@ -100,23 +104,23 @@ int main(void) {
     CHECK(freed == 1 && destroyed == 1);
 
     for (int i = 0; i < THREADS; i++)
-        OK(kvmem_slice_free(slices, handed[i], 64));
-    kvmem_slice_stats stats;
-    OK(kvmem_slice_get_stats(slices, &stats));
+        OK(kvmem_slab_allocator_free(slab, handed[i], 64));
+    kvmem_slab_allocator_stats stats;
+    OK(kvmem_slab_allocator_get_stats(slab, &stats));
     CHECK(stats.in_use == 0);
-    kvmem_bump_stats bumped;
-    OK(kvmem_bump_get_stats(arena, &bumped));
+    kvmem_bump_arena_stats bumped;
+    OK(kvmem_bump_arena_get_stats(arena, &bumped));
     CHECK(bumped.used_bytes == THREADS * ((STEPS + 15) / 16) * 8);
     OK(kvmem_pool_check(pool));
-    OK(kvmem_kv_check(cache));
+    OK(kvmem_kv_cache_check(cache));
     for (int i = 0; i < 2; i++) {
-        OK(kvmem_offset_check(spaces[i]));
-        OK(kvmem_offset_destroy(spaces[i]));
+        OK(kvmem_offset_allocator_check(spaces[i]));
+        OK(kvmem_offset_allocator_destroy(spaces[i]));
     }
-    OK(kvmem_kv_destroy(cache));
+    OK(kvmem_kv_cache_destroy(cache));
     OK(kvmem_pool_destroy(pool));
-    OK(kvmem_slice_destroy(slices));
-    OK(kvmem_bump_destroy(arena));
+    OK(kvmem_slab_allocator_destroy(slab));
+    OK(kvmem_bump_arena_destroy(arena));
     OK(kvmem_region_destroy(region));
     return 0;
 }

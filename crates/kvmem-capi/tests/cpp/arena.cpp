@@ -9,7 +9,8 @@
 #include <span>
 #endif
 
-static_assert(moves_only<kvmem::Region> && moves_only<kvmem::BumpArena> && moves_only<kvmem::Cancel>);
+static_assert(moves_only<kvmem::Region> && moves_only<kvmem::BumpArena> &&
+              moves_only<kvmem::CancelToken>);
 
 static void spans() {
     std::byte bytes[4] = {};
@@ -37,43 +38,44 @@ static void regions() {
     options.pages = "4k";
     options.populate = 1;
     options.guard_pages = true;
-    std::uint64_t told = 0;
-    options.progress = [&](const kvmem::Progress &progress) { told = progress.done_bytes; };
+    std::uint64_t reported = 0;
+    options.progress = [&](const kvmem::Progress &progress) { reported = progress.done_bytes; };
     kvmem::Region region(MIB, options);
     CHECK(region.data() != nullptr && region.size() == MIB && region.bytes().size() == MIB);
-    CHECK(told == MIB);
+    CHECK(reported == MIB);
     const kvmem::RegionInfo info = region.info();
-    CHECK(info.data == region.data() && info.asked_bytes == MIB && info.bytes_base == MIB);
+    CHECK(info.data == region.data() && info.requested_bytes == MIB && info.bytes_base == MIB);
     CHECK(region.resident_bytes(0, MIB) == MIB);
     std::memset(region.data(), 0x5a, region.size());
     region.discard(0, MIB);
     CHECK(region.bytes()[MIB - 1] == std::byte{0});
-    region.populate(0, MIB, 1, [&](const kvmem::Progress &progress) { told += progress.done_bytes; });
-    CHECK(told > MIB);
+    region.populate(0, MIB, 1,
+                    [&](const kvmem::Progress &progress) { reported += progress.done_bytes; });
+    CHECK(reported > MIB);
     CHECK(!region.report().empty() && region.report_json().front() == '{');
 
-    // Moves: what was moved from has nothing, and says so.
+    // A moved-from region is empty, and calls on it throw.
     kvmem::Region moved = std::move(region);
     CHECK(region.data() == nullptr && region.size() == 0 && region.native_handle() == nullptr);
-    THROWS(KVMEM_NULL_ARGUMENT, "kvmem_region", region.info());
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "kvmem_region", region.info());
     move_to_itself(moved);
     CHECK(moved.size() == MIB);
     kvmem::Region other(4096, options);
     other = std::move(moved);
     CHECK(other.size() == MIB);
 
-    THROWS(KVMEM_ZERO_SIZE, "", kvmem::Region(0));
+    THROWS(KVMEM_ERR_ZERO_SIZE, "", kvmem::Region(0));
     options.pages = "3M";
-    THROWS(KVMEM_INVALID_ARGUMENT, "3M", kvmem::Region(MIB, options));
-    THROWS(KVMEM_OUT_OF_BOUNDS, "", other.discard(MIB, 4096));
-    THROWS(KVMEM_WRONG_BACKING, "", other.share(true));
+    THROWS(KVMEM_ERR_INVALID_ARGUMENT, "3M", kvmem::Region(MIB, options));
+    THROWS(KVMEM_ERR_OUT_OF_BOUNDS, "", other.discard(MIB, 4096));
+    THROWS(KVMEM_ERR_WRONG_BACKING, "", other.share(true));
 
     kvmem::RegionOptions cancelled;
-    kvmem::Cancel cancel;
+    kvmem::CancelToken cancel;
     cancelled.populate = 1;
     cancelled.cancel = &cancel;
-    cancel.use();
-    THROWS(KVMEM_CANCELLED, "", kvmem::Region(MIB, cancelled));
+    cancel.cancel();
+    THROWS(KVMEM_ERR_CANCELLED, "", kvmem::Region(MIB, cancelled));
 }
 
 static void preflight() {
@@ -83,7 +85,7 @@ static void preflight() {
     CHECK(small.fits && !small.report.empty());
     CHECK(!kvmem::preflight(std::uint64_t{1} << 50, options).fits);
     options.pages = "3M";
-    THROWS(KVMEM_INVALID_ARGUMENT, "3M", kvmem::preflight(4096, options));
+    THROWS(KVMEM_ERR_INVALID_ARGUMENT, "3M", kvmem::preflight(4096, options));
 }
 
 static void shared() {
@@ -94,15 +96,29 @@ static void shared() {
     const int fd = region.share(false);
     kvmem::Region same = kvmem::Region::attach(fd, 64 * KIB);
     close(fd);
-    CHECK(region.populate_elsewhere() == 64 * KIB && same.resident_bytes(0, 64 * KIB) == 64 * KIB);
+    CHECK(region.populate_aliases() == 64 * KIB && same.resident_bytes(0, 64 * KIB) == 64 * KIB);
     region.bytes()[100] = std::byte{42};
     CHECK(same.data() != region.data() && same.bytes()[100] == std::byte{42});
+}
+
+static void readers_only() {
+    kvmem::RegionOptions options;
+    options.pages = "4k";
+    options.shared = true;
+    options.readers_only = true;
+    kvmem::Region region(64 * KIB, options);
+    region.bytes()[0] = std::byte{1};
+    const int fd = region.share(false);
+    THROWS(KVMEM_ERR_SYSTEM, "", kvmem::Region::attach(fd));
+    close(fd);
+    THROWS(KVMEM_ERR_SYSTEM, "", region.discard(0, 4096));
 }
 
 static void wrapped() {
     const long page = sysconf(_SC_PAGESIZE);
     int released = 0;
-    void *memory = std::aligned_alloc(static_cast<std::size_t>(page), 4 * static_cast<std::size_t>(page));
+    void *memory =
+        std::aligned_alloc(static_cast<std::size_t>(page), 4 * static_cast<std::size_t>(page));
     {
         const std::uint64_t bytes = 4 * static_cast<std::uint64_t>(page);
         kvmem::Region region = kvmem::Region::wrap(memory, bytes, [&released, memory] {
@@ -111,7 +127,7 @@ static void wrapped() {
         });
         CHECK(region.data() == memory && region.size() == bytes);
         kvmem::BumpArena arena(region);
-        // The arena keeps the memory.
+        // The arena keeps the memory mapped.
         region = kvmem::Region(4096);
         CHECK(released == 0);
         auto some = arena.allocate(100);
@@ -119,7 +135,8 @@ static void wrapped() {
     }
     CHECK(released == 1);
     released = 0;
-    THROWS(KVMEM_NULL_ARGUMENT, "", kvmem::Region::wrap(nullptr, 4096, [&released] { ++released; }));
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "",
+           kvmem::Region::wrap(nullptr, 4096, [&released] { ++released; }));
     CHECK(released == 0);
 }
 
@@ -134,17 +151,17 @@ static void bump() {
     std::memset(two->data(), 1, two->size());
     CHECK(arena.owns(one->data()) && !arena.owns(&arena));
     CHECK(!arena.allocate(MIB));
-    THROWS(KVMEM_BAD_ALIGN, "3", arena.allocate(1, 3));
-    THROWS(KVMEM_ZERO_SIZE, "", arena.allocate(0));
-    CHECK(arena.stats().used_bytes + arena.stats().left_bytes == arena.stats().capacity_bytes);
+    THROWS(KVMEM_ERR_BAD_ALIGN, "3", arena.allocate(1, 3));
+    THROWS(KVMEM_ERR_ZERO_SIZE, "", arena.allocate(0));
+    CHECK(arena.stats().used_bytes + arena.stats().remaining_bytes == arena.stats().capacity_bytes);
     arena.reset();
     CHECK(arena.stats().used_bytes == 0);
     kvmem::BumpArena moved = std::move(arena);
-    THROWS(KVMEM_NULL_ARGUMENT, "", arena.allocate(1));
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "", arena.allocate(1));
     CHECK(moved.allocate(1));
     kvmem::Region none(4096, options);
     const kvmem::Region gone = std::move(none);
-    THROWS(KVMEM_NULL_ARGUMENT, "", kvmem::BumpArena(none));
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "", kvmem::BumpArena(none));
 }
 
 int main() {
@@ -155,6 +172,7 @@ int main() {
     regions();
     preflight();
     shared();
+    readers_only();
     wrapped();
     bump();
     return 0;

@@ -1,4 +1,4 @@
-// What the test programs share: checks that say what they wanted, and end the program.
+// Checks for the test programs. A failed check prints what it expected and ends the program.
 #ifndef CHECK_HPP
 #define CHECK_HPP
 
@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <kvmem.hpp>
+#include <kvmem/testing.hpp>
 
 #define CHECK(...)                                                                            \
     do {                                                                                      \
@@ -20,29 +21,31 @@
         }                                                                                     \
     } while (0)
 
-// That a call throws kvmem::error with this status, and these words in the text.
-#define THROWS(wanted, words, ...)                                                            \
-    do {                                                                                      \
-        bool thrown = false;                                                                  \
-        try {                                                                                 \
-            (void)(__VA_ARGS__);                                                              \
-        } catch (const kvmem::error &error) {                                                 \
-            thrown = true;                                                                    \
-            if (error.status() != (wanted) || std::strstr(error.what(), (words)) == nullptr) { \
-                std::fprintf(stderr, "%s:%d: %s threw %s: %s; wanted %s: %s\n", __FILE__, __LINE__, \
-                             #__VA_ARGS__, error.status_name(), error.what(), #wanted, words); \
-                std::exit(1);                                                                 \
-            }                                                                                 \
-        }                                                                                     \
-        CHECK(thrown && #__VA_ARGS__ != nullptr);                                             \
+// Checks that a call throws kvmem::error with this status, and that its text contains these words.
+#define THROWS(wanted, words, ...)                                                                 \
+    do {                                                                                           \
+        bool thrown = false;                                                                       \
+        try {                                                                                      \
+            (void)(__VA_ARGS__);                                                                   \
+        } catch (const kvmem::error &error) {                                                      \
+            thrown = true;                                                                         \
+            if (error.status() != (wanted) || std::strstr(error.what(), (words)) == nullptr) {     \
+                std::fprintf(stderr, "%s:%d: %s threw %s: %s; wanted %s: %s\n", __FILE__,          \
+                             __LINE__, #__VA_ARGS__, error.status_name(), error.what(), #wanted,   \
+                             words);                                                               \
+                std::exit(1);                                                                      \
+            }                                                                                      \
+        }                                                                                          \
+        CHECK(thrown && #__VA_ARGS__ != nullptr);                                                  \
     } while (0)
 
-// What every object promises.
+// The properties of every class.
 template <class T>
-constexpr bool moves_only = !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T> &&
-                            std::is_nothrow_move_constructible_v<T> && std::is_nothrow_move_assignable_v<T>;
+constexpr bool moves_only =
+    !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T> &&
+    std::is_nothrow_move_constructible_v<T> && std::is_nothrow_move_assignable_v<T>;
 
-// Moves an object to itself, which compilers warn about where they see it.
+// Moves an object to itself. In a function, because compilers warn about it where they see it.
 template <class T>
 void move_to_itself(T &object) {
     T &same = object;

@@ -4,58 +4,62 @@
 
 #include "check.hpp"
 
-static_assert(moves_only<kvmem::KvCache> && moves_only<kvmem::KvValue> && moves_only<kvmem::KvRoom>);
+static_assert(moves_only<kvmem::KvCache> && moves_only<kvmem::KvValue> &&
+              moves_only<kvmem::KvReservation>);
 
 static std::string text(const kvmem::KvValue &value) {
     return std::string(reinterpret_cast<const char *>(value.bytes().data()), value.size());
 }
 
 int main() {
-    kvmem::Registrars nics = kvmem::Registrars::simulated(1);
+    kvmem::Registrars nics = kvmem::testing::simulated_registrars(1);
     std::optional<kvmem::KvValue> kept;
-    std::optional<kvmem::KvRoom> left;
+    std::optional<kvmem::KvReservation> remaining;
     {
         kvmem::PoolOptions small;
         small.pages = "4k";
         small.registrars = &nics;
-        kvmem::KvOptions options;
+        kvmem::KvCacheOptions options;
         options.max_bytes = 64 * KIB;
         options.shards = 1;
         std::optional<kvmem::Pool> pool(std::in_place, MIB, small);
         kvmem::KvCache cache(*pool, options);
         CHECK(!cache.get("one") && !cache.contains("one") && !cache.remove("one"));
         CHECK(cache.insert("one", "first", 5) && cache.contains("one"));
-        // It keeps the memory.
+        // The cache keeps the memory.
         pool.reset();
-        CHECK(cache.insert(std::string_view("with\0nul", 8), "other", 5) && !cache.contains("with"));
-        // The longest key, and one that is longer: a mistake, not a cache without room.
+        CHECK(cache.insert(std::string_view("with\0nul", 8), "other", 5) &&
+              !cache.contains("with"));
+        // The longest key, and a longer one: an error, not lack of space.
         const std::string longest(KVMEM_MAX_KEY_BYTES, 'k');
-        CHECK(cache.insert(longest, "long", 4) && text(*cache.get(longest)) == "long" && cache.remove(longest));
+        CHECK(cache.insert(longest, "long", 4) && text(*cache.get(longest)) == "long" &&
+              cache.remove(longest));
         const std::string longer = longest + 'k';
-        THROWS(KVMEM_INVALID_ARGUMENT, "a key of 1048577 bytes", cache.insert(longer, "long", 4));
-        THROWS(KVMEM_INVALID_ARGUMENT, "at most 1048576", cache.get(longer));
+        THROWS(KVMEM_ERR_INVALID_ARGUMENT, "the key has 1048577 bytes",
+               cache.insert(longer, "long", 4));
+        THROWS(KVMEM_ERR_INVALID_ARGUMENT, "at most 1048576", cache.get(longer));
         auto value = cache.get("one");
         CHECK(value && *value && text(*value) == "first");
         CHECK(value->key("simulated:0").handle != UINT64_MAX);
         CHECK(cache.insert("one", "second", 6));
         CHECK(text(*value) == "first" && text(*cache.get("one")) == "second");
 
-        // In place.
-        auto room = cache.reserve("two", 6);
-        CHECK(room && room->size() == 6 && !cache.contains("two"));
-        CHECK(room->key("simulated:0").handle != UINT64_MAX);
-        std::memcpy(room->bytes().data(), "thirds", 6);
-        kvmem::KvRoom moved = std::move(*room);
-        CHECK(!*room && room->bytes().empty() && room->offset() == 0);
+        // Written in place.
+        auto reserved = cache.reserve("two", 6);
+        CHECK(reserved && reserved->size() == 6 && !cache.contains("two"));
+        CHECK(reserved->key("simulated:0").handle != UINT64_MAX);
+        std::memcpy(reserved->bytes().data(), "thirds", 6);
+        kvmem::KvReservation moved = std::move(*reserved);
+        CHECK(!*reserved && reserved->bytes().empty() && reserved->offset() == 0);
         const kvmem::KvValue third = std::move(moved).commit();
         CHECK(!moved && text(third) == "thirds" && cache.contains("two"));
-        THROWS(KVMEM_NULL_ARGUMENT, "", std::move(moved).commit());
+        THROWS(KVMEM_ERR_NULL_ARGUMENT, "", std::move(moved).commit());
         {
-            auto abandoned = cache.reserve("three", 6);
+            auto released = cache.reserve("three", 6);
         }
         CHECK(!cache.contains("three"));
 
-        // Eviction, which leaves what is pinned.
+        // Eviction leaves pinned values.
         const std::string block(8 * KIB, 'x');
         for (int i = 0; i < 20; ++i) {
             CHECK(cache.insert(std::to_string(i), block.data(), block.size()));
@@ -63,10 +67,10 @@ int main() {
         CHECK(cache.stats().evictions != 0 && !cache.contains("0") && text(*value) == "first");
         CHECK(!cache.insert("long", block.data(), 0x7fffffff));
         CHECK(!cache.reserve("long", 2 * MIB));
-        THROWS(KVMEM_ZERO_SIZE, "", cache.insert("none", block.data(), 0));
+        THROWS(KVMEM_ERR_ZERO_SIZE, "", cache.insert("none", block.data(), 0));
         CHECK(cache.evict_to(16 * KIB) <= 16 * KIB);
         CHECK(cache.stats().hits >= 2 && cache.stats().misses == 1);
-        cache.verify();
+        cache.check();
         CHECK(cache.remove("19"));
         cache.clear();
         CHECK(!cache.contains("18") && text(third) == "thirds");
@@ -75,17 +79,17 @@ int main() {
         CHECK(text(*kept) == "first");
         move_to_itself(*kept);
         CHECK(text(*kept) == "first");
-        left = cache.reserve("left", 10);
+        remaining = cache.reserve("remaining", 10);
         kvmem::KvCache same = std::move(cache);
-        THROWS(KVMEM_NULL_ARGUMENT, "", cache.get("one"));
+        THROWS(KVMEM_ERR_NULL_ARGUMENT, "", cache.get("one"));
         CHECK(!same.get("one"));
-        kvmem::KvOptions wrong;
+        kvmem::KvCacheOptions wrong;
         wrong.low_watermark = 10;
         wrong.high_watermark = 5;
-        THROWS(KVMEM_INVALID_ARGUMENT, "", kvmem::KvCache(kvmem::Pool(MIB, small), wrong));
+        THROWS(KVMEM_ERR_INVALID_ARGUMENT, "", kvmem::KvCache(kvmem::Pool(MIB, small), wrong));
     }
-    // Both outlive the cache and the pool.
-    CHECK(text(*kept) == "first" && nics.live_keys(0) == 1);
+    // Pin and reservation outlive the cache and the pool.
+    CHECK(text(*kept) == "first" && kvmem::testing::live_keys(nics, 0) == 1);
     {
         kvmem::PoolOptions small;
         small.pages = "4k";
@@ -94,9 +98,9 @@ int main() {
         *kept = std::move(*other.get("other"));
         CHECK(text(*kept) == "value");
     }
-    left->bytes()[9] = std::byte{1};
+    remaining->bytes()[9] = std::byte{1};
     kept.reset();
-    left.reset();
-    CHECK(nics.live_keys(0) == 0);
+    remaining.reset();
+    CHECK(kvmem::testing::live_keys(nics, 0) == 0);
     return 0;
 }

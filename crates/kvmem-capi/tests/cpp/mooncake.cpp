@@ -1,6 +1,7 @@
-// Mooncake's offset allocator on kvmem, used as programs use it that were written for Mooncake: by its include, its names and its promises.
+// Mooncake's offset allocator on kvmem, used as by programs that were written for Mooncake: its
+// include, its names and its promises.
 #include "offset_allocator/offset_allocator.hpp"
-// The other name of it.
+// The other name of the header.
 #include "offset_allocator/offset_allocator.h"
 
 #include <map>
@@ -17,16 +18,20 @@ static_assert(NUM_TOP_BINS == 32 && BINS_PER_LEAF == 8 && TOP_BINS_INDEX_SHIFT =
 static_assert(LEAF_BINS_INDEX_MASK == 7 && NUM_LEAF_BINS == 256);
 static_assert(std::is_same_v<uint32, unsigned int> && std::is_same_v<NodeIndex, uint32>);
 static_assert(OffsetAllocation::NO_SPACE == 0xffffffff);
-static_assert(moves_only<OffsetAllocationHandle> && std::is_default_constructible_v<OffsetAllocationHandle>);
-static_assert(!std::is_move_constructible_v<OffsetAllocator> && !std::is_copy_constructible_v<OffsetAllocator>);
-static_assert(std::is_same_v<decltype(OffsetAllocator::create(0, 1)), std::shared_ptr<OffsetAllocator>>);
+static_assert(moves_only<OffsetAllocationHandle> &&
+              std::is_default_constructible_v<OffsetAllocationHandle>);
+static_assert(!std::is_move_constructible_v<OffsetAllocator> &&
+              !std::is_copy_constructible_v<OffsetAllocator>);
+static_assert(
+    std::is_same_v<decltype(OffsetAllocator::create(0, 1)), std::shared_ptr<OffsetAllocator>>);
 
 constexpr size_t GIB = size_t{1} << 30;
 
 static void handles() {
     auto allocator = OffsetAllocator::create(0x1000, GIB, 1000, 1000);
     auto whole = allocator->allocate(GIB);
-    CHECK(whole.has_value() && whole->isValid() && whole->address() == 0x1000 && whole->size() == GIB);
+    CHECK(whole.has_value() && whole->isValid() && whole->address() == 0x1000 &&
+          whole->size() == GIB);
     CHECK(whole->ptr() == reinterpret_cast<void *>(0x1000));
     CHECK(!allocator->allocate(1).has_value());
     whole.reset();
@@ -48,9 +53,10 @@ static void handles() {
     CHECK(moved.isValid() && moved.size() == 1023);
     none = std::move(moved);
     CHECK(none.isValid() && !moved.isValid());
-    // What it had before is freed.
+    // The assignment frees the old range.
     none = std::move(*allocator->allocate(7));
-    CHECK(allocator->get_metrics().allocated_num_ == 1 && allocator->get_metrics().allocated_size_ == 7);
+    CHECK(allocator->get_metrics().allocated_num_ == 1 &&
+          allocator->get_metrics().allocated_size_ == 7);
     std::vector<OffsetAllocationHandle> many;
     for (int i = 0; i < 100; ++i) {
         many.push_back(std::move(*allocator->allocate(1000)));
@@ -59,7 +65,7 @@ static void handles() {
     many.clear();
     CHECK(allocator->get_metrics().allocated_num_ == 1);
 
-    // After the allocator.
+    // The handle outlives the allocator.
     const uint64_t address = none.address();
     allocator.reset();
     CHECK(!none.isValid() && none.address() == address && none.size() == 7);
@@ -67,22 +73,26 @@ static void handles() {
 }
 
 static void created() {
-    CHECK(OffsetAllocator::create(0, 0) == nullptr && OffsetAllocator::create(0, SIZE_MAX) == nullptr);
+    CHECK(OffsetAllocator::create(0, 0) == nullptr &&
+          OffsetAllocator::create(0, SIZE_MAX) == nullptr);
     auto allocator = OffsetAllocator::create(0, GIB);
     CHECK(allocator && allocator->shared_from_this() == allocator);
 
-    // max_capacity - 1 can be alive, init_capacity - 1 if that is more; when one is freed another can be had.
-    for (const auto &[init, max, most] : {std::tuple{1u, 1000u, 999u}, std::tuple{1000u, 1000u, 999u},
-                                          std::tuple{20u, 10u, 19u}, std::tuple{1u, 2u, 1u}}) {
+    // max_capacity - 1 allocations can be live, or init_capacity - 1 if that is more. When one is
+    // freed, another succeeds.
+    for (const auto &[init, max, expected_max] :
+         {std::tuple{1u, 1000u, 999u}, std::tuple{1000u, 1000u, 999u}, std::tuple{20u, 10u, 19u},
+          std::tuple{1u, 2u, 1u}}) {
         auto bounded = OffsetAllocator::create(0, GIB, init, max);
         std::vector<OffsetAllocationHandle> kept;
-        for (uint32 i = 0; i < most; ++i) {
+        for (uint32 i = 0; i < expected_max; ++i) {
             auto handle = bounded->allocate(1024);
             CHECK(handle.has_value());
             kept.push_back(std::move(*handle));
         }
         CHECK(!bounded->allocate(1024).has_value());
-        CHECK(bounded->storageReport().totalFreeSpace == 0 && bounded->storageReport().largestFreeRegion == 0);
+        CHECK(bounded->storageReport().totalFreeSpace == 0 &&
+              bounded->storageReport().largestFreeRegion == 0);
         kept.erase(kept.begin());
         CHECK(bounded->storageReport().largestFreeRegion != 0);
         kept.push_back(std::move(*bounded->allocate(1024)));
@@ -91,11 +101,13 @@ static void created() {
     CHECK(!OffsetAllocator::create(0, GIB, 1, 1)->allocate(1).has_value());
     CHECK(!OffsetAllocator::create(0, GIB, 0, 0)->allocate(1).has_value());
 
-    // No capacity is special: all of it can be had, to the byte.
-    for (const uint64_t size : {uint64_t{1}, uint64_t{16}, uint64_t{1000}, 4 * GIB - 1, 4 * GIB, 4 * GIB + 1,
-                                uint64_t{4026531840}, (uint64_t{1} << 40) + 12345, uint64_t{1} << 63}) {
+    // Every capacity can be allocated completely, to the byte.
+    for (const uint64_t size :
+         {uint64_t{1}, uint64_t{16}, uint64_t{1000}, 4 * GIB - 1, 4 * GIB, 4 * GIB + 1,
+          uint64_t{4026531840}, (uint64_t{1} << 40) + 12345, uint64_t{1} << 63}) {
         auto any = OffsetAllocator::create(0, size);
-        CHECK(any->storageReport().largestFreeRegion == size && any->getLargestFreeRegion() >= size);
+        CHECK(any->storageReport().largestFreeRegion == size &&
+              any->getLargestFreeRegion() >= size);
         CHECK(any->normalizedAllocationSize(size) == size);
         auto all = any->allocate(size);
         CHECK(all.has_value() && all->size() == size && !any->allocate(1).has_value());
@@ -107,16 +119,20 @@ static void aligned() {
     auto first = allocator->allocate(513);
     auto second = allocator->allocate(512);
     CHECK(first->size() == 513 && first->address() % 512 == 0 && second->address() % 512 == 0);
-    CHECK(allocator->normalizedAllocationSize(513) == 1024 && allocator->normalizedAllocationSize(512) == 512);
-    CHECK(allocator->normalizedAllocationSize(0) == 0 && allocator->normalizedAllocationSize(SIZE_MAX) == 0);
+    CHECK(allocator->normalizedAllocationSize(513) == 1024 &&
+          allocator->normalizedAllocationSize(512) == 512);
+    CHECK(allocator->normalizedAllocationSize(0) == 0 &&
+          allocator->normalizedAllocationSize(SIZE_MAX) == 0);
     CHECK(!allocator->allocate(SIZE_MAX).has_value() && !allocator->allocate(0).has_value());
     CHECK(allocator->get_metrics().total_free_space_ == (64 << 20) - 1024 - 512);
 }
 
 static void reports() {
     auto allocator = OffsetAllocator::create(0, MIB, 1000, 1000);
-    CHECK(allocator->normalizedAllocationSize(1023) == 1023 && allocator->normalizedAllocationSize(0) == 0);
-    CHECK(allocator->normalizedAllocationSize(MIB) == MIB && allocator->normalizedAllocationSize(MIB + 1) == 0);
+    CHECK(allocator->normalizedAllocationSize(1023) == 1023 &&
+          allocator->normalizedAllocationSize(0) == 0);
+    CHECK(allocator->normalizedAllocationSize(MIB) == MIB &&
+          allocator->normalizedAllocationSize(MIB + 1) == 0);
 
     const OffsetAllocatorMetrics before = allocator->get_metrics();
     CHECK(before.allocated_size_ == 0 && before.allocated_num_ == 0 && before.capacity == MIB &&
@@ -128,7 +144,7 @@ static void reports() {
     CHECK(metrics.allocated_size_ == 3171 && metrics.allocated_num_ == 3);
     CHECK(metrics.total_free_space_ == MIB - 3171 && metrics.largest_free_region_ <= MIB - 3171);
     CHECK(allocator->getLargestFreeRegion() >= metrics.largest_free_region_);
-    // A request that fails makes the hint exact.
+    // A failed request makes the hint exact.
     CHECK(!allocator->allocate(MIB - 1000).has_value());
     CHECK(allocator->getLargestFreeRegion() == allocator->storageReport().largestFreeRegion);
     two.reset();
@@ -137,15 +153,18 @@ static void reports() {
 
     std::ostringstream words;
     words << metrics;
-    CHECK(words.str().find("allocs=3") != std::string::npos && words.str().find("1.00 MB") != std::string::npos &&
+    CHECK(words.str().find("allocs=3") != std::string::npos &&
+          words.str().find("1.00 MB") != std::string::npos &&
           words.str().find("utilization=0.3%") != std::string::npos);
     one.reset();
     three.reset();
 
-    // All free ranges are in the full report, under sizes that ascend. Every other one of some ranges side by side is freed, so that nothing joins.
+    // The full report contains all free ranges, with ascending sizes. Every other one of some
+    // adjacent ranges is freed, so none coalesce.
     for (const auto &[capacity, sizes] :
          {std::pair{uint64_t{MIB}, std::vector<uint64_t>{1, 7, 8, 9, 100, 1000, 1024, 4000, 70000}},
-          std::pair{uint64_t{1} << 40, std::vector<uint64_t>{1, 5000, 1 << 20, (1 << 20) + 1, uint64_t{9} << 30}}}) {
+          std::pair{uint64_t{1} << 40,
+                    std::vector<uint64_t>{1, 5000, 1 << 20, (1 << 20) + 1, uint64_t{9} << 30}}}) {
         auto space = OffsetAllocator::create(0, capacity);
         std::vector<OffsetAllocationHandle> freed;
         std::vector<OffsetAllocationHandle> kept;
@@ -163,8 +182,10 @@ static void reports() {
             ranges += full.freeRegions[i].count;
             least += full.freeRegions[i].count * full.freeRegions[i].size;
         }
-        // At least those that were freed between two that are alive, and not longer in all than what is free.
-        CHECK(ranges >= 1 && ranges <= sizes.size() + 2 && least <= space->get_metrics().total_free_space_);
+        // At least those that were freed between two live ones, and not more bytes in all than are
+        // free.
+        CHECK(ranges >= 1 && ranges <= sizes.size() + 2 &&
+              least <= space->get_metrics().total_free_space_);
         kept.clear();
         const OffsetAllocStorageReportFull empty = space->storageReportFull();
         uint64_t last = 0;
@@ -178,12 +199,14 @@ static void reports() {
     }
 }
 
-// The sizes of the original's bins, which count in 32 bits: a program that compares two reports
-// finds all 256 equal.
+// The sizes of the original's bins, which are counted in 32 bits: a program that compares two
+// reports finds all 256 equal.
 static void bins() {
-    for (const auto &[capacity, shift] : {std::pair{uint64_t{MIB}, 0}, std::pair{uint64_t{4026531840}, 0},
-                                          std::pair{uint64_t{4026531841} + GIB, 1}, std::pair{uint64_t{1} << 40, 9}}) {
-        const OffsetAllocStorageReportFull report = OffsetAllocator::create(0, capacity)->storageReportFull();
+    for (const auto &[capacity, shift] :
+         {std::pair{uint64_t{MIB}, 0}, std::pair{uint64_t{4026531840}, 0},
+          std::pair{uint64_t{4026531841} + GIB, 1}, std::pair{uint64_t{1} << 40, 9}}) {
+        const OffsetAllocStorageReportFull report =
+            OffsetAllocator::create(0, capacity)->storageReportFull();
         for (uint32 bin = 0; bin < NUM_LEAF_BINS; ++bin) {
             const uint32 exponent = bin / 8;
             const uint32 mantissa = bin % 8;
@@ -191,11 +214,13 @@ static void bins() {
             CHECK(report.freeRegions[bin].size == uint64_t{units} << shift);
         }
     }
-    // A report says what is free, not how it came to be so.
+    // A report depends on the free ranges only, not on their history.
     auto allocator = OffsetAllocator::create(0, GIB);
-    const auto same = [](const OffsetAllocStorageReportFull &a, const OffsetAllocStorageReportFull &b) {
+    const auto same = [](const OffsetAllocStorageReportFull &a,
+                         const OffsetAllocStorageReportFull &b) {
         for (uint32 bin = 0; bin < NUM_LEAF_BINS; ++bin) {
-            if (a.freeRegions[bin].size != b.freeRegions[bin].size || a.freeRegions[bin].count != b.freeRegions[bin].count) {
+            if (a.freeRegions[bin].size != b.freeRegions[bin].size ||
+                a.freeRegions[bin].count != b.freeRegions[bin].count) {
                 return false;
             }
         }
@@ -216,7 +241,7 @@ static void bins() {
 }
 
 static void nodes() {
-    // As records are named that have been kept elsewhere.
+    // Named as in records that were stored outside of the process.
     OffsetAllocation none(OffsetAllocation::NO_SPACE, OffsetAllocation::NO_SPACE);
     CHECK(none.isNoSpace() && none.getOffset() == OffsetAllocation::NO_SPACE);
     const OffsetAllocation some(7, 8);
@@ -248,20 +273,22 @@ static void nodes() {
         for (size_t i = 1; i < 100; i += 2) {
             const auto &[bytes, node] = used.at(handles[i].address());
             CHECK(bytes == allocator->normalizedAllocationSize(handles[i].size()));
-            // What does not agree with the books is no handle.
+            // A node, address or size that does not match the metadata gives no handle.
             const uint64_t at = handles[i].address();
             const uint64_t size = handles[i].size();
-            CHECK(!allocator->createHandleAtNode(node, at + 1, size) && !allocator->createHandleAtNode(node, at, 0));
+            CHECK(!allocator->createHandleAtNode(node, at + 1, size) &&
+                  !allocator->createHandleAtNode(node, at, 0));
             CHECK(!allocator->createHandleAtNode(node, at, size + 512));
             CHECK(!allocator->createHandleAtNode(node + 1000000, at, size));
             CHECK(!allocator->createHandleAtNode(OffsetAllocation::NO_SPACE, at, size));
-            // Another handle: the first that goes frees the range, the other does nothing.
+            // Another handle: the first one destroyed frees the range, the other does nothing.
             auto other = allocator->createHandleAtNode(node, at, size);
             CHECK(other && other->isValid() && other->address() == at && other->size() == size);
             if (i % 4 == 1) {
                 other.reset();
             } else {
-                OffsetAllocationHandle third(allocator, OffsetAllocation(uint32(at), node), at, size);
+                OffsetAllocationHandle third(allocator, OffsetAllocation(uint32(at), node), at,
+                                             size);
                 CHECK(third.isValid() && third.address() == at && third.size() == size);
                 third = OffsetAllocationHandle();
             }
@@ -269,12 +296,14 @@ static void nodes() {
         }
         visit();
         CHECK(used.empty() && allocator->get_metrics().allocated_num_ == 0);
-        // The range is another's by now, at the same place: the old handles do not free it.
+        // The range now belongs to another allocation at the same offset: the old handles do not
+        // free it.
         auto whole = allocator->allocate(MIB);
         CHECK(whole);
         handles.clear();
         CHECK(allocator->get_metrics().allocated_num_ == 1);
-        OffsetAllocationHandle nothing(allocator, OffsetAllocation(OffsetAllocation::NO_SPACE, 0), 5, 6);
+        OffsetAllocationHandle nothing(allocator, OffsetAllocation(OffsetAllocation::NO_SPACE, 0),
+                                       5, 6);
         CHECK(nothing.isValid() && nothing.address() == 5 && nothing.size() == 6);
         OffsetAllocationHandle unowned(nullptr, some, 5, 6);
         CHECK(!unowned.isValid() && unowned.address() == 5 && unowned.size() == 6);
@@ -283,15 +312,16 @@ static void nodes() {
     }
 }
 
-// A store that restarts: some objects are recorded with their addresses; an allocator for the same
-// space has to put them there again, with a filler for each gap.
+// A store that restarts: some objects are recorded with their addresses. A new allocator for the
+// same space must place them there again, with a filler for each gap.
 static void restores(size_t before, size_t unit, uint32 seed) {
     constexpr size_t OBJECTS = 50;
     const auto create = [&] { return OffsetAllocator::create(1 << 20, 8 * GIB, 16, 100000, unit); };
     std::mt19937_64 random(seed);
     const auto size = [&] {
-        // Mixed: small, middling, large.
-        const size_t sizes[] = {1 + random() % 256, 1 + random() % (64 << 10), 1 + random() % (4 << 20)};
+        // Small, medium and large sizes.
+        const size_t sizes[] = {1 + random() % 256, 1 + random() % (64 << 10),
+                                1 + random() % (4 << 20)};
         return sizes[random() % 3];
     };
     std::map<uint64_t, uint64_t> recorded;
@@ -320,7 +350,7 @@ static void restores(size_t before, size_t unit, uint32 seed) {
             fillers.push_back(std::move(*restarted->allocate(address - end)));
             CHECK(fillers.back().address() == end);
         }
-        // One that fails does not end the order.
+        // A failed request does not end the order.
         CHECK(!restarted->allocate(9 * GIB) && !restarted->allocate(0));
         restored.push_back(std::move(*restarted->allocate(bytes)));
         CHECK(restored.back().address() == address && restored.back().size() == bytes);
@@ -329,7 +359,7 @@ static void restores(size_t before, size_t unit, uint32 seed) {
     CHECK(restored.size() == OBJECTS);
     fillers.clear();
     CHECK(restarted->get_metrics().allocated_num_ == OBJECTS);
-    // And without gaps.
+    // The same without gaps.
     auto fresh = create();
     end = 1 << 20;
     std::vector<OffsetAllocationHandle> side_by_side;
@@ -341,7 +371,7 @@ static void restores(size_t before, size_t unit, uint32 seed) {
     }
 }
 
-// The same requests to the allocator and to a map of what is alive.
+// Compares the allocator with a map of the live ranges.
 static void model(uint64_t base, uint64_t capacity, uint64_t longest, uint32 seed) {
     std::mt19937_64 random(seed);
     auto allocator = OffsetAllocator::create(base, capacity, 16, 1001);
@@ -353,14 +383,16 @@ static void model(uint64_t base, uint64_t capacity, uint64_t longest, uint32 see
             const uint64_t size = random() % 20 == 0 ? longest : 1 + random() % longest;
             auto handle = allocator->allocate(size);
             if (!handle.has_value()) {
-                CHECK(handles.size() == 1000 || allocator->storageReport().largestFreeRegion < size);
+                CHECK(handles.size() == 1000 ||
+                      allocator->storageReport().largestFreeRegion < size);
                 continue;
             }
             const uint64_t from = handle->address();
             CHECK(handle->size() == size && from >= base && from + size <= base + capacity);
             const auto next = alive.lower_bound(from);
             CHECK(next == alive.end() || next->first >= from + size);
-            CHECK(next == alive.begin() || std::prev(next)->first + std::prev(next)->second <= from);
+            CHECK(next == alive.begin() ||
+                  std::prev(next)->first + std::prev(next)->second <= from);
             alive[from] = size;
             used += size;
             handles.push_back(std::move(*handle));
@@ -377,7 +409,28 @@ static void model(uint64_t base, uint64_t capacity, uint64_t longest, uint32 see
     CHECK(allocator->allocate(capacity).has_value());
 }
 
+// A request that no free range can satisfy is answered by one load: no call records a failure.
+static void hopeless() {
+    auto allocator = OffsetAllocator::create(0, 1000, 100, 100, 8);
+    auto expected_max = allocator->allocate(900);
+    CHECK(expected_max.has_value());
+    std::uint64_t bytes = 0;
+    CHECK(kvmem_parse_size("teapot", &bytes) == KVMEM_ERR_INVALID_ARGUMENT);
+    const std::string before = kvmem_last_error();
+    CHECK(!before.empty());
+    for (const size_t size :
+         {size_t{0}, size_t{101}, size_t{900}, size_t{1000}, size_t{1001}, SIZE_MAX}) {
+        CHECK(!allocator->allocate(size).has_value());
+        CHECK(before == kvmem_last_error());
+    }
+    // The bound follows the space.
+    expected_max.reset();
+    CHECK(allocator->allocate(900).has_value());
+    CHECK(allocator->allocate(1000).has_value());
+}
+
 int main() {
+    hopeless();
     handles();
     created();
     aligned();

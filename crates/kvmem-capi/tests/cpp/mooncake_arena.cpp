@@ -1,4 +1,4 @@
-// Mooncake's mmap arena on kvmem, used as programs use it that were written for Mooncake.
+// Mooncake's mmap arena on kvmem, used as by programs that were written for Mooncake.
 #include "mmap_arena.h"
 
 #include <atomic>
@@ -17,14 +17,17 @@ constexpr size_t HUGEPAGE = size_t{2} << 20;
 static void usual() {
     MmapArena arena;
     CHECK(!arena.isInitialized() && arena.allocate(1) == nullptr && arena.getPoolBase() == nullptr);
-    CHECK(arena.getPoolSize() == 0 && !arena.owns(&arena) && arena.getStats().num_failed_allocs == 0);
-    CHECK(!arena.initialize(0) && !arena.initialize(MIB, 3) && !arena.initialize(SIZE_MAX) && !arena.isInitialized());
+    CHECK(arena.getPoolSize() == 0 && !arena.owns(&arena) &&
+          arena.getStats().num_failed_allocs == 0);
+    CHECK(!arena.initialize(0) && !arena.initialize(MIB, 3) && !arena.initialize(SIZE_MAX) &&
+          !arena.isInitialized());
 
     CHECK(arena.initialize(MIB, MmapArena::kMinAlignment, true) && arena.isInitialized());
     CHECK(!arena.initialize(MIB));
     const MmapArena::Stats fresh = arena.getStats();
-    CHECK(fresh.pool_size == HUGEPAGE && fresh.reserved_bytes == 0 && fresh.peak_reserved_bytes == 0 &&
-          fresh.num_allocations == 0 && fresh.num_failed_allocs == 0);
+    CHECK(fresh.pool_size == HUGEPAGE && fresh.reserved_bytes == 0 &&
+          fresh.peak_reserved_bytes == 0 && fresh.num_allocations == 0 &&
+          fresh.num_failed_allocs == 0);
     CHECK(arena.getPoolSize() == HUGEPAGE);
 
     for (const size_t size : {1, 63, 64, 65, 1000}) {
@@ -36,8 +39,8 @@ static void usual() {
     CHECK(page != nullptr && reinterpret_cast<uintptr_t>(page) % 4096 == 0);
     CHECK(arena.allocate(0) == nullptr);
     MmapArena::Stats stats = arena.getStats();
-    CHECK(stats.num_allocations == 6 && stats.num_failed_allocs == 0 && stats.reserved_bytes == 4196 &&
-          stats.peak_reserved_bytes == stats.reserved_bytes);
+    CHECK(stats.num_allocations == 6 && stats.num_failed_allocs == 0 &&
+          stats.reserved_bytes == 4196 && stats.peak_reserved_bytes == stats.reserved_bytes);
 
     CHECK(arena.allocate(SIZE_MAX) == nullptr && arena.allocate(SIZE_MAX / 2) == nullptr);
     CHECK(arena.allocate(8, 48 + 64) == nullptr && arena.allocate(HUGEPAGE) == nullptr);
@@ -50,10 +53,11 @@ static void usual() {
 }
 
 static void strict() {
-    // Hugepages or nothing: whichever this machine has.
+    // Hugepages or failure, depending on this machine.
     MmapArena arena;
     if (arena.initialize(1, 4096, false)) {
-        CHECK(arena.getPoolSize() == HUGEPAGE && reinterpret_cast<uintptr_t>(arena.allocate(1)) % 4096 == 0);
+        CHECK(arena.getPoolSize() == HUGEPAGE &&
+              reinterpret_cast<uintptr_t>(arena.allocate(1)) % 4096 == 0);
     } else {
         CHECK(!arena.isInitialized() && std::strlen(kvmem_last_error()) != 0);
         CHECK(arena.initialize(1, 4096));

@@ -1,4 +1,4 @@
-// What was moved from is empty: every call on it throws, it can be destroyed, and it can be
+// A moved-from object is empty: every call on it throws, it can be destroyed, and it can be
 // assigned to.
 #include <kvmem.hpp>
 
@@ -7,13 +7,13 @@
 
 #include "check.hpp"
 
-// The object itself stays where it is, as moved from.
+// Moves the contents out; the object itself stays.
 template <class T>
 static T taken(T &object) {
     return T(std::move(object));
 }
 
-#define EMPTY(...) THROWS(KVMEM_NULL_ARGUMENT, "", __VA_ARGS__)
+#define EMPTY(...) THROWS(KVMEM_ERR_NULL_ARGUMENT, "", __VA_ARGS__)
 
 static kvmem::PoolOptions small() {
     kvmem::PoolOptions options;
@@ -22,15 +22,17 @@ static kvmem::PoolOptions small() {
 }
 
 static void arenas() {
-    kvmem::Cancel cancel;
-    const kvmem::Cancel used = taken(cancel);
-    EMPTY(cancel.use());
+    kvmem::CancelToken cancel;
+    const kvmem::CancelToken used = taken(cancel);
+    EMPTY(cancel.cancel());
     CHECK(cancel.native_handle() == nullptr);
-    // A token that is not there must not be taken for none.
+    // A moved-from token must not count as "no token".
     kvmem::RegionOptions cancelled;
     cancelled.cancel = &cancel;
-    THROWS(KVMEM_NULL_ARGUMENT, "the Cancel was moved from", kvmem::Region(MIB, cancelled));
-    THROWS(KVMEM_NULL_ARGUMENT, "the Cancel was moved from", kvmem::preflight(MIB, cancelled));
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "the CancelToken was moved from",
+           kvmem::Region(MIB, cancelled));
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "the CancelToken was moved from",
+           kvmem::preflight(MIB, cancelled));
 
     kvmem::Region region(MIB);
     kvmem::Region mapped = taken(region);
@@ -40,13 +42,15 @@ static void arenas() {
     EMPTY(region.report());
     EMPTY(region.report_json());
     EMPTY(region.populate(0, 1));
-    EMPTY(region.populate_elsewhere());
+    EMPTY(region.populate_aliases());
     EMPTY(region.resident_bytes(0, 1));
     EMPTY(region.discard(0, 4096));
     EMPTY(region.share(false));
     EMPTY(kvmem::BumpArena(region));
-    THROWS(KVMEM_NULL_ARGUMENT, "the Region was moved from", kvmem::SliceAllocator(std::move(region)));
-    THROWS(KVMEM_NULL_ARGUMENT, "the Cancel", mapped.populate(0, 4096, kvmem::populate_auto, nullptr, &cancel));
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "the Region was moved from",
+           kvmem::SlabAllocator(std::move(region)));
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "the CancelToken",
+           mapped.populate(0, 4096, kvmem::populate_auto, nullptr, &cancel));
 
     kvmem::BumpArena arena(mapped);
     const kvmem::BumpArena bump = taken(arena);
@@ -63,18 +67,19 @@ static void arenas() {
 
 static void registrations() {
     kvmem::Region region(MIB);
-    kvmem::Registrars registrars = kvmem::Registrars::simulated(1);
+    kvmem::Registrars registrars = kvmem::testing::simulated_registrars(1);
     kvmem::Registrars nics = taken(registrars);
     EMPTY(registrars.size());
     EMPTY(registrars.name(0));
     EMPTY(registrars.limits(0));
-    EMPTY(registrars.live_keys(0));
-    EMPTY(registrars.inject(0, false, 0, 1));
+    EMPTY(kvmem::testing::live_keys(registrars, 0));
+    EMPTY(kvmem::testing::inject(registrars, 0, false, 0, 1));
     EMPTY(kvmem::Registration(region, registrars));
     EMPTY(kvmem::BackgroundRegistration(region, registrars));
     kvmem::PoolOptions options = small();
     options.registrars = &registrars;
-    THROWS(KVMEM_NULL_ARGUMENT, "the Registrars of the options was moved from", kvmem::Pool(MIB, options));
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "the Registrars of the options was moved from",
+           kvmem::Pool(MIB, options));
 
     kvmem::Registration registration(region, nics);
     kvmem::Registration kept = taken(registration);
@@ -98,7 +103,7 @@ static void registrations() {
     CHECK(background.native_handle() == nullptr);
     background = std::move(working);
     CHECK(std::move(background).wait().info().keys == 1);
-    // It has become a registration.
+    // The object has become a registration.
     EMPTY(background.finished());
 }
 
@@ -114,14 +119,14 @@ static void spaces() {
     EMPTY(space.allocate_scattered(1, 0));
     EMPTY(space.allocate_scattered(1, 1));
     EMPTY(space.allocate_scattered(1, UINT64_MAX));
-    EMPTY(space.grow(2 * MIB));
+    EMPTY(space.grow_to(2 * MIB));
     EMPTY(space.shrink_to(1));
     EMPTY(space.metrics());
     EMPTY(space.largest_free_hint());
     EMPTY(space.bins());
     EMPTY(space.map());
     EMPTY(space.trim());
-    EMPTY(space.verify());
+    EMPTY(space.check());
     EMPTY(space.report());
     CHECK(space.native_handle() == nullptr);
 
@@ -137,37 +142,37 @@ static void spaces() {
     CHECK(space.allocate(1));
 }
 
-static void slices() {
-    kvmem::SliceAllocator slices;
-    kvmem::SliceAllocator there = taken(slices);
-    EMPTY(slices.allocate(1));
-    EMPTY(slices.allocate_zeroed(1));
-    EMPTY(slices.copy(kvmem::bytes_view()));
-    slices.deallocate(nullptr, 1);
-    EMPTY(slices.deallocate_chain(nullptr, 16, 0));
-    EMPTY(slices.allocate_batch(1, 0));
-    EMPTY(slices.allocate_batch(1, 2));
-    EMPTY(slices.deallocate_batch({}, 1));
-    EMPTY(slices.usable(1));
-    EMPTY(slices.trim());
-    EMPTY(slices.tick());
-    EMPTY(slices.stats());
-    EMPTY(slices.report_leaks());
-    CHECK(slices.native_handle() == nullptr);
+static void slab() {
+    kvmem::SlabAllocator slab;
+    kvmem::SlabAllocator there = taken(slab);
+    EMPTY(slab.allocate(1));
+    EMPTY(slab.allocate_zeroed(1));
+    EMPTY(slab.copy(kvmem::bytes_view()));
+    slab.deallocate(nullptr, 1);
+    EMPTY(slab.deallocate_chain(nullptr, 16, 0));
+    EMPTY(slab.allocate_batch(1, 0));
+    EMPTY(slab.allocate_batch(1, 2));
+    EMPTY(slab.deallocate_batch({}, 1));
+    EMPTY(slab.usable(1));
+    EMPTY(slab.trim());
+    EMPTY(slab.tick());
+    EMPTY(slab.stats());
+    EMPTY(slab.report_leaks());
+    CHECK(slab.native_handle() == nullptr);
     // Not out of memory: there is no allocator.
-    kvmem::SliceResource resource(slices);
+    kvmem::SlabResource resource(slab);
     EMPTY(resource.allocate(1));
     EMPTY(resource.allocate(1, 64));
-    kvmem::StdAllocator<int> ints(slices);
+    kvmem::StdAllocator<int> ints(slab);
     EMPTY(ints.allocate(1));
-    slices = std::move(there);
-    slices.deallocate(slices.allocate(1), 1);
+    slab = std::move(there);
+    slab.deallocate(slab.allocate(1), 1);
 }
 
 static void pools() {
     kvmem::PoolOptions options = small();
     options.shared = true;
-    const kvmem::Registrars nics = kvmem::Registrars::simulated(1);
+    const kvmem::Registrars nics = kvmem::testing::simulated_registrars(1);
     options.registrars = &nics;
     kvmem::Pool pool(MIB, options);
     kvmem::Pool there = taken(pool);
@@ -187,20 +192,21 @@ static void pools() {
     EMPTY(pool.grow_to(1));
     EMPTY(pool.shrink_to(1));
     EMPTY(pool.trim());
-    EMPTY(pool.verify());
-    EMPTY(pool.populate_elsewhere());
+    EMPTY(pool.check());
+    EMPTY(pool.populate_aliases());
     EMPTY(pool.share(true));
     EMPTY(kvmem::KvCache(pool));
     CHECK(pool.native_handle() == nullptr);
 
     kvmem::Block block = *there.allocate(100);
     kvmem::Block kept = taken(block);
-    CHECK(!block && block.data() == nullptr && block.size() == 0 && block.bytes().empty() && block.offset() == 0);
+    CHECK(!block && block.data() == nullptr && block.size() == 0 && block.bytes().empty() &&
+          block.offset() == 0);
     EMPTY(block.shrink(1));
     EMPTY(block.extend(200));
     EMPTY(block.key("simulated:0"));
     EMPTY(block.reference());
-    EMPTY(block.condemn("it is bad"));
+    EMPTY(block.quarantine("it is bad"));
     block.reset();
     const kvmem::BlockRef reference = kept.reference();
     block = std::move(kept);
@@ -233,7 +239,7 @@ static void caches() {
     EMPTY(cache.clear_with([] {}));
     EMPTY(cache.evict_to(0));
     EMPTY(cache.stats());
-    EMPTY(cache.verify());
+    EMPTY(cache.check());
     CHECK(cache.native_handle() == nullptr);
 
     CHECK(there.insert("key", "value", 5));
@@ -251,26 +257,27 @@ static void caches() {
     kvmem::KvLease lease = std::move(std::get<kvmem::KvLease>(leased));
     kvmem::KvLease held = taken(lease);
     CHECK(!lease);
-    EMPTY(lease.is_unbroken());
+    EMPTY(lease.is_valid());
 
-    kvmem::KvRoom room = *there.reserve("other", 5);
-    kvmem::KvRoom open = taken(room);
-    CHECK(!room && room.bytes().empty() && room.size() == 0 && room.offset() == 0);
-    EMPTY(room.cache_key());
-    EMPTY(room.key("simulated:0"));
-    EMPTY(std::move(room).commit());
-    EMPTY(std::move(room).commit_leased(std::move(held)));
+    kvmem::KvReservation reserved = *there.reserve("other", 5);
+    kvmem::KvReservation open = taken(reserved);
+    CHECK(!reserved && reserved.bytes().empty() && reserved.size() == 0 && reserved.offset() == 0);
+    EMPTY(reserved.cache_key());
+    EMPTY(reserved.key("simulated:0"));
+    EMPTY(std::move(reserved).commit());
+    EMPTY(std::move(reserved).commit_leased(std::move(held)));
     // Both stay as they were.
-    CHECK(held && held.is_unbroken());
+    CHECK(held && held.is_valid());
     EMPTY(std::move(open).commit_leased(std::move(lease)));
     CHECK(open && open.size() == 5);
-    room = std::move(open);
+    reserved = std::move(open);
     lease = std::move(held);
-    CHECK(std::holds_alternative<kvmem::KvValue>(std::move(room).commit_leased(std::move(lease))));
-    // Committed is as moved from.
-    CHECK(!room && !lease);
-    EMPTY(std::move(room).commit());
-    EMPTY(lease.is_unbroken());
+    CHECK(std::holds_alternative<kvmem::KvValue>(
+        std::move(reserved).commit_leased(std::move(lease))));
+    // A committed reservation is empty.
+    CHECK(!reserved && !lease);
+    EMPTY(std::move(reserved).commit());
+    EMPTY(lease.is_valid());
     cache = std::move(there);
     CHECK(cache.contains("other"));
 }
@@ -279,7 +286,7 @@ int main() {
     arenas();
     registrations();
     spaces();
-    slices();
+    slab();
     pools();
     caches();
     return 0;

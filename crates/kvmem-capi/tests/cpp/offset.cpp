@@ -15,10 +15,10 @@ static void allocations(const kvmem::OffsetOptions &options) {
     CHECK(a && *a && a->size() == 1000 && b && b->offset() % 4096 == 0);
     CHECK(space.metrics().live == 2 && space.metrics().allocated_bytes == 6000);
 
-    // Out of space is an answer; what makes no sense is an error, with the numbers.
+    // Running out of space is no exception; an invalid argument is one, with the numbers.
     CHECK(!space.allocate(2 * MIB) && !space.allocate(MIB));
-    THROWS(KVMEM_ZERO_SIZE, "", space.allocate(0));
-    THROWS(KVMEM_BAD_ALIGN, "3", space.allocate_aligned(1, 3));
+    THROWS(KVMEM_ERR_ZERO_SIZE, "", space.allocate(0));
+    THROWS(KVMEM_ERR_BAD_ALIGN, "3", space.allocate_aligned(1, 3));
 
     // Moves.
     kvmem::Allocation moved = std::move(*a);
@@ -30,13 +30,13 @@ static void allocations(const kvmem::OffsetOptions &options) {
     swap(moved, *b);
     CHECK(!moved && b->size() == 5000);
     moved = kvmem::Allocation();
-    THROWS(KVMEM_NULL_ARGUMENT, "", moved.shrink(1));
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "", moved.shrink(1));
 
     // Resizes in place.
     b->shrink(100);
     CHECK(b->size() == 100 && space.metrics().allocated_bytes == 100);
     CHECK(b->extend(200) && b->size() == 200 && !b->extend(4 * MIB));
-    THROWS(KVMEM_ZERO_SIZE, "", b->shrink(0));
+    THROWS(KVMEM_ERR_ZERO_SIZE, "", b->shrink(0));
     b->reset();
     CHECK(!*b && space.metrics().live == 0);
 
@@ -44,9 +44,10 @@ static void allocations(const kvmem::OffsetOptions &options) {
     CHECK(batch && batch->size() == 10 && space.metrics().live == 10);
     CHECK(!space.allocate_batch(512 * KIB, 3) && space.metrics().live == 10);
     CHECK(space.allocate_batch(1, 0)->empty());
-    for (const std::uint64_t count : {UINT64_MAX, UINT64_MAX / 2, std::uint64_t{1} << 60, std::uint64_t{1} << 40}) {
+    for (const std::uint64_t count :
+         {UINT64_MAX, UINT64_MAX / 2, std::uint64_t{1} << 60, std::uint64_t{1} << 40}) {
         CHECK(!space.allocate_batch(1, count) && !space.allocate_batch(UINT64_MAX, count));
-        THROWS(KVMEM_ZERO_SIZE, "size 0", space.allocate_scattered(0, count));
+        THROWS(KVMEM_ERR_ZERO_SIZE, "0", space.allocate_scattered(0, count));
         CHECK(!space.allocate_scattered(MIB, count));
         CHECK(space.allocate_scattered(100, count)->size() == 1);
     }
@@ -67,35 +68,35 @@ static void allocations(const kvmem::OffsetOptions &options) {
     batch.reset();
     space.trim();
     CHECK(space.metrics().free_bytes == MIB);
-    space.verify();
+    space.check();
     CHECK(!space.bins().empty() && space.map().front().bytes == MIB);
     CHECK(space.largest_free_hint() >= MIB && !space.report().empty());
 }
 
 static void spaces() {
     kvmem::OffsetAllocator space(MIB);
-    space.grow(2 * MIB);
+    space.grow_to(2 * MIB);
     auto last = space.allocate_aligned(MIB, MIB);
     auto first = space.allocate_aligned(MIB, MIB);
     CHECK(last && first && !space.allocate(1));
-    THROWS(KVMEM_IN_USE, "", space.shrink_to(MIB));
+    THROWS(KVMEM_ERR_IN_USE, "", space.shrink_to(MIB));
     last.reset();
     first.reset();
     space.shrink_to(MIB);
     CHECK(space.metrics().capacity_bytes == MIB);
 
     kvmem::OffsetAllocator moved = std::move(space);
-    THROWS(KVMEM_NULL_ARGUMENT, "", space.allocate(1));
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "", space.allocate(1));
     move_to_itself(moved);
     CHECK(moved.allocate(1));
-    THROWS(KVMEM_INVALID_ARGUMENT, "9223372036854775808", kvmem::OffsetAllocator(UINT64_MAX));
+    THROWS(KVMEM_ERR_INVALID_ARGUMENT, "9223372036854775808", kvmem::OffsetAllocator(UINT64_MAX));
     kvmem::OffsetOptions bounded;
     bounded.boundary = 64 * KIB;
     kvmem::OffsetAllocator edges(MIB, bounded);
     CHECK(!edges.allocate(64 * KIB + 1) && edges.allocate(64 * KIB));
 }
 
-// In every order.
+// Allocations and allocators are destroyed in every order.
 static void outlive() {
     std::optional<kvmem::Allocation> last;
     {
@@ -113,7 +114,7 @@ static void outlive() {
         last = std::move(kept[2]);
     }
     CHECK(last->size() == 100);
-    // Another space takes nothing from it, and goes first.
+    // Another space does not affect it, and is destroyed first.
     {
         kvmem::OffsetAllocator other(MIB);
         last = std::move(*other.allocate(7));
@@ -127,7 +128,7 @@ static void outlive() {
     b.reset();
 }
 
-// Until the first free, ranges are handed out end to end, whatever their sizes and the placement.
+// Until the first free, ranges are granted end to end, for all sizes and both placements.
 static void in_order(kvmem::Placement placement) {
     kvmem::OffsetOptions options;
     options.placement = placement;
@@ -152,7 +153,7 @@ int main() {
     allocations(options);
     options.magazines = true;
     options.hot_sizes = {1024, 1000};
-    options.stranded_bytes = 64 * KIB;
+    options.max_cached_bytes = 64 * KIB;
     allocations(options);
     spaces();
     outlive();

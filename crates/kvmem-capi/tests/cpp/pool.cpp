@@ -8,7 +8,8 @@
 
 #include "check.hpp"
 
-static_assert(moves_only<kvmem::Pool> && moves_only<kvmem::Block> && moves_only<kvmem::AttachedPool>);
+static_assert(moves_only<kvmem::Pool> && moves_only<kvmem::Block> &&
+              moves_only<kvmem::AttachedPool>);
 
 static kvmem::PoolOptions small_pages() {
     kvmem::PoolOptions options;
@@ -17,14 +18,14 @@ static kvmem::PoolOptions small_pages() {
 }
 
 static void blocks() {
-    kvmem::Registrars nics = kvmem::Registrars::simulated(2);
+    kvmem::Registrars nics = kvmem::testing::simulated_registrars(2);
     kvmem::PoolOptions options = small_pages();
     options.registrars = &nics;
     options.hot_sizes = {4096};
-    std::uint64_t told = 0;
-    options.progress = [&](const kvmem::Progress &) { ++told; };
+    std::uint64_t reports = 0;
+    options.progress = [&](const kvmem::Progress &) { ++reports; };
     kvmem::Pool pool(4 * MIB, options);
-    CHECK(told != 0 && pool.info().devices == 2 && pool.info().ready_bytes == 4 * MIB);
+    CHECK(reports != 0 && pool.info().devices == 2 && pool.info().ready_bytes == 4 * MIB);
     CHECK(!pool.report().empty() && pool.report_json().front() == '{');
 
     auto block = pool.allocate(4096);
@@ -34,22 +35,22 @@ static void blocks() {
     CHECK(static_cast<char *>(pool.info().data) + block->offset() == block->data());
     std::memset(block->data(), 3, block->size());
     CHECK(block->key("simulated:1").handle == aligned->key("simulated:1").handle);
-    THROWS(KVMEM_NO_SUCH_DEVICE, "teapot", block->key("teapot"));
-    THROWS(KVMEM_WRONG_BACKING, "", block->reference());
+    THROWS(KVMEM_ERR_NO_SUCH_DEVICE, "teapot", block->key("teapot"));
+    THROWS(KVMEM_ERR_WRONG_BACKING, "", block->reference());
     CHECK(!pool.allocate(64 * MIB));
-    THROWS(KVMEM_ZERO_SIZE, "", pool.allocate(0));
+    THROWS(KVMEM_ERR_ZERO_SIZE, "", pool.allocate(0));
 
     kvmem::Block moved = std::move(*block);
     CHECK(!*block && block->data() == nullptr && block->bytes().empty() && moved.size() == 4096);
     move_to_itself(moved);
     CHECK(moved.size() == 4096 && pool.metrics().live == 2);
-    THROWS(KVMEM_NULL_ARGUMENT, "", block->key("simulated:0"));
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "", block->key("simulated:0"));
     moved.shrink(1000);
     CHECK(moved.size() == 1000 && moved.extend(1100) && moved.size() == 1100);
     CHECK(!moved.extend(64 * MIB));
     moved.reset();
     CHECK(pool.metrics().live == 1);
-    aligned->condemn("it was bad");
+    aligned->quarantine("it was bad");
     CHECK(!*aligned && pool.report().find("it was bad") != std::string::npos);
 
     auto batch = pool.allocate_batch(1024, 20);
@@ -63,52 +64,52 @@ static void blocks() {
     batch.reset();
     scattered.reset();
     pool.trim();
-    pool.verify();
+    pool.check();
     CHECK(!pool.bins().empty() && !pool.map().empty());
 
     kvmem::Pool other = std::move(pool);
-    THROWS(KVMEM_NULL_ARGUMENT, "", pool.allocate(1));
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "", pool.allocate(1));
     CHECK(other.allocate(1));
     other = kvmem::Pool(MIB, small_pages());
-    CHECK(nics.live_keys(0) == 0);
+    CHECK(kvmem::testing::live_keys(nics, 0) == 0);
     options.registrars = nullptr;
     options.pages = "teapot";
-    THROWS(KVMEM_INVALID_ARGUMENT, "teapot", kvmem::Pool(MIB, options));
+    THROWS(KVMEM_ERR_INVALID_ARGUMENT, "teapot", kvmem::Pool(MIB, options));
 }
 
 static void in_the_background() {
     kvmem::PoolOptions options = small_pages();
     options.in_background = true;
     options.max_bytes = 8 * MIB;
-    auto told = std::make_shared<int>(0);
-    options.progress = [told](const kvmem::Progress &) { ++*told; };
+    auto reports = std::make_shared<int>(0);
+    options.progress = [reports](const kvmem::Progress &) { ++*reports; };
     kvmem::Pool pool(2 * MIB, options);
     CHECK(pool.wait_ready(2 * MIB, std::chrono::seconds(20)) == 2 * MIB);
-    // Its size is changed when nothing is under way.
-    const auto settled = [&] {
-        while (pool.info().under_way) {
+    // The size can be changed only when no part is being prepared.
+    const auto wait_until_idle = [&] {
+        while (pool.info().initializing) {
             std::this_thread::yield();
         }
     };
-    settled();
+    wait_until_idle();
     pool.grow_to(4 * MIB);
     CHECK(pool.wait_ready(4 * MIB, std::chrono::seconds(20)) == 4 * MIB);
-    settled();
+    wait_until_idle();
     CHECK(pool.shrink_to(2 * MIB) >= 2 * MIB);
     options.progress = nullptr;
     auto block = pool.allocate(100);
     {
         const kvmem::Pool gone = std::move(pool);
     }
-    // The block keeps the pool, and the pool whom it tells.
-    CHECK(told.use_count() == 2);
+    // The block keeps the pool, and the pool keeps its callback.
+    CHECK(reports.use_count() == 2);
     std::memset(block->data(), 1, block->size());
     block.reset();
-    CHECK(told.use_count() == 1);
+    CHECK(reports.use_count() == 1);
 }
 
 static void outlive() {
-    kvmem::Registrars nics = kvmem::Registrars::simulated(1);
+    kvmem::Registrars nics = kvmem::testing::simulated_registrars(1);
     std::optional<kvmem::Block> last;
     {
         kvmem::PoolOptions options = small_pages();
@@ -123,9 +124,9 @@ static void outlive() {
         last = std::move(blocks[3]);
     }
     std::memset(last->data(), 1, last->size());
-    CHECK(nics.live_keys(0) == 1 && last->key("simulated:0").handle != UINT64_MAX);
+    CHECK(kvmem::testing::live_keys(nics, 0) == 1 && last->key("simulated:0").handle != UINT64_MAX);
     last.reset();
-    CHECK(nics.live_keys(0) == 0);
+    CHECK(kvmem::testing::live_keys(nics, 0) == 0);
 }
 
 static void attached() {
@@ -140,17 +141,31 @@ static void attached() {
     const kvmem::AttachedPool writer(writable, true);
     close(readable);
     close(writable);
-    CHECK(pool.populate_elsewhere(1) == MIB);
+    CHECK(pool.populate_aliases(1) == MIB);
     const kvmem::BlockRef reference = block->reference();
-    CHECK(reader.info().number == pool.info().number && !reader.info().writable);
+    CHECK(reader.info().share_id == pool.info().share_id && !reader.info().writable);
     const kvmem::bytes_view bytes = reader.bytes(reference);
     CHECK(bytes.data() != block->bytes().data() && std::memcmp(bytes.data(), "kvmem", 5) == 0);
     writer.writable_bytes(reference)[0] = std::byte{'K'};
     CHECK(block->bytes()[0] == std::byte{'K'});
-    THROWS(KVMEM_READ_ONLY, "", reader.writable_bytes(reference));
+    THROWS(KVMEM_ERR_READ_ONLY, "", reader.writable_bytes(reference));
     kvmem::BlockRef wrong = reference;
     wrong.bytes = 2 * MIB;
-    THROWS(KVMEM_OUT_OF_BOUNDS, "", reader.bytes(wrong));
+    THROWS(KVMEM_ERR_OUT_OF_BOUNDS, "", reader.bytes(wrong));
+}
+
+static void readers_only() {
+    kvmem::PoolOptions options = small_pages();
+    options.shared = true;
+    options.readers_only = true;
+    kvmem::Pool pool(MIB, options);
+    auto block = pool.allocate(5);
+    std::memcpy(block->data(), "kvmem", 5);
+    const int fd = pool.share(false);
+    THROWS(KVMEM_ERR_SYSTEM, "", kvmem::AttachedPool(fd, true));
+    const kvmem::AttachedPool reader(fd);
+    close(fd);
+    CHECK(std::memcmp(reader.bytes(block->reference()).data(), "kvmem", 5) == 0);
 }
 
 int main() {
@@ -158,5 +173,6 @@ int main() {
     in_the_background();
     outlive();
     attached();
+    readers_only();
     return 0;
 }

@@ -1,4 +1,4 @@
-// Registrars, registrations, and a registrar of the program's own.
+// Registrars, registrations, and a registrar that the program implements.
 #include <cerrno>
 #include <memory>
 #include <set>
@@ -16,76 +16,80 @@ static kvmem::Region small_region(std::uint64_t bytes) {
 }
 
 static void simulated() {
-    kvmem::Registrars nics = kvmem::Registrars::simulated(2, 256 * KIB);
-    CHECK(nics.size() == 2 && nics.name(1) == "simulated:1" && nics.limits(0).max_key_bytes == 256 * KIB);
-    std::uint64_t told = 0;
+    kvmem::Registrars nics = kvmem::testing::simulated_registrars(2, 256 * KIB);
+    CHECK(nics.size() == 2 && nics.name(1) == "simulated:1" &&
+          nics.limits(0).max_key_bytes == 256 * KIB);
+    std::uint64_t reports = 0;
     kvmem::RegistrationOptions options;
-    options.progress = [&](const kvmem::Progress &) { ++told; };
+    options.progress = [&](const kvmem::Progress &) { ++reports; };
     {
         kvmem::Registration registration(small_region(MIB), nics, options);
-        CHECK(told != 0);
+        CHECK(reports != 0);
         CHECK(registration.info().devices == 2 && registration.info().keys == 8);
-        CHECK(registration.chunks("simulated:0").size() == 4 && nics.live_keys(0) == 4);
+        CHECK(registration.chunks("simulated:0").size() == 4 &&
+              kvmem::testing::live_keys(nics, 0) == 4);
         const kvmem::Key key = registration.key("simulated:1", 300 * KIB, KIB);
         CHECK(key.handle == registration.chunks("simulated:1")[1].key.handle);
-        THROWS(KVMEM_STRADDLES, "", registration.key("simulated:1", 0, MIB));
-        THROWS(KVMEM_NO_SUCH_DEVICE, "mlx5_0", registration.key("mlx5_0", 0, 1));
+        THROWS(KVMEM_ERR_STRADDLES, "", registration.key("simulated:1", 0, MIB));
+        THROWS(KVMEM_ERR_NO_SUCH_DEVICE, "mlx5_0", registration.key("mlx5_0", 0, 1));
         CHECK(!registration.report().empty() && registration.report_json().front() == '{');
 
-        // The function that is told goes with whoever tells.
+        // The callback is kept by the object that calls it.
         kvmem::Registration moved = std::move(registration);
         move_to_itself(moved);
         CHECK(moved.info().keys == 8);
         moved = kvmem::Registration(small_region(4096), nics, options);
-        CHECK(nics.live_keys(0) == 1);
-        THROWS(KVMEM_NULL_ARGUMENT, "", registration.info());
+        CHECK(kvmem::testing::live_keys(nics, 0) == 1);
+        THROWS(KVMEM_ERR_NULL_ARGUMENT, "", registration.info());
 
-        // One key, tried three times.
-        nics.inject(0, true, 0, 3);
-        THROWS(KVMEM_KEPT, "", moved.deregister());
+        // One key, three attempts.
+        kvmem::testing::inject(nics, 0, true, 0, 3);
+        THROWS(KVMEM_ERR_DEREGISTER_FAILED, "", moved.deregister());
         CHECK(moved.deregister() == 1 && moved.deregister() == 0);
     }
-    CHECK(nics.live_keys(0) == 0 && nics.live_keys(1) == 0);
-    nics.inject(1, false, 2, 1);
-    THROWS(KVMEM_REFUSED, "simulated:1", kvmem::Registration(small_region(MIB), nics));
-    CHECK(nics.live_keys(0) == 0 && nics.live_keys(1) == 0);
-    THROWS(KVMEM_INVALID_ARGUMENT, "teapot", kvmem::Registrars::open("teapot"));
+    CHECK(kvmem::testing::live_keys(nics, 0) == 0 && kvmem::testing::live_keys(nics, 1) == 0);
+    kvmem::testing::inject(nics, 1, false, 2, 1);
+    THROWS(KVMEM_ERR_REGISTER_FAILED, "simulated:1", kvmem::Registration(small_region(MIB), nics));
+    CHECK(kvmem::testing::live_keys(nics, 0) == 0 && kvmem::testing::live_keys(nics, 1) == 0);
+    THROWS(KVMEM_ERR_INVALID_ARGUMENT, "teapot", kvmem::Registrars::open("teapot"));
     CHECK(kvmem::discover().find("mlock") != std::string::npos);
 }
 
 static void in_background() {
-    kvmem::Registrars nics = kvmem::Registrars::simulated(1, 64 * KIB);
-    std::uint64_t told = 0;
+    kvmem::Registrars nics = kvmem::testing::simulated_registrars(1, 64 * KIB);
+    std::uint64_t reports = 0;
     kvmem::RegistrationOptions options;
-    options.progress = [&](const kvmem::Progress &) { ++told; };
+    options.progress = [&](const kvmem::Progress &) { ++reports; };
     kvmem::BackgroundRegistration background(small_region(MIB), nics, options);
     CHECK(background.wait_ready(MIB, std::chrono::seconds(20)) == MIB);
-    CHECK(background.key("simulated:0", 0, 1).handle != 0 || nics.live_keys(0) == 16);
+    CHECK(background.key("simulated:0", 0, 1).handle != 0 ||
+          kvmem::testing::live_keys(nics, 0) == 16);
     CHECK(background.progress().ready_bytes == MIB);
     kvmem::BackgroundRegistration moved = std::move(background);
-    THROWS(KVMEM_NULL_ARGUMENT, "", background.finished());
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "", background.finished());
     kvmem::Registration registration = std::move(moved).wait();
-    CHECK(registration.info().keys == 16 && told != 0);
-    THROWS(KVMEM_NULL_ARGUMENT, "", moved.finished());
+    CHECK(registration.info().keys == 16 && reports != 0);
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "", moved.finished());
     CHECK(registration.deregister() == 16);
     {
-        // Not waited for: all is given back.
-        const kvmem::BackgroundRegistration left(small_region(MIB), nics);
+        // Destroyed without a wait: all keys are given back.
+        const kvmem::BackgroundRegistration dropped(small_region(MIB), nics);
     }
-    CHECK(nics.live_keys(0) == 0);
-    nics.inject(0, false, 0, 1);
-    THROWS(KVMEM_REFUSED, "", kvmem::BackgroundRegistration(small_region(MIB), nics).wait());
+    CHECK(kvmem::testing::live_keys(nics, 0) == 0);
+    kvmem::testing::inject(nics, 0, false, 0, 1);
+    THROWS(KVMEM_ERR_REGISTER_FAILED, "",
+           kvmem::BackgroundRegistration(small_region(MIB), nics).wait());
 }
 
-// Keeps books, and refuses when it is told to.
-class Books : public kvmem::Registrar {
+// Counts its keys, and fails when reports to.
+class CountingRegistrar : public kvmem::Registrar {
 public:
-    std::string name() const override { return "books"; }
+    std::string name() const override { return "counting"; }
     std::uint64_t max_key_bytes() const override { return 128 * KIB; }
 
     kvmem::Key register_bytes(kvmem::bytes_span bytes) override {
-        if (refuse_with != 0) {
-            throw std::system_error(refuse_with, std::generic_category());
+        if (fail_with != 0) {
+            throw std::system_error(fail_with, std::generic_category());
         }
         if (throw_nonsense) {
             throw 42;
@@ -98,33 +102,35 @@ public:
 
     void deregister(const kvmem::Key &key) override { CHECK(live.erase(key.handle) == 1); }
 
-    int refuse_with = 0;
+    int fail_with = 0;
     bool throw_nonsense = false;
     std::set<std::uint64_t> live;
 };
 
 static void custom() {
-    auto books = std::make_shared<Books>();
-    const std::weak_ptr<Books> watch = books;
+    auto counting = std::make_shared<CountingRegistrar>();
+    const std::weak_ptr<CountingRegistrar> weak = counting;
     {
-        kvmem::Registrars registrars = kvmem::Registrars::custom(books);
-        CHECK(registrars.name(0) == "books");
+        kvmem::Registrars registrars = kvmem::Registrars::custom(counting);
+        CHECK(registrars.name(0) == "counting");
         kvmem::Registration registration(small_region(512 * KIB), registrars);
-        CHECK(books->live.size() == 4 && registration.chunks("books").size() == 4);
-        registrars = kvmem::Registrars::simulated(1);
+        CHECK(counting->live.size() == 4 && registration.chunks("counting").size() == 4);
+        registrars = kvmem::testing::simulated_registrars(1);
         registration.deregister();
-        CHECK(books->live.empty());
+        CHECK(counting->live.empty());
 
-        registrars = kvmem::Registrars::custom(books);
-        books->refuse_with = ENOMEM;
-        THROWS(KVMEM_REFUSED, "books", kvmem::Registration(small_region(512 * KIB), registrars));
-        books->refuse_with = 0;
-        books->throw_nonsense = true;
-        THROWS(KVMEM_REFUSED, "books", kvmem::Registration(small_region(512 * KIB), registrars));
+        registrars = kvmem::Registrars::custom(counting);
+        counting->fail_with = ENOMEM;
+        THROWS(KVMEM_ERR_REGISTER_FAILED, "counting",
+               kvmem::Registration(small_region(512 * KIB), registrars));
+        counting->fail_with = 0;
+        counting->throw_nonsense = true;
+        THROWS(KVMEM_ERR_REGISTER_FAILED, "counting",
+               kvmem::Registration(small_region(512 * KIB), registrars));
     }
-    CHECK(!watch.expired());
-    books.reset();
-    CHECK(watch.expired());
+    CHECK(!weak.expired());
+    counting.reset();
+    CHECK(weak.expired());
 }
 
 int main() {

@@ -1,4 +1,4 @@
-// Many threads on the same objects; allocations that go while their allocator goes.
+// Several threads on the same objects; allocations that are destroyed while their allocator is.
 #include <atomic>
 #include <map>
 #include <memory>
@@ -26,7 +26,7 @@ static void on_threads(Work work) {
     }
 }
 
-// What one hands to the next.
+// What one thread passes to the next.
 template <class T>
 class Exchange {
 public:
@@ -53,13 +53,13 @@ static void together() {
     magazines.magazines = true;
     kvmem::OffsetAllocator space(MIB);
     kvmem::OffsetAllocator cached(MIB, magazines);
-    kvmem::SliceAllocator slices;
+    kvmem::SlabAllocator slab;
     kvmem::KvCache cache(pool);
     {
         Exchange<kvmem::Block> blocks;
         Exchange<kvmem::Allocation> ranges;
         on_threads([&](int thread) {
-            kvmem::SliceResource resource(slices);
+            kvmem::SlabResource resource(slab);
             std::pmr::map<int, std::pmr::string> map(&resource);
             for (int step = 0; step < STEPS; ++step) {
                 const auto bytes = static_cast<std::uint64_t>(1 + (step * 7 + thread) % 500);
@@ -79,23 +79,23 @@ static void together() {
                     CHECK(cache.insert(key, key.data(), key.size()));
                 }
                 if (step % 100 == 0) {
-                    // The texts of failures are the thread's own.
+                    // Error texts belong to the thread.
                     const auto align = static_cast<std::uint64_t>(2 * thread + 3);
                     const std::string number = std::to_string(align);
-                    THROWS(KVMEM_BAD_ALIGN, number.c_str(), space.allocate_aligned(1, align));
+                    THROWS(KVMEM_ERR_BAD_ALIGN, number.c_str(), space.allocate_aligned(1, align));
                 }
             }
         });
     }
-    space.verify();
-    cached.verify();
-    CHECK(space.metrics().live == 0 && cached.metrics().live == 0 && slices.stats().in_use == 0);
+    space.check();
+    cached.check();
+    CHECK(space.metrics().live == 0 && cached.metrics().live == 0 && slab.stats().in_use == 0);
     cache.clear();
-    pool.verify();
+    pool.check();
     CHECK(pool.metrics().live == 0);
 }
 
-// Allocators go while other threads let their last allocations go.
+// Allocators are destroyed while other threads destroy their last allocations.
 template <class Make, class Take>
 static void going(Make make, Take take) {
     for (int round = 0; round < 50; ++round) {
@@ -121,7 +121,7 @@ static void going(Make make, Take take) {
     }
 }
 
-// Never more alive than there may be, whoever asks, and all can be had.
+// The number of live allocations never exceeds the limit, and all are granted.
 static void bounded() {
     using mooncake::offset_allocator::OffsetAllocationHandle;
     const auto allocator = mooncake::offset_allocator::OffsetAllocator::create(4096, MIB, 16, 33);

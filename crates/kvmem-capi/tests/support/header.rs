@@ -1,36 +1,36 @@
-//! What the header declares, for tests that go over all of it.
+//! *Header*: the declarations of the headers, for tests that cover all of them.
 
 use std::fs;
 
 /// A parameter of a function.
 #[derive(Debug)]
 pub(crate) struct Parameter {
-    /// Its type, as it stands there, without the name.
+    /// Its type as declared, without the name.
     pub(crate) of: String,
     /// Its name.
     pub(crate) name: String,
 }
 
 impl Parameter {
-    /// The object that it is a handle of, if it is one and nothing is written to it.
+    /// Returns the type of object whose handle it is, if it is an input.
     pub(crate) fn object<'a>(&self, objects: &'a [String]) -> Option<&'a str> {
         let of = self.of.strip_prefix("const ").unwrap_or(&self.of);
-        let name = of.strip_prefix("struct ")?.strip_suffix(" *")?;
+        let name = of.strip_prefix("struct ").unwrap_or(of).strip_suffix(" *")?;
         objects.iter().map(String::as_str).find(|object| *object == name)
     }
 
-    /// Whether it is an address.
+    /// Returns whether it is a pointer.
     pub(crate) fn is_pointer(&self) -> bool {
         self.of.ends_with('*') || self.of.contains("(*")
     }
 }
 
-/// A function of the header.
+/// A declared function.
 #[derive(Debug)]
 pub(crate) struct Function {
-    /// What stands above it.
+    /// The comment above it.
     pub(crate) comment: String,
-    /// What it returns.
+    /// Its return type.
     pub(crate) returns: String,
     /// Its name.
     pub(crate) name: String,
@@ -38,10 +38,12 @@ pub(crate) struct Function {
     pub(crate) parameters: Vec<Parameter>,
 }
 
-/// All functions of the header, and the names of all objects.
+/// Returns all functions of the headers, and the names of all objects.
 pub(crate) fn read() -> (Vec<Function>, Vec<String>) {
-    let path = super::support::crate_folder().join("include/kvmem.h");
-    let text = fs::read_to_string(path).expect("the header is there");
+    let text: String = ["include/kvmem.h", "include/kvmem/testing.h"]
+        .map(|path| super::support::crate_folder().join(path))
+        .map(|path| fs::read_to_string(path).expect("the header can be read"))
+        .concat();
     let objects = text
         .lines()
         .filter_map(|line| line.strip_prefix("typedef struct ")?.strip_suffix(';')?.split_once(' '))
@@ -68,7 +70,20 @@ pub(crate) fn read() -> (Vec<Function>, Vec<String>) {
     (functions, objects)
 }
 
-/// `kvmem_status kvmem_x(const struct kvmem_y *y, uint64_t n);`
+/// Returns the members of a structure, type and name; none if the header does not define it.
+pub(crate) fn members(of: &str) -> Vec<(String, String)> {
+    let path = super::support::crate_folder().join("include/kvmem.h");
+    let text = fs::read_to_string(path).expect("the header can be read");
+    let start = format!("typedef struct {of} {{");
+    let body = text.split(&start).nth(1).and_then(|rest| rest.split('}').next()).unwrap_or("");
+    let line = |line: &str| {
+        let (of, name) = line.trim().strip_suffix(';')?.rsplit_once(' ')?;
+        Some((of.to_owned(), name.to_owned()))
+    };
+    body.lines().filter_map(line).collect()
+}
+
+/// Parses a declaration such as `kvmem_status kvmem_x(const struct kvmem_y *y, uint64_t n);`.
 fn function(declaration: &str, comment: &str) -> Option<Function> {
     let (head, rest) = declaration.split_once('(')?;
     let (returns, name) = head.rsplit_once(' ')?;
@@ -85,7 +100,7 @@ fn function(declaration: &str, comment: &str) -> Option<Function> {
     Some(Function { comment: comment.to_owned(), returns, name: name.to_owned(), parameters })
 }
 
-/// At commas that are in no parentheses.
+/// Splits at commas outside of parentheses.
 fn split(inside: &str) -> Vec<String> {
     let (mut depth, mut parts) = (0, vec![String::new()]);
     for c in inside.chars() {

@@ -1,5 +1,5 @@
-//! What the tests of the C interface share: the installed prefix, the compiler, and running what it
-//! makes.
+//! *Support*: the installed prefix, the compiler, and running programs, for the tests of the C
+//! interface.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -9,26 +9,26 @@ use std::sync::OnceLock;
 #[path = "../../../../xtask/src/layout.rs"]
 mod layout;
 
-/// The folder of this crate.
+/// Returns the folder of this crate.
 pub(crate) fn crate_folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A place for what a test makes.
+/// Returns a folder for files that a test makes.
 pub(crate) fn scratch(name: &str) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&folder).expect("the target folder can be written");
     folder
 }
 
-/// What `cargo xtask install` would make of what cargo has built for this test.
+/// Returns a prefix with the layout of `cargo xtask install`, made of the libraries that cargo
+/// built for this test.
 pub(crate) fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
         let test = std::env::current_exe().expect("a test has a path");
         let built = test.parent().expect("a test lies in a folder");
-        // Test programs run side by side: each has a prefix of its own, whatever cargo puts behind
-        // its name.
+        // Test programs run in parallel: each has its own prefix, named without cargo's hash.
         let name = test.file_name().and_then(|name| name.to_str()).expect("a test has a name");
         let prefix = scratch("prefix").join(name.split('-').next().unwrap_or(name));
         layout::install_into(
@@ -42,7 +42,7 @@ pub(crate) fn prefix() -> &'static Path {
     })
 }
 
-/// Whether a program is there; says so if it is not.
+/// Returns whether a program is installed; otherwise prints that the test is skipped.
 pub(crate) fn has(tool: &str) -> bool {
     let there =
         Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
@@ -52,10 +52,10 @@ pub(crate) fn has(tool: &str) -> bool {
     there
 }
 
-/// The warnings that C code has to be free of.
+/// Warnings that C code must not cause.
 pub(crate) const STRICT: [&str; 5] = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
-/// Builds a program of C against the prefix, by the shared library.
+/// Builds a C program against the prefix, with the shared library.
 pub(crate) fn compile(source: &Path, name: &str, flags: &[&str]) -> PathBuf {
     let program = scratch("programs").join(name);
     let lib = prefix().join("lib");
@@ -71,7 +71,7 @@ pub(crate) fn compile(source: &Path, name: &str, flags: &[&str]) -> PathBuf {
     program
 }
 
-/// Runs a command that has to end well; returns what it printed.
+/// Runs a command that must succeed; returns its output.
 pub(crate) fn succeed(command: &mut Command) -> String {
     let output =
         command.output().unwrap_or_else(|error| panic!("{:?}: {error}", command.get_program()));
@@ -84,9 +84,21 @@ pub(crate) fn succeed(command: &mut Command) -> String {
     out.into_owned()
 }
 
-/// The same, if the tool is there.
+/// Runs a command under a tool, if the tool is installed.
 pub(crate) fn succeed_under(tool: &str, args: &[&str], program: impl AsRef<OsStr>) {
     if has(tool) {
         succeed(Command::new(tool).args(args).arg(program));
     }
+}
+
+/// Returns the blocks of code in a page of `docs` that are marked with `language`: one for each
+/// example.
+pub(crate) fn code_blocks(page: &str, language: &str) -> Vec<String> {
+    let path = crate_folder().join("docs").join(page);
+    let page = std::fs::read_to_string(path).expect("the page can be read");
+    let start = format!("```{language}\n");
+    let blocks = page.split(&start).skip(1).filter_map(|rest| rest.split("```").next());
+    let blocks: Vec<String> = blocks.map(str::to_owned).collect();
+    assert_eq!(blocks.len(), 2, "in {language}");
+    blocks
 }

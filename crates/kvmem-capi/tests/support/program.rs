@@ -1,13 +1,17 @@
-//! *Program*: what programs that call every function of the header have in common.
+//! *Program*: the common parts of generated programs that call every declared function.
 
 use std::fmt::Write;
 
 use crate::header::{Function, Parameter};
 
-/// For each kind of object: its type, the call that makes one, the function that destroys one.
+/// For each type of object: its name, the call that makes one, and the function that destroys it.
 pub(crate) const MAKING: &[(&str, &str, &str)] = &[
     ("kvmem_region", "kvmem_region_map(65536, NULL, &MADE)", "kvmem_region_destroy"),
-    ("kvmem_bump_arena", "kvmem_bump_create(live_kvmem_region, &MADE)", "kvmem_bump_destroy"),
+    (
+        "kvmem_bump_arena",
+        "kvmem_bump_arena_create(live_kvmem_region, &MADE)",
+        "kvmem_bump_arena_destroy",
+    ),
     (
         "kvmem_registrars",
         "kvmem_registrars_simulated(1, UINT64_MAX, UINT64_MAX, &MADE)",
@@ -15,33 +19,50 @@ pub(crate) const MAKING: &[(&str, &str, &str)] = &[
     ),
     (
         "kvmem_registration",
-        "kvmem_register(live_kvmem_region, live_kvmem_registrars, NULL, &MADE)",
+        "kvmem_registration_create(live_kvmem_region, live_kvmem_registrars, NULL, &MADE)",
         "kvmem_registration_destroy",
     ),
     (
-        "kvmem_background",
-        "kvmem_register_in_background(live_kvmem_region, live_kvmem_registrars, NULL, &MADE)",
-        "kvmem_background_destroy",
+        "kvmem_background_registration",
+        "kvmem_background_registration_create(live_kvmem_region, live_kvmem_registrars, NULL, \
+         &MADE)",
+        "kvmem_background_registration_destroy",
     ),
-    ("kvmem_offset_allocator", "kvmem_offset_create(1 << 20, NULL, &MADE)", "kvmem_offset_destroy"),
-    ("kvmem_slice_allocator", "kvmem_slice_create(NULL, &MADE)", "kvmem_slice_destroy"),
+    (
+        "kvmem_offset_allocator",
+        "kvmem_offset_allocator_create(1 << 20, NULL, &MADE)",
+        "kvmem_offset_allocator_destroy",
+    ),
+    (
+        "kvmem_slab_allocator",
+        "kvmem_slab_allocator_create(NULL, &MADE)",
+        "kvmem_slab_allocator_destroy",
+    ),
     ("kvmem_pool", "kvmem_pool_create(65536, &shared, &MADE)", "kvmem_pool_destroy"),
-    ("kvmem_attached_pool", "kvmem_pool_attach(fd, 0, &MADE)", "kvmem_attached_destroy"),
-    ("kvmem_kv_cache", "kvmem_kv_create(live_kvmem_pool, NULL, &MADE)", "kvmem_kv_destroy"),
-    ("kvmem_kv_pin", "make_pin(&MADE)", "kvmem_kv_pin_release"),
-    ("kvmem_kv_reservation", "make_reservation(&MADE)", "kvmem_kv_abandon"),
-    ("kvmem_kv_lease", "make_lease(&MADE)", "kvmem_kv_lease_release"),
+    (
+        "kvmem_attached_pool",
+        "kvmem_attached_pool_attach(fd, 0, &MADE)",
+        "kvmem_attached_pool_destroy",
+    ),
+    (
+        "kvmem_kv_cache",
+        "kvmem_kv_cache_create(live_kvmem_pool, NULL, &MADE)",
+        "kvmem_kv_cache_destroy",
+    ),
+    ("kvmem_kv_cache_pin", "make_pin(&MADE)", "kvmem_kv_cache_pin_release"),
+    ("kvmem_kv_cache_reservation", "make_reservation(&MADE)", "kvmem_kv_cache_reservation_release"),
+    ("kvmem_kv_cache_lease", "make_lease(&MADE)", "kvmem_kv_cache_lease_release"),
     ("kvmem_cancel", "kvmem_cancel_create(&MADE)", "kvmem_cancel_destroy"),
 ];
 
-/// What stands for a parameter where it is not what is tried.
+/// Returns the argument for a parameter that is not under test.
 pub(crate) fn usual(parameter: &Parameter, objects: &[String]) -> String {
     if let Some(object) = parameter.object(objects) {
         return format!("live_{object}");
     }
     let (of, name) = (parameter.of.as_str(), parameter.name.as_str());
     match name {
-        // Nothing that is not a block may be freed, and nobody is to be called.
+        // No live block may be freed, and no callback called.
         "block" | "first" if of == "void *" => "NULL".into(),
         "blocks" if of.contains("void") => "(void *const *) no_blocks".into(),
         "progress" | "release" | "user" | "options" => "NULL".into(),
@@ -49,7 +70,7 @@ pub(crate) fn usual(parameter: &Parameter, objects: &[String]) -> String {
         "devices" => "\"mlock\"".into(),
         "text" => "\"1MiB\"".into(),
         "why" => "\"it is bad\"".into(),
-        "forget" => "forget".into(),
+        "invalidate" => "invalidate".into(),
         "fd" => "fd".into(),
         "key" | "data" => "place.bytes".into(),
         _ if of.ends_with('*') => "(void *) &place".into(),
@@ -59,7 +80,7 @@ pub(crate) fn usual(parameter: &Parameter, objects: &[String]) -> String {
     }
 }
 
-/// A call with one parameter replaced.
+/// Returns a call with one argument replaced.
 pub(crate) fn call(function: &Function, objects: &[String], at: usize, with: &str) -> String {
     let arguments: Vec<String> = function
         .parameters
@@ -74,8 +95,8 @@ pub(crate) fn call(function: &Function, objects: &[String], at: usize, with: &st
     format!("{}({})", function.name, arguments.join(", "))
 }
 
-/// The beginning of such a program: its variables, and `make()`, which makes a live and a destroyed
-/// object of each kind.
+/// Returns the start of such a program: its variables, and `make()`, which makes a live and a
+/// destroyed object of each type.
 pub(crate) fn beginning() -> String {
     let mut program = String::from(
         "#include \"check.h\"\n\n\
@@ -89,29 +110,30 @@ pub(crate) fn beginning() -> String {
     }
     program.push_str(
         "
-static kvmem_status make_pin(kvmem_kv_pin **out) {
-    kvmem_kv_value value;
-    OK(kvmem_kv_insert(live_kvmem_kv_cache, \"pin\", 3, \"value\", 5));
-    kvmem_status status = kvmem_kv_get(live_kvmem_kv_cache, \"pin\", 3, &value);
+static kvmem_status make_pin(kvmem_kv_cache_pin **out) {
+    kvmem_kv_cache_value value;
+    OK(kvmem_kv_cache_insert(live_kvmem_kv_cache, \"pin\", 3, \"value\", 5));
+    kvmem_status status = kvmem_kv_cache_get(live_kvmem_kv_cache, \"pin\", 3, &value);
     *out = value.pin;
     return status;
 }
 
-static kvmem_status make_reservation(kvmem_kv_reservation **out) {
-    kvmem_kv_room room;
-    kvmem_status status = kvmem_kv_reserve(live_kvmem_kv_cache, \"room\", 4, 100, &room);
-    *out = room.reservation;
+static kvmem_status make_reservation(kvmem_kv_cache_reservation **out) {
+    kvmem_kv_cache_reserved reserved;
+    kvmem_status status =
+        kvmem_kv_cache_reserve(live_kvmem_kv_cache, \"reserved\", 8, 100, &reserved);
+    *out = reserved.reservation;
     return status;
 }
 
-static kvmem_status make_lease(kvmem_kv_lease **out) {
-    kvmem_kv_leased leased;
-    kvmem_status status = kvmem_kv_get_lease(live_kvmem_kv_cache, \"lease\", 5, &leased);
+static kvmem_status make_lease(kvmem_kv_cache_lease **out) {
+    kvmem_kv_cache_leased leased;
+    kvmem_status status = kvmem_kv_cache_get_lease(live_kvmem_kv_cache, \"lease\", 5, &leased);
     *out = leased.lease;
     return status;
 }
 
-static int forget(void *user) {
+static int invalidate(void *user) {
     (void) user;
     return 0;
 }

@@ -1,11 +1,11 @@
-//! *Under*: how a program in C or C++ is run: as it is, with the sanitizers, in valgrind.
+//! *Under*: runs a C or C++ program directly, with the sanitizers, or in valgrind.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::support::{scratch, succeed, succeed_under};
 
-/// How a program is run.
+/// The way a program is run.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Under {
     Nothing,
@@ -14,8 +14,8 @@ pub(crate) enum Under {
 }
 
 impl Under {
-    /// Builds a program by `compile`, which is given a name for it and flags for `compiler`, and
-    /// runs it. It has to end well.
+    /// Builds a program with `compile`, which receives its name and flags for `compiler`, and runs
+    /// it. The program must succeed.
     pub(crate) fn run(
         self,
         name: &str,
@@ -51,7 +51,8 @@ impl Under {
     }
 }
 
-/// Whether the compiler has the sanitizers' libraries; says so if it has not.
+/// Returns whether the compiler has the sanitizers' libraries; otherwise prints that the test is
+/// skipped.
 fn sanitizers_work(compiler: &str, flags: &[&str]) -> bool {
     let source = scratch("programs").join("empty.c");
     std::fs::write(&source, "int main(void) { return 0; }\n")
@@ -65,7 +66,7 @@ fn sanitizers_work(compiler: &str, flags: &[&str]) -> bool {
     works
 }
 
-/// Three tests for each program: one for each way to run it. There is a function `run(name,
+/// Defines three tests for each program: one for each way to run it. Requires a function `run(name,
 /// under)`.
 macro_rules! programs {
     ($($name:ident)*) => {

@@ -334,6 +334,15 @@ impl OffsetAllocator {
         self.core.largest_free_hint()
     }
 
+    /// Returns the address of the number that [`largest_free_hint`](Self::largest_free_hint) loads.
+    /// It stays mapped as long as the allocator. Other threads write it: load it atomically.
+    #[cfg(not(loom))]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn largest_free_address(&self) -> *const u64 {
+        self.core.largest_free_address()
+    }
+
     /// Figures of the space. O(1).
     pub fn metrics(&self) -> Metrics {
         self.core.with(|books| {

@@ -97,6 +97,11 @@ impl Core {
         self.hint.largest()
     }
 
+    #[cfg(not(loom))]
+    pub(crate) fn largest_free_address(&self) -> *const u64 {
+        self.hint.largest_address()
+    }
+
     #[inline]
     pub(crate) fn free_hint(&self) -> u64 {
         self.hint.free()

@@ -108,6 +108,12 @@ impl Hint {
         self.capacity.load(Ordering::Relaxed)
     }
 
+    /// Returns the address of the largest free range, for readers in C++: one relaxed load.
+    #[cfg(not(loom))]
+    pub(super) fn largest_address(&self) -> *const u64 {
+        self.largest.as_ptr().cast_const()
+    }
+
     /// All that is there for reports.
     #[cfg(not(loom))]
     pub(super) fn report(&self) -> Left {

@@ -1,9 +1,12 @@
-// Mooncake's mmap arena on kvmem: programs that say mooncake::MmapArena compile unchanged and run on a kvmem region.
-// https://www.apache.org/licenses/LICENSE-2.0
+// Mooncake's mmap arena on kvmem: programs that use mooncake::MmapArena compile unchanged and run
+// on a kvmem region. https://www.apache.org/licenses/LICENSE-2.0
 //
-// The same: the pool in whole hugepages of 2 MiB, resident from the beginning, not inherited by forked children; allocation without a lock, freed all at once when the arena
-// goes; nothing for a size of 0, or when there is no room. Better: what alignment needs is all the padding there is, and a call that fails costs nanoseconds
-// and logs nothing. Why `initialize` failed is kvmem_last_error().
+// Same as the original: the pool consists of whole hugepages of 2 MiB, is resident from the start,
+// and is not inherited by forked children. Allocation takes no lock. All allocations are freed at
+// once with the arena. `allocate` returns NULL for a size of 0, or when there is no space.
+//
+// Better than the original: padding is only what alignment needs. A call that fails costs
+// nanoseconds and logs nothing. kvmem_last_error() says why `initialize` failed.
 #ifndef KVMEM_COMPAT_MOONCAKE_MMAP_ARENA_HPP
 #define KVMEM_COMPAT_MOONCAKE_MMAP_ARENA_HPP
 
@@ -26,26 +29,28 @@ public:
     struct Stats {
         /// Bytes of the pool.
         size_t pool_size;
-        /// Bytes handed out, with the padding before them.
+        /// Bytes allocated, including the padding before them.
         size_t reserved_bytes;
-        /// The most that was ever handed out.
+        /// The maximum of `reserved_bytes`.
         size_t peak_reserved_bytes;
-        /// Calls of `allocate` that were met.
+        /// Calls of `allocate` that succeeded.
         size_t num_allocations;
-        /// Calls that were not, but for those of 0 bytes.
+        /// Calls of `allocate` that failed, except those for 0 bytes.
         size_t num_failed_allocs;
     };
 
     MmapArena() = default;
-    ~MmapArena() { kvmem_bump_destroy(arena_.load(std::memory_order_relaxed)); }
+    ~MmapArena() { kvmem_bump_arena_destroy(arena_.load(std::memory_order_relaxed)); }
     MmapArena(const MmapArena &) = delete;
     MmapArena &operator=(const MmapArena &) = delete;
     MmapArena(MmapArena &&) = delete;
     MmapArena &operator=(MmapArena &&) = delete;
 
-    /// Maps the pool and makes it resident: `pool_size` rounded up to whole 2 MiB, of hugepages, and of others only with `allow_regular_page_fallback`.
-    /// False if that cannot be, if an argument makes no sense, or if it was done before.
-    bool initialize(size_t pool_size, size_t alignment = kMinAlignment, bool allow_regular_page_fallback = true) {
+    /// Maps the pool and makes it resident. `pool_size` is rounded up to whole hugepages of 2 MiB;
+    /// smaller pages are used only with `allow_regular_page_fallback`. Returns false if the memory
+    /// cannot be mapped, an argument is not valid, or the arena was initialized before.
+    bool initialize(size_t pool_size, size_t alignment = kMinAlignment,
+                    bool allow_regular_page_fallback = true) {
         const std::lock_guard<std::mutex> one_at_a_time(initializing_);
         if (isInitialized() || pool_size == 0 || (alignment & (alignment - 1)) != 0 ||
             pool_size > std::numeric_limits<size_t>::max() - (HUGEPAGE - 1)) {
@@ -66,38 +71,41 @@ public:
         const kvmem::detail::Handle<kvmem_region, kvmem_region_destroy> region(mapped);
         kvmem_region_info info;
         kvmem_bump_arena *arena = nullptr;
-        if (kvmem_region_get_info(mapped, &info) != KVMEM_OK || kvmem_bump_create(mapped, &arena) != KVMEM_OK) {
+        if (kvmem_region_get_info(mapped, &info) != KVMEM_OK ||
+            kvmem_bump_arena_create(mapped, &arena) != KVMEM_OK) {
             return false;
         }
         base_ = info.data;
         size_ = static_cast<size_t>(info.bytes);
         alignment_ = std::max(alignment, kMinAlignment);
-        // Release pairs with the acquire in `arena`: whoever sees the arena sees what was written before.
+        // Release pairs with the acquire in `arena`: a thread that sees the arena sees the members
+        // written above.
         arena_.store(arena, std::memory_order_release);
         return true;
     }
 
-    /// `size` bytes at a multiple of `alignment` (0: the arena's) and of the arena's; NULL if it cannot be. Good as long as the arena.
+    /// Allocates `size` bytes at a multiple of `alignment` and of the arena's alignment; 0 selects
+    /// the arena's. Returns NULL if it fails. Valid as long as the arena.
     void *allocate(size_t size, size_t alignment = 0) {
         kvmem_bump_arena *const arena = this->arena();
         if (arena == nullptr || size == 0) {
             return nullptr;
         }
         void *data = nullptr;
-        const bool granted =
-            kvmem_bump_alloc(arena, size, std::max(alignment, alignment_), &data) == KVMEM_OK;
-        // Relaxed: counts, for people.
+        const bool granted = kvmem_bump_arena_allocate(arena, size, std::max(alignment, alignment_),
+                                                       &data) == KVMEM_OK;
+        // Relaxed: statistics only.
         (granted ? allocations_ : failed_).fetch_add(1, std::memory_order_relaxed);
         return data;
     }
 
     Stats getStats() const {
         kvmem_bump_arena *const arena = this->arena();
-        kvmem_bump_stats stats = {};
+        kvmem_bump_arena_stats stats = {};
         if (arena != nullptr) {
-            kvmem_bump_get_stats(arena, &stats);
+            kvmem_bump_arena_get_stats(arena, &stats);
         }
-        // Nothing is ever given back, so that the peak is what is handed out now.
+        // No bytes are ever freed, so the maximum is the current number.
         const size_t reserved = static_cast<size_t>(stats.used_bytes);
         return {getPoolSize(), reserved, reserved, allocations_.load(std::memory_order_relaxed),
                 failed_.load(std::memory_order_relaxed)};
@@ -105,12 +113,12 @@ public:
 
     bool isInitialized() const { return arena() != nullptr; }
 
-    /// Whether an address is in the pool, handed out or not.
+    /// Returns whether an address lies in the pool, allocated or not.
     bool owns(const void *ptr) const {
         std::uint32_t owns = 0;
         kvmem_bump_arena *const arena = this->arena();
-        return arena != nullptr && ptr != nullptr && kvmem_bump_owns(arena, ptr, &owns) == KVMEM_OK &&
-               owns != 0;
+        return arena != nullptr && ptr != nullptr &&
+               kvmem_bump_arena_owns(arena, ptr, &owns) == KVMEM_OK && owns != 0;
     }
 
     void *getPoolBase() const { return isInitialized() ? base_ : nullptr; }
@@ -124,7 +132,7 @@ private:
     kvmem_bump_arena *arena() const noexcept { return arena_.load(std::memory_order_acquire); }
 
     std::atomic<kvmem_bump_arena *> arena_{nullptr};
-    /// Written once, before the arena is seen.
+    /// Written once, before the arena is published.
     void *base_ = nullptr;
     size_t size_ = 0;
     size_t alignment_ = kMinAlignment;

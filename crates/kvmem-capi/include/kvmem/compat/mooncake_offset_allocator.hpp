@@ -1,21 +1,27 @@
-// Mooncake's offset allocator on kvmem: programs that say mooncake::offset_allocator::OffsetAllocator compile unchanged and run on
-// kvmem's. https://www.apache.org/licenses/LICENSE-2.0
+// Mooncake's offset allocator on kvmem: programs that use
+// mooncake::offset_allocator::OffsetAllocator compile unchanged and run on kvmem's.
+// https://www.apache.org/licenses/LICENSE-2.0
 //
-// With `-I <prefix>/include/kvmem/compat/mooncake` the includes stay as they are too: "offset_allocator/offset_allocator.hpp",
-// "offset_allocator/offset_allocator.h" and "mmap_arena.h". A file that has the original header beside it finds that first: put
-// `#include <kvmem/compat/mooncake_offset_allocator.hpp>` in the original's place.
+// With `-I <prefix>/include/kvmem/compat/mooncake` the programs' includes work too:
+// "offset_allocator/offset_allocator.hpp", "offset_allocator/offset_allocator.h" and
+// "mmap_arena.h". If the original header lies beside the including file, the compiler finds the
+// original first: replace it with `#include <kvmem/compat/mooncake_offset_allocator.hpp>`.
 //
-// The interface is the same, and so is what it promises: any thread; nothing for a size of 0, one that is too large, or when
-// `max_capacity - 1` allocations are alive; handles move, free themselves, and are safe after the allocator, when `isValid()` is false. What is
-// different is better: sizes are not rounded up, nor offsets scaled, whatever the capacity; as many bytes as are free can be had if they lie
-// together; the books grow with what is alive, so `init_capacity` is not needed; free ranges do not count against `max_capacity`.
-// A promise that callers rely on: an allocator that nothing has been freed into hands out its ranges end to end, from the base up,
-// whatever their sizes. So a store that restarts allocates the sizes of its objects in the order of their addresses, with a filler
-// for each gap, and finds every object where it was. Requests that fail do not end the order; the first free does.
+// Same as the original: any thread may call. `allocate` returns nothing for a size of 0, for a size
+// that is too large, or when `max_capacity - 1` allocations are live. Handles can be moved, free
+// themselves, and are safe after the allocator is destroyed; `isValid()` is then false.
 //
-// What is not there, and what then fails to compile, is listed in docs/cpp.md: serialize_to,
-// deserialize_from, snapshots, the inner class __Allocator, private members, and what the original
-// includes.
+// Better than the original: sizes are not rounded up and offsets not scaled, for any capacity. All
+// contiguous free bytes can be allocated. Metadata grows with the live allocations, so
+// `init_capacity` is not needed. Free ranges do not count against `max_capacity`.
+//
+// A promise for callers: until the first free, an allocator grants ranges end to end, from the base
+// up, whatever their sizes. A store that restarts allocates the sizes of its objects in address
+// order, with a filler for each gap, and gets every object at its old address. Requests that fail
+// do not change the order; the first free ends it.
+//
+// docs/cpp.md lists what is missing and then does not compile: serialize_to, deserialize_from,
+// snapshots, the inner class __Allocator, private members, and the original's includes.
 #ifndef KVMEM_COMPAT_MOONCAKE_OFFSET_ALLOCATOR_HPP
 #define KVMEM_COMPAT_MOONCAKE_OFFSET_ALLOCATOR_HPP
 
@@ -50,18 +56,18 @@ static constexpr uint32 NUM_LEAF_BINS = NUM_TOP_BINS * BINS_PER_LEAF;
 
 class OffsetAllocator;
 
-/// A range by an offset and the index of its node, as `visit_used_nodes` says it. Frees nothing by
-/// itself: an OffsetAllocationHandle made of it does.
+/// A range by its offset and the index of its node, as `visit_used_nodes` reports it. It frees
+/// nothing by itself; an OffsetAllocationHandle made of it does.
 struct OffsetAllocation {
     static constexpr uint32 NO_SPACE = 0xffffffff;
 
     OffsetAllocation(uint32 offset_param, NodeIndex metadata_param) noexcept
         : offset(offset_param), metadata(metadata_param) {}
 
-    /// As it was given to the constructor.
+    /// The offset that was passed to the constructor.
     uint64_t getOffset() const { return offset; }
 
-    /// Whether it names no range.
+    /// Returns whether it names no range.
     bool isNoSpace() const { return offset == NO_SPACE; }
 
 private:
@@ -72,7 +78,7 @@ private:
 };
 
 struct OffsetAllocStorageReport {
-    /// Bytes that are free; 0 when no more allocations may be made.
+    /// Free bytes; 0 when no more allocations may be made.
     uint64_t totalFreeSpace;
     /// The longest range that would be granted now; 0 when no more allocations may be made.
     uint64_t largestFreeRegion;
@@ -80,45 +86,47 @@ struct OffsetAllocStorageReport {
 
 struct OffsetAllocStorageReportFull {
     struct Region {
-        /// The least size in bytes of the free ranges that are counted here.
+        /// The smallest size in bytes of the free ranges counted here.
         uint64_t size;
-        /// Free ranges of at least that size, and less than the next one's.
+        /// Number of free ranges of at least that size, and less than the size of the next region.
         uint64_t count;
     };
 
-    /// By size, ascending: eight to a power of two, in units of `2^n` bytes, where `n` is the least with which the capacity is at most 3.75 GiB
-    /// of them. The last 16 never count any: their sizes in units are beyond 32 bits, and are what is left of them there.
+    /// By size, ascending: eight regions for each power of two, in units of `2^n` bytes. `n` is the
+    /// smallest number for which the capacity is at most 3.75 GiB units. The last 16 are always
+    /// empty: their sizes in units exceed 32 bits, and are truncated.
     Region freeRegions[NUM_LEAF_BINS];
 };
 
 struct OffsetAllocatorMetrics {
     /// Bytes in use.
     uint64_t allocated_size_;
-    /// Allocations alive.
+    /// Live allocations.
     uint64_t allocated_num_;
-    /// As in OffsetAllocStorageReport.
+    /// As `largestFreeRegion` of OffsetAllocStorageReport.
     uint64_t largest_free_region_;
-    /// As in OffsetAllocStorageReport.
+    /// As `totalFreeSpace` of OffsetAllocStorageReport.
     uint64_t total_free_space_;
-    /// Bytes in all.
+    /// Total bytes.
     const uint64_t capacity;
 };
 
 namespace detail {
 
-/// A space with what handles have to know of it.
+/// What handles need to know of a space.
 struct Base {
     uint64_t address = 0;
 };
 
-using Space = kvmem::detail::Shared<kvmem_offset_allocator, kvmem_offset_destroy, Base>;
+using Space = kvmem::detail::Shared<kvmem_offset_allocator, kvmem_offset_allocator_destroy, Base>;
 
-/// Whether there is a range. A size of 0 and one that is too large are refused as if there were no room; what else fails is a defect, and thrown.
+/// Returns whether a range was granted. A size of 0 and one that is too large count as "no space";
+/// other failures are defects and throw.
 inline bool is_granted(kvmem_status status) {
-    return status != KVMEM_ZERO_SIZE && kvmem::detail::granted(status);
+    return status != KVMEM_ERR_ZERO_SIZE && kvmem::detail::granted(status);
 }
 
-/// Bytes as people say them: "1.50 GB".
+/// Formats bytes for people: "1.50 GB".
 inline std::string bytes_in_words(uint64_t bytes) {
     static constexpr const char *UNITS[] = {"B", "KB", "MB", "GB", "TB", "PB", "EB"};
     double value = static_cast<double>(bytes);
@@ -132,14 +140,14 @@ inline std::string bytes_in_words(uint64_t bytes) {
     return words.str();
 }
 
-/// The least size of a bin, in units; of those beyond 32 bits the lower 32.
+/// Returns the smallest size of a bin, in units, truncated to 32 bits.
 inline uint32 size_of_bin(uint32 bin) noexcept {
     const uint32 part = bin & LEAF_BINS_INDEX_MASK;
     const uint32 octave = bin >> TOP_BINS_INDEX_SHIFT;
     return octave == 0 ? part : (BINS_PER_LEAF + part) << (octave - 1);
 }
 
-/// The bin of a size in units: the last whose least size is not greater.
+/// Returns the bin of a size in units: the last one whose smallest size is not greater.
 inline uint32 bin_of_size(uint64_t units) noexcept {
     if (units < BINS_PER_LEAF) {
         return static_cast<uint32>(units);
@@ -154,17 +162,17 @@ inline uint32 bin_of_size(uint64_t units) noexcept {
 
 } // namespace detail
 
-/// A range of the allocator's space, freed when this goes, by any thread.
+/// A range of the allocator's space; the destructor frees it. Any thread may destroy it.
 class OffsetAllocationHandle {
 public:
-    /// No range.
+    /// Makes an empty handle.
     OffsetAllocationHandle() noexcept = default;
 
-    /// The range of `allocation`, at the address `base`, of `size` bytes as they were asked for. It
-    /// is freed when this goes, unless another handle has freed it before. If no range is alive at
-    /// its node, nothing is freed.
-    OffsetAllocationHandle(std::shared_ptr<OffsetAllocator> allocator, OffsetAllocation allocation, uint64_t base,
-                           uint64_t size);
+    /// Makes a handle of the range of `allocation`, at the address `base`, of `size` bytes as
+    /// requested. The destructor frees it, unless another handle has freed it before. If no range
+    /// is live at its node, nothing is freed.
+    OffsetAllocationHandle(std::shared_ptr<OffsetAllocator> allocator, OffsetAllocation allocation,
+                           uint64_t base, uint64_t size);
     OffsetAllocationHandle(OffsetAllocationHandle &&other) noexcept
         : space_(std::move(other.space_)), range_(std::exchange(other.range_, {})) {}
     OffsetAllocationHandle &operator=(OffsetAllocationHandle &&other) noexcept {
@@ -177,80 +185,90 @@ public:
     OffsetAllocationHandle &operator=(const OffsetAllocationHandle &) = delete;
     ~OffsetAllocationHandle() {
         if (space_) {
-            // Looks at the first three members only.
-            kvmem_offset_free(space_->get(), &range_);
+            // Reads only the first three members.
+            kvmem_offset_allocator_free(space_->get(), &range_);
         }
     }
 
-    /// Whether there is a range, and its allocator is still there.
+    /// Returns whether this holds a range whose allocator still exists.
     bool isValid() const { return space_ && space_->owned(); }
 
-    /// The allocator's base and the offset.
+    /// The allocator's base plus the offset.
     uint64_t address() const { return range_.offset; }
 
     void *ptr() const { return reinterpret_cast<void *>(address()); }
 
-    /// The size, exactly as asked for.
+    /// The size, exactly as requested.
     uint64_t size() const { return range_.bytes; }
 
 private:
     friend class OffsetAllocator;
 
-    /// A range that may have another handle too.
-    void share(detail::Space *space, const kvmem_allocation &raw, uint64_t address, uint64_t size) noexcept {
-        space->keep();
-        kvmem::detail::Part<detail::Space>(space).swap(space_);
+    /// Refers to a range that may have another handle.
+    void share(detail::Space *space, const kvmem_allocation &raw, uint64_t address,
+               uint64_t size) noexcept {
+        space->acquire();
+        kvmem::detail::Ref<detail::Space>(space).swap(space_);
         range_ = raw;
         range_.offset = address;
         range_.bytes = size;
     }
 
-    /// What was just granted is this one's now; how many there were before.
+    /// Takes ownership of a range that was just granted; returns how many references existed
+    /// before.
     uint64_t take(detail::Space *space, uint64_t size) noexcept {
-        const uint64_t before = space->keep();
-        kvmem::detail::Part<detail::Space>(space).swap(space_);
-        range_.offset += space->with().address;
+        const uint64_t before = space->acquire();
+        kvmem::detail::Ref<detail::Space>(space).swap(space_);
+        range_.offset += space->extra().address;
         range_.bytes = size;
         return before;
     }
 
-    kvmem::detail::Part<detail::Space> space_;
-    /// With the address in the place of the offset, and the size that was asked for.
+    kvmem::detail::Ref<detail::Space> space_;
+    /// The plain data, with the address instead of the offset, and the requested size.
     kvmem_allocation range_ = {};
 };
 
 inline std::ostream &operator<<(std::ostream &os, const OffsetAllocatorMetrics &metrics) {
-    const double share = metrics.capacity == 0 ? 0.0
-                                               : 100.0 * static_cast<double>(metrics.allocated_size_) /
-                                                     static_cast<double>(metrics.capacity);
+    const double share = metrics.capacity == 0
+                             ? 0.0
+                             : 100.0 * static_cast<double>(metrics.allocated_size_) /
+                                   static_cast<double>(metrics.capacity);
     std::ostringstream percent;
     percent << std::fixed << std::setprecision(1) << share;
-    return os << "OffsetAllocatorMetrics{allocated=" << detail::bytes_in_words(metrics.allocated_size_)
+    return os << "OffsetAllocatorMetrics{allocated="
+              << detail::bytes_in_words(metrics.allocated_size_)
               << ", allocs=" << metrics.allocated_num_
-              << ", capacity=" << detail::bytes_in_words(metrics.capacity) << ", utilization=" << percent.str()
+              << ", capacity=" << detail::bytes_in_words(metrics.capacity)
+              << ", utilization=" << percent.str()
               << "%, free_space=" << detail::bytes_in_words(metrics.total_free_space_)
               << ", largest_free=" << detail::bytes_in_words(metrics.largest_free_region_) << "}";
 }
 
-/// Hands out ranges of `[base, base + size)` without touching them.
+/// Allocates ranges of `[base, base + size)` without touching them.
 class OffsetAllocator : public std::enable_shared_from_this<OffsetAllocator> {
 public:
-    /// NULL if `size` is 0 or more than 2^63. At most `max(init_capacity, max_capacity) - 1` allocations are alive at a time. Addresses are multiples of
-    /// `min_alignment_bytes` from `base`.
+    /// Returns NULL if `size` is 0 or more than 2^63. At most `max(init_capacity, max_capacity) -
+    /// 1` allocations are live at a time. Addresses are multiples of `min_alignment_bytes` from
+    /// `base`.
     static std::shared_ptr<OffsetAllocator> create(uint64_t base, size_t size,
                                                    uint32 init_capacity = 128 * 1024,
                                                    uint32 max_capacity = (1 << 20),
                                                    size_t min_alignment_bytes = 1) {
         const uint64_t unit = std::max<uint64_t>(min_alignment_bytes, 1);
         kvmem::detail::Owner<detail::Space> space(new detail::Space(detail::Base{base}));
-        const kvmem_status status = kvmem_offset_create(size, nullptr, space->out());
-        if (status == KVMEM_INVALID_ARGUMENT || status == KVMEM_ZERO_SIZE || status == KVMEM_TOO_LARGE) {
+        const kvmem_status status = kvmem_offset_allocator_create(size, nullptr, space->out());
+        if (status == KVMEM_ERR_INVALID_ARGUMENT || status == KVMEM_ERR_ZERO_SIZE ||
+            status == KVMEM_ERR_TOO_LARGE) {
             return nullptr;
         }
         kvmem::detail::check(status);
-        const uint32 most = std::max(init_capacity, max_capacity);
-        return std::shared_ptr<OffsetAllocator>(
-            new OffsetAllocator(std::move(space), size, unit, most == 0 ? 0 : most - 1));
+        const uint64_t *largest_free = nullptr;
+        kvmem::detail::check(
+            kvmem_offset_allocator_largest_free_address(space->get(), &largest_free));
+        const uint32 limit = std::max(init_capacity, max_capacity);
+        return std::shared_ptr<OffsetAllocator>(new OffsetAllocator(
+            std::move(space), size, unit, limit == 0 ? 0 : limit - 1, largest_free));
     }
 
     OffsetAllocator(const OffsetAllocator &) = delete;
@@ -259,37 +277,28 @@ public:
     OffsetAllocator &operator=(OffsetAllocator &&) = delete;
     ~OffsetAllocator() = default;
 
-    /// A range of `size` bytes, or nothing. O(1).
+    /// Allocates `size` bytes, or returns nothing. O(1). A request that no free range can satisfy
+    /// costs one relaxed load and no call; kvmem_last_error() does not know of it.
     [[nodiscard]] std::optional<OffsetAllocationHandle> allocate(size_t size) {
-        std::optional<OffsetAllocationHandle> handle;
-        // 0 wraps around to the top. Before a call: such a space does not grow.
-        if (size - 1 >= capacity_ || space_->parts() >= most_) {
-            return handle;
+        // A size of 0 wraps around to the largest number. The bound never exceeds the capacity.
+        // Relaxed: the bound guards no other memory. It covers every free that happened before this
+        // call.
+        if (size - 1 >= __atomic_load_n(largest_free_, __ATOMIC_RELAXED)) {
+            return std::nullopt;
         }
-        // Written where it stays: a copy would wait for what was just written.
-        handle.emplace();
-        if (!detail::is_granted(kvmem_offset_allocate(space_->get(), normalized(size), &handle->range_))) {
-            handle.reset();
-            return handle;
-        }
-        // Exact, also if other threads have allocated since the first look.
-        const uint64_t before = handle->take(space_.get(), size);
-        if (before >= most_) {
-            handle.reset();
-        }
-        return handle;
+        return allocate_from_space(size);
     }
 
-    /// Bytes that `allocate(size)` takes; 0 if it never can be granted.
+    /// Returns the bytes that `allocate(size)` takes; 0 if it can never succeed.
     [[nodiscard]] uint64_t normalizedAllocationSize(size_t size) const {
         const uint64_t length = normalized(size);
         return length <= capacity_ ? length : 0;
     }
 
-    /// An upper bound of the longest range that would be granted now, without a lock.
+    /// Returns an upper bound of the longest range that would be granted now. Takes no lock.
     [[nodiscard]] uint64_t getLargestFreeRegion() const noexcept {
         uint64_t bytes = 0;
-        kvmem_offset_largest_free_hint(space_->get(), &bytes);
+        kvmem_offset_allocator_largest_free_hint(space_->get(), &bytes);
         return bytes;
     }
 
@@ -298,7 +307,7 @@ public:
         return {metrics.total_free_space_, metrics.largest_free_region_};
     }
 
-    /// The free ranges by size. O(bins).
+    /// Returns the free ranges by size. O(bins).
     [[nodiscard]] OffsetAllocStorageReportFull storageReportFull() const {
         uint32 shift = 0;
         while (capacity_ >> shift > MAX_BIN_UNITS) {
@@ -310,9 +319,9 @@ public:
         }
         const auto bins =
             kvmem::detail::list<kvmem_bin>([&](kvmem_bin *found, uint64_t room, uint64_t *count) {
-                return kvmem_offset_bins(space_->get(), found, room, count);
+                return kvmem_offset_allocator_bins(space_->get(), found, room, count);
             });
-        // kvmem's bins are finer, and none of them reaches over an edge of these.
+        // kvmem's bins are finer, and none of them crosses the edge of a region here.
         for (const kvmem_bin &bin : bins) {
             report.freeRegions[detail::bin_of_size(bin.min_bytes >> shift)].count += bin.ranges;
         }
@@ -322,38 +331,40 @@ public:
     /// O(1).
     [[nodiscard]] OffsetAllocatorMetrics get_metrics() const {
         kvmem_metrics metrics;
-        kvmem::detail::check(kvmem_offset_get_metrics(space_->get(), &metrics));
-        const bool full = metrics.live >= most_;
+        kvmem::detail::check(kvmem_offset_allocator_get_metrics(space_->get(), &metrics));
+        const bool full = metrics.live >= max_allocations_;
         return {metrics.allocated_bytes, metrics.live, full ? 0 : metrics.largest_free_bytes,
                 full ? 0 : metrics.free_bytes, metrics.capacity_bytes};
     }
 
-    /// Calls `visit(address, bytes, node)` for each range that is in use, in the order of
-    /// addresses: `bytes` is what it takes, as `normalizedAllocationSize` says. Ranges that other
-    /// threads allocate or free meanwhile may be visited or not; `visit` may use the allocator. O(n
-    /// log n).
+    /// Calls `visit(address, bytes, node)` for each range in use, in address order. `bytes` is the
+    /// size of the range, as `normalizedAllocationSize` returns it. Ranges that other threads
+    /// allocate or free meanwhile may be visited or not. `visit` may use the allocator. O(n log n).
     template <typename Visit>
     void visit_used_nodes(Visit &&visit) const {
-        const auto used =
-            kvmem::detail::list<kvmem_allocation>([&](kvmem_allocation *found, uint64_t room, uint64_t *count) {
-                return kvmem_offset_allocations(space_->get(), found, room, count);
+        const auto used = kvmem::detail::list<kvmem_allocation>(
+            [&](kvmem_allocation *found, uint64_t room, uint64_t *count) {
+                return kvmem_offset_allocator_allocations(space_->get(), found, room, count);
             });
         for (const kvmem_allocation &one : used) {
-            visit(space_->with().address + one.offset, one.bytes, NodeIndex{one.slot});
+            visit(space_->extra().address + one.offset, one.bytes, NodeIndex{one.slot});
         }
     }
 
-    /// A handle of the range in use at a node, if it begins at `address` and takes what `size`
-    /// bytes take; else nothing. The range is freed with the first of its handles that goes. O(1).
-    [[nodiscard]] std::optional<OffsetAllocationHandle> createHandleAtNode(NodeIndex node_index, uint64_t address,
-                                                                           uint64_t size) {
+    /// Makes a handle of the range in use at a node, if it begins at `address` and has the
+    /// normalized size of `size`; otherwise returns nothing. The first of a range's handles that is
+    /// destroyed frees it. O(1).
+    [[nodiscard]] std::optional<OffsetAllocationHandle>
+    createHandleAtNode(NodeIndex node_index, uint64_t address, uint64_t size) {
         kvmem_allocation raw;
-        const kvmem_status status = kvmem_offset_allocation_at(space_->get(), node_index, &raw);
-        if (status == KVMEM_NOT_FOUND) {
+        const kvmem_status status =
+            kvmem_offset_allocator_allocation_at(space_->get(), node_index, &raw);
+        if (status == KVMEM_ERR_NOT_FOUND) {
             return std::nullopt;
         }
         kvmem::detail::check(status);
-        if (size == 0 || space_->with().address + raw.offset != address || raw.bytes != normalized(size)) {
+        if (size == 0 || space_->extra().address + raw.offset != address ||
+            raw.bytes != normalized(size)) {
             return std::nullopt;
         }
         std::optional<OffsetAllocationHandle> handle(std::in_place);
@@ -364,13 +375,39 @@ public:
 private:
     friend class OffsetAllocationHandle;
 
-    /// Of what is 3.75 GiB if units are bytes.
+    /// 3.75 GiB, in units.
     static constexpr uint64_t MAX_BIN_UNITS = 4026531840;
 
-    OffsetAllocator(kvmem::detail::Owner<detail::Space> space, uint64_t capacity, uint64_t unit, uint64_t most)
-        : space_(std::move(space)), capacity_(capacity), unit_(unit), most_(most) {}
+    OffsetAllocator(kvmem::detail::Owner<detail::Space> space, uint64_t capacity, uint64_t unit,
+                    uint64_t max_allocations, const uint64_t *largest_free)
+        : space_(std::move(space)), capacity_(capacity), unit_(unit),
+          max_allocations_(max_allocations), largest_free_(largest_free) {}
 
-    /// `size` in whole units; what is too large for that stays too large.
+    /// Allocates through the C interface. Not inlined, so requests that fail early save no
+    /// registers for it.
+    __attribute__((noinline)) std::optional<OffsetAllocationHandle>
+    allocate_from_space(size_t size) {
+        std::optional<OffsetAllocationHandle> handle;
+        if (space_->refs() >= max_allocations_) {
+            return handle;
+        }
+        // The call writes directly into the result: reading a copy would stall on the bytes just
+        // written.
+        handle.emplace();
+        if (!detail::is_granted(kvmem_offset_allocator_allocate(space_->get(), normalized(size),
+                                                                &handle->range_))) {
+            handle.reset();
+            return handle;
+        }
+        // Exact, also if other threads have allocated since the first check.
+        const uint64_t before = handle->take(space_.get(), size);
+        if (before >= max_allocations_) {
+            handle.reset();
+        }
+        return handle;
+    }
+
+    /// Rounds `size` up to whole units. A size that is too large for that stays too large.
     uint64_t normalized(uint64_t size) const noexcept {
         if (unit_ == 1) {
             return size;
@@ -384,20 +421,23 @@ private:
 
     kvmem::detail::Owner<detail::Space> space_;
     uint64_t capacity_;
-    /// Every range is a multiple of it, and so every address.
+    /// Every range's length, and every offset, is a multiple of it.
     uint64_t unit_;
-    /// As many allocations may be alive.
-    uint64_t most_;
+    /// The largest number of live allocations.
+    uint64_t max_allocations_;
+    /// An upper bound of the longest free range. Written by the library.
+    const uint64_t *largest_free_;
 };
 
 inline OffsetAllocationHandle::OffsetAllocationHandle(std::shared_ptr<OffsetAllocator> allocator,
-                                                      OffsetAllocation allocation, uint64_t base, uint64_t size) {
+                                                      OffsetAllocation allocation, uint64_t base,
+                                                      uint64_t size) {
     kvmem_allocation raw = {};
     if (allocator) {
         if (!allocation.isNoSpace()) {
-            const kvmem_status status =
-                kvmem_offset_allocation_at(allocator->space_->get(), allocation.metadata, &raw);
-            if (status != KVMEM_NOT_FOUND) {
+            const kvmem_status status = kvmem_offset_allocator_allocation_at(
+                allocator->space_->get(), allocation.metadata, &raw);
+            if (status != KVMEM_ERR_NOT_FOUND) {
                 kvmem::detail::check(status);
             }
         }

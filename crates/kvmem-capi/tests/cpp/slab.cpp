@@ -1,4 +1,4 @@
-// Slices, and the standard library over them.
+// Slab allocators, and the standard library on top of them.
 #include <deque>
 #include <list>
 #include <map>
@@ -13,31 +13,31 @@
 
 #include "check.hpp"
 
-static_assert(moves_only<kvmem::SliceAllocator>);
+static_assert(moves_only<kvmem::SlabAllocator>);
 
 static void blocks() {
-    kvmem::SliceAllocator slices;
-    void *block = slices.allocate(100);
+    kvmem::SlabAllocator slab;
+    void *block = slab.allocate(100);
     std::memset(block, 1, 100);
-    CHECK(reinterpret_cast<std::uintptr_t>(block) % 16 == 0 && slices.usable(100) >= 100);
-    CHECK(slices.stats().in_use == 1);
-    slices.deallocate(block, 100);
-    slices.deallocate(nullptr, 100);
-    void *zeroed = slices.allocate_zeroed(64);
+    CHECK(reinterpret_cast<std::uintptr_t>(block) % 16 == 0 && slab.usable(100) >= 100);
+    CHECK(slab.stats().in_use == 1);
+    slab.deallocate(block, 100);
+    slab.deallocate(nullptr, 100);
+    void *zeroed = slab.allocate_zeroed(64);
     CHECK(static_cast<char *>(zeroed)[63] == 0);
     const std::byte text[] = {std::byte{1}, std::byte{2}};
-    void *copy = slices.copy(kvmem::bytes_view(text, sizeof text));
+    void *copy = slab.copy(kvmem::bytes_view(text, sizeof text));
     CHECK(std::memcmp(copy, text, sizeof text) == 0);
-    slices.deallocate(copy, sizeof text);
-    slices.deallocate(zeroed, 64);
-    auto batch = slices.allocate_batch(48, 100);
-    CHECK(batch.size() == 100 && slices.stats().in_use == 100);
-    slices.deallocate_batch(batch, 48);
-    CHECK(slices.allocate_batch(48, 0).empty());
+    slab.deallocate(copy, sizeof text);
+    slab.deallocate(zeroed, 64);
+    auto batch = slab.allocate_batch(48, 100);
+    CHECK(batch.size() == 100 && slab.stats().in_use == 100);
+    slab.deallocate_batch(batch, 48);
+    CHECK(slab.allocate_batch(48, 0).empty());
     for (const std::uint64_t count : {UINT64_MAX, std::uint64_t{1} << 60, std::uint64_t{1} << 50}) {
         bool thrown = false;
         try {
-            slices.allocate_batch(48, count);
+            slab.allocate_batch(48, count);
         } catch (const std::bad_alloc &) {
             thrown = true;
         }
@@ -50,26 +50,26 @@ static void blocks() {
     };
     Node *first = nullptr;
     for (int i = 0; i < 10; ++i) {
-        Node *node = static_cast<Node *>(slices.allocate(sizeof(Node)));
+        Node *node = static_cast<Node *>(slab.allocate(sizeof(Node)));
         node->next = first;
         first = node;
     }
-    slices.deallocate_chain(first, sizeof(Node), offsetof(Node, next));
-    THROWS(KVMEM_OUT_OF_BOUNDS, "", slices.deallocate_chain(nullptr, 8, 1));
-    slices.trim();
-    slices.tick();
-    CHECK(slices.stats().in_use == 0 && slices.report_leaks() == 0);
+    slab.deallocate_chain(first, sizeof(Node), offsetof(Node, next));
+    THROWS(KVMEM_ERR_OUT_OF_BOUNDS, "", slab.deallocate_chain(nullptr, 8, 1));
+    slab.trim();
+    slab.tick();
+    CHECK(slab.stats().in_use == 0 && slab.report_leaks() == 0);
 
-    THROWS(KVMEM_ZERO_SIZE, "", slices.allocate(0));
+    THROWS(KVMEM_ERR_ZERO_SIZE, "", slab.allocate(0));
     bool bad_alloc = false;
     try {
-        (void)slices.allocate(UINT64_MAX / 2);
+        (void)slab.allocate(UINT64_MAX / 2);
     } catch (const std::bad_alloc &) {
         bad_alloc = true;
     }
     CHECK(bad_alloc);
-    kvmem::SliceAllocator moved = std::move(slices);
-    THROWS(KVMEM_NULL_ARGUMENT, "", slices.allocate(1));
+    kvmem::SlabAllocator moved = std::move(slab);
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "", slab.allocate(1));
     moved.deallocate(moved.allocate(1), 1);
 }
 
@@ -78,26 +78,26 @@ static void in_a_region() {
     options.pages = "4k";
     kvmem::Region region(MIB, options);
     const char *begin = static_cast<const char *>(region.data());
-    kvmem::SliceOptions plain;
-    plain.settings = KVMEM_SLICE_PLAIN;
-    kvmem::SliceAllocator slices(std::move(region), plain);
+    kvmem::SlabOptions plain;
+    plain.settings = KVMEM_SLAB_PLAIN;
+    kvmem::SlabAllocator slab(std::move(region), plain);
     CHECK(region.native_handle() == nullptr);
-    const char *block = static_cast<const char *>(slices.allocate(128));
+    const char *block = static_cast<const char *>(slab.allocate(128));
     CHECK(block >= begin && block < begin + MIB);
-    // Not if somebody else uses it: then it stays the caller's.
+    // A region with other users cannot be taken over: it stays the caller's.
     kvmem::Region used(MIB, options);
     const kvmem::BumpArena arena(used);
-    THROWS(KVMEM_IN_USE, "", kvmem::SliceAllocator(std::move(used)));
+    THROWS(KVMEM_ERR_IN_USE, "", kvmem::SlabAllocator(std::move(used)));
     CHECK(used.size() == MIB);
 }
 
 static void faults() {
     std::vector<std::uint32_t> kinds;
-    kvmem::SliceOptions options;
-    options.settings = KVMEM_SLICE_DEBUG_BLOCKS;
-    options.on_fault = [&](const kvmem::SliceFault &fault) { kinds.push_back(fault.kind); };
-    kvmem::SliceAllocator slices(options);
-    kvmem::SliceAllocator moved = std::move(slices);
+    kvmem::SlabOptions options;
+    options.settings = KVMEM_SLAB_DEBUG_BLOCKS;
+    options.on_fault = [&](const kvmem::SlabFault &fault) { kinds.push_back(fault.kind); };
+    kvmem::SlabAllocator slab(options);
+    kvmem::SlabAllocator moved = std::move(slab);
     void *block = moved.allocate(64);
     moved.deallocate(block, 32);
     moved.deallocate(block, 64);
@@ -105,18 +105,18 @@ static void faults() {
     CHECK(kinds == std::vector<std::uint32_t>{KVMEM_FAULT_WRONG_SIZE, KVMEM_FAULT_DOUBLE_FREE});
 }
 
-// A number that wants to stand at a multiple of 64.
+// A number that requires an alignment of 64.
 struct alignas(64) Line {
     std::uint64_t number;
     bool operator<(const Line &other) const { return number < other.number; }
 };
 
 static void pmr() {
-    kvmem::SliceAllocator slices;
-    kvmem::SliceAllocator others;
-    kvmem::SliceResource resource(slices);
-    const kvmem::SliceResource same(slices);
-    const kvmem::SliceResource other(others);
+    kvmem::SlabAllocator slab;
+    kvmem::SlabAllocator others;
+    kvmem::SlabResource resource(slab);
+    const kvmem::SlabResource same(slab);
+    const kvmem::SlabResource other(others);
     CHECK(resource == same && resource != other && resource != *std::pmr::new_delete_resource());
     {
         std::pmr::vector<int> numbers(&resource);
@@ -135,16 +135,17 @@ static void pmr() {
         std::pmr::deque<double> deque(&pool);
         deque.resize(5000, 1.5);
     }
-    // 0 bytes too, and every alignment.
+    // 0 bytes, and every alignment.
     for (std::size_t align = 1; align <= 4096; align *= 2) {
-        for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{100}, std::size_t{20000}}) {
+        for (const std::size_t bytes :
+             {std::size_t{0}, std::size_t{1}, std::size_t{100}, std::size_t{20000}}) {
             void *at = resource.allocate(bytes, align);
             CHECK(at != nullptr && reinterpret_cast<std::uintptr_t>(at) % align == 0);
             std::memset(at, 0xff, bytes);
             resource.deallocate(at, bytes, align);
         }
     }
-    // Compilers warn about so much where they see it.
+    // Volatile, because compilers warn about such a size where they see it.
     volatile std::size_t too_much = SIZE_MAX - 8;
     bool bad_alloc = false;
     try {
@@ -153,23 +154,23 @@ static void pmr() {
         bad_alloc = true;
     }
     CHECK(bad_alloc);
-    CHECK(slices.stats().in_use == 0 && slices.stats().system_blocks == 0);
+    CHECK(slab.stats().in_use == 0 && slab.stats().system_blocks == 0);
 }
 
 template <class T>
 using On = kvmem::StdAllocator<T>;
 
 static void containers() {
-    kvmem::SliceAllocator slices;
-    kvmem::SliceAllocator others;
-    CHECK(On<int>(slices) == On<char>(slices) && On<int>(slices) != On<int>(others));
+    kvmem::SlabAllocator slab;
+    kvmem::SlabAllocator others;
+    CHECK(On<int>(slab) == On<char>(slab) && On<int>(slab) != On<int>(others));
     {
-        std::list<int, On<int>> list(slices);
-        std::vector<Line, On<Line>> vector(slices);
-        std::map<int, int, std::less<>, On<std::pair<const int, int>>> map(slices);
-        std::unordered_map<int, int, std::hash<int>, std::equal_to<>, On<std::pair<const int, int>>> hashed(
-            16, std::hash<int>(), std::equal_to<>(), slices);
-        std::basic_string<char, std::char_traits<char>, On<char>> text(slices);
+        std::list<int, On<int>> list(slab);
+        std::vector<Line, On<Line>> vector(slab);
+        std::map<int, int, std::less<>, On<std::pair<const int, int>>> map(slab);
+        std::unordered_map<int, int, std::hash<int>, std::equal_to<>, On<std::pair<const int, int>>>
+            hashed(16, std::hash<int>(), std::equal_to<>(), slab);
+        std::basic_string<char, std::char_traits<char>, On<char>> text(slab);
         for (int i = 0; i < 2000; ++i) {
             list.push_back(i);
             vector.push_back(Line{static_cast<std::uint64_t>(i)});
@@ -180,30 +181,31 @@ static void containers() {
         CHECK(list.back() == 1999 && vector[1999].number == 1999 && map[5] == 5 && hashed[6] == 6);
         CHECK(text.size() == 8000 && reinterpret_cast<std::uintptr_t>(vector.data()) % 64 == 0);
 
-        // The allocator goes with what is moved and swapped, and stays with what is copied.
+        // Move and swap take the allocator along; copy does not.
         std::list<int, On<int>> other(others);
         other.push_back(1);
         const int *node = &list.front();
         other = std::move(list);
-        CHECK(&other.front() == node && other.get_allocator() == On<int>(slices));
+        CHECK(&other.front() == node && other.get_allocator() == On<int>(slab));
         std::list<int, On<int>> copy(others);
         copy = other;
         CHECK(copy.size() == 2000 && copy.get_allocator() == On<int>(others));
         swap(copy, other);
         CHECK(other.get_allocator() == On<int>(others));
 
-        const auto shared = std::allocate_shared<std::string>(On<std::string>(slices), "together");
+        const auto shared = std::allocate_shared<std::string>(On<std::string>(slab), "together");
         CHECK(*shared == "together");
         volatile std::size_t too_many = SIZE_MAX / 2;
         bool too_long = false;
         try {
-            (void)On<int>(slices).allocate(too_many);
+            (void)On<int>(slab).allocate(too_many);
         } catch (const std::bad_array_new_length &) {
             too_long = true;
         }
         CHECK(too_long);
     }
-    CHECK(slices.stats().in_use == 0 && others.stats().in_use == 0 && slices.stats().system_blocks == 0);
+    CHECK(slab.stats().in_use == 0 && others.stats().in_use == 0 &&
+          slab.stats().system_blocks == 0);
 }
 
 int main() {
@@ -212,11 +214,11 @@ int main() {
     faults();
     pmr();
     containers();
-    // What one thread has allocated another frees.
-    kvmem::SliceAllocator slices;
-    std::list<int, On<int>> list(slices);
+    // Another thread frees the blocks of this one.
+    kvmem::SlabAllocator slab;
+    std::list<int, On<int>> list(slab);
     std::thread([&] { list.resize(1000, 7); }).join();
     list.clear();
-    CHECK(slices.stats().in_use == 0);
+    CHECK(slab.stats().in_use == 0);
     return 0;
 }

@@ -1,0 +1,45 @@
+/*
+ * kvmem, functions for tests: simulated registrars and injected failures.
+ * https://www.apache.org/licenses/LICENSE-2.0
+ *
+ * This file is generated from crates/kvmem-capi/src/testing.rs by the crate's tests; change it
+ * there. The rules of kvmem.h hold here too. Programs in production do not need this header.
+ */
+
+#ifndef KVMEM_TESTING_H
+#define KVMEM_TESTING_H
+
+#include "../kvmem.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/// Makes simulated NICs with the names "simulated:0", "simulated:1" and so on, at most 4096. They
+/// only count their keys, and their calls take no time. A key covers at most `max_key_bytes` bytes.
+/// Each NIC gives at most `max_keys` keys (UINT64_MAX: no limit).
+kvmem_status kvmem_registrars_simulated(uint64_t nics,
+                                        uint64_t max_key_bytes,
+                                        uint64_t max_keys,
+                                        kvmem_registrars **out_registrars);
+
+/// Makes calls of a simulated registrar fail: the `nth` call from now on, counted from 0, and the
+/// following ones, `times` in all. `deregister` selects the calls: 0 for those that request keys, 1
+/// for those that give them back. KVMEM_ERR_UNSUPPORTED if the registrar is not simulated.
+kvmem_status kvmem_registrars_inject(const kvmem_registrars *registrars,
+                                     uint64_t index,
+                                     uint32_t deregister,
+                                     uint64_t nth,
+                                     uint64_t times);
+
+/// Returns the number of keys that a simulated registrar has given and not received back.
+/// KVMEM_ERR_UNSUPPORTED if the registrar is not simulated.
+kvmem_status kvmem_registrars_live_keys(const kvmem_registrars *registrars,
+                                        uint64_t index,
+                                        uint64_t *out_keys);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* KVMEM_TESTING_H */

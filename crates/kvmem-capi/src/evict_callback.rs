@@ -1,0 +1,105 @@
+//! *Evict callback*: a C function that receives evicted values.
+//!
+//! The function borrows the pin. A function that does nothing with the pin leaks nothing; one that
+//! keeps the value clones the pin. If the function releases the borrowed pin by mistake, the handle
+//! is found invalid afterwards, and nothing else happens.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kvmem::pool::kv_cache::Pinned;
+
+use crate::kv_cache::{Key, kvmem_kv_cache_pin, kvmem_kv_cache_value, value};
+use crate::table::Object;
+
+/// Eviction sink: receives each value that is evicted for space or by the watermarks, and stores it
+/// in a lower tier. Returns 0 on success. Values that are removed, replaced or cleared are not
+/// passed to it. One exception: if a key's new value does not fit beside the old one, the old one
+/// is evicted first.
+///
+/// `value`, its pin and `key` are valid only during the call; kvmem_kv_cache_pin_clone makes a pin
+/// that stays. Until the last pin is released, the bytes stay in use, but the cache does not count
+/// them and goes on to evict other values. A program that keeps pins must limit them to a part of
+/// the pool.
+///
+/// Called by the thread that inserts, commits, reserves or calls kvmem_kv_cache_evict_to, by
+/// several threads at once. The cache holds no lock during the call. The function may call the
+/// cache, except for calls that evict. It must return (no longjmp, no C++ exception).
+///
+/// A lower tier must never hold a value of a key that is older than the latest. The key is not
+/// leased until the function returns. If threads evict several values of a key at once, the latest
+/// may arrive first: call kvmem_kv_cache_pin_is_superseded under the tier's lock, and do not store
+/// a superseded value. Return 0 if you stored the value, or if you dropped it and removed any older
+/// copy. Otherwise return another number: the key is then not leased until
+/// kvmem_kv_cache_clear_with succeeds.
+pub type kvmem_kv_cache_evict_fn = Option<
+    unsafe extern "C" fn(
+        user: *mut c_void,
+        value: *const kvmem_kv_cache_value,
+        key: *const c_void,
+        key_bytes: u64,
+    ) -> c_int,
+>;
+
+/// A C function and its user data. The user data are released with the cache.
+pub(crate) struct EvictCallback {
+    function:
+        unsafe extern "C" fn(*mut c_void, *const kvmem_kv_cache_value, *const c_void, u64) -> c_int,
+    user: *mut c_void,
+    release: Option<unsafe extern "C" fn(user: *mut c_void)>,
+    /// Whether the cache exists. Before that, the caller owns the user data.
+    owned: AtomicBool,
+}
+
+// SAFETY: the header says that any thread calls both functions.
+unsafe impl Send for EvictCallback {}
+// SAFETY: the header says that several threads call the first function at once.
+unsafe impl Sync for EvictCallback {}
+
+/// The eviction sink failed.
+pub(crate) struct SinkError;
+
+impl EvictCallback {
+    pub(crate) fn new(
+        function: kvmem_kv_cache_evict_fn,
+        user: *mut c_void,
+        release: Option<unsafe extern "C" fn(user: *mut c_void)>,
+    ) -> Option<EvictCallback> {
+        function.map(|function| EvictCallback {
+            function,
+            user,
+            release,
+            owned: AtomicBool::new(false),
+        })
+    }
+
+    /// Takes ownership of the user data: they are released on drop.
+    pub(crate) fn own_user_data(&self) {
+        // Relaxed: dropping the last reference acquires all earlier writes through the others.
+        self.owned.store(true, Ordering::Relaxed);
+    }
+
+    /// Passes an evicted value to the function. Fails if no handle is available for the pin.
+    pub(crate) fn call(&self, pinned: Pinned<Key>) -> Result<(), SinkError> {
+        // Keeps the key alive even if the function releases the pin.
+        let kept = pinned.clone();
+        let key = kept.key();
+        let lent = value(pinned).map_err(|_| SinkError)?;
+        // SAFETY: the C caller promises that the function can be called.
+        let answer =
+            unsafe { (self.function)(self.user, &lent, key.as_ptr().cast(), key.len() as u64) };
+        // Fails if the function has released the pin.
+        drop(kvmem_kv_cache_pin::table().take(lent.pin));
+        if answer == 0 { Ok(()) } else { Err(SinkError) }
+    }
+}
+
+impl Drop for EvictCallback {
+    fn drop(&mut self) {
+        // Relaxed: dropping the last reference acquires the write in `own_user_data`.
+        if let Some(release) = self.release.filter(|_| self.owned.load(Ordering::Relaxed)) {
+            // SAFETY: the C caller promises that the function can be called.
+            unsafe { release(self.user) }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! *Testing*: simulated registrars with injected failures, for tests of programs that register.
+//!
+//! These functions are declared in `kvmem/testing.h`, not in `kvmem.h`.
+
+use std::sync::Arc;
+
+use kvmem::arena::Errno;
+use kvmem::register::simulated::{Fault, Machine, Nic, NicLimits};
+
+use crate::call::{guard, on, out, size};
+use crate::error::CallError;
+use crate::registrars::{Registrars, kvmem_registrars};
+use crate::status::*;
+use crate::table::Object;
+
+/// Makes simulated NICs with the names "simulated:0", "simulated:1" and so on, at most 4096. They
+/// only count their keys, and their calls take no time. A key covers at most `max_key_bytes` bytes.
+/// Each NIC gives at most `max_keys` keys (UINT64_MAX: no limit).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_registrars_simulated(
+    nics: u64,
+    max_key_bytes: u64,
+    max_keys: u64,
+    out_registrars: *mut *mut kvmem_registrars,
+) -> kvmem_status {
+    guard(|| {
+        let made = out(out_registrars, "out_registrars")?;
+        if !(1..=4096).contains(&nics) {
+            return Err(CallError::invalid(format_args!("nics is {nics}: use 1 to 4096")));
+        }
+        if max_key_bytes == 0 || max_keys == 0 {
+            return Err(CallError::invalid(
+                "max_key_bytes or max_keys is 0: allow at least 1 key of 1 byte",
+            ));
+        }
+        let limits = NicLimits { max_bytes: max_key_bytes, max_keys, ..NicLimits::default() };
+        let machine = Machine::builder()
+            .nics(size(nics))
+            .limits(limits)
+            .build()
+            .map_err(CallError::invalid)?;
+        let nics: Vec<Arc<Nic>> = (0..size(nics)).filter_map(|nic| machine.nic(nic)).collect();
+        let registrars = Registrars { all: machine.nics(), nics };
+        made.put(kvmem_registrars::table().insert(registrars)?);
+        Ok(())
+    })
+}
+
+/// Makes calls of a simulated registrar fail: the `nth` call from now on, counted from 0, and the
+/// following ones, `times` in all. `deregister` selects the calls: 0 for those that request keys, 1
+/// for those that give them back. KVMEM_ERR_UNSUPPORTED if the registrar is not simulated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_registrars_inject(
+    registrars: *const kvmem_registrars,
+    index: u64,
+    deregister: u32,
+    nth: u64,
+    times: u64,
+) -> kvmem_status {
+    on(registrars, |registrars| {
+        registrars.get(index)?;
+        let real = || {
+            CallError::new(
+                KVMEM_ERR_UNSUPPORTED,
+                "this registrar is not simulated: failures can be injected only into simulated \
+                 ones",
+            )
+        };
+        let nic = registrars.nics.get(size(index)).ok_or_else(real)?;
+        let fault = match crate::options::flag(deregister, "deregister")? {
+            false => Fault::register(nth),
+            true => Fault::deregister(nth),
+        };
+        nic.inject(fault.times(times).errno(Errno::EIO));
+        Ok(())
+    })
+}
+
+/// Returns the number of keys that a simulated registrar has given and not received back.
+/// KVMEM_ERR_UNSUPPORTED if the registrar is not simulated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_registrars_live_keys(
+    registrars: *const kvmem_registrars,
+    index: u64,
+    out_keys: *mut u64,
+) -> kvmem_status {
+    on(registrars, |registrars| {
+        let keys = out(out_keys, "out_keys")?;
+        registrars.get(index)?;
+        let real = || {
+            CallError::new(
+                KVMEM_ERR_UNSUPPORTED,
+                "this registrar is not simulated: only simulated ones count their keys",
+            )
+        };
+        keys.put(registrars.nics.get(size(index)).ok_or_else(real)?.live_keys());
+        Ok(())
+    })
+}

@@ -1,0 +1,104 @@
+// A cache in a forked child, while other threads use it: each call throws with KVMEM_ERR_FORKED,
+// and destructors drop only the child's copy.
+#include <atomic>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.hpp"
+
+constexpr int THREADS = 3, FORKS = 30;
+
+#define FORKED(...) THROWS(KVMEM_ERR_FORKED, "before the process was forked", __VA_ARGS__)
+
+static void in_child(kvmem::KvCache cache, kvmem::KvValue value, kvmem::KvReservation reservation,
+                     kvmem::KvReservation leased, kvmem::KvLease lease) {
+    FORKED(cache.get("key"));
+    FORKED(cache.contains("key"));
+    FORKED(cache.insert("key", "value", 5));
+    FORKED(cache.reserve("key", 5));
+    FORKED(cache.lease("key"));
+    FORKED(cache.remove("key"));
+    bool called = false;
+    FORKED(cache.remove_with("key", [&] { called = true; }));
+    FORKED(cache.clear());
+    FORKED(cache.clear_with([&] { called = true; }));
+    CHECK(!called);
+    FORKED(cache.evict_to(0));
+    FORKED(cache.stats());
+    FORKED(cache.check());
+    FORKED(value.clone());
+    FORKED(value.is_superseded());
+    FORKED(value.cache_key());
+    FORKED(value.key("simulated:0"));
+    FORKED(lease.is_valid());
+    FORKED(reservation.cache_key());
+    FORKED(std::move(reservation).commit());
+    FORKED(std::move(leased).commit_leased(std::move(lease)));
+    // The handles are still there: only a call that succeeds consumes them.
+    CHECK(reservation && leased && lease);
+}
+
+int main() {
+    kvmem::PoolOptions options;
+    options.pages = "4k";
+    kvmem::Pool pool(MIB, options);
+    std::atomic<int> evicted{0};
+    {
+        kvmem::KvCacheOptions wanted;
+        wanted.max_blocks = 50;
+        wanted.on_evict = [&](const kvmem::KvValue &) { ++evicted; };
+        kvmem::KvCache cache(pool, wanted);
+        std::atomic<bool> stop{false};
+        std::vector<std::thread> threads;
+        for (int thread = 0; thread < THREADS; ++thread) {
+            threads.emplace_back([&, thread] {
+                for (unsigned n = 0; !stop; ++n) {
+                    const std::string key =
+                        std::to_string((n * 7 + static_cast<unsigned>(thread)) % 200);
+                    if (!cache.get(key)) {
+                        CHECK(cache.insert(key, "some value", 10));
+                    }
+                }
+            });
+        }
+        while (evicted < 100) {
+            std::this_thread::yield();
+        }
+        CHECK(cache.insert("pinned", "value", 5));
+        for (int fork_number = 0; fork_number < FORKS; ++fork_number) {
+            CHECK(cache.insert("value", "value", 5));
+            auto value = cache.get("value");
+            while (!value) {
+                CHECK(cache.insert("value", "value", 5));
+                value = cache.get("value");
+            }
+            auto reservation = cache.reserve("reserved", 5);
+            auto leased = cache.reserve("leased", 5);
+            kvmem::KvLeased found = cache.lease("leased");
+            CHECK(reservation && leased && std::holds_alternative<kvmem::KvLease>(found));
+            const pid_t child = fork();
+            CHECK(child >= 0);
+            if (child == 0) {
+                // Ends a child that waits forever.
+                alarm(20);
+                in_child(std::move(cache), std::move(*value), std::move(*reservation),
+                         std::move(*leased), std::move(std::get<kvmem::KvLease>(found)));
+                _exit(0);
+            }
+            int status = 0;
+            CHECK(waitpid(child, &status, 0) == child && status == 0);
+            CHECK(value->cache_key() == "value" && std::get<kvmem::KvLease>(found).is_valid());
+        }
+        stop = true;
+        for (std::thread &thread : threads) {
+            thread.join();
+        }
+        cache.check();
+    }
+    CHECK(pool.metrics().live == 0);
+    return 0;
+}
