@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("offset pair {:.1} ns", (now() - start) / n as f64);
         let start = now();
         for _ in 0..n {
-            let block = black_box(slices.alloc(64)?);
+            let block = black_box(slices.allocate(64)?);
             // SAFETY: the block is live, of this size, and not used again.
             unsafe { slices.free(block, 64) };
         }

@@ -114,7 +114,7 @@ pub unsafe extern "C" fn kvmem_attached_pool_get_info(
     on(pool, |pool| {
         out(out_info, "out_info")?.put(kvmem_attached_pool_info {
             bytes: pool.len() as u64,
-            share_id: pool.number(),
+            share_id: pool.share_id(),
             writable: u32::from(pool.access() == Access::ReadWrite),
             reserved: 0,
         });

@@ -39,7 +39,7 @@ fn run<T>(call: impl FnOnce() -> T + std::panic::UnwindSafe) -> T {
 /// 0 bytes. Aborts the process if there is no memory. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_gslice_alloc(bytes: u64) -> *mut c_void {
-    run(|| match process_allocator().alloc(size(bytes)) {
+    run(|| match process_allocator().allocate(size(bytes)) {
         Ok(block) => block.as_ptr().cast(),
         Err(_) if bytes == 0 => ptr::null_mut(),
         Err(error) => give_up(&error),
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn kvmem_gslice_alloc(bytes: u64) -> *mut c_void {
 /// there is no memory. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_gslice_alloc0(bytes: u64) -> *mut c_void {
-    run(|| match process_allocator().alloc_zeroed(size(bytes)) {
+    run(|| match process_allocator().allocate_zeroed(size(bytes)) {
         Ok(block) => block.as_ptr().cast(),
         Err(_) if bytes == 0 => ptr::null_mut(),
         Err(error) => give_up(&error),

@@ -215,7 +215,7 @@ pub unsafe extern "C" fn kvmem_pool_create(
     guard(|| {
         let made = out(out_pool, "out_pool")?;
         // SAFETY: the caller's promise.
-        let (pool, _) = unsafe { builder(bytes, &options::read(options)?) }?.build()?;
+        let pool = unsafe { builder(bytes, &options::read(options)?) }?.build()?;
         made.put(
             kvmem_pool::table().insert(PoolEntry { pool, remaining_blocks: AtomicU64::new(0) })?,
         );
@@ -381,7 +381,7 @@ pub unsafe extern "C" fn kvmem_pool_get_info(
             ready_bytes: report.ready_bytes,
             quarantined_bytes: report.quarantined_bytes(),
             boundary_bytes: pool.boundary().unwrap_or(0),
-            share_id: pool.number().unwrap_or(0),
+            share_id: pool.share_id().unwrap_or(0),
             devices: report.devices.len() as u64,
             initializing: u32::from(pool.is_under_way()),
             reserved: 0,

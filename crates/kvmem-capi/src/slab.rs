@@ -251,7 +251,7 @@ pub unsafe extern "C" fn kvmem_slab_allocator_allocate(
     out_block: *mut *mut c_void,
 ) -> kvmem_status {
     on(allocator, |slab| {
-        out(out_block, "out_block")?.put(slab.alloc(size(bytes))?.as_ptr().cast());
+        out(out_block, "out_block")?.put(slab.allocate(size(bytes))?.as_ptr().cast());
         Ok(())
     })
 }
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn kvmem_slab_allocator_allocate_zeroed(
     out_block: *mut *mut c_void,
 ) -> kvmem_status {
     on(allocator, |slab| {
-        out(out_block, "out_block")?.put(slab.alloc_zeroed(size(bytes))?.as_ptr().cast());
+        out(out_block, "out_block")?.put(slab.allocate_zeroed(size(bytes))?.as_ptr().cast());
         Ok(())
     })
 }
@@ -353,7 +353,7 @@ pub unsafe extern "C" fn kvmem_slab_allocator_allocate_batch(
             return Err(CallError::Null("out_blocks"));
         }
         let (count, mut blocks) = (elements::<*mut c_void>(count, "out_blocks")?, Vec::new());
-        slab.alloc_batch(size(bytes), count, &mut blocks)?;
+        slab.allocate_batch(size(bytes), count, &mut blocks)?;
         // SAFETY: the caller promises room for `count` elements, and no more were allocated; a
         // `NonNull<u8>` is an address.
         unsafe {

@@ -40,7 +40,7 @@ impl Insert for KvCache<u64> {
         let eviction =
             if id == ContenderId::KvmemScan { Eviction::ScanResistant } else { Eviction::Lru };
         // Twice the size: threads also write values and keep released ones for a moment.
-        let (pool, _) = Pool::builder(2 * KEYS as usize * VALUE_BYTES).build()?;
+        let pool = Pool::builder(2 * KEYS as usize * VALUE_BYTES).build()?;
         Ok(KvCache::builder(&pool).eviction(eviction).max_blocks(KEYS).build()?)
     }
 
