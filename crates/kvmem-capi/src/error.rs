@@ -183,10 +183,10 @@ fn arena_status(error: &ArenaError) -> kvmem_status {
         ArenaError::ZeroSize => KVMEM_ERR_ZERO_SIZE,
         ArenaError::TooLarge { .. } => KVMEM_ERR_TOO_LARGE,
         ArenaError::NoPages { .. } | ArenaError::NoHeadroom { .. } => KVMEM_ERR_NO_MEMORY,
-        ArenaError::Refused { limit: Some(Limit::Machine(_) | Limit::Pool { .. }), .. } => {
+        ArenaError::CallFailed { limit: Some(Limit::Machine(_) | Limit::Pool { .. }), .. } => {
             KVMEM_ERR_NO_MEMORY
         }
-        ArenaError::Refused { limit: Some(_), .. } => KVMEM_ERR_LIMIT,
+        ArenaError::CallFailed { limit: Some(_), .. } => KVMEM_ERR_LIMIT,
         ArenaError::Populate { limit: Some(_), .. } => KVMEM_ERR_NO_MEMORY,
         ArenaError::Cancelled { .. } => KVMEM_ERR_CANCELLED,
         ArenaError::OverBudget { .. } => KVMEM_ERR_TIMED_OUT,
@@ -209,8 +209,10 @@ fn register_status(error: &RegisterError) -> kvmem_status {
         RegisterError::NoRegistrars | RegisterError::SameName { .. } => KVMEM_ERR_INVALID_ARGUMENT,
         RegisterError::Empty => KVMEM_ERR_ZERO_SIZE,
         RegisterError::Limited { .. } => KVMEM_ERR_LIMIT,
-        RegisterError::Refused { error, .. } if error.refusal.exceeded.is_some() => KVMEM_ERR_LIMIT,
-        RegisterError::Refused { .. } => KVMEM_ERR_REGISTER_FAILED,
+        RegisterError::ChunkFailed { error, .. } if error.cause.exceeded.is_some() => {
+            KVMEM_ERR_LIMIT
+        }
+        RegisterError::ChunkFailed { .. } => KVMEM_ERR_REGISTER_FAILED,
         RegisterError::DeregisterFailed { .. } => KVMEM_ERR_DEREGISTER_FAILED,
         RegisterError::Populate(error) => arena_status(error),
         RegisterError::Cancelled { .. } => KVMEM_ERR_CANCELLED,
@@ -218,7 +220,7 @@ fn register_status(error: &RegisterError) -> kvmem_status {
         RegisterError::NoSuchDevice { .. } => KVMEM_ERR_NO_SUCH_DEVICE,
         RegisterError::OutOfBounds { .. } => KVMEM_ERR_OUT_OF_BOUNDS,
         RegisterError::Straddles { .. } => KVMEM_ERR_STRADDLES,
-        RegisterError::Ended { .. } => KVMEM_ERR_DEREGISTERED,
+        RegisterError::Deregistered { .. } => KVMEM_ERR_DEREGISTERED,
         _ => KVMEM_ERR_SYSTEM,
     }
 }

@@ -7,16 +7,16 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use kvmem::{FIRST, Stable};
+use kvmem::{AppendOnlyTable, FIRST};
 
 use crate::fork;
 
 /// One lock for each generation of processes.
-pub(crate) struct ForkLock(Stable<Mutex<()>>);
+pub(crate) struct ForkLock(AppendOnlyTable<Mutex<()>>);
 
 impl ForkLock {
     pub(crate) const fn new() -> Self {
-        ForkLock(Stable::new([const { Mutex::new(()) }; FIRST], || Mutex::new(())))
+        ForkLock(AppendOnlyTable::new([const { Mutex::new(()) }; FIRST], || Mutex::new(())))
     }
 
     /// Locks the lock of this process.

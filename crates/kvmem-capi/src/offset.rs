@@ -346,7 +346,7 @@ fn raw_all(
             .collect()),
         (Space::Cached(space), GrantedRanges::Cached(all)) => all
             .into_iter()
-            .map(|one| match space.seal_raw(one) {
+            .map(|one| match space.make_raw(one) {
                 Ok(raw) => Ok(raw.into()),
                 Err(_) => Err(CallError::new(
                     KVMEM_ERR_CHECK_FAILED,

@@ -264,7 +264,7 @@ fn to_c_blocks(
     of: &Pool,
     blocks: Vec<kvmem::pool::Block>,
 ) -> Result<Vec<kvmem_block>, CallError> {
-    let convert = |one| match of.seal_raw(one) {
+    let convert = |one| match of.make_raw(one) {
         Ok(raw) => Ok(block(pool, of, raw)),
         Err(_) => Err(CallError::new(
             KVMEM_ERR_CHECK_FAILED,

@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 use std::sync::Arc;
 
-use kvmem::register::simulated::Nic;
+use kvmem::register::simulated::SimulatedNic;
 use kvmem::register::{DetectedDevice, Devices, Registrar, discover};
 
 use crate::call::{destroy, guard, on, out, report, size, some_text, write_text};
@@ -23,7 +23,7 @@ object!(kvmem_registrars, Registrars, Registrars);
 /// Registrars, and the simulated ones among them.
 pub struct Registrars {
     pub(crate) all: Vec<Arc<dyn Registrar>>,
-    pub(crate) nics: Vec<Arc<Nic>>,
+    pub(crate) nics: Vec<Arc<SimulatedNic>>,
 }
 
 impl Registrars {

@@ -31,7 +31,7 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use kvmem::{FIRST, Stable};
+use kvmem::{AppendOnlyTable, FIRST};
 
 use crate::error::{BadHandle, CallError};
 use crate::fork::{self, ForkScope};
@@ -162,7 +162,7 @@ impl<V> Slot<V> {
 
 /// The objects of one type.
 pub(crate) struct HandleTable<T: Object> {
-    slots: Stable<Slot<T::Value>>,
+    slots: AppendOnlyTable<Slot<T::Value>>,
     /// The top of the free slots, or [`NONE`], and the number of changes.
     free: AtomicU64,
     /// The number of slots that were ever in use.
@@ -172,7 +172,7 @@ pub(crate) struct HandleTable<T: Object> {
 impl<T: Object> HandleTable<T> {
     pub(crate) const fn new() -> Self {
         HandleTable {
-            slots: Stable::new([const { Slot::new() }; FIRST], Slot::new),
+            slots: AppendOnlyTable::new([const { Slot::new() }; FIRST], Slot::new),
             free: AtomicU64::new(NONE as u64),
             used: AtomicU32::new(0),
         }

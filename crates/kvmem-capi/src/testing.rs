@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use kvmem::arena::Errno;
-use kvmem::register::simulated::{Fault, Machine, Nic, NicLimits};
+use kvmem::register::simulated::{Fault, SimulatedMachine, SimulatedNic, NicLimits};
 
 use crate::call::{guard, on, out, size};
 use crate::error::CallError;
@@ -34,12 +34,12 @@ pub unsafe extern "C" fn kvmem_registrars_simulated(
             ));
         }
         let limits = NicLimits { max_bytes: max_key_bytes, max_keys, ..NicLimits::default() };
-        let machine = Machine::builder()
+        let machine = SimulatedMachine::builder()
             .nics(size(nics))
             .limits(limits)
             .build()
             .map_err(CallError::invalid)?;
-        let nics: Vec<Arc<Nic>> = (0..size(nics)).filter_map(|nic| machine.nic(nic)).collect();
+        let nics: Vec<Arc<SimulatedNic>> = (0..size(nics)).filter_map(|nic| machine.nic(nic)).collect();
         let registrars = Registrars { all: machine.nics(), nics };
         made.put(kvmem_registrars::table().insert(registrars)?);
         Ok(())

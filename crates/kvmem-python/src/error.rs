@@ -294,7 +294,7 @@ pub(crate) fn arena(py: Python<'_>, error: &ArenaError) -> PyErr {
         ArenaError::NoPages { range, limit, .. } => {
             raised("MappingError").with("asked", range.len()).with_limit(limit.as_ref())
         }
-        ArenaError::Refused { bytes, errno, limit, .. } => {
+        ArenaError::CallFailed { bytes, errno, limit, .. } => {
             raised("MappingError").with("asked", *bytes).with_errno(*errno).with_limit(limit.as_ref())
         }
         ArenaError::Populate { range, errno, limit, .. } => raised("MappingError")
@@ -306,7 +306,7 @@ pub(crate) fn arena(py: Python<'_>, error: &ArenaError) -> PyErr {
         ArenaError::NoHeadroom { need, limit } => {
             raised("MappingError").with("asked", *need).with_limit(Some(limit))
         }
-        ArenaError::PolicyRefused { errno, .. } => raised("MappingError").with_errno(*errno),
+        ArenaError::PolicyFailed { errno, .. } => raised("MappingError").with_errno(*errno),
         ArenaError::Misplaced { range, .. } => {
             raised("MappingError").with("start", range.start).with("stop", range.end)
         }
@@ -352,7 +352,7 @@ pub(crate) fn register(py: Python<'_>, error: &RegisterError) -> PyErr {
     let raised = |class| Raised::new(py, class, error);
     match error {
         RegisterError::Populate(error) => return arena(py, error),
-        RegisterError::Refused { error: chunk, .. } => {
+        RegisterError::ChunkFailed { error: chunk, .. } => {
             with_chunk(raised("RegistrationError"), chunk)
         }
         RegisterError::DeregisterFailed { kept } => {
@@ -377,7 +377,9 @@ pub(crate) fn register(py: Python<'_>, error: &RegisterError) -> PyErr {
         RegisterError::Straddles { device, edge, .. } => {
             raised("RegistrationError").with("device", device).with("edge", *edge)
         }
-        RegisterError::Ended { device } => raised("RegistrationError").with("device", device),
+        RegisterError::Deregistered { device } => {
+            raised("RegistrationError").with("device", device)
+        }
         RegisterError::NoRegistrars => {
             Raised::new(py, "BadValueError", "devices is empty: name at least one, such as mlock")
         }
@@ -405,7 +407,7 @@ pub(crate) fn register(py: Python<'_>, error: &RegisterError) -> PyErr {
 }
 
 fn with_chunk<'py>(raised: Raised<'py>, chunk: &ChunkError) -> Raised<'py> {
-    let RegistrarError { call, errno, remedy, exceeded, .. } = &chunk.refusal;
+    let RegistrarError { call, errno, remedy, exceeded, .. } = &chunk.cause;
     let raised = raised
         .with("device", &chunk.device)
         .with("start", chunk.range.start)

@@ -259,7 +259,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_module_is_the_doctor() -> None:
     done = command("--size", "1.5GiB", "--pages", "1G,thp", "--nodes", "1,0", "--shared", "--no-pin", "--json")
     report = json.loads(done.stdout)
-    wish = report["wish"]
+    wish = report["requirements"]
     assert (wish["size_bytes"], wish["pages"], wish["nodes"]) == (3 << 29, ["1G", "thp"], [0, 1])
     assert wish["shared"] and not wish["pinned"]
     assert done.returncode == int(report["verdict"] == "fail")
@@ -268,7 +268,7 @@ def test_the_module_is_the_doctor() -> None:
     done = command("--size", "1024PiB", "--pages", "4k")
     assert done.returncode == 1 and "this machine cannot give" in done.stderr
     for text, bytes_ in (("2GB", 2 * 10**9), (".5k", 512), (".5kB", 500), ("3 MiB", 3 << 20), ("17", 17)):
-        assert json.loads(command("--size", text, "--pages", "4k", "--json").stdout)["wish"]["size_bytes"] == bytes_
+        assert json.loads(command("--size", text, "--pages", "4k", "--json").stdout)["requirements"]["size_bytes"] == bytes_
     for bad in (("--size", "much"), ("--size", "0"), ("--pages", "3M"), ("--nodes", "left"), ("--json", "/no/such/folder/file")):
         done = command(*bad)
         assert done.returncode == 2 and done.stderr, bad
@@ -325,7 +325,7 @@ def test_doctor_as_a_function() -> None:
     assert found.passes == (found["verdict"] != "fail") and found.wish.startswith("4 KiB of 4k pages")
     found = kvmem.doctor(1 << 60, pages=["4k"])
     assert not found.passes and "memory" in " ".join(found.failed)
-    assert str(found) == found.text and found["wish"]["size_bytes"] == 1 << 60
+    assert str(found) == found.text and found["requirements"]["size_bytes"] == 1 << 60
     with pytest.raises(kvmem.BadValueError):
         kvmem.doctor(0)
 

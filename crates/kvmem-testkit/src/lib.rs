@@ -14,5 +14,3 @@ pub mod soak;
 #[cfg(any(test, feature = "proptest"))]
 pub mod strategy;
 pub mod workload;
-
-pub use self::slabs as slices;

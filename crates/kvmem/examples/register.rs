@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for policy in [Policy::Sequential, Policy::all_at_once(), Policy::Auto] {
             let machine = published.machine(true);
             let builder =
-                RegistrationSet::builder().registrars(machine.nics()).host(machine.host());
+                RegistrationSet::builder().registrars(machine.nics()).platform(machine.platform());
             let set = builder.policy(policy).register(Arc::clone(&region))?;
             println!(
                 "{policy:>10}: {:6.1} s, {}",

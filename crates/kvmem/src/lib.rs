@@ -76,7 +76,7 @@ pub use sys::fault;
 /// For the C ABI, which looks up its handles in such tables.
 #[cfg(not(loom))]
 #[doc(hidden)]
-pub use sync::{FIRST, Stable};
+pub use sync::{AppendOnlyTable, FIRST};
 
 #[cfg(loom)]
 #[doc(hidden)]

@@ -41,10 +41,10 @@ mod append_only;
 mod striped;
 
 #[cfg(not(loom))]
-pub use self::append_only::{FIRST, Stable};
+pub use self::append_only::{AppendOnlyTable, FIRST};
 #[cfg(not(loom))]
 pub(crate) use self::striped::thread_number;
-pub(crate) use self::striped::{Striped, Writing};
+pub(crate) use self::striped::{Striped, StripedWriteGuard};
 
 use std::time::Duration;
 
@@ -135,7 +135,7 @@ impl RawLock {
 
 /// A sequence counter: guards figures that change together. Writers exclude each other. Readers
 /// take no lock, and accept figures of two moments if the changes never pause.
-pub(crate) struct Together {
+pub(crate) struct SeqCounter {
     /// Odd during a change.
     changes: AtomicU64,
 }
@@ -144,15 +144,15 @@ pub(crate) struct Together {
 #[cfg(not(loom))]
 const LOOKS: usize = 100;
 
-impl Together {
+impl SeqCounter {
     #[cfg(not(loom))]
     pub(crate) const fn new() -> Self {
-        Together { changes: AtomicU64::new(0) }
+        SeqCounter { changes: AtomicU64::new(0) }
     }
 
     #[cfg(loom)]
     pub(crate) fn new() -> Self {
-        Together { changes: AtomicU64::new(0) }
+        SeqCounter { changes: AtomicU64::new(0) }
     }
 
     /// Runs `change`, which stores the figures. The caller holds a lock that all writers take.

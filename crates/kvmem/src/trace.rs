@@ -40,17 +40,17 @@ pub(crate) use {event, span};
 /// The current span and subscriber of a thread, for other threads that do a part of its work: their
 /// spans become children of its span and go to its subscriber.
 #[derive(Clone)]
-pub(crate) struct Here {
+pub(crate) struct TraceContext {
     #[cfg(feature = "tracing")]
     dispatch: tracing::Dispatch,
     #[cfg(feature = "tracing")]
     span: tracing::Span,
 }
 
-impl Here {
+impl TraceContext {
     /// Captures those of the calling thread.
-    pub(crate) fn now() -> Here {
-        Here {
+    pub(crate) fn now() -> TraceContext {
+        TraceContext {
             #[cfg(feature = "tracing")]
             dispatch: tracing::dispatcher::get_default(tracing::Dispatch::clone),
             #[cfg(feature = "tracing")]

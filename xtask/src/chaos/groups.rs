@@ -15,7 +15,7 @@ use crate::workspace::cargo;
 const GROUPS: [&str; 4] = [
     // Children of busy processes.
     "kvmem:it:fork",
-    "kvmem:alone:crowd",
+    "kvmem:alone:concurrent_population",
     // User code that panics.
     "kvmem:it:panic",
     // The oracle.

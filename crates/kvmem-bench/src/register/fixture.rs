@@ -81,7 +81,7 @@ impl GroupFixture {
             }
             GroupFixture::Simulated { published, .. } => {
                 let machine = published.machine(cell.resident);
-                (machine.nics(), machine.nics(), machine.host())
+                (machine.nics(), machine.nics(), machine.platform())
             }
         };
         registrars.truncate(cell.contexts as usize);
@@ -110,7 +110,7 @@ impl GroupFixture {
                 builder.map().map(Arc::new).map_err(|error| match error {
                     ArenaError::NoHeadroom { .. }
                     | ArenaError::NoPages { .. }
-                    | ArenaError::Refused { .. } => MeasureError::Limited(error.to_string()),
+                    | ArenaError::CallFailed { .. } => MeasureError::Limited(error.to_string()),
                     error => MeasureError::Library(error.to_string()),
                 })
             }

@@ -69,7 +69,7 @@ fn library(
     let builder = RegistrationSet::builder()
         .registrars(fixture.registrars.iter().cloned())
         .policy(policy)
-        .host(Arc::clone(&fixture.host));
+        .platform(Arc::clone(&fixture.host));
     let start = fixture.host.now();
     let mut set = builder.register(Arc::clone(region)).map_err(failed)?;
     let between = fixture.host.now();
@@ -93,7 +93,7 @@ fn library(
 fn failed(error: RegisterError) -> MeasureError {
     let exceeded = match &error {
         RegisterError::Limited { exceeded, .. } => Some(exceeded),
-        RegisterError::Refused { error, .. } => error.refusal.exceeded.as_ref(),
+        RegisterError::ChunkFailed { error, .. } => error.cause.exceeded.as_ref(),
         _ => None,
     };
     match exceeded {

@@ -229,7 +229,7 @@ impl Face for ExtentCache {
 
     fn turn(allocator: Option<&Self>, own: Extent) -> Result<RawHandle, Extent> {
         match allocator {
-            Some(allocator) => allocator.seal_raw(own).map(|raw| raw.handle),
+            Some(allocator) => allocator.make_raw(own).map(|raw| raw.handle),
             None => Err(own),
         }
     }

@@ -126,18 +126,12 @@ impl RegionBuilder {
         self
     }
 
-    /// Sets [`Backing::Shared`] for `true` and [`Backing::Private`] for `false`. Use
-    /// [`backing`](Self::backing) instead.
-    pub fn memfd(self, memfd: bool) -> RegionBuilder {
-        self.backing(if memfd { Backing::Shared } else { Backing::Private })
-    }
-
     /// Sets whether this mapping of shared memory stays the only one that can write. The file is
     /// sealed against every later mapping for writing (`F_SEAL_FUTURE_WRITE`, Linux 5.1), of all
     /// processes and users. Default: no. Has no effect on private memory.
     ///
     /// This applies to this process too: an engine that maps the descriptor itself can only read,
-    /// and [`Region::attach`] fails with [`Refused`](ArenaError::Refused). The kernel then removes
+    /// and [`Region::attach`] fails with [`Refused`](ArenaError::CallFailed). The kernel then removes
     /// no page from the file, so [`Region::discard`] fails as well.
     pub fn readers_only(mut self, readers_only: bool) -> RegionBuilder {
         self.options.readers_only = readers_only;

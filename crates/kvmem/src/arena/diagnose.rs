@@ -6,7 +6,7 @@ use crate::sys::{self, Resource};
 
 /// Returns the error for a call that failed while mapping, with the limit that was reached.
 pub(crate) fn call_failed(call: Call, bytes: usize, errno: Errno) -> ArenaError {
-    ArenaError::Refused { call, bytes, errno, limit: limit_behind(errno, bytes as u64) }
+    ArenaError::CallFailed { call, bytes, errno, limit: limit_behind(errno, bytes as u64) }
 }
 
 /// Returns the limit that a call for `bytes` more bytes has reached, if it can be found.

@@ -152,7 +152,7 @@ pub enum ArenaError {
     },
     /// A system call failed.
     #[error("{call} of {bytes} bytes failed: {errno}{}", LimitAndRemedy(limit))]
-    Refused {
+    CallFailed {
         /// The call.
         call: Call,
         /// The number of bytes that it was called for.
@@ -227,7 +227,7 @@ pub enum ArenaError {
         "cannot set the NUMA policy for the nodes {nodes}: {call} failed: {errno}; in a container, \
          allow {call} in its seccomp profile (CAP_SYS_NICE), or use no policy"
     )]
-    PolicyRefused {
+    PolicyFailed {
         /// The requested nodes.
         nodes: Nodes,
         /// The call that failed.

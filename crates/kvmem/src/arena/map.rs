@@ -141,7 +141,7 @@ fn private(options: &MapOptions) -> Result<MappedSpan, ArenaError> {
 
 fn no_pages(range: Range<usize>, page: PageSize, reason: Fallback) -> ArenaError {
     let limit = match reason {
-        Fallback::PoolShort { page, .. } | Fallback::PoolRefused { page, .. } => {
+        Fallback::PoolShort { page, .. } | Fallback::PoolFailed { page, .. } => {
             hugetlb::free(page).map(|free| Limit::Pool { page, free })
         }
         _ => None,
@@ -181,7 +181,7 @@ fn transparent(
     // SAFETY: the part lies in the span, which the caller owns; no byte changes.
     match unsafe { sys::madvise(span.at(at), len, libc::MADV_HUGEPAGE) } {
         Ok(()) => Ok((len, None)),
-        Err(errno) => Ok((0, Some(Fallback::ThpRefused { errno }))),
+        Err(errno) => Ok((0, Some(Fallback::ThpFailed { errno }))),
     }
 }
 
@@ -233,7 +233,7 @@ fn pooled(
             Ok(()) => return (pages * page.bytes(), reason),
             Err(errno) => {
                 // Another process took the pages first, or a limit is not visible.
-                reason = Some(Fallback::PoolRefused { page, errno });
+                reason = Some(Fallback::PoolFailed { page, errno });
                 pages /= 2;
             }
         }
@@ -311,11 +311,11 @@ fn shared_of(
 ) -> Result<Result<(AddressSpan, File), Fallback>, ArenaError> {
     let step_down = |error: ArenaError| match error {
         // The next rung may have what this pool has not.
-        ArenaError::Refused {
+        ArenaError::CallFailed {
             call: Call::MemfdCreate | Call::Truncate | Call::MapFile,
             errno,
             ..
-        } if page.is_pooled() => Ok(Err(Fallback::PoolRefused { page, errno })),
+        } if page.is_pooled() => Ok(Err(Fallback::PoolFailed { page, errno })),
         error => Err(error),
     };
     let file = match file::make(page, len) {
@@ -331,7 +331,7 @@ fn shared_of(
     if page == PageSize::Thp {
         // SAFETY: the span belongs to this call; no byte changes.
         if let Err(errno) = unsafe { sys::madvise(span.base(), len, libc::MADV_HUGEPAGE) } {
-            return Ok(Err(Fallback::ThpRefused { errno }));
+            return Ok(Err(Fallback::ThpFailed { errno }));
         }
     }
     Ok(Ok((span, file)))

@@ -46,10 +46,10 @@ mod views;
 
 pub(crate) use cores::usable as usable_cores;
 pub(crate) use headroom::{headroom, reserve as reserve_headroom};
-pub(crate) use pinned::PinnedRange as Hold;
-pub(crate) use progress::ProgressTracker as Watched;
-pub(crate) use receipt::HumanBytes as Size;
-pub(crate) use thread_team::{ThreadTeam as Crew, with_team as lead};
+pub(crate) use pinned::PinnedRange;
+pub(crate) use progress::ProgressTracker;
+pub(crate) use receipt::HumanBytes;
+pub(crate) use thread_team::{ThreadTeam, with_team};
 
 pub use crate::sys::{Call, Errno};
 pub use builder::{Backing, RegionBuilder};

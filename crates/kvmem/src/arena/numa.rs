@@ -171,7 +171,7 @@ impl Numa {
         let nodes = self.nodes();
         let call_failed = |call| {
             let nodes = nodes.clone();
-            move |errno| ArenaError::PolicyRefused { nodes, call, errno }
+            move |errno| ArenaError::PolicyFailed { nodes, call, errno }
         };
         sys::bind(at, len, self.mode(), &nodes.0).map_err(call_failed(Call::Bind))?;
         let (mode, found) = sys::policy_at(at).map_err(call_failed(Call::GetPolicy))?;

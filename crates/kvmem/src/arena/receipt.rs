@@ -95,7 +95,7 @@ pub enum Fallback {
         left: u64,
     },
     /// The kernel could not map the pages, although the pool seemed to have them.
-    PoolRefused {
+    PoolFailed {
         /// The page size.
         page: PageSize,
         /// The error number.
@@ -123,7 +123,7 @@ pub enum Fallback {
         setting: String,
     },
     /// The kernel did not accept the advice to use transparent hugepages.
-    ThpRefused {
+    ThpFailed {
         /// The error number.
         errno: Errno,
     },
@@ -151,7 +151,7 @@ impl fmt::Display for Fallback {
             Fallback::CgroupShort { page, wanted, left } => {
                 write!(f, "the hugetlb cgroup has {left} of {wanted} {page} pages left")
             }
-            Fallback::PoolRefused { page, errno } => {
+            Fallback::PoolFailed { page, errno } => {
                 write!(f, "the kernel could not map {page} pages of the hugetlb pool: {errno}")
             }
             Fallback::Tail { page } => write!(f, "shorter than one {page} page"),
@@ -162,7 +162,7 @@ impl fmt::Display for Fallback {
                 write!(f, "children cannot safely inherit private {page} pages")
             }
             Fallback::ThpOff { setting } => write!(f, "transparent hugepages are off: {setting}"),
-            Fallback::ThpRefused { errno } => {
+            Fallback::ThpFailed { errno } => {
                 write!(f, "the kernel does not accept advice for transparent hugepages: {errno}")
             }
             Fallback::ThpPartial { huge, wanted } => {

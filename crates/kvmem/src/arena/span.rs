@@ -143,7 +143,7 @@ mod tests {
         let max = (isize::MAX as usize - (4 << 30)) & !4095;
         assert!(matches!(
             AddressSpan::reserve(max, 4096, false),
-            Err(ArenaError::Refused { call: Call::Reserve, .. })
+            Err(ArenaError::CallFailed { call: Call::Reserve, .. })
         ));
     }
 }

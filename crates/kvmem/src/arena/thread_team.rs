@@ -11,7 +11,7 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::sys;
-use crate::trace::Here;
+use crate::trace::TraceContext;
 
 /// The longest wait for newly started threads.
 const START_TIMEOUT: Duration = Duration::from_millis(20);
@@ -29,7 +29,7 @@ struct TeamState<'a> {
     /// Helpers that have started and wait for commands.
     arrived: AtomicUsize,
     /// The leader's tracing span: the work of the helpers belongs to it.
-    trace: Here,
+    trace: TraceContext,
 }
 
 /// What the helpers do next.
@@ -77,7 +77,7 @@ pub(crate) fn with_team<R>(
     lead: impl FnOnce(&mut ThreadTeam<'_, '_>) -> R,
 ) -> R {
     let (command, busy, arrived) = (AtomicU64::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
-    let state = TeamState { work, command, busy, arrived, trace: Here::now() };
+    let state = TeamState { work, command, busy, arrived, trace: TraceContext::now() };
     thread::scope(|scope| lead(&mut ThreadTeam { scope, name, state: &state, helpers: Vec::new() }))
 }
 
@@ -98,11 +98,6 @@ impl ThreadTeam<'_, '_> {
         let _all_done = WaitForHelpers(&self.state.busy);
         (self.state.work)(0, threads);
         threads
-    }
-
-    /// Calls [`run`](Self::run).
-    pub(crate) fn sweep(&mut self, threads: usize, begin: impl FnOnce(usize)) -> usize {
-        self.run(threads, begin)
     }
 
     /// Ends all threads numbered `threads` or above.

@@ -8,7 +8,7 @@
 //! before* its call: the publishing store of a free precedes the free's return, and coherence
 //! forbids reading anything older.
 
-use crate::sync::{AtomicU64, Ordering, Together};
+use crate::sync::{AtomicU64, Ordering, SeqCounter};
 
 /// Largest free range and free bytes, readable without the lock.
 ///
@@ -26,7 +26,7 @@ pub(super) struct Hint {
     /// For reports: the length of the space.
     capacity: AtomicU64,
     /// The length and what is free change together.
-    resizes: Together,
+    resizes: SeqCounter,
 }
 
 /// What a holder of the lock has left for reports: figures of about one moment, as he may be just
@@ -51,7 +51,7 @@ impl Hint {
             joined: AtomicU64::new(0),
             live: AtomicU64::new(0),
             capacity: AtomicU64::new(0),
-            resizes: Together::new(),
+            resizes: SeqCounter::new(),
         }
     }
 
@@ -64,7 +64,7 @@ impl Hint {
             joined: AtomicU64::new(0),
             live: AtomicU64::new(0),
             capacity: AtomicU64::new(0),
-            resizes: Together::new(),
+            resizes: SeqCounter::new(),
         }
     }
 

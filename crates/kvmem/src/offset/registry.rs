@@ -11,12 +11,13 @@
 //! finds every space whole and every lock free. It costs one atomic read-modify-write for each core
 //! that was ever in use.
 
-use crate::sync::{FIRST, Mutex, Stable, hold_over_fork, release_over_fork};
-use crate::sys::{Hooks, Stage, around_fork};
+use crate::sync::{AppendOnlyTable, FIRST, Mutex, hold_over_fork, release_over_fork};
+use crate::sys::{ForkHooks, ForkStage, around_fork};
 
 use super::core::Core;
 
-static CORES: Stable<Core> = Stable::new([const { Core::new() }; FIRST], Core::new);
+static CORES: AppendOnlyTable<Core> =
+    AppendOnlyTable::new([const { Core::new() }; FIRST], Core::new);
 static ROLL: Mutex<Roll> = Mutex::new(Roll { free: Vec::new(), used: 0, born: 0 });
 
 /// Which cores are in use.
@@ -39,7 +40,7 @@ pub(super) fn core(index: u32) -> &'static Core {
 pub(super) fn enlist() -> (u32, u64) {
     // If the system has no memory for the hooks, a child of a fork may find locks held. Nothing
     // else depends on them.
-    let _ = around_fork(Stage::Spaces, Hooks { prefork, postfork, postfork_child: || () });
+    let _ = around_fork(ForkStage::Spaces, ForkHooks { prefork, postfork, postfork_child: || () });
     let mut roll = ROLL.lock();
     roll.born += 1;
     let index = roll.free.pop().unwrap_or_else(|| {

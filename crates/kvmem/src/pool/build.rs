@@ -15,12 +15,12 @@ use super::owner::{Owner, Plan, listening};
 use super::readying::{Claim, Readying};
 use super::report::{Choice, Step};
 use super::{Pool, PoolBuilder, PoolError, PoolReport};
-use crate::arena::{Populate, Region, Size};
+use crate::arena::{HumanBytes, Populate, Region};
 use crate::offset::OffsetAllocator;
 use crate::register::{self, Limits};
 use crate::slab::{ExtentBuilder, ExtentCache};
 use crate::sys;
-use crate::trace::{Here, span};
+use crate::trace::{TraceContext, span};
 
 pub(super) fn build(wish: &PoolBuilder) -> Result<Pool, PoolError> {
     let requested = wish.size.bytes()?;
@@ -92,7 +92,7 @@ pub(super) fn build(wish: &PoolBuilder) -> Result<Pool, PoolError> {
     let latency = (wish.measured > 0).then(|| Arc::new(Latency::new(wish.measured)));
     let pool = Pool::new(space, memory, Arc::new(owner), latency);
     if wish.in_background {
-        let here = Here::now();
+        let here = TraceContext::now();
         let thread = sys::spawn("kvmem-pool", move || here.run(|| readying.run()));
         pool.owner().works(thread.map_err(|errno| PoolError::NoThread { errno })?);
     } else if by_part {
@@ -175,7 +175,7 @@ fn pages(memory: &Memory, wish: &PoolBuilder) -> Choice {
     let got: Vec<String> = receipt
         .ranges
         .iter()
-        .map(|range| format!("{} in {} pages", Size(range.range.len() as u64), range.got))
+        .map(|range| format!("{} in {} pages", HumanBytes(range.range.len() as u64), range.got))
         .collect();
     let fell: Vec<String> =
         receipt.ranges.iter().flat_map(|range| &range.fallbacks).map(ToString::to_string).collect();

@@ -7,7 +7,7 @@
 //! the offsets' alone: the memory stays in one piece.
 
 use super::{Choice, PoolError};
-use crate::arena::{PageSize, Receipt, Size};
+use crate::arena::{HumanBytes, PageSize, Receipt};
 use crate::register::Limits;
 
 /// Parts of a pool that grows, or is made ready range by range, where no registrar says otherwise.
@@ -71,7 +71,7 @@ impl Terms<'_> {
         let part = if most >= len { len } else { self.whole_pages(most)? };
         let boundary = (part < len).then_some(part);
         let chosen = match boundary {
-            Some(bytes) => Size(bytes).to_string(),
+            Some(bytes) => HumanBytes(bytes).to_string(),
             None => "none".to_owned(),
         };
         let choice = Choice { what: "boundary".to_owned(), chosen, why };

@@ -20,7 +20,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::arena::{ArenaError, Region};
 use crate::register::{Key, RegisterError, RegistrationSet};
-use crate::sync::{FIRST, Stable};
+use crate::sync::{AppendOnlyTable, FIRST};
 
 /// The bytes of a pool.
 #[derive(Debug)]
@@ -122,7 +122,7 @@ impl Memory {
     pub(super) fn discard(&self, range: Range<usize>) -> Result<(u64, u64), ArenaError> {
         let (mut discarded, mut stay) = (0, 0);
         self.each_in(range, |region, within| {
-            for (piece, pages) in region.pieces(within) {
+            for (piece, pages) in region.segments(within) {
                 if piece.got.is_pooled() {
                     stay += pages.len() as u64;
                 } else {
@@ -167,7 +167,8 @@ impl Memory {
 }
 
 /// Where the memory of a space is, by the number of the space.
-static MEMORIES: Stable<Place> = Stable::new([const { Place::new() }; FIRST], Place::new);
+static MEMORIES: AppendOnlyTable<Place> =
+    AppendOnlyTable::new([const { Place::new() }; FIRST], Place::new);
 
 struct Place {
     memory: AtomicPtr<Memory>,

@@ -40,9 +40,9 @@ impl Pool {
     ///
     /// # Errors
     /// The block, if it is of another pool.
-    pub fn seal_raw(&self, block: Block) -> Result<RawAllocation, Block> {
+    pub fn make_raw(&self, block: Block) -> Result<RawAllocation, Block> {
         // SAFETY: what comes back is the extent of the block.
-        self.space.seal_raw(block.into_extent()).map_err(|extent| unsafe { Block::over(extent) })
+        self.space.make_raw(block.into_extent()).map_err(|extent| unsafe { Block::over(extent) })
     }
 
     /// Turns a raw block into one that frees itself; the handle is stale afterwards. O(1).

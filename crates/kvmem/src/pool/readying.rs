@@ -17,7 +17,7 @@ use crate::arena::{ArenaError, Populated};
 use crate::offset::{AllocError, Allocation};
 use crate::register::Outcome;
 use crate::slab::ExtentCache;
-use crate::sync::{AtomicU64, Ordering, Together};
+use crate::sync::{AtomicU64, Ordering, SeqCounter};
 use crate::trace::{event, span};
 
 /// Offsets that nobody gets.
@@ -93,7 +93,7 @@ pub(super) struct Standing {
 
 /// The same as it was published last.
 struct Board {
-    together: Together,
+    together: SeqCounter,
     ready: AtomicU64,
     withheld: AtomicU64,
     quarantined: AtomicU64,
@@ -104,7 +104,7 @@ impl Board {
     fn new(state: &State) -> Board {
         let zero = || AtomicU64::new(0);
         let board = Board {
-            together: Together::new(),
+            together: SeqCounter::new(),
             ready: zero(),
             withheld: zero(),
             quarantined: zero(),

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::arena::{Populated, Receipt, Size};
+use crate::arena::{HumanBytes, Populated, Receipt};
 use crate::register::Outcome;
 
 /// What a pool is made of, and how it came to be. That of [`build`](super::PoolBuilder::build) says
@@ -116,12 +116,12 @@ impl fmt::Display for PoolReport {
         write!(
             f,
             "pool of {}, asked {}; {} ready",
-            Size(self.capacity_bytes),
-            Size(self.requested_bytes),
-            Size(self.ready_bytes)
+            HumanBytes(self.capacity_bytes),
+            HumanBytes(self.requested_bytes),
+            HumanBytes(self.ready_bytes)
         )?;
         if self.max_bytes > self.capacity_bytes {
-            write!(f, ", may grow to {}", Size(self.max_bytes))?;
+            write!(f, ", may grow to {}", HumanBytes(self.max_bytes))?;
         }
         writeln!(f)?;
         for Choice { what, chosen, why } in &self.choices {
@@ -133,7 +133,11 @@ impl fmt::Display for PoolReport {
         write!(f, "{}", self.receipt)?;
         if let Some(populated) = &self.populated {
             let Populated { seconds, threads, bytes, .. } = populated;
-            writeln!(f, "{} populated in {seconds:.3} s by {threads} thread(s)", Size(*bytes))?;
+            writeln!(
+                f,
+                "{} populated in {seconds:.3} s by {threads} thread(s)",
+                HumanBytes(*bytes)
+            )?;
         }
         if let Some(registered) = &self.registered {
             write!(f, "{registered}")?;

@@ -11,7 +11,7 @@ use super::set::no_such_device;
 use super::{Key, RegisterError, RegisterProgress, RegistrationSet};
 use crate::arena::Region;
 use crate::sys;
-use crate::trace::Here;
+use crate::trace::TraceContext;
 
 /// A region that is being registered by another thread.
 ///
@@ -29,7 +29,7 @@ impl Background {
     pub(super) fn begin(engine: Engine) -> Result<Background, RegisterError> {
         let engine = Arc::new(engine);
         let works = Arc::clone(&engine);
-        let here = Here::now();
+        let here = TraceContext::now();
         let thread = sys::spawn("kvmem-register", move || here.run(|| works.run()))
             .map_err(|errno| RegisterError::NoThread { errno })?;
         Ok(Background { engine, thread: Some(thread) })

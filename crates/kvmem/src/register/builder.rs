@@ -106,7 +106,7 @@ impl RegistrationBuilder {
     }
 
     /// Sets the machine under the registrars. Default: [`SystemPlatform`].
-    pub fn host(mut self, host: Arc<dyn Platform>) -> RegistrationBuilder {
+    pub fn platform(mut self, host: Arc<dyn Platform>) -> RegistrationBuilder {
         self.host = host;
         self
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{DeviceSpec, Limits, NotAvailable};
-use crate::arena::Size;
+use crate::arena::HumanBytes;
 
 /// The registrars of one kind, or why one is not available.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,22 +92,22 @@ impl fmt::Display for LimitsLine<'_> {
         write!(f, "{}: ", limits.device)?;
         match limits.max_bytes {
             u64::MAX => f.write_str("any number of bytes a key")?,
-            bytes => write!(f, "up to {} a key", Size(bytes))?,
+            bytes => write!(f, "up to {} a key", HumanBytes(bytes))?,
         }
         match limits.max_keys {
             u64::MAX => f.write_str(", any number of keys")?,
             keys => write!(f, ", {keys} keys")?,
         }
         if let Some(bytes) = limits.preferred_chunk_bytes {
-            write!(f, ", fastest with {} a key", Size(bytes))?;
+            write!(f, ", fastest with {} a key", HumanBytes(bytes))?;
         }
         match &limits.memlock {
             None => f.write_str(", no memlock limit"),
             Some(memlock) => write!(
                 f,
                 ", memlock {} with {} {}",
-                Size(memlock.limit_bytes),
-                Size(memlock.used_bytes),
+                HumanBytes(memlock.limit_bytes),
+                HumanBytes(memlock.used_bytes),
                 memlock.account
             ),
         }

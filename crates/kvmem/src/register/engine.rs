@@ -23,7 +23,7 @@ use super::{
     Calibration, ChunkError, DevicePlan, Key, Limits, Outcome, Plan, Platform, Policy,
     RegisterError, Registrar, Registration, RegistrationSet,
 };
-use crate::arena::{Hold, Populate, Populated, Region, WorkUnit};
+use crate::arena::{PinnedRange, Populate, Populated, Region, WorkUnit};
 use crate::trace::span;
 
 /// If registering took longer than this many seconds, several threads deregister. Deregistering is
@@ -55,7 +55,7 @@ pub(super) struct Engine {
     /// The slice that threads register instead of their chunks while slices are calibrated.
     pub(super) probe: Mutex<Option<Arc<ProbeSlice>>>,
     failure: Mutex<Option<RegisterError>>,
-    _pinned: Vec<Hold>,
+    _pinned: Vec<PinnedRange>,
     /// The reservation for the bytes that the first registrar faults in, held until the run ends.
     reserved: Mutex<Option<Box<dyn Any + Send + Sync>>>,
 }
@@ -114,7 +114,7 @@ impl Engine {
             tracker: Arc::new(tracker),
             probe: Mutex::new(None),
             failure: Mutex::new(None),
-            _pinned: jobs.iter().map(|job| job.region.hold()).collect(),
+            _pinned: jobs.iter().map(|job| job.region.pin_pages()).collect(),
             reserved: Mutex::new(Some(reserved)),
             host,
             registrars,
@@ -280,10 +280,10 @@ impl Engine {
         let key = unsafe { registrar.register(region.base().add(range.start), range.len()) };
         match key {
             Ok(key) => Ok((key, range.len() as u64)),
-            Err(refusal) => {
+            Err(cause) => {
                 let device = registrar.name().to_owned();
-                let error = Box::new(ChunkError { device, chunk, range: range.clone(), refusal });
-                Err(RegisterError::Refused { error, kept: Vec::new() })
+                let error = Box::new(ChunkError { device, chunk, range: range.clone(), cause });
+                Err(RegisterError::ChunkFailed { error, kept: Vec::new() })
             }
         }
     }
@@ -321,7 +321,7 @@ impl Engine {
         let kept = self.roll_back();
         self.tracker.end(false);
         match error {
-            RegisterError::Refused { error, .. } => RegisterError::Refused { error, kept },
+            RegisterError::ChunkFailed { error, .. } => RegisterError::ChunkFailed { error, kept },
             error if kept.is_empty() => error,
             _ => RegisterError::DeregisterFailed { kept },
         }
@@ -398,7 +398,7 @@ impl Engine {
 /// Keeps a region mapped, and its pages held, for the life of the process, because a device can
 /// still reach them.
 pub(super) fn leak(region: &Arc<Region>) {
-    std::mem::forget(region.hold());
+    std::mem::forget(region.pin_pages());
     std::mem::forget(Arc::clone(region));
 }
 

@@ -199,7 +199,7 @@ impl NotAvailable {
 
 /// A failed call for one chunk.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{device}, chunk {chunk} (offsets {}..{}): {refusal}", range.start, range.end)]
+#[error("{device}, chunk {chunk} (offsets {}..{}): {cause}", range.start, range.end)]
 pub struct ChunkError {
     /// The registrar.
     pub device: String,
@@ -208,7 +208,7 @@ pub struct ChunkError {
     /// The chunk, as offsets into the region.
     pub range: Range<usize>,
     /// The failure.
-    pub refusal: RegistrarError,
+    pub cause: RegistrarError,
 }
 
 /// An error of registering a region or of using a registration.
@@ -243,7 +243,7 @@ pub enum RegisterError {
     },
     /// A chunk could not be registered. Everything registered before it was deregistered.
     #[error("{error}{}", StillRegistered(kept))]
-    Refused {
+    ChunkFailed {
         /// The first chunk that failed.
         error: Box<ChunkError>,
         /// Chunks that could not be deregistered in three attempts. Their memory stays mapped for
@@ -329,7 +329,7 @@ pub enum RegisterError {
     },
     /// The keys were deregistered.
     #[error("the keys of the registration with {device} were deregistered: register it again")]
-    Ended {
+    Deregistered {
         /// The registrar.
         device: String,
     },

@@ -42,7 +42,7 @@ impl MemoryLayout {
         region: &Region,
         host: &dyn Platform,
     ) -> Result<MemoryLayout, RegisterError> {
-        let segments = region.pieces(0..region.len()).map(|(piece, range)| {
+        let segments = region.segments(0..region.len()).map(|(piece, range)| {
             let resident_bytes = host.resident_bytes(region, range.clone())?;
             Ok(PageSegment { range, page: piece.got, resident_bytes })
         });

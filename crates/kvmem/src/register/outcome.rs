@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Policy;
-use crate::arena::{Populated, Size, WorkUnit};
+use crate::arena::{HumanBytes, Populated, WorkUnit};
 
 /// The result of registering one region or a batch of regions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -64,7 +64,7 @@ impl Outcome {
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Outcome { devices, policy, populated, threads, keys, register_seconds, .. } = self;
-        let (len, resident) = (Size(self.len_bytes), Size(self.resident_bytes));
+        let (len, resident) = (HumanBytes(self.len_bytes), HumanBytes(self.resident_bytes));
         writeln!(
             f,
             "{len} registered with {devices} registrar(s), {keys} key(s); {resident} of it was \

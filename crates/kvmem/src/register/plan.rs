@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::layout::MemoryLayout;
 use super::{Account, Limits, Memlock, Policy, RegisterError, RegisterLimit, costs};
-use crate::arena::{Populate, Receipt, Size};
+use crate::arena::{HumanBytes, Populate, Receipt};
 
 /// The limit of chunks per registrar; a plan that needs more comes from a mistaken request.
 const MAX_CHUNKS: u64 = 1 << 20;
@@ -424,7 +424,7 @@ impl Plan {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hex = |range: &Range<usize>| format!("{:#x}..{:#x}", range.start, range.end);
-        let (len, resident) = (Size(self.len_bytes), Size(self.resident_bytes));
+        let (len, resident) = (HumanBytes(self.len_bytes), HumanBytes(self.resident_bytes));
         writeln!(
             f,
             "{len} for {} registrar(s), {}; {resident} of it resident",
@@ -432,7 +432,7 @@ impl fmt::Display for Plan {
             self.policy
         )?;
         for range in &self.populate {
-            let size = Size(range.len() as u64);
+            let size = HumanBytes(range.len() as u64);
             writeln!(
                 f,
                 "  populate  {}  {size}, by up to {} thread(s), an even share each",
@@ -450,7 +450,7 @@ impl fmt::Display for Plan {
                 f,
                 "  register  {} chunk(s) of up to {}, each with {}",
                 first.chunks.len(),
-                Size(longest as u64),
+                HumanBytes(longest as u64),
                 names.join(", ")
             )?;
             lanes = rest;
@@ -471,7 +471,7 @@ impl fmt::Display for Plan {
                 let (how, rounds) = match trial {
                     CalibrationPlan::Chunks { rounds } => ("the first chunks".to_owned(), rounds),
                     CalibrationPlan::Slices { rounds, slice_bytes } => {
-                        (format!("slices of {}", Size(slice_bytes)), rounds)
+                        (format!("slices of {}", HumanBytes(slice_bytes)), rounds)
                     }
                 };
                 writeln!(
@@ -485,7 +485,7 @@ impl fmt::Display for Plan {
             writeln!(
                 f,
                 "  boundary  {}: what does not straddle a multiple of it has one key",
-                Size(boundary)
+                HumanBytes(boundary)
             )?;
         }
         let Estimate { populate_seconds, sequential_seconds, parallel_seconds } = self.estimate;

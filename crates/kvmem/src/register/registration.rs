@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::engine::leak;
 use super::release::{IssuedKeys, release};
 use super::{Deregistered, Key, Platform, RegisterError, Registrar};
-use crate::arena::{Hold, Region};
+use crate::arena::{PinnedRange, Region};
 
 /// One region, registered with one registrar.
 ///
@@ -19,7 +19,7 @@ pub struct Registration {
     host: Arc<dyn Platform>,
     registrar: Arc<dyn Registrar>,
     region: Arc<Region>,
-    pinned: Option<Hold>,
+    pinned: Option<PinnedRange>,
     chunks: Vec<Range<usize>>,
     keys: Vec<Key>,
     /// Chunks that are still registered.
@@ -38,7 +38,7 @@ impl Registration {
         Registration {
             host: Arc::clone(host),
             registrar: issued.registrar,
-            pinned: Some(region.hold()),
+            pinned: Some(region.pin_pages()),
             region: Arc::clone(region),
             live: (0..chunks.len()).collect(),
             chunks,
@@ -76,12 +76,12 @@ impl Registration {
     /// # Errors
     /// [`Straddles`](RegisterError::Straddles) if the range needs more than one key,
     /// [`OutOfBounds`](RegisterError::OutOfBounds) if it ends beyond the region,
-    /// [`Ended`](RegisterError::Ended) if its key was deregistered.
+    /// [`Ended`](RegisterError::Deregistered) if its key was deregistered.
     pub fn key_for(&self, range: impl RangeBounds<usize>) -> Result<Key, RegisterError> {
         let chunk = locate(self.device(), &self.chunks, self.region.len(), range)?;
         match self.live.binary_search(&chunk) {
             Ok(_) => Ok(self.keys[chunk]),
-            Err(_) => Err(RegisterError::Ended { device: self.device().to_owned() }),
+            Err(_) => Err(RegisterError::Deregistered { device: self.device().to_owned() }),
         }
     }
 

@@ -64,19 +64,17 @@ fn deregister_some(
     let all: Vec<Key> = keys.iter().map(|(_, _, key)| *key).collect();
     let results = registrar.deregister_all(&all).into_iter().zip(keys);
     let kept = results.filter_map(|(result, (chunk, range, key))| {
-        let retry = |refusal| {
+        let retry = |cause| {
             let mut retries = (1..ATTEMPTS).map(|_| registrar.deregister(*key));
-            retries
-                .try_fold(refusal, |_, result| result.err())
-                .map(|refusal| (chunk, range, refusal))
+            retries.try_fold(cause, |_, result| result.err()).map(|cause| (chunk, range, cause))
         };
         result.err().and_then(retry)
     });
-    kept.map(|(chunk, range, refusal)| ChunkError {
+    kept.map(|(chunk, range, cause)| ChunkError {
         device: registrar.name().to_owned(),
         chunk: *chunk,
         range: range.clone(),
-        refusal,
+        cause,
     })
     .collect()
 }

@@ -9,7 +9,7 @@ use crate::arena;
 /// A team of threads, led by the calling one.
 pub(super) struct TimedTeam<'a, 'scope, 'env> {
     host: &'a dyn Platform,
-    team: &'a mut arena::Crew<'scope, 'env>,
+    team: &'a mut arena::ThreadTeam<'scope, 'env>,
 }
 
 /// Calls `lead` with a team whose threads do `work` in each run; see [`arena::lead`].
@@ -22,7 +22,7 @@ pub(super) fn with_team<R>(
         let _guard = (threads > 1).then(|| GatheredThread::enter(host, number));
         work();
     };
-    arena::lead("kvmem-register", &participate, |team| lead(&mut TimedTeam { host, team }))
+    arena::with_team("kvmem-register", &participate, |team| lead(&mut TimedTeam { host, team }))
 }
 
 /// Runs `work` once on a team of `threads` threads; see [`TimedTeam::run`].
@@ -39,7 +39,7 @@ impl TimedTeam<'_, '_, '_> {
     /// created. Returns their number, and the seconds that it took by the clock of the platform.
     pub(super) fn run(&mut self, threads: usize) -> (usize, f64) {
         let start = Cell::new(Duration::ZERO);
-        let threads = self.team.sweep(threads, |threads| {
+        let threads = self.team.run(threads, |threads| {
             start.set(self.host.now());
             if threads > 1 {
                 self.host.gather(threads);

@@ -19,7 +19,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::sync::{Mutex, hold_over_fork, release_over_fork};
-use crate::sys::{self, Hooks, Stage};
+use crate::sys::{self, ForkHooks, ForkStage};
 
 /// The functions of an instance that the registry calls.
 ///
@@ -252,8 +252,8 @@ impl Drop for ThreadEnd {
 pub(super) unsafe fn register_instance(instance: NonNull<dyn RegisteredInstance>) -> InstanceId {
     let register_instance = || {
         // If this fails, a fork while other threads are at work harms the child, and nothing else.
-        let _ = sys::around_fork(Stage::Threads, THREADS)
-            .and_then(|()| sys::around_fork(Stage::Caches, CACHES));
+        let _ = sys::around_fork(ForkStage::Threads, THREADS)
+            .and_then(|()| sys::around_fork(ForkStage::Caches, CACHES));
         let mut registry = REGISTRY.lock();
         match registry.instances.iter().position(Option::is_none) {
             Some(id) => {
@@ -309,14 +309,14 @@ pub(super) fn with_forks_blocked<T>(run: impl FnOnce() -> T) -> T {
 
 /// The registry's lock comes before the locks of spaces: a thread that ends returns ranges under
 /// it.
-const THREADS: Hooks = Hooks {
+const THREADS: ForkHooks = ForkHooks {
     prefork: || hold_over_fork(&REGISTRY),
     postfork: || release_over_fork(&REGISTRY),
     postfork_child: postfork_child_instances,
 };
 
-const CACHES: Hooks =
-    Hooks { prefork: prefork_instances, postfork: postfork_instances, postfork_child: || () };
+const CACHES: ForkHooks =
+    ForkHooks { prefork: prefork_instances, postfork: postfork_instances, postfork_child: || () };
 
 /// Iterates over the registered instances.
 ///

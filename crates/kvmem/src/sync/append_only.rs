@@ -18,7 +18,7 @@ pub const FIRST: usize = 1 << FIRST_LOG2;
 const SEGMENTS: usize = 32 - FIRST_LOG2 as usize;
 
 /// The table. An entry of a table that is a static costs no other table anything.
-pub struct Stable<T: 'static> {
+pub struct AppendOnlyTable<T: 'static> {
     first: [T; FIRST],
     /// Null, or the first entry of a segment. Segments are freed only with the table.
     more: [AtomicPtr<T>; SEGMENTS],
@@ -27,15 +27,15 @@ pub struct Stable<T: 'static> {
 
 // SAFETY: the table owns its entries, so the condition is that of `T`; `AtomicPtr` does not imply
 // it.
-unsafe impl<T: Send> Send for Stable<T> {}
+unsafe impl<T: Send> Send for AppendOnlyTable<T> {}
 // SAFETY: the table shares references to entries, and one thread may find, and drop with the table,
 // an entry that another thread made.
-unsafe impl<T: Send + Sync> Sync for Stable<T> {}
+unsafe impl<T: Send + Sync> Sync for AppendOnlyTable<T> {}
 
-impl<T> Stable<T> {
+impl<T> AppendOnlyTable<T> {
     /// Makes a table with these first entries; `make` makes all others.
     pub const fn new(first: [T; FIRST], make: fn() -> T) -> Self {
-        Stable { first, more: [const { AtomicPtr::new(ptr::null_mut()) }; SEGMENTS], make }
+        AppendOnlyTable { first, more: [const { AtomicPtr::new(ptr::null_mut()) }; SEGMENTS], make }
     }
 
     /// Returns the entry of a number; makes it if needed.
@@ -114,7 +114,7 @@ impl<T> Stable<T> {
     }
 }
 
-impl<T> Drop for Stable<T> {
+impl<T> Drop for AppendOnlyTable<T> {
     fn drop(&mut self) {
         for (number, segment) in self.more.iter_mut().enumerate() {
             let segment = *segment.get_mut();
@@ -146,11 +146,11 @@ fn entries(number: usize) -> usize {
 mod tests {
     use super::*;
 
-    static TABLE: Stable<u64> = Stable::new([0; FIRST], || 1);
+    static TABLE: AppendOnlyTable<u64> = AppendOnlyTable::new([0; FIRST], || 1);
 
     #[test]
     fn threads_that_make_a_segment_at_once_share_it() {
-        let table = Stable::new([const { String::new() }; FIRST], || "made".into());
+        let table = AppendOnlyTable::new([const { String::new() }; FIRST], || "made".into());
         let all = std::thread::scope(|scope| {
             let get = || {
                 (0..300)

@@ -122,7 +122,7 @@ impl<T, S> Striped<T, S> {
 
     /// Locks the value for writing. Waits until no other thread holds it.
     #[inline]
-    pub(crate) fn write(&self) -> Writing<'_, T, S> {
+    pub(crate) fn write(&self) -> StripedWriteGuard<'_, T, S> {
         let mut joined = self.joined.lock();
         for at in joined.stripes() {
             let stripe = &self.stripes[at];
@@ -137,7 +137,7 @@ impl<T, S> Striped<T, S> {
                 stripe.lock.release();
             }
         }
-        Writing { lock: self, joined }
+        StripedWriteGuard { lock: self, joined }
     }
 
     /// Returns the states of all stripes, even while other threads hold the lock.
@@ -179,14 +179,14 @@ impl<T, S> Drop for StripedReadGuard<'_, T, S> {
 }
 
 /// A write lock on the value.
-pub(crate) struct Writing<'a, T, S> {
+pub(crate) struct StripedWriteGuard<'a, T, S> {
     lock: &'a Striped<T, S>,
     /// No stripe is joined or left out meanwhile, so the joined stripes are those that the guard
     /// holds.
     joined: MutexGuard<'a, Joined>,
 }
 
-impl<T, S> Writing<'_, T, S> {
+impl<T, S> StripedWriteGuard<'_, T, S> {
     /// Returns the value and the states of the joined stripes, both exclusively.
     pub(crate) fn parts(&mut self) -> (&mut T, impl Iterator<Item = &S>) {
         let own = self.joined.stripes().map(|at| &self.lock.stripes[at].own);
@@ -195,7 +195,7 @@ impl<T, S> Writing<'_, T, S> {
     }
 }
 
-impl<T, S> Deref for Writing<'_, T, S> {
+impl<T, S> Deref for StripedWriteGuard<'_, T, S> {
     type Target = T;
 
     #[inline]
@@ -205,7 +205,7 @@ impl<T, S> Deref for Writing<'_, T, S> {
     }
 }
 
-impl<T, S> DerefMut for Writing<'_, T, S> {
+impl<T, S> DerefMut for StripedWriteGuard<'_, T, S> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: this guard holds the writers' lock, so there is no other writer and no stripe is
@@ -214,7 +214,7 @@ impl<T, S> DerefMut for Writing<'_, T, S> {
     }
 }
 
-impl<T, S> Drop for Writing<'_, T, S> {
+impl<T, S> Drop for StripedWriteGuard<'_, T, S> {
     #[inline]
     fn drop(&mut self) {
         for at in self.joined.stripes() {

@@ -29,32 +29,32 @@ fn plan() -> MutexGuard<'static, Option<FaultPlan>> {
 /// A plan that is active until the guard is dropped.
 #[derive(Debug)]
 #[must_use = "the plan ends with its guard"]
-pub struct Guard(());
+pub struct FaultGuard(());
 
 /// Makes a plan without faults, which counts calls. Waits until no other test has a plan.
-pub fn count() -> Guard {
+pub fn count() -> FaultGuard {
     let mut plan = plan();
     while plan.is_some() {
         plan = FREE.wait(plan).unwrap_or_else(PoisonError::into_inner);
     }
     *plan = Some(FaultPlan { faults: Vec::new(), made: BTreeMap::new(), failed: 0 });
-    Guard(())
+    FaultGuard(())
 }
 
 /// Makes a plan under which the `nth` call of this kind (counted from 1) fails with `errno`,
 /// without being made.
-pub fn fail(call: Call, nth: u64, errno: Errno) -> Guard {
+pub fn fail(call: Call, nth: u64, errno: Errno) -> FaultGuard {
     count().and(call, nth, 1, errno)
 }
 
 /// Makes a plan under which every call of this kind fails with `errno`, without being made.
-pub fn fail_all(call: Call, errno: Errno) -> Guard {
+pub fn fail_all(call: Call, errno: Errno) -> FaultGuard {
     count().and(call, 1, u64::MAX, errno)
 }
 
-impl Guard {
+impl FaultGuard {
     /// Adds a fault: `times` calls of this kind fail, from the `nth` on.
-    pub fn and(self, call: Call, nth: u64, times: u64, errno: Errno) -> Guard {
+    pub fn and(self, call: Call, nth: u64, times: u64, errno: Errno) -> FaultGuard {
         if let Some(plan) = plan().as_mut() {
             plan.faults.push((call, nth, times, errno));
         }
@@ -74,7 +74,7 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for FaultGuard {
     fn drop(&mut self) {
         *plan() = None;
         FREE.notify_one();

@@ -39,7 +39,7 @@ pub(crate) use file::{
     open_pagemap, open_text, pagemap_scan, pread, read_text, set_mode, set_seals, space_at,
     truncate,
 };
-pub(crate) use fork::{ForkHooks as Hooks, ForkStage as Stage, around_fork};
+pub(crate) use fork::{ForkHooks, ForkStage, around_fork};
 #[cfg(not(loom))]
 pub(crate) use generation::{count_forks, generation};
 #[cfg(not(loom))]

@@ -36,7 +36,7 @@ fn check(region: &Region) {
 /// Returns the policy, or none if the machine does not allow policies.
 fn policy(numa: Numa) -> Numa {
     let tried = Region::builder(1).ladder(PageSize::Base).numa(numa.clone()).map();
-    if matches!(tried, Err(ArenaError::PolicyRefused { .. })) { Numa::None } else { numa }
+    if matches!(tried, Err(ArenaError::PolicyFailed { .. })) { Numa::None } else { numa }
 }
 
 fn private(numa: Numa) -> Result<(), ArenaError> {
@@ -191,7 +191,7 @@ fn errors_name_the_call_and_the_reason() {
         let _guard = fault::fail(call, 1, Errno::ENOMEM);
         let error = map().expect_err("made to fail");
         assert!(
-            matches!(&error, ArenaError::Refused { call: failed, errno, .. }
+            matches!(&error, ArenaError::CallFailed { call: failed, errno, .. }
                 if *failed == call && *errno == Errno::ENOMEM),
             "{error}"
         );
@@ -219,7 +219,7 @@ fn errors_name_the_call_and_the_reason() {
             .map()
             .expect_err("made to fail");
         assert!(
-            matches!(&error, ArenaError::PolicyRefused { call: failed, .. } if *failed == call),
+            matches!(&error, ArenaError::PolicyFailed { call: failed, .. } if *failed == call),
             "{error}"
         );
         assert!(error.to_string().contains("seccomp"), "{error}");
@@ -333,7 +333,7 @@ fn every_method_finds_the_same_residency() {
         methods.push(found);
         let _guard = guard.and(Call::Mincore, 1, u64::MAX, Errno::EPERM);
         let error = region.residency(..).expect_err("no method works");
-        assert!(matches!(error, ArenaError::Refused { call: Call::Mincore, .. }), "{error}");
+        assert!(matches!(error, ArenaError::CallFailed { call: Call::Mincore, .. }), "{error}");
     }
     for found in methods {
         assert_eq!((found.resident_bytes, found.error_bytes), (1 << 20, 0), "{found:?}");

@@ -47,7 +47,7 @@ fn too_few_addresses() {
     set_limit(libc::RLIMIT_AS, 512 << 20);
     let error = ordinary(1 << 30).map().expect_err("more than the limit");
     assert!(
-        matches!(&error, ArenaError::Refused { call: Call::Reserve, limit, .. }
+        matches!(&error, ArenaError::CallFailed { call: Call::Reserve, limit, .. }
             if *limit == Some(Limit::AddressSpace(512 << 20))),
         "{error}"
     );
@@ -62,7 +62,7 @@ fn sizes_beyond_the_address_space() {
     let _alone = alone();
     for shared in [false, true] {
         let error = ordinary(1 << 50).backing(backing(shared)).map().expect_err("1 PiB");
-        let ArenaError::Refused {
+        let ArenaError::CallFailed {
             call: Call::Reserve, limit: Some(Limit::Addresses(free)), ..
         } = &error
         else {
@@ -89,7 +89,7 @@ fn too_little_private_memory() {
     }
     set_limit(libc::RLIMIT_DATA, 256 << 20);
     let error = ordinary(1 << 30).map().expect_err("more than the limit");
-    assert!(matches!(error, ArenaError::Refused { limit: Some(Limit::Data(_)), .. }), "{error}");
+    assert!(matches!(error, ArenaError::CallFailed { limit: Some(Limit::Data(_)), .. }), "{error}");
     ordinary(64 * MIB).populate(Populate::threads(1)).map().expect("below the limit");
 }
 
@@ -114,7 +114,7 @@ fn too_small_files() {
     set_limit(libc::RLIMIT_FSIZE, 1 << 20);
     let error = ordinary(4 * MIB).backing(Backing::Shared).map().expect_err("more than the limit");
     assert!(
-        matches!(error, ArenaError::Refused { limit: Some(Limit::FileSize(_)), .. }),
+        matches!(error, ArenaError::CallFailed { limit: Some(Limit::FileSize(_)), .. }),
         "{error}"
     );
     ordinary(MIB).ladder(PageSize::Base).backing(Backing::Shared).map().expect("below the limit");

@@ -6,7 +6,7 @@
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-mod crowd;
+mod concurrent_population;
 mod faults;
 #[path = "../it/register/fixed.rs"]
 mod fixed;

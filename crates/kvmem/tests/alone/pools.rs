@@ -160,7 +160,7 @@ fn a_partial_pool_gives_what_it_has_and_the_rest_is_one_step_down() {
     assert_eq!(free(), 3);
 
     // A file is of one kind of pages: all or none from the pool.
-    let region = huge(10 * MIB).memfd(true).map().expect("base pages");
+    let region = huge(10 * MIB).backing(kvmem::arena::Backing::Shared).map().expect("base pages");
     let [part] = &region.receipt().ranges[..] else { panic!("{}", region.receipt()) };
     assert_eq!(part.got, PageSize::Base);
     assert_eq!(
@@ -214,7 +214,11 @@ fn what_a_child_could_be_killed_for_is_not_used() {
     let [part] = &region.receipt().ranges[..] else { panic!("{}", region.receipt()) };
     assert_eq!(part.fallbacks, [Fallback::Inherited { page: PageSize::Huge2M }]);
     // Shared pages are the file's, and nobody copies them.
-    let region = huge(4 * MIB).dont_fork(false).memfd(true).map().expect("2 pages");
+    let region = huge(4 * MIB)
+        .dont_fork(false)
+        .backing(kvmem::arena::Backing::Shared)
+        .map()
+        .expect("2 pages");
     assert_eq!(region.receipt().bytes_on(PageSize::Huge2M), 4 * MIB);
 }
 
@@ -229,7 +233,7 @@ fn bound_pages_are_there_at_once() {
             let on_pool = receipt.bytes_on(PageSize::Huge2M);
             assert_eq!(receipt.resident_bytes(), on_pool as u64, "{receipt}");
         }
-        Err(error @ ArenaError::PolicyRefused { .. }) => println!("skipped: {error}"),
+        Err(error @ ArenaError::PolicyFailed { .. }) => println!("skipped: {error}"),
         Err(error) => panic!("{error}"),
     }
 }
@@ -238,7 +242,7 @@ fn bound_pages_are_there_at_once() {
 fn files_of_hugepages_are_attached_as_such() {
     let _alone = alone();
     let _pool = pool!(2);
-    let region = huge(4 * MIB).memfd(true).map().expect("2 pages");
+    let region = huge(4 * MIB).backing(kvmem::arena::Backing::Shared).map().expect("2 pages");
     let fd = region.share().expect("a descriptor").expect("shared memory has one");
     let attached = Region::attach(fd, Some(4 * MIB)).expect("sealed memory");
     assert_eq!(attached.receipt().bytes_on(PageSize::Huge2M), 4 * MIB);

@@ -608,8 +608,8 @@ fn a_limit_that_is_too_small_is_reported_before_a_page_is_touched() {
     let plan = fault::fail_all(Call::GetLimit, Errno::EPERM);
     let error = rings().chunk_bytes(1 << 20).register(untouched(4)).unwrap_err();
     drop(plan);
-    let RegisterError::Refused { error, kept } = &error else { panic!("{error}") };
-    assert_eq!((error.refusal.errno, kept.len(), key.rkey), (Errno::ENOMEM, 0, None));
+    let RegisterError::ChunkFailed { error, kept } = &error else { panic!("{error}") };
+    assert_eq!((error.cause.errno, kept.len(), key.rkey), (Errno::ENOMEM, 0, None));
     assert_eq!(pinned(), before + 2 * MIB, "only the other ring's memory");
 }
 

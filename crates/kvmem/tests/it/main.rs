@@ -1,8 +1,8 @@
 //! Tests of all layers through their public interfaces only.
 
 mod arena;
+mod byte_owners;
 mod child;
-mod ground;
 mod offset;
 mod pool;
 mod random;

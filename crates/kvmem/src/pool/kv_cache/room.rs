@@ -20,7 +20,7 @@ use super::source::Source;
 use super::{Eviction, KvCacheError, Lease};
 use crate::offset::AllocError;
 use crate::pool::{Block, Pool, PoolError};
-use crate::sync::{AtomicBool, Ordering, Writing};
+use crate::sync::{AtomicBool, Ordering, StripedWriteGuard};
 
 /// What clones and reservations share.
 pub(super) struct Inner<K> {
@@ -103,7 +103,10 @@ impl<K> Inner<K> {
 
     /// The books of a shard, to be changed; `None` in a forked child, where a thread that is not
     /// there may have them.
-    pub(super) fn books<'a>(&self, shard: &'a Shard<K>) -> Option<Writing<'a, Books<K>, Desk>> {
+    pub(super) fn books<'a>(
+        &self,
+        shard: &'a Shard<K>,
+    ) -> Option<StripedWriteGuard<'a, Books<K>, Desk>> {
         (!self.process.is_gone()).then(|| shard.books())
     }
 
@@ -349,7 +352,7 @@ impl<K: Hash + Eq> Inner<K> {
     fn put<'a>(
         &'a self,
         shard: &Shard<K>,
-        mut books: Writing<'_, Books<K>, Desk>,
+        mut books: StripedWriteGuard<'_, Books<K>, Desk>,
         hash: u64,
         charged: Charged<'a, K>,
     ) {
@@ -388,7 +391,7 @@ impl<K: Hash + Eq> Inner<K> {
     fn evicted(
         &self,
         shard: &Shard<K>,
-        mut books: Writing<'_, Books<K>, Desk>,
+        mut books: StripedWriteGuard<'_, Books<K>, Desk>,
         charged: Charged<'_, K>,
     ) {
         shard.publish(&mut books);

@@ -35,7 +35,7 @@ use super::stats::{Count, Others};
 use super::uses::Uses;
 use super::{Policy, Slot};
 use crate::offset::CheckError;
-use crate::sync::{Mutex, Striped, Writing, thread_number};
+use crate::sync::{Mutex, Striped, StripedWriteGuard, thread_number};
 
 /// What is on its way to a lower tier is counted weakly: its bytes go with the pin.
 type ShardLeases<K> = Leases<Weak<Held<K>>>;
@@ -93,7 +93,7 @@ impl<K> Shard<K> {
     }
 
     /// The books, to be changed; what was used before is known to the policy.
-    pub(super) fn books(&self) -> Writing<'_, Books<K>, Desk> {
+    pub(super) fn books(&self) -> StripedWriteGuard<'_, Books<K>, Desk> {
         let mut writing = self.books.write();
         self.tell_all(&mut writing);
         writing
@@ -109,7 +109,7 @@ impl<K> Shard<K> {
     }
 
     /// Tells the policy what the notes say. One that has panicked is replaced first.
-    fn tell_all(&self, writing: &mut Writing<'_, Books<K>, Desk>) {
+    fn tell_all(&self, writing: &mut StripedWriteGuard<'_, Books<K>, Desk>) {
         let (books, desks) = writing.parts();
         let policy = books.policy.get_mut();
         if policy.has_panicked() {

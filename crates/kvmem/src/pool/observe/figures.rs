@@ -48,21 +48,21 @@ impl Pool {
     #[must_use]
     pub fn figures(&self) -> PoolFigures {
         let owner = self.owner();
-        let (standing, glance) = owner.readying.look(|| self.space.glance());
-        let capacity = glance.capacity.saturating_sub(standing.withheld);
-        let allocated = glance.allocated.saturating_sub(standing.withheld);
+        let (standing, snapshot) = owner.readying.look(|| self.space.snapshot());
+        let capacity = snapshot.capacity.saturating_sub(standing.withheld);
+        let allocated = snapshot.allocated.saturating_sub(standing.withheld);
         PoolFigures {
-            capacity: glance.capacity,
+            capacity: snapshot.capacity,
             ready: standing.ready,
             quarantined: standing.quarantined,
             allocated,
             requested: allocated,
-            cached: glance.cached,
+            cached: snapshot.cached,
             free: capacity.saturating_sub(allocated),
-            largest_free: glance.largest_free,
-            allocations: glance.live.saturating_sub(standing.ranges),
+            largest_free: snapshot.largest_free,
+            allocations: snapshot.live.saturating_sub(standing.ranges),
             failures: owner.refusals.failures(),
-            reclaims: glance.reclaims,
+            reclaims: snapshot.reclaims,
             populate_seconds: owner.readying.fitter.set_up.populate_seconds(),
             register_seconds: owner.readying.fitter.set_up.register_seconds(),
         }

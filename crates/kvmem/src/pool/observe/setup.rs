@@ -76,7 +76,7 @@ fn of(error: &PoolError) -> Option<Failed<'_>> {
         RegisterError::Limited { device, .. } | RegisterError::SameName { device } => {
             Failed::Register(device)
         }
-        RegisterError::Refused { error, .. } => Failed::Register(&error.device),
+        RegisterError::ChunkFailed { error, .. } => Failed::Register(&error.device),
         RegisterError::DeregisterFailed { kept } => {
             Failed::Register(kept.first().map_or("", |error| &error.device))
         }

@@ -7,12 +7,12 @@ use super::memory::SimulatedMemory;
 use super::nic_state::NicState;
 use super::scheduler::Scheduler;
 use super::world::World;
-use super::{CostError, Costs, Machine, Nic, NicLimits};
+use super::{CostError, Costs, NicLimits, SimulatedMachine, SimulatedNic};
 
 /// The largest number of NICs of a machine.
 const MAX_NICS: usize = 4096;
 
-/// The properties of a simulated machine. See [`Machine::builder`].
+/// The properties of a simulated machine. See [`SimulatedMachine::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "there is no machine before `build`"]
 pub struct MachineBuilder {
@@ -66,7 +66,7 @@ impl MachineBuilder {
         MachineBuilder { memory_bytes: bytes, ..self }
     }
 
-    /// Sets the limits of each NIC; none by default. See also [`Nic::set_limits`].
+    /// Sets the limits of each NIC; none by default. See also [`SimulatedNic::set_limits`].
     pub fn limits(self, limits: NicLimits) -> MachineBuilder {
         MachineBuilder { limits, ..self }
     }
@@ -81,13 +81,13 @@ impl MachineBuilder {
     ///
     /// # Errors
     /// [`CostError`] names the cost that has an impossible value.
-    pub fn build(&self) -> Result<Machine, CostError> {
+    pub fn build(&self) -> Result<SimulatedMachine, CostError> {
         self.costs.check()?;
         Ok(self.build_unchecked())
     }
 
     /// Builds a machine whose costs are already checked.
-    pub(super) fn build_unchecked(&self) -> Machine {
+    pub(super) fn build_unchecked(&self) -> SimulatedMachine {
         let nics = || NicState::new(self.limits);
         let world = World::new(
             self.costs,
@@ -96,13 +96,13 @@ impl MachineBuilder {
         );
         let scheduler = Arc::new(Scheduler::new(world, self.stall_timeout));
         let nic = |number| {
-            Arc::new(Nic {
+            Arc::new(SimulatedNic {
                 scheduler: Arc::clone(&scheduler),
                 name: format!("simulated:{number}"),
                 number,
             })
         };
         let nics = (0..self.nics).map(nic).collect();
-        Machine { scheduler, nics, cores: self.cores }
+        SimulatedMachine { scheduler, nics, cores: self.cores }
     }
 }

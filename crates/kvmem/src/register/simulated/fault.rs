@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::arena::Errno;
 
-/// A fault in some calls of one NIC. See [`Nic::inject`](super::Nic::inject).
+/// A fault in some calls of one NIC. See [`SimulatedNic::inject`](super::SimulatedNic::inject).
 ///
 /// ```
 /// use kvmem::arena::Errno;

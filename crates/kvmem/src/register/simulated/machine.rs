@@ -7,8 +7,10 @@ use std::time::Duration;
 use super::costs::GIB;
 use super::scheduler::Scheduler;
 use super::world::{CallRequest, SimulatedCall};
-use super::{CallCounts, LoggedCall, MachineBuilder, Nic};
-use crate::arena::{ArenaError, Limit, Populate, Populated, ProgressOptions, Region, Watched};
+use super::{CallCounts, LoggedCall, MachineBuilder, SimulatedNic};
+use crate::arena::{
+    ArenaError, Limit, Populate, Populated, ProgressOptions, ProgressTracker, Region,
+};
 use crate::register::{Platform, Registrar};
 
 /// The fewest bytes populated between two checks of the options.
@@ -18,13 +20,13 @@ const MAX_CHECKS: usize = 64;
 
 /// A simulated machine. Clones share the same machine.
 #[derive(Clone, Debug)]
-pub struct Machine {
+pub struct SimulatedMachine {
     pub(super) scheduler: Arc<Scheduler>,
-    pub(super) nics: Arc<[Arc<Nic>]>,
+    pub(super) nics: Arc<[Arc<SimulatedNic>]>,
     pub(super) cores: usize,
 }
 
-impl Machine {
+impl SimulatedMachine {
     /// Returns a builder for a machine.
     pub fn builder() -> MachineBuilder {
         MachineBuilder::new()
@@ -32,7 +34,7 @@ impl Machine {
 
     /// Returns a NIC by its number, from 0; `None` if there is no such NIC.
     #[must_use]
-    pub fn nic(&self, number: usize) -> Option<Arc<Nic>> {
+    pub fn nic(&self, number: usize) -> Option<Arc<SimulatedNic>> {
         self.nics.get(number).cloned()
     }
 
@@ -44,7 +46,7 @@ impl Machine {
 
     /// Returns this machine as a platform to register on.
     #[must_use]
-    pub fn host(&self) -> Arc<dyn Platform> {
+    pub fn platform(&self) -> Arc<dyn Platform> {
         Arc::new(self.clone())
     }
 
@@ -110,7 +112,7 @@ fn addresses(region: &Region, range: Range<usize>) -> Range<usize> {
     base + range.start..base + range.end
 }
 
-impl Platform for Machine {
+impl Platform for SimulatedMachine {
     fn cores(&self) -> usize {
         self.cores
     }
@@ -150,7 +152,7 @@ impl Platform for Machine {
         self.headroom(bytes - self.resident_bytes(region, range.clone())?)?;
         let start = self.scheduler.now();
         let elapsed = || Duration::from_nanos(self.scheduler.now().saturating_sub(start));
-        let watched = Watched::timed(watch, bytes, elapsed);
+        let watched = ProgressTracker::timed(watch, bytes, elapsed);
         watched.go_on()?;
         let chunk = range.len().div_ceil(MAX_CHECKS).max(CHUNK);
         for from in range.clone().step_by(chunk) {

@@ -1,8 +1,8 @@
 //! A simulated machine: its clock, its memory, and registrars with issued costs.
 //!
 //! It serves tests that need a fault at the third key of the second NIC, it reproduces machines of
-//! which only figures are known, and it shows how a policy works on them. A [`Machine`] is a
-//! [`Platform`](super::Platform), and its [`Nic`]s are [`Registrar`](super::Registrar)s. The code that runs
+//! which only figures are known, and it shows how a policy works on them. A [`SimulatedMachine`] is a
+//! [`Platform`](super::Platform), and its [`SimulatedNic`]s are [`Registrar`](super::Registrar)s. The code that runs
 //! on them is the same as on real machines, threads included.
 //!
 //! - **Time** is virtual. It passes only in calls, by the issued [`Costs`]. Of the threads of a
@@ -11,7 +11,7 @@
 //!   The threads must follow [some rules](self#threads).
 //! - **Memory** is only a record of which addresses are resident. No byte is touched, so a region
 //!   of 500 GiB of addresses suffices without any memory behind it. The record is kept by address:
-//!   a new region at the addresses of an old one inherits its residency ([`Machine::discard`]).
+//!   a new region at the addresses of an old one inherits its residency ([`SimulatedMachine::discard`]).
 //! - **Keys** are counted, calls are recorded in a [log](Machine::log), and [faults](Fault) can be
 //!   injected.
 //!
@@ -69,7 +69,7 @@ pub use builder::MachineBuilder;
 pub use costs::{CallCosts, CostError, Costs, PopulateCosts};
 pub use fault::Fault;
 pub use log::{Action, CallCounts, LoggedCall};
-pub use machine::Machine;
-pub use nic::Nic;
+pub use machine::SimulatedMachine;
+pub use nic::SimulatedNic;
 pub use nic_state::NicLimits;
 pub use published::{Published, Seconds};

@@ -10,15 +10,15 @@ use super::{CallCounts, Fault, NicLimits};
 use crate::arena::Errno;
 use crate::register::{Key, Limits, Registrar, RegistrarError};
 
-/// A NIC of a [`Machine`](super::Machine). It records its keys and never touches the bytes.
+/// A NIC of a [`SimulatedMachine`](super::SimulatedMachine). It records its keys and never touches the bytes.
 #[derive(Debug)]
-pub struct Nic {
+pub struct SimulatedNic {
     pub(super) scheduler: Arc<Scheduler>,
     pub(super) name: String,
     pub(super) number: usize,
 }
 
-impl Nic {
+impl SimulatedNic {
     /// Returns its number, from 0.
     #[must_use]
     pub fn number(&self) -> usize {
@@ -55,7 +55,7 @@ impl Nic {
     }
 }
 
-impl Registrar for Nic {
+impl Registrar for SimulatedNic {
     fn name(&self) -> &str {
         &self.name
     }
@@ -74,13 +74,13 @@ impl Registrar for Nic {
             nic: self.number,
             range: start..end,
         }));
-        call.refusal.map_or(Ok(call.key), Err)
+        call.cause.map_or(Ok(call.key), Err)
     }
 
     fn deregister(&self, key: Key) -> Result<(), RegistrarError> {
         let call = self
             .scheduler
             .call(SimulatedCall::new(CallRequest::Deregister { nic: self.number, key }));
-        call.refusal.map_or(Ok(()), Err)
+        call.cause.map_or(Ok(()), Err)
     }
 }

@@ -33,7 +33,7 @@
 use serde::Serialize;
 
 use super::costs::GIB;
-use super::{CallCosts, Costs, Machine, PopulateCosts};
+use super::{CallCosts, Costs, PopulateCosts, SimulatedMachine};
 
 /// Measured times in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -141,23 +141,27 @@ impl Published {
 
     /// Returns a simulated machine with these costs, whose memory is resident at first or not.
     #[must_use]
-    pub fn machine(&self, resident: bool) -> Machine {
-        Machine::builder().costs(self.costs).nics(self.nics).resident(resident).build_unchecked()
+    pub fn machine(&self, resident: bool) -> SimulatedMachine {
+        SimulatedMachine::builder()
+            .costs(self.costs)
+            .nics(self.nics)
+            .resident(resident)
+            .build_unchecked()
     }
 }
 
-impl Machine {
+impl SimulatedMachine {
     /// Returns a machine like the published one on which concurrent registering is faster:
     /// [`Published::PARALLEL_WINS`].
     #[must_use]
-    pub fn parallel_wins(resident: bool) -> Machine {
+    pub fn parallel_wins(resident: bool) -> SimulatedMachine {
         Published::PARALLEL_WINS.machine(resident)
     }
 
     /// Returns a machine like the published one on which concurrent registering is slower:
     /// [`Published::PARALLEL_LOSES`].
     #[must_use]
-    pub fn parallel_loses(resident: bool) -> Machine {
+    pub fn parallel_loses(resident: bool) -> SimulatedMachine {
         Published::PARALLEL_LOSES.machine(resident)
     }
 }

@@ -30,7 +30,7 @@
 //!   at the virtual time that they have reached then.
 //!
 //! Only the second case keeps the result independent of the system's scheduler. The others are
-//! counted by [`Machine::stalls`](super::Machine::stalls).
+//! counted by [`SimulatedMachine::stalls`](super::SimulatedMachine::stalls).
 
 use std::cell::RefCell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};

@@ -48,7 +48,7 @@ pub(super) struct SimulatedCall {
     phase: CallPhase,
     /// The reserved key of a registering call that has begun and will succeed.
     pub(super) key: Key,
-    pub(super) refusal: Option<RegistrarError>,
+    pub(super) cause: Option<RegistrarError>,
     range: Range<usize>,
     untouched: u64,
     start: u64,
@@ -86,7 +86,7 @@ impl SimulatedCall {
             thread: 0,
             phase: CallPhase::Start,
             key: Key { handle: 0, lkey: 0, rkey: None },
-            refusal: None,
+            cause: None,
             range,
             untouched: 0,
             start: 0,
@@ -158,13 +158,13 @@ impl World {
             let takes = self.costs.populate.nanoseconds(call.untouched, threads, others);
             return NextStep::At(now.saturating_add(takes));
         }
-        call.refusal = self.admit(call).err();
+        call.cause = self.admit(call).err();
         let untouched = call.untouched > 0;
         let costs = match call.request {
             CallRequest::Deregister { .. } => &self.costs.deregister,
             _ => &self.costs.register,
         };
-        let work = match call.refusal {
+        let work = match call.cause {
             None => costs.work(call.range.len() as u64, call.untouched, others),
             Some(_) => costs.failed(),
         };
@@ -238,7 +238,7 @@ impl World {
                 nic.in_flight.end(makes_resident);
             }
         }
-        match (&call.request, &call.refusal) {
+        match (&call.request, &call.cause) {
             (CallRequest::Register { nic, .. } | CallRequest::Deregister { nic, .. }, Some(_)) => {
                 self.nics[*nic].count_failure();
             }
@@ -266,7 +266,7 @@ impl World {
             start_ns: call.start,
             end_ns: now,
             waited_ns: call.waited,
-            error: call.refusal.as_ref().map(|refusal| refusal.errno),
+            error: call.cause.as_ref().map(|cause| cause.errno),
         });
     }
 

@@ -345,7 +345,7 @@ impl ExtentCache {
 
     /// Returns the part of [`metrics`](Self::metrics) and [`stats`](Self::stats) that can be read
     /// without any lock that a request could wait for. O(threads × classes).
-    pub(crate) fn glance(&self) -> Glance {
+    pub(crate) fn snapshot(&self) -> ExtentSnapshot {
         let magazines = &self.instance.magazines;
         let look = || (self.space.left(), magazines.stats());
         // A range that moves between metadata and cache meanwhile is counted in one of the two, in
@@ -358,7 +358,7 @@ impl ExtentCache {
             cached.classes.iter().filter(held).map(|class| class.round_bytes as u64).max();
         let ranges: usize =
             cached.classes.iter().map(|class| class.in_threads + class.in_depot).sum();
-        Glance {
+        ExtentSnapshot {
             capacity: usage.capacity,
             allocated: usage
                 .capacity
@@ -418,9 +418,9 @@ impl ExtentCache {
 /// other.
 const CONSISTENT_READ_TRIES: usize = 4;
 
-/// Figures of a space at about one moment; see [`ExtentCache::glance`].
+/// Figures of a space at about one moment; see [`ExtentCache::snapshot`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Glance {
+pub(crate) struct ExtentSnapshot {
     pub(crate) capacity: u64,
     /// Bytes in use, without cached bytes.
     pub(crate) allocated: u64,

@@ -14,13 +14,15 @@ use crate::offset::{AllocError, Ground, Range};
 use crate::slab::magazine_settings::MagazineSettings;
 use crate::slab::magazines::Magazines;
 use crate::slab::source::RoundSource;
-use crate::sync::{FIRST, Mutex, Stable};
+use crate::sync::{AppendOnlyTable, FIRST, Mutex};
 
 use super::hot::{CLASSES, HotSizes};
 use super::raw::RawTable;
 
-static INSTANCES: Stable<InstancePtr> =
-    Stable::new([const { InstancePtr::new(ptr::null_mut()) }; FIRST], InstancePtr::default);
+static INSTANCES: AppendOnlyTable<InstancePtr> = AppendOnlyTable::new(
+    [const { InstancePtr::new(ptr::null_mut()) }; FIRST],
+    InstancePtr::default,
+);
 
 /// Null until the core has an instance.
 type InstancePtr = AtomicPtr<ExtentInstance>;

@@ -16,7 +16,7 @@ use std::ops;
 use crate::offset::{
     AllocError, Allocation, Ground, LONG, Range, RawAllocation, RawError, RawHandle,
 };
-use crate::sync::{AtomicU32, AtomicU64, Backoff, FIRST, Ordering, Stable, fence};
+use crate::sync::{AppendOnlyTable, AtomicU32, AtomicU64, Backoff, FIRST, Ordering, fence};
 
 use super::cache::ExtentCache;
 use super::extent::Extent;
@@ -128,11 +128,11 @@ impl RawEntry {
 
 /// The generations of a space, and of earlier spaces with the same core. A handle names its
 /// allocator, so it cannot be confused with theirs.
-pub(super) struct RawTable(Stable<RawEntry>);
+pub(super) struct RawTable(AppendOnlyTable<RawEntry>);
 
 impl RawTable {
     pub(super) fn new() -> Self {
-        RawTable(Stable::new([const { RawEntry::new() }; FIRST], RawEntry::new))
+        RawTable(AppendOnlyTable::new([const { RawEntry::new() }; FIRST], RawEntry::new))
     }
 
     /// Returns the size on the heap in bytes.
@@ -207,7 +207,7 @@ impl ExtentCache {
     ///
     /// # Errors
     /// Returns the extent if it belongs to another space.
-    pub fn seal_raw(&self, extent: Extent) -> Result<RawAllocation, Extent> {
+    pub fn make_raw(&self, extent: Extent) -> Result<RawAllocation, Extent> {
         if extent.allocation().core_index() != self.space.index() {
             return Err(extent);
         }

@@ -75,13 +75,16 @@ fn a_snapshot_takes_no_lock() {
     let (metrics, stats) = (space.metrics(), space.stats());
     let seen = space.instance.magazines.with_all_stopped(|cached| {
         let _metadata = space.space.seize();
-        (space.glance(), space.stats(), space.capacity(), cached.len())
+        (space.snapshot(), space.stats(), space.capacity(), cached.len())
     });
     assert_eq!((&seen.1, seen.2, seen.3), (&stats, 1 << 20, stats.cached_ranges));
-    let glance = seen.0;
-    assert_eq!((glance.capacity, glance.allocated, glance.live), (1 << 20, 40 * 4096, 40));
-    assert_eq!((glance.cached, glance.largest_free), (stats.cached_bytes, metrics.largest_free));
-    assert!(glance.cached > 0, "nothing was cached");
+    let snapshot = seen.0;
+    assert_eq!((snapshot.capacity, snapshot.allocated, snapshot.live), (1 << 20, 40 * 4096, 40));
+    assert_eq!(
+        (snapshot.cached, snapshot.largest_free),
+        (stats.cached_bytes, metrics.largest_free)
+    );
+    assert!(snapshot.cached > 0, "nothing was cached");
 }
 
 #[test]
@@ -95,9 +98,9 @@ fn a_snapshot_follows_a_resize() {
             space.shrink_to(capacity)
         }
         .unwrap();
-        let glance = space.glance();
+        let snapshot = space.snapshot();
         assert_eq!(
-            (glance.capacity, glance.allocated, space.capacity()),
+            (snapshot.capacity, snapshot.allocated, space.capacity()),
             (capacity, 70_000, capacity)
         );
     }

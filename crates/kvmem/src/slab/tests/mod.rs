@@ -114,7 +114,7 @@ impl Topology for FakeTopology {
 /// Keeps concurrent tests from making system calls fail while the guard lives: trims would skip the
 /// threads that they cannot stop.
 #[cfg(feature = "fault-injection")]
-fn without_kernel_faults() -> crate::sys::fault::Guard {
+fn without_kernel_faults() -> crate::sys::fault::FaultGuard {
     crate::sys::fault::count()
 }
 

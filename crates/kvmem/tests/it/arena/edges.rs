@@ -73,7 +73,7 @@ fn impossible_requests_fail() {
     }
     // More than any processor's address space, but less than the limit of sizes.
     let error = map(1 << 60).expect_err("beyond all addresses");
-    assert!(matches!(error, ArenaError::Refused { bytes, .. } if bytes >= 1 << 60), "{error}");
+    assert!(matches!(error, ArenaError::CallFailed { bytes, .. } if bytes >= 1 << 60), "{error}");
     let empty = Region::builder(1).ladder(Ladder::new([])).map().map(drop);
     assert_eq!(empty, Err(ArenaError::EmptyLadder));
     for shared in [false, true] {

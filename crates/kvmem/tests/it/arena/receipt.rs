@@ -53,7 +53,7 @@ fn of_a_numa_policy() {
         let mapped = ordinary(4 * MIB).numa(numa.clone()).populate(Populate::threads(2)).map();
         let region = match mapped {
             Ok(region) => region,
-            Err(error @ ArenaError::PolicyRefused { .. }) => return println!("skipped: {error}"),
+            Err(error @ ArenaError::PolicyFailed { .. }) => return println!("skipped: {error}"),
             Err(error) => panic!("{error}"),
         };
         let receipt = region.receipt();

@@ -82,7 +82,7 @@ fn advice_changes_no_byte() {
         match region.advise(.., advice) {
             Ok(()) => {}
             // An older kernel, or one with too few hugepages.
-            Err(ArenaError::Refused { call: Call::Advise, errno, .. }) => {
+            Err(ArenaError::CallFailed { call: Call::Advise, errno, .. }) => {
                 println!("{advice:?}: {errno}")
             }
             Err(error) => panic!("{advice:?}: {error}"),

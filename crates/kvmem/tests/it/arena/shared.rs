@@ -240,7 +240,7 @@ fn shared_memory_that_is_not_collapsed_says_so() {
         .map()
     {
         Ok(dealt) => assert_eq!(got(&dealt), PageSize::Base),
-        Err(ArenaError::PolicyRefused { .. }) => println!("no policies here"),
+        Err(ArenaError::PolicyFailed { .. }) => println!("no policies here"),
         Err(error) => panic!("{error}"),
     }
     let short = ordinary(MIB)
@@ -303,13 +303,13 @@ fn readers_only_denies_other_writers() {
     // Not even root can, with a descriptor open for writing in this process.
     let fd = || region.share().expect("a descriptor").expect("shared memory has one");
     let error = Region::attach(fd(), Some(LEN)).expect_err("sealed");
-    let ArenaError::Refused { call: Call::MapFile, errno: Errno::EPERM, .. } = &error else {
+    let ArenaError::CallFailed { call: Call::MapFile, errno: Errno::EPERM, .. } = &error else {
         panic!("{error}")
     };
     let path = format!("/proc/self/fd/{}", fd().as_raw_fd());
     let again = File::options().read(true).write(true).open(path);
     assert!(again.and_then(|file| std::os::unix::fs::FileExt::write_at(&file, &[2], 0)).is_err());
-    assert!(matches!(region.discard(0..page()), Err(ArenaError::Refused { .. })));
+    assert!(matches!(region.discard(0..page()), Err(ArenaError::CallFailed { .. })));
     // The region's own mapping can still be populated and written, and readers see the writes.
     region.populate(.., Populate::threads(2), &ProgressOptions::new()).expect("it is there");
     bytes().fill(3);

@@ -9,7 +9,7 @@ use kvmem::offset::{AllocError, Allocation, OffsetAllocator, Placement, RawHandl
 use kvmem_testkit::random::Random;
 
 use super::space;
-use crate::ground::Ground;
+use crate::byte_owners::ByteOwners;
 
 const THREADS: u64 = 8;
 const STEPS: u64 = 4000;
@@ -21,7 +21,7 @@ enum Parcel {
 
 struct Worker<'a> {
     space: OffsetAllocator,
-    ground: &'a Ground,
+    byte_owners: &'a ByteOwners,
     random: Random,
     inbox: Receiver<Parcel>,
     outboxes: Vec<Sender<Parcel>>,
@@ -44,12 +44,12 @@ impl Worker<'_> {
     fn free(&self, parcel: Parcel) {
         match parcel {
             Parcel::Own(allocation) => {
-                self.ground.leave(allocation.range());
+                self.byte_owners.leave(allocation.range());
                 drop(allocation);
             }
             Parcel::Raw(handle) => {
                 let range = self.space.resolve_raw(handle).unwrap();
-                self.ground.leave(range.clone());
+                self.byte_owners.leave(range.clone());
                 assert_eq!(self.space.free_raw(handle), Ok(range.end - range.start));
                 assert!(self.space.free_raw(handle).is_err(), "twice");
             }
@@ -65,7 +65,7 @@ impl Worker<'_> {
                 0..4 => match self.space.allocate(size) {
                     Ok(granted) => {
                         assert_eq!(granted.len(), size);
-                        self.ground.take(granted.range());
+                        self.byte_owners.take(granted.range());
                         live.push(Parcel::Own(granted));
                     }
                     Err(AllocError::OutOfSpace { requested, .. }) => assert_eq!(requested, size),
@@ -74,26 +74,26 @@ impl Worker<'_> {
                 4 => {
                     if let Ok(granted) = self.space.allocate_aligned(size, 64) {
                         assert!(granted.offset().is_multiple_of(64));
-                        self.ground.take(granted.range());
+                        self.byte_owners.take(granted.range());
                         live.push(Parcel::Own(granted));
                     }
                 }
                 5 => {
                     for granted in self.space.allocate_batch(size.min(64), 5).unwrap_or_default() {
-                        self.ground.take(granted.range());
+                        self.byte_owners.take(granted.range());
                         live.push(Parcel::Own(granted));
                     }
                 }
                 6 => {
                     let parts = self.space.allocate_scattered(size * 4, 4).unwrap_or_default();
                     for part in parts {
-                        self.ground.take(part.range());
+                        self.byte_owners.take(part.range());
                         live.push(Parcel::Own(part));
                     }
                 }
                 7 => {
                     if let Ok(granted) = self.space.allocate_raw(size) {
-                        self.ground.take(granted.offset..granted.offset + size);
+                        self.byte_owners.take(granted.offset..granted.offset + size);
                         live.push(Parcel::Raw(granted.handle));
                     }
                 }
@@ -103,17 +103,17 @@ impl Worker<'_> {
                         .take(6)
                         .map(own)
                         .collect();
-                    run.iter().for_each(|allocation| self.ground.leave(allocation.range()));
+                    run.iter().for_each(|allocation| self.byte_owners.leave(allocation.range()));
                     self.space.free_batch(run);
                 }
                 9 => {
                     if let Some(Parcel::Own(allocation)) = live.last_mut() {
                         let (range, size) = (allocation.range(), allocation.len());
                         let shorter = 1 + self.random.below(size);
-                        self.ground.leave(range.start + shorter..range.end);
+                        self.byte_owners.leave(range.start + shorter..range.end);
                         allocation.shrink(shorter).unwrap();
                         if allocation.extend(shorter + 10).is_ok() {
-                            self.ground.take(range.start + shorter..allocation.range().end);
+                            self.byte_owners.take(range.start + shorter..allocation.range().end);
                         }
                     }
                 }
@@ -147,7 +147,7 @@ fn own(parcel: Parcel) -> Allocation {
 
 fn stress(space: &OffsetAllocator, seed: u64) {
     let capacity = space.capacity();
-    let ground = Ground::new(capacity);
+    let byte_owners = ByteOwners::new(capacity);
     let (outboxes, inboxes): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel()).unzip();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -175,9 +175,10 @@ fn stress(space: &OffsetAllocator, seed: u64) {
             .into_iter()
             .zip(0..)
             .map(|(inbox, thread)| {
-                let (space, outboxes, ground) = (space.clone(), outboxes.clone(), &ground);
+                let (space, outboxes, byte_owners) =
+                    (space.clone(), outboxes.clone(), &byte_owners);
                 let random = Random::new(seed * 100 + thread);
-                scope.spawn(move || Worker { space, ground, random, inbox, outboxes }.work())
+                scope.spawn(move || Worker { space, byte_owners, random, inbox, outboxes }.work())
             })
             .collect();
         drop(outboxes);

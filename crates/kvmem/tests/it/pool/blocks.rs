@@ -180,7 +180,7 @@ fn sizes_are_numbers_or_texts() {
         );
     }
     let error = Pool::builder("64 gigs").build().unwrap_err();
-    assert!(error.to_string().starts_with(r#""64 gigs" is no size"#), "{error}");
+    assert!(error.to_string().starts_with(r#""64 gigs" is not a size"#), "{error}");
     assert!(Pool::builder(0).build().is_err());
     assert!(matches!(small(2 * MIB).max_size(MIB).build().unwrap_err(), PoolError::Limit { .. }));
     // What cannot be cached is told before anything is mapped.

@@ -60,7 +60,7 @@ fn if_all_of_it_fails_there_is_no_pool() {
     let fakes = faulty(&(1..=8).collect::<Vec<_>>());
     let error = small(MIB).registrars(registrars(&fakes)).quarantine(true).build().unwrap_err();
     let PoolError::Register(inner) = &error else { panic!("{error}") };
-    assert!(matches!(**inner, RegisterError::Refused { .. }), "{error}");
+    assert!(matches!(**inner, RegisterError::ChunkFailed { .. }), "{error}");
     assert_eq!(live(&fakes), 0);
 }
 

@@ -228,7 +228,7 @@ fn pages_lie_where_they_are_to() {
     let pool = match built {
         Ok(pool) => pool,
         Err(PoolError::Memory(why))
-            if matches!(*why, ArenaError::PolicyRefused { .. } | ArenaError::NoSuchNode { .. }) =>
+            if matches!(*why, ArenaError::PolicyFailed { .. } | ArenaError::NoSuchNode { .. }) =>
         {
             return println!("skipped: {why}");
         }

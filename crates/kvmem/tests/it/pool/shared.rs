@@ -77,7 +77,7 @@ fn who_may_only_read_cannot_write() {
         let error = AttachedPool::attach(fd.try_clone().expect("a descriptor"), Access::ReadWrite)
             .unwrap_err();
         assert!(
-            matches!(&error, PoolError::Memory(inner) if matches!(**inner, ArenaError::Refused { .. })),
+            matches!(&error, PoolError::Memory(inner) if matches!(**inner, ArenaError::CallFailed { .. })),
             "{error}"
         );
         let pool = AttachedPool::attach(fd, Access::ReadOnly).expect("the parent's pool");

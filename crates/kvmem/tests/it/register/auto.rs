@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use kvmem::arena::{PageSize, Region};
-use kvmem::register::simulated::{CallCosts, Costs, Fault, Machine, NicLimits, Published};
+use kvmem::register::simulated::{CallCosts, Costs, Fault, NicLimits, Published, SimulatedMachine};
 use kvmem::register::{Outcome, Policy, RegisterError, RegistrationSet};
 
 fn region(gib: usize) -> Arc<Region> {
@@ -13,13 +13,15 @@ fn region(gib: usize) -> Arc<Region> {
 }
 
 /// Registers and deregisters; returns the total seconds and the outcome.
-fn run(machine: &Machine, region: &Arc<Region>, policy: Policy) -> (f64, Outcome) {
-    let builder =
-        RegistrationSet::builder().registrars(machine.nics()).policy(policy).host(machine.host());
-    let start = machine.host().now();
+fn run(machine: &SimulatedMachine, region: &Arc<Region>, policy: Policy) -> (f64, Outcome) {
+    let builder = RegistrationSet::builder()
+        .registrars(machine.nics())
+        .policy(policy)
+        .platform(machine.platform());
+    let start = machine.platform().now();
     let mut set = builder.register(Arc::clone(region)).expect("no limit is hit");
     set.deregister().expect("nothing fails");
-    let seconds = (machine.host().now() - start).as_secs_f64();
+    let seconds = (machine.platform().now() - start).as_secs_f64();
     let counts = machine.counts();
     assert_eq!((machine.live_keys(), counts.unknown_keys, machine.stalls()), (0, 0, 0));
     assert!(
@@ -77,9 +79,10 @@ fn auto_is_close_to_the_better_fixed_policy_on_both_published_machines() {
 
 #[test]
 fn calibration_uses_chunks_if_there_are_enough() {
-    for (resident, chosen) in
-        [(Machine::parallel_wins(true), "parallel"), (Machine::parallel_loses(true), "sequential")]
-    {
+    for (resident, chosen) in [
+        (SimulatedMachine::parallel_wins(true), "parallel"),
+        (SimulatedMachine::parallel_loses(true), "sequential"),
+    ] {
         for nic in 0..8 {
             let limits = NicLimits { max_bytes: 1 << 30, ..NicLimits::default() };
             resident.nic(nic).expect("there are eight").set_limits(limits);
@@ -101,7 +104,7 @@ fn threads_are_added_while_they_gain() {
         ..CallCosts::default()
     };
     let costs = Costs { register: call, ..Costs::default() };
-    let machine = Machine::builder()
+    let machine = SimulatedMachine::builder()
         .costs(costs)
         .cores(64)
         .nics(8)
@@ -116,17 +119,18 @@ fn threads_are_added_while_they_gain() {
 
 #[test]
 fn a_failed_calibration_is_abandoned_and_leaves_no_keys() {
-    let machine = Machine::parallel_wins(true);
+    let machine = SimulatedMachine::parallel_wins(true);
     let nic = machine.nic(1).expect("there are eight");
     nic.inject(Fault::register(0));
     let (_, outcome) = run(&machine, &region(64), Policy::Auto);
     assert_eq!((outcome.trial, outcome.threads), (None, 1), "an unmeasured number is not chosen");
     // A call that fails every time is an error.
     nic.inject(Fault::register(0).forever());
-    let builder = RegistrationSet::builder().registrars(machine.nics()).host(machine.host());
+    let builder =
+        RegistrationSet::builder().registrars(machine.nics()).platform(machine.platform());
     let error = builder.register(region(64)).unwrap_err();
     assert!(
-        matches!(&error, RegisterError::Refused { error, .. } if error.device == "simulated:1"),
+        matches!(&error, RegisterError::ChunkFailed { error, .. } if error.device == "simulated:1"),
         "{error}"
     );
     assert_eq!(machine.live_keys(), 0);
@@ -134,10 +138,11 @@ fn a_failed_calibration_is_abandoned_and_leaves_no_keys() {
 
 #[test]
 fn a_slice_that_cannot_be_deregistered_is_reported() {
-    let machine = Machine::parallel_wins(true);
+    let machine = SimulatedMachine::parallel_wins(true);
     machine.nic(0).expect("there are eight").inject(Fault::deregister(0).forever());
     let region = region(64);
-    let builder = RegistrationSet::builder().registrars(machine.nics()).host(machine.host());
+    let builder =
+        RegistrationSet::builder().registrars(machine.nics()).platform(machine.platform());
     let error = builder.register(Arc::clone(&region)).unwrap_err();
     assert!(
         matches!(&error, RegisterError::DeregisterFailed { kept } if kept[0].device == "simulated:0"),
@@ -155,7 +160,7 @@ fn deregistering_in_parallel_is_never_slower() {
             let machine = published.machine(true);
             let builder = RegistrationSet::builder()
                 .registrars(machine.nics())
-                .host(machine.host())
+                .platform(machine.platform())
                 .policy(policy);
             let mut set = builder.register(Arc::clone(&region)).expect("no limit is hit");
             set.deregister().expect("nothing fails").seconds

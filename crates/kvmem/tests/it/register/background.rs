@@ -97,7 +97,10 @@ fn a_failure_deregisters_the_beginning() {
     assert_eq!(work.wait_ready(u64::MAX, LONG), 0, "nothing is ready any more");
     assert!(work.key_for("fake:0", 0..MIB).is_err());
     let error = work.wait().unwrap_err();
-    assert!(matches!(&error, RegisterError::Refused { error, .. } if error.chunk == 8), "{error}");
+    assert!(
+        matches!(&error, RegisterError::ChunkFailed { error, .. } if error.chunk == 8),
+        "{error}"
+    );
     assert_eq!(live(&fakes), 0);
 }
 

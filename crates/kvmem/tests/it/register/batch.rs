@@ -67,7 +67,7 @@ fn a_failure_in_one_region_rolls_back_all() {
         let builder =
             RegistrationSet::builder().registrars(registrars(&fakes)).policy(Policy::Auto);
         let error = builder.register_batch(regions.clone()).unwrap_err();
-        let RegisterError::Refused { error, .. } = error else { panic!("{error}") };
+        let RegisterError::ChunkFailed { error, .. } = error else { panic!("{error}") };
         assert_eq!(error.chunk, (nth as usize - 1) % 2, "counted within its region");
         assert_eq!(live(&fakes), 0);
     }

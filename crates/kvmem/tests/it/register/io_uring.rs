@@ -114,7 +114,8 @@ fn hugepages_are_read_and_written_by_their_key() {
 #[test]
 fn shared_memory_is_read_and_written_by_its_key() {
     let _turn = turn();
-    let region = map(Region::builder(MIB).ladder(PageSize::Base).memfd(true));
+    let region =
+        map(Region::builder(MIB).ladder(PageSize::Base).backing(kvmem::arena::Backing::Shared));
     tables(|worker, ring| proved(worker, &ring, &region, 512 << 10));
 }
 

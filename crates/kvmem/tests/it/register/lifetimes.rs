@@ -74,7 +74,7 @@ fn a_second_deregister_does_nothing() {
     assert_eq!((done.keys, live(&fakes)), (4, 0));
     let done = set.deregister().expect("no keys remain");
     assert_eq!((done.keys, done.threads), (0, 0));
-    assert!(matches!(set.key_for("fake:0", 0..1), Err(RegisterError::Ended { .. })));
+    assert!(matches!(set.key_for("fake:0", 0..1), Err(RegisterError::Deregistered { .. })));
     assert!(!set.registrations()[0].is_live() && set.registrations()[0].chunks().len() == 0);
     drop(set);
     assert_eq!(Arc::strong_count(&region), 1);

@@ -440,9 +440,9 @@ fn agents_are_planned_registered_and_rolled_back_like_others() {
     for nth in 1..=16 {
         library.fail("nixl_capi_register_mem", nth, 1, -2);
         let error = builder.register(Arc::clone(&region)).expect_err("one call fails");
-        let RegisterError::Refused { error, kept } = &error else { panic!("{error}") };
+        let RegisterError::ChunkFailed { error, kept } = &error else { panic!("{error}") };
         assert!(kept.is_empty());
-        assert_eq!(error.refusal.call, "nixl_capi_register_mem");
+        assert_eq!(error.cause.call, "nixl_capi_register_mem");
         assert!(error.to_string().contains("RLIMIT_MEMLOCK"), "{error}");
         assert_eq!(library.get("live_ranges"), 0, "call {nth}");
     }

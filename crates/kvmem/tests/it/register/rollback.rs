@@ -37,10 +37,10 @@ fn every_chunk_of_every_registrar_may_fail() {
                 fakes[nic] = fakes[nic].clone().with(faults);
                 let error = builder(&fakes, policy).register(Arc::clone(&region)).unwrap_err();
                 assert_eq!(live(&fakes), 0, "{policy}, fake {nic}, chunk {chunk}");
-                let RegisterError::Refused { error, kept } = &error else { panic!("{error}") };
+                let RegisterError::ChunkFailed { error, kept } = &error else { panic!("{error}") };
                 assert_eq!((error.device.as_str(), error.chunk), (&*format!("fake:{nic}"), chunk));
                 assert_eq!(error.range, chunk * CHUNK..(chunk + 1) * CHUNK);
-                assert_eq!(error.refusal.errno, Errno::ENOMEM);
+                assert_eq!(error.cause.errno, Errno::ENOMEM);
                 assert!(kept.is_empty());
                 let text = error.to_string();
                 for part in
@@ -65,7 +65,7 @@ fn the_first_of_several_failures_is_returned() {
     // of fake:1.
     let error = builder(&fakes, Policy::Sequential).register(region).unwrap_err();
     assert!(
-        matches!(&error, RegisterError::Refused { error, .. } if error.device == "fake:2"),
+        matches!(&error, RegisterError::ChunkFailed { error, .. } if error.device == "fake:2"),
         "{error}"
     );
     assert_eq!(live(&fakes), 0);
@@ -90,7 +90,7 @@ fn a_deregistration_that_fails_during_rollback_is_retried() {
             fakes[1] = fakes[1].clone().with(faults);
             let error = builder(&fakes, policy).register(Arc::clone(&region)).unwrap_err();
             assert_eq!(live(&fakes), 0, "{policy}, {nth}");
-            let RegisterError::Refused { error, kept } = error else { panic!("{error}") };
+            let RegisterError::ChunkFailed { error, kept } = error else { panic!("{error}") };
             assert_eq!((error.device.as_str(), error.chunk), ("fake:1", CHUNKS - 1));
             assert_eq!(kept, []);
         }
@@ -108,7 +108,7 @@ fn a_key_that_cannot_be_deregistered_keeps_the_memory_mapped() {
     fakes[1] = fakes[1].clone().with(Faults { register: vec![4], ..Faults::default() });
     let weak = Arc::downgrade(&region);
     let error = builder(&fakes, Policy::Sequential).register(region).unwrap_err();
-    let RegisterError::Refused { error, kept } = &error else { panic!("{error}") };
+    let RegisterError::ChunkFailed { error, kept } = &error else { panic!("{error}") };
     assert_eq!(
         (error.device.as_str(), error.chunk),
         ("fake:1", 3),
@@ -116,7 +116,7 @@ fn a_key_that_cannot_be_deregistered_keeps_the_memory_mapped() {
     );
     let chunks: Vec<usize> = kept.iter().map(|kept: &ChunkError| kept.chunk).collect();
     assert_eq!(chunks, [1, 2, 3], "then the keys that stay");
-    assert!(kept.iter().all(|kept| kept.device == "fake:0" && kept.refusal.errno == Errno::EBUSY));
+    assert!(kept.iter().all(|kept| kept.device == "fake:0" && kept.cause.errno == Errno::EBUSY));
     assert_eq!((fakes[0].live(), fakes[1].live()), (3, 0), "one bad key does not stop the others");
     let kept = weak.upgrade().expect("the memory is still mapped");
     assert_eq!(kept.base(), base);
@@ -140,7 +140,7 @@ fn a_failed_deregistration_is_reported_and_can_be_repeated() {
     assert_eq!(live(&fakes), CHUNKS);
     // Only the keys that are still registered can be used.
     set.key_for("fake:1", 0..CHUNK).expect("its key is registered");
-    assert!(matches!(set.key_for("fake:0", 0..CHUNK), Err(RegisterError::Ended { .. })));
+    assert!(matches!(set.key_for("fake:0", 0..CHUNK), Err(RegisterError::Deregistered { .. })));
     assert!(matches!(region.discard(..), Err(ArenaError::Registered { .. })));
     let done = set.deregister().expect("no faults remain");
     assert_eq!((done.keys, live(&fakes)), (CHUNKS, 0));

@@ -4,7 +4,7 @@ use std::sync::Barrier as Rendezvous;
 use std::thread;
 
 use kvmem::arena::Region;
-use kvmem::register::simulated::{CallCosts, Costs, Machine};
+use kvmem::register::simulated::{CallCosts, Costs, SimulatedMachine};
 use kvmem::register::{Key, Platform, Registrar, RegistrarError};
 
 mod clock;
@@ -33,7 +33,7 @@ fn register(
 }
 
 /// Leaves the gathering, also on a panic.
-struct LeaveGuard<'a>(&'a Machine);
+struct LeaveGuard<'a>(&'a SimulatedMachine);
 
 impl Drop for LeaveGuard<'_> {
     fn drop(&mut self) {
@@ -43,7 +43,7 @@ impl Drop for LeaveGuard<'_> {
 
 /// Runs `work(number)` on `threads` gathered threads, this one included, and returns their results.
 fn together<T: Send>(
-    machine: &Machine,
+    machine: &SimulatedMachine,
     threads: usize,
     work: impl Fn(usize) -> T + Sync,
 ) -> Vec<T> {
@@ -73,14 +73,14 @@ fn together<T: Send>(
     })
 }
 
-fn seconds(machine: &Machine, work: impl FnOnce()) -> f64 {
+fn seconds(machine: &SimulatedMachine, work: impl FnOnce()) -> f64 {
     let start = machine.now();
     work();
     (machine.now() - start).as_secs_f64()
 }
 
 /// Registers all of the region with each NIC and deregisters the keys; returns the times of both.
-fn fixed(machine: &Machine, region: &Region, parallel: bool) -> (f64, f64) {
+fn fixed(machine: &SimulatedMachine, region: &Region, parallel: bool) -> (f64, f64) {
     let nics = machine.nics();
     let mut keys = Vec::new();
     let register_seconds = seconds(machine, || {
@@ -116,14 +116,19 @@ const PLAIN: CallCosts = CallCosts {
     untouched_contention: 0.0,
 };
 
-fn machine(register: CallCosts, nics: usize, resident: bool) -> Machine {
+fn machine(register: CallCosts, nics: usize, resident: bool) -> SimulatedMachine {
     let costs = Costs { register, deregister: PLAIN, ..Costs::default() };
-    Machine::builder().costs(costs).nics(nics).resident(resident).build().expect("good costs")
+    SimulatedMachine::builder()
+        .costs(costs)
+        .nics(nics)
+        .resident(resident)
+        .build()
+        .expect("good costs")
 }
 
 /// Each of the threads registers `chunks` chunks of 1 GiB; returns when each call ended, in
 /// microseconds, by thread.
-fn ends(machine: &Machine, threads: usize, chunks: usize) -> Vec<Vec<u128>> {
+fn ends(machine: &SimulatedMachine, threads: usize, chunks: usize) -> Vec<Vec<u128>> {
     let region = addresses(chunks * GIB);
     let nics = machine.nics();
     together(machine, threads, |n| {

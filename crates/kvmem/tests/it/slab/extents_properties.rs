@@ -48,5 +48,5 @@ fn the_sequences_reach_everything() {
         (cached_config(Scale::Medium).boxed(), ops(120).boxed()),
         (cached_config(Scale::Medium).boxed(), paged_ops(200).boxed()),
     ];
-    reach_everything(kinds, 40, &["something is cached", "reaps"]);
+    reach_everything(kinds, 40, &["something is cached", "reclaims"]);
 }

@@ -67,7 +67,7 @@ fn a_handle_is_never_reused() {
         // The same range, in use by an extent without a handle.
         let own = space.allocate(4096).unwrap();
         fails_all(&space, old.handle, stale(old.handle));
-        let raw = space.seal_raw(own).unwrap();
+        let raw = space.make_raw(own).unwrap();
         fails_all(&space, old.handle, stale(old.handle));
         assert_eq!(space.resolve_raw(raw.handle), Ok(0..4096));
         drop(space.adopt_raw(raw.handle).unwrap());
@@ -91,7 +91,7 @@ fn handles_of_other_spaces_are_foreign() {
     assert_eq!(layer.resolve_raw(theirs), Err(foreign(below, theirs)));
     // An extent of another space gets no handle here.
     let extent = other.allocate(20).unwrap();
-    let extent = space.seal_raw(extent).unwrap_err();
+    let extent = space.make_raw(extent).unwrap_err();
     assert_eq!(extent.len(), 20);
     drop(other);
     for _ in 0..100 {
@@ -258,7 +258,7 @@ fn raw_extents_are_counted() {
     space.free_raw(a.handle).unwrap();
     space.free_raw(a.handle).unwrap_err();
     assert_eq!(space.raw_extents(), 1);
-    let other = space.seal_raw(held).unwrap();
+    let other = space.make_raw(held).unwrap();
     let adopted = space.adopt_raw(b.handle).unwrap();
     assert_eq!((space.raw_extents(), adopted.len()), (1, 100));
     space.free_raw(other.handle).unwrap();

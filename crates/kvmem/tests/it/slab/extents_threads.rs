@@ -10,7 +10,7 @@ use kvmem::offset::{AllocError, OffsetAllocator, RawHandle};
 use kvmem::slab::{Extent, ExtentCache};
 use kvmem_testkit::random::Random;
 
-use crate::ground::Ground;
+use crate::byte_owners::ByteOwners;
 
 const THREADS: u64 = 8;
 /// More work in an optimized build.
@@ -33,7 +33,7 @@ enum Parcel {
 
 struct Worker<'a> {
     space: &'a ExtentCache,
-    bytes: &'a Ground,
+    bytes: &'a ByteOwners,
     random: Random,
     inbox: &'a mut Receiver<Parcel>,
     outboxes: &'a [Sender<Parcel>],
@@ -144,7 +144,7 @@ fn no_range_is_lost_or_allocated_twice() {
         let builder = ExtentCache::builder(OffsetAllocator::builder(CAPACITY)).auto_hot_sizes(auto);
         let space =
             builder.hot_sizes(hot.iter().copied()).max_cached_bytes(CAPACITY / 4).build().unwrap();
-        let (bytes, done) = (Ground::new(CAPACITY), AtomicBool::new(false));
+        let (bytes, done) = (ByteOwners::new(CAPACITY), AtomicBool::new(false));
         let (outboxes, inboxes): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel()).unzip();
         thread::scope(|scope| {
             let (space, bytes, done) = (&space, &bytes, &done);

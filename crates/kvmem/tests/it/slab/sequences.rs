@@ -1,9 +1,9 @@
 //! Random sequences of operations by several threads, compared with a model after every step.
 
 use kvmem_testkit::driver::Tally;
-use kvmem_testkit::slices::op::{Config, Op};
-use kvmem_testkit::slices::run;
-use kvmem_testkit::slices::strategy::{config, ops};
+use kvmem_testkit::slabs::op::{Config, Op};
+use kvmem_testkit::slabs::run;
+use kvmem_testkit::slabs::strategy::{config, ops};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestCaseResult, TestRunner};

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use kvmem::register::Platform;
-use kvmem::register::simulated::{CallCosts, Machine};
+use kvmem::register::simulated::{CallCosts, SimulatedMachine};
 
 use super::{GIB, PLAIN, addresses, machine, register, together};
 
@@ -57,7 +57,7 @@ fn a_thread_that_ends_without_leaving_has_left() {
 #[test]
 fn a_seat_that_no_thread_takes_is_skipped() {
     let timeout = Duration::from_millis(50);
-    let machine = Machine::builder()
+    let machine = SimulatedMachine::builder()
         .nics(1)
         .resident(true)
         .stall_timeout(timeout)
@@ -83,7 +83,7 @@ fn a_seat_that_no_thread_takes_is_skipped() {
 #[test]
 fn threads_that_wait_for_each_other_continue_after_the_timeout() {
     let timeout = Duration::from_millis(50);
-    let machine = Machine::builder()
+    let machine = SimulatedMachine::builder()
         .nics(2)
         .resident(true)
         .stall_timeout(timeout)

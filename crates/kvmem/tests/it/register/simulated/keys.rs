@@ -1,7 +1,7 @@
 //! Limits and faults of simulated NICs.
 
 use kvmem::arena::Errno;
-use kvmem::register::simulated::{Fault, Machine, NicLimits};
+use kvmem::register::simulated::{Fault, NicLimits, SimulatedMachine};
 use kvmem::register::{Account, Memlock, RegisterLimit, Registrar};
 
 use super::{GIB, PLAIN, addresses, machine, register};
@@ -16,7 +16,7 @@ fn limits_are_reported_and_enforced() {
         preferred_chunk_bytes: Some(1 << 30),
         memlock: Some(memlock(1 << 30)),
     };
-    let machine = Machine::builder().limits(limits).nics(2).build().expect("good costs");
+    let machine = SimulatedMachine::builder().limits(limits).nics(2).build().expect("good costs");
     let region = addresses(8 * GIB);
     let nics = machine.nics();
     let reported = nics[0].limits();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kvmem::arena::{ArenaError, CancelToken, Errno, Populate, ProgressOptions};
 use kvmem::register::Platform;
-use kvmem::register::simulated::{CallCosts, Machine};
+use kvmem::register::simulated::{CallCosts, SimulatedMachine};
 
 use super::{GIB, PLAIN, addresses, fixed, machine, register};
 
@@ -84,7 +84,7 @@ fn populating_stops_when_cancelled_or_out_of_time() {
 
 #[test]
 fn memory_is_limited() {
-    let machine = Machine::builder().memory_bytes(2 << 30).build().expect("good costs");
+    let machine = SimulatedMachine::builder().memory_bytes(2 << 30).build().expect("good costs");
     let region = addresses(4 * GIB);
     assert_eq!(machine.headroom(2 << 30), Ok(()));
     assert!(matches!(

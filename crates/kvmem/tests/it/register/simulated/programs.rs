@@ -2,7 +2,7 @@
 
 use kvmem::arena::{Populate, ProgressOptions, Region};
 use kvmem::register::Platform;
-use kvmem::register::simulated::{CallCosts, Costs, Fault, LoggedCall, Machine};
+use kvmem::register::simulated::{CallCosts, Costs, Fault, LoggedCall, SimulatedMachine};
 use proptest::prelude::*;
 
 use super::{GIB, addresses, register, together};
@@ -44,8 +44,9 @@ fn run(
     fault: Option<(usize, u64)>,
     region: &Region,
     program: &[Vec<Step>],
-) -> (Machine, Vec<LoggedCall>) {
-    let machine = Machine::builder().costs(costs).nics(program.len()).build().expect("good costs");
+) -> (SimulatedMachine, Vec<LoggedCall>) {
+    let machine =
+        SimulatedMachine::builder().costs(costs).nics(program.len()).build().expect("good costs");
     if let Some((nic, nth)) = fault.and_then(|(nic, nth)| machine.nic(nic).zip(Some(nth))) {
         nic.inject(Fault::register(nth));
     }

@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// One mark per byte: a second user is detected at once, from any thread.
-pub(crate) struct Ground(Vec<AtomicU8>);
+pub(crate) struct ByteOwners(Vec<AtomicU8>);
 
-impl Ground {
+impl ByteOwners {
     pub(crate) fn new(capacity: u64) -> Self {
-        Ground((0..capacity).map(|_| AtomicU8::new(0)).collect())
+        ByteOwners((0..capacity).map(|_| AtomicU8::new(0)).collect())
     }
 
     fn of(&self, range: Range<u64>) -> &[AtomicU8] {

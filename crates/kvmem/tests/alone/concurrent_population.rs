@@ -21,7 +21,12 @@ const PROCESSES: usize = 6;
 /// Prepares the same test in a separate process.
 fn start(test: &str, role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("our own path"));
-    command.args([&format!("crowd::{test}"), "--exact", "--nocapture", "--test-threads=1"]);
+    command.args([
+        &format!("concurrent_population::{test}"),
+        "--exact",
+        "--nocapture",
+        "--test-threads=1",
+    ]);
     command
         .env("KVMEM_TEST_ROLE", role)
         .stdin(Stdio::null())
@@ -42,7 +47,14 @@ fn share(kind: usize, bytes: usize) -> RegionBuilder {
         Ladder::from(PageSize::Base)
     };
     let populate = [Populate::Auto, Populate::threads(1), Populate::threads(2)][kind % 3];
-    Region::builder(bytes).ladder(ladder).memfd(kind % 4 == 3).populate(populate)
+    Region::builder(bytes)
+        .ladder(ladder)
+        .backing(if kind % 4 == 3 {
+            kvmem::arena::Backing::Shared
+        } else {
+            kvmem::arena::Backing::Private
+        })
+        .populate(populate)
 }
 
 /// Maps a region, prints the outcome, and keeps the region for a moment.
