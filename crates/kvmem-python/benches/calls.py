@@ -37,7 +37,9 @@ def empty(n: int) -> None:
         pass
 
 
-def one_by_one(allocate: Callable[[int], kvmem.Block | kvmem.Allocation], size: int) -> Callable[[int], None]:
+def one_by_one(
+    allocate: Callable[[int], kvmem.Block | kvmem.Allocation], size: int
+) -> Callable[[int], None]:
     def run(n: int) -> None:
         for _ in range(n):
             allocate(size).free()
@@ -45,7 +47,9 @@ def one_by_one(allocate: Callable[[int], kvmem.Block | kvmem.Allocation], size: 
     return run
 
 
-def forgotten(allocate: Callable[[int], kvmem.Block | kvmem.Allocation], size: int) -> Callable[[int], None]:
+def forgotten(
+    allocate: Callable[[int], kvmem.Block | kvmem.Allocation], size: int
+) -> Callable[[int], None]:
     def run(n: int) -> None:
         for _ in range(n):
             allocate(size)

@@ -8,9 +8,8 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 
-import pytest
-
 import kvmem
+import pytest
 
 MIB = 1 << 20
 
@@ -50,4 +49,6 @@ def lockable() -> bool:
     return True
 
 
-needs_mlock = pytest.mark.skipif(not lockable(), reason="memory cannot be locked here (RLIMIT_MEMLOCK)")
+needs_mlock = pytest.mark.skipif(
+    not lockable(), reason="memory cannot be locked here (RLIMIT_MEMLOCK)"
+)

@@ -28,7 +28,11 @@ def told() -> Iterator[tuple[str, str, str]]:
                 yield node.name, "", ast.get_docstring(node) or ""
             overloaded: set[str] = set()
             for each in node.body:
-                if isinstance(each, ast.FunctionDef) and not each.name.startswith("__") and each.name not in overloaded:
+                if (
+                    isinstance(each, ast.FunctionDef)
+                    and not each.name.startswith("__")
+                    and each.name not in overloaded
+                ):
                     overloaded.add(each.name)
                     yield node.name, each.name, ast.get_docstring(each) or ""
 
@@ -67,20 +71,34 @@ def write() -> None:
         for path, text in files.items():
             if not kind:
                 if re.search(rf"fn {function}[<(]", text) and "#[pyfunction]" in text:
-                    files[path] = replaced(text, rf"pub\(crate\) fn {function}\b", docstring, 0, len(text))
+                    files[path] = replaced(
+                        text, rf"pub\(crate\) fn {function}\b", docstring, 0, len(text)
+                    )
                 continue
-            class_ = re.search(rf'#\[pyclass\(name = "{kind}".*\n(?:#.*\n)*pub\(crate\) struct (\w+)', text)
+            class_ = re.search(
+                rf'#\[pyclass\(name = "{kind}".*\n(?:#.*\n)*pub\(crate\) struct (\w+)', text
+            )
             if kind in SHARED:
                 start, end = text.find(f"macro_rules! {SHARED[kind]}"), len(text)
                 if start >= 0:
                     files[path] = replaced(text, rf"fn {function}\b", docstring, start, end)
             elif class_ and not function:
-                files[path] = replaced(text, rf"pub\(crate\) struct {class_[1]}\b", docstring, 0, len(text))
+                files[path] = replaced(
+                    text, rf"pub\(crate\) struct {class_[1]}\b", docstring, 0, len(text)
+                )
             elif class_:
                 for methods in re.finditer(rf"^#\[pymethods\]\nimpl {class_[1]} {{\n", text, re.M):
                     end = text.index("\n}\n", methods.end())
-                    if re.search(rf"^ *(?:pub\(crate\) )?fn {function}\b", text[methods.end() : end], re.M):
-                        files[path] = replaced(text, rf"(?:pub\(crate\) )?fn {function}\b", docstring, methods.end(), end)
+                    if re.search(
+                        rf"^ *(?:pub\(crate\) )?fn {function}\b", text[methods.end() : end], re.M
+                    ):
+                        files[path] = replaced(
+                            text,
+                            rf"(?:pub\(crate\) )?fn {function}\b",
+                            docstring,
+                            methods.end(),
+                            end,
+                        )
     for path, text in files.items():
         path.write_text(text, encoding="utf-8")
 

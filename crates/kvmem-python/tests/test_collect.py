@@ -9,10 +9,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any, cast
 
+import kvmem
 import pytest
 from conftest import MIB, lockable
-
-import kvmem
 from kvmem import _kvmem
 
 
@@ -94,7 +93,10 @@ def attached() -> kvmem.AttachedPool:
 
 
 def attached_block() -> kvmem.AttachedBlock:
-    with kvmem.Pool(MIB, pages="4k", shared=True) as pool, kvmem.AttachedPool(pool.fileno()) as other:
+    with (
+        kvmem.Pool(MIB, pages="4k", shared=True) as pool,
+        kvmem.AttachedPool(pool.fileno()) as other,
+    ):
         return other.block(pool.allocate(10).reference())
 
 
@@ -134,7 +136,11 @@ WITH_BYTES = {kvmem.Region, kvmem.Piece, kvmem.Reservation}
 WAYS = [(kind, False) for kind in CYCLES] + [(kind, True) for kind in CYCLES if kind in WITH_BYTES]
 
 
-@pytest.mark.parametrize(("kind", "viewed"), WAYS, ids=lambda each: getattr(each, "__name__", "viewed" if each else "bare"))
+@pytest.mark.parametrize(
+    ("kind", "viewed"),
+    WAYS,
+    ids=lambda each: getattr(each, "__name__", "viewed" if each else "bare"),
+)
 def test_cycles_are_freed(kind: type, viewed: bool) -> None:
     if kind is kvmem.Registration and not lockable():
         pytest.skip("memory cannot be locked here (RLIMIT_MEMLOCK)")

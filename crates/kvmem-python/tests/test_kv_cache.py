@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any, cast
 
+import kvmem
 import numpy as np
 import pytest
 from conftest import MIB
@@ -12,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-import kvmem
-
-KEYS = st.one_of(st.integers(-(2**100), 2**100), st.binary(max_size=3), st.text(max_size=3), st.integers(0, 5))
+KEYS = st.one_of(
+    st.integers(-(2**100), 2**100), st.binary(max_size=3), st.text(max_size=3), st.integers(0, 5)
+)
 
 
 class Cache(RuleBasedStateMachine):
@@ -137,7 +138,12 @@ def test_keys_and_settings_are_checked(pool: kvmem.Pool) -> None:
             cache.insert(bad, b"x")
     with pytest.raises(kvmem.BadValueError):
         cache.insert(1, b"")
-    for settings_ in ({"eviction": "random"}, {"max_bytes": 0}, {"shards": 0}, {"watermarks": (5, 4)}):
+    for settings_ in (
+        {"eviction": "random"},
+        {"max_bytes": 0},
+        {"shards": 0},
+        {"watermarks": (5, 4)},
+    ):
         with pytest.raises(kvmem.BadValueError):
             kvmem.KvCache(pool, **settings_)  # type: ignore[arg-type, unused-ignore]
     cache.insert(1, b"int")
@@ -184,7 +190,12 @@ def test_a_lease_is_broken_by_whatever_is_put_or_removed(pool: kvmem.Pool) -> No
         room.write(value)
         return room
 
-    for change in (lambda: cache.insert("k", b"new"), lambda: cache.remove("k"), cache.clear, lambda: fetched(b"new").commit()):
+    for change in (
+        lambda: cache.insert("k", b"new"),
+        lambda: cache.remove("k"),
+        cache.clear,
+        lambda: fetched(b"new").commit(),
+    ):
         lease, room = leased(), fetched()
         assert not lease.broken and repr(lease) == "<kvmem.Lease>"
         change()
@@ -219,7 +230,7 @@ def test_the_spill_is_told_while_nothing_is_leased(pool: kvmem.Pool) -> None:
     class Spill:
         told: list[tuple[str, object]] = []
 
-        def __spill__(self, pool: kvmem.Pool) -> "Spill":
+        def __spill__(self, pool: kvmem.Pool) -> Spill:
             return self
 
         def evicted(self, pinned: kvmem.Pinned) -> None:
@@ -246,7 +257,14 @@ def test_the_spill_is_told_while_nothing_is_leased(pool: kvmem.Pool) -> None:
         cache.insert("k", b"late")
         cache.evict_to(0)
         cache.clear()
-    told = [("evicted", None), ("evicted", None), ("forget", None), ("superseded", True), ("forget_all", None), ("close", None)]
+    told = [
+        ("evicted", None),
+        ("evicted", None),
+        ("forget", None),
+        ("superseded", True),
+        ("forget_all", None),
+        ("close", None),
+    ]
     assert Spill.told == told
 
 

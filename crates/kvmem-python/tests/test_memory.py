@@ -11,11 +11,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import kvmem
 import numpy as np
 import numpy.typing as npt
 import pytest
-
-import kvmem
 
 PAGE = mmap.PAGESIZE
 Bytes = npt.NDArray[np.uint8]
@@ -76,7 +75,12 @@ def test_nothing_is_freed_while_it_is_looked_at() -> None:
     view = memoryview(block)
     tensor = np.from_dlpack(block)
     capsule = block.__dlpack__()
-    for change in (block.free, lambda: block.shrink(10), lambda: block.extend(200), lambda: pool.free_batch([block])):
+    for change in (
+        block.free,
+        lambda: block.shrink(10),
+        lambda: block.extend(200),
+        lambda: pool.free_batch([block]),
+    ):
         with pytest.raises(BufferError) as caught:
             change()
         assert isinstance(caught.value, kvmem.ExportedError) and caught.value.views == 3
@@ -124,7 +128,9 @@ def test_dlpack_capsules() -> None:
     assert capsule_name(block.__dlpack__()) == "dltensor"
     assert capsule_name(block.__dlpack__(max_version=(0, 8))) == "dltensor"
     assert capsule_name(block.__dlpack__(max_version=(1, 0))) == "dltensor_versioned"
-    assert capsule_name(block.__dlpack__(max_version=(2, 3), dl_device=(1, 0))) == "dltensor_versioned"
+    assert (
+        capsule_name(block.__dlpack__(max_version=(2, 3), dl_device=(1, 0))) == "dltensor_versioned"
+    )
     with pytest.raises(BufferError):
         block.__dlpack__(dl_device=(2, 0))
     with pytest.raises(BufferError):
@@ -210,7 +216,9 @@ def test_the_fields_of_a_versioned_tensor() -> None:
 def test_torch_shares_memory(script: Callable[..., str]) -> None:
     folder = os.environ.get("TORCH_DIR")
     if not folder and importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed: KVMEM_WITH_TORCH=1 cargo xtask test python, or pip install torch")
+        pytest.skip(
+            "torch is not installed: KVMEM_WITH_TORCH=1 cargo xtask test python, or pip install torch"
+        )
     # In a process of its own, since other modules do other things once it is imported.
     script(
         f"""
@@ -247,7 +255,11 @@ def test_writing() -> None:
     assert block.write(b"abc") == 3 and block.write(bytearray(b"def"), 3) == 3
     assert block.write(np.array([1, 2], np.uint16), start=6) == 4
     assert bytes(block)[:10] == b"abcdef\x01\x00\x02\x00"
-    for bad in (lambda: block.write(bytes(5001)), lambda: block.write(b"x", 5000), lambda: block.write(b"xx", sys.maxsize)):
+    for bad in (
+        lambda: block.write(bytes(5001)),
+        lambda: block.write(b"x", 5000),
+        lambda: block.write(b"xx", sys.maxsize),
+    ):
         with pytest.raises(kvmem.BadValueError, match="do not fit into 5000 bytes"):
             bad()
     with pytest.raises(BufferError, match="one piece"):
@@ -262,7 +274,9 @@ def test_writing() -> None:
 
 def test_regions() -> None:
     seen: list[tuple[int, int]] = []
-    with kvmem.Region("3MiB", pages="4k", populate=2, guard_pages=True, progress=lambda *at: seen.append(at)) as region:
+    with kvmem.Region(
+        "3MiB", pages="4k", populate=2, guard_pages=True, progress=lambda *at: seen.append(at)
+    ) as region:
         assert region.nbytes == 3 << 20 and region.ptr % PAGE == 0
         assert seen[-1] == (3 << 20, 3 << 20) and seen == sorted(seen)
         assert region.residency().resident_bytes == 3 << 20
@@ -291,7 +305,12 @@ def test_regions() -> None:
 
 
 def test_what_cannot_be_mapped_says_why() -> None:
-    for bad in ({"size": 0}, {"size": 1, "pages": "3M"}, {"size": 1, "numa": "bind:x"}, {"size": 1, "populate": "many"}):
+    for bad in (
+        {"size": 0},
+        {"size": 1, "pages": "3M"},
+        {"size": 1, "numa": "bind:x"},
+        {"size": 1, "populate": "many"},
+    ):
         with pytest.raises(kvmem.BadValueError):
             kvmem.Region(**bad)  # type: ignore[arg-type, unused-ignore]
     with pytest.raises(kvmem.BadValueError, match="seconds"):
@@ -313,7 +332,12 @@ def test_shared_regions_are_attached_by_descriptor() -> None:
     other = kvmem.Region.attach(region.fileno(), size="1MiB")
     region.populate()
     assert other.residency().resident_bytes == 0
-    assert region.populate_elsewhere() == region.populate_elsewhere(threads=1) == other.nbytes == other.residency().resident_bytes
+    assert (
+        region.populate_elsewhere()
+        == region.populate_elsewhere(threads=1)
+        == other.nbytes
+        == other.residency().resident_bytes
+    )
     assert kvmem.Region("1MiB", pages="4k").populate_elsewhere() == 0
     region.close()
     assert bytes(other)[:5] == b"hello"
@@ -349,7 +373,11 @@ def test_foreign_memory_is_kept_and_exported() -> None:
 def test_arenas() -> None:
     arena = kvmem.BumpArena(make_region())
     piece = arena.allocate(100, align=4096)
-    assert piece.ptr % 4096 == 0 and piece.nbytes == 100 and piece.offset == piece.ptr - arena.region.ptr
+    assert (
+        piece.ptr % 4096 == 0
+        and piece.nbytes == 100
+        and piece.offset == piece.ptr - arena.region.ptr
+    )
     assert arena.owns(piece.ptr) and not arena.owns(1)
     stats = arena.stats
     assert stats.used + stats.left == stats.capacity == arena.capacity == 1 << 20

@@ -7,13 +7,12 @@ import resource
 import threading
 from array import array
 
+import kvmem
 import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
-
-import kvmem
 
 CAPACITY = 100_000
 
@@ -32,7 +31,9 @@ class Space(RuleBasedStateMachine):
         assert allocation.size == size
         start = allocation.offset
         assert 0 <= start and start + size <= CAPACITY
-        assert all(start + size <= other or other_end <= start for other, other_end in self.model.values())
+        assert all(
+            start + size <= other or other_end <= start for other, other_end in self.model.values()
+        )
         self.model[allocation] = (start, start + size)
         return allocation
 
@@ -86,7 +87,9 @@ class Space(RuleBasedStateMachine):
         assert metrics.allocated == sum(end - start for start, end in self.model.values())
         assert metrics.allocated + metrics.free == CAPACITY
         used = sorted((start, end) for start, end in self.model.values())
-        assert [(offset, offset + size) for offset, size, is_used in self.space.map() if is_used] == used
+        assert [
+            (offset, offset + size) for offset, size, is_used in self.space.map() if is_used
+        ] == used
 
 
 TestSpace = Space.TestCase
@@ -157,10 +160,19 @@ def test_batches_are_arrays() -> None:
     space = kvmem.OffsetAllocator("1GiB")
     batch = space.allocate_batch(4096, 5000)
     offsets = batch.offsets
-    assert offsets.format == "Q" and offsets.readonly and offsets.itemsize == 8 and offsets.nbytes == 40_000
+    assert (
+        offsets.format == "Q"
+        and offsets.readonly
+        and offsets.itemsize == 8
+        and offsets.nbytes == 40_000
+    )
     assert array("Q", offsets.tobytes()).tolist() == offsets.tolist()
     numbers = np.asarray(offsets)
-    assert numbers.dtype == np.uint64 and len(np.unique(numbers)) == 5000 and (numbers % 4096 == 0).all()
+    assert (
+        numbers.dtype == np.uint64
+        and len(np.unique(numbers)) == 5000
+        and (numbers % 4096 == 0).all()
+    )
     space.free_batch(batch)
     assert batch.freed and space.metrics().live == 0
     assert numbers[1] == 4096, "what was looked at stays"

@@ -13,13 +13,12 @@ import sys
 import time
 import weakref
 
+import kvmem
 import numpy as np
 import pytest
 from conftest import MIB, needs_mlock
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import kvmem
 
 
 @settings(max_examples=40, deadline=None)
@@ -116,19 +115,27 @@ def test_what_a_pool_says_of_itself(pool: kvmem.Pool, caplog: pytest.LogCaptureF
     assert metrics.allocated == 5000 and metrics.live == 1 and 0 < metrics.utilization < 0.001
     report = pool.report()
     assert report["capacity_bytes"] == 8 * MIB and report["devices"] == pool.devices == []
-    assert "pool of 8 MiB" in str(report) and "capacity_bytes" in repr(report) and len(report) == len(list(report))
+    assert (
+        "pool of 8 MiB" in str(report)
+        and "capacity_bytes" in repr(report)
+        and len(report) == len(list(report))
+    )
     assert (block.offset, 5000, "used") in pool.map()
     assert {"classes", "reaps"} <= pool.stats().keys()
     assert pool.boundary is None and pool.number is None and not pool.under_way
     pool.trim()
     with caplog.at_level(logging.INFO, "kvmem"):
         kvmem.Pool(MIB, pages="4k")
-    assert [(record.name, record.levelname) for record in caplog.records] == [("kvmem.pool", "INFO")]
+    assert [(record.name, record.levelname) for record in caplog.records] == [
+        ("kvmem.pool", "INFO")
+    ]
     assert "pool of 1 MiB" in caplog.text
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, ValueError])
-def test_an_interrupt_while_the_log_is_written_reaches_the_caller(raised: type[BaseException]) -> None:
+def test_an_interrupt_while_the_log_is_written_reaches_the_caller(
+    raised: type[BaseException],
+) -> None:
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             raise raised
@@ -160,7 +167,13 @@ def test_a_fallback_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_background_and_progress() -> None:
     seen: list[tuple[int, int]] = []
-    pool = kvmem.Pool("32MiB", pages="4k", boundary="1MiB", in_background=True, progress=lambda *at: seen.append(at))
+    pool = kvmem.Pool(
+        "32MiB",
+        pages="4k",
+        boundary="1MiB",
+        in_background=True,
+        progress=lambda *at: seen.append(at),
+    )
     block = None
     while block is None:
         try:
@@ -197,7 +210,9 @@ def test_a_callback_is_let_go_of_when_all_is_told() -> None:
     for background in (False, True):
         callback = Callback()
         gone = weakref.ref(callback)
-        callback.pool = kvmem.Pool("4MiB", pages="4k", in_background=background, boundary="1MiB", progress=callback)
+        callback.pool = kvmem.Pool(
+            "4MiB", pages="4k", in_background=background, boundary="1MiB", progress=callback
+        )
         assert callback.pool.wait_ready(timeout=60) == 4 * MIB
         del callback
         for _ in range(100):  # the last call may just be returning
@@ -209,9 +224,17 @@ def test_a_callback_is_let_go_of_when_all_is_told() -> None:
 
 def test_a_background_pool_can_be_dropped_at_once() -> None:
     for _ in range(5):
-        pool = kvmem.Pool("64MiB", pages="4k", boundary="1MiB", in_background=True, progress=lambda done, total: None)
+        pool = kvmem.Pool(
+            "64MiB",
+            pages="4k",
+            boundary="1MiB",
+            in_background=True,
+            progress=lambda done, total: None,
+        )
         del pool  # waits for a thread that wants the GIL
-    with kvmem.Pool("64MiB", pages="4k", boundary="1MiB", in_background=True, progress=lambda done, total: None):
+    with kvmem.Pool(
+        "64MiB", pages="4k", boundary="1MiB", in_background=True, progress=lambda done, total: None
+    ):
         pass
 
 
@@ -235,14 +258,18 @@ def test_what_a_callback_raises_ends_the_work() -> None:
         kvmem.Region(MIB, pages="4k", populate="auto", progress=5)  # type: ignore[arg-type, unused-ignore]
 
 
-def test_what_a_callback_raises_in_the_background_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_callback_raises_in_the_background_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     reported: list[object] = []
     monkeypatch.setattr("sys.unraisablehook", lambda args: reported.append(args.exc_value))
 
     def stop(done: int, total: int) -> None:
         raise ZeroDivisionError("in a callback")
 
-    with kvmem.Pool("64MiB", pages="4k", boundary="1MiB", in_background=True, progress=stop) as pool:
+    with kvmem.Pool(
+        "64MiB", pages="4k", boundary="1MiB", in_background=True, progress=stop
+    ) as pool:
         assert pool.wait_ready(timeout=60) < 64 * MIB
         assert "cancelled" in str(pool.report())
     assert [str(error) for error in reported] == ["in a callback"]
@@ -311,7 +338,9 @@ def test_registered_pools_have_keys() -> None:
 @needs_mlock
 def test_registrations() -> None:
     region = kvmem.Region(MIB, pages="4k")
-    with kvmem.Registration(region, "mlock", chunk="256KiB", policy="sequential", time_limit=60) as registration:
+    with kvmem.Registration(
+        region, "mlock", chunk="256KiB", policy="sequential", time_limit=60
+    ) as registration:
         assert registration.devices == ["mlock"] and registration.region is region
         assert registration.boundary == 256 << 10
         assert isinstance(registration.key_for("mlock", 0, 1000), kvmem.Key)
@@ -346,8 +375,12 @@ def test_a_mount_is_reported() -> None:
     report = kvmem.mount_report("1MiB", pages="4k")
     assert report["usable_bytes"] == MIB and report["ranges"][0]["resident_bytes"] == MIB
     seen: list[tuple[int, int]] = []
-    report = kvmem.mount_report("1MiB", pages="4k", devices="mlock", progress=lambda *at: seen.append(at))
-    assert report["receipt"]["ranges"][0]["resident_bytes"] == MIB and report["outcome"]["keys"] >= 1
+    report = kvmem.mount_report(
+        "1MiB", pages="4k", devices="mlock", progress=lambda *at: seen.append(at)
+    )
+    assert (
+        report["receipt"]["ranges"][0]["resident_bytes"] == MIB and report["outcome"]["keys"] >= 1
+    )
     assert report["deregistered"]["keys"] == report["outcome"]["keys"]
     assert report["seconds"]["total"] > 0 and "unregister" in str(report)
     assert seen[-1] == (2 * MIB, 2 * MIB)
@@ -358,18 +391,29 @@ def test_shared_pools_are_attached_by_descriptor() -> None:
         block = pool.allocate(5)
         block.write(b"hello")
         reference = block.reference()
-        assert reference == (pool.number, block.offset, 5) and pickle.loads(pickle.dumps(reference)) == reference
+        assert (
+            reference == (pool.number, block.offset, 5)
+            and pickle.loads(pickle.dumps(reference)) == reference
+        )
         fd = pool.fileno()
         assert fd == pool.fileno() and os.fstat(fd).st_size == pool.nbytes
         path = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
         read_only = pool.share()
-        with kvmem.AttachedPool(path, writable=True) as writer, kvmem.AttachedPool(read_only) as reader:
+        with (
+            kvmem.AttachedPool(path, writable=True) as writer,
+            kvmem.AttachedPool(read_only) as reader,
+        ):
             os.close(path)
             os.close(read_only)
             assert writer.number == reader.number == pool.number and reader.nbytes == MIB
             there, here = writer.block(reference), reader.block(reference)
             assert pool.populate_elsewhere() == MIB  # the writer's
-            assert there.writable and not here.writable and here.offset == block.offset and here.nbytes == 5
+            assert (
+                there.writable
+                and not here.writable
+                and here.offset == block.offset
+                and here.nbytes == 5
+            )
             there.write(b"J")
             assert bytes(here) == bytes(block) == b"Jello"
             assert memoryview(here).readonly and not np.from_dlpack(here).flags.writeable
@@ -422,7 +466,14 @@ def test_a_hold_keeps_a_pool_and_a_batch_as_they_are() -> None:
     batch = pool.allocate_batch(4096, 10)
     with pool.hold() as hold, batch.hold():
         assert isinstance(hold, kvmem.Hold) and not hold.released and repr(hold) == "<kvmem.Hold>"
-        for refused in (pool.close, pool.shrink, lambda: pool.shrink_to("4MiB"), batch.free, batch.split, lambda: pool.free_batch(batch)):
+        for refused in (
+            pool.close,
+            pool.shrink,
+            lambda: pool.shrink_to("4MiB"),
+            batch.free,
+            batch.split,
+            lambda: pool.free_batch(batch),
+        ):
             with pytest.raises(kvmem.ExportedError, match="1 hold") as raised:
                 refused()
             assert raised.value.views == 1

@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import kvmem
 import numpy as np
 import pytest
-
-import kvmem
 
 Script = Callable[..., str]
 
@@ -230,7 +229,14 @@ def test_the_gil_is_released_while_memory_is_populated() -> None:
 
 
 def test_subinterpreters_are_refused_with_a_reason(script: Script) -> None:
-    name = next((name for name in ("_xxsubinterpreters", "_interpreters") if importlib.util.find_spec(name)), None)
+    name = next(
+        (
+            name
+            for name in ("_xxsubinterpreters", "_interpreters")
+            if importlib.util.find_spec(name)
+        ),
+        None,
+    )
     if name is None:
         pytest.skip("this interpreter has no subinterpreters")
     out = script(f"""
@@ -253,11 +259,15 @@ def test_subinterpreters_are_refused_with_a_reason(script: Script) -> None:
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "kvmem", *arguments], capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [sys.executable, "-m", "kvmem", *arguments], capture_output=True, text=True, timeout=60
+    )
 
 
 def test_the_module_is_the_doctor() -> None:
-    done = command("--size", "1.5GiB", "--pages", "1G,thp", "--nodes", "1,0", "--shared", "--no-pin", "--json")
+    done = command(
+        "--size", "1.5GiB", "--pages", "1G,thp", "--nodes", "1,0", "--shared", "--no-pin", "--json"
+    )
     report = json.loads(done.stdout)
     wish = report["wish"]
     assert (wish["size_bytes"], wish["pages"], wish["nodes"]) == (3 << 29, ["1G", "thp"], [0, 1])
@@ -267,9 +277,26 @@ def test_the_module_is_the_doctor() -> None:
     assert done.stdout.startswith("4 KiB of 4k pages") and "\nregistrars\n" in done.stdout
     done = command("--size", "1024PiB", "--pages", "4k")
     assert done.returncode == 1 and "this machine cannot give" in done.stderr
-    for text, bytes_ in (("2GB", 2 * 10**9), (".5k", 512), (".5kB", 500), ("3 MiB", 3 << 20), ("17", 17)):
-        assert json.loads(command("--size", text, "--pages", "4k", "--json").stdout)["wish"]["size_bytes"] == bytes_
-    for bad in (("--size", "much"), ("--size", "0"), ("--pages", "3M"), ("--nodes", "left"), ("--json", "/no/such/folder/file")):
+    for text, bytes_ in (
+        ("2GB", 2 * 10**9),
+        (".5k", 512),
+        (".5kB", 500),
+        ("3 MiB", 3 << 20),
+        ("17", 17),
+    ):
+        assert (
+            json.loads(command("--size", text, "--pages", "4k", "--json").stdout)["wish"][
+                "size_bytes"
+            ]
+            == bytes_
+        )
+    for bad in (
+        ("--size", "much"),
+        ("--size", "0"),
+        ("--pages", "3M"),
+        ("--nodes", "left"),
+        ("--json", "/no/such/folder/file"),
+    ):
         done = command(*bad)
         assert done.returncode == 2 and done.stderr, bad
     assert kvmem.__version__ in command("--version").stdout
@@ -280,10 +307,15 @@ def test_it_says_what_the_command_says() -> None:
     if not program:
         pytest.skip("KVMEM_COMMAND does not name the kvmem command")
     arguments = ["--size", "64MiB", "--pages", "4k", "--json"]
-    theirs = subprocess.run([program, "doctor", *arguments], capture_output=True, text=True, timeout=60)
+    theirs = subprocess.run(
+        [program, "doctor", *arguments], capture_output=True, text=True, timeout=60
+    )
     ours = command(*arguments)
     names = [
-        ([check["name"] for check in report["checks"]], [found["backend"] for found in report["registrars"]])
+        (
+            [check["name"] for check in report["checks"]],
+            [found["backend"] for found in report["registrars"]],
+        )
         for report in (json.loads(theirs.stdout), json.loads(ours.stdout))
     ]
     assert names[0] == names[1] and theirs.returncode == ours.returncode
@@ -297,9 +329,13 @@ def test_the_script_has_its_commands_and_hands_on_the_others(tmp_path: Path) -> 
 
     def run(*arguments: str, path: str = "/usr/bin:/bin") -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PATH": f"{script.parent}:{path}"}
-        return subprocess.run(["kvmem", *arguments], capture_output=True, text=True, timeout=60, env=environment)
+        return subprocess.run(
+            ["kvmem", *arguments], capture_output=True, text=True, timeout=60, env=environment
+        )
 
-    assert run("doctor", "--size", "4KiB", "--pages", "4k", "--no-pin").stdout.startswith("4 KiB of 4k pages")
+    assert run("doctor", "--size", "4KiB", "--pages", "4k", "--no-pin").stdout.startswith(
+        "4 KiB of 4k pages"
+    )
     assert "--master HOST:PORT" in run("serve-mooncake", "--help").stdout
     assert "--no-pin" in run("doctor", "--help").stdout
     for overview in (run("--help"), run("-h")):
@@ -322,7 +358,9 @@ def test_the_script_has_its_commands_and_hands_on_the_others(tmp_path: Path) -> 
 
 def test_doctor_as_a_function() -> None:
     found = kvmem.doctor("4KiB", pages="4k", pinned=False)
-    assert found.passes == (found["verdict"] != "fail") and found.wish.startswith("4 KiB of 4k pages")
+    assert found.passes == (found["verdict"] != "fail") and found.wish.startswith(
+        "4 KiB of 4k pages"
+    )
     found = kvmem.doctor(1 << 60, pages=["4k"])
     assert not found.passes and "memory" in " ".join(found.failed)
     assert str(found) == found.text and found["wish"]["size_bytes"] == 1 << 60
@@ -335,7 +373,10 @@ def test_large_arrays_are_copied_without_the_gil() -> None:
         source = np.random.default_rng(1).integers(0, 255, 32 << 20, np.uint8)
         block = pool.allocate(source.nbytes)
         threads = [
-            threading.Thread(target=block.write, args=(source[part << 23 : part + 1 << 23], part << 23)) for part in range(4)
+            threading.Thread(
+                target=block.write, args=(source[part << 23 : part + 1 << 23], part << 23)
+            )
+            for part in range(4)
         ]
         for thread in threads:
             thread.start()

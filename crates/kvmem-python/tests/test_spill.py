@@ -14,9 +14,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
-import pytest
-
 import kvmem
+import pytest
 from kvmem.mooncake import ClusterSpill, DeadlineError, Store, StoreStats, errors
 from kvmem.mooncake.calls import Calls
 from kvmem.mooncake.circuit import Circuit
@@ -272,7 +271,9 @@ class Between:
         return getattr(self.cache, name)
 
 
-@pytest.mark.parametrize("change", [change for change in CHANGES if change != "inserted and stored"])
+@pytest.mark.parametrize(
+    "change", [change for change in CHANGES if change != "inserted and stored"]
+)
 def test_a_fetch_from_the_queue_is_overtaken(tiers: Tiers, change: str) -> None:
     do, then = CHANGES[change]
     hold = threading.Event()
@@ -362,7 +363,9 @@ EVICTING: dict[str, Evicting] = {
     "reserve": lambda cache: cache.reserve("last", 2000),
     "evict_to": lambda cache: cache.evict_to(0),
     "commit": lambda cache: cache.reserve("last", 1000).commit(),
-    "commit under a lease": lambda cache: cache.reserve("last", 1000).commit(lease=cast(kvmem.Lease, cache.lease("last"))),
+    "commit under a lease": lambda cache: cache.reserve("last", 1000).commit(
+        lease=cast(kvmem.Lease, cache.lease("last"))
+    ),
     "the end of a with": with_watermarks,
 }
 
@@ -375,7 +378,7 @@ class Interrupted:
         self.told: list[object] = []
         self.forgets: Callable[[object], object] = self.told.append
 
-    def __spill__(self, pool: kvmem.Pool) -> "Interrupted":
+    def __spill__(self, pool: kvmem.Pool) -> Interrupted:
         return self
 
     def evicted(self, pinned: kvmem.Pinned) -> None:
@@ -392,9 +395,13 @@ class Interrupted:
 
 @pytest.mark.parametrize("evict", EVICTING)
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_in_the_spill_reaches_the_caller(pool: kvmem.Pool, evict: str, raised: type[BaseException]) -> None:
+def test_an_interrupt_in_the_spill_reaches_the_caller(
+    pool: kvmem.Pool, evict: str, raised: type[BaseException]
+) -> None:
     spill = Interrupted(raised)
-    settings: dict[str, Any] = {"watermarks": (1000, 3500)} if evict.startswith(("commit", "the end")) else {}
+    settings: dict[str, Any] = (
+        {"watermarks": (1000, 3500)} if evict.startswith(("commit", "the end")) else {}
+    )
     with kvmem.KvCache(pool, max_bytes=4000, shards=1, spill=spill, **settings) as cache:
         for key in range(3):
             cache.insert(key, bytes(1000))
@@ -468,7 +475,9 @@ def test_what_the_spill_failed_to_take_leaves_nothing_older_behind(tiers: Tiers)
     # And if it cannot even be told.
     tiers.put(V1)
     tiers.evict()
-    tiers.spill.before_forget = interrupted_always = lambda: (_ for _ in ()).throw(KeyboardInterrupt)
+    tiers.spill.before_forget = interrupted_always = lambda: (_ for _ in ()).throw(
+        KeyboardInterrupt
+    )
     tiers.spill.before_evicted = interrupted
     tiers.put(V2)
     with pytest.raises(KeyboardInterrupt), pytest.MonkeyPatch.context() as patch:
@@ -529,7 +538,9 @@ def test_a_late_put_brings_nothing_back(tiers: Tiers, out: str) -> None:
 
 
 @pytest.mark.parametrize(("queue", "wait"), [(MIB, 1.0), (4_000, 0.0)])
-def test_nobody_sees_a_version_older_than_one_that_was_put(pool: kvmem.Pool, queue: int, wait: float) -> None:
+def test_nobody_sees_a_version_older_than_one_that_was_put(
+    pool: kvmem.Pool, queue: int, wait: float
+) -> None:
     """Each key has one writer, and what it last put or removed is known; nobody ever finds what was so before his look-up began."""
     shelf = Shelf(pool)
     shelf.during = lambda what: time.sleep(random.random() * 0.0005)

@@ -40,7 +40,16 @@ from ._kvmem import (
     mount_report,
     parse_size,
 )
-from .data import BlockReference, BumpStats, Diagnosis, Key, KvCacheStats, Metrics, Report, Residency
+from .data import (
+    BlockReference,
+    BumpStats,
+    Diagnosis,
+    Key,
+    KvCacheStats,
+    Metrics,
+    Report,
+    Residency,
+)
 from .errors import (
     BadBatchError,
     BadBufferError,

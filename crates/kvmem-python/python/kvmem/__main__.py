@@ -21,7 +21,6 @@ from . import KvmemError, __version__, doctor
 from .output import write_file
 from .size import size
 
-
 COMMANDS = {
     "doctor": "hold every limit of this machine against the memory you want (also done without a command)",
     "serve-mooncake": "lend memory of this host to a Mooncake cluster, until a signal comes",
@@ -65,11 +64,18 @@ def parser() -> argparse.ArgumentParser:
         help="the page sizes to try, first choice first, of 1G, 2M, thp and 4k; one alone means this or nothing (default: %(default)s)",
     )
     options.add_argument(
-        "--nodes", metavar="NODE,…", default="", help="the NUMA nodes it must come from, in even shares (any if none is named)"
+        "--nodes",
+        metavar="NODE,…",
+        default="",
+        help="the NUMA nodes it must come from, in even shares (any if none is named)",
     )
-    options.add_argument("--shared", action="store_true", help="the memory is for other processes to attach")
     options.add_argument(
-        "--no-pin", action="store_true", help="the memory will not be pinned, that is, registered with no device"
+        "--shared", action="store_true", help="the memory is for other processes to attach"
+    )
+    options.add_argument(
+        "--no-pin",
+        action="store_true",
+        help="the memory will not be pinned, that is, registered with no device",
     )
     options.add_argument(
         "--json",
@@ -98,17 +104,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         nodes = [int(node) for node in options.nodes.split(",") if node.strip()]
         found = doctor(
-            options.size, pages=options.pages, nodes=nodes, shared=options.shared, pinned=not options.no_pin
+            options.size,
+            pages=options.pages,
+            nodes=nodes,
+            shared=options.shared,
+            pinned=not options.no_pin,
         )
         if options.json not in (None, "-"):
             write_file(options.json, json.dumps(found.data, indent=2) + "\n")
     except (KvmemError, ValueError, OverflowError, OSError) as error:
         print(f"kvmem: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(found.data, indent=2) if options.json == "-" else found, end="\n" if options.json == "-" else "")
+    print(
+        json.dumps(found.data, indent=2) if options.json == "-" else found,
+        end="\n" if options.json == "-" else "",
+    )
     if found.passes:
         return 0
-    print(f"kvmem: this machine cannot give {found.wish}: {', '.join(found.failed)}", file=sys.stderr)
+    print(
+        f"kvmem: this machine cannot give {found.wish}: {', '.join(found.failed)}", file=sys.stderr
+    )
     return 1
 
 

@@ -196,7 +196,6 @@ class Region(_Memory, _Manager):
     def closed(self) -> bool:
         """Whether it has been closed."""
 
-
 @final
 class BumpArena:
     """Hands out pieces of a region, by moving a cursor. Lock-free; nothing is freed alone."""
@@ -222,7 +221,6 @@ class BumpArena:
     @property
     def capacity(self) -> int:
         """Bytes of the memory."""
-
 
 @final
 class Piece(_Memory):
@@ -292,7 +290,6 @@ class Registration(_Manager):
     @property
     def closed(self) -> bool:
         """Whether the keys have been given back."""
-
 
 @final
 class OffsetAllocator:
@@ -660,7 +657,6 @@ class Pool(_Manager):
     def closed(self) -> bool:
         """Whether it has been closed."""
 
-
 @final
 class Block(_Memory, _Manager):
     """Bytes of a pool, as many as were asked for, until it is freed or forgotten. It may
@@ -703,7 +699,6 @@ class Block(_Memory, _Manager):
     def freed(self) -> bool:
         """Whether it has been freed."""
 
-
 @final
 class BlockBatch(_Manager):
     """Many blocks of one size."""
@@ -745,7 +740,6 @@ class Hold(_Manager):
     def released(self) -> bool:
         """Whether it has been released."""
 
-
 @final
 class AttachedPool(_Manager):
     """The memory of a pool of another process, by its descriptor, which stays the caller's."""
@@ -774,7 +768,6 @@ class AttachedPool(_Manager):
     @property
     def closed(self) -> bool:
         """Whether it has been closed."""
-
 
 @final
 class AttachedBlock(_Memory):
@@ -892,7 +885,6 @@ class KvCache(_Manager):
     def closed(self) -> bool:
         """Whether it has been closed."""
 
-
 @final
 class Pinned(_Memory, _Manager):
     """A value of a cache that is not evicted while this exists. Its bytes are read-only."""
@@ -967,7 +959,6 @@ class Reservation(_Memory, _Manager):
 
     @overload
     def commit(self, *, lease: Lease) -> Pinned | None: ...
-
     def discard(self) -> None:
         """Gives the room back; what the key had is untouched."""
 

@@ -34,7 +34,15 @@ def _again(kind: type[KvmemError], message: str, details: dict[str, Any]) -> Kvm
 class OutOfSpaceError(KvmemError, MemoryError):
     """There is no room for what was asked for."""
 
-    _numbers: ClassVar[tuple[str, ...]] = ("asked", "free", "largest_free", "limit", "ranges", "blocks", "held")
+    _numbers: ClassVar[tuple[str, ...]] = (
+        "asked",
+        "free",
+        "largest_free",
+        "limit",
+        "ranges",
+        "blocks",
+        "held",
+    )
 
     asked: int | None
     """Bytes asked for."""
@@ -168,7 +176,17 @@ class TimeLimitError(KvmemError, TimeoutError):
 class RegistrationError(KvmemError):
     """Memory could not be registered or deregistered, or there is no such key."""
 
-    _numbers: ClassVar[tuple[str, ...]] = ("device", "start", "stop", "call", "errno", "limit", "remedy", "edge", "kept")
+    _numbers: ClassVar[tuple[str, ...]] = (
+        "device",
+        "start",
+        "stop",
+        "call",
+        "errno",
+        "limit",
+        "remedy",
+        "edge",
+        "kept",
+    )
 
     device: str | None
     """The device."""

@@ -48,7 +48,10 @@ class Commands:
 
     def same_batch(self, keys: list[str], nbytes: int) -> list[bool | None]:
         blocks = self.store.get_batch(keys)
-        return [None if block is None else bytes(block) == content(key, nbytes) for key, block in zip(keys, blocks)]
+        return [
+            None if block is None else bytes(block) == content(key, nbytes)
+            for key, block in zip(keys, blocks)
+        ]
 
     def same_parts(self, key: str, lengths: list[int]) -> bool:
         blocks = [self.pool.allocate(nbytes) for nbytes in lengths]

@@ -16,11 +16,15 @@ from typing import Any, Self
 
 import pytest
 from engines import require
-
 from kvmem.bench._processes import LOCAL, free_port, master_command
 
 CLIENT = Path(__file__).with_name("client.py")
-ENVIRONMENT = {**os.environ, "MC_TCP_BIND_ADDRESS": LOCAL, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+ENVIRONMENT = {
+    **os.environ,
+    "MC_TCP_BIND_ADDRESS": LOCAL,
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONUNBUFFERED": "1",
+}
 
 
 def until(true: Callable[[], object], seconds: float = 20.0) -> None:
@@ -42,10 +46,17 @@ class Cluster:
         self.servers: list[subprocess.Popen[str]] = []
         self.master = self.start_master()
 
-    def start(self, name: str, *command: str, environment: dict[str, str] = ENVIRONMENT) -> subprocess.Popen[str]:
+    def start(
+        self, name: str, *command: str, environment: dict[str, str] = ENVIRONMENT
+    ) -> subprocess.Popen[str]:
         with open(self.folder / f"{name}.log", "a", encoding="utf-8") as log:
             process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment,
             )
         self.processes.append(process)
         return process
@@ -62,10 +73,23 @@ class Cluster:
         return master
 
     def serve(self, size: str = "64MiB", *options: str) -> subprocess.Popen[str]:
-        command = ["serve-mooncake", "--size", size, "--master", self.address, "--pages", "4k", *options]
+        command = [
+            "serve-mooncake",
+            "--size",
+            size,
+            "--master",
+            self.address,
+            "--pages",
+            "4k",
+            *options,
+        ]
         # Which would be the address that peers are told, whatever the host.
-        environment = {name: value for name, value in ENVIRONMENT.items() if name != "MC_TCP_BIND_ADDRESS"}
-        server = self.start("server", sys.executable, "-m", "kvmem", *command, environment=environment)
+        environment = {
+            name: value for name, value in ENVIRONMENT.items() if name != "MC_TCP_BIND_ADDRESS"
+        }
+        server = self.start(
+            "server", sys.executable, "-m", "kvmem", *command, environment=environment
+        )
         assert server.stdout is not None
         line = server.stdout.readline()
         assert "answers" in line, line + (self.folder / "server.log").read_text(encoding="utf-8")
@@ -84,7 +108,10 @@ class Cluster:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         # The master last: whoever says goodbye to it waits for an answer.
         for process in reversed(self.processes):

@@ -26,7 +26,9 @@ DOCS = HERE.parents[3] / "docs" / "distributed"
 REAL = os.environ.get("KVMEM_WITH_TORCH") == "1"
 """Whether nothing is stood in for."""
 
-with_torch = pytest.mark.skipif(not REAL, reason="it is for PyTorch itself (2.5 GB): KVMEM_WITH_TORCH=1 cargo xtask test python")
+with_torch = pytest.mark.skipif(
+    not REAL, reason="it is for PyTorch itself (2.5 GB): KVMEM_WITH_TORCH=1 cargo xtask test python"
+)
 """What stand-ins cannot tell."""
 
 
@@ -42,7 +44,9 @@ def unpacked(engine: str) -> Path:
     variable = f"{engine.upper()}_DIR"
     folder = os.environ.get(variable)
     if not folder or not Path(folder, engine).is_dir():
-        missing(f"{engine}'s wheel is not here: export {variable}=FOLDER && pip install --no-deps --target FOLDER {engine}")
+        missing(
+            f"{engine}'s wheel is not here: export {variable}=FOLDER && pip install --no-deps --target FOLDER {engine}"
+        )
     return Path(folder or "")
 
 
@@ -50,7 +54,9 @@ def torch_folder() -> list[str]:
     """Where PyTorch is, if it is to be met and is not installed."""
     folder = os.environ.get("TORCH_DIR")
     if REAL and not folder and importlib.util.find_spec("torch") is None:
-        missing("PyTorch is not here: KVMEM_WITH_TORCH=1 cargo xtask test python, or pip install torch")
+        missing(
+            "PyTorch is not here: KVMEM_WITH_TORCH=1 cargo xtask test python, or pip install torch"
+        )
     return [folder] if REAL and folder else []
 
 
@@ -65,7 +71,12 @@ def run_with(engine: str, prelude: str, program: str, **environment: str) -> str
         capture_output=True,
         text=True,
         timeout=120,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "LMCACHE_TRACK_USAGE": "false", **environment},
+        env={
+            **os.environ,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "LMCACHE_TRACK_USAGE": "false",
+            **environment,
+        },
     )
     assert done.returncode == 0, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr

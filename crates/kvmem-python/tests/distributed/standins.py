@@ -48,7 +48,14 @@ class Finder:
 
     def exec_module(self, module: types.ModuleType) -> None:
         if module.__name__ == "torch":
-            made = {"Tensor": Tensor, "dtype": np.dtype, "device": str, "Size": tuple, "frombuffer": frombuffer, "empty": empty}
+            made = {
+                "Tensor": Tensor,
+                "dtype": np.dtype,
+                "device": str,
+                "Size": tuple,
+                "frombuffer": frombuffer,
+                "empty": empty,
+            }
             types_ = {name: np.dtype(name) for name in ("uint8", "float16", "float32", "int64")}
             vars(module).update(made, **types_)
             for name in ("cuda", "xpu", "hpu", "musa", "npu", "mlu"):
@@ -90,7 +97,13 @@ def folder_only(name: str, path: str) -> None:
 def sglang(folder: str) -> None:
     """SGLang, of which the plugin framework, the environment and the host allocators are its own."""
     stand_in("torch")
-    for name in ("sglang", "sglang.srt", "sglang.srt.mem_cache", "sglang.srt.mem_cache.pool_host", "sglang.srt.mem_cache.storage"):
+    for name in (
+        "sglang",
+        "sglang.srt",
+        "sglang.srt.mem_cache",
+        "sglang.srt.mem_cache.pool_host",
+        "sglang.srt.mem_cache.storage",
+    ):
         folder_only(name, f"{folder}/{name.replace('.', '/')}")
     put("sglang.srt.runtime_context", get_memory=lambda: None)
     put("sglang.srt.utils", is_hip=lambda: False)
@@ -98,5 +111,18 @@ def sglang(folder: str) -> None:
 
 def lmcache() -> None:
     """LMCache, whose compiled half needs PyTorch's libraries."""
-    if stand_in("torch", "numba", "nvtx", "cachetools", "prometheus_client", "msgspec", "zmq", "psutil", "yaml", "cpuinfo", "requests", "aiofiles"):
+    if stand_in(
+        "torch",
+        "numba",
+        "nvtx",
+        "cachetools",
+        "prometheus_client",
+        "msgspec",
+        "zmq",
+        "psutil",
+        "yaml",
+        "cpuinfo",
+        "requests",
+        "aiofiles",
+    ):
         sys.modules["lmcache.lmcache_native"] = Anything("lmcache.lmcache_native")

@@ -8,9 +8,8 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 
-import pytest
-
 import kvmem
+import pytest
 from kvmem.mooncake import DeadlineError, NotAskedError, StoreError, UnreachableError, errors
 from kvmem.mooncake.calls import Calls, Held
 from kvmem.mooncake.circuit import Circuit, Segments, not_asked
@@ -101,7 +100,7 @@ def test_workers_are_bounded_and_what_waits_is_withdrawn(calls: Calls) -> None:
     assert sorted(made) == [0, 1]
 
 
-class bytes_held:  # noqa: N801
+class bytes_held:
     def __enter__(self) -> tuple[bytearray, Held]:
         self.data = bytearray(10)
         self.held = Held([self.data])
@@ -164,7 +163,9 @@ def test_a_circuit_opens_probes_and_closes() -> None:
     circuit.end()
     until(lambda: not [thread for thread in threading.enumerate() if thread.name == "kvmem-probe"])
     refused = not_asked(circuit, "get", "k")
-    assert isinstance(refused, NotAskedError) and "cannot get 'k': the master did not answer before" in str(refused)
+    assert isinstance(
+        refused, NotAskedError
+    ) and "cannot get 'k': the master did not answer before" in str(refused)
 
 
 def test_a_segment_is_left_alone_for_longer_each_time() -> None:
@@ -183,7 +184,9 @@ def test_a_segment_is_left_alone_for_longer_each_time() -> None:
         refused = segments.allow(["a"])
         assert refused is not None and refused.startswith("a, which failed")
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    assert segments.allow(["b"]) is None and segments.allow(["a", "b"]) is None, "another copy is elsewhere"
+    assert segments.allow(["b"]) is None and segments.allow(["a", "b"]) is None, (
+        "another copy is elsewhere"
+    )
     segments.succeed(["a", "b"])
     assert len(segments) == 0 and segments.allow(["a"]) is None
     for number in range(3000):
@@ -194,10 +197,16 @@ def test_a_segment_is_left_alone_for_longer_each_time() -> None:
 # Errors.
 
 
-@pytest.mark.parametrize("code", [-800, -801, -899, -900, -901, -902, -999, -1000, -1003, -1010, -1011, -1099, -500])
+@pytest.mark.parametrize(
+    "code", [-800, -801, -899, -900, -901, -902, -999, -1000, -1003, -1010, -1011, -1099, -500]
+)
 def test_all_transports_codes_are_alike(code: int) -> None:
     error = errors.error(code, "get", "k")
-    assert isinstance(error, UnreachableError) and isinstance(error, ConnectionError) and error.code == code
+    assert (
+        isinstance(error, UnreachableError)
+        and isinstance(error, ConnectionError)
+        and error.code == code
+    )
     assert errors.is_master(code) == (code <= -900) and errors.is_transfer(code) == (code > -900)
     assert "no reason that is known" not in str(error)
 
@@ -207,4 +216,8 @@ def test_other_codes_are_not() -> None:
         assert not errors.is_master(code) and not errors.is_transfer(code)
     assert type(errors.error(-1100, "get")) is StoreError
     late = DeadlineError("late", code=-901, key="k", seconds=1.0, call=None)
-    assert isinstance(late, TimeoutError) and isinstance(late, UnreachableError) and late.seconds == 1.0
+    assert (
+        isinstance(late, TimeoutError)
+        and isinstance(late, UnreachableError)
+        and late.seconds == 1.0
+    )

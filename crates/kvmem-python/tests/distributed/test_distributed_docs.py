@@ -25,6 +25,11 @@ def test_the_example_of_mooncake_runs(cluster: Cluster, tmp_path: Path) -> None:
     program = tmp_path / "example.py"
     program.write_text("\n".join(examples("Mooncake Store")), encoding="utf-8")
     environment = {**ENVIRONMENT, "MASTER": cluster.address}
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, env=environment)
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=60, env=environment
+    )
     assert done.returncode == 0, done.stderr
-    assert "cannot look for 'never put': there is no such object" in done.stdout and "SpillStats(" in done.stdout
+    assert (
+        "cannot look for 'never put': there is no such object" in done.stdout
+        and "SpillStats(" in done.stdout
+    )

@@ -14,10 +14,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import kvmem
 import pytest
 from engines import DOCS, REAL, missing, run_with, unpacked, with_torch
-
-import kvmem
 from kvmem.bench import lmcache as bench
 from kvmem.lmcache import AddressManager, HostMemory
 
@@ -101,7 +100,9 @@ def same(heaps: list[Heap], call: Callable[[Any], Any]) -> Any:
     return first
 
 
-def differ(theirs: type[Any], seed: int, align: int, sizes: list[int], heap: int, exact: bool) -> int:
+def differ(
+    theirs: type[Any], seed: int, align: int, sizes: list[int], heap: int, exact: bool
+) -> int:
     """A few hundred calls of both classes; returns how many were refused.
 
     They place ranges differently. So where sizes are mixed one may refuse what the other has room for in one piece: each must have refused
@@ -118,9 +119,14 @@ def differ(theirs: type[Any], seed: int, align: int, sizes: list[int], heap: int
         if what in ("allocate", "batch"):
             n = 1 if what == "allocate" else random.randrange(0, 7)
             single = what == "allocate"
-            got = [heap.ask(lambda m: [m.allocate(size)] if single else m.batched_allocate(size, n)) for heap in both]
+            got = [
+                heap.ask(lambda m: [m.allocate(size)] if single else m.batched_allocate(size, n))
+                for heap in both
+            ]
             for heap_, granted in zip(both, got, strict=True):
-                assert (granted is not RuntimeError) == heap_.fits(aligned, n) and granted is not ValueError
+                assert (granted is not RuntimeError) == heap_.fits(
+                    aligned, n
+                ) and granted is not ValueError
             refused += RuntimeError in got
             if RuntimeError in got:
                 assert not exact or got == [RuntimeError, RuntimeError]
@@ -166,7 +172,9 @@ def differ(theirs: type[Any], seed: int, align: int, sizes: list[int], heap: int
         if names:
             heap_.free(names)
         assert heap_.manager.total_allocated_size == 0 and heap_.manager.check_consistency()
-        assert heap_.fits(heap_.manager.get_heap_size() // align * align), "all of it is one piece again"
+        assert heap_.fits(heap_.manager.get_heap_size() // align * align), (
+            "all of it is one piece again"
+        )
     return refused
 
 
@@ -180,25 +188,44 @@ def test_uniform_sizes_are_granted_and_refused_alike(theirs: type[Any], align: i
 
 
 @pytest.mark.parametrize("align", [1, 512, 4096])
-def test_mixed_sizes_are_accounted_alike_and_refused_only_rightly(theirs: type[Any], align: int) -> None:
+def test_mixed_sizes_are_accounted_alike_and_refused_only_rightly(
+    theirs: type[Any], align: int
+) -> None:
     refused = 0
     for seed in range(8):
         random = Random(seed)
         sizes = [random.randrange(1, 12 * align + 50) for _ in range(12)]
-        refused += differ(theirs, seed, align, sizes, random.randrange(100 * align, 140 * align + 1000), exact=False)
+        refused += differ(
+            theirs,
+            seed,
+            align,
+            sizes,
+            random.randrange(100 * align, 140 * align + 1000),
+            exact=False,
+        )
     assert refused > 20
 
 
 @pytest.mark.parametrize("size", [0, -1, -(2**70), 2**62, 2**64, 2**70, 1.5, "1"])
 def test_bad_sizes_get_the_same_kind_of_exception(theirs: type[Any], size: Any) -> None:
-    for call in (lambda m: m.allocate(size), lambda m: m.batched_allocate(size, 1), lambda m: m.batched_allocate(1, size)):
+    for call in (
+        lambda m: m.allocate(size),
+        lambda m: m.batched_allocate(size, 1),
+        lambda m: m.batched_allocate(1, size),
+    ):
         kinds = []
         for kind in (AddressManager, theirs):
             manager = kind(MIB)
             try:
                 kinds.append(call(manager))
             except (ValueError, RuntimeError, TypeError) as error:
-                kinds.append(next(one for one in (RuntimeError, ValueError, TypeError) if isinstance(error, one)))
+                kinds.append(
+                    next(
+                        one
+                        for one in (RuntimeError, ValueError, TypeError)
+                        if isinstance(error, one)
+                    )
+                )
             assert manager.total_allocated_size == 0 and manager.check_consistency()
         assert kinds[0] == kinds[1]
 
@@ -223,7 +250,19 @@ def test_what_is_not_allocated_is_not_freed() -> None:
     (a, _), (b, _), (c, _) = manager.batched_allocate(8192, 3)
     assert (a, b, c) == tuple(sorted((a, b, c)))
     manager.free(b, 8192)
-    wrong = [(b, 8192), (b, 4096), (b + 4096, 4096), (MIB, 4096), (MIB - 4096, 8192), (0, 0), (0, -1), (-4096, 4096), (1, 4096), (0, 1), (2**62, 2**62)]
+    wrong = [
+        (b, 8192),
+        (b, 4096),
+        (b + 4096, 4096),
+        (MIB, 4096),
+        (MIB - 4096, 8192),
+        (0, 0),
+        (0, -1),
+        (-4096, 4096),
+        (1, 4096),
+        (0, 1),
+        (2**62, 2**62),
+    ]
     if b == a + 8192 and c == b + 8192:
         wrong += [(a, 3 * 8192), (a + 4096, 8192), (a, 8192 + 4096)]
     for address, size in wrong:
@@ -237,10 +276,21 @@ def test_what_is_not_allocated_is_not_freed() -> None:
 
 def test_one_free_spans_ranges_and_parts_of_them() -> None:
     manager = AddressManager(10 * 4096)
-    assert [address for address, _ in manager.batched_allocate(8192, 5)] == [0, 8192, 16384, 24576, 32768]
+    assert [address for address, _ in manager.batched_allocate(8192, 5)] == [
+        0,
+        8192,
+        16384,
+        24576,
+        32768,
+    ]
     manager.free(4096, 5 * 4096)  # half of the first, the second, the third
     assert manager.total_allocated_size == 5 * 4096
-    assert manager.map() == [(0, 4096, True), (4096, 20480, False), (24576, 8192, True), (32768, 8192, True)]
+    assert manager.map() == [
+        (0, 4096, True),
+        (4096, 20480, False),
+        (24576, 8192, True),
+        (32768, 8192, True),
+    ]
     manager.free(0, 4096)
     manager.free(28672, 4096)  # the middle of the rest: what is before and behind it stays
     manager.free(24576, 4096)
@@ -311,7 +361,9 @@ def test_chunks_of_one_size_are_free_for_everything_else(n: int) -> None:
     assert emptied().allocate(end) == (0, end)
     assert emptied().map() == whole and emptied().check_consistency()
     assert [start for start, _ in emptied().batched_allocate(8192, n)] == list(range(0, end, 8192))
-    assert [start for start, _ in emptied().batched_allocate(4096, 2 * n)] == list(range(0, end, 4096))
+    assert [start for start, _ in emptied().batched_allocate(4096, 2 * n)] == list(
+        range(0, end, 4096)
+    )
     with pytest.raises(kvmem.HeapFullError) as full:
         emptied().allocate(end + 1)
     assert (full.value.free, full.value.largest_free) == (end, end)
@@ -354,7 +406,12 @@ def test_a_change_of_sizes_finds_all_that_is_free(seed: int) -> None:
             size = 4096 * random.choice([1, 1, 2, 3, 5])
         if heap.live and random.random() < 0.42:
             several = random.random() < 0.1
-            heap.free(random.sample(sorted(heap.live), random.randrange(1, min(len(heap.live), 4) + 1) if several else 1))
+            heap.free(
+                random.sample(
+                    sorted(heap.live),
+                    random.randrange(1, min(len(heap.live), 4) + 1) if several else 1,
+                )
+            )
         else:
             fits = heap.fits(size)
             granted = heap.ask(lambda manager: manager.allocate(size - random.randrange(4096)))
@@ -363,7 +420,11 @@ def test_a_change_of_sizes_finds_all_that_is_free(seed: int) -> None:
             if fits:
                 heap.live[name] = [granted]
         in_use = sum(length for pieces in heap.live.values() for _, length in pieces)
-        assert heap.manager.total_allocated_size == in_use == heap.manager.get_heap_size() - heap.manager.get_free_size()
+        assert (
+            heap.manager.total_allocated_size
+            == in_use
+            == heap.manager.get_heap_size() - heap.manager.get_free_size()
+        )
         heap.holes()  # none overlap
         if random.random() < 0.02:
             assert heap.manager.check_consistency()
@@ -422,7 +483,9 @@ def test_threads_never_get_the_same() -> None:
         assert address >= reached
         reached = address + length
     assert manager.check_consistency()
-    assert manager.total_allocated_size == sum(length for mine in held.values() for _, length in mine)
+    assert manager.total_allocated_size == sum(
+        length for mine in held.values() for _, length in mine
+    )
 
 
 def test_a_forked_child_goes_on_with_its_copy() -> None:
@@ -446,7 +509,9 @@ def test_the_benchmark_runs(theirs: type[Any], capsys: pytest.CaptureFixture[str
     assert ours.manager.check_consistency() and other.manager.check_consistency()
 
 
-def test_the_benchmark_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_benchmark_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("LMCACHE_DIR", "/nowhere")
     assert bench.main([]) == 2
     assert "pip download" in capsys.readouterr().err
@@ -770,7 +835,13 @@ def test_it_does_nothing_unless_it_is_chosen() -> None:
     )
 
 
-FIRST = ["kvmem.lmcache", "kvmem.lmcache.device", "lmcache", "lmcache.v1.platform", "lmcache.v1.platform._device_detect"]
+FIRST = [
+    "kvmem.lmcache",
+    "kvmem.lmcache.device",
+    "lmcache",
+    "lmcache.v1.platform",
+    "lmcache.v1.platform._device_detect",
+]
 
 
 @pytest.mark.parametrize("load", [False, True])
@@ -825,7 +896,11 @@ def test_importing_it_imports_nothing_of_lmcache(script: Callable[..., str]) -> 
             print(error)
         """
     )
-    assert "LMCache cannot be imported" in out and "LMCACHE_DEVICE_BACKEND is None" in out and "no attribute 'nothing'" in out
+    assert (
+        "LMCache cannot be imported" in out
+        and "LMCACHE_DEVICE_BACKEND is None" in out
+        and "no attribute 'nothing'" in out
+    )
 
 
 def test_without_pytorch_lmcache_says_that_its_memory_is_not_ours() -> None:
@@ -845,7 +920,9 @@ def test_without_pytorch_lmcache_says_that_its_memory_is_not_ours() -> None:
         """
 
     def run(**environment: str) -> str:
-        inherited = {name: value for name, value in os.environ.items() if name != "LMCACHE_DEVICE_BACKEND"}
+        inherited = {
+            name: value for name, value in os.environ.items() if name != "LMCACHE_DEVICE_BACKEND"
+        }
         done = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(program), folder],
             capture_output=True,
@@ -912,6 +989,8 @@ def test_its_address_manager_is_replaced_with_the_first_memory() -> None:
 
 def test_the_page_of_documentation_runs() -> None:
     unpacked("lmcache")
-    examples = re.findall(r"^```python\n(.*?)^```$", (DOCS / "lmcache.md").read_text(encoding="utf-8"), re.M | re.S)
+    examples = re.findall(
+        r"^```python\n(.*?)^```$", (DOCS / "lmcache.md").read_text(encoding="utf-8"), re.M | re.S
+    )
     assert examples
     lmcache("\n".join(examples), KVMEM_LMCACHE_PAGES="4k")

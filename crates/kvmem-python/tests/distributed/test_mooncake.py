@@ -14,10 +14,9 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
+import kvmem
 import pytest
 from cluster import ENVIRONMENT, Cluster, cluster, until
-
-import kvmem
 from kvmem.mooncake import (
     BatchError,
     ClusterSpill,
@@ -40,7 +39,10 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def segment(cluster: Cluster) -> Iterator[Segment]:
-    with kvmem.Pool("32MiB", pages="4k", shared=True) as pool, serve(pool, cluster.address, nbytes="24MiB") as segment:
+    with (
+        kvmem.Pool("32MiB", pages="4k", shared=True) as pool,
+        serve(pool, cluster.address, nbytes="24MiB") as segment,
+    ):
         assert pool.metrics().allocated == 24 * MIB == segment.nbytes
         yield segment
 
@@ -83,7 +85,9 @@ def test_what_is_missing_is_told_with_its_remedy() -> None:
             assert isinstance(error, kvmem.mooncake.EngineMissingError), error
             print(error)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60
+    )
     assert "pip install 'mooncake-transfer-engine-non-cuda" in done.stdout, done.stderr
     assert issubclass(EngineMissingError, ImportError)
 
@@ -92,7 +96,11 @@ def test_numbers_become_exceptions_with_words() -> None:
     assert errors.check(7, "get", "k") == 7
     missing = errors.error(-704, "get", "k")
     assert isinstance(missing, ObjectMissingError) and isinstance(missing, KeyError)
-    assert (missing.code, missing.key, str(missing)) == (-704, "k", "cannot get 'k': there is no such object (code -704)")
+    assert (missing.code, missing.key, str(missing)) == (
+        -704,
+        "k",
+        "cannot get 'k': there is no such object (code -704)",
+    )
     assert isinstance(errors.error(-200, "put"), MemoryError)
     assert isinstance(errors.error(-900, "put"), ConnectionError)
     assert type(errors.error(-12345, "put")) is StoreError
@@ -161,14 +169,19 @@ def test_all_of_a_pool_with_boundaries_is_served(cluster: Cluster, store: Store)
             pool.allocate(pool.capacity)
         with serve(pool, cluster.address) as segment:
             assert segment.ranges == [(start, MIB // 2) for start in range(0, 3 * MIB, MIB // 2)]
-            assert (segment.offset, segment.nbytes) == (0, 3 * MIB) and pool.metrics().allocated == 3 * MIB
+            assert (segment.offset, segment.nbytes) == (
+                0,
+                3 * MIB,
+            ) and pool.metrics().allocated == 3 * MIB
             mark = data(98, 4096)
             with store.pool.allocate(4096) as block:
                 block.write(mark)
                 for n in range(600):
                     store.put(f"mark{n}", block)
             # The cluster puts something into each of them.
-            found = [mark in os.pread(pool.fileno(), nbytes, offset) for offset, nbytes in segment.ranges]
+            found = [
+                mark in os.pread(pool.fileno(), nbytes, offset) for offset, nbytes in segment.ranges
+            ]
             assert all(found), found
         assert segment.closed and pool.metrics().allocated == 0
         with serve(pool, cluster.address, nbytes="1280KiB") as segment:
@@ -182,7 +195,9 @@ def test_all_of_a_pool_with_boundaries_is_served(cluster: Cluster, store: Store)
         assert pool.metrics().allocated == 0
 
 
-def test_where_a_part_cannot_be_mounted_none_is(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_a_part_cannot_be_mounted_none_is(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mounted: list[str] = []
     unmounted: list[str] = []
 
@@ -207,9 +222,14 @@ def test_where_a_part_cannot_be_mounted_none_is(cluster: Cluster, monkeypatch: p
             return self.client.unmount_segment(ids, *arguments)  # type: ignore[attr-defined]
 
     real = Engine.client.fget  # type: ignore[attr-defined]
-    with monkeypatch.context() as patch, kvmem.Pool("2MiB", pages="4k", shared=True, boundary="512KiB") as pool:
+    with (
+        monkeypatch.context() as patch,
+        kvmem.Pool("2MiB", pages="4k", shared=True, boundary="512KiB") as pool,
+    ):
         patch.setattr(Engine, "client", property(lambda self: Refuses(real(self))))
-        with pytest.raises(StoreError, match="cannot mount 524288 bytes of the pool from .* mounted already"):
+        with pytest.raises(
+            StoreError, match="cannot mount 524288 bytes of the pool from .* mounted already"
+        ):
             serve(pool, cluster.address)
         assert len(mounted) == 2 and unmounted == mounted
         assert pool.metrics().allocated == 0
@@ -252,7 +272,9 @@ def test_blocks_go_there_and_back(store: Store, pool: kvmem.Pool) -> None:
         assert store.size("part") == 900
         assert store.get_into("part", block.offset, 50_000) == 900
         assert bytes(block)[:900] == data(2)[100:1000]
-        assert store.exists("part") and store.remove("part", force=True) and not store.exists("part")
+        assert (
+            store.exists("part") and store.remove("part", force=True) and not store.exists("part")
+        )
         assert store.exists_batch(["k", "part"]) == [True, False]
         assert store.remove_matching("^k$", force=True) == 1
     cache = kvmem.KvCache(pool)
@@ -267,7 +289,11 @@ def test_blocks_go_there_and_back(store: Store, pool: kvmem.Pool) -> None:
 
 def test_what_does_not_lie_in_the_pool_is_refused(store: Store) -> None:
     with kvmem.Pool("1MiB", pages="4k") as other, other.allocate(4096) as foreign:
-        for refused in (store.put, lambda key, block: store.put_parts(key, [block]), lambda key, block: store.put_batch([key], [block])):
+        for refused in (
+            store.put,
+            lambda key, block: store.put_parts(key, [block]),
+            lambda key, block: store.put_batch([key], [block]),
+        ):
             with pytest.raises(kvmem.BadValueError, match="does not lie in"):
                 refused("foreign", foreign)
     with pytest.raises(TypeError):
@@ -316,7 +342,9 @@ def test_the_registration_ends_before_the_memory(cluster: Cluster) -> None:
     pool.close()
 
     def mapped() -> bool:
-        ranges = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()]
+        ranges = [
+            line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()
+        ]
         return any(int(start, 16) <= at < int(end, 16) for start, end in ranges)
 
     # The pool has been closed, and what is registered is still there.
@@ -372,8 +400,19 @@ def test_what_is_evicted_comes_back(spill: ClusterSpill, pool: kvmem.Pool) -> No
             found.release()
             assert spill.flush(10)
         stats = spill.stats()
-        assert (stats.dropped, stats.failed, stats.corrupt, stats.refused, stats.errors) == (0, 0, 0, 0, 0)
-        assert stats.fetched >= 30 and stats.stored == stats.evicted and stats.reachable and stats.last_error is None
+        assert (stats.dropped, stats.failed, stats.corrupt, stats.refused, stats.errors) == (
+            0,
+            0,
+            0,
+            0,
+            0,
+        )
+        assert (
+            stats.fetched >= 30
+            and stats.stored == stats.evicted
+            and stats.reachable
+            and stats.last_error is None
+        )
         assert cache.get("never") is None and spill.stats().absent == 1
         # 1, "1" and b"1" are three.
         cache.insert("1", b"text")
@@ -396,11 +435,16 @@ def test_the_store_itself_will_do(store: Store, pool: kvmem.Pool) -> None:
         assert found is not None and bytes(found) == data(0)
         found.release()
     assert "KvCache" in repr(cache)
-    with kvmem.Pool("1MiB", pages="4k") as other, pytest.raises(kvmem.BadValueError, match="another pool"):
+    with (
+        kvmem.Pool("1MiB", pages="4k") as other,
+        pytest.raises(kvmem.BadValueError, match="another pool"),
+    ):
         kvmem.KvCache(other, spill=store)
 
 
-def test_what_was_removed_or_changed_does_not_come_back(spill: ClusterSpill, pool: kvmem.Pool) -> None:
+def test_what_was_removed_or_changed_does_not_come_back(
+    spill: ClusterSpill, pool: kvmem.Pool
+) -> None:
     with kvmem.KvCache(pool, spill=spill) as cache:
         cache.insert("k", data(1))
         cache.evict_to(0)
@@ -421,9 +465,13 @@ def test_what_was_removed_or_changed_does_not_come_back(spill: ClusterSpill, poo
         assert spill.flush(10) and cache.get("k") is None and cache.get("j") is None
 
 
-def test_a_value_that_still_waits_comes_back(spill: ClusterSpill, pool: kvmem.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_still_waits_comes_back(
+    spill: ClusterSpill, pool: kvmem.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hold, put = threading.Event(), Store.put_parts
-    monkeypatch.setattr(Store, "put_parts", lambda *arguments, **named: hold.wait(10) and put(*arguments, **named))
+    monkeypatch.setattr(
+        Store, "put_parts", lambda *arguments, **named: hold.wait(10) and put(*arguments, **named)
+    )
     with kvmem.KvCache(pool, spill=spill) as cache:
         cache.insert("k", data(1))
         cache.evict_to(0)
@@ -435,15 +483,25 @@ def test_a_value_that_still_waits_comes_back(spill: ClusterSpill, pool: kvmem.Po
         found.release()
 
 
-def test_a_full_queue_drops_and_counts(store: Store, pool: kvmem.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_queue_drops_and_counts(
+    store: Store, pool: kvmem.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hold, put = threading.Event(), Store.put_parts
-    monkeypatch.setattr(Store, "put_parts", lambda *arguments, **named: hold.wait(10) and put(*arguments, **named))
+    monkeypatch.setattr(
+        Store, "put_parts", lambda *arguments, **named: hold.wait(10) and put(*arguments, **named)
+    )
     spill = ClusterSpill(store, prefix="full/", queue=200_000, wait=0)
     with kvmem.KvCache(pool, max_bytes=500_000, shards=1, spill=spill) as cache:
         for n in range(30):
             cache.insert(n, data(n))
         stats = spill.stats()
-        assert (stats.evicted, stats.queued, stats.queued_bytes, stats.dropped, stats.stale) == (20, 4, 200_000, 16, 16)
+        assert (stats.evicted, stats.queued, stats.queued_bytes, stats.dropped, stats.stale) == (
+            20,
+            4,
+            200_000,
+            16,
+            16,
+        )
         assert cache.get(10) is None, "it was dropped"
         hold.set()
         assert spill.flush(10)
@@ -476,7 +534,9 @@ def test_back_pressure_waits_instead(store: Store, pool: kvmem.Pool) -> None:
     assert pool.metrics().allocated == 0
 
 
-def test_what_comes_back_wrong_is_given_to_nobody(spill: ClusterSpill, store: Store, pool: kvmem.Pool) -> None:
+def test_what_comes_back_wrong_is_given_to_nobody(
+    spill: ClusterSpill, store: Store, pool: kvmem.Pool
+) -> None:
     with kvmem.KvCache(pool, spill=spill) as cache:
         for key in ("k", "short", "swapped"):
             cache.insert(key, data(1))
@@ -491,7 +551,9 @@ def test_what_comes_back_wrong_is_given_to_nobody(spill: ClusterSpill, store: St
             store.put("t/s:short", tiny, replace=True)
         for count, key in enumerate(("k", "short", "swapped"), 1):
             assert cache.get(key) is None and spill.stats().corrupt == count
-        assert spill.flush(10) and not any(store.exists_batch(["t/s:k", "t/s:short", "t/s:swapped"]))
+        assert spill.flush(10) and not any(
+            store.exists_batch(["t/s:k", "t/s:short", "t/s:swapped"])
+        )
 
 
 def test_content_that_is_there_is_not_put_again(store: Store, pool: kvmem.Pool) -> None:
@@ -506,7 +568,9 @@ def test_content_that_is_there_is_not_put_again(store: Store, pool: kvmem.Pool) 
         found.release()
 
 
-def test_a_spill_ends_with_its_cache_and_settings_are_checked(store: Store, pool: kvmem.Pool) -> None:
+def test_a_spill_ends_with_its_cache_and_settings_are_checked(
+    store: Store, pool: kvmem.Pool
+) -> None:
     for queue in (0, -1, 3 * MIB):
         with pytest.raises(kvmem.BadValueError):
             ClusterSpill(store, queue=queue)
@@ -519,7 +583,9 @@ def test_a_spill_ends_with_its_cache_and_settings_are_checked(store: Store, pool
     assert pool.metrics().allocated == 0
 
 
-def test_the_cache_serves_on_without_a_master_and_recovers(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_cache_serves_on_without_a_master_and_recovers(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     """A cluster of its own: its master is killed while values are on their way."""
     with Cluster(tmp_path) as own, kvmem.Pool("4MiB", pages="4k") as pool:
         own.serve("16MiB")
@@ -545,7 +611,12 @@ def test_the_cache_serves_on_without_a_master_and_recovers(cluster: Cluster, tmp
                 assert cache.get("never") is None and cache.get("nor this") is None
                 assert time.monotonic() - start < 2, "nothing waits for who is not there"
                 stats = spill.stats()
-                assert stats.skipped >= 2 and stats.errors >= 1 and stats.dropped > 0 and not stats.reachable
+                assert (
+                    stats.skipped >= 2
+                    and stats.errors >= 1
+                    and stats.dropped > 0
+                    and not stats.reachable
+                )
                 assert stats.last_error is not None and "master" in stats.last_error
                 own.master = own.start_master()
                 until(lambda: spill.stats().reachable, 30)
@@ -587,7 +658,9 @@ def test_nothing_need_be_closed_at_exit(cluster: Cluster) -> None:
     # Who goes without a word is found out about when the master's patience ends, and its log says so.
     time.sleep(4)
     with open(cluster.folder / "master.log", encoding="utf-8") as log:
-        assert "expired" not in "".join(line for line in log if name in line), "it went without a word"
+        assert "expired" not in "".join(line for line in log if name in line), (
+            "it went without a word"
+        )
 
 
 # The command.
@@ -608,9 +681,13 @@ def test_the_command_says_what_is_wrong(cluster: Cluster) -> None:
         ("--host", "192.0.2.77", "no address of this machine"),
         ("--peers", "everybody", "name networks such as"),
     ):
-        wrong = serve_command("--size", "1MiB", "--master", cluster.address, "--pages", "4k", option, value)
+        wrong = serve_command(
+            "--size", "1MiB", "--master", cluster.address, "--pages", "4k", option, value
+        )
         assert wrong.returncode == 2 and words in wrong.stderr, wrong.stderr
-    alone = serve_command("--size", "1MiB", "--master", "127.0.0.1:1", "--timeout", "0", "--pages", "4k")
+    alone = serve_command(
+        "--size", "1MiB", "--master", "127.0.0.1:1", "--timeout", "0", "--pages", "4k"
+    )
     assert alone.returncode == 1 and "the master does not answer" in alone.stderr
     large = serve_command("--size", "1000TiB", "--master", cluster.address)
     assert large.returncode == 1 and "cannot give" in large.stderr
@@ -621,7 +698,9 @@ def test_the_benchmark_measures(cluster: Cluster) -> None:
         command = [sys.executable, "-m", "kvmem.bench", *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
 
-    done = bench("mooncake", "--size", "32MiB", "--objects", "1MiB", "--rounds", "1", "--pages", "4k")
+    done = bench(
+        "mooncake", "--size", "32MiB", "--objects", "1MiB", "--rounds", "1", "--pages", "4k"
+    )
     # Goals may be missed on a busy machine; that is status 1.
     assert done.returncode in (0, 1), done.stderr
     assert all(word in done.stdout for word in ("first put", "get", "1 MiB", "GB/s", "goal"))

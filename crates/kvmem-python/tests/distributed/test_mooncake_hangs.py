@@ -19,12 +19,19 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import kvmem
 import pytest
 from cluster import ENVIRONMENT, Cluster, until
 from engines import require
-
-import kvmem
-from kvmem.mooncake import ClusterSpill, DeadlineError, NotAskedError, ObjectMissingError, Store, UnreachableError, serve
+from kvmem.mooncake import (
+    ClusterSpill,
+    DeadlineError,
+    NotAskedError,
+    ObjectMissingError,
+    Store,
+    UnreachableError,
+    serve,
+)
 
 MIB = 1 << 20
 DEADLINE = 0.5
@@ -60,7 +67,9 @@ def store(own: Cluster, pool: kvmem.Pool) -> Iterator[Store]:
 def stopped(process: subprocess.Popen[str]) -> Iterator[None]:
     """It hangs meanwhile."""
     process.send_signal(signal.SIGSTOP)
-    until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    until(
+        lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    )
     try:
         yield
     finally:
@@ -112,8 +121,12 @@ def test_a_hung_master_costs_one_deadline(own: Cluster, store: Store, pool: kvme
             assert [cache.get(number) for number in range(5)] == [None] * 5
             stats = spill.stats()
             # The first look-up waited for its deadline, the others for nothing.
-            assert (stats.timeouts - before.timeouts, stats.skipped, stats.refused) == (1, 4, 1), stats
-            assert (stats.circuit, stats.reachable) == ("open", False) and "longer than" in str(stats.last_error)
+            assert (stats.timeouts - before.timeouts, stats.skipped, stats.refused) == (1, 4, 1), (
+                stats
+            )
+            assert (stats.circuit, stats.reachable) == ("open", False) and "longer than" in str(
+                stats.last_error
+            )
             # What is evicted waits, and insertions do not.
             cache.insert("while it hangs", data(9))
             cache.evict_to(0)
@@ -133,11 +146,15 @@ def test_a_hung_master_costs_one_deadline(own: Cluster, store: Store, pool: kvme
         assert spill.stats().failed == spill.stats().corrupt == 0
 
 
-def test_a_hung_master_costs_a_store_one_deadline(own: Cluster, store: Store, pool: kvmem.Pool) -> None:
+def test_a_hung_master_costs_a_store_one_deadline(
+    own: Cluster, store: Store, pool: kvmem.Pool
+) -> None:
     fill(store, "one-", 2)
     before = store.stats().timeouts
     with pool.allocate(100) as block, stopped(own.master):
-        with pytest.raises(DeadlineError, match=rf"cannot look for 'one-0': it took longer than {DEADLINE} s") as raised:
+        with pytest.raises(
+            DeadlineError, match=rf"cannot look for 'one-0': it took longer than {DEADLINE} s"
+        ) as raised:
             store.size("one-0")
         assert raised.value.seconds == DEADLINE and raised.value.key == "one-0"
         for ask in (
@@ -162,7 +179,9 @@ def test_a_hung_master_costs_a_store_one_deadline(own: Cluster, store: Store, po
     assert gets(store, "one-0") == "right"
 
 
-def test_a_put_to_a_hung_master_keeps_its_block(own: Cluster, store: Store, pool: kvmem.Pool) -> None:
+def test_a_put_to_a_hung_master_keeps_its_block(
+    own: Cluster, store: Store, pool: kvmem.Pool
+) -> None:
     block = pool.allocate(50_000)
     with stopped(own.master):
         with pytest.raises(DeadlineError):
@@ -174,7 +193,9 @@ def test_a_put_to_a_hung_master_keeps_its_block(own: Cluster, store: Store, pool
     block.free()
 
 
-def test_a_with_shows_the_deadline_and_not_the_views_that_are_left(own: Cluster, store: Store, pool: kvmem.Pool) -> None:
+def test_a_with_shows_the_deadline_and_not_the_views_that_are_left(
+    own: Cluster, store: Store, pool: kvmem.Pool
+) -> None:
     with stopped(own.master):
         with pytest.raises(DeadlineError), pool.allocate(50_000) as block:
             store.put("in a with", block)
@@ -203,27 +224,44 @@ def test_a_segment_that_fails_is_left_alone(own: Cluster, store: Store, how: str
         assert found[0] in ("DeadlineError", "UnreachableError")
         tried = [each for each in found if each != "NotAskedError"]
         assert len(tried) <= 2 and stats.timeouts - before.timeouts <= len(tried), found
-        assert stats.segments_down == 1 and stats.skipped - before.skipped == len(found) - len(tried) and stats.circuit == "closed"
+        assert (
+            stats.segments_down == 1
+            and stats.skipped - before.skipped == len(found) - len(tried)
+            and stats.circuit == "closed"
+        )
         # The other one is asked as ever.
         assert {gets(store, key) for key in by_segment[good]} == {"right"}
     if how == "stopped":
         until(lambda: gets(store, by_segment[bad][0]) in ("right", "ObjectMissingError"))
-        until(lambda: store.stats().segments_down == 0 or gets(store, by_segment[bad][0]) == "ObjectMissingError")
+        until(
+            lambda: (
+                store.stats().segments_down == 0
+                or gets(store, by_segment[bad][0]) == "ObjectMissingError"
+            )
+        )
     else:
         own.servers.remove(victim)
         own.servers.append(own.serve("16MiB"))
 
 
 def listens(pid: int, port: int) -> bool:
-    inodes = {str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir() if each.is_symlink()}
+    inodes = {
+        str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir() if each.is_symlink()
+    }
     for line in Path(f"/proc/{pid}/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
         words = line.split()
-        if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port and f"socket:[{words[9]}]" in inodes:
+        if (
+            words[3] == "0A"
+            and int(words[1].rpartition(":")[2], 16) == port
+            and f"socket:[{words[9]}]" in inodes
+        ):
             return True
     return False
 
 
-def test_what_comes_late_is_written_to_nobody_elses_memory(own: Cluster, store: Store, pool: kvmem.Pool) -> None:
+def test_what_comes_late_is_written_to_nobody_elses_memory(
+    own: Cluster, store: Store, pool: kvmem.Pool
+) -> None:
     """A read of a segment that hangs: when it wakes up, its bytes come. Until then their place is
     nobody else's.
     """
@@ -251,7 +289,9 @@ def test_what_comes_late_is_written_to_nobody_elses_memory(own: Cluster, store: 
     gc.collect()
 
 
-def test_a_cache_goes_on_beside_a_hung_segment(own: Cluster, store: Store, pool: kvmem.Pool) -> None:
+def test_a_cache_goes_on_beside_a_hung_segment(
+    own: Cluster, store: Store, pool: kvmem.Pool
+) -> None:
     """Reservations and seals of look-ups that missed their deadline are free again, and nothing
     wrong comes back.
     """
@@ -270,7 +310,12 @@ def test_a_cache_goes_on_beside_a_hung_segment(own: Cluster, store: Store, pool:
                         assert bytes(found) == data(number)
                         found.release()
             stats = spill.stats()
-            assert stats.skipped > 0 and stats.timeouts - before <= 8 and stats.reachable and stats.corrupt == 0, stats
+            assert (
+                stats.skipped > 0
+                and stats.timeouts - before <= 8
+                and stats.reachable
+                and stats.corrupt == 0
+            ), stats
         until(lambda: spill.stats().late == 0)
         assert spill.stats().segments_down <= 1
     until(lambda: len(spill._work.free) == 0)
@@ -301,7 +346,14 @@ def test_a_spill_that_has_ended_is_not_told_any_more(store: Store) -> None:
 
 def run(code: str, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code), *arguments]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
 
 
 @pytest.mark.parametrize(

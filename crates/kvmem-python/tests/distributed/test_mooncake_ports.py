@@ -16,11 +16,10 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import kvmem
 import pytest
 from cluster import ENVIRONMENT, Cluster, cluster
 from engines import require
-
-import kvmem
 from kvmem.mooncake import ExposedError, Store, ports, serve
 
 __all__ = ["cluster"]
@@ -33,7 +32,9 @@ def addresses() -> list[str]:
     """Addresses of this machine, some of the loopback interface among them."""
     found = {LOCAL, "127.0.0.2"}
     lines = Path("/proc/net/fib_trie").read_text(encoding="ascii").splitlines()
-    found |= {before.split()[-1] for before, line in zip(lines, lines[1:]) if "/32 host LOCAL" in line}
+    found |= {
+        before.split()[-1] for before, line in zip(lines, lines[1:]) if "/32 host LOCAL" in line
+    }
     six = Path("/proc/net/if_inet6")
     for line in six.read_text(encoding="ascii").splitlines() if six.exists() else []:
         number = bytes.fromhex(line.split()[0])
@@ -52,7 +53,9 @@ def connects(host: str, port: int, source: str = "") -> bool:
 
 
 @contextlib.contextmanager
-def listener(family: socket.AddressFamily = socket.AF_INET, host: str = "") -> Iterator[tuple[socket.socket, int]]:
+def listener(
+    family: socket.AddressFamily = socket.AF_INET, host: str = ""
+) -> Iterator[tuple[socket.socket, int]]:
     """What the engine does: it listens on every address, on a port of its range."""
     with socket.socket(family) as opened:
         if family == socket.AF_INET6:
@@ -117,14 +120,25 @@ def test_it_answers_to_named_peers(peers: str | list[str], wanted: set[str]) -> 
     limited = ports.Ports(LOCAL, peers=peers)
     with listener() as (_, port):
         limited.limit()
-        assert {source for source in ("127.0.0.1", "127.0.0.5", "127.1.2.3") if connects(LOCAL, port, source)} == wanted
+        assert {
+            source
+            for source in ("127.0.0.1", "127.0.0.5", "127.1.2.3")
+            if connects(LOCAL, port, source)
+        } == wanted
 
 
 @needs_filters
 def test_peers_by_ipv6() -> None:
     if not six():
         pytest.skip("no IPv6 here")
-    for peers, wanted in (("::1", True), ("::/0", True), ("::2", False), ("fd00::/8", False), ("::1/127", True), ("127.0.0.1", False)):
+    for peers, wanted in (
+        ("::1", True),
+        ("::/0", True),
+        ("::2", False),
+        ("fd00::/8", False),
+        ("::1/127", True),
+        ("127.0.0.1", False),
+    ):
         limited = ports.Ports("::1", peers=peers)
         with listener(socket.AF_INET6) as (_, port):
             limited.limit()
@@ -138,7 +152,9 @@ def test_what_came_before_the_filter_is_found() -> None:
         stranger = socket.create_connection(("127.0.0.2", port), 1)
         for accepted in (False, True):
             kept = opened.accept()[0] if accepted else None
-            with pytest.raises(ExposedError, match=r"from 127\.0\.0\.\d to 127\.0\.0\.2 port \d+ came before"):
+            with pytest.raises(
+                ExposedError, match=r"from 127\.0\.0\.\d to 127\.0\.0\.2 port \d+ came before"
+            ):
                 limited.check()
             if kept is not None:
                 kept.close()
@@ -147,7 +163,10 @@ def test_what_came_before_the_filter_is_found() -> None:
 
 def test_a_port_of_nobody_knows_whom_is_not_limited_but_told() -> None:
     limited = ports.Ports(LOCAL)
-    with socket.create_server(("", 0)), pytest.raises(ExposedError, match="not one of the engine's") as raised:
+    with (
+        socket.create_server(("", 0)),
+        pytest.raises(ExposedError, match="not one of the engine's") as raised,
+    ):
         limited.limit()
     assert raised.value.port is not None
     # One that is bound to an address is left alone.
@@ -157,7 +176,9 @@ def test_a_port_of_nobody_knows_whom_is_not_limited_but_told() -> None:
         assert connects(LOCAL, port)
 
 
-def test_without_a_filter_the_loopback_interface_is_enough_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_filter_the_loopback_interface_is_enough_for_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(ports, "_ATTACH_FILTER", 9999)
     limited = ports.Ports(LOCAL)
     with listener() as (_, port):
@@ -170,7 +191,10 @@ def test_without_a_filter_the_loopback_interface_is_enough_for_its_own(monkeypat
             limited.check()
     # Peers cannot be told apart by it.
     limited = ports.Ports(LOCAL, peers="127.0.0.1")
-    with listener() as (_, port), pytest.raises(ExposedError, match=f"port {port} .* cannot be limited .no filter"):
+    with (
+        listener() as (_, port),
+        pytest.raises(ExposedError, match=f"port {port} .* cannot be limited .no filter"),
+    ):
         limited.limit()
 
 
@@ -183,17 +207,24 @@ def test_without_a_filter_other_addresses_are_refused(monkeypatch: pytest.Monkey
         limited = ports.Ports(LOCAL)
         with listener() as (_, port):
             if refused:
-                with pytest.raises(ExposedError, match=r"also has 10\.0\.0\.9\), .* CAP_NET_ADMIN, .* expose=True"):
+                with pytest.raises(
+                    ExposedError, match=r"also has 10\.0\.0\.9\), .* CAP_NET_ADMIN, .* expose=True"
+                ):
                     limited.limit()
             else:
                 limited.check()
-                assert f"ports {port} answer on every address of this machine, and others reach only {LOCAL}" == str(limited)
+                assert (
+                    f"ports {port} answer on every address of this machine, and others reach only {LOCAL}"
+                    == str(limited)
+                )
 
 
 def test_other_addresses_are_those_that_others_reach() -> None:
     mine = [ipaddress.ip_address(each) for each in addresses()]
     reached = {each for each in mine if not each.is_loopback}
-    assert reached <= set(ports.other_addresses([])) and not any(each.is_loopback for each in ports.other_addresses([]))
+    assert reached <= set(ports.other_addresses([])) and not any(
+        each.is_loopback for each in ports.other_addresses([])
+    )
     assert ports.other_addresses(ports.other_addresses([])) == []
 
 
@@ -278,7 +309,9 @@ def test_a_server_answers_on_its_host_only(cluster: Cluster, host: str) -> None:
         cluster.kill(server)
 
 
-def test_a_server_on_the_loopback_interface_is_not_reached_by_other_addresses(cluster: Cluster) -> None:
+def test_a_server_on_the_loopback_interface_is_not_reached_by_other_addresses(
+    cluster: Cluster,
+) -> None:
     """With privileges and without."""
     server = cluster.serve("4MiB")
     try:
@@ -297,7 +330,9 @@ def test_a_server_that_is_told_so_answers_everywhere(cluster: Cluster) -> None:
     server = cluster.serve("4MiB", "--expose")
     try:
         assert all({LOCAL, "127.0.0.2"} <= found for found in reachable(server.pid).values())
-        assert "--expose: whoever reaches" in (cluster.folder / "server.log").read_text(encoding="utf-8")
+        assert "--expose: whoever reaches" in (cluster.folder / "server.log").read_text(
+            encoding="utf-8"
+        )
     finally:
         cluster.kill(server)
 
@@ -322,13 +357,23 @@ with kvmem.Pool("1MiB", pages="4k", shared=True) as pool, kvmem.Pool("1MiB", pag
         print("ready", flush=True)
         sys.stdin.read()
 """
-    environment = {name: value for name, value in ENVIRONMENT.items() if name != "MC_TCP_BIND_ADDRESS"}
+    environment = {
+        name: value for name, value in ENVIRONMENT.items() if name != "MC_TCP_BIND_ADDRESS"
+    }
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         found = reachable(process.pid)
-        assert len(found) >= 4 and {frozenset(each) for each in found.values()} == {frozenset({LOCAL}), frozenset({"127.0.0.2"})}
+        assert len(found) >= 4 and {frozenset(each) for each in found.values()} == {
+            frozenset({LOCAL}),
+            frozenset({"127.0.0.2"}),
+        }
         process.communicate(timeout=20)
         assert process.returncode == 0
 
@@ -360,23 +405,35 @@ def test_a_stranger_reads_nothing(cluster: Cluster, expose: bool) -> None:
     ):
         block.write(secret)
         store.put("secret", block)
-        at = store._engine.client.get_replica_desc("secret")[0].get_memory_descriptor().buffer_descriptor.buffer_address
+        at = (
+            store._engine.client.get_replica_desc("secret")[0]
+            .get_memory_descriptor()
+            .buffer_descriptor.buffer_address
+        )
         new = set(ports.listening()) - before
         # The one for bytes, by its address; what the one for handshakes does not understand makes
         # it wait.
         opened = [port for host, port in new if host == "::"] or [port for _, port in new]
 
         def got(host: str) -> bool:
-            return any(secret == stolen(host, port, address, len(secret)) for port in opened for address in (at, block.ptr))
+            return any(
+                secret == stolen(host, port, address, len(secret))
+                for port in opened
+                for address in (at, block.ptr)
+            )
 
         assert got(LOCAL), "whoever reaches the port reads: then this test would tell nothing"
         assert got("127.0.0.2") == expose
         private = ctypes.create_string_buffer(secret)
-        assert not any(stolen(LOCAL, port, ctypes.addressof(private), len(secret)) for port in opened), "it is not registered"
+        assert not any(
+            stolen(LOCAL, port, ctypes.addressof(private), len(secret)) for port in opened
+        ), "it is not registered"
         store.remove("secret", force=True)
 
 
-def test_what_cannot_be_limited_is_not_lent(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_limited_is_not_lent(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     require("mooncake")
     monkeypatch.setattr(ports, "_ATTACH_FILTER", 9999)
     before = ports.listening()

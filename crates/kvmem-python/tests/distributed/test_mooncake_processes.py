@@ -77,7 +77,13 @@ def test_a_killed_server_is_missed_until_another_comes(
     assert third.receive() >= 0
     # What lay there is lost, what lay on the other one is not, and nothing comes back wrong.
     found = [other.do("same", key, 65_536) for key in keys]
-    assert set(found) <= {True, "UnreachableError", "DeadlineError", "NotAskedError", "ObjectMissingError"}, found
+    assert set(found) <= {
+        True,
+        "UnreachableError",
+        "DeadlineError",
+        "NotAskedError",
+        "ObjectMissingError",
+    }, found
     assert True in found
     servers.append(cluster.serve())
     until(lambda: all(works(client, f"after-server-{n}") for n, client in enumerate(clients)))
@@ -93,7 +99,11 @@ def test_a_killed_master_is_waited_for(cluster: Cluster, clients: list[Client]) 
     time.sleep(0.3)
     cluster.kill(cluster.master)
     assert third.receive() >= 0
-    assert one.do("put", "while it is gone", 4096) in ("UnreachableError", "DeadlineError", "NotAskedError")
+    assert one.do("put", "while it is gone", 4096) in (
+        "UnreachableError",
+        "DeadlineError",
+        "NotAskedError",
+    )
     cluster.master = cluster.start_master()
     # Servers mount their segments again by themselves.
     until(lambda: all(works(client, f"after-master-{n}") for n, client in enumerate(clients)), 30)
@@ -105,7 +115,9 @@ def test_blocks_are_given_back_whatever_happened(clients: list[Client]) -> None:
     until(lambda: [client.do("used") for client in clients] == [0, 0, 0])
 
 
-def test_a_server_unmounts_when_it_is_told_to_end(cluster: Cluster, servers: list[subprocess.Popen[str]], clients: list[Client]) -> None:
+def test_a_server_unmounts_when_it_is_told_to_end(
+    cluster: Cluster, servers: list[subprocess.Popen[str]], clients: list[Client]
+) -> None:
     # After the first of them nothing is lost of what the other one has; after the last there is no room.
     for server in servers:
         server.send_signal(signal.SIGTERM)

@@ -18,12 +18,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import kvmem
+import kvmem.nixl
 import numpy as np
 import pytest
 from engines import missing
-
-import kvmem
-import kvmem.nixl
 from kvmem.nixl.descriptors import pack
 from kvmem.nixl.engine import CARDS, avoid_ib, library
 
@@ -51,14 +50,24 @@ class Other:
 
     def __init__(self) -> None:
         program = [sys.executable, str(HERE / "nixl_peer.py")]
-        self.process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def become(self, name: str) -> None:
         """Makes its agent, over the transports that are set here now."""
         self.name = name
-        self.begin(name=name, environment={name: value for name, value in os.environ.items() if name.startswith("UCX_")})
+        self.begin(
+            name=name,
+            environment={
+                name: value for name, value in os.environ.items() if name.startswith("UCX_")
+            },
+        )
         first = self.line()
-        self.metadata, self.descriptors = bytes.fromhex(first["metadata"]), bytes.fromhex(first["descriptors"])
+        self.metadata, self.descriptors = (
+            bytes.fromhex(first["metadata"]),
+            bytes.fromhex(first["descriptors"]),
+        )
 
     def line(self) -> dict[str, Any]:
         assert self.process.stdout
@@ -77,7 +86,9 @@ class Other:
     def stop(self) -> None:
         """It does nothing from now on, as a host that has hung."""
         self.process.send_signal(signal.SIGSTOP)
-        while Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        while (
+            Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T"
+        ):
             time.sleep(0.001)
 
     def go_on(self) -> None:
@@ -158,7 +169,11 @@ def shared() -> set[str]:
         left = attached == "0" and not Path("/proc", creator).exists()
         if left or int(creator) in {os.getpid(), *children()}:
             found.add(f"segment {number}")
-    return {*found, *(f"/dev/shm/{name}" for name in os.listdir("/dev/shm")), *map(str, Path("/tmp").glob("ucx*"))}
+    return {
+        *found,
+        *(f"/dev/shm/{name}" for name in os.listdir("/dev/shm")),
+        *map(str, Path("/tmp").glob("ucx*")),
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -241,7 +256,11 @@ def program(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs a program with UCX's settings as they come."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("UCX_")}
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, env={**inherited, **environment}
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**inherited, **environment},
     )
 
 
@@ -258,7 +277,9 @@ def test_a_program_with_an_agent_ends_well_whatever_drivers_there_are() -> None:
     )
     assert done.returncode == 0, done.stderr
     device = CARDS.is_dir() and any(CARDS.iterdir())
-    assert (f"UCX_MODULES {None if device else '^ib'}" in done.stdout) and ("WARNING:kvmem.nixl" in done.stderr) == (not device)
+    assert (f"UCX_MODULES {None if device else '^ib'}" in done.stdout) and (
+        "WARNING:kvmem.nixl" in done.stderr
+    ) == (not device)
     if not device:
         assert "ib False" in done.stdout, "the module was loaded all the same"
 
@@ -281,7 +302,10 @@ def test_ports_are_those_of_the_interfaces_that_are_named() -> None:
 @needs_nixl
 @pytest.mark.parametrize("transports", ["all", "tcp"])
 def test_blocks_go_there_and_back(
-    pool: kvmem.Pool, other: Callable[[str], Other], monkeypatch: pytest.MonkeyPatch, transports: str
+    pool: kvmem.Pool,
+    other: Callable[[str], Other],
+    monkeypatch: pytest.MonkeyPatch,
+    transports: str,
 ) -> None:
     monkeypatch.setenv("UCX_TLS", transports)
     there = other("there")
@@ -307,7 +331,11 @@ def test_blocks_go_there_and_back(
 
             # And it is the other who copies.
             wanted = noise(blocks, 2)
-            asked = {"metadata": agent.metadata.hex(), "descriptors": agent.descriptors(blocks).hex(), "wait": True}
+            asked = {
+                "metadata": agent.metadata.hex(),
+                "descriptors": agent.descriptors(blocks).hex(),
+                "wait": True,
+            }
             assert there.ask(work="read", notify="taken", **asked)["done"]
             assert agent.notifications(timeout=5.0) == [kvmem.nixl.Notification("there", b"taken")]
             assert agent.notifications() == []
@@ -317,7 +345,9 @@ def test_blocks_go_there_and_back(
 
 
 @needs_nixl
-def test_unregistered_memory_is_refused(agent: kvmem.nixl.Agent, pool: kvmem.Pool, other: Callable[[str], Other]) -> None:
+def test_unregistered_memory_is_refused(
+    agent: kvmem.nixl.Agent, pool: kvmem.Pool, other: Callable[[str], Other]
+) -> None:
     there = other("there")
     peer, nixl = agent.connect(there.metadata), agent.engine
     block = pool.allocate(4096)
@@ -336,13 +366,19 @@ def test_unregistered_memory_is_refused(agent: kvmem.nixl.Agent, pool: kvmem.Poo
     for begin in (agent.write, agent.read):
         with pytest.raises(kvmem.nixl.UnregisteredError, match="not registered") as ours:
             begin(block, peer, pack(name, [(first[0] + (1 << 40), 4096)]))
-        assert ours.value.code == "nixlNotFoundError" and isinstance(ours.value, kvmem.KvmemError) and ours.value.remedy
+        assert (
+            ours.value.code == "nixlNotFoundError"
+            and isinstance(ours.value, kvmem.KvmemError)
+            and ours.value.remedy
+        )
     agent.write(block, peer, pack(name, [(first[0], 4096)])).wait(10.0)
     block.free()  # nothing has kept it
 
 
 @needs_nixl
-def test_what_makes_no_sense_is_refused(agent: kvmem.nixl.Agent, pool: kvmem.Pool, other: Callable[[str], Other]) -> None:
+def test_what_makes_no_sense_is_refused(
+    agent: kvmem.nixl.Agent, pool: kvmem.Pool, other: Callable[[str], Other]
+) -> None:
     there = other("there")
     peer = agent.connect(there.metadata)
     name, spans = kvmem.nixl.descriptors.unpack(there.descriptors)
@@ -350,10 +386,18 @@ def test_what_makes_no_sense_is_refused(agent: kvmem.nixl.Agent, pool: kvmem.Poo
     block = pool.allocate(SIZE)
     with kvmem.Pool("4MiB", pages="4k") as stranger:
         foreign = stranger.allocate(SIZE)
-        for use in (lambda: agent.descriptors(foreign), lambda: agent.write(foreign, peer, one), lambda: agent.read(foreign, peer, one)):
+        for use in (
+            lambda: agent.descriptors(foreign),
+            lambda: agent.write(foreign, peer, one),
+            lambda: agent.read(foreign, peer, one),
+        ):
             with pytest.raises(kvmem.nixl.NotInPoolError, match="do not lie in") as raised:
                 use()
-            assert raised.value.address == foreign.ptr and raised.value.nbytes == SIZE and raised.value.start == pool.ptr
+            assert (
+                raised.value.address == foreign.ptr
+                and raised.value.nbytes == SIZE
+                and raised.value.start == pool.ptr
+            )
         mixed = [block, foreign]
         with pytest.raises(kvmem.nixl.NotInPoolError):
             agent.descriptors(mixed)
@@ -421,7 +465,13 @@ def test_the_pool_stays_as_long_as_the_agent() -> None:
         agent.descriptors(beyond)
     assert "registered" in repr(agent) and not agent.closed
     assert agent.close() == 0 and agent.close() == 0 and agent.closed and "closed" in repr(agent)
-    for use in (lambda: agent.metadata, lambda: agent.descriptors(blocks), lambda: agent.connect(b""), agent.notifications, lambda: agent.engine):
+    for use in (
+        lambda: agent.metadata,
+        lambda: agent.descriptors(blocks),
+        lambda: agent.connect(b""),
+        agent.notifications,
+        lambda: agent.engine,
+    ):
         with pytest.raises(kvmem.ClosedError):
             use()
     pool.close()
@@ -438,7 +488,9 @@ def test_an_agent_is_refused_with_a_reason(pool: kvmem.Pool) -> None:
     with pytest.raises(kvmem.BadValueError, match="name"):
         kvmem.nixl.Agent(pool, name="")
     told = threading.Event()
-    with kvmem.Pool("64MiB", pages="4k", in_background=True, boundary="1MiB", progress=lambda *_: told.wait(5)) as slow:
+    with kvmem.Pool(
+        "64MiB", pages="4k", in_background=True, boundary="1MiB", progress=lambda *_: told.wait(5)
+    ) as slow:
         with pytest.raises(kvmem.NotReadyError, match="wait_ready"):
             kvmem.nixl.Agent(slow)
         told.set()
@@ -461,7 +513,9 @@ except kvmem.NotAvailableError as error:
     pool.close()
     print("refused")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
     assert done.stdout == "refused\n", done.stderr
 
 
@@ -478,8 +532,12 @@ try:
 except kvmem.NotAvailableError as error:
     print(error.remedy, "--", error)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.stdout.startswith("pip install --no-deps nixl-cu99 nixl && pip install numpy -- NIXL cannot be imported"), done.stdout + done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.startswith(
+        "pip install --no-deps nixl-cu99 nixl && pip install numpy -- NIXL cannot be imported"
+    ), done.stdout + done.stderr
 
 
 @needs_nixl
@@ -497,7 +555,11 @@ def test_blocks_cannot_be_freed_while_they_are_copied(
         transfer = begin([batch, *blocks], peer, there.descriptors)
         with pytest.raises(kvmem.TimeLimitError, match="goes on") as raised:
             transfer.wait(0.1)
-        assert raised.value.seconds == 0.1 and raised.value.total == COUNT * SIZE and isinstance(raised.value, TimeoutError)
+        assert (
+            raised.value.seconds == 0.1
+            and raised.value.total == COUNT * SIZE
+            and isinstance(raised.value, TimeoutError)
+        )
         assert not transfer.done
         for refused in (blocks[0].free, batch.free, batch.split, pool.close):
             with pytest.raises(kvmem.ExportedError):
@@ -559,7 +621,9 @@ def test_a_peer_dies_in_the_middle_and_another_takes_its_place(
 
 
 @needs_nixl
-def test_a_peer_that_has_died_over_shared_memory(agent: kvmem.nixl.Agent, pool: kvmem.Pool, other: Callable[[str], Other]) -> None:
+def test_a_peer_that_has_died_over_shared_memory(
+    agent: kvmem.nixl.Agent, pool: kvmem.Pool, other: Callable[[str], Other]
+) -> None:
     there = other("there")
     block = pool.allocate(SIZE)
     peer = agent.connect(there.metadata)
@@ -572,15 +636,24 @@ def test_a_peer_that_has_died_over_shared_memory(agent: kvmem.nixl.Agent, pool: 
 
 
 @needs_nixl
-@pytest.mark.parametrize(("transports", "work"), [("all", "write"), ("all", "read"), ("tcp", "write")])
+@pytest.mark.parametrize(
+    ("transports", "work"), [("all", "write"), ("all", "read"), ("tcp", "write")]
+)
 def test_we_live_on_when_the_one_who_copies_is_killed(
-    pool: kvmem.Pool, other: Callable[[str], Other], monkeypatch: pytest.MonkeyPatch, transports: str, work: str
+    pool: kvmem.Pool,
+    other: Callable[[str], Other],
+    monkeypatch: pytest.MonkeyPatch,
+    transports: str,
+    work: str,
 ) -> None:
     # Not so over TCP where it was reading: UCX aborts the process that answers, if it comes to that.
     monkeypatch.setenv("UCX_TLS", transports)
     with kvmem.nixl.Agent(pool) as agent:
         blocks = pool.allocate_batch(SIZE, COUNT).split()
-        asked: dict[str, Any] = {"metadata": agent.metadata.hex(), "descriptors": agent.descriptors(blocks).hex()}
+        asked: dict[str, Any] = {
+            "metadata": agent.metadata.hex(),
+            "descriptors": agent.descriptors(blocks).hex(),
+        }
         there = other("there")
         assert there.ask(work=work, wait=True, **asked)["done"]
         there.begin(work=work, **asked)
@@ -594,7 +667,9 @@ def test_we_live_on_when_the_one_who_copies_is_killed(
 
 
 @needs_nixl
-def test_closing_ends_what_is_under_way(tcp: None, pool: kvmem.Pool, other: Callable[[str], Other]) -> None:
+def test_closing_ends_what_is_under_way(
+    tcp: None, pool: kvmem.Pool, other: Callable[[str], Other]
+) -> None:
     there = other("there")
     agent = kvmem.nixl.Agent(pool)
     peer = agent.connect(there.metadata)
@@ -617,7 +692,9 @@ def test_closing_ends_what_is_under_way(tcp: None, pool: kvmem.Pool, other: Call
 
 
 @needs_nixl
-def test_threads_share_an_agent(agent: kvmem.nixl.Agent, pool: kvmem.Pool, other: Callable[[str], Other]) -> None:
+def test_threads_share_an_agent(
+    agent: kvmem.nixl.Agent, pool: kvmem.Pool, other: Callable[[str], Other]
+) -> None:
     there = other("there")
     peer = agent.connect(there.metadata)
     spans = kvmem.nixl.descriptors.unpack(there.descriptors)[1]
@@ -675,11 +752,23 @@ assert os.waitpid(child, 0)[1] == 0
 agent.write(block, peer, descriptors).wait()
 print("alive")
 """
-    done = subprocess.run([sys.executable, "-X", "faulthandler", "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0 and done.stdout == "alive\n", done.stdout + done.stderr
 
 
-PAGE = next((folder / "docs/distributed/nixl.md" for folder in HERE.parents if (folder / "docs/distributed/nixl.md").exists()), None)
+PAGE = next(
+    (
+        folder / "docs/distributed/nixl.md"
+        for folder in HERE.parents
+        if (folder / "docs/distributed/nixl.md").exists()
+    ),
+    None,
+)
 
 
 @needs_nixl
@@ -689,13 +778,20 @@ def test_the_page_runs(tmp_path: Path) -> None:
     assert examples
     program = tmp_path / "page.py"
     program.write_text("\n".join(examples), encoding="utf-8")
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
     assert done.returncode == 0 and "the same bytes" in done.stdout, done.stdout + done.stderr
 
 
 @needs_nixl
 def test_the_benchmark_runs() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "kvmem.bench.nixl", "--rounds", "3", "--transfers", "5"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "kvmem.bench.nixl", "--rounds", "3", "--transfers", "5"],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
-    assert done.returncode in (0, 1) and re.search(r"^ratio [0-9.]+, goal 1\.00", done.stdout, re.M), done.stdout + done.stderr
+    assert done.returncode in (0, 1) and re.search(
+        r"^ratio [0-9.]+, goal 1\.00", done.stdout, re.M
+    ), done.stdout + done.stderr

@@ -76,7 +76,10 @@ assert type(common.get_allocator_from_storage("default")) is common.HostTensorAl
 
 @pytest.mark.parametrize("environment", [{"KVMEM_SGLANG": "0"}, {"SGLANG_PLUGINS": "another"}])
 def test_it_can_be_switched_off(environment: dict[str, str]) -> None:
-    program = LOADED + "assert type(common.get_allocator_from_storage('default')) is common.HostTensorAllocator"
+    program = (
+        LOADED
+        + "assert type(common.get_allocator_from_storage('default')) is common.HostTensorAllocator"
+    )
     sglang(program, **environment)
 
 
@@ -109,12 +112,30 @@ refused()
 """,
         SGLANG_PLUGINS="kvmem",
     )
-    assert "plugins have not been loaded in this process" in out and "unset KVMEM_SGLANG" in out and "has no function" in out
-    assert out.count("WARNING:kvmem:") == 2 and "KVMEM_SGLANG=0: SGLang's host memory is its own: it is not kvmem's" in out
-    assert "ShmHostTensorAllocator for a host pool, which brings its own memory: it is not kvmem's" in out
+    assert (
+        "plugins have not been loaded in this process" in out
+        and "unset KVMEM_SGLANG" in out
+        and "has no function" in out
+    )
+    assert (
+        out.count("WARNING:kvmem:") == 2
+        and "KVMEM_SGLANG=0: SGLang's host memory is its own: it is not kvmem's" in out
+    )
+    assert (
+        "ShmHostTensorAllocator for a host pool, which brings its own memory: it is not kvmem's"
+        in out
+    )
 
 
-@pytest.mark.parametrize("first", ["kvmem.sglang", "kvmem.sglang.allocator", "sglang.srt.plugins", "sglang.srt.mem_cache.pool_host.common"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        "kvmem.sglang",
+        "kvmem.sglang.allocator",
+        "sglang.srt.plugins",
+        "sglang.srt.mem_cache.pool_host.common",
+    ],
+)
 def test_it_can_be_imported_in_any_order(first: str) -> None:
     sglang(f"import {first}\n" + LOADED + "from kvmem.sglang import check_hook\ncheck_hook()")
 
@@ -291,6 +312,8 @@ def test_bad_pages_are_told() -> None:
 
 def test_the_page_of_documentation_runs() -> None:
     unpacked("sglang")
-    examples = re.findall(r"^```python\n(.*?)^```$", (DOCS / "sglang.md").read_text(encoding="utf-8"), re.M | re.S)
+    examples = re.findall(
+        r"^```python\n(.*?)^```$", (DOCS / "sglang.md").read_text(encoding="utf-8"), re.M | re.S
+    )
     assert examples
     sglang("\n".join(examples))

@@ -19,7 +19,9 @@ def free_port() -> int:
 def master_command(port: int) -> list[str]:
     """How a Mooncake master is started that listens there; it takes who is silent for two seconds for dead."""
     if importlib.util.find_spec("mooncake") is None:
-        raise FileNotFoundError("there is no Mooncake: pip install mooncake-transfer-engine-non-cuda")
+        raise FileNotFoundError(
+            "there is no Mooncake: pip install mooncake-transfer-engine-non-cuda"
+        )
     return [
         # What the wheel's command mooncake_master runs, wherever that command is.
         sys.executable,

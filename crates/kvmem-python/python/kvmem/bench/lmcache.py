@@ -57,9 +57,13 @@ def their_class() -> type[Any]:
     folder = os.environ.get("LMCACHE_DIR")
     if folder is None:
         try:
-            found: type[Any] = importlib.import_module("lmcache.v1.memory_management").AddressManager
+            found: type[Any] = importlib.import_module(
+                "lmcache.v1.memory_management"
+            ).AddressManager
         except ImportError as error:
-            raise NotThere(f"LMCache is not installed ({error}), and LMCACHE_DIR is not set: {HOW_TO_GET}") from error
+            raise NotThere(
+                f"LMCache is not installed ({error}), and LMCACHE_DIR is not set: {HOW_TO_GET}"
+            ) from error
         if found is not AddressManager:
             return found
         raise NotThere("LMCache's class has been replaced in this process")
@@ -134,7 +138,12 @@ class Side:
 
     def run(self, plan: Sequence[tuple[float, int]], timed: bool = True) -> None:
         """Carries out the requests: which is freed, as a share of those that live, and what comes for it."""
-        starts, lengths, allocate, free = self.starts, self.lengths, self.manager.allocate, self.manager.free
+        starts, lengths, allocate, free = (
+            self.starts,
+            self.lengths,
+            self.manager.allocate,
+            self.manager.free,
+        )
         drawn = array("q", [int(share * len(starts)) for share, _ in plan])
         sizes = array("q", [size for _, size in plan])
         began = thread_time_ns()
@@ -183,10 +192,18 @@ def measure(row: Row, theirs: type[Any], rounds: int, pairs: int) -> tuple[Side,
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the benchmark; returns its exit status."""
     options = argparse.ArgumentParser(
-        prog="python -m kvmem.bench.lmcache", description="kvmem's AddressManager against LMCache's own"
+        prog="python -m kvmem.bench.lmcache",
+        description="kvmem's AddressManager against LMCache's own",
     )
-    options.add_argument("--rounds", type=int, default=9, help="rounds of each class (default: %(default)s)")
-    options.add_argument("--pairs", type=int, default=4000, help="frees and allocations a round (default: %(default)s)")
+    options.add_argument(
+        "--rounds", type=int, default=9, help="rounds of each class (default: %(default)s)"
+    )
+    options.add_argument(
+        "--pairs",
+        type=int,
+        default=4000,
+        help="frees and allocations a round (default: %(default)s)",
+    )
     given = options.parse_args(arguments)
     try:
         theirs = their_class()
@@ -194,7 +211,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"kvmem: {missing}", file=sys.stderr)
         return 2
     width = max(len(row.name) for row in ROWS)
-    print(f"{'ns for a free and an allocation':{width}}  {'kvmem':>7}  {'LMCache':>8}  {'holes':>13}  {'refused':>11}  times  goal")
+    print(
+        f"{'ns for a free and an allocation':{width}}  {'kvmem':>7}  {'LMCache':>8}  {'holes':>13}  {'refused':>11}  times  goal"
+    )
     missed = 0
     for row in ROWS:
         ours, other = measure(row, theirs, max(given.rounds, 1), max(given.pairs, 1))

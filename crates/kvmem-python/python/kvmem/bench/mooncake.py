@@ -57,10 +57,25 @@ store.close()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the benchmark and prints a table; the exit status is 1 if a goal is missed."""
     options = argparse.ArgumentParser(prog="python -m kvmem.bench mooncake", description=__doc__)
-    options.add_argument("--size", type=size, default="256MiB", help="of each segment (default: %(default)s)")
-    options.add_argument("--objects", type=size, nargs="+", default=[64 << 10, 1 << 20, 4 << 20], help="sizes of objects")
-    options.add_argument("--rounds", type=int, default=11, help="rounds, each with fresh servers (default: %(default)s)")
-    options.add_argument("--pages", default="2M,thp,4k", help="of the pool that is served (default: %(default)s)")
+    options.add_argument(
+        "--size", type=size, default="256MiB", help="of each segment (default: %(default)s)"
+    )
+    options.add_argument(
+        "--objects",
+        type=size,
+        nargs="+",
+        default=[64 << 10, 1 << 20, 4 << 20],
+        help="sizes of objects",
+    )
+    options.add_argument(
+        "--rounds",
+        type=int,
+        default=11,
+        help="rounds, each with fresh servers (default: %(default)s)",
+    )
+    options.add_argument(
+        "--pages", default="2M,thp,4k", help="of the pool that is served (default: %(default)s)"
+    )
     given = options.parse_args(arguments)
     try:
         engine.module()
@@ -77,7 +92,9 @@ Rates = dict[Row, dict[str, list[float]]]
 """GB/s of each turn, by kind."""
 
 
-def _measure(nbytes: int, objects: Sequence[int], rounds: int, pages: str) -> dict[Row, list[dict[str, float]]]:
+def _measure(
+    nbytes: int, objects: Sequence[int], rounds: int, pages: str
+) -> dict[Row, list[dict[str, float]]]:
     """The median of each round, by kind."""
     found: dict[Row, list[dict[str, float]]] = {}
     with contextlib.ExitStack() as stack:
@@ -86,19 +103,38 @@ def _measure(nbytes: int, objects: Sequence[int], rounds: int, pages: str) -> di
         masters = {kind: stack.enter_context(_master(log)) for kind in KINDS}
         # What is put, what a call for many gets, and as much again, for what is free need not be in one piece.
         pool = stack.enter_context(Pool(3 * ONE_BY_ONE * max(*objects, AT_ONCE), pages="thp,4k"))
-        stores = {kind: stack.enter_context(Store(pool, master=masters[kind], deadline=30.0)) for kind in KINDS}
+        stores = {
+            kind: stack.enter_context(Store(pool, master=masters[kind], deadline=30.0))
+            for kind in KINDS
+        }
         for turn in range(rounds):
             for length in objects:
                 for many in (1, max(AT_ONCE // length, ONE_BY_ONE)):
-                    for row, rates in _round(stores, masters, nbytes, length, many, pages, turn, log).items():
-                        found.setdefault(row, []).append({kind: statistics.median(rates[kind]) for kind in KINDS})
-                print(f"\rround {turn + 1} of {rounds}, {_words(length)}    ", end="", file=sys.stderr, flush=True)
+                    for row, rates in _round(
+                        stores, masters, nbytes, length, many, pages, turn, log
+                    ).items():
+                        found.setdefault(row, []).append(
+                            {kind: statistics.median(rates[kind]) for kind in KINDS}
+                        )
+                print(
+                    f"\rround {turn + 1} of {rounds}, {_words(length)}    ",
+                    end="",
+                    file=sys.stderr,
+                    flush=True,
+                )
     print(file=sys.stderr)
     return found
 
 
 def _round(
-    stores: dict[str, Store], masters: dict[str, str], nbytes: int, length: int, many: int, pages: str, turn: int, log: IO[str]
+    stores: dict[str, Store],
+    masters: dict[str, str],
+    nbytes: int,
+    length: int,
+    many: int,
+    pages: str,
+    turn: int,
+    log: IO[str],
 ) -> Rates:
     """Everything once with each kind."""
     for attempt in range(TRIES):
@@ -112,7 +148,14 @@ def _round(
 
 
 def _attempt(
-    stores: dict[str, Store], masters: dict[str, str], nbytes: int, length: int, many: int, pages: str, name: str, log: IO[str]
+    stores: dict[str, Store],
+    masters: dict[str, str],
+    nbytes: int,
+    length: int,
+    many: int,
+    pages: str,
+    name: str,
+    log: IO[str],
 ) -> Rates:
     """With fresh servers."""
     rates: Rates = {}
@@ -133,13 +176,17 @@ def _attempt(
                 for kind in KINDS if turn % 2 == 0 else reversed(KINDS):
                     keys = [f"{name}-{length}-{turn}-{n}" for n in range(each)]
                     seconds = _once(stores[kind], doing, keys, blocks, length, many > 1)
-                    rates.setdefault((length, many, doing), {}).setdefault(kind, []).append(each * length / seconds / 1e9)
+                    rates.setdefault((length, many, doing), {}).setdefault(kind, []).append(
+                        each * length / seconds / 1e9
+                    )
         for store in stores.values():
             store.remove_matching(".*", force=True)
     return rates
 
 
-def _once(store: Store, doing: str, keys: list[str], blocks: list[Block], length: int, at_once: bool) -> float:
+def _once(
+    store: Store, doing: str, keys: list[str], blocks: list[Block], length: int, at_once: bool
+) -> float:
     if doing == "put":
         store.remove_batch(keys, force=True)
     got: list[Block | None] = []
@@ -172,7 +219,9 @@ def _print(found: dict[Row, list[dict[str, float]]]) -> int:
         noise = f", less {NOISE:.0%} of noise" if goal == 1 else ""
         words = "" if goal is None else f"≥ {goal}{noise}: {'met' if met else 'MISSED'}"
         objects = _words(length) + (f" × {many}" if many > 1 else "")
-        print(f"{objects:>12}  {doing:9}  {rate:5.2f} GB/s  {other:5.2f} GB/s  {ratio:5.2f}×  {words}")
+        print(
+            f"{objects:>12}  {doing:9}  {rate:5.2f} GB/s  {other:5.2f} GB/s  {ratio:5.2f}×  {words}"
+        )
     return 1 if missed else 0
 
 
@@ -183,7 +232,14 @@ def _words(length: int) -> str:
 @contextlib.contextmanager
 def _process(command: Sequence[str], log: IO[str]) -> Iterator[subprocess.Popen[str]]:
     environment = {**os.environ, "MC_TCP_BIND_ADDRESS": LOCAL}
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        env=environment,
+    )
     with process:
         try:
             yield process
@@ -207,7 +263,17 @@ def _master(log: IO[str]) -> Iterator[str]:
 @contextlib.contextmanager
 def _server(kind: str, master: str, nbytes: int, pages: str, log: IO[str]) -> Iterator[None]:
     if kind == "kvmem":
-        command = ["-m", "kvmem", "serve-mooncake", "--size", str(nbytes), "--master", master, "--pages", pages]
+        command = [
+            "-m",
+            "kvmem",
+            "serve-mooncake",
+            "--size",
+            str(nbytes),
+            "--master",
+            master,
+            "--pages",
+            pages,
+        ]
     else:
         command = ["-c", _ENGINES_OWN, str(nbytes), master]
     with _process([sys.executable, *command], log) as process:

@@ -41,13 +41,17 @@ class Plain:
         self.at = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.memory[:] = bytes([1]) * (size * SLOTS)
         self.agent: Any = api.nixl_agent(name, api.nixl_agent_config(backends=["UCX"]))
-        self.registered = self.agent.register_memory([(self.at, size * SLOTS, 0, "")], mem_type="DRAM")
+        self.registered = self.agent.register_memory(
+            [(self.at, size * SLOTS, 0, "")], mem_type="DRAM"
+        )
 
     def slot(self, at: int, index: int) -> Any:
         return self.agent.get_xfer_descs([(at + index * self.size, self.size, 0)], mem_type="DRAM")
 
     def copy(self, operation: str, peer: str, at: int, index: int) -> None:
-        handle = self.agent.initialize_xfer(operation, self.slot(self.at, index), self.slot(at, index), peer)
+        handle = self.agent.initialize_xfer(
+            operation, self.slot(self.at, index), self.slot(at, index), peer
+        )
         state = self.agent.transfer(handle)
         while state == "PROC":
             state = self.agent.check_xfer_state(handle)
@@ -63,7 +67,14 @@ def other(size: int, pipe: Connection) -> None:
         for block in blocks:
             block.write(bytes([1]) * size)
         plain = Plain(f"{agent.name}-plain", size)
-        pipe.send((agent.metadata, [agent.descriptors(block) for block in blocks], plain.agent.get_agent_metadata(), plain.at))
+        pipe.send(
+            (
+                agent.metadata,
+                [agent.descriptors(block) for block in blocks],
+                plain.agent.get_agent_metadata(),
+                plain.at,
+            )
+        )
         pipe.recv()
 
 
@@ -86,8 +97,12 @@ def measure(rounds: int, transfers: int, size: int) -> dict[str, dict[str, float
             plain_peer = plain.agent.add_remote_agent(plain_metadata)
             for operation, begin in (("write", agent.write), ("read", agent.read)):
                 ways: dict[str, Callable[[int], None]] = {
-                    "pool": lambda slot, begin=begin: begin(blocks[slot], peer, descriptors[slot]).wait(),  # type: ignore[misc]
-                    "mmap": lambda slot, name=operation.upper(): plain.copy(name, plain_peer, plain_at, slot),  # type: ignore[misc]
+                    "pool": lambda slot, begin=begin: begin(
+                        blocks[slot], peer, descriptors[slot]
+                    ).wait(),  # type: ignore[misc]
+                    "mmap": lambda slot, name=operation.upper(): plain.copy(
+                        name, plain_peer, plain_at, slot
+                    ),  # type: ignore[misc]
                 }
                 took: dict[str, list[float]] = {way: [] for way in ways}
                 for turn in range(-2, rounds):  # the first two connect and warm up
@@ -98,7 +113,9 @@ def measure(rounds: int, transfers: int, size: int) -> dict[str, dict[str, float
                         if turn >= 0:
                             took[way].append((perf_counter_ns() - started) / transfers / 1000)
                 figures[operation] = {way: median(values) for way, values in took.items()}
-                figures[operation]["ratio"] = median(plain_us / us for plain_us, us in zip(took["mmap"], took["pool"], strict=True))
+                figures[operation]["ratio"] = median(
+                    plain_us / us for plain_us, us in zip(took["mmap"], took["pool"], strict=True)
+                )
             peer.close()
             plain.agent.remove_remote_agent(plain_peer)
             pipe.send("end")
@@ -110,10 +127,25 @@ def measure(rounds: int, transfers: int, size: int) -> dict[str, dict[str, float
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = argparse.ArgumentParser(prog="python -m kvmem.bench.nixl", description="Transfers by NIXL between pools and plain mappings")
-    options.add_argument("--rounds", type=int, default=25, help="rounds, of which the median counts (default: %(default)s)")
-    options.add_argument("--transfers", type=int, default=40, help="transfers of each kind in a round (default: %(default)s)")
-    options.add_argument("--size", type=int, default=1 << 20, help="bytes of a transfer (default: %(default)s)")
+    options = argparse.ArgumentParser(
+        prog="python -m kvmem.bench.nixl",
+        description="Transfers by NIXL between pools and plain mappings",
+    )
+    options.add_argument(
+        "--rounds",
+        type=int,
+        default=25,
+        help="rounds, of which the median counts (default: %(default)s)",
+    )
+    options.add_argument(
+        "--transfers",
+        type=int,
+        default=40,
+        help="transfers of each kind in a round (default: %(default)s)",
+    )
+    options.add_argument(
+        "--size", type=int, default=1 << 20, help="bytes of a transfer (default: %(default)s)"
+    )
     chosen = options.parse_args(arguments)
     os.environ.setdefault("UCX_NET_DEVICES", "lo")
     try:
@@ -121,7 +153,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except kvmem.NotAvailableError as error:
         print(f"kvmem: {error}", file=sys.stderr)
         return 2
-    print(f"NIXL, UCX: transfers of {chosen.size} bytes between two processes, median of {chosen.rounds} rounds of {chosen.transfers}")
+    print(
+        f"NIXL, UCX: transfers of {chosen.size} bytes between two processes, median of {chosen.rounds} rounds of {chosen.transfers}"
+    )
     print(f"{'':8}{'pool':>10}{'mmap':>10}   (GB/s)")
     worst = float("inf")
     for operation, found in figures.items():

@@ -19,4 +19,10 @@ from .device import check_backend
 from .errors import BackendUnusedError
 from .memory import HostMemory
 
-__all__ = ["AddressManager", "BackendUnusedError", "HostMemory", "check_backend", "replace_address_manager"]
+__all__ = [
+    "AddressManager",
+    "BackendUnusedError",
+    "HostMemory",
+    "check_backend",
+    "replace_address_manager",
+]

@@ -24,7 +24,7 @@ def replace_address_manager() -> int:
     replaced = 0
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "lmcache" and vars(module).get("AddressManager") is theirs:
-            setattr(module, "AddressManager", AddressManager)
+            module.AddressManager = AddressManager
             replaced += 1
     _log.info("LMCache's AddressManager replaced in %d modules", replaced)
     return replaced

@@ -53,7 +53,11 @@ def base_spec() -> type[Any]:
                 continue
             module = sys
         for found in vars(module).values():
-            ours = isinstance(found, type) and issubclass(found, DeviceSpec) and found.__module__ == module.__name__
+            ours = (
+                isinstance(found, type)
+                and issubclass(found, DeviceSpec)
+                and found.__module__ == module.__name__
+            )
             if ours and (named or name == "cpu" or found().is_available()):
                 spec: type[Any] = found
                 return spec
@@ -129,8 +133,12 @@ def memory_ops(base: type[Any], device_type: str) -> type[Any]:
         def __init__(self) -> None:
             super().__init__()
             # CUDA has to know pinned memory; elsewhere it is enough that it stays.
-            devices = os.environ.get("KVMEM_LMCACHE_DEVICES", "cuda" if device_type == "cuda" else None)
-            self.host_memory = HostMemory(pages=os.environ.get("KVMEM_LMCACHE_PAGES") or None, devices=devices)
+            devices = os.environ.get(
+                "KVMEM_LMCACHE_DEVICES", "cuda" if device_type == "cuda" else None
+            )
+            self.host_memory = HostMemory(
+                pages=os.environ.get("KVMEM_LMCACHE_PAGES") or None, devices=devices
+            )
 
         def bind_native(self, module: object) -> None:
             super().bind_native(module)
@@ -167,7 +175,9 @@ def _make() -> type[Any]:
     try:
         import lmcache  # noqa: F401
     except ImportError as error:
-        raise BackendUnusedError(f"LMCache cannot be imported ({error})", remedy="pip install 'kvmem[lmcache]'") from error
+        raise BackendUnusedError(
+            f"LMCache cannot be imported ({error})", remedy="pip install 'kvmem[lmcache]'"
+        ) from error
     # That import may have come by here.
     made: type[Any] | None = globals().get("KvmemDeviceSpec")
     if made is not None:

@@ -48,7 +48,9 @@ class HostMemory:
         self._held: dict[int, _Held] = {}
         self._lock = threading.Lock()
 
-    def allocate(self, size: int, *, numa: int | None = None, hugepages: bool = False, pinned: bool = True) -> int:
+    def allocate(
+        self, size: int, *, numa: int | None = None, hugepages: bool = False, pinned: bool = True
+    ) -> int:
         """The address of ``size`` zeros. ``numa``: the node they must come from; ``hugepages``: of 2 MiB, or not at all.
 
         Raises :class:`BadValueError`, :class:`MappingError`, :class:`RegistrationError`, :class:`NotAvailableError`; nothing is kept then.
@@ -73,7 +75,9 @@ class HostMemory:
         length = -(-self._checked(size) // mmap.PAGESIZE) * mmap.PAGESIZE
         segment = SEGMENTS / plain
         segment.unlink(missing_ok=True)
-        fd = os.open(segment, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(
+            segment, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
         try:
             os.posix_fallocate(fd, 0, length)
             region = Region.from_buffer(mmap.mmap(fd, length))
@@ -95,7 +99,9 @@ class HostMemory:
         with self._lock:
             held = self._held.pop(pointer, None)
         if held is None:
-            raise BadValueError(f"nothing that was allocated here begins at {pointer:#x}; was it freed before?")
+            raise BadValueError(
+                f"nothing that was allocated here begins at {pointer:#x}; was it freed before?"
+            )
         try:
             if held.registration is not None:
                 held.registration.close()

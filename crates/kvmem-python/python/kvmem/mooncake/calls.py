@@ -62,7 +62,10 @@ class Held:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.let_go()
 

@@ -75,8 +75,14 @@ def module() -> Any:
         return importlib.import_module("mooncake.store")
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError)
-        remedy = f"pip install '{WHEEL}>=0.3.13'" if missing else f"apt-get install --no-install-recommends {LIBRARIES}"
-        raise errors.EngineMissingError(f"Mooncake's engine cannot be imported ({error}): {remedy}") from error
+        remedy = (
+            f"pip install '{WHEEL}>=0.3.13'"
+            if missing
+            else f"apt-get install --no-install-recommends {LIBRARIES}"
+        )
+        raise errors.EngineMissingError(
+            f"Mooncake's engine cannot be imported ({error}): {remedy}"
+        ) from error
 
 
 def address(master: str) -> tuple[str, int]:
@@ -142,13 +148,24 @@ class Engine:
         self._calls = Calls("store")
         self._client: Any = store.MooncakeDistributedStore()
         try:
-            self._connect(host, (host, metadata, 0, 0, protocol, devices, master), max(timeout, deadline), expose, peers)
+            self._connect(
+                host,
+                (host, metadata, 0, 0, protocol, devices, master),
+                max(timeout, deadline),
+                expose,
+                peers,
+            )
         except BaseException:
             self.close()
             raise
 
     def _connect(
-        self, host: str, arguments: tuple[Any, ...], seconds: float, expose: bool, peers: str | Iterable[str]
+        self,
+        host: str,
+        arguments: tuple[Any, ...],
+        seconds: float,
+        expose: bool,
+        peers: str | Iterable[str],
     ) -> None:
         with _environment(host, self.deadline) as told:
             ports = None if expose else Ports(host, told, peers=peers)
@@ -158,7 +175,13 @@ class Engine:
             if ports is not None:
                 while not call.wait_over(0.001) and time.monotonic() < until:
                     ports.limit()
-            code = self._wait(call, f"connect to the master at {self.master}", None, until - time.monotonic(), seconds)
+            code = self._wait(
+                call,
+                f"connect to the master at {self.master}",
+                None,
+                until - time.monotonic(),
+                seconds,
+            )
             errors.check(-abs(code), f"connect to the master at {self.master}")
             if ports is None:
                 _log.warning("expose: %s, and nobody asks for credentials there", self.reach)
@@ -171,7 +194,9 @@ class Engine:
     def client(self) -> Any:
         """The wheel's object. Its calls are made by :meth:`call`."""
         if not self.is_ours():
-            raise ForkedError("the connection to the cluster stays with the parent: make another one in the child")
+            raise ForkedError(
+                "the connection to the cluster stays with the parent: make another one in the child"
+            )
         return self._client
 
     def is_ours(self) -> bool:
@@ -241,7 +266,9 @@ class Engine:
             raise self.noted(errors.error(code, doing, key))
         return code
 
-    def check_all(self, codes: list[int], doing: str, keys: list[str], *, but: tuple[int, ...] = ()) -> list[int]:
+    def check_all(
+        self, codes: list[int], doing: str, keys: list[str], *, but: tuple[int, ...] = ()
+    ) -> list[int]:
         """The same for many."""
         try:
             return errors.check_all(codes, doing, keys, but=but)
@@ -279,7 +306,9 @@ class Engine:
 
     # Its end.
 
-    def close(self, before: Callable[[], object] = lambda: None, then: Callable[[], object] = lambda: None) -> bool:
+    def close(
+        self, before: Callable[[], object] = lambda: None, then: Callable[[], object] = lambda: None
+    ) -> bool:
         """Ends it when the last call has ended: calls ``before``, closes, and calls ``then``. In a
         forked child it does nothing.
 
@@ -306,7 +335,10 @@ class Engine:
         if not done:
             # Not even its destructor may run before its calls have ended.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
-            _log.warning("the engine has not ended %d call(s) yet: its memory is kept until it has", max(self.late, 1))
+            _log.warning(
+                "the engine has not ended %d call(s) yet: its memory is kept until it has",
+                max(self.late, 1),
+            )
         return done
 
 

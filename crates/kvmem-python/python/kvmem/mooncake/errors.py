@@ -93,8 +93,14 @@ _MEANINGS: dict[int, tuple[type[StoreError], str]] = {
     -10: (NoRoomError, "a buffer is too small"),
     -101: (NoRoomError, "no segment is mounted"),
     -102: (StoreError, "this segment is mounted already"),
-    -103: (UnreachableError, "the master does not know this client any more; it will once they have spoken again"),
-    -200: (NoRoomError, "no segment has room for it: mount more, or lower the master's eviction_high_watermark_ratio"),
+    -103: (
+        UnreachableError,
+        "the master does not know this client any more; it will once they have spoken again",
+    ),
+    -200: (
+        NoRoomError,
+        "no segment has room for it: mount more, or lower the master's eviction_high_watermark_ratio",
+    ),
     -400: (StoreError, "this is no key"),
     -500: (UnreachableError, "writing to the segment failed"),
     -600: (StoreError, "an argument makes no sense, or the buffer is shorter than the object"),
@@ -105,12 +111,18 @@ _MEANINGS: dict[int, tuple[type[StoreError], str]] = {
     -703: (ObjectMissingError, "it is still being written, or its writer died"),
     -704: (ObjectMissingError, "there is no such object"),
     -705: (StoreError, "there is such an object already"),
-    -706: (StoreError, "it was read just now and is kept for its readers: force=True removes it nevertheless"),
+    -706: (
+        StoreError,
+        "it was read just now and is kept for its readers: force=True removes it nevertheless",
+    ),
     -707: (UnreachableError, "the transfer took longer than the object was kept for it"),
     -708: (StoreError, "it is being copied to another segment"),
     -710: (ObjectMissingError, "there is no copy of it"),
     -712: (ObjectMissingError, "its copy is gone"),
-    TRANSFER_FAILED: (UnreachableError, "the transfer failed: the segment that has the bytes does not answer"),
+    TRANSFER_FAILED: (
+        UnreachableError,
+        "the transfer failed: the segment that has the bytes does not answer",
+    ),
     MASTER_GONE: (UnreachableError, "the master does not answer"),
     TIMED_OUT: (UnreachableError, "the master does not answer in time"),
     -1010: (UnreachableError, "the master cannot do this now"),
@@ -156,9 +168,15 @@ def check(code: int, doing: str, key: str | None = None) -> int:
     return code
 
 
-def check_all(codes: list[int], doing: str, keys: list[str], *, but: tuple[int, ...] = ()) -> list[int]:
+def check_all(
+    codes: list[int], doing: str, keys: list[str], *, but: tuple[int, ...] = ()
+) -> list[int]:
     """The numbers unless some of them are failures other than ``but``."""
-    failed = {key: error(code, doing, key) for key, code in zip(keys, codes) if code < 0 and code not in but}
+    failed = {
+        key: error(code, doing, key)
+        for key, code in zip(keys, codes)
+        if code < 0 and code not in but
+    }
     if failed:
         first = next(iter(failed.values()))
         message = f"{len(failed)} of {len(codes)} failed, the first: {first}"

@@ -66,13 +66,20 @@ def local_addresses(host: str) -> list[_Address]:
     """The addresses of this machine that ``host`` names. Raises :class:`~kvmem.BadValueError` if it
     names none.
     """
-    name = host.strip("[]") if host.startswith("[") or host.count(":") != 1 else host.partition(":")[0]
+    name = (
+        host.strip("[]") if host.startswith("[") or host.count(":") != 1 else host.partition(":")[0]
+    )
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise BadValueError(f"host={host!r} cannot be resolved ({error}): name an address of this machine") from error
+        raise BadValueError(
+            f"host={host!r} cannot be resolved ({error}): name an address of this machine"
+        ) from error
     addresses = {ipaddress.ip_address(str(place[0]).partition("%")[0]) for *_, place in found}
-    mine = sorted((address for address in addresses if _is_mine(address)), key=lambda address: (address.version, int(address)))
+    mine = sorted(
+        (address for address in addresses if _is_mine(address)),
+        key=lambda address: (address.version, int(address)),
+    )
     if not mine:
         raise BadValueError(
             f"host={host!r} is no address of this machine: name one of its own, or say expose=True (--expose) where packets "
@@ -84,7 +91,9 @@ def local_addresses(host: str) -> list[_Address]:
 def _is_mine(address: _Address) -> bool:
     if address.is_unspecified:
         return False
-    with socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+    with socket.socket(
+        socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM
+    ) as probe:
         try:
             probe.bind((str(address), 0))
         except OSError as error:
@@ -115,7 +124,9 @@ def networks(peers: str | Iterable[str]) -> list[_Network]:
     try:
         return [ipaddress.ip_network(text.strip(), strict=False) for text in texts if text.strip()]
     except ValueError as error:
-        raise BadValueError(f"peers={peers!r}: {error}; name networks such as 10.0.0.0/24, or addresses") from error
+        raise BadValueError(
+            f"peers={peers!r}: {error}; name networks such as 10.0.0.0/24, or addresses"
+        ) from error
 
 
 # The filter: classic BPF. Offsets from _NET on count from the packet's network header.
@@ -137,11 +148,19 @@ def _matches(at: int, network: _Network) -> list[_Instruction]:
         shift = width - 32 * (word + 1)
         value, bits = (address >> shift) & 0xFFFFFFFF, (mask >> shift) & 0xFFFFFFFF
         if bits:
-            tests.append(((_LOAD_WORD, 0, 0, (_NET + at + 4 * word) & 0xFFFFFFFF), (_AND, 0, 0, bits), (_JUMP_IF_EQUAL, 0, 0, value)))
+            tests.append(
+                (
+                    (_LOAD_WORD, 0, 0, (_NET + at + 4 * word) & 0xFFFFFFFF),
+                    (_AND, 0, 0, bits),
+                    (_JUMP_IF_EQUAL, 0, 0, value),
+                )
+            )
     code = [instruction for test in tests for instruction in test]
     # Where a word differs, over the rest of this block, to the next block.
     return [
-        (opcode, yes, len(code) - number, value) if opcode == _JUMP_IF_EQUAL else (opcode, yes, no, value)
+        (opcode, yes, len(code) - number, value)
+        if opcode == _JUMP_IF_EQUAL
+        else (opcode, yes, no, value)
         for number, (opcode, yes, no, value) in enumerate(code)
     ]
 
@@ -160,7 +179,9 @@ def program(hosts: Iterable[_Address], peers: Iterable[_Network]) -> bytes:
     hosts, peers = list(hosts), list(peers)
 
     def family(version: int, source: int, destination: int) -> list[_Instruction]:
-        to: list[_Network] = [ipaddress.ip_network(host) for host in hosts if host.version == version]
+        to: list[_Network] = [
+            ipaddress.ip_network(host) for host in hosts if host.version == version
+        ]
         come: list[_Network] = [network for network in peers if network.version == version]
         passes: list[_Instruction] = _any_of(source, come, [_PASS]) if peers else [_PASS]
         return _any_of(destination, to, passes)
@@ -174,7 +195,9 @@ def program(hosts: Iterable[_Address], peers: Iterable[_Network]) -> bytes:
     ]
     code = [*head, *four, *six]
     if len(code) > 4096:
-        raise BadValueError(f"a filter of {len(code)} instructions is too long (4096 at most): name fewer peers")
+        raise BadValueError(
+            f"a filter of {len(code)} instructions is too long (4096 at most): name fewer peers"
+        )
     return b"".join(struct.pack("HBBI", *instruction) for instruction in code)
 
 
@@ -203,7 +226,9 @@ def _sockets() -> list[_Socket]:
                 for line in lines:
                     words = line.split()
                     local, port = _place(words[1])
-                    found.append(_Socket(int(words[9]), local, port, _place(words[2])[0], int(words[3], 16)))
+                    found.append(
+                        _Socket(int(words[9]), local, port, _place(words[2])[0], int(words[3], 16))
+                    )
         except FileNotFoundError:  # no IPv6 here
             continue
     return found
@@ -232,7 +257,11 @@ def _mine() -> Iterator[tuple[int, int]]:
 def listening() -> list[tuple[str, int]]:
     """What this process listens on: addresses and ports, as ``ss -ltn`` has them."""
     mine = {inode for _, inode in _mine()}
-    return sorted((str(one.local), one.port) for one in _sockets() if one.inode in mine and one.state == _LISTEN)
+    return sorted(
+        (str(one.local), one.port)
+        for one in _sockets()
+        if one.inode in mine and one.state == _LISTEN
+    )
 
 
 class _Limit(NamedTuple):
@@ -249,7 +278,9 @@ class Ports:
     """The ports that the engine opens from now on."""
 
     def __init__(self, *hosts: str, peers: str | Iterable[str] = ()) -> None:
-        self.hosts = list(dict.fromkeys(address for host in hosts for address in local_addresses(host)))
+        self.hosts = list(
+            dict.fromkeys(address for host in hosts for address in local_addresses(host))
+        )
         self.peers = networks(peers)
         self._code = program(self.hosts, self.peers)
         self._before = {inode for _, inode in _mine()}
@@ -258,7 +289,11 @@ class Ports:
 
     def limit(self) -> None:
         """Attaches the filter to what has been opened since. Raises :class:`ExposedError`."""
-        new = [(fd, inode) for fd, inode in _mine() if inode not in self._before and inode not in self._limited]
+        new = [
+            (fd, inode)
+            for fd, inode in _mine()
+            if inode not in self._before and inode not in self._limited
+        ]
         if not new:
             return
         sockets = {one.inode: one for one in _sockets()}
@@ -295,14 +330,23 @@ class Ports:
             if inode not in mine:
                 continue
             if filtered and _filter_length(mine[inode]) != len(self._code) // 8:
-                raise errors.ExposedError(_cannot(port, "the kernel has no filter on it"), port=port)
+                raise errors.ExposedError(
+                    _cannot(port, "the kernel has no filter on it"), port=port
+                )
             if loopback and _interface(mine[inode]) != _LOOPBACK:
-                raise errors.ExposedError(_cannot(port, "it is not bound to the loopback interface"), port=port)
+                raise errors.ExposedError(
+                    _cannot(port, "it is not bound to the loopback interface"), port=port
+                )
         ports = {limit.port: limit for limit in self._limited.values()}
         for one in _sockets():
             limit = ports.get(one.port)
             ours = limit is not None and (one.inode == 0 or one.inode in mine)
-            if limit is not None and ours and one.state not in (_LISTEN, _TIME_WAIT) and not self._passes(one, limit):
+            if (
+                limit is not None
+                and ours
+                and one.state not in (_LISTEN, _TIME_WAIT)
+                and not self._passes(one, limit)
+            ):
                 raise errors.ExposedError(
                     f"a connection from {one.remote} to {one.local} port {one.port} came before the port was limited: start again",
                     port=one.port,
@@ -310,7 +354,9 @@ class Ports:
 
     def _passes(self, one: _Socket, limit: _Limit) -> bool:
         if limit.filtered:
-            return one.local in self.hosts and (not self.peers or any(one.remote in network for network in self.peers))
+            return one.local in self.hosts and (
+                not self.peers or any(one.remote in network for network in self.peers)
+            )
         return not limit.loopback or one.remote.is_loopback
 
     def _attach(self, fd: int, port: int) -> _Limit:
@@ -327,7 +373,9 @@ class Ports:
                 return _Limit(port, True, loopback)
             except OSError as error:
                 if self.peers:
-                    raise errors.ExposedError(_cannot(port, f"no filter: {error}"), port=port) from error
+                    raise errors.ExposedError(
+                        _cannot(port, f"no filter: {error}"), port=port
+                    ) from error
                 others = [] if loopback else other_addresses(self.hosts)
                 if others:
                     why = f"no filter: {error}; this machine also has {', '.join(map(str, others))}"
@@ -345,7 +393,9 @@ def _cannot(port: int, why: str) -> str:
 def _filter_length(fd: int) -> int:
     """Instructions of the filter that a socket has; 0 without one."""
     length = ctypes.c_uint32(0)
-    status = ctypes.CDLL(None, use_errno=True).getsockopt(fd, socket.SOL_SOCKET, _ATTACH_FILTER, None, ctypes.byref(length))
+    status = ctypes.CDLL(None, use_errno=True).getsockopt(
+        fd, socket.SOL_SOCKET, _ATTACH_FILTER, None, ctypes.byref(length)
+    )
     return length.value if status == 0 else 0
 
 

@@ -149,15 +149,25 @@ def serve(
     ids: list[str] = []
     try:
         for block in blocks:
-            mounted = engine.call_without_deadline(lambda client: _mount(client, fd, block, protocol, ids))
-            errors.check(-abs(mounted), f"mount {block.nbytes} bytes of the pool from {block.offset} on")
+            mounted = engine.call_without_deadline(
+                lambda client: _mount(client, fd, block, protocol, ids)
+            )
+            errors.check(
+                -abs(mounted), f"mount {block.nbytes} bytes of the pool from {block.offset} on"
+            )
         # The engine has mapped the file by itself: without this the first put to each page would wait for a fault.
         pool.populate_elsewhere()
         segment = Segment(blocks, engine, engine.client.get_hostname(), ids)
     except BaseException:
         _unmount(blocks, engine, ids)
         raise
-    _log.info("%d bytes on pages of %d are a segment at %s, in %d parts", segment.nbytes, page, master, len(blocks))
+    _log.info(
+        "%d bytes on pages of %d are a segment at %s, in %d parts",
+        segment.nbytes,
+        page,
+        master,
+        len(blocks),
+    )
     return segment
 
 
@@ -199,7 +209,13 @@ def _unmount(blocks: list[Block], engine: Engine, ids: list[str]) -> None:
     def unmount() -> None:
         code = client.unmount_segment(ids, 0) if ids else 0
         if code:
-            _log.warning("%s", errors.error(-abs(code), "unmount: the master will, when this client has been gone for its client_ttl"))
+            _log.warning(
+                "%s",
+                errors.error(
+                    -abs(code),
+                    "unmount: the master will, when this client has been gone for its client_ttl",
+                ),
+            )
 
     def free() -> None:
         for block in blocks:

@@ -126,8 +126,12 @@ class _Counts:
     """What is counted, under the lock of the work."""
 
     def __init__(self) -> None:
-        self.evicted = self.stored = self.stored_bytes = self.dropped = self.failed = self.forgotten = 0
-        self.fetched = self.fetched_bytes = self.absent = self.skipped = self.refused = self.corrupt = self.superseded = self.errors = 0
+        self.evicted = self.stored = self.stored_bytes = self.dropped = self.failed = (
+            self.forgotten
+        ) = 0
+        self.fetched = self.fetched_bytes = self.absent = self.skipped = self.refused = (
+            self.corrupt
+        ) = self.superseded = self.errors = 0
 
 
 class _Seal:
@@ -185,7 +189,9 @@ class ClusterSpill:
     ) -> None:
         most = store.pool.capacity // 16 if queue is None else queue
         if not 0 < most <= store.pool.capacity // 2:
-            raise BadValueError(f"a queue of {most} bytes makes no sense on a pool of {store.pool.capacity}: up to half of it may wait")
+            raise BadValueError(
+                f"a queue of {most} bytes makes no sense on a pool of {store.pool.capacity}: up to half of it may wait"
+            )
         if retry is not None:
             store.circuit.retry = retry
         self._work = _Work(store, prefix, most, wait, replace, store.circuit.retry)
@@ -244,7 +250,9 @@ def _stop(work: _Work, thread: threading.Thread) -> None:
 class _Work:
     """What the thread has: not the spill itself, so that this can end."""
 
-    def __init__(self, store: Store, prefix: str, most: int, wait: float, replace: bool, retry: float) -> None:
+    def __init__(
+        self, store: Store, prefix: str, most: int, wait: float, replace: bool, retry: float
+    ) -> None:
         self.store = store
         self.prefix = prefix
         self.most = most
@@ -325,7 +333,10 @@ class _Work:
             self._mark_stale(entry.name)
         entry.let_go()
         if first:
-            _log.warning("the queue of %d bytes is full: an evicted value is not put into the cluster (more are counted, not told)", self.most)
+            _log.warning(
+                "the queue of %d bytes is full: an evicted value is not put into the cluster (more are counted, not told)",
+                self.most,
+            )
 
     def _mark_stale(self, name: str) -> None:
         """What the cluster has under a key is no longer what the cache had. Called under the lock."""
@@ -363,7 +374,10 @@ class _Work:
         while True:
             with self.lock:
                 self.changed.wait_for(
-                    lambda: self.stopping or (not self.down and (self.queue or self.stale or self.all_stale))
+                    lambda: (
+                        self.stopping
+                        or (not self.down and (self.queue or self.stale or self.all_stale))
+                    )
                 )
                 if self.stopping:
                     break
@@ -419,7 +433,9 @@ class _Work:
         if seal is None:
             raise errors.error(errors.TIMED_OUT, "put", name)
         with memoryview(pinned) as view:
-            seal.block.write(_SEAL.pack(_MARK, pinned.nbytes, zlib.crc32(view), zlib.crc32(name.encode())))
+            seal.block.write(
+                _SEAL.pack(_MARK, pinned.nbytes, zlib.crc32(view), zlib.crc32(name.encode()))
+            )
         self.store.put_parts(name, [pinned, seal.block], keep=seal)
 
     def _done(self, entry: _Entry, error: Exception | None) -> None:
@@ -471,13 +487,22 @@ class _Work:
             waiting = len(self.queue)
             self.changed.notify_all()
         if news and self.down:
-            _log.warning("%s: what is evicted waits, and nothing is fetched until it does", circuit.last_error)
+            _log.warning(
+                "%s: what is evicted waits, and nothing is fetched until it does",
+                circuit.last_error,
+            )
         elif news:
-            _log.warning("the master at %s answers again: %d values waited", self.store.master, waiting)
+            _log.warning(
+                "the master at %s answers again: %d values waited", self.store.master, waiting
+            )
 
     def _failed(self, error: Exception) -> bool:
         """Counts a failure; returns whether the master is gone."""
-        gone = isinstance(error, errors.StoreError) and errors.is_master(error.code) and self.store.circuit.is_open
+        gone = (
+            isinstance(error, errors.StoreError)
+            and errors.is_master(error.code)
+            and self.store.circuit.is_open
+        )
         with self.lock:
             self.counts.errors += 1
             self.last_error = str(error)
@@ -526,7 +551,9 @@ class _Work:
                 self.last_error = str(error)
         except KvmemError as error:
             # Of a value that was replaced meanwhile the length may be another.
-            reached = isinstance(error, errors.StoreError) and not isinstance(error, errors.UnreachableError)
+            reached = isinstance(error, errors.StoreError) and not isinstance(
+                error, errors.UnreachableError
+            )
             if reached and lease.broken:
                 return self._superseded(None)
             self._failed(error)
@@ -564,7 +591,9 @@ class _Work:
         try:
             self.store.get_parts(name, [room, seal.block], keep=seal)
             with memoryview(room) as view, memoryview(seal.block) as sealed:
-                good = sealed == _SEAL.pack(_MARK, nbytes, zlib.crc32(view), zlib.crc32(name.encode()))
+                good = sealed == _SEAL.pack(
+                    _MARK, nbytes, zlib.crc32(view), zlib.crc32(name.encode())
+                )
             with self.lock:
                 # Another cache that shares this may have removed it.
                 stale = self.all_stale or name in self.stale
@@ -670,4 +699,6 @@ class _Work:
         for entry in left:
             entry.let_go()
         if left:
-            _log.warning("%d evicted values were not put into the cluster before the end", len(left))
+            _log.warning(
+                "%d evicted values were not put into the cluster before the end", len(left)
+            )

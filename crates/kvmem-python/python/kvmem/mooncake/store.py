@@ -148,7 +148,11 @@ class Store:
     def _segments_of(self, key: str) -> list[str]:
         """The segments that have the object; none if one cannot say."""
         found = self._call("look for", lambda client: client.get_replica_desc(key), key)
-        memory = [one.get_memory_descriptor().buffer_descriptor for one in found if one.is_memory_replica()]
+        memory = [
+            one.get_memory_descriptor().buffer_descriptor
+            for one in found
+            if one.is_memory_replica()
+        ]
         return [one.transport_endpoint for one in memory]
 
     def _ask_segment(self, key: str, *, trying: bool = True) -> None:
@@ -203,7 +207,9 @@ class Store:
             at, nbytes = block.ptr, block.nbytes
             try:
                 with Held([block]) as held:
-                    code = self._fetch(key, lambda client: client.get_into(key, at, nbytes), held, nbytes)
+                    code = self._fetch(
+                        key, lambda client: client.get_into(key, at, nbytes), held, nbytes
+                    )
                 # A longer one may have taken its place since it was asked how long it is.
                 if code == _TOO_SHORT and self.size(key) > nbytes:
                     block.free()
@@ -249,7 +255,13 @@ class Store:
         keys = list(keys)
         with self._places(blocks) as (held, places, lengths):
             _same("keys", keys, "blocks", places)
-            codes = self._call("put", lambda client: client.batch_put_from(keys, places, lengths), None, held, sum(lengths))
+            codes = self._call(
+                "put",
+                lambda client: client.batch_put_from(keys, places, lengths),
+                None,
+                held,
+                sum(lengths),
+            )
             self._engine.check_all(codes, "put", keys)
 
     def get_batch(self, keys: Iterable[str]) -> list[Block | None]:
@@ -266,7 +278,10 @@ class Store:
             wanted = [(key, block) for key, block in zip(keys, blocks) if block is not None]
             names = [key for key, _ in wanted]
             if wanted:
-                places, sizes = [block.ptr for _, block in wanted], [block.nbytes for _, block in wanted]
+                places, sizes = (
+                    [block.ptr for _, block in wanted],
+                    [block.nbytes for _, block in wanted],
+                )
                 with Held(block for _, block in wanted) as held:
                     work = lambda client: client.batch_get_into(names, places, sizes)  # noqa: E731
                     try:
@@ -294,7 +309,9 @@ class Store:
             work = lambda client: client.batch_put_from_multi_buffers([key], [places], [lengths])  # noqa: E731
             self._engine.check(self._call("put", work, key, held, sum(lengths))[0], "put", key)
 
-    def get_parts(self, key: str, blocks: Sequence[Block | Reservation], *, keep: object = None) -> int:
+    def get_parts(
+        self, key: str, blocks: Sequence[Block | Reservation], *, keep: object = None
+    ) -> int:
         """Gets one object into several blocks, one after the other, and returns its length, which
         is theirs together.
 
@@ -304,7 +321,9 @@ class Store:
             total = sum(lengths)
             found = self.size(key)
             if found != total:
-                raise BadValueError(f"the object {key!r} has {found} bytes, and the blocks {total} together")
+                raise BadValueError(
+                    f"the object {key!r} has {found} bytes, and the blocks {total} together"
+                )
             work = lambda client: client.batch_get_into_multi_buffers([key], [places], [lengths])[0]  # noqa: E731
             return self._engine.check(self._fetch(key, work, held, total), "get", key)
 
@@ -312,7 +331,12 @@ class Store:
 
     def exists(self, key: str) -> bool:
         """Whether there is such an object. One on a segment that died a moment ago still counts."""
-        return self._engine.check(self._call("look for", lambda client: client.is_exist(key), key), "look for", key) == 1
+        return (
+            self._engine.check(
+                self._call("look for", lambda client: client.is_exist(key), key), "look for", key
+            )
+            == 1
+        )
 
     def exists_batch(self, keys: Iterable[str]) -> list[bool]:
         """The same for many."""
@@ -322,7 +346,9 @@ class Store:
 
     def size(self, key: str) -> int:
         """Its length in bytes. Raises :class:`ObjectMissingError`."""
-        return self._engine.check(self._call("look for", lambda client: client.get_size(key), key), "look for", key)
+        return self._engine.check(
+            self._call("look for", lambda client: client.get_size(key), key), "look for", key
+        )
 
     def look(self, key: str) -> int:
         """Its length in bytes, if it can be got now. Raises :class:`ObjectMissingError`;
@@ -341,7 +367,9 @@ class Store:
     def remove(self, key: str, *, force: bool = False) -> bool:
         """Removes it; False if there was none. What was read in the last seconds is kept for its readers unless ``force`` is said."""
         try:
-            self._engine.check(self._call("remove", lambda client: client.remove(key, force), key), "remove", key)
+            self._engine.check(
+                self._call("remove", lambda client: client.remove(key, force), key), "remove", key
+            )
         except errors.ObjectMissingError:
             return False
         return True
@@ -354,7 +382,9 @@ class Store:
 
     def remove_matching(self, pattern: str, *, force: bool = False) -> int:
         """Removes all whose keys match a regular expression (ECMAScript's), and returns how many."""
-        removed = self._call("remove what matches", lambda client: client.remove_by_regex(pattern, force), pattern)
+        removed = self._call(
+            "remove what matches", lambda client: client.remove_by_regex(pattern, force), pattern
+        )
         return self._engine.check(removed, "remove what matches", pattern)
 
     # As the lower tier of a cache.
@@ -388,7 +418,9 @@ class Store:
     def _at(self, offset: int, nbytes: int) -> int:
         if not 0 <= offset <= offset + nbytes <= self._nbytes:
             end = offset + nbytes
-            raise BadValueError(f"bytes {offset} to {end} do not lie in the {self._nbytes} bytes that are registered")
+            raise BadValueError(
+                f"bytes {offset} to {end} do not lie in the {self._nbytes} bytes that are registered"
+            )
         return self._ptr + offset
 
     def _places(self, blocks: Iterable[_Bytes], keep: object = None) -> _Places:
@@ -410,7 +442,9 @@ class _Places:
             self._lengths = [block.nbytes for block in blocks]
             for block in blocks:
                 if not ptr <= block.ptr <= block.ptr + block.nbytes <= ptr + nbytes:
-                    raise BadValueError(f"{block!r} does not lie in the {nbytes} bytes of the pool that are registered with this store")
+                    raise BadValueError(
+                        f"{block!r} does not lie in the {nbytes} bytes of the pool that are registered with this store"
+                    )
         except BaseException:
             self._held.let_go()
             raise

@@ -41,7 +41,9 @@ class Agent:
 
     def __init__(self, pool: Pool, name: str | None = None, backend: str = "UCX") -> None:
         if name is None:
-            name = f"kvmem-{socket.gethostname()}-{os.getpid()}-{next(_count)}-{secrets.token_hex(4)}"
+            name = (
+                f"kvmem-{socket.gethostname()}-{os.getpid()}-{next(_count)}-{secrets.token_hex(4)}"
+            )
         if not name:
             raise BadValueError("an agent needs a name: one that no peer has")
         self.name = name
@@ -79,7 +81,11 @@ class Agent:
             try:
                 name = agent.add_remote_agent(metadata)
             except Exception as error:
-                if type(error).__name__ in ("nixlMismatchError", "nixlInvalidParamError", "nixlNotFoundError"):
+                if type(error).__name__ in (
+                    "nixlMismatchError",
+                    "nixlInvalidParamError",
+                    "nixlNotFoundError",
+                ):
                     message = f"{len(metadata)} bytes are no agent's metadata: pass what Agent.metadata of the peer has given, unchanged"
                     raise BadValueError(message) from error
                 raise raised("the peer was not taken", error) from error
@@ -99,7 +105,9 @@ class Agent:
         taken.let_go()
         return pack(self.name, taken.spans)
 
-    def write(self, blocks: Blocks, peer: Peer, descriptors: bytes, notify: bytes = b"") -> Transfer:
+    def write(
+        self, blocks: Blocks, peer: Peer, descriptors: bytes, notify: bytes = b""
+    ) -> Transfer:
         """Begins to copy blocks of this pool into those of the peer, one by one in order; each two are equally long.
 
         ``notify``: what the peer is told when all of it is there. Raises :class:`NotInPoolError`, :class:`UnregisteredError` if the peer has not
@@ -111,7 +119,9 @@ class Agent:
         """Begins to copy blocks of the peer into those of this pool; otherwise as :meth:`write`."""
         return self._begin("READ", blocks, peer, descriptors, notify)
 
-    def _begin(self, operation: str, blocks: Blocks, peer: Peer, descriptors: bytes, notify: bytes) -> Transfer:
+    def _begin(
+        self, operation: str, blocks: Blocks, peer: Peer, descriptors: bytes, notify: bytes
+    ) -> Transfer:
         owner, there = unpack(descriptors)
         if peer._agent is not self:
             raise BadValueError(f"{peer.name} is a peer of another agent: connect this one to it")
@@ -140,14 +150,27 @@ class Agent:
             raise
         return Transfer(self, flight)
 
-    def _launch(self, operation: str, flight: Flight, there: list[tuple[int, int]], peer: Peer, notify: bytes) -> None:
+    def _launch(
+        self,
+        operation: str,
+        flight: Flight,
+        there: list[tuple[int, int]],
+        peer: Peer,
+        notify: bytes,
+    ) -> None:
         engine, agent = self._engine, self._engine.use()
         peer._check()
         engine.sweep()
         try:
-            local = agent.get_xfer_descs([(address, nbytes, 0) for address, nbytes in flight.pieces.spans], mem_type="DRAM")
-            remote = agent.get_xfer_descs([(address, nbytes, 0) for address, nbytes in there], mem_type="DRAM")
-            flight.handle = agent.initialize_xfer(operation, local, remote, peer.name, notify, [self.backend])
+            local = agent.get_xfer_descs(
+                [(address, nbytes, 0) for address, nbytes in flight.pieces.spans], mem_type="DRAM"
+            )
+            remote = agent.get_xfer_descs(
+                [(address, nbytes, 0) for address, nbytes in there], mem_type="DRAM"
+            )
+            flight.handle = agent.initialize_xfer(
+                operation, local, remote, peer.name, notify, [self.backend]
+            )
         except Exception as error:
             raise raised(flight.what, error) from error
         # From here on NIXL may use the memory, whatever it says.
@@ -172,7 +195,11 @@ class Agent:
                 except Exception as error:
                     raise raised("there are no notifications to be had", error) from error
             if found or time.monotonic() >= deadline:
-                return [Notification(str(peer), bytes(message)) for peer, messages in found.items() for message in messages]
+                return [
+                    Notification(str(peer), bytes(message))
+                    for peer, messages in found.items()
+                    for message in messages
+                ]
             time.sleep(0.0005)
 
     def close(self, timeout: float = 5.0) -> int:
@@ -193,7 +220,10 @@ class Agent:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -235,9 +265,15 @@ class Peer:
                 self._closed = True
                 return
             agent = engine.use()
-            under_way = sum(not engine.is_over(flight) for flight in list(engine.flights) if flight.peer == self.name)
+            under_way = sum(
+                not engine.is_over(flight)
+                for flight in list(engine.flights)
+                if flight.peer == self.name
+            )
             if under_way:
-                raise InUseError(f"{under_way} transfer(s) with {self.name} are under way: wait until they are over, or close the agent")
+                raise InUseError(
+                    f"{under_way} transfer(s) with {self.name} are under way: wait until they are over, or close the agent"
+                )
             self._closed = True
             engine.peers.discard(self.name)
             try:
@@ -249,7 +285,10 @@ class Peer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 

@@ -82,15 +82,21 @@ def _take(blocks: Blocks, taken: Pieces, writable: bool, *, nested: bool) -> Non
         view = memoryview(blocks)
     except TypeError:
         if nested or not isinstance(blocks, Iterable):
-            raise BadValueError(f"{type(blocks).__name__} is no block: pass blocks of the agent's pool, or views of them") from None
+            raise BadValueError(
+                f"{type(blocks).__name__} is no block: pass blocks of the agent's pool, or views of them"
+            ) from None
         for block in blocks:
             _take(block, taken, writable, nested=True)
         return
     taken.release.append(view.release)
     if writable and view.readonly:
-        raise BadValueError("the bytes are read-only, and a transfer was to write to them: pass a block of your own")
+        raise BadValueError(
+            "the bytes are read-only, and a transfer was to write to them: pass a block of your own"
+        )
     if not view.c_contiguous:
-        raise BadValueError("the bytes do not lie in one piece: pass each piece as a view of its own")
+        raise BadValueError(
+            "the bytes do not lie in one piece: pass each piece as a view of its own"
+        )
     taken.spans.append((_address(blocks, view), view.nbytes))
 
 
@@ -108,7 +114,11 @@ def pack(agent: str, spans: list[tuple[int, int]]) -> bytes:
     """Bytes for a peer."""
     name = agent.encode()
     numbers = [number for span in spans for number in span]
-    return _HEAD.pack(_MAGIC, len(name), len(spans)) + name + struct.pack(f"<{len(numbers)}Q", *numbers)
+    return (
+        _HEAD.pack(_MAGIC, len(name), len(spans))
+        + name
+        + struct.pack(f"<{len(numbers)}Q", *numbers)
+    )
 
 
 def unpack(data: bytes) -> tuple[str, list[tuple[int, int]]]:
@@ -120,4 +130,6 @@ def unpack(data: bytes) -> tuple[str, list[tuple[int, int]]]:
             numbers = struct.unpack_from(f"<{2 * count}Q", data, body)
             name = data[_HEAD.size : body].decode(errors="replace")
             return name, list(zip(numbers[::2], numbers[1::2], strict=True))
-    raise BadValueError(f"{len(data)} bytes are no descriptors: pass what Agent.descriptors() of the peer has given, unchanged")
+    raise BadValueError(
+        f"{len(data)} bytes are no descriptors: pass what Agent.descriptors() of the peer has given, unchanged"
+    )

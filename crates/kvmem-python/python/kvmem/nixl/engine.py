@@ -42,7 +42,10 @@ def avoid_ib(cards: Path = CARDS) -> bool:
     if "UCX_MODULES" in os.environ or (cards.is_dir() and any(cards.iterdir())):
         return False
     os.environ["UCX_MODULES"] = "^ib"
-    log.warning("no InfiniBand device in %s: UCX_MODULES=^ib is set, so UCX does not load its module for them", cards)
+    log.warning(
+        "no InfiniBand device in %s: UCX_MODULES=^ib is set, so UCX does not load its module for them",
+        cards,
+    )
     return True
 
 
@@ -56,7 +59,9 @@ def library() -> Any:
         # With PyTorch there it wants the wheel of the same CUDA, and names it, though no CUDA is used.
         named = re.search(r"\bnixl-cu\d+\b", str(error))
         remedy = INSTALL.format(named[0] if named else WHEEL)
-        raise NotAvailableError(f"NIXL cannot be imported ({error}): {remedy}", device="nixl", remedy=remedy) from error
+        raise NotAvailableError(
+            f"NIXL cannot be imported ({error}): {remedy}", device="nixl", remedy=remedy
+        ) from error
     finally:
         logging.raiseExceptions = raise_exceptions  # which it sets for the whole program
     if "NIXL_LOG_LEVEL" not in os.environ:
@@ -98,9 +103,13 @@ class Engine:
             self.agent = _open(api, name, backend)
             try:
                 region = [(self.start, self.stop - self.start, 0, "")]
-                self.registered = self.agent.register_memory(region, mem_type="DRAM", backends=[backend])
+                self.registered = self.agent.register_memory(
+                    region, mem_type="DRAM", backends=[backend]
+                )
             except Exception as error:
-                raise raised(f"the pool's {self.stop - self.start} bytes were not registered", error) from error
+                raise raised(
+                    f"the pool's {self.stop - self.start} bytes were not registered", error
+                ) from error
         except BaseException:
             self.agent = None
             self.hold.release()
@@ -110,7 +119,9 @@ class Engine:
     def use(self) -> Any:
         """NIXL's agent, if it can be used. The caller has the lock."""
         if os.getpid() != self.pid:
-            raise ForkedError("the agent was made before this process was forked, and stays with the parent: make a new one here")
+            raise ForkedError(
+                "the agent was made before this process was forked, and stays with the parent: make a new one here"
+            )
         if self.agent is None:
             raise ClosedError("the agent has been closed")
         return self.agent
@@ -134,7 +145,9 @@ class Engine:
                 return True
             if state == "PROC":
                 return False
-            failed = TransferError(f"{flight.what}: it has failed; see what NIXL wrote to standard error")
+            failed = TransferError(
+                f"{flight.what}: it has failed; see what NIXL wrote to standard error"
+            )
             self.land(flight, failed if state != "DONE" else None)
             return True
 
@@ -162,7 +175,9 @@ class Engine:
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             with self.lock:
-                if self.agent is None or all([self.is_over(flight) for flight in list(self.flights)]):
+                if self.agent is None or all(
+                    [self.is_over(flight) for flight in list(self.flights)]
+                ):
                     break
             time.sleep(0.001)
         with self.lock:
@@ -180,7 +195,9 @@ class Engine:
             _quietly("deregister the pool", agent.deregister_memory, self.registered)
             del agent
             self.registered = None
-            error = TransferError("the agent was closed before the transfer was over: what the blocks hold is not determined")
+            error = TransferError(
+                "the agent was closed before the transfer was over: what the blocks hold is not determined"
+            )
             for flight in ended:
                 self.land(flight, flight.error or error)
             self.hold.release()
@@ -205,11 +222,17 @@ def _open(api: Any, name: str, backend: str) -> Any:
         raise NotAvailableError(f"NIXL cannot make an agent: {error}", device="nixl") from error
     plugins = ", ".join(agent.get_plugin_list())
     if backend not in agent.get_plugin_list():
-        raise NotAvailableError(f"NIXL has no backend {backend!r}, only {plugins}", device="nixl", remedy=f"one of {plugins}")
+        raise NotAvailableError(
+            f"NIXL has no backend {backend!r}, only {plugins}",
+            device="nixl",
+            remedy=f"one of {plugins}",
+        )
     try:
         agent.create_backend(backend)
     except Exception as error:
-        raise NotAvailableError(f"NIXL's backend {backend} cannot be started here: {error}", device="nixl") from error
+        raise NotAvailableError(
+            f"NIXL's backend {backend} cannot be started here: {error}", device="nixl"
+        ) from error
     kinds = agent.get_backend_mem_types(backend)
     if "DRAM_SEG" not in kinds:
         message = f"NIXL's backend {backend} does not take host memory, only {', '.join(kinds)}"

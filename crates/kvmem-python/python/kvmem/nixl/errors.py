@@ -51,12 +51,24 @@ _WORDS: dict[str, tuple[str, str]] = {
         "memory that it names is not registered, or NIXL does not know the peer any more",
         "send descriptors of blocks that the peer's agent has made, and connect anew where that has changed",
     ),
-    "nixlRemoteDisconnectError": ("the peer has gone", "close it, and connect to the one that takes its place"),
-    "nixlInvalidParamError": ("NIXL does not take these values", "compare the versions of NIXL here and at the peer"),
-    "nixlMismatchError": ("the two sides do not match", "compare the versions of NIXL here and at the peer"),
+    "nixlRemoteDisconnectError": (
+        "the peer has gone",
+        "close it, and connect to the one that takes its place",
+    ),
+    "nixlInvalidParamError": (
+        "NIXL does not take these values",
+        "compare the versions of NIXL here and at the peer",
+    ),
+    "nixlMismatchError": (
+        "the two sides do not match",
+        "compare the versions of NIXL here and at the peer",
+    ),
     "nixlNotSupportedError": ("the backend cannot do this", "try another backend"),
     "nixlNotAllowedError": ("NIXL does not allow this", "give each agent a name of its own"),
-    "nixlBackendError": ("the backend has failed", "see what it wrote to standard error; UCX_LOG_LEVEL=info says more"),
+    "nixlBackendError": (
+        "the backend has failed",
+        "see what it wrote to standard error; UCX_LOG_LEVEL=info says more",
+    ),
     "nixlCancelledError": ("it was cancelled", "see what the backend wrote to standard error"),
 }
 

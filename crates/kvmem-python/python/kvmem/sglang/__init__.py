@@ -35,7 +35,9 @@ TARGET = "sglang.srt.mem_cache.pool_host.common.get_allocator_from_storage"
 """What is hooked: the function that chooses the allocator of a host pool."""
 
 
-def region_tensor(dims: Sequence[int], dtype: Any, *, pages: str | None = None, numa: str | None = None) -> Any:
+def region_tensor(
+    dims: Sequence[int], dtype: Any, *, pages: str | None = None, numa: str | None = None
+) -> Any:
     """A tensor of zeros in a region of its own, which goes when nothing looks at it any more. It needs PyTorch.
 
     Raises :class:`~kvmem.MappingError`, which is a ``MemoryError``, and :class:`~kvmem.BadValueError`.
@@ -51,7 +53,9 @@ def region_tensor(dims: Sequence[int], dtype: Any, *, pages: str | None = None, 
     region = Region(nbytes, pages=pages, numa=numa, populate="auto")
     _log.info("SGLang: %s of %s in a region of %d bytes", tuple(dims), dtype, region.nbytes)
     # By way of bytes, since not every type can be read from a buffer. The tensor keeps the region.
-    return torch.frombuffer(region, dtype=torch.uint8, count=nbytes).view(dtype).reshape(tuple(dims))
+    return (
+        torch.frombuffer(region, dtype=torch.uint8, count=nbytes).view(dtype).reshape(tuple(dims))
+    )
 
 
 def _choose(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -60,7 +64,9 @@ def _choose(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
 
     chosen = original(*arguments, **named)
     if type(chosen) is not common.HostTensorAllocator:
-        _unused(f"SGLang has chosen the allocator {type(chosen).__name__} for a host pool, which brings its own memory")
+        _unused(
+            f"SGLang has chosen the allocator {type(chosen).__name__} for a host pool, which brings its own memory"
+        )
         return chosen
     if getattr(common, "_is_hip", False) and os.environ.get("HSA_USERPTR_FOR_PAGED_MEM") == "0":
         # SGLang takes these from HIP itself, if the allocator is its own.
@@ -78,7 +84,9 @@ def _unused(reason: str) -> None:
     """Tells once that memory is not kvmem's: as a warning where kvmem was asked for by name."""
     if reason not in _told:
         _told.add(reason)
-        by_name = "kvmem" in [name.strip() for name in os.environ.get("SGLANG_PLUGINS", "").split(",")]
+        by_name = "kvmem" in [
+            name.strip() for name in os.environ.get("SGLANG_PLUGINS", "").split(",")
+        ]
         _log.log(logging.WARNING if by_name else logging.INFO, "%s: it is not kvmem's", reason)
 
 
@@ -97,14 +105,20 @@ def check_hook() -> None:
     process are kvmem's. It imports SGLang.
     """
     if os.environ.get("KVMEM_SGLANG") == "0":
-        raise HookUnusedError("KVMEM_SGLANG=0: SGLang's host memory is its own", remedy="unset KVMEM_SGLANG")
+        raise HookUnusedError(
+            "KVMEM_SGLANG=0: SGLang's host memory is its own", remedy="unset KVMEM_SGLANG"
+        )
     try:
         common = importlib.import_module("sglang.srt.mem_cache.pool_host.common")
     except ImportError as error:
-        raise HookUnusedError(f"SGLang cannot be imported ({error})", remedy="pip install 'kvmem[sglang]'") from error
+        raise HookUnusedError(
+            f"SGLang cannot be imported ({error})", remedy="pip install 'kvmem[sglang]'"
+        ) from error
     choose = getattr(common, TARGET.rpartition(".")[2], None)
     if choose is None:
-        raise HookUnusedError(f"this SGLang has no function {TARGET}", remedy="kvmem is written against SGLang 0.5.23")
+        raise HookUnusedError(
+            f"this SGLang has no function {TARGET}", remedy="kvmem is written against SGLang 0.5.23"
+        )
     chosen = choose("default")
     if type(chosen).__module__ != f"{__name__}.allocator":
         plugins = os.environ.get("SGLANG_PLUGINS")

@@ -18,8 +18,12 @@ class RegionHostTensorAllocator(HostTensorAllocator):  # type: ignore[misc]
     def allocate(self, dims: Sequence[int], dtype: Any, device: str = "cpu") -> Any:
         """A tensor of zeros. Raises as :func:`kvmem.sglang.region_tensor`."""
         if str(device) != "cpu":
-            raise BadValueError(f"host pools are in the processor's memory: say device=\"cpu\", not {device!r}")
+            raise BadValueError(
+                f'host pools are in the processor\'s memory: say device="cpu", not {device!r}'
+            )
         self.dtype = dtype
         self.dims = dims
         pages = os.environ.get("KVMEM_SGLANG_PAGES") or None
-        return region_tensor(dims, dtype, pages=pages, numa=os.environ.get("KVMEM_SGLANG_NUMA") or None)
+        return region_tensor(
+            dims, dtype, pages=pages, numa=os.environ.get("KVMEM_SGLANG_NUMA") or None
+        )
