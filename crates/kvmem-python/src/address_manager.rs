@@ -294,11 +294,11 @@ impl Heap {
     }
 }
 
-/// A heap of addresses from 0 on, with the face of LMCache's class of this name: see
+/// A heap of addresses from 0 on, with the interface of LMCache's class of this name: see
 /// :mod:`kvmem.lmcache`.
 ///
-/// ``align_bytes``, a power of two: what addresses and sizes are multiples of. Goes on in a
-/// forked child, as a copy.
+/// Addresses and sizes are multiples of ``align_bytes``, a power of two. After a fork the child
+/// has an independent copy.
 #[pyclass(name = "AddressManager", module = "kvmem.lmcache", frozen, weakref)]
 pub(crate) struct PyAddressManager {
     /// With the length of the heap in bytes, which need not be a whole number of units.
@@ -407,15 +407,15 @@ impl PyAddressManager {
         Ok(PyAddressManager { heap: Mutex::new((heap, size)), shift })
     }
 
-    /// ``raw_size``, rounded up to a multiple of the alignment.
+    /// Returns ``raw_size``, rounded up to a multiple of the alignment.
     fn compute_aligned_size(&self, py: Python<'_>, raw_size: Signed) -> PyResult<i64> {
         self.aligned(py, raw_size.0)
     }
 
-    /// A range of at least ``size`` bytes: where it begins, and how long it is. O(1).
+    /// Allocates a range of at least ``size`` bytes in O(1). Returns its address and length.
     ///
-    /// Raises :class:`BadValueError` below 1, and :class:`HeapFullError`, which is a
-    /// ``RuntimeError``.
+    /// Raises :class:`InvalidArgumentError` if ``size`` is below 1, and :class:`HeapFullError`,
+    /// which is a ``RuntimeError``.
     fn allocate<'py>(&self, size: &Bound<'py, PyAny>) -> PyResult<(u64, Bound<'py, PyAny>)> {
         let requested = Bytes::above_zero("size", size)?;
         let units = self.units(requested);
@@ -434,11 +434,11 @@ impl PyAddressManager {
         }
     }
 
-    /// ``batch_size`` ranges of at least ``size`` bytes each, all of them or none, in order of
-    /// addresses.
+    /// Allocates ``batch_size`` ranges of at least ``size`` bytes each, all of them or none.
+    /// Returns address and length of each, in order of addresses.
     ///
-    /// Raises as ``allocate``, and :class:`BadBatchError`, which is a ``RuntimeError``, below 0 of
-    /// them.
+    /// Raises :class:`InvalidArgumentError` if ``size`` is below 1, :class:`HeapFullError`, and
+    /// :class:`InvalidBatchError`, which is a ``RuntimeError``, if ``batch_size`` is below 0.
     fn batched_allocate(
         &self,
         size: &Bound<'_, PyAny>,
@@ -461,11 +461,12 @@ impl PyAddressManager {
         }
     }
 
-    /// Gives ``size`` bytes from ``address`` on back: one range, several that follow each other,
-    /// or a part.
+    /// Frees ``size`` bytes from ``address`` on: one range, several adjacent ranges, or a part
+    /// of one.
     ///
-    /// O(1) for each; O(ranges) if ``address`` is within a range. Raises :class:`BadValueError` if
-    /// not all of it is allocated, or not aligned; nothing is freed then.
+    /// Takes O(1) for each range, and O(ranges) if ``address`` lies inside a range. Raises
+    /// :class:`InvalidArgumentError`, and frees nothing, if a byte of it is not allocated or the
+    /// arguments are not aligned.
     fn free(&self, py: Python<'_>, address: Signed, size: Signed) -> PyResult<()> {
         let (Signed(address), Signed(size)) = (address, size);
         let below = (1 << self.shift) - 1;
@@ -522,29 +523,29 @@ impl PyAddressManager {
         }
     }
 
-    /// Length of the heap in bytes.
+    /// Returns the length of the heap in bytes.
     fn get_heap_size(&self) -> u64 {
         self.lock().1
     }
 
-    /// Bytes that are not allocated.
+    /// Returns the number of bytes that are not allocated.
     fn get_free_size(&self) -> u64 {
         let (heap, bytes) = &*self.lock();
         bytes - (heap.granted() << self.shift)
     }
 
-    /// Bytes that are allocated.
+    /// Number of bytes that are allocated.
     #[getter]
     fn total_allocated_size(&self) -> u64 {
         self.lock().0.granted() << self.shift
     }
 
-    /// Whether the books agree with each other: for tests. O(ranges).
+    /// Returns whether the metadata is consistent. For tests. Takes O(ranges).
     fn check_consistency(&self) -> bool {
         self.lock().0.is_consistent()
     }
 
-    /// The whole heap in order of addresses: address, size, whether it is used.
+    /// Returns the whole heap in order of addresses: address, length, and whether it is used.
     fn map(&self) -> Vec<(u64, u64, bool)> {
         let heap = &mut self.lock().0;
         heap.settle();

@@ -15,7 +15,7 @@ use crate::holder::{Held, Holder};
 /// Many of one size.
 pub(crate) trait Batch: Held {
     /// Bytes of each.
-    fn size(&self) -> u64;
+    fn nbytes(&self) -> u64;
 
     /// Where each begins.
     fn offsets(&self) -> Vec<u64>;

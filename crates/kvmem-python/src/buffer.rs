@@ -195,7 +195,7 @@ macro_rules! memory_methods {
 
         #[pymethods]
         impl $class {
-            /// The first address.
+            /// First address of the memory.
             #[getter]
             fn ptr(&self) -> PyResult<usize> {
                 self.held.with(|value| $crate::buffer::Bytes::span(value).at.addr())

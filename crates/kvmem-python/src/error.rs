@@ -94,7 +94,7 @@ pub(crate) fn forked(name: &str) -> PyErr {
 /// A value that makes no sense.
 #[cold]
 pub(crate) fn bad_value(py: Python<'_>, message: impl ToString) -> PyErr {
-    Raised::new(py, "BadValueError", message).err()
+    Raised::new(py, "InvalidArgumentError", message).err()
 }
 
 /// The library has found itself wrong.
@@ -109,25 +109,27 @@ pub(crate) fn alloc(py: Python<'_>, error: &AllocError) -> PyErr {
     let raised = |class| Raised::new(py, class, error);
     match *error {
         AllocError::TooLarge { requested, limit } | AllocError::AlignTooLarge { requested, limit, .. } => {
-            raised("OutOfSpaceError").with("asked", requested).with("limit", limit)
+            raised("OutOfSpaceError").with("requested", requested).with("limit", limit)
         }
         AllocError::OutOfSpace { requested, free, largest_free } => raised("OutOfSpaceError")
-            .with("asked", requested)
+            .with("requested", requested)
             .with("free", free)
             .with("largest_free", largest_free),
         AllocError::Blocked { requested, most } => {
-            raised("OutOfSpaceError").with("asked", requested).with("limit", most)
+            raised("OutOfSpaceError").with("requested", requested).with("limit", most)
         }
         AllocError::TooManyRanges { ranges } => raised("OutOfSpaceError").with("ranges", ranges),
-        AllocError::ZeroSize => raised("BadValueError").with("value", 0).with("limit", 1),
+        AllocError::ZeroSize => raised("InvalidArgumentError").with("value", 0).with("limit", 1),
         AllocError::BadAlign { align } => bad_align(py, align),
-        AllocError::NoRanges { .. } => raised("BadValueError").with("value", 0).with("limit", 1),
+        AllocError::NoRanges { .. } => {
+            raised("InvalidArgumentError").with("value", 0).with("limit", 1)
+        }
         AllocError::OutOfBounds { end, allocation_start, allocation_end, .. } => {
-            raised("BadValueError")
+            raised("InvalidArgumentError")
                 .with("value", end - allocation_start)
                 .with("limit", allocation_end - allocation_start)
         }
-        _ => raised("BadValueError"),
+        _ => raised("InvalidArgumentError"),
     }
     .err()
 }
@@ -135,7 +137,7 @@ pub(crate) fn alloc(py: Python<'_>, error: &AllocError) -> PyErr {
 fn bad_align(py: Python<'_>, align: u64) -> Raised<'_> {
     let limit: u64 = if align == 0 { 1 } else { 1 << 63 };
     let message = format!("align is {align}: give a power of two");
-    Raised::new(py, "BadValueError", message).with("value", align).with("limit", limit)
+    Raised::new(py, "InvalidArgumentError", message).with("value", align).with("limit", limit)
 }
 
 /// What the caller asked for, where the library names the part of it that failed.
@@ -172,13 +174,13 @@ impl fmt::Display for Request {
 #[cold]
 pub(crate) fn request(py: Python<'_>, error: &AllocError, request: Request) -> PyErr {
     let raised =
-        |message| Raised::new(py, "OutOfSpaceError", message).with("asked", request.total());
+        |message| Raised::new(py, "OutOfSpaceError", message).with("requested", request.total());
     match *error {
         _ if request.is_plain() => return alloc(py, error),
         // One of them is too long already.
         AllocError::TooLarge { limit, .. } if request.nbytes > limit => {
             let message = format!("{request} were asked for, but no range here can be longer than {limit} bytes");
-            Raised::new(py, "OutOfSpaceError", message).with("asked", request.nbytes).with("limit", limit)
+            Raised::new(py, "OutOfSpaceError", message).with("requested", request.nbytes).with("limit", limit)
         }
         AllocError::TooLarge { limit, .. } => {
             raised(format!("{request} were asked for, but there can never be room for that: ask for less"))
@@ -224,7 +226,7 @@ pub(crate) fn heap_full(
         ),
     };
     Raised::new(py, "HeapFullError", message)
-        .with("asked", size)
+        .with("requested", size)
         .with("free", free)
         .with("largest_free", largest)
         .with("ranges", ranges)
@@ -235,7 +237,7 @@ pub(crate) fn heap_full(
 #[cold]
 pub(crate) fn bad_batch(py: Python<'_>, n: &Bound<'_, PyAny>) -> PyErr {
     let message = format!("batch_size is {n}: say 0 or more");
-    Raised::new(py, "BadBatchError", message).with("value", n).with("limit", 0).err()
+    Raised::new(py, "InvalidBatchError", message).with("value", n).with("limit", 0).err()
 }
 
 /// An arena refused.
@@ -243,20 +245,20 @@ pub(crate) fn bad_batch(py: Python<'_>, n: &Bound<'_, PyAny>) -> PyErr {
 pub(crate) fn bump(py: Python<'_>, error: &BumpError) -> PyErr {
     match *error {
         BumpError::Full { requested, left } => Raised::new(py, "OutOfSpaceError", error)
-            .with("asked", requested)
+            .with("requested", requested)
             .with("free", left)
             .with("largest_free", left),
         BumpError::Zero => {
-            Raised::new(py, "BadValueError", error).with("value", 0).with("limit", 1)
+            Raised::new(py, "InvalidArgumentError", error).with("value", 0).with("limit", 1)
         }
         BumpError::BadAlign { align } => bad_align(py, align as u64),
         BumpError::Overflow { requested, align } => {
             // The greater of the two is what no object can have.
-            Raised::new(py, "BadValueError", error)
+            Raised::new(py, "InvalidArgumentError", error)
                 .with("value", requested.max(align))
                 .with("limit", isize::MAX)
         }
-        _ => Raised::new(py, "BadValueError", error),
+        _ => Raised::new(py, "InvalidArgumentError", error),
     }
     .err()
 }
@@ -267,20 +269,22 @@ pub(crate) fn space(py: Python<'_>, error: &SpaceError) -> PyErr {
     let raised = |class| Raised::new(py, class, error);
     match *error {
         SpaceError::InUse { requested, end_of_last } => {
-            raised("InUseError").with("asked", requested).with("end_of_last", end_of_last)
+            raised("InUseError").with("requested", requested).with("end_of_last", end_of_last)
         }
         SpaceError::TooManyRanges { ranges } => raised("OutOfSpaceError").with("ranges", ranges),
-        SpaceError::Capacity { requested, limit } => raised("BadValueError")
+        SpaceError::Capacity { requested, limit } => raised("InvalidArgumentError")
             .with("value", requested)
             .with("limit", if requested == 0 { 1 } else { limit }),
-        SpaceError::ZeroBoundary => raised("BadValueError").with("value", 0).with("limit", 1),
+        SpaceError::ZeroBoundary => {
+            raised("InvalidArgumentError").with("value", 0).with("limit", 1)
+        }
         SpaceError::MaxRanges { requested, least } => {
-            raised("BadValueError").with("value", requested).with("limit", least)
+            raised("InvalidArgumentError").with("value", requested).with("limit", least)
         }
         SpaceError::WrongDirection { capacity, requested } => {
-            raised("BadValueError").with("value", requested).with("limit", capacity)
+            raised("InvalidArgumentError").with("value", requested).with("limit", capacity)
         }
-        _ => raised("BadValueError"),
+        _ => raised("InvalidArgumentError"),
     }
     .err()
 }
@@ -291,19 +295,19 @@ pub(crate) fn arena(py: Python<'_>, error: &ArenaError) -> PyErr {
     let raised = |class| Raised::new(py, class, error);
     match error {
         ArenaError::NoPages { range, limit, .. } => {
-            raised("MappingError").with("asked", range.len()).with_limit(limit.as_ref())
+            raised("MappingError").with("requested", range.len()).with_limit(limit.as_ref())
         }
         ArenaError::Refused { bytes, errno, limit, .. } => {
-            raised("MappingError").with("asked", *bytes).with_errno(*errno).with_limit(limit.as_ref())
+            raised("MappingError").with("requested", *bytes).with_errno(*errno).with_limit(limit.as_ref())
         }
         ArenaError::Populate { range, errno, limit, .. } => raised("MappingError")
-            .with("asked", range.len())
+            .with("requested", range.len())
             .with("start", range.start)
             .with("stop", range.end)
             .with_errno(*errno)
             .with_limit(limit.as_ref()),
         ArenaError::NoHeadroom { need, limit } => {
-            raised("MappingError").with("asked", *need).with_limit(Some(limit))
+            raised("MappingError").with("requested", *need).with_limit(Some(limit))
         }
         ArenaError::PolicyRefused { errno, .. } => raised("MappingError").with_errno(*errno),
         ArenaError::Misplaced { range, .. } => {
@@ -312,35 +316,35 @@ pub(crate) fn arena(py: Python<'_>, error: &ArenaError) -> PyErr {
         ArenaError::Cancelled { done, total } => {
             raised("CancelledError").with("done", *done).with("total", *total)
         }
-        ArenaError::OverBudget { budget, done, total } => raised("TimeLimitError")
+        ArenaError::OverBudget { budget, done, total } => raised("TimeBudgetError")
             .with("done", *done)
             .with("total", *total)
             .with("seconds", budget.as_secs_f64()),
         ArenaError::Pooled { .. } | ArenaError::Registered { .. } => raised("InUseError"),
-        ArenaError::ZeroSize => raised("BadValueError").with("value", 0).with("limit", 1),
+        ArenaError::ZeroSize => raised("InvalidArgumentError").with("value", 0).with("limit", 1),
         ArenaError::TooLarge { requested, most } => {
-            raised("BadValueError").with("value", *requested).with("limit", *most)
+            raised("InvalidArgumentError").with("value", *requested).with("limit", *most)
         }
         ArenaError::EmptyLadder => {
             let message = "pages is empty: name at least one kind of page, of 1G, 2M, thp and 4k";
-            Raised::new(py, "BadValueError", message)
+            Raised::new(py, "InvalidArgumentError", message)
         }
         ArenaError::OutOfBounds { start, end, len } => {
-            raised("BadValueError").with("value", *start.max(end)).with("limit", *len)
+            raised("InvalidArgumentError").with("value", *start.max(end)).with("limit", *len)
         }
         ArenaError::Misaligned { start, end, page } => {
             let value = if start % page == 0 { *end } else { *start };
-            raised("BadValueError").with("value", value).with("limit", *page)
+            raised("InvalidArgumentError").with("value", value).with("limit", *page)
         }
         ArenaError::WrongSize { found, expected } => {
-            raised("BadValueError").with("value", *expected).with("limit", *found)
+            raised("InvalidArgumentError").with("value", *expected).with("limit", *found)
         }
-        ArenaError::NoSuchNode { node, .. } => raised("BadValueError").with("value", *node),
+        ArenaError::NoSuchNode { node, .. } => raised("InvalidArgumentError").with("value", *node),
         ArenaError::NotMemory => {
             let message = "the descriptor is no memory file: give one that Region.fileno or Pool.share of another process gave";
-            Raised::new(py, "BadValueError", message)
+            Raised::new(py, "InvalidArgumentError", message)
         }
-        _ => raised("BadValueError"),
+        _ => raised("InvalidArgumentError"),
     }
     .err()
 }
@@ -355,7 +359,7 @@ pub(crate) fn register(py: Python<'_>, error: &RegisterError) -> PyErr {
             with_chunk(raised("RegistrationError"), chunk)
         }
         RegisterError::DeregisterFailed { kept } => {
-            let raised = raised("RegistrationError").with("kept", kept.len());
+            let raised = raised("RegistrationError").with("still_registered", kept.len());
             match kept.first() {
                 Some(first) => with_chunk(raised, first),
                 None => raised,
@@ -369,20 +373,22 @@ pub(crate) fn register(py: Python<'_>, error: &RegisterError) -> PyErr {
         RegisterError::Cancelled { done, total } => {
             raised("CancelledError").with("done", *done).with("total", *total)
         }
-        RegisterError::OverBudget { budget, done, total } => raised("TimeLimitError")
+        RegisterError::OverBudget { budget, done, total } => raised("TimeBudgetError")
             .with("done", *done)
             .with("total", *total)
             .with("seconds", budget.as_secs_f64()),
         RegisterError::Straddles { device, edge, .. } => {
-            raised("RegistrationError").with("device", device).with("edge", *edge)
+            raised("RegistrationError").with("device", device).with("boundary", *edge)
         }
         RegisterError::Ended { device } => raised("RegistrationError").with("device", device),
-        RegisterError::NoRegistrars => {
-            Raised::new(py, "BadValueError", "devices is empty: name at least one, such as mlock")
-        }
+        RegisterError::NoRegistrars => Raised::new(
+            py,
+            "InvalidArgumentError",
+            "devices is empty: name at least one, such as mlock",
+        ),
         RegisterError::SameName { device } => Raised::new(
             py,
-            "BadValueError",
+            "InvalidArgumentError",
             format!("devices names {device} twice: name each device once"),
         )
         .with("value", device),
@@ -393,12 +399,12 @@ pub(crate) fn register(py: Python<'_>, error: &RegisterError) -> PyErr {
             };
             let message =
                 format!("there is no key of {device:?}: the memory is registered with {have}");
-            Raised::new(py, "BadValueError", message).with("value", device)
+            Raised::new(py, "InvalidArgumentError", message).with("value", device)
         }
         RegisterError::OutOfBounds { start, end, len } => {
-            raised("BadValueError").with("value", *start.max(end)).with("limit", *len)
+            raised("InvalidArgumentError").with("value", *start.max(end)).with("limit", *len)
         }
-        _ => raised("BadValueError"),
+        _ => raised("InvalidArgumentError"),
     }
     .err()
 }
@@ -436,30 +442,30 @@ pub(crate) fn pool(py: Python<'_>, error: &PoolError) -> PyErr {
         PoolError::Register(error) => return register(py, error),
         PoolError::Space(error) => return space(py, error),
         PoolError::NotReady { requested, ready, capacity } => {
-            raised("NotReadyError").with("asked", *requested).with("ready", *ready).with("capacity", *capacity)
+            raised("NotReadyError").with("requested", *requested).with("ready", *ready).with("capacity", *capacity)
         }
         PoolError::Limit { requested, most } => {
-            raised("OutOfSpaceError").with("asked", *requested).with("limit", *most)
+            raised("OutOfSpaceError").with("requested", *requested).with("limit", *most)
         }
         PoolError::Initializing => raised("InUseError"),
         PoolError::NoThread { errno } => raised("KvmemError").with_errno(*errno),
-        PoolError::Size { text, .. } => raised("BadValueError").with("value", text.as_ref()),
+        PoolError::Size { text, .. } => raised("InvalidArgumentError").with("value", text.as_ref()),
         PoolError::Boundary { requested, least } => {
-            raised("BadValueError").with("value", *requested).with("limit", *least)
+            raised("InvalidArgumentError").with("value", *requested).with("limit", *least)
         }
         PoolError::OutOfBounds { range, len } => {
-            raised("BadValueError").with("value", range.end.max(range.start)).with("limit", *len)
+            raised("InvalidArgumentError").with("value", range.end.max(range.start)).with("limit", *len)
         }
-        PoolError::Foreign { of, here } => raised("BadValueError").with("value", *of).with("limit", *here),
+        PoolError::Foreign { of, here } => raised("InvalidArgumentError").with("value", *of).with("limit", *here),
         PoolError::Private => {
             let message = "the pool's memory is private: make it with shared=True to let other processes attach it";
-            Raised::new(py, "BadValueError", message)
+            Raised::new(py, "InvalidArgumentError", message)
         }
         PoolError::ReadOnly => {
             let message = "the pool was attached to be read: attach it with writable=True, by a descriptor that allows it";
-            Raised::new(py, "BadValueError", message)
+            Raised::new(py, "InvalidArgumentError", message)
         }
-        _ => raised("BadValueError"),
+        _ => raised("InvalidArgumentError"),
     }
     .err()
 }
@@ -472,14 +478,14 @@ pub(crate) fn cache(py: Python<'_>, error: &KvCacheError) -> PyErr {
         KvCacheError::Pool(error) => return pool(py, error),
         KvCacheError::Forked => return forked("cache"),
         KvCacheError::TooLarge { requested, limit } => {
-            raised("OutOfSpaceError").with("asked", *requested).with("limit", *limit)
+            raised("OutOfSpaceError").with("requested", *requested).with("limit", *limit)
         }
         KvCacheError::NothingToEvict { requested, blocks, bytes } => raised("OutOfSpaceError")
-            .with("asked", *requested)
+            .with("requested", *requested)
             .with("blocks", *blocks)
             .with("held", *bytes),
-        KvCacheError::Empty => raised("BadValueError").with("value", 0).with("limit", 1),
-        _ => raised("BadValueError"),
+        KvCacheError::Empty => raised("InvalidArgumentError").with("value", 0).with("limit", 1),
+        _ => raised("InvalidArgumentError"),
     }
     .err()
 }
@@ -487,7 +493,7 @@ pub(crate) fn cache(py: Python<'_>, error: &KvCacheError) -> PyErr {
 /// A cache could not be made.
 #[cold]
 pub(crate) fn cache_setup(py: Python<'_>, error: &KvCacheSetupError) -> PyErr {
-    let raised = Raised::new(py, "BadValueError", error);
+    let raised = Raised::new(py, "InvalidArgumentError", error);
     match *error {
         KvCacheSetupError::ZeroLimit { .. } => raised.with("value", 0).with("limit", 1),
         KvCacheSetupError::TooManyBlocks { requested, limit } => {
@@ -512,7 +518,7 @@ pub(crate) fn bad_number<'py>(
     value: impl IntoPyObject<'py>,
     limit: impl IntoPyObject<'py>,
 ) -> PyErr {
-    Raised::new(py, "BadValueError", message).with("value", value).with("limit", limit).err()
+    Raised::new(py, "InvalidArgumentError", message).with("value", value).with("limit", limit).err()
 }
 
 /// A descriptor is none, or cannot be used.
@@ -524,7 +530,7 @@ pub(crate) fn bad_descriptor<'py>(
     limit: Option<i32>,
     errno: Option<i32>,
 ) -> PyErr {
-    Raised::new(py, "BadDescriptorError", message)
+    Raised::new(py, "InvalidDescriptorError", message)
         .with("value", value)
         .with("limit", limit)
         .with("errno", errno)
@@ -534,5 +540,5 @@ pub(crate) fn bad_descriptor<'py>(
 /// A buffer that cannot be used as it is.
 #[cold]
 pub(crate) fn bad_buffer(py: Python<'_>, message: impl ToString) -> PyErr {
-    Raised::new(py, "BadBufferError", message).err()
+    Raised::new(py, "InvalidBufferError", message).err()
 }

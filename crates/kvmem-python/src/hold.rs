@@ -45,7 +45,7 @@ impl Traverse for Mutex<Option<What>> {
     }
 }
 
-/// Keeps a pool or a batch as it is, until it is released or forgotten.
+/// Keeps a pool or a batch unchanged until the hold is released or dropped.
 #[pyclass(name = "Hold", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyHold {
     what: Mutex<Option<What>>,
@@ -75,14 +75,14 @@ impl PyHold {
 
 #[pymethods]
 impl PyHold {
-    /// Lets go of it. A second time does nothing.
+    /// Releases the hold. A second call does nothing.
     fn release(&self) {
         if let Some(what) = self.take() {
             what.release();
         }
     }
 
-    /// Whether it has been released.
+    /// Whether the hold has been released.
     #[getter]
     fn released(&self) -> bool {
         self.what.lock().unwrap_or_else(PoisonError::into_inner).is_none()

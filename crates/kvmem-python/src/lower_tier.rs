@@ -63,12 +63,12 @@ impl LowerTier {
         if is_raised() {
             drop(pinned);
         } else {
-            match tier.call_method1("evicted", (PyPinned::new(pinned),)) {
+            match tier.call_method1("put", (PyPinned::new(pinned),)) {
                 Ok(_) => return Ok(()),
                 Err(error) => raise(tier, error),
             }
         }
-        match tier.call_method1("forget", (&name,)) {
+        match tier.call_method1("invalidate", (&name,)) {
             Ok(_) => {
                 // Relaxed: as in `dropped`.
                 self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -118,22 +118,22 @@ pub(crate) fn evicting<T>(work: impl FnOnce() -> T) -> PyResult<T> {
 
 /// The lower tier that an object becomes for a cache on `pool`.
 pub(crate) fn of<'py>(
-    spill: &Bound<'py, PyAny>,
+    object: &Bound<'py, PyAny>,
     pool: &Bound<'py, PyPool>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let Some(make) = spill.getattr_opt("__spill__")? else {
-        let name = spill.get_type().name()?;
+    let Some(make) = object.getattr_opt("__lower_tier__")? else {
+        let name = object.get_type().name()?;
         let message = format!(
-            "spill: {name} has no method __spill__(pool), which gives the lower tier; see kvmem.spill"
+            "object: {name} has no method __lower_tier__(pool), which gives the lower tier; see kvmem.lower_tier"
         );
         return Err(PyTypeError::new_err(message));
     };
     let tier = make.call1((pool,))?;
-    for method in ["evicted", "fetch", "forget", "forget_all", "close"] {
+    for method in ["put", "fetch", "invalidate", "clear", "close"] {
         if !tier.getattr_opt(method)?.is_some_and(|method| method.is_callable()) {
             let name = tier.get_type().name()?;
             let message = format!(
-                "spill: {name}, which __spill__ gave, has no method {method}; see kvmem.spill"
+                "object: {name}, which __lower_tier__ gave, has no method {method}; see kvmem.lower_tier"
             );
             return Err(PyTypeError::new_err(message));
         }

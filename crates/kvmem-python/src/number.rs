@@ -2,7 +2,7 @@
 //!
 //! PyO3 converts an `int` before a function begins, and raises an `OverflowError` that names
 //! neither the argument nor its bounds. So an argument is taken as it is, whatever its size, and
-//! the function converts it: then the exception is a `BadValueError` with the name, the value and
+//! the function converts it: then the exception is a `InvalidArgumentError` with the name, the value and
 //! the limit. Something that is no number is a `TypeError`, to which PyO3 adds the name.
 
 use std::ffi::c_int;

@@ -108,6 +108,16 @@ pub(crate) fn backing(shared: bool) -> Backing {
     if shared { Backing::Shared } else { Backing::Private }
 }
 
+/// Checks that only shared memory is sealed against writers.
+pub(crate) fn readers_only(py: Python<'_>, readers_only: bool, shared: bool) -> PyResult<bool> {
+    if readers_only && !shared {
+        let message = "readers_only is True, but the memory is private and has no other writers: \
+                       add shared=True, or leave readers_only out";
+        return Err(error::bad_value(py, message));
+    }
+    Ok(readers_only)
+}
+
 /// Opens the devices that are named.
 pub(crate) fn devices(
     py: Python<'_>,

@@ -1,4 +1,6 @@
-"""What the tests share: small pools on base pages, and scripts that run in an interpreter of their own."""
+"""What the tests share: small pools on base pages, and scripts that run in an interpreter of their
+own.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def pool() -> Iterator[kvmem.Pool]:
 
 @pytest.fixture
 def script() -> Callable[..., str]:
-    """Runs Python code in a process of its own; returns what it printed. That it ends badly is a failure."""
+    """Runs Python code in a process of its own; returns what it printed. That it ends badly is a
+    failure.
+    """
 
     def run(code: str, *, status: int = 0, python: str = sys.executable) -> str:
         done = subprocess.run(

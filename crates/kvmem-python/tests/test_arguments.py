@@ -208,7 +208,7 @@ def test_bad_arguments_are_refused_in_words_of_python(scene: Scene, case: str) -
             assert text and not INTERNAL.search(text), f"{where}: {text}"
             if isinstance(error, kvmem.KvmemError) and is_number(value) and parameter != "stream":
                 numbers = error.details
-                assert {"value", "asked"} & set(numbers), (
+                assert {"value", "requested"} & set(numbers), (
                     f"{where} names no value: {text}, {numbers}"
                 )
                 told = ("limit", "free", "errno", "device", "remedy")
@@ -236,10 +236,10 @@ def test_the_value_and_the_limit_are_told(scene: Scene) -> None:
         (lambda: kvmem.Region.attach(2**40), 2**40, 2**31 - 1, "fd is 1099511627776"),
         (lambda: kvmem.Region(MIB, populate=-1), -1, 0, "populate is -1: give a number from 0"),
         (
-            lambda: kvmem.Region(MIB, time_limit=-1),
+            lambda: kvmem.Region(MIB, time_budget=-1),
             -1,
             0,
-            "time_limit is -1.0: give a number of seconds",
+            "time_budget is -1.0: give a number of seconds",
         ),
         (lambda: pool.wait_ready(timeout=10**400), 10**400, 2**64 - 1, "timeout is 1000"),
         (lambda: kvmem.KvCache(pool, shards=-1), -1, 0, "shards is -1"),
@@ -256,7 +256,7 @@ def test_the_value_and_the_limit_are_told(scene: Scene) -> None:
         (lambda: _kvmem.AddressManager(2**70), 2**70, 2**63 - 1, "beyond 9223372036854775807"),
     ]
     for call_, value, limit, text in told:
-        with pytest.raises(kvmem.BadValueError, match=re.escape(text)) as caught:
+        with pytest.raises(kvmem.InvalidArgumentError, match=re.escape(text)) as caught:
             call_()
         assert (caught.value.value, caught.value.limit) == (value, limit), text
 
@@ -268,10 +268,10 @@ def test_a_batch_is_refused_as_a_whole(scene: Scene) -> None:
             match="1000000000000000000 × 10 bytes, 10000000000000000000 in all",
         ) as caught:
             make(10, 10**18)
-        assert caught.value.asked == 10**19
+        assert caught.value.requested == 10**19
         with pytest.raises(kvmem.OutOfSpaceError, match="no range here can be longer") as caught:
             make(4 * MIB, 3)
-        assert caught.value.asked == 4 * MIB and (caught.value.limit or 0) <= 2 * MIB
+        assert caught.value.requested == 4 * MIB and (caught.value.limit or 0) <= 2 * MIB
     scene.space.allocate(600_000)
     kept = scene.space.allocate(100_000), scene.space.allocate(300_000)
     assert len(kept) == 2
@@ -280,16 +280,17 @@ def test_a_batch_is_refused_as_a_whole(scene: Scene) -> None:
         match="2 × 500000 bytes, 1000000 in all, were asked for; 648576 bytes are free",
     ) as caught:
         scene.space.allocate_batch(500_000, 2)
-    assert (caught.value.asked, caught.value.free) == (1_000_000, 648_576)
+    assert (caught.value.requested, caught.value.free) == (1_000_000, 648_576)
     with pytest.raises(kvmem.OutOfSpaceError, match=f"1 bytes at a multiple of {2**63}") as caught:
         scene.space.allocate(1, align=2**63)
-    assert caught.value.asked == 1
+    assert caught.value.requested == 1
 
 
 def test_descriptors_that_are_none(scene: Scene) -> None:
     for attach in (kvmem.Region.attach, kvmem.AttachedPool):
         with pytest.raises(
-            kvmem.BadDescriptorError, match="fd 100000 cannot be duplicated: Bad file descriptor"
+            kvmem.InvalidDescriptorError,
+            match="fd 100000 cannot be duplicated: Bad file descriptor",
         ) as caught:
             attach(100_000)
         assert (
@@ -301,7 +302,7 @@ def test_descriptors_that_are_none(scene: Scene) -> None:
 
 def test_a_key_without_a_device(scene: Scene) -> None:
     with pytest.raises(
-        kvmem.BadValueError, match="registered with no device; name some in `devices`"
+        kvmem.InvalidArgumentError, match="registered with no device; name some in `devices`"
     ) as caught:
         scene.block.key("mlock")
     assert caught.value.value == "mlock"
@@ -309,25 +310,25 @@ def test_a_key_without_a_device(scene: Scene) -> None:
 
 def test_a_lower_tier_that_is_none_is_refused_at_once(scene: Scene) -> None:
     class Half:
-        def __spill__(self, pool: kvmem.Pool) -> Half:
+        def __lower_tier__(self, pool: kvmem.Pool) -> Half:
             return self
 
     for wrong, text in (
-        (object(), "object has no method __spill__"),
-        (Half(), "Half, which __spill__ gave, has no method evicted"),
+        (object(), "object has no method __lower_tier__"),
+        (Half(), "Half, which __lower_tier__ gave, has no method put"),
     ):
-        spill: Any = wrong
+        tier: Any = wrong
         with pytest.raises(TypeError, match=text):
-            kvmem.KvCache(scene.pool, spill=spill)
+            kvmem.KvCache(scene.pool, lower_tier=tier)
 
 
 def test_what_is_said_of_private_and_read_only_memory(scene: Scene) -> None:
     with kvmem.Pool(MIB, pages="4k") as private:
         for use in (private.fileno, private.share):
-            with pytest.raises(kvmem.BadValueError, match="make it with shared=True"):
+            with pytest.raises(kvmem.InvalidArgumentError, match="make it with shared=True"):
                 use()
     with (
         kvmem.AttachedPool(scene.pool.fileno()) as attached,
-        pytest.raises(kvmem.BadValueError, match="writable=True"),
+        pytest.raises(kvmem.InvalidArgumentError, match="writable=True"),
     ):
         attached.block(scene.block.reference()).write(b"x")

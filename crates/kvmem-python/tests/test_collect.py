@@ -26,13 +26,13 @@ class Tier:
 
     other: object = None
 
-    def __spill__(self, pool: kvmem.Pool) -> Tier:
+    def __lower_tier__(self, pool: kvmem.Pool) -> Tier:
         return self
 
-    def evicted(self, pinned: kvmem.Pinned) -> None: ...
+    def put(self, pinned: kvmem.Pinned) -> None: ...
     def fetch(self, cache: kvmem.KvCache, key: int | bytes | str) -> None: ...
-    def forget(self, key: int | bytes | str) -> None: ...
-    def forget_all(self) -> None: ...
+    def invalidate(self, key: int | bytes | str) -> None: ...
+    def clear(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -61,7 +61,7 @@ def over_a_buffer(make: Callable[[kvmem.Region], object]) -> Node:
 
 def over_a_tier(make: Callable[[kvmem.KvCache], object]) -> Node:
     tier = Tier()
-    tier.other = make(kvmem.KvCache(kvmem.Pool(MIB, pages="4k"), spill=tier))
+    tier.other = make(kvmem.KvCache(kvmem.Pool(MIB, pages="4k"), lower_tier=tier))
     return tier
 
 
@@ -69,7 +69,7 @@ def over_a_callback(make: Callable[[kvmem.Pool], object]) -> Node:
     progress = Progress()
     progress.pool = pool = kvmem.Pool(64 * MIB, pages="4k", in_background=True, progress=progress)
     progress.known.set()
-    assert pool.wait_ready() < 64 * MIB and not pool.under_way
+    assert pool.wait_ready() < 64 * MIB and not pool.initializing
     progress.other = make(pool)
     return progress
 
@@ -101,7 +101,7 @@ def attached_block() -> kvmem.AttachedBlock:
 
 
 def pinned() -> kvmem.Pinned:
-    cache = kvmem.KvCache(kvmem.Pool(MIB, pages="4k"), spill=Tier())
+    cache = kvmem.KvCache(kvmem.Pool(MIB, pages="4k"), lower_tier=Tier())
     return cache.reserve("k", 10).commit()
 
 
@@ -167,7 +167,7 @@ def test_collected_pools_give_their_memory_back() -> None:
     pools: list[weakref.ref[kvmem.Pool]] = []
     for _ in range(5):
         pool, tier = kvmem.Pool(4 * MIB, pages="4k"), Tier()
-        tier.other = kvmem.KvCache(pool, spill=tier)
+        tier.other = kvmem.KvCache(pool, lower_tier=tier)
         pools.append(weakref.ref(pool))
         del pool, tier
     gc.collect()
@@ -193,7 +193,7 @@ def test_foreign_bytes_are_kept_by_every_part_of_their_region() -> None:
 def test_what_is_reachable_is_never_cleared() -> None:
     """One thread collects while another holds locks and runs without the GIL."""
     tier = Tier()
-    cache = kvmem.KvCache(kvmem.Pool(4 * MIB, pages="4k"), max_bytes=20_000, spill=tier)
+    cache = kvmem.KvCache(kvmem.Pool(4 * MIB, pages="4k"), max_bytes=20_000, lower_tier=tier)
     tier.other = cache
     ended = threading.Event()
 
@@ -210,7 +210,7 @@ def test_what_is_reachable_is_never_cleared() -> None:
     while not ended.is_set():
         gc.collect()
     thread.join()
-    assert cache.spill is tier and cache.stats().not_taken == 0
+    assert cache.lower_tier is tier and cache.stats().sink_failures == 0
 
 
 def test_views_in_a_cycle_stay_good_until_they_go() -> None:

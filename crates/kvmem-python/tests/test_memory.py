@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import importlib.util
 import mmap
@@ -260,7 +261,7 @@ def test_writing() -> None:
         lambda: block.write(b"x", 5000),
         lambda: block.write(b"xx", sys.maxsize),
     ):
-        with pytest.raises(kvmem.BadValueError, match="do not fit into 5000 bytes"):
+        with pytest.raises(kvmem.InvalidArgumentError, match="do not fit into 5000 bytes"):
             bad()
     with pytest.raises(BufferError, match="one piece"):
         block.write(np.zeros((4, 4), np.uint8)[:, ::2])
@@ -290,9 +291,9 @@ def test_regions() -> None:
         receipt = region.receipt
         assert receipt["usable_bytes"] == 3 << 20 and receipt["ranges"][0]["got"] == "4k"
         assert str(receipt).startswith("asked 3 MiB, mapped")
-        with pytest.raises(kvmem.BadValueError):
+        with pytest.raises(kvmem.InvalidArgumentError):
             region.populate(0, 4 << 20)
-        with pytest.raises(kvmem.BadValueError, match="private"):
+        with pytest.raises(kvmem.InvalidArgumentError, match="private"):
             region.fileno()
         view = memoryview(region)
         with pytest.raises(kvmem.ExportedError):
@@ -311,19 +312,19 @@ def test_what_cannot_be_mapped_says_why() -> None:
         {"size": 1, "numa": "bind:x"},
         {"size": 1, "populate": "many"},
     ):
-        with pytest.raises(kvmem.BadValueError):
+        with pytest.raises(kvmem.InvalidArgumentError):
             kvmem.Region(**bad)  # type: ignore[arg-type, unused-ignore]
-    with pytest.raises(kvmem.BadValueError, match="seconds"):
-        kvmem.Region(1, time_limit=-1)
+    with pytest.raises(kvmem.InvalidArgumentError, match="seconds"):
+        kvmem.Region(1, time_budget=-1)
     with pytest.raises(MemoryError) as caught:
         kvmem.Region("512TiB", pages="4k")
-    assert isinstance(caught.value, kvmem.MappingError) and caught.value.asked is not None
+    assert isinstance(caught.value, kvmem.MappingError) and caught.value.requested is not None
     with pytest.raises(kvmem.MappingError) as mapping:
         kvmem.Region("64TiB", pages=["1G"], strict=True)
     assert "1G" in str(mapping.value)
     with pytest.raises(TimeoutError) as late:
-        kvmem.Region("256MiB", pages="4k", populate=1, time_limit=0)
-    assert isinstance(late.value, kvmem.TimeLimitError) and late.value.seconds == 0
+        kvmem.Region("256MiB", pages="4k", populate=1, time_budget=0)
+    assert isinstance(late.value, kvmem.TimeBudgetError) and late.value.seconds == 0
 
 
 def test_shared_regions_are_attached_by_descriptor() -> None:
@@ -333,17 +334,17 @@ def test_shared_regions_are_attached_by_descriptor() -> None:
     region.populate()
     assert other.residency().resident_bytes == 0
     assert (
-        region.populate_elsewhere()
-        == region.populate_elsewhere(threads=1)
+        region.populate_aliases()
+        == region.populate_aliases(threads=1)
         == other.nbytes
         == other.residency().resident_bytes
     )
-    assert kvmem.Region("1MiB", pages="4k").populate_elsewhere() == 0
+    assert kvmem.Region("1MiB", pages="4k").populate_aliases() == 0
     region.close()
     assert bytes(other)[:5] == b"hello"
-    with pytest.raises(kvmem.BadValueError):
+    with pytest.raises(kvmem.InvalidArgumentError):
         kvmem.Region.attach(other.fileno(), size=5)
-    with open("/proc/self/status") as file, pytest.raises(kvmem.BadValueError):
+    with open("/proc/self/status") as file, pytest.raises(kvmem.InvalidArgumentError):
         kvmem.Region.attach(file.fileno())
     for bad in (-1, 100_000):
         with pytest.raises(OSError):
@@ -356,7 +357,7 @@ def test_foreign_memory_is_kept_and_exported() -> None:
         assert (region.ptr, region.nbytes) == (array.ctypes.data, array.nbytes)
         memoryview(region)[0] = 9
         assert array[0] == 9
-        with pytest.raises(kvmem.BadValueError):
+        with pytest.raises(kvmem.InvalidArgumentError):
             region.discard()  # it is its owner's, and lies anywhere
         with pytest.raises(ValueError):
             array.resize(10)
@@ -380,12 +381,12 @@ def test_arenas() -> None:
     )
     assert arena.owns(piece.ptr) and not arena.owns(1)
     stats = arena.stats
-    assert stats.used + stats.left == stats.capacity == arena.capacity == 1 << 20
+    assert stats.used + stats.remaining == stats.capacity == arena.capacity == 1 << 20
     with pytest.raises(kvmem.OutOfSpaceError) as caught:
         arena.allocate(2 << 20)
-    assert caught.value.asked == 2 << 20
+    assert caught.value.requested == 2 << 20
     for bad in ({"nbytes": 0}, {"nbytes": 1, "align": 3}):
-        with pytest.raises(kvmem.BadValueError):
+        with pytest.raises(kvmem.InvalidArgumentError):
             arena.allocate(**bad)
     with pytest.raises(BufferError):
         arena.reset()
@@ -402,3 +403,26 @@ def test_arenas() -> None:
     gc.collect()
     memoryview(kept)[:] = b"still here"
     assert bytes(kept) == b"still here"
+
+
+def test_a_region_for_readers_only_is_written_by_nobody_else() -> None:
+    try:
+        region = kvmem.Region(1 << 20, pages="4k", shared=True, readers_only=True, populate="auto")
+    except kvmem.MappingError as error:  # before Linux 5.1
+        pytest.skip(str(error))
+    with region:
+        with pytest.raises(kvmem.MappingError) as caught:
+            kvmem.Region.attach(region.fileno())
+        assert caught.value.errno == errno.EPERM
+        with pytest.raises(kvmem.MappingError):
+            region.discard(0, 4096)
+        with memoryview(region) as view:
+            view[:5] = b"hello"
+        with mmap.mmap(region.fileno(), 1 << 20, prot=mmap.PROT_READ) as seen:
+            assert seen[:5] == b"hello"
+
+
+@pytest.mark.parametrize("make", [kvmem.Region, kvmem.Pool])
+def test_readers_only_needs_shared_memory(make: Callable[..., object]) -> None:
+    with pytest.raises(kvmem.InvalidArgumentError, match="shared=True"):
+        make(1 << 20, pages="4k", readers_only=True)

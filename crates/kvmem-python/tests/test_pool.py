@@ -6,6 +6,7 @@ import errno
 import gc
 import io
 import logging
+import mmap
 import os
 import pickle
 import socket
@@ -50,7 +51,7 @@ def test_blocks_keep_what_is_written(plan: list[tuple[int, bool]]) -> None:
 def test_alignment_and_scattering(pool: kvmem.Pool) -> None:
     for align in (1, 64, 4096, 1 << 16):
         assert pool.allocate(100, align=align).ptr % align == 0
-    with pytest.raises(kvmem.BadValueError):
+    with pytest.raises(kvmem.InvalidArgumentError):
         pool.allocate(100, align=3)
     every = [pool.allocate(MIB) for _ in range(7)]
     pool.free_batch(every[::2])
@@ -101,11 +102,11 @@ def test_shrinking_and_extending(pool: kvmem.Pool) -> None:
     block.shrink(4000)
     block.extend("8000")
     assert block.nbytes == 8000
-    with pytest.raises(kvmem.BadValueError):
+    with pytest.raises(kvmem.InvalidArgumentError):
         block.shrink(0)
     with pytest.raises(kvmem.OutOfSpaceError) as caught:
         block.extend(100 * MIB)
-    assert caught.value.asked == 100 * MIB
+    assert caught.value.requested == 100 * MIB
 
 
 def test_what_a_pool_says_of_itself(pool: kvmem.Pool, caplog: pytest.LogCaptureFixture) -> None:
@@ -122,7 +123,7 @@ def test_what_a_pool_says_of_itself(pool: kvmem.Pool, caplog: pytest.LogCaptureF
     )
     assert (block.offset, 5000, "used") in pool.map()
     assert {"classes", "reaps"} <= pool.stats().keys()
-    assert pool.boundary is None and pool.number is None and not pool.under_way
+    assert pool.boundary is None and pool.share_id is None and not pool.initializing
     pool.trim()
     with caplog.at_level(logging.INFO, "kvmem"):
         kvmem.Pool(MIB, pages="4k")
@@ -289,12 +290,12 @@ def test_growing_and_shrinking() -> None:
         for block in blocks[1:]:
             block.free()
         assert pool.shrink() == 4 * MIB and pool.capacity == MIB
-        with pytest.raises(kvmem.BadValueError):
+        with pytest.raises(kvmem.InvalidArgumentError):
             pool.grow_to(1000)
 
 
 def test_condemned_bytes_are_kept_from_use(pool: kvmem.Pool) -> None:
-    pool.condemn(pool.allocate(MIB), "an error of the device")
+    pool.quarantine_block(pool.allocate(MIB), "an error of the device")
     (bad,) = pool.report()["quarantined"]
     assert bad["cause"] == "condemned" and bad["why"] == "an error of the device"
     assert pool.metrics().capacity == 7 * MIB
@@ -330,7 +331,7 @@ def test_registered_pools_have_keys() -> None:
         block = pool.allocate(5000)
         key = block.key("mlock")
         assert isinstance(key, kvmem.Key) and block.keys() == {"mlock": key}
-        with pytest.raises(kvmem.BadValueError, match="mlock"):
+        with pytest.raises(kvmem.InvalidArgumentError, match="mlock"):
             block.key("mlx5_0")
     assert block.key("mlock") == key, "a block keeps the registration too"
 
@@ -339,14 +340,14 @@ def test_registered_pools_have_keys() -> None:
 def test_registrations() -> None:
     region = kvmem.Region(MIB, pages="4k")
     with kvmem.Registration(
-        region, "mlock", chunk="256KiB", policy="sequential", time_limit=60
+        region, "mlock", chunk="256KiB", policy="sequential", time_budget=60
     ) as registration:
         assert registration.devices == ["mlock"] and registration.region is region
         assert registration.boundary == 256 << 10
         assert isinstance(registration.key_for("mlock", 0, 1000), kvmem.Key)
         with pytest.raises(kvmem.RegistrationError) as caught:
             registration.key_for("mlock", 0, 512 << 10)
-        assert caught.value.edge == 256 << 10
+        assert caught.value.boundary == 256 << 10
         assert registration.outcome["keys"] == 4 and "1 MiB registered" in str(registration.outcome)
         with pytest.raises(kvmem.InUseError):
             region.discard()
@@ -392,7 +393,7 @@ def test_shared_pools_are_attached_by_descriptor() -> None:
         block.write(b"hello")
         reference = block.reference()
         assert (
-            reference == (pool.number, block.offset, 5)
+            reference == (pool.share_id, block.offset, 5)
             and pickle.loads(pickle.dumps(reference)) == reference
         )
         fd = pool.fileno()
@@ -405,9 +406,9 @@ def test_shared_pools_are_attached_by_descriptor() -> None:
         ):
             os.close(path)
             os.close(read_only)
-            assert writer.number == reader.number == pool.number and reader.nbytes == MIB
+            assert writer.share_id == reader.share_id == pool.share_id and reader.nbytes == MIB
             there, here = writer.block(reference), reader.block(reference)
-            assert pool.populate_elsewhere() == MIB  # the writer's
+            assert pool.populate_aliases() == MIB  # the writer's
             assert (
                 there.writable
                 and not here.writable
@@ -419,11 +420,11 @@ def test_shared_pools_are_attached_by_descriptor() -> None:
             assert memoryview(here).readonly and not np.from_dlpack(here).flags.writeable
             with pytest.raises(BufferError, match="read-only"):
                 here.__dlpack__()
-            with pytest.raises(kvmem.BadValueError, match="attached to be read"):
+            with pytest.raises(kvmem.InvalidArgumentError, match="attached to be read"):
                 here.write(b"x")
-            with pytest.raises(kvmem.BadValueError):
+            with pytest.raises(kvmem.InvalidArgumentError):
                 reader.block((reference.pool + 1, 0, 5))
-            with pytest.raises(kvmem.BadValueError):
+            with pytest.raises(kvmem.InvalidArgumentError):
                 reader.block((reference.pool, MIB, 5))
         assert bytes(here) == b"Jello", "it keeps the memory"
         with pytest.raises(kvmem.ClosedError):
@@ -435,8 +436,37 @@ def test_shared_pools_are_attached_by_descriptor() -> None:
         os.close(read_only)
     private = kvmem.Pool(MIB, pages="4k")
     for refused in (private.fileno, private.share, private.allocate(1).reference):
-        with pytest.raises(kvmem.BadValueError, match="private"):
+        with pytest.raises(kvmem.InvalidArgumentError, match="private"):
             refused()
+
+
+def test_a_pool_for_readers_only_is_written_by_nobody_else() -> None:
+    try:
+        pool = kvmem.Pool(MIB, pages="4k", shared=True, readers_only=True)
+    except kvmem.MappingError as error:  # before Linux 5.1
+        pytest.skip(str(error))
+    with pool:
+        block = pool.allocate(5)
+        block.write(b"hello")
+        # Not even by a descriptor that is open for writing, in the process that made the pool.
+        writable = pool.share(writable=True)
+        for fd in (writable, pool.fileno()):
+            with pytest.raises(PermissionError):
+                mmap.mmap(fd, MIB)
+            with pytest.raises(PermissionError):
+                os.pwrite(fd, b"J", block.offset)
+            with pytest.raises(kvmem.MappingError) as caught:
+                kvmem.AttachedPool(fd, writable=True)
+            assert caught.value.errno == errno.EPERM
+        os.close(writable)
+        read_only = pool.share()
+        with kvmem.AttachedPool(read_only) as attached:
+            os.close(read_only)
+            there = attached.block(block.reference())
+            block.write(b"J")
+            assert bytes(there) == b"Jello", "the pool's own mapping stays writable"
+            del there
+        block.free()
 
 
 def test_two_processes_share_a_pool() -> None:

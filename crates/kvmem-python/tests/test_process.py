@@ -92,7 +92,7 @@ def test_a_child_forked_while_threads_use_a_cache_is_refused_by_every_call(scrip
                 calls = [lambda: 1 in cache, lambda: cache.get(1), lambda: cache.insert(1, b"value"), lambda: cache.reserve(1, 10),
                          lambda: cache.remove(1), lambda: cache.lease(1), cache.clear, lambda: cache.evict_to(0), cache.stats,
                          lambda: len(cache), lambda: cache.nbytes, room.commit, lambda: leased.commit(lease=lease), leased.discard,
-                         lambda: lease.broken, lease.release]
+                         lambda: lease.is_valid, lease.release]
                 refused = 0
                 for call in calls:
                     try:
@@ -358,13 +358,13 @@ def test_the_script_has_its_commands_and_hands_on_the_others(tmp_path: Path) -> 
 
 def test_doctor_as_a_function() -> None:
     found = kvmem.doctor("4KiB", pages="4k", pinned=False)
-    assert found.passes == (found["verdict"] != "fail") and found.wish.startswith(
+    assert found.passes == (found["verdict"] != "fail") and found.requirements.startswith(
         "4 KiB of 4k pages"
     )
     found = kvmem.doctor(1 << 60, pages=["4k"])
     assert not found.passes and "memory" in " ".join(found.failed)
     assert str(found) == found.text and found["wish"]["size_bytes"] == 1 << 60
-    with pytest.raises(kvmem.BadValueError):
+    with pytest.raises(kvmem.InvalidArgumentError):
         kvmem.doctor(0)
 
 

@@ -38,7 +38,7 @@ def test_texts_are_read_as_the_table_says(text: str, expected: str) -> None:
     assert FAULTS[fault] in str(refused.value) and unit in str(refused.value)
     # A pool says the same, and a space, which takes sizes of its own.
     for make in (lambda: kvmem.Pool(text, pages="4k"), lambda: kvmem.OffsetAllocator(text)):
-        with pytest.raises(kvmem.BadValueError) as error:
+        with pytest.raises(kvmem.InvalidArgumentError) as error:
             make()
         assert str(error.value) == str(refused.value)
 

@@ -122,7 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if found.passes:
         return 0
     print(
-        f"kvmem: this machine cannot give {found.wish}: {', '.join(found.failed)}", file=sys.stderr
+        f"kvmem: this machine cannot give {found.requirements}: {', '.join(found.failed)}",
+        file=sys.stderr,
     )
     return 1
 

@@ -36,13 +36,13 @@ class Metrics(NamedTuple):
 
 
 class BumpStats(NamedTuple):
-    """What an arena has handed out. ``used + left == capacity``."""
+    """What an arena has handed out. ``used + remaining == capacity``."""
 
     capacity: int
     """Bytes of the memory."""
     used: int
     """Bytes handed out, with the padding before them."""
-    left: int
+    remaining: int
     """Bytes not handed out."""
 
 
@@ -80,7 +80,7 @@ class KvCacheStats(NamedTuple):
     """Blocks removed by their key."""
     refusals: int
     """Values refused because there was nothing to evict."""
-    not_taken: int
+    sink_failures: int
     """Evicted values that the lower tier failed to take."""
     superseded: int
     """Values fetched and not put in, because their lease was broken."""
@@ -142,11 +142,13 @@ class Report(Mapping[str, Any]):
 class Diagnosis(Report):
     """What stands in the way of some memory here, and with whom it can be registered."""
 
-    __slots__ = ("failed", "wish")
+    __slots__ = ("failed", "requirements")
 
-    def __init__(self, data: dict[str, Any], text: str, wish: str, failed: list[str]) -> None:
+    def __init__(
+        self, data: dict[str, Any], text: str, requirements: str, failed: list[str]
+    ) -> None:
         super().__init__(data, text)
-        self.wish = wish
+        self.requirements = requirements
         """What was wanted, in words."""
         self.failed = failed
         """The checks that stand in the way, by name."""

@@ -35,7 +35,7 @@ class OutOfSpaceError(KvmemError, MemoryError):
     """There is no room for what was asked for."""
 
     _numbers: ClassVar[tuple[str, ...]] = (
-        "asked",
+        "requested",
         "free",
         "largest_free",
         "limit",
@@ -44,7 +44,7 @@ class OutOfSpaceError(KvmemError, MemoryError):
         "held",
     )
 
-    asked: int | None
+    requested: int | None
     """Bytes asked for."""
     free: int | None
     """Bytes free when it was refused."""
@@ -78,9 +78,9 @@ class NotReadyError(OutOfSpaceError):
 class MappingError(KvmemError, MemoryError):
     """Memory could not be mapped, placed or made resident."""
 
-    _numbers: ClassVar[tuple[str, ...]] = ("asked", "start", "stop", "errno", "limit", "remedy")
+    _numbers: ClassVar[tuple[str, ...]] = ("requested", "start", "stop", "errno", "limit", "remedy")
 
-    asked: int | None
+    requested: int | None
     """Bytes asked for."""
     start: int | None
     """Where that which failed begins."""
@@ -94,7 +94,7 @@ class MappingError(KvmemError, MemoryError):
     """What to do about it."""
 
 
-class BadValueError(KvmemError, ValueError):
+class InvalidArgumentError(KvmemError, ValueError):
     """What was asked for makes no sense."""
 
     _numbers: ClassVar[tuple[str, ...]] = ("value", "limit")
@@ -105,11 +105,11 @@ class BadValueError(KvmemError, ValueError):
     """The bound that a number is beyond."""
 
 
-class BadBufferError(BadValueError, BufferError):
+class InvalidBufferError(InvalidArgumentError, BufferError):
     """A buffer cannot be used as it is: it is read-only, or lies in several pieces."""
 
 
-class BadDescriptorError(BadValueError, OSError):
+class InvalidDescriptorError(InvalidArgumentError, OSError):
     """A file descriptor is no open one. ``errno`` is what the kernel said, if it was asked."""
 
     _numbers: ClassVar[tuple[str, ...]] = ("value", "limit", "errno")
@@ -117,7 +117,7 @@ class BadDescriptorError(BadValueError, OSError):
     errno: int | None
 
 
-class BadBatchError(BadValueError, RuntimeError):
+class InvalidBatchError(InvalidArgumentError, RuntimeError):
     """A batch of less than nothing was asked of :class:`kvmem.lmcache.AddressManager`; LMCache takes it as a ``RuntimeError``."""
 
 
@@ -137,9 +137,9 @@ class ExportedError(KvmemError, BufferError):
 class InUseError(KvmemError):
     """What was to be given back, or changed, is in use."""
 
-    _numbers: ClassVar[tuple[str, ...]] = ("asked", "end_of_last")
+    _numbers: ClassVar[tuple[str, ...]] = ("requested", "end_of_last")
 
-    asked: int | None
+    requested: int | None
     """Bytes asked for."""
     end_of_last: int | None
     """Where the last range in use ends, in bytes."""
@@ -160,7 +160,7 @@ class CancelledError(KvmemError):
     """Bytes that were to be."""
 
 
-class TimeLimitError(KvmemError, TimeoutError):
+class TimeBudgetError(KvmemError, TimeoutError):
     """The work took longer than it may. Nothing of it is left."""
 
     _numbers: ClassVar[tuple[str, ...]] = ("done", "total", "seconds")
@@ -184,8 +184,8 @@ class RegistrationError(KvmemError):
         "errno",
         "limit",
         "remedy",
-        "edge",
-        "kept",
+        "boundary",
+        "still_registered",
     )
 
     device: str | None
@@ -202,9 +202,9 @@ class RegistrationError(KvmemError):
     """The limit that stood in the way."""
     remedy: str | None
     """What to do about it."""
-    edge: int | None
+    boundary: int | None
     """The edge between two keys that a range straddles."""
-    kept: int | None
+    still_registered: int | None
     """Keys that were not taken back."""
 
 

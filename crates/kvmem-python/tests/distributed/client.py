@@ -1,4 +1,6 @@
-"""A client of a cluster, as a process: reads commands, one JSON list a line, and answers each with a line."""
+"""A client of a cluster, as a process: reads commands, one JSON list a line, and answers each with
+a line.
+"""
 
 from __future__ import annotations
 

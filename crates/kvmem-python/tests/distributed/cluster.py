@@ -1,4 +1,6 @@
-"""A Mooncake cluster of real processes on free ports of the loopback interface, for tests and benchmarks of them."""
+"""A Mooncake cluster of real processes on free ports of the loopback interface, for tests and
+benchmarks of them.
+"""
 
 from __future__ import annotations
 

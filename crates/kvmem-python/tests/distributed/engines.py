@@ -1,11 +1,14 @@
-"""What the tests of engines share: whether engines are there, where unpacked wheels are, and stand-ins for what those import and cannot be had here.
+"""What the tests of engines share: whether engines are there, where unpacked wheels are, and
+stand-ins for what those import and cannot be had here.
 
-``LMCACHE_DIR`` and ``SGLANG_DIR`` name folders that the wheels were installed into; ``cargo xtask test`` makes them. Where one is missing, its tests are skipped
-with the command that makes it, or fail if ``KVMEM_REQUIRE_ENGINES`` is 1.
+``LMCACHE_DIR`` and ``SGLANG_DIR`` name folders that the wheels were installed into; ``cargo xtask
+test`` makes them. Where one is missing, its tests are skipped with the command that makes it, or
+fail if ``KVMEM_REQUIRE_ENGINES`` is 1.
 
-There are two modes. As a rule modules that are large are stood in for (see standins.py). With ``KVMEM_WITH_TORCH=1`` nothing is: PyTorch and
-what LMCache's and SGLang's modules import are then installed, or in the folder ``TORCH_DIR``; the same tests run with them, and so do those
-marked :data:`with_torch`.
+There are two modes. As a rule modules that are large are stood in for (see standins.py). With
+``KVMEM_WITH_TORCH=1`` nothing is: PyTorch and what LMCache's and SGLang's modules import are then
+installed, or in the folder ``TORCH_DIR``; the same tests run with them, and so do those marked
+:data:`with_torch`.
 """
 
 from __future__ import annotations
@@ -61,7 +64,9 @@ def torch_folder() -> list[str]:
 
 
 def run_with(engine: str, prelude: str, program: str, **environment: str) -> str:
-    """Runs a program in a process of its own, with the engine's wheel and, unless all is real, its stand-ins; returns what it printed."""
+    """Runs a program in a process of its own, with the engine's wheel and, unless all is real, its
+    stand-ins; returns what it printed.
+    """
     prelude = "" if REAL else prelude
     # The engine is the second for who asks.
     folders = [str(HERE), str(unpacked(engine)), *torch_folder()]

@@ -1,6 +1,8 @@
-"""The other process of the tests of NIXL: a pool, an agent, and a line of JSON for each line of JSON.
+"""The other process of the tests of NIXL: a pool, an agent, and a line of JSON for each line of
+JSON.
 
-Its first line says who it is. Until then it has no agent, so it can be started long before it is wanted.
+Its first line says who it is. Until then it has no agent, so it can be started long before it is
+wanted.
 """
 
 from __future__ import annotations

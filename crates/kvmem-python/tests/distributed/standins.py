@@ -1,6 +1,8 @@
-"""Stand-ins for modules that engines import and that are not installed: the smallest that let the engines' own modules run.
+"""Stand-ins for modules that engines import and that are not installed: the smallest that let the
+engines' own modules run.
 
-What is installed is not stood in for. With ``KVMEM_WITH_TORCH=1`` none of this is used: see engines.py.
+What is installed is not stood in for. With ``KVMEM_WITH_TORCH=1`` none of this is used: see
+engines.py.
 """
 
 from __future__ import annotations

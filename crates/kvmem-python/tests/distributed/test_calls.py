@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 import kvmem
 import pytest
-from kvmem.mooncake import DeadlineError, NotAskedError, StoreError, UnreachableError, errors
+from kvmem.mooncake import CircuitOpenError, DeadlineError, StoreError, UnreachableError, errors
 from kvmem.mooncake.calls import Calls, Held
-from kvmem.mooncake.circuit import Circuit, Segments, not_asked
+from kvmem.mooncake.circuit import Circuit, Segments, circuit_open
 
 
 @pytest.fixture
@@ -162,9 +162,9 @@ def test_a_circuit_opens_probes_and_closes() -> None:
     circuit.unlisten(listener)
     circuit.end()
     until(lambda: not [thread for thread in threading.enumerate() if thread.name == "kvmem-probe"])
-    refused = not_asked(circuit, "get", "k")
+    refused = circuit_open(circuit, "get", "k")
     assert isinstance(
-        refused, NotAskedError
+        refused, CircuitOpenError
     ) and "cannot get 'k': the master did not answer before" in str(refused)
 
 

@@ -31,5 +31,5 @@ def test_the_example_of_mooncake_runs(cluster: Cluster, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert (
         "cannot look for 'never put': there is no such object" in done.stdout
-        and "SpillStats(" in done.stdout
+        and "ClusterTierStats(" in done.stdout
     )

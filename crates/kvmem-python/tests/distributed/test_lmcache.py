@@ -1,4 +1,6 @@
-"""LMCache's addresses, against its own class out of its wheel, and its host memory, through its own plugin interface."""
+"""LMCache's addresses, against its own class out of its wheel, and its host memory, through its own
+plugin interface.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def lmcache(program: str, **environment: str) -> str:
 
 
 class Heap:
-    """One of the two classes, and what was allocated from it: as pieces by their place in what was granted."""
+    """One of the two classes, and what was allocated from it: as pieces by their place in what was
+    granted.
+    """
 
     def __init__(self, kind: type[Any], size: int, align: int) -> None:
         self.manager = kind(size, align)
@@ -105,8 +109,9 @@ def differ(
 ) -> int:
     """A few hundred calls of both classes; returns how many were refused.
 
-    They place ranges differently. So where sizes are mixed one may refuse what the other has room for in one piece: each must have refused
-    rightly, and what only one has granted is given back. With ``exact``, where one size fills the heap, both must say the same.
+    They place ranges differently. So where sizes are mixed one may refuse what the other has room
+    for in one piece: each must have refused rightly, and what only one has granted is given back.
+    With ``exact``, where one size fills the heap, both must say the same.
     """
     random = Random(seed)
     both = [Heap(AddressManager, heap, align), Heap(theirs, heap, align)]
@@ -266,7 +271,7 @@ def test_what_is_not_allocated_is_not_freed() -> None:
     if b == a + 8192 and c == b + 8192:
         wrong += [(a, 3 * 8192), (a + 4096, 8192), (a, 8192 + 4096)]
     for address, size in wrong:
-        with pytest.raises(kvmem.BadValueError):
+        with pytest.raises(kvmem.InvalidArgumentError):
             manager.free(address, size)
         assert manager.total_allocated_size == 2 * 8192 and manager.check_consistency()
     manager.free(a, 8192)
@@ -306,17 +311,17 @@ def test_errors_say_what_there_is() -> None:
     with pytest.raises(kvmem.HeapFullError, match="8192 bytes.*4096 bytes are free") as full:
         manager.allocate(8192)
     assert isinstance(full.value, RuntimeError) and isinstance(full.value, kvmem.OutOfSpaceError)
-    assert (full.value.asked, full.value.free, full.value.largest_free) == (8192, 4096, 4096)
-    with pytest.raises(kvmem.BadBatchError):
+    assert (full.value.requested, full.value.free, full.value.largest_free) == (8192, 4096, 4096)
+    with pytest.raises(kvmem.InvalidBatchError):
         manager.batched_allocate(1, -1)
     for arguments in ((-1,), (4096, 0), (4096, 3), (4096, -4096)):
-        with pytest.raises(kvmem.BadValueError):
+        with pytest.raises(kvmem.InvalidArgumentError):
             AddressManager(*arguments)
-    with pytest.raises(kvmem.BadValueError):
+    with pytest.raises(kvmem.InvalidArgumentError):
         manager.sbrk(-1)
-    with pytest.raises(kvmem.BadValueError):
+    with pytest.raises(kvmem.InvalidArgumentError):
         manager.sbrk(2**63 - 1)
-    with pytest.raises(kvmem.BadValueError):
+    with pytest.raises(kvmem.InvalidArgumentError):
         manager.compute_aligned_size(2**63 - 1)
     assert manager.get_heap_size() == 4 * 4096 and "3 ranges" in repr(manager)
 
@@ -352,7 +357,7 @@ def test_chunks_of_one_size_are_free_for_everything_else(n: int) -> None:
         manager, starts = uniform(n)
         for start in sorted(starts):
             manager.free(start, 8192)
-            with pytest.raises(kvmem.BadValueError):
+            with pytest.raises(kvmem.InvalidArgumentError):
                 manager.free(start, 8192)
             manager.free(*manager.allocate(8192))
         assert manager.get_free_size() == end and "0 allocated in 0 ranges" in repr(manager)
@@ -371,7 +376,7 @@ def test_chunks_of_one_size_are_free_for_everything_else(n: int) -> None:
     manager.sbrk(8192)
     assert manager.allocate(end + 8192) == (0, end + 8192)
     for wrong in [(0, end), (4096, 4096), (0, 4096)]:
-        with pytest.raises(kvmem.BadValueError):
+        with pytest.raises(kvmem.InvalidArgumentError):
             emptied().free(*wrong)
     child = os.fork()
     if child == 0:
@@ -385,7 +390,7 @@ def test_chunks_of_one_size_are_free_for_everything_else(n: int) -> None:
 def test_parts_and_spans_of_chunks_of_one_size() -> None:
     manager, _ = uniform(10)
     manager.free(8192, 8192)
-    with pytest.raises(kvmem.BadValueError):
+    with pytest.raises(kvmem.InvalidArgumentError):
         manager.free(0, 3 * 8192)  # the one in the middle is free
     manager.free(2 * 8192, 2 * 8192)
     assert manager.allocate(3 * 8192) == (8192, 3 * 8192)
@@ -397,7 +402,9 @@ def test_parts_and_spans_of_chunks_of_one_size() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_change_of_sizes_finds_all_that_is_free(seed: int) -> None:
-    """Sizes change now and then. Whatever fits into a hole is granted, and nothing else; what is live says where those are."""
+    """Sizes change now and then. Whatever fits into a hole is granted, and nothing else; what is
+    live says where those are.
+    """
     random = Random(seed)
     heap = Heap(AddressManager, 60 * 4096, 4096)
     size, refused = 4096, 0
@@ -537,7 +544,7 @@ def test_memory_by_pointer(arguments: dict[str, Any]) -> None:
     assert memory.region(pointer).residency().resident_bytes >= 100_000
     memory.free(pointer)
     assert len(memory) == 0
-    with pytest.raises(kvmem.BadValueError, match="freed before"):
+    with pytest.raises(kvmem.InvalidArgumentError, match="freed before"):
         memory.free(pointer)
 
 
@@ -575,14 +582,14 @@ def test_shared_memory_has_a_name() -> None:
 def test_what_cannot_be_had_leaves_nothing() -> None:
     memory = HostMemory()
     for name in ("", "/", "a/b", ".."):
-        with pytest.raises(kvmem.BadValueError):
+        with pytest.raises(kvmem.InvalidArgumentError):
             memory.allocate_shared(4096, name)
     name = f"kvmem-test-{os.getpid()}"
     with pytest.raises((OSError, MemoryError)):
         memory.allocate_shared(1 << 50, name)
     assert not Path("/dev/shm", name).exists()
     for call in (memory.allocate, lambda size: memory.allocate_shared(size, name)):
-        with pytest.raises(kvmem.BadValueError):
+        with pytest.raises(kvmem.InvalidArgumentError):
             call(0)
     with pytest.raises(kvmem.KvmemError):
         HostMemory(devices="verbs:nowhere").allocate(4096)
@@ -711,7 +718,8 @@ def test_tensors_of_lmcaches_allocators_lie_in_our_memory() -> None:
                 objects[0].ref_count_down()
                 allocator.batched_free(objects[1:])
                 assert inner.total_allocated_size == 0 and allocator.memcheck()
-            # As many as there is room for, and then None, which is how LMCache learns that it must evict.
+            # As many as there is room for, and then None, which is how LMCache learns that it must
+            # evict.
             full = []
             while (obj := allocator.allocate(torch.Size([1 << 20]), torch.uint8)) is not None:
                 full.append(obj)
@@ -755,7 +763,9 @@ def test_tensors_of_lmcaches_allocators_lie_in_our_memory() -> None:
 
 @with_torch
 def test_lmcaches_backend_keeps_chunks_in_our_memory() -> None:
-    """The tier of LMCache that is in host memory, as its engine makes it: put, looked for, got, evicted, removed."""
+    """The tier of LMCache that is in host memory, as its engine makes it: put, looked for, got,
+    evicted, removed.
+    """
     lmcache(
         """
         import torch, lmcache

@@ -19,9 +19,9 @@ import pytest
 from cluster import ENVIRONMENT, Cluster, cluster, until
 from kvmem.mooncake import (
     BatchError,
-    ClusterSpill,
+    ClusterFullError,
+    ClusterTier,
     EngineMissingError,
-    NoRoomError,
     ObjectMissingError,
     Segment,
     Store,
@@ -187,7 +187,7 @@ def test_all_of_a_pool_with_boundaries_is_served(cluster: Cluster, store: Store)
         with serve(pool, cluster.address, nbytes="1280KiB") as segment:
             assert sorted(nbytes for _, nbytes in segment.ranges) == [MIB // 4, MIB // 2, MIB // 2]
             assert segment.nbytes == pool.metrics().allocated == 5 * MIB // 4
-        with pytest.raises(kvmem.BadValueError, match="no size"):
+        with pytest.raises(kvmem.InvalidArgumentError, match="no size"):
             serve(pool, cluster.address, nbytes="some")
         # Part of it is somebody else's: then none of it is taken.
         with pool.allocate(4096), pytest.raises(kvmem.OutOfSpaceError):
@@ -294,14 +294,14 @@ def test_what_does_not_lie_in_the_pool_is_refused(store: Store) -> None:
             lambda key, block: store.put_parts(key, [block]),
             lambda key, block: store.put_batch([key], [block]),
         ):
-            with pytest.raises(kvmem.BadValueError, match="does not lie in"):
+            with pytest.raises(kvmem.InvalidArgumentError, match="does not lie in"):
                 refused("foreign", foreign)
     with pytest.raises(TypeError):
         store.put("bytes", bytearray(100))  # type: ignore[arg-type]
     for offset, nbytes in ((-1, 10), (4 * MIB - 5, 10), (0, -1), (1 << 63, 10)):
-        with pytest.raises(kvmem.BadValueError, match="do not lie in"):
+        with pytest.raises(kvmem.InvalidArgumentError, match="do not lie in"):
             store.put_from("range", offset, nbytes)
-        with pytest.raises(kvmem.BadValueError, match="do not lie in"):
+        with pytest.raises(kvmem.InvalidArgumentError, match="do not lie in"):
             store.get_into("range", offset, nbytes)
     assert not store.exists("foreign") and not store.exists("bytes") and not store.exists("range")
 
@@ -315,13 +315,13 @@ def test_failures_leave_no_block_behind(store: Store, pool: kvmem.Pool) -> None:
             store.get("large")
         with pytest.raises(StoreError, match="shorter than the object"):
             store.get_into("large", block.offset, 100)
-        with pytest.raises(NoRoomError, match="no segment has room"):
+        with pytest.raises(ClusterFullError, match="no segment has room"):
             for n in range(10):
                 store.put(f"more{n}", block)
                 # What was looked at a moment ago is not evicted.
                 assert store.exists(f"more{n}")
     assert pool.metrics().allocated == 0
-    with pytest.raises(kvmem.BadValueError, match="2 keys and 0 blocks"):
+    with pytest.raises(kvmem.InvalidArgumentError, match="2 keys and 0 blocks"):
         store.put_batch(["a", "b"], [])
     assert store.get_batch([]) == [] and store.get_batch(["none"]) == [None]
     assert store.remove("none") is False
@@ -378,28 +378,28 @@ def test_a_closed_store_and_a_forked_one_refuse(store: Store, cluster: Cluster) 
 
 
 @pytest.fixture
-def spill(store: Store) -> Iterator[ClusterSpill]:
-    spill = ClusterSpill(store, prefix="t/", queue=MIB, retry=0.2)
-    yield spill
-    spill.close()
-    stats = spill.stats()
-    assert stats.evicted == stats.stored + stats.dropped + stats.failed + stats.forgotten
+def tier(store: Store) -> Iterator[ClusterTier]:
+    tier = ClusterTier(store, prefix="t/", max_queued_bytes=MIB, retry=0.2)
+    yield tier
+    tier.close()
+    stats = tier.stats()
+    assert stats.evicted == stats.stored + stats.dropped + stats.failed + stats.invalidated
     assert (stats.queued, stats.queued_bytes) == (0, 0)
 
 
-def test_what_is_evicted_comes_back(spill: ClusterSpill, pool: kvmem.Pool) -> None:
-    with kvmem.KvCache(pool, max_bytes=500_000, spill=spill) as cache:
-        assert cache.spill is spill
+def test_what_is_evicted_comes_back(tier: ClusterTier, pool: kvmem.Pool) -> None:
+    with kvmem.KvCache(pool, max_bytes=500_000, lower_tier=tier) as cache:
+        assert cache.lower_tier is tier
         for n in range(40):
             cache.insert(n, data(n))
-            assert spill.flush(10)
+            assert tier.flush(10)
         assert len(cache) == 10
         for n in range(40):
             found = cache.get(n)
             assert found is not None and bytes(found) == data(n), n
             found.release()
-            assert spill.flush(10)
-        stats = spill.stats()
+            assert tier.flush(10)
+        stats = tier.stats()
         assert (stats.dropped, stats.failed, stats.corrupt, stats.refused, stats.errors) == (
             0,
             0,
@@ -413,12 +413,12 @@ def test_what_is_evicted_comes_back(spill: ClusterSpill, pool: kvmem.Pool) -> No
             and stats.reachable
             and stats.last_error is None
         )
-        assert cache.get("never") is None and spill.stats().absent == 1
+        assert cache.get("never") is None and tier.stats().absent == 1
         # 1, "1" and b"1" are three.
         cache.insert("1", b"text")
         cache.insert(b"1", b"bytes")
         cache.evict_to(0)
-        assert spill.flush(10)
+        assert tier.flush(10)
         for key, value in ((1, data(1)), ("1", b"text"), (b"1", b"bytes")):
             found = cache.get(key)
             assert found is not None and bytes(found) == value
@@ -427,59 +427,59 @@ def test_what_is_evicted_comes_back(spill: ClusterSpill, pool: kvmem.Pool) -> No
 
 
 def test_the_store_itself_will_do(store: Store, pool: kvmem.Pool) -> None:
-    with kvmem.KvCache(pool, max_bytes=100_000, spill=store) as cache:
+    with kvmem.KvCache(pool, max_bytes=100_000, lower_tier=store) as cache:
         for n in range(6):
             cache.insert(n, data(n))
-        assert isinstance(cache.spill, ClusterSpill) and cache.spill.flush(10)
+        assert isinstance(cache.lower_tier, ClusterTier) and cache.lower_tier.flush(10)
         found = cache.get(0)
         assert found is not None and bytes(found) == data(0)
         found.release()
     assert "KvCache" in repr(cache)
     with (
         kvmem.Pool("1MiB", pages="4k") as other,
-        pytest.raises(kvmem.BadValueError, match="another pool"),
+        pytest.raises(kvmem.InvalidArgumentError, match="another pool"),
     ):
-        kvmem.KvCache(other, spill=store)
+        kvmem.KvCache(other, lower_tier=store)
 
 
 def test_what_was_removed_or_changed_does_not_come_back(
-    spill: ClusterSpill, pool: kvmem.Pool
+    tier: ClusterTier, pool: kvmem.Pool
 ) -> None:
-    with kvmem.KvCache(pool, spill=spill) as cache:
+    with kvmem.KvCache(pool, lower_tier=tier) as cache:
         cache.insert("k", data(1))
         cache.evict_to(0)
         cache.insert("k", data(2))
         cache.evict_to(0)
-        assert spill.flush(10)
+        assert tier.flush(10)
         found = cache.get("k")
         assert found is not None and bytes(found) == data(2)
         found.release()
         cache.evict_to(0)
         assert cache.remove("k") is None and cache.get("k") is None
-        assert spill.flush(10) and cache.get("k") is None
+        assert tier.flush(10) and cache.get("k") is None
         cache.insert("k", data(3))
         cache.insert("j", data(3))
         cache.evict_to(0)
         cache.clear()
         assert cache.get("k") is None and cache.get("j") is None
-        assert spill.flush(10) and cache.get("k") is None and cache.get("j") is None
+        assert tier.flush(10) and cache.get("k") is None and cache.get("j") is None
 
 
 def test_a_value_that_still_waits_comes_back(
-    spill: ClusterSpill, pool: kvmem.Pool, monkeypatch: pytest.MonkeyPatch
+    tier: ClusterTier, pool: kvmem.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold, put = threading.Event(), Store.put_parts
     monkeypatch.setattr(
         Store, "put_parts", lambda *arguments, **named: hold.wait(10) and put(*arguments, **named)
     )
-    with kvmem.KvCache(pool, spill=spill) as cache:
+    with kvmem.KvCache(pool, lower_tier=tier) as cache:
         cache.insert("k", data(1))
         cache.evict_to(0)
-        assert spill.stats().queued == 1
+        assert tier.stats().queued == 1
         found = cache.get("k")
         assert found is not None and bytes(found) == data(1)
         hold.set()
-        assert spill.flush(10)
+        assert tier.flush(10)
         found.release()
 
 
@@ -490,11 +490,11 @@ def test_a_full_queue_drops_and_counts(
     monkeypatch.setattr(
         Store, "put_parts", lambda *arguments, **named: hold.wait(10) and put(*arguments, **named)
     )
-    spill = ClusterSpill(store, prefix="full/", queue=200_000, wait=0)
-    with kvmem.KvCache(pool, max_bytes=500_000, shards=1, spill=spill) as cache:
+    tier = ClusterTier(store, prefix="full/", max_queued_bytes=200_000, max_wait=0)
+    with kvmem.KvCache(pool, max_bytes=500_000, shards=1, lower_tier=tier) as cache:
         for n in range(30):
             cache.insert(n, data(n))
-        stats = spill.stats()
+        stats = tier.stats()
         assert (stats.evicted, stats.queued, stats.queued_bytes, stats.dropped, stats.stale) == (
             20,
             4,
@@ -504,15 +504,15 @@ def test_a_full_queue_drops_and_counts(
         )
         assert cache.get(10) is None, "it was dropped"
         hold.set()
-        assert spill.flush(10)
-        stats = spill.stats()
+        assert tier.flush(10)
+        stats = tier.stats()
         assert (stats.stored, stats.dropped, stats.stale) == (4, 16, 0)
     assert pool.metrics().allocated == 0
 
 
 def test_back_pressure_waits_instead(store: Store, pool: kvmem.Pool) -> None:
-    spill = ClusterSpill(store, prefix="wait/", queue=100_000, wait=10)
-    with kvmem.KvCache(pool, max_bytes=500_000, spill=spill) as cache:
+    tier = ClusterTier(store, prefix="wait/", max_queued_bytes=100_000, max_wait=10)
+    with kvmem.KvCache(pool, max_bytes=500_000, lower_tier=tier) as cache:
 
         def put(thread: int) -> None:
             for n in range(40):
@@ -523,8 +523,8 @@ def test_back_pressure_waits_instead(store: Store, pool: kvmem.Pool) -> None:
             thread.start()
         for thread in threads:
             thread.join(60)
-        assert spill.flush(10)
-        stats = spill.stats()
+        assert tier.flush(10)
+        stats = tier.stats()
         assert (stats.evicted, stats.stored, stats.dropped) == (110, 110, 0)
         for number in range(3):
             for n in range(0, 40, 7):
@@ -535,13 +535,13 @@ def test_back_pressure_waits_instead(store: Store, pool: kvmem.Pool) -> None:
 
 
 def test_what_comes_back_wrong_is_given_to_nobody(
-    spill: ClusterSpill, store: Store, pool: kvmem.Pool
+    tier: ClusterTier, store: Store, pool: kvmem.Pool
 ) -> None:
-    with kvmem.KvCache(pool, spill=spill) as cache:
+    with kvmem.KvCache(pool, lower_tier=tier) as cache:
         for key in ("k", "short", "swapped"):
             cache.insert(key, data(1))
         cache.evict_to(0)
-        assert spill.flush(10)
+        assert tier.flush(10)
         with store.get("t/s:k") as whole, pool.allocate(8) as tiny:
             assert bytes(whole)[:50_000] == data(1) and whole.nbytes > 50_000
             # Another key's value, sealed as it is.
@@ -550,32 +550,30 @@ def test_what_comes_back_wrong_is_given_to_nobody(
             store.put("t/s:k", whole, replace=True)
             store.put("t/s:short", tiny, replace=True)
         for count, key in enumerate(("k", "short", "swapped"), 1):
-            assert cache.get(key) is None and spill.stats().corrupt == count
-        assert spill.flush(10) and not any(
-            store.exists_batch(["t/s:k", "t/s:short", "t/s:swapped"])
-        )
+            assert cache.get(key) is None and tier.stats().corrupt == count
+        assert tier.flush(10) and not any(store.exists_batch(["t/s:k", "t/s:short", "t/s:swapped"]))
 
 
 def test_content_that_is_there_is_not_put_again(store: Store, pool: kvmem.Pool) -> None:
-    spill = ClusterSpill(store, prefix="once/", queue=MIB, replace=False)
-    with kvmem.KvCache(pool, spill=spill) as cache:
+    tier = ClusterTier(store, prefix="once/", max_queued_bytes=MIB, replace=False)
+    with kvmem.KvCache(pool, lower_tier=tier) as cache:
         for value in (data(1), data(2)):
             cache.insert("hash", value)
             cache.evict_to(0)
-            assert spill.flush(10)
+            assert tier.flush(10)
         found = cache.get("hash")
-        assert found is not None and bytes(found) == data(1) and spill.stats().stored == 2
+        assert found is not None and bytes(found) == data(1) and tier.stats().stored == 2
         found.release()
 
 
-def test_a_spill_ends_with_its_cache_and_settings_are_checked(
+def test_a_tier_ends_with_its_cache_and_settings_are_checked(
     store: Store, pool: kvmem.Pool
 ) -> None:
     for queue in (0, -1, 3 * MIB):
-        with pytest.raises(kvmem.BadValueError):
-            ClusterSpill(store, queue=queue)
+        with pytest.raises(kvmem.InvalidArgumentError):
+            ClusterTier(store, max_queued_bytes=queue)
     before = threading.active_count()
-    cache = kvmem.KvCache(pool, spill=store)
+    cache = kvmem.KvCache(pool, lower_tier=store)
     assert threading.active_count() == before + 1
     del cache
     gc.collect()
@@ -590,8 +588,8 @@ def test_the_cache_serves_on_without_a_master_and_recovers(
     with Cluster(tmp_path) as own, kvmem.Pool("4MiB", pages="4k") as pool:
         own.serve("16MiB")
         with Store(pool, master=own.address) as store:
-            spill = ClusterSpill(store, queue=MIB, retry=0.2)
-            with kvmem.KvCache(pool, max_bytes=500_000, spill=spill) as cache:
+            tier = ClusterTier(store, max_queued_bytes=MIB, retry=0.2)
+            with kvmem.KvCache(pool, max_bytes=500_000, lower_tier=tier) as cache:
                 for n in range(20):
                     cache.insert(n, data(n))
                 own.kill(own.master)
@@ -599,7 +597,7 @@ def test_the_cache_serves_on_without_a_master_and_recovers(
                 def noticed() -> bool:
                     cache.insert(-1, data(0))
                     cache.evict_to(0)
-                    return not spill.stats().reachable
+                    return not tier.stats().reachable
 
                 until(noticed)
                 start = time.monotonic()
@@ -610,7 +608,7 @@ def test_the_cache_serves_on_without_a_master_and_recovers(
                     found.release()
                 assert cache.get("never") is None and cache.get("nor this") is None
                 assert time.monotonic() - start < 2, "nothing waits for who is not there"
-                stats = spill.stats()
+                stats = tier.stats()
                 assert (
                     stats.skipped >= 2
                     and stats.errors >= 1
@@ -619,19 +617,19 @@ def test_the_cache_serves_on_without_a_master_and_recovers(
                 )
                 assert stats.last_error is not None and "master" in stats.last_error
                 own.master = own.start_master()
-                until(lambda: spill.stats().reachable, 30)
-                assert spill.flush(30)
+                until(lambda: tier.stats().reachable, 30)
+                assert tier.flush(30)
                 for n in range(200, 230):
                     cache.insert(n, data(n))
-                    assert spill.flush(10)
+                    assert tier.flush(10)
                 # The new master knows nothing of before; what was put since is there.
-                until(lambda: spill.stats().queued == 0)
+                until(lambda: tier.stats().queued == 0)
                 for n in range(200, 230):
                     found = cache.get(n)
                     assert found is not None and bytes(found) == data(n)
                     found.release()
-                    assert spill.flush(10)
-                assert spill.stats().failed == 0
+                    assert tier.flush(10)
+                assert tier.stats().failed == 0
         assert pool.metrics().allocated == 0
 
 
@@ -639,14 +637,16 @@ def test_the_cache_serves_on_without_a_master_and_recovers(
 
 
 def test_nothing_need_be_closed_at_exit(cluster: Cluster) -> None:
-    """A segment, a store and a cache with values on their way, left as they are: they end in order, and the cluster knows."""
+    """A segment, a store and a cache with values on their way, left as they are: they end in order,
+    and the cluster knows.
+    """
     code = f"""
         import kvmem
         from kvmem.mooncake import Store, serve
         lent = kvmem.Pool("4MiB", pages="4k", shared=True)
         segment = serve(lent, "{cluster.address}")
         pool = kvmem.Pool("4MiB", pages="4k")
-        cache = kvmem.KvCache(pool, max_bytes="1MiB", spill=Store(pool, master="{cluster.address}"))
+        cache = kvmem.KvCache(pool, max_bytes="1MiB", lower_tier=Store(pool, master="{cluster.address}"))
         for n in range(60):
             cache.insert(n, bytes([n]) * 50_000)
         print(segment.name)
@@ -655,7 +655,8 @@ def test_nothing_need_be_closed_at_exit(cluster: Cluster) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     name = done.stdout.strip()
-    # Who goes without a word is found out about when the master's patience ends, and its log says so.
+    # Who goes without a word is found out about when the master's patience ends, and its log says
+    # so.
     time.sleep(4)
     with open(cluster.folder / "master.log", encoding="utf-8") as log:
         assert "expired" not in "".join(line for line in log if name in line), (

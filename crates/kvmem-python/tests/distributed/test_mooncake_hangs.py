@@ -24,9 +24,9 @@ import pytest
 from cluster import ENVIRONMENT, Cluster, until
 from engines import require
 from kvmem.mooncake import (
-    ClusterSpill,
+    CircuitOpenError,
+    ClusterTier,
     DeadlineError,
-    NotAskedError,
     ObjectMissingError,
     Store,
     UnreachableError,
@@ -60,7 +60,7 @@ def store(own: Cluster, pool: kvmem.Pool) -> Iterator[Store]:
     with Store(pool, master=own.address, deadline=DEADLINE) as store:
         store.circuit.retry = 0.1
         yield store
-        until(lambda: store.stats().late == 0)
+        until(lambda: store.stats().abandoned == 0)
 
 
 @contextlib.contextmanager
@@ -109,17 +109,17 @@ def gets(store: Store, key: str) -> str:
 
 
 def test_a_hung_master_costs_one_deadline(own: Cluster, store: Store, pool: kvmem.Pool) -> None:
-    spill = ClusterSpill(store, prefix="hung/", queue=MIB, retry=0.1)
-    with kvmem.KvCache(pool, spill=spill) as cache:
+    tier = ClusterTier(store, prefix="hung/", max_queued_bytes=MIB, retry=0.1)
+    with kvmem.KvCache(pool, lower_tier=tier) as cache:
         for number in range(5):
             cache.insert(number, data(number))
         cache.evict_to(0)
-        assert spill.flush(10)
-        before = spill.stats()
+        assert tier.flush(10)
+        before = tier.stats()
         assert (before.circuit, before.reachable, before.skipped) == ("closed", True, 0)
         with stopped(own.master):
             assert [cache.get(number) for number in range(5)] == [None] * 5
-            stats = spill.stats()
+            stats = tier.stats()
             # The first look-up waited for its deadline, the others for nothing.
             assert (stats.timeouts - before.timeouts, stats.skipped, stats.refused) == (1, 4, 1), (
                 stats
@@ -130,20 +130,20 @@ def test_a_hung_master_costs_one_deadline(own: Cluster, store: Store, pool: kvme
             # What is evicted waits, and insertions do not.
             cache.insert("while it hangs", data(9))
             cache.evict_to(0)
-            assert spill.stats().queued == 1
+            assert tier.stats().queued == 1
             found = cache.get("while it hangs")
             assert found is not None and bytes(found) == data(9)
             found.release()
-            until(lambda: spill.stats().probes > before.probes)
-            assert spill.stats().circuit == "open"
-            assert cache.get(0) is None and spill.stats().timeouts - before.timeouts == 1
-        until(lambda: spill.stats().circuit == "closed")
-        assert spill.stats().reachable and spill.flush(20)
+            until(lambda: tier.stats().probes > before.probes)
+            assert tier.stats().circuit == "open"
+            assert cache.get(0) is None and tier.stats().timeouts - before.timeouts == 1
+        until(lambda: tier.stats().circuit == "closed")
+        assert tier.stats().reachable and tier.flush(20)
         for number in range(5):
             found = cache.get(number)
             assert found is not None and bytes(found) == data(number)
             found.release()
-        assert spill.stats().failed == spill.stats().corrupt == 0
+        assert tier.stats().failed == tier.stats().corrupt == 0
 
 
 def test_a_hung_master_costs_a_store_one_deadline(
@@ -172,7 +172,7 @@ def test_a_hung_master_costs_a_store_one_deadline(
             lambda: store.remove_batch(["one-0"]),
             lambda: store.remove_matching("one-.*"),
         ):
-            with pytest.raises(NotAskedError, match="the master did not answer before"):
+            with pytest.raises(CircuitOpenError, match="the master did not answer before"):
                 ask()
         assert store.stats().timeouts - before == 1 and store.stats().circuit == "open"
     until(lambda: store.stats().circuit == "closed")
@@ -186,10 +186,10 @@ def test_a_put_to_a_hung_master_keeps_its_block(
     with stopped(own.master):
         with pytest.raises(DeadlineError):
             store.put("late put", block)
-        if store.stats().late:
+        if store.stats().abandoned:
             with pytest.raises(kvmem.ExportedError):
                 block.free()
-    until(lambda: store.stats().late == 0)
+    until(lambda: store.stats().abandoned == 0)
     block.free()
 
 
@@ -200,7 +200,7 @@ def test_a_with_shows_the_deadline_and_not_the_views_that_are_left(
         with pytest.raises(DeadlineError), pool.allocate(50_000) as block:
             store.put("in a with", block)
         del block
-    until(lambda: store.stats().late == 0)
+    until(lambda: store.stats().abandoned == 0)
     assert pool.metrics().allocated == 0
 
 
@@ -222,7 +222,7 @@ def test_a_segment_that_fails_is_left_alone(own: Cluster, store: Store, how: str
         # One look-up finds out, and none of the others waits for it.
         stats = store.stats()
         assert found[0] in ("DeadlineError", "UnreachableError")
-        tried = [each for each in found if each != "NotAskedError"]
+        tried = [each for each in found if each != "CircuitOpenError"]
         assert len(tried) <= 2 and stats.timeouts - before.timeouts <= len(tried), found
         assert (
             stats.segments_down == 1
@@ -295,13 +295,13 @@ def test_a_cache_goes_on_beside_a_hung_segment(
     """Reservations and seals of look-ups that missed their deadline are free again, and nothing
     wrong comes back.
     """
-    spill = ClusterSpill(store, prefix="beside/", queue=MIB, retry=0.1)
-    with kvmem.KvCache(pool, spill=spill) as cache:
+    tier = ClusterTier(store, prefix="beside/", max_queued_bytes=MIB, retry=0.1)
+    with kvmem.KvCache(pool, lower_tier=tier) as cache:
         for number in range(30):
             cache.insert(number, data(number))
         cache.evict_to(0)
-        assert spill.flush(20)
-        before = spill.stats().timeouts
+        assert tier.flush(20)
+        before = tier.stats().timeouts
         with stopped(own.servers[0]):
             for _ in range(2):
                 for number in range(30):
@@ -309,16 +309,16 @@ def test_a_cache_goes_on_beside_a_hung_segment(
                     if found is not None:
                         assert bytes(found) == data(number)
                         found.release()
-            stats = spill.stats()
+            stats = tier.stats()
             assert (
                 stats.skipped > 0
                 and stats.timeouts - before <= 8
                 and stats.reachable
                 and stats.corrupt == 0
             ), stats
-        until(lambda: spill.stats().late == 0)
-        assert spill.stats().segments_down <= 1
-    until(lambda: len(spill._work.free) == 0)
+        until(lambda: tier.stats().abandoned == 0)
+        assert tier.stats().segments_down <= 1
+    until(lambda: len(tier._work.free) == 0)
 
 
 def test_a_store_is_closed_with_calls_under_way(own: Cluster, pool: kvmem.Pool) -> None:
@@ -337,10 +337,10 @@ def test_a_store_is_closed_with_calls_under_way(own: Cluster, pool: kvmem.Pool) 
     block.free()
 
 
-def test_a_spill_that_has_ended_is_not_told_any_more(store: Store) -> None:
+def test_a_tier_that_has_ended_is_not_told_any_more(store: Store) -> None:
     before = len(store.circuit._listeners)
     for _ in range(3):
-        ClusterSpill(store, prefix="ended/").close()
+        ClusterTier(store, prefix="ended/").close()
     assert len(store.circuit._listeners) == before
 
 
@@ -375,7 +375,7 @@ def test_ctrl_c_ends_a_call(own: Cluster, ask: str) -> None:
         master = sys.argv[1]
         pool, other = (kvmem.Pool("4MiB", pages="4k") for _ in range(2))
         store = Store(pool, master=master, deadline=60)
-        cache = kvmem.KvCache(pool, max_bytes="1MiB", spill=store)
+        cache = kvmem.KvCache(pool, max_bytes="1MiB", lower_tier=store)
         block = pool.allocate(100)
         print("ready", flush=True)
         sys.stdin.readline()
@@ -426,5 +426,5 @@ def test_a_server_says_that_its_master_hangs(own: Cluster) -> None:
 
 def test_deadlines_are_checked(pool: kvmem.Pool) -> None:
     for deadline in (0.0, -1.0, float("inf"), float("nan")):
-        with pytest.raises(kvmem.BadValueError, match="is no deadline"):
+        with pytest.raises(kvmem.InvalidArgumentError, match="is no deadline"):
             Store(pool, deadline=deadline)

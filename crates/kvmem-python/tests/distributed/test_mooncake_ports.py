@@ -263,12 +263,12 @@ def test_a_process_without_privileges_is_limited_as_well(script: Callable[..., s
 
 def test_hosts_and_peers_are_checked() -> None:
     for host in ("192.0.2.77", "0.0.0.0", "no-such-host.invalid"):
-        with pytest.raises(kvmem.BadValueError, match="host="):
+        with pytest.raises(kvmem.InvalidArgumentError, match="host="):
             ports.Ports(host)
     for peers in ("10.0.0.0/33", "everybody"):
-        with pytest.raises(kvmem.BadValueError, match="peers="):
+        with pytest.raises(kvmem.InvalidArgumentError, match="peers="):
             ports.Ports(LOCAL, peers=peers)
-    with pytest.raises(kvmem.BadValueError, match="name fewer peers"):
+    with pytest.raises(kvmem.InvalidArgumentError, match="name fewer peers"):
         ports.Ports(LOCAL, peers=[f"10.{n // 250}.{n % 250}.0/24" for n in range(3000)])
     assert [str(one) for one in ports.local_addresses("localhost:99")][:1] == [LOCAL]
 

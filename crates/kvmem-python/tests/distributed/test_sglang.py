@@ -224,7 +224,8 @@ for _ in range(100):
     take((64, 16384), torch.bfloat16, "cpu", False).fill_(1)
 assert maps() <= before + 2, "regions are left"
 
-# Without a GPU SGLang cannot register, and says so; what it had asked for is gone with the exception.
+# Without a GPU SGLang cannot register, and says so; what it had asked for is gone with the
+# exception.
 if not torch.cuda.is_available():
     asked = []
     allocate = allocator.allocate
@@ -301,7 +302,7 @@ def test_bad_pages_are_told() -> None:
         from kvmem.sglang.allocator import RegionHostTensorAllocator
         try:
             RegionHostTensorAllocator().allocate((1,), torch.uint8)
-        except kvmem.BadValueError as error:
+        except kvmem.InvalidArgumentError as error:
             assert "3M" in str(error), error
         else:
             raise AssertionError

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .._kvmem import Region, Registration
-from ..errors import BadValueError, MappingError, NotAvailableError, RegistrationError
+from ..errors import InvalidArgumentError, MappingError, NotAvailableError, RegistrationError
 
 _log = logging.getLogger("kvmem")
 
@@ -53,7 +53,7 @@ class HostMemory:
     ) -> int:
         """The address of ``size`` zeros. ``numa``: the node they must come from; ``hugepages``: of 2 MiB, or not at all.
 
-        Raises :class:`BadValueError`, :class:`MappingError`, :class:`RegistrationError`, :class:`NotAvailableError`; nothing is kept then.
+        Raises :class:`InvalidArgumentError`, :class:`MappingError`, :class:`RegistrationError`, :class:`NotAvailableError`; nothing is kept then.
         """
         region = Region(
             self._checked(size),
@@ -71,7 +71,9 @@ class HostMemory:
         """
         plain = name.lstrip("/")
         if not plain or "/" in plain or plain in (".", ".."):
-            raise BadValueError(f"{name!r} is no name of a shared segment: say one without slashes")
+            raise InvalidArgumentError(
+                f"{name!r} is no name of a shared segment: say one without slashes"
+            )
         length = -(-self._checked(size) // mmap.PAGESIZE) * mmap.PAGESIZE
         segment = SEGMENTS / plain
         segment.unlink(missing_ok=True)
@@ -94,12 +96,12 @@ class HostMemory:
     def free(self, pointer: int) -> None:
         """Gives back what begins at ``pointer``, and the name of a shared segment.
 
-        Raises :class:`BadValueError` if nothing does, and :class:`~kvmem.ExportedError` if it has views; it is kept then.
+        Raises :class:`InvalidArgumentError` if nothing does, and :class:`~kvmem.ExportedError` if it has views; it is kept then.
         """
         with self._lock:
             held = self._held.pop(pointer, None)
         if held is None:
-            raise BadValueError(
+            raise InvalidArgumentError(
                 f"nothing that was allocated here begins at {pointer:#x}; was it freed before?"
             )
         try:
@@ -136,7 +138,7 @@ class HostMemory:
     @staticmethod
     def _checked(size: int) -> int:
         if size <= 0:
-            raise BadValueError(f"{size} is no size of memory: say more than 0")
+            raise InvalidArgumentError(f"{size} is no size of memory: say more than 0")
         return size
 
     def _keep(self, region: Region, segment: Path | None, pinned: bool) -> int:

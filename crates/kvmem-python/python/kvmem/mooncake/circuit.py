@@ -168,10 +168,10 @@ class Segments:
         return min(self._first * 2.0 ** min(failures - 1, 16), _LONGEST)
 
 
-def not_asked(circuit: Circuit, doing: str, key: str | None) -> errors.NotAskedError:
+def circuit_open(circuit: Circuit, doing: str, key: str | None) -> errors.CircuitOpenError:
     """The error of a call that an open circuit does not let through."""
     what = doing if key is None else f"{doing} {key!r}"
-    return errors.NotAskedError(
+    return errors.CircuitOpenError(
         f"cannot {what}: the master did not answer before ({circuit.last_error}); it is probed every {circuit.retry:g} s, and nobody "
         "waits for it meanwhile",
         code=errors.MASTER_GONE,

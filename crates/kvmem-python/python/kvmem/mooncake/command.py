@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not found.passes:
             print(found, end="", file=sys.stderr)
             print(
-                f"kvmem: this machine cannot give {found.wish}: {', '.join(found.failed)}",
+                f"kvmem: this machine cannot give {found.requirements}: {', '.join(found.failed)}",
                 file=sys.stderr,
             )
             return 1

@@ -31,10 +31,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ..errors import BadValueError, ForkedError
+from ..errors import ForkedError, InvalidArgumentError
 from . import errors
 from .calls import Call, Calls, Held
-from .circuit import Circuit, Segments, not_asked
+from .circuit import Circuit, Segments, circuit_open
 from .ports import Ports
 
 _log = logging.getLogger("kvmem.mooncake")
@@ -129,7 +129,9 @@ class Engine:
         peers: str | Iterable[str] = (),
     ) -> None:
         if not 0 < deadline < math.inf:
-            raise BadValueError(f"deadline={deadline!r} is no deadline: say more than 0 seconds")
+            raise InvalidArgumentError(
+                f"deadline={deadline!r} is no deadline: say more than 0 seconds"
+            )
         store = module()
         until = time.monotonic() + timeout
         while not answers(master):
@@ -222,11 +224,11 @@ class Engine:
         """What ``work`` returns, given the client. ``nbytes``: bytes that it transfers; None: it
         only talks to the master.
 
-        Raises :class:`NotAskedError` if the circuit is open, and :class:`DeadlineError`.
+        Raises :class:`CircuitOpenError` if the circuit is open, and :class:`DeadlineError`.
         """
         client = self.client
         if self.circuit.is_open:
-            raise not_asked(self.circuit, doing, key)
+            raise circuit_open(self.circuit, doing, key)
         seconds = self.deadline + (nbytes or 0) / RATE
         call = self._calls.begin(lambda: work(client), held)
         try:

@@ -29,7 +29,7 @@ class ObjectMissingError(StoreError, KeyError):
     """There is no such object, or not any more."""
 
 
-class NoRoomError(StoreError, MemoryError):
+class ClusterFullError(StoreError, MemoryError):
     """The cluster has no room for it: its segments are full, or there is none."""
 
 
@@ -56,7 +56,7 @@ class DeadlineError(UnreachableError, TimeoutError):
         return super().__reduce__()
 
 
-class NotAskedError(UnreachableError):
+class CircuitOpenError(UnreachableError):
     """The call was not made: the master, or the segment that has the bytes, did not answer before
     and is left alone for a while.
     """
@@ -90,15 +90,15 @@ TRANSFER_FAILED = -800
 # What the engine's numbers mean: the kind of exception, and words.
 _MEANINGS: dict[int, tuple[type[StoreError], str]] = {
     -1: (StoreError, "it failed inside; its log on standard error may say why"),
-    -10: (NoRoomError, "a buffer is too small"),
-    -101: (NoRoomError, "no segment is mounted"),
+    -10: (ClusterFullError, "a buffer is too small"),
+    -101: (ClusterFullError, "no segment is mounted"),
     -102: (StoreError, "this segment is mounted already"),
     -103: (
         UnreachableError,
         "the master does not know this client any more; it will once they have spoken again",
     ),
     -200: (
-        NoRoomError,
+        ClusterFullError,
         "no segment has room for it: mount more, or lower the master's eviction_high_watermark_ratio",
     ),
     -400: (StoreError, "this is no key"),

@@ -40,7 +40,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ..errors import BadValueError
+from ..errors import InvalidArgumentError
 from . import errors
 
 _log = logging.getLogger("kvmem.mooncake")
@@ -63,7 +63,7 @@ _HANDSHAKE = 12001
 
 
 def local_addresses(host: str) -> list[_Address]:
-    """The addresses of this machine that ``host`` names. Raises :class:`~kvmem.BadValueError` if it
+    """The addresses of this machine that ``host`` names. Raises :class:`~kvmem.InvalidArgumentError` if it
     names none.
     """
     name = (
@@ -72,7 +72,7 @@ def local_addresses(host: str) -> list[_Address]:
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise BadValueError(
+        raise InvalidArgumentError(
             f"host={host!r} cannot be resolved ({error}): name an address of this machine"
         ) from error
     addresses = {ipaddress.ip_address(str(place[0]).partition("%")[0]) for *_, place in found}
@@ -81,7 +81,7 @@ def local_addresses(host: str) -> list[_Address]:
         key=lambda address: (address.version, int(address)),
     )
     if not mine:
-        raise BadValueError(
+        raise InvalidArgumentError(
             f"host={host!r} is no address of this machine: name one of its own, or say expose=True (--expose) where packets "
             "come by way of address translation"
         )
@@ -119,12 +119,12 @@ def other_addresses(hosts: Iterable[_Address]) -> list[_Address]:
 
 
 def networks(peers: str | Iterable[str]) -> list[_Network]:
-    """``10.0.0.0/24,fd00::/64``, or a list of such. Raises :class:`~kvmem.BadValueError`."""
+    """``10.0.0.0/24,fd00::/64``, or a list of such. Raises :class:`~kvmem.InvalidArgumentError`."""
     texts = peers.split(",") if isinstance(peers, str) else list(peers)
     try:
         return [ipaddress.ip_network(text.strip(), strict=False) for text in texts if text.strip()]
     except ValueError as error:
-        raise BadValueError(
+        raise InvalidArgumentError(
             f"peers={peers!r}: {error}; name networks such as 10.0.0.0/24, or addresses"
         ) from error
 
@@ -195,7 +195,7 @@ def program(hosts: Iterable[_Address], peers: Iterable[_Network]) -> bytes:
     ]
     code = [*head, *four, *six]
     if len(code) > 4096:
-        raise BadValueError(
+        raise InvalidArgumentError(
             f"a filter of {len(code)} instructions is too long (4096 at most): name fewer peers"
         )
     return b"".join(struct.pack("HBBI", *instruction) for instruction in code)

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, Self
 
 from .._kvmem import Block, Pool
-from ..errors import BadValueError, ClosedError
+from ..errors import ClosedError, InvalidArgumentError
 from ..size import size
 from . import errors
 from .engine import DEADLINE, LOCAL, MASTER, Engine
@@ -156,7 +156,7 @@ def serve(
                 -abs(mounted), f"mount {block.nbytes} bytes of the pool from {block.offset} on"
             )
         # The engine has mapped the file by itself: without this the first put to each page would wait for a fault.
-        pool.populate_elsewhere()
+        pool.populate_aliases()
         segment = Segment(blocks, engine, engine.client.get_hostname(), ids)
     except BaseException:
         _unmount(blocks, engine, ids)
@@ -177,7 +177,7 @@ def _bytes(wanted: int | str) -> int:
     try:
         return size(wanted)
     except argparse.ArgumentTypeError as error:
-        raise BadValueError(str(error)) from error
+        raise InvalidArgumentError(str(error)) from error
 
 
 def _take(pool: Pool, nbytes: int, page: int) -> list[Block]:

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from .._kvmem import Block, KvCache, Pinned, Pool, Reservation
-from ..errors import BadValueError, ClosedError, ExportedError
+from ..errors import ClosedError, ExportedError, InvalidArgumentError
 from . import errors
 from .calls import Held
 from .circuit import Circuit
 from .engine import DEADLINE, LOCAL, MASTER, Engine
 
 if TYPE_CHECKING:
-    from .spill import ClusterSpill
+    from .cluster_tier import ClusterTier
 
 _Bytes = Block | Pinned | Reservation
 _TOO_SHORT = -600
@@ -56,7 +56,7 @@ class Store:
 
     Each call ends within ``deadline`` seconds, plus one for every 32 MiB that it transfers, or raises :class:`DeadlineError`. A
     master that did not answer is probed in the background, and a segment that failed is left alone for a while; calls that would
-    need them raise :class:`NotAskedError` at once. A block whose call missed its deadline cannot be freed until the engine has
+    need them raise :class:`CircuitOpenError` at once. A block whose call missed its deadline cannot be freed until the engine has
     ended the call: :attr:`StoreStats.late` counts such calls.
 
     The registration keeps the pool's memory, and ends with :meth:`close`, a ``with``, the store itself, or the interpreter: always before the memory.
@@ -156,7 +156,7 @@ class Store:
         return [one.transport_endpoint for one in memory]
 
     def _ask_segment(self, key: str, *, trying: bool = True) -> None:
-        """Raises :class:`NotAskedError` if what has the object failed a moment ago. Costs nothing
+        """Raises :class:`CircuitOpenError` if what has the object failed a moment ago. Costs nothing
         where nothing has failed.
         """
         segments = self._engine.segments
@@ -164,7 +164,7 @@ class Store:
             names = self._segments_of(key)
             refused = segments.allow(names, trying=trying) if names else None
             if refused is not None:
-                raise errors.NotAskedError(
+                raise errors.CircuitOpenError(
                     f"cannot get {key!r}: it lies on the segment {refused}; nobody waits for it meanwhile",
                     code=errors.TRANSFER_FAILED,
                     key=key,
@@ -196,7 +196,7 @@ class Store:
     # One object, one block.
 
     def put(self, key: str, block: _Bytes, *, replace: bool = False) -> None:
-        """Puts the bytes of a block under ``key``. ``replace``: in the place of what is there. Raises :class:`NoRoomError`, :class:`UnreachableError`."""
+        """Puts the bytes of a block under ``key``. ``replace``: in the place of what is there. Raises :class:`ClusterFullError`, :class:`UnreachableError`."""
         with self._places([block]) as (held, [at], [nbytes]):
             self._put(key, at, nbytes, replace, held)
 
@@ -266,7 +266,7 @@ class Store:
 
     def get_batch(self, keys: Iterable[str]) -> list[Block | None]:
         """Each object in a fresh block; None where there is none. All or nothing otherwise: raises
-        :class:`BatchError`, or :class:`NotAskedError` if one of them lies on a segment that failed
+        :class:`BatchError`, or :class:`CircuitOpenError` if one of them lies on a segment that failed
         a moment ago.
         """
         keys = list(keys)
@@ -321,7 +321,7 @@ class Store:
             total = sum(lengths)
             found = self.size(key)
             if found != total:
-                raise BadValueError(
+                raise InvalidArgumentError(
                     f"the object {key!r} has {found} bytes, and the blocks {total} together"
                 )
             work = lambda client: client.batch_get_into_multi_buffers([key], [places], [lengths])[0]  # noqa: E731
@@ -352,7 +352,7 @@ class Store:
 
     def look(self, key: str) -> int:
         """Its length in bytes, if it can be got now. Raises :class:`ObjectMissingError`;
-        :class:`NotAskedError` if its segment failed a moment ago.
+        :class:`CircuitOpenError` if its segment failed a moment ago.
         """
         nbytes = self.size(key)
         self._ask_segment(key, trying=False)
@@ -389,10 +389,10 @@ class Store:
 
     # As the lower tier of a cache.
 
-    def __spill__(self, pool: Pool) -> ClusterSpill:
-        from .spill import ClusterSpill
+    def __lower_tier__(self, pool: Pool) -> ClusterTier:
+        from .cluster_tier import ClusterTier
 
-        return ClusterSpill(self).__spill__(pool)
+        return ClusterTier(self).__lower_tier__(pool)
 
     # Ends.
 
@@ -418,7 +418,7 @@ class Store:
     def _at(self, offset: int, nbytes: int) -> int:
         if not 0 <= offset <= offset + nbytes <= self._nbytes:
             end = offset + nbytes
-            raise BadValueError(
+            raise InvalidArgumentError(
                 f"bytes {offset} to {end} do not lie in the {self._nbytes} bytes that are registered"
             )
         return self._ptr + offset
@@ -442,7 +442,7 @@ class _Places:
             self._lengths = [block.nbytes for block in blocks]
             for block in blocks:
                 if not ptr <= block.ptr <= block.ptr + block.nbytes <= ptr + nbytes:
-                    raise BadValueError(
+                    raise InvalidArgumentError(
                         f"{block!r} does not lie in the {nbytes} bytes of the pool that are registered with this store"
                     )
         except BaseException:
@@ -467,7 +467,7 @@ def _free(block: Block) -> None:
 
 def _same(one: str, ones: Sequence[object], other: str, others: Sequence[object]) -> None:
     if len(ones) != len(others):
-        raise BadValueError(f"there are {len(ones)} {one} and {len(others)} {other}")
+        raise InvalidArgumentError(f"there are {len(ones)} {one} and {len(others)} {other}")
 
 
 def _unregister(engine: Engine, ptr: int, keeper: KvCache) -> None:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from .._kvmem import Pool
-from ..errors import BadValueError, ClosedError, InUseError
+from ..errors import ClosedError, InUseError, InvalidArgumentError
 from .descriptors import Blocks, pack, pieces, unpack
 from .engine import Engine, Flight
 from .errors import raised
@@ -45,7 +45,7 @@ class Agent:
                 f"kvmem-{socket.gethostname()}-{os.getpid()}-{next(_count)}-{secrets.token_hex(4)}"
             )
         if not name:
-            raise BadValueError("an agent needs a name: one that no peer has")
+            raise InvalidArgumentError("an agent needs a name: one that no peer has")
         self.name = name
         """By what peers know it."""
         self.backend = backend
@@ -72,7 +72,7 @@ class Agent:
     def connect(self, metadata: bytes) -> Peer:
         """The agent that some metadata are of. The connection itself is made by the first transfer.
 
-        Raises :class:`BadValueError` if they are no agent's. Transfers that are under way with an agent of that name fail, and their
+        Raises :class:`InvalidArgumentError` if they are no agent's. Transfers that are under way with an agent of that name fail, and their
         blocks stay viewed until this agent is closed: close the :class:`Peer` first.
         """
         with self._engine.lock:
@@ -87,7 +87,7 @@ class Agent:
                     "nixlNotFoundError",
                 ):
                     message = f"{len(metadata)} bytes are no agent's metadata: pass what Agent.metadata of the peer has given, unchanged"
-                    raise BadValueError(message) from error
+                    raise InvalidArgumentError(message) from error
                 raise raised("the peer was not taken", error) from error
             name = name.decode() if isinstance(name, bytes) else str(name)
             self._engine.peers.add(name)
@@ -111,7 +111,7 @@ class Agent:
         """Begins to copy blocks of this pool into those of the peer, one by one in order; each two are equally long.
 
         ``notify``: what the peer is told when all of it is there. Raises :class:`NotInPoolError`, :class:`UnregisteredError` if the peer has not
-        registered what the descriptors name, :class:`BadValueError`, :class:`TransferError`.
+        registered what the descriptors name, :class:`InvalidArgumentError`, :class:`TransferError`.
         """
         return self._begin("WRITE", blocks, peer, descriptors, notify)
 
@@ -124,13 +124,17 @@ class Agent:
     ) -> Transfer:
         owner, there = unpack(descriptors)
         if peer._agent is not self:
-            raise BadValueError(f"{peer.name} is a peer of another agent: connect this one to it")
+            raise InvalidArgumentError(
+                f"{peer.name} is a peer of another agent: connect this one to it"
+            )
         if owner != peer.name:
-            raise BadValueError(f"the descriptors are of {owner}, and the peer is {peer.name}")
+            raise InvalidArgumentError(
+                f"the descriptors are of {owner}, and the peer is {peer.name}"
+            )
         here = pieces(blocks, self._engine.start, self._engine.stop, writable=operation == "READ")
         try:
             if [nbytes for _, nbytes in here.spans] != [nbytes for _, nbytes in there]:
-                raise BadValueError(
+                raise InvalidArgumentError(
                     f"{len(here.spans)} block(s) of {here.nbytes} bytes here, {len(there)} of {sum(nbytes for _, nbytes in there)} "
                     "there: there must be as many, and each as long as its counterpart"
                 )

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 from .._kvmem import Block, BlockBatch
-from ..errors import BadValueError
+from ..errors import InvalidArgumentError
 from .errors import NotInPoolError
 
 _MAGIC = b"kvmem-nixl-1"
@@ -52,10 +52,12 @@ def pieces(blocks: Blocks, start: int, stop: int, *, writable: bool = False) -> 
     try:
         _take(blocks, taken, writable, nested=False)
         if not taken.spans:
-            raise BadValueError("there are no blocks: name one at least")
+            raise InvalidArgumentError("there are no blocks: name one at least")
         for address, nbytes in taken.spans:
             if not nbytes:
-                raise BadValueError("a block has no bytes: a transfer takes one at least of each")
+                raise InvalidArgumentError(
+                    "a block has no bytes: a transfer takes one at least of each"
+                )
             if not (start <= address and address + nbytes <= stop):
                 raise NotInPoolError(
                     f"{nbytes} bytes at {address:#x} do not lie in the {stop - start} bytes of the pool that are registered, "
@@ -82,7 +84,7 @@ def _take(blocks: Blocks, taken: Pieces, writable: bool, *, nested: bool) -> Non
         view = memoryview(blocks)
     except TypeError:
         if nested or not isinstance(blocks, Iterable):
-            raise BadValueError(
+            raise InvalidArgumentError(
                 f"{type(blocks).__name__} is no block: pass blocks of the agent's pool, or views of them"
             ) from None
         for block in blocks:
@@ -90,11 +92,11 @@ def _take(blocks: Blocks, taken: Pieces, writable: bool, *, nested: bool) -> Non
         return
     taken.release.append(view.release)
     if writable and view.readonly:
-        raise BadValueError(
+        raise InvalidArgumentError(
             "the bytes are read-only, and a transfer was to write to them: pass a block of your own"
         )
     if not view.c_contiguous:
-        raise BadValueError(
+        raise InvalidArgumentError(
             "the bytes do not lie in one piece: pass each piece as a view of its own"
         )
     taken.spans.append((_address(blocks, view), view.nbytes))
@@ -130,6 +132,6 @@ def unpack(data: bytes) -> tuple[str, list[tuple[int, int]]]:
             numbers = struct.unpack_from(f"<{2 * count}Q", data, body)
             name = data[_HEAD.size : body].decode(errors="replace")
             return name, list(zip(numbers[::2], numbers[1::2], strict=True))
-    raise BadValueError(
+    raise InvalidArgumentError(
         f"{len(data)} bytes are no descriptors: pass what Agent.descriptors() of the peer has given, unchanged"
     )

@@ -93,7 +93,7 @@ class Engine:
         self.agent: Any = None
         self.hold = pool.hold()
         try:
-            if pool.under_way:
+            if pool.initializing:
                 raise NotReadyError(
                     "the pool is still being made ready, and is registered as a whole: pool.wait_ready() first",
                     ready=pool.ready_bytes,

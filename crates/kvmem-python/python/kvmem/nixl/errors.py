@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..errors import BadValueError, KvmemError
+from ..errors import InvalidArgumentError, KvmemError
 
 
 class TransferError(KvmemError):
@@ -26,7 +26,7 @@ class PeerLostError(TransferError):
     """The peer has gone in the middle. What its and our blocks hold is not determined."""
 
 
-class NotInPoolError(BadValueError):
+class NotInPoolError(InvalidArgumentError):
     """A block is not one of the agent's pool."""
 
     _numbers: ClassVar[tuple[str, ...]] = ("address", "nbytes", "start", "stop")

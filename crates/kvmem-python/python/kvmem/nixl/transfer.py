@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from ..errors import TimeLimitError
+from ..errors import TimeBudgetError
 from .engine import Flight
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Transfer:
     def wait(self, timeout: float | None = None) -> None:
         """Until it is over; at most so many seconds.
 
-        Raises :class:`TimeLimitError` if it is not over by then: it goes on, and can be waited for again. Raises
+        Raises :class:`TimeBudgetError` if it is not over by then: it goes on, and can be waited for again. Raises
         :class:`PeerLostError` if the peer has gone, and :class:`TransferError` for anything else.
         """
         flight, is_over = self._flight, self._agent._engine.is_over
@@ -47,7 +47,7 @@ class Transfer:
             while not is_over(flight):
                 waited = time.monotonic() - begun
                 if timeout is not None and waited >= timeout:
-                    raise TimeLimitError(
+                    raise TimeBudgetError(
                         f"{flight.what}: it is not over after {timeout} s; it goes on, and its blocks cannot be freed until it "
                         "is over or the agent is closed",
                         total=self.nbytes,

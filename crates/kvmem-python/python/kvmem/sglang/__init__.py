@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._kvmem import Region
-from ..errors import BadValueError
+from ..errors import InvalidArgumentError
 from .errors import HookUnusedError
 
 __all__ = ["TARGET", "HookUnusedError", "check_hook", "region_tensor", "register"]
@@ -40,13 +40,13 @@ def region_tensor(
 ) -> Any:
     """A tensor of zeros in a region of its own, which goes when nothing looks at it any more. It needs PyTorch.
 
-    Raises :class:`~kvmem.MappingError`, which is a ``MemoryError``, and :class:`~kvmem.BadValueError`.
+    Raises :class:`~kvmem.MappingError`, which is a ``MemoryError``, and :class:`~kvmem.InvalidArgumentError`.
     """
     import torch
 
     count = math.prod(dims)
     if count < 0 or any(length < 0 for length in dims):
-        raise BadValueError(f"{tuple(dims)} is no shape: lengths are 0 or more")
+        raise InvalidArgumentError(f"{tuple(dims)} is no shape: lengths are 0 or more")
     if count == 0:
         return torch.empty(tuple(dims), dtype=dtype)
     nbytes = count * dtype.itemsize

@@ -8,7 +8,7 @@ from typing import Any
 
 from sglang.srt.mem_cache.pool_host.common import HostTensorAllocator
 
-from ..errors import BadValueError
+from ..errors import InvalidArgumentError
 from . import region_tensor
 
 
@@ -18,7 +18,7 @@ class RegionHostTensorAllocator(HostTensorAllocator):  # type: ignore[misc]
     def allocate(self, dims: Sequence[int], dtype: Any, device: str = "cpu") -> Any:
         """A tensor of zeros. Raises as :func:`kvmem.sglang.region_tensor`."""
         if str(device) != "cpu":
-            raise BadValueError(
+            raise InvalidArgumentError(
                 f'host pools are in the processor\'s memory: say device="cpu", not {device!r}'
             )
         self.dtype = dtype

@@ -1,4 +1,4 @@
-"""*Spill*: what a cache needs of a lower tier.
+"""*LowerTier*: what a cache needs of a lower tier.
 
 A :class:`~kvmem.KvCache` with a spill gives it what is evicted and asks it for what is not there. :mod:`kvmem.mooncake` has one over a cluster; any
 object with these methods will do.
@@ -12,7 +12,7 @@ A lower tier must never give an older value than the latest. The cache sees to i
 - What it does not take, though not superseded, must leave nothing older under the key that is fetched.
 
 An exception of ``evicted`` does not fail the insertion that evicts. The value is dropped and
-counted in ``KvCacheStats.not_taken``, and the exception goes to ``sys.unraisablehook``. An exception
+counted in ``KvCacheStats.sink_failures``, and the exception goes to ``sys.unraisablehook``. An exception
 that is no ``Exception``, such as ``KeyboardInterrupt``, is raised to the caller of the cache instead.
 Further values that the same call evicts are then dropped, counted and forgotten, without a call of
 ``evicted``.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ._kvmem import KvCache, Pinned, Pool
 
 
-class Spill(Protocol):
+class LowerTier(Protocol):
     """A lower tier. Any thread may call any method."""
 
     def evicted(self, pinned: Pinned, /) -> None:
@@ -45,8 +45,8 @@ class Spill(Protocol):
         """The cache is closed."""
 
 
-class Spills(Protocol):
+class LowerTierFactory(Protocol):
     """What can become the spill of a cache on a pool."""
 
-    def __spill__(self, pool: Pool, /) -> Spill:
+    def __lower_tier__(self, pool: Pool, /) -> LowerTier:
         """The spill."""

@@ -1,4 +1,4 @@
-"""*ClusterSpill*: a cluster as the lower tier of a cache.
+"""*ClusterTier*: a cluster as the lower tier of a cache.
 
 Evicted values wait in a queue, pinned, until a thread has put them into the cluster; what a look-up misses is fetched into fresh room of the cache and becomes a
 value of it again. With each value goes a *seal* of 32 bytes: a mark, the length, and checksums of the bytes and of the key. What does not match is
@@ -21,9 +21,9 @@ order: what waits; nothing, if it is stale; what the cluster has. That is the la
 as the lease is unbroken it stays so. Hence a look-up takes a lease *first*, then looks, and puts in what it found only under the lease. While it fetches, a value under the key may be
 
 - *inserted*: that breaks the lease. While it is in the cache no lease is given, whatever is older here.
-- *inserted and removed*: the lease is broken, and none is given until :meth:`ClusterSpill.forget` has returned; from then on what is here is stale. What was on its way here when it
+- *inserted and removed*: the lease is broken, and none is given until :meth:`ClusterTier.forget` has returned; from then on what is here is stale. What was on its way here when it
   was removed says that it is ``superseded``, if it comes after that, and is not taken; if it comes before, it is forgotten. Cleared: the same for all keys.
-- *inserted and evicted*: the lease is broken, and none is given until :meth:`ClusterSpill.evicted` has returned. Then it waits, before all that is older.
+- *inserted and evicted*: the lease is broken, and none is given until :meth:`ClusterTier.evicted` has returned. Then it waits, before all that is older.
 - *inserted, evicted and evicted once more with another value*, by two threads of which the second comes first: the first says that it is ``superseded``, asked under the lock under
   which the second was taken, and is not taken.
 - *inserted, evicted and stored*: the lease is broken, though nothing here shows it any more.
@@ -47,7 +47,7 @@ from collections import deque
 from typing import NamedTuple
 
 from .._kvmem import Block, KvCache, Lease, Pinned, Pool, Reservation
-from ..errors import BadValueError, ClosedError, ExportedError, KvmemError, OutOfSpaceError
+from ..errors import ClosedError, ExportedError, InvalidArgumentError, KvmemError, OutOfSpaceError
 from . import errors
 from .store import Store
 
@@ -67,7 +67,7 @@ _PATIENCE = 10.0
 """Seconds after a master came back for which segments may be missing: servers mount theirs again when they find out."""
 
 
-class SpillStats(NamedTuple):
+class ClusterTierStats(NamedTuple):
     """Figures of a spill. Every value that was evicted is ``stored``, ``dropped``, ``failed``, ``forgotten`` or still ``queued``."""
 
     evicted: int
@@ -167,8 +167,8 @@ class _Entry:
             self.pinned.release()
 
 
-class ClusterSpill:
-    """A lower tier over a :class:`Store`: ``KvCache(pool, spill=ClusterSpill(store, …))``, or the store itself for the usual settings.
+class ClusterTier:
+    """A lower tier over a :class:`Store`: ``KvCache(pool, lower_tier=ClusterTier(store, …))``, or the store itself for the usual settings.
 
     ``prefix``: what the objects' keys begin with; caches with the same prefix share what they spill, so a key must mean the same value in all. ``queue``: bytes that
     may wait to be put; they are in use in the pool, so leave it that much more than the cache's limit (default: a sixteenth of the pool). ``wait``: seconds for which
@@ -189,7 +189,7 @@ class ClusterSpill:
     ) -> None:
         most = store.pool.capacity // 16 if queue is None else queue
         if not 0 < most <= store.pool.capacity // 2:
-            raise BadValueError(
+            raise InvalidArgumentError(
                 f"a queue of {most} bytes makes no sense on a pool of {store.pool.capacity}: up to half of it may wait"
             )
         if retry is not None:
@@ -199,9 +199,9 @@ class ClusterSpill:
         self._thread.start()
         self._end = weakref.finalize(self, _stop, self._work, self._thread)
 
-    def __spill__(self, pool: Pool) -> ClusterSpill:
+    def __lower_tier__(self, pool: Pool) -> ClusterTier:
         if pool is not self._work.store.pool:
-            raise BadValueError("the cache is on another pool than the store")
+            raise InvalidArgumentError("the cache is on another pool than the store")
         return self
 
     def evicted(self, pinned: Pinned) -> None:
@@ -224,7 +224,7 @@ class ClusterSpill:
         """Waits until nothing is queued and nothing stale; False if that took too long."""
         return self._work.flush(timeout)
 
-    def stats(self) -> SpillStats:
+    def stats(self) -> ClusterTierStats:
         """Figures."""
         return self._work.stats()
 
@@ -237,7 +237,7 @@ class ClusterSpill:
 
     def __repr__(self) -> str:
         stats = self.stats()
-        return f"<kvmem.mooncake.ClusterSpill: {stats.stored} stored, {stats.fetched} fetched, {stats.queued} queued>"
+        return f"<kvmem.mooncake.ClusterTier: {stats.stored} stored, {stats.fetched} fetched, {stats.queued} queued>"
 
 
 def _stop(work: _Work, thread: threading.Thread) -> None:
@@ -391,7 +391,7 @@ class _Work:
                     tries = 0
                 else:
                     self._clean()
-            except errors.NotAskedError:
+            except errors.CircuitOpenError:
                 # The circuit was opened meanwhile: all waits until it is closed.
                 with self.lock:
                     self.changed.wait_for(lambda: self.stopping or self.down, 0.1)
@@ -416,7 +416,7 @@ class _Work:
             pass
 
     def _worth_another(self, error: Exception, tries: int) -> bool:
-        if isinstance(error, errors.NoRoomError):
+        if isinstance(error, errors.ClusterFullError):
             return time.monotonic() < self.patient_until
         return isinstance(error, errors.UnreachableError) and tries < _TRIES
 
@@ -541,7 +541,7 @@ class _Work:
         except errors.ObjectMissingError:
             with self.lock:
                 self.counts.absent += 1
-        except errors.NotAskedError as error:
+        except errors.CircuitOpenError as error:
             with self.lock:
                 self.counts.skipped += 1
                 self.last_error = str(error)
@@ -554,7 +554,7 @@ class _Work:
             reached = isinstance(error, errors.StoreError) and not isinstance(
                 error, errors.UnreachableError
             )
-            if reached and lease.broken:
+            if reached and not lease.is_valid:
                 return self._superseded(None)
             self._failed(error)
             with self.lock:
@@ -577,7 +577,7 @@ class _Work:
     def _get(self, cache: KvCache, key: _Name, lease: Lease, name: str) -> Pinned | None:
         nbytes = self.store.look(name) - _SEAL.size
         if nbytes <= 0:
-            if lease.broken:
+            if not lease.is_valid:
                 return self._superseded(None)
             self._corrupt(name)
             return None
@@ -599,7 +599,7 @@ class _Work:
                 stale = self.all_stale or name in self.stale
                 self.counts.absent += stale
             # Asked after the bytes have come: if it is broken, what came may be half of one and half of another.
-            if not stale and (good or lease.broken):
+            if not stale and (good or not lease.is_valid):
                 return self._commit(cache, key, lease, room)
         except BaseException:
             # A late call still writes to it: then it goes when that call lets go.
@@ -641,11 +641,11 @@ class _Work:
 
     # Figures, ends.
 
-    def stats(self) -> SpillStats:
+    def stats(self) -> ClusterTierStats:
         reach = self.store.stats()
         with self.lock:
             counts = self.counts
-            return SpillStats(
+            return ClusterTierStats(
                 evicted=counts.evicted,
                 queued=len(self.queue),
                 queued_bytes=self.bytes,
