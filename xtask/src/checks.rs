@@ -1,7 +1,7 @@
-//! `cargo xtask test`: every check of the project, one named step after the other.
+//! `cargo xtask test`: runs every check of the project as a sequence of named steps.
 //!
 //! A failing step does not stop the run. The last line is the sum over all steps, `N passed, N
-//! failed`: every test counts once, and so does every step that is not made of tests.
+//! failed`. Every test counts once, and so does every step that does not consist of tests.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -16,7 +16,7 @@ use crate::setup;
 use crate::step::{Kind, Report};
 use crate::workspace::{cargo, targets};
 
-/// What to run and for how long.
+/// The steps to run, and their duration.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Seconds of random inputs for each fuzz target.
@@ -38,9 +38,9 @@ enum Group {
     Test,
     /// Attacks on the command that take less than a minute: `cargo xtask chaos --quick`.
     Chaos,
-    /// The library's examples, run.
+    /// The library's examples: runs them.
     Examples,
-    /// The Python package: its wheel in a fresh environment, its tests, its types.
+    /// The Python package: its format and lints, its wheel in a new environment, tests and types.
     Python,
     /// Model checks of the concurrent parts: every schedule of small cases.
     Loom,
@@ -52,7 +52,7 @@ enum Group {
     Doc,
 }
 
-/// Runs the steps and prints the summary; the exit status tells whether anything failed.
+/// Runs the steps and prints the summary. The exit status is 1 if any step failed.
 pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
     let mut report = Report::default();
     let wanted = |group| options.groups.is_empty() || options.groups.contains(&group);
@@ -121,8 +121,7 @@ fn clippy(root: &Path, report: &mut Report) {
     }
 }
 
-/// Runs every example of the library: an example that no longer runs is a broken promise of the
-/// documentation.
+/// Runs every example of the library, because an example that no longer runs misleads its readers.
 fn examples(root: &Path, report: &mut Report) {
     let mut names = Vec::new();
     report.check("examples: list", || {
@@ -137,8 +136,8 @@ fn examples(root: &Path, report: &mut Report) {
     }
 }
 
-/// Model checks: the library is built against loom's atomics, in a target folder of its own because
-/// the flags would otherwise rebuild everything twice.
+/// Runs the model checks: the library is built against loom's atomics, in a target folder of its
+/// own, because the flags would otherwise rebuild everything twice.
 fn loom(root: &Path, report: &mut Report) {
     let mut loom =
         cargo_in(root, &["test", "--release", "--locked", "--package", "kvmem", "--test", "loom"]);
@@ -146,7 +145,7 @@ fn loom(root: &Path, report: &mut Report) {
     report.command("loom", Kind::Tests, &mut loom);
 }
 
-/// As above: the model that is built for loom, with shuttle under it.
+/// Runs the model that is built for loom on shuttle, which tries random schedules.
 fn shuttle(root: &Path, report: &mut Report) {
     let mut shuttle = cargo_in(
         root,
@@ -156,8 +155,8 @@ fn shuttle(root: &Path, report: &mut Report) {
     report.command("shuttle", Kind::Tests, &mut shuttle);
 }
 
-/// Every fuzz target: on any toolchain its stored corpus and then random inputs, and
-/// coverage-guided as well where cargo-fuzz and a nightly toolchain are at hand.
+/// Runs every fuzz target: first its stored corpus, then random inputs. If cargo-fuzz and a nightly
+/// toolchain are installed, runs it guided by coverage as well.
 fn fuzz(root: &Path, report: &mut Report, seconds: u64) {
     let mut names = Vec::new();
     report.check("fuzz: list", || {
@@ -176,7 +175,7 @@ fn fuzz(root: &Path, report: &mut Report, seconds: u64) {
         replay.args(["--", "--seconds", &seconds]);
         report.command(&format!("fuzz: {name}"), Kind::Plain, &mut replay);
         if guided {
-            // What is found goes into the first folder; the stored corpus is only read.
+            // New inputs go into the first folder; the stored corpus is only read.
             let mut guided = Command::new("rustup");
             guided.current_dir(root).args(["run", "nightly", "cargo", "fuzz", "run", name]);
             guided.args([&scratch_corpus(name), &format!("fuzz/corpus/{name}"), "--"]);
@@ -186,17 +185,18 @@ fn fuzz(root: &Path, report: &mut Report, seconds: u64) {
     }
     if !names.is_empty() && !guided {
         println!(
-            "(guided by coverage too with: rustup toolchain install nightly && cargo install cargo-fuzz)"
+            "(for fuzzing guided by coverage: rustup toolchain install nightly && cargo install \
+             cargo-fuzz)"
         );
     }
 }
 
-/// Where coverage-guided runs leave the inputs they find.
+/// Returns the folder in which coverage-guided runs store the inputs that they find.
 fn scratch_corpus(name: &str) -> String {
     format!("target/fuzz-corpus/{name}")
 }
 
-/// The manifest of the fuzz targets, which are a workspace of their own.
+/// Manifest of the fuzz targets, which are a workspace of their own.
 const FUZZ: &str = "fuzz/Cargo.toml";
 
 fn cargo_in(root: &Path, args: &[&str]) -> Command {

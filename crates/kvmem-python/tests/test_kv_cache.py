@@ -227,29 +227,29 @@ def test_a_lease_is_broken_by_whatever_is_put_or_removed(pool: kvmem.Pool) -> No
 
 
 def test_the_lower_tier_is_called_while_nothing_is_leased(pool: kvmem.Pool) -> None:
-    class Tier:
-        told: list[tuple[str, object]] = []
+    calls: list[tuple[str, object]] = []
 
+    class Tier:
         def __lower_tier__(self, pool: kvmem.Pool) -> Tier:
             return self
 
         def put(self, pinned: kvmem.Pinned) -> None:
-            self.told.append(("put", cache.lease(pinned.cache_key)))
+            calls.append(("put", cache.lease(pinned.cache_key)))
             if bytes(pinned) == b"late":
                 cache.remove(pinned.cache_key)
-                self.told.append(("superseded", pinned.superseded))
+                calls.append(("superseded", pinned.superseded))
 
         def fetch(self, cache: kvmem.KvCache, key: int | bytes | str) -> None:
             return None
 
         def invalidate(self, key: int | bytes | str) -> None:
-            self.told.append(("invalidate", cache.lease(key)))
+            calls.append(("invalidate", cache.lease(key)))
 
         def clear(self) -> None:
-            self.told.append(("clear", cache.lease("any")))
+            calls.append(("clear", cache.lease("any")))
 
         def close(self) -> None:
-            self.told.append(("close", None))
+            calls.append(("close", None))
 
     with kvmem.KvCache(pool, lower_tier=Tier()) as cache:
         cache.insert("k", b"value")
@@ -257,7 +257,7 @@ def test_the_lower_tier_is_called_while_nothing_is_leased(pool: kvmem.Pool) -> N
         cache.insert("k", b"late")
         cache.evict_to(0)
         cache.clear()
-    told = [
+    expected = [
         ("put", None),
         ("put", None),
         ("invalidate", None),
@@ -265,7 +265,7 @@ def test_the_lower_tier_is_called_while_nothing_is_leased(pool: kvmem.Pool) -> N
         ("clear", None),
         ("close", None),
     ]
-    assert LowerTier.told == told
+    assert calls == expected
 
 
 def test_a_cache_is_true(pool: kvmem.Pool) -> None:

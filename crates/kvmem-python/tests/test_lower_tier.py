@@ -18,7 +18,7 @@ from typing import Any, cast
 import kvmem
 import pytest
 from kvmem.mooncake import ClusterTier, DeadlineError, Store, StoreStats, errors
-from kvmem.mooncake.calls import Calls
+from kvmem.mooncake.calls import CallQueue
 from kvmem.mooncake.circuit import Circuit
 
 MIB = 1 << 20
@@ -48,7 +48,7 @@ class Shelf:
         self.during("size")
         return len(found)
 
-    look = size
+    available_size = size
 
     def stats(self) -> StoreStats:
         return StoreStats("open" if self.circuit.is_open else "closed", 0, 0, 0, 0, 0, 0)
@@ -124,7 +124,7 @@ class Tiers:
         self.cache.insert(KEY, value)
 
     def evict(self) -> None:
-        """What the cache has is in the cluster when this returns, or is stale and removed from it."""
+        """Moves the cache's values to the cluster, or has stale ones removed from it."""
         self.cache.evict_to(0)
         assert self.tier.flush(10)
 
@@ -204,10 +204,10 @@ Change = Callable[[Tiers], object]
 
 def dropped(tiers: Tiers) -> None:
     """The second value is put, evicted, and finds no place."""
-    most, tiers.tier._work.max_bytes = tiers.tier._work.max_bytes, 1
+    max_bytes, tiers.tier._worker.max_bytes = tiers.tier._worker.max_bytes, 1
     tiers.put(V2)
     tiers.evict()
-    tiers.tier._work.max_bytes = max_bytes
+    tiers.tier._worker.max_bytes = max_bytes
 
 
 def steps(*all: Change) -> Change:
@@ -266,7 +266,7 @@ def test_a_fetch_is_overtaken_by_what_is_being_handed_over(tiers: Tiers, what: s
 
 
 class Between:
-    """A cache as a fetch sees it: something happens when it has found its value and asks for room."""
+    """A cache for a fetch: runs a function when the fetch reserves space for its value."""
 
     def __init__(self, cache: kvmem.KvCache, do: Callable[[], object]) -> None:
         self.cache = cache
@@ -506,7 +506,7 @@ def test_what_the_lower_tier_failed_to_take_leaves_nothing_older_behind(tiers: T
 
 @pytest.mark.parametrize("out", ["remove", "clear", "replace"])
 def test_a_late_put_brings_nothing_back(tiers: Tiers, out: str) -> None:
-    calls, go, began = Calls("shelf"), threading.Event(), threading.Event()
+    calls, go, began = CallQueue("shelf"), threading.Event(), threading.Event()
     at_once = tiers.shelf.put_parts
 
     def late(key: str, parts: Iterable[Any], *, keep: object = None) -> None:
@@ -518,7 +518,7 @@ def test_a_late_put_brings_nothing_back(tiers: Tiers, out: str) -> None:
             tiers.shelf.objects.setdefault(key, value)
 
         tiers.shelf.put_parts = at_once  # type: ignore[method-assign]
-        call = calls.begin(put)
+        call = calls.submit(put)
         assert began.wait(10)
         with pytest.raises(TimeoutError):
             call.wait(0.01)
@@ -542,7 +542,7 @@ def test_a_late_put_brings_nothing_back(tiers: Tiers, out: str) -> None:
     assert tiers.get() == (V3 if out == "replace" else None)
     tiers.evict()
     assert tiers.get() == (V3 if out == "replace" else None)
-    assert calls.close(lambda: None).wait_over(10)
+    assert calls.close(lambda: None).wait_ended(10)
 
 
 # By chance.

@@ -218,7 +218,8 @@ def test_torch_shares_memory(script: Callable[..., str]) -> None:
     folder = os.environ.get("TORCH_DIR")
     if not folder and importlib.util.find_spec("torch") is None:
         pytest.skip(
-            "torch is not installed: KVMEM_WITH_TORCH=1 cargo xtask test python, or pip install torch"
+            "torch is not installed: KVMEM_WITH_TORCH=1 cargo xtask test python, or pip install "
+            "torch"
         )
     # In a process of its own, since other modules do other things once it is imported.
     script(

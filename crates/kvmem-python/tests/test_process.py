@@ -24,7 +24,8 @@ def test_a_forked_child_is_refused_what_stays_with_its_parent(script: Script) ->
     out = script("""
         import os, gc, kvmem
         pool = kvmem.Pool("4MiB", pages="4k")
-        block, region, cache = pool.allocate(100), kvmem.Region("1MiB", pages="4k"), kvmem.KvCache(pool)
+        block, cache = pool.allocate(100), kvmem.KvCache(pool)
+        region = kvmem.Region("1MiB", pages="4k")
         cache.insert(1, b"value")
         pinned, room, batch = cache.get(1), cache.reserve(2, 10), pool.allocate_batch(10, 10)
         space = kvmem.OffsetAllocator(1000)
@@ -33,8 +34,10 @@ def test_a_forked_child_is_refused_what_stays_with_its_parent(script: Script) ->
         child = os.fork()
         if child == 0:
             refused = 0
-            for use in (lambda: pool.allocate(1), lambda: block.ptr, lambda: memoryview(block), block.free, lambda: block.write(b"x"),
-                        lambda: region.residency(), lambda: cache.get(1), lambda: bytes(pinned), room.commit, batch.free, pool.report,
+            for use in (lambda: pool.allocate(1), lambda: block.ptr, lambda: memoryview(block),
+                block.free, lambda: block.write(b"x"),
+                        lambda: region.residency(), lambda: cache.get(1), lambda: bytes(pinned),
+                        room.commit, batch.free, pool.report,
                         lambda: kvmem.KvCache(pool)):
                 try:
                     use()
@@ -57,7 +60,8 @@ def test_a_forked_child_is_refused_what_stays_with_its_parent(script: Script) ->
             gc.collect()
             raise SystemExit(0)
         assert os.waitpid(child, 0)[1] == 0
-        assert bytes(block)[:6] == b"parent" and bytes(pinned) == b"value" and space.metrics().live == 1
+        assert bytes(block)[:6] == b"parent" and bytes(pinned) == b"value"
+        assert space.metrics().live == 1
         room.commit()
         batch.free()
         pool.check()
@@ -85,13 +89,17 @@ def test_a_child_forked_while_threads_use_a_cache_is_refused_by_every_call(scrip
         while rounds[0] < 3:
             pass
         for turn in range(40):
-            room, leased, lease = cache.reserve(1000, 10), cache.reserve(1000, 10), cache.lease(1000)
+            room, leased = cache.reserve(1000, 10), cache.reserve(1000, 10)
+            lease = cache.lease(1000)
             child = os.fork()
             if child == 0:
                 signal.alarm(20)  # ends a child that waits for ever
-                calls = [lambda: 1 in cache, lambda: cache.get(1), lambda: cache.insert(1, b"value"), lambda: cache.reserve(1, 10),
-                         lambda: cache.remove(1), lambda: cache.lease(1), cache.clear, lambda: cache.evict_to(0), cache.stats,
-                         lambda: len(cache), lambda: cache.nbytes, room.commit, lambda: leased.commit(lease=lease), leased.discard,
+                calls = [lambda: 1 in cache, lambda: cache.get(1),
+                         lambda: cache.insert(1, b"value"), lambda: cache.reserve(1, 10),
+                         lambda: cache.remove(1), lambda: cache.lease(1), cache.clear,
+                         lambda: cache.evict_to(0), cache.stats,
+                         lambda: len(cache), lambda: cache.nbytes, room.commit,
+                         lambda: leased.commit(lease=lease), leased.discard,
                          lambda: lease.is_valid, lease.release]
                 refused = 0
                 for call in calls:
@@ -127,9 +135,12 @@ def test_multiprocessing_by_fork(script: Script) -> None:
 
 
 EXITS = {
-    "live blocks": "pool = kvmem.Pool('4MiB', pages='4k'); blocks = [pool.allocate(100) for _ in range(1000)]",
-    "live views": "import numpy\nkeep = numpy.from_dlpack(kvmem.Pool('4MiB', pages='4k').allocate(100)); keep[:] = 1",
-    "a capsule": "keep = kvmem.Pool('4MiB', pages='4k').allocate(100).__dlpack__(max_version=(1, 0))",
+    "live blocks": "pool = kvmem.Pool('4MiB', pages='4k'); blocks = [pool.allocate(100) for _ in "
+    "range(1000)]",
+    "live views": "import numpy\nkeep = numpy.from_dlpack(kvmem.Pool('4MiB', "
+    "pages='4k').allocate(100)); keep[:] = 1",
+    "a capsule": "keep = kvmem.Pool('4MiB', pages='4k').allocate(100).__dlpack__(max_version=(1, "
+    "0))",
     "a thread that allocates": """
         import threading
         pool = kvmem.Pool('4MiB', pages='4k')
@@ -140,7 +151,8 @@ EXITS = {
     """,
     "a pool on its way": """
         calls = []
-        pool = kvmem.Pool('256MiB', pages='4k', boundary='1MiB', in_background=True, progress=lambda *at: calls.append(at))
+        pool = kvmem.Pool('256MiB', pages='4k', boundary='1MiB', in_background=True,
+            progress=lambda *at: calls.append(at))
         pool.wait_ready('1MiB')
     """,
     "a thread that builds": """
@@ -153,10 +165,14 @@ EXITS = {
     """,
     "a cycle": """
         class Node: pass
-        node = Node(); node.me = node; node.pool = kvmem.Pool('1MiB', pages='4k'); node.block = node.pool.allocate(10)
+        node = Node()
+        node.me = node
+        node.pool = kvmem.Pool('1MiB', pages='4k')
+        node.block = node.pool.allocate(10)
         del node
     """,
-    "an exception": "pool = kvmem.Pool('1MiB', pages='4k')\nblock = pool.allocate(5)\nraise SystemExit(0)",
+    "an exception": "pool = kvmem.Pool('1MiB', pages='4k')\nblock = pool.allocate(5)\nraise "
+    "SystemExit(0)",
 }
 
 
@@ -175,7 +191,8 @@ def test_the_last_user_of_a_pool_does_not_wait_with_the_gil(script: Script) -> N
         def callback(done, total):
             told.set()
             time.sleep(0.02)
-        pool = kvmem.Pool("16MiB", pages="4k", boundary="1MiB", in_background=True, progress=callback)
+        pool = kvmem.Pool("16MiB", pages="4k", boundary="1MiB", in_background=True,
+            progress=callback)
         cache = kvmem.KvCache(pool)
         told.wait()
         pool.wait_ready("1MiB")
@@ -201,7 +218,8 @@ def test_ctrl_c_ends_long_work(script: Script) -> None:
         started = time.monotonic()
         try:
             # Each call of the callback takes its time, so that it does not end by itself.
-            kvmem.Region("512MiB", pages="4k", populate=1, progress=lambda done, total: time.sleep(0.2))
+            kvmem.Region("512MiB", pages="4k", populate=1,
+                progress=lambda done, total: time.sleep(0.2))
         except KeyboardInterrupt:
             print("interrupted")
     """)

@@ -1,21 +1,24 @@
-"""*LowerTier*: what a cache needs of a lower tier.
+"""*Lower tier*: the interface between a cache and the storage below it.
 
-A :class:`~kvmem.KvCache` with a spill gives it what is evicted and asks it for what is not there. :mod:`kvmem.mooncake` has one over a cluster; any
-object with these methods will do.
+A :class:`~kvmem.KvCache` with a lower tier gives it evicted values and asks it for missing ones.
+:mod:`kvmem.mooncake` implements one over a cluster; any object with these methods works.
 
-A lower tier must never give an older value than the latest. The cache sees to its half of that: while ``evicted``, ``forget`` or ``forget_all`` is under way, the keys concerned get no
-:class:`~kvmem.Lease`; an ``evicted`` that raises is followed by ``forget``; and a value says whether it is ``superseded``. The other half is the tier's:
+A lower tier must never return a value older than the latest. The cache does its half: while
+``put``, ``invalidate`` or ``clear`` runs, no :class:`~kvmem.Lease` is given on the keys concerned;
+a ``put`` that raises is followed by ``invalidate``; and a value reports whether it is
+``superseded``. The tier does the other half:
 
-- ``fetch`` takes ``cache.lease(key)`` before it looks at anything, and puts in what it finds by ``reservation.commit(lease=…)``.
-- ``evicted`` asks ``pinned.superseded`` under the lock under which it takes values and forgets them, and does not take what is: threads may bring several values of one key in
-  any order.
-- What it does not take, though not superseded, must leave nothing older under the key that is fetched.
+- ``fetch`` takes ``cache.lease(key)`` before it looks anything up, and stores what it finds by
+  ``reservation.commit(lease=…)``.
+- ``put`` reads ``pinned.superseded`` under the lock under which the tier stores and invalidates
+  values, and drops a superseded value: threads may bring several values of one key in any order.
+- If ``put`` drops a value that is not superseded, it removes any older copy under the key.
 
-An exception of ``evicted`` does not fail the insertion that evicts. The value is dropped and
-counted in ``KvCacheStats.sink_failures``, and the exception goes to ``sys.unraisablehook``. An exception
-that is no ``Exception``, such as ``KeyboardInterrupt``, is raised to the caller of the cache instead.
-Further values that the same call evicts are then dropped, counted and forgotten, without a call of
-``evicted``.
+An exception of ``put`` does not fail the insertion that evicts. The value is dropped and counted
+in ``KvCacheStats.sink_failures``, and the exception goes to ``sys.unraisablehook``. An exception
+that is no ``Exception``, such as ``KeyboardInterrupt``, is raised to the caller of the cache
+instead. Further values that the same call evicts are then dropped, counted and invalidated, and
+``put`` is not called for them.
 """
 
 from __future__ import annotations
@@ -29,24 +32,32 @@ if TYPE_CHECKING:
 class LowerTier(Protocol):
     """A lower tier. Any thread may call any method."""
 
-    def evicted(self, pinned: Pinned, /) -> None:
-        """Takes an evicted value, unless it is superseded. Called by whoever inserts: the bytes are free when the pin is released, and the insertion waits meanwhile."""
+    def put(self, pinned: Pinned, /) -> None:
+        """Stores an evicted value, unless it is superseded.
+
+        The thread that inserts into the cache calls this and waits meanwhile. The bytes become
+        free when the pin is released.
+        """
 
     def fetch(self, cache: KvCache, key: int | bytes | str, /) -> Pinned | None:
-        """Puts what it has under ``key`` back into the cache, under a lease that it took first, and returns it."""
+        """Looks up ``key``, stores the value in the cache under a lease taken before the look-up,
+        and returns it pinned. Returns None if the tier has no value.
+        """
 
-    def forget(self, key: int | bytes | str, /) -> None:
-        """The value was taken out of the cache: it is not to be fetched again."""
+    def invalidate(self, key: int | bytes | str, /) -> None:
+        """Forgets the value under ``key``, which was removed from the cache. It must not be fetched
+        again.
+        """
 
-    def forget_all(self) -> None:
-        """All values were."""
+    def clear(self) -> None:
+        """Forgets all values, which were removed from the cache. They must not be fetched again."""
 
     def close(self) -> None:
-        """The cache is closed."""
+        """Ends the tier, because its cache is closed."""
 
 
 class LowerTierFactory(Protocol):
-    """What can become the spill of a cache on a pool."""
+    """An object that can become the lower tier of a cache on a pool."""
 
     def __lower_tier__(self, pool: Pool, /) -> LowerTier:
-        """The spill."""
+        """Returns the lower tier for a cache on ``pool``."""

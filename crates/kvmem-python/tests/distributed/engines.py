@@ -48,7 +48,8 @@ def unpacked(engine: str) -> Path:
     folder = os.environ.get(variable)
     if not folder or not Path(folder, engine).is_dir():
         missing(
-            f"{engine}'s wheel is not here: export {variable}=FOLDER && pip install --no-deps --target FOLDER {engine}"
+            f"{engine}'s wheel is not here: export {variable}=FOLDER && pip install --no-deps "
+            f"--target FOLDER {engine}"
         )
     return Path(folder or "")
 
@@ -91,7 +92,8 @@ def run_with(engine: str, prelude: str, program: str, **environment: str) -> str
 ENGINES = {
     "mooncake": (
         "mooncake.store",
-        "pip install 'mooncake-transfer-engine-non-cuda>=0.3.13' && apt-get install --no-install-recommends libibverbs1 libnuma1 libcurl4",
+        "pip install 'mooncake-transfer-engine-non-cuda>=0.3.13' && apt-get install "
+        "--no-install-recommends libibverbs1 libnuma1 libcurl4",
     ),
 }
 

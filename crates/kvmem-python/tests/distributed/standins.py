@@ -97,7 +97,7 @@ def folder_only(name: str, path: str) -> None:
 
 
 def sglang(folder: str) -> None:
-    """SGLang, of which the plugin framework, the environment and the host allocators are its own."""
+    """SGLang with its own plugin framework, environment and host allocators."""
     stand_in("torch")
     for name in (
         "sglang",

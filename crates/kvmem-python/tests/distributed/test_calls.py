@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator
 import kvmem
 import pytest
 from kvmem.mooncake import CircuitOpenError, DeadlineError, StoreError, UnreachableError, errors
-from kvmem.mooncake.calls import Calls, Held
-from kvmem.mooncake.circuit import Circuit, Segments, circuit_open
+from kvmem.mooncake.calls import CallQueue, HeldViews
+from kvmem.mooncake.circuit import Circuit, SegmentBackoff, circuit_open
 
 
 @pytest.fixture
-def calls() -> Iterator[Calls]:
-    calls = Calls("test", limit=2)
+def calls() -> Iterator[CallQueue]:
+    calls = CallQueue("test", limit=2)
     yield calls
-    assert calls.close(lambda: None).wait_over(10)
+    assert calls.close(lambda: None).wait_ended(10)
     until(lambda: not workers())
 
 
@@ -34,14 +34,14 @@ def until(true: Callable[[], object]) -> None:
         time.sleep(0.002)
 
 
-def test_a_call_returns_and_raises_what_the_engine_does(calls: Calls) -> None:
-    assert calls.begin(lambda: 7).wait(10) == 7
+def test_a_call_returns_and_raises_what_the_engine_does(calls: CallQueue) -> None:
+    assert calls.submit(lambda: 7).wait(10) == 7
     with pytest.raises(ZeroDivisionError):
-        calls.begin(lambda: 1 // 0).wait(10)
-    assert calls.late == 0 and len(workers()) == 1, "an idle worker makes the next call"
+        calls.submit(lambda: 1 // 0).wait(10)
+    assert calls.abandoned == 0 and len(workers()) == 1, "an idle worker makes the next call"
 
 
-def test_a_late_call_keeps_what_it_uses(calls: Calls) -> None:
+def test_a_late_call_keeps_what_it_uses(calls: CallQueue) -> None:
     go, began = threading.Event(), threading.Event()
 
     class Kept:
@@ -51,33 +51,33 @@ def test_a_late_call_keeps_what_it_uses(calls: Calls) -> None:
     gone = weakref.ref(kept)
     with kvmem.Pool("64KiB", pages="4k") as pool:
         block = pool.allocate(4096)
-        with Held([block], kept) as held:
+        with HeldViews([block], kept) as held:
 
             def work() -> None:
                 began.set()
                 go.wait(10)
 
-            call = calls.begin(work, held)
+            call = calls.submit(work, held)
             assert began.wait(10)
             with pytest.raises(TimeoutError):
                 call.wait(0.01)
         del held, kept
         told: list[str] = []
-        call.when_over(lambda: told.append("over"))
-        assert calls.late == 1 and not call.over and gone() is not None and not told
+        call.on_end(lambda: told.append("over"))
+        assert calls.abandoned == 1 and not call.ended and gone() is not None and not told
         with pytest.raises(kvmem.ExportedError):
             block.free()
         go.set()
-        assert call.wait_over(10)
+        assert call.wait_ended(10)
         until(lambda: told)
         block.free()
         gc.collect()
-        assert calls.late == 0 and gone() is None and told == ["over"]
-        call.when_over(lambda: told.append("again"))
+        assert calls.abandoned == 0 and gone() is None and told == ["over"]
+        call.on_end(lambda: told.append("again"))
         assert told == ["over", "again"]
 
 
-def test_workers_are_bounded_and_what_waits_is_withdrawn(calls: Calls) -> None:
+def test_workers_are_bounded_and_what_waits_is_withdrawn(calls: CallQueue) -> None:
     go = threading.Event()
     made: list[int] = []
 
@@ -85,48 +85,48 @@ def test_workers_are_bounded_and_what_waits_is_withdrawn(calls: Calls) -> None:
         made.append(number)
         go.wait(10)
 
-    begun = [calls.begin(lambda number=number: work(number)) for number in range(5)]  # type: ignore[misc]
+    begun = [calls.submit(lambda number=number: work(number)) for number in range(5)]  # type: ignore[misc]
     until(lambda: len(made) == 2)
     with bytes_held() as (data, held):
-        waits = calls.begin(lambda: made.append(99), held)
-        for call in begun + [waits]:
+        waits = calls.submit(lambda: made.append(99), held)
+        for call in [*begun, waits]:
             with pytest.raises(TimeoutError):
                 call.wait(0.01)
-        assert calls.late == 2 and len(workers()) == 2
+        assert calls.abandoned == 2 and len(workers()) == 2
     data.append(1)  # nothing holds it any more: that call is never made
     go.set()
-    until(lambda: calls.late == 0)
-    assert calls.begin(lambda: 1).wait(10) == 1
+    until(lambda: calls.abandoned == 0)
+    assert calls.submit(lambda: 1).wait(10) == 1
     assert sorted(made) == [0, 1]
 
 
 class bytes_held:
-    def __enter__(self) -> tuple[bytearray, Held]:
+    def __enter__(self) -> tuple[bytearray, HeldViews]:
         self.data = bytearray(10)
-        self.held = Held([self.data])
+        self.held = HeldViews([self.data])
         return self.data, self.held
 
     def __exit__(self, *_: object) -> None:
-        self.held.let_go()
+        self.held.release()
 
 
 def test_the_last_call_comes_when_all_others_have_ended() -> None:
-    calls = Calls("test")
+    calls = CallQueue("test")
     go, order = threading.Event(), list[str]()
 
     def late() -> None:
         go.wait(10)
         order.append("late")
 
-    call = calls.begin(late)
+    call = calls.submit(late)
     with pytest.raises(TimeoutError):
         call.wait(0.01)
     last = calls.close(lambda: order.append("last"))
-    assert not last.wait_over(0.02) and calls.close(lambda: order.append("another")) is last
+    assert not last.wait_ended(0.02) and calls.close(lambda: order.append("another")) is last
     with pytest.raises(kvmem.ClosedError):
-        calls.begin(lambda: None)
+        calls.submit(lambda: None)
     go.set()
-    assert last.wait_over(10) and order == ["late", "last"]
+    assert last.wait_ended(10) and order == ["late", "last"]
     until(lambda: not workers())
 
 
@@ -160,7 +160,7 @@ def test_a_circuit_opens_probes_and_closes() -> None:
     circuit.suspect()
     until(lambda: circuit.is_open)
     circuit.unlisten(listener)
-    circuit.end()
+    circuit.stop()
     until(lambda: not [thread for thread in threading.enumerate() if thread.name == "kvmem-probe"])
     refused = circuit_open(circuit, "get", "k")
     assert isinstance(
@@ -170,7 +170,7 @@ def test_a_circuit_opens_probes_and_closes() -> None:
 
 def test_a_segment_is_left_alone_for_longer_each_time() -> None:
     now = [100.0]
-    segments = Segments(1.0, lambda: now[0])
+    segments = SegmentBackoff(1.0, lambda: now[0])
     assert segments.allow(["a"]) is None and len(segments) == 0
     pauses = []
     for _ in range(9):

@@ -308,7 +308,7 @@ def test_one_free_spans_ranges_and_parts_of_them() -> None:
 def test_errors_say_what_there_is() -> None:
     manager = AddressManager(4 * 4096)
     manager.free(4096, 4096) if manager.batched_allocate(4096, 4) else None
-    with pytest.raises(kvmem.HeapFullError, match="8192 bytes.*4096 bytes are free") as full:
+    with pytest.raises(kvmem.HeapFullError, match=r"8192 bytes.*4096 bytes are free") as full:
         manager.allocate(8192)
     assert isinstance(full.value, RuntimeError) and isinstance(full.value, kvmem.OutOfSpaceError)
     assert (full.value.requested, full.value.free, full.value.largest_free) == (8192, 4096, 4096)
@@ -617,12 +617,15 @@ import ast, ctypes, dataclasses, os, types, typing
 import lmcache, torch
 source = os.path.join(sys.path[1], "lmcache", "v1", "memory_management.py")
 tree = ast.parse(open(source).read())
-wanted = ("PinnedAllocFree", "_resolve_pinned_alloc_free", "_allocate_cpu_memory", "_free_cpu_memory", "_read_hugepage_info")
+wanted = ("PinnedAllocFree", "_resolve_pinned_alloc_free", "_allocate_cpu_memory",
+    "_free_cpu_memory", "_read_hugepage_info")
 tree.body = [node for node in tree.body if getattr(node, "name", "") in wanted]
 said = []
-logger = types.SimpleNamespace(error=lambda *words: said.append(words), debug=print, warning=print, info=print)
+logger = types.SimpleNamespace(error=lambda *words: said.append(words), debug=print, warning=print,
+    info=print)
 cut = dict(
-    dataclass=dataclasses.dataclass, Any=typing.Any, Optional=typing.Optional, Tuple=tuple, NUMAMapping=object, ctypes=ctypes, os=os,
+    dataclass=dataclasses.dataclass, Any=typing.Any, Optional=typing.Optional, Tuple=tuple,
+    NUMAMapping=object, ctypes=ctypes, os=os,
     torch=torch, torch_dev=lmcache.torch_dev, device_ops=lmcache.device_ops, logger=logger,
 )
 exec(compile(tree, source, "exec"), cut)
@@ -702,10 +705,14 @@ def test_tensors_of_lmcaches_allocators_lie_in_our_memory() -> None:
         ):
             allocator = make()
             inner = getattr(allocator, "pin_allocator", None) or allocator.allocator
-            assert type(inner) is TensorMemoryAllocator and type(inner.address_manager) is AddressManager
-            for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.uint8, torch.float32):
-                objects = [allocator.allocate(shape, dtype), *allocator.batched_allocate(shape, dtype, 5)]
-                values = [torch.randint(0, 64, (shape.numel() * dtype.itemsize,), dtype=torch.uint8) for _ in objects]
+            assert type(inner) is TensorMemoryAllocator
+            assert type(inner.address_manager) is AddressManager
+            for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.uint8,
+                torch.float32):
+                objects = [allocator.allocate(shape, dtype), *allocator.batched_allocate(shape,
+                    dtype, 5)]
+                values = [torch.randint(0, 64, (shape.numel() * dtype.itemsize,),
+                    dtype=torch.uint8) for _ in objects]
                 for obj, value in zip(objects, values):
                     assert type(obj) is TensorMemoryObj and inside(allocator, obj.data_ptr)
                     assert (obj.tensor.shape, obj.tensor.dtype) == (shape, dtype)
@@ -713,7 +720,8 @@ def test_tensors_of_lmcaches_allocators_lie_in_our_memory() -> None:
                 for obj, value in zip(objects, values):
                     assert torch.equal(obj.tensor.view(torch.uint8).flatten(), value)
                     assert bytes(obj.byte_array) == value.numpy().tobytes()
-                assert inner.total_allocated_size == sum(obj.get_physical_size() for obj in objects) > 0
+                used = sum(obj.get_physical_size() for obj in objects)
+                assert inner.total_allocated_size == used > 0
                 assert allocator.memcheck()
                 objects[0].ref_count_down()
                 allocator.batched_free(objects[1:])
@@ -735,7 +743,8 @@ def test_tensors_of_lmcaches_allocators_lie_in_our_memory() -> None:
         assert not os.path.exists("/dev/shm" + shm)
 
         # Pages of one size, which LMCache manages without addresses.
-        allocator = MixedMemoryAllocator(size, True, shapes=[shape], dtypes=[torch.bfloat16], fmt=MemoryFormat.KV_2LTD)
+        allocator = MixedMemoryAllocator(size, True, shapes=[shape], dtypes=[torch.bfloat16],
+            fmt=MemoryFormat.KV_2LTD)
         obj = allocator.allocate([shape], [torch.bfloat16])
         obj.tensor.fill_(3)
         assert inside(allocator, obj.data_ptr) and float(obj.tensor.sum()) == 3 * shape.numel()
@@ -745,11 +754,13 @@ def test_tensors_of_lmcaches_allocators_lie_in_our_memory() -> None:
 
         # Memory of PyTorch's own, with our addresses; and a heap that grows.
         allocator = HostMemoryAllocator(size)
-        assert replace_address_manager() == 0 and type(allocator.allocator.address_manager) is AddressManager
+        assert replace_address_manager() == 0
+        assert type(allocator.allocator.address_manager) is AddressManager
         obj = allocator.allocate(shape, torch.bfloat16)
         obj.tensor.fill_(2)
         assert float(obj.tensor.sum()) == 2 * shape.numel()
-        lazy = TensorMemoryAllocator(torch.empty(size, dtype=torch.uint8), init_address_space=size // 2)
+        lazy = TensorMemoryAllocator(torch.empty(size, dtype=torch.uint8),
+            init_address_space=size // 2)
         large = torch.Size([size // 2])
         first = lazy.allocate(large, torch.uint8)
         assert first is not None and lazy.allocate(large, torch.uint8) is None
@@ -776,9 +787,11 @@ def test_lmcaches_backend_keeps_chunks_in_our_memory() -> None:
         from kvmem.lmcache import AddressManager
 
         chunk = (2, 4, 256, 1024)
-        config = LMCacheEngineConfig.from_defaults(chunk_size=256, local_cpu=True, max_local_cpu_size=0.03)
+        config = LMCacheEngineConfig.from_defaults(chunk_size=256, local_cpu=True,
+            max_local_cpu_size=0.03)
         metadata = LMCacheMetadata(
-            model_name="model", world_size=1, local_world_size=1, worker_id=0, local_worker_id=0, kv_dtype=torch.bfloat16,
+            model_name="model", world_size=1, local_world_size=1, worker_id=0, local_worker_id=0,
+            kv_dtype=torch.bfloat16,
             kv_shape=(4, 2, 256, 8, 128),
         )
         backend = LocalCPUBackend(config, metadata)
@@ -790,7 +803,8 @@ def test_lmcaches_backend_keeps_chunks_in_our_memory() -> None:
             return CacheEngineKey("model", 1, 0, number, torch.bfloat16)
 
         def value(number):
-            return torch.randn(chunk, generator=torch.Generator().manual_seed(number)).to(torch.bfloat16)
+            return torch.randn(chunk,
+                generator=torch.Generator().manual_seed(number)).to(torch.bfloat16)
 
         # 4 MiB each: seven have room, so that those that come later push the first ones out.
         for number in range(20):

@@ -121,9 +121,11 @@ def test_a_hung_master_costs_one_deadline(own: Cluster, store: Store, pool: kvme
             assert [cache.get(number) for number in range(5)] == [None] * 5
             stats = tier.stats()
             # The first look-up waited for its deadline, the others for nothing.
-            assert (stats.timeouts - before.timeouts, stats.skipped, stats.refused) == (1, 4, 1), (
-                stats
-            )
+            assert (stats.timeouts - before.timeouts, stats.skipped, stats.fetch_failures) == (
+                1,
+                4,
+                1,
+            ), stats
             assert (stats.circuit, stats.reachable) == ("open", False) and "longer than" in str(
                 stats.last_error
             )
@@ -153,7 +155,7 @@ def test_a_hung_master_costs_a_store_one_deadline(
     before = store.stats().timeouts
     with pool.allocate(100) as block, stopped(own.master):
         with pytest.raises(
-            DeadlineError, match=rf"cannot look for 'one-0': it took longer than {DEADLINE} s"
+            DeadlineError, match=rf"cannot look for 'one-0': the call took longer than {DEADLINE} s"
         ) as raised:
             store.size("one-0")
         assert raised.value.seconds == DEADLINE and raised.value.key == "one-0"
@@ -172,7 +174,7 @@ def test_a_hung_master_costs_a_store_one_deadline(
             lambda: store.remove_batch(["one-0"]),
             lambda: store.remove_matching("one-.*"),
         ):
-            with pytest.raises(CircuitOpenError, match="the master did not answer before"):
+            with pytest.raises(CircuitOpenError, match="the master did not answer earlier"):
                 ask()
         assert store.stats().timeouts - before == 1 and store.stats().circuit == "open"
     until(lambda: store.stats().circuit == "closed")
@@ -275,14 +277,14 @@ def test_what_comes_late_is_written_to_nobody_elses_memory(
         call = raised.value.call
         assert call is not None
         others = []
-        if not call.over:
+        if not call.ended:
             assert pool.metrics().allocated >= 50_000, "its place has been given back"
         # Everything else is taken and written to.
         with contextlib.suppress(kvmem.OutOfSpaceError):
             while True:
                 others.append(pool.allocate(50_000))
                 others[-1].write(b"\xaa" * 50_000)
-    assert call.wait_over(20)
+    assert call.wait_ended(20)
     time.sleep(0.2)
     assert len(others) > 50 and all(bytes(block) == b"\xaa" * 50_000 for block in others)
     pool.free_batch(others)
@@ -318,7 +320,7 @@ def test_a_cache_goes_on_beside_a_hung_segment(
             ), stats
         until(lambda: tier.stats().abandoned == 0)
         assert tier.stats().segments_down <= 1
-    until(lambda: len(tier._work.free) == 0)
+    until(lambda: len(tier._worker.free) == 0)
 
 
 def test_a_store_is_closed_with_calls_under_way(own: Cluster, pool: kvmem.Pool) -> None:
@@ -332,7 +334,7 @@ def test_a_store_is_closed_with_calls_under_way(own: Cluster, pool: kvmem.Pool) 
         with pytest.raises(kvmem.ClosedError):
             store.exists("closed")
     call = raised.value.call
-    assert call is not None and call.wait_over(20)
+    assert call is not None and call.wait_ended(20)
     until(lambda: not [thread for thread in threading.enumerate() if thread.name == "kvmem-store"])
     block.free()
 
@@ -397,7 +399,7 @@ def test_ctrl_c_ends_a_call(own: Cluster, ask: str) -> None:
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         line = process.stdout.readline()
-        out, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=30)
     assert (line, process.returncode) == ("interrupted\n", 0), err
 
 

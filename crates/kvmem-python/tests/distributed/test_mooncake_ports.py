@@ -33,7 +33,7 @@ def addresses() -> list[str]:
     found = {LOCAL, "127.0.0.2"}
     lines = Path("/proc/net/fib_trie").read_text(encoding="ascii").splitlines()
     found |= {
-        before.split()[-1] for before, line in zip(lines, lines[1:]) if "/32 host LOCAL" in line
+        before.split()[-1] for before, line in itertools.pairwise(lines) if "/32 host LOCAL" in line
     }
     six = Path("/proc/net/if_inet6")
     for line in six.read_text(encoding="ascii").splitlines() if six.exists() else []:
@@ -214,8 +214,8 @@ def test_without_a_filter_other_addresses_are_refused(monkeypatch: pytest.Monkey
             else:
                 limited.check()
                 assert (
-                    f"ports {port} answer on every address of this machine, and others reach only {LOCAL}"
-                    == str(limited)
+                    f"ports {port} answer on every address of this machine, and others reach only "
+                    f"{LOCAL}" == str(limited)
                 )
 
 
@@ -250,7 +250,8 @@ def test_a_process_without_privileges_is_limited_as_well(script: Callable[..., s
         limited = ports.Ports({LOCAL!r})
         os.setresgid(65534, 65534, 65534)
         os.setresuid(65534, 65534, 65534)
-        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, without which /proc/self/fd is root's
+        # PR_SET_DUMPABLE, without which /proc/self/fd is root's
+        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
         with here.listener(socket.AF_INET) as (_, port):
             limited.check()
             print(limited)
@@ -353,7 +354,8 @@ def test_a_store_and_a_segment_are_limited_alike(cluster: Cluster) -> None:
 import kvmem, sys
 from kvmem.mooncake import Store, serve
 with kvmem.Pool("1MiB", pages="4k", shared=True) as pool, kvmem.Pool("1MiB", pages="4k") as other:
-    with serve(pool, "{cluster.address}"), Store(other, master="{cluster.address}", host="127.0.0.2"):
+    master = "{cluster.address}"
+    with serve(pool, master), Store(other, master=master, host="127.0.0.2"):
         print("ready", flush=True)
         sys.stdin.read()
 """

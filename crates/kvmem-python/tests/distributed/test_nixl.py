@@ -395,7 +395,7 @@ def test_what_makes_no_sense_is_refused(
             lambda: agent.write(foreign, peer, one),
             lambda: agent.read(foreign, peer, one),
         ):
-            with pytest.raises(kvmem.nixl.NotInPoolError, match="do not lie in") as raised:
+            with pytest.raises(kvmem.nixl.NotInPoolError, match="lie outside") as raised:
                 use()
             assert (
                 raised.value.address == foreign.ptr
@@ -486,7 +486,7 @@ def test_the_pool_stays_as_long_as_the_agent() -> None:
 
 @needs_nixl
 def test_an_agent_is_refused_with_a_reason(pool: kvmem.Pool) -> None:
-    with pytest.raises(kvmem.NotAvailableError, match="no backend 'PIGEON', only .*UCX") as raised:
+    with pytest.raises(kvmem.NotAvailableError, match=r"no backend 'PIGEON'.* UCX") as raised:
         kvmem.nixl.Agent(pool, backend="PIGEON")
     assert raised.value.device == "nixl" and raised.value.remedy
     with pytest.raises(kvmem.InvalidArgumentError, match="name"):
@@ -746,7 +746,8 @@ kept.wait()
 child = os.fork()
 if child == 0:
     refused = 0
-    for use in (lambda: agent.metadata, lambda: agent.write(block, peer, descriptors), agent.notifications, peer.close, lambda: peer.notify(b"x")):
+    for use in (lambda: agent.metadata, lambda: agent.write(block, peer, descriptors),
+        agent.notifications, peer.close, lambda: peer.notify(b"x")):
         try:
             use()
         except kvmem.ForkedError:

@@ -1,4 +1,4 @@
-"""SGLang's own hook registry and host allocators, out of its wheel, take their memory from kvmem."""
+"""SGLang's own hook registry and host allocators, from its wheel, take their memory from kvmem."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ assert tensor.data_ptr() % 4096 == 0
 def mapped():
     starts = [line.split("-")[0] for line in open("/proc/self/maps")]
     return any(int(start, 16) <= address for start in starts) and any(
-        int(line.split("-")[0], 16) <= address < int(line.split("-")[1].split()[0], 16) for line in open("/proc/self/maps")
+        int(line.split("-")[0], 16) <= address < int(line.split("-")[1].split()[0], 16)
+        for line in open("/proc/self/maps")
     )
 
 # The tensor, or what looks at it, keeps the memory, and nothing else does.
@@ -196,16 +197,20 @@ def test_tensors_of_every_type_keep_their_memory_and_nothing_else_does() -> None
 import gc
 allocator = common.get_allocator_from_storage("default")
 take = lambda *arguments: common.alloc_with_host_register(*arguments, allocator)
-for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8, torch.int64, torch.bool):
+for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2,
+    torch.uint8, torch.int64, torch.bool):
     tensor = take((3, 5, 7), dtype, "cpu", False)
-    assert (tensor.shape, tensor.dtype, tensor.device.type) == ((3, 5, 7), dtype, "cpu") and tensor.is_contiguous()
-    assert tensor.untyped_storage().nbytes() == 105 * dtype.itemsize and not tensor.view(torch.uint8).any()
+    assert (tensor.shape, tensor.dtype, tensor.device.type) == ((3, 5, 7), dtype, "cpu")
+    assert tensor.is_contiguous()
+    assert tensor.untyped_storage().nbytes() == 105 * dtype.itemsize
+    assert not tensor.view(torch.uint8).any()
     values = (torch.arange(105) % 2).to(dtype).reshape(3, 5, 7)
     tensor.copy_(values)
     assert torch.equal(tensor.view(torch.uint8), values.view(torch.uint8))
 
 # Views, other types of the same bytes, NumPy's arrays and the storage alone: each keeps the region.
-for look in (lambda t: t[1:, 2], lambda t: t.view(torch.int32), lambda t: t.untyped_storage(), lambda t: t.detach().numpy(), lambda t: torch.from_dlpack(t)):
+for look in (lambda t: t[1:, 2], lambda t: t.view(torch.int32), lambda t: t.untyped_storage(),
+    lambda t: t.detach().numpy(), lambda t: torch.from_dlpack(t)):
     tensor = take((8, 4096), torch.float32, "cpu", False)
     address = tensor.data_ptr()
     seen = look(tensor)
@@ -251,7 +256,7 @@ kept_until_the_end = take((8,), torch.bfloat16, "cpu", False)
 
 @with_torch
 def test_a_host_pool_of_sglang_keeps_pages_in_a_region() -> None:
-    """HiCache's own pool of a model with several heads, on a machine whose device is the processor."""
+    """HiCache's own pool of a model with several heads, on a machine whose device is the CPU."""
     sglang(
         LOADED
         + MAPPED
@@ -263,15 +268,19 @@ from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 layers, tokens, page, heads, width = 3, 256, 16, 4, 64
 for dtype in (torch.bfloat16, torch.float8_e4m3fn):
     for layout in ("layer_first", "page_first", "page_first_direct"):
-        k, v = (tuple(torch.zeros(tokens, heads, width, dtype=dtype) for _ in range(layers)) for _ in range(2))
+        k, v = (tuple(torch.zeros(tokens, heads, width, dtype=dtype) for _ in range(layers))
+            for _ in range(2))
         table = lambda buffers: torch.tensor([b.data_ptr() for b in buffers], dtype=torch.uint64)
-        buffers = KVBuffers(k=k, v=v, k_data_ptrs=table(k), v_data_ptrs=table(v), layout=KVBufferLayout.NHD)
+        buffers = KVBuffers(k=k, v=v, k_data_ptrs=table(k), v_data_ptrs=table(v),
+            layout=KVBufferLayout.NHD)
         info = MHABufferInfo(
-            buffers=buffers, page_size=page, head_num=heads, head_dim=width, v_head_dim=width, dtype=dtype, device=torch.device("cpu")
+            buffers=buffers, page_size=page, head_num=heads, head_dim=width, v_head_dim=width,
+            dtype=dtype, device=torch.device("cpu")
         )
         with host_memory_budget_scope(1 << 30):
             pool = MHATokenToKVPoolHost(
-                info, 2.0, 0, page, layout, pin_memory=False, device_capacity_tokens=tokens, start_layer=0, end_layer=layers - 1
+                info, 2.0, 0, page, layout, pin_memory=False, device_capacity_tokens=tokens,
+                start_layer=0, end_layer=layers - 1
             )
         assert type(pool.allocator).__name__ == "RegionHostTensorAllocator"
         address = pool.kv_buffer.data_ptr()
@@ -280,11 +289,13 @@ for dtype in (torch.bfloat16, torch.float8_e4m3fn):
         wanted = {}
         for at in slots[::page].tolist():
             blank = pool.get_dummy_flat_data_page()
-            filled = torch.randint(0, 64, (blank.numel() * dtype.itemsize,), dtype=torch.uint8).view(dtype)
+            filled = torch.randint(0, 64, (blank.numel() * dtype.itemsize,),
+                dtype=torch.uint8).view(dtype)
             pool.set_from_flat_data_page(at, filled)
             wanted[at] = filled
         for at, filled in wanted.items():
-            assert torch.equal(pool.get_data_page(at).flatten().view(torch.uint8), filled.view(torch.uint8)), (dtype, layout, at)
+            assert torch.equal(pool.get_data_page(at).flatten().view(torch.uint8),
+                filled.view(torch.uint8)), (dtype, layout, at)
         assert pool.free(slots) == len(slots)
         pool.destroy()
         del pool

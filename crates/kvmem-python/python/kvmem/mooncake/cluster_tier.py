@@ -1,36 +1,52 @@
 """*ClusterTier*: a cluster as the lower tier of a cache.
 
-Evicted values wait in a queue, pinned, until a thread has put them into the cluster; what a look-up misses is fetched into fresh room of the cache and becomes a
-value of it again. With each value goes a *seal* of 32 bytes: a mark, the length, and checksums of the bytes and of the key. What does not match is
-not given to anybody.
+Evicted values wait in a queue, pinned, until a thread has put them into the cluster. A value that
+the cache misses is fetched into new space of the cache and becomes one of its values again. Each
+object ends with a *trailer* of 32 bytes: a magic number, the length, and checksums of the bytes and
+of the key. A value whose trailer does not match is never returned.
 
-The queue is bounded in bytes. When it is full an insertion waits, ``wait`` seconds at most and not while the cluster fails, and then the value is dropped. That a
-value was dropped or could not be put is counted and logged, and what the cluster has under its key is *stale* from then on: it is not fetched, and it is
-removed as soon as the cluster can be talked to.
+The queue is bounded in bytes. When it is full, an insertion waits at max_bytes ``max_wait``
+seconds, and not at all while the cluster fails; then the value is dropped. A value that was
+dropped, or that could not be put, is counted and logged. The cluster's object under its key is then
+*stale*: it is not fetched, and it is removed as soon as the cluster can be reached.
 
-A master that does not answer costs each call its deadline. So after the first such failure the store's circuit is open
-(:mod:`.circuit`): look-ups do not ask, which is counted too, insertions do not wait, and the queue keeps what it has, until a probe
-in the background is answered and the segments are back. A segment that fails is left alone likewise, on its own.
+A master that does not answer costs each call its deadline. The first such failure therefore opens
+the store's circuit (:mod:`.circuit`). Until a probe in the background is answered and the segments
+are back, look-ups do not call the cluster, which is counted, insertions do not wait, and the queue
+keeps its values. A segment that fails is skipped on its own in the same way.
 
-A transfer that missed its deadline goes on in the engine. What it writes to is not used for anything else until it has ended: the
-room in the cache and the seal are held by the call. A *put* that goes on could end after a later put or removal under its key, and
-bring the older value back; so the thread waits for its end before it puts or removes anything else.
+A transfer that missed its deadline goes on in the engine. Its memory is not reused until it has
+ended: the call holds the space in the cache and the trailer. A *put* that goes on could end after a
+later put or removal under its key and bring the older value back. Therefore the thread waits for
+its end before it puts or removes anything else.
 
-**No older value comes back.** Say that a key's *latest* value is what was put last under it, or none if it was removed since. What this has under a key is, in this
-order: what waits; nothing, if it is stale; what the cluster has. That is the latest value or nothing whenever the cache gives a lease (:meth:`kvmem.KvCache.lease`), and as long
-as the lease is unbroken it stays so. Hence a look-up takes a lease *first*, then looks, and puts in what it found only under the lease. While it fetches, a value under the key may be
+**No older value comes back.** The *latest* value of a key is the one put last under it, or none if
+the key was removed since. The tier's value under a key is, in this order: the value that waits;
+nothing, if the key is stale; the cluster's object. This is the latest value, or nothing, whenever
+the cache gives a lease (:meth:`kvmem.KvCache.lease`), and it stays so while the lease is valid.
+Therefore a look-up takes a lease *first*, then looks, and stores what it found only under the
+lease. While it fetches, a value under the key may be
 
-- *inserted*: that breaks the lease. While it is in the cache no lease is given, whatever is older here.
-- *inserted and removed*: the lease is broken, and none is given until :meth:`ClusterTier.forget` has returned; from then on what is here is stale. What was on its way here when it
-  was removed says that it is ``superseded``, if it comes after that, and is not taken; if it comes before, it is forgotten. Cleared: the same for all keys.
-- *inserted and evicted*: the lease is broken, and none is given until :meth:`ClusterTier.evicted` has returned. Then it waits, before all that is older.
-- *inserted, evicted and evicted once more with another value*, by two threads of which the second comes first: the first says that it is ``superseded``, asked under the lock under
-  which the second was taken, and is not taken.
-- *inserted, evicted and stored*: the lease is broken, though nothing here shows it any more.
-- *inserted, evicted and dropped*, or refused by the cluster: the lease is broken. What the cluster has is stale from before the value is let go of until it has been removed.
-- *inserted, evicted, and this fails to take it*: the cache calls ``forget``, and if that fails too, it gives no lease on the key any more.
+- *inserted*: this ends the lease's validity. While the value is in the cache no lease is given,
+  however old the tier's value is.
+- *inserted and removed*: the lease is not valid, and none is given until
+  :meth:`ClusterTier.invalidate` has returned. From then on the tier's value is stale. A value that
+  was on its way to the tier when the key was removed reports ``superseded`` if it arrives later,
+  and is not stored; if it arrives earlier, it is invalidated. Clearing the cache does the same for
+  all keys.
+- *inserted and evicted*: the lease is not valid, and none is given until :meth:`ClusterTier.put`
+  has returned. Then the value waits in the queue and comes before everything older.
+- *inserted, evicted, and evicted again with another value*, by two threads of which the second
+  arrives first: the first value reports ``superseded`` and is not stored. The tier reads this under
+  the lock under which it stored the second value.
+- *inserted, evicted and stored*: the lease is not valid, although the tier no longer shows why.
+- *inserted, evicted, and dropped or rejected by the cluster*: the lease is not valid. The cluster's
+  object is stale from before the value is released until the object has been removed.
+- *inserted, evicted, and the tier fails to store it*: the cache calls ``invalidate``. If that fails
+  too, the cache gives no lease on the key any more.
 
-And what waits is put by one thread, which marks as stored and no longer stale only what is the latest still.
+One thread puts the waiting values. It marks a value as stored, and its key as no longer stale, only
+if the value is still the latest.
 """
 
 from __future__ import annotations
@@ -53,128 +69,141 @@ from .store import Store
 
 _log = logging.getLogger("kvmem.mooncake")
 
-_Name = int | bytes | str
+_CacheKey = int | bytes | str
 
-_SEAL = struct.Struct("<8sQII8x")
-_MARK = b"kvmem-s1"
-_SLOTS = 16
-"""Seals, one for each value on its way: one is put and fifteen are fetched at once, others wait."""
-_MOST_STALE = 1 << 16
-"""Stale keys that are remembered one by one. Beyond that all is taken for stale, and removed."""
-_TRIES = 3
-"""How often a value is put that a segment does not take."""
-_PATIENCE = 10.0
-"""Seconds after a master came back for which segments may be missing: servers mount theirs again when they find out."""
+_TRAILER = struct.Struct("<8sQII8x")
+_MAGIC = b"kvmem-s1"
+_TRAILERS = 16
+"""Number of trailers, one for each transfer: one put and fifteen fetches run at once."""
+_MAX_STALE = 1 << 16
+"""Maximum number of stale keys. Beyond it all keys count as stale, and all objects are removed."""
+_MAX_TRIES = 3
+"""Maximum number of attempts to put a value when a segment fails."""
+_REMOUNT_SECONDS = 10.0
+"""Seconds after a master is back during which segments may be missing: servers mount their segments
+again only when they notice.
+"""
 
 
 class ClusterTierStats(NamedTuple):
-    """Figures of a spill. Every value that was evicted is ``stored``, ``dropped``, ``failed``, ``forgotten`` or still ``queued``."""
+    """Figures of a :class:`ClusterTier`.
+
+    Every evicted value is ``stored``, ``dropped``, ``failed``, ``invalidated`` or still ``queued``.
+    """
 
     evicted: int
-    """Values that the cache gave."""
+    """Values that the cache evicted to the tier."""
     queued: int
-    """Of those, values that are not yet in the cluster."""
+    """Evicted values that are not yet in the cluster."""
     queued_bytes: int
-    """Bytes of those, which are in use in the pool."""
+    """Bytes of the queued values, which are in use in the pool."""
     stored: int
-    """Values that the cluster took."""
+    """Values that the cluster stored."""
     stored_bytes: int
-    """Bytes of those."""
+    """Bytes of the stored values."""
     dropped: int
-    """Values for which the queue had no place."""
+    """Values that were dropped because the queue was full."""
     failed: int
-    """Values that the cluster refused, or that were left when this was closed."""
-    forgotten: int
-    """Values that were removed from the cache, or put in anew, before they were put, or before they came here."""
+    """Values that the cluster rejected, or that were still queued when the tier was closed."""
+    invalidated: int
+    """Values whose key was removed, or received another value, before they reached the cluster."""
     fetched: int
-    """Values that came back, from the cluster or from the queue."""
+    """Values fetched into the cache, from the cluster or from the queue."""
     fetched_bytes: int
-    """Bytes of those."""
+    """Bytes of the fetched values."""
     absent: int
-    """Look-ups of what the cluster does not have."""
+    """Look-ups of keys that the cluster does not have."""
     skipped: int
-    """Look-ups that were not asked, for the master or the segment did not answer before."""
-    refused: int
-    """Values that could not come back: no room in the cache, or a transfer that failed."""
+    """Look-ups that were not made, because the master or the segment had failed earlier."""
+    fetch_failures: int
+    """Fetches that failed: the cache had no space, or the transfer failed."""
     corrupt: int
-    """Values that came back other than they went."""
+    """Fetched values that differ from the value that was put."""
     superseded: int
-    """Look-ups that another thread was ahead of: another value was put in or removed meanwhile, or was just being handed over. They found what the cache had then, if anything."""
+    """Look-ups that another thread overtook: it stored or removed a value meanwhile, or was just
+    handing one to the tier. They return the value that the cache has then, if any.
+    """
     stale: int
-    """Keys that must not be fetched, and are still to be removed from the cluster."""
+    """Keys that must not be fetched and whose objects still have to be removed."""
     errors: int
-    """Calls that the engine failed, tried again or not."""
+    """Calls of the engine that failed, whether or not they were retried."""
     reachable: bool
-    """Whether the master answered when it was last asked."""
+    """Whether the master answered its last call."""
     last_error: str | None
-    """The latest failure, in words."""
+    """Message of the latest failure."""
     circuit: str
     """``closed``, or ``open``: the master did not answer and is probed in the background."""
     probes: int
-    """How often the store's master was probed."""
+    """Number of probes of the master."""
     timeouts: int
-    """Calls of the store that took longer than their deadline."""
-    late: int
-    """Of those, calls that have not ended yet. Memory that they use is not free."""
+    """Number of calls of the store that took longer than their deadline."""
+    abandoned: int
+    """Number of those calls that have not ended. The memory that they use is not free."""
     segments_down: int
-    """Segments that failed and are not asked for a while; look-ups of what lies there are
-    ``skipped``.
+    """Number of segments that failed and are skipped for a while. Look-ups of their objects count
+    as ``skipped``.
     """
 
 
-class _Counts:
-    """What is counted, under the lock of the work."""
+class _Counters:
+    """Counters of a worker, under its lock."""
 
     def __init__(self) -> None:
         self.evicted = self.stored = self.stored_bytes = self.dropped = self.failed = (
-            self.forgotten
+            self.invalidated
         ) = 0
-        self.fetched = self.fetched_bytes = self.absent = self.skipped = self.refused = (
+        self.fetched = self.fetched_bytes = self.absent = self.skipped = self.fetch_failures = (
             self.corrupt
         ) = self.superseded = self.errors = 0
 
 
-class _Seal:
-    """Room for a seal. It is free for another value when nobody refers to it: neither who uses it
-    nor a late call of the engine.
+class _Trailer:
+    """Space for a trailer. It can be reused when the last reference is dropped, which an abandoned
+    call of the engine may hold.
     """
 
-    __slots__ = ("block", "work")
+    __slots__ = ("block", "worker")
 
-    def __init__(self, work: _Work, block: Block) -> None:
-        self.work = work
+    def __init__(self, worker: _Worker, block: Block) -> None:
+        self.worker = worker
         self.block = block
 
     def __del__(self) -> None:
-        self.work.put_back(self.block)
+        self.worker.return_trailer(self.block)
 
 
 class _Entry:
     """A value that waits to be put."""
 
-    __slots__ = ("name", "nbytes", "pinned", "wanted")
+    __slots__ = ("is_latest", "name", "nbytes", "pinned")
 
     def __init__(self, pinned: Pinned, name: str) -> None:
         self.pinned = pinned
         self.name = name
         self.nbytes = pinned.nbytes
-        self.wanted = True
-        """Not any more if the key was removed, or evicted once more with another value."""
+        self.is_latest = True
+        """False once the key was removed, or evicted again with another value."""
 
-    def let_go(self) -> None:
-        """Its bytes are free, or will be when nobody copies them any more."""
+    def release(self) -> None:
+        """Releases the pin. A thread that still copies the bytes keeps them by its view."""
         with contextlib.suppress(ExportedError):
             self.pinned.release()
 
 
 class ClusterTier:
-    """A lower tier over a :class:`Store`: ``KvCache(pool, lower_tier=ClusterTier(store, …))``, or the store itself for the usual settings.
+    """A lower tier over a :class:`Store`: ``KvCache(pool, lower_tier=ClusterTier(store, …))``. For
+    the default settings pass the store itself as ``lower_tier``.
 
-    ``prefix``: what the objects' keys begin with; caches with the same prefix share what they spill, so a key must mean the same value in all. ``queue``: bytes that
-    may wait to be put; they are in use in the pool, so leave it that much more than the cache's limit (default: a sixteenth of the pool). ``wait``: seconds for which
-    an insertion waits when the queue is full, before the value is dropped; 0: insertions never wait. ``replace``: a value takes the place of what the cluster has under its key; without, what
-    is there already is not put again, which is right where keys are hashes of what they stand for. ``retry``: seconds between two attempts to put a value, and
-    between two probes of a master that does not answer (the store's circuit is set to it).
+    - ``prefix``: prefix of the objects' keys. Caches with the same prefix share their objects, so a
+      key must mean the same value in all of them.
+    - ``max_queued_bytes``: maximum number of bytes that wait to be put. They are in use in the
+      pool, so make the pool that much larger than the cache's limit. Default: 1/16 of the pool.
+    - ``max_wait``: seconds that an insertion waits when the queue is full, before the value is
+      dropped. 0: insertions never wait.
+    - ``replace``: a value replaces the cluster's object under its key. Otherwise an existing object
+      stays, which is right if keys are hashes of their values.
+    - ``retry``: seconds between two attempts to put a value, and between two probes of a master
+      that does not answer (the store's circuit gets this setting).
     """
 
     def __init__(
@@ -182,146 +211,166 @@ class ClusterTier:
         store: Store,
         *,
         prefix: str = "kvmem/",
-        queue: int | None = None,
-        wait: float = 1.0,
+        max_queued_bytes: int | None = None,
+        max_wait: float = 1.0,
         replace: bool = True,
         retry: float | None = None,
     ) -> None:
-        most = store.pool.capacity // 16 if queue is None else queue
-        if not 0 < most <= store.pool.capacity // 2:
+        max_bytes = store.pool.capacity // 16 if max_queued_bytes is None else max_queued_bytes
+        if not 0 < max_bytes <= store.pool.capacity // 2:
             raise InvalidArgumentError(
-                f"a queue of {most} bytes makes no sense on a pool of {store.pool.capacity}: up to half of it may wait"
+                f"max_queued_bytes is {max_bytes}, and the pool has {store.pool.capacity} bytes: "
+                "give "
+                "more than 0 and at most half of the pool"
             )
         if retry is not None:
             store.circuit.retry = retry
-        self._work = _Work(store, prefix, most, wait, replace, store.circuit.retry)
-        self._thread = threading.Thread(target=self._work.run, name="kvmem-spill", daemon=True)
+        self._worker = _Worker(store, prefix, max_bytes, max_wait, replace, store.circuit.retry)
+        self._thread = threading.Thread(target=self._worker.run, name="kvmem-tier", daemon=True)
         self._thread.start()
-        self._end = weakref.finalize(self, _stop, self._work, self._thread)
+        self._end = weakref.finalize(self, _stop, self._worker, self._thread)
 
     def __lower_tier__(self, pool: Pool) -> ClusterTier:
-        if pool is not self._work.store.pool:
-            raise InvalidArgumentError("the cache is on another pool than the store")
+        if pool is not self._worker.store.pool:
+            raise InvalidArgumentError(
+                "the cache and the store have different pools: use one pool for both"
+            )
         return self
 
-    def evicted(self, pinned: Pinned) -> None:
-        """Takes an evicted value: for the cache."""
-        self._work.take(pinned)
+    def put(self, pinned: Pinned) -> None:
+        """Queues an evicted value, unless it is superseded. The cache calls this."""
+        self._worker.enqueue(pinned)
 
-    def fetch(self, cache: KvCache, key: _Name) -> Pinned | None:
-        """What the cluster has under ``key``, put back into the cache; what the cache has, if it has something by now; None if there is nothing or one cannot say."""
-        return self._work.fetch(cache, key)
+    def fetch(self, cache: KvCache, key: _CacheKey) -> Pinned | None:
+        """Stores the cluster's value under ``key`` in the cache and returns it.
 
-    def forget(self, key: _Name) -> None:
-        """What the cluster has under ``key`` is not fetched any more, and removed."""
-        self._work.forget(key)
+        Returns the cache's value if the cache has one by now, and None if there is no value or the
+        cluster cannot be reached.
+        """
+        return self._worker.fetch(cache, key)
 
-    def forget_all(self) -> None:
-        """The same for all with this prefix."""
-        self._work.forget_all()
+    def invalidate(self, key: _CacheKey) -> None:
+        """Stops fetching the cluster's object under ``key``, and has it removed."""
+        self._worker.invalidate(key)
+
+    def clear(self) -> None:
+        """Stops fetching all objects with this prefix, and has them removed."""
+        self._worker.clear()
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Waits until nothing is queued and nothing stale; False if that took too long."""
-        return self._work.flush(timeout)
+        """Waits until nothing is queued or stale. Returns False after ``timeout`` seconds."""
+        return self._worker.flush(timeout)
 
     def stats(self) -> ClusterTierStats:
-        """Figures."""
-        return self._work.stats()
+        """Returns the figures of the tier."""
+        return self._worker.stats()
 
     def close(self, timeout: float = 10.0) -> None:
-        """Puts what is queued as far as that goes in so many seconds, and ends. The store stays open. A second time does nothing."""
+        """Puts the queued values for at most ``timeout`` seconds, and ends. The store stays open. A
+        second call does nothing.
+        """
         if self._end.alive:
             if self.stats().reachable:
-                self._work.flush(timeout)
+                self._worker.flush(timeout)
             self._end()
 
     def __repr__(self) -> str:
         stats = self.stats()
-        return f"<kvmem.mooncake.ClusterTier: {stats.stored} stored, {stats.fetched} fetched, {stats.queued} queued>"
+        return (
+            f"<kvmem.mooncake.ClusterTier: {stats.stored} stored, {stats.fetched} fetched, "
+            f"{stats.queued} queued>"
+        )
 
 
-def _stop(work: _Work, thread: threading.Thread) -> None:
-    work.stop()
+def _stop(worker: _Worker, thread: threading.Thread) -> None:
+    worker.stop()
     if thread is not threading.current_thread():
-        # A call has a deadline, and so have several.
+        # Every call has a deadline, so the thread ends soon.
         thread.join(15)
 
 
-class _Work:
-    """What the thread has: not the spill itself, so that this can end."""
+class _Worker:
+    """State of the thread. It does not refer to the tier, so the tier can be collected."""
 
     def __init__(
-        self, store: Store, prefix: str, most: int, wait: float, replace: bool, retry: float
+        self,
+        store: Store,
+        prefix: str,
+        max_bytes: int,
+        max_wait: float,
+        replace: bool,
+        retry: float,
     ) -> None:
         self.store = store
         self.prefix = prefix
-        self.most = most
-        self.wait = wait
+        self.max_bytes = max_bytes
+        self.max_wait = max_wait
         self.replace = replace
         self.retry = retry
-        # Reentrant: the collector may end a spill in the middle of anything.
+        # Reentrant: the garbage collector may close a tier inside any of these methods.
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.queue: deque[_Entry] = deque()
         self.waiting: dict[str, _Entry] = {}
-        """The latest of each name."""
+        """The latest queued value of each name."""
         self.bytes = 0
         self.stale: set[str] = set()
         self.all_stale = False
         self.down = False
         self.failing = False
-        """The latest call failed: who inserts does not wait."""
-        self.patient_until = 0.0
+        """Whether the latest call failed: insertions then do not wait."""
+        self.remount_until = 0.0
         self.stopping = False
         self.last_error: str | None = None
-        self.counts = _Counts()
+        self.counts = _Counters()
         self.ended = False
-        # The seals lie in the pool too, as what is put must.
-        self.free = deque(store.pool.allocate_batch(_SEAL.size, _SLOTS).split())
-        store.circuit.listen(self.heard)
+        # The trailers lie in the pool too, as everything that is put must.
+        self.free = deque(store.pool.allocate_batch(_TRAILER.size, _TRAILERS).split())
+        store.circuit.listen(self.circuit_changed)
         self.down = store.circuit.is_open
 
-    # Seals.
+    # Trailers.
 
-    def take_seal(self, seconds: float) -> _Seal | None:
-        """A seal, as soon as one is free; None if that takes too long."""
+    def take_trailer(self, seconds: float) -> _Trailer | None:
+        """Waits for a free trailer. Returns None after ``seconds``."""
         with self.lock:
             self.changed.wait_for(lambda: self.free or self.stopping, seconds)
-            return _Seal(self, self.free.popleft()) if self.free and not self.ended else None
+            return _Trailer(self, self.free.popleft()) if self.free and not self.ended else None
 
-    def put_back(self, seal: Block) -> None:
+    def return_trailer(self, trailer: Block) -> None:
         with self.lock:
             if self.ended:
-                seal.free()
+                trailer.free()
             else:
-                self.free.append(seal)
+                self.free.append(trailer)
                 self.changed.notify_all()
 
-    # Evicted values come in.
+    # Evicted values.
 
-    def name(self, key: _Name) -> str:
-        """The object's key: what kind it is of goes with it, so that 1 and "1" differ."""
+    def name(self, key: _CacheKey) -> str:
+        """Returns the object's key, with the type of the cache's key: 1 and "1" differ."""
         if isinstance(key, bytes):
             return f"{self.prefix}b:{key.hex()}"
         return f"{self.prefix}i:{key}" if isinstance(key, int) else f"{self.prefix}s:{key}"
 
-    def take(self, pinned: Pinned) -> None:
+    def enqueue(self, pinned: Pinned) -> None:
         nbytes = pinned.nbytes
         entry = _Entry(pinned, self.name(pinned.cache_key))
         with self.lock:
 
             def fits() -> bool:
-                return self.stopping or self.bytes + nbytes <= self.most or pinned.superseded
+                return self.stopping or self.bytes + nbytes <= self.max_bytes or pinned.superseded
 
-            if not fits() and self.wait > 0 and nbytes <= self.most:
-                self.changed.wait_for(lambda: fits() or self.failing, self.wait)
+            if not fits() and self.max_wait > 0 and nbytes <= self.max_bytes:
+                self.changed.wait_for(lambda: fits() or self.failing, self.max_wait)
             self.counts.evicted += 1
-            # Asked under the lock under which all are taken and forgotten: a later one has been, or will be.
+            # Read under the lock under which values are queued and invalidated: a later value of
+            # the key has been queued before, or will be.
             if pinned.superseded:
-                self.counts.forgotten += 1
-                entry.let_go()
+                self.counts.invalidated += 1
+                entry.release()
                 return
-            self._unwanted(entry.name)
+            self._drop_waiting(entry.name)
             if fits() and not self.stopping:
                 self.queue.append(entry)
                 self.waiting[entry.name] = entry
@@ -331,43 +380,45 @@ class _Work:
             self.counts.dropped += 1
             first = self.counts.dropped == 1
             self._mark_stale(entry.name)
-        entry.let_go()
+        entry.release()
         if first:
             _log.warning(
-                "the queue of %d bytes is full: an evicted value is not put into the cluster (more are counted, not told)",
-                self.most,
+                "the queue of %d bytes is full: an evicted value was dropped (further ones are "
+                "only "
+                "counted)",
+                self.max_bytes,
             )
 
     def _mark_stale(self, name: str) -> None:
-        """What the cluster has under a key is no longer what the cache had. Called under the lock."""
-        if len(self.stale) >= _MOST_STALE:
+        """Records that the cluster's object is not the latest value. The caller holds the lock."""
+        if len(self.stale) >= _MAX_STALE:
             self.stale.clear()
             self.all_stale = True
         if not self.all_stale:
             self.stale.add(name)
         self.changed.notify_all()
 
-    def _unwanted(self, name: str) -> None:
-        """What waits under a name is not what the cache had last. Called under the lock."""
+    def _drop_waiting(self, name: str) -> None:
+        """Records that a queued value is not the latest. The caller holds the lock."""
         before = self.waiting.pop(name, None)
         if before is not None:
-            before.wanted = False
+            before.is_latest = False
 
-    def forget(self, key: _Name) -> None:
+    def invalidate(self, key: _CacheKey) -> None:
         with self.lock:
             name = self.name(key)
-            self._unwanted(name)
+            self._drop_waiting(name)
             self._mark_stale(name)
 
-    def forget_all(self) -> None:
+    def clear(self) -> None:
         with self.lock:
             for name in list(self.waiting):
-                self._unwanted(name)
+                self._drop_waiting(name)
             self.stale.clear()
             self.all_stale = True
             self.changed.notify_all()
 
-    # The thread puts them.
+    # The thread that puts them.
 
     def run(self) -> None:
         tries = 0
@@ -384,68 +435,72 @@ class _Work:
                 next_one = self.queue[0] if self.queue else None
             try:
                 if self.all_stale:
-                    self._clean()
+                    self._remove_stale()
                 elif next_one is not None:
                     self._put(next_one)
-                    self._done(next_one, None)
+                    self._finish(next_one, None)
                     tries = 0
                 else:
-                    self._clean()
+                    self._remove_stale()
             except errors.CircuitOpenError:
-                # The circuit was opened meanwhile: all waits until it is closed.
+                # The circuit opened meanwhile: everything waits until it is closed.
                 with self.lock:
                     self.changed.wait_for(lambda: self.stopping or self.down, 0.1)
-            except Exception as error:  # Whatever it is, the thread goes on: it is counted.
+            except Exception as error:  # The thread survives every failure and counts it.
                 tries += 1
-                gone = self._failed(error)
-                self._await_end(error)
-                if next_one is not None and not gone and not self._worth_another(error, tries):
-                    self._done(next_one, error)
+                master_failed = self._count_failure(error)
+                self._wait_for_end(error)
+                if (
+                    next_one is not None
+                    and not master_failed
+                    and not self._should_retry(error, tries)
+                ):
+                    self._finish(next_one, error)
                     tries = 0
                 else:
                     with self.lock:
                         self.changed.wait_for(lambda: self.stopping, self.retry)
-        self._give_up()
+        self._drop_queue()
 
-    def _await_end(self, error: Exception) -> None:
-        """A call that missed its deadline goes on: nothing else is done under its key until it has
-        ended.
+    def _wait_for_end(self, error: Exception) -> None:
+        """Waits until a call that missed its deadline has ended: until then nothing else may be
+        done under its key.
         """
         call = error.call if isinstance(error, errors.DeadlineError) else None
-        while call is not None and not call.wait_over(0.05) and not self.stopping:
+        while call is not None and not call.wait_ended(0.05) and not self.stopping:
             pass
 
-    def _worth_another(self, error: Exception, tries: int) -> bool:
+    def _should_retry(self, error: Exception, tries: int) -> bool:
         if isinstance(error, errors.ClusterFullError):
-            return time.monotonic() < self.patient_until
-        return isinstance(error, errors.UnreachableError) and tries < _TRIES
+            return time.monotonic() < self.remount_until
+        return isinstance(error, errors.UnreachableError) and tries < _MAX_TRIES
 
     def _put(self, entry: _Entry) -> None:
         pinned, name = entry.pinned, entry.name
-        if not entry.wanted:
+        if not entry.is_latest:
             return
         if not self.replace and name not in self.stale and self.store.exists(name):
             return
-        # Not in one step: who looks it up meanwhile finds nothing, which is what a cache may say.
+        # Two steps: a look-up in between finds nothing, which a cache may always answer.
         if self.replace or name in self.stale:
             self.store.remove(name, force=True)
-        seal = self.take_seal(self.store.deadline)
-        if seal is None:
+        trailer = self.take_trailer(self.store.deadline)
+        if trailer is None:
             raise errors.error(errors.TIMED_OUT, "put", name)
         with memoryview(pinned) as view:
-            seal.block.write(
-                _SEAL.pack(_MARK, pinned.nbytes, zlib.crc32(view), zlib.crc32(name.encode()))
+            trailer.block.write(
+                _TRAILER.pack(_MAGIC, pinned.nbytes, zlib.crc32(view), zlib.crc32(name.encode()))
             )
-        self.store.put_parts(name, [pinned, seal.block], keep=seal)
+        self.store.put_parts(name, [pinned, trailer.block], keep=trailer)
 
-    def _done(self, entry: _Entry, error: Exception | None) -> None:
-        """It has been put, or never will be."""
+    def _finish(self, entry: _Entry, error: Exception | None) -> None:
+        """Removes a value from the queue that has been put, or never will be."""
         with self.lock:
             self.queue.popleft()
             self.bytes -= entry.nbytes
-            if not entry.wanted:
-                # It may have been put just before: what is stale stays so.
-                self.counts.forgotten += 1
+            if not entry.is_latest:
+                # It may just have been put: a stale key stays stale.
+                self.counts.invalidated += 1
             elif error is None:
                 self.failing = False
                 self.counts.stored += 1
@@ -457,48 +512,48 @@ class _Work:
             if self.waiting.get(entry.name) is entry:
                 del self.waiting[entry.name]
             self.changed.notify_all()
-        entry.let_go()
+        entry.release()
 
-    def _clean(self) -> None:
-        """Removes what is stale."""
+    def _remove_stale(self) -> None:
+        """Removes stale objects from the cluster."""
         with self.lock:
-            everything, names = self.all_stale, list(self.stale)
-        if everything:
+            remove_all, names = self.all_stale, list(self.stale)
+        if remove_all:
             self.store.remove_matching("^" + re.escape(self.prefix), force=True)
         elif names:
             self.store.remove_batch(names, force=True)
         with self.lock:
-            self.all_stale = self.all_stale and not everything
+            self.all_stale = self.all_stale and not remove_all
             self.stale.difference_update(names)
             self.changed.notify_all()
 
-    def heard(self) -> None:
-        """The store's circuit was opened or closed."""
+    def circuit_changed(self) -> None:
+        """Reacts to the store's circuit being opened or closed."""
         circuit = self.store.circuit
         with self.lock:
-            news = self.down != circuit.is_open
+            changed = self.down != circuit.is_open
             self.down = circuit.is_open
             if self.down:
                 self.failing = True
                 self.last_error = circuit.last_error
-            elif news:
+            elif changed:
                 self.failing = False
-                self.patient_until = time.monotonic() + _PATIENCE
+                self.remount_until = time.monotonic() + _REMOUNT_SECONDS
             waiting = len(self.queue)
             self.changed.notify_all()
-        if news and self.down:
+        if changed and self.down:
             _log.warning(
-                "%s: what is evicted waits, and nothing is fetched until it does",
+                "%s: evicted values wait, and nothing is fetched, until the master answers",
                 circuit.last_error,
             )
-        elif news:
+        elif changed:
             _log.warning(
                 "the master at %s answers again: %d values waited", self.store.master, waiting
             )
 
-    def _failed(self, error: Exception) -> bool:
-        """Counts a failure; returns whether the master is gone."""
-        gone = (
+    def _count_failure(self, error: Exception) -> bool:
+        """Counts a failure. Returns whether the master failed."""
+        master_failed = (
             isinstance(error, errors.StoreError)
             and errors.is_master(error.code)
             and self.store.circuit.is_open
@@ -508,21 +563,21 @@ class _Work:
             self.last_error = str(error)
             self.failing = True
             self.changed.notify_all()
-        if not gone:
+        if not master_failed:
             _log.info("%s", error)
-        return gone
+        return master_failed
 
-    # Look-ups come back.
+    # Look-ups.
 
-    def fetch(self, cache: KvCache, key: _Name) -> Pinned | None:
-        # Before anything is looked at: see the head of the file.
+    def fetch(self, cache: KvCache, key: _CacheKey) -> Pinned | None:
+        # Before anything is looked up: see the head of the file.
         lease = cache.lease(key)
         if not isinstance(lease, Lease):
             return self._superseded(lease)
         with lease:
-            return self._look(cache, key, lease)
+            return self._find(cache, key, lease)
 
-    def _look(self, cache: KvCache, key: _Name, lease: Lease) -> Pinned | None:
+    def _find(self, cache: KvCache, key: _CacheKey, lease: Lease) -> Pinned | None:
         name = self.name(key)
         with self.lock:
             entry = self.waiting.get(name)
@@ -547,62 +602,64 @@ class _Work:
                 self.last_error = str(error)
         except OutOfSpaceError as error:
             with self.lock:
-                self.counts.refused += 1
+                self.counts.fetch_failures += 1
                 self.last_error = str(error)
         except KvmemError as error:
-            # Of a value that was replaced meanwhile the length may be another.
+            # A value that was replaced meanwhile may have another length.
             reached = isinstance(error, errors.StoreError) and not isinstance(
                 error, errors.UnreachableError
             )
             if reached and not lease.is_valid:
                 return self._superseded(None)
-            self._failed(error)
+            self._count_failure(error)
             with self.lock:
-                self.counts.refused += 1
+                self.counts.fetch_failures += 1
         return None
 
-    def _copy(self, cache: KvCache, key: _Name, lease: Lease, view: memoryview) -> Pinned | None:
-        """What still waits comes back by a copy."""
+    def _copy(
+        self, cache: KvCache, key: _CacheKey, lease: Lease, view: memoryview
+    ) -> Pinned | None:
+        """Copies a value that still waits into the cache."""
         try:
             with view:
                 room = cache.reserve(key, view.nbytes)
                 room.write(view)
         except OutOfSpaceError as error:
             with self.lock:
-                self.counts.refused += 1
+                self.counts.fetch_failures += 1
                 self.last_error = str(error)
             return None
         return self._commit(cache, key, lease, room)
 
-    def _get(self, cache: KvCache, key: _Name, lease: Lease, name: str) -> Pinned | None:
-        nbytes = self.store.look(name) - _SEAL.size
+    def _get(self, cache: KvCache, key: _CacheKey, lease: Lease, name: str) -> Pinned | None:
+        nbytes = self.store.available_size(name) - _TRAILER.size
         if nbytes <= 0:
             if not lease.is_valid:
                 return self._superseded(None)
             self._corrupt(name)
             return None
-        # All of them may be with calls that have not ended.
-        seal = self.take_seal(self.store.deadline)
-        if seal is None:
+        # Abandoned calls may hold all trailers.
+        trailer = self.take_trailer(self.store.deadline)
+        if trailer is None:
             with self.lock:
                 self.counts.skipped += 1
             return None
         room = cache.reserve(key, nbytes)
         try:
-            self.store.get_parts(name, [room, seal.block], keep=seal)
-            with memoryview(room) as view, memoryview(seal.block) as sealed:
-                good = sealed == _SEAL.pack(
-                    _MARK, nbytes, zlib.crc32(view), zlib.crc32(name.encode())
+            self.store.get_parts(name, [room, trailer.block], keep=trailer)
+            with memoryview(room) as view, memoryview(trailer.block) as found:
+                good = found == _TRAILER.pack(
+                    _MAGIC, nbytes, zlib.crc32(view), zlib.crc32(name.encode())
                 )
             with self.lock:
-                # Another cache that shares this may have removed it.
+                # Another cache that shares the tier may have removed it.
                 stale = self.all_stale or name in self.stale
                 self.counts.absent += stale
-            # Asked after the bytes have come: if it is broken, what came may be half of one and half of another.
+            # Read after the transfer: if the lease is not valid, the bytes may mix two values.
             if not stale and (good or not lease.is_valid):
                 return self._commit(cache, key, lease, room)
         except BaseException:
-            # A late call still writes to it: then it goes when that call lets go.
+            # If an abandoned call still writes to the space, it is freed when that call ends.
             with contextlib.suppress(ClosedError, ExportedError):
                 room.discard()
             raise
@@ -611,35 +668,37 @@ class _Work:
             self._corrupt(name)
         return None
 
-    def _commit(self, cache: KvCache, key: _Name, lease: Lease, room: Reservation) -> Pinned | None:
-        """Puts in what was fetched, if it is the latest value still."""
+    def _commit(
+        self, cache: KvCache, key: _CacheKey, lease: Lease, room: Reservation
+    ) -> Pinned | None:
+        """Stores the fetched value in the cache, if it is still the latest."""
         nbytes = room.nbytes
         found = room.commit(lease=lease)
         if found is None:
-            now = cache.lease(key)
-            if isinstance(now, Lease):
-                now.release()
-                now = None
-            return self._superseded(now)
+            current = cache.lease(key)
+            if isinstance(current, Lease):
+                current.release()
+                current = None
+            return self._superseded(current)
         with self.lock:
             self.counts.fetched += 1
             self.counts.fetched_bytes += nbytes
         return found
 
-    def _superseded(self, now: Pinned | None) -> Pinned | None:
-        """Another thread was ahead. What the cache has now is the answer."""
+    def _superseded(self, current: Pinned | None) -> Pinned | None:
+        """Counts a look-up that another thread overtook. Returns the cache's value."""
         with self.lock:
             self.counts.superseded += 1
-        return now
+        return current
 
     def _corrupt(self, name: str) -> None:
         with self.lock:
             self.counts.corrupt += 1
-            self.last_error = f"what came back under {name!r} is not what was put"
+            self.last_error = f"the cluster returned other bytes under {name!r} than were put"
             self._mark_stale(name)
-        _log.warning("%s: it is removed", self.last_error)
+        _log.warning("%s: the object is removed", self.last_error)
 
-    # Figures, ends.
+    # Figures and end.
 
     def stats(self) -> ClusterTierStats:
         reach = self.store.stats()
@@ -653,22 +712,22 @@ class _Work:
                 stored_bytes=counts.stored_bytes,
                 dropped=counts.dropped,
                 failed=counts.failed,
-                forgotten=counts.forgotten,
+                invalidated=counts.invalidated,
                 fetched=counts.fetched,
                 fetched_bytes=counts.fetched_bytes,
                 absent=counts.absent,
                 skipped=counts.skipped,
-                refused=counts.refused,
+                fetch_failures=counts.fetch_failures,
                 corrupt=counts.corrupt,
                 superseded=counts.superseded,
-                stale=_MOST_STALE if self.all_stale else len(self.stale),
+                stale=_MAX_STALE if self.all_stale else len(self.stale),
                 errors=counts.errors,
                 reachable=not self.down,
                 last_error=self.last_error,
                 circuit=reach.circuit,
                 probes=reach.probes,
                 timeouts=reach.timeouts,
-                late=reach.late,
+                abandoned=reach.abandoned,
                 segments_down=reach.segments_down,
             )
 
@@ -679,26 +738,27 @@ class _Work:
             )
 
     def stop(self) -> None:
-        self.store.circuit.unlisten(self.heard)
+        self.store.circuit.unlisten(self.circuit_changed)
         with self.lock:
             self.stopping = True
             self.changed.notify_all()
 
-    def _give_up(self) -> None:
-        """What is left is let go of, and counted."""
+    def _drop_queue(self) -> None:
+        """Releases the values that are still queued, and counts them as failed."""
         with self.lock:
-            left = list(self.queue)
+            remaining = list(self.queue)
             self.queue.clear()
             self.waiting.clear()
             self.ended = True
             while self.free:
                 self.free.popleft().free()
             self.bytes = 0
-            self.counts.failed += len(left)
+            self.counts.failed += len(remaining)
             self.changed.notify_all()
-        for entry in left:
-            entry.let_go()
-        if left:
+        for entry in remaining:
+            entry.release()
+        if remaining:
             _log.warning(
-                "%d evicted values were not put into the cluster before the end", len(left)
+                "%d evicted values were not put into the cluster before the tier was closed",
+                len(remaining),
             )

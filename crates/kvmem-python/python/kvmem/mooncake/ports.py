@@ -1,27 +1,27 @@
-"""*Ports*: which addresses the engine's ports answer on.
+"""*Ports*: limits the addresses that the engine's ports answer on.
 
 The engine opens one port for handshakes and one for bytes. It binds both to every address of the
-host (``0.0.0.0`` and ``::``), and no setting of it changes that. Over TCP it asks for no
-credentials: a connection is enough to read and write lent memory.
+host (``0.0.0.0`` and ``::``), and no setting changes that. Over TCP it asks for no credentials: a
+connection is enough to read and write lent memory.
 
-So kvmem limits the ports from outside, in two ways:
+kvmem therefore limits the ports from outside, in two ways:
 
 - *A packet filter* of the kernel (``SO_ATTACH_FILTER``) on each listening socket. It drops every
   packet whose destination is not the address named by ``host``, or whose source is not in
-  ``peers``. The kernel runs it before a connection exists, so ``connect`` from elsewhere times out;
-  accepted connections inherit it. Recent kernels want ``CAP_NET_ADMIN`` for it (Linux 6.18 does),
-  older ones nothing.
-- *The loopback interface* (``SO_BINDTODEVICE``), where ``host`` is an address of it. Nothing that
-  comes from another host reaches the socket then. This needs no privilege.
+  ``peers``. The kernel runs it before a connection exists, so ``connect`` from other addresses
+  times out; accepted connections inherit it. Recent kernels require ``CAP_NET_ADMIN`` for it (Linux
+  6.18 does), older ones require nothing.
+- *The loopback interface* (``SO_BINDTODEVICE``), if ``host`` is an address of it. No packet of
+  another host reaches the socket then. This needs no privilege.
 
-Where there is no filter, the loopback interface is enough for a ``host`` on it, and a machine that
-has no other address than ``host`` is left as it is. Otherwise :class:`ExposedError` is raised.
-``ss`` shows the interface, and neither the filter nor the address.
+If the filter cannot be attached, the loopback interface suffices for a ``host`` on it, and a
+machine whose only address is ``host`` needs no limit. Otherwise :class:`ExposedError` is raised.
+``ss`` shows the interface, but neither the filter nor the address.
 
-The sockets appear in the middle of the engine's setup, some 50 ms before :meth:`Ports.limit` sees
-them (the setup keeps the GIL). Nothing is lent yet. :meth:`Ports.check` then reads every limit
-back, and it fails if a connection from elsewhere has been accepted before the filter was there and
-still stands. Only after that is memory registered or mounted.
+The sockets appear during the engine's setup, some 50 ms before :meth:`Ports.limit` sees them (the
+setup holds the GIL). No memory is lent yet. :meth:`Ports.check` then reads every limit back. It
+fails if a connection from another address was accepted before the filter was attached and still
+exists. Memory is registered or mounted only after that.
 
 ``expose=True`` leaves the ports as the engine opens them.
 """
@@ -49,22 +49,19 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _ATTACH_FILTER = 26
-"""``SO_ATTACH_FILTER``, which reads the filter back (``SO_GET_FILTER``) where an option is asked
-for.
+"""``SO_ATTACH_FILTER``. With ``getsockopt`` the same number reads the filter (``SO_GET_FILTER``).
 """
 _LOOPBACK = b"lo"
 _LISTEN, _TIME_WAIT = 0x0A, 0x06
 _RANGE = (15000, 17000)
-"""Where the engine takes its ports from unless ``MC_MIN_RPC_PORT`` and ``MC_MAX_RPC_PORT`` say
-otherwise.
-"""
+"""Range of the engine's ports unless ``MC_MIN_RPC_PORT`` and ``MC_MAX_RPC_PORT`` change it."""
 _HANDSHAKE = 12001
-"""Its handshake port where the metadata are kept by a server."""
+"""The engine's handshake port if a server keeps the metadata."""
 
 
 def local_addresses(host: str) -> list[_Address]:
-    """The addresses of this machine that ``host`` names. Raises :class:`~kvmem.InvalidArgumentError` if it
-    names none.
+    """The addresses of this machine that ``host`` names. Raises
+    :class:`~kvmem.InvalidArgumentError` if it names none.
     """
     name = (
         host.strip("[]") if host.startswith("[") or host.count(":") != 1 else host.partition(":")[0]
@@ -82,7 +79,8 @@ def local_addresses(host: str) -> list[_Address]:
     )
     if not mine:
         raise InvalidArgumentError(
-            f"host={host!r} is no address of this machine: name one of its own, or say expose=True (--expose) where packets "
+            f"host={host!r} is no address of this machine: name one of its own, or say expose=True "
+            "(--expose) where packets "
             "come by way of address translation"
         )
     return mine
@@ -166,7 +164,9 @@ def _matches(at: int, network: _Network) -> list[_Instruction]:
 
 
 def _any_of(at: int, wanted: list[_Network], last: list[_Instruction]) -> list[_Instruction]:
-    """``last`` if the address at that offset is in one of the networks; drops the packet otherwise."""
+    """Runs ``last`` if the address at an offset is in one of the networks; otherwise drops the
+    packet.
+    """
     code: list[_Instruction] = [_DROP, *last]
     for network in reversed(wanted):
         # From behind the jump to the beginning of `last`.
@@ -175,7 +175,9 @@ def _any_of(at: int, wanted: list[_Network], last: list[_Instruction]) -> list[_
 
 
 def program(hosts: Iterable[_Address], peers: Iterable[_Network]) -> bytes:
-    """The filter: passes packets from ``peers``, or from anywhere if there are none, to ``hosts``."""
+    """Returns the filter, which passes packets to ``hosts`` from ``peers``, or from any address if
+    there are none.
+    """
     hosts, peers = list(hosts), list(peers)
 
     def family(version: int, source: int, destination: int) -> list[_Instruction]:
@@ -303,7 +305,8 @@ class Ports:
                 continue
             if not _is_of_the_engine(found.port):
                 raise errors.ExposedError(
-                    f"port {found.port} was opened on every address while the engine started, and is not one of the engine's: open your "
+                    f"port {found.port} was opened on every address while the engine started, and "
+                    "is not one of the engine's: open your "
                     "own ports before or after, or say expose=True (--expose)",
                     port=found.port,
                 )
@@ -318,7 +321,10 @@ class Ports:
             return f"ports {numbers} answer on {hosts} only{peers}"
         if all(limit.loopback for limit in limits):
             return f"ports {numbers} answer on the loopback interface only"
-        return f"ports {numbers} answer on every address of this machine, and others reach only {hosts}"
+        return (
+            f"ports {numbers} answer on every address of this machine, and others reach only "
+            f"{hosts}"
+        )
 
     def check(self) -> None:
         """Limits what is new, reads every limit back, and looks for connections from before. Raises
@@ -348,7 +354,8 @@ class Ports:
                 and not self._passes(one, limit)
             ):
                 raise errors.ExposedError(
-                    f"a connection from {one.remote} to {one.local} port {one.port} came before the port was limited: start again",
+                    f"a connection from {one.remote} to {one.local} port {one.port} came before "
+                    "the port was limited: start again",
                     port=one.port,
                 )
 
@@ -385,7 +392,8 @@ class Ports:
 
 def _cannot(port: int, why: str) -> str:
     return (
-        f"port {port} of the engine cannot be limited ({why}), and lent memory can be read through it without credentials: give this "
+        f"port {port} of the engine cannot be limited ({why}), and lent memory can be read through "
+        "it without credentials: give this "
         "process CAP_NET_ADMIN, or a network namespace of its own, or say expose=True (--expose)"
     )
 

@@ -16,10 +16,10 @@ class RegionHostTensorAllocator(HostTensorAllocator):  # type: ignore[misc]
     """Allocates each tensor in a region of its own."""
 
     def allocate(self, dims: Sequence[int], dtype: Any, device: str = "cpu") -> Any:
-        """A tensor of zeros. Raises as :func:`kvmem.sglang.region_tensor`."""
+        """Returns a tensor of zeros: see :func:`kvmem.sglang.region_tensor`."""
         if str(device) != "cpu":
             raise InvalidArgumentError(
-                f'host pools are in the processor\'s memory: say device="cpu", not {device!r}'
+                f'host pools need host memory: pass device="cpu", not {device!r}'
             )
         self.dtype = dtype
         self.dims = dims
