@@ -1,9 +1,9 @@
 //! *Python*: lints the package, builds its wheel, installs it into a new virtual environment, and
 //! runs its tests.
 //!
-//! The tools of the tests (pytest, NumPy, …) come from the package index that pip is configured for.
-//! If the index is not reachable, or no Python can make virtual environments, the step names what is
-//! missing and skips the tests. The wheel is built with the profile of tests, in a target folder of
+//! The tools of the tests (pytest, NumPy and others) come from the package index of pip's
+//! configuration. If the index is not reachable, or no Python can make virtual environments, the
+//! step names what is missing and skips the tests. The wheel is built with the profile of tests, in a target folder of
 //! its own: maturin sets variables that would otherwise make cargo rebuild PyO3 each time.
 
 use std::path::{Path, PathBuf};
@@ -14,8 +14,10 @@ use crate::notices;
 use crate::setup::{self, works};
 use crate::step::{Kind, Report};
 
-/// Packages that build, test and lint the wheel.
-const TOOLS: [&str; 7] = ["maturin", "pytest", "numpy", "hypothesis", "tqdm", "mypy", "ruff"];
+/// Packages that build, test and lint the wheel. Ruff is pinned, because its releases differ in
+/// format.
+const TOOLS: [&str; 7] =
+    ["maturin", "pytest", "numpy", "hypothesis", "tqdm", "mypy", "ruff==0.17.*"];
 
 /// Interpreters to look for, in order of preference.
 const PYTHONS: [&str; 5] = ["python3", "python3.11", "python3.12", "python3.13", "python3.14"];

@@ -57,7 +57,7 @@ impl PyAttachedPool {
         let span = match memory.access() {
             // SAFETY: only the address and the length are kept; nothing is read here.
             Access::ReadOnly => unsafe { memory.bytes(reference) }.map(Span::read_only),
-            // SAFETY: as above; nor written.
+            // SAFETY: only the address and the length are kept; nothing is read or written here.
             Access::ReadWrite => unsafe { memory.bytes_mut(reference) }
                 .map(|bytes| Span::writable(bytes.as_mut_ptr(), bytes.len())),
         };

@@ -1,4 +1,4 @@
-//! *Block*: bytes of a pool that somebody has.
+//! *Block*: allocated bytes of a pool.
 
 use kvmem::pool::{Block, BlockRef, PoolError};
 use kvmem::register::Key;
@@ -50,17 +50,17 @@ impl PyBlock {
     }
 }
 
-/// A reference, as named tuple.
+/// Converts a reference to a named tuple.
 pub(crate) fn reference(py: Python<'_>, reference: BlockRef) -> PyResult<Bound<'_, PyAny>> {
     report::named(py, "BlockReference", (reference.pool, reference.offset, reference.len))
 }
 
-/// What a block said of a key.
+/// Converts a block's key, or the error.
 pub(crate) fn key(py: Python<'_>, found: Result<Key, PoolError>) -> PyResult<Bound<'_, PyAny>> {
     registration::key(py, found.map_err(|error| error::pool(py, &error))?)
 }
 
-/// What a block said of its keys, by device.
+/// Converts a block's keys, by device, or the error.
 pub(crate) fn keys(
     py: Python<'_>,
     found: Result<Vec<(String, Key)>, PoolError>,
@@ -72,7 +72,7 @@ pub(crate) fn keys(
     Ok(keys)
 }
 
-/// Copies `source` into memory that has a view meanwhile.
+/// Copies `source` into memory, which has a view meanwhile.
 pub(crate) fn write<T: Bytes>(
     py: Python<'_>,
     held: &Holder<T>,
@@ -84,14 +84,17 @@ pub(crate) fn write<T: Bytes>(
     let Span { at, len, .. } = held.view(T::span)?;
     let written = match start.checked_add(source.len()) {
         Some(end) if end <= len => {
-            // SAFETY: within the span, which stays as long as the view; the class has checked that
-            // it is writable.
+            // SAFETY: the range lies within the span, which stays while the view exists; the class
+            // has checked that it is writable.
             unsafe { source.copy_to(py, at.wrapping_add(start)) };
             Ok(source.len())
         }
         _ => Err(error::bad_number(
             py,
-            format!("{} bytes at {start} do not fit into {len} bytes", source.len()),
+            format!(
+                "{} bytes at {start} do not fit into {len} bytes: write fewer, or closer to 0",
+                source.len()
+            ),
             start as u128 + source.len() as u128,
             len,
         )),

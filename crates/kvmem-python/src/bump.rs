@@ -15,7 +15,7 @@ use crate::region::PyRegion;
 use crate::report;
 use crate::size::Size;
 
-/// The arena, which its pieces have too: it stands alone when there are none.
+/// The arena, shared with its pieces: this is the only reference when there are no pieces.
 type Arena = Arc<BumpArena<Arc<Region>>>;
 
 impl Held for Arena {
@@ -56,7 +56,10 @@ impl PyBumpArena {
 
     /// Allocates the next ``nbytes`` bytes at an address that is a multiple of ``align``. Raises
     /// :class:`OutOfSpaceError`.
-    #[pyo3(signature = (nbytes, *, align=Int::usual(64)), text_signature = "($self, nbytes, *, align=64)")]
+    #[pyo3(
+        signature = (nbytes, *, align=Int::usual(64)),
+        text_signature = "($self, nbytes, *, align=64)"
+    )]
     fn allocate(&self, py: Python<'_>, nbytes: Size, align: Int<'_>) -> PyResult<PyPiece> {
         let align = align.index(py, "align")?;
         let arena = self.held.with(Arc::clone)?;
@@ -117,7 +120,7 @@ impl PyBumpArena {
     }
 }
 
-/// Bytes that an arena has handed out.
+/// Bytes that an arena has allocated.
 pub(crate) struct Piece {
     offset: usize,
     len: usize,

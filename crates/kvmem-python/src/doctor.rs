@@ -1,5 +1,5 @@
-//! *Doctor*: what stands in the way of some memory here; and *mount report*: what comes of mapping
-//! and registering it.
+//! *Doctor*: checks the limits of this machine; and *mount report*: maps and registers memory to
+//! report the result.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -55,10 +55,10 @@ pub(crate) fn doctor<'py>(
 /// ``chosen``, ``deregistered`` and ``seconds``.
 #[pyfunction]
 #[pyo3(signature = (
-    size, *, pages=None, strict=false, numa=None, populate=Threads::auto(), devices=None, policy=None,
-    chunk=None, time_budget=None, progress=None
-), text_signature = "(size, *, pages=None, strict=False, numa=None, populate='auto', devices=None, policy=None, chunk=None, \
-    time_budget=None, progress=None)")]
+    size, *, pages=None, strict=false, numa=None, populate=Threads::auto(), devices=None,
+    policy=None, chunk=None, time_budget=None, progress=None
+), text_signature = "(size, *, pages=None, strict=False, numa=None, populate='auto', \
+    devices=None, policy=None, chunk=None, time_budget=None, progress=None)")]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
 pub(crate) fn mount_report<'py>(
     py: Python<'py>,

@@ -1,7 +1,6 @@
-//! *Errors*: what the library says, as exceptions of Python with the numbers as attributes.
+//! *Errors*: converts the library's errors to Python exceptions with the numbers as attributes.
 //!
-//! The classes are written in Python, in `kvmem/errors.py`, where they are told with their
-//! attributes.
+//! The classes are Python code, in `kvmem/errors.py`, which documents them and their attributes.
 
 use std::fmt;
 
@@ -14,7 +13,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// An exception of `kvmem.errors` that is being made.
+/// An exception of `kvmem.errors` under construction.
 struct Raised<'py> {
     class: &'static str,
     message: String,
@@ -27,7 +26,7 @@ impl<'py> Raised<'py> {
         Raised { class, message: message.to_string(), numbers: PyDict::new(py), failed: None }
     }
 
-    /// With an attribute.
+    /// Adds an attribute.
     fn with(mut self, name: &str, value: impl IntoPyObject<'py>) -> Raised<'py> {
         if let Err(error) = self.numbers.set_item(name, value) {
             self.failed = Some(error);
@@ -59,19 +58,19 @@ impl<'py> Raised<'py> {
     }
 }
 
-/// Without the GIL in hand: the caller has it.
+/// Makes an exception in a thread that holds the GIL, without a token for it.
 fn here(class: &'static str, message: String) -> PyErr {
     Python::try_attach(|py| Raised::new(py, class, &message).err())
         .unwrap_or_else(|| PyRuntimeError::new_err(message))
 }
 
-/// Something that has been freed or closed was used.
+/// Makes the error of a freed or closed object.
 #[cold]
 pub(crate) fn gone(name: &str, end: &str) -> PyErr {
     here("ClosedError", format!("the {name} has been {end}"))
 }
 
-/// Something was to be freed, or moved, that others look at.
+/// Makes the error of an object that cannot be freed or moved, because views of it exist.
 #[cold]
 pub(crate) fn viewed(name: &str, what: &str, views: usize) -> PyErr {
     let message = format!("the {name} has {views} {what} before it is freed, closed or changed");
@@ -79,31 +78,31 @@ pub(crate) fn viewed(name: &str, what: &str, views: usize) -> PyErr {
         .unwrap_or_else(|| PyRuntimeError::new_err(message))
 }
 
-/// Something was used in a forked child.
+/// Makes the error of an object that was made before a fork.
 #[cold]
 pub(crate) fn forked(name: &str) -> PyErr {
     here(
         "ForkedError",
         format!(
-            "the {name} was made before this process was forked, and its memory stays with the parent: make a new one here, or \
-             share a pool by its descriptor and attach it"
+            "the {name} was made before this process was forked, and its memory stays with the \
+             parent: make a new one here, or share a pool by its descriptor and attach it"
         ),
     )
 }
 
-/// A value that makes no sense.
+/// Makes the error of an invalid argument.
 #[cold]
 pub(crate) fn bad_value(py: Python<'_>, message: impl ToString) -> PyErr {
     Raised::new(py, "InvalidArgumentError", message).err()
 }
 
-/// The library has found itself wrong.
+/// Makes the error of a violated invariant.
 #[cold]
 pub(crate) fn defect(error: &kvmem::offset::CheckError) -> PyErr {
     PyRuntimeError::new_err(error.to_string())
 }
 
-/// A request for a range was refused.
+/// Converts the failure of an allocation.
 #[cold]
 pub(crate) fn alloc(py: Python<'_>, error: &AllocError) -> PyErr {
     let raised = |class| Raised::new(py, class, error);
@@ -140,17 +139,17 @@ fn bad_align(py: Python<'_>, align: u64) -> Raised<'_> {
     Raised::new(py, "InvalidArgumentError", message).with("value", align).with("limit", limit)
 }
 
-/// What the caller asked for, where the library names the part of it that failed.
+/// The caller's request, for errors of the library that name only the part that failed.
 #[derive(Clone, Copy)]
 pub(crate) struct Request {
     pub(crate) nbytes: u64,
     pub(crate) align: Option<u64>,
-    /// How many, in a batch.
+    /// Number of ranges in a batch.
     pub(crate) n: Option<u64>,
 }
 
 impl Request {
-    /// All bytes.
+    /// Returns the bytes of all ranges.
     fn total(&self) -> u128 {
         u128::from(self.nbytes) * u128::from(self.n.unwrap_or(1))
     }
@@ -170,25 +169,29 @@ impl fmt::Display for Request {
     }
 }
 
-/// A request for one or several ranges was refused: says all that was asked for.
+/// Converts the failure of an allocation, with the whole request.
 #[cold]
 pub(crate) fn request(py: Python<'_>, error: &AllocError, request: Request) -> PyErr {
     let raised =
         |message| Raised::new(py, "OutOfSpaceError", message).with("requested", request.total());
     match *error {
         _ if request.is_plain() => return alloc(py, error),
-        // One of them is too long already.
+        // A single range is too long.
         AllocError::TooLarge { limit, .. } if request.nbytes > limit => {
-            let message = format!("{request} were asked for, but no range here can be longer than {limit} bytes");
-            Raised::new(py, "OutOfSpaceError", message).with("requested", request.nbytes).with("limit", limit)
-        }
-        AllocError::TooLarge { limit, .. } => {
-            raised(format!("{request} were asked for, but there can never be room for that: ask for less"))
+            let message = format!(
+                "cannot allocate {request}: a range can have at most {limit} bytes; request less"
+            );
+            Raised::new(py, "OutOfSpaceError", message)
+                .with("requested", request.nbytes)
                 .with("limit", limit)
         }
+        AllocError::TooLarge { limit, .. } => raised(format!(
+            "cannot allocate {request}: the space is smaller than that; request less"
+        ))
+        .with("limit", limit),
         AllocError::OutOfSpace { free, largest_free, .. } => raised(format!(
-            "{request} were asked for; {free} bytes are free, the longest free range is at most {largest_free}: \
-             free something, or ask for less"
+            "cannot allocate {request}: {free} bytes are free, and the longest free range has at \
+             most {largest_free}; free some ranges, or request less"
         ))
         .with("free", free)
         .with("largest_free", largest_free),
@@ -197,7 +200,7 @@ pub(crate) fn request(py: Python<'_>, error: &AllocError, request: Request) -> P
     .err()
 }
 
-/// The same for blocks of a pool.
+/// Converts the failure of an allocation from a pool, with the whole request.
 #[cold]
 pub(crate) fn block_request(py: Python<'_>, error: &PoolError, requested: Request) -> PyErr {
     match error {
@@ -206,8 +209,8 @@ pub(crate) fn block_request(py: Python<'_>, error: &PoolError, requested: Reques
     }
 }
 
-/// A heap of addresses has no room for `n` ranges of `size` bytes. `free`: bytes free, and the most
-/// in one piece.
+/// Makes the error of a full address heap: `n` ranges of `size` bytes were requested. `free`: free
+/// bytes, and the maximum in one range.
 #[cold]
 pub(crate) fn heap_full(
     py: Python<'_>,
@@ -219,10 +222,13 @@ pub(crate) fn heap_full(
     let what = if n == 1 { format!("{size} bytes") } else { format!("{n} × {size} bytes") };
     let message = match ranges {
         Some(ranges) => {
-            format!("no room for {what}: the books are full with {ranges} ranges; free some")
+            format!(
+                "cannot allocate {what}: the metadata has its maximum of {ranges} ranges; free some"
+            )
         }
         None => format!(
-            "no room for {what}: {free} bytes are free, at most {largest} of them in one piece; free some, or let the heap grow (sbrk)"
+            "cannot allocate {what}: {free} bytes are free, at most {largest} of them in one \
+             range; free some, or grow the heap (sbrk)"
         ),
     };
     Raised::new(py, "HeapFullError", message)
@@ -233,14 +239,14 @@ pub(crate) fn heap_full(
         .err()
 }
 
-/// A batch of less than nothing.
+/// Makes the error of a negative batch size.
 #[cold]
 pub(crate) fn bad_batch(py: Python<'_>, n: &Bound<'_, PyAny>) -> PyErr {
-    let message = format!("batch_size is {n}: say 0 or more");
+    let message = format!("batch_size is {n}: give 0 or more");
     Raised::new(py, "InvalidBatchError", message).with("value", n).with("limit", 0).err()
 }
 
-/// An arena refused.
+/// Converts an error of a bump arena.
 #[cold]
 pub(crate) fn bump(py: Python<'_>, error: &BumpError) -> PyErr {
     match *error {
@@ -253,7 +259,7 @@ pub(crate) fn bump(py: Python<'_>, error: &BumpError) -> PyErr {
         }
         BumpError::BadAlign { align } => bad_align(py, align as u64),
         BumpError::Overflow { requested, align } => {
-            // The greater of the two is what no object can have.
+            // The greater of the two exceeds the length of every object.
             Raised::new(py, "InvalidArgumentError", error)
                 .with("value", requested.max(align))
                 .with("limit", isize::MAX)
@@ -263,7 +269,7 @@ pub(crate) fn bump(py: Python<'_>, error: &BumpError) -> PyErr {
     .err()
 }
 
-/// A space could not be made or changed.
+/// Converts an error of creating or resizing a space.
 #[cold]
 pub(crate) fn space(py: Python<'_>, error: &SpaceError) -> PyErr {
     let raised = |class| Raised::new(py, class, error);
@@ -289,7 +295,7 @@ pub(crate) fn space(py: Python<'_>, error: &SpaceError) -> PyErr {
     .err()
 }
 
-/// Memory could not be had, or something not be done with it.
+/// Converts an error of mapping or populating memory.
 #[cold]
 pub(crate) fn arena(py: Python<'_>, error: &ArenaError) -> PyErr {
     let raised = |class| Raised::new(py, class, error);
@@ -297,9 +303,10 @@ pub(crate) fn arena(py: Python<'_>, error: &ArenaError) -> PyErr {
         ArenaError::NoPages { range, limit, .. } => {
             raised("MappingError").with("requested", range.len()).with_limit(limit.as_ref())
         }
-        ArenaError::Refused { bytes, errno, limit, .. } => {
-            raised("MappingError").with("requested", *bytes).with_errno(*errno).with_limit(limit.as_ref())
-        }
+        ArenaError::Refused { bytes, errno, limit, .. } => raised("MappingError")
+            .with("requested", *bytes)
+            .with_errno(*errno)
+            .with_limit(limit.as_ref()),
         ArenaError::Populate { range, errno, limit, .. } => raised("MappingError")
             .with("requested", range.len())
             .with("start", range.start)
@@ -326,7 +333,7 @@ pub(crate) fn arena(py: Python<'_>, error: &ArenaError) -> PyErr {
             raised("InvalidArgumentError").with("value", *requested).with("limit", *most)
         }
         ArenaError::EmptyLadder => {
-            let message = "pages is empty: name at least one kind of page, of 1G, 2M, thp and 4k";
+            let message = "pages is empty: give at least one of 1G, 2M, thp and 4k";
             Raised::new(py, "InvalidArgumentError", message)
         }
         ArenaError::OutOfBounds { start, end, len } => {
@@ -341,7 +348,8 @@ pub(crate) fn arena(py: Python<'_>, error: &ArenaError) -> PyErr {
         }
         ArenaError::NoSuchNode { node, .. } => raised("InvalidArgumentError").with("value", *node),
         ArenaError::NotMemory => {
-            let message = "the descriptor is no memory file: give one that Region.fileno or Pool.share of another process gave";
+            let message = "the descriptor is no memory file: give one that Region.fileno or \
+                           Pool.share of another process returned";
             Raised::new(py, "InvalidArgumentError", message)
         }
         _ => raised("InvalidArgumentError"),
@@ -349,7 +357,7 @@ pub(crate) fn arena(py: Python<'_>, error: &ArenaError) -> PyErr {
     .err()
 }
 
-/// Memory could not be registered, or there is no key.
+/// Converts an error of registering memory, or of a missing key.
 #[cold]
 pub(crate) fn register(py: Python<'_>, error: &RegisterError) -> PyErr {
     let raised = |class| Raised::new(py, class, error);
@@ -384,7 +392,7 @@ pub(crate) fn register(py: Python<'_>, error: &RegisterError) -> PyErr {
         RegisterError::NoRegistrars => Raised::new(
             py,
             "InvalidArgumentError",
-            "devices is empty: name at least one, such as mlock",
+            "devices is empty: give at least one, such as mlock",
         ),
         RegisterError::SameName { device } => Raised::new(
             py,
@@ -394,11 +402,11 @@ pub(crate) fn register(py: Python<'_>, error: &RegisterError) -> PyErr {
         .with("value", device),
         RegisterError::NoSuchDevice { device, have } => {
             let have = match &**have {
-                [] => "no device; name some in `devices` when it is made".to_owned(),
+                [] => "no device; pass `devices` when you make it".to_owned(),
                 have => have.join(", "),
             };
             let message =
-                format!("there is no key of {device:?}: the memory is registered with {have}");
+                format!("cannot get a key of {device:?}: the memory is registered with {have}");
             Raised::new(py, "InvalidArgumentError", message).with("value", device)
         }
         RegisterError::OutOfBounds { start, end, len } => {
@@ -423,7 +431,7 @@ fn with_chunk<'py>(raised: Raised<'py>, chunk: &ChunkError) -> Raised<'py> {
     }
 }
 
-/// A device is not there.
+/// Converts the error of a missing device.
 #[cold]
 pub(crate) fn not_available(py: Python<'_>, error: &NotAvailable) -> PyErr {
     Raised::new(py, "NotAvailableError", error)
@@ -432,7 +440,7 @@ pub(crate) fn not_available(py: Python<'_>, error: &NotAvailable) -> PyErr {
         .err()
 }
 
-/// A pool could not be made or changed, or a block not be had.
+/// Converts an error of a pool.
 #[cold]
 pub(crate) fn pool(py: Python<'_>, error: &PoolError) -> PyErr {
     let raised = |class| Raised::new(py, class, error);
@@ -441,9 +449,10 @@ pub(crate) fn pool(py: Python<'_>, error: &PoolError) -> PyErr {
         PoolError::Memory(error) => return arena(py, error),
         PoolError::Register(error) => return register(py, error),
         PoolError::Space(error) => return space(py, error),
-        PoolError::NotReady { requested, ready, capacity } => {
-            raised("NotReadyError").with("requested", *requested).with("ready", *ready).with("capacity", *capacity)
-        }
+        PoolError::NotReady { requested, ready, capacity } => raised("NotReadyError")
+            .with("requested", *requested)
+            .with("ready", *ready)
+            .with("capacity", *capacity),
         PoolError::Limit { requested, most } => {
             raised("OutOfSpaceError").with("requested", *requested).with("limit", *most)
         }
@@ -453,16 +462,20 @@ pub(crate) fn pool(py: Python<'_>, error: &PoolError) -> PyErr {
         PoolError::Boundary { requested, least } => {
             raised("InvalidArgumentError").with("value", *requested).with("limit", *least)
         }
-        PoolError::OutOfBounds { range, len } => {
-            raised("InvalidArgumentError").with("value", range.end.max(range.start)).with("limit", *len)
+        PoolError::OutOfBounds { range, len } => raised("InvalidArgumentError")
+            .with("value", range.end.max(range.start))
+            .with("limit", *len),
+        PoolError::Foreign { of, here } => {
+            raised("InvalidArgumentError").with("value", *of).with("limit", *here)
         }
-        PoolError::Foreign { of, here } => raised("InvalidArgumentError").with("value", *of).with("limit", *here),
         PoolError::Private => {
-            let message = "the pool's memory is private: make it with shared=True to let other processes attach it";
+            let message = "the pool's memory is private: make it with shared=True to let other \
+                           processes attach it";
             Raised::new(py, "InvalidArgumentError", message)
         }
         PoolError::ReadOnly => {
-            let message = "the pool was attached to be read: attach it with writable=True, by a descriptor that allows it";
+            let message = "the pool was attached for reading: attach it with writable=True, by a \
+                           writable descriptor";
             Raised::new(py, "InvalidArgumentError", message)
         }
         _ => raised("InvalidArgumentError"),
@@ -470,7 +483,7 @@ pub(crate) fn pool(py: Python<'_>, error: &PoolError) -> PyErr {
     .err()
 }
 
-/// A value could not be put into a cache.
+/// Converts an error of a cache.
 #[cold]
 pub(crate) fn cache(py: Python<'_>, error: &KvCacheError) -> PyErr {
     let raised = |class| Raised::new(py, class, error);
@@ -490,7 +503,7 @@ pub(crate) fn cache(py: Python<'_>, error: &KvCacheError) -> PyErr {
     .err()
 }
 
-/// A cache could not be made.
+/// Converts an error of making a cache.
 #[cold]
 pub(crate) fn cache_setup(py: Python<'_>, error: &KvCacheSetupError) -> PyErr {
     let raised = Raised::new(py, "InvalidArgumentError", error);
@@ -510,7 +523,7 @@ pub(crate) fn cache_setup(py: Python<'_>, error: &KvCacheSetupError) -> PyErr {
     .err()
 }
 
-/// A number that is beyond a bound.
+/// Makes the error of a number that exceeds a bound.
 #[cold]
 pub(crate) fn bad_number<'py>(
     py: Python<'py>,
@@ -521,7 +534,7 @@ pub(crate) fn bad_number<'py>(
     Raised::new(py, "InvalidArgumentError", message).with("value", value).with("limit", limit).err()
 }
 
-/// A descriptor is none, or cannot be used.
+/// Makes the error of an unusable descriptor.
 #[cold]
 pub(crate) fn bad_descriptor<'py>(
     py: Python<'py>,
@@ -537,7 +550,7 @@ pub(crate) fn bad_descriptor<'py>(
         .err()
 }
 
-/// A buffer that cannot be used as it is.
+/// Makes the error of an unusable buffer.
 #[cold]
 pub(crate) fn bad_buffer(py: Python<'_>, message: impl ToString) -> PyErr {
     Raised::new(py, "InvalidBufferError", message).err()

@@ -1,11 +1,10 @@
-//! *KvCache*: values under keys, in blocks of a pool.
+//! *KvCache*: values by key, stored in blocks of a pool.
 //!
-//! With a *spill*, a lower tier, what is evicted is not lost. It is a Python object with four
-//! methods: `evicted(pinned)` is given each value that leaves the cache for room, `fetch(cache,
-//! key)` is requested for what the cache does not have, `forget(key)` and `forget_all()` are told what
-//! was taken out, and `close()` ends it. They are called with no lock held: neither the cache's nor
-//! a holder's. Until `evicted`, `forget` and `forget_all` have returned, the cache gives no lease
-//! on the keys concerned.
+//! With a *lower tier*, evicted values are not lost. The tier is a Python object: the cache calls
+//! `put(pinned)` for each value that it evicts, `fetch(cache, key)` for keys that it does not have,
+//! `invalidate(key)` and `clear()` when values are removed, and `close()` at the end. No lock is
+//! held during these calls: neither the cache's nor a holder's. Until `put`, `invalidate` and
+//! `clear` have returned, the cache gives no lease on the keys concerned.
 
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::block::{key, keys, write};
 use crate::buffer::{Bytes, Source, Span, memory_methods};
-use crate::cache_key::{AsCacheKey, Cache, CacheKey, Name};
+use crate::cache_key::{AsCacheKey, Cache, CacheKey, OwnedKey};
 use crate::collect::{Link, Plain, collected, plain};
 use crate::context::context_manager;
 use crate::error;
@@ -64,16 +63,21 @@ impl PyKvCache {
         self.held.with(KvCache::clone).map(Lent::new)
     }
 
-    /// The lower tier, unless there is none any more.
+    /// Returns the lower tier, unless it is gone.
     fn tier<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         Some(self.lower_tier.as_ref()?.object.get(py)?.into_bound(py))
     }
 
-    /// Room for a value, and for what the lower tier raises meanwhile.
-    fn room(&self, py: Python<'_>, key: CacheKey<'_>, len: usize) -> PyResult<Reservation<Name>> {
-        let name = key.to_name();
+    /// Reserves space for a value. Raises what the lower tier raises meanwhile.
+    fn room(
+        &self,
+        py: Python<'_>,
+        key: CacheKey<'_>,
+        len: usize,
+    ) -> PyResult<Reservation<OwnedKey>> {
+        let name = key.to_owned_key();
         let room = if self.lower_tier.is_none() {
-            // Without a tier this runs no Python, and drops nothing that takes long.
+            // Without a tier this call runs no Python, and drops nothing that takes long.
             self.held.with(|cache| cache.reserve(name, len))?
         } else {
             let cache = self.cache()?;
@@ -104,7 +108,10 @@ impl Drop for PyKvCache {
 #[pymethods]
 impl PyKvCache {
     #[new]
-    #[pyo3(signature = (pool, *, max_bytes=None, max_blocks=None, watermarks=None, eviction="lru", shards=None, lower_tier=None))]
+    #[pyo3(signature = (
+        pool, *, max_bytes=None, max_blocks=None, watermarks=None, eviction="lru", shards=None,
+        lower_tier=None
+    ))]
     fn create(
         pool: Bound<'_, PyPool>,
         max_bytes: Option<Size>,
@@ -119,7 +126,7 @@ impl PyKvCache {
             "lru" => Eviction::Lru,
             "scan-resistant" => Eviction::ScanResistant,
             other => {
-                let message = format!("{other:?} is no eviction: say lru or scan-resistant");
+                let message = format!("eviction is {other:?}: give lru or scan-resistant");
                 return Err(error::bad_value(py, message));
             }
         };
@@ -155,7 +162,7 @@ impl PyKvCache {
     fn insert(&self, py: Python<'_>, key: CacheKey<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let source = Source::of(value)?;
         let room = self.room(py, key, source.len())?;
-        // SAFETY: the room is as long as the source, and nobody else's.
+        // SAFETY: the space is as long as the source, and no other code has it.
         unsafe { source.copy_to(py, room.block().as_ptr().cast_mut()) };
         evicting(|| drop(room.commit()))
     }
@@ -222,7 +229,7 @@ impl PyKvCache {
         self.held.with(|cache| cache.len() as usize)
     }
 
-    /// A cache is true, empty or not, so that `cache or default` is the cache.
+    /// A cache is true even if it is empty, so `cache or default` is the cache.
     fn __bool__(&self) -> bool {
         true
     }
@@ -318,12 +325,12 @@ impl PyKvCache {
 
 context_manager!(PyKvCache, PyKvCache::close);
 
-impl Held for Pinned<Name> {
+impl Held for Pinned<OwnedKey> {
     const NAME: &'static str = "pinned value";
     const END: &'static str = "released";
 }
 
-impl Bytes for Pinned<Name> {
+impl Bytes for Pinned<OwnedKey> {
     fn span(&self) -> Span {
         Span::read_only(self.bytes())
     }
@@ -332,18 +339,18 @@ impl Bytes for Pinned<Name> {
 /// A value of a cache. It is not evicted while this object exists. Its bytes are read-only.
 #[pyclass(name = "Pinned", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyPinned {
-    held: Holder<Pinned<Name>>,
+    held: Holder<Pinned<OwnedKey>>,
 }
 
-memory_methods!(PyPinned, Pinned<Name>);
+memory_methods!(PyPinned, Pinned<OwnedKey>);
 
-impl Plain for Pinned<Name> {}
+impl Plain for Pinned<OwnedKey> {}
 
 plain!(PyPinned { held });
 
 impl PyPinned {
     #[inline]
-    pub(crate) fn new(pinned: Pinned<Name>) -> PyPinned {
+    pub(crate) fn new(pinned: Pinned<OwnedKey>) -> PyPinned {
         PyPinned { held: Holder::new(pinned) }
     }
 }
@@ -400,14 +407,14 @@ impl PyPinned {
 
 context_manager!(PyPinned, |it, _| it.held.take_if_any().map(drop));
 
-impl Held for Reservation<Name> {
+impl Held for Reservation<OwnedKey> {
     const NAME: &'static str = "reservation";
     const END: &'static str = "committed or discarded";
-    // It has the cache, and that the pool.
+    // It refers to the cache, which refers to the pool.
     const SLOW: bool = true;
 }
 
-impl Bytes for Reservation<Name> {
+impl Bytes for Reservation<OwnedKey> {
     fn span(&self) -> Span {
         Span::writable(self.block().as_ptr().cast_mut(), self.block().len())
     }
@@ -417,16 +424,16 @@ impl Bytes for Reservation<Name> {
 /// the value, or discards it after an exception.
 #[pyclass(name = "Reservation", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyReservation {
-    held: Holder<Reservation<Name>>,
-    /// To commit may evict, and the cache object has the lower tier.
+    held: Holder<Reservation<OwnedKey>>,
+    /// Committing may evict, and the cache object has the lower tier.
     cache: Link<PyKvCache>,
 }
 
-impl Plain for Reservation<Name> {}
+impl Plain for Reservation<OwnedKey> {}
 
 collected!(PyReservation { held, cache }, |it, py| it.cache.cut(py));
 
-memory_methods!(PyReservation, Reservation<Name>);
+memory_methods!(PyReservation, Reservation<OwnedKey>);
 
 #[pymethods]
 impl PyReservation {
@@ -473,7 +480,8 @@ impl PyReservation {
                 self.held.put_back(other?);
                 return Err(error::bad_value(
                     py,
-                    "the lease is of another key, or of another cache",
+                    "the lease is for another key or cache: commit under a lease on this \
+                     reservation's key",
                 ));
             }
         };
@@ -492,7 +500,7 @@ impl PyReservation {
         Ok(slf)
     }
 
-    /// Commits it, or gives the room back if something was raised.
+    /// Commits the value, or discards it after an exception.
     #[pyo3(signature = (kind=None, *_exc))]
     fn __exit__(
         &self,
@@ -517,10 +525,10 @@ impl PyReservation {
     }
 }
 
-impl Held for Lease<Name> {
+impl Held for Lease<OwnedKey> {
     const NAME: &'static str = "lease";
     const END: &'static str = "released, or committed under";
-    // It has the cache, and that the pool.
+    // It refers to the cache, which refers to the pool.
     const SLOW: bool = true;
 }
 
@@ -528,11 +536,11 @@ impl Held for Lease<Name> {
 /// value is stored under the key, or the key is removed.
 #[pyclass(name = "Lease", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyLease {
-    held: Holder<Lease<Name>>,
+    held: Holder<Lease<OwnedKey>>,
     cache: Link<PyKvCache>,
 }
 
-impl Plain for Lease<Name> {}
+impl Plain for Lease<OwnedKey> {}
 
 collected!(PyLease { held, cache }, |it, py| it.cache.cut(py));
 
@@ -554,7 +562,7 @@ impl PyLease {
     fn __repr__(&self) -> String {
         match self.held.with(Lease::is_valid) {
             Ok(true) => "<kvmem.Lease>".to_owned(),
-            Ok(false) => "<kvmem.Lease, broken>".to_owned(),
+            Ok(false) => "<kvmem.Lease, no longer valid>".to_owned(),
             Err(_) => "<kvmem.Lease, ended>".to_owned(),
         }
     }

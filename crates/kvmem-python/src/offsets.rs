@@ -1,7 +1,7 @@
 //! *OffsetAllocator*: ranges of an abstract space.
 //!
-//! Nothing here releases the GIL, so that no lock of a space is held by another thread when the
-//! process forks: a child goes on with its copy.
+//! Nothing here releases the GIL. No lock of a space is therefore held by another thread when the
+//! process forks, and a child continues with its copy.
 
 use kvmem::offset::{Allocation, OffsetAllocator, Placement};
 use pyo3::prelude::*;
@@ -69,7 +69,7 @@ impl PyOffsetAllocator {
             "renewal" => Placement::Renewal,
             "best-fit" => Placement::BestFit,
             other => {
-                let message = format!("{other:?} is no placement: say renewal or best-fit");
+                let message = format!("placement is {other:?}: give renewal or best-fit");
                 return Err(error::bad_value(py, message));
             }
         };
@@ -208,7 +208,7 @@ impl PyOffsetAllocator {
     }
 }
 
-/// Figures, as named tuple.
+/// Converts metrics to a named tuple.
 pub(crate) fn metrics<'py>(
     py: Python<'py>,
     metrics: &kvmem::offset::Metrics,

@@ -1,4 +1,4 @@
-//! *Options*: what keyword arguments say, in the words of the `kvmem` command.
+//! *Options*: keyword arguments, in the words of the `kvmem` command.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use pyo3::types::PyString;
 use crate::error;
 use crate::number::{Int, Seconds};
 
-/// More threads than any machine has cores.
-const MOST_THREADS: u64 = 1 << 20;
+/// Maximum number of threads: more than any machine has cores.
+const MAX_THREADS: u64 = 1 << 20;
 
 /// One text with commas, or several texts.
 pub(crate) struct Words(String);
@@ -32,7 +32,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Words {
     }
 }
 
-/// Kinds of pages, first choice first.
+/// Converts page sizes, in order of preference.
 pub(crate) fn ladder(py: Python<'_>, pages: Option<&Words>, strict: bool) -> PyResult<Ladder> {
     let ladder = match pages {
         Some(Words(pages)) => pages.parse().map_err(|error| error::bad_value(py, error))?,
@@ -41,7 +41,7 @@ pub(crate) fn ladder(py: Python<'_>, pages: Option<&Words>, strict: bool) -> PyR
     Ok(ladder.strict(strict))
 }
 
-/// `None`, or a policy in words.
+/// Converts a NUMA policy. None: no policy.
 pub(crate) fn numa(py: Python<'_>, numa: Option<&str>) -> PyResult<Numa> {
     numa.map_or(Ok(Numa::None), |numa| {
         numa.parse().map_err(|error: String| error::bad_value(py, error))
@@ -72,13 +72,13 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Threads<'py> {
 }
 
 impl Threads<'_> {
-    /// What is done unless something else is said.
+    /// Returns the default: automatic.
     pub(crate) fn auto() -> Option<Self> {
         Some(Threads::Word("auto".to_owned()))
     }
 }
 
-/// Who makes pages resident.
+/// Converts the number of threads that populate. None: no population.
 pub(crate) fn populate<'py>(
     py: Python<'py>,
     name: &str,
@@ -87,7 +87,7 @@ pub(crate) fn populate<'py>(
     match threads {
         None => Ok(Populate::None),
         Some(Threads::Number(threads)) => {
-            let threads = threads.within(py, name, 0..=MOST_THREADS)?;
+            let threads = threads.within(py, name, 0..=MAX_THREADS)?;
             Ok(Populate::threads(usize::try_from(threads).unwrap_or(usize::MAX)))
         }
         Some(Threads::Word(word)) => {
@@ -96,7 +96,7 @@ pub(crate) fn populate<'py>(
     }
 }
 
-/// Who does so where that is what the caller came for: automatic, unless something else is said.
+/// Converts the number of threads of a call that populates. None: automatic.
 pub(crate) fn populate_now<'py>(
     py: Python<'py>,
     threads: Option<Threads<'py>>,
@@ -118,7 +118,7 @@ pub(crate) fn readers_only(py: Python<'_>, readers_only: bool, shared: bool) -> 
     Ok(readers_only)
 }
 
-/// Opens the devices that are named.
+/// Opens the named devices.
 pub(crate) fn devices(
     py: Python<'_>,
     devices: Option<&Words>,
@@ -128,7 +128,7 @@ pub(crate) fn devices(
     py.detach(|| devices.open()).map_err(|error| error::not_available(py, &error))
 }
 
-/// As said, or as the environment says, or automatic.
+/// Converts a policy. None: the environment's policy, or automatic.
 pub(crate) fn policy(py: Python<'_>, policy: Option<&str>) -> PyResult<Policy> {
     match policy {
         Some(policy) => policy.parse().map_err(|error: String| error::bad_value(py, error)),
@@ -138,7 +138,7 @@ pub(crate) fn policy(py: Python<'_>, policy: Option<&str>) -> PyResult<Policy> {
     }
 }
 
-/// A length of time, if one is given.
+/// Converts a duration, if one is given.
 pub(crate) fn seconds<'py>(
     py: Python<'py>,
     name: &str,

@@ -24,14 +24,15 @@ use crate::progress::{self, Listener};
 use crate::report::{self, Level};
 use crate::size::Size;
 
-/// The usual number of seconds to wait: for ever, near enough.
-const EVER: Duration = Duration::from_secs(u32::MAX as u64);
-/// How long is waited between two looks for a signal.
-const LOOK: Duration = Duration::from_millis(50);
+/// Default time to wait: practically forever.
+const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
+/// Time between two checks for signals.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Held for Pool {
     const NAME: &'static str = "pool";
-    const VIEWS: &'static str = "hold(s), such as an engine's that has registered it: end that";
+    const VIEWS: &'static str =
+        "hold(s), such as that of an engine that has registered it: release them";
     const SLOW: bool = true;
 }
 
@@ -80,9 +81,10 @@ pub(crate) struct PyPool {
     at: usize,
     len: u64,
     cancel: CancelToken,
-    /// Of a shared pool, from the beginning: children that are forked later have it too.
+    /// Descriptor of a shared pool. It exists from the beginning, so children that are forked later
+    /// have it too.
     fd: Mutex<Option<OwnedFd>>,
-    /// Of a pool that is made ready in the background.
+    /// Listener of a pool that is initialized in the background.
     listener: Option<Listener>,
 }
 
@@ -95,13 +97,13 @@ collected!(PyPool { held, at, len, cancel, fd, listener }, |it, py| {
 });
 
 impl PyPool {
-    /// The pool, for work that takes longer than a call.
+    /// Returns the pool, for work that takes longer than a call.
     pub(crate) fn pool(&self) -> PyResult<Lent<Pool>> {
         self.held.with(Pool::clone).map(Lent::new)
     }
 
-    /// Likewise, if nobody has a hold on it now. Who gets one while it shrinks asks then how long
-    /// it is, as everybody does.
+    /// Returns the pool if it has no holds now. A user that gets a hold while the pool shrinks
+    /// reads its length afterwards, like every user.
     fn free_to_shrink(&self) -> PyResult<Lent<Pool>> {
         self.held.change(|pool| pool.clone()).map(Lent::new)
     }
@@ -111,12 +113,14 @@ impl PyPool {
 impl PyPool {
     #[new]
     #[pyo3(signature = (
-        size, *, max_size=None, pages=None, strict=false, numa=None, shared=false, readers_only=false,
-        guard_pages=false, populate=Threads::auto(), devices=None, policy=None, boundary=None, hot_sizes=None, auto_hot_sizes=true,
-        max_cached_bytes=None, in_background=false, quarantine=false, progress=None
-    ), text_signature = "(size, *, max_size=None, pages=None, strict=False, numa=None, shared=False, \
-        readers_only=False, guard_pages=False, populate='auto', devices=None, policy=None, boundary=None, hot_sizes=None, auto_hot_sizes=True, max_cached_bytes=None, \
-        in_background=False, quarantine=False, progress=None)")]
+        size, *, max_size=None, pages=None, strict=false, numa=None, shared=false,
+        readers_only=false, guard_pages=false, populate=Threads::auto(), devices=None, policy=None,
+        boundary=None, hot_sizes=None, auto_hot_sizes=true, max_cached_bytes=None,
+        in_background=false, quarantine=false, progress=None
+    ), text_signature = "(size, *, max_size=None, pages=None, strict=False, numa=None, \
+        shared=False, readers_only=False, guard_pages=False, populate='auto', devices=None, \
+        policy=None, boundary=None, hot_sizes=None, auto_hot_sizes=True, \
+        max_cached_bytes=None, in_background=False, quarantine=False, progress=None)")]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn create(
         py: Python<'_>,
@@ -200,7 +204,7 @@ impl PyPool {
             None
         };
         let listener = listener.filter(|_| in_background);
-        // In its holder: should the log be interrupted, it is taken down without the GIL.
+        // In its holder: if logging is interrupted, the pool is dropped without the GIL.
         let made =
             PyPool { held: Holder::new(pool), at, len, cancel, fd: Mutex::new(fd), listener };
         report::log_receipt(py, "pool", &built.receipt)?;
@@ -217,11 +221,11 @@ impl PyPool {
     #[pyo3(signature = (nbytes, *, align=None))]
     fn allocate(&self, py: Python<'_>, nbytes: Size, align: Option<Int<'_>>) -> PyResult<PyBlock> {
         let align = align.map(|align| align.index(py, "align")).transpose()?;
-        let granted = self.held.with(|pool| match align {
+        let allocated = self.held.with(|pool| match align {
             None => pool.allocate(nbytes.bytes()),
             Some(align) => pool.allocate_aligned(nbytes.bytes(), align),
         })?;
-        match granted {
+        match allocated {
             Ok(block) => Ok(PyBlock::new(block)),
             Err(error) => {
                 let align = align.map(|align| align as u64);
@@ -235,8 +239,8 @@ impl PyPool {
     fn allocate_batch(&self, py: Python<'_>, nbytes: Size, n: Int<'_>) -> PyResult<PyBlockBatch> {
         let n = n.index(py, "n")?;
         let pool = self.pool()?;
-        let granted = py.detach(|| pool.allocate_batch(nbytes.bytes(), n));
-        let blocks = granted.map_err(|error| {
+        let allocated = py.detach(|| pool.allocate_batch(nbytes.bytes(), n));
+        let blocks = allocated.map_err(|error| {
             error::block_request(
                 py,
                 &error,
@@ -255,8 +259,9 @@ impl PyPool {
         max_blocks: Int<'_>,
     ) -> PyResult<Vec<PyBlock>> {
         let max_blocks = max_blocks.within(py, "max_blocks", 1..=u64::MAX)? as usize;
-        let granted = self.held.with(|pool| pool.allocate_scattered(total.bytes(), max_blocks))?;
-        let blocks = granted.map_err(|error| error::pool(py, &error))?;
+        let allocated =
+            self.held.with(|pool| pool.allocate_scattered(total.bytes(), max_blocks))?;
+        let blocks = allocated.map_err(|error| error::pool(py, &error))?;
         Ok(blocks.into_iter().map(PyBlock::new).collect())
     }
 
@@ -316,12 +321,12 @@ impl PyPool {
     ) -> PyResult<u64> {
         let pool = self.pool()?;
         let bytes = nbytes.map_or(u64::MAX, |Size(bytes)| bytes);
-        let mut left = options::seconds(py, "timeout", timeout)?.unwrap_or(EVER);
+        let mut remaining = options::seconds(py, "timeout", timeout)?.unwrap_or(FOREVER);
         let ready = loop {
-            let turn = left.min(LOOK);
+            let turn = remaining.min(SIGNAL_INTERVAL);
             let ready = py.detach(|| pool.wait_ready(bytes, turn));
-            left -= turn;
-            if ready >= bytes || left.is_zero() || !pool.is_under_way() {
+            remaining -= turn;
+            if ready >= bytes || remaining.is_zero() || !pool.is_under_way() {
                 break ready;
             }
             py.check_signals()?;
@@ -491,8 +496,8 @@ context_manager!(PyPool, PyPool::close);
 
 fn share(pool: &Pool, writable: bool) -> Result<OwnedFd, PoolError> {
     if writable {
-        // SAFETY: this module makes no slices of a block's bytes that last: it copies, by address.
-        // Who writes what when is up to those who have views, in whichever process.
+        // SAFETY: this module keeps no slices of a block's bytes: it copies by address. The owners
+        // of views, in all processes, have to agree on their writes.
         unsafe { pool.share() }
     } else {
         pool.share_read_only()

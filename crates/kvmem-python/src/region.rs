@@ -79,7 +79,7 @@ impl PyRegion {
         PyRegion { held: Holder::new(region), keeper }
     }
 
-    /// The region, which goes with the last that has it.
+    /// Returns the region, which is unmapped with its last reference.
     pub(crate) fn region(&self, py: Python<'_>) -> PyResult<Memory> {
         Ok(Memory::new(self.held.with(Arc::clone)?, self.keeper.get(py)))
     }
@@ -89,8 +89,9 @@ impl PyRegion {
 impl PyRegion {
     #[new]
     #[pyo3(signature = (
-        size, *, pages=None, strict=false, numa=None, populate=None, shared=false, readers_only=false,
-        guard_pages=false, dont_fork=true, dont_dump=true, progress=None, time_budget=None
+        size, *, pages=None, strict=false, numa=None, populate=None, shared=false,
+        readers_only=false, guard_pages=false, dont_fork=true, dont_dump=true, progress=None,
+        time_budget=None
     ))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn create(
@@ -130,7 +131,7 @@ impl PyRegion {
         let region = long::run(py, &cancel, || builder.map());
         let region = region.and_then(|region| region.map_err(|error| error::arena(py, &error)));
         let region = progress::end(py, listener.as_ref(), region)?;
-        // In its holder: should the log be interrupted, it is unmapped without the GIL.
+        // In its holder: if logging is interrupted, the region is unmapped without the GIL.
         let made = PyRegion::new(region);
         let region = made.region(py)?;
         report::log_receipt(py, "region", region.receipt())?;
@@ -165,8 +166,13 @@ impl PyRegion {
     /// Makes a range resident and returns the seconds that this took.
     ///
     /// Unless ``threads`` is a number, the library chooses how many threads to use.
-    #[pyo3(signature = (start=Int::usual(0), stop=None, *, threads=None, progress=None, time_budget=None),
-        text_signature = "($self, start=0, stop=None, *, threads=None, progress=None, time_budget=None)")]
+    #[pyo3(
+        signature = (
+            start=Int::usual(0), stop=None, *, threads=None, progress=None, time_budget=None
+        ),
+        text_signature = "($self, start=0, stop=None, *, threads=None, progress=None, \
+            time_budget=None)"
+    )]
     fn populate(
         &self,
         py: Python<'_>,
@@ -209,7 +215,10 @@ impl PyRegion {
     }
 
     /// Returns how much of a range is resident now.
-    #[pyo3(signature = (start=Int::usual(0), stop=None), text_signature = "($self, start=0, stop=None)")]
+    #[pyo3(
+        signature = (start=Int::usual(0), stop=None),
+        text_signature = "($self, start=0, stop=None)"
+    )]
     fn residency<'py>(
         &self,
         py: Python<'py>,
@@ -230,7 +239,10 @@ impl PyRegion {
 
     /// Returns the pages of a range to the system. The range reads as zeros afterwards. Raises
     /// :class:`InUseError` if the region is registered.
-    #[pyo3(signature = (start=Int::usual(0), stop=None), text_signature = "($self, start=0, stop=None)")]
+    #[pyo3(
+        signature = (start=Int::usual(0), stop=None),
+        text_signature = "($self, start=0, stop=None)"
+    )]
     fn discard(&self, py: Python<'_>, start: Int<'_>, stop: Option<Int<'_>>) -> PyResult<()> {
         let region = self.region(py)?;
         let (start, stop) = part(py, region.len(), start, stop)?;
@@ -243,7 +255,7 @@ impl PyRegion {
         let fd = region.fd().ok_or_else(|| {
             error::bad_value(
                 py,
-                "the region's memory is private: make it with shared=True to have a descriptor",
+                "the region's memory is private: make it with shared=True to get a descriptor",
             )
         })?;
         Ok(fd.as_raw_fd())
@@ -273,7 +285,7 @@ impl PyRegion {
 
 context_manager!(PyRegion, PyRegion::close);
 
-/// From `start` to `stop`, or to the end.
+/// Converts a range from `start` to `stop`, or to the end.
 pub(crate) fn part<'py>(
     py: Python<'py>,
     len: usize,
@@ -284,14 +296,14 @@ pub(crate) fn part<'py>(
     Ok((start, stop.map_or(Ok(len), |stop| stop.index(py, "stop"))?))
 }
 
-/// A descriptor of its own for what `fd` names.
+/// Duplicates a descriptor.
 pub(crate) fn duplicate<'py>(py: Python<'py>, fd: Int<'py>) -> PyResult<OwnedFd> {
     let fd = fd.fd(py)?;
-    // SAFETY: it is borrowed for this call only. A number that is no descriptor, or that another
-    // thread closes meanwhile, is refused by the kernel.
+    // SAFETY: the descriptor is borrowed for this call only. The kernel rejects a number that is no
+    // descriptor, or that another thread closes meanwhile.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
-    borrowed.try_clone_to_owned().map_err(|refused| {
-        let message = format!("fd {fd} cannot be duplicated: {refused}; give an open descriptor");
-        error::bad_descriptor(py, message, fd, None, refused.raw_os_error())
+    borrowed.try_clone_to_owned().map_err(|error| {
+        let message = format!("fd {fd} cannot be duplicated: {error}; give an open descriptor");
+        error::bad_descriptor(py, message, fd, None, error.raw_os_error())
     })
 }

@@ -59,7 +59,7 @@ collected!(PyRegistration { held, region, keeper }, |it, py| {
     }
 });
 
-/// A key, as named tuple.
+/// Converts a key to a named tuple.
 pub(crate) fn key(py: Python<'_>, key: Key) -> PyResult<Bound<'_, PyAny>> {
     report::named(py, "Key", (key.handle, key.lkey, key.rkey))
 }
@@ -68,8 +68,10 @@ pub(crate) fn key(py: Python<'_>, key: Key) -> PyResult<Bound<'_, PyAny>> {
 impl PyRegistration {
     #[new]
     #[pyo3(signature = (
-        region, devices, *, policy=None, populate=Threads::auto(), chunk=None, progress=None, time_budget=None
-    ), text_signature = "(region, devices, *, policy=None, populate='auto', chunk=None, progress=None, time_budget=None)")]
+        region, devices, *, policy=None, populate=Threads::auto(), chunk=None, progress=None,
+        time_budget=None
+    ), text_signature = "(region, devices, *, policy=None, populate='auto', chunk=None, \
+        progress=None, time_budget=None)")]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn create(
         py: Python<'_>,
@@ -144,7 +146,10 @@ impl PyRegistration {
 
     /// Returns the key with which a device reaches a whole range. Raises
     /// :class:`RegistrationError` if the range crosses a boundary between two keys.
-    #[pyo3(signature = (device, start=Int::usual(0), stop=None), text_signature = "($self, device, start=0, stop=None)")]
+    #[pyo3(
+        signature = (device, start=Int::usual(0), stop=None),
+        text_signature = "($self, device, start=0, stop=None)"
+    )]
     fn key_for<'py>(
         &self,
         py: Python<'py>,
@@ -162,7 +167,7 @@ impl PyRegistration {
     fn close(&self, py: Python<'_>) -> PyResult<usize> {
         let Some(mut set) = self.held.take_if_any()? else { return Ok(0) };
         let back = py.detach(move || set.deregister());
-        // Keys that the device has not given back keep the region, and that its bytes.
+        // Keys that the device did not deregister keep the region, and the region keeps its bytes.
         self.keeper.cut(py);
         Ok(back.map_err(|error| error::register(py, &error))?.keys)
     }

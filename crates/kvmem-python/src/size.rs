@@ -12,9 +12,9 @@ use crate::error;
 pub(crate) struct Size(pub(crate) u64);
 
 impl Size {
-    /// As what the machine can address.
+    /// Converts the number to an address-sized one.
     pub(crate) fn bytes(self) -> usize {
-        // The library has no 32-bit machines; there, what is too much is refused as too large.
+        // The library supports no 32-bit machines; there, larger sizes fail as too large.
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
 }

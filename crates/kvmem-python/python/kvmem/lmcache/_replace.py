@@ -26,7 +26,7 @@ def replace_address_manager() -> int:
     replaced = 0
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "lmcache" and vars(module).get("AddressManager") is theirs:
-            module.AddressManager = AddressManager
+            vars(module)["AddressManager"] = AddressManager
             replaced += 1
     _log.info("LMCache's AddressManager replaced in %d modules", replaced)
     return replaced
