@@ -162,7 +162,7 @@ impl Request {
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.n, self.align) {
-            (Some(n), _) => write!(f, "{n} × {} bytes, {} in all,", self.nbytes, self.total()),
+            (Some(n), _) => write!(f, "{n} × {} bytes ({} in all)", self.nbytes, self.total()),
             (None, Some(align)) => write!(f, "{} bytes at a multiple of {align}", self.nbytes),
             (None, None) => write!(f, "{} bytes", self.nbytes),
         }

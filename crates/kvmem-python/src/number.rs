@@ -118,7 +118,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Signed {
             Ok(number) => Ok(Signed(number)),
             Err(error) if error.is_instance_of::<PyOverflowError>(given.py()) => {
                 let limit = if given.lt(0)? { i64::MIN } else { i64::MAX };
-                let message = format!("{} exceeds {limit}: give a number nearer to 0", *given);
+                let message = format!("{} is beyond {limit}: give a number nearer to 0", *given);
                 Err(error::bad_number(given.py(), message, &*given, limit))
             }
             Err(error) => Err(error),

@@ -265,11 +265,11 @@ def test_a_batch_is_refused_as_a_whole(scene: Scene) -> None:
     for make in (scene.pool.allocate_batch, scene.space.allocate_batch):
         with pytest.raises(
             kvmem.OutOfSpaceError,
-            match="1000000000000000000 × 10 bytes, 10000000000000000000 in all",
+            match=r"1000000000000000000 × 10 bytes \(10000000000000000000 in all\)",
         ) as caught:
             make(10, 10**18)
         assert caught.value.requested == 10**19
-        with pytest.raises(kvmem.OutOfSpaceError, match="no range here can be longer") as caught:
+        with pytest.raises(kvmem.OutOfSpaceError, match="a range can have at most") as caught:
             make(4 * MIB, 3)
         assert caught.value.requested == 4 * MIB and (caught.value.limit or 0) <= 2 * MIB
     scene.space.allocate(600_000)
@@ -277,7 +277,7 @@ def test_a_batch_is_refused_as_a_whole(scene: Scene) -> None:
     assert len(kept) == 2
     with pytest.raises(
         kvmem.OutOfSpaceError,
-        match="2 × 500000 bytes, 1000000 in all, were asked for; 648576 bytes are free",
+        match=r"2 × 500000 bytes \(1000000 in all\): 648576 bytes are free",
     ) as caught:
         scene.space.allocate_batch(500_000, 2)
     assert (caught.value.requested, caught.value.free) == (1_000_000, 648_576)
@@ -302,7 +302,7 @@ def test_descriptors_that_are_none(scene: Scene) -> None:
 
 def test_a_key_without_a_device(scene: Scene) -> None:
     with pytest.raises(
-        kvmem.InvalidArgumentError, match="registered with no device; name some in `devices`"
+        kvmem.InvalidArgumentError, match="registered with no device; pass `devices`"
     ) as caught:
         scene.block.key("mlock")
     assert caught.value.value == "mlock"
@@ -315,7 +315,7 @@ def test_a_lower_tier_that_is_none_is_refused_at_once(scene: Scene) -> None:
 
     for wrong, text in (
         (object(), "object has no method __lower_tier__"),
-        (Half(), "Half, which __lower_tier__ gave, has no method put"),
+        (Half(), "Half, which __lower_tier__ returned, has no method put"),
     ):
         tier: Any = wrong
         with pytest.raises(TypeError, match=text):

@@ -30,6 +30,6 @@ def test_the_example_of_mooncake_runs(cluster: Cluster, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert (
-        "cannot look for 'never put': there is no such object" in done.stdout
+        "cannot look for 'never put': the object does not exist" in done.stdout
         and "ClusterTierStats(" in done.stdout
     )
