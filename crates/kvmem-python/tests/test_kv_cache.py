@@ -199,7 +199,7 @@ def test_a_lease_is_broken_by_whatever_is_put_or_removed(pool: kvmem.Pool) -> No
         lease, room = leased(), fetched()
         assert lease.is_valid and repr(lease) == "<kvmem.Lease>"
         change()
-        assert not lease.is_valid and "broken" in repr(lease)
+        assert not lease.is_valid and "no longer valid" in repr(lease)
         assert room.commit(lease=lease) is None and "ended" in repr(lease)
         for ended in (lambda: room.commit(), lambda: lease.is_valid, lease.release):
             with pytest.raises(kvmem.ClosedError):

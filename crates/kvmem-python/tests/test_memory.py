@@ -264,7 +264,7 @@ def test_writing() -> None:
     ):
         with pytest.raises(kvmem.InvalidArgumentError, match="do not fit into 5000 bytes"):
             bad()
-    with pytest.raises(BufferError, match="one piece"):
+    with pytest.raises(BufferError, match="not contiguous"):
         block.write(np.zeros((4, 4), np.uint8)[:, ::2])
     with pytest.raises(TypeError):
         block.write("text")  # type: ignore[arg-type, unused-ignore]

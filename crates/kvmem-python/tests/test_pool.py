@@ -420,7 +420,7 @@ def test_shared_pools_are_attached_by_descriptor() -> None:
             assert memoryview(here).readonly and not np.from_dlpack(here).flags.writeable
             with pytest.raises(BufferError, match="read-only"):
                 here.__dlpack__()
-            with pytest.raises(kvmem.InvalidArgumentError, match="attached to be read"):
+            with pytest.raises(kvmem.InvalidArgumentError, match="attached for reading"):
                 here.write(b"x")
             with pytest.raises(kvmem.InvalidArgumentError):
                 reader.block((reference.pool + 1, 0, 5))

@@ -32,7 +32,7 @@ def theirs() -> type[Any]:
     """LMCache's own class."""
     try:
         return bench.their_class()
-    except bench.NotThere as reason:
+    except bench.ClassMissingError as reason:
         missing(str(reason))
         raise
 
