@@ -339,17 +339,11 @@ impl PyAddressManager {
     }
 
     #[cold]
-    fn full(
-        &self,
-        py: Python<'_>,
-        n: usize,
-        size: &Bound<'_, PyAny>,
-        refused: &AllocError,
-    ) -> PyErr {
+    fn full(&self, py: Python<'_>, n: usize, size: &Bound<'_, PyAny>, error: &AllocError) -> PyErr {
         let free = |units: u64| units << self.shift;
         let metrics = self.lock().0.space.as_ref().map(OffsetAllocator::metrics);
         let (whole, largest) = metrics.map_or((0, 0), |it| (free(it.free), free(it.largest_free)));
-        let ranges = match refused {
+        let ranges = match error {
             AllocError::TooManyRanges { ranges } => Some(*ranges),
             _ => None,
         };
@@ -428,14 +422,15 @@ impl PyAddressManager {
         match granted {
             Ok(at) => {
                 let length = units << self.shift;
-                let length = if requested.0 == Some(length) && size.is_exact_instance_of::<PyInt>() {
+                let length = if requested.0 == Some(length) && size.is_exact_instance_of::<PyInt>()
+                {
                     size.clone()
                 } else {
                     length.into_pyobject(size.py())?.into_any()
                 };
                 Ok((at << self.shift, length))
             }
-            Err(refused) => Err(self.full(size.py(), 1, size, &refused)),
+            Err(error) => Err(self.full(size.py(), 1, size, &error)),
         }
     }
 
@@ -462,7 +457,7 @@ impl PyAddressManager {
             Ok(starts) => {
                 Ok(starts.into_iter().map(|at| (at << self.shift, units << self.shift)).collect())
             }
-            Err(refused) => Err(self.full(py, n, size, &refused)),
+            Err(error) => Err(self.full(py, n, size, &error)),
         }
     }
 

@@ -232,14 +232,14 @@ macro_rules! memory_methods {
                 dl_device: Option<$crate::number::Exactly<$crate::number::Int<'py>, 2>>,
                 copy: Option<bool>,
             ) -> PyResult<Bound<'py, PyAny>> {
-                let wish = $crate::dlpack::Requirements::new(
+                let options = $crate::dlpack::ExportOptions::new(
                     slf.py(),
                     stream.is_some(),
                     max_version,
                     dl_device,
                     copy,
                 )?;
-                $crate::dlpack::export(slf, &wish)
+                $crate::dlpack::export(slf, &options)
             }
 
             /// Returns the device of the bytes: (1, 0), host memory.

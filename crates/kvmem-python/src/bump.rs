@@ -101,7 +101,7 @@ impl PyBumpArena {
     /// Region that the arena allocates from.
     #[getter]
     fn region(&self, py: Python<'_>) -> PyResult<Py<PyRegion>> {
-        self.region.get(py).ok_or_else(|| error::gone(Arena::NAME, Arena::END))
+        self.region.get(py).ok_or_else(|| error::closed(Arena::NAME, Arena::END))
     }
 
     /// Length of the arena's memory in bytes.
@@ -115,7 +115,7 @@ impl PyBumpArena {
             Ok(stats) => {
                 format!("<kvmem.BumpArena of {} bytes, {} used>", stats.capacity, stats.used)
             }
-            Err(_) => "<kvmem.BumpArena, gone>".to_owned(),
+            Err(_) => "<kvmem.BumpArena, closed>".to_owned(),
         }
     }
 }

@@ -33,21 +33,21 @@ const VERSIONED: &CStr = c"dltensor_versioned";
 type ReleaseView = Box<dyn FnOnce(Python<'_>) + Send>;
 
 /// The consumer's request.
-pub(crate) struct Requirements {
+pub(crate) struct ExportOptions {
     stream: bool,
     max_version: Option<(u32, u32)>,
     dl_device: Option<(i32, i32)>,
     copy: Option<bool>,
 }
 
-impl Requirements {
+impl ExportOptions {
     pub(crate) fn new<'py>(
         py: Python<'py>,
         stream: bool,
         max_version: Option<Exactly<Int<'py>, 2>>,
         dl_device: Option<Exactly<Int<'py>, 2>>,
         copy: Option<bool>,
-    ) -> PyResult<Requirements> {
+    ) -> PyResult<ExportOptions> {
         let max_version = match max_version {
             Some(Exactly([major, minor])) => {
                 Some((major.u32(py, "max_version[0]")?, minor.u32(py, "max_version[1]")?))
@@ -63,7 +63,7 @@ impl Requirements {
             }
             None => None,
         };
-        Ok(Requirements { stream, max_version, dl_device, copy })
+        Ok(ExportOptions { stream, max_version, dl_device, copy })
     }
 }
 
@@ -215,20 +215,20 @@ unsafe extern "C" fn forget<M: Layout>(capsule: *mut ffi::PyObject) {
 /// Makes a capsule of an object's bytes.
 pub(crate) fn export<'py, C: Viewed>(
     object: &Bound<'py, C>,
-    wish: &Requirements,
+    options: &ExportOptions,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     let held = object.get().held();
-    if wish.stream {
+    if options.stream {
         return Err(error::bad_buffer(py, "host memory has no stream: pass stream=None"));
     }
-    if let Some(device) = wish.dl_device.filter(|device| *device != CPU) {
+    if let Some(device) = options.dl_device.filter(|device| *device != CPU) {
         let message =
             format!("the bytes are in host memory, {CPU:?}, and not on device {device:?}");
         return Err(error::bad_buffer(py, message));
     }
-    let versioned = wish.max_version.is_some_and(|(major, _)| major >= 1);
-    if wish.copy == Some(true) {
+    let versioned = options.max_version.is_some_and(|(major, _)| major >= 1);
+    if options.copy == Some(true) {
         let Span { at, len, .. } = held.view(C::Value::span)?;
         let mut bytes = vec![0; len].into_boxed_slice();
         // SAFETY: both sides have the same length; those of the object stay while the view exists,

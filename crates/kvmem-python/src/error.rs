@@ -66,7 +66,7 @@ fn here(class: &'static str, message: String) -> PyErr {
 
 /// Makes the error of a freed or closed object.
 #[cold]
-pub(crate) fn gone(name: &str, end: &str) -> PyErr {
+pub(crate) fn closed(name: &str, end: &str) -> PyErr {
     here("ClosedError", format!("the {name} has been {end}"))
 }
 

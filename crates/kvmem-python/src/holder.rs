@@ -47,7 +47,7 @@ struct State<T> {
 
 /// Reason why a value is not available. It becomes an exception after the lock is released, because
 /// making one runs Python.
-enum Refused {
+enum Unavailable {
     Forked,
     Gone,
     Viewed(usize),
@@ -71,34 +71,34 @@ impl<T: Held> Holder<T> {
     /// Runs a function under the lock. The function runs no Python: another thread that has the GIL
     /// may wait for the lock.
     #[inline]
-    fn locked<R>(&self, run: impl FnOnce(&mut State<T>) -> Result<R, Refused>) -> PyResult<R> {
-        let result = if self.is_ours() { run(&mut self.lock()) } else { Err(Refused::Forked) };
-        result.map_err(|refused| match refused {
-            Refused::Forked => error::forked(T::NAME),
-            Refused::Gone => error::gone(T::NAME, T::END),
-            Refused::Viewed(views) => error::viewed(T::NAME, T::VIEWS, views),
+    fn locked<R>(&self, run: impl FnOnce(&mut State<T>) -> Result<R, Unavailable>) -> PyResult<R> {
+        let result = if self.is_ours() { run(&mut self.lock()) } else { Err(Unavailable::Forked) };
+        result.map_err(|reason| match reason {
+            Unavailable::Forked => error::forked(T::NAME),
+            Unavailable::Gone => error::closed(T::NAME, T::END),
+            Unavailable::Viewed(views) => error::viewed(T::NAME, T::VIEWS, views),
         })
     }
 
     /// Uses the value. `using` runs no Python.
     #[inline]
     pub(crate) fn with<R>(&self, using: impl FnOnce(&T) -> R) -> PyResult<R> {
-        self.locked(|state| state.value.as_ref().map(using).ok_or(Refused::Gone))
+        self.locked(|state| state.value.as_ref().map(using).ok_or(Unavailable::Gone))
     }
 
     /// Changes the value. Fails while views exist. `changing` runs no Python.
     pub(crate) fn change<R>(&self, changing: impl FnOnce(&mut T) -> R) -> PyResult<R> {
         self.locked(|state| match (&mut state.value, state.views) {
             (Some(value), 0) => Ok(changing(value)),
-            (Some(_), views) => Err(Refused::Viewed(views)),
-            (None, _) => Err(Refused::Gone),
+            (Some(_), views) => Err(Unavailable::Viewed(views)),
+            (None, _) => Err(Unavailable::Gone),
         })
     }
 
     /// Uses the value and adds a view. `using` runs no Python.
     pub(crate) fn view<R>(&self, using: impl FnOnce(&T) -> R) -> PyResult<R> {
         self.locked(|state| {
-            let result = state.value.as_ref().map(using).ok_or(Refused::Gone)?;
+            let result = state.value.as_ref().map(using).ok_or(Unavailable::Gone)?;
             state.views += 1;
             Ok(result)
         })
@@ -114,8 +114,8 @@ impl<T: Held> Holder<T> {
     #[inline]
     pub(crate) fn take(&self) -> PyResult<T> {
         self.locked(|state| match state.views {
-            0 => state.value.take().ok_or(Refused::Gone),
-            views => Err(Refused::Viewed(views)),
+            0 => state.value.take().ok_or(Unavailable::Gone),
+            views => Err(Unavailable::Viewed(views)),
         })
     }
 

@@ -268,7 +268,7 @@ impl PyKvCache {
     /// Pool that the blocks are allocated from.
     #[getter]
     fn pool(&self, py: Python<'_>) -> PyResult<Py<PyPool>> {
-        self.pool.get(py).ok_or_else(|| error::gone(Cache::NAME, Cache::END))
+        self.pool.get(py).ok_or_else(|| error::closed(Cache::NAME, Cache::END))
     }
 
     /// Lower tier of the cache.

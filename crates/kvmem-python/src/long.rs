@@ -29,17 +29,17 @@ pub(crate) fn run<T: Send>(
     cancel: &CancelToken,
     work: impl FnOnce() -> T + Send,
 ) -> PyResult<T> {
-    let (ended, told) = (Mutex::new(false), Condvar::new());
+    let (ended, changed) = (Mutex::new(false), Condvar::new());
     thread::scope(|scope| {
         let named = thread::Builder::new().name("kvmem-work".to_owned());
         let worker = named.spawn_scoped(scope, || {
-            let _end = End(&ended, &told);
+            let _end = End(&ended, &changed);
             work()
         })?;
         let mut raised = None;
         let wait = || {
             let ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
-            *told
+            *changed
                 .wait_timeout_while(ended, LOOK, |ended| !*ended)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0

@@ -108,7 +108,7 @@ pub(crate) fn backing(shared: bool) -> Backing {
     if shared { Backing::Shared } else { Backing::Private }
 }
 
-/// Checks that only shared memory is sealed against writers.
+/// Checks that `readers_only` is used with shared memory only.
 pub(crate) fn readers_only(py: Python<'_>, readers_only: bool, shared: bool) -> PyResult<bool> {
     if readers_only && !shared {
         let message = "readers_only is True, but the memory is private and has no other writers: \

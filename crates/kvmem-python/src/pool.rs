@@ -92,7 +92,7 @@ impl Plain for Pool {}
 
 collected!(PyPool { held, at, len, cancel, fd, listener }, |it, py| {
     if let Some(listener) = &it.listener {
-        listener.let_go(py);
+        listener.release(py);
     }
 });
 

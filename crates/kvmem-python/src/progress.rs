@@ -20,9 +20,9 @@ use crate::process;
 
 /// A listener and its state.
 #[derive(Clone)]
-pub(crate) struct Listener(Arc<Told>);
+pub(crate) struct Listener(Arc<ListenerState>);
 
-struct Told {
+struct ListenerState {
     callback: Mutex<Option<Py<PyAny>>>,
     cancel: CancelToken,
     meter: Mutex<Meter>,
@@ -34,7 +34,7 @@ struct Meter {
     total: u64,
     populate: Count,
     register: Count,
-    told: Option<u64>,
+    reported: Option<u64>,
 }
 
 /// A count that restarts for the next part.
@@ -42,7 +42,7 @@ struct Meter {
 struct Count {
     before: u64,
     last: u64,
-    most: u64,
+    max: u64,
 }
 
 impl Count {
@@ -55,18 +55,18 @@ impl Count {
     }
 
     fn done(&self) -> u64 {
-        (self.before + self.last).min(self.most)
+        (self.before + self.last).min(self.max)
     }
 }
 
 impl Meter {
     fn new(populate: u64, register: u64) -> Meter {
-        let count = |most| Count { most, ..Count::default() };
+        let count = |max| Count { max, ..Count::default() };
         Meter {
             total: populate + register,
             populate: count(populate),
             register: count(register),
-            told: None,
+            reported: None,
         }
     }
 
@@ -76,25 +76,25 @@ impl Meter {
             Phase::Populate => self.populate.set(done),
             Phase::Register => {
                 // Pages that were resident before are not populated.
-                self.populate.before = self.populate.most;
+                self.populate.before = self.populate.max;
                 self.register.set(done);
             }
             Phase::Deregister => return None,
         }
-        self.tell(self.populate.done() + self.register.done())
+        self.advance(self.populate.done() + self.register.done())
     }
 
     /// Returns the numbers of completed work.
     fn last(&mut self) -> Option<(u64, u64)> {
-        self.tell(self.total)
+        self.advance(self.total)
     }
 
-    fn tell(&mut self, done: u64) -> Option<(u64, u64)> {
+    fn advance(&mut self, done: u64) -> Option<(u64, u64)> {
         let done = done.min(self.total);
-        if self.told.is_some_and(|told| done <= told) {
+        if self.reported.is_some_and(|reported| done <= reported) {
             return None;
         }
-        self.told = Some(done);
+        self.reported = Some(done);
         Some((done, self.total))
     }
 }
@@ -124,7 +124,7 @@ impl Listener {
     ) -> Listener {
         let meter = Mutex::new(Meter::new(populate, register));
         let callback = Mutex::new(Some(callback));
-        Listener(Arc::new(Told { callback, cancel, meter, raised: Mutex::new(None) }))
+        Listener(Arc::new(ListenerState { callback, cancel, meter, raised: Mutex::new(None) }))
     }
 
     pub(crate) fn populate(&self, progress: &Progress) {
@@ -151,14 +151,14 @@ impl Listener {
         if let Err(error) = callback.call1(py, (done, total)) {
             self.0.cancel.cancel();
             lock(&self.0.raised).get_or_insert(error);
-            self.let_go(py);
+            self.release(py);
         } else if done == total {
-            self.let_go(py);
+            self.release(py);
         }
     }
 
     /// Drops the callable.
-    pub(crate) fn let_go(&self, _py: Python<'_>) {
+    pub(crate) fn release(&self, _py: Python<'_>) {
         let callback = lock(&self.0.callback).take();
         drop(callback);
     }
@@ -172,7 +172,7 @@ impl Listener {
                 self.call(py, done, total);
             }
         }
-        self.let_go(py);
+        self.release(py);
         let raised = lock(&self.0.raised).take();
         raised.map_or(result, Err)
     }

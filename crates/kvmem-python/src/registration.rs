@@ -121,7 +121,9 @@ impl PyRegistration {
     /// Registered region.
     #[getter]
     fn region(&self, py: Python<'_>) -> PyResult<Py<PyRegion>> {
-        self.region.get(py).ok_or_else(|| error::gone(RegistrationSet::NAME, RegistrationSet::END))
+        self.region
+            .get(py)
+            .ok_or_else(|| error::closed(RegistrationSet::NAME, RegistrationSet::END))
     }
 
     /// Names of the devices, in order.

@@ -78,7 +78,7 @@ class KvCacheStats(NamedTuple):
     """Blocks evicted."""
     removals: int
     """Blocks removed by their key."""
-    refusals: int
+    insertion_failures: int
     """Insertions that failed because nothing could be evicted."""
     sink_failures: int
     """Evicted values that the lower tier failed to store."""

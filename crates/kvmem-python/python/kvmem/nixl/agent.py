@@ -310,7 +310,7 @@ class Peer:
             )
             if running:
                 raise InUseError(
-                    f"{running} transfer(s) with {self.name} are under way: wait until they are "
+                    f"{running} transfer(s) with {self.name} are running: wait until they are "
                     "over, or close the agent"
                 )
             self._closed = True
