@@ -165,7 +165,9 @@ def test_a_circuit_opens_probes_and_closes() -> None:
     refused = circuit_open(circuit, "get", "k")
     assert isinstance(
         refused, CircuitOpenError
-    ) and "cannot get 'k': the master did not answer before" in str(refused)
+    ) and "cannot get 'k': the call was not made, because the master did not answer earlier" in str(
+        refused
+    )
 
 
 def test_a_segment_is_left_alone_for_longer_each_time() -> None:

@@ -99,7 +99,7 @@ def test_numbers_become_exceptions_with_words() -> None:
     assert (missing.code, missing.key, str(missing)) == (
         -704,
         "k",
-        "cannot get 'k': there is no such object (code -704)",
+        "cannot get 'k': the object does not exist (code -704)",
     )
     assert isinstance(errors.error(-200, "put"), MemoryError)
     assert isinstance(errors.error(-900, "put"), ConnectionError)

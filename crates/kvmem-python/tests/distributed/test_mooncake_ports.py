@@ -331,7 +331,7 @@ def test_a_server_that_is_told_so_answers_everywhere(cluster: Cluster) -> None:
     server = cluster.serve("4MiB", "--expose")
     try:
         assert all({LOCAL, "127.0.0.2"} <= found for found in reachable(server.pid).values())
-        assert "--expose: whoever reaches" in (cluster.folder / "server.log").read_text(
+        assert "--expose: every process that reaches" in (cluster.folder / "server.log").read_text(
             encoding="utf-8"
         )
     finally:

@@ -120,11 +120,11 @@ refused()
     )
     assert (
         out.count("WARNING:kvmem:") == 2
-        and "KVMEM_SGLANG=0: SGLang's host memory is its own: it is not kvmem's" in out
+        and "KVMEM_SGLANG=0 keeps SGLang's allocator: the memory is not kvmem's" in out
     )
     assert (
-        "ShmHostTensorAllocator for a host pool, which brings its own memory: it is not kvmem's"
-        in out
+        "ShmHostTensorAllocator for a host pool, which brings its own memory: the memory is not "
+        "kvmem's" in out
     )
 
 

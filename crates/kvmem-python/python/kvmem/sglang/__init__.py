@@ -106,7 +106,7 @@ def register() -> None:
     hooks before its engine starts. Needs SGLang.
     """
     if os.environ.get("KVMEM_SGLANG") == "0":
-        _unused("KVMEM_SGLANG=0: SGLang uses its own host memory")
+        _unused("KVMEM_SGLANG=0 keeps SGLang's allocator")
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
@@ -119,7 +119,7 @@ def check_hook() -> None:
     """
     if os.environ.get("KVMEM_SGLANG") == "0":
         raise HookUnusedError(
-            "KVMEM_SGLANG=0: SGLang uses its own host memory", remedy="unset KVMEM_SGLANG"
+            "KVMEM_SGLANG=0 keeps SGLang's allocator", remedy="unset KVMEM_SGLANG"
         )
     try:
         common = importlib.import_module("sglang.srt.mem_cache.pool_host.common")
