@@ -38,7 +38,7 @@ BAD += [(1,), [-1], (-1, 2**64), (0, 0, 2**70), [None], {}, True, "x" * 100, lam
 INTERNAL = re.compile(
     r"\bPy[A-Z]\w+|\b[ui](8|16|32|64|128|size)\b|::|\bVec\b|\bOption\b|\benum\b|panic|Rust|`[A-Z]\w+`|&\w"
 )
-"""What nobody who writes Python knows: names of PyO3, types of Rust, paths."""
+"""Words that a Python programmer does not know: names of PyO3, types of Rust, paths."""
 
 
 class Scene:
@@ -125,7 +125,7 @@ def scene() -> Iterator[Scene]:
 
 
 def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
-    """What can be called with arguments: the class (or nothing), and the definition."""
+    """Yields everything that takes arguments: the class (or nothing), and the definition."""
     for node in STUB.body:
         if isinstance(node, ast.FunctionDef):
             yield "", node
@@ -142,7 +142,7 @@ def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
 
 
 def parameters(function: ast.FunctionDef) -> Iterator[tuple[str, bool]]:
-    """Their names, and whether they must be given."""
+    """Returns the names of the parameters, and whether they are required."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     required = len(positional) - len(arguments.defaults)
@@ -161,7 +161,7 @@ CASES = {
 }
 
 
-def test_there_is_much_to_be_called() -> None:
+def test_enough_callables_are_found() -> None:
     assert len(CASES) > 120 and "Pool.__new__(populate)" in CASES and "doctor(nodes)" in CASES
 
 
@@ -192,7 +192,7 @@ def is_number(value: object) -> bool:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_bad_arguments_are_refused_in_words_of_python(scene: Scene, case: str) -> None:
+def test_bad_arguments_raise_errors_in_terms_of_python(scene: Scene, case: str) -> None:
     kind, function, parameter = CASES[case]
     if "Registration" in case and not lockable():
         pytest.skip("memory cannot be locked here (RLIMIT_MEMLOCK)")
@@ -200,7 +200,7 @@ def test_bad_arguments_are_refused_in_words_of_python(scene: Scene, case: str) -
         where = f"{case} with {value!r}"
         try:
             done = call(scene, kind, function, parameter, value)
-            # A fresh object is let go of.
+            # A new object is dropped.
             with contextlib.suppress(AttributeError, kvmem.KvmemError):
                 done.close()  # type: ignore[attr-defined]
         except (kvmem.KvmemError, TypeError) as error:
@@ -219,7 +219,7 @@ def test_bad_arguments_are_refused_in_words_of_python(scene: Scene, case: str) -
             pytest.fail(f"{where}: {type(error).__name__}: {error}")
 
 
-def test_the_value_and_the_limit_are_told(scene: Scene) -> None:
+def test_errors_have_the_value_and_the_limit(scene: Scene) -> None:
     pool, space = scene.pool, scene.space
     told: list[tuple[Callable[[], object], object, object, str]] = [
         (lambda: pool.allocate(1, align=-1), -1, 0, "align is -1: give a number from 0 to"),
@@ -261,7 +261,7 @@ def test_the_value_and_the_limit_are_told(scene: Scene) -> None:
         assert (caught.value.value, caught.value.limit) == (value, limit), text
 
 
-def test_a_batch_is_refused_as_a_whole(scene: Scene) -> None:
+def test_the_error_of_a_batch_names_the_whole_batch(scene: Scene) -> None:
     for make in (scene.pool.allocate_batch, scene.space.allocate_batch):
         with pytest.raises(
             kvmem.OutOfSpaceError,
@@ -286,7 +286,7 @@ def test_a_batch_is_refused_as_a_whole(scene: Scene) -> None:
     assert caught.value.requested == 1
 
 
-def test_descriptors_that_are_none(scene: Scene) -> None:
+def test_invalid_descriptors(scene: Scene) -> None:
     for attach in (kvmem.Region.attach, kvmem.AttachedPool):
         with pytest.raises(
             kvmem.InvalidDescriptorError,
@@ -308,7 +308,7 @@ def test_a_key_without_a_device(scene: Scene) -> None:
     assert caught.value.value == "mlock"
 
 
-def test_a_lower_tier_that_is_none_is_refused_at_once(scene: Scene) -> None:
+def test_an_object_that_is_no_lower_tier_raises_at_once(scene: Scene) -> None:
     class Half:
         def __lower_tier__(self, pool: kvmem.Pool) -> Half:
             return self
@@ -322,7 +322,7 @@ def test_a_lower_tier_that_is_none_is_refused_at_once(scene: Scene) -> None:
             kvmem.KvCache(scene.pool, lower_tier=tier)
 
 
-def test_what_is_said_of_private_and_read_only_memory(scene: Scene) -> None:
+def test_errors_of_private_and_read_only_memory(scene: Scene) -> None:
     with kvmem.Pool(MIB, pages="4k") as private:
         for use in (private.fileno, private.share):
             with pytest.raises(kvmem.InvalidArgumentError, match="make it with shared=True"):

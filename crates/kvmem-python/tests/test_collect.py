@@ -16,13 +16,13 @@ from kvmem import _kvmem
 
 
 class Exporter(bytearray):
-    """A buffer that can refer to what was made of it."""
+    """A buffer that can refer to objects made from it."""
 
     other: object = None
 
 
 class Tier:
-    """A lower tier that keeps nothing, and can refer to its cache."""
+    """A lower tier that stores nothing, and can refer to its cache."""
 
     other: object = None
 
@@ -37,7 +37,9 @@ class Tier:
 
 
 class Progress:
-    """Is told of a pool that is made ready in the background, cancels that, and hears no end."""
+    """Listens to a pool that is initialized in the background, cancels that, and gets no last
+    report.
+    """
 
     other: object = None
 
@@ -124,8 +126,8 @@ def test_every_class_is_accounted_for() -> None:
 
 
 @pytest.mark.parametrize("kind", PLAIN, ids=lambda kind: kind.__name__)
-def test_the_others_refer_to_nothing_but_their_class(kind: type) -> None:
-    """That their fields own no Python object is checked when the extension is compiled."""
+def test_other_classes_refer_only_to_their_type(kind: type) -> None:
+    """The compiler checks that their fields own no Python object."""
     instance = PLAIN[kind]()
     assert type(instance) is kind and set(map(id, gc.get_referents(instance))) <= {id(kind)}
     with pytest.raises(AttributeError):
@@ -190,7 +192,7 @@ def test_foreign_bytes_are_kept_by_every_part_of_their_region() -> None:
     owner.append(1)
 
 
-def test_what_is_reachable_is_never_cleared() -> None:
+def test_reachable_objects_are_never_cleared() -> None:
     """One thread collects while another holds locks and runs without the GIL."""
     tier = Tier()
     cache = kvmem.KvCache(kvmem.Pool(4 * MIB, pages="4k"), max_bytes=20_000, lower_tier=tier)
@@ -213,8 +215,8 @@ def test_what_is_reachable_is_never_cleared() -> None:
     assert cache.lower_tier is tier and cache.stats().sink_failures == 0
 
 
-def test_views_in_a_cycle_stay_good_until_they_go() -> None:
-    """Whatever order the collector clears in, no finalizer sees bytes that are gone."""
+def test_views_in_a_cycle_stay_valid_until_they_are_freed() -> None:
+    """In whatever order the collector clears objects, no finalizer sees freed bytes."""
     seen: list[bytes] = []
 
     class Late:

@@ -59,16 +59,16 @@ def test_types_are_strict(tmp_path: Path) -> None:
     mypy("--strict", "--allow-untyped-calls", ".", cwd=tmp_path)
 
 
-def test_stubs_say_what_is_there(tmp_path: Path) -> None:
+def test_stubs_match_the_extension(tmp_path: Path) -> None:
     allowed = ("--allowlist", str(HERE / "stubtest.txt"), "--ignore-unused-allowlist")
     settings = ("--mypy-config-file", str(HERE.parent / "pyproject.toml"))
     mypy("kvmem", *allowed, *settings, module="mypy.stubtest", cwd=tmp_path)
 
 
-def test_help_says_what_the_stub_says() -> None:
+def test_help_matches_the_stub() -> None:
     """``python tests/docstrings.py`` copies the stub's docstrings into the extension's sources."""
-    said, missing = {}, []
-    for kind, function, docstring in docstrings.told():
+    documented, missing = {}, []
+    for kind, function, docstring in docstrings.documented():
         name = f"{kind}.{function}".strip(".")
         kinds = [
             kvmem.Region,
@@ -84,16 +84,19 @@ def test_help_says_what_the_stub_says() -> None:
         if not docstring:
             missing.append(name)
         for owner in owners:
-            said[name] = docstring, inspect.getdoc(getattr(owner, function) if function else owner)
+            documented[name] = (
+                docstring,
+                inspect.getdoc(getattr(owner, function) if function else owner),
+            )
     assert not missing, "the stub says nothing of them"
     assert [
         line for line in docstrings.STUB.read_text(encoding="utf-8").splitlines() if len(line) > 100
     ] == []
-    assert len(said) > 150
-    assert {name: both for name, both in said.items() if both[0] != both[1]} == {}
+    assert len(documented) > 150
+    assert {name: both for name, both in documented.items() if both[0] != both[1]} == {}
 
 
-def test_every_option_is_told() -> None:
+def test_every_option_is_documented() -> None:
     for node in ast.parse(docstrings.STUB.read_text(encoding="utf-8")).body:
         functions = [
             each
@@ -110,7 +113,7 @@ def test_every_option_is_told() -> None:
                 )
 
 
-def test_signatures_are_those_of_the_stub() -> None:
+def test_signatures_match_the_stub() -> None:
     """Names, kinds and defaults of parameters, as ``help()`` shows them."""
     compared = 0
     for kind, function in functions_of_the_stub():

@@ -1,4 +1,4 @@
-"""The cache: against a dictionary, pins, reservations, eviction, threads."""
+"""The cache: compared with a dictionary; pins, reservations, eviction, threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEYS = st.one_of(
 
 
 class Cache(RuleBasedStateMachine):
-    """A cache with room enough is a dictionary."""
+    """A cache with enough space behaves like a dictionary."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ TestCache.settings = settings(max_examples=30, stateful_step_count=30, deadline=
 
 
 @pytest.mark.parametrize("eviction", ["lru", "scan-resistant"])
-def test_room_is_made_by_eviction(pool: kvmem.Pool, eviction: str) -> None:
+def test_eviction_makes_space(pool: kvmem.Pool, eviction: str) -> None:
     cache = kvmem.KvCache(pool, max_bytes="1MiB", eviction=eviction, shards=1)
     for key in range(100):
         cache.insert(key, bytes(100_000))
@@ -82,7 +82,7 @@ def test_room_is_made_by_eviction(pool: kvmem.Pool, eviction: str) -> None:
     assert len(cache) == 0 == pool.metrics().live
 
 
-def test_what_is_pinned_stays(pool: kvmem.Pool) -> None:
+def test_pinned_values_are_not_evicted(pool: kvmem.Pool) -> None:
     cache = kvmem.KvCache(pool, max_blocks=2)
     cache.insert(1, b"one")
     cache.insert(2, b"two")
@@ -177,7 +177,7 @@ def test_threads_share_a_cache(pool: kvmem.Pool) -> None:
     assert cache.stats().hits > 0 and cache.nbytes <= 4 * MIB
 
 
-def test_a_lease_is_broken_by_whatever_is_put_or_removed(pool: kvmem.Pool) -> None:
+def test_every_insertion_and_removal_invalidates_a_lease(pool: kvmem.Pool) -> None:
     cache = kvmem.KvCache(pool)
 
     def leased(key: str = "k") -> kvmem.Lease:
@@ -215,7 +215,7 @@ def test_a_lease_is_broken_by_whatever_is_put_or_removed(pool: kvmem.Pool) -> No
         assert pinned is not None and bytes(pinned) == b"fetched"
     present = cache.lease("k")
     assert isinstance(present, kvmem.Pinned) and bytes(present) == b"fetched"
-    # A lease is of one key and one cache, and neither it nor the room is lost by a mistake.
+    # A lease is for one key and one cache; a mistake loses neither the lease nor the reservation.
     other, room = leased("other"), fetched()
     with pytest.raises(kvmem.InvalidArgumentError, match="another key"):
         room.commit(lease=other)
@@ -275,7 +275,7 @@ def test_a_cache_is_true(pool: kvmem.Pool) -> None:
     assert bool(cache)
 
 
-def test_equal_keys_are_one_key_whatever_they_are_made_of(pool: kvmem.Pool) -> None:
+def test_equal_keys_of_several_types_are_one_key(pool: kvmem.Pool) -> None:
     class Text(str): ...
 
     class Data(bytes): ...

@@ -1,7 +1,7 @@
-"""The lower tier without a cluster: every way in which a value could come back after another was
-put, forced one by one, and then by chance.
+"""The lower tier without a cluster: every way in which an old value could come back after a newer
+one was stored, first one by one, then at random.
 
-The store here is a dictionary with hooks. What a real cluster does is tested in ``distributed/``.
+The store here is a dictionary with hooks. ``distributed/`` tests a real cluster.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ KEY = "k"
 V1, V2, V3 = b"the first value", b"the second one, put later", b"and a third"
 
 
-class Shelf:
-    """A store that is a dictionary. ``during`` is called with what is being done, between the doing
-    and the answer.
-    """
+class DictionaryStore:
+    """A store that is a dictionary. It calls ``during`` with the name of the operation, between the
+    operation and the return."""
 
-    master = "a shelf"
+    master = "a store"
     deadline = 1.0
 
     def __init__(self, pool: kvmem.Pool) -> None:
@@ -66,7 +65,7 @@ class Shelf:
 
     def put_parts(self, key: str, parts: Iterable[Any], *, keep: object = None) -> None:
         self.during("put")
-        # What is there already stays, as in a cluster.
+        # An existing object stays, as in a cluster.
         self.objects.setdefault(key, b"".join(bytes(part) for part in parts))
 
     def remove(self, key: str, *, force: bool = False) -> bool:
@@ -88,7 +87,7 @@ class Shelf:
 
 
 class Hooked(ClusterTier):
-    """A tier that can be held up where the cache calls it."""
+    """A tier that can be delayed where the cache calls it."""
 
     def __init__(self, store: Store, **settings: Any) -> None:
         super().__init__(store, **settings)
@@ -109,13 +108,13 @@ class Hooked(ClusterTier):
 
 
 class Tiers:
-    """A cache, its tier, and the shelf below. The cluster has the first value under the key, and
-    the cache has nothing.
+    """A cache, its tier, and the store below. The cluster has the first value under the key, and
+    the cache has none.
     """
 
     def __init__(self, pool: kvmem.Pool, **settings: Any) -> None:
-        self.shelf = Shelf(pool)
-        self.tier = Hooked(cast(Store, self.shelf), retry=0.01, **settings)
+        self.store = DictionaryStore(pool)
+        self.tier = Hooked(cast(Store, self.store), retry=0.01, **settings)
         self.cache = kvmem.KvCache(pool, lower_tier=self.tier)
         self.put(V1)
         self.evict()
@@ -136,21 +135,19 @@ class Tiers:
             return bytes(found)
 
     def once(self, what: str, do: Callable[[], object]) -> None:
-        """Does something when the store has done its part for the first time, and before the tier
-        knows.
-        """
+        """Runs a function once after an operation of the store, before the tier continues."""
 
         def during(now: str) -> None:
             if now == what:
-                self.shelf.during = lambda what: None
+                self.store.during = lambda what: None
                 do()
 
-        self.shelf.during = during
+        self.store.during = during
 
     @contextlib.contextmanager
     def handing_over(self, value: bytes) -> Iterator[Callable[[], None]]:
-        """Puts a value and evicts it; the tier has not been given it while this lasts, or until
-        what this gives is called.
+        """Puts a value and evicts it. The tier does not receive it during the ``with`` block, or
+        until the yielded function is called.
         """
         reached, go = threading.Event(), threading.Event()
 
@@ -197,13 +194,13 @@ def tiers(pool: kvmem.Pool) -> Iterator[Tiers]:
     tiers.close()
 
 
-# A fetch has the first value in its hands, and then…
+# A fetch has read the first value, and then …
 
 Change = Callable[[Tiers], object]
 
 
 def dropped(tiers: Tiers) -> None:
-    """The second value is put, evicted, and finds no place."""
+    """The second value is put, evicted, and dropped."""
     max_bytes, tiers.tier._worker.max_bytes = tiers.tier._worker.max_bytes, 1
     tiers.put(V2)
     tiers.evict()
@@ -211,7 +208,7 @@ def dropped(tiers: Tiers) -> None:
 
 
 def steps(*all: Change) -> Change:
-    """One after the other."""
+    """Runs several changes one after the other."""
 
     def change(tiers: Tiers) -> None:
         for each in all:
@@ -257,7 +254,7 @@ def test_a_fetch_from_the_cluster_is_overtaken(tiers: Tiers, change: str, what: 
 
 
 @pytest.mark.parametrize("what", ["size", "get"])
-def test_a_fetch_is_overtaken_by_what_is_being_handed_over(tiers: Tiers, what: str) -> None:
+def test_a_fetch_is_overtaken_by_a_value_on_its_way(tiers: Tiers, what: str) -> None:
     with contextlib.ExitStack() as stack:
         tiers.once(what, lambda: stack.enter_context(tiers.handing_over(V2)))
         assert tiers.get() is None
@@ -287,7 +284,7 @@ def test_a_fetch_from_the_queue_is_overtaken(tiers: Tiers, change: str) -> None:
     do, then = CHANGES[change]
     hold = threading.Event()
     tiers.put(V3)
-    tiers.shelf.during = lambda what: what == "put" and hold.wait(10)
+    tiers.store.during = lambda what: what == "put" and hold.wait(10)
     tiers.cache.evict_to(0)
     assert tiers.tier.stats().queued == 1
 
@@ -301,17 +298,17 @@ def test_a_fetch_from_the_queue_is_overtaken(tiers: Tiers, change: str) -> None:
     assert tiers.get() == then
 
 
-# Who looks up while a value is on its way.
+# Look-ups while a value is on its way to the tier.
 
 
-def test_what_is_being_handed_over_is_not_asked_of_the_cluster(tiers: Tiers) -> None:
+def test_a_value_on_its_way_is_not_looked_up_in_the_cluster(tiers: Tiers) -> None:
     with tiers.handing_over(V2) as end:
         assert tiers.get() is None
         end()
         assert tiers.get() == V2
 
 
-def test_a_value_that_is_handed_over_late_is_not_the_latest(tiers: Tiers) -> None:
+def test_a_value_that_arrives_late_is_not_the_latest(tiers: Tiers) -> None:
     with tiers.handing_over(V2):
         tiers.put(V3)
         tiers.evict()
@@ -322,7 +319,7 @@ def test_a_value_that_is_handed_over_late_is_not_the_latest(tiers: Tiers) -> Non
 
 
 @pytest.mark.parametrize("out", ["remove", "clear"])
-def test_a_value_that_is_handed_over_after_it_was_removed(tiers: Tiers, out: str) -> None:
+def test_a_value_that_arrives_after_its_removal(tiers: Tiers, out: str) -> None:
     with tiers.handing_over(V2):
         tiers.cache.remove(KEY) if out == "remove" else tiers.cache.clear()
     assert tiers.get() is None
@@ -344,8 +341,8 @@ def test_a_fetch_in_the_middle_of_a_removal(tiers: Tiers, out: str) -> None:
 
 @pytest.mark.parametrize("out", ["remove", "clear"])
 def test_an_eviction_in_the_middle_of_a_removal(tiers: Tiers, out: str) -> None:
-    """Another thread's insertion is later than the removal, or is gone with it; what was there
-    before is gone.
+    """Another thread's insertion happens after the removal, or is removed with it. The value that
+    was there before never comes back.
     """
     assert tiers.get() == V1
 
@@ -382,7 +379,7 @@ EVICTING: dict[str, Evicting] = {
 
 
 class Interrupted:
-    """A lower tier whose user presses Ctrl-C. ``told`` has what it was told to forget."""
+    """A lower tier whose user presses Ctrl-C. ``told`` has the keys that it had to invalidate."""
 
     def __init__(self, raised: type[BaseException] = KeyboardInterrupt) -> None:
         self.raised, self.calls = raised, 0
@@ -418,7 +415,7 @@ def test_an_interrupt_in_the_lower_tier_reaches_the_caller(
             cache.insert(key, bytes(1000))
         with pytest.raises(raised):
             EVICTING[evict](cache)
-        # Once it was interrupted no further value was given to it; each was dropped, forgotten and
+        # After the interrupt no further value was given to it; each was dropped, invalidated and
         # counted.
         assert tier.calls == 1 and len(tier.told) >= 1
         assert cache.stats().sink_failures == cache.stats().evictions == len(tier.told)
@@ -470,7 +467,7 @@ def test_a_signal_in_the_lower_tier_interrupts_the_insertion(script: Callable[..
     )
 
 
-def test_what_the_lower_tier_failed_to_take_leaves_nothing_older_behind(tiers: Tiers) -> None:
+def test_a_failed_put_leaves_no_older_value_behind(tiers: Tiers) -> None:
     def interrupted(_: bytes) -> None:
         tiers.tier.before_put = lambda value: None
         raise KeyboardInterrupt
@@ -483,7 +480,7 @@ def test_what_the_lower_tier_failed_to_take_leaves_nothing_older_behind(tiers: T
     assert tiers.tier.flush(10)
     assert tiers.get() is None
     assert tiers.cache.stats().sink_failures == 1
-    # And if it cannot even be told.
+    # And if invalidating fails too.
     tiers.put(V1)
     tiers.evict()
     tiers.tier.before_invalidate = interrupted_always = lambda: (_ for _ in ()).throw(
@@ -501,13 +498,13 @@ def test_what_the_lower_tier_failed_to_take_leaves_nothing_older_behind(tiers: T
     assert tiers.get() is None
 
 
-# Puts that miss their deadline, and come all the same.
+# Puts that miss their deadline, and end later.
 
 
 @pytest.mark.parametrize("out", ["remove", "clear", "replace"])
-def test_a_late_put_brings_nothing_back(tiers: Tiers, out: str) -> None:
-    calls, go, began = CallQueue("shelf"), threading.Event(), threading.Event()
-    at_once = tiers.shelf.put_parts
+def test_an_abandoned_put_brings_no_old_value_back(tiers: Tiers, out: str) -> None:
+    calls, go, began = CallQueue("store"), threading.Event(), threading.Event()
+    at_once = tiers.store.put_parts
 
     def late(key: str, parts: Iterable[Any], *, keep: object = None) -> None:
         value = b"".join(bytes(part) for part in parts)
@@ -515,16 +512,16 @@ def test_a_late_put_brings_nothing_back(tiers: Tiers, out: str) -> None:
         def put() -> None:
             began.set()
             assert go.wait(10)
-            tiers.shelf.objects.setdefault(key, value)
+            tiers.store.objects.setdefault(key, value)
 
-        tiers.shelf.put_parts = at_once  # type: ignore[method-assign]
+        tiers.store.put_parts = at_once  # type: ignore[method-assign]
         call = calls.submit(put)
         assert began.wait(10)
         with pytest.raises(TimeoutError):
             call.wait(0.01)
         raise DeadlineError("late", code=errors.TIMED_OUT, key=key, call=call)
 
-    tiers.shelf.put_parts = late  # type: ignore[method-assign]
+    tiers.store.put_parts = late  # type: ignore[method-assign]
     tiers.put(V2)
     tiers.cache.evict_to(0)
     assert began.wait(10)
@@ -535,7 +532,7 @@ def test_a_late_put_brings_nothing_back(tiers: Tiers, out: str) -> None:
     else:
         tiers.put(V3)
         tiers.cache.evict_to(0)
-    # Whatever is done under this key before the put has ended would come too early.
+    # Any operation under this key before the put has ended would come too early.
     assert not tiers.tier.flush(0.2)
     go.set()
     assert tiers.tier.flush(10)
@@ -545,25 +542,25 @@ def test_a_late_put_brings_nothing_back(tiers: Tiers, out: str) -> None:
     assert calls.close(lambda: None).wait_ended(10)
 
 
-# By chance.
+# Random operations.
 
 
 @pytest.mark.parametrize(("max_queued_bytes", "max_wait"), [(MIB, 1.0), (4_000, 0.0)])
-def test_nobody_sees_a_version_older_than_one_that_was_put(
+def test_no_look_up_finds_an_older_version(
     pool: kvmem.Pool, max_queued_bytes: int, max_wait: float
 ) -> None:
-    """Each key has one writer, and what it last put or removed is known; nobody ever finds what was
-    so before his look-up began.
+    """Each key has one writer, which records its last put or removal. No look-up finds a value
+    older than the record at its beginning.
     """
-    shelf = Shelf(pool)
-    shelf.during = lambda what: time.sleep(random.random() * 0.0005)
+    store = DictionaryStore(pool)
+    store.during = lambda what: time.sleep(random.random() * 0.0005)
     tier = ClusterTier(
-        cast(Store, shelf), max_queued_bytes=max_queued_bytes, max_wait=max_wait, retry=0.01
+        cast(Store, store), max_queued_bytes=max_queued_bytes, max_wait=max_wait, retry=0.01
     )
     cache = kvmem.KvCache(pool, max_bytes=12_000, lower_tier=tier)
     writers, keys = 3, 24
     latest = [0] * keys
-    """The version that was put last, or that after which the key was removed."""
+    """The version put last, or the one after which the key was removed."""
     began = time.monotonic()
     wrong: list[str] = []
 
@@ -572,8 +569,8 @@ def test_nobody_sees_a_version_older_than_one_that_was_put(
         return stats.fetched > 50 and stats.stored > 50
 
     def going() -> bool:
-        """Some seconds, and on a machine that is busy as many more as it takes until enough has
-        gone down and come up.
+        """At least some seconds, and on a busy machine longer, until enough values were put and
+        fetched.
         """
         took = time.monotonic() - began
         return not wrong and (took < 4 or (took < 60 and not enough()))
@@ -595,7 +592,7 @@ def test_nobody_sees_a_version_older_than_one_that_was_put(
             version += 1
             if dice.random() < 0.15:
                 cache.remove(key)
-                # What is found from now on is later.
+                # Values found from now on are later.
                 latest[key] = version
                 if cache.get(key) is not None:
                     wrong.append(f"key {key} was removed at {version}")

@@ -42,7 +42,7 @@ Memory = kvmem.Region | kvmem.Piece | kvmem.Block | kvmem.Reservation
 
 
 @pytest.mark.parametrize("make", WRITABLE)
-def test_bytes_are_shared_by_every_way_in(make: Callable[[], Memory]) -> None:
+def test_every_interface_shares_the_bytes(make: Callable[[], Memory]) -> None:
     memory = make()
     assert len(memory) == memory.nbytes and memory.ptr > 0
     view = memoryview(memory)
@@ -70,7 +70,7 @@ def test_views_keep_their_memory(make: Callable[[], Memory]) -> None:
     assert (tensor == 42).all()
 
 
-def test_nothing_is_freed_while_it_is_looked_at() -> None:
+def test_nothing_is_freed_while_views_exist() -> None:
     pool = kvmem.Pool(1 << 20, pages="4k")
     block = pool.allocate(100)
     view = memoryview(block)
@@ -93,7 +93,7 @@ def test_nothing_is_freed_while_it_is_looked_at() -> None:
     assert block.freed and pool.metrics().live == 0
 
 
-def test_what_is_freed_is_refused() -> None:
+def test_freed_objects_raise() -> None:
     block = make_block()
     block.free()
     uses: list[Callable[[], object]] = [
@@ -136,11 +136,11 @@ def test_dlpack_capsules() -> None:
         block.__dlpack__(dl_device=(2, 0))
     with pytest.raises(BufferError):
         block.__dlpack__(stream=1)  # type: ignore[arg-type]
-    # Capsules that nobody took let go when they go.
+    # Capsules whose tensor was not taken release their view.
     block.free()
 
 
-def test_a_dlpack_copy_is_one() -> None:
+def test_a_dlpack_copy_is_independent() -> None:
     block = make_block()
     block.write(b"before")
     for version in (None, (1, 0)):
@@ -153,7 +153,7 @@ def test_a_dlpack_copy_is_one() -> None:
 
 
 class Once:
-    """Something with a capsule of its own."""
+    """An object with a capsule of its own."""
 
     def __init__(self, capsule: object) -> None:
         self.capsule = capsule
@@ -221,7 +221,7 @@ def test_torch_shares_memory(script: Callable[..., str]) -> None:
             "torch is not installed: KVMEM_WITH_TORCH=1 cargo xtask test python, or pip install "
             "torch"
         )
-    # In a process of its own, since other modules do other things once it is imported.
+    # In a process of its own, because other modules behave differently once it is imported.
     script(
         f"""
         import gc, sys
@@ -306,7 +306,7 @@ def test_regions() -> None:
         memoryview(region)
 
 
-def test_what_cannot_be_mapped_says_why() -> None:
+def test_failed_mappings_have_the_reason() -> None:
     for bad in (
         {"size": 0},
         {"size": 1, "pages": "3M"},
@@ -406,7 +406,7 @@ def test_arenas() -> None:
     assert bytes(kept) == b"still here"
 
 
-def test_a_region_for_readers_only_is_written_by_nobody_else() -> None:
+def test_no_other_mapping_writes_to_a_region_for_readers_only() -> None:
     try:
         region = kvmem.Region(1 << 20, pages="4k", shared=True, readers_only=True, populate="auto")
     except kvmem.MappingError as error:  # before Linux 5.1

@@ -1,4 +1,4 @@
-"""Offsets: an allocator against a model, misuse, batches, leaks."""
+"""Offsets: an allocator compared with a model; misuse, batches, leaks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ CAPACITY = 100_000
 
 
 class Space(RuleBasedStateMachine):
-    """Whatever is done, what is in use is disjoint, as long as was asked for, and all that the
-    allocator says is used.
+    """After every operation, allocated ranges are disjoint, have the requested length, and agree
+    with all figures.
     """
 
     live = Bundle("live")
@@ -112,7 +112,7 @@ def test_sizes_are_numbers_or_texts() -> None:
             space.allocate(wrong)  # type: ignore[arg-type, unused-ignore]
 
 
-def test_out_of_space_says_how_much_there_is() -> None:
+def test_out_of_space_has_the_free_bytes() -> None:
     space = kvmem.OffsetAllocator(100)
     kept = space.allocate(60)
     with pytest.raises(MemoryError) as caught:
@@ -182,7 +182,7 @@ def test_batches_are_arrays() -> None:
         space.free_batch(batch)
 
 
-def test_a_list_is_freed_whole_or_not_at_all() -> None:
+def test_a_list_is_freed_completely_or_not_at_all() -> None:
     space = kvmem.OffsetAllocator(1000)
     a, b, gone = (space.allocate(10) for _ in range(3))
     gone.free()

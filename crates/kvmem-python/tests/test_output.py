@@ -1,4 +1,4 @@
-"""Output files of the package's command: complete, or as they were before."""
+"""Output files of the package's command: complete or unchanged."""
 
 from __future__ import annotations
 

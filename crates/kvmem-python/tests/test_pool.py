@@ -1,4 +1,4 @@
-"""Pools: blocks against a model, batches, readiness, growing, registration, sharing."""
+"""Pools: blocks compared with a model; batches, initialization, growing, registration, sharing."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_shrinking_and_extending(pool: kvmem.Pool) -> None:
     assert caught.value.requested == 100 * MIB
 
 
-def test_what_a_pool_says_of_itself(pool: kvmem.Pool, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_properties_of_a_pool(pool: kvmem.Pool, caplog: pytest.LogCaptureFixture) -> None:
     block = pool.allocate(5000)
     assert pool.capacity == pool.nbytes == pool.ready_bytes == 8 * MIB
     metrics = pool.metrics()
@@ -201,7 +201,7 @@ def test_a_bar_of_tqdm_is_moved() -> None:
         assert bar.n == bar.total == 64 * MIB
 
 
-def test_a_callback_is_let_go_of_when_all_is_told() -> None:
+def test_a_callback_is_released_after_the_last_report() -> None:
     class Callback:
         pool: kvmem.Pool | None = None
 
@@ -239,7 +239,7 @@ def test_a_background_pool_can_be_dropped_at_once() -> None:
         pass
 
 
-def test_what_a_callback_raises_ends_the_work() -> None:
+def test_an_exception_of_the_callback_ends_the_work() -> None:
     class Enough(Exception):
         pass
 
@@ -259,7 +259,7 @@ def test_what_a_callback_raises_ends_the_work() -> None:
         kvmem.Region(MIB, pages="4k", populate="auto", progress=5)  # type: ignore[arg-type, unused-ignore]
 
 
-def test_what_a_callback_raises_in_the_background_is_reported(
+def test_an_exception_of_the_callback_in_the_background_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reported: list[object] = []
@@ -294,7 +294,7 @@ def test_growing_and_shrinking() -> None:
             pool.grow_to(1000)
 
 
-def test_condemned_bytes_are_kept_from_use(pool: kvmem.Pool) -> None:
+def test_quarantined_bytes_are_not_used(pool: kvmem.Pool) -> None:
     pool.quarantine_block(pool.allocate(MIB), "an error of the device")
     (bad,) = pool.report()["quarantined"]
     assert bad["cause"] == "condemned" and bad["why"] == "an error of the device"
@@ -440,7 +440,7 @@ def test_shared_pools_are_attached_by_descriptor() -> None:
             refused()
 
 
-def test_a_pool_for_readers_only_is_written_by_nobody_else() -> None:
+def test_no_other_mapping_writes_to_a_pool_for_readers_only() -> None:
     try:
         pool = kvmem.Pool(MIB, pages="4k", shared=True, readers_only=True)
     except kvmem.MappingError as error:  # before Linux 5.1
@@ -448,7 +448,7 @@ def test_a_pool_for_readers_only_is_written_by_nobody_else() -> None:
     with pool:
         block = pool.allocate(5)
         block.write(b"hello")
-        # Not even by a descriptor that is open for writing, in the process that made the pool.
+        # Not even through a writable descriptor, in the process that made the pool.
         writable = pool.share(writable=True)
         for fd in (writable, pool.fileno()):
             with pytest.raises(PermissionError):
@@ -491,7 +491,7 @@ def test_two_processes_share_a_pool() -> None:
         assert bytes(block) == b"\x4d" * 1000
 
 
-def test_a_hold_keeps_a_pool_and_a_batch_as_they_are() -> None:
+def test_a_hold_keeps_a_pool_and_a_batch_unchanged() -> None:
     pool = kvmem.Pool("8MiB", pages="4k", boundary="4MiB", shared=True)
     batch = pool.allocate_batch(4096, 10)
     with pool.hold() as hold, batch.hold():

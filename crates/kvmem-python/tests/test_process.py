@@ -20,7 +20,7 @@ import pytest
 Script = Callable[..., str]
 
 
-def test_a_forked_child_is_refused_what_stays_with_its_parent(script: Script) -> None:
+def test_a_forked_child_cannot_use_objects_of_its_parent(script: Script) -> None:
     out = script("""
         import os, gc, kvmem
         pool = kvmem.Pool("4MiB", pages="4k")
@@ -45,10 +45,10 @@ def test_a_forked_child_is_refused_what_stays_with_its_parent(script: Script) ->
                     assert isinstance(error, RuntimeError) and "forked" in str(error)
                     refused += 1
             print("refused", refused)
-            # Offsets have no memory: they go on, as a copy.
+            # Offsets have no memory: the child has a copy.
             kept.free()
             assert space.metrics().live == 0
-            # What is new is its own.
+            # New objects belong to the child.
             with kvmem.Pool("1MiB", pages="4k") as mine:
                 b = mine.allocate(10)
                 b.write(b"child")
@@ -69,7 +69,7 @@ def test_a_forked_child_is_refused_what_stays_with_its_parent(script: Script) ->
     assert "refused 12" in out
 
 
-def test_a_child_forked_while_threads_use_a_cache_is_refused_by_every_call(script: Script) -> None:
+def test_every_call_fails_in_a_child_forked_while_threads_use_a_cache(script: Script) -> None:
     out = script("""
         import os, signal, threading, kvmem
         pool = kvmem.Pool("1MiB", pages="4k")
@@ -177,7 +177,7 @@ EXITS = {
 
 
 @pytest.mark.parametrize("what", EXITS)
-def test_the_interpreter_ends_well_with(what: str, script: Script) -> None:
+def test_the_interpreter_exits_cleanly_with(what: str, script: Script) -> None:
     import textwrap
 
     for _ in range(2):
@@ -203,7 +203,7 @@ def test_the_last_user_of_a_pool_does_not_wait_with_the_gil(script: Script) -> N
         pool.close()
         cache.close()
         waiting.join()
-        # Now the reservation alone has the pool, whose thread wants the GIL.
+        # Now only the reservation has the pool, whose thread waits for the GIL.
         room.commit()
         print("done")
     """)
@@ -217,7 +217,7 @@ def test_ctrl_c_ends_long_work(script: Script) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         started = time.monotonic()
         try:
-            # Each call of the callback takes its time, so that it does not end by itself.
+            # Each call of the callback takes time, so the work does not end before the signal.
             kvmem.Region("512MiB", pages="4k", populate=1,
                 progress=lambda done, total: time.sleep(0.2))
         except KeyboardInterrupt:
@@ -246,7 +246,7 @@ def test_the_gil_is_released_while_memory_is_populated() -> None:
     assert during > 5
 
 
-def test_subinterpreters_are_refused_with_a_reason(script: Script) -> None:
+def test_subinterpreters_get_an_error_with_the_reason(script: Script) -> None:
     name = next(
         (
             name
@@ -320,7 +320,7 @@ def test_the_module_is_the_doctor() -> None:
     assert kvmem.__version__ in command("--version").stdout
 
 
-def test_it_says_what_the_command_says() -> None:
+def test_it_prints_what_the_command_prints() -> None:
     program = os.environ.get("KVMEM_COMMAND")
     if not program:
         pytest.skip("KVMEM_COMMAND does not name the kvmem command")
@@ -339,8 +339,8 @@ def test_it_says_what_the_command_says() -> None:
     assert names[0] == names[1] and theirs.returncode == ours.returncode
 
 
-def test_the_script_has_its_commands_and_hands_on_the_others(tmp_path: Path) -> None:
-    """The ``kvmem`` that the package installs, and another one behind it in PATH."""
+def test_the_script_passes_unknown_commands_on(tmp_path: Path) -> None:
+    """The ``kvmem`` that the package installs, and another one later in PATH."""
     script = Path(sys.executable).parent / "kvmem"
     if not script.exists():
         pytest.skip("the package is not installed with its scripts")
@@ -360,7 +360,7 @@ def test_the_script_has_its_commands_and_hands_on_the_others(tmp_path: Path) -> 
         assert overview.returncode == 0 and overview.stdout.startswith("usage: kvmem ")
         for name in ("doctor", "serve-mooncake"):
             assert re.search(rf"^ +{name}\s+\w", overview.stdout, re.M), overview.stdout
-            # What is listed is there.
+            # Every listed command exists.
             assert run(name, "--help").stdout.startswith(f"usage: kvmem {name}")
     alone = run("bench", "offset")
     assert alone.returncode == 2 and "'bench'" in alone.stderr and "cargo install" in alone.stderr
@@ -369,7 +369,7 @@ def test_the_script_has_its_commands_and_hands_on_the_others(tmp_path: Path) -> 
     other.chmod(0o755)
     handed = run("bench", "offset", "--quick", path=f"{tmp_path}:/usr/bin:/bin")
     assert (handed.returncode, handed.stdout) == (7, "other: bench offset --quick\n")
-    # A second script of this package is not handed to and fro for ever.
+    # A second script of this package is not called in turn forever.
     other.write_text(script.read_text(encoding="utf-8"), encoding="utf-8")
     assert run("bench", path=f"{tmp_path}:/usr/bin:/bin").returncode == 2
 

@@ -44,7 +44,7 @@ class Commands:
         self.pool.free_batch(blocks)
 
     def same(self, key: str, nbytes: int) -> bool:
-        """Whether what is there is what was put, byte for byte."""
+        """Compares an object with the bytes that were put."""
         with self.store.get(key) as block:
             return bytes(block) == content(key, nbytes)
 
@@ -69,7 +69,7 @@ class Commands:
         return self.store.remove(key, force=True)
 
     def spin(self, name: str, nbytes: int) -> int:
-        """Puts and gets without end, until something is raised; says when it has begun."""
+        """Puts and gets until an exception is raised. Reports when it has started."""
         with self.pool.allocate(nbytes) as block:
             block.write(content(name, nbytes))
             print(json.dumps("spinning"), flush=True)

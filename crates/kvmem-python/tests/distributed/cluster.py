@@ -30,7 +30,7 @@ ENVIRONMENT = {
 
 
 def until(true: Callable[[], object], seconds: float = 20.0) -> None:
-    """Waits for something to become true."""
+    """Waits until a condition is true."""
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, f"not within {seconds} s"
@@ -38,7 +38,7 @@ def until(true: Callable[[], object], seconds: float = 20.0) -> None:
 
 
 class Cluster:
-    """A master, and who else is started here. Everything is ended at the end."""
+    """A master and the other processes of a cluster. Leaving the block ends all of them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -85,7 +85,7 @@ class Cluster:
             "4k",
             *options,
         ]
-        # Which would be the address that peers are told, whatever the host.
+        # Otherwise it would override the address that is announced to peers.
         environment = {
             name: value for name, value in ENVIRONMENT.items() if name != "MC_TCP_BIND_ADDRESS"
         }
@@ -102,7 +102,7 @@ class Cluster:
 
     @staticmethod
     def kill(process: subprocess.Popen[str]) -> None:
-        """As a power cut does."""
+        """Kills the process, like a power failure."""
         process.send_signal(signal.SIGKILL)
         process.wait(10)
 
@@ -115,7 +115,7 @@ class Cluster:
         raised: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # The master last: whoever says goodbye to it waits for an answer.
+        # The master last: the others wait for its answer when they unmount.
         for process in reversed(self.processes):
             if process.poll() is None:
                 process.terminate()
@@ -130,7 +130,7 @@ class Cluster:
 
 
 class Client:
-    """A process with a pool and a store, that does what it is told: see client.py."""
+    """A process with a pool and a store, which executes commands: see client.py."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -148,14 +148,14 @@ class Client:
         return json.loads(line)
 
     def do(self, verb: str, *arguments: Any) -> Any:
-        """Its answer: what it found, or the name of what was raised."""
+        """Returns its answer: the result, or the name of the exception."""
         self.send(verb, *arguments)
         return self.receive()
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster with nothing in it but a master. It leaves nothing in /dev/shm."""
+    """A cluster that consists of a master. It leaves nothing in /dev/shm."""
     require("mooncake")
     before = set(os.listdir("/dev/shm"))
     with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:

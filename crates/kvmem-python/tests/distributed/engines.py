@@ -27,23 +27,23 @@ HERE = Path(__file__).parent
 DOCS = HERE.parents[3] / "docs" / "distributed"
 
 REAL = os.environ.get("KVMEM_WITH_TORCH") == "1"
-"""Whether nothing is stood in for."""
+"""Whether there are no stand-ins."""
 
 with_torch = pytest.mark.skipif(
     not REAL, reason="it is for PyTorch itself (2.5 GB): KVMEM_WITH_TORCH=1 cargo xtask test python"
 )
-"""What stand-ins cannot tell."""
+"""Reason to skip tests that stand-ins cannot replace."""
 
 
 def missing(reason: str) -> None:
-    """Skips a test, or fails it where engines must be there."""
+    """Skips a test, or fails it if the engines are required."""
     if os.environ.get("KVMEM_REQUIRE_ENGINES") == "1":
         pytest.fail(reason)
     pytest.skip(reason)
 
 
 def unpacked(engine: str) -> Path:
-    """The folder of an engine's unpacked wheel."""
+    """Returns the folder of an engine's unpacked wheel."""
     variable = f"{engine.upper()}_DIR"
     folder = os.environ.get(variable)
     if not folder or not Path(folder, engine).is_dir():
@@ -55,7 +55,7 @@ def unpacked(engine: str) -> Path:
 
 
 def torch_folder() -> list[str]:
-    """Where PyTorch is, if it is to be met and is not installed."""
+    """Returns the folder of PyTorch, if the tests use it and it is not installed."""
     folder = os.environ.get("TORCH_DIR")
     if REAL and not folder and importlib.util.find_spec("torch") is None:
         missing(
@@ -65,11 +65,11 @@ def torch_folder() -> list[str]:
 
 
 def run_with(engine: str, prelude: str, program: str, **environment: str) -> str:
-    """Runs a program in a process of its own, with the engine's wheel and, unless all is real, its
-    stand-ins; returns what it printed.
+    """Runs a program in a process of its own, with the engine's wheel and, unless everything is
+    real, with stand-ins for the modules around it.
     """
     prelude = "" if REAL else prelude
-    # The engine is the second for who asks.
+    # The engine comes second on the path.
     folders = [str(HERE), str(unpacked(engine)), *torch_folder()]
     lines = ["import sys", f"sys.path[:0] = {folders!r}", prelude, textwrap.dedent(program)]
     done = subprocess.run(
@@ -88,7 +88,7 @@ def run_with(engine: str, prelude: str, program: str, **environment: str) -> str
     return done.stdout + done.stderr
 
 
-# Module to import, and what gets it.
+# Module to import, and the command that installs it.
 ENGINES = {
     "mooncake": (
         "mooncake.store",
@@ -99,7 +99,7 @@ ENGINES = {
 
 
 def require(engine: str) -> None:
-    """Skips what needs an engine that is not there; fails where it must be there."""
+    """Skips a test whose engine is missing; fails it if the engines are required."""
     module, remedy = ENGINES[engine]
     try:
         importlib.import_module(module)

@@ -48,7 +48,7 @@ def main() -> None:
                 found = agent.notifications(timeout=5.0)
                 said["notifications"] = [[one.peer, one.message.decode()] for one in found]
             if "work" in asked:
-                # Begins to read and write, and does not wait.
+                # Starts to read and write, and does not wait.
                 peer = agent.connect(bytes.fromhex(asked["metadata"]))
                 begin = getattr(agent, asked["work"])
                 transfer = begin(

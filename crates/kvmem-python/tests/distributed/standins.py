@@ -17,7 +17,7 @@ import numpy as np
 
 
 class Anything(types.ModuleType):
-    """A module that has every name."""
+    """A module with every name."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -28,14 +28,14 @@ class Anything(types.ModuleType):
 
 
 class Tensor(np.ndarray):
-    """An array that says where it is, as tensors do."""
+    """An array with an address, like a tensor."""
 
     def data_ptr(self) -> int:
         return int(self.ctypes.data)
 
 
 class Finder:
-    """Finds modules that nobody else has found."""
+    """Finds modules that no other finder has found."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
@@ -74,8 +74,8 @@ def empty(shape: Any, dtype: Any = None, **_: object) -> Any:
 
 
 def stand_in(*names: str) -> bool:
-    """Stands in for those of the modules that are not there. Whether PyTorch is one of them."""
-    # After all others: what is there comes first.
+    """Installs stand-ins for missing modules. Returns whether PyTorch is one of them."""
+    # After all other finders: installed modules come first.
     sys.meta_path.append(Finder(names))
     import torch
 
@@ -83,14 +83,14 @@ def stand_in(*names: str) -> bool:
 
 
 def put(name: str, **attributes: object) -> None:
-    """A module with these names and no others."""
+    """Makes a module with these names and no others."""
     module = types.ModuleType(name)
     vars(module).update(attributes)
     sys.modules[name] = module
 
 
 def folder_only(name: str, path: str) -> None:
-    """A package by its folder: what its ``__init__`` would import is not."""
+    """Makes a package from its folder, without the imports of its ``__init__``."""
     module = types.ModuleType(name)
     module.__path__ = [path]
     sys.modules[name] = module

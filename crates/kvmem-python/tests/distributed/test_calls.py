@@ -1,4 +1,4 @@
-"""The engine's calls, circuits and back-off, with functions in the engine's place."""
+"""Calls, circuits and back-off, with functions in place of the engine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_call_returns_and_raises_what_the_engine_does(calls: CallQueue) -> Non
     assert calls.abandoned == 0 and len(workers()) == 1, "an idle worker makes the next call"
 
 
-def test_a_late_call_keeps_what_it_uses(calls: CallQueue) -> None:
+def test_an_abandoned_call_keeps_its_memory(calls: CallQueue) -> None:
     go, began = threading.Event(), threading.Event()
 
     class Kept:
@@ -77,7 +77,7 @@ def test_a_late_call_keeps_what_it_uses(calls: CallQueue) -> None:
         assert told == ["over", "again"]
 
 
-def test_workers_are_bounded_and_what_waits_is_withdrawn(calls: CallQueue) -> None:
+def test_workers_are_bounded_and_queued_calls_are_removed(calls: CallQueue) -> None:
     go = threading.Event()
     made: list[int] = []
 
@@ -110,7 +110,7 @@ class bytes_held:
         self.held.release()
 
 
-def test_the_last_call_comes_when_all_others_have_ended() -> None:
+def test_the_last_call_runs_after_all_others() -> None:
     calls = CallQueue("test")
     go, order = threading.Event(), list[str]()
 
@@ -150,7 +150,7 @@ def test_a_circuit_opens_probes_and_closes() -> None:
     answers.set()
     until(lambda: not circuit.is_open)
     until(lambda: heard == [True, False])
-    # What fails by a segment is no proof against the master.
+    # A failure of a segment proves nothing about the master.
     before = circuit.probes
     circuit.suspect()
     until(lambda: circuit.probes > before)
@@ -170,7 +170,7 @@ def test_a_circuit_opens_probes_and_closes() -> None:
     )
 
 
-def test_a_segment_is_left_alone_for_longer_each_time() -> None:
+def test_a_segment_is_skipped_for_longer_each_time() -> None:
     now = [100.0]
     segments = SegmentBackoff(1.0, lambda: now[0])
     assert segments.allow(["a"]) is None and len(segments) == 0
@@ -181,7 +181,7 @@ def test_a_segment_is_left_alone_for_longer_each_time() -> None:
         while segments.allow(["a"], trying=False) is not None:
             now[0] += 0.5
         pauses.append(now[0] - began)
-        # One call tries; the others do not wait for it.
+        # One call tries the segment; the others do not wait for it.
         assert segments.allow(["a"]) is None
         refused = segments.allow(["a"])
         assert refused is not None and refused.startswith("a, which failed")
@@ -202,7 +202,7 @@ def test_a_segment_is_left_alone_for_longer_each_time() -> None:
 @pytest.mark.parametrize(
     "code", [-800, -801, -899, -900, -901, -902, -999, -1000, -1003, -1010, -1011, -1099, -500]
 )
-def test_all_transports_codes_are_alike(code: int) -> None:
+def test_all_codes_of_transports_are_transfers(code: int) -> None:
     error = errors.error(code, "get", "k")
     assert (
         isinstance(error, UnreachableError)

@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[4] / "docs" / "distributed.md"
 
 
 def examples(section: str) -> list[str]:
-    """What stands under a heading, up to the next of its kind."""
+    """Returns the examples under a heading, up to the next heading of its level."""
     _, found, rest = PAGE.read_text(encoding="utf-8").partition(f"\n## {section}\n")
     assert found, f"{PAGE} has no section {section}"
     return re.findall(r"^```python\n(.*?)^```$", rest.partition("\n## ")[0], re.M | re.S)

@@ -1,5 +1,5 @@
-"""LMCache's addresses, against its own class out of its wheel, and its host memory, through its own
-plugin interface.
+"""LMCache: compares AddressManager with LMCache's own class from its wheel, and tests host memory
+through LMCache's own modules.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PRELUDE = "import standins; standins.lmcache()"
 
 @pytest.fixture(scope="module")
 def theirs() -> type[Any]:
-    """LMCache's own class."""
+    """Returns LMCache's own class."""
     try:
         return bench.their_class()
     except bench.ClassMissingError as reason:
@@ -45,16 +45,14 @@ def lmcache(program: str, **environment: str) -> str:
 
 
 class Heap:
-    """One of the two classes, and what was allocated from it: as pieces by their place in what was
-    granted.
-    """
+    """One of the two classes, and its allocations, by their number in the order of allocation."""
 
     def __init__(self, kind: type[Any], size: int, align: int) -> None:
         self.manager = kind(size, align)
         self.live: dict[int, list[tuple[int, int]]] = {}
 
     def ask(self, call: Callable[[Any], Any]) -> Any:
-        """What comes of a call, or which kind of exception."""
+        """Returns the result of a call, or the kind of its exception."""
         try:
             return call(self.manager)
         except ValueError:
@@ -63,7 +61,7 @@ class Heap:
             return RuntimeError
 
     def holes(self) -> list[tuple[int, int]]:
-        """The longest pieces of free heap, from what is live alone."""
+        """Returns the maximal free ranges, computed from the live ones."""
         found, reached = [], 0
         for address, length in sorted(piece for pieces in self.live.values() for piece in pieces):
             assert address >= reached, "two of them overlap"
@@ -78,7 +76,7 @@ class Heap:
         return sum(length // size for _, length in self.holes()) >= n
 
     def free(self, names: list[int]) -> None:
-        """Frees all that these have; what lies side by side in one call."""
+        """Frees these allocations; adjacent ones in one call."""
         pieces = sorted(piece for name in names for piece in self.live.pop(name))
         start, length = pieces[0]
         for address, more in pieces[1:]:
@@ -90,7 +88,7 @@ class Heap:
         self.manager.free(start, length)
 
     def cut(self, name: int, skip: int, length: int) -> None:
-        """Frees a part of what one has, which is in one piece."""
+        """Frees a contiguous part of one allocation."""
         [(address, size)] = self.live.pop(name)
         self.manager.free(address + skip, length)
         rest = [(address, skip), (address + skip + length, size - skip - length)]
@@ -98,7 +96,7 @@ class Heap:
 
 
 def same(heaps: list[Heap], call: Callable[[Any], Any]) -> Any:
-    """What both answer to the same question."""
+    """Makes the same call with both, and compares the results."""
     first, second = (heap.ask(call) for heap in heaps)
     assert first == second
     return first
@@ -107,11 +105,8 @@ def same(heaps: list[Heap], call: Callable[[Any], Any]) -> Any:
 def differ(
     theirs: type[Any], seed: int, align: int, sizes: list[int], heap: int, exact: bool
 ) -> int:
-    """A few hundred calls of both classes; returns how many were refused.
-
-    They place ranges differently. So where sizes are mixed one may refuse what the other has room
-    for in one piece: each must have refused rightly, and what only one has granted is given back.
-    With ``exact``, where one size fills the heap, both must say the same.
+    """Makes a few hundred calls with both classes and compares them. Returns the number of
+    failures.
     """
     random = Random(seed)
     both = [Heap(AddressManager, heap, align), Heap(theirs, heap, align)]
@@ -184,7 +179,7 @@ def differ(
 
 
 @pytest.mark.parametrize("align", [1, 64, 4096])
-def test_uniform_sizes_are_granted_and_refused_alike(theirs: type[Any], align: int) -> None:
+def test_uniform_sizes_succeed_and_fail_alike(theirs: type[Any], align: int) -> None:
     refused = 0
     for seed in range(8):
         size = Random(seed).randrange(1, 5) * max(align, 16)
@@ -193,7 +188,7 @@ def test_uniform_sizes_are_granted_and_refused_alike(theirs: type[Any], align: i
 
 
 @pytest.mark.parametrize("align", [1, 512, 4096])
-def test_mixed_sizes_are_accounted_alike_and_refused_only_rightly(
+def test_mixed_sizes_are_counted_alike_and_fail_only_if_no_hole_fits(
     theirs: type[Any], align: int
 ) -> None:
     refused = 0
@@ -235,7 +230,7 @@ def test_bad_sizes_get_the_same_kind_of_exception(theirs: type[Any], size: Any) 
         assert kinds[0] == kinds[1]
 
 
-def test_a_heap_may_begin_with_nothing_and_end_within_a_unit(theirs: type[Any]) -> None:
+def test_a_heap_may_start_empty_and_end_within_a_unit(theirs: type[Any]) -> None:
     for first in (0, 1, 4095, 4096, 5000, 8191):
         both = [Heap(AddressManager, first, 4096), Heap(theirs, first, 4096)]
         for more in (0, 1, 4096, 5000):
@@ -250,7 +245,7 @@ def test_a_heap_may_begin_with_nothing_and_end_within_a_unit(theirs: type[Any]) 
 # ---- addresses: what kvmem's class does besides ----
 
 
-def test_what_is_not_allocated_is_not_freed() -> None:
+def test_unallocated_ranges_are_not_freed() -> None:
     manager = AddressManager(MIB)
     (a, _), (b, _), (c, _) = manager.batched_allocate(8192, 3)
     assert (a, b, c) == tuple(sorted((a, b, c)))
@@ -305,7 +300,7 @@ def test_one_free_spans_ranges_and_parts_of_them() -> None:
     assert manager.map() == [(0, 40960, False)] and manager.check_consistency()
 
 
-def test_errors_say_what_there_is() -> None:
+def test_errors_have_the_free_bytes() -> None:
     manager = AddressManager(4 * 4096)
     manager.free(4096, 4096) if manager.batched_allocate(4096, 4) else None
     with pytest.raises(kvmem.HeapFullError, match=r"8192 bytes.*4096 bytes are free") as full:
@@ -334,7 +329,7 @@ def uniform(n: int, chunk: int = 8192) -> tuple[AddressManager, list[int]]:
     return manager, starts
 
 
-def test_what_was_freed_last_of_one_size_is_granted_first() -> None:
+def test_the_chunk_freed_last_is_reused_first() -> None:
     manager, starts = uniform(100)
     for start in starts[:50]:
         manager.free(start, 8192)
@@ -349,7 +344,7 @@ def test_what_was_freed_last_of_one_size_is_granted_first() -> None:
 
 @pytest.mark.parametrize("n", [1, 31, 32, 33, 64, 65, 100])
 def test_chunks_of_one_size_are_free_for_everything_else(n: int) -> None:
-    """However many of them wait for the next of their size."""
+    """For any number of chunks that are kept for the next request of their size."""
     end = n * 8192
     whole = [(0, end, False)]
 
@@ -401,10 +396,9 @@ def test_parts_and_spans_of_chunks_of_one_size() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_change_of_sizes_finds_all_that_is_free(seed: int) -> None:
-    """Sizes change now and then. Whatever fits into a hole is granted, and nothing else; what is
-    live says where those are.
-    """
+def test_a_change_of_sizes_finds_all_free_space(seed: int) -> None:
+    """Sizes change now and then. A request succeeds exactly if a hole fits; the live ranges
+    determine the holes."""
     random = Random(seed)
     heap = Heap(AddressManager, 60 * 4096, 4096)
     size, refused = 4096, 0
@@ -441,7 +435,7 @@ def test_a_change_of_sizes_finds_all_that_is_free(seed: int) -> None:
 
 
 def test_the_length_is_an_integer_of_its_own_kind() -> None:
-    """Also where what was asked for is given back as it is."""
+    """Also if the requested length is returned unchanged."""
 
     class Size(int):
         pass
@@ -466,7 +460,7 @@ def test_a_heap_of_any_length_takes_no_memory_in_advance() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 4 * KIB  # KiB: 4 MiB
 
 
-def test_threads_never_get_the_same() -> None:
+def test_threads_never_get_the_same_range() -> None:
     manager = AddressManager(64 * MIB)
     held: dict[int, list[tuple[int, int]]] = {}
 
@@ -495,7 +489,7 @@ def test_threads_never_get_the_same() -> None:
     )
 
 
-def test_a_forked_child_goes_on_with_its_copy() -> None:
+def test_a_forked_child_continues_with_its_copy() -> None:
     manager = AddressManager(MIB)
     range_ = manager.allocate(4096)
     child = os.fork()
@@ -516,7 +510,7 @@ def test_the_benchmark_runs(theirs: type[Any], capsys: pytest.CaptureFixture[str
     assert ours.manager.check_consistency() and other.manager.check_consistency()
 
 
-def test_the_benchmark_says_what_is_missing(
+def test_the_benchmark_names_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LMCACHE_DIR", "/nowhere")
@@ -548,7 +542,7 @@ def test_memory_by_pointer(arguments: dict[str, Any]) -> None:
         memory.free(pointer)
 
 
-def test_hugepages_or_not_at_all() -> None:
+def test_hugepages_or_an_error() -> None:
     memory = HostMemory()
     try:
         pointer = memory.allocate(3 * MIB, hugepages=True)
@@ -579,7 +573,7 @@ def test_shared_memory_has_a_name() -> None:
         path.unlink(missing_ok=True)
 
 
-def test_what_cannot_be_had_leaves_nothing() -> None:
+def test_a_failed_allocation_leaves_nothing() -> None:
     memory = HostMemory()
     for name in ("", "/", "a/b", ".."):
         with pytest.raises(kvmem.InvalidArgumentError):
@@ -611,7 +605,7 @@ def test_memory_that_is_viewed_is_kept() -> None:
 
 CHOSEN = {"LMCACHE_DEVICE_BACKEND": "kvmem", "KVMEM_LMCACHE_PAGES": "4k"}
 
-# LMCache's own functions out of its module, which as a whole needs more than PyTorch's name.
+# LMCache's own functions, extracted from a module that needs all of PyTorch.
 CUT = """
 import ast, ctypes, dataclasses, os, types, typing
 import lmcache, torch
@@ -726,8 +720,7 @@ def test_tensors_of_lmcaches_allocators_lie_in_our_memory() -> None:
                 objects[0].ref_count_down()
                 allocator.batched_free(objects[1:])
                 assert inner.total_allocated_size == 0 and allocator.memcheck()
-            # As many as there is room for, and then None, which is how LMCache learns that it must
-            # evict.
+            # As many as fit, and then None: LMCache then knows that it must evict.
             full = []
             while (obj := allocator.allocate(torch.Size([1 << 20]), torch.uint8)) is not None:
                 full.append(obj)
@@ -752,7 +745,7 @@ def test_tensors_of_lmcaches_allocators_lie_in_our_memory() -> None:
         allocator.close()
         assert len(memory) == 0
 
-        # Memory of PyTorch's own, with our addresses; and a heap that grows.
+        # PyTorch's own memory with kvmem's addresses, and a heap that grows.
         allocator = HostMemoryAllocator(size)
         assert replace_address_manager() == 0
         assert type(allocator.allocator.address_manager) is AddressManager
@@ -774,9 +767,8 @@ def test_tensors_of_lmcaches_allocators_lie_in_our_memory() -> None:
 
 @with_torch
 def test_lmcaches_backend_keeps_chunks_in_our_memory() -> None:
-    """The tier of LMCache that is in host memory, as its engine makes it: put, looked for, got,
-    evicted, removed.
-    """
+    """LMCache's tier in host memory, made as its engine makes it: put, looked up, got, evicted,
+    removed."""
     lmcache(
         """
         import torch, lmcache
@@ -806,7 +798,7 @@ def test_lmcaches_backend_keeps_chunks_in_our_memory() -> None:
             return torch.randn(chunk,
                 generator=torch.Generator().manual_seed(number)).to(torch.bfloat16)
 
-        # 4 MiB each: seven have room, so that those that come later push the first ones out.
+        # 4 MiB each: seven fit, so later ones evict the first.
         for number in range(20):
             obj = backend.allocate(torch.Size(chunk), torch.bfloat16)
             obj.tensor.copy_(value(number))
@@ -871,7 +863,7 @@ FIRST = [
 @pytest.mark.parametrize("load", [False, True])
 @pytest.mark.parametrize("first", FIRST)
 def test_it_can_be_imported_in_any_order(first: str, load: bool) -> None:
-    """And so can the entry point be loaded, before LMCache has been imported."""
+    """The entry point can also be loaded before LMCache has been imported."""
     point = (
         """
         from importlib.metadata import entry_points
@@ -927,8 +919,8 @@ def test_importing_it_imports_nothing_of_lmcache(script: Callable[..., str]) -> 
     )
 
 
-def test_without_pytorch_lmcache_says_that_its_memory_is_not_ours() -> None:
-    """LMCache goes on as a command then, and uses no backend."""
+def test_without_pytorch_lmcache_warns_that_its_memory_is_not_ours() -> None:
+    """LMCache then continues as a command and uses no backend."""
     folder = str(unpacked("lmcache"))
     program = """
         import sys
@@ -960,11 +952,11 @@ def test_without_pytorch_lmcache_says_that_its_memory_is_not_ours() -> None:
     told = run(**CHOSEN)
     assert told.count("refused: pip install torch") == 2, told
     assert "WARNING" in told and "its host memory is NOT kvmem's" in told
-    # Where nobody has asked for it, nobody is told.
+    # Without a request for kvmem there is no warning.
     assert "NOT kvmem's" not in run()
 
 
-def test_a_backend_that_is_chosen_too_late_is_told() -> None:
+def test_a_backend_that_is_chosen_too_late_is_reported() -> None:
     out = lmcache(
         """
         import os
@@ -981,7 +973,7 @@ def test_a_backend_that_is_chosen_too_late_is_told() -> None:
     assert "was imported before LMCACHE_DEVICE_BACKEND=kvmem was set" in out
 
 
-def test_a_base_that_is_not_there_is_told() -> None:
+def test_a_missing_base_is_reported() -> None:
     out = lmcache(
         """
         try:

@@ -1,4 +1,4 @@
-"""The store and the lower tier, by one process against a real cluster."""
+"""The store and the lower tier, in one process with a real cluster."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def data(seed: int, nbytes: int = 50_000) -> bytes:
 # Without the engine.
 
 
-def test_what_is_missing_is_told_with_its_remedy() -> None:
+def test_a_missing_engine_is_reported_with_its_remedy() -> None:
     code = """
         import sys
         sys.modules["mooncake.store"] = None
@@ -92,7 +92,7 @@ def test_what_is_missing_is_told_with_its_remedy() -> None:
     assert issubclass(EngineMissingError, ImportError)
 
 
-def test_numbers_become_exceptions_with_words() -> None:
+def test_codes_become_exceptions_with_messages() -> None:
     assert errors.check(7, "get", "k") == 7
     missing = errors.error(-704, "get", "k")
     assert isinstance(missing, ObjectMissingError) and isinstance(missing, KeyError)
@@ -116,7 +116,7 @@ def test_numbers_become_exceptions_with_words() -> None:
 
 
 def test_a_segment_is_the_memory_of_the_pool(cluster: Cluster, store: Store) -> None:
-    """What is put is found in the pool's own memory, by a look at the file."""
+    """Objects are found in the pool's own memory, read through its file."""
     with kvmem.Pool("2MiB", pages="4k", shared=True) as pool:
         assert os.pread(pool.fileno(), 4096, 0) == bytes(4096)
         mark = data(99, 4096)
@@ -124,7 +124,7 @@ def test_a_segment_is_the_memory_of_the_pool(cluster: Cluster, store: Store) -> 
             assert pool.metrics().allocated == MIB
             with store.pool.allocate(4096) as block:
                 block.write(mark)
-                # The cluster chooses where: the smaller segment gets some of many.
+                # The cluster chooses the segment: the smaller one gets some of many objects.
                 for n in range(200):
                     store.put(f"mark{n}", block)
             found = os.pread(pool.fileno(), MIB, segment.offset)
@@ -150,7 +150,7 @@ def test_no_put_to_a_segment_waits_for_a_page(cluster: Cluster, pages: str) -> N
         assert resident == [pool.nbytes] * 2
 
 
-def test_a_segment_refuses_what_it_cannot_be(cluster: Cluster) -> None:
+def test_invalid_segments_raise(cluster: Cluster) -> None:
     with kvmem.Pool("1MiB", pages="4k") as private, pytest.raises(kvmem.KvmemError):
         serve(private, cluster.address)
     with kvmem.Pool("1MiB", pages="4k", shared=True) as pool:
@@ -165,7 +165,7 @@ def test_a_segment_refuses_what_it_cannot_be(cluster: Cluster) -> None:
 
 
 def test_all_of_a_pool_with_boundaries_is_served(cluster: Cluster, store: Store) -> None:
-    """What no block can span is several segments for the cluster, and one thing here."""
+    """The parts between boundaries are several segments for the cluster, and one object here."""
     with kvmem.Pool("3MiB", pages="4k", shared=True, boundary="512KiB") as pool:
         with pytest.raises(kvmem.OutOfSpaceError):
             pool.allocate(pool.capacity)
@@ -180,7 +180,7 @@ def test_all_of_a_pool_with_boundaries_is_served(cluster: Cluster, store: Store)
                 block.write(mark)
                 for n in range(600):
                     store.put(f"mark{n}", block)
-            # The cluster puts something into each of them.
+            # The cluster puts objects into each of them.
             found = [
                 mark in os.pread(pool.fileno(), nbytes, offset) for offset, nbytes in segment.ranges
             ]
@@ -191,20 +191,20 @@ def test_all_of_a_pool_with_boundaries_is_served(cluster: Cluster, store: Store)
             assert segment.nbytes == pool.metrics().allocated == 5 * MIB // 4
         with pytest.raises(kvmem.InvalidArgumentError, match="size"):
             serve(pool, cluster.address, nbytes="some")
-        # Part of it is somebody else's: then none of it is taken.
+        # If a part of the pool is in use, nothing is allocated.
         with pool.allocate(4096), pytest.raises(kvmem.OutOfSpaceError):
             serve(pool, cluster.address)
         assert pool.metrics().allocated == 0
 
 
-def test_where_a_part_cannot_be_mounted_none_is(
+def test_if_one_part_cannot_be_mounted_none_is(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounted: list[str] = []
     unmounted: list[str] = []
 
     class Refuses:
-        """The engine, but for its third segment."""
+        """The engine, whose third segment fails."""
 
         def __init__(self, client: object) -> None:
             self.client = client
@@ -264,7 +264,7 @@ def test_blocks_go_there_and_back(store: Store, pool: kvmem.Pool) -> None:
         store.put("k", block)
         with store.get("k") as found:
             assert bytes(found) == data(1) and found.offset != block.offset
-        # Objects do not change, unless that is said.
+        # Objects do not change without ``replace``.
         block.write(data(2))
         store.put("k", block)
         assert bytes(store.get("k")) == data(1)
@@ -289,7 +289,7 @@ def test_blocks_go_there_and_back(store: Store, pool: kvmem.Pool) -> None:
     assert bytes(cache.get("w") or b"") == data(3)
 
 
-def test_what_does_not_lie_in_the_pool_is_refused(store: Store) -> None:
+def test_memory_outside_the_pool_raises(store: Store) -> None:
     with kvmem.Pool("1MiB", pages="4k") as other, other.allocate(4096) as foreign:
         for refused in (
             store.put,
@@ -320,7 +320,7 @@ def test_failures_leave_no_block_behind(store: Store, pool: kvmem.Pool) -> None:
         with pytest.raises(ClusterFullError, match="no segment has enough free space"):
             for n in range(10):
                 store.put(f"more{n}", block)
-                # What was looked at a moment ago is not evicted.
+                # Recently read objects are not evicted.
                 assert store.exists(f"more{n}")
     assert pool.metrics().allocated == 0
     with pytest.raises(kvmem.InvalidArgumentError, match="2 keys and 0 blocks"):
@@ -330,7 +330,7 @@ def test_failures_leave_no_block_behind(store: Store, pool: kvmem.Pool) -> None:
     store.remove_batch(["none", "large"], force=True)
 
 
-def test_a_block_that_is_on_its_way_cannot_be_freed(store: Store, pool: kvmem.Pool) -> None:
+def test_a_block_cannot_be_freed_during_its_transfer(store: Store, pool: kvmem.Pool) -> None:
     block = pool.allocate(100)
     with store._places([block]), pytest.raises(kvmem.ExportedError):
         block.free()
@@ -349,7 +349,7 @@ def test_the_registration_ends_before_the_memory(cluster: Cluster) -> None:
         ]
         return any(int(start, 16) <= at < int(end, 16) for start, end in ranges)
 
-    # The pool has been closed, and what is registered is still there.
+    # The pool is closed, and the registered memory still exists.
     assert mapped()
     ends: list[object] = []
     weakref.finalize(store, ends.append, "gone")
@@ -358,7 +358,7 @@ def test_the_registration_ends_before_the_memory(cluster: Cluster) -> None:
     assert ends == ["gone"] and not mapped()
 
 
-def test_a_closed_store_and_a_forked_one_refuse(store: Store, cluster: Cluster) -> None:
+def test_a_closed_store_and_a_forked_one_raise(store: Store, cluster: Cluster) -> None:
     with kvmem.Pool("1MiB", pages="4k") as pool:
         other = Store(pool, master=cluster.address)
         with pool.allocate(10) as block:
@@ -389,7 +389,7 @@ def tier(store: Store) -> Iterator[ClusterTier]:
     assert (stats.queued, stats.queued_bytes) == (0, 0)
 
 
-def test_what_is_evicted_comes_back(tier: ClusterTier, pool: kvmem.Pool) -> None:
+def test_evicted_values_are_fetched(tier: ClusterTier, pool: kvmem.Pool) -> None:
     with kvmem.KvCache(pool, max_bytes=500_000, lower_tier=tier) as cache:
         assert cache.lower_tier is tier
         for n in range(40):
@@ -416,7 +416,7 @@ def test_what_is_evicted_comes_back(tier: ClusterTier, pool: kvmem.Pool) -> None
             and stats.last_error is None
         )
         assert cache.get("never") is None and tier.stats().absent == 1
-        # 1, "1" and b"1" are three.
+        # 1, "1" and b"1" are three keys.
         cache.insert("1", b"text")
         cache.insert(b"1", b"bytes")
         cache.evict_to(0)
@@ -428,7 +428,7 @@ def test_what_is_evicted_comes_back(tier: ClusterTier, pool: kvmem.Pool) -> None
     assert pool.metrics().allocated == 0
 
 
-def test_the_store_itself_will_do(store: Store, pool: kvmem.Pool) -> None:
+def test_a_store_is_a_lower_tier_factory(store: Store, pool: kvmem.Pool) -> None:
     with kvmem.KvCache(pool, max_bytes=100_000, lower_tier=store) as cache:
         for n in range(6):
             cache.insert(n, data(n))
@@ -444,9 +444,7 @@ def test_the_store_itself_will_do(store: Store, pool: kvmem.Pool) -> None:
         kvmem.KvCache(other, lower_tier=store)
 
 
-def test_what_was_removed_or_changed_does_not_come_back(
-    tier: ClusterTier, pool: kvmem.Pool
-) -> None:
+def test_removed_and_replaced_values_do_not_come_back(tier: ClusterTier, pool: kvmem.Pool) -> None:
     with kvmem.KvCache(pool, lower_tier=tier) as cache:
         cache.insert("k", data(1))
         cache.evict_to(0)
@@ -467,7 +465,7 @@ def test_what_was_removed_or_changed_does_not_come_back(
         assert tier.flush(10) and cache.get("k") is None and cache.get("j") is None
 
 
-def test_a_value_that_still_waits_comes_back(
+def test_a_queued_value_is_fetched(
     tier: ClusterTier, pool: kvmem.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold, put = threading.Event(), Store.put_parts
@@ -512,7 +510,7 @@ def test_a_full_queue_drops_and_counts(
     assert pool.metrics().allocated == 0
 
 
-def test_back_pressure_waits_instead(store: Store, pool: kvmem.Pool) -> None:
+def test_insertions_wait_for_a_full_queue(store: Store, pool: kvmem.Pool) -> None:
     tier = ClusterTier(store, prefix="wait/", max_queued_bytes=100_000, max_wait=10)
     with kvmem.KvCache(pool, max_bytes=500_000, lower_tier=tier) as cache:
 
@@ -536,7 +534,7 @@ def test_back_pressure_waits_instead(store: Store, pool: kvmem.Pool) -> None:
     assert pool.metrics().allocated == 0
 
 
-def test_what_comes_back_wrong_is_given_to_nobody(
+def test_corrupt_values_are_never_returned(
     tier: ClusterTier, store: Store, pool: kvmem.Pool
 ) -> None:
     with kvmem.KvCache(pool, lower_tier=tier) as cache:
@@ -546,7 +544,7 @@ def test_what_comes_back_wrong_is_given_to_nobody(
         assert tier.flush(10)
         with store.get("t/s:k") as whole, pool.allocate(8) as tiny:
             assert bytes(whole)[:50_000] == data(1) and whole.nbytes > 50_000
-            # Another key's value, sealed as it is.
+            # Another key's value with its trailer.
             store.put("t/s:swapped", whole, replace=True)
             memoryview(whole)[20_000] ^= 1
             store.put("t/s:k", whole, replace=True)
@@ -556,7 +554,7 @@ def test_what_comes_back_wrong_is_given_to_nobody(
         assert tier.flush(10) and not any(store.exists_batch(["t/s:k", "t/s:short", "t/s:swapped"]))
 
 
-def test_content_that_is_there_is_not_put_again(store: Store, pool: kvmem.Pool) -> None:
+def test_existing_objects_are_not_put_again(store: Store, pool: kvmem.Pool) -> None:
     tier = ClusterTier(store, prefix="once/", max_queued_bytes=MIB, replace=False)
     with kvmem.KvCache(pool, lower_tier=tier) as cache:
         for value in (data(1), data(2)):
@@ -586,7 +584,7 @@ def test_a_tier_ends_with_its_cache_and_settings_are_checked(
 def test_the_cache_serves_on_without_a_master_and_recovers(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """A cluster of its own: its master is killed while values are on their way."""
+    """In a cluster of its own, whose master is killed while values are on their way."""
     with Cluster(tmp_path) as own, kvmem.Pool("4MiB", pages="4k") as pool:
         own.serve("16MiB")
         with Store(pool, master=own.address) as store:
@@ -624,7 +622,7 @@ def test_the_cache_serves_on_without_a_master_and_recovers(
                 for n in range(200, 230):
                     cache.insert(n, data(n))
                     assert tier.flush(10)
-                # The new master knows nothing of before; what was put since is there.
+                # The new master has no old objects; new ones are found.
                 until(lambda: tier.stats().queued == 0)
                 for n in range(200, 230):
                     found = cache.get(n)
@@ -639,9 +637,8 @@ def test_the_cache_serves_on_without_a_master_and_recovers(
 
 
 def test_nothing_need_be_closed_at_exit(cluster: Cluster) -> None:
-    """A segment, a store and a cache with values on their way, left as they are: they end in order,
-    and the cluster knows.
-    """
+    """A segment, a store and a cache with values on their way are not closed: they end in order,
+    without an error."""
     code = f"""
         import kvmem
         from kvmem.mooncake import Store, serve
@@ -658,8 +655,7 @@ def test_nothing_need_be_closed_at_exit(cluster: Cluster) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     name = done.stdout.strip()
-    # Who goes without a word is found out about when the master's patience ends, and its log says
-    # so.
+    # The master detects a process that ended without unmounting after its timeout, and logs it.
     time.sleep(4)
     with open(cluster.folder / "master.log", encoding="utf-8") as log:
         assert "expired" not in "".join(line for line in log if name in line), (
@@ -675,7 +671,7 @@ def serve_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
 
 
-def test_the_command_says_what_is_wrong(cluster: Cluster) -> None:
+def test_the_command_reports_errors(cluster: Cluster) -> None:
     assert "HOST:PORT" in serve_command("--help").stdout
     assert serve_command("--size", "nonsense").returncode == 2
     wrong = serve_command("--size", "1MiB", "--master", "nowhere")

@@ -39,7 +39,7 @@ DEADLINE = 0.5
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster with two servers, for tests that stop parts of it and let them go on."""
+    """A cluster with two servers, for tests that stop and continue its processes."""
     require("mooncake")
     with Cluster(tmp_path_factory.mktemp("hangs")) as cluster:
         cluster.servers = [cluster.serve("16MiB"), cluster.serve("16MiB")]
@@ -65,7 +65,7 @@ def store(own: Cluster, pool: kvmem.Pool) -> Iterator[Store]:
 
 @contextlib.contextmanager
 def stopped(process: subprocess.Popen[str]) -> Iterator[None]:
-    """It hangs meanwhile."""
+    """Stops a process during the block."""
     process.send_signal(signal.SIGSTOP)
     until(
         lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
@@ -81,7 +81,7 @@ def data(seed: int, nbytes: int = 50_000) -> bytes:
 
 
 def fill(store: Store, prefix: str, count: int) -> dict[str, list[str]]:
-    """Puts objects; returns the keys that each segment has."""
+    """Puts objects and returns the keys of each segment."""
     found: dict[str, list[str]] = {}
     with store.pool.allocate(50_000) as block:
         for number in range(count):
@@ -93,7 +93,9 @@ def fill(store: Store, prefix: str, count: int) -> dict[str, list[str]]:
 
 
 def puts(store: Store, key: str, block: kvmem.Block) -> bool:
-    """Whether it could be put. A segment that just died is chosen until the master knows."""
+    """Puts an object and returns whether that succeeded. The master chooses a segment that just
+    died until it detects that.
+    """
     with contextlib.suppress(UnreachableError):
         store.put(key, block, replace=True)
         return True
@@ -120,7 +122,7 @@ def test_a_hung_master_costs_one_deadline(own: Cluster, store: Store, pool: kvme
         with stopped(own.master):
             assert [cache.get(number) for number in range(5)] == [None] * 5
             stats = tier.stats()
-            # The first look-up waited for its deadline, the others for nothing.
+            # The first look-up waited for its deadline, the others did not wait.
             assert (stats.timeouts - before.timeouts, stats.skipped, stats.fetch_failures) == (
                 1,
                 4,
@@ -129,7 +131,7 @@ def test_a_hung_master_costs_one_deadline(own: Cluster, store: Store, pool: kvme
             assert (stats.circuit, stats.reachable) == ("open", False) and "longer than" in str(
                 stats.last_error
             )
-            # What is evicted waits, and insertions do not.
+            # Evicted values wait, and insertions do not.
             cache.insert("while it hangs", data(9))
             cache.evict_to(0)
             assert tier.stats().queued == 1
@@ -207,7 +209,7 @@ def test_a_with_shows_the_deadline_and_not_the_views_that_are_left(
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_a_segment_that_fails_is_left_alone(own: Cluster, store: Store, how: str) -> None:
+def test_a_segment_that_fails_is_skipped(own: Cluster, store: Store, how: str) -> None:
     by_segment = fill(store, f"{how}-", 40)
     assert len(by_segment) == 2, by_segment
     ports = {segment: int(segment.rpartition(":")[2]) for segment in by_segment}
@@ -221,7 +223,7 @@ def test_a_segment_that_fails_is_left_alone(own: Cluster, store: Store, how: str
         else:
             stack.enter_context(stopped(victim))
         found = [gets(store, key) for key in by_segment[bad]]
-        # One look-up finds out, and none of the others waits for it.
+        # One look-up detects the failure, and no other waits for it.
         stats = store.stats()
         assert found[0] in ("DeadlineError", "UnreachableError")
         tried = [each for each in found if each != "CircuitOpenError"]
@@ -231,7 +233,7 @@ def test_a_segment_that_fails_is_left_alone(own: Cluster, store: Store, how: str
             and stats.skipped - before.skipped == len(found) - len(tried)
             and stats.circuit == "closed"
         )
-        # The other one is asked as ever.
+        # The other segment is used as before.
         assert {gets(store, key) for key in by_segment[good]} == {"right"}
     if how == "stopped":
         until(lambda: gets(store, by_segment[bad][0]) in ("right", "ObjectMissingError"))
@@ -261,12 +263,11 @@ def listens(pid: int, port: int) -> bool:
     return False
 
 
-def test_what_comes_late_is_written_to_nobody_elses_memory(
+def test_late_bytes_are_not_written_to_reused_memory(
     own: Cluster, store: Store, pool: kvmem.Pool
 ) -> None:
-    """A read of a segment that hangs: when it wakes up, its bytes come. Until then their place is
-    nobody else's.
-    """
+    """When a hanging segment wakes up, the bytes of a read arrive. Until then their memory is not
+    reused."""
     by_segment = fill(store, "late-", 12)
     with contextlib.ExitStack() as stack:
         for server in own.servers:
@@ -279,7 +280,7 @@ def test_what_comes_late_is_written_to_nobody_elses_memory(
         others = []
         if not call.ended:
             assert pool.metrics().allocated >= 50_000, "its place has been given back"
-        # Everything else is taken and written to.
+        # All other memory is allocated and written.
         with contextlib.suppress(kvmem.OutOfSpaceError):
             while True:
                 others.append(pool.allocate(50_000))
@@ -291,11 +292,11 @@ def test_what_comes_late_is_written_to_nobody_elses_memory(
     gc.collect()
 
 
-def test_a_cache_goes_on_beside_a_hung_segment(
+def test_a_cache_continues_beside_a_hung_segment(
     own: Cluster, store: Store, pool: kvmem.Pool
 ) -> None:
-    """Reservations and seals of look-ups that missed their deadline are free again, and nothing
-    wrong comes back.
+    """Reservations and trailers of look-ups that missed their deadline become free again, and
+    nothing else is lost.
     """
     tier = ClusterTier(store, prefix="beside/", max_queued_bytes=MIB, retry=0.1)
     with kvmem.KvCache(pool, lower_tier=tier) as cache:
@@ -323,8 +324,8 @@ def test_a_cache_goes_on_beside_a_hung_segment(
     until(lambda: len(tier._worker.free) == 0)
 
 
-def test_a_store_is_closed_with_calls_under_way(own: Cluster, pool: kvmem.Pool) -> None:
-    """The engine is closed, and the memory let go of, when the last call has ended."""
+def test_a_store_is_closed_while_calls_run(own: Cluster, pool: kvmem.Pool) -> None:
+    """The engine is closed, and the memory released, when the last call has ended."""
     store = Store(pool, master=own.address, deadline=DEADLINE)
     block = pool.allocate(100)
     with stopped(own.master):
@@ -339,7 +340,7 @@ def test_a_store_is_closed_with_calls_under_way(own: Cluster, pool: kvmem.Pool) 
     block.free()
 
 
-def test_a_tier_that_has_ended_is_not_told_any_more(store: Store) -> None:
+def test_a_closed_tier_is_no_longer_notified(store: Store) -> None:
     before = len(store.circuit._listeners)
     for _ in range(3):
         ClusterTier(store, prefix="ended/").close()
@@ -368,7 +369,7 @@ def run(code: str, *arguments: str) -> subprocess.Popen[str]:
     ],
 )
 def test_ctrl_c_ends_a_call(own: Cluster, ask: str) -> None:
-    """With a deadline of a minute, and a master that hangs. The program ends, too, and well."""
+    """With a deadline of a minute and a hanging master. The program also exits cleanly."""
     process = run(
         f"""
         import sys, time, kvmem
@@ -403,7 +404,7 @@ def test_ctrl_c_ends_a_call(own: Cluster, ask: str) -> None:
     assert (line, process.returncode) == ("interrupted\n", 0), err
 
 
-def test_a_hung_master_is_not_waited_for_when_connecting(own: Cluster, pool: kvmem.Pool) -> None:
+def test_connecting_does_not_wait_for_a_hung_master(own: Cluster, pool: kvmem.Pool) -> None:
     with kvmem.Pool("1MiB", pages="4k", shared=True) as lent, stopped(own.master):
         for connect in (
             lambda: Store(pool, master=own.address, timeout=DEADLINE, deadline=DEADLINE),
@@ -414,7 +415,7 @@ def test_a_hung_master_is_not_waited_for_when_connecting(own: Cluster, pool: kvm
     gc.collect()
 
 
-def test_a_server_says_that_its_master_hangs(own: Cluster) -> None:
+def test_a_server_reports_that_its_master_hangs(own: Cluster) -> None:
     server = own.serve("4MiB", "--every", "0.2")
     assert server.stdout is not None
     with stopped(own.master):

@@ -29,7 +29,7 @@ PORTS = itertools.count(16_800)
 
 
 def addresses() -> list[str]:
-    """Addresses of this machine, some of the loopback interface among them."""
+    """Returns addresses of this machine, some of the loopback interface among them."""
     found = {LOCAL, "127.0.0.2"}
     lines = Path("/proc/net/fib_trie").read_text(encoding="ascii").splitlines()
     found |= {
@@ -44,7 +44,9 @@ def addresses() -> list[str]:
 
 
 def connects(host: str, port: int, source: str = "") -> bool:
-    """Whether a connection is made. On one machine that takes microseconds, or does not happen."""
+    """Returns whether a connection succeeds. On one machine that takes microseconds or never
+    happens.
+    """
     try:
         socket.create_connection((host, port), 0.1, (source, 0) if source else None).close()
     except OSError:
@@ -56,7 +58,7 @@ def connects(host: str, port: int, source: str = "") -> bool:
 def listener(
     family: socket.AddressFamily = socket.AF_INET, host: str = ""
 ) -> Iterator[tuple[socket.socket, int]]:
-    """What the engine does: it listens on every address, on a port of its range."""
+    """Listens like the engine: on every address, on a port of its range."""
     with socket.socket(family) as opened:
         if family == socket.AF_INET6:
             opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -69,7 +71,7 @@ def listener(
 
 
 def filters() -> bool:
-    """Whether this process may attach filters."""
+    """Returns whether this process may attach filters."""
     limited = ports.Ports(LOCAL)
     with listener():
         limited.limit()
@@ -146,7 +148,7 @@ def test_peers_by_ipv6() -> None:
 
 
 @needs_filters
-def test_what_came_before_the_filter_is_found() -> None:
+def test_connections_from_before_the_filter_are_found() -> None:
     limited = ports.Ports(LOCAL)
     with listener() as (opened, port):
         stranger = socket.create_connection(("127.0.0.2", port), 1)
@@ -161,7 +163,7 @@ def test_what_came_before_the_filter_is_found() -> None:
         stranger.close()
 
 
-def test_a_port_of_nobody_knows_whom_is_not_limited_but_told() -> None:
+def test_a_port_of_unknown_origin_is_reported_and_not_limited() -> None:
     limited = ports.Ports(LOCAL)
     with (
         socket.create_server(("", 0)),
@@ -169,7 +171,7 @@ def test_a_port_of_nobody_knows_whom_is_not_limited_but_told() -> None:
     ):
         limited.limit()
     assert raised.value.port is not None
-    # One that is bound to an address is left alone.
+    # A port that is bound to an address is not changed.
     limited = ports.Ports("127.0.0.2")
     with listener(host=LOCAL) as (_, port):
         limited.check()
@@ -189,7 +191,7 @@ def test_without_a_filter_the_loopback_interface_is_enough_for_its_own(
         monkeypatch.setattr(ports, "_interface", lambda fd: b"")
         with pytest.raises(ExposedError, match="not bound to the loopback interface"):
             limited.check()
-    # Peers cannot be told apart by it.
+    # The interface cannot distinguish peers.
     limited = ports.Ports(LOCAL, peers="127.0.0.1")
     with (
         listener() as (_, port),
@@ -198,9 +200,9 @@ def test_without_a_filter_the_loopback_interface_is_enough_for_its_own(
         limited.limit()
 
 
-def test_without_a_filter_other_addresses_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_filter_other_addresses_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "_ATTACH_FILTER", 9999)
-    # As if the address were one of a network card.
+    # As if the address belonged to a network card.
     monkeypatch.setattr(ports, "_LOOPBACK", b"no-such-device")
     for others, refused in ((["10.0.0.9"], True), ([], False)):
         monkeypatch.setattr(ports, "other_addresses", lambda hosts, others=others: others)
@@ -229,7 +231,7 @@ def test_other_addresses_are_those_that_others_reach() -> None:
 
 
 @needs_filters
-def test_a_filter_that_the_kernel_does_not_have_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_filter_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     limited = ports.Ports(LOCAL)
     with listener():
         limited.limit()
@@ -240,7 +242,7 @@ def test_a_filter_that_the_kernel_does_not_have_is_missed(monkeypatch: pytest.Mo
 
 @pytest.mark.skipif(os.getuid() != 0, reason="this process has no privileges to give up")
 def test_a_process_without_privileges_is_limited_as_well(script: Callable[..., str]) -> None:
-    """Recent kernels give it no filter, older ones do."""
+    """Recent kernels reject its filter, older ones accept it."""
     out = script(
         f"""
         import ctypes, os, socket, sys
@@ -278,7 +280,7 @@ def test_hosts_and_peers_are_checked() -> None:
 
 
 def ports_of(pid: int) -> list[int]:
-    """What a process listens on, as ``ss -ltnp`` has it."""
+    """Returns the sockets that a process listens on, like ``ss -ltnp``."""
     inodes = {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir() if each.is_symlink()}
     found: set[int] = set()
     for table in ("tcp", "tcp6"):
@@ -290,7 +292,7 @@ def ports_of(pid: int) -> list[int]:
 
 
 def reachable(pid: int) -> dict[int, set[str]]:
-    """For each port of a process, the addresses of this machine that it answers on."""
+    """Returns, for each port of a process, the addresses of this machine that it answers on."""
     found = {port: {each for each in addresses() if connects(each, port)} for port in ports_of(pid)}
     assert found, "it listens on nothing"
     return found
@@ -326,8 +328,8 @@ def test_a_master_that_is_started_as_the_page_says_listens_on_its_address(cluste
     assert all(found == {LOCAL} for found in reachable(cluster.master.pid).values())
 
 
-def test_a_server_that_is_told_so_answers_everywhere(cluster: Cluster) -> None:
-    """Which shows that the test above can fail."""
+def test_an_exposed_server_answers_on_every_address(cluster: Cluster) -> None:
+    """Shows that the test of limited servers can fail."""
     server = cluster.serve("4MiB", "--expose")
     try:
         assert all({LOCAL, "127.0.0.2"} <= found for found in reachable(server.pid).values())
@@ -381,9 +383,8 @@ with kvmem.Pool("1MiB", pages="4k", shared=True) as pool, kvmem.Pool("1MiB", pag
 
 
 def stolen(host: str, port: int, address: int, nbytes: int) -> bytes:
-    """What a stranger reads by the engine's own protocol: length, address, operation. No
-    credentials are asked for.
-    """
+    """Reads as a stranger, by the engine's own protocol: length, address, operation. No credentials
+    are involved."""
     try:
         with socket.create_connection((host, port), 0.2) as stranger:
             stranger.settimeout(0.5)
@@ -413,8 +414,8 @@ def test_a_stranger_reads_nothing(cluster: Cluster, expose: bool) -> None:
             .buffer_descriptor.buffer_address
         )
         new = set(ports.listening()) - before
-        # The one for bytes, by its address; what the one for handshakes does not understand makes
-        # it wait.
+        # The port for bytes, by its address; the port for handshakes waits after bytes that it does
+        # not understand.
         opened = [port for host, port in new if host == "::"] or [port for _, port in new]
 
         def got(host: str) -> bool:
@@ -433,7 +434,7 @@ def test_a_stranger_reads_nothing(cluster: Cluster, expose: bool) -> None:
         store.remove("secret", force=True)
 
 
-def test_what_cannot_be_limited_is_not_lent(
+def test_memory_is_not_lent_without_limits(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require("mooncake")

@@ -28,11 +28,11 @@ def clients(cluster: Cluster, servers: list[subprocess.Popen[str]]) -> list[Clie
 
 
 def works(client: Client, key: str, nbytes: int = 70_001) -> bool:
-    """Whether an object goes there and back."""
+    """Puts an object and gets it back."""
     return client.do("put", key, nbytes, True) is None and client.do("same", key, nbytes) is True
 
 
-def test_each_client_finds_what_each_put(clients: list[Client]) -> None:
+def test_each_client_finds_the_objects_of_all(clients: list[Client]) -> None:
     for number, client in enumerate(clients):
         for nbytes in SIZES:
             assert client.do("put", f"{number}-{nbytes}", nbytes) is None
@@ -52,19 +52,19 @@ def test_each_client_finds_what_each_put(clients: list[Client]) -> None:
     assert other.do("same", "0-1", 1) == "ObjectMissingError"
 
 
-def test_a_killed_client_takes_nobody_with_it(cluster: Cluster, clients: list[Client]) -> None:
+def test_a_killed_client_affects_no_other(cluster: Cluster, clients: list[Client]) -> None:
     victim = cluster.client()
     victim.send("spin", "victim", MIB)
     assert victim.receive() == "spinning"
     time.sleep(0.3)
     cluster.kill(victim.process)
     assert all(works(client, f"after-client-{n}") for n, client in enumerate(clients))
-    # A key that it left half written can be had again by whoever replaces it.
+    # Another client can reuse a key that it left half written.
     successor = cluster.client()
     assert works(successor, "successor")
 
 
-def test_a_killed_server_is_missed_until_another_comes(
+def test_a_killed_server_is_missing_until_another_starts(
     cluster: Cluster, servers: list[subprocess.Popen[str]], clients: list[Client]
 ) -> None:
     one, other, third = clients
@@ -75,9 +75,9 @@ def test_a_killed_server_is_missed_until_another_comes(
     assert third.receive() == "spinning"
     time.sleep(0.3)
     cluster.kill(servers.pop())
-    # It finds out in the middle of a transfer, and lives.
+    # The client detects it during a transfer, and survives.
     assert third.receive() >= 0
-    # What lay there is lost, what lay on the other one is not, and nothing comes back wrong.
+    # Objects on it are lost, objects on the other server are not, and no wrong bytes are returned.
     found = [other.do("same", key, 65_536) for key in keys]
     assert set(found) <= {
         True,
@@ -94,7 +94,7 @@ def test_a_killed_server_is_missed_until_another_comes(
     assert [other.do("same", key, 65_536) for key in keys] == [True] * len(keys)
 
 
-def test_a_killed_master_is_waited_for(cluster: Cluster, clients: list[Client]) -> None:
+def test_clients_wait_for_a_killed_master(cluster: Cluster, clients: list[Client]) -> None:
     one, other, third = clients
     third.send("spin", "master", MIB)
     assert third.receive() == "spinning"
@@ -112,16 +112,16 @@ def test_a_killed_master_is_waited_for(cluster: Cluster, clients: list[Client]) 
     assert other.do("same", "after-master-0", 70_001) is True
 
 
-def test_blocks_are_given_back_whatever_happened(clients: list[Client]) -> None:
-    # A call that missed its deadline has its block until it has ended.
+def test_all_blocks_are_free_in_the_end(clients: list[Client]) -> None:
+    # A call that missed its deadline keeps its block until it has ended.
     until(lambda: [client.do("used") for client in clients] == [0, 0, 0])
 
 
-def test_a_server_unmounts_when_it_is_told_to_end(
+def test_a_server_unmounts_on_a_signal(
     cluster: Cluster, servers: list[subprocess.Popen[str]], clients: list[Client]
 ) -> None:
-    # After the first of them nothing is lost of what the other one has; after the last there is no
-    # room.
+    # After the first one ends, no object of the other is lost; after the last one ends there is no
+    # space.
     for server in servers:
         server.send_signal(signal.SIGTERM)
         assert server.wait(20) == 0

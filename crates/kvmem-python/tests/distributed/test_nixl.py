@@ -42,7 +42,7 @@ def nixl() -> None:
 
 
 class Other:
-    """The other process. It is started here and begins with :meth:`become`."""
+    """The other process. It starts here, and begins its work with :meth:`become`."""
 
     name: str
     metadata: bytes
@@ -84,7 +84,7 @@ class Other:
         return self.line()
 
     def stop(self) -> None:
-        """It does nothing from now on, as a host that has hung."""
+        """Stops the process, like a host that hangs."""
         self.process.send_signal(signal.SIGSTOP)
         while (
             Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T"
@@ -113,9 +113,7 @@ class Other:
 
 
 class Spares:
-    """Processes that are started before they are wanted: it is their start that takes time, and
-    while a test waits for one of them others can start.
-    """
+    """Processes that are started in advance, because starting takes most of the time of a test."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -149,7 +147,7 @@ def spares() -> Iterator[Spares]:
 
 
 def children() -> set[int]:
-    """Processes that this one has started and not yet seen the end of."""
+    """Child processes of this one that have not been waited for."""
     found = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -162,12 +160,12 @@ def children() -> set[int]:
 
 
 def shared() -> set[str]:
-    """What may outlive its process: UCX's shared memory, by files and by numbers, and its files."""
+    """Returns what may outlive its process: UCX's shared memory, as files and segments."""
     segments = Path("/proc/sysvipc/shm")
     lines = segments.read_text().splitlines()[1:] if segments.exists() else []
     found = set()
     for _, number, _, _, creator, _, attached, *_ in map(str.split, lines):
-        # Those of other programs come and go. Nobody has one of which the creator has died.
+        # Other programs create such objects too. Only those whose creator is dead count.
         left = attached == "0" and not Path("/proc", creator).exists()
         if left or int(creator) in {os.getpid(), *children()}:
             found.add(f"segment {number}")
@@ -215,14 +213,14 @@ def other(nixl: None, spares: Spares) -> Iterator[Callable[[str], Other]]:
 
 @pytest.fixture
 def tcp(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over TCP a transfer waits for its peer; over shared memory it is over before anybody can be
-    stopped.
+    """Over TCP a transfer waits for its peer; over shared memory it is over before a test can stop
+    the peer.
     """
     monkeypatch.setenv("UCX_TLS", "tcp")
 
 
 def noise(blocks: list[kvmem.Block], seed: int) -> list[str]:
-    """Fills blocks; returns their sums."""
+    """Fills blocks and returns their checksums."""
     random = np.random.default_rng(seed)
     for block in blocks:
         block.write(random.integers(0, 256, block.nbytes, np.uint8))
@@ -247,7 +245,7 @@ def test_ib_is_avoided_where_there_is_no_device(
             cards.mkdir()
         assert avoid_ib(cards) and os.environ["UCX_MODULES"] == wanted
     assert "no InfiniBand device" in caplog.text and "UCX_MODULES=^ib is set" in caplog.text
-    # What is set stays, and so does everything where there is a device.
+    # An existing setting stays, and nothing changes if there is a device.
     for value in ("all", "", "^ib"):
         monkeypatch.setenv("UCX_MODULES", value)
         assert not avoid_ib(cards) and os.environ["UCX_MODULES"] == value
@@ -257,7 +255,7 @@ def test_ib_is_avoided_where_there_is_no_device(
 
 
 def program(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a program with UCX's settings as they come."""
+    """Runs a program with UCX's default settings."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("UCX_")}
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
@@ -269,7 +267,7 @@ def program(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @needs_nixl
-def test_a_program_with_an_agent_ends_well_whatever_drivers_there_are() -> None:
+def test_a_program_with_an_agent_exits_cleanly_with_any_drivers() -> None:
     done = program(
         """
         import logging, os, kvmem, kvmem.nixl
@@ -289,7 +287,7 @@ def test_a_program_with_an_agent_ends_well_whatever_drivers_there_are() -> None:
 
 
 @needs_nixl
-def test_ports_are_those_of_the_interfaces_that_are_named() -> None:
+def test_ports_are_on_the_named_interfaces() -> None:
     """UCX listens on one address of each interface, and UCX_NET_DEVICES names the interfaces."""
     code = """
         import kvmem, kvmem.nixl
@@ -333,7 +331,7 @@ def test_blocks_go_there_and_back(
             peer.notify(b"thanks")
             assert there.ask(notifications=1)["notifications"] == [["here", "thanks"]]
 
-            # And it is the other who copies.
+            # Now the other process copies.
             wanted = noise(blocks, 2)
             asked = {
                 "metadata": agent.metadata.hex(),
@@ -344,12 +342,13 @@ def test_blocks_go_there_and_back(
             assert agent.notifications(timeout=5.0) == [kvmem.nixl.Notification("there", b"taken")]
             assert agent.notifications() == []
             assert there.ask(sums=1)["sums"] == wanted
-        # Orderly: the other forgets us (by its end) before our memory goes.
+        # In order: the other process forgets this agent (by its end) before this memory is
+        # released.
         assert there.end() == 0
 
 
 @needs_nixl
-def test_unregistered_memory_is_refused(
+def test_unregistered_memory_raises(
     agent: kvmem.nixl.Agent, pool: kvmem.Pool, other: Callable[[str], Other]
 ) -> None:
     there = other("there")
@@ -366,7 +365,7 @@ def test_unregistered_memory_is_refused(
         nixl.initialize_xfer("WRITE", bad, remote, "there")
     assert type(raised.value).__name__ == "nixlNotFoundError"
 
-    # The same there, past the end of the other's pool.
+    # The same beyond the end of the other process's pool.
     for begin in (agent.write, agent.read):
         with pytest.raises(kvmem.nixl.UnregisteredError, match="not registered") as ours:
             begin(block, peer, pack(name, [(first[0] + (1 << 40), 4096)]))
@@ -380,7 +379,7 @@ def test_unregistered_memory_is_refused(
 
 
 @needs_nixl
-def test_what_makes_no_sense_is_refused(
+def test_invalid_arguments_raise(
     agent: kvmem.nixl.Agent, pool: kvmem.Pool, other: Callable[[str], Other]
 ) -> None:
     there = other("there")
@@ -435,7 +434,7 @@ def test_what_makes_no_sense_is_refused(
     for metadata in (b"", b"rubbish", agent.metadata[:50]):
         with pytest.raises(kvmem.InvalidArgumentError, match="no agent's metadata"):
             agent.connect(metadata)
-    # What is read-only can be sent.
+    # Read-only bytes can be sent.
     agent.write(pinned, peer, one).wait(10.0)
     agent.write(array[: SIZE // 2], peer, pack(name, [(spans[0][0], SIZE // 2)])).wait(10.0)
     assert agent.descriptors(pinned)
@@ -459,7 +458,7 @@ def test_the_pool_stays_as_long_as_the_agent() -> None:
             refused()
         assert raised.value.views == 1
     assert pool.fileno() >= 0 and agent.descriptors(pool.allocate("4MiB"))
-    # What it grows by is not registered.
+    # Memory added by growing is not registered.
     capacity = pool.capacity
     pool.grow_to("16MiB")
     blocks = [pool.allocate("4MiB") for _ in range(3)]
@@ -485,7 +484,7 @@ def test_the_pool_stays_as_long_as_the_agent() -> None:
 
 
 @needs_nixl
-def test_an_agent_is_refused_with_a_reason(pool: kvmem.Pool) -> None:
+def test_an_agent_that_cannot_be_made_has_a_reason(pool: kvmem.Pool) -> None:
     with pytest.raises(kvmem.NotAvailableError, match=r"no backend 'PIGEON'.* UCX") as raised:
         kvmem.nixl.Agent(pool, backend="PIGEON")
     assert raised.value.device == "nixl" and raised.value.remedy
@@ -499,7 +498,7 @@ def test_an_agent_is_refused_with_a_reason(pool: kvmem.Pool) -> None:
             kvmem.nixl.Agent(slow)
         told.set()
         slow.wait_ready()
-    # None of them has kept the pool.
+    # None of them keeps the pool.
     with kvmem.nixl.Agent(pool):
         pass
 
@@ -572,7 +571,7 @@ def test_blocks_cannot_be_freed_while_they_are_copied(
                 refused()
         with pytest.raises(kvmem.InUseError, match="1 transfer"):
             peer.close()
-        # Nobody waits for it any more; it keeps its blocks all the same.
+        # The transfer was dropped; it still keeps its blocks.
         del transfer, raised
         with pytest.raises(kvmem.ExportedError):
             batch.free()
@@ -594,7 +593,7 @@ def test_blocks_cannot_be_freed_while_they_are_copied(
 
 @needs_nixl
 @pytest.mark.parametrize("operation", ["write", "read"])
-def test_a_peer_dies_in_the_middle_and_another_takes_its_place(
+def test_a_peer_dies_during_a_transfer_and_another_replaces_it(
     tcp: None, pool: kvmem.Pool, other: Callable[[str], Other], operation: str
 ) -> None:
     with kvmem.nixl.Agent(pool, name="here") as agent:
@@ -612,7 +611,7 @@ def test_a_peer_dies_in_the_middle_and_another_takes_its_place(
             with pytest.raises(kvmem.nixl.PeerLostError, match="has gone") as raised:
                 transfer.wait(20.0)
         assert transfer.done and raised.value.code == "nixlRemoteDisconnectError"
-        # What comes too late is refused as well.
+        # Late descriptors raise as well.
         with pytest.raises(kvmem.nixl.TransferError):
             begin(blocks, peer, there.descriptors).wait(20.0)
         peer.close()
@@ -645,15 +644,14 @@ def test_a_peer_that_has_died_over_shared_memory(
 @pytest.mark.parametrize(
     ("transports", "work"), [("all", "write"), ("all", "read"), ("tcp", "write")]
 )
-def test_we_live_on_when_the_one_who_copies_is_killed(
+def test_this_process_survives_the_death_of_the_copying_one(
     pool: kvmem.Pool,
     other: Callable[[str], Other],
     monkeypatch: pytest.MonkeyPatch,
     transports: str,
     work: str,
 ) -> None:
-    # Not so over TCP where it was reading: UCX aborts the process that answers, if it comes to
-    # that.
+    # Not over TCP during a read: UCX then aborts the process that answers.
     monkeypatch.setenv("UCX_TLS", transports)
     with kvmem.nixl.Agent(pool) as agent:
         blocks = pool.allocate_batch(SIZE, COUNT).split()
@@ -674,7 +672,7 @@ def test_we_live_on_when_the_one_who_copies_is_killed(
 
 
 @needs_nixl
-def test_closing_ends_what_is_under_way(
+def test_closing_ends_running_transfers(
     tcp: None, pool: kvmem.Pool, other: Callable[[str], Other]
 ) -> None:
     there = other("there")
@@ -689,7 +687,7 @@ def test_closing_ends_what_is_under_way(
     assert 0.2 <= time.monotonic() - started < 5.0
     with pytest.raises(kvmem.nixl.TransferError, match="closed before"):
         transfer.wait()
-    # Nobody writes to them any more, also when the other wakes up.
+    # Nothing is written to them any more, even when the other process wakes up.
     wanted = noise(blocks, 5)
     there.go_on()
     time.sleep(0.3)
@@ -733,7 +731,7 @@ def test_threads_share_an_agent(
 
 
 @needs_nixl
-def test_nothing_need_be_closed_at_exit_and_a_forked_child_is_refused() -> None:
+def test_nothing_need_be_closed_at_exit_and_a_forked_child_gets_an_error() -> None:
     program = """
 import os, sys, kvmem, kvmem.nixl
 pool, two = kvmem.Pool("4MiB", pages="4k"), kvmem.Pool("4MiB", pages="4k")

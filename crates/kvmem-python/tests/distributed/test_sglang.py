@@ -47,7 +47,7 @@ def mapped():
         for line in open("/proc/self/maps")
     )
 
-# The tensor, or what looks at it, keeps the memory, and nothing else does.
+# Only the tensor, or a view of it, keeps the memory.
 address = tensor.data_ptr()
 view = tensor[1:]
 del tensor
@@ -59,7 +59,7 @@ assert not mapped()
     assert out.count("RegionHostTensorAllocator") == 2, out
 
 
-def test_whoever_brings_his_own_memory_keeps_it() -> None:
+def test_allocators_with_their_own_memory_keep_it() -> None:
     sglang(
         LOADED
         + """
@@ -84,7 +84,7 @@ def test_it_can_be_switched_off(environment: dict[str, str]) -> None:
     sglang(program, **environment)
 
 
-def test_what_is_not_used_is_told() -> None:
+def test_an_unused_hook_is_reported() -> None:
     out = sglang(
         """
 import logging, os
@@ -141,7 +141,7 @@ def test_it_can_be_imported_in_any_order(first: str) -> None:
     sglang(f"import {first}\n" + LOADED + "from kvmem.sglang import check_hook\ncheck_hook()")
 
 
-def test_without_sglang_it_says_so(script: Callable[..., str]) -> None:
+def test_without_sglang_the_error_says_so(script: Callable[..., str]) -> None:
     out = script(
         """
         import sys
@@ -156,7 +156,7 @@ def test_without_sglang_it_says_so(script: Callable[..., str]) -> None:
     assert "SGLang cannot be imported" in out and "pip install 'kvmem[sglang]'" in out
 
 
-def test_pages_are_those_that_were_asked_for() -> None:
+def test_pages_are_the_requested_ones() -> None:
     out = sglang(
         """
         import logging
@@ -229,8 +229,7 @@ for _ in range(100):
     take((64, 16384), torch.bfloat16, "cpu", False).fill_(1)
 assert maps() <= before + 2, "regions are left"
 
-# Without a GPU SGLang cannot register, and says so; what it had asked for is gone with the
-# exception.
+# Without a GPU SGLang cannot register and raises; its allocation is released with the exception.
 if not torch.cuda.is_available():
     asked = []
     allocate = allocator.allocate
@@ -306,7 +305,7 @@ for dtype in (torch.bfloat16, torch.float8_e4m3fn):
     )
 
 
-def test_bad_pages_are_told() -> None:
+def test_invalid_pages_raise() -> None:
     sglang(
         """
         import torch, kvmem
