@@ -60,7 +60,7 @@ _HANDSHAKE = 12001
 
 
 def local_addresses(host: str) -> list[_Address]:
-    """The addresses of this machine that ``host`` names. Raises
+    """Returns the addresses of this machine that ``host`` names. Raises
     :class:`~kvmem.InvalidArgumentError` if it names none.
     """
     name = (
@@ -70,7 +70,7 @@ def local_addresses(host: str) -> list[_Address]:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
         raise InvalidArgumentError(
-            f"host={host!r} cannot be resolved ({error}): name an address of this machine"
+            f"host={host!r} cannot be resolved ({error}): give an address of this machine"
         ) from error
     addresses = {ipaddress.ip_address(str(place[0]).partition("%")[0]) for *_, place in found}
     mine = sorted(
@@ -79,9 +79,8 @@ def local_addresses(host: str) -> list[_Address]:
     )
     if not mine:
         raise InvalidArgumentError(
-            f"host={host!r} is no address of this machine: name one of its own, or say expose=True "
-            "(--expose) where packets "
-            "come by way of address translation"
+            f"host={host!r} is no address of this machine: give one of its addresses, or pass "
+            "expose=True (--expose) behind an address translation"
         )
     return mine
 
@@ -95,14 +94,13 @@ def _is_mine(address: _Address) -> bool:
         try:
             probe.bind((str(address), 0))
         except OSError as error:
-            # A link-local address cannot be bound without its interface; it is this machine's all
-            # the same.
+            # A link-local address of this machine cannot be bound without its interface.
             return error.errno == errno.EINVAL and address.is_link_local
     return True
 
 
 def other_addresses(hosts: Iterable[_Address]) -> list[_Address]:
-    """The addresses of this machine that other hosts may reach, without ``hosts``."""
+    """Returns the addresses of this machine that other hosts may reach, except ``hosts``."""
     found: set[_Address] = set()
     with contextlib.suppress(OSError), open("/proc/self/net/fib_trie", encoding="ascii") as lines:
         before = ""
@@ -112,22 +110,24 @@ def other_addresses(hosts: Iterable[_Address]) -> list[_Address]:
             before = line
     with contextlib.suppress(OSError), open("/proc/self/net/if_inet6", encoding="ascii") as lines:
         found |= {ipaddress.ip_address(bytes.fromhex(line.split()[0])) for line in lines}
-    left = {address for address in found if not address.is_loopback} - set(hosts)
-    return sorted(left, key=lambda address: (address.version, int(address)))
+    remaining = {address for address in found if not address.is_loopback} - set(hosts)
+    return sorted(remaining, key=lambda address: (address.version, int(address)))
 
 
 def networks(peers: str | Iterable[str]) -> list[_Network]:
-    """``10.0.0.0/24,fd00::/64``, or a list of such. Raises :class:`~kvmem.InvalidArgumentError`."""
+    """Parses ``10.0.0.0/24,fd00::/64``, or a list of such texts. Raises
+    :class:`~kvmem.InvalidArgumentError`.
+    """
     texts = peers.split(",") if isinstance(peers, str) else list(peers)
     try:
         return [ipaddress.ip_network(text.strip(), strict=False) for text in texts if text.strip()]
     except ValueError as error:
         raise InvalidArgumentError(
-            f"peers={peers!r}: {error}; name networks such as 10.0.0.0/24, or addresses"
+            f"peers={peers!r}: {error}; give networks such as 10.0.0.0/24, or addresses"
         ) from error
 
 
-# The filter: classic BPF. Offsets from _NET on count from the packet's network header.
+# The filter is classic BPF. Offsets from _NET on are relative to the packet's network header.
 
 _NET = -0x100000
 _LOAD_BYTE, _LOAD_WORD, _AND, _JUMP, _JUMP_IF_EQUAL, _RETURN = 0x30, 0x20, 0x54, 0x05, 0x15, 0x06
@@ -136,8 +136,8 @@ _Instruction = tuple[int, int, int, int]
 
 
 def _matches(at: int, network: _Network) -> list[_Instruction]:
-    """Falls through to its last instruction, a jump over the next one, if the address at that
-    offset is in the network.
+    """Returns code that falls through to its last instruction, a jump over the next one, if the
+    address at an offset is in the network.
     """
     width = network.max_prefixlen
     address, mask = int(network.network_address), int(network.netmask)
@@ -154,7 +154,7 @@ def _matches(at: int, network: _Network) -> list[_Instruction]:
                 )
             )
     code = [instruction for test in tests for instruction in test]
-    # Where a word differs, over the rest of this block, to the next block.
+    # If a word differs, jump over the rest of this block, to the next block.
     return [
         (opcode, yes, len(code) - number, value)
         if opcode == _JUMP_IF_EQUAL
@@ -169,7 +169,7 @@ def _any_of(at: int, wanted: list[_Network], last: list[_Instruction]) -> list[_
     """
     code: list[_Instruction] = [_DROP, *last]
     for network in reversed(wanted):
-        # From behind the jump to the beginning of `last`.
+        # The jump leads to the first instruction of `last`.
         code = [*_matches(at, network), (_JUMP, 0, 0, len(code) - len(last)), *code]
     return code
 
@@ -198,7 +198,7 @@ def program(hosts: Iterable[_Address], peers: Iterable[_Network]) -> bytes:
     code = [*head, *four, *six]
     if len(code) > 4096:
         raise InvalidArgumentError(
-            f"a filter of {len(code)} instructions is too long (4096 at most): name fewer peers"
+            f"a filter of {len(code)} instructions is too long (at most 4096): name fewer peers"
         )
     return b"".join(struct.pack("HBBI", *instruction) for instruction in code)
 
@@ -217,8 +217,8 @@ class _Socket(NamedTuple):
 
 
 def _sockets() -> list[_Socket]:
-    """TCP sockets of this network namespace. Those that no process has accepted yet have the inode
-    0.
+    """Returns the TCP sockets of this network namespace. A socket that no process has accepted yet
+    has the inode 0.
     """
     found: list[_Socket] = []
     for table in ("tcp", "tcp6"):
@@ -227,16 +227,18 @@ def _sockets() -> list[_Socket]:
                 next(lines, None)
                 for line in lines:
                     words = line.split()
-                    local, port = _place(words[1])
+                    local, port = _endpoint(words[1])
                     found.append(
-                        _Socket(int(words[9]), local, port, _place(words[2])[0], int(words[3], 16))
+                        _Socket(
+                            int(words[9]), local, port, _endpoint(words[2])[0], int(words[3], 16)
+                        )
                     )
         except FileNotFoundError:  # no IPv6 here
             continue
     return found
 
 
-def _place(text: str) -> tuple[_Address, int]:
+def _endpoint(text: str) -> tuple[_Address, int]:
     address, _, port = text.partition(":")
     raw = bytes.fromhex(address)
     if sys.byteorder == "little":
@@ -245,8 +247,8 @@ def _place(text: str) -> tuple[_Address, int]:
     return getattr(found, "ipv4_mapped", None) or found, int(port, 16)
 
 
-def _mine() -> Iterator[tuple[int, int]]:
-    """Descriptors of this process that are sockets, and their inodes."""
+def _own_sockets() -> Iterator[tuple[int, int]]:
+    """Yields the descriptors of this process that are sockets, and their inodes."""
     for name in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{name}")
@@ -257,8 +259,8 @@ def _mine() -> Iterator[tuple[int, int]]:
 
 
 def listening() -> list[tuple[str, int]]:
-    """What this process listens on: addresses and ports, as ``ss -ltn`` has them."""
-    mine = {inode for _, inode in _mine()}
+    """Returns the addresses and ports that this process listens on, like ``ss -ltn``."""
+    mine = {inode for _, inode in _own_sockets()}
     return sorted(
         (str(one.local), one.port)
         for one in _sockets()
@@ -267,17 +269,17 @@ def listening() -> list[tuple[str, int]]:
 
 
 class _Limit(NamedTuple):
-    """How a port is limited."""
+    """The limit of a port."""
 
     port: int
     filtered: bool
-    """By the packet filter."""
+    """Whether the packet filter limits it."""
     loopback: bool
-    """To the loopback interface."""
+    """Whether it is bound to the loopback interface."""
 
 
 class Ports:
-    """The ports that the engine opens from now on."""
+    """The ports that the engine opens after this object is made."""
 
     def __init__(self, *hosts: str, peers: str | Iterable[str] = ()) -> None:
         self.hosts = list(
@@ -285,15 +287,15 @@ class Ports:
         )
         self.peers = networks(peers)
         self._code = program(self.hosts, self.peers)
-        self._before = {inode for _, inode in _mine()}
+        self._before = {inode for _, inode in _own_sockets()}
         self._limited: dict[int, _Limit] = {}
-        """Ports, by the inodes of their sockets."""
+        """Limits of the ports, by the inodes of their sockets."""
 
     def limit(self) -> None:
-        """Attaches the filter to what has been opened since. Raises :class:`ExposedError`."""
+        """Limits ports that were opened since the last call. Raises :class:`ExposedError`."""
         new = [
             (fd, inode)
-            for fd, inode in _mine()
+            for fd, inode in _own_sockets()
             if inode not in self._before and inode not in self._limited
         ]
         if not new:
@@ -303,11 +305,11 @@ class Ports:
             found = sockets.get(inode)
             if found is None or found.state != _LISTEN or not found.local.is_unspecified:
                 continue
-            if not _is_of_the_engine(found.port):
+            if not _is_engine_port(found.port):
                 raise errors.ExposedError(
-                    f"port {found.port} was opened on every address while the engine started, and "
-                    "is not one of the engine's: open your "
-                    "own ports before or after, or say expose=True (--expose)",
+                    f"port {found.port} was opened on every address while the engine started, and is "
+                    "not one of the engine's: open your own ports before or after, or pass "
+                    "expose=True (--expose)",
                     port=found.port,
                 )
             self._limited[inode] = self._attach(fd, found.port)
@@ -327,11 +329,11 @@ class Ports:
         )
 
     def check(self) -> None:
-        """Limits what is new, reads every limit back, and looks for connections from before. Raises
-        :class:`ExposedError`.
+        """Limits new ports, reads every limit back, and searches for connections from before.
+        Raises :class:`ExposedError`.
         """
         self.limit()
-        mine = {inode: fd for fd, inode in _mine()}
+        mine = {inode: fd for fd, inode in _own_sockets()}
         for inode, (port, filtered, loopback) in self._limited.items():
             if inode not in mine:
                 continue
@@ -368,7 +370,7 @@ class Ports:
 
     def _attach(self, fd: int, port: int) -> _Limit:
         code = ctypes.create_string_buffer(self._code, len(self._code))
-        described = struct.pack("HP", len(self._code) // 8, ctypes.addressof(code))
+        filter_struct = struct.pack("HP", len(self._code) // 8, ctypes.addressof(code))
         with socket.socket(fileno=os.dup(fd)) as opened:
             loopback = False
             if all(host.is_loopback for host in self.hosts):
@@ -376,7 +378,7 @@ class Ports:
                     opened.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, _LOOPBACK)
                     loopback = True
             try:
-                opened.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, described)
+                opened.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, filter_struct)
                 return _Limit(port, True, loopback)
             except OSError as error:
                 if self.peers:
@@ -393,13 +395,13 @@ class Ports:
 def _cannot(port: int, why: str) -> str:
     return (
         f"port {port} of the engine cannot be limited ({why}), and lent memory can be read through "
-        "it without credentials: give this "
-        "process CAP_NET_ADMIN, or a network namespace of its own, or say expose=True (--expose)"
+        "it without credentials: give this process CAP_NET_ADMIN, or a network namespace of its "
+        "own, or pass expose=True (--expose)"
     )
 
 
 def _filter_length(fd: int) -> int:
-    """Instructions of the filter that a socket has; 0 without one."""
+    """Returns the number of instructions of a socket's filter; 0 without one."""
     length = ctypes.c_uint32(0)
     status = ctypes.CDLL(None, use_errno=True).getsockopt(
         fd, socket.SOL_SOCKET, _ATTACH_FILTER, None, ctypes.byref(length)
@@ -408,12 +410,12 @@ def _filter_length(fd: int) -> int:
 
 
 def _interface(fd: int) -> bytes:
-    """The interface that a socket is bound to; empty without one."""
+    """Returns the interface that a socket is bound to; empty without one."""
     with socket.socket(fileno=os.dup(fd)) as opened:
         return opened.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).rstrip(b"\0")
 
 
-def _is_of_the_engine(port: int) -> bool:
+def _is_engine_port(port: int) -> bool:
     def number(names: tuple[str, ...], default: int) -> int:
         for name in names:
             text = os.environ.get(name, "")
