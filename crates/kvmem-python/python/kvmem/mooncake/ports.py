@@ -307,8 +307,8 @@ class Ports:
                 continue
             if not _is_engine_port(found.port):
                 raise errors.ExposedError(
-                    f"port {found.port} was opened on every address while the engine started, and is "
-                    "not one of the engine's: open your own ports before or after, or pass "
+                    f"port {found.port} was opened on every address while the engine started, and "
+                    "is not one of the engine's: open your own ports before or after, or pass "
                     "expose=True (--expose)",
                     port=found.port,
                 )
