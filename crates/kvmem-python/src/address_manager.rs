@@ -418,8 +418,8 @@ impl PyAddressManager {
     fn allocate<'py>(&self, size: &Bound<'py, PyAny>) -> PyResult<(u64, Bound<'py, PyAny>)> {
         let requested = HeapBytes::above_zero("size", size)?;
         let units = self.units(requested);
-        let granted = self.lock().0.allocate(units);
-        match granted {
+        let allocated = self.lock().0.allocate(units);
+        match allocated {
             Ok(at) => {
                 let length = units << self.shift;
                 let length = if requested.0 == Some(length) && size.is_exact_instance_of::<PyInt>()
@@ -452,8 +452,8 @@ impl PyAddressManager {
             None if batch_size.gt(0)? => usize::MAX,
             _ => return Err(error::bad_batch(py, batch_size)),
         };
-        let granted = self.lock().0.allocate_batch(units, n);
-        match granted {
+        let allocated = self.lock().0.allocate_batch(units, n);
+        match allocated {
             Ok(starts) => {
                 Ok(starts.into_iter().map(|at| (at << self.shift, units << self.shift)).collect())
             }

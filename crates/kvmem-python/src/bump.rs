@@ -1,4 +1,4 @@
-//! *BumpArena*: pieces of a region, handed out by moving a cursor.
+//! *BumpArena*: pieces of a region, allocated by moving a cursor.
 
 use std::sync::Arc;
 

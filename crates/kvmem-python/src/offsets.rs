@@ -94,11 +94,11 @@ impl PyOffsetAllocator {
         align: Option<Int<'_>>,
     ) -> PyResult<PyAllocation> {
         let align = align.map(|align| align.u64(py, "align")).transpose()?;
-        let granted = match align {
+        let allocated = match align {
             None => self.space.allocate(nbytes.0),
             Some(align) => self.space.allocate_aligned(nbytes.0, align),
         };
-        match granted {
+        match allocated {
             Ok(allocation) => Ok(PyAllocation { held: Holder::new(allocation) }),
             Err(error) => {
                 Err(error::request(py, &error, Request { nbytes: nbytes.0, align, n: None }))
@@ -114,10 +114,10 @@ impl PyOffsetAllocator {
         n: Int<'_>,
     ) -> PyResult<PyAllocationBatch> {
         let n = n.index(py, "n")?;
-        let granted = self.space.allocate_batch(nbytes.0, n).map_err(|error| {
+        let allocated = self.space.allocate_batch(nbytes.0, n).map_err(|error| {
             error::request(py, &error, Request { nbytes: nbytes.0, align: None, n: Some(n as u64) })
         })?;
-        Ok(PyAllocationBatch { held: Holder::new(granted) })
+        Ok(PyAllocationBatch { held: Holder::new(allocated) })
     }
 
     /// Allocates ``total`` bytes in at most ``max_ranges`` ranges, with as few and as long
@@ -129,9 +129,9 @@ impl PyOffsetAllocator {
         max_ranges: Int<'_>,
     ) -> PyResult<Vec<PyAllocation>> {
         let max_ranges = max_ranges.within(py, "max_ranges", 1..=u64::MAX)? as usize;
-        let granted = self.space.allocate_scattered(total.0, max_ranges);
-        let granted = granted.map_err(|error| error::alloc(py, &error))?;
-        Ok(granted.into_iter().map(|one| PyAllocation { held: Holder::new(one) }).collect())
+        let allocated = self.space.allocate_scattered(total.0, max_ranges);
+        let allocated = allocated.map_err(|error| error::alloc(py, &error))?;
+        Ok(allocated.into_iter().map(|one| PyAllocation { held: Holder::new(one) }).collect())
     }
 
     /// Frees many ranges in one call, and joins neighbours first. If one of them cannot be

@@ -36,14 +36,14 @@ class Metrics(NamedTuple):
 
 
 class BumpStats(NamedTuple):
-    """Bytes that an arena has handed out. ``used + remaining == capacity``."""
+    """Bytes that an arena has allocated. ``used + remaining == capacity``."""
 
     capacity: int
     """Length of the arena's memory in bytes."""
     used: int
-    """Bytes handed out, including the padding before them."""
+    """Bytes allocated, including the padding before them."""
     remaining: int
-    """Bytes not handed out."""
+    """Bytes not allocated."""
 
 
 class Residency(NamedTuple):
