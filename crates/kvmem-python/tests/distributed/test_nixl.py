@@ -418,7 +418,7 @@ def test_invalid_arguments_raise(
         (block, pack(name, spans[:2]), "as many"),
         (block, pack(name, [(spans[0][0], SIZE - 1)]), "as long"),
         (memoryview(block)[:0], pack(name, [(spans[0][0], 0)]), "is empty"),
-        (array[::2], pack(name, [(spans[0][0], SIZE // 2)]), "one piece"),
+        (array[::2], pack(name, [(spans[0][0], SIZE // 2)]), "not contiguous"),
         (batch, one, "10 block"),
         (7, one, "int is no block"),
         ([[block]], one, "list is no block"),
