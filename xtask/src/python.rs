@@ -3,8 +3,9 @@
 //!
 //! The tools of the tests (pytest, NumPy and others) come from the package index of pip's
 //! configuration. If the index is not reachable, or no Python can make virtual environments, the
-//! step names what is missing and skips the tests. The wheel is built with the profile of tests, in a target folder of
-//! its own: maturin sets variables that would otherwise make cargo rebuild PyO3 each time.
+//! step names what is missing and skips the tests. The wheel is built with the profile of tests, in
+//! a target folder of its own: maturin sets variables that would otherwise make cargo rebuild PyO3
+//! each time.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

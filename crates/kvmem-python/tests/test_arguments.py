@@ -36,7 +36,8 @@ BAD: list[object] = [
 ]
 BAD += [(1,), [-1], (-1, 2**64), (0, 0, 2**70), [None], {}, True, "x" * 100, lambda: None]
 INTERNAL = re.compile(
-    r"\bPy[A-Z]\w+|\b[ui](8|16|32|64|128|size)\b|::|\bVec\b|\bOption\b|\benum\b|panic|Rust|`[A-Z]\w+`|&\w"
+    r"\bPy[A-Z]\w+|\b[ui](8|16|32|64|128|size)\b|::|\bVec\b|\bOption\b|\benum\b"
+    r"|panic|Rust|`[A-Z]\w+`|&\w"
 )
 """Words that a Python programmer does not know: names of PyO3, types of Rust, paths."""
 

@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 import weakref
+from typing import Any
 
 import kvmem
 import numpy as np
@@ -256,7 +257,8 @@ def test_an_exception_of_the_callback_ends_the_work() -> None:
     with pytest.raises(Enough):
         kvmem.Region(MIB, pages="4k", populate="auto", progress=stop)
     with pytest.raises(TypeError):
-        kvmem.Region(MIB, pages="4k", populate="auto", progress=5)  # type: ignore[arg-type, unused-ignore]
+        no_callable: Any = 5
+        kvmem.Region(MIB, pages="4k", populate="auto", progress=no_callable)
 
 
 def test_an_exception_of_the_callback_in_the_background_is_reported(

@@ -41,7 +41,9 @@ class Finder:
         self.names = names
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self, is_package=True) if name.split(".")[0] in self.names else None  # type: ignore[arg-type]
+        if name.split(".")[0] not in self.names:
+            return None
+        return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
         module = Anything(spec.name)
@@ -62,7 +64,8 @@ class Finder:
             vars(module).update(made, **types_)
             for name in ("cuda", "xpu", "hpu", "musa", "npu", "mlu"):
                 setattr(module, name, MagicMock(is_available=lambda: False))
-            module.cpu = MagicMock(is_available=lambda: True, current_device=lambda: "cpu")  # type: ignore[attr-defined]
+            cpu = MagicMock(is_available=lambda: True, current_device=lambda: "cpu")
+            module.cpu = cpu  # type: ignore[attr-defined]
 
 
 def frombuffer(buffer: Any, *, dtype: Any, count: int = -1) -> Any:

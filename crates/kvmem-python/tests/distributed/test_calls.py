@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import threading
 import time
@@ -85,7 +86,7 @@ def test_workers_are_bounded_and_queued_calls_are_removed(calls: CallQueue) -> N
         made.append(number)
         go.wait(10)
 
-    begun = [calls.submit(lambda number=number: work(number)) for number in range(5)]  # type: ignore[misc]
+    begun = [calls.submit(functools.partial(work, number)) for number in range(5)]
     until(lambda: len(made) == 2)
     with bytes_held() as (data, held):
         waits = calls.submit(lambda: made.append(99), held)

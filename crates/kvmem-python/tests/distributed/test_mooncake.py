@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import kvmem
 import pytest
@@ -215,7 +216,8 @@ def test_if_one_part_cannot_be_mounted_none_is(
         def mount_segment(self, *arguments: object) -> dict[str, object]:
             if len(mounted) == 2:
                 return {"ret": -102, "segment_ids": []}
-            found: dict[str, list[str]] = self.client.mount_segment(*arguments)  # type: ignore[attr-defined]
+            client: Any = self.client
+            found: dict[str, list[str]] = client.mount_segment(*arguments)
             mounted.extend(found["segment_ids"])
             return dict(found)
 
@@ -679,7 +681,7 @@ def test_the_command_reports_errors(cluster: Cluster) -> None:
     for option, value, words in (
         ("--deadline", "0", "is no deadline"),
         ("--host", "192.0.2.77", "no address of this machine"),
-        ("--peers", "everybody", "name networks such as"),
+        ("--peers", "everybody", "give networks such as"),
     ):
         wrong = serve_command(
             "--size", "1MiB", "--master", cluster.address, "--pages", "4k", option, value

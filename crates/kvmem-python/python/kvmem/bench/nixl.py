@@ -101,11 +101,16 @@ def measure(rounds: int, transfers: int, size: int) -> dict[str, dict[str, float
             plain_peer = plain.agent.add_remote_agent(plain_metadata)
             for operation, begin in (("write", agent.write), ("read", agent.read)):
                 name = operation.upper()
+
+                def between_pools(slot: int, begin: Any = begin) -> None:
+                    begin(blocks[slot], peer, descriptors[slot]).wait()
+
+                def between_mappings(slot: int, name: str = name) -> None:
+                    plain.copy(name, plain_peer, plain_at, slot)
+
                 variants: dict[str, Callable[[int], None]] = {
-                    "pool": lambda slot, begin=begin: begin(
-                        blocks[slot], peer, descriptors[slot]
-                    ).wait(),  # type: ignore[misc]
-                    "mmap": lambda slot, name=name: plain.copy(name, plain_peer, plain_at, slot),  # type: ignore[misc]
+                    "pool": between_pools,
+                    "mmap": between_mappings,
                 }
                 took: dict[str, list[float]] = {variant: [] for variant in variants}
                 for turn in range(-2, rounds):  # the first two connect and warm up
