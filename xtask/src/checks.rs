@@ -1,7 +1,7 @@
-//! `cargo xtask test`: every check of the project, one named step after the other.
+//! `cargo xtask test`: runs every check of the project as a sequence of named steps.
 //!
 //! A failing step does not stop the run. The last line is the sum over all steps, `N passed, N
-//! failed`. Every test counts once, and so does every step that has no tests.
+//! failed`. Every test counts once, and so does every step that does not consist of tests.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -17,7 +17,7 @@ use crate::setup;
 use crate::step::{Kind, Report};
 use crate::workspace::{cargo, targets};
 
-/// The groups of steps, and the time of the fuzz targets.
+/// The steps to run, and their duration.
 #[derive(Args)]
 pub(crate) struct TestOptions {
     /// Seconds of random inputs for each fuzz target.
@@ -41,9 +41,9 @@ enum Group {
     Test,
     /// Attacks on the command that take less than a minute: `cargo xtask chaos --quick`.
     Chaos,
-    /// The library's examples, run.
+    /// The library's examples: runs them.
     Examples,
-    /// The Python package: its wheel in a fresh environment, its tests, its types.
+    /// The Python package: its format and lints, its wheel in a new environment, tests and types.
     Python,
     /// Model checks of the concurrent parts: every schedule of small cases.
     Loom,
@@ -55,8 +55,8 @@ enum Group {
     Doc,
 }
 
-/// Runs the steps and prints the summary; the exit status is a failure if anything failed.
-pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
+/// Runs the steps and prints the summary. The exit status is 1 if any step failed.
+pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
     let mut report = Report::default();
     let wanted = |group| options.groups.is_empty() || options.groups.contains(&group);
 
@@ -127,8 +127,7 @@ fn clippy(root: &Path, report: &mut Report) {
     }
 }
 
-/// Runs every example of the library: an example that no longer runs is a broken promise of the
-/// documentation.
+/// Runs every example of the library, because an example that no longer runs misleads its readers.
 fn examples(root: &Path, report: &mut Report) {
     let mut names = Vec::new();
     report.check("examples: list", || {
@@ -143,8 +142,8 @@ fn examples(root: &Path, report: &mut Report) {
     }
 }
 
-/// Model checks: builds the library against loom's atomics, in a target folder of its own, since
-/// the flags would otherwise rebuild everything twice.
+/// Runs the model checks: the library is built against loom's atomics, in a target folder of its
+/// own, because the flags would otherwise rebuild everything twice.
 fn loom(root: &Path, report: &mut Report) {
     let mut loom =
         cargo_in(root, &["test", "--release", "--locked", "--package", "kvmem", "--test", "loom"]);
@@ -152,7 +151,7 @@ fn loom(root: &Path, report: &mut Report) {
     report.command("loom", Kind::Tests, &mut loom);
 }
 
-/// Model checks under random schedules: the model that is built for loom, with shuttle below it.
+/// Runs the model that is built for loom on shuttle, which tries random schedules.
 fn shuttle(root: &Path, report: &mut Report) {
     let mut shuttle = cargo_in(
         root,
@@ -162,8 +161,8 @@ fn shuttle(root: &Path, report: &mut Report) {
     report.command("shuttle", Kind::Tests, &mut shuttle);
 }
 
-/// Runs every fuzz target: on any toolchain its stored corpus and then random inputs, and also
-/// guided by coverage if cargo-fuzz and a nightly toolchain are installed.
+/// Runs every fuzz target: first its stored corpus, then random inputs. If cargo-fuzz and a nightly
+/// toolchain are installed, runs it guided by coverage as well.
 fn fuzz(root: &Path, report: &mut Report, seconds: u64) {
     let mut names = Vec::new();
     report.check("fuzz: list", || {
@@ -192,18 +191,18 @@ fn fuzz(root: &Path, report: &mut Report, seconds: u64) {
     }
     if !names.is_empty() && !guided {
         println!(
-            "(guided by coverage too with: rustup toolchain install nightly && cargo install \
+            "(for fuzzing guided by coverage: rustup toolchain install nightly && cargo install \
              cargo-fuzz)"
         );
     }
 }
 
-/// The folder of inputs that coverage-guided runs find.
+/// Returns the folder in which coverage-guided runs store the inputs that they find.
 fn scratch_corpus(name: &str) -> String {
     format!("target/fuzz-corpus/{name}")
 }
 
-/// The manifest of the fuzz targets, which are a workspace of their own.
+/// Manifest of the fuzz targets, which are a workspace of their own.
 const FUZZ: &str = "fuzz/Cargo.toml";
 
 fn cargo_in(root: &Path, args: &[&str]) -> Command {

@@ -1,10 +1,11 @@
-//! *Python*: the wheel, built and installed into a fresh virtual environment, and its tests.
+//! *Python*: lints the package, builds its wheel, installs it into a new virtual environment, and
+//! runs its tests.
 //!
-//! What the tests take besides (pytest, NumPy, …) comes from the package index that pip is set to.
-//! Where that cannot be had, or there is no Python that can make virtual environments, what is
-//! missing is told by name, and the tests are skipped. The wheel is built with the profile of
-//! tests, in a target folder of its own: maturin sets variables that would else have cargo build
-//! PyO3 anew at each turn.
+//! The tools of the tests (pytest, NumPy and others) come from the package index of pip's
+//! configuration. If the index is not reachable, or no Python can make virtual environments, the
+//! step names what is missing and skips the tests. The wheel is built with the profile of tests, in
+//! a target folder of its own: maturin sets variables that would otherwise make cargo rebuild PyO3
+//! each time.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,29 +15,35 @@ use crate::notices;
 use crate::setup::{self, works};
 use crate::step::{Kind, Report};
 
-/// What the wheel and its tests are built and run with.
-const TOOLS: [&str; 6] = ["maturin", "pytest", "numpy", "hypothesis", "tqdm", "mypy"];
+/// Packages that build, test and lint the wheel. Ruff is pinned, because its releases differ in
+/// format.
+const TOOLS: [&str; 7] =
+    ["maturin", "pytest", "numpy", "hypothesis", "tqdm", "mypy", "ruff==0.17.*"];
 
-/// Interpreters to look for, first choice first.
+/// Interpreters to look for, in order of preference.
 const PYTHONS: [&str; 5] = ["python3", "python3.11", "python3.12", "python3.13", "python3.14"];
 
-/// Says by its exit status whether this is a Python that will do.
-const WILL_DO: &str = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
+/// Program whose exit status is 0 if its interpreter is suitable.
+const IS_SUITABLE: &str = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
 
-/// Builds, installs, tests.
+/// Lints, builds, installs and tests the package.
 pub(crate) fn run(root: &Path, report: &mut Report) {
     report.check("python: notices", || notices::check(root));
     let folder = root.join("target/python");
-    let Some(environment) = fresh_environment(&folder) else {
+    let Some(environment) = new_environment(&folder) else {
         if engines::required() {
             report.check("python: environment", || {
-                anyhow::bail!("there is none, and {} is 1", engines::REQUIRED)
+                anyhow::bail!(
+                    "there is no Python environment, and {} is 1: see the reason above",
+                    engines::REQUIRED
+                )
             });
         }
         return;
     };
     let python = environment.join("bin/python");
-    let told = engines::for_python(root, &environment);
+    lint(root, &python, report);
+    let variables = engines::for_python(root, &environment);
     let mut install = Command::new(&python);
     install.args([
         "-m",
@@ -49,13 +56,13 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
     ]);
     install.arg(root.join("crates/kvmem-python"));
     install.env("CARGO_TARGET_DIR", &folder).env("MATURIN_PEP517_ARGS", "--profile=dev");
-    install.env("PATH", with_first(&environment.join("bin")));
+    install.env("PATH", path_with(&environment.join("bin")));
     report.command("python: wheel", Kind::Plain, &mut install);
 
     let mut tests = Command::new(&python);
     tests.current_dir(&folder).args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]);
     tests.arg(root.join("crates/kvmem-python/tests")).env("PYTHONDONTWRITEBYTECODE", "1");
-    tests.envs(told);
+    tests.envs(variables);
     let command = root.join("target/debug/kvmem");
     if command.exists() {
         tests.env("KVMEM_COMMAND", command);
@@ -63,8 +70,21 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
     report.command("python: tests", Kind::Pytest, &mut tests);
 }
 
-/// A new virtual environment with the tools in it, if it can be had; else says what is missing.
-fn fresh_environment(folder: &Path) -> Option<PathBuf> {
+/// Checks the format of the Python files, and lints them, by the settings in their
+/// `pyproject.toml`.
+fn lint(root: &Path, python: &Path, report: &mut Report) {
+    for (name, arguments) in [
+        ("python: format", &["format", "--check", "--quiet", "--no-cache"][..]),
+        ("python: lint", &["check", "--quiet", "--no-cache"][..]),
+    ] {
+        let mut ruff = Command::new(python);
+        ruff.current_dir(root).args(["-m", "ruff"]).args(arguments).arg("crates/kvmem-python");
+        report.command(name, Kind::Plain, &mut ruff);
+    }
+}
+
+/// Makes a new virtual environment with the tools. If that fails, prints what is missing.
+fn new_environment(folder: &Path) -> Option<PathBuf> {
     let Some(python) = find() else {
         println!(
             "(Python 3.11 or later with the modules venv and ensurepip is missing, so the Python \
@@ -74,7 +94,7 @@ fn fresh_environment(folder: &Path) -> Option<PathBuf> {
         return None;
     };
     let environment = folder.join("venv");
-    println!("\nPython: a fresh environment in {}, by {python}", environment.display());
+    println!("\nPython: a new environment in {}, by {python}", environment.display());
     let mut make = Command::new(&python);
     make.args(["-m", "venv", "--clear"]).arg(&environment).stdin(Stdio::null());
     if !make.status().is_ok_and(|status| status.success()) {
@@ -103,32 +123,33 @@ fn fresh_environment(folder: &Path) -> Option<PathBuf> {
     if pip("3", &TOOLS) {
         return Some(environment);
     }
-    // One by one, to know which it is.
+    // One by one, to find the missing ones.
     let missing: Vec<&str> = TOOLS.into_iter().filter(|tool| !pip("0", &[tool])).collect();
     if missing.is_empty() {
         return Some(environment);
     }
     println!(
-        "(pip cannot get {}, so the Python package is not tested: is there a network, or a mirror \
-         set in pip.conf?)",
+        "(pip cannot install {}, so the Python package is not tested: check the network, or set a \
+         mirror in pip.conf)",
         missing.join(", ")
     );
     None
 }
 
-/// A Python that will do, if need be after its Debian package was installed.
+/// Returns a suitable Python, after installing its Debian package if necessary.
 pub(crate) fn find() -> Option<String> {
-    let found =
-        || PYTHONS.into_iter().find(|python| works(python, &["-c", WILL_DO])).map(str::to_owned);
+    let found = || {
+        PYTHONS.into_iter().find(|python| works(python, &["-c", IS_SUITABLE])).map(str::to_owned)
+    };
     let missing = "Python with the module venv is missing";
     setup::package(missing, "python3-venv", || found().is_some())
         .ok()
-        .filter(|there| *there)
+        .filter(|installed| *installed)
         .and_then(|_| found())
 }
 
-/// `PATH` with a folder before it.
-fn with_first(folder: &Path) -> std::ffi::OsString {
+/// Returns `PATH` with a folder before it.
+fn path_with(folder: &Path) -> std::ffi::OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::iter::once(folder.to_owned()).chain(std::env::split_paths(&path));
     std::env::join_paths(folders).unwrap_or(path)
@@ -140,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_folder_comes_first() {
-        let path = with_first(Path::new("/here/first"));
+        let path = path_with(Path::new("/here/first"));
         assert_eq!(std::env::split_paths(&path).next().unwrap(), Path::new("/here/first"));
     }
 }

@@ -1,13 +1,13 @@
-"""How long calls take from Python, loop included, in nanoseconds.
+"""Measures calls from Python, loop included, in nanoseconds.
 
 A row is allocate and free together, or one call of a cache.
 
     python crates/kvmem-python/benches/calls.py [REPETITIONS]
     valgrind --tool=callgrind python crates/kvmem-python/benches/calls.py --count ROW CALLS
 
-All rows take turns, REPETITIONS times. The figure of a row is the least of its turns, because other
-programs can only slow it down; the median and the worst are beside it. Measure an installed wheel of
-the release profile (`pip install ./crates/kvmem-python`).
+All rows take turns, REPETITIONS times. The figure of a row is the minimum of its turns, because
+other programs can only slow it down; the median and the maximum are printed beside it. Measure an
+installed wheel of the release profile (`pip install ./crates/kvmem-python`).
 
 The second form makes CALLS calls of one row, for a tool that counts instructions. Two runs with
 different numbers of calls differ by what the calls cost.
@@ -37,7 +37,9 @@ def empty(n: int) -> None:
         pass
 
 
-def one_by_one(allocate: Callable[[int], kvmem.Block | kvmem.Allocation], size: int) -> Callable[[int], None]:
+def one_by_one(
+    allocate: Callable[[int], kvmem.Block | kvmem.Allocation], size: int
+) -> Callable[[int], None]:
     def run(n: int) -> None:
         for _ in range(n):
             allocate(size).free()
@@ -45,7 +47,9 @@ def one_by_one(allocate: Callable[[int], kvmem.Block | kvmem.Allocation], size: 
     return run
 
 
-def forgotten(allocate: Callable[[int], kvmem.Block | kvmem.Allocation], size: int) -> Callable[[int], None]:
+def dropped(
+    allocate: Callable[[int], kvmem.Block | kvmem.Allocation], size: int
+) -> Callable[[int], None]:
     def run(n: int) -> None:
         for _ in range(n):
             allocate(size)
@@ -69,7 +73,7 @@ def digests() -> list[bytes]:
 
 
 def keys() -> dict[str, Sequence[Name]]:
-    """Keys as callers have them: small and 64-bit numbers, digests, and their texts."""
+    """Returns the kinds of keys that callers use: small and 64-bit numbers, digests, and texts."""
     return {
         "int": range(KEYS),
         "int of 64 bits": [int.from_bytes(each[:8], "little") | 1 << 63 for each in digests()],
@@ -133,7 +137,7 @@ def all_rows() -> dict[str, Callable[[int], None]]:
     return {
         "an empty loop": empty,
         "Pool.allocate, Block.free": one_by_one(pool.allocate, 4096),
-        "Pool.allocate, forgotten": forgotten(pool.allocate, 4096),
+        "Pool.allocate, forgotten": dropped(pool.allocate, 4096),
         "OffsetAllocator.allocate, Allocation.free": one_by_one(space.allocate, 4096),
         f"Pool.allocate_batch and free_batch of {BATCH}, each": in_batches(pool, 4096),
         "OffsetAllocator, the same": in_batches(space, 4096),

@@ -1,41 +1,40 @@
-//! *AddressManager*: a heap of addresses from 0 on, where a range is given back by its numbers.
+//! *AddressManager*: a heap of addresses from 0 on, whose ranges are freed by address and length.
 //!
-//! Its face is that of LMCache's class of this name; what the two have not in common is told in
-//! `docs/distributed/lmcache.md`.
+//! Its interface is that of LMCache's class of this name; `docs/distributed/lmcache.md` lists the
+//! differences.
 //!
 //! Addresses and sizes are multiples of the alignment, so the space below is counted in *units* of
-//! it: every range that it hands out is aligned, wherever it is put. What is at the end of the heap
-//! and not a whole unit long belongs to nobody.
+//! it: every range is aligned, wherever it lies. Bytes at the end of the heap that do not fill a
+//! unit are never allocated.
 //!
 //! ```text
 //!   bytes     0       4096     8192              24576      28672
 //!             ├────────┼────────┼─────────────────┼──────────┤
-//!   units     │ 1 unit │ 1 unit │ 4 units         │ free     │          the space: kvmem::offset
-//!   ranges    0 ──▶ a  1 ──▶ b  2 ──▶ c                                 where each begins, and its handle
+//!   units     │ 1 unit │ 1 unit │ 4 units         │ free     │      the space: kvmem::offset
+//!   ranges    0 ──▶ a  1 ──▶ b  2 ──▶ c                             start of each, and its handle
 //!
 //!   free(4096, 12288) is  ▲─────── b and half of c ──▲
 //! ```
 //!
-//! The caller names a range by its address, and the space by a handle, so handles are kept in
-//! [`Ranges`] by where they begin. What is freed as it was granted is one look there; several that
-//! follow each other are as many, for each ends where the next begins. Only if `address` is within
-//! a range are they all looked through. All of that comes before anything is changed: if there is a
-//! gap, nothing is.
+//! The caller names a range by its address, and the space by a handle. Therefore [`Ranges`] maps
+//! starts to handles. Freeing a range as it was allocated takes one look-up. Freeing several
+//! adjacent ranges takes one each, because each ends where the next begins. Only if `address` lies
+//! inside a range are all ranges searched. All look-ups come before any change: if there is a gap,
+//! nothing is freed.
 //!
-//! ## Kept ranges
+//! ## KeptRanges ranges
 //!
-//! A store of chunks of one size frees one for another. Whoever gives such a range back to the
-//! space and asks for the next has it joined with its neighbours and cut off again, and waits for a
-//! dozen cache lines to find out that nothing has changed. So where requests have been of
-//! one size for as many times as there are ranges, those that are freed are *kept*, up to [`KEPT`]
-//! of them, and the next requests of that size get them, the last one first. To the caller they are
-//! free. On the books of the space they are in use, so they are given back, all at once, before
-//! anything else is asked of it: a request for another size, a batch, a map. So what is refused is
-//! refused rightly, and a kept range keeps no two holes apart that a request of another size could
-//! use as one.
+//! A store of chunks of one size frees one chunk to allocate another. Returning such a range to the
+//! space and allocating the next one joins it with its neighbours, cuts it off again, and waits for
+//! a dozen cache lines without any effect. Therefore, once as many requests in a row as there are
+//! ranges had one size, freed ranges of that size are *kept*, at most [`MAX_KEPT`] of them, and the
+//! next requests of that size reuse them, the most recent first. To the caller they are free. In
+//! the space they are in use, so all of them are returned before the space serves anything else: a
+//! request of another size, a batch, a map. A failure is therefore a real one, and a kept range
+//! never separates two holes that a request of another size could use as one.
 //!
-//! Nothing here releases the GIL, so that no lock is held by another thread when the process forks:
-//! a child goes on with its copy.
+//! Nothing here releases the GIL. No lock is therefore held by another thread when the process
+//! forks, and a child continues with its copy.
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -50,63 +49,66 @@ use crate::error;
 use crate::number::Signed;
 use crate::ranges::Ranges;
 
-/// The books: all numbers are units.
+/// State of the heap. All numbers are units.
 struct Heap {
     /// None while the heap has no whole unit.
     space: Option<OffsetAllocator>,
-    /// What the space has granted, by where it begins.
+    /// Ranges allocated from the space, by start.
     ranges: Ranges,
-    /// How much that is.
-    booked: u64,
-    kept: Kept,
+    /// Units of those ranges.
+    allocated: u64,
+    kept: KeptRanges,
 }
 
-/// So many free ranges are kept at most: a free looks through them, lest it is the second of the
-/// same range.
-const KEPT: usize = 32;
+/// Maximum number of kept ranges. A free searches them, in case it frees the same range twice.
+const MAX_KEPT: usize = 32;
 
-/// Ranges that are free, but not given back to the space: they are still on its books and in
-/// `ranges`.
+/// Ranges that are free to the caller, but not returned to the space: they are still in `ranges`.
 #[derive(Default)]
-struct Kept {
+struct KeptRanges {
     starts: Vec<u64>,
-    /// How long each of them is: what was granted last.
+    /// Length of each of them: the size of the last request.
     units: u64,
-    /// Grants of that size in a row.
+    /// Number of consecutive allocations of that size.
     streak: u64,
 }
 
-impl Kept {
-    /// So many ranges of this size have been granted. None are kept of another one.
+impl KeptRanges {
+    /// Records `n` allocations of a size. No ranges of another size are kept at that time.
     #[inline]
     fn record(&mut self, units: u64, n: u64) {
         self.streak = if units == self.units { self.streak + n } else { n };
         self.units = units;
     }
 
-    /// One of this size, the one that was freed last.
+    /// Takes the kept range of this size that was freed last.
     #[inline]
     fn take(&mut self, units: u64) -> Option<u64> {
         if units == self.units { self.starts.pop() } else { None }
     }
 }
 
-/// Why a range is not freed.
-enum NotFreed {
-    /// Here nothing is granted.
+/// Reason why a range cannot be freed.
+enum FreeError {
+    /// Nothing is allocated at this unit.
     Gap(u64),
-    Refused(AllocError),
+    /// The space cannot cut the range.
+    Space(AllocError),
 }
 
 impl Heap {
     fn new(units: u64) -> Result<Heap, SpaceError> {
-        let mut heap =
-            Heap { space: None, ranges: Ranges::default(), booked: 0, kept: Kept::default() };
+        let mut heap = Heap {
+            space: None,
+            ranges: Ranges::default(),
+            allocated: 0,
+            kept: KeptRanges::default(),
+        };
         heap.grow(units)?;
         Ok(heap)
     }
 
-    /// The heap is so long afterwards.
+    /// Grows the heap to `units` units.
     fn grow(&mut self, units: u64) -> Result<(), SpaceError> {
         match &self.space {
             _ if units == 0 => {}
@@ -121,12 +123,12 @@ impl Heap {
         self.space.as_ref().ok_or(AllocError::OutOfSpace { requested: 0, free: 0, largest_free: 0 })
     }
 
-    /// What is granted to the caller.
-    fn granted(&self) -> u64 {
-        self.booked - self.kept.starts.len() as u64 * self.kept.units
+    /// Returns the number of units allocated to the caller.
+    fn allocated_to_caller(&self) -> u64 {
+        self.allocated - self.kept.starts.len() as u64 * self.kept.units
     }
 
-    /// How many ranges that is.
+    /// Returns the number of ranges allocated to the caller.
     fn live(&self) -> usize {
         self.ranges.len() - self.kept.starts.len()
     }
@@ -136,11 +138,11 @@ impl Heap {
         let at = match self.kept.take(units) {
             Some(at) => at,
             None => {
-                self.settle();
+                self.return_kept();
                 let allocation = self.space()?.allocate(units)?;
                 let at = allocation.offset();
                 self.ranges.insert(allocation);
-                self.booked += units;
+                self.allocated += units;
                 at
             }
         };
@@ -148,68 +150,67 @@ impl Heap {
         Ok(at)
     }
 
-    /// As many ranges, in order of addresses.
+    /// Allocates `n` ranges. Returns their starts in order.
     fn allocate_batch(&mut self, units: u64, n: usize) -> Result<Vec<u64>, AllocError> {
-        self.settle();
+        self.return_kept();
         let batch = self.space()?.allocate_batch(units, n)?;
         let mut starts: Vec<u64> = batch.iter().map(Allocation::offset).collect();
         batch.into_iter().for_each(|allocation| self.ranges.insert(allocation));
-        self.booked += units * n as u64;
+        self.allocated += units * n as u64;
         self.kept.record(units, n as u64);
         starts.sort_unstable();
         Ok(starts)
     }
 
     #[inline]
-    fn free(&mut self, part: Range<u64>) -> Result<(), NotFreed> {
+    fn free(&mut self, part: Range<u64>) -> Result<(), FreeError> {
         let units = part.end - part.start;
         if self.is_reused(units)
             && self.ranges.get(part.start).is_some_and(|whole| whole.len() == units)
         {
             return self.keep(part.start);
         }
-        self.settle();
+        self.return_kept();
         match self.ranges.get(part.start) {
             Some(whole) if whole.len() == units => {
                 drop(self.ranges.remove(part.start));
-                self.booked -= units;
+                self.allocated -= units;
                 Ok(())
             }
             _ => self.free_others(part),
         }
     }
 
-    /// Whether a range of this size is kept when it is freed.
+    /// Returns whether a range of this size is kept when it is freed.
     #[inline]
     fn is_reused(&self, units: u64) -> bool {
         units == self.kept.units && self.kept.streak >= self.ranges.len() as u64
     }
 
-    /// Keeps a range that is granted, or kept already.
+    /// Keeps a range. Fails if it is kept already.
     #[inline]
-    fn keep(&mut self, at: u64) -> Result<(), NotFreed> {
+    fn keep(&mut self, at: u64) -> Result<(), FreeError> {
         if self.kept.starts.contains(&at) {
-            return Err(NotFreed::Gap(at));
+            return Err(FreeError::Gap(at));
         }
-        if self.kept.starts.len() == KEPT {
-            self.give_back();
+        if self.kept.starts.len() == MAX_KEPT {
+            self.return_all_kept();
         }
         self.kept.starts.push(at);
         Ok(())
     }
 
-    /// Gives the ranges that are kept back to the space. Whatever goes there, or asks it, comes by
-    /// here first.
+    /// Returns all kept ranges to the space. Every other use of the space calls this first.
     #[inline]
-    fn settle(&mut self) {
+    fn return_kept(&mut self) {
         if !self.kept.starts.is_empty() {
-            self.give_back();
+            self.return_all_kept();
         }
     }
 
     #[cold]
-    fn give_back(&mut self) {
-        self.booked = self.granted();
+    fn return_all_kept(&mut self) {
+        self.allocated = self.allocated_to_caller();
         let (starts, ranges) = (self.kept.starts.drain(..), &mut self.ranges);
         let whole: Vec<Allocation> = starts.filter_map(|at| ranges.remove(at)).collect();
         if let Some(space) = &self.space {
@@ -217,13 +218,13 @@ impl Heap {
         }
     }
 
-    /// Several ranges, or parts of them.
+    /// Frees several ranges, or parts of them.
     #[cold]
-    fn free_others(&mut self, part: Range<u64>) -> Result<(), NotFreed> {
+    fn free_others(&mut self, part: Range<u64>) -> Result<(), FreeError> {
         let touched = self.touched(&part)?;
         let mut whole = Vec::with_capacity(touched.len());
-        // Those that are cut come first: only to cut can be refused, if there are as many ranges as
-        // can have names.
+        // Ranges that have to be cut come first: only a cut can fail, if the maximum number of
+        // ranges is reached.
         for at in touched {
             let Some(allocation) = self.ranges.remove(at) else { continue };
             let range = allocation.range();
@@ -235,30 +236,30 @@ impl Heap {
             let units = cut.end - cut.start;
             match allocation.free_range(cut) {
                 Ok((left, right)) => {
-                    self.booked -= units;
+                    self.allocated -= units;
                     left.into_iter().chain(right).for_each(|rest| self.ranges.insert(rest));
                 }
-                Err((allocation, refused)) => {
+                Err((allocation, error)) => {
                     whole.push(allocation);
                     whole.into_iter().for_each(|kept| self.ranges.insert(kept));
-                    return Err(NotFreed::Refused(refused));
+                    return Err(FreeError::Space(error));
                 }
             }
         }
-        self.booked -= whole.iter().map(Allocation::len).sum::<u64>();
+        self.allocated -= whole.iter().map(Allocation::len).sum::<u64>();
         if let Some(space) = &self.space {
             space.free_batch(whole);
         }
         Ok(())
     }
 
-    /// Where the ranges begin that have bytes in `part`, the ones to be cut first. They must cover
-    /// all of it.
-    fn touched(&self, part: &Range<u64>) -> Result<Vec<u64>, NotFreed> {
+    /// Returns the starts of the ranges that have bytes in `part`, those to be cut first. The
+    /// ranges must cover all of `part`.
+    fn touched(&self, part: &Range<u64>) -> Result<Vec<u64>, FreeError> {
         let holds = |allocation: &&Allocation| allocation.range().contains(&part.start);
         let first = match self.ranges.get(part.start) {
             Some(_) => part.start,
-            None => self.ranges.iter().find(holds).ok_or(NotFreed::Gap(part.start))?.offset(),
+            None => self.ranges.iter().find(holds).ok_or(FreeError::Gap(part.start))?.offset(),
         };
         let mut touched = Vec::new();
         let mut reached = first;
@@ -269,18 +270,18 @@ impl Heap {
             reached = allocation.range().end;
         }
         if reached < part.end {
-            return Err(NotFreed::Gap(reached));
+            return Err(FreeError::Gap(reached));
         }
-        // The last one, if it is cut, goes to the front; the first one is there.
+        // If the last range is cut, it moves to the front. The first one is there already.
         if reached > part.end {
             touched.rotate_right(1);
         }
         Ok(touched)
     }
 
-    /// Whether both books say the same.
+    /// Returns whether the ranges here agree with the space.
     fn is_consistent(&mut self) -> bool {
-        self.settle();
+        self.return_kept();
         let listed =
             self.ranges.iter().all(|allocation| self.ranges.get(allocation.offset()).is_some());
         let sum: u64 = self.ranges.iter().map(Allocation::len).sum();
@@ -290,20 +291,20 @@ impl Heap {
                 && metrics.live == self.ranges.len() as u64
                 && space.check().is_ok()
         });
-        listed && sum == self.booked && of_space
+        listed && sum == self.allocated && of_space
     }
 }
 
-/// A heap of addresses from 0 on, with the face of LMCache's class of this name: see
+/// A heap of addresses from 0 on, with the interface of LMCache's class of this name: see
 /// :mod:`kvmem.lmcache`.
 ///
-/// ``align_bytes``, a power of two: what addresses and sizes are multiples of. Goes on in a
-/// forked child, as a copy.
+/// Addresses and sizes are multiples of ``align_bytes``, a power of two. After a fork the child
+/// has an independent copy.
 #[pyclass(name = "AddressManager", module = "kvmem.lmcache", frozen, weakref)]
 pub(crate) struct PyAddressManager {
-    /// With the length of the heap in bytes, which need not be a whole number of units.
+    /// With the length of the heap in bytes, which may end within a unit.
     heap: Mutex<(Heap, u64)>,
-    /// Bits of an address within a unit.
+    /// Number of address bits within a unit.
     shift: u32,
 }
 
@@ -325,29 +326,24 @@ impl PyAddressManager {
         match raw_size.checked_add(below) {
             Some(size) => Ok(size & !below),
             None => {
-                let message = format!("raw_size is {raw_size}: no heap is so long");
+                let message = format!("raw_size is {raw_size}: give a size below 2**63");
                 Err(error::bad_number(py, message, raw_size, i64::MAX - below))
             }
         }
     }
 
-    /// How many units hold so many bytes. A number that no heap has, if they are too many.
-    fn units(&self, bytes: Bytes) -> u64 {
+    /// Returns the number of units that hold so many bytes; a number above every heap's if there
+    /// are too many.
+    fn units(&self, bytes: HeapBytes) -> u64 {
         bytes.0.map_or(u64::MAX, |bytes| bytes.div_ceil(self.align()))
     }
 
     #[cold]
-    fn full(
-        &self,
-        py: Python<'_>,
-        n: usize,
-        size: &Bound<'_, PyAny>,
-        refused: &AllocError,
-    ) -> PyErr {
+    fn full(&self, py: Python<'_>, n: usize, size: &Bound<'_, PyAny>, error: &AllocError) -> PyErr {
         let free = |units: u64| units << self.shift;
         let metrics = self.lock().0.space.as_ref().map(OffsetAllocator::metrics);
         let (whole, largest) = metrics.map_or((0, 0), |it| (free(it.free), free(it.largest_free)));
-        let ranges = match refused {
+        let ranges = match error {
             AllocError::TooManyRanges { ranges } => Some(*ranges),
             _ => None,
         };
@@ -355,19 +351,19 @@ impl PyAddressManager {
     }
 }
 
-/// A number of bytes that is not below 1. None: more than any heap has.
+/// A number of bytes above 0. None: longer than every heap.
 #[derive(Clone, Copy)]
-struct Bytes(Option<u64>);
+struct HeapBytes(Option<u64>);
 
-impl Bytes {
+impl HeapBytes {
     #[inline]
-    fn above_zero(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+    fn above_zero(name: &str, given: &Bound<'_, PyAny>) -> PyResult<HeapBytes> {
         match signed(given)? {
-            Some(bytes) if bytes > 0 => Ok(Bytes(Some(bytes.unsigned_abs()))),
-            None if given.gt(0)? => Ok(Bytes(None)),
+            Some(bytes) if bytes > 0 => Ok(HeapBytes(Some(bytes.unsigned_abs()))),
+            None if given.gt(0)? => Ok(HeapBytes(None)),
             _ => Err(error::bad_number(
                 given.py(),
-                format!("{name} is {given}: say more than 0"),
+                format!("{name} is {given}: give more than 0"),
                 given,
                 1,
             )),
@@ -375,7 +371,7 @@ impl Bytes {
     }
 }
 
-/// An integer of Python. None: one beyond ±2^63.
+/// Converts a Python integer. None: beyond ±2^63.
 #[inline]
 fn signed(given: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
     match given.extract::<i64>() {
@@ -387,40 +383,43 @@ fn signed(given: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
 
 #[pymethods]
 impl PyAddressManager {
-    /// What addresses and sizes are multiples of, unless something else is said.
+    /// Default alignment.
     #[classattr]
     const ALIGN_BYTES: i64 = 4096;
 
     #[new]
-    #[pyo3(signature = (size, align_bytes=Signed(4096)), text_signature = "(size, align_bytes=4096)")]
+    #[pyo3(
+        signature = (size, align_bytes=Signed(4096)),
+        text_signature = "(size, align_bytes=4096)"
+    )]
     fn create(py: Python<'_>, size: Signed, align_bytes: Signed) -> PyResult<PyAddressManager> {
         let (Signed(size), Signed(align_bytes)) = (size, align_bytes);
         if align_bytes <= 0 || !align_bytes.unsigned_abs().is_power_of_two() {
-            let message = format!("align_bytes is {align_bytes}: say a power of two");
+            let message = format!("align_bytes is {align_bytes}: give a power of two");
             return Err(error::bad_number(py, message, align_bytes, 1));
         }
         let Ok(size) = u64::try_from(size) else {
-            return Err(error::bad_number(py, format!("size is {size}: say 0 or more"), size, 0));
+            return Err(error::bad_number(py, format!("size is {size}: give 0 or more"), size, 0));
         };
         let shift = align_bytes.trailing_zeros();
-        let heap = Heap::new(size >> shift).map_err(|refused| error::space(py, &refused))?;
+        let heap = Heap::new(size >> shift).map_err(|error| error::space(py, &error))?;
         Ok(PyAddressManager { heap: Mutex::new((heap, size)), shift })
     }
 
-    /// ``raw_size``, rounded up to a multiple of the alignment.
+    /// Returns ``raw_size``, rounded up to a multiple of the alignment.
     fn compute_aligned_size(&self, py: Python<'_>, raw_size: Signed) -> PyResult<i64> {
         self.aligned(py, raw_size.0)
     }
 
-    /// A range of at least ``size`` bytes: where it begins, and how long it is. O(1).
+    /// Allocates a range of at least ``size`` bytes in O(1). Returns its address and length.
     ///
-    /// Raises :class:`BadValueError` below 1, and :class:`HeapFullError`, which is a
-    /// ``RuntimeError``.
+    /// Raises :class:`InvalidArgumentError` if ``size`` is below 1, and :class:`HeapFullError`,
+    /// which is a ``RuntimeError``.
     fn allocate<'py>(&self, size: &Bound<'py, PyAny>) -> PyResult<(u64, Bound<'py, PyAny>)> {
-        let requested = Bytes::above_zero("size", size)?;
+        let requested = HeapBytes::above_zero("size", size)?;
         let units = self.units(requested);
-        let granted = self.lock().0.allocate(units);
-        match granted {
+        let allocated = self.lock().0.allocate(units);
+        match allocated {
             Ok(at) => {
                 let length = units << self.shift;
                 let length = if requested.0 == Some(length) && size.is_exact_instance_of::<PyInt>()
@@ -431,42 +430,43 @@ impl PyAddressManager {
                 };
                 Ok((at << self.shift, length))
             }
-            Err(refused) => Err(self.full(size.py(), 1, size, &refused)),
+            Err(error) => Err(self.full(size.py(), 1, size, &error)),
         }
     }
 
-    /// ``batch_size`` ranges of at least ``size`` bytes each, all of them or none, in order of
-    /// addresses.
+    /// Allocates ``batch_size`` ranges of at least ``size`` bytes each, all of them or none.
+    /// Returns address and length of each, in order of addresses.
     ///
-    /// Raises as ``allocate``, and :class:`BadBatchError`, which is a ``RuntimeError``, below 0 of
-    /// them.
+    /// Raises :class:`InvalidArgumentError` if ``size`` is below 1, :class:`HeapFullError`, and
+    /// :class:`InvalidBatchError`, which is a ``RuntimeError``, if ``batch_size`` is below 0.
     fn batched_allocate(
         &self,
         size: &Bound<'_, PyAny>,
         batch_size: &Bound<'_, PyAny>,
     ) -> PyResult<Vec<(u64, u64)>> {
         let py = size.py();
-        let units = self.units(Bytes::above_zero("size", size)?);
+        let units = self.units(HeapBytes::above_zero("size", size)?);
         let n = match signed(batch_size)? {
             Some(0) => return Ok(Vec::new()),
             Some(n) if n > 0 => usize::try_from(n).unwrap_or(usize::MAX),
             None if batch_size.gt(0)? => usize::MAX,
             _ => return Err(error::bad_batch(py, batch_size)),
         };
-        let granted = self.lock().0.allocate_batch(units, n);
-        match granted {
+        let allocated = self.lock().0.allocate_batch(units, n);
+        match allocated {
             Ok(starts) => {
                 Ok(starts.into_iter().map(|at| (at << self.shift, units << self.shift)).collect())
             }
-            Err(refused) => Err(self.full(py, n, size, &refused)),
+            Err(error) => Err(self.full(py, n, size, &error)),
         }
     }
 
-    /// Gives ``size`` bytes from ``address`` on back: one range, several that follow each other,
-    /// or a part.
+    /// Frees ``size`` bytes from ``address`` on: one range, several adjacent ranges, or a part
+    /// of one.
     ///
-    /// O(1) for each; O(ranges) if ``address`` is within a range. Raises :class:`BadValueError` if
-    /// not all of it is allocated, or not aligned; nothing is freed then.
+    /// Takes O(1) for each range, and O(ranges) if ``address`` lies inside a range. Raises
+    /// :class:`InvalidArgumentError`, and frees nothing, if a byte of it is not allocated or the
+    /// arguments are not aligned.
     fn free(&self, py: Python<'_>, address: Signed, size: Signed) -> PyResult<()> {
         let (Signed(address), Signed(size)) = (address, size);
         let below = (1 << self.shift) - 1;
@@ -475,8 +475,8 @@ impl PyAddressManager {
             .filter(|_| address >= 0 && size > 0 && (address | size) & below == 0);
         let Some(end) = end else {
             let message = format!(
-                "{size} bytes at {address} are no range of this heap: say an address that it gave, and a size that is more than 0, both \
-                 multiples of {}",
+                "cannot free {size} bytes at {address}: give an address that this heap allocated \
+                 and a size above 0, both multiples of {}",
                 self.align()
             );
             let (value, limit) = match (address, size) {
@@ -490,12 +490,13 @@ impl PyAddressManager {
         };
         let part = address.unsigned_abs() >> self.shift..end.unsigned_abs() >> self.shift;
         let freed = self.lock().0.free(part);
-        freed.map_err(|wrong| match wrong {
-            NotFreed::Refused(refused) => error::alloc(py, &refused),
-            NotFreed::Gap(at) => {
+        freed.map_err(|error| match error {
+            FreeError::Space(error) => error::alloc(py, &error),
+            FreeError::Gap(at) => {
                 let at = at << self.shift;
                 let message = format!(
-                    "{size} bytes at {address} cannot be freed, and none are: at {at} nothing is allocated; was it freed before?"
+                    "cannot free {size} bytes at {address}: nothing is allocated at {at}, so \
+                     nothing was freed; was it freed before?"
                 );
                 error::bad_number(py, message, address, at)
             }
@@ -515,40 +516,40 @@ impl PyAddressManager {
                 .map(|longer| heap.grow(longer >> self.shift).map(|()| *bytes = longer))
         };
         match grown {
-            Some(grown) => grown.map_err(|refused| error::space(py, &refused)),
+            Some(grown) => grown.map_err(|error| error::space(py, &error)),
             None => {
-                let message = format!("the heap cannot grow by {size} bytes: say 0 or more");
+                let message = format!("the heap cannot grow by {size} bytes: give 0 or more");
                 Err(error::bad_number(py, message, size, 0))
             }
         }
     }
 
-    /// Length of the heap in bytes.
+    /// Returns the length of the heap in bytes.
     fn get_heap_size(&self) -> u64 {
         self.lock().1
     }
 
-    /// Bytes that are not allocated.
+    /// Returns the number of bytes that are not allocated.
     fn get_free_size(&self) -> u64 {
         let (heap, bytes) = &*self.lock();
-        bytes - (heap.granted() << self.shift)
+        bytes - (heap.allocated_to_caller() << self.shift)
     }
 
-    /// Bytes that are allocated.
+    /// Number of bytes that are allocated.
     #[getter]
     fn total_allocated_size(&self) -> u64 {
-        self.lock().0.granted() << self.shift
+        self.lock().0.allocated_to_caller() << self.shift
     }
 
-    /// Whether the books agree with each other: for tests. O(ranges).
+    /// Returns whether the metadata is consistent. For tests. Takes O(ranges).
     fn check_consistency(&self) -> bool {
         self.lock().0.is_consistent()
     }
 
-    /// The whole heap in order of addresses: address, size, whether it is used.
+    /// Returns the whole heap in order of addresses: address, length, and whether it is used.
     fn map(&self) -> Vec<(u64, u64, bool)> {
         let heap = &mut self.lock().0;
-        heap.settle();
+        heap.return_kept();
         let map = heap.space.as_ref().map(OffsetAllocator::map).unwrap_or_default();
         map.into_iter()
             .map(|it| (it.offset << self.shift, it.size << self.shift, it.used))
@@ -559,7 +560,7 @@ impl PyAddressManager {
         let (heap, bytes) = &*self.lock();
         format!(
             "<kvmem.lmcache.AddressManager of {bytes} bytes, {} allocated in {} ranges>",
-            heap.granted() << self.shift,
+            heap.allocated_to_caller() << self.shift,
             heap.live()
         )
     }

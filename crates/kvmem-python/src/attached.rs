@@ -19,7 +19,8 @@ impl Held for Arc<AttachedPool> {
     const SLOW: bool = true;
 }
 
-/// The memory of a pool of another process, by its descriptor, which stays the caller's.
+/// The memory of another process's pool, attached by its descriptor. The caller keeps the
+/// descriptor.
 #[pyclass(name = "AttachedPool", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyAttachedPool {
     held: Holder<Arc<AttachedPool>>,
@@ -38,8 +39,8 @@ impl PyAttachedPool {
         Ok(PyAttachedPool { held: Holder::new(Arc::new(pool)) })
     }
 
-    /// The block that a reference names. The process that has it keeps it, until this one has
-    /// said that it is done.
+    /// Returns the block that a reference names. The process that owns the block must keep it
+    /// until this process has reported that it is done.
     fn block<'py>(
         &self,
         py: Python<'py>,
@@ -56,7 +57,7 @@ impl PyAttachedPool {
         let span = match memory.access() {
             // SAFETY: only the address and the length are kept; nothing is read here.
             Access::ReadOnly => unsafe { memory.bytes(reference) }.map(Span::read_only),
-            // SAFETY: as above; nor written.
+            // SAFETY: only the address and the length are kept; nothing is read or written here.
             Access::ReadWrite => unsafe { memory.bytes_mut(reference) }
                 .map(|bytes| Span::writable(bytes.as_mut_ptr(), bytes.len())),
         };
@@ -64,30 +65,30 @@ impl PyAttachedPool {
         Ok(PyAttachedBlock { held: Holder::new(Attached { span, offset, _memory: memory }) })
     }
 
-    /// By what references name the pool.
+    /// Number by which references name the pool.
     #[getter]
-    fn number(&self) -> PyResult<u64> {
-        self.held.with(|pool| pool.share_id())
+    fn share_id(&self) -> PyResult<u64> {
+        self.held.with(|pool| pool.number())
     }
 
-    /// Its length in bytes, what is not in use included.
+    /// Length of the memory in bytes, unused bytes included.
     #[getter]
     fn nbytes(&self) -> PyResult<usize> {
         self.held.with(|pool| pool.len())
     }
 
-    /// Whether it can be written.
+    /// Whether this process can write to the memory.
     #[getter]
     fn writable(&self) -> PyResult<bool> {
         self.held.with(|pool| pool.access() == Access::ReadWrite)
     }
 
-    /// Gives the memory up; blocks of it stay good.
+    /// Gives up the memory. Blocks of it stay valid.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.held.end(py)
     }
 
-    /// Whether it has been closed.
+    /// Whether the attached pool has been closed.
     #[getter]
     fn closed(&self) -> bool {
         self.held.is_gone()
@@ -127,7 +128,8 @@ impl Plain for Attached {}
 plain!(PyAttachedPool { held });
 plain!(PyAttachedBlock { held });
 
-/// A block of another process, by its bytes here. It keeps the memory, not the block.
+/// The bytes of another process's block. The object keeps the memory mapped; it does not keep
+/// the block allocated.
 #[pyclass(name = "AttachedBlock", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyAttachedBlock {
     held: Holder<Attached>,
@@ -137,19 +139,19 @@ memory_methods!(PyAttachedBlock, Attached);
 
 #[pymethods]
 impl PyAttachedBlock {
-    /// Where it begins in its pool, in bytes.
+    /// Offset of the block in its pool, in bytes.
     #[getter]
     fn offset(&self) -> PyResult<u64> {
         self.held.with(|block| block.offset)
     }
 
-    /// Whether it can be written.
+    /// Whether this process can write to the block.
     #[getter]
     fn writable(&self) -> PyResult<bool> {
         self.held.with(|block| block.span.writable)
     }
 
-    /// Copies the bytes of another object in; returns how many.
+    /// Copies the bytes of ``source`` into the block from ``start`` on. Returns their number.
     #[pyo3(signature = (source, start=Int::usual(0)), text_signature = "($self, source, start=0)")]
     fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, start: Int<'_>) -> PyResult<usize> {
         if !self.writable()? {

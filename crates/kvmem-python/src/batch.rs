@@ -1,4 +1,4 @@
-//! *Batch*: thousands at once, by one call and in one object.
+//! *Batch*: thousands of allocations in one call and one object.
 
 use std::ffi::{CStr, c_int, c_void};
 
@@ -12,16 +12,16 @@ use pyo3::types::PyMemoryView;
 use crate::collect::plain;
 use crate::holder::{Held, Holder};
 
-/// Many of one size.
+/// Many allocations of one length.
 pub(crate) trait Batch: Held {
-    /// Bytes of each.
-    fn size(&self) -> u64;
+    /// Length of each in bytes.
+    fn nbytes(&self) -> u64;
 
-    /// Where each begins.
+    /// Offset of each.
     fn offsets(&self) -> Vec<u64>;
 }
 
-/// Takes the values out of many objects, of all of them or of none.
+/// Takes the values out of all objects, or of none.
 pub(crate) fn take_all<C, T>(
     objects: &Bound<'_, PyAny>,
     held: fn(&C) -> &Holder<T>,
@@ -48,7 +48,7 @@ where
     }
 }
 
-/// Numbers that are only looked at, as what `array('Q')` has.
+/// Read-only numbers, in the format of `array('Q')`.
 #[pyclass(name = "Offsets", module = "kvmem", frozen)]
 pub(crate) struct Offsets {
     numbers: Box<[u64]>,
@@ -61,7 +61,7 @@ plain!(Offsets { numbers, shape, strides });
 const FORMAT: &CStr = c"Q";
 
 impl Offsets {
-    /// A `memoryview` of these numbers, which it keeps.
+    /// Returns a `memoryview` of these numbers, which keeps them.
     pub(crate) fn view(py: Python<'_>, numbers: Vec<u64>) -> PyResult<Bound<'_, PyAny>> {
         let shape = [numbers.len() as ffi::Py_ssize_t];
         let strides = [size_of::<u64>() as ffi::Py_ssize_t];
@@ -78,7 +78,7 @@ impl Offsets {
         flags: c_int,
     ) -> PyResult<()> {
         if view.is_null() {
-            return Err(PyBufferError::new_err("there is no view to fill in"));
+            return Err(PyBufferError::new_err("the buffer request has no Py_buffer"));
         }
         if flags & ffi::PyBUF_WRITABLE == ffi::PyBUF_WRITABLE {
             return Err(PyBufferError::new_err("offsets are read-only"));
@@ -97,9 +97,8 @@ impl Offsets {
         } else {
             std::ptr::null_mut()
         };
-        // SAFETY: the view is the interpreter's, to be filled in. What it points to is in the
-        // object, never changes, and stays as long as the view, which has a reference to
-        // it.
+        // SAFETY: the interpreter provides the view to be filled in. Its pointers lead into the
+        // object, which never changes and which the view keeps by a reference.
         unsafe {
             (*view).buf = numbers.as_ptr().cast_mut().cast::<c_void>();
             (*view).len = size_of_val(&**numbers) as ffi::Py_ssize_t;

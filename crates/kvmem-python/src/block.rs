@@ -1,4 +1,4 @@
-//! *Block*: bytes of a pool that somebody has.
+//! *Block*: allocated bytes of a pool.
 
 use kvmem::pool::{Block, BlockRef, PoolError};
 use kvmem::register::Key;
@@ -28,8 +28,8 @@ impl Bytes for Block {
     }
 }
 
-/// Bytes of a pool, as many as were asked for, until it is freed or forgotten. It may
-/// outlive its pool.
+/// A block of a pool, exactly as long as requested. Dropping the object frees the block. A block
+/// may outlive its pool.
 #[pyclass(name = "Block", module = "kvmem", frozen, weakref, freelist = 256)]
 pub(crate) struct PyBlock {
     pub(crate) held: Holder<Block>,
@@ -50,17 +50,17 @@ impl PyBlock {
     }
 }
 
-/// A reference, as named tuple.
+/// Converts a reference to a named tuple.
 pub(crate) fn reference(py: Python<'_>, reference: BlockRef) -> PyResult<Bound<'_, PyAny>> {
     report::named(py, "BlockReference", (reference.pool, reference.offset, reference.len))
 }
 
-/// What a block said of a key.
+/// Converts a block's key, or the error.
 pub(crate) fn key(py: Python<'_>, found: Result<Key, PoolError>) -> PyResult<Bound<'_, PyAny>> {
     registration::key(py, found.map_err(|error| error::pool(py, &error))?)
 }
 
-/// What a block said of its keys, by device.
+/// Converts a block's keys, by device, or the error.
 pub(crate) fn keys(
     py: Python<'_>,
     found: Result<Vec<(String, Key)>, PoolError>,
@@ -72,7 +72,7 @@ pub(crate) fn keys(
     Ok(keys)
 }
 
-/// Copies `source` into memory that has a view meanwhile.
+/// Copies `source` into memory, which has a view meanwhile.
 pub(crate) fn write<T: Bytes>(
     py: Python<'_>,
     held: &Holder<T>,
@@ -84,14 +84,17 @@ pub(crate) fn write<T: Bytes>(
     let Span { at, len, .. } = held.view(T::span)?;
     let written = match start.checked_add(source.len()) {
         Some(end) if end <= len => {
-            // SAFETY: within the span, which stays as long as the view; the class has checked that
-            // it is writable.
+            // SAFETY: the range lies within the span, which stays while the view exists; the class
+            // has checked that it is writable.
             unsafe { source.copy_to(py, at.wrapping_add(start)) };
             Ok(source.len())
         }
         _ => Err(error::bad_number(
             py,
-            format!("{} bytes at {start} do not fit into {len} bytes", source.len()),
+            format!(
+                "{} bytes at {start} do not fit into {len} bytes: write fewer, or closer to 0",
+                source.len()
+            ),
             start as u128 + source.len() as u128,
             len,
         )),
@@ -102,56 +105,58 @@ pub(crate) fn write<T: Bytes>(
 
 #[pymethods]
 impl PyBlock {
-    /// Where it begins in its pool, in bytes.
+    /// Offset of the block in its pool, in bytes.
     #[getter]
     fn offset(&self) -> PyResult<u64> {
         self.held.with(Block::offset)
     }
 
-    /// The key with which a device reaches all of it.
+    /// Returns the key with which a device reaches the whole block.
     fn key<'py>(&self, py: Python<'py>, device: &str) -> PyResult<Bound<'py, PyAny>> {
         key(py, self.held.with(|block| block.key(device))?)
     }
 
-    /// The key of each device, by its name.
+    /// Returns the key of each device, by the device's name.
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         keys(py, self.held.with(Block::keys)?)
     }
 
-    /// It by plain data, for a process that has attached the pool. It says where the bytes are,
-    /// and does not keep them.
+    /// Returns the block's position as plain data, for a process that has attached the pool. The
+    /// reference does not keep the block.
     fn reference<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let found = self.held.with(Block::reference)?.map_err(|error| error::pool(py, &error))?;
         reference(py, found)
     }
 
-    /// Copies the bytes of another object in; returns how many.
+    /// Copies the bytes of ``source`` into the block from ``start`` on. Returns their number.
     ///
-    /// Releases the GIL for large ones.
+    /// Long copies release the GIL.
     #[pyo3(signature = (source, start=Int::usual(0)), text_signature = "($self, source, start=0)")]
     fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, start: Int<'_>) -> PyResult<usize> {
         write(py, &self.held, source, start)
     }
 
-    /// Gives back the tail. Not while there are views.
+    /// Shortens the block to ``nbytes`` bytes and frees the tail. Raises
+    /// :class:`ExportedError` while views exist.
     fn shrink(&self, py: Python<'_>, nbytes: Size) -> PyResult<()> {
         let changed = self.held.change(|block| block.shrink(nbytes.bytes()))?;
         changed.map_err(|error| error::pool(py, &error))
     }
 
-    /// Takes in free bytes that lie behind. Not while there are views.
+    /// Lengthens the block to ``nbytes`` bytes, if the bytes after it are free. Raises
+    /// :class:`ExportedError` while views exist.
     fn extend(&self, py: Python<'_>, nbytes: Size) -> PyResult<()> {
         let changed = self.held.change(|block| block.extend(nbytes.bytes()))?;
         changed.map_err(|error| error::pool(py, &error))
     }
 
-    /// Frees it. Raises :class:`ExportedError` while there are views, and :class:`ClosedError` a
-    /// second time.
+    /// Frees the block. Raises :class:`ExportedError` while views exist, and
+    /// :class:`ClosedError` on a second call.
     fn free(&self) -> PyResult<()> {
         self.held.take().map(drop)
     }
 
-    /// Whether it has been freed.
+    /// Whether the block has been freed.
     #[getter]
     fn freed(&self) -> bool {
         self.held.is_gone()
@@ -174,7 +179,7 @@ impl Held for Vec<Block> {
 }
 
 impl Batch for Vec<Block> {
-    fn size(&self) -> u64 {
+    fn nbytes(&self) -> u64 {
         self.first().map_or(0, |block| block.len() as u64)
     }
 
@@ -183,7 +188,7 @@ impl Batch for Vec<Block> {
     }
 }
 
-/// Many blocks of one size.
+/// Many blocks of one length.
 #[pyclass(name = "BlockBatch", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyBlockBatch {
     pub(crate) held: Holder<Vec<Block>>,
@@ -195,19 +200,19 @@ impl PyBlockBatch {
         self.held.with(Vec::len)
     }
 
-    /// Bytes of each.
+    /// Length of each block in bytes.
     #[getter]
     fn nbytes(&self) -> PyResult<u64> {
-        self.held.with(Batch::size)
+        self.held.with(Batch::nbytes)
     }
 
-    /// Where each begins in the pool: read-only, format ``Q``, as ``array('Q')``.
+    /// Offset of each block in the pool: read-only, format ``Q``, as ``array('Q')``.
     #[getter]
     fn offsets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         Offsets::view(py, self.held.with(Batch::offsets)?)
     }
 
-    /// The first address of each, likewise.
+    /// First address of each block: read-only, format ``Q``, as ``array('Q')``.
     #[getter]
     fn ptrs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let ptrs = self
@@ -216,29 +221,30 @@ impl PyBlockBatch {
         Offsets::view(py, ptrs)
     }
 
-    /// Frees all of them.
+    /// Frees all blocks.
     fn free(&self) -> PyResult<()> {
         self.held.take().map(drop)
     }
 
-    /// Keeps them from being freed or taken apart: :class:`ExportedError` meanwhile.
+    /// Prevents the blocks from being freed or split until the hold is released: both raise
+    /// :class:`ExportedError`.
     fn hold(slf: &Bound<'_, Self>) -> PyResult<PyHold> {
         PyHold::batch(slf)
     }
 
-    /// Whether they have been freed, or taken apart.
+    /// Whether the batch has been freed or split.
     #[getter]
     fn freed(&self) -> bool {
         self.held.is_gone()
     }
 
-    /// The blocks one by one; the batch has none of them afterwards.
+    /// Returns the blocks as separate objects. The batch is empty afterwards.
     fn split(&self) -> PyResult<Vec<PyBlock>> {
         Ok(self.held.take()?.into_iter().map(PyBlock::new).collect())
     }
 
     fn __repr__(&self) -> String {
-        match self.held.with(|all| (all.len(), Batch::size(all))) {
+        match self.held.with(|all| (all.len(), Batch::nbytes(all))) {
             Ok((n, len)) => format!("<kvmem.BlockBatch of {n} × {len} bytes>"),
             Err(_) => "<kvmem.BlockBatch, freed>".to_owned(),
         }

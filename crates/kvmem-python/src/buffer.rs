@@ -1,9 +1,9 @@
 //! *Buffer*: memory as Python sees it: address, length, the buffer protocol, DLPack.
 //!
-//! A view holds a reference to its object, and is counted there. So the object lives as long as its
-//! views, and cannot be freed while there are any. What a view promises is what a `bytearray`'s
-//! does: the bytes stay where they are; who writes to them when is up to those who have views,
-//! devices included.
+//! A view refers to its object, and the object counts its views. Therefore the object lives as long
+//! as its views, and cannot be freed while views exist. A view guarantees what a view of a
+//! `bytearray` guarantees: the bytes stay where they are. The owners of the views, devices
+//! included, have to agree on their writes.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -20,7 +20,7 @@ use pyo3::types::PyBytes;
 use crate::error;
 use crate::holder::{Held, Holder};
 
-/// Bytes in memory. Good as long as the value that they are of is held.
+/// Bytes in memory. Valid while the value that owns them is held.
 #[derive(Clone, Copy)]
 pub(crate) struct Span {
     pub(crate) at: *mut u8,
@@ -38,16 +38,17 @@ impl Span {
     }
 }
 
-// SAFETY: an address and a length. Who uses them has a view.
+// SAFETY: an address and a length. Every user of them has a view.
 unsafe impl Send for Span {}
 
-/// What has bytes in memory.
+/// A value with bytes in memory.
 pub(crate) trait Bytes: Held {
-    /// They are mapped, and stay where they are, as long as the value is held and not changed.
+    /// Returns the bytes. They are mapped and stay where they are while the value is held
+    /// unchanged.
     fn span(&self) -> Span;
 }
 
-/// A class of Python with such bytes.
+/// A Python class with such bytes.
 pub(crate) trait Viewed: PyClass<Frozen = True> + Sync {
     type Value: Bytes;
 
@@ -57,7 +58,7 @@ pub(crate) trait Viewed: PyClass<Frozen = True> + Sync {
 /// Fills in a `Py_buffer`.
 ///
 /// # Safety
-/// `view` is what the interpreter gave to `__getbuffer__` of `object`.
+/// `view` is the argument that the interpreter passed to `__getbuffer__` of `object`.
 pub(crate) unsafe fn export<C: Viewed>(
     object: &Bound<'_, C>,
     view: *mut ffi::Py_buffer,
@@ -65,10 +66,10 @@ pub(crate) unsafe fn export<C: Viewed>(
 ) -> PyResult<()> {
     let held = object.get().held();
     if view.is_null() {
-        return Err(PyBufferError::new_err("there is no view to fill in"));
+        return Err(PyBufferError::new_err("the buffer request has no Py_buffer"));
     }
     let Span { at, len, writable } = held.view(C::Value::span)?;
-    // SAFETY: the view is the interpreter's, for this object. The bytes stay as long as the view is
+    // SAFETY: the interpreter provides the view for this object. The bytes stay while the view is
     // counted, which `release` ends.
     let status = unsafe {
         ffi::PyBuffer_FillInfo(
@@ -87,17 +88,17 @@ pub(crate) unsafe fn export<C: Viewed>(
     Ok(())
 }
 
-/// A buffer that another object exports, as long as this exists.
+/// A buffer of another object, exported while this value exists.
 pub(crate) struct Exported {
     buffer: PyUntypedBuffer,
 }
 
 impl Exported {
-    /// The bytes of anything that has the buffer protocol and lies in one piece.
+    /// Exports the contiguous bytes of an object with the buffer protocol.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Exported> {
         let buffer = PyUntypedBuffer::get(object)?;
         if !buffer.is_c_contiguous() {
-            let message = "the bytes do not lie in one piece: pass a contiguous copy";
+            let message = "the bytes are not contiguous: pass a contiguous copy";
             return Err(error::bad_buffer(object.py(), message));
         }
         Ok(Exported { buffer })
@@ -109,34 +110,32 @@ impl Exported {
 
     /// Visits the object that exports the buffer.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // SAFETY: the collector traverses objects in a thread that is attached. The token is used
-        // to look at a reference, and for nothing else.
+        // SAFETY: the collector traverses objects in a thread that is attached. The token only
+        // serves to read a reference.
         let py = unsafe { Python::assume_attached() };
         visit.call(self.buffer.obj(py).map(Bound::as_unbound))
     }
 
-    /// The first address, if the bytes may be written.
+    /// Returns the first address. Fails if the bytes are read-only.
     pub(crate) fn writable_at(&self, py: Python<'_>) -> PyResult<NonNull<u8>> {
         if self.buffer.readonly() {
-            return Err(error::bad_buffer(
-                py,
-                "the bytes are read-only: pass a buffer that can be written",
-            ));
+            return Err(error::bad_buffer(py, "the bytes are read-only: pass a writable buffer"));
         }
-        NonNull::new(self.buffer.buf_ptr().cast())
-            .ok_or_else(|| error::bad_buffer(py, "the buffer has no address"))
+        NonNull::new(self.buffer.buf_ptr().cast()).ok_or_else(|| {
+            error::bad_buffer(py, "the buffer has no address: pass one that is not empty")
+        })
     }
 }
 
-/// Bytes of another object, to be copied.
+/// Bytes of another object, as the source of a copy.
 pub(crate) enum Source<'a> {
-    /// Of `bytes`, which never change: no buffer is exported.
+    /// The bytes of a `bytes` object, which never change: no buffer is exported.
     Bytes(&'a [u8]),
     Buffer(Exported),
 }
 
 impl<'a> Source<'a> {
-    /// The bytes of anything that has the buffer protocol and lies in one piece.
+    /// Exports the contiguous bytes of an object with the buffer protocol.
     #[inline]
     pub(crate) fn of(object: &'a Bound<'_, PyAny>) -> PyResult<Source<'a>> {
         match object.cast_exact::<PyBytes>() {
@@ -153,10 +152,10 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Copies all of it to `to`, with the GIL released where that takes long.
+    /// Copies all bytes to `to`, with the GIL released if that takes long.
     ///
     /// # Safety
-    /// `to` is mapped for writing, as long as this, and stays so.
+    /// `to` is mapped for writing, is as long as the source, and stays so.
     #[inline]
     pub(crate) unsafe fn copy_to(&self, py: Python<'_>, to: *mut u8) {
         let from = match self {
@@ -168,21 +167,21 @@ impl<'a> Source<'a> {
         let to = Span::writable(to, from.len);
         let copy = move || {
             let (from, to) = (from, to);
-            // SAFETY: the bytes stay as long as their object is borrowed or its buffer exported,
-            // and the target by the caller's promise; they may overlap. Other threads
-            // of the program may write to them meanwhile, as to any bytes that Python
-            // code shares; then what is copied is not determined, as with `bytearray`.
+            // SAFETY: the bytes stay while their object is borrowed or its buffer exported, and the
+            // target by the caller's promise; the two may overlap. Other threads of the program may
+            // write to them meanwhile, as to all bytes that Python code shares. The copied bytes
+            // are then undefined, as with `bytearray`.
             unsafe { std::ptr::copy(from.at, to.at, from.len) };
         };
         if from.len >= LONG { py.detach(copy) } else { copy() }
     }
 }
 
-/// From so many bytes on a copy takes longer than to release the GIL and get it back.
+/// Length in bytes from which a copy takes longer than releasing and reacquiring the GIL.
 const LONG: usize = 64 << 10;
 
-/// The methods that all classes with memory have. The class is frozen and has a field `held` with
-/// such a value.
+/// Methods of all classes with memory. The class is frozen and has a field `held` with such a
+/// value.
 macro_rules! memory_methods {
     ($class:ident, $value:ty) => {
         impl $crate::buffer::Viewed for $class {
@@ -195,7 +194,7 @@ macro_rules! memory_methods {
 
         #[pymethods]
         impl $class {
-            /// The first address.
+            /// First address of the memory.
             #[getter]
             fn ptr(&self) -> PyResult<usize> {
                 self.held.with(|value| $crate::buffer::Bytes::span(value).at.addr())
@@ -216,7 +215,7 @@ macro_rules! memory_methods {
                 view: *mut pyo3::ffi::Py_buffer,
                 flags: std::ffi::c_int,
             ) -> PyResult<()> {
-                // SAFETY: the interpreter's view, of this object.
+                // SAFETY: the interpreter's view of this object.
                 unsafe { $crate::buffer::export(&slf, view, flags) }
             }
 
@@ -224,7 +223,7 @@ macro_rules! memory_methods {
                 self.held.release();
             }
 
-            /// Shares the bytes, as one dimension of uint8, by the DLPack protocol.
+            /// Shares the bytes as a one-dimensional tensor of uint8, by the DLPack protocol.
             #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
             fn __dlpack__<'py>(
                 slf: &Bound<'py, Self>,
@@ -233,17 +232,17 @@ macro_rules! memory_methods {
                 dl_device: Option<$crate::number::Exactly<$crate::number::Int<'py>, 2>>,
                 copy: Option<bool>,
             ) -> PyResult<Bound<'py, PyAny>> {
-                let wish = $crate::dlpack::Requirements::new(
+                let options = $crate::dlpack::ExportOptions::new(
                     slf.py(),
                     stream.is_some(),
                     max_version,
                     dl_device,
                     copy,
                 )?;
-                $crate::dlpack::export(slf, &wish)
+                $crate::dlpack::export(slf, &options)
             }
 
-            /// Where the bytes are: (1, 0), the processor's memory.
+            /// Returns the device of the bytes: (1, 0), host memory.
             fn __dlpack_device__(&self) -> (i32, i32) {
                 $crate::dlpack::CPU
             }

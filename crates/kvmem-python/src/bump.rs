@@ -1,4 +1,4 @@
-//! *BumpArena*: pieces of a region, handed out by moving a cursor.
+//! *BumpArena*: pieces of a region, allocated by moving a cursor.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::region::PyRegion;
 use crate::report;
 use crate::size::Size;
 
-/// The arena, which its pieces have too: it stands alone when there are none.
+/// The arena, shared with its pieces: this is the only reference when there are no pieces.
 type Arena = Arc<BumpArena<Arc<Region>>>;
 
 impl Held for Arena {
@@ -23,7 +23,8 @@ impl Held for Arena {
     const SLOW: bool = true;
 }
 
-/// Hands out pieces of a region, by moving a cursor. Lock-free; nothing is freed alone.
+/// A lock-free allocator that advances a cursor through a region. Pieces are not freed one by
+/// one; ``reset`` frees all of them.
 #[pyclass(name = "BumpArena", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyBumpArena {
     held: Holder<Arena>,
@@ -53,8 +54,12 @@ impl PyBumpArena {
         })
     }
 
-    /// The next ``nbytes`` bytes whose address is a multiple of ``align``.
-    #[pyo3(signature = (nbytes, *, align=Int::usual(64)), text_signature = "($self, nbytes, *, align=64)")]
+    /// Allocates the next ``nbytes`` bytes at an address that is a multiple of ``align``. Raises
+    /// :class:`OutOfSpaceError`.
+    #[pyo3(
+        signature = (nbytes, *, align=Int::usual(64)),
+        text_signature = "($self, nbytes, *, align=64)"
+    )]
     fn allocate(&self, py: Python<'_>, nbytes: Size, align: Int<'_>) -> PyResult<PyPiece> {
         let align = align.index(py, "align")?;
         let arena = self.held.with(Arc::clone)?;
@@ -68,7 +73,7 @@ impl PyBumpArena {
         }
     }
 
-    /// Makes all of it free again. Raises :class:`ExportedError` while there are pieces.
+    /// Makes the whole arena free again. Raises :class:`ExportedError` while pieces exist.
     fn reset(&self) -> PyResult<()> {
         let pieces = self.held.change(|arena| match Arc::get_mut(arena) {
             Some(arena) => {
@@ -80,26 +85,26 @@ impl PyBumpArena {
         if pieces == 0 { Ok(()) } else { Err(error::viewed(Arena::NAME, Arena::VIEWS, pieces)) }
     }
 
-    /// Whether an address is one of this memory.
+    /// Returns whether an address lies in the arena's memory.
     fn owns(&self, py: Python<'_>, address: Int<'_>) -> PyResult<bool> {
         let address = address.index(py, "address")?;
         self.held.with(|arena| arena.owns(std::ptr::without_provenance(address)))
     }
 
-    /// What is used and left.
+    /// Bytes used and remaining.
     #[getter]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let stats = self.held.with(|arena| arena.stats())?;
         report::named(py, "BumpStats", (stats.capacity, stats.used, stats.left))
     }
 
-    /// The memory.
+    /// Region that the arena allocates from.
     #[getter]
     fn region(&self, py: Python<'_>) -> PyResult<Py<PyRegion>> {
-        self.region.get(py).ok_or_else(|| error::gone(Arena::NAME, Arena::END))
+        self.region.get(py).ok_or_else(|| error::closed(Arena::NAME, Arena::END))
     }
 
-    /// Bytes of the memory.
+    /// Length of the arena's memory in bytes.
     #[getter]
     fn capacity(&self) -> PyResult<usize> {
         self.held.with(|arena| arena.capacity())
@@ -110,12 +115,12 @@ impl PyBumpArena {
             Ok(stats) => {
                 format!("<kvmem.BumpArena of {} bytes, {} used>", stats.capacity, stats.used)
             }
-            Err(_) => "<kvmem.BumpArena, gone>".to_owned(),
+            Err(_) => "<kvmem.BumpArena, closed>".to_owned(),
         }
     }
 }
 
-/// Bytes that an arena has handed out.
+/// Bytes that an arena has allocated.
 pub(crate) struct Piece {
     offset: usize,
     len: usize,
@@ -133,7 +138,7 @@ impl Bytes for Piece {
     }
 }
 
-/// A piece of an arena's memory, which it keeps.
+/// A piece of an arena's memory. It keeps the memory alive.
 #[pyclass(name = "Piece", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyPiece {
     held: Holder<Piece>,
@@ -152,7 +157,7 @@ memory_methods!(PyPiece, Piece);
 
 #[pymethods]
 impl PyPiece {
-    /// Where it begins in the arena's memory, in bytes.
+    /// Offset of the piece in the arena's memory, in bytes.
     #[getter]
     fn offset(&self) -> PyResult<usize> {
         self.held.with(|piece| piece.offset)

@@ -1,10 +1,10 @@
-//! *Cache key*: the name of a cached value: an `int`, `bytes` or a `str`.
+//! *Cache key*: the key of a cached value: an `int`, `bytes` or a `str`.
 //!
 //! A look-up borrows the bytes from the Python object: [`CacheKey`]. A cache owns its keys:
-//! [`Name`]. Both hash and compare alike, through [`AsCacheKey`], so a look-up copies nothing.
+//! [`OwnedKey`]. Both hash and compare alike, through [`AsCacheKey`], so a look-up copies nothing.
 //!
-//! The exact types come first, by one comparison of pointers each. Subclasses, and objects with
-//! `__index__` such as NumPy's integers, come after them.
+//! The exact types are checked first, by one comparison of pointers each. Subclasses, and objects
+//! with `__index__` such as NumPy's integers, are checked after them.
 
 use std::borrow::Borrow;
 use std::ffi::c_int;
@@ -18,7 +18,7 @@ use pyo3::types::{PyBytes, PyInt, PyString};
 
 use crate::error;
 
-/// A key for the length of a call. Numbers, bytes and texts never equal each other.
+/// A key that is borrowed for one call. Numbers, bytes and texts are never equal.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CacheKey<'a> {
     Int(i128),
@@ -26,25 +26,25 @@ pub(crate) enum CacheKey<'a> {
     Text(&'a str),
 }
 
-/// A key that owns what it consists of.
+/// A key that owns its content.
 #[derive(Clone)]
-pub(crate) enum Name {
+pub(crate) enum OwnedKey {
     Int(i128),
     Bytes(Box<[u8]>),
     Text(Box<str>),
 }
 
-/// What is, or can be looked at as, a key.
+/// A value that can be viewed as a key.
 pub(crate) trait AsCacheKey {
     fn key(&self) -> CacheKey<'_>;
 }
 
 impl CacheKey<'_> {
-    pub(crate) fn to_name(self) -> Name {
+    pub(crate) fn to_owned_key(self) -> OwnedKey {
         match self {
-            CacheKey::Int(number) => Name::Int(number),
-            CacheKey::Bytes(bytes) => Name::Bytes(bytes.into()),
-            CacheKey::Text(text) => Name::Text(text.into()),
+            CacheKey::Int(number) => OwnedKey::Int(number),
+            CacheKey::Bytes(bytes) => OwnedKey::Bytes(bytes.into()),
+            CacheKey::Text(text) => OwnedKey::Text(text.into()),
         }
     }
 }
@@ -56,13 +56,13 @@ impl AsCacheKey for CacheKey<'_> {
     }
 }
 
-impl AsCacheKey for Name {
+impl AsCacheKey for OwnedKey {
     #[inline]
     fn key(&self) -> CacheKey<'_> {
         match self {
-            Name::Int(number) => CacheKey::Int(*number),
-            Name::Bytes(bytes) => CacheKey::Bytes(bytes),
-            Name::Text(text) => CacheKey::Text(text),
+            OwnedKey::Int(number) => CacheKey::Int(*number),
+            OwnedKey::Bytes(bytes) => CacheKey::Bytes(bytes),
+            OwnedKey::Text(text) => CacheKey::Text(text),
         }
     }
 }
@@ -81,21 +81,21 @@ impl Hash for CacheKey<'_> {
     }
 }
 
-impl Hash for Name {
+impl Hash for OwnedKey {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.key().hash(state);
     }
 }
 
-impl PartialEq for Name {
+impl PartialEq for OwnedKey {
     #[inline]
-    fn eq(&self, other: &Name) -> bool {
+    fn eq(&self, other: &OwnedKey) -> bool {
         self.key() == other.key()
     }
 }
 
-impl Eq for Name {}
+impl Eq for OwnedKey {}
 
 impl Hash for dyn AsCacheKey + '_ {
     #[inline]
@@ -113,15 +113,15 @@ impl PartialEq for dyn AsCacheKey + '_ {
 
 impl Eq for dyn AsCacheKey + '_ {}
 
-impl<'a> Borrow<dyn AsCacheKey + 'a> for Name {
+impl<'a> Borrow<dyn AsCacheKey + 'a> for OwnedKey {
     #[inline]
     fn borrow(&self) -> &(dyn AsCacheKey + 'a) {
         self
     }
 }
 
-/// A cache by such keys.
-pub(crate) type Cache = KvCache<Name>;
+/// A cache with such keys.
+pub(crate) type Cache = KvCache<OwnedKey>;
 
 impl<'a, 'py> FromPyObject<'a, 'py> for CacheKey<'a> {
     type Error = PyErr;
@@ -140,25 +140,25 @@ impl<'a, 'py> FromPyObject<'a, 'py> for CacheKey<'a> {
     }
 }
 
-/// A `str`, in UTF-8, which the object keeps.
+/// Returns the UTF-8 form of a `str`, which the object keeps.
 #[inline]
 fn text<'a>(given: Borrowed<'a, '_, PyAny>) -> PyResult<CacheKey<'a>> {
     match given.extract::<&'a str>() {
         Ok(text) => Ok(CacheKey::Text(text)),
         Err(_) => Err(error::bad_value(
             given.py(),
-            "a str as key must be text that UTF-8 can encode: give other data as bytes",
+            "a str key must be text that UTF-8 can encode: give other data as bytes",
         )),
     }
 }
 
-/// An `int`, or an instance of a subclass. Makes no exception of Python's for numbers that fit in
-/// 128 bits.
+/// Converts an `int`, or an instance of a subclass. Raises no Python exception for numbers that fit
+/// in 128 bits.
 #[inline]
 fn int<'a>(given: Borrowed<'a, '_, PyAny>) -> PyResult<CacheKey<'a>> {
     let mut overflow: c_int = 0;
-    // SAFETY: an int, and an address to write to. For an int the call fails by nothing but
-    // overflow, which it says there.
+    // SAFETY: an int, and a valid address for the overflow flag. For an int the call fails only by
+    // overflow, which it reports there.
     let number = unsafe { ffi::PyLong_AsLongLongAndOverflow(given.as_ptr(), &raw mut overflow) };
     if overflow == 0 { Ok(CacheKey::Int(i128::from(number))) } else { long(given) }
 }
@@ -168,8 +168,7 @@ fn long<'a>(given: Borrowed<'a, '_, PyAny>) -> PyResult<CacheKey<'a>> {
     match given.extract::<i128>() {
         Ok(number) => Ok(CacheKey::Int(number)),
         Err(_) => {
-            let message =
-                "an int as key has at most 127 bits and a sign: give a longer one as bytes";
+            let message = "an int key has at most 127 bits and a sign: give a longer one as bytes";
             Err(error::bad_number(given.py(), message, given, i128::MAX))
         }
     }
@@ -205,7 +204,7 @@ impl<'py> IntoPyObject<'py> for &CacheKey<'_> {
     }
 }
 
-impl<'py> IntoPyObject<'py> for &Name {
+impl<'py> IntoPyObject<'py> for &OwnedKey {
     type Target = PyAny;
     type Output = Bound<'py, PyAny>;
     type Error = PyErr;

@@ -124,7 +124,10 @@ macro_rules! collected {
 
         #[pyo3::pymethods]
         impl $class {
-            fn __traverse__(&self, visit: pyo3::gc::PyVisit<'_>) -> Result<(), pyo3::gc::PyTraverseError> {
+            fn __traverse__(
+                &self,
+                visit: pyo3::gc::PyVisit<'_>,
+            ) -> Result<(), pyo3::gc::PyTraverseError> {
                 let Self { $($field),* } = self;
                 $($crate::collect::Traverse::traverse($field, &visit)?;)*
                 Ok(())

@@ -1,7 +1,7 @@
-//! *Context*: what `with` does with a class that has a `held`: refuses what is gone, and ends what
-//! it began.
+//! *Context*: context managers for classes with a field `held`. Entering fails if the value is
+//! gone; leaving ends it.
 
-/// `__enter__` and `__exit__` of a class; the closure ends one.
+/// `__enter__` and `__exit__` of a class. The closure ends an object.
 macro_rules! context_manager {
     ($class:ty, $end:expr) => {
         #[pyo3::pymethods]
@@ -21,7 +21,7 @@ macro_rules! context_manager {
 
                 let end: fn(&$class, pyo3::Python<'_>) -> pyo3::PyResult<()> = $end;
                 match end(self, py) {
-                    // The exception under way says more than that there are views; the object ends
+                    // The current exception says more than the existence of views. The object ends
                     // with the last view.
                     Err(error)
                         if error.is_instance_of::<pyo3::exceptions::PyBufferError>(py)

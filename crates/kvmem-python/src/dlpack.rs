@@ -1,10 +1,10 @@
 //! *DLPack*: memory shared with NumPy, PyTorch, JAX and others, without a copy.
 //!
 //! The structures are those of `dlpack.h`, version 1: a capsule called `dltensor_versioned` for
-//! consumers that say which version they understand, and one called `dltensor` for those that do
-//! not. Who takes the tensor out of its capsule renames it, and calls the deleter when done; a
-//! capsule that nobody took calls it itself. The capsule and the tensor hold a reference to the
-//! object, and count as a view of it.
+//! consumers that state their version, and one called `dltensor` for the others. A consumer that
+//! takes the tensor out of its capsule renames the capsule, and calls the deleter when it is done.
+//! A capsule whose tensor was not taken calls the deleter itself. The capsule and the tensor refer
+//! to the object, and count as a view of it.
 //!
 //! Specification: <https://dmlc.github.io/dlpack/latest/python_spec.html>.
 
@@ -18,7 +18,7 @@ use crate::buffer::{Bytes, Span, Viewed};
 use crate::error;
 use crate::number::{Exactly, Int};
 
-/// `kDLCPU`, the first of them.
+/// `kDLCPU`, device 0.
 pub(crate) const CPU: (i32, i32) = (1, 0);
 
 const VERSION: Version = Version { major: 1, minor: 0 };
@@ -29,25 +29,25 @@ const UINT8: DataType = DataType { code: 1, bits: 8, lanes: 1 };
 const LEGACY: &CStr = c"dltensor";
 const VERSIONED: &CStr = c"dltensor_versioned";
 
-/// Lets go of an object.
-type Keeper = Box<dyn FnOnce(Python<'_>) + Send>;
+/// Releases the view of an object.
+type ReleaseView = Box<dyn FnOnce(Python<'_>) + Send>;
 
-/// What the consumer asks for.
-pub(crate) struct Requirements {
+/// The consumer's request.
+pub(crate) struct ExportOptions {
     stream: bool,
     max_version: Option<(u32, u32)>,
     dl_device: Option<(i32, i32)>,
     copy: Option<bool>,
 }
 
-impl Requirements {
+impl ExportOptions {
     pub(crate) fn new<'py>(
         py: Python<'py>,
         stream: bool,
         max_version: Option<Exactly<Int<'py>, 2>>,
         dl_device: Option<Exactly<Int<'py>, 2>>,
         copy: Option<bool>,
-    ) -> PyResult<Requirements> {
+    ) -> PyResult<ExportOptions> {
         let max_version = match max_version {
             Some(Exactly([major, minor])) => {
                 Some((major.u32(py, "max_version[0]")?, minor.u32(py, "max_version[1]")?))
@@ -63,7 +63,7 @@ impl Requirements {
             }
             None => None,
         };
-        Ok(Requirements { stream, max_version, dl_device, copy })
+        Ok(ExportOptions { stream, max_version, dl_device, copy })
     }
 }
 
@@ -118,14 +118,14 @@ struct ManagedVersioned {
     tensor: Tensor,
 }
 
-/// A tensor with all that it points to.
+/// A tensor and everything that it points to.
 struct Export<M> {
     managed: M,
     shape: i64,
     stride: i64,
-    /// Keeps the bytes.
-    keeper: Option<Keeper>,
-    /// The bytes, where they are a copy.
+    /// The object that keeps the bytes.
+    keeper: Option<ReleaseView>,
+    /// The bytes, if they are a copy.
     copied: Option<Box<[u8]>>,
 }
 
@@ -178,33 +178,33 @@ impl Layout for ManagedVersioned {
     }
 }
 
-/// The deleter of a tensor: called once, by whoever has it, in any thread.
+/// Deletes a tensor. Its owner calls this once, in any thread.
 ///
 /// # Safety
-/// `managed` is what [`capsule`] made, and is not used afterwards.
+/// [`capsule`] made `managed`, and the caller does not use it afterwards.
 unsafe extern "C" fn delete<M: Layout>(managed: *mut M) {
     if managed.is_null() {
         return;
     }
-    // SAFETY: the context of a tensor of ours is the box that it is in.
+    // SAFETY: the context of a tensor of this module is the box that contains it.
     let export = unsafe { Box::from_raw((*managed).context().cast::<Export<M>>()) };
     let Export { keeper, copied, .. } = *export;
     drop(copied);
     if let Some(keeper) = keeper {
-        // Without an interpreter there is nothing left to let go of.
+        // Without an interpreter there is nothing to release.
         let mut keeper = Some(keeper);
         Python::try_attach(|py| keeper.take().map(|keeper| keeper(py)));
         std::mem::forget(keeper);
     }
 }
 
-/// The destructor of a capsule.
+/// Destroys a capsule.
 ///
 /// # Safety
-/// Called by the interpreter with a capsule of [`capsule`].
+/// The interpreter calls this with a capsule of [`capsule`].
 unsafe extern "C" fn forget<M: Layout>(capsule: *mut ffi::PyObject) {
-    // SAFETY: a capsule. Under its first name the tensor is still in it; who takes it out renames
-    // it.
+    // SAFETY: a capsule. Under its first name it still contains the tensor; a consumer that takes
+    // the tensor renames the capsule.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, M::NAME.as_ptr()) == 1 {
             delete(ffi::PyCapsule_GetPointer(capsule, M::NAME.as_ptr()).cast::<M>());
@@ -215,29 +215,25 @@ unsafe extern "C" fn forget<M: Layout>(capsule: *mut ffi::PyObject) {
 /// Makes a capsule of an object's bytes.
 pub(crate) fn export<'py, C: Viewed>(
     object: &Bound<'py, C>,
-    wish: &Requirements,
+    options: &ExportOptions,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     let held = object.get().held();
-    if wish.stream {
-        return Err(error::bad_buffer(
-            py,
-            "memory of the processor has no stream: pass stream=None",
-        ));
+    if options.stream {
+        return Err(error::bad_buffer(py, "host memory has no stream: pass stream=None"));
     }
-    if let Some(device) = wish.dl_device.filter(|device| *device != CPU) {
-        let message = format!(
-            "the bytes are in the processor's memory, {CPU:?}, and not on device {device:?}"
-        );
+    if let Some(device) = options.dl_device.filter(|device| *device != CPU) {
+        let message =
+            format!("the bytes are in host memory, {CPU:?}, and not on device {device:?}");
         return Err(error::bad_buffer(py, message));
     }
-    let versioned = wish.max_version.is_some_and(|(major, _)| major >= 1);
-    if wish.copy == Some(true) {
+    let versioned = options.max_version.is_some_and(|(major, _)| major >= 1);
+    if options.copy == Some(true) {
         let Span { at, len, .. } = held.view(C::Value::span)?;
         let mut bytes = vec![0; len].into_boxed_slice();
-        // SAFETY: as many bytes on either side; those of the object stay as long as there is a
-        // view, until the next line. Other threads may write to them meanwhile; no
-        // reference is made of them.
+        // SAFETY: both sides have the same length; those of the object stay while the view exists,
+        // until the next line. Other threads may write to them meanwhile; no reference to them is
+        // made.
         unsafe { ptr::copy_nonoverlapping(at, bytes.as_mut_ptr(), len) };
         held.release();
         return make(py, versioned, IS_COPIED, None, Err(bytes));
@@ -247,11 +243,12 @@ pub(crate) fn export<'py, C: Viewed>(
         held.release();
         return Err(error::bad_buffer(
             py,
-            "the bytes are read-only, which DLPack can say only from version 1 on: pass max_version=(1, 0), or copy=True",
+            "the bytes are read-only, which DLPack can express only from version 1 on: pass \
+             max_version=(1, 0), or copy=True",
         ));
     }
     let object = object.clone().unbind();
-    let keeper: Keeper = Box::new(move |py| object.into_bound(py).get().held().release());
+    let keeper: ReleaseView = Box::new(move |py| object.into_bound(py).get().held().release());
     let flags = if span.writable { 0 } else { READ_ONLY };
     make(py, versioned, flags, Some(keeper), Ok(span))
 }
@@ -260,7 +257,7 @@ fn make<'py>(
     py: Python<'py>,
     versioned: bool,
     flags: u64,
-    keeper: Option<Keeper>,
+    keeper: Option<ReleaseView>,
     bytes: Result<Span, Box<[u8]>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     if versioned {
@@ -270,11 +267,11 @@ fn make<'py>(
     }
 }
 
-/// A capsule over bytes: shared ones with who keeps them, or a copy.
+/// Makes a capsule over bytes: shared ones with their owner, or a copy.
 fn capsule<M: Layout>(
     py: Python<'_>,
     flags: u64,
-    keeper: Option<Keeper>,
+    keeper: Option<ReleaseView>,
     bytes: Result<Span, Box<[u8]>>,
 ) -> PyResult<Bound<'_, PyAny>> {
     let (at, len, copied) = match bytes {
@@ -293,7 +290,7 @@ fn capsule<M: Layout>(
     let managed = M::new(tensor, flags);
     let export =
         Box::into_raw(Box::new(Export { managed, shape: len as i64, stride: 1, keeper, copied }));
-    // SAFETY: the box is nobody else's yet; what it points to within itself stays where it is.
+    // SAFETY: no other code has the box yet; its internal pointers stay valid.
     let managed = unsafe {
         let tensor = (*export).managed.tensor();
         tensor.shape = &raw mut (*export).shape;
@@ -301,7 +298,8 @@ fn capsule<M: Layout>(
         (*export).managed.set_context(export.cast());
         &raw mut (*export).managed
     };
-    // SAFETY: the name is static, the destructor is for such a tensor, and there is the GIL.
+    // SAFETY: the name is static, the destructor is for such a tensor, and this thread holds the
+    // GIL.
     unsafe {
         let capsule = ffi::PyCapsule_New(managed.cast(), M::NAME.as_ptr(), Some(forget::<M>));
         Bound::from_owned_ptr_or_err(py, capsule).inspect_err(|_| delete(managed))

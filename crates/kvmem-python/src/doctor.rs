@@ -1,5 +1,5 @@
-//! *Doctor*: what stands in the way of some memory here; and *mount report*: what comes of mapping
-//! and registering it.
+//! *Doctor*: checks the limits of this machine; and *mount report*: maps and registers memory to
+//! report the result.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use crate::progress::{self, Listener};
 use crate::report;
 use crate::size::Size;
 
-/// Holds every limit of this machine against some memory, and looks for devices. Maps
+/// Checks every limit of this machine against the requested memory, and detects devices. Maps
 /// nothing; takes milliseconds.
 #[pyfunction]
 #[pyo3(signature = (size=Size(1 << 30), *, pages=None, nodes=None, shared=false, pinned=true),
@@ -48,17 +48,17 @@ pub(crate) fn doctor<'py>(
     )
 }
 
-/// What ``kvmem mount`` does and prints: maps memory, makes it resident, registers it with
-/// devices if any are named, gives it back.
+/// Does what ``kvmem mount`` does: maps memory, makes it resident, registers it with the named
+/// devices, and releases everything. Returns what the command prints.
 ///
-/// The report is the receipt; with devices, ``receipt``, ``outcome``, ``chosen``,
-/// ``deregistered`` and ``seconds``.
+/// Without devices the report is the receipt. With devices it has ``receipt``, ``outcome``,
+/// ``chosen``, ``deregistered`` and ``seconds``.
 #[pyfunction]
 #[pyo3(signature = (
-    size, *, pages=None, strict=false, numa=None, populate=Threads::auto(), devices=None, policy=None,
-    chunk=None, time_budget=None, progress=None
-), text_signature = "(size, *, pages=None, strict=False, numa=None, populate='auto', devices=None, policy=None, chunk=None, \
-    time_limit=None, progress=None)")]
+    size, *, pages=None, strict=false, numa=None, populate=Threads::auto(), devices=None,
+    policy=None, chunk=None, time_budget=None, progress=None
+), text_signature = "(size, *, pages=None, strict=False, numa=None, populate='auto', \
+    devices=None, policy=None, chunk=None, time_budget=None, progress=None)")]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
 pub(crate) fn mount_report<'py>(
     py: Python<'py>,
@@ -75,7 +75,7 @@ pub(crate) fn mount_report<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let cancel = CancelToken::new();
     let populate = options::populate(py, "populate", populate)?;
-    let limit = options::seconds(py, "time_limit", time_budget)?;
+    let limit = options::seconds(py, "time_budget", time_budget)?;
     let policy = options::policy(py, policy)?;
     let registrars = options::devices(py, devices.as_ref())?;
     let listener = progress.map(|Callback(callback)| {

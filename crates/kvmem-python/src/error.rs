@@ -1,7 +1,6 @@
-//! *Errors*: what the library says, as exceptions of Python with the numbers as attributes.
+//! *Errors*: converts the library's errors to Python exceptions with the numbers as attributes.
 //!
-//! The classes are written in Python, in `kvmem/errors.py`, where they are told with their
-//! attributes.
+//! The classes are Python code, in `kvmem/errors.py`, which documents them and their attributes.
 
 use std::fmt;
 
@@ -14,7 +13,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// An exception of `kvmem.errors` that is being made.
+/// An exception of `kvmem.errors` under construction.
 struct Raised<'py> {
     class: &'static str,
     message: String,
@@ -27,7 +26,7 @@ impl<'py> Raised<'py> {
         Raised { class, message: message.to_string(), numbers: PyDict::new(py), failed: None }
     }
 
-    /// With an attribute.
+    /// Adds an attribute.
     fn with(mut self, name: &str, value: impl IntoPyObject<'py>) -> Raised<'py> {
         if let Err(error) = self.numbers.set_item(name, value) {
             self.failed = Some(error);
@@ -59,19 +58,19 @@ impl<'py> Raised<'py> {
     }
 }
 
-/// Without the GIL in hand: the caller has it.
+/// Makes an exception in a thread that holds the GIL, without a token for it.
 fn here(class: &'static str, message: String) -> PyErr {
     Python::try_attach(|py| Raised::new(py, class, &message).err())
         .unwrap_or_else(|| PyRuntimeError::new_err(message))
 }
 
-/// Something that has been freed or closed was used.
+/// Makes the error of a freed or closed object.
 #[cold]
-pub(crate) fn gone(name: &str, end: &str) -> PyErr {
+pub(crate) fn closed(name: &str, end: &str) -> PyErr {
     here("ClosedError", format!("the {name} has been {end}"))
 }
 
-/// Something was to be freed, or moved, that others look at.
+/// Makes the error of an object that cannot be freed or moved, because views of it exist.
 #[cold]
 pub(crate) fn viewed(name: &str, what: &str, views: usize) -> PyErr {
     let message = format!("the {name} has {views} {what} before it is freed, closed or changed");
@@ -79,56 +78,58 @@ pub(crate) fn viewed(name: &str, what: &str, views: usize) -> PyErr {
         .unwrap_or_else(|| PyRuntimeError::new_err(message))
 }
 
-/// Something was used in a forked child.
+/// Makes the error of an object that was made before a fork.
 #[cold]
 pub(crate) fn forked(name: &str) -> PyErr {
     here(
         "ForkedError",
         format!(
-            "the {name} was made before this process was forked, and its memory stays with the parent: make a new one here, or \
-             share a pool by its descriptor and attach it"
+            "the {name} was made before this process was forked, and its memory stays with the \
+             parent: make a new one here, or share a pool by its descriptor and attach it"
         ),
     )
 }
 
-/// A value that makes no sense.
+/// Makes the error of an invalid argument.
 #[cold]
 pub(crate) fn bad_value(py: Python<'_>, message: impl ToString) -> PyErr {
-    Raised::new(py, "BadValueError", message).err()
+    Raised::new(py, "InvalidArgumentError", message).err()
 }
 
-/// The library has found itself wrong.
+/// Makes the error of a violated invariant.
 #[cold]
 pub(crate) fn defect(error: &kvmem::offset::CheckError) -> PyErr {
     PyRuntimeError::new_err(error.to_string())
 }
 
-/// A request for a range was refused.
+/// Converts the failure of an allocation.
 #[cold]
 pub(crate) fn alloc(py: Python<'_>, error: &AllocError) -> PyErr {
     let raised = |class| Raised::new(py, class, error);
     match *error {
         AllocError::TooLarge { requested, limit }
         | AllocError::AlignTooLarge { requested, limit, .. } => {
-            raised("OutOfSpaceError").with("asked", requested).with("limit", limit)
+            raised("OutOfSpaceError").with("requested", requested).with("limit", limit)
         }
         AllocError::OutOfSpace { requested, free, largest_free } => raised("OutOfSpaceError")
-            .with("asked", requested)
+            .with("requested", requested)
             .with("free", free)
             .with("largest_free", largest_free),
         AllocError::Blocked { requested, most } => {
-            raised("OutOfSpaceError").with("asked", requested).with("limit", most)
+            raised("OutOfSpaceError").with("requested", requested).with("limit", most)
         }
         AllocError::TooManyRanges { ranges } => raised("OutOfSpaceError").with("ranges", ranges),
-        AllocError::ZeroSize => raised("BadValueError").with("value", 0).with("limit", 1),
+        AllocError::ZeroSize => raised("InvalidArgumentError").with("value", 0).with("limit", 1),
         AllocError::BadAlign { align } => bad_align(py, align),
-        AllocError::NoRanges { .. } => raised("BadValueError").with("value", 0).with("limit", 1),
+        AllocError::NoRanges { .. } => {
+            raised("InvalidArgumentError").with("value", 0).with("limit", 1)
+        }
         AllocError::OutOfBounds { end, allocation_start, allocation_end, .. } => {
-            raised("BadValueError")
+            raised("InvalidArgumentError")
                 .with("value", end - allocation_start)
                 .with("limit", allocation_end - allocation_start)
         }
-        _ => raised("BadValueError"),
+        _ => raised("InvalidArgumentError"),
     }
     .err()
 }
@@ -136,20 +137,20 @@ pub(crate) fn alloc(py: Python<'_>, error: &AllocError) -> PyErr {
 fn bad_align(py: Python<'_>, align: u64) -> Raised<'_> {
     let limit: u64 = if align == 0 { 1 } else { 1 << 63 };
     let message = format!("align is {align}: give a power of two");
-    Raised::new(py, "BadValueError", message).with("value", align).with("limit", limit)
+    Raised::new(py, "InvalidArgumentError", message).with("value", align).with("limit", limit)
 }
 
-/// What the caller asked for, where the library names the part of it that failed.
+/// The caller's request, for errors of the library that name only the part that failed.
 #[derive(Clone, Copy)]
 pub(crate) struct Request {
     pub(crate) nbytes: u64,
     pub(crate) align: Option<u64>,
-    /// How many, in a batch.
+    /// Number of ranges in a batch.
     pub(crate) n: Option<u64>,
 }
 
 impl Request {
-    /// All bytes.
+    /// Returns the bytes of all ranges.
     fn total(&self) -> u128 {
         u128::from(self.nbytes) * u128::from(self.n.unwrap_or(1))
     }
@@ -162,32 +163,36 @@ impl Request {
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.n, self.align) {
-            (Some(n), _) => write!(f, "{n} × {} bytes, {} in all,", self.nbytes, self.total()),
+            (Some(n), _) => write!(f, "{n} × {} bytes ({} in all)", self.nbytes, self.total()),
             (None, Some(align)) => write!(f, "{} bytes at a multiple of {align}", self.nbytes),
             (None, None) => write!(f, "{} bytes", self.nbytes),
         }
     }
 }
 
-/// A request for one or several ranges was refused: says all that was asked for.
+/// Converts the failure of an allocation, with the whole request.
 #[cold]
 pub(crate) fn request(py: Python<'_>, error: &AllocError, request: Request) -> PyErr {
     let raised =
-        |message| Raised::new(py, "OutOfSpaceError", message).with("asked", request.total());
+        |message| Raised::new(py, "OutOfSpaceError", message).with("requested", request.total());
     match *error {
         _ if request.is_plain() => return alloc(py, error),
-        // One of them is too long already.
+        // A single range is too long.
         AllocError::TooLarge { limit, .. } if request.nbytes > limit => {
-            let message = format!("{request} were asked for, but no range here can be longer than {limit} bytes");
-            Raised::new(py, "OutOfSpaceError", message).with("asked", request.nbytes).with("limit", limit)
-        }
-        AllocError::TooLarge { limit, .. } => {
-            raised(format!("{request} were asked for, but there can never be room for that: ask for less"))
+            let message = format!(
+                "cannot allocate {request}: a range can have at most {limit} bytes; request less"
+            );
+            Raised::new(py, "OutOfSpaceError", message)
+                .with("requested", request.nbytes)
                 .with("limit", limit)
         }
+        AllocError::TooLarge { limit, .. } => raised(format!(
+            "cannot allocate {request}: the space is smaller than that; request less"
+        ))
+        .with("limit", limit),
         AllocError::OutOfSpace { free, largest_free, .. } => raised(format!(
-            "{request} were asked for; {free} bytes are free, the longest free range is at most {largest_free}: \
-             free something, or ask for less"
+            "cannot allocate {request}: {free} bytes are free, and the longest free range has at \
+             most {largest_free}; free some ranges, or request less"
         ))
         .with("free", free)
         .with("largest_free", largest_free),
@@ -196,7 +201,7 @@ pub(crate) fn request(py: Python<'_>, error: &AllocError, request: Request) -> P
     .err()
 }
 
-/// The same for blocks of a pool.
+/// Converts the failure of an allocation from a pool, with the whole request.
 #[cold]
 pub(crate) fn block_request(py: Python<'_>, error: &PoolError, requested: Request) -> PyErr {
     match error {
@@ -205,8 +210,8 @@ pub(crate) fn block_request(py: Python<'_>, error: &PoolError, requested: Reques
     }
 }
 
-/// A heap of addresses has no room for `n` ranges of `size` bytes. `free`: bytes free, and the most
-/// in one piece.
+/// Makes the error of a full address heap: `n` ranges of `size` bytes were requested. `free`: free
+/// bytes, and the maximum in one range.
 #[cold]
 pub(crate) fn heap_full(
     py: Python<'_>,
@@ -218,93 +223,99 @@ pub(crate) fn heap_full(
     let what = if n == 1 { format!("{size} bytes") } else { format!("{n} × {size} bytes") };
     let message = match ranges {
         Some(ranges) => {
-            format!("no room for {what}: the books are full with {ranges} ranges; free some")
+            format!(
+                "cannot allocate {what}: the metadata has its maximum of {ranges} ranges; free some"
+            )
         }
         None => format!(
-            "no room for {what}: {free} bytes are free, at most {largest} of them in one piece; free some, or let the heap grow (sbrk)"
+            "cannot allocate {what}: {free} bytes are free, at most {largest} of them in one \
+             range; free some, or grow the heap (sbrk)"
         ),
     };
     Raised::new(py, "HeapFullError", message)
-        .with("asked", size)
+        .with("requested", size)
         .with("free", free)
         .with("largest_free", largest)
         .with("ranges", ranges)
         .err()
 }
 
-/// A batch of less than nothing.
+/// Makes the error of a negative batch size.
 #[cold]
 pub(crate) fn bad_batch(py: Python<'_>, n: &Bound<'_, PyAny>) -> PyErr {
-    let message = format!("batch_size is {n}: say 0 or more");
-    Raised::new(py, "BadBatchError", message).with("value", n).with("limit", 0).err()
+    let message = format!("batch_size is {n}: give 0 or more");
+    Raised::new(py, "InvalidBatchError", message).with("value", n).with("limit", 0).err()
 }
 
-/// An arena refused.
+/// Converts an error of a bump arena.
 #[cold]
 pub(crate) fn bump(py: Python<'_>, error: &BumpError) -> PyErr {
     match *error {
         BumpError::Full { requested, left } => Raised::new(py, "OutOfSpaceError", error)
-            .with("asked", requested)
+            .with("requested", requested)
             .with("free", left)
             .with("largest_free", left),
         BumpError::Zero => {
-            Raised::new(py, "BadValueError", error).with("value", 0).with("limit", 1)
+            Raised::new(py, "InvalidArgumentError", error).with("value", 0).with("limit", 1)
         }
         BumpError::BadAlign { align } => bad_align(py, align as u64),
         BumpError::Overflow { requested, align } => {
-            // The greater of the two is what no object can have.
-            Raised::new(py, "BadValueError", error)
+            // The greater of the two exceeds the length of every object.
+            Raised::new(py, "InvalidArgumentError", error)
                 .with("value", requested.max(align))
                 .with("limit", isize::MAX)
         }
-        _ => Raised::new(py, "BadValueError", error),
+        _ => Raised::new(py, "InvalidArgumentError", error),
     }
     .err()
 }
 
-/// A space could not be made or changed.
+/// Converts an error of creating or resizing a space.
 #[cold]
 pub(crate) fn space(py: Python<'_>, error: &SpaceError) -> PyErr {
     let raised = |class| Raised::new(py, class, error);
     match *error {
         SpaceError::InUse { requested, end_of_last } => {
-            raised("InUseError").with("asked", requested).with("end_of_last", end_of_last)
+            raised("InUseError").with("requested", requested).with("end_of_last", end_of_last)
         }
         SpaceError::TooManyRanges { ranges } => raised("OutOfSpaceError").with("ranges", ranges),
-        SpaceError::Capacity { requested, limit } => raised("BadValueError")
+        SpaceError::Capacity { requested, limit } => raised("InvalidArgumentError")
             .with("value", requested)
             .with("limit", if requested == 0 { 1 } else { limit }),
-        SpaceError::ZeroBoundary => raised("BadValueError").with("value", 0).with("limit", 1),
+        SpaceError::ZeroBoundary => {
+            raised("InvalidArgumentError").with("value", 0).with("limit", 1)
+        }
         SpaceError::MaxRanges { requested, least } => {
-            raised("BadValueError").with("value", requested).with("limit", least)
+            raised("InvalidArgumentError").with("value", requested).with("limit", least)
         }
         SpaceError::WrongDirection { capacity, requested } => {
-            raised("BadValueError").with("value", requested).with("limit", capacity)
+            raised("InvalidArgumentError").with("value", requested).with("limit", capacity)
         }
-        _ => raised("BadValueError"),
+        _ => raised("InvalidArgumentError"),
     }
     .err()
 }
 
-/// Memory could not be had, or something not be done with it.
+/// Converts an error of mapping or populating memory.
 #[cold]
 pub(crate) fn arena(py: Python<'_>, error: &ArenaError) -> PyErr {
     let raised = |class| Raised::new(py, class, error);
     match error {
         ArenaError::NoPages { range, limit, .. } => {
-            raised("MappingError").with("asked", range.len()).with_limit(limit.as_ref())
+            raised("MappingError").with("requested", range.len()).with_limit(limit.as_ref())
         }
-        ArenaError::CallFailed { bytes, errno, limit, .. } => {
-            raised("MappingError").with("asked", *bytes).with_errno(*errno).with_limit(limit.as_ref())
-        }
+        ArenaError::Refused { bytes, errno, limit, .. } => raised("MappingError")
+            .with("requested", *bytes)
+            .with_errno(*errno)
+            .with_limit(limit.as_ref()),
         ArenaError::Populate { range, errno, limit, .. } => raised("MappingError")
-            .with("asked", range.len())
+            .with("requested", range.len())
             .with("start", range.start)
             .with("stop", range.end)
             .with_errno(*errno)
             .with_limit(limit.as_ref()),
         ArenaError::NoHeadroom { need, limit } => {
-            raised("MappingError").with("asked", *need).with_limit(Some(limit))
+            raised("MappingError").with("requested", *need).with_limit(Some(limit))
         }
         ArenaError::PolicyFailed { errno, .. } => raised("MappingError").with_errno(*errno),
         ArenaError::Misplaced { range, .. } => {
@@ -313,40 +324,41 @@ pub(crate) fn arena(py: Python<'_>, error: &ArenaError) -> PyErr {
         ArenaError::Cancelled { done, total } => {
             raised("CancelledError").with("done", *done).with("total", *total)
         }
-        ArenaError::OverBudget { budget, done, total } => raised("TimeLimitError")
+        ArenaError::OverBudget { budget, done, total } => raised("TimeBudgetError")
             .with("done", *done)
             .with("total", *total)
             .with("seconds", budget.as_secs_f64()),
         ArenaError::Pooled { .. } | ArenaError::Registered { .. } => raised("InUseError"),
-        ArenaError::ZeroSize => raised("BadValueError").with("value", 0).with("limit", 1),
+        ArenaError::ZeroSize => raised("InvalidArgumentError").with("value", 0).with("limit", 1),
         ArenaError::TooLarge { requested, most } => {
-            raised("BadValueError").with("value", *requested).with("limit", *most)
+            raised("InvalidArgumentError").with("value", *requested).with("limit", *most)
         }
         ArenaError::EmptyLadder => {
-            let message = "pages is empty: name at least one kind of page, of 1G, 2M, thp and 4k";
-            Raised::new(py, "BadValueError", message)
+            let message = "pages is empty: give at least one of 1G, 2M, thp and 4k";
+            Raised::new(py, "InvalidArgumentError", message)
         }
         ArenaError::OutOfBounds { start, end, len } => {
-            raised("BadValueError").with("value", *start.max(end)).with("limit", *len)
+            raised("InvalidArgumentError").with("value", *start.max(end)).with("limit", *len)
         }
         ArenaError::Misaligned { start, end, page } => {
             let value = if start % page == 0 { *end } else { *start };
-            raised("BadValueError").with("value", value).with("limit", *page)
+            raised("InvalidArgumentError").with("value", value).with("limit", *page)
         }
         ArenaError::WrongSize { found, expected } => {
-            raised("BadValueError").with("value", *expected).with("limit", *found)
+            raised("InvalidArgumentError").with("value", *expected).with("limit", *found)
         }
-        ArenaError::NoSuchNode { node, .. } => raised("BadValueError").with("value", *node),
+        ArenaError::NoSuchNode { node, .. } => raised("InvalidArgumentError").with("value", *node),
         ArenaError::NotMemory => {
-            let message = "the descriptor is no memory file: give one that Region.fileno or Pool.share of another process gave";
-            Raised::new(py, "BadValueError", message)
+            let message = "the descriptor is no memory file: give one that Region.fileno or \
+                           Pool.share of another process returned";
+            Raised::new(py, "InvalidArgumentError", message)
         }
-        _ => raised("BadValueError"),
+        _ => raised("InvalidArgumentError"),
     }
     .err()
 }
 
-/// Memory could not be registered, or there is no key.
+/// Converts an error of registering memory, or of a missing key.
 #[cold]
 pub(crate) fn register(py: Python<'_>, error: &RegisterError) -> PyErr {
     let raised = |class| Raised::new(py, class, error);
@@ -356,7 +368,7 @@ pub(crate) fn register(py: Python<'_>, error: &RegisterError) -> PyErr {
             with_chunk(raised("RegistrationError"), chunk)
         }
         RegisterError::DeregisterFailed { kept } => {
-            let raised = raised("RegistrationError").with("kept", kept.len());
+            let raised = raised("RegistrationError").with("still_registered", kept.len());
             match kept.first() {
                 Some(first) => with_chunk(raised, first),
                 None => raised,
@@ -370,38 +382,38 @@ pub(crate) fn register(py: Python<'_>, error: &RegisterError) -> PyErr {
         RegisterError::Cancelled { done, total } => {
             raised("CancelledError").with("done", *done).with("total", *total)
         }
-        RegisterError::OverBudget { budget, done, total } => raised("TimeLimitError")
+        RegisterError::OverBudget { budget, done, total } => raised("TimeBudgetError")
             .with("done", *done)
             .with("total", *total)
             .with("seconds", budget.as_secs_f64()),
         RegisterError::Straddles { device, edge, .. } => {
-            raised("RegistrationError").with("device", device).with("edge", *edge)
+            raised("RegistrationError").with("device", device).with("boundary", *edge)
         }
-        RegisterError::Deregistered { device } => {
-            raised("RegistrationError").with("device", device)
-        }
-        RegisterError::NoRegistrars => {
-            Raised::new(py, "BadValueError", "devices is empty: name at least one, such as mlock")
-        }
+        RegisterError::Ended { device } => raised("RegistrationError").with("device", device),
+        RegisterError::NoRegistrars => Raised::new(
+            py,
+            "InvalidArgumentError",
+            "devices is empty: give at least one, such as mlock",
+        ),
         RegisterError::SameName { device } => Raised::new(
             py,
-            "BadValueError",
+            "InvalidArgumentError",
             format!("devices names {device} twice: name each device once"),
         )
         .with("value", device),
         RegisterError::NoSuchDevice { device, have } => {
             let have = match &**have {
-                [] => "no device; name some in `devices` when it is made".to_owned(),
+                [] => "no device; pass `devices` when you make it".to_owned(),
                 have => have.join(", "),
             };
             let message =
-                format!("there is no key of {device:?}: the memory is registered with {have}");
-            Raised::new(py, "BadValueError", message).with("value", device)
+                format!("cannot get a key of {device:?}: the memory is registered with {have}");
+            Raised::new(py, "InvalidArgumentError", message).with("value", device)
         }
         RegisterError::OutOfBounds { start, end, len } => {
-            raised("BadValueError").with("value", *start.max(end)).with("limit", *len)
+            raised("InvalidArgumentError").with("value", *start.max(end)).with("limit", *len)
         }
-        _ => raised("BadValueError"),
+        _ => raised("InvalidArgumentError"),
     }
     .err()
 }
@@ -422,7 +434,7 @@ fn with_chunk<'py>(raised: Raised<'py>, chunk: &ChunkError) -> Raised<'py> {
     }
 }
 
-/// A device is not there.
+/// Converts the error of a missing device.
 #[cold]
 pub(crate) fn not_available(py: Python<'_>, error: &NotAvailable) -> PyErr {
     Raised::new(py, "NotAvailableError", error)
@@ -431,7 +443,7 @@ pub(crate) fn not_available(py: Python<'_>, error: &NotAvailable) -> PyErr {
         .err()
 }
 
-/// A pool could not be made or changed, or a block not be had.
+/// Converts an error of a pool.
 #[cold]
 pub(crate) fn pool(py: Python<'_>, error: &PoolError) -> PyErr {
     let raised = |class| Raised::new(py, class, error);
@@ -440,36 +452,41 @@ pub(crate) fn pool(py: Python<'_>, error: &PoolError) -> PyErr {
         PoolError::Memory(error) => return arena(py, error),
         PoolError::Register(error) => return register(py, error),
         PoolError::Space(error) => return space(py, error),
-        PoolError::NotReady { requested, ready, capacity } => {
-            raised("NotReadyError").with("asked", *requested).with("ready", *ready).with("capacity", *capacity)
-        }
+        PoolError::NotReady { requested, ready, capacity } => raised("NotReadyError")
+            .with("requested", *requested)
+            .with("ready", *ready)
+            .with("capacity", *capacity),
         PoolError::Limit { requested, most } => {
-            raised("OutOfSpaceError").with("asked", *requested).with("limit", *most)
+            raised("OutOfSpaceError").with("requested", *requested).with("limit", *most)
         }
         PoolError::Initializing => raised("InUseError"),
         PoolError::NoThread { errno } => raised("KvmemError").with_errno(*errno),
-        PoolError::Size { text, .. } => raised("BadValueError").with("value", text.as_ref()),
+        PoolError::Size { text, .. } => raised("InvalidArgumentError").with("value", text.as_ref()),
         PoolError::Boundary { requested, least } => {
-            raised("BadValueError").with("value", *requested).with("limit", *least)
+            raised("InvalidArgumentError").with("value", *requested).with("limit", *least)
         }
-        PoolError::OutOfBounds { range, len } => {
-            raised("BadValueError").with("value", range.end.max(range.start)).with("limit", *len)
+        PoolError::OutOfBounds { range, len } => raised("InvalidArgumentError")
+            .with("value", range.end.max(range.start))
+            .with("limit", *len),
+        PoolError::Foreign { of, here } => {
+            raised("InvalidArgumentError").with("value", *of).with("limit", *here)
         }
-        PoolError::Foreign { of, here } => raised("BadValueError").with("value", *of).with("limit", *here),
         PoolError::Private => {
-            let message = "the pool's memory is private: make it with shared=True to let other processes attach it";
-            Raised::new(py, "BadValueError", message)
+            let message = "the pool's memory is private: make it with shared=True to let other \
+                           processes attach it";
+            Raised::new(py, "InvalidArgumentError", message)
         }
         PoolError::ReadOnly => {
-            let message = "the pool was attached to be read: attach it with writable=True, by a descriptor that allows it";
-            Raised::new(py, "BadValueError", message)
+            let message = "the pool was attached for reading: attach it with writable=True, by a \
+                           writable descriptor";
+            Raised::new(py, "InvalidArgumentError", message)
         }
-        _ => raised("BadValueError"),
+        _ => raised("InvalidArgumentError"),
     }
     .err()
 }
 
-/// A value could not be put into a cache.
+/// Converts an error of a cache.
 #[cold]
 pub(crate) fn cache(py: Python<'_>, error: &KvCacheError) -> PyErr {
     let raised = |class| Raised::new(py, class, error);
@@ -477,22 +494,22 @@ pub(crate) fn cache(py: Python<'_>, error: &KvCacheError) -> PyErr {
         KvCacheError::Pool(error) => return pool(py, error),
         KvCacheError::Forked => return forked("cache"),
         KvCacheError::TooLarge { requested, limit } => {
-            raised("OutOfSpaceError").with("asked", *requested).with("limit", *limit)
+            raised("OutOfSpaceError").with("requested", *requested).with("limit", *limit)
         }
         KvCacheError::NothingToEvict { requested, blocks, bytes } => raised("OutOfSpaceError")
-            .with("asked", *requested)
+            .with("requested", *requested)
             .with("blocks", *blocks)
             .with("held", *bytes),
-        KvCacheError::Empty => raised("BadValueError").with("value", 0).with("limit", 1),
-        _ => raised("BadValueError"),
+        KvCacheError::Empty => raised("InvalidArgumentError").with("value", 0).with("limit", 1),
+        _ => raised("InvalidArgumentError"),
     }
     .err()
 }
 
-/// A cache could not be made.
+/// Converts an error of making a cache.
 #[cold]
 pub(crate) fn cache_setup(py: Python<'_>, error: &KvCacheSetupError) -> PyErr {
-    let raised = Raised::new(py, "BadValueError", error);
+    let raised = Raised::new(py, "InvalidArgumentError", error);
     match *error {
         KvCacheSetupError::ZeroLimit { .. } => raised.with("value", 0).with("limit", 1),
         KvCacheSetupError::TooManyBlocks { requested, limit } => {
@@ -509,7 +526,7 @@ pub(crate) fn cache_setup(py: Python<'_>, error: &KvCacheSetupError) -> PyErr {
     .err()
 }
 
-/// A number that is beyond a bound.
+/// Makes the error of a number that exceeds a bound.
 #[cold]
 pub(crate) fn bad_number<'py>(
     py: Python<'py>,
@@ -517,10 +534,10 @@ pub(crate) fn bad_number<'py>(
     value: impl IntoPyObject<'py>,
     limit: impl IntoPyObject<'py>,
 ) -> PyErr {
-    Raised::new(py, "BadValueError", message).with("value", value).with("limit", limit).err()
+    Raised::new(py, "InvalidArgumentError", message).with("value", value).with("limit", limit).err()
 }
 
-/// A descriptor is none, or cannot be used.
+/// Makes the error of an unusable descriptor.
 #[cold]
 pub(crate) fn bad_descriptor<'py>(
     py: Python<'py>,
@@ -529,15 +546,15 @@ pub(crate) fn bad_descriptor<'py>(
     limit: Option<i32>,
     errno: Option<i32>,
 ) -> PyErr {
-    Raised::new(py, "BadDescriptorError", message)
+    Raised::new(py, "InvalidDescriptorError", message)
         .with("value", value)
         .with("limit", limit)
         .with("errno", errno)
         .err()
 }
 
-/// A buffer that cannot be used as it is.
+/// Makes the error of an unusable buffer.
 #[cold]
 pub(crate) fn bad_buffer(py: Python<'_>, message: impl ToString) -> PyErr {
-    Raised::new(py, "BadBufferError", message).err()
+    Raised::new(py, "InvalidBufferError", message).err()
 }

@@ -1,8 +1,8 @@
-//! *Hold*: what others rely on stays as it is.
+//! *Hold*: keeps a pool or a batch unchanged while others rely on its memory.
 //!
-//! A pool has no bytes to be viewed, and a batch none that lie in one piece. Yet there are those
-//! who rely on the memory of either: an engine that has registered it, a transfer under way. They
-//! have a hold, which is counted as a view is.
+//! A pool has no bytes to view, and those of a batch are not contiguous. An engine that has
+//! registered the memory of either, or a running transfer, still relies on it. Such a user has a
+//! hold, which counts like a view.
 
 use std::sync::{Mutex, PoisonError, TryLockError};
 
@@ -14,26 +14,26 @@ use crate::block::PyBlockBatch;
 use crate::collect::{Traverse, collected};
 use crate::pool::PyPool;
 
-/// What is held.
-enum What {
+/// A held object.
+enum Target {
     Pool(Py<PyPool>),
     Batch(Py<PyBlockBatch>),
 }
 
-impl What {
+impl Target {
     fn release(&self) {
         match self {
-            What::Pool(pool) => pool.get().held.release(),
-            What::Batch(batch) => batch.get().held.release(),
+            Target::Pool(pool) => pool.get().held.release(),
+            Target::Batch(batch) => batch.get().held.release(),
         }
     }
 }
 
-impl Traverse for Mutex<Option<What>> {
+impl Traverse for Mutex<Option<Target>> {
     fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        let visit = |what: &Option<What>| match what {
-            Some(What::Pool(pool)) => visit.call(pool),
-            Some(What::Batch(batch)) => visit.call(batch),
+        let visit = |what: &Option<Target>| match what {
+            Some(Target::Pool(pool)) => visit.call(pool),
+            Some(Target::Batch(batch)) => visit.call(batch),
             None => Ok(()),
         };
         match self.try_lock() {
@@ -45,44 +45,44 @@ impl Traverse for Mutex<Option<What>> {
     }
 }
 
-/// Keeps a pool or a batch as it is, until it is released or forgotten.
+/// Keeps a pool or a batch unchanged until the hold is released or dropped.
 #[pyclass(name = "Hold", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyHold {
-    what: Mutex<Option<What>>,
+    what: Mutex<Option<Target>>,
 }
 
 collected!(PyHold { what }, |it, _| it.release());
 
 impl PyHold {
-    fn new(what: What) -> PyHold {
+    fn new(what: Target) -> PyHold {
         PyHold { what: Mutex::new(Some(what)) }
     }
 
     pub(crate) fn pool(pool: &Bound<'_, PyPool>) -> PyResult<PyHold> {
         pool.get().held.view(|_| ())?;
-        Ok(PyHold::new(What::Pool(pool.clone().unbind())))
+        Ok(PyHold::new(Target::Pool(pool.clone().unbind())))
     }
 
     pub(crate) fn batch(batch: &Bound<'_, PyBlockBatch>) -> PyResult<PyHold> {
         batch.get().held.view(|_| ())?;
-        Ok(PyHold::new(What::Batch(batch.clone().unbind())))
+        Ok(PyHold::new(Target::Batch(batch.clone().unbind())))
     }
 
-    fn take(&self) -> Option<What> {
+    fn take(&self) -> Option<Target> {
         self.what.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 #[pymethods]
 impl PyHold {
-    /// Lets go of it. A second time does nothing.
+    /// Releases the hold. A second call does nothing.
     fn release(&self) {
         if let Some(what) = self.take() {
             what.release();
         }
     }
 
-    /// Whether it has been released.
+    /// Whether the hold has been released.
     #[getter]
     fn released(&self) -> bool {
         self.what.lock().unwrap_or_else(PoisonError::into_inner).is_none()

@@ -4,12 +4,12 @@
 //!          new            take (free, close, commit)
 //!   ──────────▶ held ─────────────────────────────▶ gone
 //!                │ ▲
-//!         view   ▼ │ release             while there are views, `take` is refused: BufferError
+//!         view   ▼ │ release             while views exist, `take` fails: BufferError
 //!               viewed
 //! ```
 //!
-//! The lock is held for the length of a call of the library that needs no Python and does not take
-//! long. Who works longer has a *view* meanwhile, as a `memoryview` has.
+//! The lock is held during a call of the library that runs no Python and does not take long. Longer
+//! work has a *view* meanwhile, like a `memoryview`.
 
 use std::ops::Deref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,13 +20,13 @@ use crate::collect::Plain;
 use crate::error;
 use crate::process;
 
-/// What can be held.
+/// A value that a [`Holder`] can contain.
 pub(crate) trait Held: Send + Sized {
-    /// What it is called in messages.
+    /// Its name in messages.
     const NAME: &'static str;
-    /// What giving it up is called.
+    /// The word for giving it up, in messages.
     const END: &'static str = "closed";
-    /// What those are called that it cannot be given up for, and what to do about them.
+    /// The word for its views in messages, and how to end them.
     const VIEWS: &'static str = "view(s), such as a memoryview, an array or a tensor: drop them";
     /// Whether dropping it can take long, or wait for a thread that calls into Python.
     const SLOW: bool = false;
@@ -34,7 +34,7 @@ pub(crate) trait Held: Send + Sized {
     const SURVIVES_FORK: bool = false;
 }
 
-/// A value, or the place where one was.
+/// A value, or the place of one that was taken out.
 pub(crate) struct Holder<T: Held> {
     state: Mutex<State<T>>,
     age: u32,
@@ -45,9 +45,9 @@ struct State<T> {
     views: usize,
 }
 
-/// Why a value was not had. It becomes an exception when the lock has been let go of: making one
-/// runs Python.
-enum Refused {
+/// Reason why a value is not available. It becomes an exception after the lock is released, because
+/// making one runs Python.
+enum Unavailable {
     Forked,
     Gone,
     Viewed(usize),
@@ -62,69 +62,69 @@ impl<T: Held> Holder<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is of this process.
+    /// Returns whether the value belongs to this process.
     #[inline]
     fn is_ours(&self) -> bool {
         T::SURVIVES_FORK || self.age == process::age()
     }
 
-    /// Runs under the lock. No Python is run meanwhile: another thread that has the GIL may wait
-    /// for the lock.
+    /// Runs a function under the lock. The function runs no Python: another thread that has the GIL
+    /// may wait for the lock.
     #[inline]
-    fn locked<R>(&self, run: impl FnOnce(&mut State<T>) -> Result<R, Refused>) -> PyResult<R> {
-        let result = if self.is_ours() { run(&mut self.lock()) } else { Err(Refused::Forked) };
-        result.map_err(|refused| match refused {
-            Refused::Forked => error::forked(T::NAME),
-            Refused::Gone => error::gone(T::NAME, T::END),
-            Refused::Viewed(views) => error::viewed(T::NAME, T::VIEWS, views),
+    fn locked<R>(&self, run: impl FnOnce(&mut State<T>) -> Result<R, Unavailable>) -> PyResult<R> {
+        let result = if self.is_ours() { run(&mut self.lock()) } else { Err(Unavailable::Forked) };
+        result.map_err(|reason| match reason {
+            Unavailable::Forked => error::forked(T::NAME),
+            Unavailable::Gone => error::closed(T::NAME, T::END),
+            Unavailable::Viewed(views) => error::viewed(T::NAME, T::VIEWS, views),
         })
     }
 
     /// Uses the value. `using` runs no Python.
     #[inline]
     pub(crate) fn with<R>(&self, using: impl FnOnce(&T) -> R) -> PyResult<R> {
-        self.locked(|state| state.value.as_ref().map(using).ok_or(Refused::Gone))
+        self.locked(|state| state.value.as_ref().map(using).ok_or(Unavailable::Gone))
     }
 
-    /// Changes the value, which nobody has a view of. `changing` runs no Python.
+    /// Changes the value. Fails while views exist. `changing` runs no Python.
     pub(crate) fn change<R>(&self, changing: impl FnOnce(&mut T) -> R) -> PyResult<R> {
         self.locked(|state| match (&mut state.value, state.views) {
             (Some(value), 0) => Ok(changing(value)),
-            (Some(_), views) => Err(Refused::Viewed(views)),
-            (None, _) => Err(Refused::Gone),
+            (Some(_), views) => Err(Unavailable::Viewed(views)),
+            (None, _) => Err(Unavailable::Gone),
         })
     }
 
-    /// Uses the value, which has one more view afterwards. `using` runs no Python.
+    /// Uses the value and adds a view. `using` runs no Python.
     pub(crate) fn view<R>(&self, using: impl FnOnce(&T) -> R) -> PyResult<R> {
         self.locked(|state| {
-            let result = state.value.as_ref().map(using).ok_or(Refused::Gone)?;
+            let result = state.value.as_ref().map(using).ok_or(Unavailable::Gone)?;
             state.views += 1;
             Ok(result)
         })
     }
 
-    /// A view is gone.
+    /// Removes a view.
     pub(crate) fn release(&self) {
         let mut state = self.lock();
         state.views = state.views.saturating_sub(1);
     }
 
-    /// Takes the value out, of which nobody has a view.
+    /// Takes the value out. Fails while views exist.
     #[inline]
     pub(crate) fn take(&self) -> PyResult<T> {
         self.locked(|state| match state.views {
-            0 => state.value.take().ok_or(Refused::Gone),
-            views => Err(Refused::Viewed(views)),
+            0 => state.value.take().ok_or(Unavailable::Gone),
+            views => Err(Unavailable::Viewed(views)),
         })
     }
 
-    /// Puts a value back that has just been taken out.
+    /// Puts back a value that was just taken out.
     pub(crate) fn put_back(&self, value: T) {
         self.lock().value = Some(value);
     }
 
-    /// Takes the value out, if there still is one: for the end of a `with`.
+    /// Takes the value out, if it is still there, at the end of a `with` block.
     pub(crate) fn take_if_any(&self) -> PyResult<Option<T>> {
         if self.is_gone() || !self.is_ours() { Ok(None) } else { self.take().map(Some) }
     }
@@ -136,8 +136,8 @@ impl<T: Held> Holder<T> {
         Ok(())
     }
 
-    /// Gives the value up for the garbage collector, unless there are views of it. Answers whether
-    /// no value is left.
+    /// Gives the value up for the garbage collector, unless views exist. Returns whether no value
+    /// remains.
     pub(crate) fn clear(&self, py: Python<'_>) -> bool {
         if !self.is_ours() {
             return false;
@@ -150,7 +150,7 @@ impl<T: Held> Holder<T> {
         self.is_gone()
     }
 
-    /// Whether it has been taken out.
+    /// Returns whether the value has been taken out.
     pub(crate) fn is_gone(&self) -> bool {
         self.lock().value.is_none()
     }
@@ -158,7 +158,7 @@ impl<T: Held> Holder<T> {
 
 impl<T: Held + Plain> Plain for Holder<T> {}
 
-/// A clone of what is held, for work without the GIL. It may be the last one when that is done.
+/// A clone of the held value, for work without the GIL. It may be the last one when the work ends.
 pub(crate) struct Lent<T: Held>(Option<T>);
 
 impl<T: Held> Lent<T> {
@@ -171,7 +171,7 @@ impl<T: Held> Deref for Lent<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.0.as_ref().expect("it is taken by `drop` alone")
+        self.0.as_ref().expect("only `drop` takes it")
     }
 }
 
@@ -181,13 +181,13 @@ impl<T: Held> Drop for Lent<T> {
     }
 }
 
-/// Drops a value without the GIL, whether or not this thread has it: a thread that the drop waits
-/// for may want it.
+/// Drops a value without the GIL, whether or not this thread has it: the drop may wait for a thread
+/// that needs the GIL.
 fn drop_slowly<T: Held>(value: &mut Option<T>) {
     if T::SLOW && value.is_some() {
         Python::try_attach(|py| drop_value(py, value.take()));
     }
-    // There is no interpreter any more, or the drop is quick.
+    // The interpreter has ended, or the drop is quick.
     *value = None;
 }
 
@@ -206,7 +206,8 @@ impl<T: Held> Drop for Holder<T> {
             return;
         };
         if !ours {
-            // Its locks may be held for ever, and what it would give back is the parent's.
+            // Its locks may be held forever, and the memory that it would release belongs to the
+            // parent.
             std::mem::forget(value);
         } else {
             drop_slowly(&mut Some(value));

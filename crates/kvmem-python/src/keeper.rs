@@ -1,8 +1,8 @@
 //! *Keeper*: holds a buffer of another object for a region over its bytes.
 //!
-//! The library would keep the buffer itself, deep in the region, where the garbage collector cannot
-//! see it. So an object of Python keeps it, and each object with the region, or a part of it, links
-//! to that one:
+//! The library would keep the buffer deep in the region, where the garbage collector cannot see it.
+//! Therefore a Python object keeps it, and each object that has the region, or a part of it, links
+//! to that object:
 //!
 //! ```text
 //!   Region ──┐
@@ -11,8 +11,8 @@
 //!                    └┄ weakly ┄▶ kvmem::arena::Region, without an owner
 //! ```
 //!
-//! The bytes are released when the last link is gone. A region that is alive then has them to
-//! itself, such as one with keys that a device did not give back: they are never released.
+//! The bytes are released when the last link is gone. If the region is still alive then, for
+//! example because a device did not deregister its keys, the bytes are never released.
 
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -29,7 +29,7 @@ use crate::error;
 /// The buffer of another object, under a region.
 #[pyclass(name = "_Keeper", module = "kvmem", frozen)]
 pub(crate) struct Keeper {
-    // Never taken out: clearing those that link here ends the cycle.
+    // Never taken out: clearing the objects that link here ends the cycle.
     source: Mutex<Option<Exported>>,
     region: OnceLock<Weak<Region>>,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Keeper {
 #[pymethods]
 impl Keeper {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // The lock is taken here and in `drop` alone, which do not meet.
+        // Only this function and `drop` take the lock, and they never overlap.
         match self.source.try_lock() {
             Ok(source) => source.as_ref().map_or(Ok(()), |source| source.traverse(&visit)),
             Err(_) => Ok(()),
@@ -54,9 +54,9 @@ impl Drop for Keeper {
     }
 }
 
-/// A region of the library, with the keeper of its bytes if they are another object's.
+/// A region of the library, with the keeper of its bytes if they belong to another object.
 pub(crate) struct Memory {
-    // Goes first: the keeper sees whether any region is left.
+    // Dropped first: the keeper checks whether any region is left.
     region: Arc<Region>,
     keeper: Option<Py<Keeper>>,
 }
@@ -66,13 +66,13 @@ impl Memory {
         Memory { region, keeper }
     }
 
-    /// A region over the bytes of a buffer.
+    /// Makes a region over the bytes of a buffer.
     pub(crate) fn over(py: Python<'_>, source: Exported) -> PyResult<Memory> {
         let (at, len): (NonNull<u8>, usize) = (source.writable_at(py)?, source.len());
-        // SAFETY: the buffer keeps its bytes, writable, until the keeper drops it: not before every
-        // object that has the region, and not while the region is alive. Several users of the bytes
-        // are what sharing a buffer is for: no reference of Rust's is made of them, here or in the
-        // region's methods that this module calls.
+        // SAFETY: the buffer keeps its bytes, writable, until the keeper drops it: after every
+        // object that has the region is gone, and not while the region is alive. Sharing a buffer
+        // means several users of its bytes: neither this code nor the region's methods that it
+        // calls make Rust references to them.
         let region = unsafe { Region::from_raw(at, len, ()) };
         let region = Arc::new(region.map_err(|error: ArenaError| error::arena(py, &error))?);
         let keeper = Keeper {
@@ -82,12 +82,12 @@ impl Memory {
         Ok(Memory { region, keeper: Some(Py::new(py, keeper)?) })
     }
 
-    /// The region, and a link to its keeper.
+    /// Returns the region, and a link to its keeper.
     pub(crate) fn into_parts(self) -> (Arc<Region>, Link<Keeper>) {
         (self.region, Link::new(self.keeper))
     }
 
-    /// A further link to the keeper.
+    /// Returns another link to the keeper.
     pub(crate) fn link(&self, py: Python<'_>) -> Link<Keeper> {
         Link::new(self.keeper.as_ref().map(|keeper| keeper.clone_ref(py)))
     }

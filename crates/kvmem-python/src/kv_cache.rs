@@ -1,11 +1,10 @@
-//! *KvCache*: values under keys, in blocks of a pool.
+//! *KvCache*: values by key, stored in blocks of a pool.
 //!
-//! With a *spill*, a lower tier, what is evicted is not lost. It is a Python object with four
-//! methods: `evicted(pinned)` is given each value that leaves the cache for room, `fetch(cache,
-//! key)` is requested for what the cache does not have, `forget(key)` and `forget_all()` are told what
-//! was taken out, and `close()` ends it. They are called with no lock held: neither the cache's nor
-//! a holder's. Until `evicted`, `forget` and `forget_all` have returned, the cache gives no lease
-//! on the keys concerned.
+//! With a *lower tier*, evicted values are not lost. The tier is a Python object: the cache calls
+//! `put(pinned)` for each value that it evicts, `fetch(cache, key)` for keys that it does not have,
+//! `invalidate(key)` and `clear()` when values are removed, and `close()` at the end. No lock is
+//! held during these calls: neither the cache's nor a holder's. Until `put`, `invalidate` and
+//! `clear` have returned, the cache gives no lease on the keys concerned.
 
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::block::{key, keys, write};
 use crate::buffer::{Bytes, Source, Span, memory_methods};
-use crate::cache_key::{AsCacheKey, Cache, CacheKey, Name};
+use crate::cache_key::{AsCacheKey, Cache, CacheKey, OwnedKey};
 use crate::collect::{Link, Plain, collected, plain};
 use crate::context::context_manager;
 use crate::error;
@@ -32,31 +31,31 @@ impl Held for Cache {
     const SLOW: bool = true;
 }
 
-/// Values under keys, in blocks of a pool: found by any thread, pinned while they are used,
-/// evicted when room is needed.
+/// A cache of values by key, stored in blocks of a pool. Any thread can look values up; values
+/// are pinned while they are used, and evicted when space is needed.
 ///
-/// Keys are ``int`` (127 bits and a sign), ``bytes`` or ``str``; keys of different types never
-/// equal each other. A cache is true, also when it is empty.
+/// Keys are ``int`` (127 bits and a sign), ``bytes`` or ``str``; keys of different types are never
+/// equal. A cache is true in a boolean context, even if it is empty.
 ///
 /// Options:
 ///
-/// - ``pool``: the blocks come from it. It may have other users.
-/// - ``max_bytes``: the most bytes held. None: what finds room in the pool.
-/// - ``max_blocks``: the most values held. None: about 2**32.
-/// - ``watermarks``: ``(low, high)`` in bytes: an insertion that leaves more than ``high`` bytes
-///   evicts down to ``low``. None: evict only for the value to be inserted.
+/// - ``pool``: pool that the blocks are allocated from. Other users may share it.
+/// - ``max_bytes``: maximum number of bytes held. None: limited by the pool.
+/// - ``max_blocks``: maximum number of values held. None means about 2**32.
+/// - ``watermarks``: ``(low, high)`` in bytes. An insertion that leaves more than ``high`` bytes
+///   evicts down to ``low``. None: an insertion evicts only to make space for its value.
 /// - ``eviction``: ``lru`` or ``scan-resistant``.
-/// - ``shards``: the parts that keys are divided into, rounded up to a power of two. None: four for
-///   each processor, at least 16; fewer if ``max_blocks`` is small.
-/// - ``spill``: a lower tier for what is evicted, such as :class:`kvmem.mooncake.Store`: see
-///   :mod:`kvmem.spill`.
+/// - ``shards``: number of parts that the keys are divided into, rounded up to a power of two.
+///   None means four per processor, at least 16, and fewer if ``max_blocks`` is small.
+/// - ``lower_tier``: receives evicted values and is asked for missing ones, such as
+///   :class:`kvmem.mooncake.Store`: see :mod:`kvmem.lower_tier`.
 ///
-/// Raises :class:`BadValueError`.
+/// Raises :class:`InvalidArgumentError`.
 #[pyclass(name = "KvCache", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyKvCache {
     held: Holder<Cache>,
     pool: Link<PyPool>,
-    spill: Option<Arc<LowerTier>>,
+    lower_tier: Option<Arc<LowerTier>>,
 }
 
 impl PyKvCache {
@@ -64,16 +63,21 @@ impl PyKvCache {
         self.held.with(KvCache::clone).map(Lent::new)
     }
 
-    /// The lower tier, unless there is none any more.
+    /// Returns the lower tier, unless it is gone.
     fn tier<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
-        Some(self.spill.as_ref()?.object.get(py)?.into_bound(py))
+        Some(self.lower_tier.as_ref()?.object.get(py)?.into_bound(py))
     }
 
-    /// Room for a value, and for what the lower tier raises meanwhile.
-    fn room(&self, py: Python<'_>, key: CacheKey<'_>, len: usize) -> PyResult<Reservation<Name>> {
-        let name = key.to_name();
-        let room = if self.spill.is_none() {
-            // Without a tier this runs no Python, and drops nothing that takes long.
+    /// Reserves space for a value. Raises what the lower tier raises meanwhile.
+    fn room(
+        &self,
+        py: Python<'_>,
+        key: CacheKey<'_>,
+        len: usize,
+    ) -> PyResult<Reservation<OwnedKey>> {
+        let name = key.to_owned_key();
+        let room = if self.lower_tier.is_none() {
+            // Without a tier this call runs no Python, and drops nothing that takes long.
             self.held.with(|cache| cache.reserve(name, len))?
         } else {
             let cache = self.cache()?;
@@ -85,9 +89,9 @@ impl PyKvCache {
 
 impl Plain for Cache {}
 
-collected!(PyKvCache { held, pool, spill }, |it, py| {
+collected!(PyKvCache { held, pool, lower_tier }, |it, py| {
     it.pool.cut(py);
-    if let Some(tier) = &it.spill {
+    if let Some(tier) = &it.lower_tier {
         tier.object.cut(py);
     }
 });
@@ -95,7 +99,7 @@ collected!(PyKvCache { held, pool, spill }, |it, py| {
 impl Drop for PyKvCache {
     fn drop(&mut self) {
         // The closure in the library may live on, in a clone that another thread is about to drop.
-        if let Some(tier) = &self.spill {
+        if let Some(tier) = &self.lower_tier {
             drop(tier.object.take());
         }
     }
@@ -104,7 +108,10 @@ impl Drop for PyKvCache {
 #[pymethods]
 impl PyKvCache {
     #[new]
-    #[pyo3(signature = (pool, *, max_bytes=None, max_blocks=None, watermarks=None, eviction="lru", shards=None, spill=None))]
+    #[pyo3(signature = (
+        pool, *, max_bytes=None, max_blocks=None, watermarks=None, eviction="lru", shards=None,
+        lower_tier=None
+    ))]
     fn create(
         pool: Bound<'_, PyPool>,
         max_bytes: Option<Size>,
@@ -112,14 +119,14 @@ impl PyKvCache {
         watermarks: Option<Exactly<Size, 2>>,
         eviction: &str,
         shards: Option<Int<'_>>,
-        spill: Option<Bound<'_, PyAny>>,
+        lower_tier: Option<Bound<'_, PyAny>>,
     ) -> PyResult<PyKvCache> {
         let py = pool.py();
         let eviction = match eviction {
             "lru" => Eviction::Lru,
             "scan-resistant" => Eviction::ScanResistant,
             other => {
-                let message = format!("{other:?} is no eviction: say lru or scan-resistant");
+                let message = format!("eviction is {other:?}: give lru or scan-resistant");
                 return Err(error::bad_value(py, message));
             }
         };
@@ -137,38 +144,41 @@ impl PyKvCache {
         if let Some(shards) = shards {
             builder = builder.shards(shards.index(py, "shards")?);
         }
-        let spill = spill.map(|spill| lower_tier::of(&spill, &pool)).transpose()?;
-        let spill = spill.map(|tier| Arc::new(LowerTier::new(tier.unbind())));
-        if let Some(tier) = spill.clone() {
+        let lower_tier = lower_tier.map(|object| lower_tier::of(&object, &pool)).transpose()?;
+        let lower_tier = lower_tier.map(|tier| Arc::new(LowerTier::new(tier.unbind())));
+        if let Some(tier) = lower_tier.clone() {
             builder = builder.on_evict(move |pinned| tier.put(pinned));
         }
         let cache = builder.build().map_err(|error| error::cache_setup(py, &error))?;
-        Ok(PyKvCache { held: Holder::new(cache), pool: Link::new(Some(pool.unbind())), spill })
+        Ok(PyKvCache { held: Holder::new(cache), pool: Link::new(Some(pool.unbind())), lower_tier })
     }
 
-    /// Copies a value into a block and puts it under ``key``. Evicts until it fits.
+    /// Copies a value into a block and stores it under ``key``. Evicts until the value fits.
     ///
-    /// Raises :class:`OutOfSpaceError` if it cannot fit, and what a lower tier raises that is no
-    /// ``Exception``, such as ``KeyboardInterrupt``. Nothing is put in then, unless the tier was
-    /// called to evict down to the low watermark, which comes after.
+    /// Raises :class:`OutOfSpaceError` if the value cannot fit. Also raises what the lower tier
+    /// raises that is no ``Exception``, such as ``KeyboardInterrupt``. In both cases nothing is
+    /// stored, unless the tier was called to evict down to the low watermark, which happens
+    /// afterwards.
     fn insert(&self, py: Python<'_>, key: CacheKey<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let source = Source::of(value)?;
         let room = self.room(py, key, source.len())?;
-        // SAFETY: the room is as long as the source, and nobody else's.
+        // SAFETY: the space is as long as the source, and no other code has it.
         unsafe { source.copy_to(py, room.block().as_ptr().cast_mut()) };
         evicting(|| drop(room.commit()))
     }
 
-    /// Makes room for a value of ``nbytes`` bytes, to be written in place and then committed.
+    /// Reserves space for a value of ``nbytes`` bytes, to be written in place and then
+    /// committed. Evicts until the value fits.
     ///
-    /// Raises as ``insert``.
+    /// Raises :class:`OutOfSpaceError` if the value cannot fit, and what the lower tier raises that
+    /// is no ``Exception``, such as ``KeyboardInterrupt``.
     fn reserve(slf: &Bound<'_, Self>, key: CacheKey<'_>, nbytes: Size) -> PyResult<PyReservation> {
         let room = slf.get().room(slf.py(), key, nbytes.bytes())?;
         Ok(PyReservation { held: Holder::new(room), cache: Link::new(Some(slf.clone().unbind())) })
     }
 
-    /// The value under ``key``, pinned; it counts as used. With a spill, what is not here is
-    /// fetched from there.
+    /// Returns the value under ``key``, pinned, and counts it as used. With a lower tier, a
+    /// value that the cache does not have is fetched from there.
     fn get<'py>(slf: &Bound<'py, Self>, key: CacheKey<'_>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (this, py) = (slf.get(), slf.py());
         if let Some(pinned) = this.held.with(|cache| cache.get(&key as &dyn AsCacheKey))? {
@@ -179,10 +189,11 @@ impl PyKvCache {
         Ok((!found.is_none()).then_some(found))
     }
 
-    /// The right to put in what is fetched from a lower tier. The value, if there is one; None
-    /// if what the lower tier has may be old, so take it for a miss.
+    /// Returns a lease on ``key``: the right to store a value fetched from a lower tier.
     ///
-    /// Take it before the lower tier is asked, and put in by ``reservation.commit(lease=…)``.
+    /// Returns the value itself if the cache has one. Returns None while the lower tier may have
+    /// an old value; treat that as a miss. Take the lease before you ask the lower tier, and store
+    /// the value by ``reservation.commit(lease=…)``.
     fn lease<'py>(
         slf: &Bound<'py, Self>,
         key: CacheKey<'_>,
@@ -198,14 +209,14 @@ impl PyKvCache {
         })
     }
 
-    /// Takes the value under ``key`` out, and returns it.
+    /// Removes the value under ``key`` and returns it.
     fn remove(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<Option<PyPinned>> {
         let borrowed: &dyn AsCacheKey = &key;
         let found = match self.tier(py) {
             None => self.held.with(|cache| cache.remove(borrowed))?,
             Some(tier) => self
                 .cache()?
-                .remove_with(borrowed, || tier.call_method1("forget", (&key,)).map(drop))?,
+                .remove_with(borrowed, || tier.call_method1("invalidate", (&key,)).map(drop))?,
         };
         Ok(found.map(PyPinned::new))
     }
@@ -218,12 +229,12 @@ impl PyKvCache {
         self.held.with(|cache| cache.len() as usize)
     }
 
-    /// A cache is true, empty or not, so that `cache or default` is the cache.
+    /// A cache is true even if it is empty, so `cache or default` is the cache.
     fn __bool__(&self) -> bool {
         true
     }
 
-    /// Takes every value out. Pins stay good.
+    /// Removes all values. Pinned values stay valid.
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         let cache = self.cache()?;
         let tier = self.tier(py).map(Bound::unbind);
@@ -232,39 +243,41 @@ impl PyKvCache {
                 cache.clear();
                 Ok(())
             }
-            Some(tier) => cache
-                .clear_with(|| Python::attach(|py| tier.call_method0(py, "forget_all").map(drop))),
+            Some(tier) => {
+                cache.clear_with(|| Python::attach(|py| tier.call_method0(py, "clear").map(drop)))
+            }
         })
     }
 
-    /// Evicts until at most ``nbytes`` bytes are held, or nothing is left that can go.
+    /// Evicts until at most ``nbytes`` bytes are held, or nothing is left that can be evicted.
     ///
-    /// Returns how many bytes are held. Raises what a lower tier raises that is no ``Exception``,
-    /// such as ``KeyboardInterrupt``; further values are dropped then instead of given to it.
+    /// Returns the number of bytes held. Raises what the lower tier raises that is no
+    /// ``Exception``, such as ``KeyboardInterrupt``. Further values are then dropped, and not
+    /// given to the tier.
     fn evict_to(&self, py: Python<'_>, nbytes: Size) -> PyResult<u64> {
         let cache = self.cache()?;
         evicting(|| py.detach(|| cache.evict_to(nbytes.0)))
     }
 
-    /// Bytes held, those being written included.
+    /// Number of bytes held, values being written included.
     #[getter]
     fn nbytes(&self) -> PyResult<u64> {
         self.held.with(KvCache::bytes)
     }
 
-    /// The pool that the blocks are of.
+    /// Pool that the blocks are allocated from.
     #[getter]
     fn pool(&self, py: Python<'_>) -> PyResult<Py<PyPool>> {
-        self.pool.get(py).ok_or_else(|| error::gone(Cache::NAME, Cache::END))
+        self.pool.get(py).ok_or_else(|| error::closed(Cache::NAME, Cache::END))
     }
 
-    /// The lower tier.
+    /// Lower tier of the cache.
     #[getter]
-    fn spill<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+    fn lower_tier<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         self.tier(py)
     }
 
-    /// Figures.
+    /// Returns the figures of the cache.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let stats = self.held.with(KvCache::stats)?;
         report::named(
@@ -280,13 +293,14 @@ impl PyKvCache {
                 stats.evictions,
                 stats.removals,
                 stats.insertion_failures,
-                stats.sink_failures + self.spill.as_ref().map_or(0, |tier| tier.dropped()),
+                stats.sink_failures + self.lower_tier.as_ref().map_or(0, |tier| tier.dropped()),
                 stats.superseded,
             ),
         )
     }
 
-    /// Gives the cache up, and all that it holds; closes its spill. Pins stay good.
+    /// Gives up the cache and all values that it holds, and closes its lower tier. Pinned values
+    /// stay valid.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.held.end(py)?;
         if let Some(tier) = self.tier(py) {
@@ -295,7 +309,7 @@ impl PyKvCache {
         Ok(())
     }
 
-    /// Whether it has been closed.
+    /// Whether the cache has been closed.
     #[getter]
     fn closed(&self) -> bool {
         self.held.is_gone()
@@ -311,74 +325,74 @@ impl PyKvCache {
 
 context_manager!(PyKvCache, PyKvCache::close);
 
-impl Held for Pinned<Name> {
+impl Held for Pinned<OwnedKey> {
     const NAME: &'static str = "pinned value";
     const END: &'static str = "released";
 }
 
-impl Bytes for Pinned<Name> {
+impl Bytes for Pinned<OwnedKey> {
     fn span(&self) -> Span {
         Span::read_only(self.bytes())
     }
 }
 
-/// A value of a cache that is not evicted while this exists. Its bytes are read-only.
+/// A value of a cache. It is not evicted while this object exists. Its bytes are read-only.
 #[pyclass(name = "Pinned", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyPinned {
-    held: Holder<Pinned<Name>>,
+    held: Holder<Pinned<OwnedKey>>,
 }
 
-memory_methods!(PyPinned, Pinned<Name>);
+memory_methods!(PyPinned, Pinned<OwnedKey>);
 
-impl Plain for Pinned<Name> {}
+impl Plain for Pinned<OwnedKey> {}
 
 plain!(PyPinned { held });
 
 impl PyPinned {
     #[inline]
-    pub(crate) fn new(pinned: Pinned<Name>) -> PyPinned {
+    pub(crate) fn new(pinned: Pinned<OwnedKey>) -> PyPinned {
         PyPinned { held: Holder::new(pinned) }
     }
 }
 
 #[pymethods]
 impl PyPinned {
-    /// The key it was put in under.
+    /// Key that the value was stored under.
     #[getter]
     fn cache_key<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         (&self.held.with(|pinned| pinned.key().clone())?).into_pyobject(py)
     }
 
-    /// Where it begins in its pool, in bytes.
+    /// Offset of the value in its pool, in bytes.
     #[getter]
     fn offset(&self) -> PyResult<u64> {
         self.held.with(|pinned| pinned.block().offset())
     }
 
-    /// The key with which a device reaches all of it.
+    /// Returns the key with which a device reaches the whole value.
     fn key<'py>(&self, py: Python<'py>, device: &str) -> PyResult<Bound<'py, PyAny>> {
         key(py, self.held.with(|pinned| pinned.block().key(device))?)
     }
 
-    /// The key of each device, by its name.
+    /// Returns the key of each device, by the device's name.
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         keys(py, self.held.with(|pinned| pinned.block().keys())?)
     }
 
-    /// It by plain data, for a process that has attached the pool.
+    /// Returns the value's position as plain data, for a process that has attached the pool.
     fn reference<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let found = self.held.with(|pinned| pinned.block().reference())?;
         crate::block::reference(py, found.map_err(|error| error::pool(py, &error))?)
     }
 
-    /// Whether the key has been given another value since, or was removed. Being evicted does
-    /// not count: see :class:`kvmem.spill.Spill`.
+    /// Whether the cache key has received another value since, or was removed. An eviction does
+    /// not count: see :class:`kvmem.lower_tier.LowerTier`.
     #[getter]
     fn superseded(&self) -> PyResult<bool> {
         self.held.with(Pinned::is_superseded)
     }
 
-    /// Lets go of it. Raises :class:`ExportedError` while there are views.
+    /// Releases the pin. Raises :class:`ExportedError` while views exist.
     fn release(&self) -> PyResult<()> {
         self.held.take().map(drop)
     }
@@ -393,64 +407,65 @@ impl PyPinned {
 
 context_manager!(PyPinned, |it, _| it.held.take_if_any().map(drop));
 
-impl Held for Reservation<Name> {
+impl Held for Reservation<OwnedKey> {
     const NAME: &'static str = "reservation";
     const END: &'static str = "committed or discarded";
-    // It has the cache, and that the pool.
+    // It refers to the cache, which refers to the pool.
     const SLOW: bool = true;
 }
 
-impl Bytes for Reservation<Name> {
+impl Bytes for Reservation<OwnedKey> {
     fn span(&self) -> Span {
         Span::writable(self.block().as_ptr().cast_mut(), self.block().len())
     }
 }
 
-/// Room for one value of a cache, to be written in place. A ``with`` commits it, or gives it
-/// back if something is raised.
+/// Space for one value of a cache, to be written in place. Leaving the ``with`` block commits
+/// the value, or discards it after an exception.
 #[pyclass(name = "Reservation", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyReservation {
-    held: Holder<Reservation<Name>>,
-    /// To commit may evict, and the cache object has the lower tier.
+    held: Holder<Reservation<OwnedKey>>,
+    /// Committing may evict, and the cache object has the lower tier.
     cache: Link<PyKvCache>,
 }
 
-impl Plain for Reservation<Name> {}
+impl Plain for Reservation<OwnedKey> {}
 
 collected!(PyReservation { held, cache }, |it, py| it.cache.cut(py));
 
-memory_methods!(PyReservation, Reservation<Name>);
+memory_methods!(PyReservation, Reservation<OwnedKey>);
 
 #[pymethods]
 impl PyReservation {
-    /// The key it will be put in under.
+    /// Key that the value will be stored under.
     #[getter]
     fn cache_key<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         (&self.held.with(|room| room.key().clone())?).into_pyobject(py)
     }
 
-    /// Where it begins in its pool, in bytes.
+    /// Offset of the value in its pool, in bytes.
     #[getter]
     fn offset(&self) -> PyResult<u64> {
         self.held.with(|room| room.block().offset())
     }
 
-    /// The key with which a device reaches all of it.
+    /// Returns the key with which a device reaches the whole value.
     fn key<'py>(&self, py: Python<'py>, device: &str) -> PyResult<Bound<'py, PyAny>> {
         key(py, self.held.with(|room| room.block().key(device))?)
     }
 
-    /// Copies the bytes of another object in; returns how many.
+    /// Copies the bytes of ``source`` into the value from ``start`` on. Returns their number.
     #[pyo3(signature = (source, start=Int::usual(0)), text_signature = "($self, source, start=0)")]
     fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, start: Int<'_>) -> PyResult<usize> {
         write(py, &self.held, source, start)
     }
 
-    /// Makes it the value of its key. Raises :class:`ExportedError` while there are views.
+    /// Stores the value under its key and returns it pinned. Raises :class:`ExportedError` while
+    /// views exist.
     ///
-    /// Under a lease: unless that is broken; then the room is given back, and the answer is None.
-    /// The lease ends. The value is in the cache also if this raises ``KeyboardInterrupt``, which
-    /// comes from a lower tier that was given what is above the high watermark.
+    /// With a lease, returns None and frees the space if the lease is no longer valid. The call
+    /// ends the lease. ``KeyboardInterrupt`` may come from a lower tier that receives the values
+    /// above the high watermark; the value is in the cache then, too.
     #[pyo3(signature = (*, lease=None))]
     fn commit(&self, py: Python<'_>, lease: Option<&PyLease>) -> PyResult<Option<PyPinned>> {
         let Some(lease) = lease else {
@@ -465,7 +480,8 @@ impl PyReservation {
                 self.held.put_back(other?);
                 return Err(error::bad_value(
                     py,
-                    "the lease is of another key, or of another cache",
+                    "the lease is for another key or cache: commit under a lease on this \
+                     reservation's key",
                 ));
             }
         };
@@ -473,7 +489,7 @@ impl PyReservation {
         Ok(committed.map(PyPinned::new))
     }
 
-    /// Gives the room back; what the key had is untouched.
+    /// Frees the space. The value that the key has, if any, does not change.
     fn discard(&self, py: Python<'_>) -> PyResult<()> {
         drop_value(py, Some(self.held.take()?));
         Ok(())
@@ -484,7 +500,7 @@ impl PyReservation {
         Ok(slf)
     }
 
-    /// Commits it, or gives the room back if something was raised.
+    /// Commits the value, or discards it after an exception.
     #[pyo3(signature = (kind=None, *_exc))]
     fn __exit__(
         &self,
@@ -509,34 +525,35 @@ impl PyReservation {
     }
 }
 
-impl Held for Lease<Name> {
+impl Held for Lease<OwnedKey> {
     const NAME: &'static str = "lease";
     const END: &'static str = "released, or committed under";
-    // It has the cache, and that the pool.
+    // It refers to the cache, which refers to the pool.
     const SLOW: bool = true;
 }
 
-/// The right to put in what is fetched from a lower tier, if nothing is put or removed under
-/// the key meanwhile: that breaks it.
+/// The right to store a value fetched from a lower tier. The lease becomes invalid when another
+/// value is stored under the key, or the key is removed.
 #[pyclass(name = "Lease", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyLease {
-    held: Holder<Lease<Name>>,
+    held: Holder<Lease<OwnedKey>>,
     cache: Link<PyKvCache>,
 }
 
-impl Plain for Lease<Name> {}
+impl Plain for Lease<OwnedKey> {}
 
 collected!(PyLease { held, cache }, |it, py| it.cache.cut(py));
 
 #[pymethods]
 impl PyLease {
-    /// Whether something was put or removed, so that nothing can be committed under it.
+    /// Whether a value can still be committed under the lease: the key has neither received a
+    /// value nor been removed since.
     #[getter]
-    fn broken(&self) -> PyResult<bool> {
-        self.held.with(|lease| !lease.is_valid())
+    fn is_valid(&self) -> PyResult<bool> {
+        self.held.with(Lease::is_valid)
     }
 
-    /// Gives it up.
+    /// Gives up the lease.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         drop_value(py, Some(self.held.take()?));
         Ok(())
@@ -545,7 +562,7 @@ impl PyLease {
     fn __repr__(&self) -> String {
         match self.held.with(Lease::is_valid) {
             Ok(true) => "<kvmem.Lease>".to_owned(),
-            Ok(false) => "<kvmem.Lease, broken>".to_owned(),
+            Ok(false) => "<kvmem.Lease, no longer valid>".to_owned(),
             Err(_) => "<kvmem.Lease, ended>".to_owned(),
         }
     }

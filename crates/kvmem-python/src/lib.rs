@@ -1,14 +1,14 @@
 //! kvmem for Python: the compiled half of `import kvmem`.
 //!
-//! A class here holds a value of the library and adds nothing to it but what Python needs: a lock
-//! and a count of views ([`holder`]), `with` ([`context`]), the buffer protocol and DLPack
-//! ([`buffer`], [`dlpack`]), exceptions ([`error`]), and what becomes of threads, forks and the end
-//! of the interpreter ([`long`], [`progress`], [`process`]). Names, shapes and types are told in
-//! `python/kvmem/_kvmem.pyi`, conventions in `docs/python.md`.
+//! A class here holds a value of the library and adds only what Python needs: a lock and a count of
+//! views ([`holder`]), `with` ([`context`]), the buffer protocol and DLPack ([`buffer`],
+//! [`dlpack`]), exceptions ([`error`]), and the treatment of threads, forks and the end of the
+//! interpreter ([`long`], [`progress`], [`process`]). `python/kvmem/_kvmem.pyi` documents names,
+//! shapes and types, and `docs/python.md` the conventions.
 
 #![allow(
     unsafe_op_in_unsafe_fn,
-    reason = "what `#[pymethods]` makes of `__getbuffer__`; our own blocks are marked"
+    reason = "`#[pymethods]` expands `__getbuffer__` to one; own blocks are marked"
 )]
 
 mod address_manager;

@@ -1,8 +1,8 @@
-//! *Long*: work that takes a while: without the GIL, and ended by Ctrl-C.
+//! *Long*: long work without the GIL, which Ctrl-C can cancel.
 //!
-//! The work is done by a thread of its own. The calling thread waits, and looks every now and then
-//! whether a signal has come; its handler may raise (`KeyboardInterrupt` does), which cancels the
-//! work and is raised when that has ended.
+//! A separate thread does the work. The calling thread waits and checks for signals at intervals. A
+//! signal handler may raise (`KeyboardInterrupt` does). That cancels the work; the exception is
+//! raised when the work has ended.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Says that the work has ended, also where it panics.
+/// Reports that the work has ended, also if it panics.
 struct End<'a>(&'a Mutex<bool>, &'a Condvar);
 
 impl Drop for End<'_> {
@@ -23,23 +23,23 @@ impl Drop for End<'_> {
     }
 }
 
-/// Runs `work` without the GIL. `cancel` ends it.
+/// Runs `work` without the GIL. `cancel` cancels it.
 pub(crate) fn run<T: Send>(
     py: Python<'_>,
     cancel: &CancelToken,
     work: impl FnOnce() -> T + Send,
 ) -> PyResult<T> {
-    let (ended, told) = (Mutex::new(false), Condvar::new());
+    let (ended, changed) = (Mutex::new(false), Condvar::new());
     thread::scope(|scope| {
         let named = thread::Builder::new().name("kvmem-work".to_owned());
         let worker = named.spawn_scoped(scope, || {
-            let _end = End(&ended, &told);
+            let _end = End(&ended, &changed);
             work()
         })?;
         let mut raised = None;
         let wait = || {
             let ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
-            *told
+            *changed
                 .wait_timeout_while(ended, LOOK, |ended| !*ended)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0

@@ -1,15 +1,15 @@
-//! *Lower tier*: the Python object that receives the values that a cache evicts.
+//! *Lower tier*: the Python object that receives evicted values.
 //!
 //! The cache object owns the reference, where the garbage collector sees it. The closure in the
-//! library borrows it through this type; once the cache object is gone, or cleared, evicted values
-//! have nowhere to go and are dropped.
+//! library borrows it through this type. Once the cache object is gone, or cleared, evicted values
+//! are dropped.
 //!
-//! **Errors.** The library evicts in the middle of an insertion, which cannot fail for a reason of
-//! the tier's. So an exception of `evicted` costs the value, not the insertion: it goes to
-//! `sys.unraisablehook`, the tier is told to `forget` the key, and the value is counted. An
+//! **Errors.** The library evicts during an insertion, which must not fail for a reason of the
+//! tier. Therefore an exception of `put` costs the value, and not the insertion: it goes to
+//! `sys.unraisablehook`, the tier is told to `invalidate` the key, and the value is counted. An
 //! exception that is no `Exception`, such as `KeyboardInterrupt`, is meant for the caller. It is
-//! kept until the call of the cache is over, and raised there; further values of that call are
-//! dropped, counted and forgotten, without a call of `evicted` that could last.
+//! kept until the call of the cache is over, and raised there. Further values of that call are
+//! dropped, counted and invalidated, without a call of `put` that could last.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,25 +18,26 @@ use kvmem::pool::kv_cache::Pinned;
 use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
 
-use crate::cache_key::Name;
+use crate::cache_key::OwnedKey;
 use crate::collect::{Link, Traverse};
 use crate::kv_cache::PyPinned;
 use crate::pool::PyPool;
 use crate::process;
 
 thread_local! {
-    /// What the tier raised for the caller of the cache, who waits in this thread.
+    /// Exception of the tier for the caller of the cache, which waits in this thread.
     static RAISED: Cell<Option<PyErr>> = const { Cell::new(None) };
 }
 
 /// The lower tier of a cache.
 pub(crate) struct LowerTier {
     pub(crate) object: Link<PyAny>,
-    /// Values that it did not take, but forgot. The library counts those that it did not forget.
+    /// Values that the tier did not store, but invalidated. The library counts the values whose key
+    /// was not invalidated.
     dropped: AtomicU64,
 }
 
-/// The tier neither took a value nor forgot its key.
+/// The tier neither stored a value nor invalidated its key.
 pub(crate) struct Failed;
 
 impl LowerTier {
@@ -44,33 +45,33 @@ impl LowerTier {
         LowerTier { object: Link::new(Some(object)), dropped: AtomicU64::new(0) }
     }
 
-    /// Values that were dropped because `evicted` raised.
+    /// Returns the number of values that were dropped because `put` raised.
     pub(crate) fn dropped(&self) -> u64 {
-        // Relaxed: a figure, which orders nothing.
+        // Relaxed: a statistic, which orders nothing.
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Gives an evicted value to the tier, or tells it to forget the key. Called by the library,
+    /// Gives an evicted value to the tier, or makes it invalidate the key. The library calls this
     /// without a lock.
-    pub(crate) fn put(&self, pinned: Pinned<Name>) -> Result<(), Failed> {
+    pub(crate) fn put(&self, pinned: Pinned<OwnedKey>) -> Result<(), Failed> {
         process::call(|py| self.put_attached(py, pinned)).unwrap_or(Err(Failed))
     }
 
-    fn put_attached(&self, py: Python<'_>, pinned: Pinned<Name>) -> Result<(), Failed> {
+    fn put_attached(&self, py: Python<'_>, pinned: Pinned<OwnedKey>) -> Result<(), Failed> {
         let Some(tier) = self.object.get(py) else { return Err(Failed) };
         let tier = tier.bind(py);
         let name = pinned.key().clone();
         if is_raised() {
             drop(pinned);
         } else {
-            match tier.call_method1("evicted", (PyPinned::new(pinned),)) {
+            match tier.call_method1("put", (PyPinned::new(pinned),)) {
                 Ok(_) => return Ok(()),
                 Err(error) => raise(tier, error),
             }
         }
-        match tier.call_method1("forget", (&name,)) {
+        match tier.call_method1("invalidate", (&name,)) {
             Ok(_) => {
-                // Relaxed: as in `dropped`.
+                // Relaxed: a statistic, which orders nothing.
                 self.dropped.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
@@ -95,7 +96,7 @@ fn is_raised() -> bool {
     is_raised
 }
 
-/// Keeps what is meant for the caller; reports the rest.
+/// Keeps an exception that is meant for the caller; reports the others.
 fn raise(tier: &Bound<'_, PyAny>, error: PyErr) {
     let py = tier.py();
     if error.is_instance_of::<PyException>(py) || is_raised() {
@@ -107,7 +108,7 @@ fn raise(tier: &Bound<'_, PyAny>, error: PyErr) {
 
 /// Runs a call of the library that may evict, and raises what the tier raised for the caller.
 pub(crate) fn evicting<T>(work: impl FnOnce() -> T) -> PyResult<T> {
-    // A call of a tier may lead to a call of another cache, which raises its own only.
+    // A tier may call another cache, which must raise only its own exceptions.
     let outer = RAISED.take();
     let done = work();
     match RAISED.replace(outer) {
@@ -116,24 +117,26 @@ pub(crate) fn evicting<T>(work: impl FnOnce() -> T) -> PyResult<T> {
     }
 }
 
-/// The lower tier that an object becomes for a cache on `pool`.
+/// Returns the lower tier that an object makes for a cache on `pool`.
 pub(crate) fn of<'py>(
-    spill: &Bound<'py, PyAny>,
+    object: &Bound<'py, PyAny>,
     pool: &Bound<'py, PyPool>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let Some(make) = spill.getattr_opt("__spill__")? else {
-        let name = spill.get_type().name()?;
+    let Some(make) = object.getattr_opt("__lower_tier__")? else {
+        let name = object.get_type().name()?;
         let message = format!(
-            "spill: {name} has no method __spill__(pool), which gives the lower tier; see kvmem.spill"
+            "lower_tier: {name} has no method __lower_tier__(pool), which returns the lower tier: \
+             see kvmem.lower_tier"
         );
         return Err(PyTypeError::new_err(message));
     };
     let tier = make.call1((pool,))?;
-    for method in ["evicted", "fetch", "forget", "forget_all", "close"] {
+    for method in ["put", "fetch", "invalidate", "clear", "close"] {
         if !tier.getattr_opt(method)?.is_some_and(|method| method.is_callable()) {
             let name = tier.get_type().name()?;
             let message = format!(
-                "spill: {name}, which __spill__ gave, has no method {method}; see kvmem.spill"
+                "lower_tier: {name}, which __lower_tier__ returned, has no method {method}: see \
+                 kvmem.lower_tier"
             );
             return Err(PyTypeError::new_err(message));
         }

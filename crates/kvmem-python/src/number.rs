@@ -1,9 +1,9 @@
 //! *Number*: arguments that are numbers, checked under the name that the caller knows.
 //!
 //! PyO3 converts an `int` before a function begins, and raises an `OverflowError` that names
-//! neither the argument nor its bounds. So an argument is taken as it is, whatever its size, and
-//! the function converts it: then the exception is a `BadValueError` with the name, the value and
-//! the limit. Something that is no number is a `TypeError`, to which PyO3 adds the name.
+//! neither the argument nor its bounds. Therefore a function accepts numbers of any size and
+//! converts them itself. The exception is then an `InvalidArgumentError` with the name, the value
+//! and the limit. An argument that is no number is a `TypeError`, to which PyO3 adds the name.
 
 use std::ffi::c_int;
 use std::ops::RangeInclusive;
@@ -15,8 +15,8 @@ use pyo3::types::{PyBytes, PyString, PyTuple};
 
 use crate::error;
 
-/// An `int`, or what has `__index__`. Numbers that 64 bits cannot hold without a sign are kept as
-/// they are.
+/// An `int`, or an object with `__index__`. Numbers that do not fit in an unsigned 64-bit integer
+/// stay Python objects.
 pub(crate) struct Int<'py>(Result<u64, Bound<'py, PyAny>>);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Int<'py> {
@@ -35,12 +35,12 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Int<'py> {
 }
 
 impl<'py> Int<'py> {
-    /// A number that the caller did not give.
+    /// Makes a default number.
     pub(crate) fn usual(number: u64) -> Int<'py> {
         Int(Ok(number))
     }
 
-    /// The number, if it is within bounds.
+    /// Returns the number if it is within bounds.
     pub(crate) fn within(
         self,
         py: Python<'py>,
@@ -54,9 +54,9 @@ impl<'py> Int<'py> {
         }
     }
 
-    /// A length, a count or an index.
+    /// Converts a length, a count or an index.
     pub(crate) fn index(self, py: Python<'py>, name: &str) -> PyResult<usize> {
-        // No object of more bytes than half the addresses can be.
+        // No object has more bytes than half the address space.
         self.within(py, name, 0..=u64::MAX)
             .map(|number| usize::try_from(number).unwrap_or(usize::MAX))
     }
@@ -70,7 +70,7 @@ impl<'py> Int<'py> {
             .map(|number| u32::try_from(number).unwrap_or(u32::MAX))
     }
 
-    /// The number of a descriptor.
+    /// Converts the number of a descriptor.
     pub(crate) fn fd(self, py: Python<'py>) -> PyResult<c_int> {
         let given = match self.0 {
             Ok(number) => match c_int::try_from(number) {
@@ -87,7 +87,7 @@ impl<'py> Int<'py> {
     }
 }
 
-/// A number is not within bounds.
+/// Makes the error of a number that is out of bounds.
 #[cold]
 fn beyond<'py>(
     py: Python<'py>,
@@ -144,7 +144,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Seconds<'py> {
 }
 
 impl<'py> Seconds<'py> {
-    /// The length of time.
+    /// Converts the number to a duration.
     pub(crate) fn duration(self, py: Python<'py>, name: &str) -> PyResult<Duration> {
         let given = match self.0 {
             Ok(seconds) => match Duration::try_from_secs_f64(seconds) {
@@ -160,7 +160,7 @@ impl<'py> Seconds<'py> {
     }
 }
 
-/// Several of one kind: anything that can be iterated over, but a text or bytes.
+/// Several values of one type: any iterable except a text or bytes.
 pub(crate) struct Several<T>(pub(crate) Vec<T>);
 
 impl<'a, 'py, T: for<'b> FromPyObject<'b, 'py, Error = PyErr>> FromPyObject<'a, 'py>
@@ -178,7 +178,7 @@ impl<'a, 'py, T: for<'b> FromPyObject<'b, 'py, Error = PyErr>> FromPyObject<'a, 
     }
 }
 
-/// A tuple of so many.
+/// A tuple of exactly `N` values.
 pub(crate) struct Exactly<T, const N: usize>(pub(crate) [T; N]);
 
 impl<'a, 'py, T: for<'b> FromPyObject<'b, 'py, Error = PyErr>, const N: usize> FromPyObject<'a, 'py>
@@ -197,7 +197,7 @@ impl<'a, 'py, T: for<'b> FromPyObject<'b, 'py, Error = PyErr>, const N: usize> F
     }
 }
 
-/// Something to be called.
+/// A callable.
 pub(crate) struct Callback(pub(crate) Py<PyAny>);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Callback {
@@ -208,8 +208,6 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Callback {
             return Ok(Callback(given.to_owned().unbind()));
         }
         let name = given.get_type().name()?;
-        Err(PyTypeError::new_err(format!(
-            "give a callable, which is called with (done, total), not {name}"
-        )))
+        Err(PyTypeError::new_err(format!("give a callable that accepts (done, total), not {name}")))
     }
 }

@@ -1,7 +1,7 @@
 //! *OffsetAllocator*: ranges of an abstract space.
 //!
-//! Nothing here releases the GIL, so that no lock of a space is held by another thread when the
-//! process forks: a child goes on with its copy.
+//! Nothing here releases the GIL. No lock of a space is therefore held by another thread when the
+//! process forks, and a child continues with its copy.
 
 use kvmem::offset::{Allocation, OffsetAllocator, Placement};
 use pyo3::prelude::*;
@@ -28,7 +28,7 @@ impl Held for Vec<Allocation> {
 }
 
 impl Batch for Vec<Allocation> {
-    fn size(&self) -> u64 {
+    fn nbytes(&self) -> u64 {
         self.first().map_or(0, Allocation::len)
     }
 
@@ -37,18 +37,18 @@ impl Batch for Vec<Allocation> {
     }
 }
 
-/// Hands out ranges of an abstract space; never touches bytes. Goes on in a forked child, as
-/// a copy.
+/// An allocator of ranges in an abstract space. It never touches bytes. After a fork the child
+/// has an independent copy.
 ///
 /// Options:
 ///
-/// - ``capacity``: bytes of the space, from 1 to 2**63.
-/// - ``boundary``: no range straddles a multiple of this number of bytes, or is longer.
-/// - ``max_ranges``: the most ranges, used and free, that the allocator keeps: 16 or more. They
-///   take about 50 bytes each. None: about 2**32.
+/// - ``capacity``: length of the space in bytes, from 1 to 2**63.
+/// - ``boundary``: no range crosses a multiple of this number of bytes, or is longer than it.
+/// - ``max_ranges``: maximum number of ranges, used and free: 16 or more. Metadata takes about 50
+///   bytes per range. None means about 2**32.
 /// - ``placement``: ``renewal`` or ``best-fit``.
 ///
-/// Raises :class:`BadValueError`.
+/// Raises :class:`InvalidArgumentError`.
 #[pyclass(name = "OffsetAllocator", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyOffsetAllocator {
     space: OffsetAllocator,
@@ -69,7 +69,7 @@ impl PyOffsetAllocator {
             "renewal" => Placement::Renewal,
             "best-fit" => Placement::BestFit,
             other => {
-                let message = format!("{other:?} is no placement: say renewal or best-fit");
+                let message = format!("placement is {other:?}: give renewal or best-fit");
                 return Err(error::bad_value(py, message));
             }
         };
@@ -84,42 +84,44 @@ impl PyOffsetAllocator {
         Ok(PyOffsetAllocator { space })
     }
 
-    /// A range of exactly ``size`` bytes. Raises :class:`OutOfSpaceError`.
-    #[pyo3(signature = (size, *, align=None))]
+    /// Allocates a range of exactly ``nbytes`` bytes. With ``align``, a power of two, the offset
+    /// is a multiple of it. Raises :class:`OutOfSpaceError`.
+    #[pyo3(signature = (nbytes, *, align=None))]
     fn allocate(
         &self,
         py: Python<'_>,
-        size: Size,
+        nbytes: Size,
         align: Option<Int<'_>>,
     ) -> PyResult<PyAllocation> {
         let align = align.map(|align| align.u64(py, "align")).transpose()?;
-        let granted = match align {
-            None => self.space.allocate(size.0),
-            Some(align) => self.space.allocate_aligned(size.0, align),
+        let allocated = match align {
+            None => self.space.allocate(nbytes.0),
+            Some(align) => self.space.allocate_aligned(nbytes.0, align),
         };
-        match granted {
+        match allocated {
             Ok(allocation) => Ok(PyAllocation { held: Holder::new(allocation) }),
             Err(error) => {
-                Err(error::request(py, &error, Request { nbytes: size.0, align, n: None }))
+                Err(error::request(py, &error, Request { nbytes: nbytes.0, align, n: None }))
             }
         }
     }
 
-    /// ``n`` ranges of ``size`` bytes each, all of them or none.
+    /// Allocates ``n`` ranges of ``nbytes`` bytes each. It allocates all of them or none.
     fn allocate_batch(
         &self,
         py: Python<'_>,
-        size: Size,
+        nbytes: Size,
         n: Int<'_>,
     ) -> PyResult<PyAllocationBatch> {
         let n = n.index(py, "n")?;
-        let granted = self.space.allocate_batch(size.0, n).map_err(|error| {
-            error::request(py, &error, Request { nbytes: size.0, align: None, n: Some(n as u64) })
+        let allocated = self.space.allocate_batch(nbytes.0, n).map_err(|error| {
+            error::request(py, &error, Request { nbytes: nbytes.0, align: None, n: Some(n as u64) })
         })?;
-        Ok(PyAllocationBatch { held: Holder::new(granted) })
+        Ok(PyAllocationBatch { held: Holder::new(allocated) })
     }
 
-    /// ``total`` bytes in at most ``max_ranges`` ranges, as few and as long as can be had.
+    /// Allocates ``total`` bytes in at most ``max_ranges`` ranges, with as few and as long
+    /// ranges as are available.
     fn allocate_scattered(
         &self,
         py: Python<'_>,
@@ -127,12 +129,13 @@ impl PyOffsetAllocator {
         max_ranges: Int<'_>,
     ) -> PyResult<Vec<PyAllocation>> {
         let max_ranges = max_ranges.within(py, "max_ranges", 1..=u64::MAX)? as usize;
-        let granted = self.space.allocate_scattered(total.0, max_ranges);
-        let granted = granted.map_err(|error| error::alloc(py, &error))?;
-        Ok(granted.into_iter().map(|one| PyAllocation { held: Holder::new(one) }).collect())
+        let allocated = self.space.allocate_scattered(total.0, max_ranges);
+        let allocated = allocated.map_err(|error| error::alloc(py, &error))?;
+        Ok(allocated.into_iter().map(|one| PyAllocation { held: Holder::new(one) }).collect())
     }
 
-    /// Frees many at once, neighbours joined first; all of them, or none if one cannot be.
+    /// Frees many ranges in one call, and joins neighbours first. If one of them cannot be
+    /// freed, none is.
     fn free_batch(&self, allocations: &Bound<'_, PyAny>) -> PyResult<()> {
         if let Ok(batch) = allocations.cast::<PyAllocationBatch>() {
             self.space.free_batch(batch.get().held.take()?);
@@ -142,13 +145,13 @@ impl PyOffsetAllocator {
         Ok(())
     }
 
-    /// Moves the end of the space up.
-    fn grow(&self, py: Python<'_>, capacity: Size) -> PyResult<()> {
-        self.space.grow_to(capacity.0).map_err(|error| error::space(py, &error))
+    /// Moves the end of the space up to ``capacity``.
+    fn grow_to(&self, py: Python<'_>, capacity: Size) -> PyResult<()> {
+        self.space.grow(capacity.0).map_err(|error| error::space(py, &error))
     }
 
-    /// Moves the end of the space down. Raises :class:`InUseError` if something in use lies
-    /// behind it.
+    /// Moves the end of the space down to ``capacity``. Raises :class:`InUseError` if a range
+    /// beyond it is in use.
     fn shrink_to(&self, py: Python<'_>, capacity: Size) -> PyResult<()> {
         self.space.shrink_to(capacity.0).map_err(|error| error::space(py, &error))
     }
@@ -159,29 +162,30 @@ impl PyOffsetAllocator {
         self.space.capacity()
     }
 
-    /// No range straddles a multiple of this number of bytes. None: there is no boundary.
+    /// No range crosses a multiple of this number of bytes. None: there is no boundary.
     #[getter]
     fn boundary(&self) -> Option<u64> {
         self.space.boundary()
     }
 
-    /// An upper bound of the longest free range, without the lock.
+    /// Upper bound of the longest free range. Reading it takes no lock.
     #[getter]
     fn largest_free_hint(&self) -> u64 {
         self.space.largest_free_hint()
     }
 
-    /// Figures of the space.
+    /// Returns the figures of the space.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         metrics(py, &self.space.metrics())
     }
 
-    /// The whole space in order of addresses: offset, size, whether it is used.
+    /// Returns the whole space in order of offsets: offset, length, and whether it is used.
     fn map(&self) -> Vec<(u64, u64, bool)> {
         self.space.map().into_iter().map(|range| (range.offset, range.size, range.used)).collect()
     }
 
-    /// The free ranges by size: least and greatest size of the bin, ranges, bytes.
+    /// Returns the free ranges by size: minimum and maximum size of the bin, number of ranges,
+    /// and bytes.
     fn bins(&self) -> Vec<(u64, u64, u64, u64)> {
         self.space
             .bins()
@@ -190,7 +194,7 @@ impl PyOffsetAllocator {
             .collect()
     }
 
-    /// Checks the books against their invariants: for tests.
+    /// Checks the invariants of the metadata. For tests.
     fn check(&self) -> PyResult<()> {
         self.space.check().map_err(|error| error::defect(&error))
     }
@@ -204,7 +208,7 @@ impl PyOffsetAllocator {
     }
 }
 
-/// Figures, as named tuple.
+/// Converts metrics to a named tuple.
 pub(crate) fn metrics<'py>(
     py: Python<'py>,
     metrics: &kvmem::offset::Metrics,
@@ -226,7 +230,7 @@ pub(crate) fn metrics<'py>(
     )
 }
 
-/// A range that somebody has, until it is freed or forgotten.
+/// An allocated range. Dropping the object frees the range.
 #[pyclass(name = "Allocation", module = "kvmem", frozen, weakref, freelist = 256)]
 pub(crate) struct PyAllocation {
     held: Holder<Allocation>,
@@ -241,40 +245,40 @@ plain!(PyAllocationBatch { held });
 
 #[pymethods]
 impl PyAllocation {
-    /// Where it begins, in bytes.
+    /// Offset of the range in the space, in bytes.
     #[getter]
     fn offset(&self) -> PyResult<u64> {
         self.held.with(Allocation::offset)
     }
 
-    /// Its length in bytes: exactly what was asked for.
+    /// Length in bytes: exactly the requested length.
     #[getter]
-    fn size(&self) -> PyResult<u64> {
+    fn nbytes(&self) -> PyResult<u64> {
         self.held.with(Allocation::len)
     }
 
-    /// Frees it. A second time raises :class:`ClosedError`.
+    /// Frees the range. A second call raises :class:`ClosedError`.
     fn free(&self) -> PyResult<()> {
         self.held.take().map(drop)
     }
 
-    /// Whether it has been freed.
+    /// Whether the range has been freed.
     #[getter]
     fn freed(&self) -> bool {
         self.held.is_gone()
     }
 
-    /// Gives back the tail.
-    fn shrink(&self, py: Python<'_>, size: Size) -> PyResult<()> {
+    /// Shortens the range to ``nbytes`` bytes and frees the tail.
+    fn shrink(&self, py: Python<'_>, nbytes: Size) -> PyResult<()> {
         self.held
-            .change(|allocation| allocation.shrink(size.0))?
+            .change(|allocation| allocation.shrink(nbytes.0))?
             .map_err(|error| error::alloc(py, &error))
     }
 
-    /// Takes in free bytes that lie behind.
-    fn extend(&self, py: Python<'_>, size: Size) -> PyResult<()> {
+    /// Lengthens the range to ``nbytes`` bytes, if the bytes after it are free.
+    fn extend(&self, py: Python<'_>, nbytes: Size) -> PyResult<()> {
         self.held
-            .change(|allocation| allocation.extend(size.0))?
+            .change(|allocation| allocation.extend(nbytes.0))?
             .map_err(|error| error::alloc(py, &error))
     }
 
@@ -288,7 +292,7 @@ impl PyAllocation {
 
 context_manager!(PyAllocation, |it, _| it.held.take_if_any().map(drop));
 
-/// Many ranges of one size.
+/// Many allocated ranges of one length.
 #[pyclass(name = "AllocationBatch", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyAllocationBatch {
     held: Holder<Vec<Allocation>>,
@@ -300,38 +304,38 @@ impl PyAllocationBatch {
         self.held.with(Vec::len)
     }
 
-    /// Bytes of each.
+    /// Length of each range in bytes.
     #[getter]
-    fn size(&self) -> PyResult<u64> {
-        self.held.with(Batch::size)
+    fn nbytes(&self) -> PyResult<u64> {
+        self.held.with(Batch::nbytes)
     }
 
-    /// Where each begins: read-only, format ``Q``, as ``array('Q')``. It stays good when the
-    /// batch has been freed.
+    /// Offset of each range: read-only, format ``Q``, as ``array('Q')``. It stays valid after
+    /// the batch has been freed.
     #[getter]
     fn offsets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         Offsets::view(py, self.held.with(Batch::offsets)?)
     }
 
-    /// Frees all of them.
+    /// Frees all ranges.
     fn free(&self) -> PyResult<()> {
         self.held.take().map(drop)
     }
 
-    /// Whether they have been freed, or taken apart.
+    /// Whether the batch has been freed or split.
     #[getter]
     fn freed(&self) -> bool {
         self.held.is_gone()
     }
 
-    /// The allocations one by one; the batch has none of them afterwards.
+    /// Returns the ranges as separate allocations. The batch is empty afterwards.
     fn split(&self) -> PyResult<Vec<PyAllocation>> {
         let all = self.held.take()?;
         Ok(all.into_iter().map(|one| PyAllocation { held: Holder::new(one) }).collect())
     }
 
     fn __repr__(&self) -> String {
-        match self.held.with(|all| (all.len(), Batch::size(all))) {
+        match self.held.with(|all| (all.len(), Batch::nbytes(all))) {
             Ok((n, size)) => format!("<kvmem.AllocationBatch of {n} × {size} bytes>"),
             Err(_) => "<kvmem.AllocationBatch, freed>".to_owned(),
         }

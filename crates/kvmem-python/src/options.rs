@@ -1,4 +1,4 @@
-//! *Options*: what keyword arguments say, in the words of the `kvmem` command.
+//! *Options*: keyword arguments, in the words of the `kvmem` command.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use pyo3::types::PyString;
 use crate::error;
 use crate::number::{Int, Seconds};
 
-/// More threads than any machine has cores.
-const MOST_THREADS: u64 = 1 << 20;
+/// Maximum number of threads: more than any machine has cores.
+const MAX_THREADS: u64 = 1 << 20;
 
 /// One text with commas, or several texts.
 pub(crate) struct Words(String);
@@ -32,7 +32,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Words {
     }
 }
 
-/// Kinds of pages, first choice first.
+/// Converts page sizes, in order of preference.
 pub(crate) fn ladder(py: Python<'_>, pages: Option<&Words>, strict: bool) -> PyResult<Ladder> {
     let ladder = match pages {
         Some(Words(pages)) => pages.parse().map_err(|error| error::bad_value(py, error))?,
@@ -41,7 +41,7 @@ pub(crate) fn ladder(py: Python<'_>, pages: Option<&Words>, strict: bool) -> PyR
     Ok(ladder.strict(strict))
 }
 
-/// `None`, or a policy in words.
+/// Converts a NUMA policy. None: no policy.
 pub(crate) fn numa(py: Python<'_>, numa: Option<&str>) -> PyResult<Numa> {
     numa.map_or(Ok(Numa::None), |numa| numa.parse().map_err(|error| error::bad_value(py, error)))
 }
@@ -70,13 +70,13 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Threads<'py> {
 }
 
 impl Threads<'_> {
-    /// What is done unless something else is said.
+    /// Returns the default: automatic.
     pub(crate) fn auto() -> Option<Self> {
         Some(Threads::Word("auto".to_owned()))
     }
 }
 
-/// Who makes pages resident.
+/// Converts the number of threads that populate. None: no population.
 pub(crate) fn populate<'py>(
     py: Python<'py>,
     name: &str,
@@ -85,14 +85,14 @@ pub(crate) fn populate<'py>(
     match threads {
         None => Ok(Populate::None),
         Some(Threads::Number(threads)) => {
-            let threads = threads.within(py, name, 0..=MOST_THREADS)?;
+            let threads = threads.within(py, name, 0..=MAX_THREADS)?;
             Ok(Populate::threads(usize::try_from(threads).unwrap_or(usize::MAX)))
         }
         Some(Threads::Word(word)) => word.parse().map_err(|error| error::bad_value(py, error)),
     }
 }
 
-/// Who does so where that is what the caller came for: automatic, unless something else is said.
+/// Converts the number of threads of a call that populates. None: automatic.
 pub(crate) fn populate_now<'py>(
     py: Python<'py>,
     threads: Option<Threads<'py>>,
@@ -104,7 +104,17 @@ pub(crate) fn backing(shared: bool) -> Backing {
     if shared { Backing::Shared } else { Backing::Private }
 }
 
-/// Opens the devices that are named.
+/// Checks that `readers_only` is used with shared memory only.
+pub(crate) fn readers_only(py: Python<'_>, readers_only: bool, shared: bool) -> PyResult<bool> {
+    if readers_only && !shared {
+        let message = "readers_only is True, but the memory is private and has no other writers: \
+                       add shared=True, or leave readers_only out";
+        return Err(error::bad_value(py, message));
+    }
+    Ok(readers_only)
+}
+
+/// Opens the named devices.
 pub(crate) fn devices(
     py: Python<'_>,
     devices: Option<&Words>,
@@ -114,7 +124,7 @@ pub(crate) fn devices(
     py.detach(|| devices.open()).map_err(|error| error::not_available(py, &error))
 }
 
-/// As said, or as the environment says, or automatic.
+/// Converts a policy. None: the environment's policy, or automatic.
 pub(crate) fn policy(py: Python<'_>, policy: Option<&str>) -> PyResult<Policy> {
     match policy {
         Some(policy) => policy.parse::<Policy>().map_err(|error| error::bad_value(py, error)),
@@ -124,7 +134,7 @@ pub(crate) fn policy(py: Python<'_>, policy: Option<&str>) -> PyResult<Policy> {
     }
 }
 
-/// A length of time, if one is given.
+/// Converts a duration, if one is given.
 pub(crate) fn seconds<'py>(
     py: Python<'py>,
     name: &str,

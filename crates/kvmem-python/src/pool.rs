@@ -24,60 +24,67 @@ use crate::progress::{self, Listener};
 use crate::report::{self, Level};
 use crate::size::Size;
 
-/// The usual number of seconds to wait: for ever, near enough.
-const EVER: Duration = Duration::from_secs(u32::MAX as u64);
-/// How long is waited between two looks for a signal.
-const LOOK: Duration = Duration::from_millis(50);
+/// Default time to wait: practically forever.
+const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
+/// Time between two checks for signals.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Held for Pool {
     const NAME: &'static str = "pool";
-    const VIEWS: &'static str = "hold(s), such as an engine's that has registered it: end that";
+    const VIEWS: &'static str =
+        "hold(s), such as that of an engine that has registered it: release them";
     const SLOW: bool = true;
 }
 
-/// Memory that is mapped, populated and registered, and handed out in blocks.
+/// Mapped, populated and registered memory that is allocated in blocks.
 ///
 /// Options:
 ///
-/// - ``size``: bytes, rounded up to whole pages; to whole parts, if the pool can grow.
-/// - ``max_size``: the most bytes that the pool can grow to. None: its size. The addresses are
-///   reserved at once.
-/// - ``pages``: kinds of pages to try, first choice first: ``1G``, ``2M``, ``thp``, ``4k``. None:
-///   ``2M,thp,4k``.
-/// - ``strict``: fail if the first kind cannot take all of it, instead of stepping down.
-/// - ``numa``: ``bind:0,2-3`` or ``interleave:0-3``. None: wherever the kernel puts the pages.
-/// - ``shared``: a sealed memory file that other processes can attach.
-/// - ``guard_pages``: a page without access before and behind the pool.
-/// - ``populate``: makes pages resident before blocks are handed out: ``"auto"`` or a number of
-///   threads. None: a first touch may find no memory, which ends the process.
-/// - ``devices``: all of the pool is registered with each of them: ``io_uring``, ``io_uring:N``,
+/// - ``size``: length in bytes, rounded up to whole pages, or to whole parts if the pool can
+///   grow.
+/// - ``max_size``: length in bytes that the pool can grow to. The addresses are reserved at once.
+///   None means ``size``.
+/// - ``pages``: page sizes to try, in order of preference, of ``1G``, ``2M``, ``thp`` and ``4k``.
+///   None means ``2M,thp,4k``.
+/// - ``strict``: fail if the first page size cannot back the whole pool, instead of falling back
+///   to the next one.
+/// - ``numa``: ``bind:0,2-3`` or ``interleave:0-3``. None leaves the placement to the kernel.
+/// - ``shared``: back the pool with a memory file of fixed size that other processes can attach.
+/// - ``readers_only``: seal the memory file of a shared pool against every later mapping for
+///   writing, in any process (``F_SEAL_FUTURE_WRITE``, Linux 5.1). The pool then cannot shrink.
+/// - ``guard_pages``: place an inaccessible page before and after the pool.
+/// - ``populate``: make pages resident before blocks are allocated: ``"auto"`` or a number of
+///   threads. With None the first access to a page may find no memory, which kills the process.
+/// - ``devices``: devices to register the whole pool with: ``io_uring``, ``io_uring:N``,
 ///   ``mlock``, ``verbs``, ``verbs:NIC``, ``cuda``, ``cuda:N``, ``nixl`` and ``nixl:BACKEND``.
-///   None: with no device.
-/// - ``policy``: how devices are called: ``auto``, ``sequential``, ``parallel`` or ``parallel:N``.
-///   None: as the environment says, otherwise ``auto``.
-/// - ``boundary``: no block straddles a multiple of this number of bytes, or is longer. None: as
-///   the devices take it best; 1 GiB, if the pool can grow or is made ready in the background.
-/// - ``hot_sizes``: blocks of these sizes come from caches of the calling thread from the
-///   beginning.
-/// - ``learn``: sizes that are requested often become hot.
-/// - ``stranded``: the most bytes in the caches of all threads together. None: 1/32 of the pool.
-/// - ``in_background``: return once the memory is mapped, and make it ready part by part.
-/// - ``quarantine``: keep parts that cannot be populated or registered from use, instead of
-///   failing. In the background this is always so.
-/// - ``progress``: called with ``(done, total)`` in bytes; a byte counts once when it is resident,
-///   and once for each device that has it.
+///   None registers it with none.
+/// - ``policy``: how devices are called: ``auto``, ``sequential``, ``parallel`` or
+///   ``parallel:N``. None takes the policy from the environment, and ``auto`` if it names none.
+/// - ``boundary``: no block crosses a multiple of this number of bytes, or is longer than it.
+///   None chooses by the devices' limits, and 1 GiB if the pool can grow or is initialized in the
+///   background.
+/// - ``hot_sizes``: block sizes that are cached per thread from the beginning.
+/// - ``auto_hot_sizes``: cache sizes per thread that are requested often.
+/// - ``max_cached_bytes``: maximum number of bytes in the caches of all threads together. None
+///   means 1/32 of the pool.
+/// - ``in_background``: return once the memory is mapped, and initialize it part by part.
+/// - ``quarantine``: keep parts that cannot be populated or registered out of use, instead of
+///   failing. Initialization in the background always does so.
+/// - ``progress``: called with ``(done, total)`` in bytes. Each byte counts once when it is
+///   resident and once for every device that it is registered with.
 ///
-/// Raises :class:`MappingError`, :class:`RegistrationError`, :class:`BadValueError` and
-/// :class:`CancelledError`. Then nothing is left mapped.
+/// Raises :class:`MappingError`, :class:`RegistrationError`, :class:`InvalidArgumentError` and
+/// :class:`CancelledError`. After an error nothing is left mapped.
 #[pyclass(name = "Pool", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyPool {
     pub(crate) held: Holder<Pool>,
     at: usize,
     len: u64,
     cancel: CancelToken,
-    /// Of a shared pool, from the beginning: children that are forked later have it too.
+    /// Descriptor of a shared pool. It exists from the beginning, so children that are forked later
+    /// have it too.
     fd: Mutex<Option<OwnedFd>>,
-    /// Of a pool that is made ready in the background.
+    /// Listener of a pool that is initialized in the background.
     listener: Option<Listener>,
 }
 
@@ -85,18 +92,18 @@ impl Plain for Pool {}
 
 collected!(PyPool { held, at, len, cancel, fd, listener }, |it, py| {
     if let Some(listener) = &it.listener {
-        listener.let_go(py);
+        listener.release(py);
     }
 });
 
 impl PyPool {
-    /// The pool, for work that takes longer than a call.
+    /// Returns the pool, for work that takes longer than a call.
     pub(crate) fn pool(&self) -> PyResult<Lent<Pool>> {
         self.held.with(Pool::clone).map(Lent::new)
     }
 
-    /// Likewise, if nobody has a hold on it now. Who gets one while it shrinks asks then how long
-    /// it is, as everybody does.
+    /// Returns the pool if it has no holds now. A user that gets a hold while the pool shrinks
+    /// reads its length afterwards, like every user.
     fn free_to_shrink(&self) -> PyResult<Lent<Pool>> {
         self.held.change(|pool| pool.clone()).map(Lent::new)
     }
@@ -106,12 +113,14 @@ impl PyPool {
 impl PyPool {
     #[new]
     #[pyo3(signature = (
-        size, *, max_size=None, pages=None, strict=false, numa=None, shared=false, guard_pages=false,
-        populate=Threads::auto(), devices=None, policy=None, boundary=None, hot_sizes=None, learn=true,
-        max_cached_bytes=None, in_background=false, quarantine=false, progress=None
-    ), text_signature = "(size, *, max_size=None, pages=None, strict=False, numa=None, shared=False, guard_pages=False, \
-        populate='auto', devices=None, policy=None, boundary=None, hot_sizes=None, learn=True, stranded=None, \
-        in_background=False, quarantine=False, progress=None)")]
+        size, *, max_size=None, pages=None, strict=false, numa=None, shared=false,
+        readers_only=false, guard_pages=false, populate=Threads::auto(), devices=None, policy=None,
+        boundary=None, hot_sizes=None, auto_hot_sizes=true, max_cached_bytes=None,
+        in_background=false, quarantine=false, progress=None
+    ), text_signature = "(size, *, max_size=None, pages=None, strict=False, numa=None, \
+        shared=False, readers_only=False, guard_pages=False, populate='auto', devices=None, \
+        policy=None, boundary=None, hot_sizes=None, auto_hot_sizes=True, \
+        max_cached_bytes=None, in_background=False, quarantine=False, progress=None)")]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn create(
         py: Python<'_>,
@@ -121,13 +130,14 @@ impl PyPool {
         strict: bool,
         numa: Option<&str>,
         shared: bool,
+        readers_only: bool,
         guard_pages: bool,
         populate: Option<Threads<'_>>,
         devices: Option<Words>,
         policy: Option<&str>,
         boundary: Option<Size>,
         hot_sizes: Option<Several<Size>>,
-        learn: bool,
+        auto_hot_sizes: bool,
         max_cached_bytes: Option<Size>,
         in_background: bool,
         quarantine: bool,
@@ -141,6 +151,7 @@ impl PyPool {
             .ladder(options::ladder(py, pages.as_ref(), strict)?)
             .numa(options::numa(py, numa)?)
             .backing(options::backing(shared))
+            .readers_only(options::readers_only(py, readers_only, shared)?)
             .guard_pages(guard_pages)
             .populate(populate)
             .registrars(registrars)
@@ -151,7 +162,7 @@ impl PyPool {
                     .into_iter()
                     .map(|Size(bytes)| bytes),
             )
-            .auto_hot_sizes(learn)
+            .auto_hot_sizes(auto_hot_sizes)
             .in_background(in_background)
             .quarantine(quarantine)
             .cancel(cancel.clone());
@@ -194,7 +205,7 @@ impl PyPool {
             None
         };
         let listener = listener.filter(|_| in_background);
-        // In its holder: should the log be interrupted, it is taken down without the GIL.
+        // In its holder: if logging is interrupted, the pool is dropped without the GIL.
         let made =
             PyPool { held: Holder::new(pool), at, len, cancel, fd: Mutex::new(fd), listener };
         report::log_receipt(py, "pool", &built.receipt)?;
@@ -202,19 +213,20 @@ impl PyPool {
         Ok(made)
     }
 
-    /// A block of exactly ``nbytes`` bytes; its address is a multiple of ``align``, a power of
-    /// two.
+    /// Allocates a block of exactly ``nbytes`` bytes. With ``align``, a power of two, its
+    /// address is a multiple of it.
     ///
-    /// What stands in it is what the last user left, or zeros. Raises :class:`OutOfSpaceError`,
-    /// :class:`NotReadyError` while more is being made ready, and :class:`BadValueError`.
+    /// The block contains zeros, or the bytes of its previous user. Raises
+    /// :class:`OutOfSpaceError`, :class:`NotReadyError` while parts of the pool are still being
+    /// initialized, and :class:`InvalidArgumentError`.
     #[pyo3(signature = (nbytes, *, align=None))]
     fn allocate(&self, py: Python<'_>, nbytes: Size, align: Option<Int<'_>>) -> PyResult<PyBlock> {
         let align = align.map(|align| align.index(py, "align")).transpose()?;
-        let granted = self.held.with(|pool| match align {
+        let allocated = self.held.with(|pool| match align {
             None => pool.allocate(nbytes.bytes()),
             Some(align) => pool.allocate_aligned(nbytes.bytes(), align),
         })?;
-        match granted {
+        match allocated {
             Ok(block) => Ok(PyBlock::new(block)),
             Err(error) => {
                 let align = align.map(|align| align as u64);
@@ -223,12 +235,13 @@ impl PyPool {
         }
     }
 
-    /// ``n`` blocks of ``nbytes`` bytes each, all of them or none, in one object.
+    /// Allocates ``n`` blocks of ``nbytes`` bytes each, as one object. It allocates all of them
+    /// or none.
     fn allocate_batch(&self, py: Python<'_>, nbytes: Size, n: Int<'_>) -> PyResult<PyBlockBatch> {
         let n = n.index(py, "n")?;
         let pool = self.pool()?;
-        let granted = py.detach(|| pool.allocate_batch(nbytes.bytes(), n));
-        let blocks = granted.map_err(|error| {
+        let allocated = py.detach(|| pool.allocate_batch(nbytes.bytes(), n));
+        let blocks = allocated.map_err(|error| {
             error::block_request(
                 py,
                 &error,
@@ -238,7 +251,8 @@ impl PyPool {
         Ok(PyBlockBatch { held: Holder::new(blocks) })
     }
 
-    /// ``total`` bytes in at most ``max_blocks`` blocks, as few and as long as can be had.
+    /// Allocates ``total`` bytes in at most ``max_blocks`` blocks, with as few and as long
+    /// blocks as are available.
     fn allocate_scattered(
         &self,
         py: Python<'_>,
@@ -246,12 +260,14 @@ impl PyPool {
         max_blocks: Int<'_>,
     ) -> PyResult<Vec<PyBlock>> {
         let max_blocks = max_blocks.within(py, "max_blocks", 1..=u64::MAX)? as usize;
-        let granted = self.held.with(|pool| pool.allocate_scattered(total.bytes(), max_blocks))?;
-        let blocks = granted.map_err(|error| error::pool(py, &error))?;
+        let allocated =
+            self.held.with(|pool| pool.allocate_scattered(total.bytes(), max_blocks))?;
+        let blocks = allocated.map_err(|error| error::pool(py, &error))?;
         Ok(blocks.into_iter().map(PyBlock::new).collect())
     }
 
-    /// Frees many at once, neighbours joined first; all of them, or none if one cannot be.
+    /// Frees many blocks in one call, and joins neighbours first. If one of them cannot be
+    /// freed, none is.
     fn free_batch(&self, py: Python<'_>, blocks: &Bound<'_, PyAny>) -> PyResult<()> {
         let pool = self.pool()?;
         if let Ok(batch) = blocks.cast::<PyBlockBatch>() {
@@ -264,39 +280,39 @@ impl PyPool {
         Ok(())
     }
 
-    /// The first address: a block at offset n begins n bytes further on.
+    /// First address of the pool. A block at offset n begins n bytes after it.
     #[getter]
     fn ptr(&self) -> PyResult<usize> {
         self.held.with(|_| self.at)
     }
 
-    /// Bytes of addresses from ``ptr`` on: what the pool can grow to. Without ``max_size`` that
-    /// is its capacity.
+    /// Length of the address range from ``ptr`` on, in bytes: the length that the pool can grow
+    /// to. Without ``max_size`` it equals the capacity.
     #[getter]
     fn nbytes(&self) -> PyResult<u64> {
         self.held.with(|_| self.len)
     }
 
-    /// Bytes that blocks can have, when all of it is ready.
+    /// Number of bytes that blocks can use once the whole pool is initialized.
     #[getter]
     fn capacity(&self) -> PyResult<u64> {
         self.held.with(Pool::capacity)
     }
 
-    /// Bytes that can be used, whether or not they are in use.
+    /// Number of bytes that are initialized, used or free.
     #[getter]
     fn ready_bytes(&self) -> PyResult<u64> {
         self.held.with(Pool::ready_bytes)
     }
 
-    /// Whether parts are still being made ready.
+    /// Whether parts of the pool are still being initialized.
     #[getter]
-    fn under_way(&self) -> PyResult<bool> {
+    fn initializing(&self) -> PyResult<bool> {
         self.held.with(Pool::is_under_way)
     }
 
-    /// Waits until so many bytes (None: all) are ready, no more will be, or the seconds are
-    /// over; returns how many are.
+    /// Waits until ``nbytes`` bytes are initialized (None: all of them), initialization has
+    /// ended, or ``timeout`` seconds have passed. Returns the number of initialized bytes.
     #[pyo3(signature = (nbytes=None, timeout=None))]
     fn wait_ready(
         &self,
@@ -306,12 +322,12 @@ impl PyPool {
     ) -> PyResult<u64> {
         let pool = self.pool()?;
         let bytes = nbytes.map_or(u64::MAX, |Size(bytes)| bytes);
-        let mut left = options::seconds(py, "timeout", timeout)?.unwrap_or(EVER);
+        let mut remaining = options::seconds(py, "timeout", timeout)?.unwrap_or(FOREVER);
         let ready = loop {
-            let turn = left.min(LOOK);
+            let turn = remaining.min(SIGNAL_INTERVAL);
             let ready = py.detach(|| pool.wait_ready(bytes, turn));
-            left -= turn;
-            if ready >= bytes || left.is_zero() || !pool.is_under_way() {
+            remaining -= turn;
+            if ready >= bytes || remaining.is_zero() || !pool.is_under_way() {
                 break ready;
             }
             py.check_signals()?;
@@ -319,13 +335,13 @@ impl PyPool {
         Ok(ready)
     }
 
-    /// Ends what goes on in the background: no further part is made ready. The pool cannot grow
-    /// then.
+    /// Stops the initialization in the background: no further part is initialized. The pool
+    /// cannot grow afterwards.
     fn cancel(&self) {
         self.cancel.cancel();
     }
 
-    /// The pool is at least so long afterwards, in whole parts, which are populated and
+    /// Grows the pool to at least ``size`` bytes, in whole parts. Each part is populated and
     /// registered first.
     fn grow_to(&self, py: Python<'_>, size: Size) -> PyResult<()> {
         let pool = self.pool()?;
@@ -333,52 +349,53 @@ impl PyPool {
         grown.map_err(|error| error::pool(py, &error))
     }
 
-    /// As short as whole parts allow, but not shorter than this; returns by how many bytes.
-    /// Raises :class:`InUseError`.
+    /// Shrinks the pool by whole parts to not less than ``size`` bytes. Returns by how many
+    /// bytes it shrank. Raises :class:`InUseError` if a block beyond ``size`` is in use.
     fn shrink_to(&self, py: Python<'_>, size: Size) -> PyResult<u64> {
         let pool = self.free_to_shrink()?;
         let shrunk = py.detach(|| pool.shrink_to(size.0));
         Ok(shrunk.map_err(|error| error::pool(py, &error))?.bytes)
     }
 
-    /// As ``shrink_to``, as far as what is in use allows.
+    /// Shrinks the pool by all whole parts at its end that are not in use. Returns by how many
+    /// bytes it shrank.
     fn shrink(&self, py: Python<'_>) -> PyResult<u64> {
         let pool = self.free_to_shrink()?;
         let shrunk = py.detach(|| pool.shrink());
         Ok(shrunk.map_err(|error| error::pool(py, &error))?.bytes)
     }
 
-    /// Takes back what threads have cached, so that neighbours join.
+    /// Returns the ranges that threads have cached to the pool, where free neighbours join.
     fn trim(&self, py: Python<'_>) -> PyResult<()> {
         let pool = self.pool()?;
         py.detach(|| pool.trim());
         Ok(())
     }
 
-    /// Keeps the bytes of a block from use for as long as the pool: for blocks that have turned
-    /// out to be bad.
+    /// Takes the block and keeps its bytes out of use until the pool is gone. For blocks whose
+    /// memory has turned out to be bad.
     fn quarantine_block(&self, block: &Bound<'_, PyBlock>, why: String) -> PyResult<()> {
         let pool = self.pool()?;
         pool.quarantine_block(block.get().held.take()?, why);
         Ok(())
     }
 
-    /// What the pool is made of and how it came to be, as it is now.
+    /// Returns the current composition of the pool and how it was initialized.
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         report::report(py, &self.held.with(Pool::report)?)
     }
 
-    /// Figures of what is ready.
+    /// Returns the figures of the initialized part of the pool.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         offsets::metrics(py, &self.held.with(Pool::metrics)?)
     }
 
-    /// What is cached, and what has been done.
+    /// Returns the figures of the per-thread caches.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         report::data(py, &self.held.with(Pool::stats)?)
     }
 
-    /// All of the pool in order of addresses: offset, size, and ``used``, ``cached`` or
+    /// Returns the whole pool in order of offsets: offset, length, and ``used``, ``cached`` or
     /// ``free``.
     fn map<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u64, u64, Bound<'py, PyAny>)>> {
         let map = self.held.with(Pool::map)?;
@@ -387,26 +404,26 @@ impl PyPool {
             .collect()
     }
 
-    /// The devices' names, in order.
+    /// Names of the devices, in order.
     #[getter]
     fn devices(&self) -> PyResult<Vec<String>> {
         self.held.with(Pool::devices)
     }
 
-    /// No block straddles a multiple of this number of bytes. None: there is no boundary.
+    /// No block crosses a multiple of this number of bytes. None: there is no boundary.
     #[getter]
     fn boundary(&self) -> PyResult<Option<u64>> {
         self.held.with(Pool::boundary)
     }
 
-    /// By what references name this pool; None: its memory is private.
+    /// Number by which references name this pool. None: the pool's memory is private.
     #[getter]
-    fn number(&self) -> PyResult<Option<u64>> {
-        self.held.with(Pool::share_id)
+    fn share_id(&self) -> PyResult<Option<u64>> {
+        self.held.with(Pool::number)
     }
 
-    /// A descriptor of a shared pool's memory, to read and write, which belongs to the pool.
-    /// Also ``/proc/PID/fd/N``.
+    /// Returns a descriptor of a shared pool's memory, open for reading and writing. The pool
+    /// owns it. Other processes can open it as ``/proc/PID/fd/N``.
     fn fileno(&self, py: Python<'_>) -> PyResult<c_int> {
         self.held.with(|_| ())?;
         let fd =
@@ -414,18 +431,21 @@ impl PyPool {
         fd.ok_or_else(|| error::pool(py, &PoolError::Private))
     }
 
-    /// A new descriptor of a shared pool's memory, which belongs to the caller: to be sent to
-    /// another process. Unless it is ``writable``, a process of another user can only read by it;
-    /// one of the same user, or of root, can still open it for writing by ``/proc``.
+    /// Returns a new descriptor of a shared pool's memory, to be sent to another process. The
+    /// caller owns it.
+    ///
+    /// Unless it is ``writable``, a process of another user can only read through it. A process
+    /// of the same user, or of root, can still open it for writing by ``/proc``, unless the pool
+    /// is for ``readers_only``.
     #[pyo3(signature = (*, writable=false))]
     fn share(&self, py: Python<'_>, writable: bool) -> PyResult<c_int> {
         let pool = self.pool()?;
         share(&pool, writable).map(IntoRawFd::into_raw_fd).map_err(|error| error::pool(py, &error))
     }
 
-    /// Makes its pages resident in the other mappings that this process has of its memory file,
-    /// such as those of an engine that was given the descriptor: else each page is a fault when it
-    /// is first touched there. Returns how many bytes those mappings have.
+    /// Makes the pages resident in every other mapping of this memory file in this process, such
+    /// as the mapping of an engine that received the descriptor. Otherwise the first access to
+    /// each page there faults. Returns the total length of those mappings in bytes.
     #[pyo3(signature = (*, threads=None))]
     fn populate_aliases(&self, py: Python<'_>, threads: Option<Threads<'_>>) -> PyResult<u64> {
         let how = options::populate_now(py, threads)?;
@@ -436,27 +456,27 @@ impl PyPool {
         done.map_err(|error| error::pool(py, &error))
     }
 
-    /// Keeps it from being closed or made shorter, for engines that have registered its memory:
-    /// :class:`ExportedError` meanwhile.
+    /// Prevents the pool from being closed or shortened until the hold is released: both raise
+    /// :class:`ExportedError`. For engines that have registered its memory.
     fn hold(slf: &Bound<'_, Self>) -> PyResult<PyHold> {
         PyHold::pool(slf)
     }
 
-    /// Checks the books against their invariants: for tests.
+    /// Checks the invariants of the metadata. For tests.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         let pool = self.pool()?;
         py.detach(|| pool.check()).map_err(|error| error::defect(&error))
     }
 
-    /// Gives the pool up. Blocks stay good; the memory, and its registration, go with the last
-    /// of them.
+    /// Gives up the pool. Existing blocks stay valid. The memory and its registration are
+    /// released with the last of them.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.held.end(py)?;
         *self.fd.lock().unwrap_or_else(PoisonError::into_inner) = None;
         Ok(())
     }
 
-    /// Whether it has been closed.
+    /// Whether the pool has been closed.
     #[getter]
     fn closed(&self) -> bool {
         self.held.is_gone()
@@ -477,8 +497,8 @@ context_manager!(PyPool, PyPool::close);
 
 fn share(pool: &Pool, writable: bool) -> Result<OwnedFd, PoolError> {
     if writable {
-        // SAFETY: this module makes no slices of a block's bytes that last: it copies, by address.
-        // Who writes what when is up to those who have views, in whichever process.
+        // SAFETY: this module keeps no slices of a block's bytes: it copies by address. The owners
+        // of views, in all processes, have to agree on their writes.
         unsafe { pool.share() }
     } else {
         pool.share_read_only()

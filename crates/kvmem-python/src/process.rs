@@ -1,20 +1,20 @@
-//! *Process*: what a fork and the end of the interpreter mean here.
+//! *Process*: forks, subinterpreters, and the end of the interpreter.
 //!
-//! **Fork.** A child has no memory at the addresses of its parent's regions (they are kept out of
-//! it), its copies of locks may be held by threads that it does not have, and rings that it
-//! inherits are its parent's. So everything that has to do with memory is of an *age*: that
-//! of the process in which it was made. A fork makes the child one older, and what is of another
-//! age is refused, and forgotten instead of dropped. Allocators of offsets have no memory, and
-//! their locks are never held while another thread can fork, since that needs the GIL; they
-//! go on in the child, as copies.
+//! **Fork.** A child has no memory at the addresses of its parent's regions, which are left out of
+//! it. Its copies of locks may be held by threads that it does not have, and inherited rings belong
+//! to its parent. Therefore every object with memory has the *age* of the process that made it. A
+//! fork makes the child one older. Using an object of another age fails, and such an object is
+//! leaked instead of dropped. Offset allocators have no memory, and their locks are never held
+//! while another thread can fork, because that needs the GIL. They continue in the child, as
+//! copies.
 //!
-//! **Subinterpreters.** There is one interpreter for each process that can have the module: its
-//! types and the thread-bound parts of PyO3 are shared by all interpreters. Another one is refused.
+//! **Subinterpreters.** Only one interpreter of a process can import the module: its types and the
+//! thread-bound parts of PyO3 are shared by all interpreters. In another interpreter the import
+//! fails.
 //!
-//! **End.** Threads that work in the background call into Python to tell how far they have come. A
-//! thread that asks for the GIL when the interpreter is ending never gets it, or is ended. So
-//! before that, at exit, calls are closed: those under way are waited for, and no further one
-//! begins.
+//! **End.** Background threads call into Python to report progress. A thread that requests the GIL
+//! while the interpreter is ending never gets it, or is ended. Therefore calls are closed before
+//! that, at exit: running calls are waited for, and no further call begins.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicUsize, Ordering};
 use std::thread;
@@ -28,7 +28,7 @@ static AGE: AtomicU32 = AtomicU32::new(0);
 static CLOSED: AtomicBool = AtomicBool::new(false);
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
-/// How many forks there are between this process and the one that imported the module first.
+/// Number of forks between this process and the one that first imported the module.
 pub(crate) fn age() -> u32 {
     // Relaxed: it changes only in a process with one thread.
     AGE.load(Ordering::Relaxed)
@@ -43,14 +43,14 @@ pub(crate) fn call<T>(call: impl FnOnce(Python<'_>) -> T) -> Option<T> {
             CALLS.fetch_sub(1, Ordering::Release);
         }
     }
-    // SeqCst, both here and in `close`: either this sees that calls are closed, or `close` sees the
+    // SeqCst, here and in `close`: either this load sees that calls are closed, or `close` sees the
     // call.
     CALLS.fetch_add(1, Ordering::SeqCst);
     let _under = Under;
     if CLOSED.load(Ordering::SeqCst) { None } else { Python::try_attach(call) }
 }
 
-/// No further call begins, and none is under way.
+/// Closes the calls: no further call begins, and none is running when this returns.
 #[pyfunction]
 pub(crate) fn _at_exit(py: Python<'_>) {
     CLOSED.store(true, Ordering::SeqCst);
@@ -62,31 +62,31 @@ pub(crate) fn _at_exit(py: Python<'_>) {
     });
 }
 
-/// This process has been forked off.
+/// Adjusts the state in a forked child.
 #[pyfunction]
 pub(crate) fn _after_fork() {
     // Relaxed: the child has one thread.
     AGE.fetch_add(1, Ordering::Relaxed);
-    // Calls that were under way are those of threads that are not there.
+    // Running calls belonged to threads that do not exist in the child.
     CALLS.store(0, Ordering::Relaxed);
 }
 
-/// Refuses all interpreters but the first.
+/// Fails in all interpreters but the first.
 fn admit() -> PyResult<()> {
     static FIRST: AtomicI64 = AtomicI64::new(-1);
     // SAFETY: a thread that imports a module is attached to its interpreter.
     let here = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };
-    // Relaxed, both: nothing is published with it.
+    // Relaxed, both: they publish nothing.
     match FIRST.compare_exchange(-1, here, Ordering::Relaxed, Ordering::Relaxed) {
         Err(first) if first != here => Err(PyImportError::new_err(
-            "kvmem cannot be used in more than one interpreter of a process: use it in the main interpreter alone, or in processes \
-             that share a pool",
+            "kvmem cannot be used in more than one interpreter of a process: use it in the main \
+             interpreter only, or in processes that share a pool",
         )),
         _ => Ok(()),
     }
 }
 
-/// Sees to it that forks and the end are known of, and that this is the only interpreter.
+/// Registers the handlers of forks and of the end, and checks that this is the only interpreter.
 pub(crate) fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
     admit()?;
     let py = module.py();

@@ -1,12 +1,12 @@
-//! *Progress*: a callable that is told how far work has come: `callback(done, total)`, in bytes.
+//! *Progress*: reports progress to a callable: `callback(done, total)`, in bytes.
 //!
-//! Threads that work call it, one at a time, with the GIL. Populating comes first and registering
-//! next; both count, the latter once for each device, so that `done` goes from 0 to `total` once
-//! and never falls. If it raises, the work is cancelled, and the caller of the work gets what
-//! it raised. Where nobody waits, in the background, that goes to `sys.unraisablehook`.
+//! Working threads call it, one at a time, with the GIL. Populating comes first and registering
+//! next. Both count, registering once for each device, so `done` rises from 0 to `total` once and
+//! never falls. If the callable raises, the work is cancelled, and the caller of the work gets the
+//! exception. In the background, where no caller waits, the exception goes to `sys.unraisablehook`.
 //!
-//! When there is nothing more to tell the callable is let go of: it may well have the object that
-//! it was told of, and the object it.
+//! After the last report the callable is released: it may refer to the object that it reports on,
+//! which refers to the callable.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -18,35 +18,35 @@ use pyo3::prelude::*;
 use crate::collect::Traverse;
 use crate::process;
 
-/// Who is told.
+/// A listener and its state.
 #[derive(Clone)]
-pub(crate) struct Listener(Arc<Told>);
+pub(crate) struct Listener(Arc<ListenerState>);
 
-struct Told {
+struct ListenerState {
     callback: Mutex<Option<Py<PyAny>>>,
     cancel: CancelToken,
     meter: Mutex<Meter>,
     raised: Mutex<Option<PyErr>>,
 }
 
-/// Several counts as one.
+/// Several counts combined into one.
 struct Meter {
     total: u64,
     populate: Count,
     register: Count,
-    told: Option<u64>,
+    reported: Option<u64>,
 }
 
-/// A count that may begin anew, for the next part.
+/// A count that restarts for the next part.
 #[derive(Default)]
 struct Count {
     before: u64,
     last: u64,
-    most: u64,
+    max: u64,
 }
 
 impl Count {
-    /// Within a part each report tells more than the one before.
+    /// Within a part every report is at least as high as the previous one.
     fn set(&mut self, done: u64) {
         if done <= self.last {
             self.before += self.last;
@@ -55,46 +55,46 @@ impl Count {
     }
 
     fn done(&self) -> u64 {
-        (self.before + self.last).min(self.most)
+        (self.before + self.last).min(self.max)
     }
 }
 
 impl Meter {
     fn new(populate: u64, register: u64) -> Meter {
-        let count = |most| Count { most, ..Count::default() };
+        let count = |max| Count { max, ..Count::default() };
         Meter {
             total: populate + register,
             populate: count(populate),
             register: count(register),
-            told: None,
+            reported: None,
         }
     }
 
-    /// What to tell, if it is anything new.
+    /// Returns the numbers to report, if they are new.
     fn step(&mut self, phase: Phase, done: u64) -> Option<(u64, u64)> {
         match phase {
             Phase::Populate => self.populate.set(done),
             Phase::Register => {
-                // What was resident before is not populated.
-                self.populate.before = self.populate.most;
+                // Pages that were resident before are not populated.
+                self.populate.before = self.populate.max;
                 self.register.set(done);
             }
             Phase::Deregister => return None,
         }
-        self.tell(self.populate.done() + self.register.done())
+        self.advance(self.populate.done() + self.register.done())
     }
 
-    /// All is done.
+    /// Returns the numbers of completed work.
     fn last(&mut self) -> Option<(u64, u64)> {
-        self.tell(self.total)
+        self.advance(self.total)
     }
 
-    fn tell(&mut self, done: u64) -> Option<(u64, u64)> {
+    fn advance(&mut self, done: u64) -> Option<(u64, u64)> {
         let done = done.min(self.total);
-        if self.told.is_some_and(|told| done <= told) {
+        if self.reported.is_some_and(|reported| done <= reported) {
             return None;
         }
-        self.told = Some(done);
+        self.reported = Some(done);
         Some((done, self.total))
     }
 }
@@ -108,14 +108,14 @@ impl Traverse for Listener {
         match self.0.callback.try_lock() {
             Ok(callback) => visit.call(&*callback),
             Err(TryLockError::Poisoned(callback)) => visit.call(&*callback.into_inner()),
-            // The lock is held with the GIL alone, and no Python runs under it.
+            // The lock is only held together with the GIL, and no Python runs under it.
             Err(TryLockError::WouldBlock) => Ok(()),
         }
     }
 }
 
 impl Listener {
-    /// Tells `callback` of populating and registering so many bytes.
+    /// Makes a listener for populating and registering so many bytes.
     pub(crate) fn new(
         callback: Py<PyAny>,
         cancel: CancelToken,
@@ -124,7 +124,7 @@ impl Listener {
     ) -> Listener {
         let meter = Mutex::new(Meter::new(populate, register));
         let callback = Mutex::new(Some(callback));
-        Listener(Arc::new(Told { callback, cancel, meter, raised: Mutex::new(None) }))
+        Listener(Arc::new(ListenerState { callback, cancel, meter, raised: Mutex::new(None) }))
     }
 
     pub(crate) fn populate(&self, progress: &Progress) {
@@ -145,26 +145,26 @@ impl Listener {
     }
 
     fn call(&self, py: Python<'_>, done: u64, total: u64) {
-        // Not called under the lock: that runs Python.
+        // Called without the lock, because the callable runs Python.
         let callback = lock(&self.0.callback).as_ref().map(|callback| callback.clone_ref(py));
         let Some(callback) = callback else { return };
         if let Err(error) = callback.call1(py, (done, total)) {
             self.0.cancel.cancel();
             lock(&self.0.raised).get_or_insert(error);
-            self.let_go(py);
+            self.release(py);
         } else if done == total {
-            self.let_go(py);
+            self.release(py);
         }
     }
 
     /// Drops the callable.
-    pub(crate) fn let_go(&self, _py: Python<'_>) {
+    pub(crate) fn release(&self, _py: Python<'_>) {
         let callback = lock(&self.0.callback).take();
         drop(callback);
     }
 
-    /// The work has ended: what the callback has raised, or else the result. Where that is good the
-    /// last call says that all is done.
+    /// Ends the work: returns the exception that the callback raised, or else the result. After
+    /// success the last call reports that everything is done.
     pub(crate) fn end<T>(&self, py: Python<'_>, result: PyResult<T>) -> PyResult<T> {
         if result.is_ok() {
             let last = lock(&self.0.meter).last();
@@ -172,18 +172,18 @@ impl Listener {
                 self.call(py, done, total);
             }
         }
-        self.let_go(py);
+        self.release(py);
         let raised = lock(&self.0.raised).take();
         raised.map_or(result, Err)
     }
 
-    /// Where nobody waits: what it raises is told to the interpreter.
+    /// Reports populating in the background. An exception goes to `sys.unraisablehook`.
     pub(crate) fn populate_unwaited(&self, progress: &Progress) {
         self.populate(progress);
         self.report();
     }
 
-    /// As above.
+    /// Reports registering in the background. An exception goes to `sys.unraisablehook`.
     pub(crate) fn register_unwaited(&self, progress: &RegisterProgress) {
         self.register(progress);
         self.report();
@@ -197,7 +197,7 @@ impl Listener {
     }
 }
 
-/// Ends work that had, or had not, a listener.
+/// Ends work with or without a listener.
 pub(crate) fn end<T>(
     py: Python<'_>,
     listener: Option<&Listener>,

@@ -1,46 +1,47 @@
-//! *Ranges*: allocations, found by where they begin.
+//! *Ranges*: allocations, found by their start.
 //!
-//! With tens of thousands of ranges, of which any may be next, what a look-up costs is the cache
-//! lines that it has to wait for. So this is a hash table without anything beside the entries: no
-//! bytes of control, no keys, for an allocation knows where it begins. It is 20 bytes long, so that
-//! most look-ups touch one line, or two in a row.
+//! With tens of thousands of ranges in random order, the cost of a look-up is the cache lines that
+//! it waits for. Therefore this hash table has only its entries: no control bytes and no keys,
+//! because an allocation contains its start. An entry has 20 bytes, so most look-ups touch one
+//! line, or two adjacent ones.
 //!
 //! ```text
 //!   home(16)┐    home(32) = home(96)┐
 //!   ┌───────▼┬────────┬─────────────▼───┬────────┬────────┐
-//!   │ 16     │        │ 32     │ 96     │        │        │      an entry is in the first free slot from its home on
+//!   │ 16     │        │ 32     │ 96     │        │        │
 //!   └────────┴────────┴────────┴────────┴────────┴────────┘
 //! ```
 //!
-//! Where an entry goes, those behind it that would not be found any more move up, so that nothing
-//! tells that it was there (Knuth, *The Art of Computer Programming*, volume 3, 6.4, algorithm R).
+//! An entry is in the first free slot from its home on. When an entry is removed, later entries
+//! that could no longer be found move up, so no trace remains (Knuth, *The Art of Computer
+//! Programming*, volume 3, 6.4, algorithm R).
 //!
-//! Ranges of one size begin at multiples of it. A hash that is one product, say with the golden
-//! ratio, spreads the multiples of most sizes more evenly than chance does; but those of some end
-//! up a thousand slots from home. Two products are as good as chance for every size: 0.8 slots from
-//! home on average when the table is fullest.
+//! Ranges of one size begin at multiples of it. A hash that is one product, for example with the
+//! golden ratio, spreads the multiples of most sizes more evenly than random numbers; but those of
+//! some sizes end up a thousand slots from home. Two products are as good as random numbers for
+//! every size: 0.8 slots from home on average when the table is fullest.
 
 use std::mem;
 
 use kvmem::offset::Allocation;
 
-/// Slots of the smallest table.
+/// Number of slots of the smallest table.
 const FEW: usize = 16;
 /// 2^64 divided by the golden ratio.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Allocations by where they begin, of which each is somewhere else.
+/// Allocations by start. All starts differ.
 #[derive(Default)]
 pub(crate) struct Ranges {
-    /// A power of two, or none. At most five eighths are in use.
+    /// The slots: a power of two, or none. At most five eighths are in use.
     slots: Vec<Option<Allocation>>,
-    /// Bits of a product below those that say home.
+    /// Number of product bits below those of the home.
     shift: u32,
     len: usize,
 }
 
 impl Ranges {
-    /// How many there are.
+    /// Returns the number of allocations.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -50,13 +51,13 @@ impl Ranges {
         self.slots.iter().flatten()
     }
 
-    /// The one that begins there.
+    /// Returns the allocation that begins at `start`.
     #[inline]
     pub(crate) fn get(&self, at: u64) -> Option<&Allocation> {
         self.slots.get(self.find(at)?)?.as_ref()
     }
 
-    /// Puts one in. None may begin where it does.
+    /// Inserts an allocation. No other may have its start.
     #[inline]
     pub(crate) fn insert(&mut self, allocation: Allocation) {
         if self.len >= self.slots.len() / 8 * 5 {
@@ -66,7 +67,7 @@ impl Ranges {
         self.put(allocation);
     }
 
-    /// Takes out the one that begins there.
+    /// Removes the allocation that begins at `start`.
     #[inline]
     pub(crate) fn remove(&mut self, at: u64) -> Option<Allocation> {
         let mut gap = self.find(at)?;
@@ -77,7 +78,8 @@ impl Ranges {
         loop {
             slot = (slot + 1) & mask;
             let Some(allocation) = &self.slots[slot] else { return taken };
-            // How far it is from home, and how far the gap is behind it: it may go as far as home.
+            // Its distance from home, and the distance of the gap behind it: it may move as far as
+            // home.
             let from_home = slot.wrapping_sub(self.home(allocation.offset())) & mask;
             if from_home >= (slot.wrapping_sub(gap) & mask) {
                 self.slots.swap(gap, slot);
@@ -92,7 +94,7 @@ impl Ranges {
         ((upper ^ upper >> 32).wrapping_mul(GOLDEN) >> self.shift) as usize
     }
 
-    /// The slot of the one that begins there.
+    /// Returns the slot of the allocation that begins at `start`.
     #[inline]
     fn find(&self, at: u64) -> Option<usize> {
         let mask = self.slots.len().checked_sub(1)?;
@@ -131,7 +133,7 @@ mod tests {
     use super::*;
     use kvmem::offset::OffsetAllocator;
 
-    /// How many slots lie between an entry and its home, on average.
+    /// Returns the average number of slots between an entry and its home.
     fn strayed(ranges: &Ranges) -> f64 {
         let mask = ranges.slots.len() - 1;
         let entries =
@@ -147,7 +149,7 @@ mod tests {
             let space = OffsetAllocator::new(units * 5600).unwrap();
             let mut ranges = Ranges::default();
             let batch = space.allocate_batch(units, 5600).unwrap();
-            // 5,090 of 8,192 slots are used, which is as full as it becomes.
+            // 5,090 of 8,192 slots are used: the maximum load.
             for allocation in batch.into_iter().filter(|it| it.offset() / units % 11 != 0) {
                 ranges.insert(allocation);
             }

@@ -31,27 +31,30 @@ impl Bytes for Arc<Region> {
     }
 }
 
-/// One contiguous range of memory: mapped, placed, and as resident as it was made.
+/// A contiguous range of mapped memory.
 ///
 /// Options:
 ///
-/// - ``size``: bytes, rounded up to whole pages.
-/// - ``pages``: kinds of pages to try, first choice first: ``1G``, ``2M``, ``thp``, ``4k``. None:
-///   ``2M,thp,4k``.
-/// - ``strict``: fail if the first kind cannot take all of it, instead of stepping down.
-/// - ``numa``: ``bind:0,2-3`` or ``interleave:0-3``. None: wherever the kernel puts the pages.
-/// - ``populate``: make all pages resident now: ``"auto"`` or a number of threads. None: each page
-///   becomes resident when it is first touched.
-/// - ``shared``: a sealed memory file that other processes can attach. Otherwise the memory belongs
-///   to this process alone.
-/// - ``guard_pages``: a page without access before and behind the region.
-/// - ``dont_fork``: a forked child has nothing at these addresses.
-/// - ``dont_dump``: core dumps leave the region out.
+/// - ``size``: length in bytes, rounded up to whole pages.
+/// - ``pages``: page sizes to try, in order of preference, of ``1G``, ``2M``, ``thp`` and ``4k``.
+///   None means ``2M,thp,4k``.
+/// - ``strict``: fail if the first page size cannot back the whole region, instead of falling
+///   back to the next one.
+/// - ``numa``: ``bind:0,2-3`` or ``interleave:0-3``. None leaves the placement to the kernel.
+/// - ``populate``: make all pages resident before the constructor returns: ``"auto"`` or a number
+///   of threads. None leaves each page to be faulted in by its first access.
+/// - ``shared``: back the region with a memory file of fixed size that other processes can
+///   attach. Otherwise only this process has the memory.
+/// - ``readers_only``: seal the memory file of a shared region against every later mapping for
+///   writing, in any process (``F_SEAL_FUTURE_WRITE``, Linux 5.1). ``discard`` then fails.
+/// - ``guard_pages``: place an inaccessible page before and after the region.
+/// - ``dont_fork``: leave the region out of forked children.
+/// - ``dont_dump``: leave the region out of core dumps.
 /// - ``progress``: called with ``(done, total)`` in bytes while pages are populated.
-/// - ``time_limit``: seconds that populating may take.
+/// - ``time_budget``: seconds that populating may take.
 ///
-/// Raises :class:`MappingError`, :class:`BadValueError`, :class:`CancelledError` and
-/// :class:`TimeLimitError`. Then nothing is left mapped.
+/// Raises :class:`MappingError`, :class:`InvalidArgumentError`, :class:`CancelledError` and
+/// :class:`TimeBudgetError`. After an error nothing is left mapped.
 #[pyclass(name = "Region", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyRegion {
     held: Holder<Arc<Region>>,
@@ -76,7 +79,7 @@ impl PyRegion {
         PyRegion { held: Holder::new(region), keeper }
     }
 
-    /// The region, which goes with the last that has it.
+    /// Returns the region, which is unmapped with its last reference.
     pub(crate) fn region(&self, py: Python<'_>) -> PyResult<Memory> {
         Ok(Memory::new(self.held.with(Arc::clone)?, self.keeper.get(py)))
     }
@@ -86,8 +89,9 @@ impl PyRegion {
 impl PyRegion {
     #[new]
     #[pyo3(signature = (
-        size, *, pages=None, strict=false, numa=None, populate=None, shared=false, guard_pages=false, dont_fork=true,
-        dont_dump=true, progress=None, time_budget=None
+        size, *, pages=None, strict=false, numa=None, populate=None, shared=false,
+        readers_only=false, guard_pages=false, dont_fork=true, dont_dump=true, progress=None,
+        time_budget=None
     ))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn create(
@@ -98,6 +102,7 @@ impl PyRegion {
         numa: Option<&str>,
         populate: Option<Threads<'_>>,
         shared: bool,
+        readers_only: bool,
         guard_pages: bool,
         dont_fork: bool,
         dont_dump: bool,
@@ -110,11 +115,12 @@ impl PyRegion {
             .numa(options::numa(py, numa)?)
             .populate(options::populate(py, "populate", populate)?)
             .backing(options::backing(shared))
+            .readers_only(options::readers_only(py, readers_only, shared)?)
             .guard_pages(guard_pages)
             .dont_fork(dont_fork)
             .dont_dump(dont_dump)
             .cancel(cancel.clone());
-        if let Some(limit) = options::seconds(py, "time_limit", time_budget)? {
+        if let Some(limit) = options::seconds(py, "time_budget", time_budget)? {
             builder = builder.time_budget(limit);
         }
         let listener =
@@ -125,7 +131,7 @@ impl PyRegion {
         let region = long::run(py, &cancel, || builder.map());
         let region = region.and_then(|region| region.map_err(|error| error::arena(py, &error)));
         let region = progress::end(py, listener.as_ref(), region)?;
-        // In its holder: should the log be interrupted, it is unmapped without the GIL.
+        // In its holder: if logging is interrupted, the region is unmapped without the GIL.
         let made = PyRegion::new(region);
         let region = made.region(py)?;
         report::log_receipt(py, "region", region.receipt())?;
@@ -133,7 +139,9 @@ impl PyRegion {
         Ok(made)
     }
 
-    /// Maps the memory of another process by a descriptor, which stays the caller's.
+    /// Maps the memory of another process by its descriptor. The caller keeps the descriptor.
+    ///
+    /// With ``size``, raises :class:`InvalidArgumentError` if the memory has another length.
     #[staticmethod]
     #[pyo3(signature = (fd, *, size=None))]
     fn attach(py: Python<'_>, fd: Int<'_>, size: Option<Size>) -> PyResult<PyRegion> {
@@ -142,23 +150,29 @@ impl PyRegion {
         region.map(PyRegion::new).map_err(|error| error::arena(py, &error))
     }
 
-    /// A region over the bytes of another object, which is kept and exported as long as the
-    /// region is.
+    /// Makes a region over the bytes of another object. The region keeps the object and exports
+    /// its buffer until it is closed.
     #[staticmethod]
     fn from_buffer(py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<PyRegion> {
         Memory::over(py, Exported::of(buffer)?).map(PyRegion::over)
     }
 
-    /// What it is made of, as it was when it was mapped.
+    /// Pages, placement and residency of the region at the time it was mapped.
     #[getter]
     fn receipt<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         report::report(py, self.region(py)?.receipt())
     }
 
-    /// Makes a range resident, by as many threads as turn out fastest unless a number is given;
-    /// returns the seconds.
-    #[pyo3(signature = (start=Int::usual(0), stop=None, *, threads=None, progress=None, time_budget=None),
-        text_signature = "($self, start=0, stop=None, *, threads=None, progress=None, time_limit=None)")]
+    /// Makes a range resident and returns the seconds that this took.
+    ///
+    /// Unless ``threads`` is a number, the library chooses how many threads to use.
+    #[pyo3(
+        signature = (
+            start=Int::usual(0), stop=None, *, threads=None, progress=None, time_budget=None
+        ),
+        text_signature = "($self, start=0, stop=None, *, threads=None, progress=None, \
+            time_budget=None)"
+    )]
     fn populate(
         &self,
         py: Python<'_>,
@@ -173,7 +187,7 @@ impl PyRegion {
         let how = options::populate_now(py, threads)?;
         let cancel = CancelToken::new();
         let mut watch = ProgressOptions::new().cancel(cancel.clone());
-        if let Some(limit) = options::seconds(py, "time_limit", time_budget)? {
+        if let Some(limit) = options::seconds(py, "time_budget", time_budget)? {
             watch = watch.time_budget(limit);
         }
         let total = stop.saturating_sub(start) as u64;
@@ -187,9 +201,9 @@ impl PyRegion {
         Ok(progress::end(py, listener.as_ref(), done)?.seconds)
     }
 
-    /// Makes its pages resident in the other mappings that this process has of its memory file,
-    /// such as those of an engine that was given the descriptor: else each page is a fault when it
-    /// is first touched there. Returns how many bytes those mappings have.
+    /// Makes the pages resident in every other mapping of this memory file in this process, such
+    /// as the mapping of an engine that received the descriptor. Otherwise the first access to
+    /// each page there faults. Returns the total length of those mappings in bytes.
     #[pyo3(signature = (*, threads=None))]
     fn populate_aliases(&self, py: Python<'_>, threads: Option<Threads<'_>>) -> PyResult<u64> {
         let how = options::populate_now(py, threads)?;
@@ -200,8 +214,11 @@ impl PyRegion {
         done.map_err(|error| error::arena(py, &error))
     }
 
-    /// How much of a range is resident now.
-    #[pyo3(signature = (start=Int::usual(0), stop=None), text_signature = "($self, start=0, stop=None)")]
+    /// Returns how much of a range is resident now.
+    #[pyo3(
+        signature = (start=Int::usual(0), stop=None),
+        text_signature = "($self, start=0, stop=None)"
+    )]
     fn residency<'py>(
         &self,
         py: Python<'py>,
@@ -220,36 +237,39 @@ impl PyRegion {
         )
     }
 
-    /// Gives the pages of a range back; what is read there afterwards is zero. Not of what is
-    /// registered (:class:`InUseError`).
-    #[pyo3(signature = (start=Int::usual(0), stop=None), text_signature = "($self, start=0, stop=None)")]
+    /// Returns the pages of a range to the system. The range reads as zeros afterwards. Raises
+    /// :class:`InUseError` if the region is registered.
+    #[pyo3(
+        signature = (start=Int::usual(0), stop=None),
+        text_signature = "($self, start=0, stop=None)"
+    )]
     fn discard(&self, py: Python<'_>, start: Int<'_>, stop: Option<Int<'_>>) -> PyResult<()> {
         let region = self.region(py)?;
         let (start, stop) = part(py, region.len(), start, stop)?;
         py.detach(|| region.discard(start..stop)).map_err(|error| error::arena(py, &error))
     }
 
-    /// The descriptor of shared memory, which belongs to the region.
+    /// Returns the descriptor of shared memory. The region owns the descriptor.
     fn fileno(&self, py: Python<'_>) -> PyResult<c_int> {
         let region = self.region(py)?;
         let fd = region.fd().ok_or_else(|| {
             error::bad_value(
                 py,
-                "the region's memory is private: make it with shared=True to have a descriptor",
+                "the region's memory is private: make it with shared=True to get a descriptor",
             )
         })?;
         Ok(fd.as_raw_fd())
     }
 
-    /// Gives the memory up: it is unmapped when nobody else has it. Raises
-    /// :class:`ExportedError` while there are views.
+    /// Gives up the memory, which is unmapped when its last user lets go of it. Raises
+    /// :class:`ExportedError` while views exist.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.held.end(py)?;
         self.keeper.cut(py);
         Ok(())
     }
 
-    /// Whether it has been closed.
+    /// Whether the region has been closed.
     #[getter]
     fn closed(&self) -> bool {
         self.held.is_gone()
@@ -265,7 +285,7 @@ impl PyRegion {
 
 context_manager!(PyRegion, PyRegion::close);
 
-/// From `start` to `stop`, or to the end.
+/// Converts a range from `start` to `stop`, or to the end.
 pub(crate) fn part<'py>(
     py: Python<'py>,
     len: usize,
@@ -276,14 +296,14 @@ pub(crate) fn part<'py>(
     Ok((start, stop.map_or(Ok(len), |stop| stop.index(py, "stop"))?))
 }
 
-/// A descriptor of its own for what `fd` names.
+/// Duplicates a descriptor.
 pub(crate) fn duplicate<'py>(py: Python<'py>, fd: Int<'py>) -> PyResult<OwnedFd> {
     let fd = fd.fd(py)?;
-    // SAFETY: it is borrowed for this call only. A number that is no descriptor, or that another
-    // thread closes meanwhile, is refused by the kernel.
+    // SAFETY: the descriptor is borrowed for this call only. The kernel rejects a number that is no
+    // descriptor, or that another thread closes meanwhile.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
-    borrowed.try_clone_to_owned().map_err(|refused| {
-        let message = format!("fd {fd} cannot be duplicated: {refused}; give an open descriptor");
-        error::bad_descriptor(py, message, fd, None, refused.raw_os_error())
+    borrowed.try_clone_to_owned().map_err(|error| {
+        let message = format!("fd {fd} cannot be duplicated: {error}; give an open descriptor");
+        error::bad_descriptor(py, message, fd, None, error.raw_os_error())
     })
 }

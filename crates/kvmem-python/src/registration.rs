@@ -24,24 +24,25 @@ impl Held for RegistrationSet {
     const SLOW: bool = true;
 }
 
-/// A region, registered with devices: all of it with all of them, or an exception and nothing.
+/// The registration of a region with devices. Registering either succeeds for the whole region
+/// and all devices, or raises and leaves nothing registered.
 ///
 /// Options:
 ///
-/// - ``region``: the memory. The registration keeps it.
-/// - ``devices``: one or several of ``io_uring``, ``io_uring:N``, ``mlock``, ``verbs``,
+/// - ``region``: the memory. The registration keeps it alive.
+/// - ``devices``: one or more of ``io_uring``, ``io_uring:N``, ``mlock``, ``verbs``,
 ///   ``verbs:NIC``, ``cuda``, ``cuda:N``, ``nixl`` and ``nixl:BACKEND``.
-/// - ``policy``: ``auto``, ``sequential``, ``parallel`` or ``parallel:N``. None: as the environment
-///   says, otherwise ``auto``.
-/// - ``populate``: makes pages resident before they are registered: ``"auto"`` or a number of
-///   threads. None: the first device does it, alone.
-/// - ``chunk``: the most bytes that one key covers. None: as the devices take it best.
-/// - ``progress``: called with ``(done, total)`` in bytes; a byte counts once when it is resident,
-///   and once for each device that has it.
-/// - ``time_limit``: seconds that all of it may take.
+/// - ``policy``: ``auto``, ``sequential``, ``parallel`` or ``parallel:N``. None takes the policy
+///   from the environment, and ``auto`` if it names none.
+/// - ``populate``: make pages resident before they are registered: ``"auto"`` or a number of
+///   threads. With None the first device faults them in, on one thread.
+/// - ``chunk``: maximum number of bytes that one key covers. None chooses by the devices' limits.
+/// - ``progress``: called with ``(done, total)`` in bytes. Each byte counts once when it is
+///   resident and once for every device that it is registered with.
+/// - ``time_budget``: seconds that the whole operation may take.
 ///
 /// Raises :class:`NotAvailableError`, :class:`RegistrationError`, :class:`MappingError`,
-/// :class:`BadValueError`, :class:`CancelledError` and :class:`TimeLimitError`.
+/// :class:`InvalidArgumentError`, :class:`CancelledError` and :class:`TimeBudgetError`.
 #[pyclass(name = "Registration", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyRegistration {
     held: Holder<RegistrationSet>,
@@ -58,7 +59,7 @@ collected!(PyRegistration { held, region, keeper }, |it, py| {
     }
 });
 
-/// A key, as named tuple.
+/// Converts a key to a named tuple.
 pub(crate) fn key(py: Python<'_>, key: Key) -> PyResult<Bound<'_, PyAny>> {
     report::named(py, "Key", (key.handle, key.lkey, key.rkey))
 }
@@ -67,8 +68,10 @@ pub(crate) fn key(py: Python<'_>, key: Key) -> PyResult<Bound<'_, PyAny>> {
 impl PyRegistration {
     #[new]
     #[pyo3(signature = (
-        region, devices, *, policy=None, populate=Threads::auto(), chunk=None, progress=None, time_budget=None
-    ), text_signature = "(region, devices, *, policy=None, populate='auto', chunk=None, progress=None, time_limit=None)")]
+        region, devices, *, policy=None, populate=Threads::auto(), chunk=None, progress=None,
+        time_budget=None
+    ), text_signature = "(region, devices, *, policy=None, populate='auto', chunk=None, \
+        progress=None, time_budget=None)")]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn create(
         py: Python<'_>,
@@ -96,7 +99,7 @@ impl PyRegistration {
         if let Some(Size(chunk)) = chunk {
             builder = builder.chunk_bytes(chunk);
         }
-        if let Some(limit) = options::seconds(py, "time_limit", time_budget)? {
+        if let Some(limit) = options::seconds(py, "time_budget", time_budget)? {
             builder = builder.time_budget(limit);
         }
         if let Some(listener) = listener.clone() {
@@ -115,33 +118,40 @@ impl PyRegistration {
         Ok(made)
     }
 
-    /// The memory.
+    /// Registered region.
     #[getter]
     fn region(&self, py: Python<'_>) -> PyResult<Py<PyRegion>> {
-        self.region.get(py).ok_or_else(|| error::gone(RegistrationSet::NAME, RegistrationSet::END))
+        self.region
+            .get(py)
+            .ok_or_else(|| error::closed(RegistrationSet::NAME, RegistrationSet::END))
     }
 
-    /// The devices' names, in order.
+    /// Names of the devices, in order.
     #[getter]
     fn devices(&self) -> PyResult<Vec<String>> {
         self.held.with(|set| set.devices().map(str::to_owned).collect())
     }
 
-    /// What registering did, and what was chosen on what grounds.
+    /// Result of registering: keys, times, and the choices made with the measurements behind
+    /// them.
     #[getter]
     fn outcome<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         report::report(py, &self.held.with(|set| set.outcome().clone())?)
     }
 
-    /// What does not straddle a multiple of it has one key with each device; None: one key
-    /// covers all.
+    /// Length of the chunks in bytes. A range that crosses no multiple of it has one key with
+    /// each device. None: one key covers the whole region.
     #[getter]
     fn boundary(&self) -> PyResult<Option<u64>> {
         self.held.with(RegistrationSet::boundary_bytes)
     }
 
-    /// The key with which a device reaches all of a range.
-    #[pyo3(signature = (device, start=Int::usual(0), stop=None), text_signature = "($self, device, start=0, stop=None)")]
+    /// Returns the key with which a device reaches a whole range. Raises
+    /// :class:`RegistrationError` if the range crosses a boundary between two keys.
+    #[pyo3(
+        signature = (device, start=Int::usual(0), stop=None),
+        text_signature = "($self, device, start=0, stop=None)"
+    )]
     fn key_for<'py>(
         &self,
         py: Python<'py>,
@@ -155,16 +165,16 @@ impl PyRegistration {
         key(py, found.map_err(|error| error::register(py, &error))?)
     }
 
-    /// Gives all keys back; returns how many there were. A second time does nothing.
+    /// Deregisters all keys and returns their number. A second call does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<usize> {
         let Some(mut set) = self.held.take_if_any()? else { return Ok(0) };
         let back = py.detach(move || set.deregister());
-        // Keys that the device has not given back keep the region, and that its bytes.
+        // Keys that the device did not deregister keep the region, and the region keeps its bytes.
         self.keeper.cut(py);
         Ok(back.map_err(|error| error::register(py, &error))?.keys)
     }
 
-    /// Whether the keys have been given back.
+    /// Whether the keys have been deregistered.
     #[getter]
     fn closed(&self) -> bool {
         self.held.is_gone()

@@ -1,7 +1,7 @@
-//! *Report*: what the library tells, as data of Python and as text; and its log.
+//! *Report*: converts the library's reports to Python data and text; and the log.
 //!
-//! Figures that are asked for often are named tuples, in `kvmem/data.py`. Whole reports are
-//! mappings with the names that the `kvmem` command writes as JSON, and print as the command does.
+//! Frequent figures are named tuples, in `kvmem/data.py`. Whole reports are mappings with the names
+//! that the `kvmem` command writes as JSON, and print like that command.
 
 use std::fmt::Display;
 
@@ -10,14 +10,14 @@ use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::prelude::*;
 use serde::Serialize;
 
-/// A value as `dict`, `list`, `str`, numbers and `None`.
+/// Converts a value to `dict`, `list`, `str`, numbers and `None`.
 pub(crate) fn data<'py>(py: Python<'py>, value: &impl Serialize) -> PyResult<Bound<'py, PyAny>> {
     let json =
         serde_json::to_string(value).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
     py.import("json")?.call_method1("loads", (json,))
 }
 
-/// A report: its data, and its text.
+/// Makes a report of its data and its text.
 pub(crate) fn report<'py, T: Serialize + Display>(
     py: Python<'py>,
     value: &T,
@@ -25,7 +25,7 @@ pub(crate) fn report<'py, T: Serialize + Display>(
     named(py, "Report", (data(py, value)?, value.to_string()))
 }
 
-/// An instance of a class of `kvmem.data`.
+/// Makes an instance of a class of `kvmem.data`.
 pub(crate) fn named<'py>(
     py: Python<'py>,
     class: &str,
@@ -34,7 +34,7 @@ pub(crate) fn named<'py>(
     py.import("kvmem.data")?.getattr(class)?.call1(arguments)
 }
 
-/// How much a line of the log matters, as `logging` has it.
+/// Severity of a log line, as in `logging`.
 #[derive(Clone, Copy)]
 pub(crate) enum Level {
     Debug = 10,
@@ -42,11 +42,11 @@ pub(crate) enum Level {
     Warning = 30,
 }
 
-/// Writes a line to the log, under `kvmem.<part>`. What goes wrong with that is told to the
-/// interpreter, and is no failure of the caller's.
+/// Writes a line to the logger `kvmem.<part>`. A failure of the logger goes to
+/// `sys.unraisablehook`, and does not fail the call.
 ///
-/// # Errors
-/// An exception that is no `Exception`, such as `KeyboardInterrupt`: that is for the caller.
+/// # Errors An exception that is no `Exception`, such as `KeyboardInterrupt`, is returned for the
+/// caller.
 pub(crate) fn log(
     py: Python<'_>,
     part: &str,
@@ -70,10 +70,9 @@ pub(crate) fn log(
     }
 }
 
-/// Writes a line for what a receipt says: a warning for each kind of pages that could not be had.
+/// Logs the fallbacks of a receipt: a warning for each page size that was not available.
 ///
-/// # Errors
-/// As [`log`].
+/// # Errors Those of [`log`].
 pub(crate) fn log_receipt(
     py: Python<'_>,
     part: &str,
@@ -81,7 +80,7 @@ pub(crate) fn log_receipt(
 ) -> PyResult<()> {
     for range in &receipt.ranges {
         for fallback in &range.fallbacks {
-            // The rest that is shorter than a page is as it should be.
+            // A tail that is shorter than a page is expected.
             let level = match fallback {
                 kvmem::arena::Fallback::Tail { .. } => Level::Debug,
                 _ => Level::Warning,

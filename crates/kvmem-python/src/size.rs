@@ -12,9 +12,9 @@ use crate::error;
 pub(crate) struct Size(pub(crate) u64);
 
 impl Size {
-    /// As what the machine can address.
+    /// Converts the number to an address-sized one.
     pub(crate) fn bytes(self) -> usize {
-        // The library has no 32-bit machines; there, what is too much is refused as too large.
+        // The library supports no 32-bit machines; there, larger sizes fail as too large.
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
 }
@@ -31,10 +31,10 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Size {
     }
 }
 
-/// Reads a number of bytes: ``4096``, ``64GiB`` and ``64G`` (powers of 1024), ``64GB`` (a power
+/// Parses a number of bytes: ``4096``, ``64GiB`` and ``64G`` (powers of 1024), ``64GB`` (powers
 /// of 1000).
 ///
-/// Raises :class:`BadValueError` with the text, what is wrong with it and the remedy.
+/// Raises :class:`InvalidArgumentError` with the text, the fault and the remedy.
 #[pyfunction]
 pub(crate) fn parse_size(py: Python<'_>, text: &str) -> PyResult<usize> {
     PoolSize::from(text).bytes().map_err(|error| error::pool(py, &error))

@@ -1,4 +1,4 @@
-"""What the tests share: small pools on base pages, and scripts that run in an interpreter of their own."""
+"""Shared fixtures: small pools on base pages, and scripts that run in their own interpreter."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 
-import pytest
-
 import kvmem
+import pytest
 
 MIB = 1 << 20
 
@@ -24,7 +23,9 @@ def pool() -> Iterator[kvmem.Pool]:
 
 @pytest.fixture
 def script() -> Callable[..., str]:
-    """Runs Python code in a process of its own; returns what it printed. That it ends badly is a failure."""
+    """Runs Python code in a process of its own and returns its output. A non-zero exit status fails
+    the test.
+    """
 
     def run(code: str, *, status: int = 0, python: str = sys.executable) -> str:
         done = subprocess.run(
@@ -41,7 +42,7 @@ def script() -> Callable[..., str]:
 
 
 def lockable() -> bool:
-    """Whether memory can be registered here, by locking it."""
+    """Whether `mlock` can register memory on this machine."""
     try:
         kvmem.mount_report("256KiB", pages="4k", devices="mlock")
     except kvmem.RegistrationError as error:
@@ -50,4 +51,6 @@ def lockable() -> bool:
     return True
 
 
-needs_mlock = pytest.mark.skipif(not lockable(), reason="memory cannot be locked here (RLIMIT_MEMLOCK)")
+needs_mlock = pytest.mark.skipif(
+    not lockable(), reason="memory cannot be locked here (RLIMIT_MEMLOCK)"
+)

@@ -1,4 +1,4 @@
-//! The hash table of granted ranges, against one of the standard library's.
+//! Compares the hash table of ranges with one of the standard library.
 
 #![allow(missing_docs, reason = "tests")]
 
@@ -11,7 +11,7 @@ use kvmem::offset::{Allocation, OffsetAllocator};
 use proptest::prelude::*;
 use ranges::Ranges;
 
-/// The table, and what is to be in it: where ranges begin, and how long they are.
+/// The table and its expected content: starts and lengths.
 #[derive(Default)]
 struct Both {
     ranges: Ranges,
@@ -24,7 +24,7 @@ impl Both {
         self.ranges.insert(allocation);
     }
 
-    /// Both answer alike, whether there is one or not.
+    /// Compares both answers for a start.
     fn remove(&mut self, at: u64) -> Option<Allocation> {
         let taken = self.ranges.remove(at);
         assert_eq!(taken.as_ref().map(Allocation::len), self.expected.remove(&at));
@@ -44,8 +44,8 @@ impl Both {
 }
 
 proptest! {
-    /// Few ranges in a small table, often the same ones: runs of entries that are shifted, also around the end of the table. Distances of up
-    /// to 2^56 leave few bits of a start that tell.
+    /// Few ranges in a small table, often the same ones: runs of entries that move, also around the
+    /// end of the table. With distances of up to 2^56 few bits of a start differ.
     #[test]
     fn it_holds_what_was_put_in(
         distance in 0u32..57,
@@ -53,7 +53,12 @@ proptest! {
     ) {
         let space = OffsetAllocator::new(64 << distance).unwrap();
         let mut free: BTreeMap<u64, Allocation> =
-            space.allocate_batch(1 << distance, 64).unwrap().into_iter().map(|it| (it.offset(), it)).collect();
+            space
+                .allocate_batch(1 << distance, 64)
+                .unwrap()
+                .into_iter()
+                .map(|allocation| (allocation.offset(), allocation))
+                .collect();
         let mut both = Both::default();
         for (insert, which) in steps {
             let at = which << distance;
@@ -70,8 +75,8 @@ proptest! {
     }
 }
 
-/// Lengths as they occur, in units of 4 KiB, and the longest that an allocation knows without its
-/// books.
+/// Realistic lengths, in units of 4 KiB, and the longest one that an allocation stores without the
+/// allocator's metadata.
 #[test]
 fn tens_of_thousands_come_and_go() {
     for units in [1, 16, 513, (1 << 32) - 1, 1 << 32] {

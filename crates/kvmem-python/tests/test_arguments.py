@@ -12,17 +12,34 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import kvmem
 import pytest
 from conftest import MIB, lockable
-
-import kvmem
 from kvmem import _kvmem
 
 STUB = ast.parse(Path(_kvmem.__file__).with_name("_kvmem.pyi").read_text(encoding="utf-8"))
-BAD: list[object] = [-1, 2**63, 2**64, 10**30, -(10**30), float("nan"), float("inf"), 1e300, None, "", b"", object(), [], ()]
+BAD: list[object] = [
+    -1,
+    2**63,
+    2**64,
+    10**30,
+    -(10**30),
+    float("nan"),
+    float("inf"),
+    1e300,
+    None,
+    "",
+    b"",
+    object(),
+    [],
+    (),
+]
 BAD += [(1,), [-1], (-1, 2**64), (0, 0, 2**70), [None], {}, True, "x" * 100, lambda: None]
-INTERNAL = re.compile(r"\bPy[A-Z]\w+|\b[ui](8|16|32|64|128|size)\b|::|\bVec\b|\bOption\b|\benum\b|panic|Rust|`[A-Z]\w+`|&\w")
-"""What nobody who writes Python knows: names of PyO3, types of Rust, paths."""
+INTERNAL = re.compile(
+    r"\bPy[A-Z]\w+|\b[ui](8|16|32|64|128|size)\b|::|\bVec\b|\bOption\b|\benum\b"
+    r"|panic|Rust|`[A-Z]\w+`|&\w"
+)
+"""Words that a Python programmer does not know: names of PyO3, types of Rust, paths."""
 
 
 class Scene:
@@ -82,7 +99,11 @@ class Scene:
             "raw_size": 100,
             "reference": self.block.reference(),
             "region": kvmem.Region(MIB, pages="4k"),
-            "size": 4096 if kind == "AddressManager" else MIB if function in ("__new__", "grow_to", "mount_report") else 100,
+            "size": 4096
+            if kind == "AddressManager"
+            else MIB
+            if function in ("__new__", "grow_to", "mount_report")
+            else 100,
             "source": b"x",
             "text": "64MiB",
             "total": 1000,
@@ -105,7 +126,7 @@ def scene() -> Iterator[Scene]:
 
 
 def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
-    """What can be called with arguments: the class (or nothing), and the definition."""
+    """Yields everything that takes arguments: the class (or nothing), and the definition."""
     for node in STUB.body:
         if isinstance(node, ast.FunctionDef):
             yield "", node
@@ -122,7 +143,7 @@ def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
 
 
 def parameters(function: ast.FunctionDef) -> Iterator[tuple[str, bool]]:
-    """Their names, and whether they must be given."""
+    """Returns the names of the parameters, and whether they are required."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     required = len(positional) - len(arguments.defaults)
@@ -141,19 +162,27 @@ CASES = {
 }
 
 
-def test_there_is_much_to_be_called() -> None:
+def test_enough_callables_are_found() -> None:
     assert len(CASES) > 120 and "Pool.__new__(populate)" in CASES and "doctor(nodes)" in CASES
 
 
-def call(scene: Scene, kind: str, function: ast.FunctionDef, parameter: str, value: object) -> object:
-    given = {name: scene.good(kind, function.name, name) for name, required in parameters(function) if required}
+def call(
+    scene: Scene, kind: str, function: ast.FunctionDef, parameter: str, value: object
+) -> object:
+    given = {
+        name: scene.good(kind, function.name, name)
+        for name, required in parameters(function)
+        if required
+    }
     given[parameter] = value
     if function.name == "__contains__":
         return cast(Any, value) in scene.cache
     if not kind:
         return getattr(kvmem, function.name)(**given)
     owner = getattr(_kvmem, kind)
-    is_static = any(isinstance(each, ast.Name) and each.id == "staticmethod" for each in function.decorator_list)
+    is_static = any(
+        isinstance(each, ast.Name) and each.id == "staticmethod" for each in function.decorator_list
+    )
     if function.name == "__new__":
         return owner(**given)
     return getattr(owner if is_static else scene.make(kind), function.name)(**given)
@@ -164,7 +193,7 @@ def is_number(value: object) -> bool:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_bad_arguments_are_refused_in_words_of_python(scene: Scene, case: str) -> None:
+def test_bad_arguments_raise_errors_in_terms_of_python(scene: Scene, case: str) -> None:
     kind, function, parameter = CASES[case]
     if "Registration" in case and not lockable():
         pytest.skip("memory cannot be locked here (RLIMIT_MEMLOCK)")
@@ -172,7 +201,7 @@ def test_bad_arguments_are_refused_in_words_of_python(scene: Scene, case: str) -
         where = f"{case} with {value!r}"
         try:
             done = call(scene, kind, function, parameter, value)
-            # A fresh object is let go of.
+            # A new object is dropped.
             with contextlib.suppress(AttributeError, kvmem.KvmemError):
                 done.close()  # type: ignore[attr-defined]
         except (kvmem.KvmemError, TypeError) as error:
@@ -180,28 +209,47 @@ def test_bad_arguments_are_refused_in_words_of_python(scene: Scene, case: str) -
             assert text and not INTERNAL.search(text), f"{where}: {text}"
             if isinstance(error, kvmem.KvmemError) and is_number(value) and parameter != "stream":
                 numbers = error.details
-                assert {"value", "asked"} & set(numbers), f"{where} names no value: {text}, {numbers}"
+                assert {"value", "requested"} & set(numbers), (
+                    f"{where} names no value: {text}, {numbers}"
+                )
                 told = ("limit", "free", "errno", "device", "remedy")
-                assert any(numbers.get(each) is not None for each in told), f"{where} names no limit: {text}, {numbers}"
+                assert any(numbers.get(each) is not None for each in told), (
+                    f"{where} names no limit: {text}, {numbers}"
+                )
         except BaseException as error:
             pytest.fail(f"{where}: {type(error).__name__}: {error}")
 
 
-def test_the_value_and_the_limit_are_told(scene: Scene) -> None:
+def test_errors_have_the_value_and_the_limit(scene: Scene) -> None:
     pool, space = scene.pool, scene.space
     told: list[tuple[Callable[[], object], object, object, str]] = [
         (lambda: pool.allocate(1, align=-1), -1, 0, "align is -1: give a number from 0 to"),
         (lambda: pool.allocate(1, align=3), 3, 2**63, "align is 3: give a power of two"),
         (lambda: space.allocate(1, align=2**64), 2**64, 2**64 - 1, "align is 18446744073709551616"),
         (lambda: pool.allocate_batch(10, -1), -1, 0, "n is -1: give a number from 0"),
-        (lambda: kvmem.doctor(nodes=[-1]), -1, 0, "a node is -1: give a number from 0 to 4294967295"),
+        (
+            lambda: kvmem.doctor(nodes=[-1]),
+            -1,
+            0,
+            "a node is -1: give a number from 0 to 4294967295",
+        ),
         (lambda: kvmem.AttachedPool(-1), -1, 0, "fd is -1: give an open descriptor"),
         (lambda: kvmem.Region.attach(2**40), 2**40, 2**31 - 1, "fd is 1099511627776"),
         (lambda: kvmem.Region(MIB, populate=-1), -1, 0, "populate is -1: give a number from 0"),
-        (lambda: kvmem.Region(MIB, time_limit=-1), -1, 0, "time_limit is -1.0: give a number of seconds"),
+        (
+            lambda: kvmem.Region(MIB, time_budget=-1),
+            -1,
+            0,
+            "time_budget is -1.0: give a number of seconds",
+        ),
         (lambda: pool.wait_ready(timeout=10**400), 10**400, 2**64 - 1, "timeout is 1000"),
         (lambda: kvmem.KvCache(pool, shards=-1), -1, 0, "shards is -1"),
-        (lambda: kvmem.KvCache(pool, max_blocks=2**40), 2**40, 2**32 - 2, "1099511627776 were asked for"),
+        (
+            lambda: kvmem.KvCache(pool, max_blocks=2**40),
+            2**40,
+            2**32 - 2,
+            "1099511627776 were asked for",
+        ),
         (lambda: scene.block.write(b"x", -1), -1, 0, "start is -1"),
         (lambda: scene.block.write(b"x", 10**6), 10**6 + 1, 1000, "do not fit into 1000 bytes"),
         (lambda: pool.allocate(-5), -5, 0, "-5 is no size: give a number of bytes from 0"),
@@ -209,58 +257,79 @@ def test_the_value_and_the_limit_are_told(scene: Scene) -> None:
         (lambda: _kvmem.AddressManager(2**70), 2**70, 2**63 - 1, "beyond 9223372036854775807"),
     ]
     for call_, value, limit, text in told:
-        with pytest.raises(kvmem.BadValueError, match=re.escape(text)) as caught:
+        with pytest.raises(kvmem.InvalidArgumentError, match=re.escape(text)) as caught:
             call_()
         assert (caught.value.value, caught.value.limit) == (value, limit), text
 
 
-def test_a_batch_is_refused_as_a_whole(scene: Scene) -> None:
+def test_the_error_of_a_batch_names_the_whole_batch(scene: Scene) -> None:
     for make in (scene.pool.allocate_batch, scene.space.allocate_batch):
-        with pytest.raises(kvmem.OutOfSpaceError, match="1000000000000000000 × 10 bytes, 10000000000000000000 in all") as caught:
+        with pytest.raises(
+            kvmem.OutOfSpaceError,
+            match=r"1000000000000000000 × 10 bytes \(10000000000000000000 in all\)",
+        ) as caught:
             make(10, 10**18)
-        assert caught.value.asked == 10**19
-        with pytest.raises(kvmem.OutOfSpaceError, match="no range here can be longer") as caught:
+        assert caught.value.requested == 10**19
+        with pytest.raises(kvmem.OutOfSpaceError, match="a range can have at most") as caught:
             make(4 * MIB, 3)
-        assert caught.value.asked == 4 * MIB and (caught.value.limit or 0) <= 2 * MIB
+        assert caught.value.requested == 4 * MIB and (caught.value.limit or 0) <= 2 * MIB
     scene.space.allocate(600_000)
     kept = scene.space.allocate(100_000), scene.space.allocate(300_000)
     assert len(kept) == 2
-    with pytest.raises(kvmem.OutOfSpaceError, match="2 × 500000 bytes, 1000000 in all, were asked for; 648576 bytes are free") as caught:
+    with pytest.raises(
+        kvmem.OutOfSpaceError,
+        match=r"2 × 500000 bytes \(1000000 in all\): 648576 bytes are free",
+    ) as caught:
         scene.space.allocate_batch(500_000, 2)
-    assert (caught.value.asked, caught.value.free) == (1_000_000, 648_576)
+    assert (caught.value.requested, caught.value.free) == (1_000_000, 648_576)
     with pytest.raises(kvmem.OutOfSpaceError, match=f"1 bytes at a multiple of {2**63}") as caught:
         scene.space.allocate(1, align=2**63)
-    assert caught.value.asked == 1
+    assert caught.value.requested == 1
 
 
-def test_descriptors_that_are_none(scene: Scene) -> None:
+def test_invalid_descriptors(scene: Scene) -> None:
     for attach in (kvmem.Region.attach, kvmem.AttachedPool):
-        with pytest.raises(kvmem.BadDescriptorError, match="fd 100000 cannot be duplicated: Bad file descriptor") as caught:
+        with pytest.raises(
+            kvmem.InvalidDescriptorError,
+            match="fd 100000 cannot be duplicated: Bad file descriptor",
+        ) as caught:
             attach(100_000)
-        assert isinstance(caught.value, OSError) and caught.value.errno == 9 and caught.value.value == 100_000
+        assert (
+            isinstance(caught.value, OSError)
+            and caught.value.errno == 9
+            and caught.value.value == 100_000
+        )
 
 
 def test_a_key_without_a_device(scene: Scene) -> None:
-    with pytest.raises(kvmem.BadValueError, match="registered with no device; name some in `devices`") as caught:
+    with pytest.raises(
+        kvmem.InvalidArgumentError, match="registered with no device; pass `devices`"
+    ) as caught:
         scene.block.key("mlock")
     assert caught.value.value == "mlock"
 
 
-def test_a_lower_tier_that_is_none_is_refused_at_once(scene: Scene) -> None:
+def test_an_object_that_is_no_lower_tier_raises_at_once(scene: Scene) -> None:
     class Half:
-        def __spill__(self, pool: kvmem.Pool) -> Half:
+        def __lower_tier__(self, pool: kvmem.Pool) -> Half:
             return self
 
-    for wrong, text in ((object(), "object has no method __spill__"), (Half(), "Half, which __spill__ gave, has no method evicted")):
-        spill: Any = wrong
+    for wrong, text in (
+        (object(), "object has no method __lower_tier__"),
+        (Half(), "Half, which __lower_tier__ returned, has no method put"),
+    ):
+        tier: Any = wrong
         with pytest.raises(TypeError, match=text):
-            kvmem.KvCache(scene.pool, spill=spill)
+            kvmem.KvCache(scene.pool, lower_tier=tier)
 
 
-def test_what_is_said_of_private_and_read_only_memory(scene: Scene) -> None:
+def test_errors_of_private_and_read_only_memory(scene: Scene) -> None:
     with kvmem.Pool(MIB, pages="4k") as private:
         for use in (private.fileno, private.share):
-            with pytest.raises(kvmem.BadValueError, match="make it with shared=True"):
+            with pytest.raises(kvmem.InvalidArgumentError, match="make it with shared=True"):
                 use()
-    with kvmem.AttachedPool(scene.pool.fileno()) as attached, pytest.raises(kvmem.BadValueError, match="writable=True"):
+    with (
+        kvmem.AttachedPool(scene.pool.fileno()) as attached,
+        pytest.raises(kvmem.InvalidArgumentError, match="writable=True"),
+    ):
         attached.block(scene.block.reference()).write(b"x")

@@ -9,36 +9,37 @@ import weakref
 from collections.abc import Callable
 from typing import Any, cast
 
+import kvmem
 import pytest
 from conftest import MIB, lockable
-
-import kvmem
 from kvmem import _kvmem
 
 
 class Exporter(bytearray):
-    """A buffer that can refer to what was made of it."""
+    """A buffer that can refer to objects made from it."""
 
     other: object = None
 
 
 class Tier:
-    """A lower tier that keeps nothing, and can refer to its cache."""
+    """A lower tier that stores nothing, and can refer to its cache."""
 
     other: object = None
 
-    def __spill__(self, pool: kvmem.Pool) -> Tier:
+    def __lower_tier__(self, pool: kvmem.Pool) -> Tier:
         return self
 
-    def evicted(self, pinned: kvmem.Pinned) -> None: ...
+    def put(self, pinned: kvmem.Pinned) -> None: ...
     def fetch(self, cache: kvmem.KvCache, key: int | bytes | str) -> None: ...
-    def forget(self, key: int | bytes | str) -> None: ...
-    def forget_all(self) -> None: ...
+    def invalidate(self, key: int | bytes | str) -> None: ...
+    def clear(self) -> None: ...
     def close(self) -> None: ...
 
 
 class Progress:
-    """Is told of a pool that is made ready in the background, cancels that, and hears no end."""
+    """Listens to a pool that is initialized in the background, cancels that, and gets no last
+    report.
+    """
 
     other: object = None
 
@@ -62,7 +63,7 @@ def over_a_buffer(make: Callable[[kvmem.Region], object]) -> Node:
 
 def over_a_tier(make: Callable[[kvmem.KvCache], object]) -> Node:
     tier = Tier()
-    tier.other = make(kvmem.KvCache(kvmem.Pool(MIB, pages="4k"), spill=tier))
+    tier.other = make(kvmem.KvCache(kvmem.Pool(MIB, pages="4k"), lower_tier=tier))
     return tier
 
 
@@ -70,7 +71,7 @@ def over_a_callback(make: Callable[[kvmem.Pool], object]) -> Node:
     progress = Progress()
     progress.pool = pool = kvmem.Pool(64 * MIB, pages="4k", in_background=True, progress=progress)
     progress.known.set()
-    assert pool.wait_ready() < 64 * MIB and not pool.under_way
+    assert pool.wait_ready() < 64 * MIB and not pool.initializing
     progress.other = make(pool)
     return progress
 
@@ -94,12 +95,15 @@ def attached() -> kvmem.AttachedPool:
 
 
 def attached_block() -> kvmem.AttachedBlock:
-    with kvmem.Pool(MIB, pages="4k", shared=True) as pool, kvmem.AttachedPool(pool.fileno()) as other:
+    with (
+        kvmem.Pool(MIB, pages="4k", shared=True) as pool,
+        kvmem.AttachedPool(pool.fileno()) as other,
+    ):
         return other.block(pool.allocate(10).reference())
 
 
 def pinned() -> kvmem.Pinned:
-    cache = kvmem.KvCache(kvmem.Pool(MIB, pages="4k"), spill=Tier())
+    cache = kvmem.KvCache(kvmem.Pool(MIB, pages="4k"), lower_tier=Tier())
     return cache.reserve("k", 10).commit()
 
 
@@ -122,8 +126,8 @@ def test_every_class_is_accounted_for() -> None:
 
 
 @pytest.mark.parametrize("kind", PLAIN, ids=lambda kind: kind.__name__)
-def test_the_others_refer_to_nothing_but_their_class(kind: type) -> None:
-    """That their fields own no Python object is checked when the extension is compiled."""
+def test_other_classes_refer_only_to_their_type(kind: type) -> None:
+    """The compiler checks that their fields own no Python object."""
     instance = PLAIN[kind]()
     assert type(instance) is kind and set(map(id, gc.get_referents(instance))) <= {id(kind)}
     with pytest.raises(AttributeError):
@@ -134,7 +138,11 @@ WITH_BYTES = {kvmem.Region, kvmem.Piece, kvmem.Reservation}
 WAYS = [(kind, False) for kind in CYCLES] + [(kind, True) for kind in CYCLES if kind in WITH_BYTES]
 
 
-@pytest.mark.parametrize(("kind", "viewed"), WAYS, ids=lambda each: getattr(each, "__name__", "viewed" if each else "bare"))
+@pytest.mark.parametrize(
+    ("kind", "viewed"),
+    WAYS,
+    ids=lambda each: getattr(each, "__name__", "viewed" if each else "bare"),
+)
 def test_cycles_are_freed(kind: type, viewed: bool) -> None:
     if kind is kvmem.Registration and not lockable():
         pytest.skip("memory cannot be locked here (RLIMIT_MEMLOCK)")
@@ -161,7 +169,7 @@ def test_collected_pools_give_their_memory_back() -> None:
     pools: list[weakref.ref[kvmem.Pool]] = []
     for _ in range(5):
         pool, tier = kvmem.Pool(4 * MIB, pages="4k"), Tier()
-        tier.other = kvmem.KvCache(pool, spill=tier)
+        tier.other = kvmem.KvCache(pool, lower_tier=tier)
         pools.append(weakref.ref(pool))
         del pool, tier
     gc.collect()
@@ -184,10 +192,10 @@ def test_foreign_bytes_are_kept_by_every_part_of_their_region() -> None:
     owner.append(1)
 
 
-def test_what_is_reachable_is_never_cleared() -> None:
+def test_reachable_objects_are_never_cleared() -> None:
     """One thread collects while another holds locks and runs without the GIL."""
     tier = Tier()
-    cache = kvmem.KvCache(kvmem.Pool(4 * MIB, pages="4k"), max_bytes=20_000, spill=tier)
+    cache = kvmem.KvCache(kvmem.Pool(4 * MIB, pages="4k"), max_bytes=20_000, lower_tier=tier)
     tier.other = cache
     ended = threading.Event()
 
@@ -204,11 +212,11 @@ def test_what_is_reachable_is_never_cleared() -> None:
     while not ended.is_set():
         gc.collect()
     thread.join()
-    assert cache.spill is tier and cache.stats().not_taken == 0
+    assert cache.lower_tier is tier and cache.stats().sink_failures == 0
 
 
-def test_views_in_a_cycle_stay_good_until_they_go() -> None:
-    """Whatever order the collector clears in, no finalizer sees bytes that are gone."""
+def test_views_in_a_cycle_stay_valid_until_they_are_freed() -> None:
+    """In whatever order the collector clears objects, no finalizer sees freed bytes."""
     seen: list[bytes] = []
 
     class Late:

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import docstrings
+import kvmem
 import pytest
 from conftest import needs_mlock
-
-import kvmem
 from kvmem import _kvmem
 
 HERE = Path(__file__).parent
@@ -29,78 +28,120 @@ def test_the_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
     assert len(EXAMPLES) >= 5
     program = tmp_path / "page.py"
     program.write_text("\n".join(EXAMPLES), encoding="utf-8")
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
 
 
 def mypy(*arguments: str, module: str = "mypy", cwd: Path) -> None:
     pytest.importorskip("mypy", reason="mypy is not installed: pip install mypy")
     done = subprocess.run(
-        [sys.executable, "-m", module, *arguments], capture_output=True, text=True, timeout=300, cwd=cwd
+        [sys.executable, "-m", module, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=cwd,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_types_are_strict(tmp_path: Path) -> None:
     shutil.copy(HERE.parent / "pyproject.toml", tmp_path)
-    for file in (*HERE.glob("*.py"), *HERE.glob("distributed/*.py"), *HERE.parent.glob("benches/*.py")):
+    for file in (
+        *HERE.glob("*.py"),
+        *HERE.glob("distributed/*.py"),
+        *HERE.parent.glob("benches/*.py"),
+    ):
         shutil.copy(file, tmp_path)
     (tmp_path / "page.py").write_text("\n".join(EXAMPLES), encoding="utf-8")
     mypy("--strict", "-p", "kvmem", cwd=tmp_path)
     mypy("--strict", "--allow-untyped-calls", ".", cwd=tmp_path)
 
 
-def test_stubs_say_what_is_there(tmp_path: Path) -> None:
+def test_stubs_match_the_extension(tmp_path: Path) -> None:
     allowed = ("--allowlist", str(HERE / "stubtest.txt"), "--ignore-unused-allowlist")
     settings = ("--mypy-config-file", str(HERE.parent / "pyproject.toml"))
     mypy("kvmem", *allowed, *settings, module="mypy.stubtest", cwd=tmp_path)
 
 
-def test_help_says_what_the_stub_says() -> None:
+def test_help_matches_the_stub() -> None:
     """``python tests/docstrings.py`` copies the stub's docstrings into the extension's sources."""
-    said, missing = {}, []
-    for kind, function, docstring in docstrings.told():
+    documented, missing = {}, []
+    for kind, function, docstring in docstrings.documented():
         name = f"{kind}.{function}".strip(".")
-        kinds = [kvmem.Region, kvmem.Piece, kvmem.Block, kvmem.AttachedBlock, kvmem.Pinned, kvmem.Reservation]
-        owners: list[Any] = kinds if kind == "_Memory" else [getattr(_kvmem, kind) if kind else _kvmem]
+        kinds = [
+            kvmem.Region,
+            kvmem.Piece,
+            kvmem.Block,
+            kvmem.AttachedBlock,
+            kvmem.Pinned,
+            kvmem.Reservation,
+        ]
+        owners: list[Any] = (
+            kinds if kind == "_Memory" else [getattr(_kvmem, kind) if kind else _kvmem]
+        )
         if not docstring:
             missing.append(name)
         for owner in owners:
-            said[name] = docstring, inspect.getdoc(getattr(owner, function) if function else owner)
+            documented[name] = (
+                docstring,
+                inspect.getdoc(getattr(owner, function) if function else owner),
+            )
     assert not missing, "the stub says nothing of them"
-    assert [line for line in docstrings.STUB.read_text(encoding="utf-8").splitlines() if len(line) > 100] == []
-    assert len(said) > 150
-    assert {name: both for name, both in said.items() if both[0] != both[1]} == {}
+    assert [
+        line for line in docstrings.STUB.read_text(encoding="utf-8").splitlines() if len(line) > 100
+    ] == []
+    assert len(documented) > 150
+    assert {name: both for name, both in documented.items() if both[0] != both[1]} == {}
 
 
-def test_every_option_is_told() -> None:
+def test_every_option_is_documented() -> None:
     for node in ast.parse(docstrings.STUB.read_text(encoding="utf-8")).body:
-        functions = [each for each in getattr(node, "body", []) if isinstance(each, ast.FunctionDef) and each.name == "__new__"]
+        functions = [
+            each
+            for each in getattr(node, "body", [])
+            if isinstance(each, ast.FunctionDef) and each.name == "__new__"
+        ]
         for function in functions:
             assert isinstance(node, ast.ClassDef)
             options = [each.arg for each in (*function.args.args[1:], *function.args.kwonlyargs)]
             docstring = ast.get_docstring(node) or ""
             if len(options) > 3:
-                assert [each for each in options if f"- ``{each}``: " not in docstring] == [], node.name
+                assert [each for each in options if f"- ``{each}``: " not in docstring] == [], (
+                    node.name
+                )
 
 
-def test_signatures_are_those_of_the_stub() -> None:
+def test_signatures_match_the_stub() -> None:
     """Names, kinds and defaults of parameters, as ``help()`` shows them."""
     compared = 0
     for kind, function in functions_of_the_stub():
-        if any("overload" in ast.dump(each) for each in function.decorator_list) or function.name.startswith("__"):
+        if any(
+            "overload" in ast.dump(each) for each in function.decorator_list
+        ) or function.name.startswith("__"):
             continue
-        if any(isinstance(each, ast.Name) and each.id == "property" for each in function.decorator_list):
+        if any(
+            isinstance(each, ast.Name) and each.id == "property" for each in function.decorator_list
+        ):
             continue
         owner: Any = getattr(_kvmem, kind) if kind else _kvmem
-        theirs = [str(each) for each in inspect.signature(getattr(owner, function.name)).parameters.values()]
+        theirs = [
+            str(each)
+            for each in inspect.signature(getattr(owner, function.name)).parameters.values()
+        ]
         arguments = function.args
         plain = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
         defaults = [ast.literal_eval(each) for each in arguments.defaults]
-        ours = [f"{name}={value!r}" for name, value in zip(plain[len(plain) - len(defaults) :], defaults, strict=True)]
+        ours = [
+            f"{name}={value!r}"
+            for name, value in zip(plain[len(plain) - len(defaults) :], defaults, strict=True)
+        ]
         ours = plain[: len(plain) - len(defaults)] + ours
         for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-            ours.append(each.arg if default is None else f"{each.arg}={ast.literal_eval(default)!r}")
+            ours.append(
+                each.arg if default is None else f"{each.arg}={ast.literal_eval(default)!r}"
+            )
         assert theirs == ours, f"{kind}.{function.name}"
         compared += 1
     assert compared > 80
@@ -111,7 +152,9 @@ def functions_of_the_stub() -> Iterator[tuple[str, ast.FunctionDef]]:
         if isinstance(node, ast.FunctionDef):
             yield "", node
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            yield from ((node.name, each) for each in node.body if isinstance(each, ast.FunctionDef))
+            yield from (
+                (node.name, each) for each in node.body if isinstance(each, ast.FunctionDef)
+            )
 
 
 def test_help_shows_the_options(script: Callable[..., str]) -> None:

@@ -1,10 +1,11 @@
-"""The cache: against a dictionary, pins, reservations, eviction, threads."""
+"""The cache: compared with a dictionary; pins, reservations, eviction, threads."""
 
 from __future__ import annotations
 
 import threading
 from typing import Any, cast
 
+import kvmem
 import numpy as np
 import pytest
 from conftest import MIB
@@ -12,13 +13,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-import kvmem
-
-KEYS = st.one_of(st.integers(-(2**100), 2**100), st.binary(max_size=3), st.text(max_size=3), st.integers(0, 5))
+KEYS = st.one_of(
+    st.integers(-(2**100), 2**100), st.binary(max_size=3), st.text(max_size=3), st.integers(0, 5)
+)
 
 
 class Cache(RuleBasedStateMachine):
-    """A cache with room enough is a dictionary."""
+    """A cache with enough space behaves like a dictionary."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +66,7 @@ TestCache.settings = settings(max_examples=30, stateful_step_count=30, deadline=
 
 
 @pytest.mark.parametrize("eviction", ["lru", "scan-resistant"])
-def test_room_is_made_by_eviction(pool: kvmem.Pool, eviction: str) -> None:
+def test_eviction_makes_space(pool: kvmem.Pool, eviction: str) -> None:
     cache = kvmem.KvCache(pool, max_bytes="1MiB", eviction=eviction, shards=1)
     for key in range(100):
         cache.insert(key, bytes(100_000))
@@ -76,12 +77,12 @@ def test_room_is_made_by_eviction(pool: kvmem.Pool, eviction: str) -> None:
     assert cache.evict_to("300000") == 300_000
     with pytest.raises(kvmem.OutOfSpaceError) as caught:
         cache.insert("large", bytes(2 * MIB))
-    assert (caught.value.asked, caught.value.limit) == (2 * MIB, MIB)
+    assert (caught.value.requested, caught.value.limit) == (2 * MIB, MIB)
     cache.clear()
     assert len(cache) == 0 == pool.metrics().live
 
 
-def test_what_is_pinned_stays(pool: kvmem.Pool) -> None:
+def test_pinned_values_are_not_evicted(pool: kvmem.Pool) -> None:
     cache = kvmem.KvCache(pool, max_blocks=2)
     cache.insert(1, b"one")
     cache.insert(2, b"two")
@@ -133,12 +134,17 @@ def test_keys_and_settings_are_checked(pool: kvmem.Pool) -> None:
         with pytest.raises(TypeError):
             cache.insert(wrong, b"x")  # type: ignore[arg-type, unused-ignore]
     for bad in (2**127, -(2**128)):
-        with pytest.raises(kvmem.BadValueError, match="127 bits"):
+        with pytest.raises(kvmem.InvalidArgumentError, match="127 bits"):
             cache.insert(bad, b"x")
-    with pytest.raises(kvmem.BadValueError):
+    with pytest.raises(kvmem.InvalidArgumentError):
         cache.insert(1, b"")
-    for settings_ in ({"eviction": "random"}, {"max_bytes": 0}, {"shards": 0}, {"watermarks": (5, 4)}):
-        with pytest.raises(kvmem.BadValueError):
+    for settings_ in (
+        {"eviction": "random"},
+        {"max_bytes": 0},
+        {"shards": 0},
+        {"watermarks": (5, 4)},
+    ):
+        with pytest.raises(kvmem.InvalidArgumentError):
             kvmem.KvCache(pool, **settings_)  # type: ignore[arg-type, unused-ignore]
     cache.insert(1, b"int")
     cache.insert("1", b"str")
@@ -171,7 +177,7 @@ def test_threads_share_a_cache(pool: kvmem.Pool) -> None:
     assert cache.stats().hits > 0 and cache.nbytes <= 4 * MIB
 
 
-def test_a_lease_is_broken_by_whatever_is_put_or_removed(pool: kvmem.Pool) -> None:
+def test_every_insertion_and_removal_invalidates_a_lease(pool: kvmem.Pool) -> None:
     cache = kvmem.KvCache(pool)
 
     def leased(key: str = "k") -> kvmem.Lease:
@@ -184,13 +190,18 @@ def test_a_lease_is_broken_by_whatever_is_put_or_removed(pool: kvmem.Pool) -> No
         room.write(value)
         return room
 
-    for change in (lambda: cache.insert("k", b"new"), lambda: cache.remove("k"), cache.clear, lambda: fetched(b"new").commit()):
+    for change in (
+        lambda: cache.insert("k", b"new"),
+        lambda: cache.remove("k"),
+        cache.clear,
+        lambda: fetched(b"new").commit(),
+    ):
         lease, room = leased(), fetched()
-        assert not lease.broken and repr(lease) == "<kvmem.Lease>"
+        assert lease.is_valid and repr(lease) == "<kvmem.Lease>"
         change()
-        assert lease.broken and "broken" in repr(lease)
+        assert not lease.is_valid and "no longer valid" in repr(lease)
         assert room.commit(lease=lease) is None and "ended" in repr(lease)
-        for ended in (lambda: room.commit(), lambda: lease.broken, lease.release):
+        for ended in (lambda: room.commit(), lambda: lease.is_valid, lease.release):
             with pytest.raises(kvmem.ClosedError):
                 ended()
         found = cache.get("k")
@@ -204,50 +215,57 @@ def test_a_lease_is_broken_by_whatever_is_put_or_removed(pool: kvmem.Pool) -> No
         assert pinned is not None and bytes(pinned) == b"fetched"
     present = cache.lease("k")
     assert isinstance(present, kvmem.Pinned) and bytes(present) == b"fetched"
-    # A lease is of one key and one cache, and neither it nor the room is lost by a mistake.
+    # A lease is for one key and one cache; a mistake loses neither the lease nor the reservation.
     other, room = leased("other"), fetched()
-    with pytest.raises(kvmem.BadValueError, match="another key"):
+    with pytest.raises(kvmem.InvalidArgumentError, match="another key"):
         room.commit(lease=other)
     with memoryview(room), pytest.raises(kvmem.ExportedError):
         room.commit(lease=leased("j"))
-    assert not other.broken
+    assert other.is_valid
     room.discard()
     other.release()
 
 
-def test_the_spill_is_told_while_nothing_is_leased(pool: kvmem.Pool) -> None:
-    class Spill:
-        told: list[tuple[str, object]] = []
+def test_the_lower_tier_is_called_while_nothing_is_leased(pool: kvmem.Pool) -> None:
+    calls: list[tuple[str, object]] = []
 
-        def __spill__(self, pool: kvmem.Pool) -> "Spill":
+    class Tier:
+        def __lower_tier__(self, pool: kvmem.Pool) -> Tier:
             return self
 
-        def evicted(self, pinned: kvmem.Pinned) -> None:
-            self.told.append(("evicted", cache.lease(pinned.cache_key)))
+        def put(self, pinned: kvmem.Pinned) -> None:
+            calls.append(("put", cache.lease(pinned.cache_key)))
             if bytes(pinned) == b"late":
                 cache.remove(pinned.cache_key)
-                self.told.append(("superseded", pinned.superseded))
+                calls.append(("superseded", pinned.superseded))
 
         def fetch(self, cache: kvmem.KvCache, key: int | bytes | str) -> None:
             return None
 
-        def forget(self, key: int | bytes | str) -> None:
-            self.told.append(("forget", cache.lease(key)))
+        def invalidate(self, key: int | bytes | str) -> None:
+            calls.append(("invalidate", cache.lease(key)))
 
-        def forget_all(self) -> None:
-            self.told.append(("forget_all", cache.lease("any")))
+        def clear(self) -> None:
+            calls.append(("clear", cache.lease("any")))
 
         def close(self) -> None:
-            self.told.append(("close", None))
+            calls.append(("close", None))
 
-    with kvmem.KvCache(pool, spill=Spill()) as cache:
+    with kvmem.KvCache(pool, lower_tier=Tier()) as cache:
         cache.insert("k", b"value")
         cache.evict_to(0)
         cache.insert("k", b"late")
         cache.evict_to(0)
         cache.clear()
-    told = [("evicted", None), ("evicted", None), ("forget", None), ("superseded", True), ("forget_all", None), ("close", None)]
-    assert Spill.told == told
+    expected = [
+        ("put", None),
+        ("put", None),
+        ("invalidate", None),
+        ("superseded", True),
+        ("clear", None),
+        ("close", None),
+    ]
+    assert calls == expected
 
 
 def test_a_cache_is_true(pool: kvmem.Pool) -> None:
@@ -257,7 +275,7 @@ def test_a_cache_is_true(pool: kvmem.Pool) -> None:
     assert bool(cache)
 
 
-def test_equal_keys_are_one_key_whatever_they_are_made_of(pool: kvmem.Pool) -> None:
+def test_equal_keys_of_several_types_are_one_key(pool: kvmem.Pool) -> None:
     class Text(str): ...
 
     class Data(bytes): ...
@@ -289,7 +307,7 @@ def test_equal_keys_are_one_key_whatever_they_are_made_of(pool: kvmem.Pool) -> N
             assert key in cache and found is not None and bytes(found) == b"%d" % index, repr(key)
             assert found.cache_key == keys[0] and type(found.cache_key) is type(keys[0])
     assert len(cache) == len(same)
-    with pytest.raises(kvmem.BadValueError, match="UTF-8"):
+    with pytest.raises(kvmem.InvalidArgumentError, match="UTF-8"):
         cache.get("\ud800")
     for wrong in (bytearray(b"7"), 7.0, None):
         with pytest.raises(TypeError, match="a key is an int, bytes or a str, not"):

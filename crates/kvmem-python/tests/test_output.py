@@ -1,4 +1,4 @@
-"""Output files of the package's command: complete, or as they were before."""
+"""Output files of the package's command: complete or unchanged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import threading
 from pathlib import Path
 
 import pytest
-
 from kvmem.output import write_file
 
 
@@ -27,7 +26,9 @@ def test_a_file_is_replaced_with_its_mode_and_its_links(tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "first", "link"]
 
 
-def test_a_write_that_fails_leaves_the_earlier_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_the_earlier_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "file"
     file.write_text("earlier")
 

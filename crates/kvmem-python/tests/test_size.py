@@ -1,4 +1,4 @@
-"""Sizes as text: the table that the library, C and the command are tested with as well."""
+"""Sizes as text: the table with which the library, C and the command are tested as well."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def table() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("text", "expected"), table())
-def test_texts_are_read_as_the_table_says(text: str, expected: str) -> None:
+def test_texts_are_parsed_as_in_the_table(text: str, expected: str) -> None:
     if expected.isdigit():
         assert size(text) == int(expected)
         return
@@ -36,14 +36,14 @@ def test_texts_are_read_as_the_table_says(text: str, expected: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="such as 64GiB") as refused:
         size(text)
     assert FAULTS[fault] in str(refused.value) and unit in str(refused.value)
-    # A pool says the same, and a space, which takes sizes of its own.
+    # A pool raises the same, and so does a space, which parses sizes by itself.
     for make in (lambda: kvmem.Pool(text, pages="4k"), lambda: kvmem.OffsetAllocator(text)):
-        with pytest.raises(kvmem.BadValueError) as error:
+        with pytest.raises(kvmem.InvalidArgumentError) as error:
             make()
         assert str(error.value) == str(refused.value)
 
 
-def test_a_space_has_the_bytes_that_its_text_says() -> None:
+def test_a_space_has_the_bytes_of_its_text() -> None:
     for text, expected in table():
         if expected.isdigit():
             assert kvmem.OffsetAllocator(text).capacity == int(expected), text

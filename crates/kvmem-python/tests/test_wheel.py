@@ -1,4 +1,4 @@
-"""What the installed package carries beside its code."""
+"""The contents of the installed package beside its code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def installed() -> metadata.Distribution:
 
 
 @pytest.mark.parametrize("name", ["LICENSE", "THIRD-PARTY.md"])
-def test_it_carries_its_licence_and_those_of_what_is_linked(name: str) -> None:
+def test_it_contains_its_licence_and_those_of_linked_crates(name: str) -> None:
     found = installed()
     assert name in (found.metadata.get_all("License-File") or [])
     carried = [file for file in found.files or [] if file.match(f"*.dist-info/licenses/{name}")]
@@ -30,8 +30,8 @@ def test_it_carries_its_licence_and_those_of_what_is_linked(name: str) -> None:
         assert "Apache License" in text
 
 
-def test_the_notices_are_of_everything_that_is_linked() -> None:
-    """That they fit ``Cargo.lock`` is checked by ``cargo xtask notices --check``."""
+def test_the_notices_cover_all_linked_crates() -> None:
+    """``cargo xtask notices --check`` compares them with ``Cargo.lock``."""
     page = (HERE.parent / "THIRD-PARTY.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\S+) \| (\d\S+) \| (.+?) \| http", page, re.M)
     names = {name for name, _, _ in rows}

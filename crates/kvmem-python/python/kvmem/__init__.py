@@ -1,17 +1,21 @@
-"""Host memory under LLM inference servers: mapped, populated, registered, and handed out in blocks.
+"""Host memory for LLM inference servers: mapped, pinned, divided into blocks, and cached.
 
-The layers, from below: :class:`Region` (memory) and :class:`BumpArena` (pieces of it), :class:`Registration` (keys for devices),
-:class:`OffsetAllocator` (ranges of an abstract space), :class:`Pool` (all of them as one) and :class:`KvCache` (values under keys).
+The layers, from the bottom up: :class:`Region` (memory) and :class:`BumpArena` (pieces of it),
+:class:`Registration` (keys for devices), :class:`OffsetAllocator` (ranges of an abstract space),
+:class:`Pool` (all of them combined) and :class:`KvCache` (values by key).
 
 Conventions:
 
-- Sizes are bytes, as ``int`` or as a text such as ``"64GiB"``.
-- What has memory (:class:`Region`, :class:`Piece`, :class:`Block`, …) has the buffer protocol and DLPack, so that ``memoryview``,
-  ``numpy.frombuffer``, ``numpy.from_dlpack`` and ``torch.from_dlpack`` share it. Such views keep it; while there are any, it cannot be
-  freed.
-- What is out of space is a :class:`MemoryError`, bad input a :class:`ValueError`; all are :class:`KvmemError`, with the numbers as attributes.
-- What takes long releases the GIL, can be ended by Ctrl-C, and tells ``progress(done, total)`` how far it has come.
-- The log is ``logging.getLogger("kvmem")``.
+- Sizes are in bytes: an ``int``, or a text such as ``"64GiB"``.
+- Objects with memory (:class:`Region`, :class:`Piece`, :class:`Block`, …) support the buffer
+  protocol and DLPack, which ``memoryview``, ``numpy.frombuffer``, ``numpy.from_dlpack`` and
+  ``torch.from_dlpack`` read without a copy. Such a view keeps the memory, and the memory cannot be
+  freed while a view exists.
+- Running out of space raises :class:`MemoryError`; invalid input raises :class:`ValueError`. Every
+  exception is also a :class:`KvmemError` and has the numbers as attributes.
+- Long calls release the GIL, can be interrupted with Ctrl-C, and report their progress by
+  ``progress(done, total)``.
+- The logger is ``logging.getLogger("kvmem")``.
 """
 
 import logging as _logging
@@ -40,25 +44,34 @@ from ._kvmem import (
     mount_report,
     parse_size,
 )
-from .data import BlockReference, BumpStats, Diagnosis, Key, KvCacheStats, Metrics, Report, Residency
+from .data import (
+    BlockReference,
+    BumpStats,
+    Diagnosis,
+    Key,
+    KvCacheStats,
+    Metrics,
+    Report,
+    Residency,
+)
 from .errors import (
-    BadBatchError,
-    BadBufferError,
-    BadDescriptorError,
-    BadValueError,
     CancelledError,
     ClosedError,
     ExportedError,
     ForkedError,
     HeapFullError,
     InUseError,
+    InvalidArgumentError,
+    InvalidBatchError,
+    InvalidBufferError,
+    InvalidDescriptorError,
     KvmemError,
     MappingError,
     NotAvailableError,
     NotReadyError,
     OutOfSpaceError,
     RegistrationError,
-    TimeLimitError,
+    TimeBudgetError,
 )
 
 _logging.getLogger("kvmem").addHandler(_logging.NullHandler())
@@ -68,10 +81,6 @@ __all__ = [
     "AllocationBatch",
     "AttachedBlock",
     "AttachedPool",
-    "BadBatchError",
-    "BadBufferError",
-    "BadDescriptorError",
-    "BadValueError",
     "Block",
     "BlockBatch",
     "BlockReference",
@@ -85,6 +94,10 @@ __all__ = [
     "HeapFullError",
     "Hold",
     "InUseError",
+    "InvalidArgumentError",
+    "InvalidBatchError",
+    "InvalidBufferError",
+    "InvalidDescriptorError",
     "Key",
     "KvCache",
     "KvCacheStats",
@@ -105,7 +118,7 @@ __all__ = [
     "Report",
     "Reservation",
     "Residency",
-    "TimeLimitError",
+    "TimeBudgetError",
     "__version__",
     "data",
     "doctor",

@@ -1,11 +1,12 @@
-"""``kvmem`` and ``python -m kvmem``: the commands that come with the package.
+"""``kvmem`` and ``python -m kvmem``: the commands of the Python package.
 
-``kvmem doctor`` holds every limit of this machine against the memory you want, says how to change those that stand in the way, and lists what memory
-can be registered with. The exit status is 0 if nothing stands in the way, 1 if something does, 2 if the options make no sense. It is also what is
-done without a command. ``kvmem serve-mooncake``: see :mod:`kvmem.mooncake.command`.
+``kvmem doctor`` checks every limit of this machine against the requested memory, prints how to
+raise the limits that are too low, and lists the devices that memory can be registered with. The
+exit status is 0 if all checks pass, 1 if a check fails, and 2 if the options are invalid. It is the
+default command. For ``kvmem serve-mooncake`` see :mod:`kvmem.mooncake.command`.
 
-Programs of the same name need not be in each other's way: a command that is not here is handed on to the next ``kvmem`` in ``PATH``, the one that
-is written in Rust, if there is one.
+The Rust program has the same name. A command that the package does not have is passed to the next
+``kvmem`` in ``PATH``, if there is one.
 """
 
 from __future__ import annotations
@@ -21,21 +22,22 @@ from . import KvmemError, __version__, doctor
 from .output import write_file
 from .size import size
 
-
 COMMANDS = {
-    "doctor": "hold every limit of this machine against the memory you want (also done without a command)",
-    "serve-mooncake": "lend memory of this host to a Mooncake cluster, until a signal comes",
+    "doctor": "check every limit of this machine against the memory you want (default command)",
+    "serve-mooncake": "lend memory of this host to a Mooncake cluster, until a signal arrives",
 }
-"""The commands of this package, and what they do."""
+"""The commands of the package and their descriptions."""
 
 
 def overview() -> argparse.ArgumentParser:
-    """What ``kvmem --help`` shows."""
+    """Returns the parser whose help ``kvmem --help`` shows."""
     options = argparse.ArgumentParser(
         prog="kvmem",
-        description="Host memory under LLM inference servers: the commands of the Python package",
-        epilog="`kvmem COMMAND --help` shows the options of a command. Options without a command are those of doctor. "
-        "A command that is not here goes to the next kvmem in PATH, the program in Rust, if there is one.",
+        description="Host memory for LLM inference servers: the commands of the Python package",
+        epilog="`kvmem COMMAND --help` shows the options of a command. Without a command, options "
+        "are "
+        "those of doctor. A command that the package does not have is passed to the next kvmem in "
+        "PATH, such as the Rust program.",
     )
     options.add_argument("--version", action="version", version=f"kvmem {__version__}")
     commands = options.add_subparsers(title="commands", metavar="COMMAND")
@@ -45,31 +47,42 @@ def overview() -> argparse.ArgumentParser:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options of ``kvmem doctor``."""
+    """Returns the parser of ``kvmem doctor``."""
     options = argparse.ArgumentParser(
         prog="kvmem doctor",
-        description="Hold every limit of this machine against the memory you want, say how to change those that stand in the way, "
-        "and list what memory can be registered with",
+        description="Check every limit of this machine against the memory you want, print how to "
+        "raise "
+        "the limits that are too low, and list the devices that memory can be registered with",
     )
     options.add_argument("--version", action="version", version=f"kvmem {__version__}")
     options.add_argument(
         "--size",
         type=size,
         default="1GiB",
-        help="how much memory is wanted, in bytes or with a unit: 64GiB, 1TiB (GiB is 2^30 bytes, GB is 10^9, G is GiB; default: %(default)s)",
+        help="amount of memory, in bytes or with a unit: 64GiB, 1TiB (GiB is 2^30 bytes, GB is "
+        "10^9, "
+        "G is GiB; default: %(default)s)",
     )
     options.add_argument(
         "--pages",
         metavar="PAGES,…",
         default="2M,thp,4k",
-        help="the page sizes to try, first choice first, of 1G, 2M, thp and 4k; one alone means this or nothing (default: %(default)s)",
+        help="page sizes to try, in order of preference, of 1G, 2M, thp and 4k; a single one is "
+        "required (default: %(default)s)",
     )
     options.add_argument(
-        "--nodes", metavar="NODE,…", default="", help="the NUMA nodes it must come from, in even shares (any if none is named)"
+        "--nodes",
+        metavar="NODE,…",
+        default="",
+        help="NUMA nodes that the memory must come from, in equal shares (default: any node)",
     )
-    options.add_argument("--shared", action="store_true", help="the memory is for other processes to attach")
     options.add_argument(
-        "--no-pin", action="store_true", help="the memory will not be pinned, that is, registered with no device"
+        "--shared", action="store_true", help="other processes will attach the memory"
+    )
+    options.add_argument(
+        "--no-pin",
+        action="store_true",
+        help="the memory will not be pinned: it is registered with no device",
     )
     options.add_argument(
         "--json",
@@ -82,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Runs the command and returns its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments[:1] in (["-h"], ["--help"]):
         overview().parse_args(arguments[:1])
@@ -93,38 +106,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments[:1] == ["doctor"]:
         arguments = arguments[1:]
     elif arguments and not arguments[0].startswith("-"):
-        return _hand_on(arguments)
+        return _run_next(arguments)
     options = parser().parse_args(arguments)
     try:
         nodes = [int(node) for node in options.nodes.split(",") if node.strip()]
         found = doctor(
-            options.size, pages=options.pages, nodes=nodes, shared=options.shared, pinned=not options.no_pin
+            options.size,
+            pages=options.pages,
+            nodes=nodes,
+            shared=options.shared,
+            pinned=not options.no_pin,
         )
         if options.json not in (None, "-"):
             write_file(options.json, json.dumps(found.data, indent=2) + "\n")
     except (KvmemError, ValueError, OverflowError, OSError) as error:
         print(f"kvmem: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(found.data, indent=2) if options.json == "-" else found, end="\n" if options.json == "-" else "")
+    print(
+        json.dumps(found.data, indent=2) if options.json == "-" else found,
+        end="\n" if options.json == "-" else "",
+    )
     if found.passes:
         return 0
-    print(f"kvmem: this machine cannot give {found.wish}: {', '.join(found.failed)}", file=sys.stderr)
+    print(
+        f"kvmem: this machine cannot give {found.requirements}: {', '.join(found.failed)}",
+        file=sys.stderr,
+    )
     return 1
 
 
-def _hand_on(arguments: Sequence[str]) -> int:
-    """Becomes the next program of this name in ``PATH``, if there is one."""
+def _run_next(arguments: Sequence[str]) -> int:
+    """Executes the next program of this name in ``PATH``, if there is one."""
     here = os.path.dirname(os.path.realpath(sys.argv[0]))
     folders = os.get_exec_path()
-    elsewhere = os.pathsep.join(folder for folder in folders if os.path.realpath(folder) != here)
-    other = shutil.which("kvmem", path=elsewhere)
-    # A script like this one, of another environment, would look for the next in turn, and find this one.
+    other_folders = os.pathsep.join(
+        folder for folder in folders if os.path.realpath(folder) != here
+    )
+    other = shutil.which("kvmem", path=other_folders)
+    # Another environment's script like this one would search PATH in turn, and find this one.
     if other is not None and "KVMEM_HANDED_ON" not in os.environ:
         os.environ["KVMEM_HANDED_ON"] = "1"
         os.execv(other, [other, *arguments])
     print(
-        f"kvmem: the package has {' and '.join(COMMANDS)}; {arguments[0]!r} may be for the program in Rust, and no other kvmem is in PATH: "
-        "cargo install --path crates/kvmem-cli, in kvmem's repository",
+        f"kvmem: no command {arguments[0]!r}: the Python package has {' and '.join(COMMANDS)}, and "
+        "no "
+        "other kvmem is in PATH; to install the Rust program, run cargo install --path "
+        "crates/kvmem-cli in kvmem's repository",
         file=sys.stderr,
     )
     return 2

@@ -1,6 +1,6 @@
-"""The compiled half. Every size is bytes, as ``int`` or as a text such as ``"64GiB"``.
+"""The compiled half of the package. Every size is in bytes: an ``int``, or a text like ``"64GiB"``.
 
-See the package for the conventions.
+The package's own docstring lists the conventions.
 """
 
 import sys
@@ -18,19 +18,19 @@ from .data import (
     Report,
     Residency,
 )
-from .spill import Spill, Spills
+from .lower_tier import LowerTier, LowerTierFactory
 
 if sys.version_info >= (3, 12):
     from collections.abc import Buffer as _Buffer
 else:
-    # Before 3.12 arrays cannot say to a type checker that they are buffers.
+    # Before 3.12 arrays cannot tell a type checker that they are buffers.
     _Buffer: TypeAlias = Any
 
 _Size: TypeAlias = SupportsIndex | str
 _Words: TypeAlias = str | Sequence[str]
 _Threads: TypeAlias = int | str | None
 _Progress: TypeAlias = Callable[[int, int], object]
-_Name: TypeAlias = int | bytes | str
+_CacheKey: TypeAlias = int | bytes | str
 
 __all__ = [
     "AddressManager",
@@ -61,13 +61,13 @@ __version__: str
 
 @type_check_only
 class _Memory:
-    """What has memory: the buffer protocol and DLPack share it. Each view keeps it, and while
-    there are any it cannot be freed.
+    """An object with memory. It supports the buffer protocol and DLPack. Every view keeps the
+    memory alive, and the memory cannot be freed while a view exists.
     """
 
     @property
     def ptr(self) -> int:
-        """The first address."""
+        """First address of the memory."""
 
     @property
     def nbytes(self) -> int:
@@ -83,16 +83,18 @@ class _Memory:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """Shares the bytes, as one dimension of uint8. Versioned from ``max_version=(1, 0)`` on;
-        before, what is read-only is refused.
+        """Shares the bytes as a one-dimensional tensor of uint8.
+
+        The capsule is versioned if ``max_version`` is ``(1, 0)`` or later. The unversioned form
+        cannot express read-only memory, so read-only memory then raises :class:`BufferError`.
         """
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Where the bytes are: (1, 0), the processor's memory."""
+        """Returns the device of the bytes: ``(1, 0)``, host memory."""
 
 @type_check_only
 class _Manager:
-    """A ``with`` ends it."""
+    """A context manager: leaving the ``with`` block closes, frees or releases the object."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -105,27 +107,30 @@ class _Manager:
 
 @final
 class Region(_Memory, _Manager):
-    """One contiguous range of memory: mapped, placed, and as resident as it was made.
+    """A contiguous range of mapped memory.
 
     Options:
 
-    - ``size``: bytes, rounded up to whole pages.
-    - ``pages``: kinds of pages to try, first choice first: ``1G``, ``2M``, ``thp``, ``4k``.
-      None: ``2M,thp,4k``.
-    - ``strict``: fail if the first kind cannot take all of it, instead of stepping down.
-    - ``numa``: ``bind:0,2-3`` or ``interleave:0-3``. None: wherever the kernel puts the pages.
-    - ``populate``: make all pages resident now: ``"auto"`` or a number of threads.
-      None: each page becomes resident when it is first touched.
-    - ``shared``: a sealed memory file that other processes can attach. Otherwise the memory
-      belongs to this process alone.
-    - ``guard_pages``: a page without access before and behind the region.
-    - ``dont_fork``: a forked child has nothing at these addresses.
-    - ``dont_dump``: core dumps leave the region out.
+    - ``size``: length in bytes, rounded up to whole pages.
+    - ``pages``: page sizes to try, in order of preference, of ``1G``, ``2M``, ``thp`` and ``4k``.
+      None means ``2M,thp,4k``.
+    - ``strict``: fail if the first page size cannot back the whole region, instead of falling
+      back to the next one.
+    - ``numa``: ``bind:0,2-3`` or ``interleave:0-3``. None leaves the placement to the kernel.
+    - ``populate``: make all pages resident before the constructor returns: ``"auto"`` or a number
+      of threads. None leaves each page to be faulted in by its first access.
+    - ``shared``: back the region with a memory file of fixed size that other processes can
+      attach. Otherwise only this process has the memory.
+    - ``readers_only``: seal the memory file of a shared region against every later mapping for
+      writing, in any process (``F_SEAL_FUTURE_WRITE``, Linux 5.1). ``discard`` then fails.
+    - ``guard_pages``: place an inaccessible page before and after the region.
+    - ``dont_fork``: leave the region out of forked children.
+    - ``dont_dump``: leave the region out of core dumps.
     - ``progress``: called with ``(done, total)`` in bytes while pages are populated.
-    - ``time_limit``: seconds that populating may take.
+    - ``time_budget``: seconds that populating may take.
 
-    Raises :class:`MappingError`, :class:`BadValueError`, :class:`CancelledError` and
-    :class:`TimeLimitError`. Then nothing is left mapped.
+    Raises :class:`MappingError`, :class:`InvalidArgumentError`, :class:`CancelledError` and
+    :class:`TimeBudgetError`. After an error nothing is left mapped.
     """
 
     def __new__(
@@ -137,25 +142,29 @@ class Region(_Memory, _Manager):
         numa: str | None = None,
         populate: _Threads = None,
         shared: bool = False,
+        readers_only: bool = False,
         guard_pages: bool = False,
         dont_fork: bool = True,
         dont_dump: bool = True,
         progress: _Progress | None = None,
-        time_limit: float | None = None,
+        time_budget: float | None = None,
     ) -> Self: ...
     @staticmethod
     def attach(fd: int, *, size: _Size | None = None) -> Region:
-        """Maps the memory of another process by a descriptor, which stays the caller's."""
+        """Maps the memory of another process by its descriptor. The caller keeps the descriptor.
+
+        With ``size``, raises :class:`InvalidArgumentError` if the memory has another length.
+        """
 
     @staticmethod
     def from_buffer(buffer: _Buffer) -> Region:
-        """A region over the bytes of another object, which is kept and exported as long as the
-        region is.
+        """Makes a region over the bytes of another object. The region keeps the object and exports
+        its buffer until it is closed.
         """
 
     @property
     def receipt(self) -> Report:
-        """What it is made of, as it was when it was mapped."""
+        """Pages, placement and residency of the region at the time it was mapped."""
 
     def populate(
         self,
@@ -164,94 +173,98 @@ class Region(_Memory, _Manager):
         *,
         threads: _Threads = None,
         progress: _Progress | None = None,
-        time_limit: float | None = None,
+        time_budget: float | None = None,
     ) -> float:
-        """Makes a range resident, by as many threads as turn out fastest unless a number is given;
-        returns the seconds.
+        """Makes a range resident and returns the seconds that this took.
+
+        Unless ``threads`` is a number, the library chooses how many threads to use.
         """
 
-    def populate_elsewhere(self, *, threads: _Threads = None) -> int:
-        """Makes its pages resident in the other mappings that this process has of its memory file,
-        such as those of an engine that was given the descriptor: else each page is a fault when it
-        is first touched there. Returns how many bytes those mappings have.
+    def populate_aliases(self, *, threads: _Threads = None) -> int:
+        """Makes the pages resident in every other mapping of this memory file in this process, such
+        as the mapping of an engine that received the descriptor. Otherwise the first access to
+        each page there faults. Returns the total length of those mappings in bytes.
         """
 
     def residency(self, start: int = 0, stop: int | None = None) -> Residency:
-        """How much of a range is resident now."""
+        """Returns how much of a range is resident now."""
 
     def discard(self, start: int = 0, stop: int | None = None) -> None:
-        """Gives the pages of a range back; what is read there afterwards is zero. Not of what is
-        registered (:class:`InUseError`).
+        """Returns the pages of a range to the system. The range reads as zeros afterwards. Raises
+        :class:`InUseError` if the region is registered.
         """
 
     def fileno(self) -> int:
-        """The descriptor of shared memory, which belongs to the region."""
+        """Returns the descriptor of shared memory. The region owns the descriptor."""
 
     def close(self) -> None:
-        """Gives the memory up: it is unmapped when nobody else has it. Raises
-        :class:`ExportedError` while there are views.
+        """Gives up the memory, which is unmapped when its last user lets go of it. Raises
+        :class:`ExportedError` while views exist.
         """
 
     @property
     def closed(self) -> bool:
-        """Whether it has been closed."""
-
+        """Whether the region has been closed."""
 
 @final
 class BumpArena:
-    """Hands out pieces of a region, by moving a cursor. Lock-free; nothing is freed alone."""
+    """A lock-free allocator that advances a cursor through a region. Pieces are not freed one by
+    one; ``reset`` frees all of them.
+    """
 
     def __new__(cls, region: Region) -> Self: ...
     def allocate(self, nbytes: _Size, *, align: int = 64) -> Piece:
-        """The next ``nbytes`` bytes whose address is a multiple of ``align``."""
+        """Allocates the next ``nbytes`` bytes at an address that is a multiple of ``align``. Raises
+        :class:`OutOfSpaceError`.
+        """
 
     def reset(self) -> None:
-        """Makes all of it free again. Raises :class:`ExportedError` while there are pieces."""
+        """Makes the whole arena free again. Raises :class:`ExportedError` while pieces exist."""
 
     def owns(self, address: int) -> bool:
-        """Whether an address is one of this memory."""
+        """Returns whether an address lies in the arena's memory."""
 
     @property
     def stats(self) -> BumpStats:
-        """What is used and left."""
+        """Bytes used and remaining."""
 
     @property
     def region(self) -> Region:
-        """The memory."""
+        """Region that the arena allocates from."""
 
     @property
     def capacity(self) -> int:
-        """Bytes of the memory."""
-
+        """Length of the arena's memory in bytes."""
 
 @final
 class Piece(_Memory):
-    """A piece of an arena's memory, which it keeps."""
+    """A piece of an arena's memory. It keeps the memory alive."""
 
     @property
     def offset(self) -> int:
-        """Where it begins in the arena's memory, in bytes."""
+        """Offset of the piece in the arena's memory, in bytes."""
 
 @final
 class Registration(_Manager):
-    """A region, registered with devices: all of it with all of them, or an exception and nothing.
+    """The registration of a region with devices. Registering either succeeds for the whole region
+    and all devices, or raises and leaves nothing registered.
 
     Options:
 
-    - ``region``: the memory. The registration keeps it.
-    - ``devices``: one or several of ``io_uring``, ``io_uring:N``, ``mlock``, ``verbs``,
+    - ``region``: the memory. The registration keeps it alive.
+    - ``devices``: one or more of ``io_uring``, ``io_uring:N``, ``mlock``, ``verbs``,
       ``verbs:NIC``, ``cuda``, ``cuda:N``, ``nixl`` and ``nixl:BACKEND``.
-    - ``policy``: ``auto``, ``sequential``, ``parallel`` or ``parallel:N``. None: as the
-      environment says, otherwise ``auto``.
-    - ``populate``: makes pages resident before they are registered: ``"auto"`` or a number of
-      threads. None: the first device does it, alone.
-    - ``chunk``: the most bytes that one key covers. None: as the devices take it best.
-    - ``progress``: called with ``(done, total)`` in bytes; a byte counts once when it is
-      resident, and once for each device that has it.
-    - ``time_limit``: seconds that all of it may take.
+    - ``policy``: ``auto``, ``sequential``, ``parallel`` or ``parallel:N``. None takes the policy
+      from the environment, and ``auto`` if it names none.
+    - ``populate``: make pages resident before they are registered: ``"auto"`` or a number of
+      threads. With None the first device faults them in, on one thread.
+    - ``chunk``: maximum number of bytes that one key covers. None chooses by the devices' limits.
+    - ``progress``: called with ``(done, total)`` in bytes. Each byte counts once when it is
+      resident and once for every device that it is registered with.
+    - ``time_budget``: seconds that the whole operation may take.
 
     Raises :class:`NotAvailableError`, :class:`RegistrationError`, :class:`MappingError`,
-    :class:`BadValueError`, :class:`CancelledError` and :class:`TimeLimitError`.
+    :class:`InvalidArgumentError`, :class:`CancelledError` and :class:`TimeBudgetError`.
     """
 
     def __new__(
@@ -263,51 +276,54 @@ class Registration(_Manager):
         populate: _Threads = "auto",
         chunk: _Size | None = None,
         progress: _Progress | None = None,
-        time_limit: float | None = None,
+        time_budget: float | None = None,
     ) -> Self: ...
     @property
     def region(self) -> Region:
-        """The memory."""
+        """Registered region."""
 
     @property
     def devices(self) -> list[str]:
-        """The devices' names, in order."""
+        """Names of the devices, in order."""
 
     @property
     def outcome(self) -> Report:
-        """What registering did, and what was chosen on what grounds."""
+        """Result of registering: keys, times, and the choices made with the measurements behind
+        them.
+        """
 
     @property
     def boundary(self) -> int | None:
-        """What does not straddle a multiple of it has one key with each device; None: one key
-        covers all.
+        """Length of the chunks in bytes. A range that crosses no multiple of it has one key with
+        each device. None: one key covers the whole region.
         """
 
     def key_for(self, device: str, start: int = 0, stop: int | None = None) -> Key:
-        """The key with which a device reaches all of a range."""
+        """Returns the key with which a device reaches a whole range. Raises
+        :class:`RegistrationError` if the range crosses a boundary between two keys.
+        """
 
     def close(self) -> int:
-        """Gives all keys back; returns how many there were. A second time does nothing."""
+        """Deregisters all keys and returns their number. A second call does nothing."""
 
     @property
     def closed(self) -> bool:
-        """Whether the keys have been given back."""
-
+        """Whether the keys have been deregistered."""
 
 @final
 class OffsetAllocator:
-    """Hands out ranges of an abstract space; never touches bytes. Goes on in a forked child, as
-    a copy.
+    """An allocator of ranges in an abstract space. It never touches bytes. After a fork the child
+    has an independent copy.
 
     Options:
 
-    - ``capacity``: bytes of the space, from 1 to 2**63.
-    - ``boundary``: no range straddles a multiple of this number of bytes, or is longer.
-    - ``max_ranges``: the most ranges, used and free, that the allocator keeps: 16 or more. They
-      take about 50 bytes each. None: about 2**32.
+    - ``capacity``: length of the space in bytes, from 1 to 2**63.
+    - ``boundary``: no range crosses a multiple of this number of bytes, or is longer than it.
+    - ``max_ranges``: maximum number of ranges, used and free: 16 or more. Metadata takes about 50
+      bytes per range. None means about 2**32.
     - ``placement``: ``renewal`` or ``best-fit``.
 
-    Raises :class:`BadValueError`.
+    Raises :class:`InvalidArgumentError`.
     """
 
     def __new__(
@@ -318,24 +334,30 @@ class OffsetAllocator:
         max_ranges: int | None = None,
         placement: str = "renewal",
     ) -> Self: ...
-    def allocate(self, size: _Size, *, align: int | None = None) -> Allocation:
-        """A range of exactly ``size`` bytes. Raises :class:`OutOfSpaceError`."""
+    def allocate(self, nbytes: _Size, *, align: int | None = None) -> Allocation:
+        """Allocates a range of exactly ``nbytes`` bytes. With ``align``, a power of two, the offset
+        is a multiple of it. Raises :class:`OutOfSpaceError`.
+        """
 
-    def allocate_batch(self, size: _Size, n: int) -> AllocationBatch:
-        """``n`` ranges of ``size`` bytes each, all of them or none."""
+    def allocate_batch(self, nbytes: _Size, n: int) -> AllocationBatch:
+        """Allocates ``n`` ranges of ``nbytes`` bytes each. It allocates all of them or none."""
 
     def allocate_scattered(self, total: _Size, max_ranges: int) -> list[Allocation]:
-        """``total`` bytes in at most ``max_ranges`` ranges, as few and as long as can be had."""
+        """Allocates ``total`` bytes in at most ``max_ranges`` ranges, with as few and as long
+        ranges as are available.
+        """
 
     def free_batch(self, allocations: AllocationBatch | Iterable[Allocation]) -> None:
-        """Frees many at once, neighbours joined first; all of them, or none if one cannot be."""
+        """Frees many ranges in one call, and joins neighbours first. If one of them cannot be
+        freed, none is.
+        """
 
-    def grow(self, capacity: _Size) -> None:
-        """Moves the end of the space up."""
+    def grow_to(self, capacity: _Size) -> None:
+        """Moves the end of the space up to ``capacity``."""
 
     def shrink_to(self, capacity: _Size) -> None:
-        """Moves the end of the space down. Raises :class:`InUseError` if something in use lies
-        behind it.
+        """Moves the end of the space down to ``capacity``. Raises :class:`InUseError` if a range
+        beyond it is in use.
         """
 
     @property
@@ -344,110 +366,113 @@ class OffsetAllocator:
 
     @property
     def boundary(self) -> int | None:
-        """No range straddles a multiple of this number of bytes. None: there is no boundary."""
+        """No range crosses a multiple of this number of bytes. None: there is no boundary."""
 
     @property
     def largest_free_hint(self) -> int:
-        """An upper bound of the longest free range, without the lock."""
+        """Upper bound of the longest free range. Reading it takes no lock."""
 
     def metrics(self) -> Metrics:
-        """Figures of the space."""
+        """Returns the figures of the space."""
 
     def map(self) -> list[tuple[int, int, bool]]:
-        """The whole space in order of addresses: offset, size, whether it is used."""
+        """Returns the whole space in order of offsets: offset, length, and whether it is used."""
 
     def bins(self) -> list[tuple[int, int, int, int]]:
-        """The free ranges by size: least and greatest size of the bin, ranges, bytes."""
+        """Returns the free ranges by size: minimum and maximum size of the bin, number of ranges,
+        and bytes.
+        """
 
     def check(self) -> None:
-        """Checks the books against their invariants: for tests."""
+        """Checks the invariants of the metadata. For tests."""
 
 @final
 class Allocation(_Manager):
-    """A range that somebody has, until it is freed or forgotten."""
+    """An allocated range. Dropping the object frees the range."""
 
     @property
     def offset(self) -> int:
-        """Where it begins, in bytes."""
+        """Offset of the range in the space, in bytes."""
 
     @property
-    def size(self) -> int:
-        """Its length in bytes: exactly what was asked for."""
+    def nbytes(self) -> int:
+        """Length in bytes: exactly the requested length."""
 
     def free(self) -> None:
-        """Frees it. A second time raises :class:`ClosedError`."""
+        """Frees the range. A second call raises :class:`ClosedError`."""
 
     @property
     def freed(self) -> bool:
-        """Whether it has been freed."""
+        """Whether the range has been freed."""
 
-    def shrink(self, size: _Size) -> None:
-        """Gives back the tail."""
+    def shrink(self, nbytes: _Size) -> None:
+        """Shortens the range to ``nbytes`` bytes and frees the tail."""
 
-    def extend(self, size: _Size) -> None:
-        """Takes in free bytes that lie behind."""
+    def extend(self, nbytes: _Size) -> None:
+        """Lengthens the range to ``nbytes`` bytes, if the bytes after it are free."""
 
 @final
 class AllocationBatch(_Manager):
-    """Many ranges of one size."""
+    """Many allocated ranges of one length."""
 
     def __len__(self) -> int: ...
     @property
-    def size(self) -> int:
-        """Bytes of each."""
+    def nbytes(self) -> int:
+        """Length of each range in bytes."""
 
     @property
     def offsets(self) -> memoryview[int]:
-        """Where each begins: read-only, format ``Q``, as ``array('Q')``. It stays good when the
-        batch has been freed.
+        """Offset of each range: read-only, format ``Q``, as ``array('Q')``. It stays valid after
+        the batch has been freed.
         """
 
     def free(self) -> None:
-        """Frees all of them."""
+        """Frees all ranges."""
 
     @property
     def freed(self) -> bool:
-        """Whether they have been freed, or taken apart."""
+        """Whether the batch has been freed or split."""
 
     def split(self) -> list[Allocation]:
-        """The allocations one by one; the batch has none of them afterwards."""
+        """Returns the ranges as separate allocations. The batch is empty afterwards."""
 
 @final
 class AddressManager:
-    """A heap of addresses from 0 on, with the face of LMCache's class of this name: see
+    """A heap of addresses from 0 on, with the interface of LMCache's class of this name: see
     :mod:`kvmem.lmcache`.
 
-    ``align_bytes``, a power of two: what addresses and sizes are multiples of. Goes on in a
-    forked child, as a copy.
+    Addresses and sizes are multiples of ``align_bytes``, a power of two. After a fork the child
+    has an independent copy.
     """
 
     ALIGN_BYTES: int
 
     def __new__(cls, size: int, align_bytes: int = 4096) -> Self: ...
     def compute_aligned_size(self, raw_size: int) -> int:
-        """``raw_size``, rounded up to a multiple of the alignment."""
+        """Returns ``raw_size``, rounded up to a multiple of the alignment."""
 
     def allocate(self, size: int) -> tuple[int, int]:
-        """A range of at least ``size`` bytes: where it begins, and how long it is. O(1).
+        """Allocates a range of at least ``size`` bytes in O(1). Returns its address and length.
 
-        Raises :class:`BadValueError` below 1, and :class:`HeapFullError`, which is a
-        ``RuntimeError``.
+        Raises :class:`InvalidArgumentError` if ``size`` is below 1, and :class:`HeapFullError`,
+        which is a ``RuntimeError``.
         """
 
     def batched_allocate(self, size: int, batch_size: int) -> list[tuple[int, int]]:
-        """``batch_size`` ranges of at least ``size`` bytes each, all of them or none, in order of
-        addresses.
+        """Allocates ``batch_size`` ranges of at least ``size`` bytes each, all of them or none.
+        Returns address and length of each, in order of addresses.
 
-        Raises as ``allocate``, and :class:`BadBatchError`, which is a ``RuntimeError``, below 0 of
-        them.
+        Raises :class:`InvalidArgumentError` if ``size`` is below 1, :class:`HeapFullError`, and
+        :class:`InvalidBatchError`, which is a ``RuntimeError``, if ``batch_size`` is below 0.
         """
 
     def free(self, address: int, size: int) -> None:
-        """Gives ``size`` bytes from ``address`` on back: one range, several that follow each other,
-        or a part.
+        """Frees ``size`` bytes from ``address`` on: one range, several adjacent ranges, or a part
+        of one.
 
-        O(1) for each; O(ranges) if ``address`` is within a range. Raises :class:`BadValueError` if
-        not all of it is allocated, or not aligned; nothing is freed then.
+        Takes O(1) for each range, and O(ranges) if ``address`` lies inside a range. Raises
+        :class:`InvalidArgumentError`, and frees nothing, if a byte of it is not allocated or the
+        arguments are not aligned.
         """
 
     def sbrk(self, size: int) -> None:
@@ -456,57 +481,62 @@ class AddressManager:
         """
 
     def get_heap_size(self) -> int:
-        """Length of the heap in bytes."""
+        """Returns the length of the heap in bytes."""
 
     def get_free_size(self) -> int:
-        """Bytes that are not allocated."""
+        """Returns the number of bytes that are not allocated."""
 
     @property
     def total_allocated_size(self) -> int:
-        """Bytes that are allocated."""
+        """Number of bytes that are allocated."""
 
     def check_consistency(self) -> bool:
-        """Whether the books agree with each other: for tests. O(ranges)."""
+        """Returns whether the metadata is consistent. For tests. Takes O(ranges)."""
 
     def map(self) -> list[tuple[int, int, bool]]:
-        """The whole heap in order of addresses: address, size, whether it is used."""
+        """Returns the whole heap in order of addresses: address, length, and whether it is used."""
 
 @final
 class Pool(_Manager):
-    """Memory that is mapped, populated and registered, and handed out in blocks.
+    """Mapped, populated and registered memory that is allocated in blocks.
 
     Options:
 
-    - ``size``: bytes, rounded up to whole pages; to whole parts, if the pool can grow.
-    - ``max_size``: the most bytes that the pool can grow to. None: its size. The addresses are
-      reserved at once.
-    - ``pages``: kinds of pages to try, first choice first: ``1G``, ``2M``, ``thp``, ``4k``.
-      None: ``2M,thp,4k``.
-    - ``strict``: fail if the first kind cannot take all of it, instead of stepping down.
-    - ``numa``: ``bind:0,2-3`` or ``interleave:0-3``. None: wherever the kernel puts the pages.
-    - ``shared``: a sealed memory file that other processes can attach.
-    - ``guard_pages``: a page without access before and behind the pool.
-    - ``populate``: makes pages resident before blocks are handed out: ``"auto"`` or a number of
-      threads. None: a first touch may find no memory, which ends the process.
-    - ``devices``: all of the pool is registered with each of them: ``io_uring``,
-      ``io_uring:N``, ``mlock``, ``verbs``, ``verbs:NIC``, ``cuda``, ``cuda:N``, ``nixl`` and
-      ``nixl:BACKEND``. None: with no device.
+    - ``size``: length in bytes, rounded up to whole pages, or to whole parts if the pool can
+      grow.
+    - ``max_size``: length in bytes that the pool can grow to. The addresses are reserved at once.
+      None means ``size``.
+    - ``pages``: page sizes to try, in order of preference, of ``1G``, ``2M``, ``thp`` and ``4k``.
+      None means ``2M,thp,4k``.
+    - ``strict``: fail if the first page size cannot back the whole pool, instead of falling back
+      to the next one.
+    - ``numa``: ``bind:0,2-3`` or ``interleave:0-3``. None leaves the placement to the kernel.
+    - ``shared``: back the pool with a memory file of fixed size that other processes can attach.
+    - ``readers_only``: seal the memory file of a shared pool against every later mapping for
+      writing, in any process (``F_SEAL_FUTURE_WRITE``, Linux 5.1). The pool then cannot shrink.
+    - ``guard_pages``: place an inaccessible page before and after the pool.
+    - ``populate``: make pages resident before blocks are allocated: ``"auto"`` or a number of
+      threads. With None the first access to a page may find no memory, which kills the process.
+    - ``devices``: devices to register the whole pool with: ``io_uring``, ``io_uring:N``,
+      ``mlock``, ``verbs``, ``verbs:NIC``, ``cuda``, ``cuda:N``, ``nixl`` and ``nixl:BACKEND``.
+      None registers it with none.
     - ``policy``: how devices are called: ``auto``, ``sequential``, ``parallel`` or
-      ``parallel:N``. None: as the environment says, otherwise ``auto``.
-    - ``boundary``: no block straddles a multiple of this number of bytes, or is longer. None: as
-      the devices take it best; 1 GiB, if the pool can grow or is made ready in the background.
-    - ``hot_sizes``: blocks of these sizes come from caches of the calling thread from the
-      beginning.
-    - ``learn``: sizes that are requested often become hot.
-    - ``stranded``: the most bytes in the caches of all threads together. None: 1/32 of the pool.
-    - ``in_background``: return once the memory is mapped, and make it ready part by part.
-    - ``quarantine``: keep parts that cannot be populated or registered from use, instead of
-      failing. In the background this is always so.
-    - ``progress``: called with ``(done, total)`` in bytes; a byte counts once when it is
-      resident, and once for each device that has it.
+      ``parallel:N``. None takes the policy from the environment, and ``auto`` if it names none.
+    - ``boundary``: no block crosses a multiple of this number of bytes, or is longer than it.
+      None chooses by the devices' limits, and 1 GiB if the pool can grow or is initialized in the
+      background.
+    - ``hot_sizes``: block sizes that are cached per thread from the beginning.
+    - ``auto_hot_sizes``: cache sizes per thread that are requested often.
+    - ``max_cached_bytes``: maximum number of bytes in the caches of all threads together. None
+      means 1/32 of the pool.
+    - ``in_background``: return once the memory is mapped, and initialize it part by part.
+    - ``quarantine``: keep parts that cannot be populated or registered out of use, instead of
+      failing. Initialization in the background always does so.
+    - ``progress``: called with ``(done, total)`` in bytes. Each byte counts once when it is
+      resident and once for every device that it is registered with.
 
-    Raises :class:`MappingError`, :class:`RegistrationError`, :class:`BadValueError` and
-    :class:`CancelledError`. Then nothing is left mapped.
+    Raises :class:`MappingError`, :class:`RegistrationError`, :class:`InvalidArgumentError` and
+    :class:`CancelledError`. After an error nothing is left mapped.
     """
 
     def __new__(
@@ -518,301 +548,320 @@ class Pool(_Manager):
         strict: bool = False,
         numa: str | None = None,
         shared: bool = False,
+        readers_only: bool = False,
         guard_pages: bool = False,
         populate: _Threads = "auto",
         devices: _Words | None = None,
         policy: str | None = None,
         boundary: _Size | None = None,
         hot_sizes: Sequence[_Size] | None = None,
-        learn: bool = True,
-        stranded: _Size | None = None,
+        auto_hot_sizes: bool = True,
+        max_cached_bytes: _Size | None = None,
         in_background: bool = False,
         quarantine: bool = False,
         progress: _Progress | None = None,
     ) -> Self: ...
     def allocate(self, nbytes: _Size, *, align: int | None = None) -> Block:
-        """A block of exactly ``nbytes`` bytes; its address is a multiple of ``align``, a power of
-        two.
+        """Allocates a block of exactly ``nbytes`` bytes. With ``align``, a power of two, its
+        address is a multiple of it.
 
-        What stands in it is what the last user left, or zeros. Raises :class:`OutOfSpaceError`,
-        :class:`NotReadyError` while more is being made ready, and :class:`BadValueError`.
+        The block contains zeros, or the bytes of its previous user. Raises
+        :class:`OutOfSpaceError`, :class:`NotReadyError` while parts of the pool are still being
+        initialized, and :class:`InvalidArgumentError`.
         """
 
     def allocate_batch(self, nbytes: _Size, n: int) -> BlockBatch:
-        """``n`` blocks of ``nbytes`` bytes each, all of them or none, in one object."""
+        """Allocates ``n`` blocks of ``nbytes`` bytes each, as one object. It allocates all of them
+        or none.
+        """
 
     def allocate_scattered(self, total: _Size, max_blocks: int) -> list[Block]:
-        """``total`` bytes in at most ``max_blocks`` blocks, as few and as long as can be had."""
+        """Allocates ``total`` bytes in at most ``max_blocks`` blocks, with as few and as long
+        blocks as are available.
+        """
 
     def free_batch(self, blocks: BlockBatch | Iterable[Block]) -> None:
-        """Frees many at once, neighbours joined first; all of them, or none if one cannot be."""
+        """Frees many blocks in one call, and joins neighbours first. If one of them cannot be
+        freed, none is.
+        """
 
     @property
     def ptr(self) -> int:
-        """The first address: a block at offset n begins n bytes further on."""
+        """First address of the pool. A block at offset n begins n bytes after it."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of addresses from ``ptr`` on: what the pool can grow to. Without ``max_size`` that
-        is its capacity.
+        """Length of the address range from ``ptr`` on, in bytes: the length that the pool can grow
+        to. Without ``max_size`` it equals the capacity.
         """
 
     @property
     def capacity(self) -> int:
-        """Bytes that blocks can have, when all of it is ready."""
+        """Number of bytes that blocks can use once the whole pool is initialized."""
 
     @property
     def ready_bytes(self) -> int:
-        """Bytes that can be used, whether or not they are in use."""
+        """Number of bytes that are initialized, used or free."""
 
     @property
-    def under_way(self) -> bool:
-        """Whether parts are still being made ready."""
+    def initializing(self) -> bool:
+        """Whether parts of the pool are still being initialized."""
 
     def wait_ready(self, nbytes: _Size | None = None, timeout: float | None = None) -> int:
-        """Waits until so many bytes (None: all) are ready, no more will be, or the seconds are
-        over; returns how many are.
+        """Waits until ``nbytes`` bytes are initialized (None: all of them), initialization has
+        ended, or ``timeout`` seconds have passed. Returns the number of initialized bytes.
         """
 
     def cancel(self) -> None:
-        """Ends what goes on in the background: no further part is made ready. The pool cannot grow
-        then.
+        """Stops the initialization in the background: no further part is initialized. The pool
+        cannot grow afterwards.
         """
 
     def grow_to(self, size: _Size) -> None:
-        """The pool is at least so long afterwards, in whole parts, which are populated and
+        """Grows the pool to at least ``size`` bytes, in whole parts. Each part is populated and
         registered first.
         """
 
     def shrink_to(self, size: _Size) -> int:
-        """As short as whole parts allow, but not shorter than this; returns by how many bytes.
-        Raises :class:`InUseError`.
+        """Shrinks the pool by whole parts to not less than ``size`` bytes. Returns by how many
+        bytes it shrank. Raises :class:`InUseError` if a block beyond ``size`` is in use.
         """
 
     def shrink(self) -> int:
-        """As ``shrink_to``, as far as what is in use allows."""
+        """Shrinks the pool by all whole parts at its end that are not in use. Returns by how many
+        bytes it shrank.
+        """
 
     def trim(self) -> None:
-        """Takes back what threads have cached, so that neighbours join."""
+        """Returns the ranges that threads have cached to the pool, where free neighbours join."""
 
-    def condemn(self, block: Block, why: str) -> None:
-        """Keeps the bytes of a block from use for as long as the pool: for blocks that have turned
-        out to be bad.
+    def quarantine_block(self, block: Block, why: str) -> None:
+        """Takes the block and keeps its bytes out of use until the pool is gone. For blocks whose
+        memory has turned out to be bad.
         """
 
     def report(self) -> Report:
-        """What the pool is made of and how it came to be, as it is now."""
+        """Returns the current composition of the pool and how it was initialized."""
 
     def metrics(self) -> Metrics:
-        """Figures of what is ready."""
+        """Returns the figures of the initialized part of the pool."""
 
     def stats(self) -> dict[str, Any]:
-        """What is cached, and what has been done."""
+        """Returns the figures of the per-thread caches."""
 
     def map(self) -> list[tuple[int, int, str]]:
-        """All of the pool in order of addresses: offset, size, and ``used``, ``cached`` or
+        """Returns the whole pool in order of offsets: offset, length, and ``used``, ``cached`` or
         ``free``.
         """
 
     @property
     def devices(self) -> list[str]:
-        """The devices' names, in order."""
+        """Names of the devices, in order."""
 
     @property
     def boundary(self) -> int | None:
-        """No block straddles a multiple of this number of bytes. None: there is no boundary."""
+        """No block crosses a multiple of this number of bytes. None: there is no boundary."""
 
     @property
-    def number(self) -> int | None:
-        """By what references name this pool; None: its memory is private."""
+    def share_id(self) -> int | None:
+        """Number by which references name this pool. None: the pool's memory is private."""
 
     def fileno(self) -> int:
-        """A descriptor of a shared pool's memory, to read and write, which belongs to the pool.
-        Also ``/proc/PID/fd/N``.
+        """Returns a descriptor of a shared pool's memory, open for reading and writing. The pool
+        owns it. Other processes can open it as ``/proc/PID/fd/N``.
         """
 
     def share(self, *, writable: bool = False) -> int:
-        """A new descriptor of a shared pool's memory, which belongs to the caller: to be sent to
-        another process. Unless it is ``writable``, a process of another user can only read by it;
-        one of the same user, or of root, can still open it for writing by ``/proc``.
+        """Returns a new descriptor of a shared pool's memory, to be sent to another process. The
+        caller owns it.
+
+        Unless it is ``writable``, a process of another user can only read through it. A process
+        of the same user, or of root, can still open it for writing by ``/proc``, unless the pool
+        is for ``readers_only``.
         """
 
-    def populate_elsewhere(self, *, threads: _Threads = None) -> int:
-        """Makes its pages resident in the other mappings that this process has of its memory file,
-        such as those of an engine that was given the descriptor: else each page is a fault when it
-        is first touched there. Returns how many bytes those mappings have.
+    def populate_aliases(self, *, threads: _Threads = None) -> int:
+        """Makes the pages resident in every other mapping of this memory file in this process, such
+        as the mapping of an engine that received the descriptor. Otherwise the first access to
+        each page there faults. Returns the total length of those mappings in bytes.
         """
 
     def hold(self) -> Hold:
-        """Keeps it from being closed or made shorter, for engines that have registered its memory:
-        :class:`ExportedError` meanwhile.
+        """Prevents the pool from being closed or shortened until the hold is released: both raise
+        :class:`ExportedError`. For engines that have registered its memory.
         """
 
     def check(self) -> None:
-        """Checks the books against their invariants: for tests."""
+        """Checks the invariants of the metadata. For tests."""
 
     def close(self) -> None:
-        """Gives the pool up. Blocks stay good; the memory, and its registration, go with the last
-        of them.
+        """Gives up the pool. Existing blocks stay valid. The memory and its registration are
+        released with the last of them.
         """
 
     @property
     def closed(self) -> bool:
-        """Whether it has been closed."""
-
+        """Whether the pool has been closed."""
 
 @final
 class Block(_Memory, _Manager):
-    """Bytes of a pool, as many as were asked for, until it is freed or forgotten. It may
-    outlive its pool.
+    """A block of a pool, exactly as long as requested. Dropping the object frees the block. A block
+    may outlive its pool.
     """
 
     @property
     def offset(self) -> int:
-        """Where it begins in its pool, in bytes."""
+        """Offset of the block in its pool, in bytes."""
 
     def key(self, device: str) -> Key:
-        """The key with which a device reaches all of it."""
+        """Returns the key with which a device reaches the whole block."""
 
     def keys(self) -> dict[str, Key]:
-        """The key of each device, by its name."""
+        """Returns the key of each device, by the device's name."""
 
     def reference(self) -> BlockReference:
-        """It by plain data, for a process that has attached the pool. It says where the bytes are,
-        and does not keep them.
+        """Returns the block's position as plain data, for a process that has attached the pool. The
+        reference does not keep the block.
         """
 
     def write(self, source: _Buffer, start: int = 0) -> int:
-        """Copies the bytes of another object in; returns how many.
+        """Copies the bytes of ``source`` into the block from ``start`` on. Returns their number.
 
-        Releases the GIL for large ones.
+        Long copies release the GIL.
         """
 
     def shrink(self, nbytes: _Size) -> None:
-        """Gives back the tail. Not while there are views."""
+        """Shortens the block to ``nbytes`` bytes and frees the tail. Raises
+        :class:`ExportedError` while views exist.
+        """
 
     def extend(self, nbytes: _Size) -> None:
-        """Takes in free bytes that lie behind. Not while there are views."""
+        """Lengthens the block to ``nbytes`` bytes, if the bytes after it are free. Raises
+        :class:`ExportedError` while views exist.
+        """
 
     def free(self) -> None:
-        """Frees it. Raises :class:`ExportedError` while there are views, and :class:`ClosedError` a
-        second time.
+        """Frees the block. Raises :class:`ExportedError` while views exist, and
+        :class:`ClosedError` on a second call.
         """
 
     @property
     def freed(self) -> bool:
-        """Whether it has been freed."""
-
+        """Whether the block has been freed."""
 
 @final
 class BlockBatch(_Manager):
-    """Many blocks of one size."""
+    """Many blocks of one length."""
 
     def __len__(self) -> int: ...
     @property
     def nbytes(self) -> int:
-        """Bytes of each."""
+        """Length of each block in bytes."""
 
     @property
     def offsets(self) -> memoryview[int]:
-        """Where each begins in the pool: read-only, format ``Q``, as ``array('Q')``."""
+        """Offset of each block in the pool: read-only, format ``Q``, as ``array('Q')``."""
 
     @property
     def ptrs(self) -> memoryview[int]:
-        """The first address of each, likewise."""
+        """First address of each block: read-only, format ``Q``, as ``array('Q')``."""
 
     def free(self) -> None:
-        """Frees all of them."""
+        """Frees all blocks."""
 
     @property
     def freed(self) -> bool:
-        """Whether they have been freed, or taken apart."""
+        """Whether the batch has been freed or split."""
 
     def hold(self) -> Hold:
-        """Keeps them from being freed or taken apart: :class:`ExportedError` meanwhile."""
+        """Prevents the blocks from being freed or split until the hold is released: both raise
+        :class:`ExportedError`.
+        """
 
     def split(self) -> list[Block]:
-        """The blocks one by one; the batch has none of them afterwards."""
+        """Returns the blocks as separate objects. The batch is empty afterwards."""
 
 @final
 class Hold(_Manager):
-    """Keeps a pool or a batch as it is, until it is released or forgotten."""
+    """Keeps a pool or a batch unchanged until the hold is released or dropped."""
 
     def release(self) -> None:
-        """Lets go of it. A second time does nothing."""
+        """Releases the hold. A second call does nothing."""
 
     @property
     def released(self) -> bool:
-        """Whether it has been released."""
-
+        """Whether the hold has been released."""
 
 @final
 class AttachedPool(_Manager):
-    """The memory of a pool of another process, by its descriptor, which stays the caller's."""
+    """The memory of another process's pool, attached by its descriptor. The caller keeps the
+    descriptor.
+    """
 
     def __new__(cls, fd: int, *, writable: bool = False) -> Self: ...
     def block(self, reference: tuple[int, int, int]) -> AttachedBlock:
-        """The block that a reference names. The process that has it keeps it, until this one has
-        said that it is done.
+        """Returns the block that a reference names. The process that owns the block must keep it
+        until this process has reported that it is done.
         """
 
     @property
-    def number(self) -> int:
-        """By what references name the pool."""
+    def share_id(self) -> int:
+        """Number by which references name the pool."""
 
     @property
     def nbytes(self) -> int:
-        """Its length in bytes, what is not in use included."""
+        """Length of the memory in bytes, unused bytes included."""
 
     @property
     def writable(self) -> bool:
-        """Whether it can be written."""
+        """Whether this process can write to the memory."""
 
     def close(self) -> None:
-        """Gives the memory up; blocks of it stay good."""
+        """Gives up the memory. Blocks of it stay valid."""
 
     @property
     def closed(self) -> bool:
-        """Whether it has been closed."""
-
+        """Whether the attached pool has been closed."""
 
 @final
 class AttachedBlock(_Memory):
-    """A block of another process, by its bytes here. It keeps the memory, not the block."""
+    """The bytes of another process's block. The object keeps the memory mapped; it does not keep
+    the block allocated.
+    """
 
     @property
     def offset(self) -> int:
-        """Where it begins in its pool, in bytes."""
+        """Offset of the block in its pool, in bytes."""
 
     @property
     def writable(self) -> bool:
-        """Whether it can be written."""
+        """Whether this process can write to the block."""
 
     def write(self, source: _Buffer, start: int = 0) -> int:
-        """Copies the bytes of another object in; returns how many."""
+        """Copies the bytes of ``source`` into the block from ``start`` on. Returns their number."""
 
 @final
 class KvCache(_Manager):
-    """Values under keys, in blocks of a pool: found by any thread, pinned while they are used,
-    evicted when room is needed.
+    """A cache of values by key, stored in blocks of a pool. Any thread can look values up; values
+    are pinned while they are used, and evicted when space is needed.
 
-    Keys are ``int`` (127 bits and a sign), ``bytes`` or ``str``; keys of different types never
-    equal each other. A cache is true, also when it is empty.
+    Keys are ``int`` (127 bits and a sign), ``bytes`` or ``str``; keys of different types are never
+    equal. A cache is true in a boolean context, even if it is empty.
 
     Options:
 
-    - ``pool``: the blocks come from it. It may have other users.
-    - ``max_bytes``: the most bytes held. None: what finds room in the pool.
-    - ``max_blocks``: the most values held. None: about 2**32.
-    - ``watermarks``: ``(low, high)`` in bytes: an insertion that leaves more than ``high`` bytes
-      evicts down to ``low``. None: evict only for the value to be inserted.
+    - ``pool``: pool that the blocks are allocated from. Other users may share it.
+    - ``max_bytes``: maximum number of bytes held. None: limited by the pool.
+    - ``max_blocks``: maximum number of values held. None means about 2**32.
+    - ``watermarks``: ``(low, high)`` in bytes. An insertion that leaves more than ``high`` bytes
+      evicts down to ``low``. None: an insertion evicts only to make space for its value.
     - ``eviction``: ``lru`` or ``scan-resistant``.
-    - ``shards``: the parts that keys are divided into, rounded up to a power of two. None: four
-      for each processor, at least 16; fewer if ``max_blocks`` is small.
-    - ``spill``: a lower tier for what is evicted, such as :class:`kvmem.mooncake.Store`: see
-      :mod:`kvmem.spill`.
+    - ``shards``: number of parts that the keys are divided into, rounded up to a power of two.
+      None means four per processor, at least 16, and fewer if ``max_blocks`` is small.
+    - ``lower_tier``: receives evicted values and is asked for missing ones, such as
+      :class:`kvmem.mooncake.Store`: see :mod:`kvmem.lower_tier`.
 
-    Raises :class:`BadValueError`.
+    Raises :class:`InvalidArgumentError`.
     """
 
     def __new__(
@@ -824,152 +873,160 @@ class KvCache(_Manager):
         watermarks: tuple[_Size, _Size] | None = None,
         eviction: str = "lru",
         shards: int | None = None,
-        spill: Spills | None = None,
+        lower_tier: LowerTierFactory | None = None,
     ) -> Self: ...
-    def insert(self, key: _Name, value: _Buffer) -> None:
-        """Copies a value into a block and puts it under ``key``. Evicts until it fits.
+    def insert(self, key: _CacheKey, value: _Buffer) -> None:
+        """Copies a value into a block and stores it under ``key``. Evicts until the value fits.
 
-        Raises :class:`OutOfSpaceError` if it cannot fit, and what a lower tier raises that is no
-        ``Exception``, such as ``KeyboardInterrupt``. Nothing is put in then, unless the tier was
-        called to evict down to the low watermark, which comes after.
+        Raises :class:`OutOfSpaceError` if the value cannot fit. Also raises what the lower tier
+        raises that is no ``Exception``, such as ``KeyboardInterrupt``. In both cases nothing is
+        stored, unless the tier was called to evict down to the low watermark, which happens
+        afterwards.
         """
 
-    def reserve(self, key: _Name, nbytes: _Size) -> Reservation:
-        """Makes room for a value of ``nbytes`` bytes, to be written in place and then committed.
+    def reserve(self, key: _CacheKey, nbytes: _Size) -> Reservation:
+        """Reserves space for a value of ``nbytes`` bytes, to be written in place and then
+        committed. Evicts until the value fits.
 
-        Raises as ``insert``.
+        Raises :class:`OutOfSpaceError` if the value cannot fit, and what the lower tier raises that
+        is no ``Exception``, such as ``KeyboardInterrupt``.
         """
 
-    def get(self, key: _Name) -> Pinned | None:
-        """The value under ``key``, pinned; it counts as used. With a spill, what is not here is
-        fetched from there.
+    def get(self, key: _CacheKey) -> Pinned | None:
+        """Returns the value under ``key``, pinned, and counts it as used. With a lower tier, a
+        value that the cache does not have is fetched from there.
         """
 
-    def lease(self, key: _Name) -> Lease | Pinned | None:
-        """The right to put in what is fetched from a lower tier. The value, if there is one; None
-        if what the lower tier has may be old, so take it for a miss.
+    def lease(self, key: _CacheKey) -> Lease | Pinned | None:
+        """Returns a lease on ``key``: the right to store a value fetched from a lower tier.
 
-        Take it before the lower tier is asked, and put in by ``reservation.commit(lease=…)``.
+        Returns the value itself if the cache has one. Returns None while the lower tier may have
+        an old value; treat that as a miss. Take the lease before you ask the lower tier, and store
+        the value by ``reservation.commit(lease=…)``.
         """
 
-    def remove(self, key: _Name) -> Pinned | None:
-        """Takes the value under ``key`` out, and returns it."""
+    def remove(self, key: _CacheKey) -> Pinned | None:
+        """Removes the value under ``key`` and returns it."""
 
-    def __contains__(self, key: _Name, /) -> bool: ...
+    def __contains__(self, key: _CacheKey, /) -> bool: ...
     def __bool__(self) -> bool: ...
     def __len__(self) -> int:
-        """Values held, those being written included."""
+        """Returns the number of values held, those being written included."""
 
     def clear(self) -> None:
-        """Takes every value out. Pins stay good."""
+        """Removes all values. Pinned values stay valid."""
 
     def evict_to(self, nbytes: _Size) -> int:
-        """Evicts until at most ``nbytes`` bytes are held, or nothing is left that can go.
+        """Evicts until at most ``nbytes`` bytes are held, or nothing is left that can be evicted.
 
-        Returns how many bytes are held. Raises what a lower tier raises that is no ``Exception``,
-        such as ``KeyboardInterrupt``; further values are dropped then instead of given to it.
+        Returns the number of bytes held. Raises what the lower tier raises that is no
+        ``Exception``, such as ``KeyboardInterrupt``. Further values are then dropped, and not
+        given to the tier.
         """
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, those being written included."""
+        """Number of bytes held, values being written included."""
 
     @property
     def pool(self) -> Pool:
-        """The pool that the blocks are of."""
+        """Pool that the blocks are allocated from."""
 
     @property
-    def spill(self) -> Spill | None:
-        """The lower tier."""
+    def lower_tier(self) -> LowerTier | None:
+        """Lower tier of the cache."""
 
     def stats(self) -> KvCacheStats:
-        """Figures."""
+        """Returns the figures of the cache."""
 
     def close(self) -> None:
-        """Gives the cache up, and all that it holds; closes its spill. Pins stay good."""
+        """Gives up the cache and all values that it holds, and closes its lower tier. Pinned values
+        stay valid.
+        """
 
     @property
     def closed(self) -> bool:
-        """Whether it has been closed."""
-
+        """Whether the cache has been closed."""
 
 @final
 class Pinned(_Memory, _Manager):
-    """A value of a cache that is not evicted while this exists. Its bytes are read-only."""
+    """A value of a cache. It is not evicted while this object exists. Its bytes are read-only."""
 
     @property
-    def cache_key(self) -> _Name:
-        """The key it was put in under."""
+    def cache_key(self) -> _CacheKey:
+        """Key that the value was stored under."""
 
     @property
     def offset(self) -> int:
-        """Where it begins in its pool, in bytes."""
+        """Offset of the value in its pool, in bytes."""
 
     def key(self, device: str) -> Key:
-        """The key with which a device reaches all of it."""
+        """Returns the key with which a device reaches the whole value."""
 
     def keys(self) -> dict[str, Key]:
-        """The key of each device, by its name."""
+        """Returns the key of each device, by the device's name."""
 
     def reference(self) -> BlockReference:
-        """It by plain data, for a process that has attached the pool."""
+        """Returns the value's position as plain data, for a process that has attached the pool."""
 
     @property
     def superseded(self) -> bool:
-        """Whether the key has been given another value since, or was removed. Being evicted does
-        not count: see :class:`kvmem.spill.Spill`.
+        """Whether the cache key has received another value since, or was removed. An eviction does
+        not count: see :class:`kvmem.lower_tier.LowerTier`.
         """
 
     def release(self) -> None:
-        """Lets go of it. Raises :class:`ExportedError` while there are views."""
+        """Releases the pin. Raises :class:`ExportedError` while views exist."""
 
 @final
 class Lease(_Manager):
-    """The right to put in what is fetched from a lower tier, if nothing is put or removed under
-    the key meanwhile: that breaks it.
+    """The right to store a value fetched from a lower tier. The lease becomes invalid when another
+    value is stored under the key, or the key is removed.
     """
 
     @property
-    def broken(self) -> bool:
-        """Whether something was put or removed, so that nothing can be committed under it."""
+    def is_valid(self) -> bool:
+        """Whether a value can still be committed under the lease: the key has neither received a
+        value nor been removed since.
+        """
 
     def release(self) -> None:
-        """Gives it up."""
+        """Gives up the lease."""
 
 @final
 class Reservation(_Memory, _Manager):
-    """Room for one value of a cache, to be written in place. A ``with`` commits it, or gives it
-    back if something is raised.
+    """Space for one value of a cache, to be written in place. Leaving the ``with`` block commits
+    the value, or discards it after an exception.
     """
 
     @property
-    def cache_key(self) -> _Name:
-        """The key it will be put in under."""
+    def cache_key(self) -> _CacheKey:
+        """Key that the value will be stored under."""
 
     @property
     def offset(self) -> int:
-        """Where it begins in its pool, in bytes."""
+        """Offset of the value in its pool, in bytes."""
 
     def key(self, device: str) -> Key:
-        """The key with which a device reaches all of it."""
+        """Returns the key with which a device reaches the whole value."""
 
     def write(self, source: _Buffer, start: int = 0) -> int:
-        """Copies the bytes of another object in; returns how many."""
+        """Copies the bytes of ``source`` into the value from ``start`` on. Returns their number."""
 
     @overload
     def commit(self, *, lease: None = None) -> Pinned:
-        """Makes it the value of its key. Raises :class:`ExportedError` while there are views.
+        """Stores the value under its key and returns it pinned. Raises :class:`ExportedError` while
+        views exist.
 
-        Under a lease: unless that is broken; then the room is given back, and the answer is None.
-        The lease ends. The value is in the cache also if this raises ``KeyboardInterrupt``, which
-        comes from a lower tier that was given what is above the high watermark.
+        With a lease, returns None and frees the space if the lease is no longer valid. The call
+        ends the lease. ``KeyboardInterrupt`` may come from a lower tier that receives the values
+        above the high watermark; the value is in the cache then, too.
         """
 
     @overload
     def commit(self, *, lease: Lease) -> Pinned | None: ...
-
     def discard(self) -> None:
-        """Gives the room back; what the key had is untouched."""
+        """Frees the space. The value that the key has, if any, does not change."""
 
 def doctor(
     size: _Size = "1GiB",
@@ -979,7 +1036,7 @@ def doctor(
     shared: bool = False,
     pinned: bool = True,
 ) -> Diagnosis:
-    """Holds every limit of this machine against some memory, and looks for devices. Maps
+    """Checks every limit of this machine against the requested memory, and detects devices. Maps
     nothing; takes milliseconds.
     """
 
@@ -993,19 +1050,19 @@ def mount_report(
     devices: _Words | None = None,
     policy: str | None = None,
     chunk: _Size | None = None,
-    time_limit: float | None = None,
+    time_budget: float | None = None,
     progress: _Progress | None = None,
 ) -> Report:
-    """What ``kvmem mount`` does and prints: maps memory, makes it resident, registers it with
-    devices if any are named, gives it back.
+    """Does what ``kvmem mount`` does: maps memory, makes it resident, registers it with the named
+    devices, and releases everything. Returns what the command prints.
 
-    The report is the receipt; with devices, ``receipt``, ``outcome``, ``chosen``,
-    ``deregistered`` and ``seconds``.
+    Without devices the report is the receipt. With devices it has ``receipt``, ``outcome``,
+    ``chosen``, ``deregistered`` and ``seconds``.
     """
 
 def parse_size(text: str) -> int:
-    """Reads a number of bytes: ``4096``, ``64GiB`` and ``64G`` (powers of 1024), ``64GB`` (a power
+    """Parses a number of bytes: ``4096``, ``64GiB`` and ``64G`` (powers of 1024), ``64GB`` (powers
     of 1000).
 
-    Raises :class:`BadValueError` with the text, what is wrong with it and the remedy.
+    Raises :class:`InvalidArgumentError` with the text, the fault and the remedy.
     """

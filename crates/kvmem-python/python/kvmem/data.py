@@ -1,4 +1,4 @@
-"""*Data*: figures and reports, as plain values."""
+"""*Data*: figures and reports as plain values."""
 
 from __future__ import annotations
 
@@ -7,56 +7,56 @@ from typing import Any, NamedTuple
 
 
 class Metrics(NamedTuple):
-    """Figures of a space or pool. Sizes are bytes."""
+    """Figures of a space or pool. Sizes are in bytes."""
 
     capacity: int
-    """Its length."""
+    """Length of the space."""
     allocated: int
-    """In use: exactly what was asked for."""
+    """Bytes in use: exactly the requested bytes."""
     free: int
-    """Not in use."""
+    """Bytes not in use."""
     largest_free: int
-    """The longest range that would be granted now."""
+    """Longest range that could be allocated now."""
     live: int
-    """Ranges in use."""
+    """Number of ranges in use."""
     free_ranges: int
-    """Free ranges."""
+    """Number of free ranges."""
     metadata_bytes: int
-    """Memory of the books."""
+    """Memory that the metadata takes."""
 
     @property
     def utilization(self) -> float:
-        """Share of the space in use."""
+        """Share of the space that is in use."""
         return self.allocated / self.capacity if self.capacity else 0.0
 
     @property
     def fragmentation(self) -> float:
-        """Share of the free bytes that the longest free range leaves out."""
+        """Share of the free bytes that lie outside the longest free range."""
         return 1.0 - self.largest_free / self.free if self.free else 0.0
 
 
 class BumpStats(NamedTuple):
-    """What an arena has handed out. ``used + left == capacity``."""
+    """Bytes that an arena has allocated. ``used + remaining == capacity``."""
 
     capacity: int
-    """Bytes of the memory."""
+    """Length of the arena's memory in bytes."""
     used: int
-    """Bytes handed out, with the padding before them."""
-    left: int
-    """Bytes not handed out."""
+    """Bytes allocated, including the padding before them."""
+    remaining: int
+    """Bytes not allocated."""
 
 
 class Residency(NamedTuple):
     """How much of a range is resident."""
 
     len_bytes: int
-    """Bytes of the range."""
+    """Length of the range in bytes."""
     resident_bytes: int
-    """Bytes of it that are resident."""
+    """Resident bytes of it."""
     error_bytes: int
-    """Greatest error of the former, in 99 cases of 100; 0 where every page was asked."""
+    """Maximum error of ``resident_bytes``, in 99 cases of 100; 0 if every page was checked."""
     huge_bytes: int | None
-    """Bytes that are mapped by hugepages, where the kernel says."""
+    """Bytes that are mapped by huge pages, if the kernel reports them."""
 
 
 class KvCacheStats(NamedTuple):
@@ -65,29 +65,29 @@ class KvCacheStats(NamedTuple):
     blocks: int
     """Blocks held, those being written included."""
     bytes: int
-    """Bytes of those."""
+    """Bytes of those blocks."""
     hits: int
     """Calls of ``get`` that found their key."""
     misses: int
-    """Calls of ``get`` that did not."""
+    """Calls of ``get`` that did not find their key."""
     insertions: int
     """Values committed."""
     replacements: int
-    """Of those, values that took the place of another under the same key."""
+    """Committed values that replaced another value under the same key."""
     evictions: int
     """Blocks evicted."""
     removals: int
     """Blocks removed by their key."""
-    refusals: int
-    """Values refused because there was nothing to evict."""
-    not_taken: int
-    """Evicted values that the lower tier failed to take."""
+    insertion_failures: int
+    """Insertions that failed because nothing could be evicted."""
+    sink_failures: int
+    """Evicted values that the lower tier failed to store."""
     superseded: int
-    """Values fetched and not put in, because their lease was broken."""
+    """Fetched values that were not stored because their lease was no longer valid."""
 
     @property
     def hit_rate(self) -> float:
-        """Hits over calls of ``get``."""
+        """Hits per call of ``get``; 0 before the first call."""
         calls = self.hits + self.misses
         return self.hits / calls if calls else 0.0
 
@@ -96,26 +96,30 @@ class Key(NamedTuple):
     """The right of a device to reach a range of bytes. The names are those of verbs."""
 
     handle: int
-    """By what the device knows it."""
+    """Number by which the device knows the registration."""
     lkey: int
-    """What local work requests say; the index of a ring's buffer."""
+    """Key for local work requests; the buffer index of a ring."""
     rkey: int | None
-    """What a remote peer says, where there is one."""
+    """Key for a remote peer, if there is one."""
 
 
 class BlockReference(NamedTuple):
-    """A block by plain data: what a process that has attached the pool needs to find it."""
+    """The position of a block as plain data, for a process that has attached the pool."""
 
     pool: int
-    """The number of the pool."""
+    """Number of the pool: its ``share_id``."""
     offset: int
-    """Where the block begins in the pool, in bytes."""
+    """Offset of the block in the pool, in bytes."""
     nbytes: int
-    """Its length in bytes."""
+    """Length of the block in bytes."""
 
 
 class Report(Mapping[str, Any]):
-    """What was found or done: a mapping with the names that the ``kvmem`` command writes as JSON, which prints as the command does."""
+    """The result of an operation or examination.
+
+    It is a mapping with the names that the ``kvmem`` command writes as JSON, and prints like that
+    command.
+    """
 
     __slots__ = ("data", "text")
 
@@ -140,18 +144,20 @@ class Report(Mapping[str, Any]):
 
 
 class Diagnosis(Report):
-    """What stands in the way of some memory here, and with whom it can be registered."""
+    """The limits of this machine checked against requested memory, and the available devices."""
 
-    __slots__ = ("failed", "wish")
+    __slots__ = ("failed", "requirements")
 
-    def __init__(self, data: dict[str, Any], text: str, wish: str, failed: list[str]) -> None:
+    def __init__(
+        self, data: dict[str, Any], text: str, requirements: str, failed: list[str]
+    ) -> None:
         super().__init__(data, text)
-        self.wish = wish
-        """What was wanted, in words."""
+        self.requirements = requirements
+        """The requested memory, in words."""
         self.failed = failed
-        """The checks that stand in the way, by name."""
+        """Names of the checks that failed."""
 
     @property
     def passes(self) -> bool:
-        """Whether nothing is known to stand in the way."""
+        """Whether no check failed."""
         return not self.failed

@@ -1,7 +1,7 @@
-"""*Errors*: what can go wrong, with the numbers as attributes.
+"""*Errors*: the exceptions of kvmem, with the numbers as attributes.
 
-Every exception of kvmem is a :class:`KvmemError`, and what the standard library has for its kind as well. An attribute that does not
-apply is ``None``.
+Every exception is a :class:`KvmemError` and a standard exception of its kind. An attribute that
+does not apply is ``None``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 
 class KvmemError(Exception):
-    """Anything that kvmem refuses. ``details`` has the numbers that there are, by name."""
+    """Base class of all exceptions. ``details`` has the numbers that apply, by name."""
 
     _numbers: ClassVar[tuple[str, ...]] = ()
 
@@ -24,171 +24,203 @@ class KvmemError(Exception):
         return str(self.args[0]) if self.args else ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (type(self), str(self), self.details)
+        return _rebuild, (type(self), str(self), self.details)
 
 
-def _again(kind: type[KvmemError], message: str, details: dict[str, Any]) -> KvmemError:
+def _rebuild(kind: type[KvmemError], message: str, details: dict[str, Any]) -> KvmemError:
     return kind(message, **details)
 
 
 class OutOfSpaceError(KvmemError, MemoryError):
-    """There is no room for what was asked for."""
+    """No free range is long enough for the request."""
 
-    _numbers: ClassVar[tuple[str, ...]] = ("asked", "free", "largest_free", "limit", "ranges", "blocks", "held")
+    _numbers: ClassVar[tuple[str, ...]] = (
+        "requested",
+        "free",
+        "largest_free",
+        "limit",
+        "ranges",
+        "blocks",
+        "held",
+    )
 
-    asked: int | None
-    """Bytes asked for."""
+    requested: int | None
+    """Bytes requested."""
     free: int | None
-    """Bytes free when it was refused."""
+    """Bytes that were free when the request failed."""
     largest_free: int | None
-    """Upper bound of the longest free range then."""
+    """Upper bound of the longest free range at that time."""
     limit: int | None
-    """The most that can ever be had, in bytes."""
+    """Maximum number of bytes that can ever be allocated."""
     ranges: int | None
-    """Ranges on the books, where these are full."""
+    """Number of ranges in the metadata, if their limit was reached."""
     blocks: int | None
-    """Blocks that a cache holds, all of them pinned or being written."""
+    """Number of blocks in the cache, all of them pinned or being written."""
     held: int | None
-    """Bytes of those."""
+    """Bytes of those blocks."""
 
 
 class HeapFullError(OutOfSpaceError, RuntimeError):
-    """:class:`kvmem.lmcache.AddressManager` has no room; LMCache takes it as a ``RuntimeError``."""
+    """:class:`kvmem.lmcache.AddressManager` is full. LMCache expects a ``RuntimeError``."""
 
 
 class NotReadyError(OutOfSpaceError):
-    """There is no room in what is ready, and more is being made ready: ``Pool.wait_ready``."""
+    """The initialized part of the pool is full, and more is being initialized.
+
+    ``Pool.wait_ready`` waits for it.
+    """
 
     _numbers: ClassVar[tuple[str, ...]] = (*OutOfSpaceError._numbers, "ready", "capacity")
 
     ready: int | None
-    """Bytes that are ready, used or free."""
+    """Initialized bytes, used or free."""
     capacity: int | None
-    """Bytes that are to be."""
+    """Bytes of the pool once all of it is initialized."""
 
 
 class MappingError(KvmemError, MemoryError):
     """Memory could not be mapped, placed or made resident."""
 
-    _numbers: ClassVar[tuple[str, ...]] = ("asked", "start", "stop", "errno", "limit", "remedy")
+    _numbers: ClassVar[tuple[str, ...]] = (
+        "requested",
+        "start",
+        "stop",
+        "errno",
+        "limit",
+        "remedy",
+    )
 
-    asked: int | None
-    """Bytes asked for."""
+    requested: int | None
+    """Bytes requested."""
     start: int | None
-    """Where that which failed begins."""
+    """Start of the range that failed."""
     stop: int | None
-    """Where it ends."""
+    """End of the range that failed."""
     errno: int | None
-    """Why the kernel refused."""
+    """Error number of the kernel."""
     limit: str | None
-    """The limit that stood in the way."""
+    """Limit that was reached."""
     remedy: str | None
-    """What to do about it."""
+    """How to raise the limit."""
 
 
-class BadValueError(KvmemError, ValueError):
-    """What was asked for makes no sense."""
+class InvalidArgumentError(KvmemError, ValueError):
+    """An argument is invalid."""
 
     _numbers: ClassVar[tuple[str, ...]] = ("value", "limit")
 
     value: Any
-    """What was given, where that is one value."""
+    """The value, if one value is at fault."""
     limit: int | None
-    """The bound that a number is beyond."""
+    """The bound that a number exceeds."""
 
 
-class BadBufferError(BadValueError, BufferError):
-    """A buffer cannot be used as it is: it is read-only, or lies in several pieces."""
+class InvalidBufferError(InvalidArgumentError, BufferError):
+    """A buffer cannot be used: it is read-only, or not contiguous."""
 
 
-class BadDescriptorError(BadValueError, OSError):
-    """A file descriptor is no open one. ``errno`` is what the kernel said, if it was asked."""
+class InvalidDescriptorError(InvalidArgumentError, OSError):
+    """A file descriptor is not open, or cannot be used."""
 
     _numbers: ClassVar[tuple[str, ...]] = ("value", "limit", "errno")
 
     errno: int | None
+    """Error number of the kernel, if the descriptor got that far."""
 
 
-class BadBatchError(BadValueError, RuntimeError):
-    """A batch of less than nothing was asked of :class:`kvmem.lmcache.AddressManager`; LMCache takes it as a ``RuntimeError``."""
+class InvalidBatchError(InvalidArgumentError, RuntimeError):
+    """The size of a batch for :class:`kvmem.lmcache.AddressManager` is negative.
+
+    LMCache expects a ``RuntimeError``.
+    """
 
 
 class ClosedError(KvmemError, ValueError):
-    """What was used has been freed or closed."""
+    """The object has been freed or closed."""
 
 
 class ExportedError(KvmemError, BufferError):
-    """What was to be freed, closed or moved is looked at by others: memoryviews, arrays, tensors."""
+    """The object cannot be freed, closed or moved: memoryviews, arrays or tensors still view it."""
 
     _numbers: ClassVar[tuple[str, ...]] = ("views",)
 
     views: int | None
-    """How many there are."""
+    """Number of views."""
 
 
 class InUseError(KvmemError):
-    """What was to be given back, or changed, is in use."""
+    """The memory or range cannot be returned or changed, because it is in use."""
 
-    _numbers: ClassVar[tuple[str, ...]] = ("asked", "end_of_last")
+    _numbers: ClassVar[tuple[str, ...]] = ("requested", "end_of_last")
 
-    asked: int | None
-    """Bytes asked for."""
+    requested: int | None
+    """Bytes requested."""
     end_of_last: int | None
-    """Where the last range in use ends, in bytes."""
+    """End of the last range in use, in bytes."""
 
 
 class ForkedError(KvmemError, RuntimeError):
-    """It was made before this process was forked, and its memory stays with the parent."""
+    """The object was made before this process was forked. Its memory stays with the parent."""
 
 
 class CancelledError(KvmemError):
-    """The work was cancelled. Nothing of it is left."""
+    """The work was cancelled, and its effects are undone."""
 
     _numbers: ClassVar[tuple[str, ...]] = ("done", "total")
 
     done: int | None
-    """Bytes that had been done."""
+    """Bytes completed."""
     total: int | None
-    """Bytes that were to be."""
+    """Bytes of the whole work."""
 
 
-class TimeLimitError(KvmemError, TimeoutError):
-    """The work took longer than it may. Nothing of it is left."""
+class TimeBudgetError(KvmemError, TimeoutError):
+    """The work took longer than its time budget, and its effects are undone."""
 
     _numbers: ClassVar[tuple[str, ...]] = ("done", "total", "seconds")
 
     done: int | None
-    """Bytes that had been done."""
+    """Bytes completed."""
     total: int | None
-    """Bytes that were to be."""
+    """Bytes of the whole work."""
     seconds: float | None
-    """The limit."""
+    """The budget in seconds."""
 
 
 class RegistrationError(KvmemError):
-    """Memory could not be registered or deregistered, or there is no such key."""
+    """Memory could not be registered or deregistered, or no key covers the range."""
 
-    _numbers: ClassVar[tuple[str, ...]] = ("device", "start", "stop", "call", "errno", "limit", "remedy", "edge", "kept")
+    _numbers: ClassVar[tuple[str, ...]] = (
+        "device",
+        "start",
+        "stop",
+        "call",
+        "errno",
+        "limit",
+        "remedy",
+        "boundary",
+        "still_registered",
+    )
 
     device: str | None
-    """The device."""
+    """Name of the device."""
     start: int | None
-    """Where the chunk that was refused begins."""
+    """Start of the chunk that failed."""
     stop: int | None
-    """Where it ends."""
+    """End of the chunk that failed."""
     call: str | None
-    """The call that was refused."""
+    """Call that failed."""
     errno: int | None
-    """Why."""
+    """Error number of the call."""
     limit: str | None
-    """The limit that stood in the way."""
+    """Limit that was reached."""
     remedy: str | None
-    """What to do about it."""
-    edge: int | None
-    """The edge between two keys that a range straddles."""
-    kept: int | None
-    """Keys that were not taken back."""
+    """How to raise the limit."""
+    boundary: int | None
+    """Boundary between two keys that the range crosses."""
+    still_registered: int | None
+    """Number of keys that could not be deregistered."""
 
 
 class NotAvailableError(RegistrationError):
-    """The device is not there, or cannot be used here."""
+    """The device does not exist, or cannot be used on this machine."""

@@ -1,4 +1,4 @@
-"""*Output files*: complete or as they were before."""
+"""*Output files*: either complete or unchanged."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 
 def write_file(path: str | os.PathLike[str], text: str) -> None:
-    """Writes ``text`` to the file at ``path``, in place of its earlier content.
+    """Writes ``text`` to the file at ``path`` and replaces its earlier content.
 
-    The text goes to a new file in the same folder, which then takes the name: a run that fails or
-    is interrupted leaves the earlier file as it was. The mode of the earlier file stays, and so does
-    a symbolic link. A device, a pipe, and a file in a folder that takes no new files are written
-    directly.
+    The text goes to a new file in the same folder, which is then renamed. If the call fails or is
+    interrupted, the earlier file stays unchanged. The new file keeps the mode of the earlier one,
+    and a symbolic link stays a link. Devices, pipes, and files in a folder that accepts no new
+    files are written directly.
 
     Raises :class:`OSError` as :func:`open` and :func:`os.replace` do.
     """
@@ -26,26 +26,26 @@ def write_file(path: str | os.PathLike[str], text: str) -> None:
         umask = os.umask(0o077)
         os.umask(umask)
         mode = stat.S_IFREG | (0o666 & ~umask)
-    beside_it = _beside(target) if stat.S_ISREG(mode) else None
-    if beside_it is None:
+    replacement = _new_file_beside(target) if stat.S_ISREG(mode) else None
+    if replacement is None:
         with open(path, "w", encoding="utf-8") as direct:
             direct.write(text)
         return
-    descriptor, name = beside_it
+    descriptor, name = replacement
     try:
-        with open(descriptor, "w", encoding="utf-8") as beside:
-            beside.write(text)
-            beside.flush()
-            os.fchmod(beside.fileno(), stat.S_IMODE(mode))
-            os.fsync(beside.fileno())
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fchmod(file.fileno(), stat.S_IMODE(mode))
+            os.fsync(file.fileno())
         os.replace(name, target)
     except BaseException:
         os.unlink(name)
         raise
 
 
-def _beside(target: Path) -> tuple[int, str] | None:
-    """A new file in the target's folder, or None if the folder takes none."""
+def _new_file_beside(target: Path) -> tuple[int, str] | None:
+    """Creates a file in the target's folder. Returns None if the folder accepts no new files."""
     try:
         return tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     except PermissionError:

@@ -1,16 +1,18 @@
-"""*Size*: bytes as the commands read them."""
+"""*Size*: numbers of bytes in the options of commands."""
 
 from __future__ import annotations
 
 import argparse
 
 from ._kvmem import parse_size
-from .errors import BadValueError
+from .errors import InvalidArgumentError
 
 
 def size(text: str) -> int:
-    """A number of bytes, as all of kvmem reads it: ``64GiB`` and ``64G`` are powers of 1024, ``64GB`` is one of 1000."""
+    """Parses a number of bytes: ``64GiB`` and ``64G`` are powers of 1024, ``64GB`` is a power of
+    1000.
+    """
     try:
         return parse_size(text)
-    except BadValueError as error:
+    except InvalidArgumentError as error:
         raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,4 +1,6 @@
-"""A client of a cluster, as a process: reads commands, one JSON list a line, and answers each with a line."""
+"""A client of a cluster, as a process: reads commands, one JSON list a line, and answers each with
+a line.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +44,16 @@ class Commands:
         self.pool.free_batch(blocks)
 
     def same(self, key: str, nbytes: int) -> bool:
-        """Whether what is there is what was put, byte for byte."""
+        """Compares an object with the bytes that were put."""
         with self.store.get(key) as block:
             return bytes(block) == content(key, nbytes)
 
     def same_batch(self, keys: list[str], nbytes: int) -> list[bool | None]:
         blocks = self.store.get_batch(keys)
-        return [None if block is None else bytes(block) == content(key, nbytes) for key, block in zip(keys, blocks)]
+        return [
+            None if block is None else bytes(block) == content(key, nbytes)
+            for key, block in zip(keys, blocks)
+        ]
 
     def same_parts(self, key: str, lengths: list[int]) -> bool:
         blocks = [self.pool.allocate(nbytes) for nbytes in lengths]
@@ -64,7 +69,7 @@ class Commands:
         return self.store.remove(key, force=True)
 
     def spin(self, name: str, nbytes: int) -> int:
-        """Puts and gets without end, until something is raised; says when it has begun."""
+        """Puts and gets until an exception is raised. Reports when it has started."""
         with self.pool.allocate(nbytes) as block:
             block.write(content(name, nbytes))
             print(json.dumps("spinning"), flush=True)

@@ -1,4 +1,6 @@
-"""A Mooncake cluster of real processes on free ports of the loopback interface, for tests and benchmarks of them."""
+"""A Mooncake cluster of real processes on free ports of the loopback interface, for tests and
+benchmarks of them.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,19 @@ from typing import Any, Self
 
 import pytest
 from engines import require
-
 from kvmem.bench._processes import LOCAL, free_port, master_command
 
 CLIENT = Path(__file__).with_name("client.py")
-ENVIRONMENT = {**os.environ, "MC_TCP_BIND_ADDRESS": LOCAL, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+ENVIRONMENT = {
+    **os.environ,
+    "MC_TCP_BIND_ADDRESS": LOCAL,
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONUNBUFFERED": "1",
+}
 
 
 def until(true: Callable[[], object], seconds: float = 20.0) -> None:
-    """Waits for something to become true."""
+    """Waits until a condition is true."""
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, f"not within {seconds} s"
@@ -32,7 +38,7 @@ def until(true: Callable[[], object], seconds: float = 20.0) -> None:
 
 
 class Cluster:
-    """A master, and who else is started here. Everything is ended at the end."""
+    """A master and the other processes of a cluster. Leaving the block ends all of them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,10 +48,17 @@ class Cluster:
         self.servers: list[subprocess.Popen[str]] = []
         self.master = self.start_master()
 
-    def start(self, name: str, *command: str, environment: dict[str, str] = ENVIRONMENT) -> subprocess.Popen[str]:
+    def start(
+        self, name: str, *command: str, environment: dict[str, str] = ENVIRONMENT
+    ) -> subprocess.Popen[str]:
         with open(self.folder / f"{name}.log", "a", encoding="utf-8") as log:
             process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment,
             )
         self.processes.append(process)
         return process
@@ -62,10 +75,23 @@ class Cluster:
         return master
 
     def serve(self, size: str = "64MiB", *options: str) -> subprocess.Popen[str]:
-        command = ["serve-mooncake", "--size", size, "--master", self.address, "--pages", "4k", *options]
-        # Which would be the address that peers are told, whatever the host.
-        environment = {name: value for name, value in ENVIRONMENT.items() if name != "MC_TCP_BIND_ADDRESS"}
-        server = self.start("server", sys.executable, "-m", "kvmem", *command, environment=environment)
+        command = [
+            "serve-mooncake",
+            "--size",
+            size,
+            "--master",
+            self.address,
+            "--pages",
+            "4k",
+            *options,
+        ]
+        # Otherwise it would override the address that is announced to peers.
+        environment = {
+            name: value for name, value in ENVIRONMENT.items() if name != "MC_TCP_BIND_ADDRESS"
+        }
+        server = self.start(
+            "server", sys.executable, "-m", "kvmem", *command, environment=environment
+        )
         assert server.stdout is not None
         line = server.stdout.readline()
         assert "answers" in line, line + (self.folder / "server.log").read_text(encoding="utf-8")
@@ -76,7 +102,7 @@ class Cluster:
 
     @staticmethod
     def kill(process: subprocess.Popen[str]) -> None:
-        """As a power cut does."""
+        """Kills the process, like a power failure."""
         process.send_signal(signal.SIGKILL)
         process.wait(10)
 
@@ -84,9 +110,12 @@ class Cluster:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        # The master last: whoever says goodbye to it waits for an answer.
+        # The master last: the others wait for its answer when they unmount.
         for process in reversed(self.processes):
             if process.poll() is None:
                 process.terminate()
@@ -101,7 +130,7 @@ class Cluster:
 
 
 class Client:
-    """A process with a pool and a store, that does what it is told: see client.py."""
+    """A process with a pool and a store, which executes commands: see client.py."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -119,14 +148,14 @@ class Client:
         return json.loads(line)
 
     def do(self, verb: str, *arguments: Any) -> Any:
-        """Its answer: what it found, or the name of what was raised."""
+        """Returns its answer: the result, or the name of the exception."""
         self.send(verb, *arguments)
         return self.receive()
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster with nothing in it but a master. It leaves nothing in /dev/shm."""
+    """A cluster that consists of a master. It leaves nothing in /dev/shm."""
     require("mooncake")
     before = set(os.listdir("/dev/shm"))
     with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:

@@ -1,11 +1,14 @@
-"""What the tests of engines share: whether engines are there, where unpacked wheels are, and stand-ins for what those import and cannot be had here.
+"""What the tests of engines share: whether engines are there, where unpacked wheels are, and
+stand-ins for what those import and cannot be had here.
 
-``LMCACHE_DIR`` and ``SGLANG_DIR`` name folders that the wheels were installed into; ``cargo xtask test`` makes them. Where one is missing, its tests are skipped
-with the command that makes it, or fail if ``KVMEM_REQUIRE_ENGINES`` is 1.
+``LMCACHE_DIR`` and ``SGLANG_DIR`` name folders that the wheels were installed into; ``cargo xtask
+test`` makes them. Where one is missing, its tests are skipped with the command that makes it, or
+fail if ``KVMEM_REQUIRE_ENGINES`` is 1.
 
-There are two modes. As a rule modules that are large are stood in for (see standins.py). With ``KVMEM_WITH_TORCH=1`` nothing is: PyTorch and
-what LMCache's and SGLang's modules import are then installed, or in the folder ``TORCH_DIR``; the same tests run with them, and so do those
-marked :data:`with_torch`.
+There are two modes. As a rule modules that are large are stood in for (see standins.py). With
+``KVMEM_WITH_TORCH=1`` nothing is: PyTorch and what LMCache's and SGLang's modules import are then
+installed, or in the folder ``TORCH_DIR``; the same tests run with them, and so do those marked
+:data:`with_torch`.
 """
 
 from __future__ import annotations
@@ -24,40 +27,49 @@ HERE = Path(__file__).parent
 DOCS = HERE.parents[3] / "docs" / "distributed"
 
 REAL = os.environ.get("KVMEM_WITH_TORCH") == "1"
-"""Whether nothing is stood in for."""
+"""Whether there are no stand-ins."""
 
-with_torch = pytest.mark.skipif(not REAL, reason="it is for PyTorch itself (2.5 GB): KVMEM_WITH_TORCH=1 cargo xtask test python")
-"""What stand-ins cannot tell."""
+with_torch = pytest.mark.skipif(
+    not REAL, reason="it is for PyTorch itself (2.5 GB): KVMEM_WITH_TORCH=1 cargo xtask test python"
+)
+"""Reason to skip tests that stand-ins cannot replace."""
 
 
 def missing(reason: str) -> None:
-    """Skips a test, or fails it where engines must be there."""
+    """Skips a test, or fails it if the engines are required."""
     if os.environ.get("KVMEM_REQUIRE_ENGINES") == "1":
         pytest.fail(reason)
     pytest.skip(reason)
 
 
 def unpacked(engine: str) -> Path:
-    """The folder of an engine's unpacked wheel."""
+    """Returns the folder of an engine's unpacked wheel."""
     variable = f"{engine.upper()}_DIR"
     folder = os.environ.get(variable)
     if not folder or not Path(folder, engine).is_dir():
-        missing(f"{engine}'s wheel is not here: export {variable}=FOLDER && pip install --no-deps --target FOLDER {engine}")
+        missing(
+            f"{engine}'s wheel is not here: export {variable}=FOLDER && pip install --no-deps "
+            f"--target FOLDER {engine}"
+        )
     return Path(folder or "")
 
 
 def torch_folder() -> list[str]:
-    """Where PyTorch is, if it is to be met and is not installed."""
+    """Returns the folder of PyTorch, if the tests use it and it is not installed."""
     folder = os.environ.get("TORCH_DIR")
     if REAL and not folder and importlib.util.find_spec("torch") is None:
-        missing("PyTorch is not here: KVMEM_WITH_TORCH=1 cargo xtask test python, or pip install torch")
+        missing(
+            "PyTorch is not here: KVMEM_WITH_TORCH=1 cargo xtask test python, or pip install torch"
+        )
     return [folder] if REAL and folder else []
 
 
 def run_with(engine: str, prelude: str, program: str, **environment: str) -> str:
-    """Runs a program in a process of its own, with the engine's wheel and, unless all is real, its stand-ins; returns what it printed."""
+    """Runs a program in a process of its own, with the engine's wheel and, unless everything is
+    real, with stand-ins for the modules around it.
+    """
     prelude = "" if REAL else prelude
-    # The engine is the second for who asks.
+    # The engine comes second on the path.
     folders = [str(HERE), str(unpacked(engine)), *torch_folder()]
     lines = ["import sys", f"sys.path[:0] = {folders!r}", prelude, textwrap.dedent(program)]
     done = subprocess.run(
@@ -65,23 +77,29 @@ def run_with(engine: str, prelude: str, program: str, **environment: str) -> str
         capture_output=True,
         text=True,
         timeout=120,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "LMCACHE_TRACK_USAGE": "false", **environment},
+        env={
+            **os.environ,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "LMCACHE_TRACK_USAGE": "false",
+            **environment,
+        },
     )
     assert done.returncode == 0, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 
 
-# Module to import, and what gets it.
+# Module to import, and the command that installs it.
 ENGINES = {
     "mooncake": (
         "mooncake.store",
-        "pip install 'mooncake-transfer-engine-non-cuda>=0.3.13' && apt-get install --no-install-recommends libibverbs1 libnuma1 libcurl4",
+        "pip install 'mooncake-transfer-engine-non-cuda>=0.3.13' && apt-get install "
+        "--no-install-recommends libibverbs1 libnuma1 libcurl4",
     ),
 }
 
 
 def require(engine: str) -> None:
-    """Skips what needs an engine that is not there; fails where it must be there."""
+    """Skips a test whose engine is missing; fails it if the engines are required."""
     module, remedy = ENGINES[engine]
     try:
         importlib.import_module(module)

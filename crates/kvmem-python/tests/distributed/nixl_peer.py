@@ -1,6 +1,8 @@
-"""The other process of the tests of NIXL: a pool, an agent, and a line of JSON for each line of JSON.
+"""The other process of the tests of NIXL: a pool, an agent, and a line of JSON for each line of
+JSON.
 
-Its first line says who it is. Until then it has no agent, so it can be started long before it is wanted.
+Its first line says who it is. Until then it has no agent, so it can be started long before it is
+wanted.
 """
 
 from __future__ import annotations
@@ -24,11 +26,19 @@ def main() -> None:
         return
     who = json.loads(first)
     os.environ.update(who["environment"])
-    with kvmem.Pool(2 * SIZE * COUNT, pages="4k") as pool, kvmem.nixl.Agent(pool, name=who["name"]) as agent:
+    with (
+        kvmem.Pool(2 * SIZE * COUNT, pages="4k") as pool,
+        kvmem.nixl.Agent(pool, name=who["name"]) as agent,
+    ):
         blocks = pool.allocate_batch(SIZE, COUNT).split()
         for at, block in enumerate(blocks):
             block.write(bytes([at + 1]) * SIZE)
-        print(json.dumps({"metadata": agent.metadata.hex(), "descriptors": agent.descriptors(blocks).hex()}), flush=True)
+        print(
+            json.dumps(
+                {"metadata": agent.metadata.hex(), "descriptors": agent.descriptors(blocks).hex()}
+            ),
+            flush=True,
+        )
         for line in sys.stdin:
             asked = json.loads(line)
             said: dict[str, object] = {}
@@ -38,10 +48,15 @@ def main() -> None:
                 found = agent.notifications(timeout=5.0)
                 said["notifications"] = [[one.peer, one.message.decode()] for one in found]
             if "work" in asked:
-                # Begins to read and write, and does not wait.
+                # Starts to read and write, and does not wait.
                 peer = agent.connect(bytes.fromhex(asked["metadata"]))
                 begin = getattr(agent, asked["work"])
-                transfer = begin(blocks, peer, bytes.fromhex(asked["descriptors"]), asked.get("notify", "").encode())
+                transfer = begin(
+                    blocks,
+                    peer,
+                    bytes.fromhex(asked["descriptors"]),
+                    asked.get("notify", "").encode(),
+                )
                 if asked.get("wait"):
                     transfer.wait(10.0)
                 said["done"] = transfer.done

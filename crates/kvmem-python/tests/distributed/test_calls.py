@@ -1,26 +1,26 @@
-"""The engine's calls, circuits and back-off, with functions in the engine's place."""
+"""Calls, circuits and back-off, with functions in place of the engine."""
 
 from __future__ import annotations
 
+import functools
 import gc
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 
-import pytest
-
 import kvmem
-from kvmem.mooncake import DeadlineError, NotAskedError, StoreError, UnreachableError, errors
-from kvmem.mooncake.calls import Calls, Held
-from kvmem.mooncake.circuit import Circuit, Segments, not_asked
+import pytest
+from kvmem.mooncake import CircuitOpenError, DeadlineError, StoreError, UnreachableError, errors
+from kvmem.mooncake.calls import CallQueue, HeldViews
+from kvmem.mooncake.circuit import Circuit, SegmentBackoff, circuit_open
 
 
 @pytest.fixture
-def calls() -> Iterator[Calls]:
-    calls = Calls("test", limit=2)
+def calls() -> Iterator[CallQueue]:
+    calls = CallQueue("test", limit=2)
     yield calls
-    assert calls.close(lambda: None).wait_over(10)
+    assert calls.close(lambda: None).wait_ended(10)
     until(lambda: not workers())
 
 
@@ -35,14 +35,14 @@ def until(true: Callable[[], object]) -> None:
         time.sleep(0.002)
 
 
-def test_a_call_returns_and_raises_what_the_engine_does(calls: Calls) -> None:
-    assert calls.begin(lambda: 7).wait(10) == 7
+def test_a_call_returns_and_raises_what_the_engine_does(calls: CallQueue) -> None:
+    assert calls.submit(lambda: 7).wait(10) == 7
     with pytest.raises(ZeroDivisionError):
-        calls.begin(lambda: 1 // 0).wait(10)
-    assert calls.late == 0 and len(workers()) == 1, "an idle worker makes the next call"
+        calls.submit(lambda: 1 // 0).wait(10)
+    assert calls.abandoned == 0 and len(workers()) == 1, "an idle worker makes the next call"
 
 
-def test_a_late_call_keeps_what_it_uses(calls: Calls) -> None:
+def test_an_abandoned_call_keeps_its_memory(calls: CallQueue) -> None:
     go, began = threading.Event(), threading.Event()
 
     class Kept:
@@ -52,33 +52,33 @@ def test_a_late_call_keeps_what_it_uses(calls: Calls) -> None:
     gone = weakref.ref(kept)
     with kvmem.Pool("64KiB", pages="4k") as pool:
         block = pool.allocate(4096)
-        with Held([block], kept) as held:
+        with HeldViews([block], kept) as held:
 
             def work() -> None:
                 began.set()
                 go.wait(10)
 
-            call = calls.begin(work, held)
+            call = calls.submit(work, held)
             assert began.wait(10)
             with pytest.raises(TimeoutError):
                 call.wait(0.01)
         del held, kept
         told: list[str] = []
-        call.when_over(lambda: told.append("over"))
-        assert calls.late == 1 and not call.over and gone() is not None and not told
+        call.on_end(lambda: told.append("over"))
+        assert calls.abandoned == 1 and not call.ended and gone() is not None and not told
         with pytest.raises(kvmem.ExportedError):
             block.free()
         go.set()
-        assert call.wait_over(10)
+        assert call.wait_ended(10)
         until(lambda: told)
         block.free()
         gc.collect()
-        assert calls.late == 0 and gone() is None and told == ["over"]
-        call.when_over(lambda: told.append("again"))
+        assert calls.abandoned == 0 and gone() is None and told == ["over"]
+        call.on_end(lambda: told.append("again"))
         assert told == ["over", "again"]
 
 
-def test_workers_are_bounded_and_what_waits_is_withdrawn(calls: Calls) -> None:
+def test_workers_are_bounded_and_queued_calls_are_removed(calls: CallQueue) -> None:
     go = threading.Event()
     made: list[int] = []
 
@@ -86,48 +86,48 @@ def test_workers_are_bounded_and_what_waits_is_withdrawn(calls: Calls) -> None:
         made.append(number)
         go.wait(10)
 
-    begun = [calls.begin(lambda number=number: work(number)) for number in range(5)]  # type: ignore[misc]
+    begun = [calls.submit(functools.partial(work, number)) for number in range(5)]
     until(lambda: len(made) == 2)
     with bytes_held() as (data, held):
-        waits = calls.begin(lambda: made.append(99), held)
-        for call in begun + [waits]:
+        waits = calls.submit(lambda: made.append(99), held)
+        for call in [*begun, waits]:
             with pytest.raises(TimeoutError):
                 call.wait(0.01)
-        assert calls.late == 2 and len(workers()) == 2
+        assert calls.abandoned == 2 and len(workers()) == 2
     data.append(1)  # nothing holds it any more: that call is never made
     go.set()
-    until(lambda: calls.late == 0)
-    assert calls.begin(lambda: 1).wait(10) == 1
+    until(lambda: calls.abandoned == 0)
+    assert calls.submit(lambda: 1).wait(10) == 1
     assert sorted(made) == [0, 1]
 
 
-class bytes_held:  # noqa: N801
-    def __enter__(self) -> tuple[bytearray, Held]:
+class bytes_held:
+    def __enter__(self) -> tuple[bytearray, HeldViews]:
         self.data = bytearray(10)
-        self.held = Held([self.data])
+        self.held = HeldViews([self.data])
         return self.data, self.held
 
     def __exit__(self, *_: object) -> None:
-        self.held.let_go()
+        self.held.release()
 
 
-def test_the_last_call_comes_when_all_others_have_ended() -> None:
-    calls = Calls("test")
+def test_the_last_call_runs_after_all_others() -> None:
+    calls = CallQueue("test")
     go, order = threading.Event(), list[str]()
 
     def late() -> None:
         go.wait(10)
         order.append("late")
 
-    call = calls.begin(late)
+    call = calls.submit(late)
     with pytest.raises(TimeoutError):
         call.wait(0.01)
     last = calls.close(lambda: order.append("last"))
-    assert not last.wait_over(0.02) and calls.close(lambda: order.append("another")) is last
+    assert not last.wait_ended(0.02) and calls.close(lambda: order.append("another")) is last
     with pytest.raises(kvmem.ClosedError):
-        calls.begin(lambda: None)
+        calls.submit(lambda: None)
     go.set()
-    assert last.wait_over(10) and order == ["late", "last"]
+    assert last.wait_ended(10) and order == ["late", "last"]
     until(lambda: not workers())
 
 
@@ -151,7 +151,7 @@ def test_a_circuit_opens_probes_and_closes() -> None:
     answers.set()
     until(lambda: not circuit.is_open)
     until(lambda: heard == [True, False])
-    # What fails by a segment is no proof against the master.
+    # A failure of a segment proves nothing about the master.
     before = circuit.probes
     circuit.suspect()
     until(lambda: circuit.probes > before)
@@ -161,15 +161,19 @@ def test_a_circuit_opens_probes_and_closes() -> None:
     circuit.suspect()
     until(lambda: circuit.is_open)
     circuit.unlisten(listener)
-    circuit.end()
+    circuit.stop()
     until(lambda: not [thread for thread in threading.enumerate() if thread.name == "kvmem-probe"])
-    refused = not_asked(circuit, "get", "k")
-    assert isinstance(refused, NotAskedError) and "cannot get 'k': the master did not answer before" in str(refused)
+    refused = circuit_open(circuit, "get", "k")
+    assert isinstance(
+        refused, CircuitOpenError
+    ) and "cannot get 'k': the call was not made, because the master did not answer earlier" in str(
+        refused
+    )
 
 
-def test_a_segment_is_left_alone_for_longer_each_time() -> None:
+def test_a_segment_is_skipped_for_longer_each_time() -> None:
     now = [100.0]
-    segments = Segments(1.0, lambda: now[0])
+    segments = SegmentBackoff(1.0, lambda: now[0])
     assert segments.allow(["a"]) is None and len(segments) == 0
     pauses = []
     for _ in range(9):
@@ -178,12 +182,14 @@ def test_a_segment_is_left_alone_for_longer_each_time() -> None:
         while segments.allow(["a"], trying=False) is not None:
             now[0] += 0.5
         pauses.append(now[0] - began)
-        # One call tries; the others do not wait for it.
+        # One call tries the segment; the others do not wait for it.
         assert segments.allow(["a"]) is None
         refused = segments.allow(["a"])
         assert refused is not None and refused.startswith("a, which failed")
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    assert segments.allow(["b"]) is None and segments.allow(["a", "b"]) is None, "another copy is elsewhere"
+    assert segments.allow(["b"]) is None and segments.allow(["a", "b"]) is None, (
+        "another copy is elsewhere"
+    )
     segments.succeed(["a", "b"])
     assert len(segments) == 0 and segments.allow(["a"]) is None
     for number in range(3000):
@@ -194,10 +200,16 @@ def test_a_segment_is_left_alone_for_longer_each_time() -> None:
 # Errors.
 
 
-@pytest.mark.parametrize("code", [-800, -801, -899, -900, -901, -902, -999, -1000, -1003, -1010, -1011, -1099, -500])
-def test_all_transports_codes_are_alike(code: int) -> None:
+@pytest.mark.parametrize(
+    "code", [-800, -801, -899, -900, -901, -902, -999, -1000, -1003, -1010, -1011, -1099, -500]
+)
+def test_all_codes_of_transports_are_transfers(code: int) -> None:
     error = errors.error(code, "get", "k")
-    assert isinstance(error, UnreachableError) and isinstance(error, ConnectionError) and error.code == code
+    assert (
+        isinstance(error, UnreachableError)
+        and isinstance(error, ConnectionError)
+        and error.code == code
+    )
     assert errors.is_master(code) == (code <= -900) and errors.is_transfer(code) == (code > -900)
     assert "no reason that is known" not in str(error)
 
@@ -207,4 +219,8 @@ def test_other_codes_are_not() -> None:
         assert not errors.is_master(code) and not errors.is_transfer(code)
     assert type(errors.error(-1100, "get")) is StoreError
     late = DeadlineError("late", code=-901, key="k", seconds=1.0, call=None)
-    assert isinstance(late, TimeoutError) and isinstance(late, UnreachableError) and late.seconds == 1.0
+    assert (
+        isinstance(late, TimeoutError)
+        and isinstance(late, UnreachableError)
+        and late.seconds == 1.0
+    )

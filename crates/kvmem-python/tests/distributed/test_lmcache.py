@@ -1,4 +1,6 @@
-"""LMCache's addresses, against its own class out of its wheel, and its host memory, through its own plugin interface."""
+"""LMCache: compares AddressManager with LMCache's own class from its wheel, and tests host memory
+through LMCache's own modules.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import kvmem
 import pytest
 from engines import DOCS, REAL, missing, run_with, unpacked, with_torch
-
-import kvmem
 from kvmem.bench import lmcache as bench
 from kvmem.lmcache import AddressManager, HostMemory
 
@@ -28,10 +29,10 @@ PRELUDE = "import standins; standins.lmcache()"
 
 @pytest.fixture(scope="module")
 def theirs() -> type[Any]:
-    """LMCache's own class."""
+    """Returns LMCache's own class."""
     try:
         return bench.their_class()
-    except bench.NotThere as reason:
+    except bench.ClassMissingError as reason:
         missing(str(reason))
         raise
 
@@ -44,14 +45,14 @@ def lmcache(program: str, **environment: str) -> str:
 
 
 class Heap:
-    """One of the two classes, and what was allocated from it: as pieces by their place in what was granted."""
+    """One of the two classes, and its allocations, by their number in the order of allocation."""
 
     def __init__(self, kind: type[Any], size: int, align: int) -> None:
         self.manager = kind(size, align)
         self.live: dict[int, list[tuple[int, int]]] = {}
 
     def ask(self, call: Callable[[Any], Any]) -> Any:
-        """What comes of a call, or which kind of exception."""
+        """Returns the result of a call, or the kind of its exception."""
         try:
             return call(self.manager)
         except ValueError:
@@ -60,7 +61,7 @@ class Heap:
             return RuntimeError
 
     def holes(self) -> list[tuple[int, int]]:
-        """The longest pieces of free heap, from what is live alone."""
+        """Returns the maximal free ranges, computed from the live ones."""
         found, reached = [], 0
         for address, length in sorted(piece for pieces in self.live.values() for piece in pieces):
             assert address >= reached, "two of them overlap"
@@ -75,7 +76,7 @@ class Heap:
         return sum(length // size for _, length in self.holes()) >= n
 
     def free(self, names: list[int]) -> None:
-        """Frees all that these have; what lies side by side in one call."""
+        """Frees these allocations; adjacent ones in one call."""
         pieces = sorted(piece for name in names for piece in self.live.pop(name))
         start, length = pieces[0]
         for address, more in pieces[1:]:
@@ -87,7 +88,7 @@ class Heap:
         self.manager.free(start, length)
 
     def cut(self, name: int, skip: int, length: int) -> None:
-        """Frees a part of what one has, which is in one piece."""
+        """Frees a contiguous part of one allocation."""
         [(address, size)] = self.live.pop(name)
         self.manager.free(address + skip, length)
         rest = [(address, skip), (address + skip + length, size - skip - length)]
@@ -95,17 +96,17 @@ class Heap:
 
 
 def same(heaps: list[Heap], call: Callable[[Any], Any]) -> Any:
-    """What both answer to the same question."""
+    """Makes the same call with both, and compares the results."""
     first, second = (heap.ask(call) for heap in heaps)
     assert first == second
     return first
 
 
-def differ(theirs: type[Any], seed: int, align: int, sizes: list[int], heap: int, exact: bool) -> int:
-    """A few hundred calls of both classes; returns how many were refused.
-
-    They place ranges differently. So where sizes are mixed one may refuse what the other has room for in one piece: each must have refused
-    rightly, and what only one has granted is given back. With ``exact``, where one size fills the heap, both must say the same.
+def differ(
+    theirs: type[Any], seed: int, align: int, sizes: list[int], heap: int, exact: bool
+) -> int:
+    """Makes a few hundred calls with both classes and compares them. Returns the number of
+    failures.
     """
     random = Random(seed)
     both = [Heap(AddressManager, heap, align), Heap(theirs, heap, align)]
@@ -118,9 +119,14 @@ def differ(theirs: type[Any], seed: int, align: int, sizes: list[int], heap: int
         if what in ("allocate", "batch"):
             n = 1 if what == "allocate" else random.randrange(0, 7)
             single = what == "allocate"
-            got = [heap.ask(lambda m: [m.allocate(size)] if single else m.batched_allocate(size, n)) for heap in both]
+            got = [
+                heap.ask(lambda m: [m.allocate(size)] if single else m.batched_allocate(size, n))
+                for heap in both
+            ]
             for heap_, granted in zip(both, got, strict=True):
-                assert (granted is not RuntimeError) == heap_.fits(aligned, n) and granted is not ValueError
+                assert (granted is not RuntimeError) == heap_.fits(
+                    aligned, n
+                ) and granted is not ValueError
             refused += RuntimeError in got
             if RuntimeError in got:
                 assert not exact or got == [RuntimeError, RuntimeError]
@@ -166,12 +172,14 @@ def differ(theirs: type[Any], seed: int, align: int, sizes: list[int], heap: int
         if names:
             heap_.free(names)
         assert heap_.manager.total_allocated_size == 0 and heap_.manager.check_consistency()
-        assert heap_.fits(heap_.manager.get_heap_size() // align * align), "all of it is one piece again"
+        assert heap_.fits(heap_.manager.get_heap_size() // align * align), (
+            "all of it is one piece again"
+        )
     return refused
 
 
 @pytest.mark.parametrize("align", [1, 64, 4096])
-def test_uniform_sizes_are_granted_and_refused_alike(theirs: type[Any], align: int) -> None:
+def test_uniform_sizes_succeed_and_fail_alike(theirs: type[Any], align: int) -> None:
     refused = 0
     for seed in range(8):
         size = Random(seed).randrange(1, 5) * max(align, 16)
@@ -180,30 +188,49 @@ def test_uniform_sizes_are_granted_and_refused_alike(theirs: type[Any], align: i
 
 
 @pytest.mark.parametrize("align", [1, 512, 4096])
-def test_mixed_sizes_are_accounted_alike_and_refused_only_rightly(theirs: type[Any], align: int) -> None:
+def test_mixed_sizes_are_counted_alike_and_fail_only_if_no_hole_fits(
+    theirs: type[Any], align: int
+) -> None:
     refused = 0
     for seed in range(8):
         random = Random(seed)
         sizes = [random.randrange(1, 12 * align + 50) for _ in range(12)]
-        refused += differ(theirs, seed, align, sizes, random.randrange(100 * align, 140 * align + 1000), exact=False)
+        refused += differ(
+            theirs,
+            seed,
+            align,
+            sizes,
+            random.randrange(100 * align, 140 * align + 1000),
+            exact=False,
+        )
     assert refused > 20
 
 
 @pytest.mark.parametrize("size", [0, -1, -(2**70), 2**62, 2**64, 2**70, 1.5, "1"])
 def test_bad_sizes_get_the_same_kind_of_exception(theirs: type[Any], size: Any) -> None:
-    for call in (lambda m: m.allocate(size), lambda m: m.batched_allocate(size, 1), lambda m: m.batched_allocate(1, size)):
+    for call in (
+        lambda m: m.allocate(size),
+        lambda m: m.batched_allocate(size, 1),
+        lambda m: m.batched_allocate(1, size),
+    ):
         kinds = []
         for kind in (AddressManager, theirs):
             manager = kind(MIB)
             try:
                 kinds.append(call(manager))
             except (ValueError, RuntimeError, TypeError) as error:
-                kinds.append(next(one for one in (RuntimeError, ValueError, TypeError) if isinstance(error, one)))
+                kinds.append(
+                    next(
+                        one
+                        for one in (RuntimeError, ValueError, TypeError)
+                        if isinstance(error, one)
+                    )
+                )
             assert manager.total_allocated_size == 0 and manager.check_consistency()
         assert kinds[0] == kinds[1]
 
 
-def test_a_heap_may_begin_with_nothing_and_end_within_a_unit(theirs: type[Any]) -> None:
+def test_a_heap_may_start_empty_and_end_within_a_unit(theirs: type[Any]) -> None:
     for first in (0, 1, 4095, 4096, 5000, 8191):
         both = [Heap(AddressManager, first, 4096), Heap(theirs, first, 4096)]
         for more in (0, 1, 4096, 5000):
@@ -218,16 +245,28 @@ def test_a_heap_may_begin_with_nothing_and_end_within_a_unit(theirs: type[Any]) 
 # ---- addresses: what kvmem's class does besides ----
 
 
-def test_what_is_not_allocated_is_not_freed() -> None:
+def test_unallocated_ranges_are_not_freed() -> None:
     manager = AddressManager(MIB)
     (a, _), (b, _), (c, _) = manager.batched_allocate(8192, 3)
     assert (a, b, c) == tuple(sorted((a, b, c)))
     manager.free(b, 8192)
-    wrong = [(b, 8192), (b, 4096), (b + 4096, 4096), (MIB, 4096), (MIB - 4096, 8192), (0, 0), (0, -1), (-4096, 4096), (1, 4096), (0, 1), (2**62, 2**62)]
+    wrong = [
+        (b, 8192),
+        (b, 4096),
+        (b + 4096, 4096),
+        (MIB, 4096),
+        (MIB - 4096, 8192),
+        (0, 0),
+        (0, -1),
+        (-4096, 4096),
+        (1, 4096),
+        (0, 1),
+        (2**62, 2**62),
+    ]
     if b == a + 8192 and c == b + 8192:
         wrong += [(a, 3 * 8192), (a + 4096, 8192), (a, 8192 + 4096)]
     for address, size in wrong:
-        with pytest.raises(kvmem.BadValueError):
+        with pytest.raises(kvmem.InvalidArgumentError):
             manager.free(address, size)
         assert manager.total_allocated_size == 2 * 8192 and manager.check_consistency()
     manager.free(a, 8192)
@@ -237,10 +276,21 @@ def test_what_is_not_allocated_is_not_freed() -> None:
 
 def test_one_free_spans_ranges_and_parts_of_them() -> None:
     manager = AddressManager(10 * 4096)
-    assert [address for address, _ in manager.batched_allocate(8192, 5)] == [0, 8192, 16384, 24576, 32768]
+    assert [address for address, _ in manager.batched_allocate(8192, 5)] == [
+        0,
+        8192,
+        16384,
+        24576,
+        32768,
+    ]
     manager.free(4096, 5 * 4096)  # half of the first, the second, the third
     assert manager.total_allocated_size == 5 * 4096
-    assert manager.map() == [(0, 4096, True), (4096, 20480, False), (24576, 8192, True), (32768, 8192, True)]
+    assert manager.map() == [
+        (0, 4096, True),
+        (4096, 20480, False),
+        (24576, 8192, True),
+        (32768, 8192, True),
+    ]
     manager.free(0, 4096)
     manager.free(28672, 4096)  # the middle of the rest: what is before and behind it stays
     manager.free(24576, 4096)
@@ -250,23 +300,23 @@ def test_one_free_spans_ranges_and_parts_of_them() -> None:
     assert manager.map() == [(0, 40960, False)] and manager.check_consistency()
 
 
-def test_errors_say_what_there_is() -> None:
+def test_errors_have_the_free_bytes() -> None:
     manager = AddressManager(4 * 4096)
     manager.free(4096, 4096) if manager.batched_allocate(4096, 4) else None
-    with pytest.raises(kvmem.HeapFullError, match="8192 bytes.*4096 bytes are free") as full:
+    with pytest.raises(kvmem.HeapFullError, match=r"8192 bytes.*4096 bytes are free") as full:
         manager.allocate(8192)
     assert isinstance(full.value, RuntimeError) and isinstance(full.value, kvmem.OutOfSpaceError)
-    assert (full.value.asked, full.value.free, full.value.largest_free) == (8192, 4096, 4096)
-    with pytest.raises(kvmem.BadBatchError):
+    assert (full.value.requested, full.value.free, full.value.largest_free) == (8192, 4096, 4096)
+    with pytest.raises(kvmem.InvalidBatchError):
         manager.batched_allocate(1, -1)
     for arguments in ((-1,), (4096, 0), (4096, 3), (4096, -4096)):
-        with pytest.raises(kvmem.BadValueError):
+        with pytest.raises(kvmem.InvalidArgumentError):
             AddressManager(*arguments)
-    with pytest.raises(kvmem.BadValueError):
+    with pytest.raises(kvmem.InvalidArgumentError):
         manager.sbrk(-1)
-    with pytest.raises(kvmem.BadValueError):
+    with pytest.raises(kvmem.InvalidArgumentError):
         manager.sbrk(2**63 - 1)
-    with pytest.raises(kvmem.BadValueError):
+    with pytest.raises(kvmem.InvalidArgumentError):
         manager.compute_aligned_size(2**63 - 1)
     assert manager.get_heap_size() == 4 * 4096 and "3 ranges" in repr(manager)
 
@@ -279,7 +329,7 @@ def uniform(n: int, chunk: int = 8192) -> tuple[AddressManager, list[int]]:
     return manager, starts
 
 
-def test_what_was_freed_last_of_one_size_is_granted_first() -> None:
+def test_the_chunk_freed_last_is_reused_first() -> None:
     manager, starts = uniform(100)
     for start in starts[:50]:
         manager.free(start, 8192)
@@ -294,7 +344,7 @@ def test_what_was_freed_last_of_one_size_is_granted_first() -> None:
 
 @pytest.mark.parametrize("n", [1, 31, 32, 33, 64, 65, 100])
 def test_chunks_of_one_size_are_free_for_everything_else(n: int) -> None:
-    """However many of them wait for the next of their size."""
+    """For any number of chunks that are kept for the next request of their size."""
     end = n * 8192
     whole = [(0, end, False)]
 
@@ -302,7 +352,7 @@ def test_chunks_of_one_size_are_free_for_everything_else(n: int) -> None:
         manager, starts = uniform(n)
         for start in sorted(starts):
             manager.free(start, 8192)
-            with pytest.raises(kvmem.BadValueError):
+            with pytest.raises(kvmem.InvalidArgumentError):
                 manager.free(start, 8192)
             manager.free(*manager.allocate(8192))
         assert manager.get_free_size() == end and "0 allocated in 0 ranges" in repr(manager)
@@ -311,7 +361,9 @@ def test_chunks_of_one_size_are_free_for_everything_else(n: int) -> None:
     assert emptied().allocate(end) == (0, end)
     assert emptied().map() == whole and emptied().check_consistency()
     assert [start for start, _ in emptied().batched_allocate(8192, n)] == list(range(0, end, 8192))
-    assert [start for start, _ in emptied().batched_allocate(4096, 2 * n)] == list(range(0, end, 4096))
+    assert [start for start, _ in emptied().batched_allocate(4096, 2 * n)] == list(
+        range(0, end, 4096)
+    )
     with pytest.raises(kvmem.HeapFullError) as full:
         emptied().allocate(end + 1)
     assert (full.value.free, full.value.largest_free) == (end, end)
@@ -319,7 +371,7 @@ def test_chunks_of_one_size_are_free_for_everything_else(n: int) -> None:
     manager.sbrk(8192)
     assert manager.allocate(end + 8192) == (0, end + 8192)
     for wrong in [(0, end), (4096, 4096), (0, 4096)]:
-        with pytest.raises(kvmem.BadValueError):
+        with pytest.raises(kvmem.InvalidArgumentError):
             emptied().free(*wrong)
     child = os.fork()
     if child == 0:
@@ -333,7 +385,7 @@ def test_chunks_of_one_size_are_free_for_everything_else(n: int) -> None:
 def test_parts_and_spans_of_chunks_of_one_size() -> None:
     manager, _ = uniform(10)
     manager.free(8192, 8192)
-    with pytest.raises(kvmem.BadValueError):
+    with pytest.raises(kvmem.InvalidArgumentError):
         manager.free(0, 3 * 8192)  # the one in the middle is free
     manager.free(2 * 8192, 2 * 8192)
     assert manager.allocate(3 * 8192) == (8192, 3 * 8192)
@@ -344,8 +396,9 @@ def test_parts_and_spans_of_chunks_of_one_size() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_change_of_sizes_finds_all_that_is_free(seed: int) -> None:
-    """Sizes change now and then. Whatever fits into a hole is granted, and nothing else; what is live says where those are."""
+def test_a_change_of_sizes_finds_all_free_space(seed: int) -> None:
+    """Sizes change now and then. A request succeeds exactly if a hole fits; the live ranges
+    determine the holes."""
     random = Random(seed)
     heap = Heap(AddressManager, 60 * 4096, 4096)
     size, refused = 4096, 0
@@ -354,7 +407,12 @@ def test_a_change_of_sizes_finds_all_that_is_free(seed: int) -> None:
             size = 4096 * random.choice([1, 1, 2, 3, 5])
         if heap.live and random.random() < 0.42:
             several = random.random() < 0.1
-            heap.free(random.sample(sorted(heap.live), random.randrange(1, min(len(heap.live), 4) + 1) if several else 1))
+            heap.free(
+                random.sample(
+                    sorted(heap.live),
+                    random.randrange(1, min(len(heap.live), 4) + 1) if several else 1,
+                )
+            )
         else:
             fits = heap.fits(size)
             granted = heap.ask(lambda manager: manager.allocate(size - random.randrange(4096)))
@@ -363,7 +421,11 @@ def test_a_change_of_sizes_finds_all_that_is_free(seed: int) -> None:
             if fits:
                 heap.live[name] = [granted]
         in_use = sum(length for pieces in heap.live.values() for _, length in pieces)
-        assert heap.manager.total_allocated_size == in_use == heap.manager.get_heap_size() - heap.manager.get_free_size()
+        assert (
+            heap.manager.total_allocated_size
+            == in_use
+            == heap.manager.get_heap_size() - heap.manager.get_free_size()
+        )
         heap.holes()  # none overlap
         if random.random() < 0.02:
             assert heap.manager.check_consistency()
@@ -373,7 +435,7 @@ def test_a_change_of_sizes_finds_all_that_is_free(seed: int) -> None:
 
 
 def test_the_length_is_an_integer_of_its_own_kind() -> None:
-    """Also where what was asked for is given back as it is."""
+    """Also if the requested length is returned unchanged."""
 
     class Size(int):
         pass
@@ -398,7 +460,7 @@ def test_a_heap_of_any_length_takes_no_memory_in_advance() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 4 * KIB  # KiB: 4 MiB
 
 
-def test_threads_never_get_the_same() -> None:
+def test_threads_never_get_the_same_range() -> None:
     manager = AddressManager(64 * MIB)
     held: dict[int, list[tuple[int, int]]] = {}
 
@@ -422,10 +484,12 @@ def test_threads_never_get_the_same() -> None:
         assert address >= reached
         reached = address + length
     assert manager.check_consistency()
-    assert manager.total_allocated_size == sum(length for mine in held.values() for _, length in mine)
+    assert manager.total_allocated_size == sum(
+        length for mine in held.values() for _, length in mine
+    )
 
 
-def test_a_forked_child_goes_on_with_its_copy() -> None:
+def test_a_forked_child_continues_with_its_copy() -> None:
     manager = AddressManager(MIB)
     range_ = manager.allocate(4096)
     child = os.fork()
@@ -446,7 +510,9 @@ def test_the_benchmark_runs(theirs: type[Any], capsys: pytest.CaptureFixture[str
     assert ours.manager.check_consistency() and other.manager.check_consistency()
 
 
-def test_the_benchmark_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_benchmark_names_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("LMCACHE_DIR", "/nowhere")
     assert bench.main([]) == 2
     assert "pip download" in capsys.readouterr().err
@@ -472,11 +538,11 @@ def test_memory_by_pointer(arguments: dict[str, Any]) -> None:
     assert memory.region(pointer).residency().resident_bytes >= 100_000
     memory.free(pointer)
     assert len(memory) == 0
-    with pytest.raises(kvmem.BadValueError, match="freed before"):
+    with pytest.raises(kvmem.InvalidArgumentError, match="freed before"):
         memory.free(pointer)
 
 
-def test_hugepages_or_not_at_all() -> None:
+def test_hugepages_or_an_error() -> None:
     memory = HostMemory()
     try:
         pointer = memory.allocate(3 * MIB, hugepages=True)
@@ -507,17 +573,17 @@ def test_shared_memory_has_a_name() -> None:
         path.unlink(missing_ok=True)
 
 
-def test_what_cannot_be_had_leaves_nothing() -> None:
+def test_a_failed_allocation_leaves_nothing() -> None:
     memory = HostMemory()
     for name in ("", "/", "a/b", ".."):
-        with pytest.raises(kvmem.BadValueError):
+        with pytest.raises(kvmem.InvalidArgumentError):
             memory.allocate_shared(4096, name)
     name = f"kvmem-test-{os.getpid()}"
     with pytest.raises((OSError, MemoryError)):
         memory.allocate_shared(1 << 50, name)
     assert not Path("/dev/shm", name).exists()
     for call in (memory.allocate, lambda size: memory.allocate_shared(size, name)):
-        with pytest.raises(kvmem.BadValueError):
+        with pytest.raises(kvmem.InvalidArgumentError):
             call(0)
     with pytest.raises(kvmem.KvmemError):
         HostMemory(devices="verbs:nowhere").allocate(4096)
@@ -539,18 +605,21 @@ def test_memory_that_is_viewed_is_kept() -> None:
 
 CHOSEN = {"LMCACHE_DEVICE_BACKEND": "kvmem", "KVMEM_LMCACHE_PAGES": "4k"}
 
-# LMCache's own functions out of its module, which as a whole needs more than PyTorch's name.
+# LMCache's own functions, extracted from a module that needs all of PyTorch.
 CUT = """
 import ast, ctypes, dataclasses, os, types, typing
 import lmcache, torch
 source = os.path.join(sys.path[1], "lmcache", "v1", "memory_management.py")
 tree = ast.parse(open(source).read())
-wanted = ("PinnedAllocFree", "_resolve_pinned_alloc_free", "_allocate_cpu_memory", "_free_cpu_memory", "_read_hugepage_info")
+wanted = ("PinnedAllocFree", "_resolve_pinned_alloc_free", "_allocate_cpu_memory",
+    "_free_cpu_memory", "_read_hugepage_info")
 tree.body = [node for node in tree.body if getattr(node, "name", "") in wanted]
 said = []
-logger = types.SimpleNamespace(error=lambda *words: said.append(words), debug=print, warning=print, info=print)
+logger = types.SimpleNamespace(error=lambda *words: said.append(words), debug=print, warning=print,
+    info=print)
 cut = dict(
-    dataclass=dataclasses.dataclass, Any=typing.Any, Optional=typing.Optional, Tuple=tuple, NUMAMapping=object, ctypes=ctypes, os=os,
+    dataclass=dataclasses.dataclass, Any=typing.Any, Optional=typing.Optional, Tuple=tuple,
+    NUMAMapping=object, ctypes=ctypes, os=os,
     torch=torch, torch_dev=lmcache.torch_dev, device_ops=lmcache.device_ops, logger=logger,
 )
 exec(compile(tree, source, "exec"), cut)
@@ -630,10 +699,14 @@ def test_tensors_of_lmcaches_allocators_lie_in_our_memory() -> None:
         ):
             allocator = make()
             inner = getattr(allocator, "pin_allocator", None) or allocator.allocator
-            assert type(inner) is TensorMemoryAllocator and type(inner.address_manager) is AddressManager
-            for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.uint8, torch.float32):
-                objects = [allocator.allocate(shape, dtype), *allocator.batched_allocate(shape, dtype, 5)]
-                values = [torch.randint(0, 64, (shape.numel() * dtype.itemsize,), dtype=torch.uint8) for _ in objects]
+            assert type(inner) is TensorMemoryAllocator
+            assert type(inner.address_manager) is AddressManager
+            for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.uint8,
+                torch.float32):
+                objects = [allocator.allocate(shape, dtype), *allocator.batched_allocate(shape,
+                    dtype, 5)]
+                values = [torch.randint(0, 64, (shape.numel() * dtype.itemsize,),
+                    dtype=torch.uint8) for _ in objects]
                 for obj, value in zip(objects, values):
                     assert type(obj) is TensorMemoryObj and inside(allocator, obj.data_ptr)
                     assert (obj.tensor.shape, obj.tensor.dtype) == (shape, dtype)
@@ -641,12 +714,13 @@ def test_tensors_of_lmcaches_allocators_lie_in_our_memory() -> None:
                 for obj, value in zip(objects, values):
                     assert torch.equal(obj.tensor.view(torch.uint8).flatten(), value)
                     assert bytes(obj.byte_array) == value.numpy().tobytes()
-                assert inner.total_allocated_size == sum(obj.get_physical_size() for obj in objects) > 0
+                used = sum(obj.get_physical_size() for obj in objects)
+                assert inner.total_allocated_size == used > 0
                 assert allocator.memcheck()
                 objects[0].ref_count_down()
                 allocator.batched_free(objects[1:])
                 assert inner.total_allocated_size == 0 and allocator.memcheck()
-            # As many as there is room for, and then None, which is how LMCache learns that it must evict.
+            # As many as fit, and then None: LMCache then knows that it must evict.
             full = []
             while (obj := allocator.allocate(torch.Size([1 << 20]), torch.uint8)) is not None:
                 full.append(obj)
@@ -662,7 +736,8 @@ def test_tensors_of_lmcaches_allocators_lie_in_our_memory() -> None:
         assert not os.path.exists("/dev/shm" + shm)
 
         # Pages of one size, which LMCache manages without addresses.
-        allocator = MixedMemoryAllocator(size, True, shapes=[shape], dtypes=[torch.bfloat16], fmt=MemoryFormat.KV_2LTD)
+        allocator = MixedMemoryAllocator(size, True, shapes=[shape], dtypes=[torch.bfloat16],
+            fmt=MemoryFormat.KV_2LTD)
         obj = allocator.allocate([shape], [torch.bfloat16])
         obj.tensor.fill_(3)
         assert inside(allocator, obj.data_ptr) and float(obj.tensor.sum()) == 3 * shape.numel()
@@ -670,13 +745,15 @@ def test_tensors_of_lmcaches_allocators_lie_in_our_memory() -> None:
         allocator.close()
         assert len(memory) == 0
 
-        # Memory of PyTorch's own, with our addresses; and a heap that grows.
+        # PyTorch's own memory with kvmem's addresses, and a heap that grows.
         allocator = HostMemoryAllocator(size)
-        assert replace_address_manager() == 0 and type(allocator.allocator.address_manager) is AddressManager
+        assert replace_address_manager() == 0
+        assert type(allocator.allocator.address_manager) is AddressManager
         obj = allocator.allocate(shape, torch.bfloat16)
         obj.tensor.fill_(2)
         assert float(obj.tensor.sum()) == 2 * shape.numel()
-        lazy = TensorMemoryAllocator(torch.empty(size, dtype=torch.uint8), init_address_space=size // 2)
+        lazy = TensorMemoryAllocator(torch.empty(size, dtype=torch.uint8),
+            init_address_space=size // 2)
         large = torch.Size([size // 2])
         first = lazy.allocate(large, torch.uint8)
         assert first is not None and lazy.allocate(large, torch.uint8) is None
@@ -690,7 +767,8 @@ def test_tensors_of_lmcaches_allocators_lie_in_our_memory() -> None:
 
 @with_torch
 def test_lmcaches_backend_keeps_chunks_in_our_memory() -> None:
-    """The tier of LMCache that is in host memory, as its engine makes it: put, looked for, got, evicted, removed."""
+    """LMCache's tier in host memory, made as its engine makes it: put, looked up, got, evicted,
+    removed."""
     lmcache(
         """
         import torch, lmcache
@@ -701,9 +779,11 @@ def test_lmcaches_backend_keeps_chunks_in_our_memory() -> None:
         from kvmem.lmcache import AddressManager
 
         chunk = (2, 4, 256, 1024)
-        config = LMCacheEngineConfig.from_defaults(chunk_size=256, local_cpu=True, max_local_cpu_size=0.03)
+        config = LMCacheEngineConfig.from_defaults(chunk_size=256, local_cpu=True,
+            max_local_cpu_size=0.03)
         metadata = LMCacheMetadata(
-            model_name="model", world_size=1, local_world_size=1, worker_id=0, local_worker_id=0, kv_dtype=torch.bfloat16,
+            model_name="model", world_size=1, local_world_size=1, worker_id=0, local_worker_id=0,
+            kv_dtype=torch.bfloat16,
             kv_shape=(4, 2, 256, 8, 128),
         )
         backend = LocalCPUBackend(config, metadata)
@@ -715,9 +795,10 @@ def test_lmcaches_backend_keeps_chunks_in_our_memory() -> None:
             return CacheEngineKey("model", 1, 0, number, torch.bfloat16)
 
         def value(number):
-            return torch.randn(chunk, generator=torch.Generator().manual_seed(number)).to(torch.bfloat16)
+            return torch.randn(chunk,
+                generator=torch.Generator().manual_seed(number)).to(torch.bfloat16)
 
-        # 4 MiB each: seven have room, so that those that come later push the first ones out.
+        # 4 MiB each: seven fit, so later ones evict the first.
         for number in range(20):
             obj = backend.allocate(torch.Size(chunk), torch.bfloat16)
             obj.tensor.copy_(value(number))
@@ -770,13 +851,19 @@ def test_it_does_nothing_unless_it_is_chosen() -> None:
     )
 
 
-FIRST = ["kvmem.lmcache", "kvmem.lmcache.device", "lmcache", "lmcache.v1.platform", "lmcache.v1.platform._device_detect"]
+FIRST = [
+    "kvmem.lmcache",
+    "kvmem.lmcache.device",
+    "lmcache",
+    "lmcache.v1.platform",
+    "lmcache.v1.platform._device_detect",
+]
 
 
 @pytest.mark.parametrize("load", [False, True])
 @pytest.mark.parametrize("first", FIRST)
 def test_it_can_be_imported_in_any_order(first: str, load: bool) -> None:
-    """And so can the entry point be loaded, before LMCache has been imported."""
+    """The entry point can also be loaded before LMCache has been imported."""
     point = (
         """
         from importlib.metadata import entry_points
@@ -825,11 +912,15 @@ def test_importing_it_imports_nothing_of_lmcache(script: Callable[..., str]) -> 
             print(error)
         """
     )
-    assert "LMCache cannot be imported" in out and "LMCACHE_DEVICE_BACKEND is None" in out and "no attribute 'nothing'" in out
+    assert (
+        "LMCache cannot be imported" in out
+        and "LMCACHE_DEVICE_BACKEND is None" in out
+        and "no attribute 'nothing'" in out
+    )
 
 
-def test_without_pytorch_lmcache_says_that_its_memory_is_not_ours() -> None:
-    """LMCache goes on as a command then, and uses no backend."""
+def test_without_pytorch_lmcache_warns_that_its_memory_is_not_ours() -> None:
+    """LMCache then continues as a command and uses no backend."""
     folder = str(unpacked("lmcache"))
     program = """
         import sys
@@ -845,7 +936,9 @@ def test_without_pytorch_lmcache_says_that_its_memory_is_not_ours() -> None:
         """
 
     def run(**environment: str) -> str:
-        inherited = {name: value for name, value in os.environ.items() if name != "LMCACHE_DEVICE_BACKEND"}
+        inherited = {
+            name: value for name, value in os.environ.items() if name != "LMCACHE_DEVICE_BACKEND"
+        }
         done = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(program), folder],
             capture_output=True,
@@ -859,11 +952,11 @@ def test_without_pytorch_lmcache_says_that_its_memory_is_not_ours() -> None:
     told = run(**CHOSEN)
     assert told.count("refused: pip install torch") == 2, told
     assert "WARNING" in told and "its host memory is NOT kvmem's" in told
-    # Where nobody has asked for it, nobody is told.
+    # Without a request for kvmem there is no warning.
     assert "NOT kvmem's" not in run()
 
 
-def test_a_backend_that_is_chosen_too_late_is_told() -> None:
+def test_a_backend_that_is_chosen_too_late_is_reported() -> None:
     out = lmcache(
         """
         import os
@@ -880,7 +973,7 @@ def test_a_backend_that_is_chosen_too_late_is_told() -> None:
     assert "was imported before LMCACHE_DEVICE_BACKEND=kvmem was set" in out
 
 
-def test_a_base_that_is_not_there_is_told() -> None:
+def test_a_missing_base_is_reported() -> None:
     out = lmcache(
         """
         try:
@@ -912,6 +1005,8 @@ def test_its_address_manager_is_replaced_with_the_first_memory() -> None:
 
 def test_the_page_of_documentation_runs() -> None:
     unpacked("lmcache")
-    examples = re.findall(r"^```python\n(.*?)^```$", (DOCS / "lmcache.md").read_text(encoding="utf-8"), re.M | re.S)
+    examples = re.findall(
+        r"^```python\n(.*?)^```$", (DOCS / "lmcache.md").read_text(encoding="utf-8"), re.M | re.S
+    )
     assert examples
     lmcache("\n".join(examples), KVMEM_LMCACHE_PAGES="4k")

@@ -1,4 +1,4 @@
-"""The store and the lower tier, by one process against a real cluster."""
+"""The store and the lower tier, in one process with a real cluster."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
-from cluster import ENVIRONMENT, Cluster, cluster, until
+from typing import Any
 
 import kvmem
+import pytest
+from cluster import ENVIRONMENT, Cluster, cluster, until
 from kvmem.mooncake import (
     BatchError,
-    ClusterSpill,
+    ClusterFullError,
+    ClusterTier,
     EngineMissingError,
-    NoRoomError,
     ObjectMissingError,
     Segment,
     Store,
@@ -40,7 +40,10 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def segment(cluster: Cluster) -> Iterator[Segment]:
-    with kvmem.Pool("32MiB", pages="4k", shared=True) as pool, serve(pool, cluster.address, nbytes="24MiB") as segment:
+    with (
+        kvmem.Pool("32MiB", pages="4k", shared=True) as pool,
+        serve(pool, cluster.address, nbytes="24MiB") as segment,
+    ):
         assert pool.metrics().allocated == 24 * MIB == segment.nbytes
         yield segment
 
@@ -72,7 +75,7 @@ def data(seed: int, nbytes: int = 50_000) -> bytes:
 # Without the engine.
 
 
-def test_what_is_missing_is_told_with_its_remedy() -> None:
+def test_a_missing_engine_is_reported_with_its_remedy() -> None:
     code = """
         import sys
         sys.modules["mooncake.store"] = None
@@ -83,20 +86,28 @@ def test_what_is_missing_is_told_with_its_remedy() -> None:
             assert isinstance(error, kvmem.mooncake.EngineMissingError), error
             print(error)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60
+    )
     assert "pip install 'mooncake-transfer-engine-non-cuda" in done.stdout, done.stderr
     assert issubclass(EngineMissingError, ImportError)
 
 
-def test_numbers_become_exceptions_with_words() -> None:
+def test_codes_become_exceptions_with_messages() -> None:
     assert errors.check(7, "get", "k") == 7
     missing = errors.error(-704, "get", "k")
     assert isinstance(missing, ObjectMissingError) and isinstance(missing, KeyError)
-    assert (missing.code, missing.key, str(missing)) == (-704, "k", "cannot get 'k': there is no such object (code -704)")
+    assert (missing.code, missing.key, str(missing)) == (
+        -704,
+        "k",
+        "cannot get 'k': the object does not exist (code -704)",
+    )
     assert isinstance(errors.error(-200, "put"), MemoryError)
     assert isinstance(errors.error(-900, "put"), ConnectionError)
     assert type(errors.error(-12345, "put")) is StoreError
-    with pytest.raises(BatchError, match="2 of 3 failed, the first: cannot put 'b'") as raised:
+    with pytest.raises(
+        BatchError, match="2 of 3 objects failed; the first error: cannot put 'b'"
+    ) as raised:
         errors.check_all([0, -800, -200], "put", ["a", "b", "c"])
     assert list(raised.value.failed) == ["b", "c"] and raised.value.code == -800
     assert errors.check_all([0, -704], "remove", ["a", "b"], but=(-704,)) == [0, -704]
@@ -106,7 +117,7 @@ def test_numbers_become_exceptions_with_words() -> None:
 
 
 def test_a_segment_is_the_memory_of_the_pool(cluster: Cluster, store: Store) -> None:
-    """What is put is found in the pool's own memory, by a look at the file."""
+    """Objects are found in the pool's own memory, read through its file."""
     with kvmem.Pool("2MiB", pages="4k", shared=True) as pool:
         assert os.pread(pool.fileno(), 4096, 0) == bytes(4096)
         mark = data(99, 4096)
@@ -114,7 +125,7 @@ def test_a_segment_is_the_memory_of_the_pool(cluster: Cluster, store: Store) -> 
             assert pool.metrics().allocated == MIB
             with store.pool.allocate(4096) as block:
                 block.write(mark)
-                # The cluster chooses where: the smaller segment gets some of many.
+                # The cluster chooses the segment: the smaller one gets some of many objects.
                 for n in range(200):
                     store.put(f"mark{n}", block)
             found = os.pread(pool.fileno(), MIB, segment.offset)
@@ -140,7 +151,7 @@ def test_no_put_to_a_segment_waits_for_a_page(cluster: Cluster, pages: str) -> N
         assert resident == [pool.nbytes] * 2
 
 
-def test_a_segment_refuses_what_it_cannot_be(cluster: Cluster) -> None:
+def test_invalid_segments_raise(cluster: Cluster) -> None:
     with kvmem.Pool("1MiB", pages="4k") as private, pytest.raises(kvmem.KvmemError):
         serve(private, cluster.address)
     with kvmem.Pool("1MiB", pages="4k", shared=True) as pool:
@@ -155,39 +166,46 @@ def test_a_segment_refuses_what_it_cannot_be(cluster: Cluster) -> None:
 
 
 def test_all_of_a_pool_with_boundaries_is_served(cluster: Cluster, store: Store) -> None:
-    """What no block can span is several segments for the cluster, and one thing here."""
+    """The parts between boundaries are several segments for the cluster, and one object here."""
     with kvmem.Pool("3MiB", pages="4k", shared=True, boundary="512KiB") as pool:
         with pytest.raises(kvmem.OutOfSpaceError):
             pool.allocate(pool.capacity)
         with serve(pool, cluster.address) as segment:
             assert segment.ranges == [(start, MIB // 2) for start in range(0, 3 * MIB, MIB // 2)]
-            assert (segment.offset, segment.nbytes) == (0, 3 * MIB) and pool.metrics().allocated == 3 * MIB
+            assert (segment.offset, segment.nbytes) == (
+                0,
+                3 * MIB,
+            ) and pool.metrics().allocated == 3 * MIB
             mark = data(98, 4096)
             with store.pool.allocate(4096) as block:
                 block.write(mark)
                 for n in range(600):
                     store.put(f"mark{n}", block)
-            # The cluster puts something into each of them.
-            found = [mark in os.pread(pool.fileno(), nbytes, offset) for offset, nbytes in segment.ranges]
+            # The cluster puts objects into each of them.
+            found = [
+                mark in os.pread(pool.fileno(), nbytes, offset) for offset, nbytes in segment.ranges
+            ]
             assert all(found), found
         assert segment.closed and pool.metrics().allocated == 0
         with serve(pool, cluster.address, nbytes="1280KiB") as segment:
             assert sorted(nbytes for _, nbytes in segment.ranges) == [MIB // 4, MIB // 2, MIB // 2]
             assert segment.nbytes == pool.metrics().allocated == 5 * MIB // 4
-        with pytest.raises(kvmem.BadValueError, match="no size"):
+        with pytest.raises(kvmem.InvalidArgumentError, match="size"):
             serve(pool, cluster.address, nbytes="some")
-        # Part of it is somebody else's: then none of it is taken.
+        # If a part of the pool is in use, nothing is allocated.
         with pool.allocate(4096), pytest.raises(kvmem.OutOfSpaceError):
             serve(pool, cluster.address)
         assert pool.metrics().allocated == 0
 
 
-def test_where_a_part_cannot_be_mounted_none_is(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_one_part_cannot_be_mounted_none_is(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mounted: list[str] = []
     unmounted: list[str] = []
 
     class Refuses:
-        """The engine, but for its third segment."""
+        """The engine, whose third segment fails."""
 
         def __init__(self, client: object) -> None:
             self.client = client
@@ -198,7 +216,8 @@ def test_where_a_part_cannot_be_mounted_none_is(cluster: Cluster, monkeypatch: p
         def mount_segment(self, *arguments: object) -> dict[str, object]:
             if len(mounted) == 2:
                 return {"ret": -102, "segment_ids": []}
-            found: dict[str, list[str]] = self.client.mount_segment(*arguments)  # type: ignore[attr-defined]
+            client: Any = self.client
+            found: dict[str, list[str]] = client.mount_segment(*arguments)
             mounted.extend(found["segment_ids"])
             return dict(found)
 
@@ -207,9 +226,14 @@ def test_where_a_part_cannot_be_mounted_none_is(cluster: Cluster, monkeypatch: p
             return self.client.unmount_segment(ids, *arguments)  # type: ignore[attr-defined]
 
     real = Engine.client.fget  # type: ignore[attr-defined]
-    with monkeypatch.context() as patch, kvmem.Pool("2MiB", pages="4k", shared=True, boundary="512KiB") as pool:
+    with (
+        monkeypatch.context() as patch,
+        kvmem.Pool("2MiB", pages="4k", shared=True, boundary="512KiB") as pool,
+    ):
         patch.setattr(Engine, "client", property(lambda self: Refuses(real(self))))
-        with pytest.raises(StoreError, match="cannot mount 524288 bytes of the pool from .* mounted already"):
+        with pytest.raises(
+            StoreError, match=r"cannot mount 524288 bytes of the pool from .* already mounted"
+        ):
             serve(pool, cluster.address)
         assert len(mounted) == 2 and unmounted == mounted
         assert pool.metrics().allocated == 0
@@ -242,7 +266,7 @@ def test_blocks_go_there_and_back(store: Store, pool: kvmem.Pool) -> None:
         store.put("k", block)
         with store.get("k") as found:
             assert bytes(found) == data(1) and found.offset != block.offset
-        # Objects do not change, unless that is said.
+        # Objects do not change without ``replace``.
         block.write(data(2))
         store.put("k", block)
         assert bytes(store.get("k")) == data(1)
@@ -252,7 +276,9 @@ def test_blocks_go_there_and_back(store: Store, pool: kvmem.Pool) -> None:
         assert store.size("part") == 900
         assert store.get_into("part", block.offset, 50_000) == 900
         assert bytes(block)[:900] == data(2)[100:1000]
-        assert store.exists("part") and store.remove("part", force=True) and not store.exists("part")
+        assert (
+            store.exists("part") and store.remove("part", force=True) and not store.exists("part")
+        )
         assert store.exists_batch(["k", "part"]) == [True, False]
         assert store.remove_matching("^k$", force=True) == 1
     cache = kvmem.KvCache(pool)
@@ -265,17 +291,21 @@ def test_blocks_go_there_and_back(store: Store, pool: kvmem.Pool) -> None:
     assert bytes(cache.get("w") or b"") == data(3)
 
 
-def test_what_does_not_lie_in_the_pool_is_refused(store: Store) -> None:
+def test_memory_outside_the_pool_raises(store: Store) -> None:
     with kvmem.Pool("1MiB", pages="4k") as other, other.allocate(4096) as foreign:
-        for refused in (store.put, lambda key, block: store.put_parts(key, [block]), lambda key, block: store.put_batch([key], [block])):
-            with pytest.raises(kvmem.BadValueError, match="does not lie in"):
+        for refused in (
+            store.put,
+            lambda key, block: store.put_parts(key, [block]),
+            lambda key, block: store.put_batch([key], [block]),
+        ):
+            with pytest.raises(kvmem.InvalidArgumentError, match="lies outside"):
                 refused("foreign", foreign)
     with pytest.raises(TypeError):
         store.put("bytes", bytearray(100))  # type: ignore[arg-type]
     for offset, nbytes in ((-1, 10), (4 * MIB - 5, 10), (0, -1), (1 << 63, 10)):
-        with pytest.raises(kvmem.BadValueError, match="do not lie in"):
+        with pytest.raises(kvmem.InvalidArgumentError, match="lie outside"):
             store.put_from("range", offset, nbytes)
-        with pytest.raises(kvmem.BadValueError, match="do not lie in"):
+        with pytest.raises(kvmem.InvalidArgumentError, match="lie outside"):
             store.get_into("range", offset, nbytes)
     assert not store.exists("foreign") and not store.exists("bytes") and not store.exists("range")
 
@@ -289,20 +319,20 @@ def test_failures_leave_no_block_behind(store: Store, pool: kvmem.Pool) -> None:
             store.get("large")
         with pytest.raises(StoreError, match="shorter than the object"):
             store.get_into("large", block.offset, 100)
-        with pytest.raises(NoRoomError, match="no segment has room"):
+        with pytest.raises(ClusterFullError, match="no segment has enough free space"):
             for n in range(10):
                 store.put(f"more{n}", block)
-                # What was looked at a moment ago is not evicted.
+                # Recently read objects are not evicted.
                 assert store.exists(f"more{n}")
     assert pool.metrics().allocated == 0
-    with pytest.raises(kvmem.BadValueError, match="2 keys and 0 blocks"):
+    with pytest.raises(kvmem.InvalidArgumentError, match="2 keys and 0 blocks"):
         store.put_batch(["a", "b"], [])
     assert store.get_batch([]) == [] and store.get_batch(["none"]) == [None]
     assert store.remove("none") is False
     store.remove_batch(["none", "large"], force=True)
 
 
-def test_a_block_that_is_on_its_way_cannot_be_freed(store: Store, pool: kvmem.Pool) -> None:
+def test_a_block_cannot_be_freed_during_its_transfer(store: Store, pool: kvmem.Pool) -> None:
     block = pool.allocate(100)
     with store._places([block]), pytest.raises(kvmem.ExportedError):
         block.free()
@@ -316,10 +346,12 @@ def test_the_registration_ends_before_the_memory(cluster: Cluster) -> None:
     pool.close()
 
     def mapped() -> bool:
-        ranges = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()]
+        ranges = [
+            line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()
+        ]
         return any(int(start, 16) <= at < int(end, 16) for start, end in ranges)
 
-    # The pool has been closed, and what is registered is still there.
+    # The pool is closed, and the registered memory still exists.
     assert mapped()
     ends: list[object] = []
     weakref.finalize(store, ends.append, "gone")
@@ -328,7 +360,7 @@ def test_the_registration_ends_before_the_memory(cluster: Cluster) -> None:
     assert ends == ["gone"] and not mapped()
 
 
-def test_a_closed_store_and_a_forked_one_refuse(store: Store, cluster: Cluster) -> None:
+def test_a_closed_store_and_a_forked_one_raise(store: Store, cluster: Cluster) -> None:
     with kvmem.Pool("1MiB", pages="4k") as pool:
         other = Store(pool, master=cluster.address)
         with pool.allocate(10) as block:
@@ -350,36 +382,47 @@ def test_a_closed_store_and_a_forked_one_refuse(store: Store, cluster: Cluster) 
 
 
 @pytest.fixture
-def spill(store: Store) -> Iterator[ClusterSpill]:
-    spill = ClusterSpill(store, prefix="t/", queue=MIB, retry=0.2)
-    yield spill
-    spill.close()
-    stats = spill.stats()
-    assert stats.evicted == stats.stored + stats.dropped + stats.failed + stats.forgotten
+def tier(store: Store) -> Iterator[ClusterTier]:
+    tier = ClusterTier(store, prefix="t/", max_queued_bytes=MIB, retry=0.2)
+    yield tier
+    tier.close()
+    stats = tier.stats()
+    assert stats.evicted == stats.stored + stats.dropped + stats.failed + stats.invalidated
     assert (stats.queued, stats.queued_bytes) == (0, 0)
 
 
-def test_what_is_evicted_comes_back(spill: ClusterSpill, pool: kvmem.Pool) -> None:
-    with kvmem.KvCache(pool, max_bytes=500_000, spill=spill) as cache:
-        assert cache.spill is spill
+def test_evicted_values_are_fetched(tier: ClusterTier, pool: kvmem.Pool) -> None:
+    with kvmem.KvCache(pool, max_bytes=500_000, lower_tier=tier) as cache:
+        assert cache.lower_tier is tier
         for n in range(40):
             cache.insert(n, data(n))
-            assert spill.flush(10)
+            assert tier.flush(10)
         assert len(cache) == 10
         for n in range(40):
             found = cache.get(n)
             assert found is not None and bytes(found) == data(n), n
             found.release()
-            assert spill.flush(10)
-        stats = spill.stats()
-        assert (stats.dropped, stats.failed, stats.corrupt, stats.refused, stats.errors) == (0, 0, 0, 0, 0)
-        assert stats.fetched >= 30 and stats.stored == stats.evicted and stats.reachable and stats.last_error is None
-        assert cache.get("never") is None and spill.stats().absent == 1
-        # 1, "1" and b"1" are three.
+            assert tier.flush(10)
+        stats = tier.stats()
+        assert (stats.dropped, stats.failed, stats.corrupt, stats.fetch_failures, stats.errors) == (
+            0,
+            0,
+            0,
+            0,
+            0,
+        )
+        assert (
+            stats.fetched >= 30
+            and stats.stored == stats.evicted
+            and stats.reachable
+            and stats.last_error is None
+        )
+        assert cache.get("never") is None and tier.stats().absent == 1
+        # 1, "1" and b"1" are three keys.
         cache.insert("1", b"text")
         cache.insert(b"1", b"bytes")
         cache.evict_to(0)
-        assert spill.flush(10)
+        assert tier.flush(10)
         for key, value in ((1, data(1)), ("1", b"text"), (b"1", b"bytes")):
             found = cache.get(key)
             assert found is not None and bytes(found) == value
@@ -387,74 +430,91 @@ def test_what_is_evicted_comes_back(spill: ClusterSpill, pool: kvmem.Pool) -> No
     assert pool.metrics().allocated == 0
 
 
-def test_the_store_itself_will_do(store: Store, pool: kvmem.Pool) -> None:
-    with kvmem.KvCache(pool, max_bytes=100_000, spill=store) as cache:
+def test_a_store_is_a_lower_tier_factory(store: Store, pool: kvmem.Pool) -> None:
+    with kvmem.KvCache(pool, max_bytes=100_000, lower_tier=store) as cache:
         for n in range(6):
             cache.insert(n, data(n))
-        assert isinstance(cache.spill, ClusterSpill) and cache.spill.flush(10)
+        assert isinstance(cache.lower_tier, ClusterTier) and cache.lower_tier.flush(10)
         found = cache.get(0)
         assert found is not None and bytes(found) == data(0)
         found.release()
     assert "KvCache" in repr(cache)
-    with kvmem.Pool("1MiB", pages="4k") as other, pytest.raises(kvmem.BadValueError, match="another pool"):
-        kvmem.KvCache(other, spill=store)
+    with (
+        kvmem.Pool("1MiB", pages="4k") as other,
+        pytest.raises(kvmem.InvalidArgumentError, match="different pools"),
+    ):
+        kvmem.KvCache(other, lower_tier=store)
 
 
-def test_what_was_removed_or_changed_does_not_come_back(spill: ClusterSpill, pool: kvmem.Pool) -> None:
-    with kvmem.KvCache(pool, spill=spill) as cache:
+def test_removed_and_replaced_values_do_not_come_back(tier: ClusterTier, pool: kvmem.Pool) -> None:
+    with kvmem.KvCache(pool, lower_tier=tier) as cache:
         cache.insert("k", data(1))
         cache.evict_to(0)
         cache.insert("k", data(2))
         cache.evict_to(0)
-        assert spill.flush(10)
+        assert tier.flush(10)
         found = cache.get("k")
         assert found is not None and bytes(found) == data(2)
         found.release()
         cache.evict_to(0)
         assert cache.remove("k") is None and cache.get("k") is None
-        assert spill.flush(10) and cache.get("k") is None
+        assert tier.flush(10) and cache.get("k") is None
         cache.insert("k", data(3))
         cache.insert("j", data(3))
         cache.evict_to(0)
         cache.clear()
         assert cache.get("k") is None and cache.get("j") is None
-        assert spill.flush(10) and cache.get("k") is None and cache.get("j") is None
+        assert tier.flush(10) and cache.get("k") is None and cache.get("j") is None
 
 
-def test_a_value_that_still_waits_comes_back(spill: ClusterSpill, pool: kvmem.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queued_value_is_fetched(
+    tier: ClusterTier, pool: kvmem.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hold, put = threading.Event(), Store.put_parts
-    monkeypatch.setattr(Store, "put_parts", lambda *arguments, **named: hold.wait(10) and put(*arguments, **named))
-    with kvmem.KvCache(pool, spill=spill) as cache:
+    monkeypatch.setattr(
+        Store, "put_parts", lambda *arguments, **named: hold.wait(10) and put(*arguments, **named)
+    )
+    with kvmem.KvCache(pool, lower_tier=tier) as cache:
         cache.insert("k", data(1))
         cache.evict_to(0)
-        assert spill.stats().queued == 1
+        assert tier.stats().queued == 1
         found = cache.get("k")
         assert found is not None and bytes(found) == data(1)
         hold.set()
-        assert spill.flush(10)
+        assert tier.flush(10)
         found.release()
 
 
-def test_a_full_queue_drops_and_counts(store: Store, pool: kvmem.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_queue_drops_and_counts(
+    store: Store, pool: kvmem.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hold, put = threading.Event(), Store.put_parts
-    monkeypatch.setattr(Store, "put_parts", lambda *arguments, **named: hold.wait(10) and put(*arguments, **named))
-    spill = ClusterSpill(store, prefix="full/", queue=200_000, wait=0)
-    with kvmem.KvCache(pool, max_bytes=500_000, shards=1, spill=spill) as cache:
+    monkeypatch.setattr(
+        Store, "put_parts", lambda *arguments, **named: hold.wait(10) and put(*arguments, **named)
+    )
+    tier = ClusterTier(store, prefix="full/", max_queued_bytes=200_000, max_wait=0)
+    with kvmem.KvCache(pool, max_bytes=500_000, shards=1, lower_tier=tier) as cache:
         for n in range(30):
             cache.insert(n, data(n))
-        stats = spill.stats()
-        assert (stats.evicted, stats.queued, stats.queued_bytes, stats.dropped, stats.stale) == (20, 4, 200_000, 16, 16)
+        stats = tier.stats()
+        assert (stats.evicted, stats.queued, stats.queued_bytes, stats.dropped, stats.stale) == (
+            20,
+            4,
+            200_000,
+            16,
+            16,
+        )
         assert cache.get(10) is None, "it was dropped"
         hold.set()
-        assert spill.flush(10)
-        stats = spill.stats()
+        assert tier.flush(10)
+        stats = tier.stats()
         assert (stats.stored, stats.dropped, stats.stale) == (4, 16, 0)
     assert pool.metrics().allocated == 0
 
 
-def test_back_pressure_waits_instead(store: Store, pool: kvmem.Pool) -> None:
-    spill = ClusterSpill(store, prefix="wait/", queue=100_000, wait=10)
-    with kvmem.KvCache(pool, max_bytes=500_000, spill=spill) as cache:
+def test_insertions_wait_for_a_full_queue(store: Store, pool: kvmem.Pool) -> None:
+    tier = ClusterTier(store, prefix="wait/", max_queued_bytes=100_000, max_wait=10)
+    with kvmem.KvCache(pool, max_bytes=500_000, lower_tier=tier) as cache:
 
         def put(thread: int) -> None:
             for n in range(40):
@@ -465,8 +525,8 @@ def test_back_pressure_waits_instead(store: Store, pool: kvmem.Pool) -> None:
             thread.start()
         for thread in threads:
             thread.join(60)
-        assert spill.flush(10)
-        stats = spill.stats()
+        assert tier.flush(10)
+        stats = tier.stats()
         assert (stats.evicted, stats.stored, stats.dropped) == (110, 110, 0)
         for number in range(3):
             for n in range(0, 40, 7):
@@ -476,42 +536,46 @@ def test_back_pressure_waits_instead(store: Store, pool: kvmem.Pool) -> None:
     assert pool.metrics().allocated == 0
 
 
-def test_what_comes_back_wrong_is_given_to_nobody(spill: ClusterSpill, store: Store, pool: kvmem.Pool) -> None:
-    with kvmem.KvCache(pool, spill=spill) as cache:
+def test_corrupt_values_are_never_returned(
+    tier: ClusterTier, store: Store, pool: kvmem.Pool
+) -> None:
+    with kvmem.KvCache(pool, lower_tier=tier) as cache:
         for key in ("k", "short", "swapped"):
             cache.insert(key, data(1))
         cache.evict_to(0)
-        assert spill.flush(10)
+        assert tier.flush(10)
         with store.get("t/s:k") as whole, pool.allocate(8) as tiny:
             assert bytes(whole)[:50_000] == data(1) and whole.nbytes > 50_000
-            # Another key's value, sealed as it is.
+            # Another key's value with its trailer.
             store.put("t/s:swapped", whole, replace=True)
             memoryview(whole)[20_000] ^= 1
             store.put("t/s:k", whole, replace=True)
             store.put("t/s:short", tiny, replace=True)
         for count, key in enumerate(("k", "short", "swapped"), 1):
-            assert cache.get(key) is None and spill.stats().corrupt == count
-        assert spill.flush(10) and not any(store.exists_batch(["t/s:k", "t/s:short", "t/s:swapped"]))
+            assert cache.get(key) is None and tier.stats().corrupt == count
+        assert tier.flush(10) and not any(store.exists_batch(["t/s:k", "t/s:short", "t/s:swapped"]))
 
 
-def test_content_that_is_there_is_not_put_again(store: Store, pool: kvmem.Pool) -> None:
-    spill = ClusterSpill(store, prefix="once/", queue=MIB, replace=False)
-    with kvmem.KvCache(pool, spill=spill) as cache:
+def test_existing_objects_are_not_put_again(store: Store, pool: kvmem.Pool) -> None:
+    tier = ClusterTier(store, prefix="once/", max_queued_bytes=MIB, replace=False)
+    with kvmem.KvCache(pool, lower_tier=tier) as cache:
         for value in (data(1), data(2)):
             cache.insert("hash", value)
             cache.evict_to(0)
-            assert spill.flush(10)
+            assert tier.flush(10)
         found = cache.get("hash")
-        assert found is not None and bytes(found) == data(1) and spill.stats().stored == 2
+        assert found is not None and bytes(found) == data(1) and tier.stats().stored == 2
         found.release()
 
 
-def test_a_spill_ends_with_its_cache_and_settings_are_checked(store: Store, pool: kvmem.Pool) -> None:
+def test_a_tier_ends_with_its_cache_and_settings_are_checked(
+    store: Store, pool: kvmem.Pool
+) -> None:
     for queue in (0, -1, 3 * MIB):
-        with pytest.raises(kvmem.BadValueError):
-            ClusterSpill(store, queue=queue)
+        with pytest.raises(kvmem.InvalidArgumentError):
+            ClusterTier(store, max_queued_bytes=queue)
     before = threading.active_count()
-    cache = kvmem.KvCache(pool, spill=store)
+    cache = kvmem.KvCache(pool, lower_tier=store)
     assert threading.active_count() == before + 1
     del cache
     gc.collect()
@@ -519,13 +583,15 @@ def test_a_spill_ends_with_its_cache_and_settings_are_checked(store: Store, pool
     assert pool.metrics().allocated == 0
 
 
-def test_the_cache_serves_on_without_a_master_and_recovers(cluster: Cluster, tmp_path: Path) -> None:
-    """A cluster of its own: its master is killed while values are on their way."""
+def test_the_cache_serves_on_without_a_master_and_recovers(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """In a cluster of its own, whose master is killed while values are on their way."""
     with Cluster(tmp_path) as own, kvmem.Pool("4MiB", pages="4k") as pool:
         own.serve("16MiB")
         with Store(pool, master=own.address) as store:
-            spill = ClusterSpill(store, queue=MIB, retry=0.2)
-            with kvmem.KvCache(pool, max_bytes=500_000, spill=spill) as cache:
+            tier = ClusterTier(store, max_queued_bytes=MIB, retry=0.2)
+            with kvmem.KvCache(pool, max_bytes=500_000, lower_tier=tier) as cache:
                 for n in range(20):
                     cache.insert(n, data(n))
                 own.kill(own.master)
@@ -533,7 +599,7 @@ def test_the_cache_serves_on_without_a_master_and_recovers(cluster: Cluster, tmp
                 def noticed() -> bool:
                     cache.insert(-1, data(0))
                     cache.evict_to(0)
-                    return not spill.stats().reachable
+                    return not tier.stats().reachable
 
                 until(noticed)
                 start = time.monotonic()
@@ -544,23 +610,28 @@ def test_the_cache_serves_on_without_a_master_and_recovers(cluster: Cluster, tmp
                     found.release()
                 assert cache.get("never") is None and cache.get("nor this") is None
                 assert time.monotonic() - start < 2, "nothing waits for who is not there"
-                stats = spill.stats()
-                assert stats.skipped >= 2 and stats.errors >= 1 and stats.dropped > 0 and not stats.reachable
+                stats = tier.stats()
+                assert (
+                    stats.skipped >= 2
+                    and stats.errors >= 1
+                    and stats.dropped > 0
+                    and not stats.reachable
+                )
                 assert stats.last_error is not None and "master" in stats.last_error
                 own.master = own.start_master()
-                until(lambda: spill.stats().reachable, 30)
-                assert spill.flush(30)
+                until(lambda: tier.stats().reachable, 30)
+                assert tier.flush(30)
                 for n in range(200, 230):
                     cache.insert(n, data(n))
-                    assert spill.flush(10)
-                # The new master knows nothing of before; what was put since is there.
-                until(lambda: spill.stats().queued == 0)
+                    assert tier.flush(10)
+                # The new master has no old objects; new ones are found.
+                until(lambda: tier.stats().queued == 0)
                 for n in range(200, 230):
                     found = cache.get(n)
                     assert found is not None and bytes(found) == data(n)
                     found.release()
-                    assert spill.flush(10)
-                assert spill.stats().failed == 0
+                    assert tier.flush(10)
+                assert tier.stats().failed == 0
         assert pool.metrics().allocated == 0
 
 
@@ -568,14 +639,16 @@ def test_the_cache_serves_on_without_a_master_and_recovers(cluster: Cluster, tmp
 
 
 def test_nothing_need_be_closed_at_exit(cluster: Cluster) -> None:
-    """A segment, a store and a cache with values on their way, left as they are: they end in order, and the cluster knows."""
+    """A segment, a store and a cache with values on their way are not closed: they end in order,
+    without an error."""
     code = f"""
         import kvmem
         from kvmem.mooncake import Store, serve
         lent = kvmem.Pool("4MiB", pages="4k", shared=True)
         segment = serve(lent, "{cluster.address}")
         pool = kvmem.Pool("4MiB", pages="4k")
-        cache = kvmem.KvCache(pool, max_bytes="1MiB", spill=Store(pool, master="{cluster.address}"))
+        store = Store(pool, master="{cluster.address}")
+        cache = kvmem.KvCache(pool, max_bytes="1MiB", lower_tier=store)
         for n in range(60):
             cache.insert(n, bytes([n]) * 50_000)
         print(segment.name)
@@ -584,10 +657,12 @@ def test_nothing_need_be_closed_at_exit(cluster: Cluster) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     name = done.stdout.strip()
-    # Who goes without a word is found out about when the master's patience ends, and its log says so.
+    # The master detects a process that ended without unmounting after its timeout, and logs it.
     time.sleep(4)
     with open(cluster.folder / "master.log", encoding="utf-8") as log:
-        assert "expired" not in "".join(line for line in log if name in line), "it went without a word"
+        assert "expired" not in "".join(line for line in log if name in line), (
+            "it went without a word"
+        )
 
 
 # The command.
@@ -598,7 +673,7 @@ def serve_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
 
 
-def test_the_command_says_what_is_wrong(cluster: Cluster) -> None:
+def test_the_command_reports_errors(cluster: Cluster) -> None:
     assert "HOST:PORT" in serve_command("--help").stdout
     assert serve_command("--size", "nonsense").returncode == 2
     wrong = serve_command("--size", "1MiB", "--master", "nowhere")
@@ -606,11 +681,15 @@ def test_the_command_says_what_is_wrong(cluster: Cluster) -> None:
     for option, value, words in (
         ("--deadline", "0", "is no deadline"),
         ("--host", "192.0.2.77", "no address of this machine"),
-        ("--peers", "everybody", "name networks such as"),
+        ("--peers", "everybody", "give networks such as"),
     ):
-        wrong = serve_command("--size", "1MiB", "--master", cluster.address, "--pages", "4k", option, value)
+        wrong = serve_command(
+            "--size", "1MiB", "--master", cluster.address, "--pages", "4k", option, value
+        )
         assert wrong.returncode == 2 and words in wrong.stderr, wrong.stderr
-    alone = serve_command("--size", "1MiB", "--master", "127.0.0.1:1", "--timeout", "0", "--pages", "4k")
+    alone = serve_command(
+        "--size", "1MiB", "--master", "127.0.0.1:1", "--timeout", "0", "--pages", "4k"
+    )
     assert alone.returncode == 1 and "the master does not answer" in alone.stderr
     large = serve_command("--size", "1000TiB", "--master", cluster.address)
     assert large.returncode == 1 and "cannot give" in large.stderr
@@ -621,7 +700,9 @@ def test_the_benchmark_measures(cluster: Cluster) -> None:
         command = [sys.executable, "-m", "kvmem.bench", *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
 
-    done = bench("mooncake", "--size", "32MiB", "--objects", "1MiB", "--rounds", "1", "--pages", "4k")
+    done = bench(
+        "mooncake", "--size", "32MiB", "--objects", "1MiB", "--rounds", "1", "--pages", "4k"
+    )
     # Goals may be missed on a busy machine; that is status 1.
     assert done.returncode in (0, 1), done.stderr
     assert all(word in done.stdout for word in ("first put", "get", "1 MiB", "GB/s", "goal"))

@@ -19,12 +19,19 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import kvmem
 import pytest
 from cluster import ENVIRONMENT, Cluster, until
 from engines import require
-
-import kvmem
-from kvmem.mooncake import ClusterSpill, DeadlineError, NotAskedError, ObjectMissingError, Store, UnreachableError, serve
+from kvmem.mooncake import (
+    CircuitOpenError,
+    ClusterTier,
+    DeadlineError,
+    ObjectMissingError,
+    Store,
+    UnreachableError,
+    serve,
+)
 
 MIB = 1 << 20
 DEADLINE = 0.5
@@ -32,7 +39,7 @@ DEADLINE = 0.5
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster with two servers, for tests that stop parts of it and let them go on."""
+    """A cluster with two servers, for tests that stop and continue its processes."""
     require("mooncake")
     with Cluster(tmp_path_factory.mktemp("hangs")) as cluster:
         cluster.servers = [cluster.serve("16MiB"), cluster.serve("16MiB")]
@@ -53,14 +60,16 @@ def store(own: Cluster, pool: kvmem.Pool) -> Iterator[Store]:
     with Store(pool, master=own.address, deadline=DEADLINE) as store:
         store.circuit.retry = 0.1
         yield store
-        until(lambda: store.stats().late == 0)
+        until(lambda: store.stats().abandoned == 0)
 
 
 @contextlib.contextmanager
 def stopped(process: subprocess.Popen[str]) -> Iterator[None]:
-    """It hangs meanwhile."""
+    """Stops a process during the block."""
     process.send_signal(signal.SIGSTOP)
-    until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    until(
+        lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    )
     try:
         yield
     finally:
@@ -72,7 +81,7 @@ def data(seed: int, nbytes: int = 50_000) -> bytes:
 
 
 def fill(store: Store, prefix: str, count: int) -> dict[str, list[str]]:
-    """Puts objects; returns the keys that each segment has."""
+    """Puts objects and returns the keys of each segment."""
     found: dict[str, list[str]] = {}
     with store.pool.allocate(50_000) as block:
         for number in range(count):
@@ -84,7 +93,9 @@ def fill(store: Store, prefix: str, count: int) -> dict[str, list[str]]:
 
 
 def puts(store: Store, key: str, block: kvmem.Block) -> bool:
-    """Whether it could be put. A segment that just died is chosen until the master knows."""
+    """Puts an object and returns whether that succeeded. The master chooses a segment that just
+    died until it detects that.
+    """
     with contextlib.suppress(UnreachableError):
         store.put(key, block, replace=True)
         return True
@@ -100,44 +111,54 @@ def gets(store: Store, key: str) -> str:
 
 
 def test_a_hung_master_costs_one_deadline(own: Cluster, store: Store, pool: kvmem.Pool) -> None:
-    spill = ClusterSpill(store, prefix="hung/", queue=MIB, retry=0.1)
-    with kvmem.KvCache(pool, spill=spill) as cache:
+    tier = ClusterTier(store, prefix="hung/", max_queued_bytes=MIB, retry=0.1)
+    with kvmem.KvCache(pool, lower_tier=tier) as cache:
         for number in range(5):
             cache.insert(number, data(number))
         cache.evict_to(0)
-        assert spill.flush(10)
-        before = spill.stats()
+        assert tier.flush(10)
+        before = tier.stats()
         assert (before.circuit, before.reachable, before.skipped) == ("closed", True, 0)
         with stopped(own.master):
             assert [cache.get(number) for number in range(5)] == [None] * 5
-            stats = spill.stats()
-            # The first look-up waited for its deadline, the others for nothing.
-            assert (stats.timeouts - before.timeouts, stats.skipped, stats.refused) == (1, 4, 1), stats
-            assert (stats.circuit, stats.reachable) == ("open", False) and "longer than" in str(stats.last_error)
-            # What is evicted waits, and insertions do not.
+            stats = tier.stats()
+            # The first look-up waited for its deadline, the others did not wait.
+            assert (stats.timeouts - before.timeouts, stats.skipped, stats.fetch_failures) == (
+                1,
+                4,
+                1,
+            ), stats
+            assert (stats.circuit, stats.reachable) == ("open", False) and "longer than" in str(
+                stats.last_error
+            )
+            # Evicted values wait, and insertions do not.
             cache.insert("while it hangs", data(9))
             cache.evict_to(0)
-            assert spill.stats().queued == 1
+            assert tier.stats().queued == 1
             found = cache.get("while it hangs")
             assert found is not None and bytes(found) == data(9)
             found.release()
-            until(lambda: spill.stats().probes > before.probes)
-            assert spill.stats().circuit == "open"
-            assert cache.get(0) is None and spill.stats().timeouts - before.timeouts == 1
-        until(lambda: spill.stats().circuit == "closed")
-        assert spill.stats().reachable and spill.flush(20)
+            until(lambda: tier.stats().probes > before.probes)
+            assert tier.stats().circuit == "open"
+            assert cache.get(0) is None and tier.stats().timeouts - before.timeouts == 1
+        until(lambda: tier.stats().circuit == "closed")
+        assert tier.stats().reachable and tier.flush(20)
         for number in range(5):
             found = cache.get(number)
             assert found is not None and bytes(found) == data(number)
             found.release()
-        assert spill.stats().failed == spill.stats().corrupt == 0
+        assert tier.stats().failed == tier.stats().corrupt == 0
 
 
-def test_a_hung_master_costs_a_store_one_deadline(own: Cluster, store: Store, pool: kvmem.Pool) -> None:
+def test_a_hung_master_costs_a_store_one_deadline(
+    own: Cluster, store: Store, pool: kvmem.Pool
+) -> None:
     fill(store, "one-", 2)
     before = store.stats().timeouts
     with pool.allocate(100) as block, stopped(own.master):
-        with pytest.raises(DeadlineError, match=rf"cannot look for 'one-0': it took longer than {DEADLINE} s") as raised:
+        with pytest.raises(
+            DeadlineError, match=rf"cannot look for 'one-0': the call took longer than {DEADLINE} s"
+        ) as raised:
             store.size("one-0")
         assert raised.value.seconds == DEADLINE and raised.value.key == "one-0"
         for ask in (
@@ -155,36 +176,40 @@ def test_a_hung_master_costs_a_store_one_deadline(own: Cluster, store: Store, po
             lambda: store.remove_batch(["one-0"]),
             lambda: store.remove_matching("one-.*"),
         ):
-            with pytest.raises(NotAskedError, match="the master did not answer before"):
+            with pytest.raises(CircuitOpenError, match="the master did not answer earlier"):
                 ask()
         assert store.stats().timeouts - before == 1 and store.stats().circuit == "open"
     until(lambda: store.stats().circuit == "closed")
     assert gets(store, "one-0") == "right"
 
 
-def test_a_put_to_a_hung_master_keeps_its_block(own: Cluster, store: Store, pool: kvmem.Pool) -> None:
+def test_a_put_to_a_hung_master_keeps_its_block(
+    own: Cluster, store: Store, pool: kvmem.Pool
+) -> None:
     block = pool.allocate(50_000)
     with stopped(own.master):
         with pytest.raises(DeadlineError):
             store.put("late put", block)
-        if store.stats().late:
+        if store.stats().abandoned:
             with pytest.raises(kvmem.ExportedError):
                 block.free()
-    until(lambda: store.stats().late == 0)
+    until(lambda: store.stats().abandoned == 0)
     block.free()
 
 
-def test_a_with_shows_the_deadline_and_not_the_views_that_are_left(own: Cluster, store: Store, pool: kvmem.Pool) -> None:
+def test_a_with_shows_the_deadline_and_not_the_views_that_are_left(
+    own: Cluster, store: Store, pool: kvmem.Pool
+) -> None:
     with stopped(own.master):
         with pytest.raises(DeadlineError), pool.allocate(50_000) as block:
             store.put("in a with", block)
         del block
-    until(lambda: store.stats().late == 0)
+    until(lambda: store.stats().abandoned == 0)
     assert pool.metrics().allocated == 0
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_a_segment_that_fails_is_left_alone(own: Cluster, store: Store, how: str) -> None:
+def test_a_segment_that_fails_is_skipped(own: Cluster, store: Store, how: str) -> None:
     by_segment = fill(store, f"{how}-", 40)
     assert len(by_segment) == 2, by_segment
     ports = {segment: int(segment.rpartition(":")[2]) for segment in by_segment}
@@ -198,35 +223,51 @@ def test_a_segment_that_fails_is_left_alone(own: Cluster, store: Store, how: str
         else:
             stack.enter_context(stopped(victim))
         found = [gets(store, key) for key in by_segment[bad]]
-        # One look-up finds out, and none of the others waits for it.
+        # One look-up detects the failure, and no other waits for it.
         stats = store.stats()
         assert found[0] in ("DeadlineError", "UnreachableError")
-        tried = [each for each in found if each != "NotAskedError"]
+        tried = [each for each in found if each != "CircuitOpenError"]
         assert len(tried) <= 2 and stats.timeouts - before.timeouts <= len(tried), found
-        assert stats.segments_down == 1 and stats.skipped - before.skipped == len(found) - len(tried) and stats.circuit == "closed"
-        # The other one is asked as ever.
+        assert (
+            stats.segments_down == 1
+            and stats.skipped - before.skipped == len(found) - len(tried)
+            and stats.circuit == "closed"
+        )
+        # The other segment is used as before.
         assert {gets(store, key) for key in by_segment[good]} == {"right"}
     if how == "stopped":
         until(lambda: gets(store, by_segment[bad][0]) in ("right", "ObjectMissingError"))
-        until(lambda: store.stats().segments_down == 0 or gets(store, by_segment[bad][0]) == "ObjectMissingError")
+        until(
+            lambda: (
+                store.stats().segments_down == 0
+                or gets(store, by_segment[bad][0]) == "ObjectMissingError"
+            )
+        )
     else:
         own.servers.remove(victim)
         own.servers.append(own.serve("16MiB"))
 
 
 def listens(pid: int, port: int) -> bool:
-    inodes = {str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir() if each.is_symlink()}
+    inodes = {
+        str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir() if each.is_symlink()
+    }
     for line in Path(f"/proc/{pid}/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
         words = line.split()
-        if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port and f"socket:[{words[9]}]" in inodes:
+        if (
+            words[3] == "0A"
+            and int(words[1].rpartition(":")[2], 16) == port
+            and f"socket:[{words[9]}]" in inodes
+        ):
             return True
     return False
 
 
-def test_what_comes_late_is_written_to_nobody_elses_memory(own: Cluster, store: Store, pool: kvmem.Pool) -> None:
-    """A read of a segment that hangs: when it wakes up, its bytes come. Until then their place is
-    nobody else's.
-    """
+def test_late_bytes_are_not_written_to_reused_memory(
+    own: Cluster, store: Store, pool: kvmem.Pool
+) -> None:
+    """When a hanging segment wakes up, the bytes of a read arrive. Until then their memory is not
+    reused."""
     by_segment = fill(store, "late-", 12)
     with contextlib.ExitStack() as stack:
         for server in own.servers:
@@ -237,31 +278,33 @@ def test_what_comes_late_is_written_to_nobody_elses_memory(own: Cluster, store: 
         call = raised.value.call
         assert call is not None
         others = []
-        if not call.over:
+        if not call.ended:
             assert pool.metrics().allocated >= 50_000, "its place has been given back"
-        # Everything else is taken and written to.
+        # All other memory is allocated and written.
         with contextlib.suppress(kvmem.OutOfSpaceError):
             while True:
                 others.append(pool.allocate(50_000))
                 others[-1].write(b"\xaa" * 50_000)
-    assert call.wait_over(20)
+    assert call.wait_ended(20)
     time.sleep(0.2)
     assert len(others) > 50 and all(bytes(block) == b"\xaa" * 50_000 for block in others)
     pool.free_batch(others)
     gc.collect()
 
 
-def test_a_cache_goes_on_beside_a_hung_segment(own: Cluster, store: Store, pool: kvmem.Pool) -> None:
-    """Reservations and seals of look-ups that missed their deadline are free again, and nothing
-    wrong comes back.
+def test_a_cache_continues_beside_a_hung_segment(
+    own: Cluster, store: Store, pool: kvmem.Pool
+) -> None:
+    """Reservations and trailers of look-ups that missed their deadline become free again, and
+    nothing else is lost.
     """
-    spill = ClusterSpill(store, prefix="beside/", queue=MIB, retry=0.1)
-    with kvmem.KvCache(pool, spill=spill) as cache:
+    tier = ClusterTier(store, prefix="beside/", max_queued_bytes=MIB, retry=0.1)
+    with kvmem.KvCache(pool, lower_tier=tier) as cache:
         for number in range(30):
             cache.insert(number, data(number))
         cache.evict_to(0)
-        assert spill.flush(20)
-        before = spill.stats().timeouts
+        assert tier.flush(20)
+        before = tier.stats().timeouts
         with stopped(own.servers[0]):
             for _ in range(2):
                 for number in range(30):
@@ -269,15 +312,20 @@ def test_a_cache_goes_on_beside_a_hung_segment(own: Cluster, store: Store, pool:
                     if found is not None:
                         assert bytes(found) == data(number)
                         found.release()
-            stats = spill.stats()
-            assert stats.skipped > 0 and stats.timeouts - before <= 8 and stats.reachable and stats.corrupt == 0, stats
-        until(lambda: spill.stats().late == 0)
-        assert spill.stats().segments_down <= 1
-    until(lambda: len(spill._work.free) == 0)
+            stats = tier.stats()
+            assert (
+                stats.skipped > 0
+                and stats.timeouts - before <= 8
+                and stats.reachable
+                and stats.corrupt == 0
+            ), stats
+        until(lambda: tier.stats().abandoned == 0)
+        assert tier.stats().segments_down <= 1
+    until(lambda: len(tier._worker.free) == 0)
 
 
-def test_a_store_is_closed_with_calls_under_way(own: Cluster, pool: kvmem.Pool) -> None:
-    """The engine is closed, and the memory let go of, when the last call has ended."""
+def test_a_store_is_closed_while_calls_run(own: Cluster, pool: kvmem.Pool) -> None:
+    """The engine is closed, and the memory released, when the last call has ended."""
     store = Store(pool, master=own.address, deadline=DEADLINE)
     block = pool.allocate(100)
     with stopped(own.master):
@@ -287,21 +335,28 @@ def test_a_store_is_closed_with_calls_under_way(own: Cluster, pool: kvmem.Pool) 
         with pytest.raises(kvmem.ClosedError):
             store.exists("closed")
     call = raised.value.call
-    assert call is not None and call.wait_over(20)
+    assert call is not None and call.wait_ended(20)
     until(lambda: not [thread for thread in threading.enumerate() if thread.name == "kvmem-store"])
     block.free()
 
 
-def test_a_spill_that_has_ended_is_not_told_any_more(store: Store) -> None:
+def test_a_closed_tier_is_no_longer_notified(store: Store) -> None:
     before = len(store.circuit._listeners)
     for _ in range(3):
-        ClusterSpill(store, prefix="ended/").close()
+        ClusterTier(store, prefix="ended/").close()
     assert len(store.circuit._listeners) == before
 
 
 def run(code: str, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code), *arguments]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
 
 
 @pytest.mark.parametrize(
@@ -314,7 +369,7 @@ def run(code: str, *arguments: str) -> subprocess.Popen[str]:
     ],
 )
 def test_ctrl_c_ends_a_call(own: Cluster, ask: str) -> None:
-    """With a deadline of a minute, and a master that hangs. The program ends, too, and well."""
+    """With a deadline of a minute and a hanging master. The program also exits cleanly."""
     process = run(
         f"""
         import sys, time, kvmem
@@ -323,7 +378,7 @@ def test_ctrl_c_ends_a_call(own: Cluster, ask: str) -> None:
         master = sys.argv[1]
         pool, other = (kvmem.Pool("4MiB", pages="4k") for _ in range(2))
         store = Store(pool, master=master, deadline=60)
-        cache = kvmem.KvCache(pool, max_bytes="1MiB", spill=store)
+        cache = kvmem.KvCache(pool, max_bytes="1MiB", lower_tier=store)
         block = pool.allocate(100)
         print("ready", flush=True)
         sys.stdin.readline()
@@ -345,11 +400,11 @@ def test_ctrl_c_ends_a_call(own: Cluster, ask: str) -> None:
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         line = process.stdout.readline()
-        out, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=30)
     assert (line, process.returncode) == ("interrupted\n", 0), err
 
 
-def test_a_hung_master_is_not_waited_for_when_connecting(own: Cluster, pool: kvmem.Pool) -> None:
+def test_connecting_does_not_wait_for_a_hung_master(own: Cluster, pool: kvmem.Pool) -> None:
     with kvmem.Pool("1MiB", pages="4k", shared=True) as lent, stopped(own.master):
         for connect in (
             lambda: Store(pool, master=own.address, timeout=DEADLINE, deadline=DEADLINE),
@@ -360,7 +415,7 @@ def test_a_hung_master_is_not_waited_for_when_connecting(own: Cluster, pool: kvm
     gc.collect()
 
 
-def test_a_server_says_that_its_master_hangs(own: Cluster) -> None:
+def test_a_server_reports_that_its_master_hangs(own: Cluster) -> None:
     server = own.serve("4MiB", "--every", "0.2")
     assert server.stdout is not None
     with stopped(own.master):
@@ -374,5 +429,5 @@ def test_a_server_says_that_its_master_hangs(own: Cluster) -> None:
 
 def test_deadlines_are_checked(pool: kvmem.Pool) -> None:
     for deadline in (0.0, -1.0, float("inf"), float("nan")):
-        with pytest.raises(kvmem.BadValueError, match="is no deadline"):
+        with pytest.raises(kvmem.InvalidArgumentError, match="is no deadline"):
             Store(pool, deadline=deadline)

@@ -16,11 +16,10 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import kvmem
 import pytest
 from cluster import ENVIRONMENT, Cluster, cluster
 from engines import require
-
-import kvmem
 from kvmem.mooncake import ExposedError, Store, ports, serve
 
 __all__ = ["cluster"]
@@ -30,10 +29,12 @@ PORTS = itertools.count(16_800)
 
 
 def addresses() -> list[str]:
-    """Addresses of this machine, some of the loopback interface among them."""
+    """Returns addresses of this machine, some of the loopback interface among them."""
     found = {LOCAL, "127.0.0.2"}
     lines = Path("/proc/net/fib_trie").read_text(encoding="ascii").splitlines()
-    found |= {before.split()[-1] for before, line in zip(lines, lines[1:]) if "/32 host LOCAL" in line}
+    found |= {
+        before.split()[-1] for before, line in itertools.pairwise(lines) if "/32 host LOCAL" in line
+    }
     six = Path("/proc/net/if_inet6")
     for line in six.read_text(encoding="ascii").splitlines() if six.exists() else []:
         number = bytes.fromhex(line.split()[0])
@@ -43,7 +44,9 @@ def addresses() -> list[str]:
 
 
 def connects(host: str, port: int, source: str = "") -> bool:
-    """Whether a connection is made. On one machine that takes microseconds, or does not happen."""
+    """Returns whether a connection succeeds. On one machine that takes microseconds or never
+    happens.
+    """
     try:
         socket.create_connection((host, port), 0.1, (source, 0) if source else None).close()
     except OSError:
@@ -52,8 +55,10 @@ def connects(host: str, port: int, source: str = "") -> bool:
 
 
 @contextlib.contextmanager
-def listener(family: socket.AddressFamily = socket.AF_INET, host: str = "") -> Iterator[tuple[socket.socket, int]]:
-    """What the engine does: it listens on every address, on a port of its range."""
+def listener(
+    family: socket.AddressFamily = socket.AF_INET, host: str = ""
+) -> Iterator[tuple[socket.socket, int]]:
+    """Listens like the engine: on every address, on a port of its range."""
     with socket.socket(family) as opened:
         if family == socket.AF_INET6:
             opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -66,7 +71,7 @@ def listener(family: socket.AddressFamily = socket.AF_INET, host: str = "") -> I
 
 
 def filters() -> bool:
-    """Whether this process may attach filters."""
+    """Returns whether this process may attach filters."""
     limited = ports.Ports(LOCAL)
     with listener():
         limited.limit()
@@ -117,14 +122,25 @@ def test_it_answers_to_named_peers(peers: str | list[str], wanted: set[str]) -> 
     limited = ports.Ports(LOCAL, peers=peers)
     with listener() as (_, port):
         limited.limit()
-        assert {source for source in ("127.0.0.1", "127.0.0.5", "127.1.2.3") if connects(LOCAL, port, source)} == wanted
+        assert {
+            source
+            for source in ("127.0.0.1", "127.0.0.5", "127.1.2.3")
+            if connects(LOCAL, port, source)
+        } == wanted
 
 
 @needs_filters
 def test_peers_by_ipv6() -> None:
     if not six():
         pytest.skip("no IPv6 here")
-    for peers, wanted in (("::1", True), ("::/0", True), ("::2", False), ("fd00::/8", False), ("::1/127", True), ("127.0.0.1", False)):
+    for peers, wanted in (
+        ("::1", True),
+        ("::/0", True),
+        ("::2", False),
+        ("fd00::/8", False),
+        ("::1/127", True),
+        ("127.0.0.1", False),
+    ):
         limited = ports.Ports("::1", peers=peers)
         with listener(socket.AF_INET6) as (_, port):
             limited.limit()
@@ -132,32 +148,39 @@ def test_peers_by_ipv6() -> None:
 
 
 @needs_filters
-def test_what_came_before_the_filter_is_found() -> None:
+def test_connections_from_before_the_filter_are_found() -> None:
     limited = ports.Ports(LOCAL)
     with listener() as (opened, port):
         stranger = socket.create_connection(("127.0.0.2", port), 1)
         for accepted in (False, True):
             kept = opened.accept()[0] if accepted else None
-            with pytest.raises(ExposedError, match=r"from 127\.0\.0\.\d to 127\.0\.0\.2 port \d+ came before"):
+            with pytest.raises(
+                ExposedError, match=r"from 127\.0\.0\.\d to 127\.0\.0\.2 port \d+ came before"
+            ):
                 limited.check()
             if kept is not None:
                 kept.close()
         stranger.close()
 
 
-def test_a_port_of_nobody_knows_whom_is_not_limited_but_told() -> None:
+def test_a_port_of_unknown_origin_is_reported_and_not_limited() -> None:
     limited = ports.Ports(LOCAL)
-    with socket.create_server(("", 0)), pytest.raises(ExposedError, match="not one of the engine's") as raised:
+    with (
+        socket.create_server(("", 0)),
+        pytest.raises(ExposedError, match="not one of the engine's") as raised,
+    ):
         limited.limit()
     assert raised.value.port is not None
-    # One that is bound to an address is left alone.
+    # A port that is bound to an address is not changed.
     limited = ports.Ports("127.0.0.2")
     with listener(host=LOCAL) as (_, port):
         limited.check()
         assert connects(LOCAL, port)
 
 
-def test_without_a_filter_the_loopback_interface_is_enough_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_filter_the_loopback_interface_is_enough_for_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(ports, "_ATTACH_FILTER", 9999)
     limited = ports.Ports(LOCAL)
     with listener() as (_, port):
@@ -168,37 +191,47 @@ def test_without_a_filter_the_loopback_interface_is_enough_for_its_own(monkeypat
         monkeypatch.setattr(ports, "_interface", lambda fd: b"")
         with pytest.raises(ExposedError, match="not bound to the loopback interface"):
             limited.check()
-    # Peers cannot be told apart by it.
+    # The interface cannot distinguish peers.
     limited = ports.Ports(LOCAL, peers="127.0.0.1")
-    with listener() as (_, port), pytest.raises(ExposedError, match=f"port {port} .* cannot be limited .no filter"):
+    with (
+        listener() as (_, port),
+        pytest.raises(ExposedError, match=f"port {port} .* cannot be limited .no filter"),
+    ):
         limited.limit()
 
 
-def test_without_a_filter_other_addresses_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_filter_other_addresses_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "_ATTACH_FILTER", 9999)
-    # As if the address were one of a network card.
+    # As if the address belonged to a network card.
     monkeypatch.setattr(ports, "_LOOPBACK", b"no-such-device")
     for others, refused in ((["10.0.0.9"], True), ([], False)):
         monkeypatch.setattr(ports, "other_addresses", lambda hosts, others=others: others)
         limited = ports.Ports(LOCAL)
         with listener() as (_, port):
             if refused:
-                with pytest.raises(ExposedError, match=r"also has 10\.0\.0\.9\), .* CAP_NET_ADMIN, .* expose=True"):
+                with pytest.raises(
+                    ExposedError, match=r"also has 10\.0\.0\.9\), .* CAP_NET_ADMIN, .* expose=True"
+                ):
                     limited.limit()
             else:
                 limited.check()
-                assert f"ports {port} answer on every address of this machine, and others reach only {LOCAL}" == str(limited)
+                assert (
+                    f"ports {port} answer on every address of this machine, and others reach only "
+                    f"{LOCAL}" == str(limited)
+                )
 
 
 def test_other_addresses_are_those_that_others_reach() -> None:
     mine = [ipaddress.ip_address(each) for each in addresses()]
     reached = {each for each in mine if not each.is_loopback}
-    assert reached <= set(ports.other_addresses([])) and not any(each.is_loopback for each in ports.other_addresses([]))
+    assert reached <= set(ports.other_addresses([])) and not any(
+        each.is_loopback for each in ports.other_addresses([])
+    )
     assert ports.other_addresses(ports.other_addresses([])) == []
 
 
 @needs_filters
-def test_a_filter_that_the_kernel_does_not_have_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_filter_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     limited = ports.Ports(LOCAL)
     with listener():
         limited.limit()
@@ -209,7 +242,7 @@ def test_a_filter_that_the_kernel_does_not_have_is_missed(monkeypatch: pytest.Mo
 
 @pytest.mark.skipif(os.getuid() != 0, reason="this process has no privileges to give up")
 def test_a_process_without_privileges_is_limited_as_well(script: Callable[..., str]) -> None:
-    """Recent kernels give it no filter, older ones do."""
+    """Recent kernels reject its filter, older ones accept it."""
     out = script(
         f"""
         import ctypes, os, socket, sys
@@ -219,7 +252,8 @@ def test_a_process_without_privileges_is_limited_as_well(script: Callable[..., s
         limited = ports.Ports({LOCAL!r})
         os.setresgid(65534, 65534, 65534)
         os.setresuid(65534, 65534, 65534)
-        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, without which /proc/self/fd is root's
+        # PR_SET_DUMPABLE, without which /proc/self/fd is root's
+        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
         with here.listener(socket.AF_INET) as (_, port):
             limited.check()
             print(limited)
@@ -232,12 +266,12 @@ def test_a_process_without_privileges_is_limited_as_well(script: Callable[..., s
 
 def test_hosts_and_peers_are_checked() -> None:
     for host in ("192.0.2.77", "0.0.0.0", "no-such-host.invalid"):
-        with pytest.raises(kvmem.BadValueError, match="host="):
+        with pytest.raises(kvmem.InvalidArgumentError, match="host="):
             ports.Ports(host)
     for peers in ("10.0.0.0/33", "everybody"):
-        with pytest.raises(kvmem.BadValueError, match="peers="):
+        with pytest.raises(kvmem.InvalidArgumentError, match="peers="):
             ports.Ports(LOCAL, peers=peers)
-    with pytest.raises(kvmem.BadValueError, match="name fewer peers"):
+    with pytest.raises(kvmem.InvalidArgumentError, match="name fewer peers"):
         ports.Ports(LOCAL, peers=[f"10.{n // 250}.{n % 250}.0/24" for n in range(3000)])
     assert [str(one) for one in ports.local_addresses("localhost:99")][:1] == [LOCAL]
 
@@ -246,7 +280,7 @@ def test_hosts_and_peers_are_checked() -> None:
 
 
 def ports_of(pid: int) -> list[int]:
-    """What a process listens on, as ``ss -ltnp`` has it."""
+    """Returns the sockets that a process listens on, like ``ss -ltnp``."""
     inodes = {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir() if each.is_symlink()}
     found: set[int] = set()
     for table in ("tcp", "tcp6"):
@@ -258,7 +292,7 @@ def ports_of(pid: int) -> list[int]:
 
 
 def reachable(pid: int) -> dict[int, set[str]]:
-    """For each port of a process, the addresses of this machine that it answers on."""
+    """Returns, for each port of a process, the addresses of this machine that it answers on."""
     found = {port: {each for each in addresses() if connects(each, port)} for port in ports_of(pid)}
     assert found, "it listens on nothing"
     return found
@@ -278,7 +312,9 @@ def test_a_server_answers_on_its_host_only(cluster: Cluster, host: str) -> None:
         cluster.kill(server)
 
 
-def test_a_server_on_the_loopback_interface_is_not_reached_by_other_addresses(cluster: Cluster) -> None:
+def test_a_server_on_the_loopback_interface_is_not_reached_by_other_addresses(
+    cluster: Cluster,
+) -> None:
     """With privileges and without."""
     server = cluster.serve("4MiB")
     try:
@@ -292,12 +328,14 @@ def test_a_master_that_is_started_as_the_page_says_listens_on_its_address(cluste
     assert all(found == {LOCAL} for found in reachable(cluster.master.pid).values())
 
 
-def test_a_server_that_is_told_so_answers_everywhere(cluster: Cluster) -> None:
-    """Which shows that the test above can fail."""
+def test_an_exposed_server_answers_on_every_address(cluster: Cluster) -> None:
+    """Shows that the test of limited servers can fail."""
     server = cluster.serve("4MiB", "--expose")
     try:
         assert all({LOCAL, "127.0.0.2"} <= found for found in reachable(server.pid).values())
-        assert "--expose: whoever reaches" in (cluster.folder / "server.log").read_text(encoding="utf-8")
+        assert "--expose: every process that reaches" in (cluster.folder / "server.log").read_text(
+            encoding="utf-8"
+        )
     finally:
         cluster.kill(server)
 
@@ -318,25 +356,35 @@ def test_a_store_and_a_segment_are_limited_alike(cluster: Cluster) -> None:
 import kvmem, sys
 from kvmem.mooncake import Store, serve
 with kvmem.Pool("1MiB", pages="4k", shared=True) as pool, kvmem.Pool("1MiB", pages="4k") as other:
-    with serve(pool, "{cluster.address}"), Store(other, master="{cluster.address}", host="127.0.0.2"):
+    master = "{cluster.address}"
+    with serve(pool, master), Store(other, master=master, host="127.0.0.2"):
         print("ready", flush=True)
         sys.stdin.read()
 """
-    environment = {name: value for name, value in ENVIRONMENT.items() if name != "MC_TCP_BIND_ADDRESS"}
+    environment = {
+        name: value for name, value in ENVIRONMENT.items() if name != "MC_TCP_BIND_ADDRESS"
+    }
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         found = reachable(process.pid)
-        assert len(found) >= 4 and {frozenset(each) for each in found.values()} == {frozenset({LOCAL}), frozenset({"127.0.0.2"})}
+        assert len(found) >= 4 and {frozenset(each) for each in found.values()} == {
+            frozenset({LOCAL}),
+            frozenset({"127.0.0.2"}),
+        }
         process.communicate(timeout=20)
         assert process.returncode == 0
 
 
 def stolen(host: str, port: int, address: int, nbytes: int) -> bytes:
-    """What a stranger reads by the engine's own protocol: length, address, operation. No
-    credentials are asked for.
-    """
+    """Reads as a stranger, by the engine's own protocol: length, address, operation. No credentials
+    are involved."""
     try:
         with socket.create_connection((host, port), 0.2) as stranger:
             stranger.settimeout(0.5)
@@ -360,23 +408,35 @@ def test_a_stranger_reads_nothing(cluster: Cluster, expose: bool) -> None:
     ):
         block.write(secret)
         store.put("secret", block)
-        at = store._engine.client.get_replica_desc("secret")[0].get_memory_descriptor().buffer_descriptor.buffer_address
+        at = (
+            store._engine.client.get_replica_desc("secret")[0]
+            .get_memory_descriptor()
+            .buffer_descriptor.buffer_address
+        )
         new = set(ports.listening()) - before
-        # The one for bytes, by its address; what the one for handshakes does not understand makes
-        # it wait.
+        # The port for bytes, by its address; the port for handshakes waits after bytes that it does
+        # not understand.
         opened = [port for host, port in new if host == "::"] or [port for _, port in new]
 
         def got(host: str) -> bool:
-            return any(secret == stolen(host, port, address, len(secret)) for port in opened for address in (at, block.ptr))
+            return any(
+                secret == stolen(host, port, address, len(secret))
+                for port in opened
+                for address in (at, block.ptr)
+            )
 
         assert got(LOCAL), "whoever reaches the port reads: then this test would tell nothing"
         assert got("127.0.0.2") == expose
         private = ctypes.create_string_buffer(secret)
-        assert not any(stolen(LOCAL, port, ctypes.addressof(private), len(secret)) for port in opened), "it is not registered"
+        assert not any(
+            stolen(LOCAL, port, ctypes.addressof(private), len(secret)) for port in opened
+        ), "it is not registered"
         store.remove("secret", force=True)
 
 
-def test_what_cannot_be_limited_is_not_lent(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_not_lent_without_limits(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     require("mooncake")
     monkeypatch.setattr(ports, "_ATTACH_FILTER", 9999)
     before = ports.listening()

@@ -1,4 +1,4 @@
-"""SGLang's own hook registry and host allocators, out of its wheel, take their memory from kvmem."""
+"""SGLang's own hook registry and host allocators, from its wheel, take their memory from kvmem."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ assert tensor.data_ptr() % 4096 == 0
 def mapped():
     starts = [line.split("-")[0] for line in open("/proc/self/maps")]
     return any(int(start, 16) <= address for start in starts) and any(
-        int(line.split("-")[0], 16) <= address < int(line.split("-")[1].split()[0], 16) for line in open("/proc/self/maps")
+        int(line.split("-")[0], 16) <= address < int(line.split("-")[1].split()[0], 16)
+        for line in open("/proc/self/maps")
     )
 
-# The tensor, or what looks at it, keeps the memory, and nothing else does.
+# Only the tensor, or a view of it, keeps the memory.
 address = tensor.data_ptr()
 view = tensor[1:]
 del tensor
@@ -58,7 +59,7 @@ assert not mapped()
     assert out.count("RegionHostTensorAllocator") == 2, out
 
 
-def test_whoever_brings_his_own_memory_keeps_it() -> None:
+def test_allocators_with_their_own_memory_keep_it() -> None:
     sglang(
         LOADED
         + """
@@ -76,11 +77,14 @@ assert type(common.get_allocator_from_storage("default")) is common.HostTensorAl
 
 @pytest.mark.parametrize("environment", [{"KVMEM_SGLANG": "0"}, {"SGLANG_PLUGINS": "another"}])
 def test_it_can_be_switched_off(environment: dict[str, str]) -> None:
-    program = LOADED + "assert type(common.get_allocator_from_storage('default')) is common.HostTensorAllocator"
+    program = (
+        LOADED
+        + "assert type(common.get_allocator_from_storage('default')) is common.HostTensorAllocator"
+    )
     sglang(program, **environment)
 
 
-def test_what_is_not_used_is_told() -> None:
+def test_an_unused_hook_is_reported() -> None:
     out = sglang(
         """
 import logging, os
@@ -109,17 +113,35 @@ refused()
 """,
         SGLANG_PLUGINS="kvmem",
     )
-    assert "plugins have not been loaded in this process" in out and "unset KVMEM_SGLANG" in out and "has no function" in out
-    assert out.count("WARNING:kvmem:") == 2 and "KVMEM_SGLANG=0: SGLang's host memory is its own: it is not kvmem's" in out
-    assert "ShmHostTensorAllocator for a host pool, which brings its own memory: it is not kvmem's" in out
+    assert (
+        "plugins have not been loaded in this process" in out
+        and "unset KVMEM_SGLANG" in out
+        and "has no function" in out
+    )
+    assert (
+        out.count("WARNING:kvmem:") == 2
+        and "KVMEM_SGLANG=0 keeps SGLang's allocator: the memory is not kvmem's" in out
+    )
+    assert (
+        "ShmHostTensorAllocator for a host pool, which brings its own memory: the memory is not "
+        "kvmem's" in out
+    )
 
 
-@pytest.mark.parametrize("first", ["kvmem.sglang", "kvmem.sglang.allocator", "sglang.srt.plugins", "sglang.srt.mem_cache.pool_host.common"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        "kvmem.sglang",
+        "kvmem.sglang.allocator",
+        "sglang.srt.plugins",
+        "sglang.srt.mem_cache.pool_host.common",
+    ],
+)
 def test_it_can_be_imported_in_any_order(first: str) -> None:
     sglang(f"import {first}\n" + LOADED + "from kvmem.sglang import check_hook\ncheck_hook()")
 
 
-def test_without_sglang_it_says_so(script: Callable[..., str]) -> None:
+def test_without_sglang_the_error_says_so(script: Callable[..., str]) -> None:
     out = script(
         """
         import sys
@@ -134,7 +156,7 @@ def test_without_sglang_it_says_so(script: Callable[..., str]) -> None:
     assert "SGLang cannot be imported" in out and "pip install 'kvmem[sglang]'" in out
 
 
-def test_pages_are_those_that_were_asked_for() -> None:
+def test_pages_are_the_requested_ones() -> None:
     out = sglang(
         """
         import logging
@@ -175,16 +197,20 @@ def test_tensors_of_every_type_keep_their_memory_and_nothing_else_does() -> None
 import gc
 allocator = common.get_allocator_from_storage("default")
 take = lambda *arguments: common.alloc_with_host_register(*arguments, allocator)
-for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8, torch.int64, torch.bool):
+for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2,
+    torch.uint8, torch.int64, torch.bool):
     tensor = take((3, 5, 7), dtype, "cpu", False)
-    assert (tensor.shape, tensor.dtype, tensor.device.type) == ((3, 5, 7), dtype, "cpu") and tensor.is_contiguous()
-    assert tensor.untyped_storage().nbytes() == 105 * dtype.itemsize and not tensor.view(torch.uint8).any()
+    assert (tensor.shape, tensor.dtype, tensor.device.type) == ((3, 5, 7), dtype, "cpu")
+    assert tensor.is_contiguous()
+    assert tensor.untyped_storage().nbytes() == 105 * dtype.itemsize
+    assert not tensor.view(torch.uint8).any()
     values = (torch.arange(105) % 2).to(dtype).reshape(3, 5, 7)
     tensor.copy_(values)
     assert torch.equal(tensor.view(torch.uint8), values.view(torch.uint8))
 
 # Views, other types of the same bytes, NumPy's arrays and the storage alone: each keeps the region.
-for look in (lambda t: t[1:, 2], lambda t: t.view(torch.int32), lambda t: t.untyped_storage(), lambda t: t.detach().numpy(), lambda t: torch.from_dlpack(t)):
+for look in (lambda t: t[1:, 2], lambda t: t.view(torch.int32), lambda t: t.untyped_storage(),
+    lambda t: t.detach().numpy(), lambda t: torch.from_dlpack(t)):
     tensor = take((8, 4096), torch.float32, "cpu", False)
     address = tensor.data_ptr()
     seen = look(tensor)
@@ -203,7 +229,7 @@ for _ in range(100):
     take((64, 16384), torch.bfloat16, "cpu", False).fill_(1)
 assert maps() <= before + 2, "regions are left"
 
-# Without a GPU SGLang cannot register, and says so; what it had asked for is gone with the exception.
+# Without a GPU SGLang cannot register and raises; its allocation is released with the exception.
 if not torch.cuda.is_available():
     asked = []
     allocate = allocator.allocate
@@ -229,7 +255,7 @@ kept_until_the_end = take((8,), torch.bfloat16, "cpu", False)
 
 @with_torch
 def test_a_host_pool_of_sglang_keeps_pages_in_a_region() -> None:
-    """HiCache's own pool of a model with several heads, on a machine whose device is the processor."""
+    """HiCache's own pool of a model with several heads, on a machine whose device is the CPU."""
     sglang(
         LOADED
         + MAPPED
@@ -241,15 +267,19 @@ from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 layers, tokens, page, heads, width = 3, 256, 16, 4, 64
 for dtype in (torch.bfloat16, torch.float8_e4m3fn):
     for layout in ("layer_first", "page_first", "page_first_direct"):
-        k, v = (tuple(torch.zeros(tokens, heads, width, dtype=dtype) for _ in range(layers)) for _ in range(2))
+        k, v = (tuple(torch.zeros(tokens, heads, width, dtype=dtype) for _ in range(layers))
+            for _ in range(2))
         table = lambda buffers: torch.tensor([b.data_ptr() for b in buffers], dtype=torch.uint64)
-        buffers = KVBuffers(k=k, v=v, k_data_ptrs=table(k), v_data_ptrs=table(v), layout=KVBufferLayout.NHD)
+        buffers = KVBuffers(k=k, v=v, k_data_ptrs=table(k), v_data_ptrs=table(v),
+            layout=KVBufferLayout.NHD)
         info = MHABufferInfo(
-            buffers=buffers, page_size=page, head_num=heads, head_dim=width, v_head_dim=width, dtype=dtype, device=torch.device("cpu")
+            buffers=buffers, page_size=page, head_num=heads, head_dim=width, v_head_dim=width,
+            dtype=dtype, device=torch.device("cpu")
         )
         with host_memory_budget_scope(1 << 30):
             pool = MHATokenToKVPoolHost(
-                info, 2.0, 0, page, layout, pin_memory=False, device_capacity_tokens=tokens, start_layer=0, end_layer=layers - 1
+                info, 2.0, 0, page, layout, pin_memory=False, device_capacity_tokens=tokens,
+                start_layer=0, end_layer=layers - 1
             )
         assert type(pool.allocator).__name__ == "RegionHostTensorAllocator"
         address = pool.kv_buffer.data_ptr()
@@ -258,11 +288,13 @@ for dtype in (torch.bfloat16, torch.float8_e4m3fn):
         wanted = {}
         for at in slots[::page].tolist():
             blank = pool.get_dummy_flat_data_page()
-            filled = torch.randint(0, 64, (blank.numel() * dtype.itemsize,), dtype=torch.uint8).view(dtype)
+            filled = torch.randint(0, 64, (blank.numel() * dtype.itemsize,),
+                dtype=torch.uint8).view(dtype)
             pool.set_from_flat_data_page(at, filled)
             wanted[at] = filled
         for at, filled in wanted.items():
-            assert torch.equal(pool.get_data_page(at).flatten().view(torch.uint8), filled.view(torch.uint8)), (dtype, layout, at)
+            assert torch.equal(pool.get_data_page(at).flatten().view(torch.uint8),
+                filled.view(torch.uint8)), (dtype, layout, at)
         assert pool.free(slots) == len(slots)
         pool.destroy()
         del pool
@@ -273,14 +305,14 @@ for dtype in (torch.bfloat16, torch.float8_e4m3fn):
     )
 
 
-def test_bad_pages_are_told() -> None:
+def test_invalid_pages_raise() -> None:
     sglang(
         """
         import torch, kvmem
         from kvmem.sglang.allocator import RegionHostTensorAllocator
         try:
             RegionHostTensorAllocator().allocate((1,), torch.uint8)
-        except kvmem.BadValueError as error:
+        except kvmem.InvalidArgumentError as error:
             assert "3M" in str(error), error
         else:
             raise AssertionError
@@ -291,6 +323,8 @@ def test_bad_pages_are_told() -> None:
 
 def test_the_page_of_documentation_runs() -> None:
     unpacked("sglang")
-    examples = re.findall(r"^```python\n(.*?)^```$", (DOCS / "sglang.md").read_text(encoding="utf-8"), re.M | re.S)
+    examples = re.findall(
+        r"^```python\n(.*?)^```$", (DOCS / "sglang.md").read_text(encoding="utf-8"), re.M | re.S
+    )
     assert examples
     sglang("\n".join(examples))

@@ -10,13 +10,15 @@ from pathlib import Path
 
 
 def names() -> list[str]:
-    """What there is: each module here has a ``main(arguments)`` that returns an exit status."""
+    """Returns the names of the benchmarks: modules of this folder with a ``main(arguments)`` that
+    returns an exit status.
+    """
     found = pkgutil.iter_modules([str(Path(__file__).parent)])
     return sorted(module.name for module in found if not module.name.startswith("_"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs it; returns its exit status."""
+    """Runs a benchmark and returns its exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] not in names():
         print(f"usage: python -m kvmem.bench {{{','.join(names())}}} …", file=sys.stderr)

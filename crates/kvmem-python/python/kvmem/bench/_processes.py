@@ -1,4 +1,4 @@
-"""*Processes*: what is needed to start a master on the loopback interface."""
+"""*Processes*: starts a Mooncake master on the loopback interface."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ LOCAL = "127.0.0.1"
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """Returns a port that no process listens on now."""
     with socket.socket() as probe:
         probe.bind((LOCAL, 0))
         return int(probe.getsockname()[1])
 
 
 def master_command(port: int) -> list[str]:
-    """How a Mooncake master is started that listens there; it takes who is silent for two seconds for dead."""
+    """Returns the command of a Mooncake master that listens on ``port``. The master considers a
+    client dead that has been silent for two seconds.
+    """
     if importlib.util.find_spec("mooncake") is None:
-        raise FileNotFoundError("there is no Mooncake: pip install mooncake-transfer-engine-non-cuda")
+        raise FileNotFoundError(
+            "Mooncake is not installed: pip install mooncake-transfer-engine-non-cuda"
+        )
     return [
-        # What the wheel's command mooncake_master runs, wherever that command is.
+        # The module that the wheel's command mooncake_master runs.
         sys.executable,
         "-m",
         "mooncake.cli",

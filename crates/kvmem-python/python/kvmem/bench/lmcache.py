@@ -1,18 +1,22 @@
-"""*LMCache*: kvmem's AddressManager against LMCache's own, in one run.
+"""*LMCache*: kvmem's AddressManager and LMCache's own, measured in one run.
 
     LMCACHE_DIR=FOLDER python -m kvmem.bench.lmcache [--rounds N] [--pairs N]
 
-``FOLDER`` is an unpacked wheel (``pip download --no-deps lmcache``, then ``unzip``); the class is cut out of it, and runs without LMCache's other
-modules. It needs ``sortedcontainers``. Where LMCache is installed, ``LMCACHE_DIR`` need not be set.
+``FOLDER`` is an unpacked wheel (``pip download --no-deps lmcache``, then ``unzip``). The class is
+extracted from it and runs without LMCache's other modules. It needs ``sortedcontainers``. If
+LMCache is installed, ``LMCACHE_DIR`` is not needed.
 
-A *pair* is a free and an allocation, in a heap that is nine tenths full: whatever dies is drawn at random, and what comes for it is of the
-size that the row says. Both classes do the same requests, in turn, a round each; the figure is the median of the rounds, loop included, in
-time of this thread: what else the machine does counts as little as can be. A *hole* is a longest piece of free heap.
+A *pair* is a free and an allocation in a heap that is 90 % full: the freed range is drawn at
+random, and the allocated one has the size that the row names. Both classes make the same requests
+in turns, one round each. The figure is the median of the rounds, loop included, in CPU time of the
+thread, so other load on the machine matters as little as possible. A *hole* is a maximal free
+range.
 
-What is live stands in arrays of numbers. As a list of tuples it would be megabytes of objects in no order, and the loop would wait for these
-longer than for kvmem's class; what was drawn is an array for the same reason.
+Live ranges are stored in arrays of numbers. A list of tuples would be megabytes of objects in
+random order, and the loop would wait for them longer than for kvmem's class. The drawn numbers are
+in an array for the same reason.
 
-The exit status is 1 if a goal is missed, and 2 if LMCache's class cannot be had.
+The exit status is 1 if a goal is missed, and 2 if LMCache's class is not available.
 """
 
 from __future__ import annotations
@@ -42,37 +46,50 @@ from .._kvmem import AddressManager
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 FULL = 0.9
-"""How much of the heap is in use."""
+"""Share of the heap that is in use."""
 
-HOW_TO_GET = "pip download --no-deps lmcache && unzip -d FOLDER lmcache-*.whl && export LMCACHE_DIR=FOLDER; pip install sortedcontainers"
-"""What makes LMCache's class available."""
+HOW_TO_GET = (
+    "pip download --no-deps lmcache && unzip -d FOLDER lmcache-*.whl && export "
+    "LMCACHE_DIR=FOLDER; pip install sortedcontainers"
+)
+"""Commands that make LMCache's class available."""
 
 
-class NotThere(Exception):
-    """LMCache's class cannot be had; says why, and what would help."""
+class ClassMissingError(Exception):
+    """LMCache's class is not available. The message has the reason and the remedy."""
 
 
 def their_class() -> type[Any]:
-    """LMCache's own AddressManager, of ``LMCACHE_DIR`` or else of the LMCache that is installed. Raises :class:`NotThere`."""
+    """Returns LMCache's AddressManager, from ``LMCACHE_DIR`` or from the installed LMCache. Raises
+    :class:`ClassMissingError`.
+    """
     folder = os.environ.get("LMCACHE_DIR")
     if folder is None:
         try:
-            found: type[Any] = importlib.import_module("lmcache.v1.memory_management").AddressManager
+            found: type[Any] = importlib.import_module(
+                "lmcache.v1.memory_management"
+            ).AddressManager
         except ImportError as error:
-            raise NotThere(f"LMCache is not installed ({error}), and LMCACHE_DIR is not set: {HOW_TO_GET}") from error
+            raise ClassMissingError(
+                f"LMCache is not installed ({error}), and LMCACHE_DIR is not set: {HOW_TO_GET}"
+            ) from error
         if found is not AddressManager:
             return found
-        raise NotThere("LMCache's class has been replaced in this process")
+        raise ClassMissingError("LMCache's class has been replaced in this process")
     source = Path(folder, "lmcache", "v1", "memory_management.py")
     if not source.exists():
-        raise NotThere(f"there is no {source}: {HOW_TO_GET}")
+        raise ClassMissingError(f"{source} does not exist: {HOW_TO_GET}")
     if importlib.util.find_spec("sortedcontainers") is None:
-        raise NotThere("LMCache's class needs sortedcontainers: pip install sortedcontainers")
-    return cut_out(source)
+        raise ClassMissingError(
+            "LMCache's class needs sortedcontainers: pip install sortedcontainers"
+        )
+    return extracted_class(source)
 
 
-def cut_out(source: Path) -> type[Any]:
-    """The class by itself: the rest of its module needs PyTorch. Tracing and warnings are left out, in its favour."""
+def extracted_class(source: Path) -> type[Any]:
+    """Returns the class alone, because the rest of its module needs PyTorch. It omits tracing and
+    warnings, which is to the class's advantage.
+    """
     quiet = logging.getLogger("kvmem.bench.lmcache.theirs")
     quiet.disabled = True
     names: dict[str, Any] = {
@@ -116,13 +133,13 @@ ROWS = [
 
 
 class Side:
-    """One of the two classes, with a heap that is kept nine tenths full."""
+    """One of the two classes, with a heap that is kept 90 % full."""
 
     def __init__(self, kind: type[Any], row: Row) -> None:
         random = Random(1)
         self.manager = kind(row.heap)
         self.starts, self.lengths = array("q"), array("q")
-        self.refused = 0
+        self.failures = 0
         self.took: list[float] = []
         while self.manager.total_allocated_size < FULL * row.heap:
             try:
@@ -133,8 +150,15 @@ class Side:
             self.lengths.append(length)
 
     def run(self, plan: Sequence[tuple[float, int]], timed: bool = True) -> None:
-        """Carries out the requests: which is freed, as a share of those that live, and what comes for it."""
-        starts, lengths, allocate, free = self.starts, self.lengths, self.manager.allocate, self.manager.free
+        """Makes the requests: index of the freed range, as a share of the live ones, and size of
+        the allocated one.
+        """
+        starts, lengths, allocate, free = (
+            self.starts,
+            self.lengths,
+            self.manager.allocate,
+            self.manager.free,
+        )
         drawn = array("q", [int(share * len(starts)) for share, _ in plan])
         sizes = array("q", [size for _, size in plan])
         began = thread_time_ns()
@@ -144,14 +168,14 @@ class Side:
             try:
                 starts[index], lengths[index] = allocate(size)
             except RuntimeError:
-                # There is room for one as long as the last.
+                # A range of the freed length fits.
                 starts[index], lengths[index] = allocate(length)
-                self.refused += 1
+                self.failures += 1
         if timed:
             self.took.append((thread_time_ns() - began) / len(drawn))
 
     def holes(self) -> int:
-        """How many there are."""
+        """Returns the number of holes."""
         ends = 0
         reached = 0
         for address, length in sorted(zip(self.starts, self.lengths)):
@@ -161,14 +185,14 @@ class Side:
 
 
 def measure(row: Row, theirs: type[Any], rounds: int, pairs: int) -> tuple[Side, Side]:
-    """Runs both, in turn."""
+    """Runs both classes in turns."""
     ours, other = Side(AddressManager, row), Side(theirs, row)
     random = Random(2)
 
     def plan() -> list[tuple[float, int]]:
         return [(random.random(), row.size(random)) for _ in range(pairs)]
 
-    # At first the heap is in order; its holes come with time.
+    # The heap starts without holes; they appear with time.
     for _ in range(3):
         requests = plan()
         ours.run(requests, timed=False)
@@ -181,28 +205,41 @@ def measure(row: Row, theirs: type[Any], rounds: int, pairs: int) -> tuple[Side,
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the benchmark; returns its exit status."""
+    """Runs the benchmark and returns its exit status."""
     options = argparse.ArgumentParser(
-        prog="python -m kvmem.bench.lmcache", description="kvmem's AddressManager against LMCache's own"
+        prog="python -m kvmem.bench.lmcache",
+        description="Compares kvmem's AddressManager with LMCache's own",
     )
-    options.add_argument("--rounds", type=int, default=9, help="rounds of each class (default: %(default)s)")
-    options.add_argument("--pairs", type=int, default=4000, help="frees and allocations a round (default: %(default)s)")
+    options.add_argument(
+        "--rounds", type=int, default=9, help="rounds of each class (default: %(default)s)"
+    )
+    options.add_argument(
+        "--pairs",
+        type=int,
+        default=4000,
+        help="frees and allocations a round (default: %(default)s)",
+    )
     given = options.parse_args(arguments)
     try:
         theirs = their_class()
-    except NotThere as missing:
+    except ClassMissingError as missing:
         print(f"kvmem: {missing}", file=sys.stderr)
         return 2
     width = max(len(row.name) for row in ROWS)
-    print(f"{'ns for a free and an allocation':{width}}  {'kvmem':>7}  {'LMCache':>8}  {'holes':>13}  {'refused':>11}  times  goal")
+    print(
+        f"{'ns for a free and an allocation':{width}}  {'kvmem':>7}  {'LMCache':>8}  {'holes':>13} "
+        f" {'failures':>11}  times  goal"
+    )
     missed = 0
     for row in ROWS:
         ours, other = measure(row, theirs, max(given.rounds, 1), max(given.pairs, 1))
-        least, most = statistics.median(ours.took), statistics.median(other.took)
-        times = most / least
+        kvmem_ns, lmcache_ns = statistics.median(ours.took), statistics.median(other.took)
+        times = lmcache_ns / kvmem_ns
         missed += times < row.goal
         print(
-            f"{row.name:{width}}  {least:7.0f}  {most:8.0f}  {ours.holes():6}/{other.holes():6}  {ours.refused:5}/{other.refused:5}"
+            f"{row.name:{width}}  {kvmem_ns:7.0f}  {lmcache_ns:8.0f}  "
+            f"{ours.holes():6}/{other.holes():6}  "
+            f"{ours.failures:5}/{other.failures:5}"
             f"  {times:5.1f}  {row.goal:.0f}: {'met' if times >= row.goal else 'MISSED'}",
             flush=True,
         )

@@ -1,4 +1,4 @@
-"""*Replacement*: kvmem's AddressManager where LMCache has its own."""
+"""*Replacement*: replaces LMCache's AddressManager by kvmem's."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ HOME = "lmcache.v1.memory_management"
 
 
 def replace_address_manager() -> int:
-    """Puts :class:`AddressManager` in the place of LMCache's class, in its module and in those that have it from there already.
+    """Replaces LMCache's class by :class:`AddressManager`, in its module and in every module that
+    has imported it from there.
 
-    Returns in how many modules: 0 if that was done before. Heaps that exist stay what they are. Raises ``ImportError`` without LMCache.
+    Returns the number of modules: 0 if the class was replaced before. Existing heaps do not change.
+    Raises ``ImportError`` without LMCache.
     """
     theirs = importlib.import_module(HOME).AddressManager
     if theirs is AddressManager:
@@ -24,7 +26,7 @@ def replace_address_manager() -> int:
     replaced = 0
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "lmcache" and vars(module).get("AddressManager") is theirs:
-            setattr(module, "AddressManager", AddressManager)
+            vars(module)["AddressManager"] = AddressManager
             replaced += 1
     _log.info("LMCache's AddressManager replaced in %d modules", replaced)
     return replaced

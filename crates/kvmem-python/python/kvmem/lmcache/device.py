@@ -1,18 +1,23 @@
 """*Device*: the backend that ``LMCACHE_DEVICE_BACKEND=kvmem`` chooses.
 
-It is the backend of the machine's accelerator (CUDA's where there is one, else the processor's) with other host memory: transfers,
-kernels, streams and interprocess handles are the ones LMCache ships.
+It is the backend of the machine's accelerator (CUDA if there is one, otherwise the CPU) with other
+host memory. Transfers, kernels, streams and interprocess handles are the ones that LMCache ships.
 
-Importing this module does not import LMCache. That comes with the first look at :data:`KvmemDeviceSpec`, which the entry point
-names: LMCache looks at it when it detects devices, in the middle of its own import. A program that looks first starts that import by
-its look, so the look is repeated within itself; the inner one makes the class, and both get it.
+Importing this module does not import LMCache. The first access to :data:`KvmemDeviceSpec`, which
+the entry point names, imports it: LMCache reads the attribute when it detects devices, during its
+own import. If a program reads the attribute first, that import reads it again, recursively. The
+inner access then creates the class, and both accesses return it.
 
-Where LMCache was told to use this backend and cannot, the look raises :class:`BackendUnusedError`, which LMCache logs as a warning.
-:func:`check_backend` says whether all went well.
+If LMCache was told to use this backend and cannot, the access raises :class:`BackendUnusedError`,
+which LMCache logs as a warning. :func:`check_backend` checks that the backend is used.
 
-What is set in the environment: ``LMCACHE_DEVICE_BACKEND=kvmem``; ``KVMEM_LMCACHE_BASE``, the name of another LMCache backend to build upon;
-``KVMEM_LMCACHE_DEVICES`` and ``KVMEM_LMCACHE_PAGES``, as ``devices`` and ``pages`` of :class:`~kvmem.lmcache.HostMemory`;
-``KVMEM_LMCACHE_ADDRESS_MANAGER=0`` leaves LMCache's class in place.
+Environment variables:
+
+- ``LMCACHE_DEVICE_BACKEND=kvmem`` chooses this backend.
+- ``KVMEM_LMCACHE_BASE``: name of another LMCache backend to build upon.
+- ``KVMEM_LMCACHE_DEVICES`` and ``KVMEM_LMCACHE_PAGES``: ``devices`` and ``pages`` of
+  :class:`~kvmem.lmcache.HostMemory`.
+- ``KVMEM_LMCACHE_ADDRESS_MANAGER=0`` keeps LMCache's own class.
 """
 
 from __future__ import annotations
@@ -32,16 +37,18 @@ from .memory import HostMemory
 _log = logging.getLogger("kvmem")
 
 NAME = "kvmem"
-"""What ``LMCACHE_DEVICE_BACKEND`` is set to."""
+"""Value of ``LMCACHE_DEVICE_BACKEND`` that chooses this backend."""
 
 
 def is_chosen() -> bool:
-    """Whether LMCache was told to use this backend."""
+    """Returns whether LMCache was told to use this backend."""
     return os.environ.get("LMCACHE_DEVICE_BACKEND", "").strip().lower() == NAME
 
 
 def base_spec() -> type[Any]:
-    """The DeviceSpec of the machine: as the environment says, else CUDA's if it can be used, else the processor's."""
+    """Returns the DeviceSpec to build upon: the one that the environment names, otherwise CUDA's if
+    it is available, otherwise the CPU's.
+    """
     from lmcache.v1.platform.base.device_spec import DeviceSpec
 
     named = os.environ.get("KVMEM_LMCACHE_BASE", "").strip().lower()
@@ -53,30 +60,36 @@ def base_spec() -> type[Any]:
                 continue
             module = sys
         for found in vars(module).values():
-            ours = isinstance(found, type) and issubclass(found, DeviceSpec) and found.__module__ == module.__name__
+            ours = (
+                isinstance(found, type)
+                and issubclass(found, DeviceSpec)
+                and found.__module__ == module.__name__
+            )
             if ours and (named or name == "cpu" or found().is_available()):
                 spec: type[Any] = found
                 return spec
     raise BackendUnusedError(
-        f"LMCache has no backend {named or 'cpu'!r} that kvmem's could build upon",
-        remedy="set KVMEM_LMCACHE_BASE to cuda or cpu, or do not set it",
+        f"LMCache has no backend {named or 'cpu'!r} to build kvmem's upon",
+        remedy="set KVMEM_LMCACHE_BASE to cuda or cpu, or unset it",
     )
 
 
 class MemoryOps:
-    """LMCache's allocations and frees, made and done by a :class:`HostMemory`. It is mixed into the ops of another backend."""
+    """LMCache's operations that allocate and free host memory, by a :class:`HostMemory`. A mixin
+    for the operations of another backend.
+    """
 
     host_memory: HostMemory
 
     def _allocate(self, allocate: Callable[[], int]) -> int:
         module = sys.modules.get(HOME)
         if module is not None and os.environ.get("KVMEM_LMCACHE_ADDRESS_MANAGER", "1") != "0":
-            # The memory is asked for before the addresses in it are managed.
+            # LMCache allocates the memory before it manages the addresses in it.
             replace_address_manager()
         try:
             return allocate()
         except (MemoryError, OSError) as error:
-            # What LMCache catches, in words that it looks for.
+            # LMCache catches this exception and searches its message for these words.
             raise RuntimeError(f"mmap failed: {error}") from error
 
     def alloc_pinned_ptr(self, size: int, device_id: int = 0) -> int:
@@ -117,24 +130,29 @@ class MemoryOps:
 
 
 OPERATIONS = [name for name in vars(MemoryOps) if name.startswith(("alloc_", "free_"))]
-"""Those of LMCache's operations that are kvmem's."""
+"""Names of LMCache's operations that kvmem replaces."""
 
 
 def memory_ops(base: type[Any], device_type: str) -> type[Any]:
-    """The ops of a backend, with those of :class:`MemoryOps` in their place."""
+    """Returns the operations of a backend, overridden by those of :class:`MemoryOps`."""
 
     class KvmemOps(MemoryOps, base):  # type: ignore[misc]
         """Another backend's operations, with kvmem's host memory."""
 
         def __init__(self) -> None:
             super().__init__()
-            # CUDA has to know pinned memory; elsewhere it is enough that it stays.
-            devices = os.environ.get("KVMEM_LMCACHE_DEVICES", "cuda" if device_type == "cuda" else None)
-            self.host_memory = HostMemory(pages=os.environ.get("KVMEM_LMCACHE_PAGES") or None, devices=devices)
+            # CUDA needs pinned memory to be registered with it; the CPU only needs resident pages.
+            devices = os.environ.get(
+                "KVMEM_LMCACHE_DEVICES", "cuda" if device_type == "cuda" else None
+            )
+            self.host_memory = HostMemory(
+                pages=os.environ.get("KVMEM_LMCACHE_PAGES") or None, devices=devices
+            )
 
         def bind_native(self, module: object) -> None:
             super().bind_native(module)
-            # It has put the module's functions into the instance, where they hide the class's.
+            # The base class has put the module's functions into the instance, where they hide the
+            # methods of the class.
             for name in OPERATIONS:
                 self.__dict__.pop(name, None)
 
@@ -142,7 +160,7 @@ def memory_ops(base: type[Any], device_type: str) -> type[Any]:
 
 
 def device_spec(base: type[Any]) -> type[Any]:
-    """A backend named ``kvmem`` upon another one."""
+    """Returns a backend named ``kvmem`` that builds upon another one."""
 
     class KvmemDeviceSpec(base):  # type: ignore[misc]
         """Another backend, with kvmem's host memory."""
@@ -152,7 +170,7 @@ def device_spec(base: type[Any]) -> type[Any]:
             return NAME
 
         def is_available(self) -> bool:
-            # Not unless it was chosen: a second backend that can be used would be picked, or refused as one too many.
+            # Only if it was chosen: LMCache picks a second available backend, or rejects it.
             return is_chosen() and (self.device_type == "cpu" or bool(super().is_available()))
 
         @property
@@ -163,19 +181,23 @@ def device_spec(base: type[Any]) -> type[Any]:
 
 
 def _make() -> type[Any]:
-    """The class that the entry point names."""
+    """Returns the class that the entry point names, and creates it on the first call."""
     try:
         import lmcache  # noqa: F401
     except ImportError as error:
-        raise BackendUnusedError(f"LMCache cannot be imported ({error})", remedy="pip install 'kvmem[lmcache]'") from error
-    # That import may have come by here.
+        raise BackendUnusedError(
+            f"LMCache cannot be imported ({error})", remedy="pip install 'kvmem[lmcache]'"
+        ) from error
+    # That import may have called this function.
     made: type[Any] | None = globals().get("KvmemDeviceSpec")
     if made is not None:
         return made
     if is_chosen() and not _has_torch():
         raise BackendUnusedError(
-            f"LMCACHE_DEVICE_BACKEND={NAME} is set, but PyTorch cannot be imported, and without it LMCache uses no backend at all: "
-            "its host memory is NOT kvmem's. Install PyTorch, or do not set the variable",
+            f"LMCACHE_DEVICE_BACKEND={NAME} is set, but PyTorch cannot be imported. Without "
+            "PyTorch "
+            "LMCache uses no backend, so its host memory is NOT kvmem's: install PyTorch, or unset "
+            "the variable",
             remedy="pip install torch",
         )
     made = globals()["KvmemDeviceSpec"] = device_spec(base_spec())
@@ -204,7 +226,7 @@ def check_backend() -> None:
     if not is_chosen():
         chosen = os.environ.get("LMCACHE_DEVICE_BACKEND")
         raise BackendUnusedError(
-            f"LMCACHE_DEVICE_BACKEND is {chosen!r}, not {NAME!r}: LMCache's host memory is its own",
+            f"LMCACHE_DEVICE_BACKEND is {chosen!r}, not {NAME!r}: LMCache uses its own host memory",
             remedy=f"export LMCACHE_DEVICE_BACKEND={NAME}",
         )
     _make()
@@ -212,7 +234,8 @@ def check_backend() -> None:
     operations = getattr(lmcache, "device_ops", None)
     if not isinstance(operations, MemoryOps):
         raise BackendUnusedError(
-            f"LMCache was imported before LMCACHE_DEVICE_BACKEND={NAME} was set, or has not taken the backend (its operations are "
-            f"{type(operations).__name__}): its host memory is its own",
+            "LMCache uses its own host memory: it was imported before "
+            f"LMCACHE_DEVICE_BACKEND={NAME} "
+            f"was set, or rejected the backend (its operations are {type(operations).__name__})",
             remedy="set the variable before LMCache is imported, and see LMCache's log",
         )

@@ -8,9 +8,9 @@ from ..errors import KvmemError
 
 
 class BackendUnusedError(KvmemError, ImportError):
-    """LMCache's host memory is not kvmem's, though it was asked for."""
+    """LMCache's host memory is not kvmem's, although kvmem's was requested."""
 
     _numbers: ClassVar[tuple[str, ...]] = ("remedy",)
 
     remedy: str | None
-    """What to do about it."""
+    """How to make LMCache use kvmem."""

@@ -1,10 +1,11 @@
-"""*Host memory*: regions by their addresses, as LMCache asks for and gives them back.
+"""*Host memory*: regions by address, as LMCache allocates and frees them.
 
-An engine in the way of C knows memory by a pointer alone. So what is behind a pointer (the region, its registration, the name of a shared
-segment) is kept here under it until it is freed.
+An engine with a C-style interface identifies memory by a pointer alone. This module therefore keeps
+the region, its registration and the name of a shared segment under the pointer until it is freed.
 
-A shared segment must have a name under ``/dev/shm``, by which LMCache's other processes open it. kvmem's own shared memory has none, so
-the segment is made here, all of its pages set aside at once (a full ``/dev/shm`` is an error, not a ``SIGBUS`` later), and made a region.
+A shared segment must have a name under ``/dev/shm``, by which LMCache's other processes open it.
+kvmem's own shared memory has no name, so this module creates the segment, reserves all of its pages
+at once, and makes it a region. A full ``/dev/shm`` is then an error, and not a ``SIGBUS`` later.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .._kvmem import Region, Registration
-from ..errors import BadValueError, MappingError, NotAvailableError, RegistrationError
+from ..errors import InvalidArgumentError, MappingError, NotAvailableError, RegistrationError
 
 _log = logging.getLogger("kvmem")
 
 SEGMENTS = Path("/dev/shm")
-"""Where named shared memory is."""
+"""Folder of named shared memory."""
 
 
 @dataclass
-class _Held:
-    """What is behind a pointer."""
+class _Allocation:
+    """The memory behind a pointer."""
 
     region: Region
     registration: Registration | None
@@ -35,23 +36,28 @@ class _Held:
 
 
 class HostMemory:
-    """Memory by pointer: mapped, made resident, and pinned if it can be.
+    """Memory by pointer: mapped, resident, and pinned if possible. Any thread may use it.
 
-    ``pages``: kinds of pages to try for what is not asked for in hugepages, as for :class:`kvmem.Region`. ``devices``: what pinned memory is
-    registered with, as for :class:`kvmem.Registration`; None is ``mlock`` where the limits allow it, and else nothing, with a warning.
-    Any thread may use it.
+    ``pages``: page sizes to try for memory that is not requested in huge pages, as for
+    :class:`kvmem.Region`. ``devices``: devices to register pinned memory with, as for
+    :class:`kvmem.Registration`. None means ``mlock`` if the limits allow it; otherwise the memory
+    stays unpinned, with a warning.
     """
 
     def __init__(self, *, pages: str | None = None, devices: str | None = None) -> None:
         self._pages = pages
         self._devices = devices
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _Allocation] = {}
         self._lock = threading.Lock()
 
-    def allocate(self, size: int, *, numa: int | None = None, hugepages: bool = False, pinned: bool = True) -> int:
-        """The address of ``size`` zeros. ``numa``: the node they must come from; ``hugepages``: of 2 MiB, or not at all.
+    def allocate(
+        self, size: int, *, numa: int | None = None, hugepages: bool = False, pinned: bool = True
+    ) -> int:
+        """Allocates ``size`` zeroed bytes and returns their address. ``numa``: node that they must
+        come from. ``hugepages``: fail unless all pages have 2 MiB.
 
-        Raises :class:`BadValueError`, :class:`MappingError`, :class:`RegistrationError`, :class:`NotAvailableError`; nothing is kept then.
+        Raises :class:`InvalidArgumentError`, :class:`MappingError`, :class:`RegistrationError` and
+        :class:`NotAvailableError`. After an error nothing is left mapped.
         """
         region = Region(
             self._checked(size),
@@ -63,22 +69,28 @@ class HostMemory:
         return self._keep(region, None, pinned)
 
     def allocate_shared(self, size: int, name: str) -> int:
-        """The address of ``size`` zeros that other processes can open as ``/dev/shm/NAME``. What had that name before loses it.
+        """Allocates ``size`` zeroed bytes that other processes can open as ``/dev/shm/NAME``, and
+        returns their address. An existing segment of that name loses it.
 
-        Raises as ``allocate``, and ``OSError`` if there is no room for the segment.
+        Raises :class:`InvalidArgumentError`, :class:`MappingError`, :class:`RegistrationError`,
+        :class:`NotAvailableError`, and ``OSError`` if there is no space for the segment.
         """
         plain = name.lstrip("/")
         if not plain or "/" in plain or plain in (".", ".."):
-            raise BadValueError(f"{name!r} is no name of a shared segment: say one without slashes")
+            raise InvalidArgumentError(
+                f"{name!r} is no valid name of a shared segment: give one without slashes"
+            )
         length = -(-self._checked(size) // mmap.PAGESIZE) * mmap.PAGESIZE
         segment = SEGMENTS / plain
         segment.unlink(missing_ok=True)
-        fd = os.open(segment, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(
+            segment, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
         try:
             os.posix_fallocate(fd, 0, length)
             region = Region.from_buffer(mmap.mmap(fd, length))
             region.populate()
-            # Processes that open it by name are to find the size that was asked for.
+            # Processes that open the segment by name must find the requested size.
             os.ftruncate(fd, size)
             return self._keep(region, segment, pinned=True)
         except BaseException:
@@ -88,14 +100,17 @@ class HostMemory:
             os.close(fd)
 
     def free(self, pointer: int) -> None:
-        """Gives back what begins at ``pointer``, and the name of a shared segment.
+        """Frees the memory at ``pointer``, and removes the name of a shared segment.
 
-        Raises :class:`BadValueError` if nothing does, and :class:`~kvmem.ExportedError` if it has views; it is kept then.
+        Raises :class:`InvalidArgumentError` if no memory was allocated there. Raises
+        :class:`~kvmem.ExportedError`, and keeps the memory, while views exist.
         """
         with self._lock:
             held = self._held.pop(pointer, None)
         if held is None:
-            raise BadValueError(f"nothing that was allocated here begins at {pointer:#x}; was it freed before?")
+            raise InvalidArgumentError(
+                f"cannot free {pointer:#x}: no memory was allocated there, or it was freed before"
+            )
         try:
             if held.registration is not None:
                 held.registration.close()
@@ -109,28 +124,28 @@ class HostMemory:
             held.segment.unlink(missing_ok=True)
 
     def region(self, pointer: int) -> Region:
-        """The region behind a pointer. Raises ``KeyError``."""
+        """Returns the region behind a pointer. Raises ``KeyError``."""
         return self._held[pointer].region
 
     def __len__(self) -> int:
-        """How many pointers are in use."""
+        """Returns the number of pointers in use."""
         return len(self._held)
 
     @property
     def nbytes(self) -> int:
-        """Bytes behind them."""
+        """Number of bytes behind all pointers."""
         with self._lock:
             return sum(held.region.nbytes for held in self._held.values())
 
     def close(self) -> None:
-        """Gives everything back."""
+        """Frees all memory."""
         for pointer in list(self._held):
             self.free(pointer)
 
     @staticmethod
     def _checked(size: int) -> int:
         if size <= 0:
-            raise BadValueError(f"{size} is no size of memory: say more than 0")
+            raise InvalidArgumentError(f"size is {size}: give more than 0 bytes")
         return size
 
     def _keep(self, region: Region, segment: Path | None, pinned: bool) -> int:
@@ -140,7 +155,7 @@ class HostMemory:
             region.close()
             raise
         with self._lock:
-            self._held[region.ptr] = _Held(region, registration, segment)
+            self._held[region.ptr] = _Allocation(region, registration, segment)
         return region.ptr
 
     def _pin(self, region: Region) -> Registration | None:

@@ -1,39 +1,45 @@
-"""Memory of kvmem in a cluster of Mooncake Store, and values in it.
+"""Memory of kvmem in a cluster of Mooncake Store, and values in such a cluster.
 
-- :func:`serve` mounts a shared :class:`~kvmem.Pool` as a segment of the cluster, with no copy: ``kvmem serve-mooncake`` is this.
-- :class:`Store` puts blocks of a pool into the cluster and gets them back, with no copy on this side either.
-- ``KvCache(pool, spill=Store(pool))`` has the cluster for a lower tier: see :class:`ClusterSpill`.
+- :func:`serve` mounts a shared :class:`~kvmem.Pool` as a segment of the cluster, without a copy.
+  ``kvmem serve-mooncake`` does the same.
+- :class:`Store` puts blocks of a pool into the cluster and gets them back, without a copy on this
+  side.
+- ``KvCache(pool, lower_tier=Store(pool))`` uses the cluster as its lower tier: see
+  :class:`ClusterTier`.
 
-The engine is the wheel ``mooncake-transfer-engine-non-cuda`` (``pip install 'kvmem[mooncake]'``) and three libraries of the system. It is imported when it is
-first needed; what is missing is then told by name.
+The engine is the wheel ``mooncake-transfer-engine-non-cuda`` (``pip install 'kvmem[mooncake]'``)
+and three system libraries. It is imported when it is first needed. If something is missing, the
+error names it.
 """
 
+from .cluster_tier import ClusterTier, ClusterTierStats
+from .engine import EngineOptions
 from .errors import (
     BatchError,
+    CircuitOpenError,
+    ClusterFullError,
     DeadlineError,
     EngineMissingError,
     ExposedError,
-    NoRoomError,
-    NotAskedError,
     ObjectMissingError,
     StoreError,
     UnreachableError,
 )
 from .segment import Segment, serve
-from .spill import ClusterSpill, SpillStats
 from .store import Store, StoreStats
 
 __all__ = [
     "BatchError",
-    "ClusterSpill",
+    "CircuitOpenError",
+    "ClusterFullError",
+    "ClusterTier",
+    "ClusterTierStats",
     "DeadlineError",
     "EngineMissingError",
+    "EngineOptions",
     "ExposedError",
-    "NoRoomError",
-    "NotAskedError",
     "ObjectMissingError",
     "Segment",
-    "SpillStats",
     "Store",
     "StoreError",
     "StoreStats",

@@ -1,16 +1,17 @@
-"""*Calls*: the engine's blocking calls, made by worker threads; the caller waits with a deadline.
+"""*Calls*: worker threads make the engine's blocking calls; the caller waits with a deadline.
 
-A call of the engine cannot be ended from outside. If its peer hangs, the call returns when the
-engine gives up. So a worker thread makes the call, and the calling thread waits for the result:
-until the deadline, or until Ctrl-C ends the wait. Both *abandon* the call. It goes on, its result
-is dropped, and whatever it may still read or write is *held* until it has really ended
-(:class:`Held`): the memory cannot be freed, and nothing else is put there.
+A call of the engine cannot be interrupted. If its peer hangs, the call returns when the engine
+gives up. A worker thread therefore makes the call, and the calling thread waits for the result
+until the deadline passes or Ctrl-C ends the wait. In both cases the caller *abandons* the call. The
+call goes on and its result is dropped. The memory that the call may still read or write stays
+*held* until the call has ended (:class:`HeldViews`): it can neither be freed nor reused.
 
-There are at most ``limit`` workers. Further calls wait for a free worker; that counts against their
-deadline. A call that no worker has begun is withdrawn when it is abandoned, and never made.
+There are at most ``limit`` workers. Further calls wait in a queue for a free worker, and the wait
+counts against their deadline. A call that is abandoned before a worker has started it is removed
+from the queue and never made.
 
-:meth:`Calls.close` runs one last function when the last call has ended, however late: that is where
-the engine is closed.
+:meth:`CallQueue.close` runs one final function when the last call has ended, however late. That
+function closes the engine.
 """
 
 from __future__ import annotations
@@ -25,36 +26,38 @@ from typing import Any, Self
 from ..errors import ClosedError
 
 WORKERS = 16
-"""Calls that an engine makes at once."""
+"""Maximum number of concurrent calls of an engine."""
+CLOSED = "the connection to the cluster is closed: make another one"
 
 
-class Held:
-    """Views of memory that several parties use: they are released when the last party lets go.
-    ``also`` is kept with them.
+class HeldViews:
+    """Reference-counted views of memory. The views are released with the last reference.
+
+    ``also`` is an object that is kept alive with them.
     """
 
     def __init__(self, objects: Iterable[Any] = (), also: object = None) -> None:
         self._lock = threading.Lock()
         self._also = also
-        self._holders = 1
+        self._references = 1
         self._views: list[memoryview] = []
         try:
             for each in objects:
                 self._views.append(memoryview(each))
         except BaseException:
-            self.let_go()
+            self.release()
             raise
 
-    def hold(self) -> None:
-        """One party more."""
+    def retain(self) -> None:
+        """Adds a reference."""
         with self._lock:
-            self._holders += 1
+            self._references += 1
 
-    def let_go(self) -> None:
-        """One party less."""
+    def release(self) -> None:
+        """Drops a reference."""
         with self._lock:
-            self._holders -= 1
-            views = self._views if self._holders == 0 else []
+            self._references -= 1
+            views = self._views if self._references == 0 else []
         for view in views:
             view.release()
 
@@ -62,29 +65,33 @@ class Held:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        self.let_go()
+        self.release()
 
 
 class Call:
-    """A call under way."""
+    """A call that is queued, running or ended."""
 
-    def __init__(self, calls: Calls, work: Callable[[], Any], held: Held | None) -> None:
+    def __init__(self, calls: CallQueue, work: Callable[[], Any], held: HeldViews | None) -> None:
         if held is not None:
-            held.hold()
+            held.retain()
         self._held = held
         self._calls = calls
         self._work: Callable[[], Any] | None = work
         self._ended = threading.Event()
-        self.begun = self._abandoned = False
+        self.started = self._abandoned = False
         self._result: Any = None
         self._error: BaseException | None = None
-        self._then: list[Callable[[], object]] = []
+        self._callbacks: list[Callable[[], object]] = []
 
     def wait(self, seconds: float | None = None) -> Any:
-        """Waits for the result, ``seconds`` at most. Raises what the call raised, or
-        ``TimeoutError``: then it is abandoned, as with Ctrl-C.
+        """Waits at most ``seconds`` for the result. Raises what the call raised.
+
+        Raises ``TimeoutError`` after that time. The call is then abandoned, and so it is on Ctrl-C.
         """
         try:
             ended = self._ended.wait(seconds)
@@ -97,35 +104,35 @@ class Call:
             raise self._error
         return self._result
 
-    def wait_over(self, seconds: float) -> bool:
-        """Waits until it has ended, abandoned or not; returns whether it has. Abandons nothing."""
+    def wait_ended(self, seconds: float) -> bool:
+        """Waits until the call has ended, abandoned or not. Returns whether it has ended."""
         return self._ended.wait(seconds)
 
-    def wait_begun(self, seconds: float) -> None:
-        """Waits until a worker has begun it."""
+    def wait_started(self, seconds: float) -> None:
+        """Waits until a worker has started the call."""
         with self._calls.lock:
-            self._calls.lock.wait_for(lambda: self.begun, seconds)
+            self._calls.lock.wait_for(lambda: self.started, seconds)
 
     @property
-    def over(self) -> bool:
-        """Whether it has ended, or was never begun and never will be."""
+    def ended(self) -> bool:
+        """Whether the call has ended, or was removed from the queue."""
         return self._ended.is_set()
 
-    def when_over(self, then: Callable[[], object]) -> None:
-        """Calls ``then`` when it is over: at once if it is, or else in a worker."""
+    def on_end(self, callback: Callable[[], object]) -> None:
+        """Calls ``callback`` when the call has ended: at once if it has, otherwise in a worker."""
         with self._calls.lock:
-            if not self.over:
-                self._then.append(then)
+            if not self.ended:
+                self._callbacks.append(callback)
                 return
-        then()
+        callback()
 
     def _abandon(self) -> bool:
-        """The result is not wanted any more. Returns whether there is one."""
+        """Gives up the result, unless the call has ended. Returns whether it has ended."""
         with self._calls.lock:
-            if self.over and not self._abandoned:
+            if self.ended and not self._abandoned:
                 return True
-            if self.begun:
-                self._calls.late += not self._abandoned
+            if self.started:
+                self._calls.abandoned += not self._abandoned
                 self._abandoned = True
                 return False
             self._abandoned = True
@@ -134,80 +141,82 @@ class Call:
         self._end(None, None)
         return False
 
-    def make(self) -> None:
-        """Makes it: in a worker."""
+    def run(self) -> None:
+        """Makes the call. Runs in a worker."""
         assert self._work is not None
         try:
             result, error = self._work(), None
-        except BaseException as raised:  # It is the caller's, who is in another thread.
+        except BaseException as raised:  # raised in the calling thread
             result, error = None, raised
         self._end(result, error)
 
     def _end(self, result: Any, error: BaseException | None) -> None:
-        """Lets go of what is held, and then tells."""
+        """Releases the held memory, then publishes the end of the call."""
         self._work = None
         held, self._held = self._held, None
         if held is not None:
-            held.let_go()
+            held.release()
         del held
         with self._calls.lock:
             if not self._abandoned:
                 self._result, self._error = result, error
-            elif self.begun:
-                self._calls.late -= 1
-            then, self._then = self._then, []
+            elif self.started:
+                self._calls.abandoned -= 1
+            callbacks, self._callbacks = self._callbacks, []
             self._ended.set()
-        for each in then:
-            each()
+        for callback in callbacks:
+            callback()
 
 
-class Calls:
+class CallQueue:
     """The calls of one engine."""
 
     def __init__(self, name: str, limit: int = WORKERS) -> None:
         self.name = name
         self.limit = limit
-        # Reentrant: the collector may end a store in the middle of anything.
+        # Reentrant: the garbage collector may close a store inside any of these methods.
         self.lock = threading.Condition(threading.RLock())
         self.queue: deque[Call] = deque()
-        self.late = 0
-        """Calls that nobody waits for any more, and that have not ended."""
+        self.abandoned = 0
+        """Number of abandoned calls that have not ended."""
         self._workers = self._idle = self._running = 0
         self._last: Call | None = None
         self.closed = False
-        """No further calls are made."""
+        """Whether the queue is closed: it accepts no further calls."""
 
-    def begin(self, work: Callable[[], Any], held: Held | None = None) -> Call:
-        """Has a worker make a call. ``held`` stays held until it has ended. Raises
-        :class:`~kvmem.ClosedError`.
+    def submit(self, work: Callable[[], Any], held: HeldViews | None = None) -> Call:
+        """Queues a call for a worker. ``held`` stays held until the call has ended.
+
+        Raises :class:`~kvmem.ClosedError` if the queue is closed.
         """
         with self.lock:
             if self.closed:
-                raise ClosedError("the connection to the cluster has been closed")
+                raise ClosedError(CLOSED)
             call = Call(self, work, held)
             self.queue.append(call)
-            self._provide()
+            self._start_worker()
             return call
 
     def close(self, work: Callable[[], Any]) -> Call:
-        """No further calls; ``work`` is the last, when all others have ended. A second time it is
-        the first one's.
+        """Closes the queue and makes ``work`` the last call, when all others have ended.
+
+        A second call of this method returns the first one's :class:`Call`.
         """
         with self.lock:
             if self._last is None:
                 self.closed = True
                 self._last = Call(self, work, None)
-                self._provide()
+                self._start_worker()
             return self._last
 
-    def _provide(self) -> None:
-        """Sees to a worker for what waits. Under the lock."""
+    def _start_worker(self) -> None:
+        """Starts a worker if the idle ones are too few. The caller holds the lock."""
         waiting = len(self.queue) + (self._last is not None)
         if self._idle < waiting and self._workers < self.limit:
             self._workers += 1
             try:
                 threading.Thread(target=self._run, name=f"kvmem-{self.name}", daemon=True).start()
-            except RuntimeError:  # The interpreter is ending: those that there are have to do.
+            except RuntimeError:  # The interpreter is ending: the existing workers have to suffice.
                 self._workers -= 1
         self.lock.notify_all()
 
@@ -217,9 +226,9 @@ class Calls:
             while True:
                 if self.queue:
                     call = self.queue.popleft()
-                elif self._last is not None and not self._last.begun and not self._running:
+                elif self._last is not None and not self._last.started and not self._running:
                     call = self._last
-                elif self._last is not None and self._last.begun:
+                elif self._last is not None and self._last.started:
                     self._idle -= 1
                     self._workers -= 1
                     return None
@@ -228,13 +237,13 @@ class Calls:
                     continue
                 self._idle -= 1
                 self._running += 1
-                call.begun = True
+                call.started = True
                 self.lock.notify_all()
                 return call
 
     def _run(self) -> None:
         while (call := self._next()) is not None:
-            call.make()
+            call.run()
             del call
             with self.lock:
                 self._running -= 1

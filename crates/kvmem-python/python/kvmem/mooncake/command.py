@@ -1,4 +1,4 @@
-"""``kvmem serve-mooncake``: memory of this host as a segment of a Mooncake cluster, until a signal comes."""
+"""``kvmem serve-mooncake``: lends memory of this host to a Mooncake cluster."""
 
 from __future__ import annotations
 
@@ -14,41 +14,86 @@ from .segment import serve
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Returns the parser of the command."""
     options = argparse.ArgumentParser(
         prog="kvmem serve-mooncake",
-        description="Map, populate and mount memory of this host as a segment of a Mooncake cluster, and unmount it at the end: Ctrl-C or SIGTERM",
+        description="Map and populate memory of this host, mount it as a segment of a Mooncake "
+        "cluster, "
+        "and unmount it on Ctrl-C or SIGTERM",
     )
-    options.add_argument("--size", type=size, required=True, help="how much memory, in bytes or with a unit: 64GiB (GiB is 2^30 bytes, GB is 10^9, G is GiB)")
-    options.add_argument("--master", default=engine.MASTER, metavar="HOST:PORT", help="the cluster's master (default: %(default)s)")
+    options.add_argument(
+        "--size",
+        type=size,
+        required=True,
+        help="amount of memory, in bytes or with a unit: 64GiB (GiB is 2^30 bytes, GB is 10^9, G "
+        "is "
+        "GiB)",
+    )
+    options.add_argument(
+        "--master",
+        default=engine.MASTER,
+        metavar="HOST:PORT",
+        help="master of the cluster (default: %(default)s)",
+    )
     options.add_argument(
         "--host",
         default=engine.LOCAL,
         metavar="ADDRESS",
-        help="the address that others reach this host by, and the only one that the engine's ports answer on (default: %(default)s)",
+        help="address by which others reach this host, and the only one that the engine's ports "
+        "answer on (default: %(default)s)",
     )
     options.add_argument(
-        "--peers", default="", metavar="NETWORK,…", help="answer to these only, such as 10.0.0.0/24 (default: to whatever reaches HOST)"
+        "--peers",
+        default="",
+        metavar="NETWORK,…",
+        help="networks to answer to, such as 10.0.0.0/24 (default: any peer that reaches ADDRESS)",
     )
     options.add_argument(
         "--expose",
         action="store_true",
-        help="let the engine's ports answer on every address of this machine: whoever reaches one reads and writes the memory",
+        help="let the engine's ports answer on every address of this machine: every process that "
+        "reaches one can read and write the memory",
     )
     options.add_argument(
-        "--pages", metavar="PAGES,…", default="2M,thp,4k", help="the page sizes to try, of 1G, 2M, thp and 4k (default: %(default)s)"
+        "--pages",
+        metavar="PAGES,…",
+        default="2M,thp,4k",
+        help="page sizes to try, in order of preference, of 1G, 2M, thp and 4k (default: "
+        "%(default)s)",
     )
-    options.add_argument("--numa", metavar="POLICY", help="where it lies: bind:0 or interleave:0-1 (default: anywhere)")
-    options.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help="wait for the master (default: %(default)s)")
     options.add_argument(
-        "--deadline", type=float, default=engine.DEADLINE, metavar="SECONDS", help="for each call to the master (default: %(default)s)"
+        "--numa",
+        metavar="POLICY",
+        help="NUMA placement: bind:0 or interleave:0-1 (default: any node)",
     )
-    options.add_argument("--every", type=float, default=60.0, metavar="SECONDS", help="between two status lines (default: %(default)s)")
+    options.add_argument(
+        "--timeout",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="time to wait for the master (default: %(default)s)",
+    )
+    options.add_argument(
+        "--deadline",
+        type=float,
+        default=engine.DEADLINE,
+        metavar="SECONDS",
+        help="deadline of each call to the master (default: %(default)s)",
+    )
+    options.add_argument(
+        "--every",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="time between two status lines (default: %(default)s)",
+    )
     return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status: 0 after a signal, 1 if it cannot be done, 2 if the options make no sense."""
+    """Runs the command. Returns its exit status: 0 after a signal, 1 if it failed, 2 if the options
+    are invalid.
+    """
     given = parser().parse_args(arguments)
     try:
         engine.address(given.master)
@@ -56,11 +101,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = doctor(given.size, pages=given.pages, shared=True, pinned=False)
         if not found.passes:
             print(found, end="", file=sys.stderr)
-            print(f"kvmem: this machine cannot give {found.wish}: {', '.join(found.failed)}", file=sys.stderr)
+            print(
+                f"kvmem: this machine cannot give {found.requirements}: {', '.join(found.failed)}",
+                file=sys.stderr,
+            )
             return 1
-        with Pool(given.size, pages=given.pages, numa=given.numa, shared=True, progress=_Bar()) as pool:
+        with Pool(
+            given.size, pages=given.pages, numa=given.numa, shared=True, progress=_ProgressLine()
+        ) as pool:
             if given.expose:
-                print("kvmem: --expose: whoever reaches any address of this machine reads and writes the lent memory", file=sys.stderr)
+                print(
+                    "kvmem: --expose: every process that reaches any address of this machine can "
+                    "read "
+                    "and write the lent memory",
+                    file=sys.stderr,
+                )
             lent = serve(
                 pool,
                 given.master,
@@ -78,7 +133,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 def status() -> None:
                     answers = "answers" if segment.answers() else "does not answer"
                     seconds = time.monotonic() - start
-                    print(f"kvmem: {segment.nbytes} bytes at {segment.name} for {seconds:.0f} s, the master at {given.master} {answers}", flush=True)
+                    print(
+                        f"kvmem: {segment.nbytes} bytes at {segment.name} for {seconds:.0f} s, "
+                        f"the master at {given.master} {answers}",
+                        flush=True,
+                    )
 
                 status()
                 number = segment.wait(every=given.every, status=status)
@@ -94,8 +153,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-class _Bar:
-    """A line on a terminal that says how far it is; nothing elsewhere."""
+class _ProgressLine:
+    """Progress line on a terminal. Prints nothing if standard error is no terminal."""
 
     def __init__(self) -> None:
         self.shown = -1

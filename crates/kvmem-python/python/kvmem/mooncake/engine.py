@@ -1,20 +1,21 @@
-"""*Engine*: a client of the cluster, as the wheel has it.
+"""*Engine*: one client of a cluster, as the wheel implements it.
 
-Five things of it are kept from users.
+This module hides five properties of the wheel from its users.
 
-- Its first connection to a master that is not there, or hangs, is tried for up to a minute and a
-  half, and nothing else in the program runs meanwhile, for it keeps the GIL. So here the master is
-  asked for a sign of life first, and the tries are few.
-- Its calls wait half a minute for a peer that hangs, and Ctrl-C does not end them: here worker
-  threads make them, with a deadline (see :mod:`.calls`), and what has failed is not asked again for
-  a while (see :mod:`.circuit`). The engine's own limits are set to twice the deadline, by
-  ``MC_RPC_TIMEOUT_MS`` and its siblings, unless the environment has them: then a call that nobody
-  waits for any more ends soon, and its memory is free again.
-- Its ports answer on every address: here they are limited to the one that is named (see
+- Its first connection to a master that is gone or hangs is retried for up to a minute and a half,
+  and holds the GIL all the time. Therefore this module first checks that the master answers, and
+  limits the retries.
+- Its calls wait half a minute for a peer that hangs, and Ctrl-C does not interrupt them. Therefore
+  worker threads make the calls, with a deadline (see :mod:`.calls`), and a peer that failed is
+  skipped for a while (see :mod:`.circuit`). The engine's own limits are set to twice the deadline
+  by ``MC_RPC_TIMEOUT_MS`` and its siblings, unless the environment sets them. An abandoned call
+  then ends soon, and its memory becomes free.
+- Its ports answer on every address of the host. Therefore they are limited to one address (see
   :mod:`.ports`).
-- The address that it tells its peers is one of the host's unless it is told: here it is told by
-  ``MC_TCP_BIND_ADDRESS``.
-- In a forked child its threads are not there: so a child is refused.
+- The address that it announces to its peers is any address of the host. Therefore
+  ``MC_TCP_BIND_ADDRESS`` names the address.
+- In a forked child its threads do not exist. Therefore calls in a child raise
+  :class:`~kvmem.ForkedError`.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypedDict
 
-from ..errors import BadValueError, ForkedError
+from ..errors import ClosedError, ForkedError, InvalidArgumentError
 from . import errors
-from .calls import Call, Calls, Held
-from .circuit import Circuit, Segments, not_asked
+from .calls import CLOSED, Call, CallQueue, HeldViews
+from .circuit import Circuit, SegmentBackoff, circuit_open
 from .ports import Ports
 
 _log = logging.getLogger("kvmem.mooncake")
@@ -42,19 +43,19 @@ _log = logging.getLogger("kvmem.mooncake")
 WHEEL = "mooncake-transfer-engine-non-cuda"
 LIBRARIES = "libibverbs1 libnuma1 libcurl4"
 LOCAL = "127.0.0.1"
-"""Where nobody else can reach it."""
+"""Default host: an address that only this machine can reach."""
 MASTER = "127.0.0.1:50051"
-"""Where a master listens unless it is told otherwise."""
+"""Default address of a master."""
 DEADLINE = 1.0
-"""Seconds that a call may take unless it is told otherwise."""
+"""Default number of seconds that a call may take."""
 RATE = 32 << 20
-"""Bytes a second that a transfer is granted beyond the deadline."""
-_GOODBYE = 5.0
-"""Seconds at most that closing waits for calls that have not ended."""
-_CLOSING = 20.0
-"""Seconds at most that it waits for the engine then."""
+"""Bytes that a transfer may take one more second for, beyond the deadline."""
+_MAX_CALL_WAIT = 5.0
+"""Maximum number of seconds that closing waits for calls that have not ended."""
+_MAX_CLOSE_WAIT = 20.0
+"""Maximum number of seconds that closing then waits for the engine."""
 _PROBE = "kvmem-probe"
-"""The key that a probe looks for."""
+"""Key that a probe looks up."""
 _LIMITS = {
     "MC_RPC_TIMEOUT_MS": 1000,
     "MC_RPC_CONNECT_TIMEOUT_MS": 1000,
@@ -62,36 +63,43 @@ _LIMITS = {
     "MC_TCP_STATUS_TIMEOUT_SEC": 1,
     "MC_HANDSHAKE_CONNECT_TIMEOUT": 1,
 }
+"""The engine's own limits, and their units per second. Each is set to twice the deadline, so the
+deadline passes first.
+"""
 _SETUP_TRIES = "3"
-"""How often the engine tries to connect, on a port of its own each time; it would be 20 times."""
-"""Limits of the engine's own, and their units in parts of a second. Each is twice the deadline,
-which so comes first.
+"""Number of times that the engine tries to connect, each time on another port. Its default is 20.
 """
 
 
 def module() -> Any:
-    """The wheel's module."""
+    """Imports the wheel's module. Raises :class:`EngineMissingError` with the remedy."""
     try:
         return importlib.import_module("mooncake.store")
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError)
-        remedy = f"pip install '{WHEEL}>=0.3.13'" if missing else f"apt-get install --no-install-recommends {LIBRARIES}"
-        raise errors.EngineMissingError(f"Mooncake's engine cannot be imported ({error}): {remedy}") from error
+        remedy = (
+            f"pip install '{WHEEL}>=0.3.13'"
+            if missing
+            else f"apt-get install --no-install-recommends {LIBRARIES}"
+        )
+        raise errors.EngineMissingError(
+            f"Mooncake's engine cannot be imported ({error}): {remedy}"
+        ) from error
 
 
 def address(master: str) -> tuple[str, int]:
-    """``HOST:PORT`` in two."""
+    """Splits ``HOST:PORT``."""
     host, colon, port = master.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise ValueError(f"{master!r} is no HOST:PORT of a master, such as {MASTER}")
+        raise ValueError(f"master={master!r} is no HOST:PORT: give one such as {MASTER}")
     return host.strip("[]"), int(port)
 
 
 def answers(master: str, timeout: float = 1.0) -> bool:
-    """Whether a master answers there.
+    """Returns whether a master answers at an address.
 
-    That somebody listens is not enough: of a process that hangs, the kernel still accepts
-    connections. So this says something that is no request, upon which a master closes the
+    A listening socket proves too little: the kernel still accepts connections for a process that
+    hangs. The function therefore sends bytes that are no request, upon which a master closes the
     connection.
     """
     try:
@@ -106,24 +114,53 @@ def answers(master: str, timeout: float = 1.0) -> bool:
     return True
 
 
+class EngineOptions(TypedDict, total=False):
+    """How an engine connects to its cluster: keyword arguments of :func:`serve` and
+    :class:`Store`.
+    """
+
+    host: str
+    """Address by which others reach this host, and the only one that the engine's ports answer on.
+    Default: 127.0.0.1.
+    """
+    protocol: str
+    """Transport of the bytes. Default: ``tcp``."""
+    devices: str
+    """Network devices that the transport uses, in the engine's words. Default: chosen by it."""
+    metadata: str
+    """Metadata service of the cluster. Default: ``P2PHANDSHAKE``, which needs none."""
+    timeout: float
+    """Seconds to wait for the master when connecting. Default: 10."""
+    deadline: float
+    """Seconds that each later call may take. Default: 1."""
+    expose: bool
+    """Leave the ports open on every address of this machine. Default: no."""
+    peers: str | Iterable[str]
+    """Networks, such as ``10.0.0.0/24``, that the ports answer to. Default: any peer that reaches
+    ``host``.
+    """
+
+
 class Engine:
-    """A client that is connected until it is closed."""
+    """A client that is connected until it is closed. See :class:`EngineOptions`."""
 
     def __init__(
         self,
         master: str,
-        host: str,
         *,
-        protocol: str,
-        devices: str,
-        metadata: str,
-        timeout: float,
+        host: str = LOCAL,
+        protocol: str = "tcp",
+        devices: str = "",
+        metadata: str = "P2PHANDSHAKE",
+        timeout: float = 10.0,
         deadline: float = DEADLINE,
         expose: bool = False,
         peers: str | Iterable[str] = (),
     ) -> None:
         if not 0 < deadline < math.inf:
-            raise BadValueError(f"deadline={deadline!r} is no deadline: say more than 0 seconds")
+            raise InvalidArgumentError(
+                f"deadline={deadline!r} is no deadline: give a number of seconds above 0"
+            )
         store = module()
         until = time.monotonic() + timeout
         while not answers(master):
@@ -131,37 +168,56 @@ class Engine:
                 raise errors.error(errors.MASTER_GONE, f"connect to the master at {master}")
             time.sleep(0.1)
         self.master = master
+        self.protocol = protocol
         self.deadline = deadline
         self.reach = "the engine's ports answer on every address of this host"
-        """Where its ports answer, in words."""
+        """Addresses that its ports answer on, in words."""
         self.timeouts = 0
-        """Calls that took longer than their deadline."""
-        self.segments = Segments()
+        """Number of calls that took longer than their deadline."""
+        self.segments = SegmentBackoff()
         self.circuit = Circuit(self.probe)
         self._pid = os.getpid()
-        self._calls = Calls("store")
+        self._calls = CallQueue("store")
         self._client: Any = store.MooncakeDistributedStore()
         try:
-            self._connect(host, (host, metadata, 0, 0, protocol, devices, master), max(timeout, deadline), expose, peers)
+            self._connect(
+                host,
+                (host, metadata, 0, 0, protocol, devices, master),
+                max(timeout, deadline),
+                expose,
+                peers,
+            )
         except BaseException:
             self.close()
             raise
 
     def _connect(
-        self, host: str, arguments: tuple[Any, ...], seconds: float, expose: bool, peers: str | Iterable[str]
+        self,
+        host: str,
+        arguments: tuple[Any, ...],
+        seconds: float,
+        expose: bool,
+        peers: str | Iterable[str],
     ) -> None:
-        with _environment(host, self.deadline) as told:
-            ports = None if expose else Ports(host, told, peers=peers)
-            # Neither memory of the engine's own to serve nor to copy through.
-            call = self._calls.begin(lambda: self._client.setup(*arguments))
+        with _environment(host, self.deadline) as announced:
+            ports = None if expose else Ports(host, announced, peers=peers)
+            # The two zeros: the engine gets no memory of its own, neither to serve nor to copy
+            # through.
+            call = self._calls.submit(lambda: self._client.setup(*arguments))
             until = time.monotonic() + seconds
             if ports is not None:
-                while not call.wait_over(0.001) and time.monotonic() < until:
+                while not call.wait_ended(0.001) and time.monotonic() < until:
                     ports.limit()
-            code = self._wait(call, f"connect to the master at {self.master}", None, until - time.monotonic(), seconds)
+            code = self._wait(
+                call,
+                f"connect to the master at {self.master}",
+                None,
+                until - time.monotonic(),
+                seconds,
+            )
             errors.check(-abs(code), f"connect to the master at {self.master}")
             if ports is None:
-                _log.warning("expose: %s, and nobody asks for credentials there", self.reach)
+                _log.warning("expose: %s, and they ask for no credentials", self.reach)
             else:
                 ports.check()
                 self.reach = str(ports)
@@ -169,41 +225,46 @@ class Engine:
 
     @property
     def client(self) -> Any:
-        """The wheel's object. Its calls are made by :meth:`call`."""
+        """Client object of the wheel. :meth:`call` makes its calls."""
         if not self.is_ours():
-            raise ForkedError("the connection to the cluster stays with the parent: make another one in the child")
+            raise ForkedError(
+                "the connection to the cluster was made before this process was forked, and stays "
+                "with "
+                "the parent: make another one here"
+            )
         return self._client
 
     def is_ours(self) -> bool:
-        """Whether it was made in this process, not before a fork."""
+        """Returns whether the engine was made in this process, and not before a fork."""
         return os.getpid() == self._pid
 
     # Calls.
 
     @property
-    def late(self) -> int:
-        """Calls that nobody waits for any more, and that have not ended."""
-        return self._calls.late
+    def abandoned(self) -> int:
+        """Number of abandoned calls that have not ended."""
+        return self._calls.abandoned
 
     def call(
         self,
         doing: str,
         work: Callable[[Any], Any],
-        *,
         key: str | None = None,
-        held: Held | None = None,
+        held: HeldViews | None = None,
         nbytes: int | None = None,
     ) -> Any:
-        """What ``work`` returns, given the client. ``nbytes``: bytes that it transfers; None: it
-        only talks to the master.
+        """Calls ``work`` with the client and returns its result. ``nbytes`` is the number of bytes
+        that it transfers; None means that it only calls the master.
 
-        Raises :class:`NotAskedError` if the circuit is open, and :class:`DeadlineError`.
+        Raises :class:`~kvmem.ClosedError`, :class:`CircuitOpenError` and :class:`DeadlineError`.
         """
         client = self.client
+        if self._calls.closed:
+            raise ClosedError(CLOSED)
         if self.circuit.is_open:
-            raise not_asked(self.circuit, doing, key)
+            raise circuit_open(self.circuit, doing, key)
         seconds = self.deadline + (nbytes or 0) / RATE
-        call = self._calls.begin(lambda: work(client), held)
+        call = self._calls.submit(lambda: work(client), held)
         try:
             return self._wait(call, doing, key, seconds, seconds)
         except errors.DeadlineError as error:
@@ -213,45 +274,63 @@ class Engine:
                 self.circuit.suspect()
             raise
 
+    def checked_call(
+        self,
+        doing: str,
+        work: Callable[[Any], int],
+        key: str | None = None,
+        held: HeldViews | None = None,
+        nbytes: int | None = None,
+    ) -> int:
+        """Makes a :meth:`call` whose result is a code. Returns the code, or raises if it is an
+        error.
+        """
+        return self.check(self.call(doing, work, key, held, nbytes), doing, key)
+
     def call_without_deadline(self, work: Callable[[Any], Any]) -> Any:
-        """The same for what takes as long as it takes, such as registering memory. Ctrl-C ends the
-        wait.
+        """Calls ``work`` without a deadline, for long work such as registering memory. Ctrl-C ends
+        the wait.
         """
         client = self.client
-        return self._calls.begin(lambda: work(client)).wait()
+        return self._calls.submit(lambda: work(client)).wait()
 
-    def _wait(self, call: Call, doing: str, key: str | None, seconds: float, told: float) -> Any:
+    def _wait(
+        self, call: Call, doing: str, key: str | None, seconds: float, deadline: float
+    ) -> Any:
         try:
             return call.wait(max(seconds, 0))
         except TimeoutError:
             self.timeouts += 1
         what = doing if key is None else f"{doing} {key!r}"
         raise errors.DeadlineError(
-            f"cannot {what}: it took longer than {told:.3g} s (code {errors.TIMED_OUT}); the engine's call goes on, and what it "
-            "brings is dropped",
+            f"cannot {what}: the call took longer than {deadline:.3g} s (code {errors.TIMED_OUT}); "
+            "the engine's call goes on, and its "
+            "result is dropped: try again, or raise the deadline",
             code=errors.TIMED_OUT,
             key=key,
-            seconds=told,
+            seconds=deadline,
             call=call,
         )
 
     def check(self, code: int, doing: str, key: str | None = None) -> int:
-        """The number itself unless it is a failure; what fails by its transport is noted."""
+        """Returns the code, or raises if it is an error. Reports the error to the circuit."""
         if code < 0:
-            raise self.noted(errors.error(code, doing, key))
+            raise self.report(errors.error(code, doing, key))
         return code
 
-    def check_all(self, codes: list[int], doing: str, keys: list[str], *, but: tuple[int, ...] = ()) -> list[int]:
-        """The same for many."""
+    def check_all(
+        self, codes: list[int], doing: str, keys: list[str], *, but: tuple[int, ...] = ()
+    ) -> list[int]:
+        """Returns the codes, or raises if some of them are errors. Reports them to the circuit."""
         try:
             return errors.check_all(codes, doing, keys, but=but)
         except errors.BatchError as error:
             for one in error.failed.values():
-                self.noted(one)
+                self.report(one)
             raise
 
-    def noted(self, error: errors.StoreError) -> errors.StoreError:
-        """Opens the circuit, or has the master probed, if the error is of that kind."""
+    def report(self, error: errors.StoreError) -> errors.StoreError:
+        """Opens the circuit or starts a probe, if the error is of that kind. Returns the error."""
         if errors.is_master(error.code):
             self.circuit.fail(error)
         elif errors.is_transfer(error.code):
@@ -259,36 +338,38 @@ class Engine:
         return error
 
     def probe(self) -> None:
-        """Asks the master for something. Raises :class:`UnreachableError` if it does not answer
-        within the deadline.
+        """Makes a call to the master. Raises :class:`UnreachableError` if it does not answer within
+        the deadline.
         """
         doing = f"reach the master at {self.master}"
         if not answers(self.master, self.deadline):
             raise errors.error(errors.MASTER_GONE, doing)
         client = self.client
-        call = self._calls.begin(lambda: client.is_exist(_PROBE))
+        call = self._calls.submit(lambda: client.is_exist(_PROBE))
         try:
             code = call.wait(self.deadline)
         except TimeoutError:
-            # One probe at a time: the next when this one has ended.
-            while not call.wait_over(0.1) and not self._calls.closed:
+            # One probe at a time: the next one starts when this one has ended.
+            while not call.wait_ended(0.1) and not self._calls.closed:
                 pass
             raise errors.error(errors.TIMED_OUT, doing) from None
         if errors.is_master(code):
             raise errors.error(code, doing)
 
-    # Its end.
+    # End.
 
-    def close(self, before: Callable[[], object] = lambda: None, then: Callable[[], object] = lambda: None) -> bool:
-        """Ends it when the last call has ended: calls ``before``, closes, and calls ``then``. In a
-        forked child it does nothing.
+    def close(
+        self, before: Callable[[], object] = lambda: None, then: Callable[[], object] = lambda: None
+    ) -> bool:
+        """Closes the engine when the last call has ended: calls ``before``, closes the client, and
+        calls ``then``. Does nothing in a forked child.
 
-        Returns whether that is done. It waits some seconds for it; otherwise a worker does it
+        Waits some seconds and returns whether the engine is closed. If not, a worker closes it
         later.
         """
         if not self.is_ours():
             return True
-        self.circuit.end()
+        self.circuit.stop()
         client = self._client
 
         def last() -> None:
@@ -301,26 +382,29 @@ class Engine:
                 then()
 
         call = self._calls.close(last)
-        call.wait_begun(min(2 * self.deadline + 2, _GOODBYE))
-        done = call.wait_over(_CLOSING if call.begun else 0)
+        call.wait_started(min(2 * self.deadline + 2, _MAX_CALL_WAIT))
+        done = call.wait_ended(_MAX_CLOSE_WAIT if call.started else 0)
         if not done:
-            # Not even its destructor may run before its calls have ended.
+            # The client's destructor must not run before its calls have ended.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
-            _log.warning("the engine has not ended %d call(s) yet: its memory is kept until it has", max(self.late, 1))
+            _log.warning(
+                "the engine has %d call(s) that have not ended: its memory is kept until they have",
+                max(self.abandoned, 1),
+            )
         return done
 
 
 _environment_lock = threading.Lock()
 _set: dict[str, str] = {}
-"""What was set here."""
+"""Variables that this module has set, with their values."""
 
 
 @contextlib.contextmanager
 def _environment(host: str, deadline: float) -> Iterator[str]:
-    """Sets what the engine reads, where the user has not. It stays: some of it is read with the
-    first transfer.
+    """Sets the variables that the engine reads, except those that the user has set. They stay set,
+    because the engine reads some of them with the first transfer.
 
-    Gives the address that peers are told.
+    Yields the address that the engine announces to its peers.
     """
     wanted = {name: str(max(1, math.ceil(2 * deadline * unit))) for name, unit in _LIMITS.items()}
     wanted["MC_STORE_CLIENT_SETUP_RETRIES"] = _SETUP_TRIES

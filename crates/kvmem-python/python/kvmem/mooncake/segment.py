@@ -1,4 +1,4 @@
-"""*Segment*: memory of a pool that the cluster puts objects into."""
+"""*Segment*: memory of a pool that the cluster stores objects in."""
 
 from __future__ import annotations
 
@@ -8,51 +8,58 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from .._kvmem import Block, Pool
-from ..errors import BadValueError, ClosedError
+from ..errors import ClosedError, InvalidArgumentError
 from ..size import size
 from . import errors
-from .engine import DEADLINE, LOCAL, MASTER, Engine
+from .engine import MASTER, Engine, EngineOptions
 
 _log = logging.getLogger("kvmem.mooncake")
 
 
 class Segment:
-    """Memory of a pool that is mounted in a cluster. Made by :func:`serve`; a ``with`` unmounts it, and so do its end and the interpreter's."""
+    """Memory of a pool that is mounted in a cluster, made by :func:`serve`.
+
+    Leaving a ``with`` block unmounts it, and so does dropping it or the end of the interpreter.
+    """
 
     def __init__(self, blocks: list[Block], engine: Engine, name: str, ids: list[str]) -> None:
         self.ranges = sorted((block.offset, block.nbytes) for block in blocks)
-        """Where it lies in the pool: offset and length of each part, in bytes. It is one part unless the pool has a ``boundary``."""
+        """Offset and length in the pool of each part, in bytes. There is one part unless the pool
+        has a ``boundary``.
+        """
         self.offset = self.ranges[0][0]
-        """Where the first of them begins."""
+        """Offset of the first part."""
         self.nbytes = sum(nbytes for _, nbytes in self.ranges)
-        """How long they are together."""
+        """Length of all parts together."""
         self.name = name
-        """By what the cluster knows it."""
+        """Name of the segment in the cluster."""
         self.master = engine.master
         self._engine = engine
         self._end = weakref.finalize(self, _unmount, blocks, engine, ids)
 
     def close(self) -> None:
-        """Unmounts it: what the cluster has in it is gone, and its bytes are the pool's again. A second time does nothing."""
+        """Unmounts the segment. The cluster loses the objects in it, and the bytes return to the
+        pool. A second call does nothing.
+        """
         self._end()
 
     @property
     def closed(self) -> bool:
-        """Whether it has been unmounted."""
+        """Whether the segment has been unmounted."""
         return not self._end.alive
 
     @property
     def reach(self) -> str:
-        """Where the engine's ports answer, in words."""
+        """Addresses that the engine's ports answer on, in words."""
         return self._engine.reach
 
     def answers(self) -> bool:
-        """Whether the master answers a call now, within the deadline."""
+        """Calls the master, and returns whether it answers within the deadline."""
         try:
             self._engine.probe()
         except (errors.UnreachableError, ClosedError):
@@ -66,27 +73,28 @@ class Segment:
         every: float = 5.0,
         status: Callable[[], object] | None = None,
     ) -> int:
-        """Serves until one of the signals comes, unmounts, and returns which it was. For the main thread.
+        """Serves until one of the signals arrives, unmounts, and returns the signal's number. Must
+        run in the main thread.
 
-        ``status`` is called every so many seconds meanwhile.
+        ``status`` is called every ``every`` seconds meanwhile.
         """
-        came = threading.Event()
-        which: list[int] = []
+        arrived = threading.Event()
+        received: list[int] = []
 
-        def note(number: int, _frame: FrameType | None) -> None:
-            which.append(number)
-            came.set()
+        def handle(number: int, _frame: FrameType | None) -> None:
+            received.append(number)
+            arrived.set()
 
-        before = {number: signal.signal(number, note) for number in signals}
+        before = {number: signal.signal(number, handle) for number in signals}
         try:
-            while not came.wait(every):
+            while not arrived.wait(every):
                 if status is not None:
                     status()
             self.close()
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-        return which[0]
+        return received[0]
 
     def __enter__(self) -> Self:
         return self
@@ -104,60 +112,57 @@ def serve(
     master: str = MASTER,
     *,
     nbytes: int | str | None = None,
-    host: str = LOCAL,
-    protocol: str = "tcp",
-    devices: str = "",
-    metadata: str = "P2PHANDSHAKE",
-    timeout: float = 10.0,
-    deadline: float = DEADLINE,
-    expose: bool = False,
-    peers: str | Iterable[str] = (),
+    **options: Unpack[EngineOptions],
 ) -> Segment:
-    """Mounts memory of a shared pool as a segment of a cluster, with no copy.
+    """Mounts memory of a shared pool as a segment of a cluster, without a copy.
 
-    ``nbytes`` bytes (all of the pool, if nothing is said) are taken from the pool and belong to the cluster until the segment is closed: nobody
-    else is given those bytes. The engine maps the pool's memory file once more, so the pages are those of the pool, huge ones too; the page tables
-    of that mapping are filled here. Where the pool has a ``boundary``, what lies between two of them is a segment of its own for the cluster: all are
-    mounted, or none is, and they are unmounted together. An object must fit into one of them.
+    ``nbytes`` bytes (default: the whole pool) are allocated from the pool and belong to the cluster
+    until the segment is closed. The engine maps the pool's memory file a second time, so both
+    mappings have the same pages, huge ones included; this function fills the page tables of the
+    second mapping. If the pool has a ``boundary``, each part between two multiples of it becomes a
+    segment of its own for the cluster. All parts are mounted, or none, and they are unmounted
+    together. An object must fit into one part.
 
-    ``host`` is the address that others reach this host by. Whoever reaches the engine's ports reads and writes the memory without
-    credentials. So the ports answer on that address only, and only to ``peers`` (networks such as ``10.0.0.0/24``), if any are
-    named; ``expose=True`` leaves them open on every address (see :mod:`kvmem.mooncake.ports`). ``timeout``: seconds to wait for the
-    master; ``deadline``: seconds that later calls to it may take.
+    ``options``: see :class:`EngineOptions`. Any process that reaches the engine's ports can read
+    and write the memory without credentials. The ports therefore answer on ``host`` only, and only
+    to ``peers`` if any are named; ``expose=True`` leaves them open on every address (see
+    :mod:`kvmem.mooncake.ports`).
 
-    Raises :class:`~kvmem.KvmemError` if the pool is private, :class:`~kvmem.OutOfSpaceError` if so much of it is not free, :class:`UnreachableError` if there is no
-    master, :class:`ExposedError` if the ports cannot be limited, :class:`EngineMissingError`, :class:`StoreError`.
+    Raises :class:`~kvmem.KvmemError` if the pool is private, :class:`~kvmem.OutOfSpaceError` if the
+    pool has fewer than ``nbytes`` free bytes, :class:`UnreachableError` if the master does not
+    answer, :class:`ExposedError` if the ports cannot be limited, :class:`EngineMissingError` and
+    :class:`StoreError`.
     """
     fd = pool.fileno()
-    page = os.fstat(fd).st_blksize  # of huge pages where the file has these
-    blocks = _take(pool, pool.capacity if nbytes is None else _bytes(nbytes), page)
+    page = os.fstat(fd).st_blksize  # size of the huge pages, if the file has them
+    blocks = _allocate(pool, pool.capacity if nbytes is None else _bytes(nbytes), page)
     try:
-        engine = Engine(
-            master,
-            host,
-            protocol=protocol,
-            devices=devices,
-            metadata=metadata,
-            timeout=timeout,
-            deadline=deadline,
-            expose=expose,
-            peers=peers,
-        )
+        engine = Engine(master, **options)
     except BaseException:
         pool.free_batch(blocks)
         raise
     ids: list[str] = []
     try:
         for block in blocks:
-            mounted = engine.call_without_deadline(lambda client: _mount(client, fd, block, protocol, ids))
-            errors.check(-abs(mounted), f"mount {block.nbytes} bytes of the pool from {block.offset} on")
-        # The engine has mapped the file by itself: without this the first put to each page would wait for a fault.
-        pool.populate_elsewhere()
+            mounted = engine.call_without_deadline(
+                lambda client: _mount(client, fd, block, engine.protocol, ids)
+            )
+            errors.check(
+                -abs(mounted), f"mount {block.nbytes} bytes of the pool from {block.offset} on"
+            )
+        # The engine has its own mapping of the file: otherwise the first put to each page faults.
+        pool.populate_aliases()
         segment = Segment(blocks, engine, engine.client.get_hostname(), ids)
     except BaseException:
         _unmount(blocks, engine, ids)
         raise
-    _log.info("%d bytes on pages of %d are a segment at %s, in %d parts", segment.nbytes, page, master, len(blocks))
+    _log.info(
+        "%d bytes on pages of %d are a segment at %s, in %d parts",
+        segment.nbytes,
+        page,
+        master,
+        len(blocks),
+    )
     return segment
 
 
@@ -167,16 +172,16 @@ def _bytes(wanted: int | str) -> int:
     try:
         return size(wanted)
     except argparse.ArgumentTypeError as error:
-        raise BadValueError(str(error)) from error
+        raise InvalidArgumentError(str(error)) from error
 
 
-def _take(pool: Pool, nbytes: int, page: int) -> list[Block]:
-    """Blocks of so many bytes together, none of them longer than the pool's boundary lets it be. All or none."""
-    longest = min(pool.boundary or nbytes, nbytes)
+def _allocate(pool: Pool, nbytes: int, page: int) -> list[Block]:
+    """Allocates ``nbytes`` bytes in blocks that are no longer than the pool's boundary, or none."""
+    max_nbytes = min(pool.boundary or nbytes, nbytes)
     blocks: list[Block] = []
     try:
-        for start in range(0, max(nbytes, 1), max(longest, 1)):
-            blocks.append(pool.allocate(min(longest, nbytes - start), align=page))
+        for start in range(0, max(nbytes, 1), max(max_nbytes, 1)):
+            blocks.append(pool.allocate(min(max_nbytes, nbytes - start), align=page))
     except BaseException:
         pool.free_batch(blocks)
         raise
@@ -184,14 +189,14 @@ def _take(pool: Pool, nbytes: int, page: int) -> list[Block]:
 
 
 def _mount(client: Any, fd: int, block: Block, protocol: str, ids: list[str]) -> int:
-    """Mounts one block; notes what it is called, even if nobody waits for it any more."""
+    """Mounts one block and records its ids, even if the caller has stopped waiting."""
     mounted = client.mount_segment(f"/proc/self/fd/{fd}", block.nbytes, block.offset, protocol, "")
     ids += mounted["segment_ids"]
     return int(mounted["ret"])
 
 
 def _unmount(blocks: list[Block], engine: Engine, ids: list[str]) -> None:
-    """The blocks are free when the engine has ended: until then peers may write to them."""
+    """Frees the blocks when the engine has ended: until then peers may write to them."""
     if not engine.is_ours():
         return
     client = engine.client
@@ -199,7 +204,10 @@ def _unmount(blocks: list[Block], engine: Engine, ids: list[str]) -> None:
     def unmount() -> None:
         code = client.unmount_segment(ids, 0) if ids else 0
         if code:
-            _log.warning("%s", errors.error(-abs(code), "unmount: the master will, when this client has been gone for its client_ttl"))
+            _log.warning(
+                "%s: the master does, once this client has been gone for its client_ttl",
+                errors.error(-abs(code), "unmount"),
+            )
 
     def free() -> None:
         for block in blocks:

@@ -1,7 +1,8 @@
 """*Store*: blocks of a pool as objects of a cluster.
 
-The pool is registered with the engine once, as a whole, so that each transfer goes between the block and the segment with no copy between. The
-engine's TCP path takes memory that is not registered without a word: what does not lie in the pool is refused here.
+The whole pool is registered with the engine once, so each transfer goes directly between the block
+and the segment. The engine's TCP path silently accepts memory that is not registered. This module
+therefore raises :class:`~kvmem.InvalidArgumentError` for memory outside the pool.
 """
 
 from __future__ import annotations
@@ -9,88 +10,70 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 
 from .._kvmem import Block, KvCache, Pinned, Pool, Reservation
-from ..errors import BadValueError, ClosedError, ExportedError
+from ..errors import ExportedError, InvalidArgumentError
 from . import errors
-from .calls import Held
+from .calls import HeldViews
 from .circuit import Circuit
-from .engine import DEADLINE, LOCAL, MASTER, Engine
+from .engine import MASTER, Engine, EngineOptions
 
 if TYPE_CHECKING:
-    from .spill import ClusterSpill
+    from .cluster_tier import ClusterTier
 
 _Bytes = Block | Pinned | Reservation
 _TOO_SHORT = -600
 
 
 class StoreStats(NamedTuple):
-    """How a store reaches its cluster."""
+    """Figures of a store's connection to its cluster."""
 
     circuit: str
-    """``closed``: calls go to the master. ``open``: it did not answer, calls fail at once, and it
-    is probed in the background.
+    """``closed``: calls go to the master. ``open``: the master did not answer, calls fail at once,
+    and it is probed in the background.
     """
     opened: int
-    """How often the circuit was opened."""
+    """Number of times that the circuit opened."""
     probes: int
-    """How often the master was probed."""
+    """Number of probes of the master."""
     timeouts: int
-    """Calls that took longer than their deadline."""
-    late: int
-    """Of those, calls that have not ended yet. The memory that they use cannot be freed."""
+    """Number of calls that took longer than their deadline."""
+    abandoned: int
+    """Number of those calls that have not ended. The memory that they use cannot be freed."""
     segments_down: int
-    """Segments that failed a transfer and are not asked for a while."""
+    """Number of segments that failed a transfer and are skipped for a while."""
     skipped: int
-    """Calls that were not made because of those."""
+    """Number of calls that were not made because of those segments."""
 
 
 class Store:
-    """A cluster of Mooncake Store, for the blocks of one pool.
+    """A cluster of Mooncake Store as storage for the blocks of one pool.
 
-    Keys are texts. **Objects do not change**: putting one under a key that there is already is no error and keeps what is there, unless
-    ``replace`` is said. Any thread may call; calls release the GIL. ``host`` is the address that others reach this host by, and the only one that the engine's
-    ports answer on; ``peers``: networks that they answer to (any, if none is named); ``expose=True`` leaves them open on every address. ``timeout``: seconds to
-    wait for the master when connecting. Raises :class:`UnreachableError`, :class:`EngineMissingError`, :class:`ExposedError`.
+    Keys are texts. **Objects do not change**: a put under an existing key keeps the existing object
+    and is no error, unless ``replace`` is true. Any thread may call any method; calls release the
+    GIL. ``options``: see :class:`EngineOptions`. Raises :class:`UnreachableError`,
+    :class:`EngineMissingError` and :class:`ExposedError`.
 
-    Each call ends within ``deadline`` seconds, plus one for every 32 MiB that it transfers, or raises :class:`DeadlineError`. A
-    master that did not answer is probed in the background, and a segment that failed is left alone for a while; calls that would
-    need them raise :class:`NotAskedError` at once. A block whose call missed its deadline cannot be freed until the engine has
-    ended the call: :attr:`StoreStats.late` counts such calls.
+    Each call ends within ``deadline`` seconds, plus one second for every 32 MiB that it transfers,
+    or raises :class:`DeadlineError`. A master that did not answer is probed in the background, and
+    a segment that failed is skipped for a while. Calls that need either raise
+    :class:`CircuitOpenError` at once. A block whose call missed its deadline cannot be freed until
+    the engine has ended the call; :attr:`StoreStats.abandoned` counts such calls.
 
-    The registration keeps the pool's memory, and ends with :meth:`close`, a ``with``, the store itself, or the interpreter: always before the memory.
+    The registration keeps the pool's memory. It ends with :meth:`close`, with a ``with`` block,
+    when the store is dropped, or with the interpreter: always before the memory is unmapped.
     """
 
     def __init__(
-        self,
-        pool: Pool,
-        *,
-        master: str = MASTER,
-        host: str = LOCAL,
-        protocol: str = "tcp",
-        devices: str = "",
-        metadata: str = "P2PHANDSHAKE",
-        timeout: float = 10.0,
-        deadline: float = DEADLINE,
-        expose: bool = False,
-        peers: str | Iterable[str] = (),
+        self, pool: Pool, *, master: str = MASTER, **options: Unpack[EngineOptions]
     ) -> None:
         self._ptr = pool.ptr
         self._nbytes = pool.capacity
-        # An empty cache has the pool's memory and takes nothing of it: `pool.close()` does not unmap what is registered.
+        # An empty cache keeps the pool's memory and allocates nothing: `pool.close()` then does not
+        # unmap registered memory.
         keeper = KvCache(pool)
-        engine = Engine(
-            master,
-            host,
-            protocol=protocol,
-            devices=devices,
-            metadata=metadata,
-            timeout=timeout,
-            deadline=deadline,
-            expose=expose,
-            peers=peers,
-        )
+        engine = Engine(master, **options)
         ptr, nbytes = self._ptr, self._nbytes
         try:
             code = engine.call_without_deadline(lambda client: client.register_buffer(ptr, nbytes))
@@ -105,73 +88,69 @@ class Store:
 
     @property
     def pool(self) -> Pool:
-        """The pool that is registered."""
+        """Registered pool."""
         return self._pool
 
     @property
     def circuit(self) -> Circuit:
-        """Whether the master is asked."""
+        """Circuit to the master."""
         return self._engine.circuit
 
     @property
     def deadline(self) -> float:
-        """Seconds that a call may take."""
+        """Number of seconds that a call may take."""
         return self._engine.deadline
 
     def stats(self) -> StoreStats:
-        """How the cluster is reached."""
+        """Returns the figures of the connection."""
         engine, circuit = self._engine, self._engine.circuit
         return StoreStats(
             circuit="open" if circuit.is_open else "closed",
             opened=circuit.opened,
             probes=circuit.probes,
             timeouts=engine.timeouts,
-            late=engine.late,
+            abandoned=engine.abandoned,
             segments_down=len(engine.segments),
             skipped=engine.segments.skipped,
         )
 
-    def _call(
-        self,
-        doing: str,
-        work: Callable[[Any], Any],
-        key: str | None = None,
-        held: Held | None = None,
-        nbytes: int | None = None,
-    ) -> Any:
-        if not self._end.alive:
-            raise ClosedError("the store has been closed")
-        return self._engine.call(doing, work, key=key, held=held, nbytes=nbytes)
-
     # Segments that do not answer.
 
     def _segments_of(self, key: str) -> list[str]:
-        """The segments that have the object; none if one cannot say."""
-        found = self._call("look for", lambda client: client.get_replica_desc(key), key)
-        memory = [one.get_memory_descriptor().buffer_descriptor for one in found if one.is_memory_replica()]
+        """Returns the segments that have the object; none if they are unknown."""
+        found = self._engine.call("look for", lambda client: client.get_replica_desc(key), key)
+        memory = [
+            one.get_memory_descriptor().buffer_descriptor
+            for one in found
+            if one.is_memory_replica()
+        ]
         return [one.transport_endpoint for one in memory]
 
-    def _ask_segment(self, key: str, *, trying: bool = True) -> None:
-        """Raises :class:`NotAskedError` if what has the object failed a moment ago. Costs nothing
-        where nothing has failed.
+    def _check_segment(self, key: str, *, trying: bool = True) -> None:
+        """Raises :class:`CircuitOpenError` if the segment that has the object failed recently.
+        Costs nothing if no segment has failed.
         """
         segments = self._engine.segments
         if len(segments):
             names = self._segments_of(key)
-            refused = segments.allow(names, trying=trying) if names else None
-            if refused is not None:
-                raise errors.NotAskedError(
-                    f"cannot get {key!r}: it lies on the segment {refused}; nobody waits for it meanwhile",
+            blocked = segments.allow(names, trying=trying) if names else None
+            if blocked is not None:
+                raise errors.CircuitOpenError(
+                    f"cannot get {key!r}: the call was not made, because the object lies on the "
+                    "segment "
+                    f"{blocked}: try again later",
                     code=errors.TRANSFER_FAILED,
                     key=key,
                 )
 
-    def _fetch(self, key: str, work: Callable[[Any], Any], held: Held | None, nbytes: int) -> int:
-        """A transfer from a segment, and what it tells of the segment. Returns the engine's code."""
-        self._ask_segment(key)
+    def _fetch(
+        self, key: str, work: Callable[[Any], Any], held: HeldViews | None, nbytes: int
+    ) -> int:
+        """Makes a transfer from a segment and records its success or failure. Returns the code."""
+        self._check_segment(key)
         segments = self._engine.segments
         try:
-            code: int = self._call("get", work, key, held, nbytes)
+            code: int = self._engine.call("get", work, key, held, nbytes)
         except errors.DeadlineError:
             self._blame(key)
             raise
@@ -182,29 +161,37 @@ class Store:
         return code
 
     def _blame(self, key: str) -> None:
-        """The transfer of an object failed: its segment is left alone for a while."""
+        """Skips the segment of an object for a while, because a transfer failed."""
         try:
             names = self._segments_of(key)
-        except errors.UnreachableError:  # Then it may have been the master.
+        except errors.UnreachableError:  # The master may be at fault.
             return
         self._engine.segments.fail(names)
 
     # One object, one block.
 
     def put(self, key: str, block: _Bytes, *, replace: bool = False) -> None:
-        """Puts the bytes of a block under ``key``. ``replace``: in the place of what is there. Raises :class:`NoRoomError`, :class:`UnreachableError`."""
+        """Puts the bytes of a block under ``key``. With ``replace`` they replace an existing
+        object.
+
+        Raises :class:`ClusterFullError` and :class:`UnreachableError`.
+        """
         with self._places([block]) as (held, [at], [nbytes]):
             self._put(key, at, nbytes, replace, held)
 
     def get(self, key: str) -> Block:
-        """The object in a fresh block. Raises :class:`ObjectMissingError`, :class:`~kvmem.OutOfSpaceError`, :class:`UnreachableError`."""
+        """Returns the object in a new block. Raises :class:`ObjectMissingError`,
+        :class:`~kvmem.OutOfSpaceError` and :class:`UnreachableError`.
+        """
         while True:
-            block = self._pool.allocate(self.look(key))
+            block = self._pool.allocate(self.available_size(key))
             at, nbytes = block.ptr, block.nbytes
             try:
-                with Held([block]) as held:
-                    code = self._fetch(key, lambda client: client.get_into(key, at, nbytes), held, nbytes)
-                # A longer one may have taken its place since it was asked how long it is.
+                with HeldViews([block]) as held:
+                    code = self._fetch(
+                        key, lambda client: client.get_into(key, at, nbytes), held, nbytes
+                    )
+                # A longer object may have replaced it since its size was read.
                 if code == _TOO_SHORT and self.size(key) > nbytes:
                     block.free()
                     continue
@@ -217,45 +204,55 @@ class Store:
             return block
 
     def put_from(self, key: str, offset: int, nbytes: int, *, replace: bool = False) -> None:
-        """As :meth:`put`, for bytes of the pool by their offset.
+        """Puts ``nbytes`` bytes at an offset of the pool under ``key``. With ``replace`` they
+        replace an existing object.
 
-        They must stay where they are meanwhile: whose they are is not asked. After
-        :class:`DeadlineError` or Ctrl-C that is until :attr:`StoreStats.late` is 0.
+        The bytes must stay allocated meanwhile, which is not checked. After :class:`DeadlineError`
+        or Ctrl-C this means until :attr:`StoreStats.abandoned` is 0.
         """
         self._put(key, self._at(offset, nbytes), nbytes, replace, None)
 
     def get_into(self, key: str, offset: int, nbytes: int) -> int:
-        """Gets the object into bytes of the pool by their offset, and returns its length. They must
-        be the caller's, and long enough.
+        """Copies the object to an offset of the pool and returns its length. The ``nbytes`` bytes
+        there must belong to the caller and be long enough.
 
-        After :class:`DeadlineError` or Ctrl-C they may be written until :attr:`StoreStats.late` is
-        0.
+        After :class:`DeadlineError` or Ctrl-C they may be written until
+        :attr:`StoreStats.abandoned` is 0.
         """
         at = self._at(offset, nbytes)
         code = self._fetch(key, lambda client: client.get_into(key, at, nbytes), None, nbytes)
         return self._engine.check(code, "get", key)
 
-    def _put(self, key: str, at: int, nbytes: int, replace: bool, held: Held | None) -> None:
+    def _put(self, key: str, at: int, nbytes: int, replace: bool, held: HeldViews | None) -> None:
         def work(client: Any) -> int:
             put = client.upsert_from if replace else client.put_from
             return int(put(key, at, nbytes))
 
-        self._engine.check(self._call("put", work, key, held, nbytes), "put", key)
+        self._engine.checked_call("put", work, key, held, nbytes)
 
-    # Many at once: one round trip to the master for all.
+    # Many objects: one round trip to the master.
 
     def put_batch(self, keys: Iterable[str], blocks: Iterable[_Bytes]) -> None:
-        """Puts each block under its key. Raises :class:`BatchError` if some fail; the others are put."""
+        """Puts each block under its key. Raises :class:`BatchError` if some of them fail; the
+        others are put.
+        """
         keys = list(keys)
         with self._places(blocks) as (held, places, lengths):
-            _same("keys", keys, "blocks", places)
-            codes = self._call("put", lambda client: client.batch_put_from(keys, places, lengths), None, held, sum(lengths))
+            _check_lengths("keys", keys, "blocks", places)
+            codes = self._engine.call(
+                "put",
+                lambda client: client.batch_put_from(keys, places, lengths),
+                None,
+                held,
+                sum(lengths),
+            )
             self._engine.check_all(codes, "put", keys)
 
     def get_batch(self, keys: Iterable[str]) -> list[Block | None]:
-        """Each object in a fresh block; None where there is none. All or nothing otherwise: raises
-        :class:`BatchError`, or :class:`NotAskedError` if one of them lies on a segment that failed
-        a moment ago.
+        """Returns each object in a new block, and None for keys without an object.
+
+        It gets all of them or none: it raises :class:`BatchError`, or :class:`CircuitOpenError` if
+        one of them lies on a segment that failed recently.
         """
         keys = list(keys)
         lengths = [self._size(key) for key in keys]
@@ -266,11 +263,18 @@ class Store:
             wanted = [(key, block) for key, block in zip(keys, blocks) if block is not None]
             names = [key for key, _ in wanted]
             if wanted:
-                places, sizes = [block.ptr for _, block in wanted], [block.nbytes for _, block in wanted]
-                with Held(block for _, block in wanted) as held:
-                    work = lambda client: client.batch_get_into(names, places, sizes)  # noqa: E731
+                places, sizes = (
+                    [block.ptr for _, block in wanted],
+                    [block.nbytes for _, block in wanted],
+                )
+                with HeldViews(block for _, block in wanted) as held:
                     try:
-                        codes = self._call("get", work, None, held, sum(sizes))
+                        codes = self._engine.call(
+                            "get",
+                            lambda client: client.batch_get_into(names, places, sizes),
+                            held=held,
+                            nbytes=sum(sizes),
+                        )
                     except errors.DeadlineError:
                         self._blame(names[0])
                         raise
@@ -284,95 +288,118 @@ class Store:
             raise
         return blocks
 
-    # One object, several blocks.
+    # One object in several blocks.
 
     def put_parts(self, key: str, blocks: Sequence[_Bytes], *, keep: object = None) -> None:
-        """Puts the bytes of several blocks, one after the other, as one object. ``keep`` is
-        referred to until the engine's call has ended.
+        """Puts the bytes of several blocks, one after the other, as one object. ``keep`` is kept
+        alive until the engine's call has ended.
         """
         with self._places(blocks, keep) as (held, places, lengths):
-            work = lambda client: client.batch_put_from_multi_buffers([key], [places], [lengths])  # noqa: E731
-            self._engine.check(self._call("put", work, key, held, sum(lengths))[0], "put", key)
 
-    def get_parts(self, key: str, blocks: Sequence[Block | Reservation], *, keep: object = None) -> int:
-        """Gets one object into several blocks, one after the other, and returns its length, which
-        is theirs together.
+            def work(client: Any) -> int:
+                return int(client.batch_put_from_multi_buffers([key], [places], [lengths])[0])
 
-        ``keep`` is referred to until the engine's call has ended.
+            self._engine.checked_call("put", work, key, held, sum(lengths))
+
+    def get_parts(
+        self, key: str, blocks: Sequence[Block | Reservation], *, keep: object = None
+    ) -> int:
+        """Copies one object into several blocks, one after the other, and returns its length. The
+        blocks must have that length together.
+
+        ``keep`` is kept alive until the engine's call has ended.
         """
         with self._places(blocks, keep) as (held, places, lengths):
             total = sum(lengths)
             found = self.size(key)
             if found != total:
-                raise BadValueError(f"the object {key!r} has {found} bytes, and the blocks {total} together")
-            work = lambda client: client.batch_get_into_multi_buffers([key], [places], [lengths])[0]  # noqa: E731
+                raise InvalidArgumentError(
+                    f"cannot get {key!r} into blocks of {total} bytes: the object has {found}; "
+                    "pass "
+                    "blocks of that length together"
+                )
+
+            def work(client: Any) -> int:
+                return int(client.batch_get_into_multi_buffers([key], [places], [lengths])[0])
+
             return self._engine.check(self._fetch(key, work, held, total), "get", key)
 
-    # What there is.
+    # Look-ups and removals.
 
     def exists(self, key: str) -> bool:
-        """Whether there is such an object. One on a segment that died a moment ago still counts."""
-        return self._engine.check(self._call("look for", lambda client: client.is_exist(key), key), "look for", key) == 1
+        """Returns whether the object exists. An object on a segment that died recently still
+        counts.
+        """
+        return self._engine.checked_call("look for", lambda client: client.is_exist(key), key) == 1
 
     def exists_batch(self, keys: Iterable[str]) -> list[bool]:
-        """The same for many."""
+        """Returns whether each object exists."""
         keys = list(keys)
-        codes = self._call("look for", lambda client: client.batch_is_exist(keys))
+        codes = self._engine.call("look for", lambda client: client.batch_is_exist(keys))
         return [code == 1 for code in self._engine.check_all(codes, "look for", keys)]
 
     def size(self, key: str) -> int:
-        """Its length in bytes. Raises :class:`ObjectMissingError`."""
-        return self._engine.check(self._call("look for", lambda client: client.get_size(key), key), "look for", key)
+        """Returns the object's length in bytes. Raises :class:`ObjectMissingError`."""
+        return self._engine.checked_call("look for", lambda client: client.get_size(key), key)
 
-    def look(self, key: str) -> int:
-        """Its length in bytes, if it can be got now. Raises :class:`ObjectMissingError`;
-        :class:`NotAskedError` if its segment failed a moment ago.
+    def available_size(self, key: str) -> int:
+        """Returns the object's length in bytes, if its segment can be called now.
+
+        Raises :class:`ObjectMissingError`, and :class:`CircuitOpenError` if the segment failed
+        recently.
         """
         nbytes = self.size(key)
-        self._ask_segment(key, trying=False)
+        self._check_segment(key, trying=False)
         return nbytes
 
     def _size(self, key: str) -> int | None:
         try:
-            return self.look(key)
+            return self.available_size(key)
         except errors.ObjectMissingError:
             return None
 
     def remove(self, key: str, *, force: bool = False) -> bool:
-        """Removes it; False if there was none. What was read in the last seconds is kept for its readers unless ``force`` is said."""
+        """Removes the object and returns whether there was one. The cluster keeps objects that were
+        read in the last seconds for their readers, unless ``force`` is true.
+        """
         try:
-            self._engine.check(self._call("remove", lambda client: client.remove(key, force), key), "remove", key)
+            self._engine.checked_call("remove", lambda client: client.remove(key, force), key)
         except errors.ObjectMissingError:
             return False
         return True
 
     def remove_batch(self, keys: Iterable[str], *, force: bool = False) -> None:
-        """Removes those that there are. Raises :class:`BatchError`."""
+        """Removes the objects that exist. Raises :class:`BatchError`."""
         keys = list(keys)
-        codes = self._call("remove", lambda client: client.batch_remove(keys, force))
+        codes = self._engine.call("remove", lambda client: client.batch_remove(keys, force))
         self._engine.check_all(codes, "remove", keys, but=(-703, -704, -710, -712))
 
     def remove_matching(self, pattern: str, *, force: bool = False) -> int:
-        """Removes all whose keys match a regular expression (ECMAScript's), and returns how many."""
-        removed = self._call("remove what matches", lambda client: client.remove_by_regex(pattern, force), pattern)
-        return self._engine.check(removed, "remove what matches", pattern)
+        """Removes all objects whose keys match a regular expression (ECMAScript's). Returns their
+        number.
+        """
+        return self._engine.checked_call(
+            "remove what matches",
+            lambda client: client.remove_by_regex(pattern, force),
+            pattern,
+        )
 
-    # As the lower tier of a cache.
+    # Lower tier of a cache.
 
-    def __spill__(self, pool: Pool) -> ClusterSpill:
-        from .spill import ClusterSpill
+    def __lower_tier__(self, pool: Pool) -> ClusterTier:
+        from .cluster_tier import ClusterTier
 
-        return ClusterSpill(self).__spill__(pool)
+        return ClusterTier(self).__lower_tier__(pool)
 
-    # Ends.
+    # End.
 
     def close(self) -> None:
-        """Unregisters the pool and ends the connection. A second time does nothing."""
+        """Unregisters the pool and closes the connection. A second call does nothing."""
         self._end()
 
     @property
     def closed(self) -> bool:
-        """Whether it has been."""
+        """Whether the store has been closed."""
         return not self._end.alive
 
     def __enter__(self) -> Self:
@@ -388,52 +415,62 @@ class Store:
     def _at(self, offset: int, nbytes: int) -> int:
         if not 0 <= offset <= offset + nbytes <= self._nbytes:
             end = offset + nbytes
-            raise BadValueError(f"bytes {offset} to {end} do not lie in the {self._nbytes} bytes that are registered")
+            raise InvalidArgumentError(
+                f"bytes {offset} to {end} lie outside the {self._nbytes} registered bytes of the "
+                "pool"
+            )
         return self._ptr + offset
 
     def _places(self, blocks: Iterable[_Bytes], keep: object = None) -> _Places:
-        """Where blocks lie. They cannot be freed meanwhile."""
+        """Returns the positions of blocks, which cannot be freed until they are released."""
         blocks = list(blocks)
         for block in blocks:
             if not isinstance(block, _Bytes):
-                raise TypeError(f"a block of a pool is wanted, not {type(block).__name__}")
+                raise TypeError(
+                    f"blocks must be Block, Pinned or Reservation, not {type(block).__name__}"
+                )
         return _Places(blocks, self._ptr, self._nbytes, keep)
 
 
 class _Places:
-    """Blocks that are held for a call: addresses and lengths."""
+    """Addresses and lengths of blocks that are held for a call."""
 
     def __init__(self, blocks: list[_Bytes], ptr: int, nbytes: int, keep: object) -> None:
-        self._held = Held(blocks, keep)
+        self._held = HeldViews(blocks, keep)
         try:
             self._places = [block.ptr for block in blocks]
             self._lengths = [block.nbytes for block in blocks]
             for block in blocks:
                 if not ptr <= block.ptr <= block.ptr + block.nbytes <= ptr + nbytes:
-                    raise BadValueError(f"{block!r} does not lie in the {nbytes} bytes of the pool that are registered with this store")
+                    raise InvalidArgumentError(
+                        f"{block!r} lies outside the {nbytes} registered bytes of the pool: pass "
+                        "blocks of the store's own pool"
+                    )
         except BaseException:
-            self._held.let_go()
+            self._held.release()
             raise
 
-    def __enter__(self) -> tuple[Held, list[int], list[int]]:
+    def __enter__(self) -> tuple[HeldViews, list[int], list[int]]:
         return self._held, self._places, self._lengths
 
     def __exit__(self, *_raised: object) -> None:
-        self._held.let_go()
+        self._held.release()
 
 
 def _free(block: Block) -> None:
-    """Frees a block that nobody else knows; what a late call still writes to is freed with that
-    call.
+    """Frees a block of this module. If an abandoned call still writes to it, the block is freed
+    when that call ends.
     """
     if not block.freed:
         with contextlib.suppress(ExportedError):
             block.free()
 
 
-def _same(one: str, ones: Sequence[object], other: str, others: Sequence[object]) -> None:
+def _check_lengths(one: str, ones: Sequence[object], other: str, others: Sequence[object]) -> None:
     if len(ones) != len(others):
-        raise BadValueError(f"there are {len(ones)} {one} and {len(others)} {other}")
+        raise InvalidArgumentError(
+            f"{len(ones)} {one} and {len(others)} {other}: give as many of each"
+        )
 
 
 def _unregister(engine: Engine, ptr: int, keeper: KvCache) -> None:

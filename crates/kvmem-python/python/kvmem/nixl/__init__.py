@@ -1,20 +1,24 @@
-"""*NIXL*: blocks of a pool, copied to and from pools of other processes and hosts.
+"""*NIXL*: copies blocks of a pool to and from pools of other processes and hosts.
 
-An :class:`Agent` is one party. It registers a pool once, as a whole; what its peers have to know of it is :attr:`Agent.metadata`, and what
-they have to know of some blocks is :meth:`Agent.descriptors`: bytes, to be carried there by any way. A peer is what
-:meth:`Agent.connect` makes of the former; a :class:`Transfer` is one copy under way, from or to blocks here, to or from blocks there.
+An :class:`Agent` is one party. It registers a whole pool once. :attr:`Agent.metadata` is what its
+peers must know about the pool, and :meth:`Agent.descriptors` what they must know about some blocks.
+Both are bytes, to be sent by any means. :meth:`Agent.connect` makes a peer from metadata. A
+:class:`Transfer` is one copy between blocks of this pool and blocks of a peer.
 
-``pip install --no-deps nixl-cu12 nixl`` and NumPy are needed when an agent is made, not before. No CUDA is needed.
+``pip install --no-deps nixl-cu12 nixl`` and NumPy are needed when an agent is made, not before.
+CUDA is not needed.
 
-What to keep in mind:
+Keep in mind:
 
-- **Peers are trusted.** Who has the metadata can read and write the whole pool, and over shared memory and TCP nobody checks
-  whether that still holds. So nothing here claims to take the right back. The pool cannot be closed or made shorter while it has an agent, and
-  before the agent is closed its peers must have forgotten it (:meth:`Peer.close`), or have ended.
-- **A transfer cannot be called back.** NIXL lets go of one that is under way, and goes on to read and write its memory when the peer
-  wakes up. So there is no such call here: blocks stay viewed, and cannot be freed, until NIXL says that the transfer is over, or
-  the agent has ended.
-- **Descriptors do not keep blocks.** Who sends them keeps the blocks until the peer has said that it is done, by a notification for example.
+- **Peers are trusted.** A peer that has the metadata can read and write the whole pool. Over shared
+  memory and TCP nothing checks whether this right still holds, so no call here claims to revoke it.
+  The pool cannot be closed or shortened while it has an agent. Before the agent is closed, its
+  peers must have forgotten it (:meth:`Peer.close`) or have ended.
+- **A transfer cannot be cancelled.** NIXL can release a running transfer, but goes on to read and
+  write its memory when the peer wakes up. Therefore no such call exists here: blocks stay viewed
+  and cannot be freed until NIXL reports that the transfer is over, or the agent has ended.
+- **Descriptors do not keep blocks.** The sender keeps the blocks until the peer has reported that
+  it is done, by a notification for example.
 """
 
 from .agent import Agent, Notification, Peer

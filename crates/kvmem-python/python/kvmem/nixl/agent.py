@@ -1,4 +1,4 @@
-"""*Agent*: one party of transfers, with a pool that it has registered."""
+"""*Agent*: one party of transfers, with a registered pool."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from .._kvmem import Pool
-from ..errors import BadValueError, ClosedError, InUseError
-from .descriptors import Blocks, pack, pieces, unpack
-from .engine import Engine, Flight
+from ..errors import ClosedError, InUseError, InvalidArgumentError
+from .descriptors import Blocks, pack, transfer_views, unpack
+from .engine import ActiveTransfer, Engine
 from .errors import raised
 from .transfer import Transfer
 
@@ -22,147 +22,200 @@ _count = itertools.count()
 
 
 class Notification(NamedTuple):
-    """What a peer has said."""
+    """A message from a peer."""
 
     peer: str
-    """Its agent's name."""
+    """Name of the peer's agent."""
     message: bytes
 
 
 class Agent:
-    """One party of transfers, with a pool that it registers as a whole, once.
+    """One party of transfers. It registers a whole pool once.
 
-    ``name`` must be one that no peer has; None makes one up. ``backend``: one of NIXL's. Any thread may use it; calls are made one at a
-    time. The pool cannot be closed or made shorter until the agent is closed; what it grows by later is not registered.
+    ``name`` must differ from the names of all peers; None generates one. ``backend`` is one of
+    NIXL's. Any thread may use the agent; it makes one call at a time. The pool cannot be closed or
+    shortened until the agent is closed. If the pool grows later, the new memory is not registered.
 
-    Raises :class:`NotAvailableError` if NIXL is not installed or has no such backend, :class:`NotReadyError` if the pool is still being made
-    ready, and :class:`TransferError` if it cannot be registered.
+    Raises :class:`NotAvailableError` if NIXL is not installed or lacks the backend,
+    :class:`NotReadyError` if the pool is still being initialized, and :class:`TransferError` if it
+    cannot be registered.
     """
 
     def __init__(self, pool: Pool, name: str | None = None, backend: str = "UCX") -> None:
         if name is None:
-            name = f"kvmem-{socket.gethostname()}-{os.getpid()}-{next(_count)}-{secrets.token_hex(4)}"
+            name = (
+                f"kvmem-{socket.gethostname()}-{os.getpid()}-{next(_count)}-{secrets.token_hex(4)}"
+            )
         if not name:
-            raise BadValueError("an agent needs a name: one that no peer has")
+            raise InvalidArgumentError("the agent's name is empty: give one that no peer has")
         self.name = name
-        """By what peers know it."""
+        """Name by which peers know the agent."""
         self.backend = backend
         self._engine = Engine(pool, name, backend)
-        # At the end of the program, too. By then nobody waits.
+        # Also at the end of the program, without waiting for transfers.
         self._end = weakref.finalize(self, self._engine.end, 0.0)
 
     @property
     def engine(self) -> Any:
-        """NIXL's own agent (``nixl_agent``), for what is not here. It takes one call at a time, and nobody sees to that."""
+        """NIXL's own agent (``nixl_agent``), for calls that this class lacks. It takes one call at
+        a time; the caller has to ensure that.
+        """
         with self._engine.lock:
             return self._engine.use()
 
     @property
     def metadata(self) -> bytes:
-        """What a peer has to know to reach the pool: bytes for its :meth:`connect`. Who has them can read and write all of it."""
+        """Bytes for the :meth:`connect` of a peer. A process that has them can read and write the
+        whole pool.
+        """
         with self._engine.lock:
             agent = self._engine.use()
             try:
                 return bytes(agent.get_agent_metadata())
             except Exception as error:
-                raise raised("there is no metadata", error) from error
+                raise raised("cannot get the metadata", error) from error
 
     def connect(self, metadata: bytes) -> Peer:
-        """The agent that some metadata are of. The connection itself is made by the first transfer.
+        """Returns the peer whose agent has these metadata. The first transfer makes the connection.
 
-        Raises :class:`BadValueError` if they are no agent's. Transfers that are under way with an agent of that name fail, and their
-        blocks stay viewed until this agent is closed: close the :class:`Peer` first.
+        Raises :class:`InvalidArgumentError` if the bytes are no metadata. Running transfers with an
+        agent of that name fail, and their blocks stay viewed until this agent is closed. Therefore
+        close the old :class:`Peer` first.
         """
         with self._engine.lock:
             agent = self._engine.use()
-            self._engine.sweep()
+            self._engine.poll_abandoned()
             try:
                 name = agent.add_remote_agent(metadata)
             except Exception as error:
-                if type(error).__name__ in ("nixlMismatchError", "nixlInvalidParamError", "nixlNotFoundError"):
-                    message = f"{len(metadata)} bytes are no agent's metadata: pass what Agent.metadata of the peer has given, unchanged"
-                    raise BadValueError(message) from error
-                raise raised("the peer was not taken", error) from error
+                if type(error).__name__ in (
+                    "nixlMismatchError",
+                    "nixlInvalidParamError",
+                    "nixlNotFoundError",
+                ):
+                    message = (
+                        f"{len(metadata)} bytes are no agent's metadata: pass what "
+                        "Agent.metadata of the peer has given, unchanged"
+                    )
+                    raise InvalidArgumentError(message) from error
+                raise raised("cannot add the peer", error) from error
             name = name.decode() if isinstance(name, bytes) else str(name)
             self._engine.peers.add(name)
             return Peer(self, name)
 
     def descriptors(self, blocks: Blocks) -> bytes:
-        """Where blocks are, for a peer: bytes for its :meth:`read` and :meth:`write`. They do not keep the blocks.
+        """Returns the positions of blocks: bytes for the :meth:`read` and :meth:`write` of a peer.
+        They do not keep the blocks.
 
-        Takes a block, a batch, anything else with the buffer protocol that lies in the pool (a value pinned in a :class:`KvCache`, an array),
-        or an iterable of those. Raises :class:`NotInPoolError`.
+        ``blocks`` is a block, a batch, another object with the buffer protocol in the pool (a value
+        pinned in a :class:`KvCache`, an array), or an iterable of those. Raises
+        :class:`NotInPoolError`.
         """
         with self._engine.lock:
             self._engine.use()
-        taken = pieces(blocks, self._engine.start, self._engine.stop)
-        taken.let_go()
-        return pack(self.name, taken.spans)
+        views = transfer_views(blocks, self._engine.start, self._engine.stop)
+        views.release()
+        return pack(self.name, views.spans)
 
-    def write(self, blocks: Blocks, peer: Peer, descriptors: bytes, notify: bytes = b"") -> Transfer:
-        """Begins to copy blocks of this pool into those of the peer, one by one in order; each two are equally long.
+    def write(
+        self, blocks: Blocks, peer: Peer, descriptors: bytes, notify: bytes = b""
+    ) -> Transfer:
+        """Starts to copy blocks of this pool into blocks of the peer, one by one in order. Two
+        corresponding blocks must have the same length.
 
-        ``notify``: what the peer is told when all of it is there. Raises :class:`NotInPoolError`, :class:`UnregisteredError` if the peer has not
-        registered what the descriptors name, :class:`BadValueError`, :class:`TransferError`.
+        ``notify``: message that the peer receives when all bytes have arrived. Raises
+        :class:`NotInPoolError`, :class:`UnregisteredError` if the peer has not registered the
+        memory that the descriptors name, :class:`InvalidArgumentError` and :class:`TransferError`.
         """
         return self._begin("WRITE", blocks, peer, descriptors, notify)
 
     def read(self, blocks: Blocks, peer: Peer, descriptors: bytes, notify: bytes = b"") -> Transfer:
-        """Begins to copy blocks of the peer into those of this pool; otherwise as :meth:`write`."""
+        """Starts to copy blocks of the peer into blocks of this pool. Arguments and errors are
+        those of :meth:`write`.
+        """
         return self._begin("READ", blocks, peer, descriptors, notify)
 
-    def _begin(self, operation: str, blocks: Blocks, peer: Peer, descriptors: bytes, notify: bytes) -> Transfer:
+    def _begin(
+        self, operation: str, blocks: Blocks, peer: Peer, descriptors: bytes, notify: bytes
+    ) -> Transfer:
         owner, there = unpack(descriptors)
         if peer._agent is not self:
-            raise BadValueError(f"{peer.name} is a peer of another agent: connect this one to it")
+            raise InvalidArgumentError(
+                f"{peer.name} is a peer of another agent: connect this one to it"
+            )
         if owner != peer.name:
-            raise BadValueError(f"the descriptors are of {owner}, and the peer is {peer.name}")
-        here = pieces(blocks, self._engine.start, self._engine.stop, writable=operation == "READ")
+            raise InvalidArgumentError(
+                f"the descriptors are of {owner}, and the peer is {peer.name}"
+            )
+        here = transfer_views(
+            blocks, self._engine.start, self._engine.stop, writable=operation == "READ"
+        )
         try:
             if [nbytes for _, nbytes in here.spans] != [nbytes for _, nbytes in there]:
-                raise BadValueError(
-                    f"{len(here.spans)} block(s) of {here.nbytes} bytes here, {len(there)} of {sum(nbytes for _, nbytes in there)} "
-                    "there: there must be as many, and each as long as its counterpart"
+                raise InvalidArgumentError(
+                    f"{len(here.spans)} block(s) of {here.nbytes} bytes here, {len(there)} of "
+                    f"{sum(nbytes for _, nbytes in there)} at the peer: pass as many blocks, each "
+                    "as "
+                    "long as its counterpart"
                 )
-            what = f"{operation.lower()} of {here.nbytes} bytes in {len(there)} block(s), {'to' if operation == 'WRITE' else 'from'} {peer.name}"
-            flight = Flight(what, peer.name, None, here)
+            what = (
+                f"{operation.lower()} of {here.nbytes} bytes in {len(there)} block(s), "
+                f"{'to' if operation == 'WRITE' else 'from'} {peer.name}"
+            )
+            transfer = ActiveTransfer(what, peer.name, None, here)
         except BaseException:
-            here.let_go()
+            here.release()
             raise
         try:
             with self._engine.lock:
-                self._launch(operation, flight, there, peer, notify)
+                self._launch(operation, transfer, there, peer, notify)
         except BaseException:
-            flight.forgotten = True
-            if flight not in self._engine.flights:
-                here.let_go()
-            # Else Ctrl-C came when it had begun: it is looked after as any other that nobody waits for.
+            transfer.abandoned = True
+            if transfer not in self._engine.active:
+                here.release()
+            # Otherwise Ctrl-C arrived after the start: it is polled like any other abandoned
+            # transfer.
             raise
-        return Transfer(self, flight)
+        return Transfer(self, transfer)
 
-    def _launch(self, operation: str, flight: Flight, there: list[tuple[int, int]], peer: Peer, notify: bytes) -> None:
+    def _launch(
+        self,
+        operation: str,
+        transfer: ActiveTransfer,
+        there: list[tuple[int, int]],
+        peer: Peer,
+        notify: bytes,
+    ) -> None:
         engine, agent = self._engine, self._engine.use()
         peer._check()
-        engine.sweep()
+        engine.poll_abandoned()
         try:
-            local = agent.get_xfer_descs([(address, nbytes, 0) for address, nbytes in flight.pieces.spans], mem_type="DRAM")
-            remote = agent.get_xfer_descs([(address, nbytes, 0) for address, nbytes in there], mem_type="DRAM")
-            flight.handle = agent.initialize_xfer(operation, local, remote, peer.name, notify, [self.backend])
+            local = agent.get_xfer_descs(
+                [(address, nbytes, 0) for address, nbytes in transfer.views.spans], mem_type="DRAM"
+            )
+            remote = agent.get_xfer_descs(
+                [(address, nbytes, 0) for address, nbytes in there], mem_type="DRAM"
+            )
+            transfer.handle = agent.initialize_xfer(
+                operation, local, remote, peer.name, notify, [self.backend]
+            )
         except Exception as error:
-            raise raised(flight.what, error) from error
-        # From here on NIXL may use the memory, whatever it says.
-        engine.flights.add(flight)
+            raise raised(transfer.what, error) from error
+        # From here on NIXL may use the memory, even if it reports an error.
+        engine.active.add(transfer)
         try:
-            state = agent.transfer(flight.handle)
+            state = agent.transfer(transfer.handle)
         except Exception as error:
-            failure = raised(flight.what, error)
-            engine.land(flight, failure)
+            failure = raised(transfer.what, error)
+            engine.finish(transfer, failure)
             raise failure from error
         if state == "DONE":
-            engine.land(flight, None)
+            engine.finish(transfer, None)
 
     def notifications(self, timeout: float = 0.0) -> list[Notification]:
-        """What peers have said since the last call; waits so many seconds for the first."""
+        """Returns the messages from peers since the last call. Waits at most ``timeout`` seconds
+        for the first one.
+        """
         deadline = time.monotonic() + timeout
         while True:
             with self._engine.lock:
@@ -170,21 +223,28 @@ class Agent:
                 try:
                     found = agent.get_new_notifs([self.backend])
                 except Exception as error:
-                    raise raised("there are no notifications to be had", error) from error
+                    raise raised("cannot get notifications", error) from error
             if found or time.monotonic() >= deadline:
-                return [Notification(str(peer), bytes(message)) for peer, messages in found.items() for message in messages]
+                return [
+                    Notification(str(peer), bytes(message))
+                    for peer, messages in found.items()
+                    for message in messages
+                ]
             time.sleep(0.0005)
 
     def close(self, timeout: float = 5.0) -> int:
-        """Ends it: waits so many seconds for transfers under way, then ends these; gives the registration back; lets go of the pool.
+        """Closes the agent: waits at most ``timeout`` seconds for running transfers, ends the
+        others, deregisters the pool and releases it.
 
-        Returns how many transfers had to be ended. Peers must have forgotten it before. A second time does nothing.
+        Returns how many transfers were ended. Peers must have forgotten the agent before. A second
+        call does nothing.
         """
         self._end.detach()
         return self._engine.end(timeout)
 
     @property
     def closed(self) -> bool:
+        """Whether the agent has been closed."""
         return self._engine.agent is None
 
     def __enter__(self) -> Self:
@@ -193,31 +253,37 @@ class Agent:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
     def __repr__(self) -> str:
         if self.closed:
             return f"<kvmem.nixl.Agent {self.name}, closed>"
-        return f"<kvmem.nixl.Agent {self.name} with {self._engine.stop - self._engine.start} bytes registered>"
+        return (
+            f"<kvmem.nixl.Agent {self.name} with {self._engine.stop - self._engine.start} "
+            "bytes registered>"
+        )
 
 
 class Peer:
-    """Another agent, as :meth:`Agent.connect` knows it. A ``with`` forgets it."""
+    """Another agent, made by :meth:`Agent.connect`. Leaving a ``with`` block forgets it."""
 
     def __init__(self, agent: Agent, name: str) -> None:
         self._agent = agent
         self._closed = False
         self.name = name
-        """By what it calls itself."""
+        """Name of the peer's agent."""
 
     def _check(self) -> None:
         if self._closed:
             raise ClosedError(f"{self.name} has been forgotten: connect to it again")
 
     def notify(self, message: bytes) -> None:
-        """Tells it something, by its :meth:`Agent.notifications`."""
+        """Sends a message, which the peer's :meth:`Agent.notifications` returns."""
         engine = self._agent._engine
         with engine.lock:
             agent = engine.use()
@@ -225,31 +291,43 @@ class Peer:
             try:
                 agent.send_notif(self.name, message)
             except Exception as error:
-                raise raised(f"{self.name} was not told", error) from error
+                raise raised(f"cannot notify {self.name}", error) from error
 
     def close(self) -> None:
-        """Forgets it. Raises :class:`InUseError` while transfers with it are under way. A second time does nothing."""
+        """Forgets the peer. Raises :class:`InUseError` while transfers with it are running. A
+        second call does nothing.
+        """
         engine = self._agent._engine
         with engine.lock:
             if self._closed or engine.agent is None:
                 self._closed = True
                 return
             agent = engine.use()
-            under_way = sum(not engine.is_over(flight) for flight in list(engine.flights) if flight.peer == self.name)
-            if under_way:
-                raise InUseError(f"{under_way} transfer(s) with {self.name} are under way: wait until they are over, or close the agent")
+            running = sum(
+                not engine.is_over(transfer)
+                for transfer in list(engine.active)
+                if transfer.peer == self.name
+            )
+            if running:
+                raise InUseError(
+                    f"{running} transfer(s) with {self.name} are running: wait until they are "
+                    "over, or close the agent"
+                )
             self._closed = True
             engine.peers.discard(self.name)
             try:
                 agent.remove_remote_agent(self.name)
             except Exception as error:
-                raise raised(f"{self.name} was not forgotten", error) from error
+                raise raised(f"cannot forget {self.name}", error) from error
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 

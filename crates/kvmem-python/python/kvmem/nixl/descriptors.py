@@ -1,13 +1,14 @@
-"""*Descriptors*: where blocks are, as plain numbers, and as bytes for a peer.
+"""*Descriptors*: the positions of blocks as plain numbers, and as bytes for a peer.
 
-NIXL's own way to send descriptors is a pickle, which runs whatever its sender likes. These are numbers and a name::
+NIXL sends descriptors as a pickle, which can run any code of its sender. These consist of numbers
+and a name::
 
     "kvmem-nixl-1"  12 bytes
-    n  m            length of the agent's name in bytes, number of pieces: 32 bits each
+    n  m            length of the agent's name in bytes, number of blocks: 32 bits each
     name            UTF-8
-    address nbytes  for each piece: 64 bits each
+    address nbytes  for each block: 64 bits each
 
-All of them little-endian.
+All numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -18,80 +19,92 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 from .._kvmem import Block, BlockBatch
-from ..errors import BadValueError
+from ..errors import InvalidArgumentError
 from .errors import NotInPoolError
 
 _MAGIC = b"kvmem-nixl-1"
 _HEAD = struct.Struct("<12sII")
 
 Blocks: TypeAlias = Any
-"""A block, a batch, anything else with the buffer protocol that lies in the pool, or an iterable of those."""
+"""A block, a batch, another object with the buffer protocol in the pool, or an iterable of those.
+"""
 
 
-class Pieces(NamedTuple):
-    """Bytes in memory, and what keeps them there."""
+class TransferViews(NamedTuple):
+    """Address ranges, with the views that keep them."""
 
     spans: list[tuple[int, int]]
-    """Address and length of each."""
-    release: list[Callable[[], None]]
-    """Lets go of them."""
+    """Address and length of each range."""
+    releases: list[Callable[[], None]]
+    """Functions that release the views."""
 
     @property
     def nbytes(self) -> int:
         return sum(nbytes for _, nbytes in self.spans)
 
-    def let_go(self) -> None:
-        for release in self.release:
+    def release(self) -> None:
+        for release in self.releases:
             release()
-        self.release.clear()
+        self.releases.clear()
 
 
-def pieces(blocks: Blocks, start: int, stop: int, *, writable: bool = False) -> Pieces:
-    """Views of blocks, each of which must lie between two addresses."""
-    taken = Pieces([], [])
+def transfer_views(
+    blocks: Blocks, start: int, stop: int, *, writable: bool = False
+) -> TransferViews:
+    """Views blocks, each of which must lie between two addresses."""
+    views = TransferViews([], [])
     try:
-        _take(blocks, taken, writable, nested=False)
-        if not taken.spans:
-            raise BadValueError("there are no blocks: name one at least")
-        for address, nbytes in taken.spans:
+        _add(blocks, views, writable, nested=False)
+        if not views.spans:
+            raise InvalidArgumentError("there are no blocks to transfer: pass at least one")
+        for address, nbytes in views.spans:
             if not nbytes:
-                raise BadValueError("a block has no bytes: a transfer takes one at least of each")
+                raise InvalidArgumentError("a block is empty: pass blocks of at least one byte")
             if not (start <= address and address + nbytes <= stop):
                 raise NotInPoolError(
-                    f"{nbytes} bytes at {address:#x} do not lie in the {stop - start} bytes of the pool that are registered, "
-                    f"{start:#x}..{stop:#x}: take blocks of the agent's own pool, of a size that it had when the agent was made",
+                    f"{nbytes} bytes at {address:#x} lie outside the {stop - start} registered "
+                    "bytes "
+                    f"of the pool, {start:#x}..{stop:#x}: pass blocks of the agent's own pool, in "
+                    "the part that it had when the agent was made",
                     address=address,
                     nbytes=nbytes,
                     start=start,
                     stop=stop,
                 )
     except BaseException:
-        taken.let_go()
+        views.release()
         raise
-    return taken
+    return views
 
 
-def _take(blocks: Blocks, taken: Pieces, writable: bool, *, nested: bool) -> None:
+def _add(blocks: Blocks, views: TransferViews, writable: bool, *, nested: bool) -> None:
     if isinstance(blocks, BlockBatch):
         hold = blocks.hold()
-        taken.release.append(hold.release)
+        views.releases.append(hold.release)
         nbytes = blocks.nbytes
-        taken.spans.extend((address, nbytes) for address in blocks.ptrs)
+        views.spans.extend((address, nbytes) for address in blocks.ptrs)
         return
     try:
         view = memoryview(blocks)
     except TypeError:
         if nested or not isinstance(blocks, Iterable):
-            raise BadValueError(f"{type(blocks).__name__} is no block: pass blocks of the agent's pool, or views of them") from None
+            raise InvalidArgumentError(
+                f"{type(blocks).__name__} is no block: pass blocks of the agent's pool, or views "
+                "of them"
+            ) from None
         for block in blocks:
-            _take(block, taken, writable, nested=True)
+            _add(block, views, writable, nested=True)
         return
-    taken.release.append(view.release)
+    views.releases.append(view.release)
     if writable and view.readonly:
-        raise BadValueError("the bytes are read-only, and a transfer was to write to them: pass a block of your own")
+        raise InvalidArgumentError(
+            "the bytes are read-only, and the transfer would write to them: pass a writable block"
+        )
     if not view.c_contiguous:
-        raise BadValueError("the bytes do not lie in one piece: pass each piece as a view of its own")
-    taken.spans.append((_address(blocks, view), view.nbytes))
+        raise InvalidArgumentError(
+            "the bytes are not contiguous: pass each contiguous range as a view of its own"
+        )
+    views.spans.append((_address(blocks, view), view.nbytes))
 
 
 def _address(block: Any, view: memoryview) -> int:
@@ -99,20 +112,24 @@ def _address(block: Any, view: memoryview) -> int:
         return block.ptr
     if not view.nbytes:
         return 0
-    # NIXL has NumPy with it.
+    # NIXL requires NumPy.
     flat = importlib.import_module("numpy").frombuffer(view, "u1")
     return int(flat.ctypes.data)
 
 
 def pack(agent: str, spans: list[tuple[int, int]]) -> bytes:
-    """Bytes for a peer."""
+    """Packs address ranges into bytes for a peer."""
     name = agent.encode()
     numbers = [number for span in spans for number in span]
-    return _HEAD.pack(_MAGIC, len(name), len(spans)) + name + struct.pack(f"<{len(numbers)}Q", *numbers)
+    return (
+        _HEAD.pack(_MAGIC, len(name), len(spans))
+        + name
+        + struct.pack(f"<{len(numbers)}Q", *numbers)
+    )
 
 
 def unpack(data: bytes) -> tuple[str, list[tuple[int, int]]]:
-    """The name of the agent, and address and length of each piece."""
+    """Returns the name of the agent, and address and length of each block."""
     if len(data) >= _HEAD.size:
         magic, name_bytes, count = _HEAD.unpack_from(data)
         body = _HEAD.size + name_bytes
@@ -120,4 +137,7 @@ def unpack(data: bytes) -> tuple[str, list[tuple[int, int]]]:
             numbers = struct.unpack_from(f"<{2 * count}Q", data, body)
             name = data[_HEAD.size : body].decode(errors="replace")
             return name, list(zip(numbers[::2], numbers[1::2], strict=True))
-    raise BadValueError(f"{len(data)} bytes are no descriptors: pass what Agent.descriptors() of the peer has given, unchanged")
+    raise InvalidArgumentError(
+        f"{len(data)} bytes are no descriptors: pass what Agent.descriptors() of the peer has "
+        "given, unchanged"
+    )

@@ -1,44 +1,47 @@
-"""*Errors*: what NIXL refuses, in words."""
+"""*Errors*: NIXL's errors as exceptions with messages."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from ..errors import BadValueError, KvmemError
+from ..errors import InvalidArgumentError, KvmemError
 
 
 class TransferError(KvmemError):
-    """NIXL refused a call, or a transfer has failed."""
+    """A call of NIXL or a transfer failed."""
 
     _numbers: ClassVar[tuple[str, ...]] = ("code", "remedy")
 
     code: str | None
-    """By what NIXL calls it, such as ``nixlBackendError``."""
+    """NIXL's name of the error, such as ``nixlBackendError``."""
     remedy: str | None
-    """What to do about it."""
+    """What to do about the error."""
 
 
 class UnregisteredError(TransferError):
-    """Memory that a transfer names is not registered, here or with the peer. NIXL calls it ``nixlNotFoundError``."""
+    """Memory of a transfer is not registered, in this process or with the peer.
+
+    NIXL calls the error ``nixlNotFoundError``.
+    """
 
 
 class PeerLostError(TransferError):
-    """The peer has gone in the middle. What its and our blocks hold is not determined."""
+    """The peer has gone during the transfer. The content of its blocks and ours is undefined."""
 
 
-class NotInPoolError(BadValueError):
-    """A block is not one of the agent's pool."""
+class NotInPoolError(InvalidArgumentError):
+    """A block does not belong to the agent's pool."""
 
     _numbers: ClassVar[tuple[str, ...]] = ("address", "nbytes", "start", "stop")
 
     address: int | None
-    """Where the block begins."""
+    """Address of the block."""
     nbytes: int | None
-    """Its length in bytes."""
+    """Length of the block in bytes."""
     start: int | None
-    """Where the registered memory begins."""
+    """Start of the registered memory."""
     stop: int | None
-    """Where it ends."""
+    """End of the registered memory."""
 
 
 _CLASSES: dict[str, type[TransferError]] = {
@@ -46,26 +49,38 @@ _CLASSES: dict[str, type[TransferError]] = {
     "nixlRemoteDisconnectError": PeerLostError,
 }
 
-_WORDS: dict[str, tuple[str, str]] = {
+_MESSAGES: dict[str, tuple[str, str]] = {
     "nixlNotFoundError": (
-        "memory that it names is not registered, or NIXL does not know the peer any more",
-        "send descriptors of blocks that the peer's agent has made, and connect anew where that has changed",
+        "the memory is not registered, or NIXL no longer knows the peer",
+        "send descriptors made by the peer's agent, and connect again if that agent has changed",
     ),
-    "nixlRemoteDisconnectError": ("the peer has gone", "close it, and connect to the one that takes its place"),
-    "nixlInvalidParamError": ("NIXL does not take these values", "compare the versions of NIXL here and at the peer"),
-    "nixlMismatchError": ("the two sides do not match", "compare the versions of NIXL here and at the peer"),
+    "nixlRemoteDisconnectError": (
+        "the peer has gone",
+        "close it, and connect to its replacement",
+    ),
+    "nixlInvalidParamError": (
+        "NIXL rejects these values",
+        "compare the versions of NIXL here and at the peer",
+    ),
+    "nixlMismatchError": (
+        "the two sides do not match",
+        "compare the versions of NIXL here and at the peer",
+    ),
     "nixlNotSupportedError": ("the backend cannot do this", "try another backend"),
     "nixlNotAllowedError": ("NIXL does not allow this", "give each agent a name of its own"),
-    "nixlBackendError": ("the backend has failed", "see what it wrote to standard error; UCX_LOG_LEVEL=info says more"),
-    "nixlCancelledError": ("it was cancelled", "see what the backend wrote to standard error"),
+    "nixlBackendError": (
+        "the backend has failed",
+        "see its output on standard error; UCX_LOG_LEVEL=info adds details",
+    ),
+    "nixlCancelledError": ("it was cancelled", "see the backend's output on standard error"),
 }
 
 
 def raised(doing: str, error: Exception) -> TransferError:
-    """What NIXL raised, as an exception of ours. Anything else is raised as it is."""
+    """Converts an exception of NIXL. Raises any other exception unchanged."""
     code = type(error).__name__
     if not code.startswith("nixl"):
         raise error
-    words, remedy = _WORDS.get(code, (str(error), "see what NIXL wrote to standard error"))
+    message, remedy = _MESSAGES.get(code, (str(error), "see NIXL's output on standard error"))
     kind = _CLASSES.get(code, TransferError)
-    return kind(f"{doing}: {words} ({code}); {remedy}", code=code, remedy=remedy)
+    return kind(f"{doing}: {message} ({code}); {remedy}", code=code, remedy=remedy)

@@ -1,17 +1,22 @@
 """*SGLang*: the host pools of HiCache in regions of kvmem, written against SGLang 0.5.23.
 
-SGLang finds :func:`register` through the entry point group ``sglang.srt.plugins``, in every process that it starts. From then on a host pool whose
-memory would come from SGLang's own default allocator comes from a :class:`kvmem.Region`: on the best pages there are, made resident by
-several threads. Allocators that bring their memory along (``mooncake``, ``mori``, ``shm``, ``tensorcast``) keep it, and so do pools that HIP
-must own. SGLang registers the memory with the GPU afterwards, as it does with its own.
+SGLang finds :func:`register` through the entry point group ``sglang.srt.plugins``, in every process
+that it starts. A host pool whose memory would come from SGLang's default allocator then comes from
+a :class:`kvmem.Region`: on the best available pages, populated by several threads. Allocators that
+bring their own memory (``mooncake``, ``mori``, ``shm``, ``tensorcast``) keep it, and so do pools
+that HIP must own. SGLang registers the memory with the GPU afterwards, as it does with its own.
 
-What is set in the environment: ``SGLANG_PLUGINS``, SGLang's own list of plugins to load (``kvmem`` is this one's name);
-``KVMEM_SGLANG=0``, which leaves SGLang's allocator in place; ``KVMEM_SGLANG_PAGES``, kinds of pages to try, first choice first (``1G,2M,thp,4k``); ``KVMEM_SGLANG_NUMA``, as ``numa`` of :class:`kvmem.Region`.
+Environment variables:
 
-Where SGLang's memory stays its own, the log says so: a warning if ``SGLANG_PLUGINS`` names kvmem. :func:`check_hook` raises
-:class:`HookUnusedError`, with the reason.
+- ``SGLANG_PLUGINS``: SGLang's own list of plugins to load. This plugin is called ``kvmem``.
+- ``KVMEM_SGLANG=0`` keeps SGLang's allocator.
+- ``KVMEM_SGLANG_PAGES``: page sizes to try, in order of preference (``1G,2M,thp,4k``).
+- ``KVMEM_SGLANG_NUMA``: ``numa`` of :class:`kvmem.Region`.
 
-This module imports neither SGLang nor PyTorch; its functions do when they are called.
+If SGLang keeps its own memory, the log says so: as a warning if ``SGLANG_PLUGINS`` names kvmem.
+:func:`check_hook` raises :class:`HookUnusedError` with the reason.
+
+Importing this module imports neither SGLang nor PyTorch; calling its functions does.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._kvmem import Region
-from ..errors import BadValueError
+from ..errors import InvalidArgumentError
 from .errors import HookUnusedError
 
 __all__ = ["TARGET", "HookUnusedError", "check_hook", "region_tensor", "register"]
@@ -32,35 +37,45 @@ __all__ = ["TARGET", "HookUnusedError", "check_hook", "region_tensor", "register
 _log = logging.getLogger("kvmem")
 
 TARGET = "sglang.srt.mem_cache.pool_host.common.get_allocator_from_storage"
-"""What is hooked: the function that chooses the allocator of a host pool."""
+"""The hooked function, which chooses the allocator of a host pool."""
 
 
-def region_tensor(dims: Sequence[int], dtype: Any, *, pages: str | None = None, numa: str | None = None) -> Any:
-    """A tensor of zeros in a region of its own, which goes when nothing looks at it any more. It needs PyTorch.
+def region_tensor(
+    dims: Sequence[int], dtype: Any, *, pages: str | None = None, numa: str | None = None
+) -> Any:
+    """Returns a tensor of zeros in a region of its own. The region is unmapped with the last view.
+    Needs PyTorch.
 
-    Raises :class:`~kvmem.MappingError`, which is a ``MemoryError``, and :class:`~kvmem.BadValueError`.
+    Raises :class:`~kvmem.MappingError`, which is a ``MemoryError``, and
+    :class:`~kvmem.InvalidArgumentError`.
     """
     import torch
 
     count = math.prod(dims)
     if count < 0 or any(length < 0 for length in dims):
-        raise BadValueError(f"{tuple(dims)} is no shape: lengths are 0 or more")
+        raise InvalidArgumentError(f"{tuple(dims)} is no shape: give lengths of 0 or more")
     if count == 0:
         return torch.empty(tuple(dims), dtype=dtype)
     nbytes = count * dtype.itemsize
     region = Region(nbytes, pages=pages, numa=numa, populate="auto")
     _log.info("SGLang: %s of %s in a region of %d bytes", tuple(dims), dtype, region.nbytes)
-    # By way of bytes, since not every type can be read from a buffer. The tensor keeps the region.
-    return torch.frombuffer(region, dtype=torch.uint8, count=nbytes).view(dtype).reshape(tuple(dims))
+    # Through bytes, because PyTorch cannot read every dtype from a buffer. The tensor keeps the
+    # region.
+    return (
+        torch.frombuffer(region, dtype=torch.uint8, count=nbytes).view(dtype).reshape(tuple(dims))
+    )
 
 
 def _choose(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """The hook: another allocator in the place of the default one."""
+    """The hook: replaces the default allocator."""
     from sglang.srt.mem_cache.pool_host import common
 
     chosen = original(*arguments, **named)
     if type(chosen) is not common.HostTensorAllocator:
-        _unused(f"SGLang has chosen the allocator {type(chosen).__name__} for a host pool, which brings its own memory")
+        _unused(
+            f"SGLang has chosen the allocator {type(chosen).__name__} for a host pool, which "
+            "brings its own memory"
+        )
         return chosen
     if getattr(common, "_is_hip", False) and os.environ.get("HSA_USERPTR_FOR_PAGED_MEM") == "0":
         # SGLang takes these from HIP itself, if the allocator is its own.
@@ -71,21 +86,27 @@ def _choose(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     return RegionHostTensorAllocator()
 
 
-_told: set[str] = set()
+_logged: set[str] = set()
 
 
 def _unused(reason: str) -> None:
-    """Tells once that memory is not kvmem's: as a warning where kvmem was asked for by name."""
-    if reason not in _told:
-        _told.add(reason)
-        by_name = "kvmem" in [name.strip() for name in os.environ.get("SGLANG_PLUGINS", "").split(",")]
-        _log.log(logging.WARNING if by_name else logging.INFO, "%s: it is not kvmem's", reason)
+    """Logs once that memory is not kvmem's: as a warning if ``SGLANG_PLUGINS`` names kvmem."""
+    if reason not in _logged:
+        _logged.add(reason)
+        by_name = "kvmem" in [
+            name.strip() for name in os.environ.get("SGLANG_PLUGINS", "").split(",")
+        ]
+        _log.log(
+            logging.WARNING if by_name else logging.INFO, "%s: the memory is not kvmem's", reason
+        )
 
 
 def register() -> None:
-    """Registers the hook, unless ``KVMEM_SGLANG`` is 0. SGLang calls it, and applies what is registered before its engine starts. It needs SGLang."""
+    """Registers the hook, unless ``KVMEM_SGLANG`` is 0. SGLang calls this, and applies registered
+    hooks before its engine starts. Needs SGLang.
+    """
     if os.environ.get("KVMEM_SGLANG") == "0":
-        _unused("KVMEM_SGLANG=0: SGLang's host memory is its own")
+        _unused("KVMEM_SGLANG=0 keeps SGLang's allocator")
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
@@ -94,22 +115,30 @@ def register() -> None:
 
 def check_hook() -> None:
     """Raises :class:`HookUnusedError`, with the reason, unless SGLang's default host pools in this
-    process are kvmem's. It imports SGLang.
+    process are kvmem's. Imports SGLang.
     """
     if os.environ.get("KVMEM_SGLANG") == "0":
-        raise HookUnusedError("KVMEM_SGLANG=0: SGLang's host memory is its own", remedy="unset KVMEM_SGLANG")
+        raise HookUnusedError(
+            "KVMEM_SGLANG=0 keeps SGLang's allocator", remedy="unset KVMEM_SGLANG"
+        )
     try:
         common = importlib.import_module("sglang.srt.mem_cache.pool_host.common")
     except ImportError as error:
-        raise HookUnusedError(f"SGLang cannot be imported ({error})", remedy="pip install 'kvmem[sglang]'") from error
+        raise HookUnusedError(
+            f"SGLang cannot be imported ({error})", remedy="pip install 'kvmem[sglang]'"
+        ) from error
     choose = getattr(common, TARGET.rpartition(".")[2], None)
     if choose is None:
-        raise HookUnusedError(f"this SGLang has no function {TARGET}", remedy="kvmem is written against SGLang 0.5.23")
+        raise HookUnusedError(
+            f"this SGLang has no function {TARGET}", remedy="kvmem is written against SGLang 0.5.23"
+        )
     chosen = choose("default")
     if type(chosen).__module__ != f"{__name__}.allocator":
         plugins = os.environ.get("SGLANG_PLUGINS")
         raise HookUnusedError(
-            f"SGLang's default allocator is {type(chosen).__name__}, its own: its plugins have not been loaded in this process, or "
+            f"SGLang's default allocator is {type(chosen).__name__}, its own: its plugins have not "
+            "been loaded in this process, or "
             f"SGLANG_PLUGINS={plugins!r} leaves kvmem out",
-            remedy="call sglang.srt.plugins.load_plugins(), and let SGLANG_PLUGINS be unset or name kvmem",
+            remedy="call sglang.srt.plugins.load_plugins(), and let SGLANG_PLUGINS be unset or "
+            "name kvmem",
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 from sglang.srt.mem_cache.pool_host.common import HostTensorAllocator
 
-from ..errors import BadValueError
+from ..errors import InvalidArgumentError
 from . import region_tensor
 
 
@@ -16,10 +16,14 @@ class RegionHostTensorAllocator(HostTensorAllocator):  # type: ignore[misc]
     """Allocates each tensor in a region of its own."""
 
     def allocate(self, dims: Sequence[int], dtype: Any, device: str = "cpu") -> Any:
-        """A tensor of zeros. Raises as :func:`kvmem.sglang.region_tensor`."""
+        """Returns a tensor of zeros: see :func:`kvmem.sglang.region_tensor`."""
         if str(device) != "cpu":
-            raise BadValueError(f"host pools are in the processor's memory: say device=\"cpu\", not {device!r}")
+            raise InvalidArgumentError(
+                f'host pools need host memory: pass device="cpu", not {device!r}'
+            )
         self.dtype = dtype
         self.dims = dims
         pages = os.environ.get("KVMEM_SGLANG_PAGES") or None
-        return region_tensor(dims, dtype, pages=pages, numa=os.environ.get("KVMEM_SGLANG_NUMA") or None)
+        return region_tensor(
+            dims, dtype, pages=pages, numa=os.environ.get("KVMEM_SGLANG_NUMA") or None
+        )

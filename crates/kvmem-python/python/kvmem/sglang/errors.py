@@ -13,4 +13,4 @@ class HookUnusedError(KvmemError, RuntimeError):
     _numbers: ClassVar[tuple[str, ...]] = ("remedy",)
 
     remedy: str | None
-    """What to do about it."""
+    """How to make SGLang use kvmem."""

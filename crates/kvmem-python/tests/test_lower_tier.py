@@ -1,6 +1,7 @@
-"""The lower tier without a cluster: every way in which a value could come back after another was put, forced one by one, and then by chance.
+"""The lower tier without a cluster: every way in which an old value could come back after a newer
+one was stored, first one by one, then at random.
 
-The store here is a dictionary with hooks. What a real cluster does is tested in ``distributed/``.
+The store here is a dictionary with hooks. ``distributed/`` tests a real cluster.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
-import pytest
-
 import kvmem
-from kvmem.mooncake import ClusterSpill, DeadlineError, Store, StoreStats, errors
-from kvmem.mooncake.calls import Calls
+import pytest
+from kvmem.mooncake import ClusterTier, DeadlineError, Store, StoreStats, errors
+from kvmem.mooncake.calls import CallQueue
 from kvmem.mooncake.circuit import Circuit
 
 MIB = 1 << 20
@@ -26,10 +26,11 @@ KEY = "k"
 V1, V2, V3 = b"the first value", b"the second one, put later", b"and a third"
 
 
-class Shelf:
-    """A store that is a dictionary. ``during`` is called with what is being done, between the doing and the answer."""
+class DictionaryStore:
+    """A store that is a dictionary. It calls ``during`` with the name of the operation, between the
+    operation and the return."""
 
-    master = "a shelf"
+    master = "a store"
     deadline = 1.0
 
     def __init__(self, pool: kvmem.Pool) -> None:
@@ -46,7 +47,7 @@ class Shelf:
         self.during("size")
         return len(found)
 
-    look = size
+    available_size = size
 
     def stats(self) -> StoreStats:
         return StoreStats("open" if self.circuit.is_open else "closed", 0, 0, 0, 0, 0, 0)
@@ -64,7 +65,7 @@ class Shelf:
 
     def put_parts(self, key: str, parts: Iterable[Any], *, keep: object = None) -> None:
         self.during("put")
-        # What is there already stays, as in a cluster.
+        # An existing object stays, as in a cluster.
         self.objects.setdefault(key, b"".join(bytes(part) for part in parts))
 
     def remove(self, key: str, *, force: bool = False) -> bool:
@@ -85,34 +86,36 @@ class Shelf:
             raise errors.error(-704, "get", key) from None
 
 
-class Hooked(ClusterSpill):
-    """A spill that can be held up where the cache calls it."""
+class Hooked(ClusterTier):
+    """A tier that can be delayed where the cache calls it."""
 
     def __init__(self, store: Store, **settings: Any) -> None:
         super().__init__(store, **settings)
-        self.before_evicted: Callable[[bytes], object] = lambda value: None
-        self.before_forget: Callable[[], object] = lambda: None
+        self.before_put: Callable[[bytes], object] = lambda value: None
+        self.before_invalidate: Callable[[], object] = lambda: None
 
-    def evicted(self, pinned: kvmem.Pinned) -> None:
-        self.before_evicted(bytes(pinned))
-        super().evicted(pinned)
+    def put(self, pinned: kvmem.Pinned) -> None:
+        self.before_put(bytes(pinned))
+        super().put(pinned)
 
-    def forget(self, key: int | bytes | str) -> None:
-        self.before_forget()
-        super().forget(key)
+    def invalidate(self, key: int | bytes | str) -> None:
+        self.before_invalidate()
+        super().invalidate(key)
 
-    def forget_all(self) -> None:
-        self.before_forget()
-        super().forget_all()
+    def clear(self) -> None:
+        self.before_invalidate()
+        super().clear()
 
 
 class Tiers:
-    """A cache, its spill, and the shelf below. The cluster has the first value under the key, and the cache has nothing."""
+    """A cache, its tier, and the store below. The cluster has the first value under the key, and
+    the cache has none.
+    """
 
     def __init__(self, pool: kvmem.Pool, **settings: Any) -> None:
-        self.shelf = Shelf(pool)
-        self.spill = Hooked(cast(Store, self.shelf), retry=0.01, **settings)
-        self.cache = kvmem.KvCache(pool, spill=self.spill)
+        self.store = DictionaryStore(pool)
+        self.tier = Hooked(cast(Store, self.store), retry=0.01, **settings)
+        self.cache = kvmem.KvCache(pool, lower_tier=self.tier)
         self.put(V1)
         self.evict()
 
@@ -120,9 +123,9 @@ class Tiers:
         self.cache.insert(KEY, value)
 
     def evict(self) -> None:
-        """What the cache has is in the cluster when this returns, or is stale and removed from it."""
+        """Moves the cache's values to the cluster, or has stale ones removed from it."""
         self.cache.evict_to(0)
-        assert self.spill.flush(10)
+        assert self.tier.flush(10)
 
     def get(self) -> bytes | None:
         found = self.cache.get(KEY)
@@ -132,18 +135,20 @@ class Tiers:
             return bytes(found)
 
     def once(self, what: str, do: Callable[[], object]) -> None:
-        """Does something when the store has done its part for the first time, and before the spill knows."""
+        """Runs a function once after an operation of the store, before the tier continues."""
 
         def during(now: str) -> None:
             if now == what:
-                self.shelf.during = lambda what: None
+                self.store.during = lambda what: None
                 do()
 
-        self.shelf.during = during
+        self.store.during = during
 
     @contextlib.contextmanager
     def handing_over(self, value: bytes) -> Iterator[Callable[[], None]]:
-        """Puts a value and evicts it; the spill has not been given it while this lasts, or until what this gives is called."""
+        """Puts a value and evicts it. The tier does not receive it during the ``with`` block, or
+        until the yielded function is called.
+        """
         reached, go = threading.Event(), threading.Event()
 
         def before(given: bytes) -> None:
@@ -151,7 +156,7 @@ class Tiers:
                 reached.set()
                 assert go.wait(10)
 
-        self.spill.before_evicted = before
+        self.tier.before_put = before
         self.put(value)
         thread = threading.Thread(target=self.cache.evict_to, args=(0,))
         thread.start()
@@ -169,8 +174,8 @@ class Tiers:
 
     def close(self) -> None:
         self.cache.close()
-        stats = self.spill.stats()
-        assert stats.evicted == stats.stored + stats.dropped + stats.failed + stats.forgotten
+        stats = self.tier.stats()
+        assert stats.evicted == stats.stored + stats.dropped + stats.failed + stats.invalidated
         assert (stats.queued, stats.queued_bytes, stats.corrupt) == (0, 0, 0)
 
 
@@ -189,21 +194,21 @@ def tiers(pool: kvmem.Pool) -> Iterator[Tiers]:
     tiers.close()
 
 
-# A fetch has the first value in its hands, and then…
+# A fetch has read the first value, and then …
 
 Change = Callable[[Tiers], object]
 
 
 def dropped(tiers: Tiers) -> None:
-    """The second value is put, evicted, and finds no place."""
-    most, tiers.spill._work.most = tiers.spill._work.most, 1
+    """The second value is put, evicted, and dropped."""
+    max_bytes, tiers.tier._worker.max_bytes = tiers.tier._worker.max_bytes, 1
     tiers.put(V2)
     tiers.evict()
-    tiers.spill._work.most = most
+    tiers.tier._worker.max_bytes = max_bytes
 
 
 def steps(*all: Change) -> Change:
-    """One after the other."""
+    """Runs several changes one after the other."""
 
     def change(tiers: Tiers) -> None:
         for each in all:
@@ -218,12 +223,12 @@ def put(tiers: Tiers) -> None:
 
 def remove(tiers: Tiers) -> None:
     tiers.cache.remove(KEY)
-    assert tiers.spill.flush(10)
+    assert tiers.tier.flush(10)
 
 
 def clear(tiers: Tiers) -> None:
     tiers.cache.clear()
-    assert tiers.spill.flush(10)
+    assert tiers.tier.flush(10)
 
 
 CHANGES: dict[str, tuple[Change, bytes | None]] = {
@@ -245,11 +250,11 @@ def test_a_fetch_from_the_cluster_is_overtaken(tiers: Tiers, change: str, what: 
     tiers.once(what, lambda: do(tiers))
     assert tiers.get() in (None, then)
     assert tiers.get() == then
-    assert tiers.spill.stats().fetched == (then is not None and change != "inserted")
+    assert tiers.tier.stats().fetched == (then is not None and change != "inserted")
 
 
 @pytest.mark.parametrize("what", ["size", "get"])
-def test_a_fetch_is_overtaken_by_what_is_being_handed_over(tiers: Tiers, what: str) -> None:
+def test_a_fetch_is_overtaken_by_a_value_on_its_way(tiers: Tiers, what: str) -> None:
     with contextlib.ExitStack() as stack:
         tiers.once(what, lambda: stack.enter_context(tiers.handing_over(V2)))
         assert tiers.get() is None
@@ -258,7 +263,7 @@ def test_a_fetch_is_overtaken_by_what_is_being_handed_over(tiers: Tiers, what: s
 
 
 class Between:
-    """A cache as a fetch sees it: something happens when it has found its value and asks for room."""
+    """A cache for a fetch: runs a function when the fetch reserves space for its value."""
 
     def __init__(self, cache: kvmem.KvCache, do: Callable[[], object]) -> None:
         self.cache = cache
@@ -272,51 +277,53 @@ class Between:
         return getattr(self.cache, name)
 
 
-@pytest.mark.parametrize("change", [change for change in CHANGES if change != "inserted and stored"])
+@pytest.mark.parametrize(
+    "change", [change for change in CHANGES if change != "inserted and stored"]
+)
 def test_a_fetch_from_the_queue_is_overtaken(tiers: Tiers, change: str) -> None:
     do, then = CHANGES[change]
     hold = threading.Event()
     tiers.put(V3)
-    tiers.shelf.during = lambda what: what == "put" and hold.wait(10)
+    tiers.store.during = lambda what: what == "put" and hold.wait(10)
     tiers.cache.evict_to(0)
-    assert tiers.spill.stats().queued == 1
+    assert tiers.tier.stats().queued == 1
 
     def overtake() -> None:
         hold.set()
         do(tiers)
 
-    found = tiers.spill.fetch(cast(kvmem.KvCache, Between(tiers.cache, overtake)), KEY)
+    found = tiers.tier.fetch(cast(kvmem.KvCache, Between(tiers.cache, overtake)), KEY)
     assert (found and bytes(found)) in (None, then)
     del found
     assert tiers.get() == then
 
 
-# Who looks up while a value is on its way.
+# Look-ups while a value is on its way to the tier.
 
 
-def test_what_is_being_handed_over_is_not_asked_of_the_cluster(tiers: Tiers) -> None:
+def test_a_value_on_its_way_is_not_looked_up_in_the_cluster(tiers: Tiers) -> None:
     with tiers.handing_over(V2) as end:
         assert tiers.get() is None
         end()
         assert tiers.get() == V2
 
 
-def test_a_value_that_is_handed_over_late_is_not_the_latest(tiers: Tiers) -> None:
+def test_a_value_that_arrives_late_is_not_the_latest(tiers: Tiers) -> None:
     with tiers.handing_over(V2):
         tiers.put(V3)
         tiers.evict()
-    assert tiers.spill.flush(10)
+    assert tiers.tier.flush(10)
     assert tiers.get() == V3
     tiers.evict()
     assert tiers.get() == V3
 
 
 @pytest.mark.parametrize("out", ["remove", "clear"])
-def test_a_value_that_is_handed_over_after_it_was_removed(tiers: Tiers, out: str) -> None:
+def test_a_value_that_arrives_after_its_removal(tiers: Tiers, out: str) -> None:
     with tiers.handing_over(V2):
         tiers.cache.remove(KEY) if out == "remove" else tiers.cache.clear()
     assert tiers.get() is None
-    assert tiers.spill.flush(10)
+    assert tiers.tier.flush(10)
     assert tiers.get() is None
 
 
@@ -324,27 +331,29 @@ def test_a_value_that_is_handed_over_after_it_was_removed(tiers: Tiers, out: str
 def test_a_fetch_in_the_middle_of_a_removal(tiers: Tiers, out: str) -> None:
     assert tiers.get() == V1
     seen: list[bytes | None] = []
-    tiers.spill.before_forget = lambda: seen.append(tiers.get())
+    tiers.tier.before_invalidate = lambda: seen.append(tiers.get())
     tiers.cache.remove(KEY) if out == "remove" else tiers.cache.clear()
     assert len(seen) == 1
     assert tiers.get() is None
-    assert tiers.spill.flush(10)
+    assert tiers.tier.flush(10)
     assert tiers.get() is None
 
 
 @pytest.mark.parametrize("out", ["remove", "clear"])
 def test_an_eviction_in_the_middle_of_a_removal(tiers: Tiers, out: str) -> None:
-    """Another thread's insertion is later than the removal, or is gone with it; what was there before is gone."""
+    """Another thread's insertion happens after the removal, or is removed with it. The value that
+    was there before never comes back.
+    """
     assert tiers.get() == V1
 
     def meanwhile() -> None:
         tiers.put(V2)
         tiers.cache.evict_to(0)
 
-    tiers.spill.before_forget = meanwhile
+    tiers.tier.before_invalidate = meanwhile
     tiers.cache.remove(KEY) if out == "remove" else tiers.cache.clear()
     assert tiers.get() in (None, V2)
-    assert tiers.spill.flush(10)
+    assert tiers.tier.flush(10)
     assert tiers.get() in (None, V2)
 
 
@@ -362,132 +371,140 @@ EVICTING: dict[str, Evicting] = {
     "reserve": lambda cache: cache.reserve("last", 2000),
     "evict_to": lambda cache: cache.evict_to(0),
     "commit": lambda cache: cache.reserve("last", 1000).commit(),
-    "commit under a lease": lambda cache: cache.reserve("last", 1000).commit(lease=cast(kvmem.Lease, cache.lease("last"))),
+    "commit under a lease": lambda cache: cache.reserve("last", 1000).commit(
+        lease=cast(kvmem.Lease, cache.lease("last"))
+    ),
     "the end of a with": with_watermarks,
 }
 
 
 class Interrupted:
-    """A lower tier whose user presses Ctrl-C. ``told`` has what it was told to forget."""
+    """A lower tier whose user presses Ctrl-C. ``told`` has the keys that it had to invalidate."""
 
     def __init__(self, raised: type[BaseException] = KeyboardInterrupt) -> None:
         self.raised, self.calls = raised, 0
         self.told: list[object] = []
-        self.forgets: Callable[[object], object] = self.told.append
+        self.on_invalidate: Callable[[object], object] = self.told.append
 
-    def __spill__(self, pool: kvmem.Pool) -> "Interrupted":
+    def __lower_tier__(self, pool: kvmem.Pool) -> Interrupted:
         return self
 
-    def evicted(self, pinned: kvmem.Pinned) -> None:
+    def put(self, pinned: kvmem.Pinned) -> None:
         self.calls += 1
         raise self.raised
 
     def fetch(self, cache: kvmem.KvCache, key: int | bytes | str) -> None: ...
-    def forget(self, key: int | bytes | str) -> None:
-        self.forgets(key)
+    def invalidate(self, key: int | bytes | str) -> None:
+        self.on_invalidate(key)
 
-    def forget_all(self) -> None: ...
+    def clear(self) -> None: ...
     def close(self) -> None: ...
 
 
 @pytest.mark.parametrize("evict", EVICTING)
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_in_the_spill_reaches_the_caller(pool: kvmem.Pool, evict: str, raised: type[BaseException]) -> None:
-    spill = Interrupted(raised)
-    settings: dict[str, Any] = {"watermarks": (1000, 3500)} if evict.startswith(("commit", "the end")) else {}
-    with kvmem.KvCache(pool, max_bytes=4000, shards=1, spill=spill, **settings) as cache:
+def test_an_interrupt_in_the_lower_tier_reaches_the_caller(
+    pool: kvmem.Pool, evict: str, raised: type[BaseException]
+) -> None:
+    tier = Interrupted(raised)
+    settings: dict[str, Any] = (
+        {"watermarks": (1000, 3500)} if evict.startswith(("commit", "the end")) else {}
+    )
+    with kvmem.KvCache(pool, max_bytes=4000, shards=1, lower_tier=tier, **settings) as cache:
         for key in range(3):
             cache.insert(key, bytes(1000))
         with pytest.raises(raised):
             EVICTING[evict](cache)
-        # Once it was interrupted no further value was given to it; each was dropped, forgotten and counted.
-        assert spill.calls == 1 and len(spill.told) >= 1
-        assert cache.stats().not_taken == cache.stats().evictions == len(spill.told)
+        # After the interrupt no further value was given to it; each was dropped, invalidated and
+        # counted.
+        assert tier.calls == 1 and len(tier.told) >= 1
+        assert cache.stats().sink_failures == cache.stats().evictions == len(tier.told)
         assert cache.evict_to(4000) == cache.nbytes, "it is raised once"
         if evict == "insert":
             assert "last" not in cache, "an insertion that raises puts nothing in"
 
 
-def test_an_interrupt_while_the_spill_forgets_reaches_the_caller(pool: kvmem.Pool) -> None:
-    spill = Interrupted(ValueError)
+def test_an_interrupt_while_the_lower_tier_invalidates_reaches_the_caller(pool: kvmem.Pool) -> None:
+    tier = Interrupted(ValueError)
 
     def interrupted(key: object) -> None:
         raise KeyboardInterrupt
 
-    spill.forgets = interrupted
+    tier.on_invalidate = interrupted
     unraisable: list[object] = []
-    with kvmem.KvCache(pool, spill=spill) as cache, pytest.MonkeyPatch.context() as patch:
+    with kvmem.KvCache(pool, lower_tier=tier) as cache, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "unraisablehook", lambda each: unraisable.append(each.exc_type))
         cache.insert(KEY, b"x")
         with pytest.raises(KeyboardInterrupt):
             cache.evict_to(0)
         assert unraisable == [ValueError]
-        assert cache.stats().not_taken == 1 and cache.lease(KEY) is None
+        assert cache.stats().sink_failures == 1 and cache.lease(KEY) is None
 
 
-def test_a_signal_in_the_spill_interrupts_the_insertion(script: Callable[..., str]) -> None:
+def test_a_signal_in_the_lower_tier_interrupts_the_insertion(script: Callable[..., str]) -> None:
     script(
         """
         import signal, threading, time
         import kvmem
-        from kvmem.spill import Spill
         class Slow:
-            def __spill__(self, pool): return self
-            def evicted(self, pinned):
+            def __lower_tier__(self, pool): return self
+            def put(self, pinned):
                 signal.raise_signal(signal.SIGINT)
                 time.sleep(100)
             def fetch(self, cache, key): ...
-            def forget(self, key): ...
-            def forget_all(self): ...
+            def invalidate(self, key): ...
+            def clear(self): ...
             def close(self): ...
-        cache = kvmem.KvCache(kvmem.Pool("1MiB", pages="4k"), max_blocks=1, spill=Slow())
+        cache = kvmem.KvCache(kvmem.Pool("1MiB", pages="4k"), max_blocks=1, lower_tier=Slow())
         cache.insert(1, b"one")
         try:
             cache.insert(2, b"two")
         except KeyboardInterrupt:
-            assert cache.stats().not_taken == 1 and 2 not in cache
+            assert cache.stats().sink_failures == 1 and 2 not in cache
         else:
             raise AssertionError("the interrupt is lost")
         """
     )
 
 
-def test_what_the_spill_failed_to_take_leaves_nothing_older_behind(tiers: Tiers) -> None:
+def test_a_failed_put_leaves_no_older_value_behind(tiers: Tiers) -> None:
     def interrupted(_: bytes) -> None:
-        tiers.spill.before_evicted = lambda value: None
+        tiers.tier.before_put = lambda value: None
         raise KeyboardInterrupt
 
-    tiers.spill.before_evicted = interrupted
+    tiers.tier.before_put = interrupted
     tiers.put(V2)
     with pytest.raises(KeyboardInterrupt):
         tiers.cache.evict_to(0)
     assert tiers.get() is None
-    assert tiers.spill.flush(10)
+    assert tiers.tier.flush(10)
     assert tiers.get() is None
-    assert tiers.cache.stats().not_taken == 1
-    # And if it cannot even be told.
+    assert tiers.cache.stats().sink_failures == 1
+    # And if invalidating fails too.
     tiers.put(V1)
     tiers.evict()
-    tiers.spill.before_forget = interrupted_always = lambda: (_ for _ in ()).throw(KeyboardInterrupt)
-    tiers.spill.before_evicted = interrupted
+    tiers.tier.before_invalidate = interrupted_always = lambda: (_ for _ in ()).throw(
+        KeyboardInterrupt
+    )
+    tiers.tier.before_put = interrupted
     tiers.put(V2)
     with pytest.raises(KeyboardInterrupt), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "unraisablehook", lambda unraisable: None)
         tiers.cache.evict_to(0)
-    assert tiers.get() is None and tiers.cache.stats().not_taken == 2
+    assert tiers.get() is None and tiers.cache.stats().sink_failures == 2
     with pytest.raises(KeyboardInterrupt):
         tiers.cache.remove(KEY)
-    assert tiers.spill.before_forget is interrupted_always
+    assert tiers.tier.before_invalidate is interrupted_always
     assert tiers.get() is None
 
 
-# Puts that miss their deadline, and come all the same.
+# Puts that miss their deadline, and end later.
 
 
 @pytest.mark.parametrize("out", ["remove", "clear", "replace"])
-def test_a_late_put_brings_nothing_back(tiers: Tiers, out: str) -> None:
-    calls, go, began = Calls("shelf"), threading.Event(), threading.Event()
-    at_once = tiers.shelf.put_parts
+def test_an_abandoned_put_brings_no_old_value_back(tiers: Tiers, out: str) -> None:
+    calls, go, began = CallQueue("store"), threading.Event(), threading.Event()
+    at_once = tiers.store.put_parts
 
     def late(key: str, parts: Iterable[Any], *, keep: object = None) -> None:
         value = b"".join(bytes(part) for part in parts)
@@ -495,16 +512,16 @@ def test_a_late_put_brings_nothing_back(tiers: Tiers, out: str) -> None:
         def put() -> None:
             began.set()
             assert go.wait(10)
-            tiers.shelf.objects.setdefault(key, value)
+            tiers.store.objects.setdefault(key, value)
 
-        tiers.shelf.put_parts = at_once  # type: ignore[method-assign]
-        call = calls.begin(put)
+        tiers.store.put_parts = at_once  # type: ignore[method-assign]
+        call = calls.submit(put)
         assert began.wait(10)
         with pytest.raises(TimeoutError):
             call.wait(0.01)
         raise DeadlineError("late", code=errors.TIMED_OUT, key=key, call=call)
 
-    tiers.shelf.put_parts = late  # type: ignore[method-assign]
+    tiers.store.put_parts = late  # type: ignore[method-assign]
     tiers.put(V2)
     tiers.cache.evict_to(0)
     assert began.wait(10)
@@ -515,38 +532,46 @@ def test_a_late_put_brings_nothing_back(tiers: Tiers, out: str) -> None:
     else:
         tiers.put(V3)
         tiers.cache.evict_to(0)
-    # Whatever is done under this key before the put has ended would come too early.
-    assert not tiers.spill.flush(0.2)
+    # Any operation under this key before the put has ended would come too early.
+    assert not tiers.tier.flush(0.2)
     go.set()
-    assert tiers.spill.flush(10)
+    assert tiers.tier.flush(10)
     assert tiers.get() == (V3 if out == "replace" else None)
     tiers.evict()
     assert tiers.get() == (V3 if out == "replace" else None)
-    assert calls.close(lambda: None).wait_over(10)
+    assert calls.close(lambda: None).wait_ended(10)
 
 
-# By chance.
+# Random operations.
 
 
-@pytest.mark.parametrize(("queue", "wait"), [(MIB, 1.0), (4_000, 0.0)])
-def test_nobody_sees_a_version_older_than_one_that_was_put(pool: kvmem.Pool, queue: int, wait: float) -> None:
-    """Each key has one writer, and what it last put or removed is known; nobody ever finds what was so before his look-up began."""
-    shelf = Shelf(pool)
-    shelf.during = lambda what: time.sleep(random.random() * 0.0005)
-    spill = ClusterSpill(cast(Store, shelf), queue=queue, wait=wait, retry=0.01)
-    cache = kvmem.KvCache(pool, max_bytes=12_000, spill=spill)
+@pytest.mark.parametrize(("max_queued_bytes", "max_wait"), [(MIB, 1.0), (4_000, 0.0)])
+def test_no_look_up_finds_an_older_version(
+    pool: kvmem.Pool, max_queued_bytes: int, max_wait: float
+) -> None:
+    """Each key has one writer, which records its last put or removal. No look-up finds a value
+    older than the record at its beginning.
+    """
+    store = DictionaryStore(pool)
+    store.during = lambda what: time.sleep(random.random() * 0.0005)
+    tier = ClusterTier(
+        cast(Store, store), max_queued_bytes=max_queued_bytes, max_wait=max_wait, retry=0.01
+    )
+    cache = kvmem.KvCache(pool, max_bytes=12_000, lower_tier=tier)
     writers, keys = 3, 24
     latest = [0] * keys
-    """The version that was put last, or that after which the key was removed."""
+    """The version put last, or the one after which the key was removed."""
     began = time.monotonic()
     wrong: list[str] = []
 
     def enough() -> bool:
-        stats = spill.stats()
+        stats = tier.stats()
         return stats.fetched > 50 and stats.stored > 50
 
     def going() -> bool:
-        """Some seconds, and on a machine that is busy as many more as it takes until enough has gone down and come up."""
+        """At least some seconds, and on a busy machine longer, until enough values were put and
+        fetched.
+        """
         took = time.monotonic() - began
         return not wrong and (took < 4 or (took < 60 and not enough()))
 
@@ -567,7 +592,7 @@ def test_nobody_sees_a_version_older_than_one_that_was_put(pool: kvmem.Pool, que
             version += 1
             if dice.random() < 0.15:
                 cache.remove(key)
-                # What is found from now on is later.
+                # Values found from now on are later.
                 latest[key] = version
                 if cache.get(key) is not None:
                     wrong.append(f"key {key} was removed at {version}")
@@ -595,6 +620,6 @@ def test_nobody_sees_a_version_older_than_one_that_was_put(pool: kvmem.Pool, que
     for thread in threads:
         thread.join(90)
     assert not wrong
-    stats = spill.stats()
+    stats = tier.stats()
     assert enough(), stats
     cache.close()
