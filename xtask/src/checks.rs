@@ -56,7 +56,7 @@ enum Group {
 }
 
 /// Runs the steps and prints the summary. The exit status is 1 if any step failed.
-pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
+pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
     let mut report = Report::default();
     let wanted = |group| options.groups.is_empty() || options.groups.contains(&group);
 

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use kvmem::arena::Errno;
-use kvmem::register::simulated::{Fault, SimulatedMachine, SimulatedNic, NicLimits};
+use kvmem::register::simulated::{Fault, NicLimits, SimulatedMachine, SimulatedNic};
 
 use crate::call::{guard, on, out, size};
 use crate::error::CallError;
@@ -39,7 +39,8 @@ pub unsafe extern "C" fn kvmem_registrars_simulated(
             .limits(limits)
             .build()
             .map_err(CallError::invalid)?;
-        let nics: Vec<Arc<SimulatedNic>> = (0..size(nics)).filter_map(|nic| machine.nic(nic)).collect();
+        let nics: Vec<Arc<SimulatedNic>> =
+            (0..size(nics)).filter_map(|nic| machine.nic(nic)).collect();
         let registrars = Registrars { all: machine.nics(), nics };
         made.put(kvmem_registrars::table().insert(registrars)?);
         Ok(())

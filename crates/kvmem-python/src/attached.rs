@@ -68,7 +68,7 @@ impl PyAttachedPool {
     /// Number by which references name the pool.
     #[getter]
     fn share_id(&self) -> PyResult<u64> {
-        self.held.with(|pool| pool.number())
+        self.held.with(|pool| pool.share_id())
     }
 
     /// Length of the memory in bytes, unused bytes included.

@@ -304,7 +304,7 @@ pub(crate) fn arena(py: Python<'_>, error: &ArenaError) -> PyErr {
         ArenaError::NoPages { range, limit, .. } => {
             raised("MappingError").with("requested", range.len()).with_limit(limit.as_ref())
         }
-        ArenaError::Refused { bytes, errno, limit, .. } => raised("MappingError")
+        ArenaError::CallFailed { bytes, errno, limit, .. } => raised("MappingError")
             .with("requested", *bytes)
             .with_errno(*errno)
             .with_limit(limit.as_ref()),
@@ -389,7 +389,9 @@ pub(crate) fn register(py: Python<'_>, error: &RegisterError) -> PyErr {
         RegisterError::Straddles { device, edge, .. } => {
             raised("RegistrationError").with("device", device).with("boundary", *edge)
         }
-        RegisterError::Ended { device } => raised("RegistrationError").with("device", device),
+        RegisterError::Deregistered { device } => {
+            raised("RegistrationError").with("device", device)
+        }
         RegisterError::NoRegistrars => Raised::new(
             py,
             "InvalidArgumentError",

@@ -147,7 +147,7 @@ impl PyOffsetAllocator {
 
     /// Moves the end of the space up to ``capacity``.
     fn grow_to(&self, py: Python<'_>, capacity: Size) -> PyResult<()> {
-        self.space.grow(capacity.0).map_err(|error| error::space(py, &error))
+        self.space.grow_to(capacity.0).map_err(|error| error::space(py, &error))
     }
 
     /// Moves the end of the space down to ``capacity``. Raises :class:`InUseError` if a range

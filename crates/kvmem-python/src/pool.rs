@@ -419,7 +419,7 @@ impl PyPool {
     /// Number by which references name this pool. None: the pool's memory is private.
     #[getter]
     fn share_id(&self) -> PyResult<Option<u64>> {
-        self.held.with(Pool::number)
+        self.held.with(Pool::share_id)
     }
 
     /// Returns a descriptor of a shared pool's memory, open for reading and writing. The pool

@@ -303,7 +303,7 @@ def test_the_module_is_the_doctor() -> None:
         ("17", 17),
     ):
         assert (
-            json.loads(command("--size", text, "--pages", "4k", "--json").stdout)["wish"][
+            json.loads(command("--size", text, "--pages", "4k", "--json").stdout)["requirements"][
                 "size_bytes"
             ]
             == bytes_
@@ -381,7 +381,7 @@ def test_doctor_as_a_function() -> None:
     )
     found = kvmem.doctor(1 << 60, pages=["4k"])
     assert not found.passes and "memory" in " ".join(found.failed)
-    assert str(found) == found.text and found["wish"]["size_bytes"] == 1 << 60
+    assert str(found) == found.text and found["requirements"]["size_bytes"] == 1 << 60
     with pytest.raises(kvmem.InvalidArgumentError):
         kvmem.doctor(0)
 
