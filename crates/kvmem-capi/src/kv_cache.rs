@@ -97,15 +97,15 @@ pub struct kvmem_kv_cache_options {
     pub max_bytes: u64,
     /// Limits the number of values. UINT64_MAX (the default): about 2^32.
     pub max_blocks: u64,
-    /// If an insertion leaves more than `high_watermark_bytes` bytes in the cache, the cache evicts
-    /// down to this many. Both UINT64_MAX (the default): no watermarks.
+    /// If an insertion leaves more than `high_watermark_bytes` bytes in the cache, the cache
+    /// evicts down to this many. Both UINT64_MAX (the default): no watermarks.
     pub low_watermark_bytes: u64,
     /// The upper watermark; see `low_watermark_bytes`.
     pub high_watermark_bytes: u64,
     /// KVMEM_EVICT_LRU (the default) or KVMEM_EVICT_SCAN_RESISTANT.
     pub eviction: u32,
-    /// Number of shards that keys are divided into. 1 makes LRU exact. 0 (the default): several for
-    /// each processor.
+    /// Number of shards that keys are divided into. 1 makes LRU exact. 0 (the default): several
+    /// for each processor.
     pub shards: u32,
     /// Eviction sink: receives each evicted value, for a lower tier. NULL (the default): evicted
     /// bytes are freed at once.

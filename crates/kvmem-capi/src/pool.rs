@@ -62,8 +62,8 @@ pub struct kvmem_pool_options {
     /// 1: kvmem_pool_create returns as soon as the memory is mapped, and a thread populates and
     /// registers it part by part. Default 0.
     pub in_background: u32,
-    /// 1: parts that cannot be populated or registered are quarantined and reported. Default 0: the
-    /// call fails instead.
+    /// 1: parts that cannot be populated or registered are quarantined and reported. Default 0:
+    /// the call fails instead.
     pub quarantine: u32,
     /// 1 (the default): sizes that are requested frequently become hot, and are served without a
     /// lock.
@@ -84,14 +84,14 @@ pub struct kvmem_pool_options {
     pub max_cached_bytes: u64,
     /// Ends building early. Default NULL.
     pub cancel: *const kvmem_cancel,
-    /// Receives the progress of populating and registering. With `in_background`, called as long as
-    /// the pool lives. Default NULL.
+    /// Receives the progress of populating and registering. With `in_background`, called as long
+    /// as the pool lives. Default NULL.
     pub progress: kvmem_progress_fn,
     /// Passed to `progress`.
     pub progress_user: *mut c_void,
-    /// 1, with KVMEM_BACKING_SHARED: seals the memory file with F_SEAL_FUTURE_WRITE (Linux 5.1), so
-    /// only this pool can write to it. No other mapping can be made for writing, by any process or
-    /// user, this process included. kvmem_pool_shrink_to fails. Default 0.
+    /// 1, with KVMEM_BACKING_SHARED: seals the memory file with F_SEAL_FUTURE_WRITE (Linux 5.1),
+    /// so only this pool can write to it. No other mapping can be made for writing, by any
+    /// process or user, this process included. kvmem_pool_shrink_to fails. Default 0.
     pub readers_only: u32,
     /// Reserved: any value but 0 is KVMEM_ERR_INVALID_ARGUMENT.
     pub reserved: u32,

@@ -56,8 +56,8 @@ pub struct kvmem_region_options {
     pub dont_fork: u32,
     /// 1 (the default): core dumps do not contain the region.
     pub dont_dump: u32,
-    /// 1, with KVMEM_BACKING_SHARED: seals the memory file with F_SEAL_FUTURE_WRITE (Linux 5.1), so
-    /// only this region can write to it. No other mapping can be made for writing, by any
+    /// 1, with KVMEM_BACKING_SHARED: seals the memory file with F_SEAL_FUTURE_WRITE (Linux 5.1),
+    /// so only this region can write to it. No other mapping can be made for writing, by any
     /// process or user, this process included. kvmem_region_attach and
     /// kvmem_region_discard fail. Default 0.
     pub readers_only: u32,

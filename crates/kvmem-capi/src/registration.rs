@@ -42,8 +42,8 @@ pub struct kvmem_registration_options {
     /// Largest number of bytes that one key covers. 0 (the default): the registrars' preferred
     /// size.
     pub chunk_bytes: u64,
-    /// Receives progress, also of kvmem_registration_deregister. Called as long as the registration
-    /// lives. Default NULL.
+    /// Receives progress, also of kvmem_registration_deregister. Called as long as the
+    /// registration lives. Default NULL.
     pub progress: kvmem_progress_fn,
     /// Passed to `progress`.
     pub progress_user: *mut c_void,

@@ -93,8 +93,8 @@ pub struct kvmem_slab_allocator_options {
     /// private and have no other user (KVMEM_ERR_IN_USE). The allocator takes it over, and its
     /// handle becomes invalid. If the call fails, the region stays the caller's.
     pub region: *mut kvmem_region,
-    /// Blocks of more bytes than this come from the system's malloc. At most 8192, which UINT64_MAX
-    /// (the default) stands for.
+    /// Blocks of more bytes than this come from the system's malloc. At most 8192, which
+    /// UINT64_MAX (the default) stands for.
     pub limit_bytes: u64,
     /// How long unused full magazines are kept, in nanoseconds; 0 (the default): 15 seconds.
     pub working_set_ns: u64,

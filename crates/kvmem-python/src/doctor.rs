@@ -35,16 +35,16 @@ pub(crate) fn doctor<'py>(
         .into_iter()
         .map(|node| node.u32(py, "a node"));
     let nodes = nodes.collect::<PyResult<Vec<u32>>>()?;
-    let wish = Requirements::new(size.0, options::ladder(py, pages.as_ref(), false)?);
-    let wish = wish.map_err(|error| error::bad_value(py, error))?;
-    let wish = wish.shared(shared).pinned(pinned).nodes(nodes);
-    let diagnosis = py.detach(|| diagnose(&wish));
+    let requirements = Requirements::new(size.0, options::ladder(py, pages.as_ref(), false)?);
+    let requirements = requirements.map_err(|error| error::bad_value(py, error))?;
+    let requirements = requirements.shared(shared).pinned(pinned).nodes(nodes);
+    let diagnosis = py.detach(|| diagnose(&requirements));
     let failed: Vec<String> =
         diagnosis.report.with(Verdict::Fail).map(|check| check.name.to_string()).collect();
     report::named(
         py,
         "Diagnosis",
-        (report::data(py, &diagnosis)?, diagnosis.to_string(), wish.to_string(), failed),
+        (report::data(py, &diagnosis)?, diagnosis.to_string(), requirements.to_string(), failed),
     )
 }
 

@@ -32,8 +32,8 @@ thread_local! {
 /// The lower tier of a cache.
 pub(crate) struct LowerTier {
     pub(crate) object: Link<PyAny>,
-    /// Values that the tier did not store, but invalidated. The library counts the values whose key
-    /// was not invalidated.
+    /// Values that the tier did not store, but invalidated. The library counts the values whose
+    /// key was not invalidated.
     dropped: AtomicU64,
 }
 

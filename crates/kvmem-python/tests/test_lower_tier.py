@@ -145,7 +145,7 @@ class Tiers:
         self.store.during = during
 
     @contextlib.contextmanager
-    def handing_over(self, value: bytes) -> Iterator[Callable[[], None]]:
+    def passing_on(self, value: bytes) -> Iterator[Callable[[], None]]:
         """Puts a value and evicts it. The tier does not receive it during the ``with`` block, or
         until the yielded function is called.
         """
@@ -256,7 +256,7 @@ def test_a_fetch_from_the_cluster_is_overtaken(tiers: Tiers, change: str, what: 
 @pytest.mark.parametrize("what", ["size", "get"])
 def test_a_fetch_is_overtaken_by_a_value_on_its_way(tiers: Tiers, what: str) -> None:
     with contextlib.ExitStack() as stack:
-        tiers.once(what, lambda: stack.enter_context(tiers.handing_over(V2)))
+        tiers.once(what, lambda: stack.enter_context(tiers.passing_on(V2)))
         assert tiers.get() is None
         assert tiers.get() is None, "the cluster still has the first one"
     assert tiers.get() == V2
@@ -302,14 +302,14 @@ def test_a_fetch_from_the_queue_is_overtaken(tiers: Tiers, change: str) -> None:
 
 
 def test_a_value_on_its_way_is_not_looked_up_in_the_cluster(tiers: Tiers) -> None:
-    with tiers.handing_over(V2) as end:
+    with tiers.passing_on(V2) as end:
         assert tiers.get() is None
         end()
         assert tiers.get() == V2
 
 
 def test_a_value_that_arrives_late_is_not_the_latest(tiers: Tiers) -> None:
-    with tiers.handing_over(V2):
+    with tiers.passing_on(V2):
         tiers.put(V3)
         tiers.evict()
     assert tiers.tier.flush(10)
@@ -320,7 +320,7 @@ def test_a_value_that_arrives_late_is_not_the_latest(tiers: Tiers) -> None:
 
 @pytest.mark.parametrize("out", ["remove", "clear"])
 def test_a_value_that_arrives_after_its_removal(tiers: Tiers, out: str) -> None:
-    with tiers.handing_over(V2):
+    with tiers.passing_on(V2):
         tiers.cache.remove(KEY) if out == "remove" else tiers.cache.clear()
     assert tiers.get() is None
     assert tiers.tier.flush(10)

@@ -58,10 +58,10 @@ def test_devices_and_pipes_are_written_directly(tmp_path: Path) -> None:
 def test_a_folder_that_takes_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import tempfile
 
-    def refused(**_: object) -> tuple[int, str]:
+    def failing(**_: object) -> tuple[int, str]:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(tempfile, "mkstemp", refused)
+    monkeypatch.setattr(tempfile, "mkstemp", failing)
     file = tmp_path / "file"
     file.write_text("earlier, and longer")
     write_file(file, "new")

@@ -437,9 +437,9 @@ def test_shared_pools_are_attached_by_descriptor() -> None:
         assert caught.value.errno == errno.EACCES
         os.close(read_only)
     private = kvmem.Pool(MIB, pages="4k")
-    for refused in (private.fileno, private.share, private.allocate(1).reference):
+    for failing in (private.fileno, private.share, private.allocate(1).reference):
         with pytest.raises(kvmem.InvalidArgumentError, match="private"):
-            refused()
+            failing()
 
 
 def test_no_other_mapping_writes_to_a_pool_for_readers_only() -> None:
@@ -498,7 +498,7 @@ def test_a_hold_keeps_a_pool_and_a_batch_unchanged() -> None:
     batch = pool.allocate_batch(4096, 10)
     with pool.hold() as hold, batch.hold():
         assert isinstance(hold, kvmem.Hold) and not hold.released and repr(hold) == "<kvmem.Hold>"
-        for refused in (
+        for failing in (
             pool.close,
             pool.shrink,
             lambda: pool.shrink_to("4MiB"),
@@ -507,7 +507,7 @@ def test_a_hold_keeps_a_pool_and_a_batch_unchanged() -> None:
             lambda: pool.free_batch(batch),
         ):
             with pytest.raises(kvmem.ExportedError, match="1 hold") as raised:
-                refused()
+                failing()
             assert raised.value.views == 1
         assert not pool.closed and pool.fileno() >= 0 and len(batch) == 10
         pool.allocate(100).free()

@@ -33,7 +33,7 @@ def test_a_forked_child_cannot_use_objects_of_its_parent(script: Script) -> None
         block.write(b"parent")
         child = os.fork()
         if child == 0:
-            refused = 0
+            failing = 0
             for use in (lambda: pool.allocate(1), lambda: block.ptr, lambda: memoryview(block),
                 block.free, lambda: block.write(b"x"),
                         lambda: region.residency(), lambda: cache.get(1), lambda: bytes(pinned),
@@ -43,8 +43,8 @@ def test_a_forked_child_cannot_use_objects_of_its_parent(script: Script) -> None
                     use()
                 except kvmem.ForkedError as error:
                     assert isinstance(error, RuntimeError) and "forked" in str(error)
-                    refused += 1
-            print("refused", refused)
+                    failing += 1
+            print("failing", failing)
             # Offsets have no memory: the child has a copy.
             kept.free()
             assert space.metrics().live == 0
@@ -66,7 +66,7 @@ def test_a_forked_child_cannot_use_objects_of_its_parent(script: Script) -> None
         batch.free()
         pool.check()
     """)
-    assert "refused 12" in out
+    assert "failing 12" in out
 
 
 def test_every_call_fails_in_a_child_forked_while_threads_use_a_cache(script: Script) -> None:
@@ -101,14 +101,14 @@ def test_every_call_fails_in_a_child_forked_while_threads_use_a_cache(script: Sc
                          lambda: len(cache), lambda: cache.nbytes, room.commit,
                          lambda: leased.commit(lease=lease), leased.discard,
                          lambda: lease.is_valid, lease.release]
-                refused = 0
+                failing = 0
                 for call in calls:
                     try:
                         call()
                     except kvmem.ForkedError:
-                        refused += 1
+                        failing += 1
                 repr(cache), cache.pool, cache.close()
-                os._exit(0 if refused == len(calls) else 1)
+                os._exit(0 if failing == len(calls) else 1)
             assert os.waitpid(child, 0)[1] == 0, turn
             room.discard(), leased.discard(), lease.release()
         done.set()
@@ -264,7 +264,7 @@ def test_subinterpreters_get_an_error_with_the_reason(script: Script) -> None:
         try:
             import kvmem
         except ImportError as error:
-            print("refused:", error, flush=True)
+            print("failing:", error, flush=True)
         '''
         import textwrap
         one = interpreters.create()
@@ -273,7 +273,7 @@ def test_subinterpreters_get_an_error_with_the_reason(script: Script) -> None:
         block.write(b"still")
         assert bytes(block) == b"still"
     """)
-    assert "refused:" in out and "interpreter" in out
+    assert "failing:" in out and "interpreter" in out
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -287,9 +287,9 @@ def test_the_module_is_the_doctor() -> None:
         "--size", "1.5GiB", "--pages", "1G,thp", "--nodes", "1,0", "--shared", "--no-pin", "--json"
     )
     report = json.loads(done.stdout)
-    wish = report["requirements"]
-    assert (wish["size_bytes"], wish["pages"], wish["nodes"]) == (3 << 29, ["1G", "thp"], [0, 1])
-    assert wish["shared"] and not wish["pinned"]
+    requirements = report["requirements"]
+    assert (requirements["size_bytes"], requirements["pages"], requirements["nodes"]) == (3 << 29, ["1G", "thp"], [0, 1])
+    assert requirements["shared"] and not requirements["pinned"]
     assert done.returncode == int(report["verdict"] == "fail")
     done = command("--size", "4KiB", "--pages", "4k", "--no-pin")
     assert done.stdout.startswith("4 KiB of 4k pages") and "\nregistrars\n" in done.stdout

@@ -33,14 +33,14 @@ def test_texts_are_parsed_as_in_the_table(text: str, expected: str) -> None:
         assert size(text) == int(expected)
         return
     fault, _, unit = expected.partition(" ")
-    with pytest.raises(argparse.ArgumentTypeError, match="such as 64GiB") as refused:
+    with pytest.raises(argparse.ArgumentTypeError, match="such as 64GiB") as failing:
         size(text)
-    assert FAULTS[fault] in str(refused.value) and unit in str(refused.value)
+    assert FAULTS[fault] in str(failing.value) and unit in str(failing.value)
     # A pool raises the same, and so does a space, which parses sizes by itself.
     for make in (lambda: kvmem.Pool(text, pages="4k"), lambda: kvmem.OffsetAllocator(text)):
         with pytest.raises(kvmem.InvalidArgumentError) as error:
             make()
-        assert str(error.value) == str(refused.value)
+        assert str(error.value) == str(failing.value)
 
 
 def test_a_space_has_the_bytes_of_its_text() -> None:

@@ -194,7 +194,7 @@ impl Reader<'_> {
             208..216 => {
                 const ORDERS: [Order; 3] = [Order::Ascending, Order::Descending, Order::Riffled];
                 let (first, len) = (self.u16()?, self.u8()?);
-                Op::FreeRun { first, len, order: ORDERS[usize::from(self.case(3)?)] }
+                Op::FreeBatch { first, len, order: ORDERS[usize::from(self.case(3)?)] }
             }
             216..224 => Op::Misuse { call: self.call()?, handle: self.forgery()? },
             224..232 => Op::Grow(self.amount()?),
@@ -365,7 +365,7 @@ impl Writer {
                 self.u16(pick);
                 self.change(change);
             }
-            Op::FreeRun { first, len, order } => {
+            Op::FreeBatch { first, len, order } => {
                 self.u8(208);
                 self.u16(first);
                 self.u8(len);

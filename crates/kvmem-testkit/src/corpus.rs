@@ -215,7 +215,7 @@ fn traps() -> Vec<(String, Vec<u8>)> {
                 Op::Held(9000, Change::FreeRange(share(10_000), share(20_000))),
                 Op::Held(50_000, Change::Shrink(share(30_000))),
                 Op::Held(50_000, Change::Extend(Part::ALL)),
-                Op::FreeRun { first: 20_000, len: 8, order: crate::op::Order::Riffled },
+                Op::FreeBatch { first: 20_000, len: 8, order: crate::op::Order::Riffled },
                 Op::AllocateScattered { total: Amount::all(Base::Free), max_ranges: 20 },
             ],
         ),
@@ -240,7 +240,7 @@ fn traps() -> Vec<(String, Vec<u8>)> {
                 Op::Orphan(1000, Change::FreeRange(share(1000), share(9000))),
                 Op::Orphan(2000, Change::Turn),
                 Op::Orphan(3000, Change::Free),
-                Op::FreeRun { first: 0, len: 2, order: crate::op::Order::Ascending },
+                Op::FreeBatch { first: 0, len: 2, order: crate::op::Order::Ascending },
             ],
         ),
     ];
@@ -273,7 +273,7 @@ pub fn slab() -> Vec<(String, Vec<u8>)> {
         }
     }
     let batch = |seat, n| Op::Batch { seat, size: 24, n };
-    let run = |seat| Op::FreeRun { seat, pick: 0, n: 255 };
+    let run = |seat| Op::FreeBatch { seat, pick: 0, n: 255 };
     let quiet = [20, 20].map(|seconds| Op::Tick { who: Who::Outsider, seconds });
     let scenes: [(&str, Vec<Op>); 4] = [
         // Whole magazines move from one thread to another.
@@ -324,7 +324,7 @@ fn draw_slab_op(random: &mut Random) -> crate::slabs::op::Op {
         },
         3 | 4 => Op::Batch { seat, size, n: random.below(300) as u16 },
         5 => Op::Free { seat, pick },
-        6 | 7 => Op::FreeRun { seat, pick, n: random.bits() as u8 },
+        6 | 7 => Op::FreeBatch { seat, pick, n: random.bits() as u8 },
         8 => Op::FreeChain { seat, pick, n: random.bits() as u8, link: random.bits() as u16 },
         9 => Op::Trim(who),
         10 => Op::Tick { who, seconds: 5 + random.below(30) as u8 },

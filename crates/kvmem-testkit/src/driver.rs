@@ -211,7 +211,7 @@ impl<F: Face> Driver<F> {
             }
             Op::Held(pick, change) => self.change(pick, change)?,
             Op::Orphan(pick, change) => self.change_orphan(pick, change)?,
-            Op::FreeRun { first, len, order } => self.free_batch(first, len, order)?,
+            Op::FreeBatch { first, len, order } => self.free_batch(first, len, order)?,
             Op::Burst { seed, n } => self.burst(seed, n)?,
             Op::Misuse { call, handle } => self.misuse(call, handle)?,
             Op::Grow(to) => self.grow(self.space.amount(to))?,

@@ -229,7 +229,7 @@ pub enum Op {
     /// Changes an allocation whose allocator was dropped.
     Orphan(Pick, Change),
     /// Frees a batch: adjacent owned allocations, and an orphan if there is one.
-    FreeRun {
+    FreeBatch {
         /// The first allocation.
         first: Pick,
         /// The largest number of allocations.

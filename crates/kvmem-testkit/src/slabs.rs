@@ -130,7 +130,7 @@ impl SlabDriver {
             Op::Alloc { seat, size, how } => self.alloc(seat, size, how),
             Op::Batch { seat, size, n } => self.batch(seat, size, n.into()),
             Op::Free { seat, pick } => self.free_batch(seat, pick, 1),
-            Op::FreeRun { seat, pick, n } => self.free_batch(seat, pick, n.into()),
+            Op::FreeBatch { seat, pick, n } => self.free_batch(seat, pick, n.into()),
             Op::FreeChain { seat, pick, n, link } => {
                 self.free_chain(seat, pick, n.into(), link.into())
             }

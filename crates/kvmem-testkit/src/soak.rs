@@ -195,7 +195,7 @@ pub(crate) fn draw_op(traffic: Traffic, random: &mut Random) -> Op {
         960..970 => {
             let order =
                 [Order::Ascending, Order::Descending, Order::Riffled][random.below(3) as usize];
-            Op::FreeRun { first: pick, len: random.below(20) as u8, order }
+            Op::FreeBatch { first: pick, len: random.below(20) as u8, order }
         }
         970..985 => {
             const CALLS: [Call; 5] =

@@ -198,7 +198,7 @@ fn misuse() -> impl Strategy<Value = Op> {
 
 fn run() -> impl Strategy<Value = Op> {
     let order = prop_oneof![Just(Order::Ascending), Just(Order::Descending), Just(Order::Riffled)];
-    (any::<Pick>(), 0..12u8, order).prop_map(|(first, len, order)| Op::FreeRun {
+    (any::<Pick>(), 0..12u8, order).prop_map(|(first, len, order)| Op::FreeBatch {
         first,
         len,
         order,

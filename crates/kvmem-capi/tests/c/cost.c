@@ -13,8 +13,8 @@ static double now(void) {
 }
 
 int main(void) {
-    const char *asked = getenv("KVMEM_COST");
-    uint64_t n = asked != NULL ? strtoull(asked, NULL, 10) : 1000, start_random = 1;
+    const char *requested = getenv("KVMEM_COST");
+    uint64_t n = requested != NULL ? strtoull(requested, NULL, 10) : 1000, start_random = 1;
     kvmem_offset_allocator *spaces[2];
     kvmem_offset_allocator_options options;
     OK(kvmem_offset_allocator_options_init(&options, sizeof options));

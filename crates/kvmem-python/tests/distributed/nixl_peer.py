@@ -40,24 +40,24 @@ def main() -> None:
             flush=True,
         )
         for line in sys.stdin:
-            asked = json.loads(line)
+            request = json.loads(line)
             said: dict[str, object] = {}
-            if "sums" in asked:
+            if "sums" in request:
                 said["sums"] = [hashlib.sha256(block).hexdigest() for block in blocks]
-            if "notifications" in asked:
+            if "notifications" in request:
                 found = agent.notifications(timeout=5.0)
                 said["notifications"] = [[one.peer, one.message.decode()] for one in found]
-            if "work" in asked:
+            if "work" in request:
                 # Starts to read and write, and does not wait.
-                peer = agent.connect(bytes.fromhex(asked["metadata"]))
-                begin = getattr(agent, asked["work"])
+                peer = agent.connect(bytes.fromhex(request["metadata"]))
+                begin = getattr(agent, request["work"])
                 transfer = begin(
                     blocks,
                     peer,
-                    bytes.fromhex(asked["descriptors"]),
-                    asked.get("notify", "").encode(),
+                    bytes.fromhex(request["descriptors"]),
+                    request.get("notify", "").encode(),
                 )
-                if asked.get("wait"):
+                if request.get("wait"):
                     transfer.wait(10.0)
                 said["done"] = transfer.done
             print(json.dumps(said), flush=True)

@@ -163,11 +163,11 @@ def test_a_circuit_opens_probes_and_closes() -> None:
     circuit.unlisten(listener)
     circuit.stop()
     until(lambda: not [thread for thread in threading.enumerate() if thread.name == "kvmem-probe"])
-    refused = circuit_open(circuit, "get", "k")
+    failing = circuit_open(circuit, "get", "k")
     assert isinstance(
-        refused, CircuitOpenError
+        failing, CircuitOpenError
     ) and "cannot get 'k': the call was not made, because the master did not answer earlier" in str(
-        refused
+        failing
     )
 
 
@@ -184,8 +184,8 @@ def test_a_segment_is_skipped_for_longer_each_time() -> None:
         pauses.append(now[0] - began)
         # One call tries the segment; the others do not wait for it.
         assert segments.allow(["a"]) is None
-        refused = segments.allow(["a"])
-        assert refused is not None and refused.startswith("a, which failed")
+        failing = segments.allow(["a"])
+        assert failing is not None and failing.startswith("a, which failed")
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert segments.allow(["b"]) is None and segments.allow(["a", "b"]) is None, (
         "another copy is elsewhere"

@@ -110,7 +110,7 @@ def differ(
     """
     random = Random(seed)
     both = [Heap(AddressManager, heap, align), Heap(theirs, heap, align)]
-    refused = 0
+    failing = 0
     for name in range(300):
         live = sorted(both[0].live)
         [what] = random.choices(["allocate", "batch", "free", "cut", "sbrk"], [40, 10, 17, 8, 1])
@@ -127,7 +127,7 @@ def differ(
                 assert (granted is not RuntimeError) == heap_.fits(
                     aligned, n
                 ) and granted is not ValueError
-            refused += RuntimeError in got
+            failing += RuntimeError in got
             if RuntimeError in got:
                 assert not exact or got == [RuntimeError, RuntimeError]
                 for heap_, granted in zip(both, got, strict=True):
@@ -175,27 +175,27 @@ def differ(
         assert heap_.fits(heap_.manager.get_heap_size() // align * align), (
             "all of it is one piece again"
         )
-    return refused
+    return failing
 
 
 @pytest.mark.parametrize("align", [1, 64, 4096])
 def test_uniform_sizes_succeed_and_fail_alike(theirs: type[Any], align: int) -> None:
-    refused = 0
+    failing = 0
     for seed in range(8):
         size = Random(seed).randrange(1, 5) * max(align, 16)
-        refused += differ(theirs, seed, align, [size], 40 * size, exact=True)
-    assert refused > 20
+        failing += differ(theirs, seed, align, [size], 40 * size, exact=True)
+    assert failing > 20
 
 
 @pytest.mark.parametrize("align", [1, 512, 4096])
 def test_mixed_sizes_are_counted_alike_and_fail_only_if_no_hole_fits(
     theirs: type[Any], align: int
 ) -> None:
-    refused = 0
+    failing = 0
     for seed in range(8):
         random = Random(seed)
         sizes = [random.randrange(1, 12 * align + 50) for _ in range(12)]
-        refused += differ(
+        failing += differ(
             theirs,
             seed,
             align,
@@ -203,7 +203,7 @@ def test_mixed_sizes_are_counted_alike_and_fail_only_if_no_hole_fits(
             random.randrange(100 * align, 140 * align + 1000),
             exact=False,
         )
-    assert refused > 20
+    assert failing > 20
 
 
 @pytest.mark.parametrize("size", [0, -1, -(2**70), 2**62, 2**64, 2**70, 1.5, "1"])
@@ -401,7 +401,7 @@ def test_a_change_of_sizes_finds_all_free_space(seed: int) -> None:
     determine the holes."""
     random = Random(seed)
     heap = Heap(AddressManager, 60 * 4096, 4096)
-    size, refused = 4096, 0
+    size, failing = 4096, 0
     for name in range(600):
         if random.random() < 0.06:
             size = 4096 * random.choice([1, 1, 2, 3, 5])
@@ -417,7 +417,7 @@ def test_a_change_of_sizes_finds_all_free_space(seed: int) -> None:
             fits = heap.fits(size)
             granted = heap.ask(lambda manager: manager.allocate(size - random.randrange(4096)))
             assert (granted is not RuntimeError) == fits
-            refused += not fits
+            failing += not fits
             if fits:
                 heap.live[name] = [granted]
         in_use = sum(length for pieces in heap.live.values() for _, length in pieces)
@@ -431,7 +431,7 @@ def test_a_change_of_sizes_finds_all_free_space(seed: int) -> None:
             assert heap.manager.check_consistency()
             used = sorted((address, length) for address, length, used in heap.manager.map() if used)
             assert used == sorted(piece for pieces in heap.live.values() for piece in pieces)
-    assert refused
+    assert failing
 
 
 def test_the_length_is_an_integer_of_its_own_kind() -> None:
@@ -932,7 +932,7 @@ def test_without_pytorch_lmcache_warns_that_its_memory_is_not_ours() -> None:
             try:
                 ask()
             except kvmem.lmcache.BackendUnusedError as error:
-                print("refused:", error.remedy)
+                print("failing:", error.remedy)
         """
 
     def run(**environment: str) -> str:
@@ -950,7 +950,7 @@ def test_without_pytorch_lmcache_warns_that_its_memory_is_not_ours() -> None:
         return done.stdout + done.stderr
 
     told = run(**CHOSEN)
-    assert told.count("refused: pip install torch") == 2, told
+    assert told.count("failing: pip install torch") == 2, told
     assert "WARNING" in told and "its host memory is NOT kvmem's" in told
     # Without a request for kvmem there is no warning.
     assert "NOT kvmem's" not in run()

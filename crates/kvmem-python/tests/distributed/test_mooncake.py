@@ -293,13 +293,13 @@ def test_blocks_go_there_and_back(store: Store, pool: kvmem.Pool) -> None:
 
 def test_memory_outside_the_pool_raises(store: Store) -> None:
     with kvmem.Pool("1MiB", pages="4k") as other, other.allocate(4096) as foreign:
-        for refused in (
+        for failing in (
             store.put,
             lambda key, block: store.put_parts(key, [block]),
             lambda key, block: store.put_batch([key], [block]),
         ):
             with pytest.raises(kvmem.InvalidArgumentError, match="lies outside"):
-                refused("foreign", foreign)
+                failing("foreign", foreign)
     with pytest.raises(TypeError):
         store.put("bytes", bytearray(100))  # type: ignore[arg-type]
     for offset, nbytes in ((-1, 10), (4 * MIB - 5, 10), (0, -1), (1 << 63, 10)):

@@ -204,11 +204,11 @@ def test_without_a_filter_other_addresses_raise(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(ports, "_ATTACH_FILTER", 9999)
     # As if the address belonged to a network card.
     monkeypatch.setattr(ports, "_LOOPBACK", b"no-such-device")
-    for others, refused in ((["10.0.0.9"], True), ([], False)):
+    for others, failing in ((["10.0.0.9"], True), ([], False)):
         monkeypatch.setattr(ports, "other_addresses", lambda hosts, others=others: others)
         limited = ports.Ports(LOCAL)
         with listener() as (_, port):
-            if refused:
+            if failing:
                 with pytest.raises(
                     ExposedError, match=r"also has 10\.0\.0\.9\), .* CAP_NET_ADMIN, .* expose=True"
                 ):
@@ -441,12 +441,12 @@ def test_memory_is_not_lent_without_limits(
     monkeypatch.setattr(ports, "_ATTACH_FILTER", 9999)
     before = ports.listening()
     with kvmem.Pool("1MiB", pages="4k", shared=True) as pool:
-        for refused in (
+        for failing in (
             lambda: serve(pool, cluster.address, peers="127.0.0.1"),
             lambda: Store(pool, master=cluster.address, peers="127.0.0.1"),
         ):
             with pytest.raises(ExposedError, match="cannot be limited"):
-                refused()
+                failing()
         assert pool.metrics().allocated == 0 and ports.listening() == before, "a port is left open"
         with serve(pool, cluster.address, expose=True) as segment:
             assert segment.nbytes == 1 << 20

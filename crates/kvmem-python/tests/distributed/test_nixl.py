@@ -75,12 +75,12 @@ class Other:
         assert isinstance(found, dict)
         return found
 
-    def begin(self, **asked: object) -> None:
+    def begin(self, **request: object) -> None:
         assert self.process.stdin
-        print(json.dumps(asked), file=self.process.stdin, flush=True)
+        print(json.dumps(request), file=self.process.stdin, flush=True)
 
-    def ask(self, **asked: object) -> dict[str, Any]:
-        self.begin(**asked)
+    def ask(self, **request: object) -> dict[str, Any]:
+        self.begin(**request)
         return self.line()
 
     def stop(self) -> None:
@@ -333,12 +333,12 @@ def test_blocks_go_there_and_back(
 
             # Now the other process copies.
             wanted = noise(blocks, 2)
-            asked = {
+            request = {
                 "metadata": agent.metadata.hex(),
                 "descriptors": agent.descriptors(blocks).hex(),
                 "wait": True,
             }
-            assert there.ask(work="read", notify="taken", **asked)["done"]
+            assert there.ask(work="read", notify="taken", **request)["done"]
             assert agent.notifications(timeout=5.0) == [kvmem.nixl.Notification("there", b"taken")]
             assert agent.notifications() == []
             assert there.ask(sums=1)["sums"] == wanted
@@ -428,9 +428,9 @@ def test_invalid_arguments_raise(
         (pinned, one, "read-only"),
         (gone, one, "freed"),
     ]:
-        with pytest.raises(ValueError, match=words) as refused:
+        with pytest.raises(ValueError, match=words) as failing:
             agent.read(blocks, peer, descriptors)
-        assert isinstance(refused.value, kvmem.KvmemError), words
+        assert isinstance(failing.value, kvmem.KvmemError), words
     for metadata in (b"", b"rubbish", agent.metadata[:50]):
         with pytest.raises(kvmem.InvalidArgumentError, match="no agent's metadata"):
             agent.connect(metadata)
@@ -438,7 +438,7 @@ def test_invalid_arguments_raise(
     agent.write(pinned, peer, one).wait(10.0)
     agent.write(array[: SIZE // 2], peer, pack(name, [(spans[0][0], SIZE // 2)])).wait(10.0)
     assert agent.descriptors(pinned)
-    del array, refused, blocks
+    del array, failing, blocks
     pinned.release()
     block.free()
     batch.free()
@@ -453,9 +453,9 @@ def test_invalid_arguments_raise(
 def test_the_pool_stays_as_long_as_the_agent() -> None:
     pool = kvmem.Pool("8MiB", pages="4k", max_size="16MiB", boundary="4MiB", shared=True)
     agent = kvmem.nixl.Agent(pool)
-    for refused in (pool.close, pool.shrink, lambda: pool.shrink_to("4MiB")):
+    for failing in (pool.close, pool.shrink, lambda: pool.shrink_to("4MiB")):
         with pytest.raises(kvmem.ExportedError, match="hold") as raised:
-            refused()
+            failing()
         assert raised.value.views == 1
     assert pool.fileno() >= 0 and agent.descriptors(pool.allocate("4MiB"))
     # Memory added by growing is not registered.
@@ -514,12 +514,12 @@ try:
 except kvmem.NotAvailableError as error:
     assert "pip install --no-deps nixl-cu12 nixl" in str(error) and error.remedy in str(error)
     pool.close()
-    print("refused")
+    print("failing")
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
     )
-    assert done.stdout == "refused\n", done.stderr
+    assert done.stdout == "failing\n", done.stderr
 
 
 @needs_nixl
@@ -566,9 +566,9 @@ def test_blocks_cannot_be_freed_while_they_are_copied(
             and isinstance(raised.value, TimeoutError)
         )
         assert not transfer.done
-        for refused in (blocks[0].free, batch.free, batch.split, pool.close):
+        for failing in (blocks[0].free, batch.free, batch.split, pool.close):
             with pytest.raises(kvmem.ExportedError):
-                refused()
+                failing()
         with pytest.raises(kvmem.InUseError, match="1 transfer"):
             peer.close()
         # The transfer was dropped; it still keeps its blocks.
@@ -655,18 +655,18 @@ def test_this_process_survives_the_death_of_the_copying_one(
     monkeypatch.setenv("UCX_TLS", transports)
     with kvmem.nixl.Agent(pool) as agent:
         blocks = pool.allocate_batch(SIZE, COUNT).split()
-        asked: dict[str, Any] = {
+        request: dict[str, Any] = {
             "metadata": agent.metadata.hex(),
             "descriptors": agent.descriptors(blocks).hex(),
         }
         there = other("there")
-        assert there.ask(work=work, wait=True, **asked)["done"]
-        there.begin(work=work, **asked)
+        assert there.ask(work=work, wait=True, **request)["done"]
+        there.begin(work=work, **request)
         time.sleep(0.002)
         there.kill()
         wanted = noise(blocks, 4)
         there = other("there")
-        assert there.ask(work="read", wait=True, **asked)["done"]
+        assert there.ask(work="read", wait=True, **request)["done"]
         assert there.ask(sums=1)["sums"] == wanted
         assert there.end() == 0
 
@@ -743,14 +743,14 @@ kept = agent.write(block, peer, descriptors)
 kept.wait()
 child = os.fork()
 if child == 0:
-    refused = 0
+    failing = 0
     for use in (lambda: agent.metadata, lambda: agent.write(block, peer, descriptors),
         agent.notifications, peer.close, lambda: peer.notify(b"x")):
         try:
             use()
         except kvmem.ForkedError:
-            refused += 1
-    assert refused == 5, refused
+            failing += 1
+    assert failing == 5, failing
     agent.close()
     del agent, other, peer, kept
     sys.exit(0)

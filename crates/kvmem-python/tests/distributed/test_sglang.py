@@ -91,15 +91,15 @@ import logging, os
 logging.basicConfig(level=logging.WARNING)
 import kvmem.sglang
 from kvmem.sglang import HookUnusedError, check_hook
-def refused():
+def failing():
     try:
         check_hook()
     except HookUnusedError as error:
         print("unused:", error, "|", error.remedy)
         assert isinstance(error, RuntimeError)
-refused()
+failing()
 os.environ["KVMEM_SGLANG"] = "0"
-refused()
+failing()
 kvmem.sglang.register()
 del os.environ["KVMEM_SGLANG"]
 """
@@ -109,7 +109,7 @@ check_hook()
 for _ in range(2):
     common.get_allocator_from_storage("shm")
 del common.get_allocator_from_storage
-refused()
+failing()
 """,
         SGLANG_PLUGINS="kvmem",
     )
@@ -177,7 +177,7 @@ def test_pages_are_the_requested_ones() -> None:
         """,
         KVMEM_SGLANG_PAGES="4k",
     )
-    assert "asked 4k, got 4k" in out and "(65536,) of" in out, out
+    assert "requested 4k, got 4k" in out and "(65536,) of" in out, out
     assert "not 'cuda'" in out and "is no shape" in out
 
 
@@ -231,15 +231,15 @@ assert maps() <= before + 2, "regions are left"
 
 # Without a GPU SGLang cannot register and raises; its allocation is released with the exception.
 if not torch.cuda.is_available():
-    asked = []
+    requested = []
     allocate = allocator.allocate
-    allocator.allocate = lambda *a, **k: (asked.append((t := allocate(*a, **k)).data_ptr()), t)[1]
+    allocator.allocate = lambda *a, **k: (requested.append((t := allocate(*a, **k)).data_ptr()), t)[1]
     try:
         take((64, 16384), torch.bfloat16, "cpu", True)
     except RuntimeError as error:
-        print("refused:", error)
+        print("failing:", error)
     gc.collect()
-    assert len(asked) == 1 and not mapped(asked[0])
+    assert len(requested) == 1 and not mapped(requested[0])
 for device in ("cuda", torch.device("cuda"), torch.device("meta")):
     try:
         allocator.allocate((1,), torch.uint8, device)

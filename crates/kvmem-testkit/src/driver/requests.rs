@@ -99,15 +99,17 @@ impl<F: Face> Driver<F> {
             (
                 AllocError::OutOfSpace { requested, free, largest_free: bound },
                 Err(AllocError::OutOfSpace {
-                    requested: expected_asked,
+                    requested: expected_requested,
                     free: expected_free,
                     largest_free,
                 }),
             ) => {
                 if F::CACHES {
-                    return requested == expected_asked && free <= expected_free && bound <= free;
+                    return requested == expected_requested
+                        && free <= expected_free
+                        && bound <= free;
                 }
-                (requested, free) == (expected_asked, expected_free)
+                (requested, free) == (expected_requested, expected_free)
                     && bound >= largest_free
                     && bound <= free
                     && (bound == largest_free || !self.figures_read)

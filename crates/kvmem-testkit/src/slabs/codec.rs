@@ -80,7 +80,7 @@ impl SlabReader<'_> {
             }
             64..96 => Op::Batch { seat: self.seat()?, size: self.size()?, n: self.u16()? % 2048 },
             96..136 => Op::Free { seat: self.seat()?, pick: self.u16()? },
-            136..176 => Op::FreeRun { seat: self.seat()?, pick: self.u16()?, n: self.u8()? },
+            136..176 => Op::FreeBatch { seat: self.seat()?, pick: self.u16()?, n: self.u8()? },
             176..200 => Op::FreeChain {
                 seat: self.seat()?,
                 pick: self.u16()?,
@@ -158,7 +158,7 @@ impl SlabWriter {
                 self.put([96, seat]);
                 self.u16(pick);
             }
-            Op::FreeRun { seat, pick, n } => {
+            Op::FreeBatch { seat, pick, n } => {
                 self.put([136, seat]);
                 self.u16(pick);
                 self.put([n]);

@@ -71,7 +71,7 @@ pub enum Op {
         pick: u16,
     },
     /// Frees adjacent blocks in address order.
-    FreeRun {
+    FreeBatch {
         /// The thread.
         seat: u8,
         /// The first block.

@@ -46,7 +46,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(seat, size, n)| Op::Batch { seat, size, n }),
         8 => (seat(), pick()).prop_map(|(seat, pick)| Op::Free { seat, pick }),
         16 => (seat(), pick(), any::<u8>())
-            .prop_map(|(seat, pick, n)| Op::FreeRun { seat, pick, n }),
+            .prop_map(|(seat, pick, n)| Op::FreeBatch { seat, pick, n }),
         8 => (seat(), pick(), any::<u8>(), any::<u16>())
             .prop_map(|(seat, pick, n, link)| Op::FreeChain { seat, pick, n, link }),
         3 => who().prop_map(Op::Trim),

@@ -148,8 +148,8 @@ impl<M: Memory> BumpArena<M> {
         }
     }
 
-    /// Allocates `size` bytes at a multiple of `align`, like [`allocate`](Self::allocate) for callers
-    /// that have two numbers and no `Layout`.
+    /// Allocates `size` bytes at a multiple of `align`, like [`allocate`](Self::allocate) for
+    /// callers that have two numbers and no `Layout`.
     ///
     /// # Errors
     ///
@@ -232,8 +232,9 @@ impl<M: Memory> BumpArena<M> {
     /// Makes the whole memory available again. O(1); the bytes keep their contents.
     ///
     /// The compiler ensures that no slice from [`allocate_uninit`](Self::allocate_uninit) is still
-    /// borrowed. Pointers from [`allocate`](Self::allocate) and [`allocate_bytes`](Self::allocate_bytes) must
-    /// not be used any more: their bytes will be handed out again.
+    /// borrowed. Pointers from [`allocate`](Self::allocate) and
+    /// [`allocate_bytes`](Self::allocate_bytes) must not be used any more: their bytes will be
+    /// handed out again.
     ///
     /// ```
     /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};

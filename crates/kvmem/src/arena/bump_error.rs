@@ -43,14 +43,15 @@ pub enum BumpError {
     },
     /// Fewer bytes are left than were requested.
     #[error(
-        "cannot allocate {requested} bytes: {left} are left at this alignment; make the arena larger, \
+        "cannot allocate {requested} bytes: {left} are left at this alignment; make the arena \
+         larger, \
          or reset it"
     )]
     Full {
         /// The requested size in bytes.
         requested: usize,
-        /// The largest size that would have succeeded at this alignment: always less than `requested`.
-        /// Bytes that only padding could use do not count.
+        /// The largest size that would have succeeded at this alignment: always less than
+        /// `requested`. Bytes that only padding could use do not count.
         left: usize,
     },
 }

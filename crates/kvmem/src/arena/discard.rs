@@ -64,8 +64,8 @@ impl Region {
     /// - [`Pooled`](ArenaError::Pooled) for pages of a hugetlb pool: after a discard, a later touch
     ///   could find the pool empty and kill the process.
     /// - [`Registered`](ArenaError::Registered) if a part of the range is registered with a device.
-    /// - [`Refused`](ArenaError::CallFailed) if the kernel's call fails. Then a part may be discarded;
-    ///   after every other error nothing is.
+    /// - [`Refused`](ArenaError::CallFailed) if the kernel's call fails. Then a part may be
+    ///   discarded; after every other error nothing is.
     pub fn discard(&self, range: impl RangeBounds<usize>) -> Result<(), ArenaError> {
         let range = self.aligned(range)?;
         let advice = match self.mapping().backing() {
@@ -94,8 +94,8 @@ impl Region {
     /// - [`Misaligned`](ArenaError::Misaligned) if it does not begin and end on base page
     ///   boundaries.
     /// - [`Foreign`](ArenaError::Foreign) if the memory belongs to another owner.
-    /// - [`Refused`](ArenaError::CallFailed) if the kernel does not know the advice or cannot follow
-    ///   it.
+    /// - [`Refused`](ArenaError::CallFailed) if the kernel does not know the advice or cannot
+    ///   follow it.
     pub fn advise(&self, range: impl RangeBounds<usize>, advice: Advice) -> Result<(), ArenaError> {
         let range = self.aligned(range)?;
         if self.mapping().backing().is_none() {

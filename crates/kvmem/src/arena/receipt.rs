@@ -39,8 +39,8 @@ pub struct RangeReceipt {
     pub requested: PageSize,
     /// The rung that provided its pages.
     pub got: PageSize,
-    /// The nodes of its resident pages, from a sample of up to 64. Empty if none is resident, or if
-    /// the kernel does not report nodes.
+    /// The nodes of its resident pages, from a sample of up to 64. Empty if none is resident, or
+    /// if the kernel does not report nodes.
     pub nodes: Nodes,
     /// The resident bytes.
     pub resident_bytes: u64,

@@ -83,8 +83,9 @@ pub enum AllocError {
         /// One past the last byte of the allocation.
         allocation_end: u64,
     },
-    /// As many ranges as [`OffsetAllocatorBuilder::max_ranges`](super::OffsetAllocatorBuilder::max_ranges) allows, or about 2^32,
-    /// used and free, are on the books: no more can be named.
+    /// As many ranges as
+    /// [`OffsetAllocatorBuilder::max_ranges`](super::OffsetAllocatorBuilder::max_ranges) allows, or
+    /// about 2^32, used and free, are on the books: no more can be named.
     #[error(
         "the books are full: {ranges} ranges are in use or free; free some, allow more, or use a second space"
     )]

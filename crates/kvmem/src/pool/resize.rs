@@ -87,8 +87,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`SpaceError::InUse`] if a block, or what is quarantined, lies behind;
-    /// [`PoolError::Initializing`]. Nothing is changed then. [`RegisterError::DeregisterFailed`] if keys were
-    /// not taken back: those pages stay pinned, and the pool is shorter all the same.
+    /// [`PoolError::Initializing`]. Nothing is changed then. [`RegisterError::DeregisterFailed`] if
+    /// keys were not taken back: those pages stay pinned, and the pool is shorter all the same.
     pub fn shrink_to(&self, bytes: u64) -> Result<Shrunk, PoolError> {
         let start = Instant::now();
         let readying = &self.owner().readying;

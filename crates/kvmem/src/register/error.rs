@@ -17,7 +17,8 @@ use crate::arena::{ArenaError, Errno};
 pub struct RegistrarError {
     /// The call that failed, by its name in C.
     pub call: Cow<'static, str>,
-    /// The error number. Libraries with their own codes get the nearest errno; `detail` has theirs.
+    /// The error number. Libraries with their own codes get the nearest errno; `detail` has
+    /// theirs.
     pub errno: Errno,
     /// The library's own message, such as `CUDA_ERROR_OUT_OF_MEMORY (2)`.
     pub detail: Option<String>,
@@ -272,8 +273,8 @@ pub enum RegisterError {
     /// Pages could not be made resident before they were registered.
     #[error("the region could not be populated before registering: {0}")]
     Populate(#[from] ArenaError),
-    /// [`CancelToken::cancel`](crate::arena::CancelToken::cancel) was called. Everything registered before
-    /// was deregistered.
+    /// [`CancelToken::cancel`](crate::arena::CancelToken::cancel) was called. Everything registered
+    /// before was deregistered.
     #[error("cancelled with {done} of {total} bytes registered")]
     Cancelled {
         /// Bytes registered before, counted once for each registrar.

@@ -3,9 +3,9 @@
 //! A plan is a pure function of the memory's pages, the registrars' limits, and the user's options.
 //! Its rules:
 //!
-//! - **Chunks are as large as possible.** One key for everything is the simplest to use. A chunk
-//!   is smaller if the device cannot take more, if many keys cost nothing and smaller chunks
-//!   register faster, or if the user sets a length.
+//! - **Chunks are as large as possible.** One key for everything is the simplest to use. A chunk is
+//!   smaller if the device cannot take more, if many keys cost nothing and smaller chunks register
+//!   faster, or if the user sets a length.
 //! - **Chunks cover the whole region**: the chunks of each registrar follow each other without a
 //!   gap or overlap, from the first byte to the last.
 //! - **Edges are page boundaries** of the actual pages, and the edges of each registrar are among
@@ -77,8 +77,8 @@ pub struct Plan {
     /// The largest number of threads that populate, each with an even share on page boundaries. 0:
     /// nothing is populated.
     pub populate_threads: usize,
-    /// The steps: each is populated and then registered before the next begins. One step: the whole
-    /// region.
+    /// The steps: each is populated and then registered before the next begins. One step: the
+    /// whole region.
     pub steps: Vec<Range<usize>>,
     /// Each registrar's chunks, in the order in which they are registered.
     pub lanes: Vec<DevicePlan>,

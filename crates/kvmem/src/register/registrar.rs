@@ -37,8 +37,8 @@ pub trait Registrar: fmt::Debug + Send + Sync {
     /// Deregisters a key: the device cannot reach its bytes any more.
     ///
     /// # Errors
-    /// [`RegistrarError`]; the key stays valid, and its bytes must stay mapped. A key that is not valid
-    /// returns `EINVAL` or `ENOENT` and has no other effect.
+    /// [`RegistrarError`]; the key stays valid, and its bytes must stay mapped. A key that is not
+    /// valid returns `EINVAL` or `ENOENT` and has no other effect.
     fn deregister(&self, key: Key) -> Result<(), RegistrarError>;
 
     /// Deregisters several keys and returns the results in the order of the keys. The failure of

@@ -88,8 +88,9 @@ impl Registration {
     /// Deregisters all keys. A second call does nothing.
     ///
     /// # Errors
-    /// [`DeregisterFailed`](RegisterError::DeregisterFailed) names the keys that could not be deregistered in three
-    /// attempts. They stay registered, the memory stays mapped, and the call can be repeated.
+    /// [`DeregisterFailed`](RegisterError::DeregisterFailed) names the keys that could not be
+    /// deregistered in three attempts. They stay registered, the memory stays mapped, and the
+    /// call can be repeated.
     pub fn deregister(&mut self) -> Result<Deregistered, RegisterError> {
         let issued = [self.issued_keys()];
         let (back, kept) = release(&*self.host, &issued, 1, &|_, _| ());

@@ -136,9 +136,9 @@ impl RegistrationSet {
     /// does nothing. The progress listener of the builder is called here too.
     ///
     /// # Errors
-    /// [`DeregisterFailed`](RegisterError::DeregisterFailed) names the keys that could not be deregistered in three
-    /// attempts. They stay registered, the memory stays mapped, and the call can be repeated. All
-    /// other keys are deregistered.
+    /// [`DeregisterFailed`](RegisterError::DeregisterFailed) names the keys that could not be
+    /// deregistered in three attempts. They stay registered, the memory stays mapped, and the
+    /// call can be repeated. All other keys are deregistered.
     pub fn deregister(&mut self) -> Result<Deregistered, RegisterError> {
         let total: u64 = self
             .registrations

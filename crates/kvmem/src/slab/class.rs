@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn every_slab_wastes_an_eighth_at_most() {
+    fn no_slab_wastes_more_than_an_eighth() {
         let odd =
             (1..=MAX_SIZE_IN_SLAB / ALIGN).step_by(STEP).map(|units| Geometry::new(units * ALIGN));
         for geometry in SIZES.iter().copied().chain(odd) {

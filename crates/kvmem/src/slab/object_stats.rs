@@ -13,8 +13,8 @@ use super::slabs::Slabs;
 pub struct ObjectStats {
     /// Bytes per object, including padding for alignment.
     pub object_bytes: usize,
-    /// Objects per slab. 0 if the objects come from the system's allocator, because they are larger
-    /// than 32,752 bytes or aligned to more than 64.
+    /// Objects per slab. 0 if the objects come from the system's allocator, because they are
+    /// larger than 32,752 bytes or aligned to more than 64.
     pub slab_objects: usize,
     /// Number of slabs.
     pub slabs: usize,

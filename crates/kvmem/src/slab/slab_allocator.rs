@@ -41,7 +41,8 @@ pub enum SlabError {
     },
     /// No memory is left: the system provides no more, or the region is full.
     #[error(
-        "cannot allocate a block of {requested} bytes: no memory is left; raise the memory limit of \
+        "cannot allocate a block of {requested} bytes: no memory is left; raise the memory limit \
+         of \
          the process, or give the allocator a larger region"
     )]
     NoMemory {
@@ -87,10 +88,10 @@ pub(crate) struct Shared {
 
 /// An allocator for blocks of any size that is told the size of a block when the block is freed.
 ///
-/// A block up to the allocator's [limit](SlabAllocatorBuilder::limit) comes from a slab of its size class,
-/// through the calling thread's magazines. A larger block comes from the system's `malloc`. All
-/// blocks are aligned to 16. Cloning is cheap: clones are handles of the same allocator. Any thread
-/// may free the blocks of any other thread.
+/// A block up to the allocator's [limit](SlabAllocatorBuilder::limit) comes from a slab of its size
+/// class, through the calling thread's magazines. A larger block comes from the system's `malloc`.
+/// All blocks are aligned to 16. Cloning is cheap: clones are handles of the same allocator. Any
+/// thread may free the blocks of any other thread.
 ///
 /// Dropping the last handle frees all slabs with their pages, including blocks that are still in
 /// use. Blocks above the limit stay valid until they are freed.

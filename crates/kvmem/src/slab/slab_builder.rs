@@ -28,7 +28,8 @@ pub enum SlabSetupError {
     Setting(#[from] SlabSettingError),
     /// The limit exceeds the largest class.
     #[error(
-        "cannot serve blocks of up to {requested} bytes from slabs: the largest class has {max} bytes; \
+        "cannot serve blocks of up to {requested} bytes from slabs: the largest class has {max} \
+         bytes; \
          lower the limit, larger blocks come from the system"
     )]
     Limit {

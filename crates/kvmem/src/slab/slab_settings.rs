@@ -34,8 +34,8 @@ const NAMES: [&str; 2] = ["KVMEM_SLICE", "G_SLICE"];
 pub struct SlabSettings {
     /// Allocate every block with the system's `malloc`, for tools that check that allocator.
     pub always_malloc: bool,
-    /// Track every block and detect double frees, wrong sizes, foreign pointers, writes after free,
-    /// and leaks. Slow, and freed memory stays in quarantine for a while.
+    /// Track every block and detect double frees, wrong sizes, foreign pointers, writes after
+    /// free, and leaks. Slow, and freed memory stays in quarantine for a while.
     pub debug_blocks: bool,
 }
 

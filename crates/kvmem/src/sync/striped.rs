@@ -37,8 +37,8 @@ const IDLE_WRITES: u32 = if cfg!(loom) { 1 } else { 16 };
 pub(crate) struct Striped<T, S> {
     stripes: [Stripe<S>; STRIPES],
     value: UnsafeCell<T>,
-    /// One bit for each stripe that writers take. The holder of this lock may take stripes, and may
-    /// change the value once it holds all joined ones.
+    /// One bit for each stripe that writers take. The holder of this lock may take stripes, and
+    /// may change the value once it holds all joined ones.
     joined: Mutex<Joined>,
 }
 

@@ -344,9 +344,9 @@ impl Drop for Group {
 }
 
 #[test]
-fn a_hugetlb_cgroup_is_asked_before_its_pages_would_kill() {
+fn a_hugetlb_cgroup_is_read_before_its_pages_would_kill() {
     let _alone = alone();
-    let test = "pools::a_hugetlb_cgroup_is_asked_before_its_pages_would_kill";
+    let test = "pools::a_hugetlb_cgroup_is_read_before_its_pages_would_kill";
     if let Some(path) = role() {
         fs::write(format!("{path}/cgroup.procs"), "0").expect("the parent could make the group");
         let mut region = huge(8 * MIB).map().expect("2 pages and others");

@@ -100,7 +100,7 @@ fn any_step_may_fail_and_nothing_is_left() {
             let _ = scenario();
         }
     }
-    let (mut failed, mut refused) = (0, 0);
+    let (mut failed, mut reported) = (0, 0);
     for (name, scenario) in scenarios {
         let counted = fault::count();
         let outcome = scenario();
@@ -120,7 +120,7 @@ fn any_step_may_fail_and_nothing_is_left() {
                 drop(guard);
                 if let Err(error) = &outcome {
                     assert!(!error.to_string().is_empty());
-                    refused += 1;
+                    reported += 1;
                 }
                 assert_clean(&before, &what);
             }
@@ -135,8 +135,8 @@ fn any_step_may_fail_and_nothing_is_left() {
             }
         }
     }
-    println!("{failed} calls failed, {refused} of them to be told");
-    assert!(failed > 100 && refused > 50, "{failed} calls failed, {refused} of them to be told");
+    println!("{failed} calls failed, {reported} of them to be told");
+    assert!(failed > 100 && reported > 50, "{failed} calls failed, {reported} of them to be told");
 }
 
 #[test]

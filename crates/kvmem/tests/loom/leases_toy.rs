@@ -98,7 +98,8 @@ impl Toy {
     fn end(&self, removed: bool) {
         let latest = self.shard.lock().unwrap().latest;
         let (found, doubt) = self.get();
-        assert!(!doubt && (found == latest || (removed && found.is_none())), "{found:?}, {latest:?} is the latest");
+        assert!(!doubt && (found == latest || (removed && found.is_none())), "{found:?}, \
+            {latest:?} is the latest");
         let shard = self.shard.lock().unwrap();
         assert!(shard.leases.is_quiet(), "{:?}", shard.leases.defect());
     }

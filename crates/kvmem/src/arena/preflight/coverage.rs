@@ -61,7 +61,7 @@ impl Coverage {
     }
 
     /// Returns the pages requested from a pool; 0 if its rung is absent or not reached.
-    pub(super) fn pages_asked(&self, page: PageSize) -> u64 {
+    pub(super) fn pages_requested(&self, page: PageSize) -> u64 {
         let rung = self.rungs.iter().find(|rung| rung.page == page);
         rung.map_or(0, |rung| rung.requested_bytes.div_ceil(bytes_of(page)))
     }

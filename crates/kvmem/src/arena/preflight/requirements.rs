@@ -32,8 +32,8 @@ impl Requirements {
     /// alternative.
     ///
     /// # Errors
-    /// [`RequirementsError`] if the size is out of range, the ladder is empty, or it names a page size
-    /// twice.
+    /// [`RequirementsError`] if the size is out of range, the ladder is empty, or it names a page
+    /// size twice.
     pub fn new(size_bytes: u64, ladder: impl Into<Ladder>) -> Result<Self, RequirementsError> {
         let ladder = ladder.into();
         let pages = ladder.usable().to_vec();

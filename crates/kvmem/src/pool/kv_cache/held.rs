@@ -131,7 +131,8 @@ impl<K> Pinned<K> {
     }
 
     /// The block it lies in: address, offset, and whatever else a device needs. It is as long as
-    /// the value unless [`with_allocator`](super::KvCacheBuilder::with_allocator) gave a longer one.
+    /// the value unless [`with_allocator`](super::KvCacheBuilder::with_allocator) gave a longer
+    /// one.
     #[inline]
     pub fn block(&self) -> &Block {
         &self.0.block

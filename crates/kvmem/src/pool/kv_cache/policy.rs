@@ -51,8 +51,8 @@ pub enum Eviction {
     /// The least recently used block goes first; a pinned one that is met on the way counts as used
     /// then. Within a shard it is exact as to blocks used since different changes: of those
     /// used since the latest, the one whose first use since was earlier goes first, and what
-    /// several threads used is in the order of each; with [`exact`](super::KvCacheBuilder::exact_recency)
-    /// every use counts.
+    /// several threads used is in the order of each; with
+    /// [`exact`](super::KvCacheBuilder::exact_recency) every use counts.
     #[default]
     Lru,
     /// The block goes first that is worth least, by how often it was used and how long ago: what

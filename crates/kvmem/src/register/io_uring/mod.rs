@@ -176,9 +176,9 @@ impl IoUring {
     /// (`IORING_SETUP_SINGLE_ISSUER`) works only if that thread does all registering.
     ///
     /// # Errors
-    /// [`RegistrarError`] with `EBUSY` if a new table is requested and the ring has one; with `ENXIO` if
-    /// the ring has no table; with `EINVAL` if it has no such slots. Other numbers mean that it is
-    /// not a ring, or forbids registering.
+    /// [`RegistrarError`] with `EBUSY` if a new table is requested and the ring has one; with
+    /// `ENXIO` if the ring has no table; with `EINVAL` if it has no such slots. Other numbers
+    /// mean that it is not a ring, or forbids registering.
     pub fn adopt(
         name: impl Into<String>,
         ring: impl AsFd + Send + Sync + 'static,

@@ -1,17 +1,18 @@
 //! A simulated machine: its clock, its memory, and registrars with issued costs.
 //!
 //! It serves tests that need a fault at the third key of the second NIC, it reproduces machines of
-//! which only figures are known, and it shows how a policy works on them. A [`SimulatedMachine`] is a
-//! [`Platform`](super::Platform), and its [`SimulatedNic`]s are [`Registrar`](super::Registrar)s. The code that runs
-//! on them is the same as on real machines, threads included.
+//! which only figures are known, and it shows how a policy works on them. A [`SimulatedMachine`] is
+//! a [`Platform`](super::Platform), and its [`SimulatedNic`]s are [`Registrar`](super::Registrar)s.
+//! The code that runs on them is the same as on real machines, threads included.
 //!
 //! - **Time** is virtual. It passes only in calls, by the issued [`Costs`]. Of the threads of a
-//!   gathering ([`Platform::gather`](super::Platform::gather)) one runs at a time, in the order of virtual
-//!   time. The result is therefore the same, bit by bit, however the system schedules the threads.
-//!   The threads must follow [some rules](self#threads).
+//!   gathering ([`Platform::gather`](super::Platform::gather)) one runs at a time, in the order of
+//!   virtual time. The result is therefore the same, bit by bit, however the system schedules the
+//!   threads. The threads must follow [some rules](self#threads).
 //! - **Memory** is only a record of which addresses are resident. No byte is touched, so a region
 //!   of 500 GiB of addresses suffices without any memory behind it. The record is kept by address:
-//!   a new region at the addresses of an old one inherits its residency ([`SimulatedMachine::discard`]).
+//!   a new region at the addresses of an old one inherits its residency
+//!   ([`SimulatedMachine::discard`]).
 //! - **Keys** are counted, calls are recorded in a [log](Machine::log), and [faults](Fault) can be
 //!   injected.
 //!

@@ -10,7 +10,8 @@ use super::{CallCounts, Fault, NicLimits};
 use crate::arena::Errno;
 use crate::register::{Key, Limits, Registrar, RegistrarError};
 
-/// A NIC of a [`SimulatedMachine`](super::SimulatedMachine). It records its keys and never touches the bytes.
+/// A NIC of a [`SimulatedMachine`](super::SimulatedMachine). It records its keys and never touches
+/// the bytes.
 #[derive(Debug)]
 pub struct SimulatedNic {
     pub(super) scheduler: Arc<Scheduler>,

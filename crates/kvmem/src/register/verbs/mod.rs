@@ -24,7 +24,8 @@
 //!
 //! Some functions return an error number; others return `NULL` and set `errno`. Both become an
 //! [`Errno`]. `ENOMEM` can mean the memory lock limit, the number of regions on the card, or
-//! memory; a [`RegisterLimit`](super::RegisterLimit) names the limit if the figures tell which it is.
+//! memory; a [`RegisterLimit`](super::RegisterLimit) names the limit if the figures tell which it
+//! is.
 //!
 //! ```no_run
 //! use kvmem::register::Registrar;

@@ -21,7 +21,8 @@ pub enum ExtentSetupError {
     Space(#[from] SpaceError),
     /// A size cannot be hot.
     #[error(
-        "cannot cache ranges of {requested} bytes: a hot size is within 1..={max} bytes, no more than \
+        "cannot cache ranges of {requested} bytes: a hot size is within 1..={max} bytes, no more \
+         than \
          the bound of cached bytes; raise the bound"
     )]
     HotSize {
@@ -32,7 +33,8 @@ pub enum ExtentSetupError {
     },
     /// Too many hot sizes.
     #[error(
-        "cannot have {requested} hot sizes: the limit is {max}; leave out the sizes that are rarely \
+        "cannot have {requested} hot sizes: the limit is {max}; leave out the sizes that are \
+         rarely \
          requested"
     )]
     HotSizes {

@@ -26,8 +26,8 @@ const REQUESTS_TO_BE_HOT: u32 = 8;
 const FORGET_AFTER_REQUESTS: u32 = 1 << 14;
 
 pub(super) struct HotSizes {
-    /// A hot size in the upper half, its class plus one in the lower half; 0 if empty. A size is in
-    /// the bucket of its hash or in the next free one.
+    /// A hot size in the upper half, its class plus one in the lower half; 0 if empty. A size is
+    /// in the bucket of its hash or in the next free one.
     buckets: [AtomicU64; BUCKETS],
     /// The size of each class; 0 if it has none.
     sizes: [AtomicU32; CLASSES],

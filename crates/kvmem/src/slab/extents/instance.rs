@@ -180,8 +180,8 @@ impl ExtentInstance {
         self.magazines.nothing_cached_fast(|| self.hot.used(), exceeds_hint)
     }
 
-    /// Checks all caches. Returns true only if no range of `size` bytes was available at some moment
-    /// during the call; false if a reclaim may help.
+    /// Checks all caches. Returns true only if no range of `size` bytes was available at some
+    /// moment during the call; false if a reclaim may help.
     #[cold]
     #[inline(never)]
     pub(super) fn is_full_slow(&self, size: u64) -> bool {

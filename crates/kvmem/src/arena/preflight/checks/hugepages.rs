@@ -11,7 +11,7 @@ use super::checked;
 
 pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
     for pool in &facts.pools {
-        let pages = facts.coverage.pages_asked(pool.page);
+        let pages = facts.coverage.pages_requested(pool.page);
         let need = requirements.has(pool.page).then_some(Value::Count(pages));
         let name = format!("hugepages.{}", pool.page);
         checks.push(checked(name.clone(), need, free(facts, requirements, pool, pages)));
@@ -109,7 +109,7 @@ fn on_node(pool: &HugetlbPool, node: u32, free: u64, share: u64) -> Check {
 /// Checks the limits of cgroups on hugepages, for each size on the ladder.
 pub(super) fn in_cgroups(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
     for pool in facts.pools.iter().filter(|pool| requirements.has(pool.page)) {
-        let pages = facts.coverage.pages_asked(pool.page);
+        let pages = facts.coverage.pages_requested(pool.page);
         // A cgroup cannot deny pages that the pool does not have, unless the last rung needs them.
         let usable = pool.usable().unwrap_or(pages);
         let reach = if requirements.is_last(pool.page) { pages } else { pages.min(usable) };

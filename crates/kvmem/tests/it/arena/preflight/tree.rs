@@ -131,7 +131,8 @@ impl Tree {
             "proc/self/mountinfo",
             format!(
                 "22 1 0:21 / /proc rw - proc proc rw\n\
-                 30 23 0:26 {root} /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+                 30 23 0:26 {root} /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 \
+                 rw,nsdelegate\n"
             ),
         );
         self.folders("sys/fs/cgroup", folders)
