@@ -102,7 +102,7 @@ impl Bins {
             lengths: Box::new([0; BINS]),
             fine: [0; OCTAVES],
             coarse: 0,
-            splits: Splits::default(),
+            splits: Splits::new(),
             runs: NIL,
             largest: 0,
             largest_count: 0,
@@ -329,7 +329,7 @@ impl Bins {
     /// The list of the greatest sizes that holds anything.
     pub(super) fn top(&self) -> Option<u32> {
         let octave = self.coarse.checked_ilog2()?;
-        Some(self.highest(octave << MANTISSA_BITS | self.fine[octave as usize].ilog2()))
+        Some(self.highest_of(octave << MANTISSA_BITS | self.fine[octave as usize].ilog2()))
     }
 
     /// The list that holds, or would hold, the holes of `size` bytes.
@@ -359,7 +359,13 @@ impl Bins {
         let below = self.coarse & !(!0 << octave);
         let octave = if here != 0 { octave } else { below.checked_ilog2()? as usize };
         let word = if here != 0 { here } else { self.fine[octave] };
-        Some(self.highest((octave as u32) << MANTISSA_BITS | word.ilog2()))
+        Some(self.highest_of((octave as u32) << MANTISSA_BITS | word.ilog2()))
+    }
+
+    /// The list of the greatest sizes in a bin that holds anything.
+    #[inline]
+    fn highest_of(&self, bin: u32) -> u32 {
+        if self.lengths[bin as usize % BINS] == SPLIT { self.highest(bin) } else { bin }
     }
 
     /// First hole of a list, or `NIL`.
@@ -372,7 +378,7 @@ impl Bins {
     }
 
     #[inline]
-    fn head_mut(&mut self, place: u32) -> &mut u32 {
+    pub(super) fn head_mut(&mut self, place: u32) -> &mut u32 {
         if (place as usize) < BINS {
             &mut self.heads[place as usize]
         } else {
@@ -422,7 +428,7 @@ impl Bins {
     }
 
     #[inline]
-    fn listed_from(&self, mut id: u32) -> impl Iterator<Item = u32> {
+    pub(super) fn listed_from(&self, mut id: u32) -> impl Iterator<Item = u32> {
         std::iter::from_fn(move || {
             let this = id;
             (this != NIL).then(|| {
@@ -458,7 +464,7 @@ impl Bins {
             let (least, most) = (bin_size_min(bin), bin_size_max(bin));
             binned += match length {
                 SPLIT => self.check_split(bin, least, most)?,
-                _ => self.check_list(bin, least, most, length)?,
+                _ => self.check_list(bin, (least, most), least < most, length)?,
             };
         }
         Ok(binned)
@@ -468,8 +474,8 @@ impl Bins {
     pub(super) fn check_list(
         &self,
         place: u32,
-        least: u64,
-        most: u64,
+        (least, most): (u64, u64),
+        wide: bool,
         length: u8,
     ) -> Result<u32, String> {
         let (mut prev, mut holes) = (NIL, 0);
@@ -483,7 +489,7 @@ impl Bins {
             prev = id;
             holes += 1;
         }
-        let counted = if least == most { 0 } else { holes };
+        let counted = if wide { holes } else { 0 };
         if u32::from(length) != counted || length > LIST_MAX {
             return Err(format!("list {place} has {holes} holes, and {length} is its length"));
         }

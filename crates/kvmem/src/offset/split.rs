@@ -1,69 +1,130 @@
-//! *Splits*: long bins cut into narrower lists, so that no list has to be read far.
+//! *Splits*: long bins cut into narrower lists, so that no call reads a long list.
 //!
-//! A list that is as long as it may be is replaced by a *split* when one more hole comes: 64 lists,
-//! each for 1/64 of its sizes, and a word that says which of them hold anything. They are split
-//! likewise, down to lists for one size. As sizes have 64 bits, and bins take up the highest seven
-//! of them, at most ten splits stand one in the other. When few holes are left in a split, they
-//! become one list again.
+//! A list at its limit is replaced by a *split* when one more hole comes: 64 lists of equal width,
+//! as narrow as the sizes in the list allow, and one word that says which of them hold anything.
+//! These lists are split in turn; a list for one size has no limit. When few holes are left in a
+//! split, they become one list again.
 //!
 //! ```text
-//! bin            2^20 ‥ 2^20 + 16,383                     one list, or
-//! split          256 bytes │ 256 bytes │ … │ 256 bytes    64 lists, or splits
-//! split within             4 │ 4 │ … │ 4                  64 lists, or splits
-//! split within               1 │ 1 │ 1 │ 1                lists for one size, of any length
+//! bin            2^20 ‥ 2^20 + 16,383                       one list, or
+//! split          256 bytes │ 256 bytes │ … │ 256 bytes      64 lists, or splits
+//! split within     1 │ 1 │ … │ 1                            lists for one size, of any length
 //! ```
 //!
-//! A list within a split has the place 64·(64 + number of the split) + number of the list: those
-//! below are bins.
+//! A split covers an aligned block of sizes, not all sizes of the list that it replaces. So a bin
+//! with holes of one size takes one step to look up, however wide it is. When a size comes that the
+//! list holds and the split does not cover, a wider split is put in between: it covers both, and
+//! the one that was there becomes one of its lists. No hole is touched by that.
+//!
+//! Lists are at least 64 times as narrow as those of the split around them. Sizes have 64 bits, and
+//! bins take up the highest seven of them, so at most ten splits stand one in the other.
+//!
+//! A list within a split has the place `BINS` + 128·(number of the split) + number of the list:
+//! places below `BINS` are bins. Two more places of each split stand for the sizes of the list that
+//! lie below the split and above it. They never hold anything, but have neighbours as lists do.
 
 use super::bins::{BINS, Bins, LIST_MAX, PER_OCTAVE, SPLIT, bin_size_min, bin_width_log2};
+use super::holes::Hole;
 use super::table::NIL;
 
 /// Holes in a split that become one list again.
 const MERGED: u32 = 16;
-/// Splits there can be, that each list has a place.
-const MOST: usize = 1 << 25;
 const LISTS: usize = PER_OCTAVE as usize;
 const LISTS_LOG2: u32 = LISTS.ilog2();
+/// The places of a split for the sizes that it does not cover: those below, and those above.
+const BELOW: usize = LISTS;
+const ABOVE: usize = LISTS + 1;
+/// Places of each split, some of them unused.
+const PLACES: u32 = 2 * PER_OCTAVE;
+/// Splits there can be, that each list has a place. Runs keep the last place to themselves.
+const MOST: usize = (u32::MAX as usize - BINS) / PLACES as usize - 1;
 
 /// A list cut into narrower ones.
 struct Split {
-    /// First of each list, or the number of the split that stands in its place.
-    heads: [u32; LISTS],
-    /// Length of each list, unless it is for one size, or [`SPLIT`].
-    lengths: [u8; LISTS],
-    /// Which lists hold anything.
-    filled: u64,
-    /// Holes in all of them.
-    live: u32,
-    /// The place of the list that was split.
-    above: u32,
     /// The least size.
     least: u64,
     /// The logarithm of the width of each list.
     width_log2: u32,
+    /// Holes in the lists of this split, without those in splits within it.
+    live: u32,
+    /// Which lists hold anything.
+    filled: u64,
+    /// Which of them are split.
+    nested: u64,
+    /// The place of the list that was split.
+    above: u32,
+    /// First of each list, or the number of the split that stands in its place.
+    heads: [u32; LISTS + 2],
+    /// Length of each list, unless it is for one size or split.
+    lengths: [u8; LISTS],
+}
+
+impl Split {
+    /// A split of the list at `above` without any hole, whose lists have that width and one of
+    /// which holds `size`.
+    fn new(above: u32, size: u64, width_log2: u32) -> Self {
+        let covered_log2 = width_log2 + LISTS_LOG2;
+        Split {
+            least: size >> covered_log2 << covered_log2,
+            width_log2,
+            live: 0,
+            filled: 0,
+            nested: 0,
+            above,
+            heads: [NIL; LISTS + 2],
+            lengths: [0; LISTS],
+        }
+    }
+
+    /// The list for `size`, or [`BELOW`] or [`ABOVE`].
+    #[inline(always)]
+    fn list_for(&self, size: u64) -> usize {
+        let list = size.wrapping_sub(self.least) >> self.width_log2;
+        match list < LISTS as u64 {
+            true => list as usize,
+            false if size < self.least => BELOW,
+            false => ABOVE,
+        }
+    }
+
+    #[inline(always)]
+    fn is_nested(&self, list: usize) -> bool {
+        self.nested >> list & 1 == 1
+    }
+
+    /// The least size of a list.
+    fn least_of(&self, list: usize) -> u64 {
+        self.least + ((list as u64) << self.width_log2)
+    }
 }
 
 /// All splits.
-#[derive(Default)]
 pub(super) struct Splits {
     splits: Vec<Option<Box<Split>>>,
     /// Numbers that are free.
     free: Vec<u32>,
+    /// Splits there may be.
+    most: usize,
 }
 
 /// The place of a list within a split.
-fn place_in(split: u32, list: u32) -> u32 {
-    BINS as u32 + split * PER_OCTAVE + list
+#[inline(always)]
+fn place_in(split: u32, list: usize) -> u32 {
+    BINS as u32 + split * PLACES + list as u32
 }
 
 /// The split of a place, and which of its lists it is.
+#[inline(always)]
 fn split_of(place: u32) -> (u32, usize) {
     let within = place - BINS as u32;
-    (within / PER_OCTAVE, (within % PER_OCTAVE) as usize)
+    (within / PLACES, (within % PLACES) as usize)
 }
 
 impl Splits {
+    pub(super) fn new() -> Self {
+        Splits { splits: Vec::new(), free: Vec::new(), most: MOST }
+    }
+
     pub(super) fn bytes(&self) -> usize {
         let used = self.splits.len() - self.free.len();
         used * size_of::<Split>()
@@ -71,6 +132,7 @@ impl Splits {
             + self.free.capacity() * size_of::<u32>()
     }
 
+    #[inline]
     pub(super) fn head(&self, place: u32) -> u32 {
         let (split, list) = split_of(place);
         self.get(split).heads[list]
@@ -81,6 +143,7 @@ impl Splits {
         &mut self.get_mut(split).heads[list]
     }
 
+    #[inline(always)]
     fn get(&self, split: u32) -> &Split {
         match &self.splits[split as usize] {
             Some(split) => split,
@@ -88,11 +151,17 @@ impl Splits {
         }
     }
 
+    #[inline(always)]
     fn get_mut(&mut self, split: u32) -> &mut Split {
         match &mut self.splits[split as usize] {
             Some(split) => split,
             None => gone(split),
         }
+    }
+
+    /// Whether one more split has a number.
+    fn has_room(&self) -> bool {
+        !self.free.is_empty() || self.splits.len() < self.most
     }
 
     fn insert(&mut self, split: Split) -> u32 {
@@ -108,31 +177,45 @@ impl Splits {
         self.splits[split as usize] = None;
         self.free.push(split);
         if self.free.len() == self.splits.len() {
-            *self = Splits::default();
+            (self.splits, self.free) = (Vec::new(), Vec::new());
+        }
+    }
+
+    /// The list of the least sizes in a split that holds anything.
+    #[inline(always)]
+    fn lowest(&self, mut number: u32) -> u32 {
+        loop {
+            let split = self.get(number);
+            let list = split.filled.trailing_zeros() as usize % LISTS;
+            match split.is_nested(list) {
+                true => number = split.heads[list],
+                false => return place_in(number, list),
+            }
+        }
+    }
+
+    /// The list of the greatest sizes in a split that holds anything.
+    fn highest(&self, mut number: u32) -> u32 {
+        loop {
+            let split = self.get(number);
+            let list = split.filled.ilog2() as usize;
+            match split.is_nested(list) {
+                true => number = split.heads[list],
+                false => return place_in(number, list),
+            }
         }
     }
 }
 
 impl Bins {
-    /// The length of a list as it is counted, or [`SPLIT`].
-    fn length(&mut self, place: u32) -> &mut u8 {
-        match self.lengths.get_mut(place as usize) {
-            Some(length) => length,
-            None => {
-                let (split, list) = split_of(place);
-                &mut self.splits.get_mut(split).lengths[list]
-            }
-        }
-    }
-
     /// The least size of a list, and the logarithm of its width.
     fn sizes_of(&self, place: u32) -> (u64, u32) {
         if (place as usize) < BINS {
             return (bin_size_min(place), bin_width_log2(place));
         }
-        let (split, list) = split_of(place);
-        let Split { least, width_log2, .. } = *self.splits.get(split);
-        (least + ((list as u64) << width_log2), width_log2)
+        let (number, list) = split_of(place);
+        let split = self.splits.get(number);
+        (split.least_of(list), split.width_log2)
     }
 
     /// Whether all holes of a list are of one size.
@@ -144,51 +227,57 @@ impl Bins {
     #[inline(never)]
     pub(super) fn list_deep(&mut self, id: u32, bin: u32) {
         let size = self.holes[id].size;
-        let mut place = bin;
-        loop {
-            let length = *self.length(place);
-            match length {
-                SPLIT => {
-                    let number = self.first(place);
-                    let split = self.splits.get_mut(number);
-                    let list = (size - split.least) >> split.width_log2;
-                    split.live += 1;
-                    split.filled |= 1 << list;
-                    place = place_in(number, list as u32);
-                }
-                LIST_MAX if self.split(place) => {}
-                _ => break,
-            }
+        if self.lengths[bin as usize % BINS] != SPLIT && !self.split(bin) {
+            self.link_first(id, bin);
+            return;
         }
-        self.add_to(place, id);
-    }
-
-    /// Puts a hole into a list that is not split.
-    fn add_to(&mut self, place: u32, id: u32) {
-        let wide = self.sizes_of(place).1 > 0;
-        let length = self.length(place);
-        *length = (*length + u8::from(wide)).min(LIST_MAX);
-        self.link_first(id, place);
+        let mut number = self.heads[bin as usize % BINS];
+        let (place, next) = loop {
+            let split = self.splits.get_mut(number);
+            let list = split.list_for(size);
+            if list >= LISTS {
+                match self.widen(number, size) {
+                    Some(wider) => number = wider,
+                    None => return self.list_flat(id, bin),
+                }
+                continue;
+            }
+            if split.is_nested(list) {
+                number = split.heads[list];
+                continue;
+            }
+            let place = place_in(number, list);
+            if split.lengths[list] == LIST_MAX && self.split(place) {
+                continue;
+            }
+            let split = self.splits.get_mut(number);
+            let wide = split.width_log2 > 0;
+            split.lengths[list] = (split.lengths[list] + u8::from(wide)).min(LIST_MAX);
+            split.live += 1;
+            split.filled |= 1 << list;
+            break (place, std::mem::replace(&mut split.heads[list], id));
+        };
+        let hole = &mut self.holes[id];
+        (hole.place, hole.prev, hole.next) = (place, NIL, next);
+        if next != NIL {
+            self.holes[next].prev = id;
+        }
     }
 
     /// Splits a list; says whether there was a number left for that. O([`LIST_MAX`]).
+    #[cold]
     fn split(&mut self, place: u32) -> bool {
-        if self.splits.splits.len() >= MOST {
+        if !self.splits.has_room() {
             return false;
         }
-        let (least, width_log2) = self.sizes_of(place);
+        let sizes = self.holes_of(place).map(|id| self.holes[id].size);
+        let (least, most) =
+            sizes.fold((u64::MAX, 0), |(least, most), size| (least.min(size), most.max(size)));
+        let differing = (least ^ most).checked_ilog2().unwrap_or(0);
+        let width_log2 = (differing + 1).saturating_sub(LISTS_LOG2);
+        let number = self.splits.insert(Split::new(place, least, width_log2));
+        let mut rest = self.replace(place, number);
         let mut ids = [NIL; LIST_MAX as usize];
-        let mut rest = std::mem::replace(self.head_of(place), NIL);
-        let number = self.splits.insert(Split {
-            heads: [NIL; LISTS],
-            lengths: [0; LISTS],
-            filled: 0,
-            live: 0,
-            above: place,
-            least,
-            width_log2: width_log2.saturating_sub(LISTS_LOG2),
-        });
-        (*self.head_of(place), *self.length(place)) = (number, SPLIT);
         while rest != NIL {
             let mut len = 0;
             while rest != NIL && len < ids.len() {
@@ -198,149 +287,217 @@ impl Bins {
             }
             // From the last to the first: so each list has the order that the holes had.
             for &id in ids[..len].iter().rev() {
+                let size = self.holes[id].size;
                 let split = self.splits.get_mut(number);
-                let list = (self.holes[id].size - split.least) >> split.width_log2;
+                let list = split.list_for(size);
+                let wide = split.width_log2 > 0;
+                split.lengths[list] = (split.lengths[list] + u8::from(wide)).min(LIST_MAX);
                 split.live += 1;
                 split.filled |= 1 << list;
-                self.add_to(place_in(number, list as u32), id);
+                self.link_first(id, place_in(number, list));
             }
+        }
+        if place as usize >= BINS {
+            let moved = self.splits.get(number).live;
+            self.splits.get_mut(split_of(place).0).live -= moved;
         }
         true
     }
 
-    fn head_of(&mut self, place: u32) -> &mut u32 {
+    /// Puts the split `number` in the place of a list, or of a split; returns what was there.
+    fn replace(&mut self, place: u32, number: u32) -> u32 {
         if (place as usize) < BINS {
-            &mut self.heads[place as usize]
-        } else {
-            self.splits.head_mut(place)
+            self.lengths[place as usize] = SPLIT;
+            return std::mem::replace(&mut self.heads[place as usize], number);
+        }
+        let (around, list) = split_of(place);
+        let around = self.splits.get_mut(around);
+        around.nested |= 1 << list;
+        around.lengths[list] = 0;
+        std::mem::replace(&mut around.heads[list], number)
+    }
+
+    /// Puts a split around the split `number`, in its place, so that `size` is covered as well;
+    /// `None`: there is no number left. O(1).
+    #[cold]
+    fn widen(&mut self, number: u32, size: u64) -> Option<u32> {
+        if !self.splits.has_room() {
+            return None;
+        }
+        let &Split { least, width_log2, above, .. } = self.splits.get(number);
+        // One list has to cover the split, and all lists together the size.
+        let width_log2 =
+            (width_log2 + LISTS_LOG2).max(((least ^ size).ilog2() + 1).saturating_sub(LISTS_LOG2));
+        let mut wider = Split::new(above, size, width_log2);
+        let list = wider.list_for(least);
+        (wider.filled, wider.nested, wider.heads[list]) = (1 << list, 1 << list, number);
+        let wider = self.splits.insert(wider);
+        self.replace(above, wider);
+        self.splits.get_mut(number).above = place_in(wider, list);
+        Some(wider)
+    }
+
+    /// Makes one list of a whole bin, with the hole in it, when there are no numbers for splits.
+    /// O(holes of the bin).
+    #[cold]
+    fn list_flat(&mut self, id: u32, bin: u32) {
+        let mut ids = vec![id];
+        self.gather(self.heads[bin as usize], &mut ids);
+        self.heads[bin as usize] = NIL;
+        self.lengths[bin as usize] = LIST_MAX;
+        for &id in ids.iter().rev() {
+            self.link_first(id, bin);
         }
     }
 
     /// Takes a hole out of a list within a split.
     #[inline(never)]
     pub(super) fn unlist_deep(&mut self, id: u32, place: u32) {
-        let emptied = self.link_around(id, place);
-        let (mut number, list) = split_of(place);
+        let Hole { prev, next, .. } = self.holes[id];
+        let (number, list) = split_of(place);
         let split = self.splits.get_mut(number);
-        split.lengths[list] = split.lengths[list].saturating_sub(u8::from(split.width_log2 > 0));
-        if emptied {
-            split.filled &= !(1 << list);
+        let wide = split.width_log2 > 0;
+        split.lengths[list] = split.lengths[list].saturating_sub(u8::from(wide));
+        split.live -= 1;
+        if prev == NIL {
+            split.heads[list] = next;
+            split.filled &= !(u64::from(next == NIL) << list);
         }
-        // The outermost split with few holes becomes a list.
-        let mut few = None;
-        loop {
-            let split = self.splits.get_mut(number);
-            split.live -= 1;
-            if split.live <= MERGED {
-                few = Some(number);
-            }
-            if (split.above as usize) < BINS {
-                break;
-            }
-            number = split_of(split.above).0;
+        let few = split.live <= MERGED && (split.nested == 0 || split.live == 0);
+        if prev != NIL {
+            self.holes[prev].next = next;
         }
-        if let Some(number) = few {
+        if next != NIL {
+            self.holes[next].prev = prev;
+        }
+        if few {
             self.merge(number);
         }
     }
 
-    /// Makes one list of a split with few holes. O([`MERGED`]).
-    fn merge(&mut self, number: u32) {
-        let place = self.splits.get(number).above;
-        let mut ids = [NIL; MERGED as usize];
-        let mut len = 0;
-        self.gather(number, &mut ids, &mut len);
-        (*self.head_of(place), *self.length(place)) = (NIL, 0);
-        for &id in ids[..len].iter().rev() {
-            self.add_to(place, id);
+    /// Makes one list of a split with few holes, and of those around it that have few holes then;
+    /// replaces a split that has nothing but another split in it by that one. O([`MERGED`]).
+    #[cold]
+    fn merge(&mut self, mut number: u32) {
+        loop {
+            let &Split { live, filled, nested, above, .. } = self.splits.get(number);
+            if nested != 0 {
+                if live == 0 && nested.is_power_of_two() {
+                    let inner = self.splits.get(number).heads[nested.trailing_zeros() as usize];
+                    self.replace(above, inner);
+                    self.splits.get_mut(inner).above = above;
+                    self.splits.remove(number);
+                }
+                return;
+            }
+            let mut ids = [NIL; MERGED as usize];
+            let (mut len, mut rest) = (0, filled);
+            while rest != 0 {
+                let mut id = self.splits.get(number).heads[rest.trailing_zeros() as usize];
+                while id != NIL && len < ids.len() {
+                    ids[len] = id;
+                    len += 1;
+                    id = self.holes[id].next;
+                }
+                rest &= rest - 1;
+            }
+            self.splits.remove(number);
+            *self.head_mut(above) = NIL;
+            for &id in ids[..len].iter().rev() {
+                self.link_first(id, above);
+            }
+            if (above as usize) < BINS {
+                self.lengths[above as usize] = len as u8;
+                return;
+            }
+            let (around, list) = split_of(above);
+            let split = self.splits.get_mut(around);
+            split.nested &= !(1 << list);
+            split.lengths[list] = len as u8;
+            split.live += live;
+            if split.live > MERGED {
+                return;
+            }
+            number = around;
         }
     }
 
-    /// Collects the holes of a split, and gives the split back.
-    fn gather(&mut self, number: u32, ids: &mut [u32; MERGED as usize], len: &mut usize) {
-        let mut filled = self.splits.get(number).filled;
-        while filled != 0 {
-            let list = filled.trailing_zeros();
-            filled &= filled - 1;
-            let place = place_in(number, list);
-            let mut id = self.first(place);
-            if *self.length(place) == SPLIT {
-                self.gather(id, ids, len);
-                continue;
-            }
-            while id != NIL && *len < ids.len() {
-                ids[*len] = id;
-                *len += 1;
-                id = self.holes[id].next;
+    /// Collects the holes of a split and of those within it, and gives the splits back.
+    fn gather(&mut self, number: u32, ids: &mut Vec<u32>) {
+        for list in 0..LISTS {
+            let split = self.splits.get(number);
+            match split.is_nested(list) {
+                true => self.gather(split.heads[list], ids),
+                false => ids.extend(self.listed_from(split.heads[list])),
             }
         }
         self.splits.remove(number);
     }
 
-    /// The list of `size` within a place that is split.
-    #[cold]
+    /// The place of `size` within a bin that is split.
+    #[inline(never)]
     pub(super) fn list_below(&self, bin: u32, size: u64) -> u32 {
-        let mut place = bin;
-        while self.is_split(place) {
-            let number = self.first(place);
+        let mut number = self.first(bin);
+        loop {
             let split = self.splits.get(number);
-            place = place_in(number, ((size - split.least) >> split.width_log2) as u32);
-        }
-        place
-    }
-
-    fn is_split(&self, place: u32) -> bool {
-        match self.lengths.get(place as usize) {
-            Some(&length) => length == SPLIT,
-            None => {
-                let (split, list) = split_of(place);
-                self.splits.get(split).lengths[list] == SPLIT
+            let list = split.list_for(size);
+            if list >= LISTS || !split.is_nested(list) {
+                return place_in(number, list);
             }
+            number = split.heads[list];
         }
     }
 
-    /// The list of the least sizes within a place that holds something.
-    #[cold]
-    pub(super) fn lowest(&self, mut place: u32) -> u32 {
-        while self.is_split(place) {
-            let number = self.first(place);
-            place = place_in(number, self.splits.get(number).filled.trailing_zeros());
-        }
-        place
+    /// The list of the least sizes in a bin that is split.
+    #[inline(never)]
+    pub(super) fn lowest(&self, bin: u32) -> u32 {
+        self.splits.lowest(self.first(bin))
     }
 
-    /// The list of the greatest sizes within a place that holds something.
-    pub(super) fn highest(&self, mut place: u32) -> u32 {
-        while self.is_split(place) {
-            let number = self.first(place);
-            place = place_in(number, self.splits.get(number).filled.ilog2());
-        }
-        place
+    /// The list of the greatest sizes in a bin that is split.
+    pub(super) fn highest(&self, bin: u32) -> u32 {
+        self.splits.highest(self.first(bin))
     }
 
-    /// As [`above`](Bins::above), of a list within a split.
-    #[cold]
+    /// As [`above`](Bins::above), of a place within a split.
+    #[inline(never)]
     pub(super) fn above_deep(&self, mut place: u32) -> Option<u32> {
         while place as usize >= BINS {
             let (number, list) = split_of(place);
             let split = self.splits.get(number);
-            let above = split.filled & (!1 << list);
+            let above = match list {
+                BELOW => split.filled,
+                ABOVE => 0,
+                list => split.filled & (!1 << list),
+            };
             if above != 0 {
-                return Some(self.lowest(place_in(number, above.trailing_zeros())));
+                let list = above.trailing_zeros() as usize;
+                return Some(match split.is_nested(list) {
+                    true => self.splits.lowest(split.heads[list]),
+                    false => place_in(number, list),
+                });
             }
             place = split.above;
         }
         self.above(place)
     }
 
-    /// As [`below`](Bins::below), of a list within a split.
+    /// As [`below`](Bins::below), of a place within a split.
     pub(super) fn below_deep(&self, mut place: u32) -> Option<u32> {
         while place as usize >= BINS {
             let (number, list) = split_of(place);
             let split = self.splits.get(number);
-            let below = split.filled & !(!0 << list);
+            let below = match list {
+                BELOW => 0,
+                ABOVE => split.filled,
+                list => split.filled & !(!0 << list),
+            };
             if below != 0 {
-                return Some(self.highest(place_in(number, below.ilog2())));
+                let list = below.ilog2() as usize;
+                return Some(match split.is_nested(list) {
+                    true => self.splits.highest(split.heads[list]),
+                    false => place_in(number, list),
+                });
             }
             place = split.above;
         }
@@ -352,31 +509,34 @@ impl Bins {
     pub(super) fn check_split(&self, place: u32, least: u64, most: u64) -> Result<u32, String> {
         let number = self.first(place);
         let split = self.splits.get(number);
-        if (split.above, split.least) != (place, least) || split.live <= MERGED {
-            let Split { above, least, live, .. } = *split;
-            return Err(format!("split {number} at {place} says {above}, {least}, {live} holes"));
+        let Split { above, live, nested, filled, .. } = *split;
+        if above != place || live <= MERGED && nested == 0 || nested & !filled != 0 {
+            return Err(format!("split {number} at {place} says {above}, {live} holes"));
         }
-        let mut holes = 0;
+        let (mut holes, mut inner) = (0, 0);
         for list in 0..LISTS {
-            let first = least + ((list as u64) << split.width_log2);
-            if first > most {
-                break;
-            }
-            let last = first + ((1 << split.width_log2) - 1);
-            let (inner, length) = (place_in(number, list as u32), split.lengths[list]);
-            let filled = length == SPLIT || split.heads[list] != NIL;
+            let first = split.least_of(list).max(least);
+            let last = (split.least_of(list) + ((1 << split.width_log2) - 1)).min(most);
+            let filled = split.heads[list] != NIL;
             if filled != (split.filled >> list & 1 == 1) {
                 return Err(format!("list {list} of split {number}: filled {filled}"));
             }
-            holes += match length {
-                SPLIT => self.check_split(inner, first, last)?,
-                _ => self.check_list(inner, first, last, length)?,
-            };
+            if filled && first > last {
+                return Err(format!("list {list} of split {number} is beyond {least} to {most}"));
+            }
+            let place = place_in(number, list);
+            match split.is_nested(list) {
+                true => inner += self.check_split(place, first, last)?,
+                false => {
+                    let wide = split.width_log2 > 0;
+                    holes += self.check_list(place, (first, last), wide, split.lengths[list])?;
+                }
+            }
         }
-        if holes != split.live {
-            return Err(format!("split {number} has {holes} holes, not {}", split.live));
+        if holes != live {
+            return Err(format!("split {number} has {holes} holes, not {live}"));
         }
-        Ok(holes)
+        Ok(holes + inner)
     }
 }
 
@@ -435,6 +595,53 @@ mod tests {
         in_and_out(&[77; 3000], 7);
         in_and_out(&[[1 << 40, (1 << 40) + 1]; 1000].concat(), 999);
         in_and_out(&(1..4000).map(|i| i * i).collect::<Vec<_>>(), 1000);
+    }
+
+    /// A bin of one size has one split; another size costs one more, however far away it is.
+    #[test]
+    fn few_sizes_need_few_splits() {
+        let mut bins = Bins::new();
+        let base = 1 << 40;
+        for _ in 0..1000 {
+            bins.insert(Hole::new(0, base + 12_345, 0));
+        }
+        assert_eq!(bins.splits.splits.len(), 1);
+        let (steps, far) = steps::of(|| bins.insert(Hole::new(0, base + (1 << 33), 0)));
+        assert!(steps < 10 && bins.splits.splits.len() == 2, "{steps} steps");
+        for size in [base, base + 12_344, base + 70_000, base + (1 << 33) + 1] {
+            let own = bins.list_of(size);
+            let above = bins.above(own).map(|list| bins.sizes_of(list).0);
+            let least = if size < base + (1 << 33) { base + (1 << 33) } else { 0 };
+            let expected = if size < base + 12_345 { base + 12_345 } else { least };
+            // The list of the far hole is wide.
+            assert!(above.unwrap_or(0) <= expected && bins.check() == Ok(1001), "{size}");
+            assert!(above.is_some() || size > base + (1 << 33));
+        }
+        bins.remove(far);
+        assert_eq!(bins.check(), Ok(1000));
+        let splits = bins.splits.splits.iter().flatten().count();
+        assert_eq!(splits, 1);
+    }
+
+    /// Without a number for one more split the lists are long, and right.
+    #[test]
+    fn the_numbers_of_splits_run_out() {
+        for most in [0, 1, 2, 5] {
+            let mut bins = Bins::new();
+            bins.splits.most = most;
+            let sizes = (0..2000u64).map(|i| (1 << 40) + i * i * 7919 % (1 << 34));
+            let ids: Vec<u32> = sizes.map(|size| bins.insert(Hole::new(0, size, 0))).collect();
+            assert_eq!(bins.holes_from(1).count(), 2000);
+            for id in ids.iter().step_by(2) {
+                bins.remove(*id);
+            }
+            bins.splits.most = MOST;
+            for i in 0..1000 {
+                bins.insert(Hole::new(0, (1 << 40) + i, 0));
+            }
+            let listed = bins.holes_down_from(1 << 41).count();
+            assert_eq!(listed, 2000);
+        }
     }
 
     #[test]
