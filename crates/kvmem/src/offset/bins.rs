@@ -39,6 +39,8 @@ pub(super) const BINS: usize = OCTAVES * PER_OCTAVE as usize;
 const EXACT: u32 = 2 * PER_OCTAVE;
 /// Holes in a list, unless they are all of one size.
 pub(super) const LIST_MAX: u8 = 64;
+/// In place of the length of a list: all its holes are of one size, however many they are.
+pub(super) const UNIFORM: u8 = u8::MAX - 1;
 /// In place of the length of a list: it is split.
 pub(super) const SPLIT: u8 = u8::MAX;
 
@@ -137,7 +139,8 @@ impl Bins {
     /// Moves one record down to where there is room, and tells its old and new number. O(1).
     pub(super) fn move_down(&mut self) -> Option<(u32, u32)> {
         let (old, new) = self.holes.move_down()?;
-        let Hole { prev, next, place, .. } = self.holes[new];
+        let Hole { prev, next, .. } = self.holes[new];
+        let place = self.place_of(new);
         if place <= RUN {
             match (prev, place) {
                 (NIL, RUN) => self.runs = new,
@@ -166,8 +169,8 @@ impl Bins {
         (hole.offset, hole.size) = (offset, size);
         let bin = bin_floor(size);
         if hole.place != bin {
-            self.unlist(id);
-            self.list(id, bin);
+            self.unlist(id, before);
+            self.list(id, bin, size);
         }
         self.lose(before);
         self.gain(size);
@@ -177,17 +180,16 @@ impl Bins {
     #[inline]
     pub(super) fn push(&mut self, id: u32) {
         let size = self.holes[id].size;
-        self.list(id, bin_floor(size));
+        self.list(id, bin_floor(size), size);
         self.gain(size);
     }
 
     /// Takes a binned hole out of its bin and holds it back.
     #[inline]
     pub(super) fn pull(&mut self, id: u32) {
-        self.unlist(id);
-        let hole = &mut self.holes[id];
-        hole.hold_back();
-        let size = hole.size;
+        let size = self.holes[id].size;
+        self.unlist(id, size);
+        self.holes[id].hold_back();
         self.lose(size);
     }
 
@@ -228,14 +230,16 @@ impl Bins {
         self.listed_from(self.runs)
     }
 
-    /// Puts the hole, whose size is in `bin`, into its list.
+    /// Puts the hole of `size` bytes, which `bin` is for, into its list.
     #[inline(always)]
-    fn list(&mut self, id: u32, bin: u32) {
-        let length = &mut self.lengths[bin as usize % BINS];
-        if *length >= LIST_MAX {
+    fn list(&mut self, id: u32, bin: u32, size: u64) {
+        let bin = bin % BINS as u32;
+        let length = self.lengths[bin as usize];
+        if length < LIST_MAX {
+            self.lengths[bin as usize] = length + u8::from(bin >= EXACT);
+        } else if length != UNIFORM || self.holes[self.heads[bin as usize]].size != size {
             return self.list_deep(id, bin);
         }
-        *length += u8::from(bin >= EXACT);
         if self.link_first(id, bin) {
             let (octave, mantissa) = split(bin);
             self.fine[octave] |= 1 << mantissa;
@@ -255,20 +259,32 @@ impl Bins {
         next == NIL
     }
 
+    /// Takes the hole, which is in the list of `size` bytes, out of it.
     #[inline(always)]
-    fn unlist(&mut self, id: u32) {
+    fn unlist(&mut self, id: u32, size: u64) {
         let place = self.holes[id].place;
         if place as usize >= BINS {
             return self.unlist_deep(id, place);
         }
-        let length = &mut self.lengths[place as usize % BINS];
-        *length = length.saturating_sub(u8::from(place >= EXACT));
-        if self.link_around(id, place) {
-            let (octave, mantissa) = split(place);
-            let left = self.fine[octave] & !(1 << mantissa);
-            self.fine[octave] = left;
-            self.coarse &= !(u64::from(left == 0) << octave);
+        let length = self.lengths[place as usize % BINS];
+        if length < UNIFORM {
+            self.lengths[place as usize] = length.saturating_sub(u8::from(place >= EXACT));
+        } else if length == SPLIT {
+            return self.unlist_deep(id, self.list_below(place, size));
         }
+        if self.link_around(id, place) {
+            self.unmark(place);
+        }
+    }
+
+    /// Notes that nothing is left in a bin.
+    #[inline(always)]
+    pub(super) fn unmark(&mut self, bin: u32) {
+        self.lengths[bin as usize % BINS] = 0;
+        let (octave, mantissa) = split(bin);
+        let left = self.fine[octave] & !(1 << mantissa);
+        self.fine[octave] = left;
+        self.coarse &= !(u64::from(left == 0) << octave);
     }
 
     /// Takes the hole out of the list at `place`; says whether nothing is left in it.
@@ -337,6 +353,23 @@ impl Bins {
     pub(super) fn list_of(&self, size: u64) -> u32 {
         let bin = bin_floor(size);
         if self.lengths[bin as usize % BINS] == SPLIT { self.list_below(bin, size) } else { bin }
+    }
+
+    /// The list that a hole is in. Its record may say the bin where the list was before it became
+    /// a part of a split.
+    #[inline]
+    pub(super) fn place_of(&self, id: u32) -> u32 {
+        let Hole { place, size, .. } = self.holes[id];
+        match self.lengths.get(place as usize) {
+            Some(&SPLIT) => self.list_below(place, size),
+            _ => place,
+        }
+    }
+
+    /// Whether all holes of a list are of one size, and any number of them.
+    #[inline]
+    pub(super) fn is_uniform(&self, place: u32) -> bool {
+        self.lengths.get(place as usize) == Some(&UNIFORM)
     }
 
     /// The next list of greater sizes that holds anything.
@@ -481,13 +514,22 @@ impl Bins {
         let (mut prev, mut holes) = (NIL, 0);
         for id in self.holes_of(place) {
             let hole = &self.holes[id];
-            if hole.prev != prev || hole.place != place || !(least..=most).contains(&hole.size) {
+            let listed = self.place_of(id) == place && hole.prev == prev;
+            if !listed || !(least..=most).contains(&hole.size) {
                 return Err(format!(
                     "hole {id} in list {place} of {least} to {most} bytes: {hole:?}"
                 ));
             }
             prev = id;
             holes += 1;
+        }
+        if length == UNIFORM {
+            let size = self.holes[self.first(place)].size;
+            let other = self.holes_of(place).find(|&id| self.holes[id].size != size);
+            return match other {
+                Some(id) => Err(format!("hole {id} in list {place} is not of {size} bytes")),
+                None => Ok(holes),
+            };
         }
         let counted = if wide { holes } else { 0 };
         if u32::from(length) != counted || length > LIST_MAX {

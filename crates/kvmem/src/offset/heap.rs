@@ -402,6 +402,9 @@ impl Heap {
     /// A hole of `size` bytes or more behind the first entries of the request's own bin.
     #[cold]
     fn last_of(&self, own: u32, size: u64) -> Option<u32> {
+        if self.bins.is_uniform(own) {
+            return None;
+        }
         self.bins.holes_of(own).skip(FLOOR_ENTRIES).find(|&id| self.bins.holes[id].size >= size)
     }
 
@@ -450,7 +453,7 @@ impl Heap {
         if let Some(next) = further.find(|&next| self.bins.holes[next].size >= size) {
             return next;
         }
-        self.bins.above(self.bins.holes[id].place).map_or(NIL, |list| self.bins.first(list))
+        self.bins.above(self.bins.place_of(id)).map_or(NIL, |list| self.bins.first(list))
     }
 
     /// Grants `size` bytes at one end of the binned hole `id`, which is at least that long.
@@ -526,7 +529,7 @@ impl Heap {
     }
 
     /// The hole of the neighbour `node`, if a range freed on the other side of `seam` joins it.
-    #[inline]
+    #[inline(always)]
     fn joinable(&self, node: u32, seam: u64) -> Option<u32> {
         let id = self.nodes[node].hole()?;
         (!self.is_edge(seam) && self.bins.holes[id].is_binned()).then_some(id)

@@ -18,7 +18,7 @@ pub(super) const RUN: u32 = HELD_BACK - 1;
 pub(super) const NOTHING: u32 = 0;
 
 /// Records in the first block.
-const FIRST: usize = 64;
+const FIRST: usize = 128;
 /// Records that are moved for each free while there is far too much room for them.
 const MOVES: usize = 4;
 
@@ -69,12 +69,12 @@ impl Slot for Hole {
         Hole { offset: 0, size: 0, node: NIL, prev: NIL, next: NIL, place: HELD_BACK };
 }
 
-/// The records of all holes. In a box: the books go over the stack when they are made.
-pub(super) struct Holes(Box<Table<Hole, FIRST>>);
+/// The records of all holes.
+pub(super) struct Holes(Table<Hole, FIRST>);
 
 impl Holes {
     pub(super) fn new() -> Self {
-        let mut table = Box::new(Table::new(MOST));
+        let mut table = Table::new(MOST);
         let nothing = table.insert(Hole::EMPTY);
         debug_assert_eq!(nothing, NOTHING);
         Holes(table)
@@ -97,7 +97,7 @@ impl Holes {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.0) + self.0.bytes()
+        self.0.bytes()
     }
 
     /// Whether there is a record of that number, in use or not.

@@ -23,7 +23,7 @@
 //! places below `BINS` are bins. Two more places of each split stand for the sizes of the list that
 //! lie below the split and above it. They never hold anything, but have neighbours as lists do.
 
-use super::bins::{BINS, Bins, LIST_MAX, PER_OCTAVE, SPLIT, bin_size_min, bin_width_log2};
+use super::bins::{BINS, Bins, LIST_MAX, PER_OCTAVE, SPLIT, UNIFORM, bin_size_min, bin_width_log2};
 use super::holes::Hole;
 use super::table::NIL;
 
@@ -45,12 +45,15 @@ struct Split {
     least: u64,
     /// The logarithm of the width of each list.
     width_log2: u32,
-    /// Holes in the lists of this split, without those in splits within it.
+    /// Holes in the lists of this split that are counted, without those in splits within it.
     live: u32,
     /// Which lists hold anything.
     filled: u64,
     /// Which of them are split.
     nested: u64,
+    /// Which of them are not counted: a bin's list of one size becomes a list of its split without
+    /// being read.
+    uncounted: u64,
     /// The place of the list that was split.
     above: u32,
     /// First of each list, or the number of the split that stands in its place.
@@ -70,6 +73,7 @@ impl Split {
             live: 0,
             filled: 0,
             nested: 0,
+            uncounted: 0,
             above,
             heads: [NIL; LISTS + 2],
             lengths: [0; LISTS],
@@ -220,14 +224,14 @@ impl Bins {
 
     /// Whether all holes of a list are of one size.
     pub(super) fn is_of_one_size(&self, place: u32) -> bool {
-        self.sizes_of(place).1 == 0
+        self.is_uniform(place) || self.sizes_of(place).1 == 0
     }
 
     /// Puts a hole into the list of its size, where the bin is split or has to be.
     #[inline(never)]
     pub(super) fn list_deep(&mut self, id: u32, bin: u32) {
         let size = self.holes[id].size;
-        if self.lengths[bin as usize % BINS] != SPLIT && !self.split(bin) {
+        if self.lengths[bin as usize % BINS] != SPLIT && !self.is_split_for(bin, size) {
             self.link_first(id, bin);
             return;
         }
@@ -253,8 +257,10 @@ impl Bins {
             let split = self.splits.get_mut(number);
             let wide = split.width_log2 > 0;
             split.lengths[list] = (split.lengths[list] + u8::from(wide)).min(LIST_MAX);
-            split.live += 1;
+            let counted = split.uncounted >> list & 1 == 0;
+            split.live += u32::from(counted);
             split.filled |= 1 << list;
+            let place = if counted { place } else { bin };
             break (place, std::mem::replace(&mut split.heads[list], id));
         };
         let hole = &mut self.holes[id];
@@ -262,6 +268,33 @@ impl Bins {
         if next != NIL {
             self.holes[next].prev = id;
         }
+    }
+
+    /// Prepares the list of a bin at its limit for one more hole, of `size` bytes; says whether the
+    /// bin is split then. O([`LIST_MAX`]).
+    #[cold]
+    fn is_split_for(&mut self, bin: u32, size: u64) -> bool {
+        let first = self.first(bin);
+        let one = self.holes[first].size;
+        if self.lengths[bin as usize] == UNIFORM {
+            // Another size than that of the list.
+            let len = self.holes_of(bin).take(LIST_MAX as usize).count() as u8;
+            if len < LIST_MAX || !self.splits.has_room() {
+                self.lengths[bin as usize] = (len + 1).min(LIST_MAX);
+                return false;
+            }
+            let mut split = Split::new(bin, one, 0);
+            let list = split.list_for(one);
+            (split.filled, split.uncounted, split.heads[list]) = (1 << list, 1 << list, first);
+            let number = self.splits.insert(split);
+            self.replace(bin, number);
+            return true;
+        }
+        if one == size && self.holes_of(bin).all(|id| self.holes[id].size == size) {
+            self.lengths[bin as usize] = UNIFORM;
+            return false;
+        }
+        self.split(bin)
     }
 
     /// Splits a list; says whether there was a number left for that. O([`LIST_MAX`]).
@@ -358,12 +391,14 @@ impl Bins {
         let split = self.splits.get_mut(number);
         let wide = split.width_log2 > 0;
         split.lengths[list] = split.lengths[list].saturating_sub(u8::from(wide));
-        split.live -= 1;
+        split.live -= 1 - (split.uncounted >> list & 1) as u32;
         if prev == NIL {
             split.heads[list] = next;
-            split.filled &= !(u64::from(next == NIL) << list);
+            let emptied = u64::from(next == NIL) << list;
+            split.filled &= !emptied;
+            split.uncounted &= !emptied;
         }
-        let few = split.live <= MERGED && (split.nested == 0 || split.live == 0);
+        let few = split.live <= MERGED && (split.nested | split.uncounted == 0 || split.live == 0);
         if prev != NIL {
             self.holes[prev].next = next;
         }
@@ -376,16 +411,24 @@ impl Bins {
     }
 
     /// Makes one list of a split with few holes, and of those around it that have few holes then;
-    /// replaces a split that has nothing but another split in it by that one. O([`MERGED`]).
+    /// replaces a split that has nothing but another split or an uncounted list in it by that.
+    /// O([`MERGED`]).
     #[cold]
     fn merge(&mut self, mut number: u32) {
         loop {
-            let &Split { live, filled, nested, above, .. } = self.splits.get(number);
-            if nested != 0 {
-                if live == 0 && nested.is_power_of_two() {
-                    let inner = self.splits.get(number).heads[nested.trailing_zeros() as usize];
+            let &Split { live, filled, nested, uncounted, above, .. } = self.splits.get(number);
+            let pinned = nested | uncounted;
+            if pinned != 0 {
+                let inner = self.splits.get(number).heads[pinned.trailing_zeros() as usize];
+                if live > 0 || !pinned.is_power_of_two() {
+                    return;
+                }
+                if uncounted == 0 {
                     self.replace(above, inner);
                     self.splits.get_mut(inner).above = above;
+                    self.splits.remove(number);
+                } else if (above as usize) < BINS {
+                    (self.heads[above as usize], self.lengths[above as usize]) = (inner, UNIFORM);
                     self.splits.remove(number);
                 }
                 return;
@@ -408,11 +451,15 @@ impl Bins {
             }
             if (above as usize) < BINS {
                 self.lengths[above as usize] = len as u8;
+                if len == 0 {
+                    self.unmark(above);
+                }
                 return;
             }
             let (around, list) = split_of(above);
             let split = self.splits.get_mut(around);
             split.nested &= !(1 << list);
+            split.filled &= !(u64::from(len == 0) << list);
             split.lengths[list] = len as u8;
             split.live += live;
             if split.live > MERGED {
@@ -509,8 +556,9 @@ impl Bins {
     pub(super) fn check_split(&self, place: u32, least: u64, most: u64) -> Result<u32, String> {
         let number = self.first(place);
         let split = self.splits.get(number);
-        let Split { above, live, nested, filled, .. } = *split;
-        if above != place || live <= MERGED && nested == 0 || nested & !filled != 0 {
+        let Split { above, live, nested, uncounted, filled, .. } = *split;
+        let few = live <= MERGED && nested | uncounted == 0;
+        if above != place || few || (nested | uncounted) & !filled != 0 {
             return Err(format!("split {number} at {place} says {above}, {live} holes"));
         }
         let (mut holes, mut inner) = (0, 0);
@@ -529,7 +577,12 @@ impl Bins {
                 true => inner += self.check_split(place, first, last)?,
                 false => {
                     let wide = split.width_log2 > 0;
-                    holes += self.check_list(place, (first, last), wide, split.lengths[list])?;
+                    let listed =
+                        self.check_list(place, (first, last), wide, split.lengths[list])?;
+                    match uncounted >> list & 1 {
+                        0 => holes += listed,
+                        _ => inner += listed,
+                    }
                 }
             }
         }
@@ -597,7 +650,7 @@ mod tests {
         in_and_out(&(1..4000).map(|i| i * i).collect::<Vec<_>>(), 1000);
     }
 
-    /// A bin of one size has one split; another size costs one more, however far away it is.
+    /// A bin of one size is not split; another size costs one or two splits, however far away it is.
     #[test]
     fn few_sizes_need_few_splits() {
         let mut bins = Bins::new();
@@ -605,9 +658,9 @@ mod tests {
         for _ in 0..1000 {
             bins.insert(Hole::new(0, base + 12_345, 0));
         }
-        assert_eq!(bins.splits.splits.len(), 1);
+        assert_eq!(bins.splits.splits.len(), 0);
         let (steps, far) = steps::of(|| bins.insert(Hole::new(0, base + (1 << 33), 0)));
-        assert!(steps < 10 && bins.splits.splits.len() == 2, "{steps} steps");
+        assert!(steps < 100 && bins.splits.splits.len() == 2, "{steps} steps");
         for size in [base, base + 12_344, base + 70_000, base + (1 << 33) + 1] {
             let own = bins.list_of(size);
             let above = bins.above(own).map(|list| bins.sizes_of(list).0);
@@ -619,8 +672,44 @@ mod tests {
         }
         bins.remove(far);
         assert_eq!(bins.check(), Ok(1000));
-        let splits = bins.splits.splits.iter().flatten().count();
-        assert_eq!(splits, 1);
+        assert!(bins.splits.splits.iter().flatten().count() <= 1);
+        let near = bins.insert(Hole::new(0, base + 12_346, 0));
+        assert_eq!(bins.check(), Ok(1001));
+        bins.remove(near);
+        assert_eq!(bins.check(), Ok(1000));
+        assert_eq!(bins.splits.splits.len(), 0);
+        while bins.largest() > 0 {
+            let id = bins.holes_from(1).next().unwrap();
+            bins.remove(id);
+        }
+        assert_eq!(bins.check(), Ok(0));
+    }
+
+    /// The size that fills a bin goes before the others do.
+    #[test]
+    fn a_uniform_list_empties_within_splits() {
+        let base = 1 << 40;
+        for others in
+            [vec![1], vec![1 << 33], vec![1, 1 << 33], (1..200).map(|i| i << 20).collect()]
+        {
+            let mut bins = Bins::new();
+            let same: Vec<u32> = (0..100).map(|_| bins.insert(Hole::new(0, base, 0))).collect();
+            let other = |&size: &u64| bins.insert(Hole::new(0, base + size, 0));
+            let rest: Vec<u32> = others.iter().map(other).collect();
+            let more: Vec<u32> = (0..100).map(|_| bins.insert(Hole::new(0, base, 0))).collect();
+            assert_eq!(bins.check(), Ok(200 + rest.len() as u32));
+            for id in same.into_iter().chain(more) {
+                bins.change(id, 7, base + 5);
+                bins.change(id, 7, base);
+                bins.remove(id);
+            }
+            assert_eq!(bins.check(), Ok(rest.len() as u32));
+            for id in rest {
+                bins.remove(id);
+            }
+            assert_eq!((bins.check(), bins.largest()), (Ok(0), 0));
+            assert!(bins.splits.splits.is_empty());
+        }
     }
 
     /// Without a number for one more split the lists are long, and right.

@@ -47,7 +47,7 @@ pub(super) struct Table<T, const FIRST: usize> {
     gone: u32,
     /// A chunk that was kept when it became empty, or `NIL`.
     kept: u32,
-    /// No chunk below this one has a free slot.
+    /// Where [`Table::move_down`] looks next for a chunk with a free slot.
     low: u32,
     live: u32,
     /// Slots in blocks that exist.
@@ -119,7 +119,7 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
     }
 
     /// Puts `value` into a free slot and returns its name.
-    #[inline]
+    #[inline(always)]
     pub(super) fn insert(&mut self, value: T) -> u32 {
         if self.partial == NIL {
             self.add_chunk();
@@ -128,7 +128,7 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
     }
 
     /// Puts `value` into a free slot of `chunk`, which has one.
-    #[inline]
+    #[inline(always)]
     fn insert_into(&mut self, chunk: u32, value: T) -> u32 {
         let mark = &mut self.marks[chunk as usize];
         let id = (chunk << SHIFT) + mark.free.trailing_zeros();
@@ -142,14 +142,13 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
     }
 
     /// Frees the slot `id`, which must be in use, and returns what it held.
-    #[inline]
+    #[inline(always)]
     pub(super) fn remove(&mut self, id: u32) -> T {
         let value = self[id];
         let chunk = id >> SHIFT;
         let mark = &mut self.marks[chunk as usize];
         let was_full = mark.free == 0;
         mark.free |= 1 << (id % CHUNK as u32);
-        self.low = self.low.min(chunk);
         self.live -= 1;
         if was_full {
             self.list_partial(chunk);
@@ -169,7 +168,10 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
             return None;
         }
         for _ in 0..TRIM {
-            if self.low as usize == last || self.marks[self.low as usize].free != 0 {
+            if self.low as usize >= last {
+                self.low = 0;
+            }
+            if self.marks[self.low as usize].free != 0 {
                 break;
             }
             self.low += 1;
@@ -179,7 +181,7 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
             self.give_back(last as u32);
             return None;
         }
-        if self.low as usize == last || self.marks[self.low as usize].free == 0 {
+        if self.low as usize >= last || self.marks[self.low as usize].free == 0 {
             return None;
         }
         let old = ((last as u32) << SHIFT) + used.trailing_zeros();
@@ -194,6 +196,7 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
         id < FIRST || self.chunks.get((id - FIRST) >> SHIFT).is_some_and(Option::is_some)
     }
 
+    #[cold]
     fn list_partial(&mut self, chunk: u32) {
         let next = std::mem::replace(&mut self.partial, chunk);
         self.link(chunk, next);
@@ -208,6 +211,7 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
         }
     }
 
+    #[cold]
     fn unlist_partial(&mut self, chunk: u32) {
         let first = self.unlink(chunk, self.partial);
         self.partial = first;
