@@ -240,23 +240,26 @@ impl Bins {
         } else if length != UNIFORM || self.holes[self.heads[bin as usize]].size != size {
             return self.list_deep(id, bin);
         }
-        if self.link_first(id, bin) {
+        let next = std::mem::replace(&mut self.heads[bin as usize], id);
+        let hole = &mut self.holes[id];
+        (hole.place, hole.prev, hole.next) = (bin, NIL, next);
+        if next != NIL {
+            self.holes[next].prev = id;
+        } else {
             let (octave, mantissa) = split(bin);
             self.fine[octave] |= 1 << mantissa;
             self.coarse |= 1 << octave;
         }
     }
 
-    /// Links the hole as the first of the list at `place`; says whether it is the only one.
-    #[inline(always)]
-    pub(super) fn link_first(&mut self, id: u32, place: u32) -> bool {
+    /// Links the hole as the first of the list at `place`.
+    pub(super) fn link_first(&mut self, id: u32, place: u32) {
         let next = std::mem::replace(self.head_mut(place), id);
         let hole = &mut self.holes[id];
         (hole.place, hole.prev, hole.next) = (place, NIL, next);
         if next != NIL {
             self.holes[next].prev = id;
         }
-        next == NIL
     }
 
     /// Takes the hole, which is in the list of `size` bytes, out of it.
@@ -272,7 +275,15 @@ impl Bins {
         } else if length == SPLIT {
             return self.unlist_deep(id, self.list_below(place, size));
         }
-        if self.link_around(id, place) {
+        let Hole { prev, next, .. } = self.holes[id];
+        if prev != NIL {
+            self.holes[prev].next = next;
+        } else {
+            self.heads[place as usize] = next;
+        }
+        if next != NIL {
+            self.holes[next].prev = prev;
+        } else if prev == NIL {
             self.unmark(place);
         }
     }
@@ -285,21 +296,6 @@ impl Bins {
         let left = self.fine[octave] & !(1 << mantissa);
         self.fine[octave] = left;
         self.coarse &= !(u64::from(left == 0) << octave);
-    }
-
-    /// Takes the hole out of the list at `place`; says whether nothing is left in it.
-    #[inline(always)]
-    pub(super) fn link_around(&mut self, id: u32, place: u32) -> bool {
-        let Hole { prev, next, .. } = self.holes[id];
-        if prev != NIL {
-            self.holes[prev].next = next;
-        } else {
-            *self.head_mut(place) = next;
-        }
-        if next != NIL {
-            self.holes[next].prev = prev;
-        }
-        prev == NIL && next == NIL
     }
 
     // Neither of these two branches: with mixed sizes, chance decides.

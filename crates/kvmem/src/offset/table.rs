@@ -37,9 +37,12 @@ pub(super) trait Slot: Copy {
 /// Slots, the first `FIRST` of them (a multiple of [`CHUNK`]) within the table itself.
 pub(super) struct Table<T, const FIRST: usize> {
     first: [T; FIRST],
+    /// The free ones among the first slots, the one freed last at the end.
+    spare: [u16; FIRST],
+    spares: u32,
     /// The slots from `FIRST` up. `None` iff the chunk was given back.
     chunks: Vec<Option<Box<[T; CHUNK]>>>,
-    /// For each chunk, those of the first block included.
+    /// For each chunk.
     marks: Vec<Mark>,
     /// First in the list of chunks that have a free slot.
     partial: u32,
@@ -67,21 +70,15 @@ struct Mark {
 }
 
 impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
-    const FIRST_CHUNKS: usize = FIRST / CHUNK;
-
     /// A table that will hold at most `most` slots.
     pub(super) fn new(most: u32) -> Self {
-        let last = Self::FIRST_CHUNKS as u32 - 1;
-        let mark = |chunk: u32| Mark {
-            free: !0,
-            prev: if chunk == 0 { NIL } else { chunk - 1 },
-            next: if chunk == last { NIL } else { chunk + 1 },
-        };
         Table {
             first: [T::EMPTY; FIRST],
+            spare: std::array::from_fn(|i| (FIRST - 1 - i) as u16),
+            spares: FIRST as u32,
             chunks: Vec::new(),
-            marks: (0..=last).map(mark).collect(),
-            partial: 0,
+            marks: Vec::new(),
+            partial: NIL,
             gone: NIL,
             kept: NIL,
             low: 0,
@@ -121,6 +118,20 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
     /// Puts `value` into a free slot and returns its name.
     #[inline(always)]
     pub(super) fn insert(&mut self, value: T) -> u32 {
+        if self.spares == 0 {
+            return self.insert_further(value);
+        }
+        steps::count(1);
+        self.live += 1;
+        self.spares -= 1;
+        let id = self.spare[self.spares as usize];
+        self.first[id as usize] = value;
+        u32::from(id)
+    }
+
+    /// Puts `value` into a free slot from `FIRST` up.
+    #[inline]
+    fn insert_further(&mut self, value: T) -> u32 {
         if self.partial == NIL {
             self.add_chunk();
         }
@@ -128,15 +139,16 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
     }
 
     /// Puts `value` into a free slot of `chunk`, which has one.
-    #[inline(always)]
+    #[inline]
     fn insert_into(&mut self, chunk: u32, value: T) -> u32 {
         let mark = &mut self.marks[chunk as usize];
-        let id = (chunk << SHIFT) + mark.free.trailing_zeros();
+        let id = FIRST as u32 + (chunk << SHIFT) + mark.free.trailing_zeros();
         mark.free &= mark.free - 1;
         if mark.free == 0 {
             self.unlist_partial(chunk);
         }
-        self[id] = value;
+        steps::count(1);
+        *self.further_mut(id) = value;
         self.live += 1;
         id
     }
@@ -144,12 +156,25 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
     /// Frees the slot `id`, which must be in use, and returns what it held.
     #[inline(always)]
     pub(super) fn remove(&mut self, id: u32) -> T {
-        let value = self[id];
-        let chunk = id >> SHIFT;
+        self.live -= 1;
+        if id as usize >= FIRST {
+            return self.remove_further(id);
+        }
+        steps::count(1);
+        self.spare[self.spares as usize] = id as u16;
+        self.spares += 1;
+        self.first[id as usize]
+    }
+
+    /// Frees a slot from `FIRST` up, but for counting.
+    #[inline]
+    fn remove_further(&mut self, id: u32) -> T {
+        steps::count(1);
+        let value = *self.further(id);
+        let chunk = (id - FIRST as u32) >> SHIFT;
         let mark = &mut self.marks[chunk as usize];
         let was_full = mark.free == 0;
         mark.free |= 1 << (id % CHUNK as u32);
-        self.live -= 1;
         if was_full {
             self.list_partial(chunk);
         } else if mark.free == !0 {
@@ -158,36 +183,45 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
         value
     }
 
-    /// Moves one slot out of the last chunk into one before it, and returns its old name and its
+    /// Moves one slot out of the last chunk into a slot before it, and returns its old name and its
     /// new one. `None`: there is no such chunk, or no free slot was found before it. For slots
     /// that nothing outside names. O(1).
     pub(super) fn move_down(&mut self) -> Option<(u32, u32)> {
-        let last = self.marks.len() - 1;
-        if last < Self::FIRST_CHUNKS || !matches!(self.chunks.last(), Some(Some(_))) {
+        let Some(last) = self.marks.len().checked_sub(1) else { return None };
+        if matches!(self.chunks.last(), Some(None)) {
             self.trim();
             return None;
-        }
-        for _ in 0..TRIM {
-            if self.low as usize >= last {
-                self.low = 0;
-            }
-            if self.marks[self.low as usize].free != 0 {
-                break;
-            }
-            self.low += 1;
         }
         let used = !self.marks[last].free;
         if used == 0 {
             self.give_back(last as u32);
             return None;
         }
-        if self.low as usize >= last || self.marks[self.low as usize].free == 0 {
-            return None;
-        }
-        let old = ((last as u32) << SHIFT) + used.trailing_zeros();
-        let new = self.insert_into(self.low, self[old]);
+        let old = FIRST as u32 + ((last as u32) << SHIFT) + used.trailing_zeros();
+        let value = *self.further(old);
+        let new = match self.spares {
+            0 => {
+                let chunk = self.free_chunk_before(last)?;
+                self.insert_into(chunk, value)
+            }
+            _ => self.insert(value),
+        };
         self.remove(old);
         Some((old, new))
+    }
+
+    /// A chunk before `last` with a free slot, if one is found soon.
+    fn free_chunk_before(&mut self, last: usize) -> Option<u32> {
+        for _ in 0..TRIM.min(last) {
+            if self.low as usize >= last {
+                self.low = 0;
+            }
+            if self.marks[self.low as usize].free != 0 {
+                return Some(self.low);
+            }
+            self.low += 1;
+        }
+        None
     }
 
     /// Whether the slot exists, in use or not.
@@ -233,9 +267,6 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
     /// Nothing is in use in a chunk any more: it is given back, or kept for the next slot.
     #[cold]
     fn emptied(&mut self, chunk: u32) {
-        if (chunk as usize) < Self::FIRST_CHUNKS {
-            return;
-        }
         let kept = std::mem::replace(&mut self.kept, chunk);
         if kept != NIL && kept != chunk && self.marks[kept as usize].free == !0 {
             self.kept = kept.min(chunk);
@@ -246,7 +277,7 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
     /// Gives back a chunk in which nothing is in use.
     fn give_back(&mut self, chunk: u32) {
         self.unlist_partial(chunk);
-        self.chunks[chunk as usize - Self::FIRST_CHUNKS] = None;
+        self.chunks[chunk as usize] = None;
         self.room -= CHUNK as u32;
         self.marks[chunk as usize].free = 0;
         if self.kept == chunk {
@@ -266,7 +297,7 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
             self.room = FIRST as u32;
             (self.gone, self.kept) = (NIL, NIL);
             self.chunks.clear();
-            self.marks.truncate(Self::FIRST_CHUNKS);
+            self.marks.clear();
         }
         for _ in 0..TRIM {
             let Some(None) = self.chunks.last() else { break };
@@ -276,12 +307,11 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
             self.chunks.pop();
             self.marks.pop();
         }
-        self.low = self.low.min(self.marks.len() as u32 - 1);
         let len = self.chunks.len();
         if self.chunks.capacity() > 2 * len + TRIM {
             steps::count(3 * len);
             self.chunks.shrink_to(len + len / 8);
-            self.marks.shrink_to(Self::FIRST_CHUNKS + len + len / 8);
+            self.marks.shrink_to(len + len / 8);
         }
     }
 
@@ -306,7 +336,7 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
                 gone
             }
         };
-        self.chunks[chunk as usize - Self::FIRST_CHUNKS] = Some(Box::new([T::EMPTY; CHUNK]));
+        self.chunks[chunk as usize] = Some(Box::new([T::EMPTY; CHUNK]));
         self.marks[chunk as usize].free = !0;
         self.list_partial(chunk);
         self.room += CHUNK as u32;
