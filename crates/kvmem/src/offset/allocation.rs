@@ -5,9 +5,9 @@ use std::mem::ManuallyDrop;
 use std::num::NonZeroU32;
 use std::ops;
 
-use super::core::Core;
+use super::core::SpaceCore;
 use super::error::AllocError;
-use super::heap::{Grant, Heap};
+use super::heap::{Heap, Placed};
 use super::range::{LONG, Range, known_size, short_size};
 use super::raw::RawHandle;
 use super::registry;
@@ -40,8 +40,8 @@ pub struct Allocation {
 
 impl Allocation {
     #[inline(always)]
-    pub(super) fn new(core: u32, grant: Grant, size: u64) -> Self {
-        Self::of_range(core, Range::new(grant.offset, short_size(size), grant.node))
+    pub(super) fn new(core: u32, placed: Placed, size: u64) -> Self {
+        Self::of_range(core, Range::new(placed.offset, short_size(size), placed.node))
     }
 
     #[inline(always)]
@@ -55,13 +55,13 @@ impl Allocation {
     }
 
     #[inline(always)]
-    fn core(&self) -> &'static Core {
+    fn core(&self) -> &'static SpaceCore {
         registry::core(self.core_index())
     }
 
     #[inline(always)]
-    pub(super) fn grant(&self) -> Grant {
-        self.as_range().grant()
+    pub(super) fn placed(&self) -> Placed {
+        self.as_range().placed()
     }
 
     /// The range, whose length the books may know better.
@@ -92,7 +92,7 @@ impl Allocation {
     #[inline]
     pub fn size(&self) -> u64 {
         match self.as_range().size() {
-            LONG => self.core().with(|books| books.heap.size_of(self.grant())),
+            LONG => self.core().with(|state| state.heap.size_of(self.placed())),
             size => u64::from(size),
         }
     }
@@ -109,8 +109,8 @@ impl Allocation {
     /// [`AllocError::ZeroSize`]; [`AllocError::OutOfBounds`] if it is shorter than that already;
     /// [`AllocError::TooManyRanges`]. Nothing is changed then.
     pub fn shrink(&mut self, new_size: u64) -> Result<(), AllocError> {
-        let grant = self.grant();
-        self.core().with(|books| resize_down(&mut books.heap, grant, new_size))?;
+        let placed = self.placed();
+        self.core().with(|state| resize_down(&mut state.heap, placed, new_size))?;
         self.set_size(new_size);
         Ok(())
     }
@@ -124,8 +124,8 @@ impl Allocation {
     /// [`AllocError::OutOfBounds`] if the allocation is longer than that already. Nothing is
     /// changed then.
     pub fn extend(&mut self, new_size: u64) -> Result<(), AllocError> {
-        let grant = self.grant();
-        self.core().with(|books| resize_up(&mut books.heap, grant, new_size))?;
+        let placed = self.placed();
+        self.core().with(|state| resize_up(&mut state.heap, placed, new_size))?;
         self.set_size(new_size);
         Ok(())
     }
@@ -150,26 +150,26 @@ impl Allocation {
         self,
         sub: ops::Range<u64>,
     ) -> Result<(Option<Allocation>, Option<Allocation>), (Allocation, AllocError)> {
-        let (grant, range) = (self.grant(), self.range());
+        let (placed, range) = (self.placed(), self.range());
         if sub.is_empty() || sub.start < range.start || sub.end > range.end {
             return Err((self, out_of_bounds(sub, range)));
         }
         let core = self.core();
-        let freed = core.with(|books| {
-            let heap = &mut books.heap;
-            let freed = heap.free_part(grant, range.end - range.start, sub.clone());
+        let freed = core.with(|state| {
+            let heap = &mut state.heap;
+            let freed = heap.free_part(placed, range.end - range.start, sub.clone());
             freed.ok_or(AllocError::TooManyRanges { ranges: heap.ranges() })
         });
         match freed {
             Err(error) => Err((self, error)),
             Ok(right) => {
                 let index = self.forget();
-                if sub == range && core.put_away() {
-                    registry::discharge(index);
+                if sub == range && core.drop_if_unreachable() {
+                    registry::release_slot(index);
                 }
                 let left = (sub.start > range.start)
-                    .then(|| Allocation::new(index, grant, sub.start - range.start));
-                let right = right.map(|grant| Allocation::new(index, grant, range.end - sub.end));
+                    .then(|| Allocation::new(index, placed, sub.start - range.start));
+                let right = right.map(|placed| Allocation::new(index, placed, range.end - sub.end));
                 Ok((left, right))
             }
         }
@@ -179,16 +179,16 @@ impl Allocation {
     /// [`OffsetAllocator::free_raw`](super::OffsetAllocator::free_raw). O(1).
     pub fn into_raw(self) -> RawHandle {
         let core = self.core();
-        let handle = core.with(|books| RawHandle {
-            allocator: books.id,
+        let handle = core.with(|state| RawHandle {
+            allocator: state.id,
             slot: self.as_range().node(),
-            generation: books.seals.seal(self.as_range().node(), self.as_range().size()),
+            generation: state.generations.issue(self.as_range().node(), self.as_range().size()),
         });
         let index = self.forget();
         // If the allocator is gone, nobody can free it any more; if it was the last that could be
         // freed, the books go.
-        if core.put_away() {
-            registry::discharge(index);
+        if core.drop_if_unreachable() {
+            registry::release_slot(index);
         }
         handle
     }
@@ -197,8 +197,8 @@ impl Allocation {
 impl Drop for Allocation {
     #[inline]
     fn drop(&mut self) {
-        if self.core().free(self.grant(), known_size(self.as_range().size())) {
-            registry::discharge(self.core_index());
+        if self.core().free(self.placed(), known_size(self.as_range().size())) {
+            registry::release_slot(self.core_index());
         }
     }
 }
@@ -223,8 +223,12 @@ fn out_of_bounds(part: ops::Range<u64>, whole: ops::Range<u64>) -> AllocError {
 }
 
 /// Shortens a granted range; both faces use it.
-pub(super) fn resize_down(heap: &mut Heap, grant: Grant, new_size: u64) -> Result<(), AllocError> {
-    let range = heap.range_of(grant.node);
+pub(super) fn resize_down(
+    heap: &mut Heap,
+    placed: Placed,
+    new_size: u64,
+) -> Result<(), AllocError> {
+    let range = heap.range_of(placed.node);
     let size = range.end - range.start;
     if new_size == 0 {
         return Err(AllocError::ZeroSize);
@@ -232,12 +236,12 @@ pub(super) fn resize_down(heap: &mut Heap, grant: Grant, new_size: u64) -> Resul
     if new_size > size {
         return Err(out_of_bounds(range.start..range.start.saturating_add(new_size), range));
     }
-    heap.shrink(grant, size, new_size).ok_or(AllocError::TooManyRanges { ranges: heap.ranges() })
+    heap.shrink(placed, size, new_size).ok_or(AllocError::TooManyRanges { ranges: heap.ranges() })
 }
 
 /// Lengthens a granted range; both faces use it.
-pub(super) fn resize_up(heap: &mut Heap, grant: Grant, new_size: u64) -> Result<(), AllocError> {
-    let range = heap.range_of(grant.node);
+pub(super) fn resize_up(heap: &mut Heap, placed: Placed, new_size: u64) -> Result<(), AllocError> {
+    let range = heap.range_of(placed.node);
     let size = range.end - range.start;
     if new_size < size {
         return Err(out_of_bounds(range.start..range.start + new_size, range));
@@ -245,5 +249,6 @@ pub(super) fn resize_up(heap: &mut Heap, grant: Grant, new_size: u64) -> Result<
     if new_size > heap.limit() {
         return Err(AllocError::TooLarge { requested: new_size, limit: heap.limit() });
     }
-    heap.extend(grant, size, new_size).map_err(|most| AllocError::Blocked { requested: new_size, most })
+    heap.extend(placed, size, new_size)
+        .map_err(|most| AllocError::Blocked { requested: new_size, most })
 }

@@ -5,21 +5,21 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::allocation::{Allocation, resize_down, resize_up};
-use super::core::{Books, Core, refusal};
+use super::core::{SpaceCore, SpaceState, allocation_error};
 use super::error::{AllocError, CheckError, RawError, SpaceError};
-use super::heap::{Grant, Heap};
+use super::heap::{Heap, Placed};
 use super::placement::Placement;
 use super::range::{known_size, short_size};
 use super::raw::{RawAllocation, RawHandle};
 use super::registry;
 use super::report::{BinReport, MapRange, Metrics};
-use super::scattered::Piece;
+use super::scattered::SizedRange;
 
 /// The longest space: 2^63 bytes.
 const CAPACITY_MAX: u64 = 1 << 63;
 
 /// The least that [`OffsetAllocatorBuilder::max_ranges`] takes: a few changes must be possible.
-const LEAST_RANGES: u32 = 16;
+const MIN_RANGES: u32 = 16;
 
 /// Hands out ranges of an abstract space `[0, capacity)`; never touches the bytes.
 ///
@@ -48,21 +48,21 @@ const LEAST_RANGES: u32 = 16;
 /// ```
 #[derive(Clone)]
 pub struct OffsetAllocator {
-    core: &'static Core,
-    owner: Arc<Owner>,
+    core: &'static SpaceCore,
+    owner: Arc<CoreOwner>,
 }
 
 /// Held by every clone; the last one closes the core.
-struct Owner {
+struct CoreOwner {
     index: u32,
     id: u64,
     boundary: Option<u64>,
 }
 
-impl Drop for Owner {
+impl Drop for CoreOwner {
     fn drop(&mut self) {
         if registry::core(self.index).close() {
-            registry::discharge(self.index);
+            registry::release_slot(self.index);
         }
     }
 }
@@ -111,14 +111,14 @@ impl OffsetAllocatorBuilder {
         if boundary == Some(0) {
             return Err(SpaceError::ZeroBoundary);
         }
-        if max_ranges < LEAST_RANGES {
-            return Err(SpaceError::MaxRanges { requested: max_ranges, least: LEAST_RANGES });
+        if max_ranges < MIN_RANGES {
+            return Err(SpaceError::MaxRanges { requested: max_ranges, least: MIN_RANGES });
         }
         let heap = Heap::new(capacity, boundary, placement, max_ranges);
-        let (index, id) = registry::enlist();
+        let (index, id) = registry::acquire_slot();
         let core = registry::core(index);
         core.open(id, heap);
-        Ok(OffsetAllocator { core, owner: Arc::new(Owner { index, id, boundary }) })
+        Ok(OffsetAllocator { core, owner: Arc::new(CoreOwner { index, id, boundary }) })
     }
 }
 
@@ -169,12 +169,12 @@ impl OffsetAllocator {
         self.owner.id
     }
 
-    fn wrap(&self, grant: Grant, size: u64) -> Allocation {
-        Allocation::new(self.owner.index, grant, size)
+    fn wrap(&self, placed: Placed, size: u64) -> Allocation {
+        Allocation::new(self.owner.index, placed, size)
     }
 
-    fn wrap_all(&self, pieces: Vec<Piece>) -> Vec<Allocation> {
-        pieces.into_iter().map(|piece| self.wrap(piece.grant, piece.size)).collect()
+    fn wrap_all(&self, pieces: Vec<SizedRange>) -> Vec<Allocation> {
+        pieces.into_iter().map(|piece| self.wrap(piece.placed, piece.size)).collect()
     }
 
     /// Grants `size` bytes. O(1). A request above [`largest_free_hint`](Self::largest_free_hint) is
@@ -197,7 +197,7 @@ impl OffsetAllocator {
     #[inline]
     #[must_use]
     pub fn fails_early(&self, size: u64, longest: u64) -> AllocError {
-        self.core.refuse_early(size, longest)
+        self.core.fail_early(size, longest)
     }
 
     /// Grants `size` bytes that begin at a multiple of `align`, a power of two. What lies before
@@ -210,14 +210,17 @@ impl OffsetAllocator {
     /// # Errors
     /// As [`allocate`](Self::allocate), and [`AllocError::BadAlign`].
     pub fn allocate_aligned(&self, size: u64, align: u64) -> Result<Allocation, AllocError> {
-        Ok(self.wrap(self.grant_aligned(size, align)?, size))
+        Ok(self.wrap(self.place_aligned(size, align)?, size))
     }
 
-    fn grant_aligned(&self, size: u64, align: u64) -> Result<Grant, AllocError> {
+    fn place_aligned(&self, size: u64, align: u64) -> Result<Placed, AllocError> {
         check_align(align)?;
         self.core.admit(size)?;
-        self.core.with(|books| {
-            books.heap.allocate_aligned(size, align).ok_or_else(|| refusal(&mut books.heap, size))
+        self.core.with(|state| {
+            state
+                .heap
+                .allocate_aligned(size, align)
+                .ok_or_else(|| allocation_error(&mut state.heap, size))
         })
     }
 
@@ -231,7 +234,7 @@ impl OffsetAllocator {
             return Ok(Vec::new());
         }
         self.core.admit(size).map_err(|error| error.of_batch(size, n))?;
-        let pieces = self.core.with(|books| books.heap.allocate_batch(size, n))?;
+        let pieces = self.core.with(|state| state.heap.allocate_batch(size, n))?;
         Ok(self.wrap_all(pieces))
     }
 
@@ -268,7 +271,7 @@ impl OffsetAllocator {
         if max_ranges == 0 {
             return Err(AllocError::NoRanges { requested: total });
         }
-        let pieces = self.core.with(|books| books.heap.allocate_scattered(total, max_ranges))?;
+        let pieces = self.core.with(|state| state.heap.allocate_scattered(total, max_ranges))?;
         Ok(self.wrap_all(pieces))
     }
 
@@ -277,15 +280,15 @@ impl OffsetAllocator {
     pub fn free_batch(&self, run: impl IntoIterator<Item = Allocation>) {
         let (own, others): (Vec<_>, Vec<_>) =
             run.into_iter().partition(|allocation| allocation.core_index() == self.owner.index);
-        let grants: Vec<Grant> = own
+        let placed_ranges: Vec<Placed> = own
             .into_iter()
             .map(|allocation| {
-                let grant = allocation.grant();
+                let placed = allocation.placed();
                 allocation.forget();
-                grant
+                placed
             })
             .collect();
-        self.core.with(|books| books.heap.free_batch(&grants));
+        self.core.with(|state| state.heap.free_batch(&placed_ranges));
         drop(others);
     }
 
@@ -331,22 +334,22 @@ impl OffsetAllocator {
 
     /// Figures of the space. O(1).
     pub fn metrics(&self) -> Metrics {
-        self.core.with(|books| {
-            let mut metrics = books.heap.metrics();
-            metrics.metadata_bytes += books.seals.bytes() as u64;
+        self.core.with(|state| {
+            let mut metrics = state.heap.metrics();
+            metrics.metadata_bytes += state.generations.bytes() as u64;
             metrics
         })
     }
 
     /// The free ranges by size: a report for every bin that holds any, ascending. O(free ranges).
     pub fn bins(&self) -> Vec<BinReport> {
-        self.core.with(|books| books.heap.bin_reports())
+        self.core.with(|state| state.heap.bin_reports())
     }
 
     /// The whole space in address order: a range for every allocation, and free ranges joined.
     /// O(ranges).
     pub fn map(&self) -> Vec<MapRange> {
-        self.core.with(|books| books.heap.map())
+        self.core.with(|state| state.heap.map())
     }
 
     /// Checks the books against their numbered invariants. O(ranges).
@@ -367,7 +370,7 @@ impl OffsetAllocator {
     /// As [`allocate`](Self::allocate).
     #[inline]
     pub fn allocate_raw(&self, size: u64) -> Result<RawAllocation, AllocError> {
-        self.core.allocate_and(size, |books, grant| sealed(books, grant, size))
+        self.core.allocate_and(size, |state, placed| live_handles(state, placed, size))
     }
 
     /// As [`allocate_aligned`](Self::allocate_aligned), raw.
@@ -375,8 +378,8 @@ impl OffsetAllocator {
     /// # Errors
     /// As [`allocate_aligned`](Self::allocate_aligned).
     pub fn allocate_aligned_raw(&self, size: u64, align: u64) -> Result<RawAllocation, AllocError> {
-        let grant = self.grant_aligned(size, align)?;
-        Ok(self.core.with(|books| sealed(books, grant, size)))
+        let placed = self.place_aligned(size, align)?;
+        Ok(self.core.with(|state| live_handles(state, placed, size)))
     }
 
     /// Frees a raw allocation; returns its size in bytes. O(1).
@@ -395,8 +398,8 @@ impl OffsetAllocator {
     /// ```
     #[inline]
     pub fn free_raw(&self, handle: RawHandle) -> Result<u64, RawError> {
-        self.unseal(handle, |books, grant, size| {
-            books.heap.free(grant.node, grant.offset, size);
+        self.revoke_raw(handle, |state, placed, size| {
+            state.heap.free(placed.node, placed.offset, size);
             size
         })
     }
@@ -413,8 +416,12 @@ impl OffsetAllocator {
     /// that have kept no more of it. O(1).
     #[must_use]
     pub fn raw_at(&self, slot: u32) -> Option<RawAllocation> {
-        self.core
-            .with(|books| books.seals.of(slot).map(|generation| named(books, slot, generation)))
+        self.core.with(|state| {
+            state
+                .generations
+                .generation_of(slot)
+                .map(|generation| raw_allocation(state, slot, generation))
+        })
     }
 
     /// All raw allocations that are alive, in the order of their offsets. O(n log n) for the most
@@ -429,8 +436,12 @@ impl OffsetAllocator {
     /// ```
     #[must_use]
     pub fn raw_allocations(&self) -> Vec<RawAllocation> {
-        let mut all: Vec<RawAllocation> = self.core.with(|books| {
-            books.seals.iter().map(|(slot, generation)| named(books, slot, generation)).collect()
+        let mut all: Vec<RawAllocation> = self.core.with(|state| {
+            state
+                .generations
+                .iter()
+                .map(|(slot, generation)| raw_allocation(state, slot, generation))
+                .collect()
         });
         all.sort_unstable_by_key(|one| one.offset);
         all
@@ -442,9 +453,9 @@ impl OffsetAllocator {
     /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Allocation::shrink`]
     /// says.
     pub fn shrink_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
-        self.with_raw(handle, |books, grant, _| {
-            resize_down(&mut books.heap, grant, new_size)?;
-            books.seals.resize(grant.node, short_size(new_size));
+        self.with_raw(handle, |state, placed, _| {
+            resize_down(&mut state.heap, placed, new_size)?;
+            state.generations.resize(placed.node, short_size(new_size));
             Ok(())
         })
     }
@@ -455,9 +466,9 @@ impl OffsetAllocator {
     /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Allocation::extend`]
     /// says.
     pub fn extend_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
-        self.with_raw(handle, |books, grant, _| {
-            resize_up(&mut books.heap, grant, new_size)?;
-            books.seals.resize(grant.node, short_size(new_size));
+        self.with_raw(handle, |state, placed, _| {
+            resize_up(&mut state.heap, placed, new_size)?;
+            state.generations.resize(placed.node, short_size(new_size));
             Ok(())
         })
     }
@@ -467,23 +478,23 @@ impl OffsetAllocator {
     /// # Errors
     /// As [`free_raw`](Self::free_raw).
     pub fn adopt_raw(&self, handle: RawHandle) -> Result<Allocation, RawError> {
-        self.unseal(handle, |_, grant, size| self.wrap(grant, size))
+        self.revoke_raw(handle, |_, placed, size| self.wrap(placed, size))
     }
 
     /// Breaks the seal of a good handle, and runs with its allocation.
     #[inline(always)]
-    fn unseal<R>(
+    fn revoke_raw<R>(
         &self,
         handle: RawHandle,
-        run: impl FnOnce(&mut Books, Grant, u64) -> R,
+        run: impl FnOnce(&mut SpaceState, Placed, u64) -> R,
     ) -> Result<R, RawError> {
         let RawHandle { slot, generation, .. } = handle;
         self.own(handle)?;
-        self.core.with(|books| {
-            let size = known_size(books.seals.take(slot, generation)?);
-            let grant = Grant { node: slot, offset: books.heap.offset_of(slot) };
-            let size = size.unwrap_or_else(|| books.heap.size_of(grant));
-            Ok(run(books, grant, size))
+        self.core.with(|state| {
+            let size = known_size(state.generations.take(slot, generation)?);
+            let placed = Placed { node: slot, offset: state.heap.offset_of(slot) };
+            let size = size.unwrap_or_else(|| state.heap.size_of(placed));
+            Ok(run(state, placed, size))
         })
     }
 
@@ -502,30 +513,30 @@ impl OffsetAllocator {
     fn with_raw<R>(
         &self,
         handle: RawHandle,
-        use_it: impl FnOnce(&mut Books, Grant, Range<u64>) -> Result<R, RawError>,
+        use_it: impl FnOnce(&mut SpaceState, Placed, Range<u64>) -> Result<R, RawError>,
     ) -> Result<R, RawError> {
         let RawHandle { slot, generation, .. } = handle;
         self.own(handle)?;
-        self.core.with(|books| {
-            books.seals.verify(slot, generation)?;
-            let range = books.heap.range_of(slot);
-            use_it(books, Grant { node: slot, offset: range.start }, range)
+        self.core.with(|state| {
+            state.generations.verify(slot, generation)?;
+            let range = state.heap.range_of(slot);
+            use_it(state, Placed { node: slot, offset: range.start }, range)
         })
     }
 }
 
 /// The allocation of a slot that has this seal.
-fn named(books: &Books, slot: u32, generation: u32) -> RawAllocation {
-    let range = books.heap.range_of(slot);
-    let handle = RawHandle { allocator: books.id, slot, generation };
+fn raw_allocation(state: &SpaceState, slot: u32, generation: u32) -> RawAllocation {
+    let range = state.heap.range_of(slot);
+    let handle = RawHandle { allocator: state.id, slot, generation };
     RawAllocation { handle, offset: range.start, size: range.end - range.start }
 }
 
 #[inline(always)]
-fn sealed(books: &mut Books, grant: Grant, size: u64) -> RawAllocation {
-    let generation = books.seals.seal(grant.node, short_size(size));
-    let handle = RawHandle { allocator: books.id, slot: grant.node, generation };
-    RawAllocation { handle, offset: grant.offset, size }
+fn live_handles(state: &mut SpaceState, placed: Placed, size: u64) -> RawAllocation {
+    let generation = state.generations.issue(placed.node, short_size(size));
+    let handle = RawHandle { allocator: state.id, slot: placed.node, generation };
+    RawAllocation { handle, offset: placed.offset, size }
 }
 
 impl fmt::Debug for OffsetAllocator {

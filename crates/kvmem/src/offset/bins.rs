@@ -137,14 +137,14 @@ impl Bins {
     }
 
     /// Moves one record down to where there is room, and tells its old and new number. O(1).
-    pub(super) fn move_down(&mut self) -> Option<(u32, u32)> {
-        let (old, new) = self.holes.move_down()?;
+    pub(super) fn move_slot_down(&mut self) -> Option<(u32, u32)> {
+        let (old, new) = self.holes.move_slot_down()?;
         let Hole { prev, next, .. } = self.holes[new];
-        let place = self.place_of(new);
-        if place <= RUN {
-            match (prev, place) {
+        let list_id = self.list_id_of(new);
+        if list_id <= RUN {
+            match (prev, list_id) {
                 (NIL, RUN) => self.runs = new,
-                (NIL, _) => *self.head_mut(place) = new,
+                (NIL, _) => *self.head_mut(list_id) = new,
                 _ => self.holes[prev].next = new,
             }
             if next != NIL {
@@ -168,7 +168,7 @@ impl Bins {
         let before = hole.size;
         (hole.offset, hole.size) = (offset, size);
         let bin = bin_floor(size);
-        if hole.place != bin {
+        if hole.list_id != bin {
             self.unlist(id, before);
             self.list(id, bin, size);
         }
@@ -197,7 +197,7 @@ impl Bins {
     pub(super) fn list_run(&mut self, id: u32) {
         let next = std::mem::replace(&mut self.runs, id);
         let hole = &mut self.holes[id];
-        (hole.place, hole.prev, hole.next) = (RUN, NIL, next);
+        (hole.list_id, hole.prev, hole.next) = (RUN, NIL, next);
         if next != NIL {
             self.holes[next].prev = id;
         }
@@ -205,8 +205,8 @@ impl Bins {
 
     /// Takes a hole out of the list of runs, if it is in there; it stays held back.
     pub(super) fn unlist_run(&mut self, id: u32) {
-        let Hole { place, prev, next, .. } = self.holes[id];
-        if place != RUN {
+        let Hole { list_id, prev, next, .. } = self.holes[id];
+        if list_id != RUN {
             return;
         }
         match prev {
@@ -238,11 +238,11 @@ impl Bins {
         if length < LIST_MAX {
             self.lengths[bin as usize] = length + u8::from(bin >= EXACT);
         } else if length != UNIFORM || self.holes[self.heads[bin as usize]].size != size {
-            return self.list_deep(id, bin);
+            return self.list_in_split(id, bin);
         }
         let next = std::mem::replace(&mut self.heads[bin as usize], id);
         let hole = &mut self.holes[id];
-        (hole.place, hole.prev, hole.next) = (bin, NIL, next);
+        (hole.list_id, hole.prev, hole.next) = (bin, NIL, next);
         if next != NIL {
             self.holes[next].prev = id;
         } else {
@@ -252,11 +252,11 @@ impl Bins {
         }
     }
 
-    /// Links the hole as the first of the list at `place`.
-    pub(super) fn link_first(&mut self, id: u32, place: u32) {
-        let next = std::mem::replace(self.head_mut(place), id);
+    /// Links the hole as the first of the list at `list_id`.
+    pub(super) fn link_first(&mut self, id: u32, list_id: u32) {
+        let next = std::mem::replace(self.head_mut(list_id), id);
         let hole = &mut self.holes[id];
-        (hole.place, hole.prev, hole.next) = (place, NIL, next);
+        (hole.list_id, hole.prev, hole.next) = (list_id, NIL, next);
         if next != NIL {
             self.holes[next].prev = id;
         }
@@ -265,26 +265,26 @@ impl Bins {
     /// Takes the hole, which is in the list of `size` bytes, out of it.
     #[inline(always)]
     fn unlist(&mut self, id: u32, size: u64) {
-        let place = self.holes[id].place;
-        if place as usize >= BINS {
-            return self.unlist_deep(id, place);
+        let list_id = self.holes[id].list_id;
+        if list_id as usize >= BINS {
+            return self.unlist_from_split(id, list_id);
         }
-        let length = self.lengths[place as usize % BINS];
+        let length = self.lengths[list_id as usize % BINS];
         if length < UNIFORM {
-            self.lengths[place as usize] = length.saturating_sub(u8::from(place >= EXACT));
+            self.lengths[list_id as usize] = length.saturating_sub(u8::from(list_id >= EXACT));
         } else if length == SPLIT {
-            return self.unlist_deep(id, self.list_below(place, size));
+            return self.unlist_from_split(id, self.list_below(list_id, size));
         }
         let Hole { prev, next, .. } = self.holes[id];
         if prev != NIL {
             self.holes[prev].next = next;
         } else {
-            self.heads[place as usize] = next;
+            self.heads[list_id as usize] = next;
         }
         if next != NIL {
             self.holes[next].prev = prev;
         } else if prev == NIL {
-            self.unmark(place);
+            self.unmark(list_id);
         }
     }
 
@@ -326,8 +326,8 @@ impl Bins {
     #[inline(never)]
     fn refresh_largest(&mut self) {
         (self.largest, self.largest_count) = (0, 0);
-        let Some(place) = self.top() else { return };
-        let mut id = self.first(place);
+        let Some(list_id) = self.top() else { return };
+        let mut id = self.first(list_id);
         for _ in 0..LIST_MAX {
             if id == NIL {
                 break;
@@ -354,36 +354,36 @@ impl Bins {
     /// The list that a hole is in. Its record may say the bin where the list was before it became
     /// a part of a split.
     #[inline]
-    pub(super) fn place_of(&self, id: u32) -> u32 {
-        let Hole { place, size, .. } = self.holes[id];
-        match self.lengths.get(place as usize) {
-            Some(&SPLIT) => self.list_below(place, size),
-            _ => place,
+    pub(super) fn list_id_of(&self, id: u32) -> u32 {
+        let Hole { list_id, size, .. } = self.holes[id];
+        match self.lengths.get(list_id as usize) {
+            Some(&SPLIT) => self.list_below(list_id, size),
+            _ => list_id,
         }
     }
 
     /// Whether all holes of a list are of one size, and any number of them.
     #[inline]
-    pub(super) fn is_uniform(&self, place: u32) -> bool {
-        self.lengths.get(place as usize) == Some(&UNIFORM)
+    pub(super) fn is_uniform(&self, list_id: u32) -> bool {
+        self.lengths.get(list_id as usize) == Some(&UNIFORM)
     }
 
     /// The next list of greater sizes that holds anything.
     #[inline]
-    pub(super) fn above(&self, place: u32) -> Option<u32> {
-        if place as usize >= BINS {
-            return self.above_deep(place);
+    pub(super) fn above(&self, list_id: u32) -> Option<u32> {
+        if list_id as usize >= BINS {
+            return self.above_in_split(list_id);
         }
-        let bin = self.filled_from(place + 1)?;
+        let bin = self.filled_from(list_id + 1)?;
         Some(if self.lengths[bin as usize % BINS] == SPLIT { self.lowest(bin) } else { bin })
     }
 
     /// The next list of smaller sizes that holds anything.
-    pub(super) fn below(&self, place: u32) -> Option<u32> {
-        if place as usize >= BINS {
-            return self.below_deep(place);
+    pub(super) fn below(&self, list_id: u32) -> Option<u32> {
+        if list_id as usize >= BINS {
+            return self.below_in_split(list_id);
         }
-        let (octave, mantissa) = split(place);
+        let (octave, mantissa) = split(list_id);
         let here = self.fine[octave] & !(!0 << mantissa);
         let below = self.coarse & !(!0 << octave);
         let octave = if here != 0 { octave } else { below.checked_ilog2()? as usize };
@@ -399,19 +399,19 @@ impl Bins {
 
     /// First hole of a list, or `NIL`.
     #[inline]
-    pub(super) fn first(&self, place: u32) -> u32 {
-        match self.heads.get(place as usize) {
+    pub(super) fn first(&self, list_id: u32) -> u32 {
+        match self.heads.get(list_id as usize) {
             Some(&head) => head,
-            None => self.splits.head(place),
+            None => self.splits.head(list_id),
         }
     }
 
     #[inline]
-    pub(super) fn head_mut(&mut self, place: u32) -> &mut u32 {
-        if (place as usize) < BINS {
-            &mut self.heads[place as usize]
+    pub(super) fn head_mut(&mut self, list_id: u32) -> &mut u32 {
+        if (list_id as usize) < BINS {
+            &mut self.heads[list_id as usize]
         } else {
-            self.splits.head_mut(place)
+            self.splits.head_mut(list_id)
         }
     }
 
@@ -434,20 +434,20 @@ impl Bins {
 
     /// The holes of a list, in list order.
     #[inline]
-    pub(super) fn holes_of(&self, place: u32) -> impl Iterator<Item = u32> {
-        self.listed_from(self.first(place))
+    pub(super) fn holes_of(&self, list_id: u32) -> impl Iterator<Item = u32> {
+        self.listed_from(self.first(list_id))
     }
 
     /// All binned holes, from the list that holds `size` upwards.
     pub(super) fn holes_from(&self, size: u64) -> impl Iterator<Item = u32> {
-        let lists = std::iter::successors(Some(self.list_of(size)), |&place| self.above(place));
-        lists.flat_map(|place| self.holes_of(place))
+        let lists = std::iter::successors(Some(self.list_of(size)), |&list_id| self.above(list_id));
+        lists.flat_map(|list_id| self.holes_of(list_id))
     }
 
     /// All binned holes, from the list that holds `size` downwards.
     pub(super) fn holes_down_from(&self, size: u64) -> impl Iterator<Item = u32> {
-        let lists = std::iter::successors(Some(self.list_of(size)), |&place| self.below(place));
-        lists.flat_map(|place| self.holes_of(place))
+        let lists = std::iter::successors(Some(self.list_of(size)), |&list_id| self.below(list_id));
+        lists.flat_map(|list_id| self.holes_of(list_id))
     }
 
     /// The holes behind `id` in its list.
@@ -502,34 +502,34 @@ impl Bins {
     /// Checks one list of holes of `least` to `most` bytes.
     pub(super) fn check_list(
         &self,
-        place: u32,
+        list_id: u32,
         (least, most): (u64, u64),
         wide: bool,
         length: u8,
     ) -> Result<u32, String> {
         let (mut prev, mut holes) = (NIL, 0);
-        for id in self.holes_of(place) {
+        for id in self.holes_of(list_id) {
             let hole = &self.holes[id];
-            let listed = self.place_of(id) == place && hole.prev == prev;
+            let listed = self.list_id_of(id) == list_id && hole.prev == prev;
             if !listed || !(least..=most).contains(&hole.size) {
                 return Err(format!(
-                    "hole {id} in list {place} of {least} to {most} bytes: {hole:?}"
+                    "hole {id} in list {list_id} of {least} to {most} bytes: {hole:?}"
                 ));
             }
             prev = id;
             holes += 1;
         }
         if length == UNIFORM {
-            let size = self.holes[self.first(place)].size;
-            let other = self.holes_of(place).find(|&id| self.holes[id].size != size);
+            let size = self.holes[self.first(list_id)].size;
+            let other = self.holes_of(list_id).find(|&id| self.holes[id].size != size);
             return match other {
-                Some(id) => Err(format!("hole {id} in list {place} is not of {size} bytes")),
+                Some(id) => Err(format!("hole {id} in list {list_id} is not of {size} bytes")),
                 None => Ok(holes),
             };
         }
         let counted = if wide { holes } else { 0 };
         if u32::from(length) != counted || length > LIST_MAX {
-            return Err(format!("list {place} has {holes} holes, and {length} is its length"));
+            return Err(format!("list {list_id} has {holes} holes, and {length} is its length"));
         }
         Ok(holes)
     }

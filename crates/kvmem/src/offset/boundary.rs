@@ -20,19 +20,19 @@
 //! O(log *A*) steps, as Euclid's algorithm finds a divisor.
 
 use super::error::SpaceError;
-use super::heap::{Grant, Heap, NO_BOUNDARY, WALL};
+use super::heap::{Heap, NO_BOUNDARY, Placed, SENTINEL};
 use super::holes::Hole;
 use super::table::NIL;
 
 /// Listed runs that one aligned request looks at, besides the virgin.
-const RUN_LOOKS: usize = 64;
+const MAX_RUN_LOOKS: usize = 64;
 
 impl Heap {
     /// The longest range that a segment of a run could grant.
     pub(super) fn largest_segment(&self) -> u64 {
-        match (self.bins.first_run(), self.virgin) {
+        match (self.bins.first_run(), self.wilderness) {
             (NIL, NIL) => 0,
-            (NIL, virgin) => self.bins.holes[virgin].size.min(self.boundary),
+            (NIL, wilderness) => self.bins.holes[wilderness].size.min(self.boundary),
             _ => self.boundary,
         }
     }
@@ -45,7 +45,7 @@ impl Heap {
     /// Opens a segment, a whole one if there is one. O(1).
     pub(super) fn open_next(&mut self) -> Option<u32> {
         let run = match self.bins.first_run() {
-            NIL => self.virgin,
+            NIL => self.wilderness,
             run => run,
         };
         (run != NIL).then(|| self.open_at(run, self.bins.holes[run].offset))
@@ -55,26 +55,26 @@ impl Heap {
     /// has only whole ones then.
     pub(super) fn open_tail(&mut self) {
         let start = self.capacity - self.capacity % self.boundary;
-        if self.virgin != NIL && start < self.capacity {
-            self.open_at(self.virgin, start);
+        if self.wilderness != NIL && start < self.capacity {
+            self.open_at(self.wilderness, start);
         }
     }
 
     /// Stows the last segment again if it is still free.
-    pub(super) fn stow_tail(&mut self) {
-        if let Some(id) = self.nodes[self.nodes[WALL].prev].hole()
+    pub(super) fn add_tail_to_runs(&mut self) {
+        if let Some(id) = self.nodes[self.nodes[SENTINEL].prev].hole()
             && self.bins.holes[id].is_binned()
             && self.boundary != NO_BOUNDARY
         {
-            self.stow(id);
+            self.add_to_runs(id);
         }
     }
 
     /// How many whole segments the runs have, up to `most`. O(`most`).
     pub(super) fn free_segments(&self, most: u64) -> u64 {
-        let virgin = Some(self.virgin).filter(|&virgin| virgin != NIL);
+        let wilderness = Some(self.wilderness).filter(|&wilderness| wilderness != NIL);
         let mut segments = 0;
-        for run in virgin.into_iter().chain(self.bins.runs()) {
+        for run in wilderness.into_iter().chain(self.bins.runs()) {
             if segments >= most {
                 break;
             }
@@ -97,7 +97,7 @@ impl Heap {
         let segment = rest.min(self.boundary);
         if segment == rest {
             (self.bins.holes[run].offset, self.bins.holes[run].size) = (start, rest);
-            self.unrun(run);
+            self.remove_from_runs(run);
             self.bins.push(run);
             return run;
         }
@@ -119,28 +119,29 @@ impl Heap {
             let Hole { offset, size: room, .. } = self.bins.holes[run];
             room == size && offset.is_multiple_of(align)
         };
-        let virgin = Some(self.virgin).filter(|&virgin| virgin != NIL);
-        let run = self.bins.runs().take(RUN_LOOKS).chain(virgin).find(fits)?;
-        self.unrun(run);
+        let wilderness = Some(self.wilderness).filter(|&wilderness| wilderness != NIL);
+        let run = self.bins.runs().take(MAX_RUN_LOOKS).chain(wilderness).find(fits)?;
+        self.remove_from_runs(run);
         self.bins.push(run);
         Some(run)
     }
 
     /// The run is none any more; it is still held back.
-    fn unrun(&mut self, run: u32) {
-        if run == self.virgin {
-            self.virgin = NIL;
+    fn remove_from_runs(&mut self, run: u32) {
+        if run == self.wilderness {
+            self.wilderness = NIL;
         } else {
             self.bins.unlist_run(run);
         }
     }
 
-    /// Grants `size` bytes at a multiple of `align` out of a run: the last [`RUN_LOOKS`] that were
+    /// Grants `size` bytes at a multiple of `align` out of a run: the last [`MAX_RUN_LOOKS`] that were
     /// listed, and the virgin, are looked at. O(log `align`) for each.
-    pub(super) fn fit_aligned_in_runs(&mut self, size: u64, align: u64) -> Option<Grant> {
-        let virgin = Some(self.virgin).filter(|&virgin| virgin != NIL);
+    pub(super) fn fit_aligned_in_runs(&mut self, size: u64, align: u64) -> Option<Placed> {
+        let wilderness = Some(self.wilderness).filter(|&wilderness| wilderness != NIL);
         let place = |run| Some((run, self.start_in_run(run, size, align)?));
-        let (run, start) = self.bins.runs().take(RUN_LOOKS).chain(virgin).find_map(place)?;
+        let (run, start) =
+            self.bins.runs().take(MAX_RUN_LOOKS).chain(wilderness).find_map(place)?;
         let id = self.open_at(run, start - start % self.boundary);
         Some(self.take_at(id, start, size))
     }
@@ -160,7 +161,7 @@ impl Heap {
 
     /// Holds a binned hole back if it is a wholly free segment, joined with the runs on both sides.
     /// O(1).
-    pub(super) fn stow(&mut self, id: u32) {
+    pub(super) fn add_to_runs(&mut self, id: u32) {
         let Hole { offset, size, node, .. } = self.bins.holes[id];
         let ends = size == self.boundary || offset + size == self.capacity;
         if !ends || !offset.is_multiple_of(self.boundary) {
@@ -181,9 +182,9 @@ impl Heap {
             self.unlink(node);
             let right = &mut self.bins.holes[right];
             (right.offset, right.size) = (offset, size + right.size);
-        } else if next == WALL {
+        } else if next == SENTINEL {
             self.bins.unlist_run(run);
-            self.virgin = run;
+            self.wilderness = run;
         } else if run == id {
             self.bins.list_run(run);
         }
@@ -192,7 +193,7 @@ impl Heap {
     /// The run that the node stands for, if it is one.
     fn run_at(&self, node: u32) -> Option<u32> {
         let id = self.nodes[node].hole()?;
-        (id == self.virgin || self.bins.holes[id].is_run()).then_some(id)
+        (id == self.wilderness || self.bins.holes[id].is_run()).then_some(id)
     }
 
     /// Books `[start, end)` behind the last range as free.
@@ -202,18 +203,18 @@ impl Heap {
             boundary => start.checked_next_multiple_of(boundary).map_or(end, |edge| edge.min(end)),
         };
         if start < edge {
-            let node = self.link_used_before(WALL, start);
+            let node = self.link_used_before(SENTINEL, start);
             self.release(node, start, edge - start);
         }
         if edge < end {
-            match self.virgin {
+            match self.wilderness {
                 NIL => {
-                    let node = self.link_used_before(WALL, edge);
+                    let node = self.link_used_before(SENTINEL, edge);
                     let id = self.bins.insert_held_back(Hole::new(edge, end - edge, node));
                     self.set_free(node, id);
-                    self.virgin = id;
+                    self.wilderness = id;
                 }
-                virgin => self.bins.holes[virgin].size += end - edge,
+                wilderness => self.bins.holes[wilderness].size += end - edge,
             }
         }
     }
@@ -223,14 +224,14 @@ impl Heap {
         if capacity < self.capacity {
             return Err(SpaceError::WrongDirection { capacity: self.capacity, requested: capacity });
         }
-        if !self.has_names() {
+        if !self.has_free_nodes() {
             return Err(SpaceError::TooManyRanges { ranges: self.ranges() });
         }
-        self.settle();
+        self.coalesce();
         let start = self.capacity;
         self.set_capacity(capacity);
-        if self.virgin != NIL {
-            self.bins.holes[self.virgin].size += capacity - start;
+        if self.wilderness != NIL {
+            self.bins.holes[self.wilderness].size += capacity - start;
         } else {
             self.append_free(start, capacity);
         }
@@ -243,13 +244,13 @@ impl Heap {
         if capacity > self.capacity {
             return Err(SpaceError::WrongDirection { capacity: self.capacity, requested: capacity });
         }
-        self.settle();
+        self.coalesce();
         let end_of_last = self.end_of_last();
         if capacity < end_of_last {
             return Err(SpaceError::InUse { requested: capacity, end_of_last });
         }
-        self.close_nursery();
-        while let last = self.nodes[WALL].prev
+        self.close_region();
+        while let last = self.nodes[SENTINEL].prev
             && let Some(id) = self.nodes[last].hole()
             && let Hole { offset, .. } = self.bins.holes[id]
             && self.bins.holes[id].end() > capacity
@@ -258,9 +259,9 @@ impl Heap {
                 self.cut_end(id, capacity - offset);
                 break;
             }
-            if id == self.virgin {
+            if id == self.wilderness {
                 self.bins.remove_held_back(id);
-                self.virgin = NIL;
+                self.wilderness = NIL;
             } else {
                 self.bins.remove(id);
             }
@@ -271,7 +272,7 @@ impl Heap {
     }
 
     fn cut_end(&mut self, id: u32, size: u64) {
-        if id == self.virgin {
+        if id == self.wilderness {
             self.bins.holes[id].size = size;
         } else {
             let offset = self.bins.holes[id].offset;
@@ -282,7 +283,7 @@ impl Heap {
     /// One past the last byte in use.
     fn end_of_last(&self) -> u64 {
         let mut end = self.capacity;
-        let mut node = self.nodes[WALL].prev;
+        let mut node = self.nodes[SENTINEL].prev;
         while let Some(id) = self.nodes[node].hole() {
             end = self.bins.holes[id].offset;
             node = self.nodes[node].prev;

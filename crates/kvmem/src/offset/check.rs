@@ -14,15 +14,16 @@
 //!    `core.rs`).
 
 use super::error::CheckError;
-use super::heap::{Grant, Heap, NO_BOUNDARY, WALL};
+use super::heap::{Heap, NO_BOUNDARY, Placed, SENTINEL};
 use super::table::NIL;
 
 impl Heap {
     /// Checks that a range is used, of this length.
     #[cfg(not(loom))]
-    pub(crate) fn check_used(&self, grant: Grant, size: u64) -> Result<(), CheckError> {
-        let Grant { node, offset } = grant;
-        let used = node != WALL && self.nodes.contains(node) && self.nodes[node].hole().is_none();
+    pub(crate) fn check_used(&self, placed: Placed, size: u64) -> Result<(), CheckError> {
+        let Placed { node, offset } = placed;
+        let used =
+            node != SENTINEL && self.nodes.contains(node) && self.nodes[node].hole().is_none();
         if used && self.range_of(node) == (offset..offset + size) {
             return Ok(());
         }
@@ -35,9 +36,9 @@ impl Heap {
 
     /// Checks invariants 1 to 8. O(ranges + bins).
     pub(crate) fn check(&mut self) -> Result<(), CheckError> {
-        self.settle();
+        self.coalesce();
         let broken = |invariant, what: String| Err(CheckError { invariant, what });
-        let (mut node, mut at, mut seen) = (WALL, 0, 0);
+        let (mut node, mut at, mut seen) = (SENTINEL, 0, 0);
         let (mut allocated, mut live, mut free_ranges, mut largest) = (0, 0, 0, 0);
         let (mut runs, mut run_end) = (0, 0);
         let mut left: Option<u32> = None;
@@ -54,7 +55,7 @@ impl Heap {
                 return broken(1, format!("the ring has more than {} nodes", self.nodes.live()));
             }
             node = next;
-            if node == WALL {
+            if node == SENTINEL {
                 break;
             }
             let (start, end) = (self.start_of(node), self.start_of(self.nodes[node].next));
@@ -93,8 +94,8 @@ impl Heap {
                             format!("node {node} is [{start}, {end}), its hole {id} says {hole:?}"),
                         );
                     }
-                    let run = id == self.virgin || hole.is_run();
-                    let held = run || id == self.nursery;
+                    let run = id == self.wilderness || hole.is_run();
+                    let held = run || id == self.small_region;
                     if held == hole.is_binned() {
                         return broken(
                             5,
@@ -113,7 +114,7 @@ impl Heap {
                     let segment = self.boundary != NO_BOUNDARY
                         && start.is_multiple_of(self.boundary)
                         && (end.is_multiple_of(self.boundary) || end == self.capacity);
-                    if run != segment || (id == self.virgin) != (run && end == self.capacity) {
+                    if run != segment || (id == self.wilderness) != (run && end == self.capacity) {
                         return broken(
                             8,
                             format!(
@@ -122,7 +123,7 @@ impl Heap {
                         );
                     }
                     if run {
-                        runs += u32::from(id != self.virgin);
+                        runs += u32::from(id != self.wilderness);
                         if start > 0 && start == run_end {
                             return broken(8, format!("two runs meet at {start}"));
                         }
@@ -177,7 +178,7 @@ impl Heap {
         if listed != runs {
             return broken(5, format!("{runs} runs, {listed} of them listed"));
         }
-        let held = runs + u32::from(self.virgin != NIL) + u32::from(self.nursery != NIL);
+        let held = runs + u32::from(self.wilderness != NIL) + u32::from(self.small_region != NIL);
         if binned + held != free_ranges {
             return broken(
                 5,

@@ -7,87 +7,92 @@
 use std::any::Any;
 
 use super::error::{AllocError, CheckError};
-use super::heap::{Grant, Granted, Heap};
+use super::heap::{Heap, MaybePlaced, Placed};
 use super::hint::Hint;
 #[cfg(not(loom))]
-use super::hint::Left;
-use super::raw::Seals;
+use super::hint::SpaceStats;
+use super::raw::GenerationTable;
 use crate::sync::Mutex;
 #[cfg(not(loom))]
 use crate::sync::{hold_over_fork, release_over_fork};
 
 /// What the lock protects.
-pub(crate) struct Books {
+pub(crate) struct SpaceState {
     pub(crate) heap: Heap,
-    pub(crate) seals: Seals,
+    pub(crate) generations: GenerationTable,
     /// Identity of the allocator, never used again in this process.
     pub(crate) id: u64,
     /// The allocator is gone; what is still allocated lives on.
     closed: bool,
     /// What is to live as long as anything is allocated, or can be: the memory that the offsets
     /// are of.
-    ward: Option<Ward>,
+    keepalive: Option<Keepalive>,
 }
 
 /// Something that is kept by the books of a space, and dropped with them.
-pub(crate) type Ward = Box<dyn Any + Send + Sync>;
+pub(crate) type Keepalive = Box<dyn Any + Send + Sync>;
 
-impl Books {
+impl SpaceState {
     /// Whether nobody can reach these books any more. Raw allocations do not count once the
     /// allocator is gone: there is nothing left to free them through.
     #[inline]
     fn over(&self) -> bool {
-        self.closed && self.heap.live() == self.seals.sealed()
+        self.closed && self.heap.live() == self.generations.live_handles()
     }
 }
 
 #[repr(align(128))]
-pub(crate) struct Core {
+pub(crate) struct SpaceCore {
     /// `None` while no allocator uses this core.
-    books: Mutex<Option<Box<Books>>>,
+    state: Mutex<Option<Box<SpaceState>>>,
     hint: Hint,
 }
 
-impl Core {
+impl SpaceCore {
     #[cfg(not(loom))]
     pub(crate) const fn new() -> Self {
-        Core { books: Mutex::new(None), hint: Hint::new() }
+        SpaceCore { state: Mutex::new(None), hint: Hint::new() }
     }
 
     #[cfg(loom)]
     pub(crate) fn new() -> Self {
-        Core { books: Mutex::new(None), hint: Hint::new() }
+        SpaceCore { state: Mutex::new(None), hint: Hint::new() }
     }
 
     /// Begins the life of an allocator on this core, which nobody uses.
     pub(crate) fn open(&self, id: u64, heap: Heap) {
-        let mut books =
-            Box::new(Books { heap, seals: Seals::new(), id, closed: false, ward: None });
-        let mut slot = self.books.lock();
+        let mut state = Box::new(SpaceState {
+            heap,
+            generations: GenerationTable::new(),
+            id,
+            closed: false,
+            keepalive: None,
+        });
+        let mut slot = self.state.lock();
         debug_assert!(slot.is_none(), "the core is in use");
-        self.publish(&mut books.heap);
-        self.hint.publish_limit(books.heap.capacity(), books.heap.limit());
-        *slot = Some(books);
+        self.publish(&mut state.heap);
+        self.hint.publish_limit(state.heap.capacity(), state.heap.limit());
+        *slot = Some(state);
     }
 
     /// The allocator is gone. Returns whether the core is free again.
     pub(crate) fn close(&self) -> bool {
-        let mut slot = self.books.lock();
-        if let Some(books) = &mut *slot {
-            books.closed = true;
-            if !books.over() {
+        let mut slot = self.state.lock();
+        if let Some(state) = &mut *slot {
+            state.closed = true;
+            if !state.over() {
                 return false;
             }
         }
-        let books = slot.take();
+        let state = slot.take();
         drop(slot);
-        put_away(books);
+        drop_if_unreachable(state);
         true
     }
 
     #[inline]
     fn publish(&self, heap: &mut Heap) {
-        let joined = heap.largest_settled();
+        let joined = heap.largest_coalesced();
         self.hint.publish(heap.largest_free_bound(joined), heap.free_bytes());
         self.hint.publish_report(joined, heap.live());
     }
@@ -110,7 +115,7 @@ impl Core {
 
     /// What the last holder of the lock has left for reports.
     #[cfg(not(loom))]
-    pub(crate) fn left(&self) -> Left {
+    pub(crate) fn left(&self) -> SpaceStats {
         self.hint.report()
     }
 
@@ -123,35 +128,35 @@ impl Core {
     /// Takes the lock before a fork.
     #[cfg(not(loom))]
     pub(crate) fn hold_over_fork(&self) {
-        hold_over_fork(&self.books);
+        hold_over_fork(&self.state);
     }
 
     /// Releases what [`hold_over_fork`](Self::hold_over_fork) took, in the parent and in the child.
     #[cfg(not(loom))]
     pub(crate) fn release_over_fork(&self) {
-        release_over_fork(&self.books);
+        release_over_fork(&self.state);
     }
 
     /// Takes the lock until what is returned is dropped.
     #[cfg(all(test, not(loom)))]
-    pub(crate) fn seize(&'static self) -> Seized {
-        Seized { _books: self.books.lock() }
+    pub(crate) fn seize(&'static self) -> HeldLock {
+        HeldLock { _books: self.state.lock() }
     }
 
     /// Runs `change` under the lock and publishes what it left.
     #[inline]
-    pub(crate) fn with<R>(&self, change: impl FnOnce(&mut Books) -> R) -> R {
-        let mut slot = self.books.lock();
-        let Some(books) = &mut *slot else { unused() };
-        let result = change(books);
-        self.publish(&mut books.heap);
+    pub(crate) fn with<R>(&self, change: impl FnOnce(&mut SpaceState) -> R) -> R {
+        let mut slot = self.state.lock();
+        let Some(state) = &mut *slot else { unused() };
+        let result = change(state);
+        self.publish(&mut state.heap);
         result
     }
 
     /// Keeps something as long as anything is allocated, or can be. A core keeps one thing.
     #[cfg(not(loom))]
-    pub(crate) fn keep(&self, ward: Ward) {
-        self.with(|books| books.ward = Some(ward));
+    pub(crate) fn keep(&self, keepalive: Keepalive) {
+        self.with(|state| state.keepalive = Some(keepalive));
     }
 
     /// Moves the end of the space, up or down.
@@ -159,11 +164,11 @@ impl Core {
         &self,
         change: impl FnOnce(&mut Heap) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.with(|books| {
-            change(&mut books.heap)?;
+        self.with(|state| {
+            change(&mut state.heap)?;
             self.hint.resize(|| {
-                self.hint.publish_limit(books.heap.capacity(), books.heap.limit());
-                self.publish(&mut books.heap);
+                self.hint.publish_limit(state.heap.capacity(), state.heap.limit());
+                self.publish(&mut state.heap);
             });
             Ok(())
         })
@@ -171,10 +176,10 @@ impl Core {
 
     /// Checks the invariants, the hint's included.
     pub(crate) fn check(&self) -> Result<(), CheckError> {
-        let mut slot = self.books.lock();
-        let Some(books) = &mut *slot else { unused() };
-        books.heap.check()?;
-        let (hint, largest) = (self.hint.largest(), books.heap.largest_free());
+        let mut slot = self.state.lock();
+        let Some(state) = &mut *slot else { unused() };
+        state.heap.check()?;
+        let (hint, largest) = (self.hint.largest(), state.heap.largest_free());
         if hint < largest {
             let what = format!("the hint is {hint}, but {largest} bytes are free in one piece");
             return Err(CheckError { invariant: 9, what });
@@ -188,7 +193,7 @@ impl Core {
         // Size 0 wraps around to the top and is refused as well.
         let largest_free = self.hint.largest();
         if size.wrapping_sub(1) >= largest_free {
-            Err(self.refuse_early(size, largest_free))
+            Err(self.fail_early(size, largest_free))
         } else {
             Ok(())
         }
@@ -199,8 +204,8 @@ impl Core {
     /// Short, and part of its callers: a full store answers with no or takes a range back, and both
     /// are done here.
     #[inline(always)]
-    pub(crate) fn allocate(&self, size: u64) -> Result<Grant, AllocError> {
-        self.allocate_and(size, |_, grant| grant)
+    pub(crate) fn allocate(&self, size: u64) -> Result<Placed, AllocError> {
+        self.allocate_and(size, |_, placed| placed)
     }
 
     /// Grants `size` bytes, and runs with them under the same lock.
@@ -208,36 +213,36 @@ impl Core {
     pub(crate) fn allocate_and<R>(
         &self,
         size: u64,
-        run: impl FnOnce(&mut Books, Grant) -> R,
+        run: impl FnOnce(&mut SpaceState, Placed) -> R,
     ) -> Result<R, AllocError> {
         self.admit(size)?;
-        let mut slot = self.books.lock();
-        let Some(books) = &mut *slot else { unused() };
-        let heap = &mut books.heap;
-        let grant = match heap.take_back(size) {
-            Some(grant) => {
+        let mut slot = self.state.lock();
+        let Some(state) = &mut *slot else { unused() };
+        let heap = &mut state.heap;
+        let placed = match heap.reuse(size) {
+            Some(placed) => {
                 self.publish(heap);
-                Some(grant)
+                Some(placed)
             }
-            None => self.allocate_afresh(heap, size).get(),
+            None => self.allocate_new(heap, size).get(),
         };
-        match grant {
-            Some(grant) => Ok(run(books, grant)),
-            None => Err(refusal(heap, size)),
+        match placed {
+            Some(placed) => Ok(run(state, placed)),
+            None => Err(allocation_error(heap, size)),
         }
     }
 
     /// Grants `size` bytes when there is nothing to take back, and publishes what it left.
     #[inline(never)]
-    fn allocate_afresh(&self, heap: &mut Heap, size: u64) -> Granted {
-        let grant = heap.allocate_afresh(size);
+    fn allocate_new(&self, heap: &mut Heap, size: u64) -> MaybePlaced {
+        let placed = heap.allocate_new(size);
         self.publish(heap);
-        grant.into()
+        placed.into()
     }
 
     /// Why a request is refused that the hint is below.
     #[inline]
-    pub(crate) fn refuse_early(&self, requested: u64, largest_free: u64) -> AllocError {
+    pub(crate) fn fail_early(&self, requested: u64, largest_free: u64) -> AllocError {
         let limit = self.hint.limit();
         // The usual one apart: it is the answer of a full space, and its fields go straight to
         // where they belong.
@@ -250,16 +255,16 @@ impl Core {
     /// Frees a used range, whose size the caller may not know; returns whether the core is free
     /// again.
     #[inline]
-    pub(crate) fn free(&self, grant: Grant, size: Option<u64>) -> bool {
-        let mut slot = self.books.lock();
-        let Some(books) = &mut *slot else { unused() };
-        let size = size.unwrap_or_else(|| books.heap.size_of(grant));
-        books.heap.free(grant.node, grant.offset, size);
-        self.publish(&mut books.heap);
-        if books.over() {
-            let books = slot.take();
+    pub(crate) fn free(&self, placed: Placed, size: Option<u64>) -> bool {
+        let mut slot = self.state.lock();
+        let Some(state) = &mut *slot else { unused() };
+        let size = size.unwrap_or_else(|| state.heap.size_of(placed));
+        state.heap.free(placed.node, placed.offset, size);
+        self.publish(&mut state.heap);
+        if state.over() {
+            let state = slot.take();
             drop(slot);
-            put_away(books);
+            drop_if_unreachable(state);
             return true;
         }
         false
@@ -268,19 +273,19 @@ impl Core {
 
 /// The lock of a core's books.
 #[cfg(all(test, not(loom)))]
-pub(crate) struct Seized {
-    _books: lock_api::MutexGuard<'static, crate::sync::RawLock, Option<Box<Books>>>,
+pub(crate) struct HeldLock {
+    _books: lock_api::MutexGuard<'static, crate::sync::RawLock, Option<Box<SpaceState>>>,
 }
 
-impl Core {
+impl SpaceCore {
     /// Puts the books away if nobody can reach them; returns whether the core is free again.
-    pub(crate) fn put_away(&self) -> bool {
-        let mut slot = self.books.lock();
-        let over = slot.as_ref().is_some_and(|books| books.over());
+    pub(crate) fn drop_if_unreachable(&self) -> bool {
+        let mut slot = self.state.lock();
+        let over = slot.as_ref().is_some_and(|state| state.over());
         if over {
-            let books = slot.take();
+            let state = slot.take();
             drop(slot);
-            put_away(books);
+            drop_if_unreachable(state);
         }
         over
     }
@@ -290,8 +295,8 @@ impl Core {
 /// time.
 #[cold]
 #[inline(never)]
-fn put_away(books: Option<Box<Books>>) {
-    drop(books);
+fn drop_if_unreachable(state: Option<Box<SpaceState>>) {
+    drop(state);
 }
 
 #[cold]
@@ -302,13 +307,13 @@ fn never_fits(requested: u64, limit: u64) -> AllocError {
 
 /// Why the heap refused a request that is not zero.
 #[cold]
-pub(crate) fn refusal(heap: &mut Heap, requested: u64) -> AllocError {
+pub(crate) fn allocation_error(heap: &mut Heap, requested: u64) -> AllocError {
     let limit = heap.limit();
     if requested > limit {
         return AllocError::TooLarge { requested, limit };
     }
     let largest_free = heap.largest_free();
-    if requested <= largest_free && !heap.has_names() {
+    if requested <= largest_free && !heap.has_free_nodes() {
         return AllocError::TooManyRanges { ranges: heap.ranges() };
     }
     AllocError::OutOfSpace { requested, free: heap.free_bytes(), largest_free }

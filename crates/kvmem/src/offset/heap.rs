@@ -3,7 +3,7 @@
 //! ## 1. The chain
 //!
 //! The space `[0, capacity)` is cut into ranges, used or free, without gap or overlap. Each has a
-//! [`Node`] in a ring in address order; node 0, the *wall*, closes the ring and is neither. A used
+//! [`RangeNode`] in a ring in address order; node 0, the *wall*, closes the ring and is neither. A used
 //! node knows where it begins; where it ends, its neighbour knows. A free node knows its [`Hole`],
 //! which has offset, size and a place in a bin.
 //!
@@ -28,44 +28,44 @@
 //!
 //! Look at both neighbours; join with those that are free; put the result into its bin.
 //!
-//! This is put off a little where that pays: see [pending](super::pending).
+//! This is put off a little where that pays: see [deferred](super::deferred).
 //!
 //! ## 4. What keeps a hole out of the bins
 //!
 //! Some holes are *held back* from 2: the segments of a space with a [boundary](super::boundary)
-//! that are wholly free, and the [nursery](super::nursery) of small objects. They count as free; a
+//! that are wholly free, and the [small_region](super::small_objects) of small objects. They count as free; a
 //! request that finds no room gets them opened up before it is refused.
 
 use std::hint::select_unpredictable;
 use std::ops::Range;
 
 use super::bins::Bins;
-use super::holes::{Hole, NOTHING};
-use super::nursery::Looks;
-use super::pending::{Freed, Pending};
-use super::placement::{End, Placement, Policy};
-use super::table::{NIL, Slot, Table};
+use super::deferred::{DeferredFree, DeferredFrees};
+use super::holes::{Hole, NULL_HOLE};
+use super::placement::{HoleEnd, Placement, PlacementPolicy};
+use super::small_objects::RegionSearches;
+use super::table::{ChunkedTable, NIL, TableSlot};
 
 /// Entries of the request's own bin that are looked at before the next bin up.
 const FLOOR_ENTRIES: usize = 8;
 /// Exact holes that are weighed against each other. More gain nothing that can be measured.
 const EXACT_ENTRIES: usize = 4;
 /// Exact holes that are looked at for one that is aligned when there are no names left.
-const EXACT_LOOKS: usize = 1024;
+const MAX_EXACT_SCAN: usize = 1024;
 /// No single change needs more nodes than this.
-pub(super) const NODES_A_CHANGE: u32 = 4;
+pub(super) const NODES_PER_CHANGE: u32 = 4;
 /// Ranges up to which exact holes are weighed against each other. Their books then stay in the
 /// cache; in larger spaces each look at a hole's neighbours is a miss or two, and what is gained
 /// there by the choice is little.
-const NEARBY: u32 = 1 << 14;
+const SMALL_SPACE_RANGES: u32 = 1 << 14;
 /// In [`Heap::boundary`]: none.
 pub(super) const NO_BOUNDARY: u64 = u64::MAX;
 /// The node that closes the ring.
-pub(super) const WALL: u32 = 0;
+pub(super) const SENTINEL: u32 = 0;
 
 /// A range in the chain.
 #[derive(Clone, Copy)]
-pub(super) struct Node {
+pub(super) struct RangeNode {
     /// Where a used range begins (the wall: where the space ends), or [`free_word`] of a free
     /// one's hole.
     word: u64,
@@ -82,7 +82,7 @@ fn free_word(hole: u32) -> u64 {
     FREE | u64::from(hole)
 }
 
-impl Node {
+impl RangeNode {
     /// The first word as it is.
     #[inline]
     pub(super) fn word(&self) -> u64 {
@@ -98,21 +98,21 @@ impl Node {
     /// The hole of a free range, or the empty one. No branch: whether a neighbour is free, chance
     /// decides.
     #[inline]
-    fn hole_or_nothing(&self) -> u32 {
-        select_unpredictable(self.word >= FREE, self.word as u32, NOTHING)
+    fn hole_or_null(&self) -> u32 {
+        select_unpredictable(self.word >= FREE, self.word as u32, NULL_HOLE)
     }
 }
 
-impl Slot for Node {
-    const EMPTY: Self = Node { word: 0, prev: NIL, next: NIL };
+impl TableSlot for RangeNode {
+    const EMPTY: Self = RangeNode { word: 0, prev: NIL, next: NIL };
 }
 
 /// Nodes within the books themselves.
-const FIRST_NODES: usize = 256;
+const INLINE_NODES: usize = 256;
 
 /// A range handed out: its node and where it begins. Its size is what was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Grant {
+pub(crate) struct Placed {
     pub(crate) node: u32,
     pub(crate) offset: u64,
 }
@@ -121,21 +121,21 @@ pub(crate) struct Grant {
 /// as a whole, right after it was written in parts, waits for all stores before it: 5 ns of a call
 /// that takes 15.
 #[derive(Clone, Copy)]
-pub(super) struct Granted {
+pub(super) struct MaybePlaced {
     /// `NIL`: none.
     node: u32,
     offset: u64,
 }
 
-impl Granted {
-    pub(super) fn get(self) -> Option<Grant> {
-        (self.node != NIL).then_some(Grant { node: self.node, offset: self.offset })
+impl MaybePlaced {
+    pub(super) fn get(self) -> Option<Placed> {
+        (self.node != NIL).then_some(Placed { node: self.node, offset: self.offset })
     }
 }
 
-impl From<Option<Grant>> for Granted {
-    fn from(grant: Option<Grant>) -> Self {
-        grant.map_or(Granted { node: NIL, offset: 0 }, |Grant { node, offset }| Granted {
+impl From<Option<Placed>> for MaybePlaced {
+    fn from(placed: Option<Placed>) -> Self {
+        placed.map_or(MaybePlaced { node: NIL, offset: 0 }, |Placed { node, offset }| MaybePlaced {
             node,
             offset,
         })
@@ -143,21 +143,21 @@ impl From<Option<Grant>> for Granted {
 }
 
 pub(crate) struct Heap {
-    pub(super) nodes: Table<Node, FIRST_NODES>,
+    pub(super) nodes: ChunkedTable<RangeNode, INLINE_NODES>,
     pub(super) bins: Bins,
     pub(super) capacity: u64,
     /// No used range crosses a multiple of it, nor do two free ranges join across one.
     pub(super) boundary: u64,
     /// The run of free segments at the end of a space with a boundary, or `NIL`. It is held back,
     /// as the [others](Bins::runs) are.
-    pub(super) virgin: u32,
+    pub(super) wilderness: u32,
     /// The hole held back for small objects, or `NIL`.
-    pub(super) nursery: u32,
+    pub(super) small_region: u32,
     /// When room for another one is looked for.
-    pub(super) nursery_looks: Looks,
+    pub(super) region_searches: RegionSearches,
     /// What was freed last, as far as it is not a hole yet.
-    pub(super) pending: Pending,
-    pub(super) policy: Policy,
+    pub(super) deferred: DeferredFrees,
+    pub(super) policy: PlacementPolicy,
     /// Bytes in use.
     pub(super) allocated: u64,
     /// Ranges in use.
@@ -175,19 +175,19 @@ impl Heap {
         placement: Placement,
         max_ranges: u32,
     ) -> Self {
-        let mut nodes = Table::new(max_ranges.saturating_add(1));
-        let wall = nodes.insert(Node { word: capacity, prev: WALL, next: WALL });
-        debug_assert_eq!(wall, WALL);
+        let mut nodes = ChunkedTable::new(max_ranges.saturating_add(1));
+        let wall = nodes.insert(RangeNode { word: capacity, prev: SENTINEL, next: SENTINEL });
+        debug_assert_eq!(wall, SENTINEL);
         let mut heap = Heap {
             nodes,
             bins: Bins::new(),
             capacity,
             boundary: boundary.unwrap_or(NO_BOUNDARY),
-            virgin: NIL,
-            nursery: NIL,
-            nursery_looks: Looks::default(),
-            pending: Pending::default(),
-            policy: Policy::new(placement, capacity),
+            wilderness: NIL,
+            small_region: NIL,
+            region_searches: RegionSearches::default(),
+            deferred: DeferredFrees::default(),
+            policy: PlacementPolicy::new(placement, capacity),
             allocated: 0,
             live: 0,
             fresh: true,
@@ -215,42 +215,42 @@ impl Heap {
 
     /// The longest range that would be granted now. O(1).
     pub(crate) fn largest_free(&mut self) -> u64 {
-        self.settle();
-        self.largest_settled()
+        self.coalesce();
+        self.largest_coalesced()
     }
 
     /// The longest hole: as above but for what pending ranges would join.
     #[inline]
-    pub(super) fn largest_settled(&mut self) -> u64 {
+    pub(super) fn largest_coalesced(&mut self) -> u64 {
         let largest = self.bins.largest();
         // All are NIL unless something is held back.
-        let held_back = self.virgin & self.nursery & self.bins.first_run() != NIL;
+        let held_back = self.wilderness & self.small_region & self.bins.first_run() != NIL;
         if held_back { largest.max(self.largest_held_back()) } else { largest }
     }
 
     #[cold]
     fn largest_held_back(&self) -> u64 {
-        let nursery = self.nursery_joined().map_or(0, |joined| joined.end - joined.start);
-        self.largest_segment().max(nursery)
+        let small_region = self.coalesced_region().map_or(0, |joined| joined.end - joined.start);
+        self.largest_segment().max(small_region)
     }
 
     /// Whether one more change can be booked, whatever it is: none needs more nodes.
     #[inline]
-    pub(super) fn has_names(&mut self) -> bool {
-        self.nodes.left() >= NODES_A_CHANGE || self.gains_names()
+    pub(super) fn has_free_nodes(&mut self) -> bool {
+        self.nodes.remaining() >= NODES_PER_CHANGE || self.reclaim_nodes()
     }
 
     /// Joins what can be joined, for the sake of its nodes; says whether that was enough.
     #[cold]
-    fn gains_names(&mut self) -> bool {
-        self.close_nursery();
-        self.nodes.left() >= NODES_A_CHANGE
+    fn reclaim_nodes(&mut self) -> bool {
+        self.close_region();
+        self.nodes.remaining() >= NODES_PER_CHANGE
     }
 
     /// More ranges than this can certainly not be granted: each takes a node that is left, or a
     /// whole hole.
-    pub(super) fn grants_left(&self) -> u64 {
-        u64::from(self.nodes.left()) + u64::from(self.bins.holes.live())
+    pub(super) fn max_more_ranges(&self) -> u64 {
+        u64::from(self.nodes.remaining()) + u64::from(self.bins.holes.live())
     }
 
     /// Ranges on the books.
@@ -264,57 +264,57 @@ impl Heap {
     /// there are slots and 256 ranges when a nursery is opened. Only a request that nothing
     /// else fits reads on to the end of its own list.
     #[inline]
-    pub(crate) fn allocate(&mut self, size: u64) -> Option<Grant> {
-        self.take_back(size).or_else(|| self.allocate_afresh(size))
+    pub(crate) fn allocate(&mut self, size: u64) -> Option<Placed> {
+        self.reuse(size).or_else(|| self.allocate_new(size))
     }
 
     /// Grants the pending range, if it is of this very size and may be taken back.
     #[inline(always)]
-    pub(super) fn take_back(&mut self, size: u64) -> Option<Grant> {
-        let Freed { node, offset, .. } = self.pending.take_back(size)?;
+    pub(super) fn reuse(&mut self, size: u64) -> Option<Placed> {
+        let DeferredFree { node, offset, .. } = self.deferred.reuse(size)?;
         self.policy.record(size);
-        self.book(size);
-        Some(Grant { node, offset })
+        self.count_allocated(size);
+        Some(Placed { node, offset })
     }
 
     /// Grants `size` bytes when there is nothing to take back.
     #[inline(always)]
-    pub(super) fn allocate_afresh(&mut self, size: u64) -> Option<Grant> {
-        self.settle();
-        if size > self.largest_settled() {
+    pub(super) fn allocate_new(&mut self, size: u64) -> Option<Placed> {
+        self.coalesce();
+        if size > self.largest_coalesced() {
             return None;
         }
-        let grant = self.allocate_settled(size)?;
+        let placed = self.allocate_coalesced(size)?;
         self.policy.record(size);
-        Some(grant)
+        Some(placed)
     }
 
     /// Grants `size` bytes when nothing is pending.
     #[inline(always)]
-    fn allocate_settled(&mut self, size: u64) -> Option<Grant> {
-        if !self.has_names() {
+    fn allocate_coalesced(&mut self, size: u64) -> Option<Placed> {
+        if !self.has_free_nodes() {
             return self.fit_whole(size, 1);
         }
         let apart =
-            if self.fresh { self.allocate_in_order(size) } else { self.allocate_apart(size) };
+            if self.fresh { self.allocate_in_order(size) } else { self.allocate_special(size) };
         if apart.is_some() {
             return apart;
         }
-        if let Some(grant) = self.fit(size) {
-            return Some(grant);
+        if let Some(placed) = self.fit(size) {
+            return Some(placed);
         }
-        let opened = self.close_nursery() && self.bins.largest() >= size || self.open_segment(size);
+        let opened = self.close_region() && self.bins.largest() >= size || self.open_segment(size);
         opened.then(|| self.fit(size)).flatten()
     }
 
     /// Grants a small request from the nursery, and one for which there are slots at the start of a
     /// free slot.
     #[inline(always)]
-    fn allocate_apart(&mut self, size: u64) -> Option<Grant> {
+    fn allocate_special(&mut self, size: u64) -> Option<Placed> {
         if self.policy.is_small(size)
-            && let Some(grant) = self.allocate_in_nursery(size)
+            && let Some(placed) = self.allocate_in_region(size)
         {
-            return Some(grant);
+            return Some(placed);
         }
         self.policy.slot(size).and_then(|slot| self.fit_slot(size, slot))
     }
@@ -322,12 +322,12 @@ impl Heap {
     /// Grants a free range of exactly this size that begins at a multiple of `align`, when there
     /// are no names left for a remainder.
     #[cold]
-    pub(super) fn fit_whole(&mut self, size: u64, align: u64) -> Option<Grant> {
-        self.settle();
+    pub(super) fn fit_whole(&mut self, size: u64, align: u64) -> Option<Placed> {
+        self.coalesce();
         let fits = |hole: &Hole| hole.size == size && hole.offset.is_multiple_of(align);
         let own = self.bins.list_of(size);
         let binned =
-            self.bins.holes_of(own).take(EXACT_LOOKS).find(|&id| fits(&self.bins.holes[id]));
+            self.bins.holes_of(own).take(MAX_EXACT_SCAN).find(|&id| fits(&self.bins.holes[id]));
         let id = binned.or_else(|| self.open_whole_run(size, align))?;
         Some(self.take_whole(id))
     }
@@ -345,9 +345,9 @@ impl Heap {
     #[cold]
     fn move_holes(&mut self, moves: usize) {
         for _ in 0..moves {
-            let Some((old, new)) = self.bins.move_down() else { break };
+            let Some((old, new)) = self.bins.move_slot_down() else { break };
             self.set_free(self.bins.holes[new].node, new);
-            for held_back in [&mut self.virgin, &mut self.nursery] {
+            for held_back in [&mut self.wilderness, &mut self.small_region] {
                 if *held_back == old {
                     *held_back = new;
                 }
@@ -357,7 +357,7 @@ impl Heap {
 
     /// Grants `size` bytes from the binned holes.
     #[inline(always)]
-    pub(super) fn fit(&mut self, size: u64) -> Option<Grant> {
+    pub(super) fn fit(&mut self, size: u64) -> Option<Placed> {
         let own = self.bins.list_of(size);
         let found = match self.look_in(own, size) {
             NIL => match self.bins.above(own) {
@@ -365,19 +365,21 @@ impl Heap {
                 None => self.last_of(own, size)?,
             },
             found if self.bins.holes[found].size == size => {
-                let choosy = self.policy.chooses_among_exact(size) && self.nodes.live() <= NEARBY;
-                let id = if choosy { self.best_exact(found, size) } else { found };
+                let weighs =
+                    self.policy.weighs_exact(size) && self.nodes.live() <= SMALL_SPACE_RANGES;
+                let id = if weighs { self.best_exact(found, size) } else { found };
                 return Some(self.take_whole(id));
             }
             found => found,
         };
         self.policy.refresh();
-        let (id, end) = match self.policy.choices(size) {
+        let (id, end) = match self.policy.candidates(size) {
             1 => (
                 found,
-                self.policy.better_end(self.bins.holes[found].size - size, self.flanks(found)),
+                self.policy
+                    .better_end(self.bins.holes[found].size - size, self.neighbour_sizes(found)),
             ),
-            choices => self.best_of(choices, found, size),
+            candidates => self.best_of(candidates, found, size),
         };
         Some(self.take(id, size, end))
     }
@@ -409,11 +411,13 @@ impl Heap {
     }
 
     /// The best of so many holes that fit, `found` being the first, and the end of it to cut from.
-    fn best_of(&self, choices: usize, found: u32, size: u64) -> (u32, End) {
-        let weigh = |id: u32| self.policy.weigh(self.bins.holes[id].size, size, || self.flanks(id));
+    fn best_of(&self, candidates: usize, found: u32, size: u64) -> (u32, HoleEnd) {
+        let weigh = |id: u32| {
+            self.policy.weigh(self.bins.holes[id].size, size, || self.neighbour_sizes(id))
+        };
         let (mut best, mut end) = weigh(found);
         let (mut id, mut chosen) = (found, found);
-        for _ in 1..choices {
+        for _ in 1..candidates {
             id = self.next_fit(id, size);
             if id == NIL {
                 break;
@@ -432,7 +436,7 @@ impl Heap {
     #[inline(never)]
     fn best_exact(&mut self, found: u32, size: u64) -> u32 {
         self.policy.refresh();
-        let weigh = |id: u32| self.policy.weigh_exact(size, self.flanks(id));
+        let weigh = |id: u32| self.policy.weigh_exact(size, self.neighbour_sizes(id));
         let (mut best, mut chosen) = (weigh(found), found);
         let others = self.bins.after(found).take(EXACT_ENTRIES - 1);
         for id in others.filter(|&id| self.bins.holes[id].size == size) {
@@ -453,38 +457,38 @@ impl Heap {
         if let Some(next) = further.find(|&next| self.bins.holes[next].size >= size) {
             return next;
         }
-        self.bins.above(self.bins.place_of(id)).map_or(NIL, |list| self.bins.first(list))
+        self.bins.above(self.bins.list_id_of(id)).map_or(NIL, |list| self.bins.first(list))
     }
 
     /// Grants `size` bytes at one end of the binned hole `id`, which is at least that long.
     #[inline(always)]
-    pub(super) fn take(&mut self, id: u32, size: u64, end: End) -> Grant {
+    pub(super) fn take(&mut self, id: u32, size: u64, end: HoleEnd) -> Placed {
         let Hole { offset, size: room, node, .. } = self.bins.holes[id];
         if room == size {
             return self.take_whole(id);
         }
-        self.book(size);
+        self.count_allocated(size);
         // Without a branch: chance decides the end.
-        let Node { prev, next, .. } = self.nodes[node];
-        let low = end == End::Low;
+        let RangeNode { prev, next, .. } = self.nodes[node];
+        let low = end == HoleEnd::Low;
         let (before, after) = select_unpredictable(low, (prev, node), (node, next));
         let start = offset + (room - size) * u64::from(!low);
         let used = self.link_between(before, after, start);
         self.bins.change(id, offset + size * u64::from(low), room - size);
-        Grant { node: used, offset: start }
+        Placed { node: used, offset: start }
     }
 
     /// Grants the whole binned hole `id`.
     #[inline]
-    pub(super) fn take_whole(&mut self, id: u32) -> Grant {
+    pub(super) fn take_whole(&mut self, id: u32) -> Placed {
         let Hole { offset, size, node, .. } = self.bins.remove(id);
         self.set_used(node, offset);
-        self.book(size);
-        Grant { node, offset }
+        self.count_allocated(size);
+        Placed { node, offset }
     }
 
     #[inline]
-    pub(super) fn book(&mut self, size: u64) {
+    pub(super) fn count_allocated(&mut self, size: u64) {
         self.allocated += size;
         self.live += 1;
     }
@@ -493,9 +497,9 @@ impl Heap {
     /// neighbours.
     #[inline]
     pub(super) fn release(&mut self, node: u32, offset: u64, size: u64) {
-        let Node { prev, next, .. } = self.nodes[node];
-        let left = self.joinable(prev, offset);
-        let right = self.joinable(next, offset + size);
+        let RangeNode { prev, next, .. } = self.nodes[node];
+        let left = self.coalescible_hole(prev, offset);
+        let right = self.coalescible_hole(next, offset + size);
         let joined = match (left, right) {
             (None, None) => {
                 let id = self.bins.insert(Hole::new(offset, size, node));
@@ -524,13 +528,13 @@ impl Heap {
             }
         };
         if self.boundary != NO_BOUNDARY {
-            self.stow(joined);
+            self.add_to_runs(joined);
         }
     }
 
     /// The hole of the neighbour `node`, if a range freed on the other side of `seam` joins it.
     #[inline(always)]
-    fn joinable(&self, node: u32, seam: u64) -> Option<u32> {
+    fn coalescible_hole(&self, node: u32, seam: u64) -> Option<u32> {
         let id = self.nodes[node].hole()?;
         (!self.is_edge(seam) && self.bins.holes[id].is_binned()).then_some(id)
     }
@@ -566,8 +570,8 @@ impl Heap {
 
     /// Length of a used range.
     #[cold]
-    pub(crate) fn size_of(&self, grant: Grant) -> u64 {
-        self.range_of(grant.node).end - grant.offset
+    pub(crate) fn size_of(&self, placed: Placed) -> u64 {
+        self.range_of(placed.node).end - placed.offset
     }
 
     /// Marks a linked node as a used range that begins at `offset`.
@@ -598,7 +602,7 @@ impl Heap {
 
     #[inline(always)]
     fn link_between(&mut self, prev: u32, next: u32, offset: u64) -> u32 {
-        let id = self.nodes.insert(Node { word: offset, prev, next });
+        let id = self.nodes.insert(RangeNode { word: offset, prev, next });
         self.nodes[prev].next = id;
         self.nodes[next].prev = id;
         id
@@ -608,20 +612,20 @@ impl Heap {
     /// neighbour's size and the free range on its far side. A wall, an edge and a hole held
     /// back have no neighbour behind them.
     #[inline(always)]
-    fn flanks(&self, id: u32) -> (u64, u64) {
+    fn neighbour_sizes(&self, id: u32) -> (u64, u64) {
         let hole = &self.bins.holes[id];
-        let Node { prev, next, .. } = self.nodes[hole.node];
+        let RangeNode { prev, next, .. } = self.nodes[hole.node];
         let mut sides = (0, 0);
         let left = self.nodes[prev];
-        if prev != WALL && left.hole().is_none() {
-            let beyond = self.nodes[left.prev].hole_or_nothing();
+        if prev != SENTINEL && left.hole().is_none() {
+            let beyond = self.nodes[left.prev].hole_or_null();
             let free = if self.is_edge(left.word) { 0 } else { self.bins.holes[beyond].size };
             sides.0 = hole.offset - left.word + free;
         }
         let right = self.nodes[next];
-        if next != WALL && right.hole().is_none() {
+        if next != SENTINEL && right.hole().is_none() {
             let behind = self.nodes[right.next];
-            let beyond = &self.bins.holes[behind.hole_or_nothing()];
+            let beyond = &self.bins.holes[behind.hole_or_null()];
             let end = select_unpredictable(behind.hole().is_some(), beyond.offset, behind.word);
             let free = if self.is_edge(end) { 0 } else { beyond.size };
             sides.1 = end - hole.end() + free;
@@ -632,7 +636,7 @@ impl Heap {
     /// Takes `node` out of the chain and off the books.
     #[inline(always)]
     pub(super) fn unlink(&mut self, node: u32) {
-        let Node { prev, next, .. } = self.nodes.remove(node);
+        let RangeNode { prev, next, .. } = self.nodes.remove(node);
         self.nodes[prev].next = next;
         self.nodes[next].prev = prev;
     }
@@ -640,7 +644,7 @@ impl Heap {
     /// Moves the end of the space, as the wall knows it.
     pub(super) fn set_capacity(&mut self, capacity: u64) {
         self.capacity = capacity;
-        self.nodes[WALL].word = capacity;
+        self.nodes[SENTINEL].word = capacity;
         self.policy.set_capacity(capacity);
     }
 }

@@ -32,7 +32,7 @@ pub(super) struct Hint {
 /// What a holder of the lock has left for reports: figures of about one moment, as he may be just
 /// storing the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Left {
+pub(crate) struct SpaceStats {
     pub(crate) capacity: u64,
     /// Bytes not in use.
     pub(crate) free: u64,
@@ -110,9 +110,9 @@ impl Hint {
 
     /// All that is there for reports.
     #[cfg(not(loom))]
-    pub(super) fn report(&self) -> Left {
+    pub(super) fn report(&self) -> SpaceStats {
         // Relaxed, all: each is a figure for itself, but for what `resizes` holds together.
-        self.resizes.look(|| Left {
+        self.resizes.look(|| SpaceStats {
             capacity: self.capacity(),
             free: self.free(),
             largest: self.joined.load(Ordering::Relaxed),

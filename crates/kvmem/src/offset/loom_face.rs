@@ -3,45 +3,45 @@
 
 use std::ops::Range;
 
-use super::core::Core;
-use super::heap::{Grant, Heap};
+use super::core::SpaceCore;
+use super::heap::{Heap, Placed};
 use super::{AllocError, Placement};
 
 /// A space, without registry and RAII.
-pub struct Model {
-    core: Core,
+pub struct SpaceModel {
+    core: SpaceCore,
 }
 
-/// A range that was granted, to be freed by [`Model::free`].
+/// A range that was granted, to be freed by [`SpaceModel::free`].
 #[derive(Debug)]
-pub struct Granted {
-    grant: Grant,
+pub struct MaybePlaced {
+    placed: Placed,
     size: u64,
 }
 
-impl Granted {
+impl MaybePlaced {
     /// Where it lies.
     pub fn range(&self) -> Range<u64> {
-        self.grant.offset..self.grant.offset + self.size
+        self.placed.offset..self.placed.offset + self.size
     }
 }
 
-impl Model {
+impl SpaceModel {
     /// An empty space.
     pub fn new(capacity: u64) -> Self {
-        let core = Core::new();
+        let core = SpaceCore::new();
         core.open(1, Heap::new(capacity, None, Placement::BestFit, u32::MAX));
-        Model { core }
+        SpaceModel { core }
     }
 
     /// As `OffsetAllocator::allocate`.
-    pub fn allocate(&self, size: u64) -> Result<Granted, AllocError> {
-        Ok(Granted { grant: self.core.allocate(size)?, size })
+    pub fn allocate(&self, size: u64) -> Result<MaybePlaced, AllocError> {
+        Ok(MaybePlaced { placed: self.core.allocate(size)?, size })
     }
 
     /// As dropping an `Allocation`.
-    pub fn free(&self, granted: Granted) {
-        self.core.free(granted.grant, Some(granted.size));
+    pub fn free(&self, granted: MaybePlaced) {
+        self.core.free(granted.placed, Some(granted.size));
     }
 
     /// As `OffsetAllocator::grow`.

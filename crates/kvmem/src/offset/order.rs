@@ -19,8 +19,8 @@
 //! ones each time that it happens. Where bimodal traffic empties the space now and then, that costs
 //! up to a tenth of it.
 
-use super::heap::{Grant, Heap};
-use super::placement::End;
+use super::heap::{Heap, Placed};
+use super::placement::HoleEnd;
 use super::table::NIL;
 
 impl Heap {
@@ -28,7 +28,7 @@ impl Heap {
     /// one is too short. O(1).
     // Out of line: requests come here only until the first free.
     #[inline(never)]
-    pub(super) fn allocate_in_order(&mut self, size: u64) -> Option<Grant> {
+    pub(super) fn allocate_in_order(&mut self, size: u64) -> Option<Placed> {
         if self.binned() == 0 {
             self.open_segment(size);
         }
@@ -36,11 +36,11 @@ impl Heap {
             return None;
         }
         let id = self.bins.first(self.bins.top()?);
-        (self.bins.holes[id].size >= size).then(|| self.take(id, size, End::Low))
+        (self.bins.holes[id].size >= size).then(|| self.take(id, size, HoleEnd::Low))
     }
 
     /// Free ranges, the virgin left out.
     fn binned(&self) -> u32 {
-        self.bins.holes.live() - u32::from(self.virgin != NIL)
+        self.bins.holes.live() - u32::from(self.wilderness != NIL)
     }
 }

@@ -52,7 +52,7 @@ pub enum Placement {
 
 /// An end of a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum HoleEnd {
     Low,
     High,
 }
@@ -60,18 +60,18 @@ pub(super) enum End {
 /// The end with the larger gain; the low one unless the other is ahead by more than rounding, so
 /// that an empty space fills in address order.
 #[inline]
-fn end_of(low: f32, high: f32) -> End {
-    if high > low + low * 1e-6 { End::High } else { End::Low }
+fn end_of(low: f32, high: f32) -> HoleEnd {
+    if high > low + low * 1e-6 { HoleEnd::High } else { HoleEnd::Low }
 }
 
 /// Holes to choose from where sizes are few.
-const CHOICES: usize = 4;
+const CANDIDATES: usize = 4;
 /// Where they are many: weighing more of them gains nothing that can be measured, and costs 15 ns
 /// each.
-const CHOICES_OF_MANY: usize = 2;
+const CANDIDATES_OF_MANY: usize = 2;
 /// Where they are many, requests up to this part of the largest choose, others take the first hole
 /// that fits.
-const CHOOSY_PART: u64 = 5;
+const WEIGHED_PART: u64 = 5;
 
 /// Requests remembered.
 const RECENT: usize = 1024;
@@ -80,12 +80,12 @@ const RECENT: usize = 1024;
 const LATEST: u64 = 128;
 /// Requests between two lessons where sizes are many: the least, and the most when lesson after
 /// lesson finds the traffic steady.
-const LEARN_EVERY: u64 = 8192;
-const LEARN_EVERY_STEADY: u64 = 8 * LEARN_EVERY;
+const MODEL_INTERVAL: u64 = 8192;
+const MODEL_INTERVAL_STEADY: u64 = 8 * MODEL_INTERVAL;
 /// Traffic is steady while its mean stays within this part of the mean last learnt.
 const STEADY_PART: u64 = 8;
 /// Where sizes are few a lesson is less work; requests between two for each of the sizes.
-const LEARN_EVERY_A_SIZE: u64 = 64;
+const MODEL_INTERVAL_PER_SIZE: u64 = 64;
 /// Requests between two reviews of what is small, and of slots.
 const REVIEW_EVERY: u64 = 1024;
 /// Slots are for spaces that hold at most so many objects.
@@ -93,10 +93,10 @@ const SLOTS_MAX: u64 = 20;
 /// Up to so many different sizes are exact sizes.
 const EXACT_SIZES: usize = 8;
 /// Weight of the neighbours' futures against the hole's own.
-const NEIGHBOURS: f32 = 0.2;
+const NEIGHBOUR_WEIGHT: f32 = 0.2;
 
 /// The policy's memory: recent requests, and what follows from them.
-pub(super) struct Policy {
+pub(super) struct PlacementPolicy {
     placement: Placement,
     /// The last requests, oldest overwritten first.
     recent: Box<[u64; RECENT]>,
@@ -112,23 +112,23 @@ pub(super) struct Policy {
     slot: u64,
     capacity: u64,
     /// Longest request that chooses among holes.
-    choosy_to: u64,
+    max_weighed: u64,
     /// Among how many.
-    choices: usize,
+    candidates: usize,
     /// Sizes are few, but more than one.
     several_sizes: bool,
     renewal: Renewal,
     /// `seen` at which `renewal` is out of date.
-    stale_at: u64,
+    update_at: u64,
     /// Mean of the recent sizes at the last lesson.
-    learnt_mean: u64,
+    model_mean: u64,
     /// Requests between the last lesson and the next, where sizes are many.
-    lasts: u64,
+    model_interval: u64,
 }
 
-impl Policy {
+impl PlacementPolicy {
     pub(super) fn new(placement: Placement, capacity: u64) -> Self {
-        Policy {
+        PlacementPolicy {
             placement,
             recent: Box::new([0; RECENT]),
             seen: 0,
@@ -137,13 +137,13 @@ impl Policy {
             mean: 0,
             slot: 0,
             capacity,
-            choosy_to: u64::MAX,
-            choices: CHOICES,
+            max_weighed: u64::MAX,
+            candidates: CANDIDATES,
             several_sizes: false,
             renewal: Renewal::new(),
-            stale_at: if placement == Placement::Renewal { 0 } else { u64::MAX },
-            learnt_mean: 0,
-            lasts: LEARN_EVERY,
+            update_at: if placement == Placement::Renewal { 0 } else { u64::MAX },
+            model_mean: 0,
+            model_interval: MODEL_INTERVAL,
         }
     }
 
@@ -153,15 +153,15 @@ impl Policy {
 
     /// How many of the holes that fit a request of `size` bytes are weighed.
     #[inline]
-    pub(super) fn choices(&self, size: u64) -> usize {
-        if size > self.choosy_to { 1 } else { self.choices }
+    pub(super) fn candidates(&self, size: u64) -> usize {
+        if size > self.max_weighed { 1 } else { self.candidates }
     }
 
     /// Whether exact holes are weighed against each other: with several sizes, an exact hole may be
     /// worth more to the next request for another size, together with a neighbour. Small ones
     /// are worth too little.
     #[inline]
-    pub(super) fn chooses_among_exact(&self, size: u64) -> bool {
+    pub(super) fn weighs_exact(&self, size: u64) -> bool {
         self.several_sizes && !self.is_small(size)
     }
 
@@ -229,15 +229,15 @@ impl Policy {
         };
         let small_below = mean / 16;
         let small = recent.iter().filter(|&&size| size < small_below).count();
-        let worth_it = small * 10 > recent.len();
+        let worthwhile = small * 10 > recent.len();
         // Where slots may be called for, it has to be seen soon.
         let most = if handful { REVIEW_EVERY / 4 } else { REVIEW_EVERY };
         self.review_at = self.seen + self.seen.clamp(16, most);
         self.mean = mean;
         if !self.is_steady() {
-            self.stale_at = self.stale_at.min(self.seen + LEARN_EVERY);
+            self.update_at = self.update_at.min(self.seen + MODEL_INTERVAL);
         }
-        self.small_below = if worth_it { small_below } else { 0 };
+        self.small_below = if worthwhile { small_below } else { 0 };
         self.slot = if handful { self.decide_slot() } else { 0 };
     }
 
@@ -272,30 +272,30 @@ impl Policy {
     /// Learns the recent traffic, if what it knows is out of date.
     #[inline]
     pub(super) fn refresh(&mut self) {
-        if self.seen >= self.stale_at {
-            self.learn();
+        if self.seen >= self.update_at {
+            self.update_model();
         }
     }
 
-    /// How good it is to cut `size` bytes from a hole of `room`, and from which end. `flanks` tells
+    /// How good it is to cut `size` bytes from a hole of `room`, and from which end. `neighbour_sizes` tells
     /// what would appear if the hole's left or right neighbour died.
     #[inline(always)]
     pub(super) fn weigh(
         &self,
         room: u64,
         size: u64,
-        flanks: impl Fn() -> (u64, u64),
-    ) -> (f32, End) {
+        neighbour_sizes: impl Fn() -> (u64, u64),
+    ) -> (f32, HoleEnd) {
         if self.placement == Placement::BestFit {
-            return (-(room as f32), End::Low);
+            return (-(room as f32), HoleEnd::Low);
         }
         let value = |size: u64| self.renewal.value(size);
-        let (left, right) = flanks();
+        let (left, right) = neighbour_sizes();
         let rest = room - size;
-        let (low, high) = self.futures(rest, (left, right));
+        let (low, high) = self.values_by_end(rest, (left, right));
         let before = value(left.saturating_add(room)) + value(right.saturating_add(room));
         let gain = low.max(high) - before;
-        (value(rest) - value(room) + NEIGHBOURS * (value(room) + gain), end_of(low, high))
+        (value(rest) - value(room) + NEIGHBOUR_WEIGHT * (value(room) + gain), end_of(low, high))
     }
 
     /// How good it is to take a hole of just `size` bytes, for comparison with others of that size.
@@ -306,18 +306,18 @@ impl Policy {
         lost(left) + lost(right)
     }
 
-    /// The end of a hole to cut from if `rest` bytes of it are left, and `flanks` would appear if
+    /// The end of a hole to cut from if `rest` bytes of it are left, and `neighbour_sizes` would appear if
     /// its left or right neighbour died.
     #[inline(always)]
-    pub(super) fn better_end(&self, rest: u64, flanks: (u64, u64)) -> End {
-        let (low, high) = self.futures(rest, flanks);
+    pub(super) fn better_end(&self, rest: u64, neighbour_sizes: (u64, u64)) -> HoleEnd {
+        let (low, high) = self.values_by_end(rest, neighbour_sizes);
         end_of(low, high)
     }
 
     /// What would be left to absorb traffic after a neighbour's death, if cut from the low end and
     /// from the high one.
     #[inline(always)]
-    fn futures(&self, rest: u64, (left, right): (u64, u64)) -> (f32, f32) {
+    fn values_by_end(&self, rest: u64, (left, right): (u64, u64)) -> (f32, f32) {
         let value = |size: u64| self.renewal.value(size);
         (
             value(left) + value(right.saturating_add(rest)),
@@ -326,38 +326,39 @@ impl Policy {
     }
 
     #[cold]
-    fn learn(&mut self) {
+    fn update_model(&mut self) {
         let (recent, small_below) = (&self.recent, self.small_below);
         let last = |n: u64| {
             let sizes =
                 (self.seen.saturating_sub(n)..self.seen).map(|i| recent[i as usize % RECENT]);
             sizes.filter(move |&size| size >= small_below)
         };
-        self.renewal.learn(last(LATEST), last(RECENT as u64));
-        (self.choosy_to, self.choices) = match self.renewal.few_sizes() {
-            Some(_) => (u64::MAX, CHOICES),
-            None => (self.renewal.largest() / CHOOSY_PART, CHOICES_OF_MANY),
+        self.renewal.update_model(last(LATEST), last(RECENT as u64));
+        (self.max_weighed, self.candidates) = match self.renewal.few_sizes() {
+            Some(_) => (u64::MAX, CANDIDATES),
+            None => (self.renewal.largest() / WEIGHED_PART, CANDIDATES_OF_MANY),
         };
         self.several_sizes = self.renewal.few_sizes().is_some_and(|sizes| sizes > 1);
-        self.stale_at = match self.seen {
+        self.update_at = match self.seen {
             0..16 => 16,
             16..64 => 64,
             64..256 => 256,
             256..1024 => 1024,
             seen => match self.renewal.few_sizes() {
-                Some(sizes) => seen + LEARN_EVERY_A_SIZE * (sizes as u64).max(4),
+                Some(sizes) => seen + MODEL_INTERVAL_PER_SIZE * (sizes as u64).max(4),
                 None => {
-                    let longer = if self.is_steady() { 2 * self.lasts } else { LEARN_EVERY };
-                    self.lasts = longer.min(LEARN_EVERY_STEADY);
-                    seen + self.lasts
+                    let longer =
+                        if self.is_steady() { 2 * self.model_interval } else { MODEL_INTERVAL };
+                    self.model_interval = longer.min(MODEL_INTERVAL_STEADY);
+                    seen + self.model_interval
                 }
             },
         };
-        self.learnt_mean = self.mean;
+        self.model_mean = self.mean;
     }
 
     /// Whether recent traffic is much like what was learnt last, going by its mean.
     fn is_steady(&self) -> bool {
-        self.mean.abs_diff(self.learnt_mean) <= self.learnt_mean / STEADY_PART
+        self.mean.abs_diff(self.model_mean) <= self.model_mean / STEADY_PART
     }
 }

@@ -1,6 +1,6 @@
 //! *Range*: what a handle knows of what was granted, without the handle's duty to free it.
 
-use super::heap::Grant;
+use super::heap::Placed;
 use super::table::NIL;
 
 /// As the length of a range: it does not fit; the books know it.
@@ -62,7 +62,7 @@ impl Range {
     }
 
     #[inline(always)]
-    pub(super) fn grant(self) -> Grant {
-        Grant { node: self.node(), offset: self.offset() }
+    pub(super) fn placed(self) -> Placed {
+        Placed { node: self.node(), offset: self.offset() }
     }
 }

@@ -14,59 +14,60 @@
 use crate::sync::{FIRST, Mutex, Stable, hold_over_fork, release_over_fork};
 use crate::sys::{Hooks, Stage, around_fork};
 
-use super::core::Core;
+use super::core::SpaceCore;
 
-static CORES: Stable<Core> = Stable::new([const { Core::new() }; FIRST], Core::new);
-static ROLL: Mutex<Roll> = Mutex::new(Roll { free: Vec::new(), used: 0, born: 0 });
+static CORES: Stable<SpaceCore> = Stable::new([const { SpaceCore::new() }; FIRST], SpaceCore::new);
+static CORE_SLOTS: Mutex<CoreSlots> =
+    Mutex::new(CoreSlots { free: Vec::new(), used: 0, created: 0 });
 
 /// Which cores are in use.
-struct Roll {
+struct CoreSlots {
     /// Numbers below `used` that are free again.
     free: Vec<u32>,
     /// Numbers handed out so far.
     used: u32,
     /// Allocators made so far.
-    born: u64,
+    created: u64,
 }
 
-/// The core of number `index`, which was handed out by [`enlist`].
+/// The core of number `index`, which was handed out by [`acquire_slot`].
 #[inline]
-pub(super) fn core(index: u32) -> &'static Core {
+pub(super) fn core(index: u32) -> &'static SpaceCore {
     CORES.get(index)
 }
 
 /// A free core for a new allocator: its number, and an identity never used before.
-pub(super) fn enlist() -> (u32, u64) {
+pub(super) fn acquire_slot() -> (u32, u64) {
     // If the system has no memory for the hooks, a child of a fork may find locks held. Nothing
     // else depends on them.
     let _ = around_fork(Stage::Spaces, Hooks { prefork, postfork, postfork_child: || () });
-    let mut roll = ROLL.lock();
-    roll.born += 1;
-    let index = roll.free.pop().unwrap_or_else(|| {
-        roll.used += 1;
-        roll.used - 1
+    let mut slots = CORE_SLOTS.lock();
+    slots.created += 1;
+    let index = slots.free.pop().unwrap_or_else(|| {
+        slots.used += 1;
+        slots.used - 1
     });
-    (index, roll.born)
+    (index, slots.created)
 }
 
 /// Takes back a core that nobody uses any more.
 #[cold]
-pub(super) fn discharge(index: u32) {
-    ROLL.lock().free.push(index);
+pub(super) fn release_slot(index: u32) {
+    CORE_SLOTS.lock().free.push(index);
 }
 
 fn prefork() {
-    hold_over_fork(&ROLL);
-    each_core(Core::hold_over_fork);
+    hold_over_fork(&CORE_SLOTS);
+    each_core(SpaceCore::hold_over_fork);
 }
 
 fn postfork() {
-    each_core(Core::release_over_fork);
-    release_over_fork(&ROLL);
+    each_core(SpaceCore::release_over_fork);
+    release_over_fork(&CORE_SLOTS);
 }
 
 /// Runs with every core that exists. A core of a number that is not handed out is at rest: its lock
 /// is free, and costs only time.
-fn each_core(run: impl Fn(&Core)) {
+fn each_core(run: impl Fn(&SpaceCore)) {
     CORES.iter().for_each(|(_, core)| run(core));
 }

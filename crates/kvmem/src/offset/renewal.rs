@@ -80,7 +80,7 @@ impl Renewal {
     /// Learns U from the latest request sizes if those are few, so that a change of sizes shows
     /// soon, and otherwise from all that are remembered.
     #[cold]
-    pub(super) fn learn(
+    pub(super) fn update_model(
         &mut self,
         latest: impl Iterator<Item = u64> + Clone,
         all: impl Iterator<Item = u64> + Clone,
@@ -97,7 +97,7 @@ impl Renewal {
         if self.few_sizes().is_some() {
             solve(&cells, requests, true, &mut value);
         } else {
-            let mut coarse = [Cell::default(); GRID / FOLD];
+            let mut coarse = [GridCell::default(); GRID / FOLD];
             for (i, cell) in cells.iter().enumerate() {
                 coarse[i / FOLD].requests += cell.requests;
                 coarse[i / FOLD].sum += cell.sum / FOLD as f32;
@@ -121,7 +121,7 @@ impl Renewal {
 /// Request sizes on the grid.
 struct Traffic {
     /// Cell j is of sizes in (j, j + 1] points.
-    cells: [Cell; GRID],
+    cells: [GridCell; GRID],
     requests: f32,
     /// The largest size; it stands on the last point.
     largest: u64,
@@ -136,7 +136,7 @@ impl Traffic {
         // fits.
         let largest = sizes.clone().max()?.max(GRID as u64 + 1);
         let mut traffic =
-            Traffic { cells: [Cell::default(); GRID], requests: 0.0, largest, filled: 0 };
+            Traffic { cells: [GridCell::default(); GRID], requests: 0.0, largest, filled: 0 };
         let points_a_byte = GRID as f32 / largest as f32;
         for size in sizes {
             let points = size as f32 * points_a_byte;
@@ -159,14 +159,14 @@ impl Traffic {
 
 /// Requests within one cell of the grid.
 #[derive(Clone, Copy, Default)]
-struct Cell {
+struct GridCell {
     requests: f32,
     sum: f32,
 }
 
 /// Solves the renewal equation on the grid of `cells`, up to four times its length; `value` is
 /// longer than that by one more, and zero.
-fn solve(cells: &[Cell], requests: f32, few: bool, value: &mut [f32]) {
+fn solve(cells: &[GridCell], requests: f32, few: bool, value: &mut [f32]) {
     // With s between two points, U(m − s) is a mixture of U(m − cell) and U(m − cell − 1):
     // kernel[k] is the weight of U(m − k) in all. U(m) itself stands on both sides of the
     // equation if sizes below one step occur.
@@ -242,7 +242,7 @@ mod tests {
 
     fn of(sizes: &[u64]) -> Renewal {
         let mut renewal = Renewal::new();
-        renewal.learn(sizes.iter().copied(), sizes.iter().copied());
+        renewal.update_model(sizes.iter().copied(), sizes.iter().copied());
         renewal
     }
 

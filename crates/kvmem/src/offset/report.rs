@@ -1,7 +1,7 @@
 //! What an allocator tells of itself.
 
 use super::bins::{bin_floor, bin_size_max, bin_size_min};
-use super::heap::{Heap, WALL};
+use super::heap::{Heap, SENTINEL};
 use super::table::NIL;
 
 /// Figures of a space at one moment. All sizes are bytes.
@@ -66,7 +66,7 @@ pub struct MapRange {
 
 impl Heap {
     pub(crate) fn metrics(&mut self) -> Metrics {
-        self.settle();
+        self.coalesce();
         Metrics {
             capacity: self.capacity,
             allocated: self.allocated,
@@ -82,10 +82,12 @@ impl Heap {
     }
 
     pub(crate) fn bin_reports(&mut self) -> Vec<BinReport> {
-        self.settle();
+        self.coalesce();
         // Holes held back stand with those of their size.
-        let held =
-            [self.virgin, self.nursery].into_iter().filter(|&id| id != NIL).chain(self.bins.runs());
+        let held = [self.wilderness, self.small_region]
+            .into_iter()
+            .filter(|&id| id != NIL)
+            .chain(self.bins.runs());
         let empty = |bin| BinReport {
             size_min: bin_size_min(bin),
             size_max: bin_size_max(bin),
@@ -104,10 +106,10 @@ impl Heap {
     }
 
     pub(crate) fn map(&mut self) -> Vec<MapRange> {
-        self.settle();
+        self.coalesce();
         let mut map: Vec<MapRange> = Vec::with_capacity(self.nodes.live() as usize);
-        let mut node = self.nodes[WALL].next;
-        while node != WALL {
+        let mut node = self.nodes[SENTINEL].next;
+        while node != SENTINEL {
             let next = self.nodes[node].next;
             let offset = self.start_of(node);
             let size = self.start_of(next) - offset;

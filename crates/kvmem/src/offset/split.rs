@@ -35,9 +35,9 @@ const LISTS_LOG2: u32 = LISTS.ilog2();
 const BELOW: usize = LISTS;
 const ABOVE: usize = LISTS + 1;
 /// Places of each split, some of them unused.
-const PLACES: u32 = 2 * PER_OCTAVE;
+const IDS_PER_SPLIT: u32 = 2 * PER_OCTAVE;
 /// Splits there can be, that each list has a place. Runs keep the last place to themselves.
-const MOST: usize = (u32::MAX as usize - BINS) / PLACES as usize - 1;
+const MOST: usize = (u32::MAX as usize - BINS) / IDS_PER_SPLIT as usize - 1;
 
 /// A list cut into narrower ones.
 struct Split {
@@ -108,25 +108,25 @@ pub(super) struct Splits {
     /// Numbers that are free.
     free: Vec<u32>,
     /// Splits there may be.
-    most: usize,
+    max: usize,
 }
 
 /// The place of a list within a split.
 #[inline(always)]
-fn place_in(split: u32, list: usize) -> u32 {
-    BINS as u32 + split * PLACES + list as u32
+fn list_id_in(split: u32, list: usize) -> u32 {
+    BINS as u32 + split * IDS_PER_SPLIT + list as u32
 }
 
 /// The split of a place, and which of its lists it is.
 #[inline(always)]
-fn split_of(place: u32) -> (u32, usize) {
-    let within = place - BINS as u32;
-    (within / PLACES, (within % PLACES) as usize)
+fn split_of(list_id: u32) -> (u32, usize) {
+    let within = list_id - BINS as u32;
+    (within / IDS_PER_SPLIT, (within % IDS_PER_SPLIT) as usize)
 }
 
 impl Splits {
     pub(super) fn new() -> Self {
-        Splits { splits: Vec::new(), free: Vec::new(), most: MOST }
+        Splits { splits: Vec::new(), free: Vec::new(), max: MOST }
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -137,13 +137,13 @@ impl Splits {
     }
 
     #[inline]
-    pub(super) fn head(&self, place: u32) -> u32 {
-        let (split, list) = split_of(place);
+    pub(super) fn head(&self, list_id: u32) -> u32 {
+        let (split, list) = split_of(list_id);
         self.get(split).heads[list]
     }
 
-    pub(super) fn head_mut(&mut self, place: u32) -> &mut u32 {
-        let (split, list) = split_of(place);
+    pub(super) fn head_mut(&mut self, list_id: u32) -> &mut u32 {
+        let (split, list) = split_of(list_id);
         &mut self.get_mut(split).heads[list]
     }
 
@@ -165,7 +165,7 @@ impl Splits {
 
     /// Whether one more split has a number.
     fn has_room(&self) -> bool {
-        !self.free.is_empty() || self.splits.len() < self.most
+        !self.free.is_empty() || self.splits.len() < self.max
     }
 
     fn insert(&mut self, split: Split) -> u32 {
@@ -193,7 +193,7 @@ impl Splits {
             let list = split.filled.trailing_zeros() as usize % LISTS;
             match split.is_nested(list) {
                 true => number = split.heads[list],
-                false => return place_in(number, list),
+                false => return list_id_in(number, list),
             }
         }
     }
@@ -205,7 +205,7 @@ impl Splits {
             let list = split.filled.ilog2() as usize;
             match split.is_nested(list) {
                 true => number = split.heads[list],
-                false => return place_in(number, list),
+                false => return list_id_in(number, list),
             }
         }
     }
@@ -213,30 +213,30 @@ impl Splits {
 
 impl Bins {
     /// The least size of a list, and the logarithm of its width.
-    fn sizes_of(&self, place: u32) -> (u64, u32) {
-        if (place as usize) < BINS {
-            return (bin_size_min(place), bin_width_log2(place));
+    fn sizes_of(&self, list_id: u32) -> (u64, u32) {
+        if (list_id as usize) < BINS {
+            return (bin_size_min(list_id), bin_width_log2(list_id));
         }
-        let (number, list) = split_of(place);
+        let (number, list) = split_of(list_id);
         let split = self.splits.get(number);
         (split.least_of(list), split.width_log2)
     }
 
     /// Whether all holes of a list are of one size.
-    pub(super) fn is_of_one_size(&self, place: u32) -> bool {
-        self.is_uniform(place) || self.sizes_of(place).1 == 0
+    pub(super) fn is_of_one_size(&self, list_id: u32) -> bool {
+        self.is_uniform(list_id) || self.sizes_of(list_id).1 == 0
     }
 
     /// Puts a hole into the list of its size, where the bin is split or has to be.
     #[inline(never)]
-    pub(super) fn list_deep(&mut self, id: u32, bin: u32) {
+    pub(super) fn list_in_split(&mut self, id: u32, bin: u32) {
         let size = self.holes[id].size;
         if self.lengths[bin as usize % BINS] != SPLIT && !self.is_split_for(bin, size) {
             self.link_first(id, bin);
             return;
         }
         let mut number = self.heads[bin as usize % BINS];
-        let (place, next) = loop {
+        let (list_id, next) = loop {
             let split = self.splits.get_mut(number);
             let list = split.list_for(size);
             if list >= LISTS {
@@ -250,8 +250,8 @@ impl Bins {
                 number = split.heads[list];
                 continue;
             }
-            let place = place_in(number, list);
-            if split.lengths[list] == LIST_MAX && self.split(place) {
+            let list_id = list_id_in(number, list);
+            if split.lengths[list] == LIST_MAX && self.split(list_id) {
                 continue;
             }
             let split = self.splits.get_mut(number);
@@ -260,11 +260,11 @@ impl Bins {
             let counted = split.uncounted >> list & 1 == 0;
             split.live += u32::from(counted);
             split.filled |= 1 << list;
-            let place = if counted { place } else { bin };
-            break (place, std::mem::replace(&mut split.heads[list], id));
+            let list_id = if counted { list_id } else { bin };
+            break (list_id, std::mem::replace(&mut split.heads[list], id));
         };
         let hole = &mut self.holes[id];
-        (hole.place, hole.prev, hole.next) = (place, NIL, next);
+        (hole.list_id, hole.prev, hole.next) = (list_id, NIL, next);
         if next != NIL {
             self.holes[next].prev = id;
         }
@@ -299,17 +299,17 @@ impl Bins {
 
     /// Splits a list; says whether there was a number left for that. O([`LIST_MAX`]).
     #[cold]
-    fn split(&mut self, place: u32) -> bool {
+    fn split(&mut self, list_id: u32) -> bool {
         if !self.splits.has_room() {
             return false;
         }
-        let sizes = self.holes_of(place).map(|id| self.holes[id].size);
-        let (least, most) =
-            sizes.fold((u64::MAX, 0), |(least, most), size| (least.min(size), most.max(size)));
-        let differing = (least ^ most).checked_ilog2().unwrap_or(0);
+        let sizes = self.holes_of(list_id).map(|id| self.holes[id].size);
+        let (least, max) =
+            sizes.fold((u64::MAX, 0), |(least, max), size| (least.min(size), max.max(size)));
+        let differing = (least ^ max).checked_ilog2().unwrap_or(0);
         let width_log2 = (differing + 1).saturating_sub(LISTS_LOG2);
-        let number = self.splits.insert(Split::new(place, least, width_log2));
-        let mut rest = self.replace(place, number);
+        let number = self.splits.insert(Split::new(list_id, least, width_log2));
+        let mut rest = self.replace(list_id, number);
         let mut ids = [NIL; LIST_MAX as usize];
         while rest != NIL {
             let mut len = 0;
@@ -327,23 +327,23 @@ impl Bins {
                 split.lengths[list] = (split.lengths[list] + u8::from(wide)).min(LIST_MAX);
                 split.live += 1;
                 split.filled |= 1 << list;
-                self.link_first(id, place_in(number, list));
+                self.link_first(id, list_id_in(number, list));
             }
         }
-        if place as usize >= BINS {
+        if list_id as usize >= BINS {
             let moved = self.splits.get(number).live;
-            self.splits.get_mut(split_of(place).0).live -= moved;
+            self.splits.get_mut(split_of(list_id).0).live -= moved;
         }
         true
     }
 
     /// Puts the split `number` in the place of a list, or of a split; returns what was there.
-    fn replace(&mut self, place: u32, number: u32) -> u32 {
-        if (place as usize) < BINS {
-            self.lengths[place as usize] = SPLIT;
-            return std::mem::replace(&mut self.heads[place as usize], number);
+    fn replace(&mut self, list_id: u32, number: u32) -> u32 {
+        if (list_id as usize) < BINS {
+            self.lengths[list_id as usize] = SPLIT;
+            return std::mem::replace(&mut self.heads[list_id as usize], number);
         }
-        let (around, list) = split_of(place);
+        let (around, list) = split_of(list_id);
         let around = self.splits.get_mut(around);
         around.nested |= 1 << list;
         around.lengths[list] = 0;
@@ -366,7 +366,7 @@ impl Bins {
         (wider.filled, wider.nested, wider.heads[list]) = (1 << list, 1 << list, number);
         let wider = self.splits.insert(wider);
         self.replace(above, wider);
-        self.splits.get_mut(number).above = place_in(wider, list);
+        self.splits.get_mut(number).above = list_id_in(wider, list);
         Some(wider)
     }
 
@@ -385,9 +385,9 @@ impl Bins {
 
     /// Takes a hole out of a list within a split.
     #[inline(never)]
-    pub(super) fn unlist_deep(&mut self, id: u32, place: u32) {
+    pub(super) fn unlist_from_split(&mut self, id: u32, list_id: u32) {
         let Hole { prev, next, .. } = self.holes[id];
-        let (number, list) = split_of(place);
+        let (number, list) = split_of(list_id);
         let split = self.splits.get_mut(number);
         let wide = split.width_log2 > 0;
         split.lengths[list] = split.lengths[list].saturating_sub(u8::from(wide));
@@ -489,7 +489,7 @@ impl Bins {
             let split = self.splits.get(number);
             let list = split.list_for(size);
             if list >= LISTS || !split.is_nested(list) {
-                return place_in(number, list);
+                return list_id_in(number, list);
             }
             number = split.heads[list];
         }
@@ -508,9 +508,9 @@ impl Bins {
 
     /// As [`above`](Bins::above), of a place within a split.
     #[inline(never)]
-    pub(super) fn above_deep(&self, mut place: u32) -> Option<u32> {
-        while place as usize >= BINS {
-            let (number, list) = split_of(place);
+    pub(super) fn above_in_split(&self, mut list_id: u32) -> Option<u32> {
+        while list_id as usize >= BINS {
+            let (number, list) = split_of(list_id);
             let split = self.splits.get(number);
             let above = match list {
                 BELOW => split.filled,
@@ -521,18 +521,18 @@ impl Bins {
                 let list = above.trailing_zeros() as usize;
                 return Some(match split.is_nested(list) {
                     true => self.splits.lowest(split.heads[list]),
-                    false => place_in(number, list),
+                    false => list_id_in(number, list),
                 });
             }
-            place = split.above;
+            list_id = split.above;
         }
-        self.above(place)
+        self.above(list_id)
     }
 
     /// As [`below`](Bins::below), of a place within a split.
-    pub(super) fn below_deep(&self, mut place: u32) -> Option<u32> {
-        while place as usize >= BINS {
-            let (number, list) = split_of(place);
+    pub(super) fn below_in_split(&self, mut list_id: u32) -> Option<u32> {
+        while list_id as usize >= BINS {
+            let (number, list) = split_of(list_id);
             let split = self.splits.get(number);
             let below = match list {
                 BELOW => 0,
@@ -543,42 +543,42 @@ impl Bins {
                 let list = below.ilog2() as usize;
                 return Some(match split.is_nested(list) {
                     true => self.splits.highest(split.heads[list]),
-                    false => place_in(number, list),
+                    false => list_id_in(number, list),
                 });
             }
-            place = split.above;
+            list_id = split.above;
         }
-        self.below(place)
+        self.below(list_id)
     }
 
-    /// Checks what stands at a place that is split, for sizes of `least` to `most` bytes; how many
+    /// Checks what stands at a place that is split, for sizes of `least` to `max` bytes; how many
     /// holes there are.
-    pub(super) fn check_split(&self, place: u32, least: u64, most: u64) -> Result<u32, String> {
-        let number = self.first(place);
+    pub(super) fn check_split(&self, list_id: u32, least: u64, max: u64) -> Result<u32, String> {
+        let number = self.first(list_id);
         let split = self.splits.get(number);
         let Split { above, live, nested, uncounted, filled, .. } = *split;
         let few = live <= MERGED && nested | uncounted == 0;
-        if above != place || few || (nested | uncounted) & !filled != 0 {
-            return Err(format!("split {number} at {place} says {above}, {live} holes"));
+        if above != list_id || few || (nested | uncounted) & !filled != 0 {
+            return Err(format!("split {number} at {list_id} says {above}, {live} holes"));
         }
         let (mut holes, mut inner) = (0, 0);
         for list in 0..LISTS {
             let first = split.least_of(list).max(least);
-            let last = (split.least_of(list) + ((1 << split.width_log2) - 1)).min(most);
+            let last = (split.least_of(list) + ((1 << split.width_log2) - 1)).min(max);
             let filled = split.heads[list] != NIL;
             if filled != (split.filled >> list & 1 == 1) {
                 return Err(format!("list {list} of split {number}: filled {filled}"));
             }
             if filled && first > last {
-                return Err(format!("list {list} of split {number} is beyond {least} to {most}"));
+                return Err(format!("list {list} of split {number} is beyond {least} to {max}"));
             }
-            let place = place_in(number, list);
+            let list_id = list_id_in(number, list);
             match split.is_nested(list) {
-                true => inner += self.check_split(place, first, last)?,
+                true => inner += self.check_split(list_id, first, last)?,
                 false => {
                     let wide = split.width_log2 > 0;
                     let listed =
-                        self.check_list(place, (first, last), wide, split.lengths[list])?;
+                        self.check_list(list_id, (first, last), wide, split.lengths[list])?;
                     match uncounted >> list & 1 {
                         0 => holes += listed,
                         _ => inner += listed,
@@ -715,16 +715,16 @@ mod tests {
     /// Without a number for one more split the lists are long, and right.
     #[test]
     fn the_numbers_of_splits_run_out() {
-        for most in [0, 1, 2, 5] {
+        for max in [0, 1, 2, 5] {
             let mut bins = Bins::new();
-            bins.splits.most = most;
+            bins.splits.max = max;
             let sizes = (0..2000u64).map(|i| (1 << 40) + i * i * 7919 % (1 << 34));
             let ids: Vec<u32> = sizes.map(|size| bins.insert(Hole::new(0, size, 0))).collect();
             assert_eq!(bins.holes_from(1).count(), 2000);
             for id in ids.iter().step_by(2) {
                 bins.remove(*id);
             }
-            bins.splits.most = MOST;
+            bins.splits.max = MOST;
             for i in 0..1000 {
                 bins.insert(Hole::new(0, (1 << 40) + i, 0));
             }
@@ -740,13 +740,13 @@ mod tests {
             bins.insert(Hole::new(0, 1 + i * i * i % 100_000_007, 0));
         }
         bins.insert(Hole::new(0, 1, 0));
-        let up: Vec<u32> = bins.holes_from(1).map(|id| bins.holes[id].place).collect();
+        let up: Vec<u32> = bins.holes_from(1).map(|id| bins.holes[id].list_id).collect();
         let mut lists = up.clone();
         lists.dedup();
-        let ranges: Vec<_> = lists.iter().map(|&place| bins.sizes_of(place).0).collect();
+        let ranges: Vec<_> = lists.iter().map(|&list_id| bins.sizes_of(list_id).0).collect();
         assert!(ranges.is_sorted());
         let mut down: Vec<u32> =
-            bins.holes_down_from(100_000_007).map(|id| bins.holes[id].place).collect();
+            bins.holes_down_from(100_000_007).map(|id| bins.holes[id].list_id).collect();
         down.dedup();
         down.reverse();
         assert_eq!((up.len(), lists), (3001, down));

@@ -13,10 +13,10 @@ pub(super) use counted::{count, of};
 
 #[cfg(test)]
 mod counted {
-    use std::cell::Cell;
+    use std::cell::GridCell;
 
     thread_local! {
-        static STEPS: Cell<usize> = const { Cell::new(0) };
+        static STEPS: GridCell<usize> = const { GridCell::new(0) };
     }
 
     /// Counts steps of this thread.

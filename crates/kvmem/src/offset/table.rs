@@ -24,44 +24,44 @@ const SHIFT: u32 = 6;
 /// Slots of each chunk: as many as a word has bits.
 const CHUNK: usize = 1 << SHIFT;
 /// Slots a table can hold: the last chunk is never made, so that no slot is called [`NIL`].
-pub(super) const MOST: u32 = NIL - 2 * CHUNK as u32;
+pub(super) const MAX_SLOTS: u32 = NIL - 2 * CHUNK as u32;
 /// Chunks that one call looks at to shorten the vectors, or to find a free slot far down.
 const TRIM: usize = 256;
 
 /// What a table can hold: plain data.
-pub(super) trait Slot: Copy {
+pub(super) trait TableSlot: Copy {
     /// A slot that was never used.
     const EMPTY: Self;
 }
 
 /// Slots, the first `FIRST` of them (a multiple of [`CHUNK`]) within the table itself.
-pub(super) struct Table<T, const FIRST: usize> {
+pub(super) struct ChunkedTable<T, const FIRST: usize> {
     first: [T; FIRST],
     /// The free ones among the first slots, the one freed last at the end.
-    spare: [u16; FIRST],
-    spares: u32,
+    free_first: [u16; FIRST],
+    free_first_len: u32,
     /// The slots from `FIRST` up. `None` iff the chunk was given back.
     chunks: Vec<Option<Box<[T; CHUNK]>>>,
     /// For each chunk.
-    marks: Vec<Mark>,
+    marks: Vec<ChunkMark>,
     /// First in the list of chunks that have a free slot.
     partial: u32,
     /// First in the list of chunks that were given back.
-    gone: u32,
+    absent: u32,
     /// A chunk that was kept when it became empty, or `NIL`.
-    kept: u32,
-    /// Where [`Table::move_down`] looks next for a chunk with a free slot.
-    low: u32,
+    spare_chunk: u32,
+    /// Where [`ChunkedTable::move_slot_down`] looks next for a chunk with a free slot.
+    cursor: u32,
     live: u32,
     /// Slots in blocks that exist.
-    room: u32,
+    slots: u32,
     /// Slots that may be in use.
-    most: u32,
+    max: u32,
 }
 
 /// What is known of a chunk.
 #[derive(Clone, Copy)]
-struct Mark {
+struct ChunkMark {
     /// A bit for each free slot. A chunk that was given back has none.
     free: u64,
     /// Neighbours in the list of chunks that the chunk is in, if it is in one.
@@ -69,22 +69,22 @@ struct Mark {
     next: u32,
 }
 
-impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
-    /// A table that will hold at most `most` slots.
-    pub(super) fn new(most: u32) -> Self {
-        Table {
+impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
+    /// A table that will hold at most `max` slots.
+    pub(super) fn new(max: u32) -> Self {
+        ChunkedTable {
             first: [T::EMPTY; FIRST],
-            spare: std::array::from_fn(|i| (FIRST - 1 - i) as u16),
-            spares: FIRST as u32,
+            free_first: std::array::from_fn(|i| (FIRST - 1 - i) as u16),
+            free_first_len: FIRST as u32,
             chunks: Vec::new(),
             marks: Vec::new(),
             partial: NIL,
-            gone: NIL,
-            kept: NIL,
-            low: 0,
+            absent: NIL,
+            spare_chunk: NIL,
+            cursor: 0,
             live: 0,
-            room: FIRST as u32,
-            most: most.min(MOST),
+            slots: FIRST as u32,
+            max: max.min(MAX_SLOTS),
         }
     }
 
@@ -96,35 +96,35 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
 
     /// Slots in blocks that exist, in use or not.
     #[inline]
-    pub(super) fn room(&self) -> u32 {
-        self.room
+    pub(super) fn slots(&self) -> u32 {
+        self.slots
     }
 
     /// Slots that can still be put to use.
     #[inline]
-    pub(super) fn left(&self) -> u32 {
+    pub(super) fn remaining(&self) -> u32 {
         // The user of the table asks before it inserts; should it forget to, it is not worth a
         // crash.
-        self.most.saturating_sub(self.live)
+        self.max.saturating_sub(self.live)
     }
 
     /// Bytes on the heap, without the first block.
     pub(super) fn bytes(&self) -> usize {
-        (self.room as usize - FIRST) * size_of::<T>()
+        (self.slots as usize - FIRST) * size_of::<T>()
             + self.chunks.capacity() * size_of::<Option<Box<[T; CHUNK]>>>()
-            + self.marks.capacity() * size_of::<Mark>()
+            + self.marks.capacity() * size_of::<ChunkMark>()
     }
 
     /// Puts `value` into a free slot and returns its name.
     #[inline(always)]
     pub(super) fn insert(&mut self, value: T) -> u32 {
-        if self.spares == 0 {
+        if self.free_first_len == 0 {
             return self.insert_further(value);
         }
         steps::count(1);
         self.live += 1;
-        self.spares -= 1;
-        let id = self.spare[self.spares as usize];
+        self.free_first_len -= 1;
+        let id = self.free_first[self.free_first_len as usize];
         self.first[id as usize] = value;
         u32::from(id)
     }
@@ -161,8 +161,8 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
             return self.remove_further(id);
         }
         steps::count(1);
-        self.spare[self.spares as usize] = id as u16;
-        self.spares += 1;
+        self.free_first[self.free_first_len as usize] = id as u16;
+        self.free_first_len += 1;
         self.first[id as usize]
     }
 
@@ -186,7 +186,7 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
     /// Moves one slot out of the last chunk into a slot before it, and returns its old name and its
     /// new one. `None`: there is no such chunk, or no free slot was found before it. For slots
     /// that nothing outside names. O(1).
-    pub(super) fn move_down(&mut self) -> Option<(u32, u32)> {
+    pub(super) fn move_slot_down(&mut self) -> Option<(u32, u32)> {
         let Some(last) = self.marks.len().checked_sub(1) else { return None };
         if matches!(self.chunks.last(), Some(None)) {
             self.trim();
@@ -199,7 +199,7 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
         }
         let old = FIRST as u32 + ((last as u32) << SHIFT) + used.trailing_zeros();
         let value = *self.further(old);
-        let new = match self.spares {
+        let new = match self.free_first_len {
             0 => {
                 let chunk = self.free_chunk_before(last)?;
                 self.insert_into(chunk, value)
@@ -213,13 +213,13 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
     /// A chunk before `last` with a free slot, if one is found soon.
     fn free_chunk_before(&mut self, last: usize) -> Option<u32> {
         for _ in 0..TRIM.min(last) {
-            if self.low as usize >= last {
-                self.low = 0;
+            if self.cursor as usize >= last {
+                self.cursor = 0;
             }
-            if self.marks[self.low as usize].free != 0 {
-                return Some(self.low);
+            if self.marks[self.cursor as usize].free != 0 {
+                return Some(self.cursor);
             }
-            self.low += 1;
+            self.cursor += 1;
         }
         None
     }
@@ -253,7 +253,7 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
 
     /// Takes `chunk` out of the list that begins with `first`; returns what it begins with then.
     fn unlink(&mut self, chunk: u32, first: u32) -> u32 {
-        let Mark { prev, next, .. } = self.marks[chunk as usize];
+        let ChunkMark { prev, next, .. } = self.marks[chunk as usize];
         if next != NIL {
             self.marks[next as usize].prev = prev;
         }
@@ -267,10 +267,11 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
     /// Nothing is in use in a chunk any more: it is given back, or kept for the next slot.
     #[cold]
     fn emptied(&mut self, chunk: u32) {
-        let kept = std::mem::replace(&mut self.kept, chunk);
-        if kept != NIL && kept != chunk && self.marks[kept as usize].free == !0 {
-            self.kept = kept.min(chunk);
-            self.give_back(kept.max(chunk));
+        let spare_chunk = std::mem::replace(&mut self.spare_chunk, chunk);
+        if spare_chunk != NIL && spare_chunk != chunk && self.marks[spare_chunk as usize].free == !0
+        {
+            self.spare_chunk = spare_chunk.min(chunk);
+            self.give_back(spare_chunk.max(chunk));
         }
     }
 
@@ -278,32 +279,32 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
     fn give_back(&mut self, chunk: u32) {
         self.unlist_partial(chunk);
         self.chunks[chunk as usize] = None;
-        self.room -= CHUNK as u32;
+        self.slots -= CHUNK as u32;
         self.marks[chunk as usize].free = 0;
-        if self.kept == chunk {
-            self.kept = NIL;
+        if self.spare_chunk == chunk {
+            self.spare_chunk = NIL;
         }
-        let gone = std::mem::replace(&mut self.gone, chunk);
-        self.link(chunk, gone);
+        let absent = std::mem::replace(&mut self.absent, chunk);
+        self.link(chunk, absent);
         self.trim();
     }
 
     /// Shortens the vectors by chunks at their end that were given back.
     #[cold]
     fn trim(&mut self) {
-        let last = self.kept != NIL && self.marks[self.kept as usize].free == !0;
-        if self.room as usize == FIRST + CHUNK && last {
-            self.unlist_partial(self.kept);
-            self.room = FIRST as u32;
-            (self.gone, self.kept) = (NIL, NIL);
+        let last = self.spare_chunk != NIL && self.marks[self.spare_chunk as usize].free == !0;
+        if self.slots as usize == FIRST + CHUNK && last {
+            self.unlist_partial(self.spare_chunk);
+            self.slots = FIRST as u32;
+            (self.absent, self.spare_chunk) = (NIL, NIL);
             self.chunks.clear();
             self.marks.clear();
         }
         for _ in 0..TRIM {
             let Some(None) = self.chunks.last() else { break };
             let chunk = self.marks.len() as u32 - 1;
-            let gone = self.unlink(chunk, self.gone);
-            self.gone = gone;
+            let absent = self.unlink(chunk, self.absent);
+            self.absent = absent;
             self.chunks.pop();
             self.marks.pop();
         }
@@ -317,7 +318,7 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
 
     #[cold]
     fn add_chunk(&mut self) {
-        let chunk = match self.gone {
+        let chunk = match self.absent {
             NIL => {
                 let len = self.chunks.len();
                 if len == self.chunks.capacity() {
@@ -328,18 +329,18 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
                     self.marks.reserve_exact(more);
                 }
                 self.chunks.push(None);
-                self.marks.push(Mark { free: 0, prev: NIL, next: NIL });
+                self.marks.push(ChunkMark { free: 0, prev: NIL, next: NIL });
                 self.marks.len() as u32 - 1
             }
-            gone => {
-                self.gone = self.unlink(gone, gone);
-                gone
+            absent => {
+                self.absent = self.unlink(absent, absent);
+                absent
             }
         };
         self.chunks[chunk as usize] = Some(Box::new([T::EMPTY; CHUNK]));
         self.marks[chunk as usize].free = !0;
         self.list_partial(chunk);
-        self.room += CHUNK as u32;
+        self.slots += CHUNK as u32;
     }
 
     /// A slot from `FIRST` up.
@@ -347,7 +348,7 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
     fn further(&self, id: u32) -> &T {
         match &self.chunks[(id as usize - FIRST) >> SHIFT] {
             Some(chunk) => &chunk[id as usize % CHUNK],
-            None => gone(id),
+            None => absent(id),
         }
     }
 
@@ -356,12 +357,12 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
     fn further_mut(&mut self, id: u32) -> &mut T {
         match &mut self.chunks[(id as usize - FIRST) >> SHIFT] {
             Some(chunk) => &mut chunk[id as usize % CHUNK],
-            None => gone(id),
+            None => absent(id),
         }
     }
 }
 
-impl<T: Slot, const FIRST: usize> Index<u32> for Table<T, FIRST> {
+impl<T: TableSlot, const FIRST: usize> Index<u32> for ChunkedTable<T, FIRST> {
     type Output = T;
 
     #[inline]
@@ -374,7 +375,7 @@ impl<T: Slot, const FIRST: usize> Index<u32> for Table<T, FIRST> {
     }
 }
 
-impl<T: Slot, const FIRST: usize> IndexMut<u32> for Table<T, FIRST> {
+impl<T: TableSlot, const FIRST: usize> IndexMut<u32> for ChunkedTable<T, FIRST> {
     #[inline]
     fn index_mut(&mut self, id: u32) -> &mut T {
         steps::count(1);
@@ -384,7 +385,7 @@ impl<T: Slot, const FIRST: usize> IndexMut<u32> for Table<T, FIRST> {
 
 /// A name without a slot: the layer above broke its books.
 #[cold]
-fn gone(id: u32) -> ! {
+fn absent(id: u32) -> ! {
     panic!("slot {id} is not in the table");
 }
 
@@ -397,13 +398,13 @@ mod tests {
     #[repr(align(16))]
     struct Number(u32);
 
-    impl Slot for Number {
+    impl TableSlot for Number {
         const EMPTY: Self = Number(0);
     }
 
     #[test]
     fn names_come_in_order_and_stay() {
-        let mut table = Table::<_, 256>::new(MOST);
+        let mut table = ChunkedTable::<_, 256>::new(MAX_SLOTS);
         let ids: Vec<u32> = (0..1000).map(|n| table.insert(Number(n))).collect();
         assert_eq!(ids, (0..1000).collect::<Vec<_>>());
         for id in (0..1000).step_by(2) {
@@ -417,7 +418,7 @@ mod tests {
 
     #[test]
     fn follows_the_live_set_down() {
-        let mut table = Table::<_, 256>::new(MOST);
+        let mut table = ChunkedTable::<_, 256>::new(MAX_SLOTS);
         for n in 0..100_000 {
             table.insert(Number(n));
         }
@@ -436,7 +437,7 @@ mod tests {
 
     #[test]
     fn survivors_keep_their_chunks_only() {
-        let mut table = Table::<_, 256>::new(MOST);
+        let mut table = ChunkedTable::<_, 256>::new(MAX_SLOTS);
         for n in 0..100_000 {
             table.insert(Number(n));
         }
@@ -453,7 +454,7 @@ mod tests {
     /// Slots that nothing names move together, and give back all but as much as they need.
     #[test]
     fn the_last_slots_move_down() {
-        let mut table = Table::<_, 64>::new(MOST);
+        let mut table = ChunkedTable::<_, 64>::new(MAX_SLOTS);
         for n in 0..10_000 {
             table.insert(Number(n));
         }
@@ -462,16 +463,16 @@ mod tests {
         }
         assert_eq!(table.live(), 100);
         let mut moves = 0;
-        while table.room() > 256
-            && let Some((old, new)) = table.move_down()
+        while table.slots() > 256
+            && let Some((old, new)) = table.move_slot_down()
         {
             assert!(new < old && table[new].0.is_multiple_of(100));
             moves += 1;
         }
         assert!(
-            moves <= 100 && table.room() <= 256,
+            moves <= 100 && table.slots() <= 256,
             "{} slots are left after {moves} moves",
-            table.room()
+            table.slots()
         );
         assert_eq!(table.live(), 100);
     }

@@ -4,7 +4,7 @@
 //! Counted are [steps](super::steps), not time. The bounds are those of the complexity table in
 //! `docs/offset.md`.
 
-use super::heap::{Grant, Heap};
+use super::heap::{Heap, Placed};
 use super::placement::Placement;
 use super::steps;
 
@@ -27,28 +27,28 @@ fn growth(heap: &Heap) -> usize {
 fn holes(sizes: impl Iterator<Item = u64> + Clone, wall: u64, placement: Placement) -> Heap {
     let capacity = sizes.clone().map(|size| size + wall).sum();
     let mut heap = Heap::new(capacity, None, placement, u32::MAX);
-    let mut granted: Vec<(Grant, u64)> = Vec::new();
+    let mut granted: Vec<(Placed, u64)> = Vec::new();
     let mut longest = 0;
     let mut count = |heap: &Heap, steps| {
         assert!(steps <= growth(heap), "{steps} steps at {} ranges", heap.ranges());
         longest = longest.max(steps);
     };
     for size in sizes {
-        let (steps, grant) = steps::of(|| heap.allocate(size).unwrap());
+        let (steps, placed) = steps::of(|| heap.allocate(size).unwrap());
         count(&heap, steps);
-        granted.push((grant, size));
-        let (steps, grant) = steps::of(|| heap.allocate(wall).unwrap());
+        granted.push((placed, size));
+        let (steps, placed) = steps::of(|| heap.allocate(wall).unwrap());
         count(&heap, steps);
-        debug_assert!(grant.offset > 0);
+        debug_assert!(placed.offset > 0);
     }
-    for (grant, size) in granted {
-        let (steps, ()) = steps::of(|| heap.free(grant.node, grant.offset, size));
+    for (placed, size) in granted {
+        let (steps, ()) = steps::of(|| heap.free(placed.node, placed.offset, size));
         count(&heap, steps);
         // The bound that a lock's holder publishes is looked up after each call.
-        let (steps, _) = steps::of(|| heap.largest_settled());
+        let (steps, _) = steps::of(|| heap.largest_coalesced());
         assert!(steps <= BOUND, "{steps} steps to the longest hole");
     }
-    heap.settle();
+    heap.coalesce();
     assert_eq!(heap.bins.holes.live() as u64, heap.live());
     heap
 }
@@ -134,8 +134,8 @@ fn frees_while_the_metadata_shrinks() {
     for i in 0..live.len() {
         live.swap(i, (i * 48_271 + 11) % HOLES as usize);
     }
-    for grant in live {
-        let (steps, ()) = steps::of(|| heap.free(grant.node, grant.offset, 100));
+    for placed in live {
+        let (steps, ()) = steps::of(|| heap.free(placed.node, placed.offset, 100));
         assert!(steps <= BOUND + growth(&heap), "{steps} steps at {} ranges", heap.ranges());
     }
     heap.check().unwrap();
@@ -157,8 +157,8 @@ fn segments_that_share_few_factors_with_the_alignment() {
     }
     heap.check().unwrap();
     assert!(live.len() > 1000 && heap.bins.holes.live() as usize <= 3 * live.len() + 1);
-    for (grant, size) in live {
-        let (steps, ()) = steps::of(|| heap.free(grant.node, grant.offset, size));
+    for (placed, size) in live {
+        let (steps, ()) = steps::of(|| heap.free(placed.node, placed.offset, size));
         assert!(steps <= BOUND, "{steps} steps");
     }
     heap.check().unwrap();

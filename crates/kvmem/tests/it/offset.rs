@@ -3,7 +3,6 @@
 use kvmem::offset::{Metrics, OffsetAllocator};
 
 mod bad_input;
-mod books_full;
 mod concurrent;
 mod fork;
 mod handles;
@@ -14,6 +13,7 @@ mod properties;
 mod raw;
 mod segments;
 mod soak;
+mod too_many_ranges;
 mod traps;
 
 /// A space with boundary, or without.

@@ -5,7 +5,7 @@
 //! join, or by a Release store that an Acquire load has read.
 
 use kvmem::offset::AllocError;
-use kvmem::offset::loom_face::{Granted, Model};
+use kvmem::offset::loom_face::{MaybePlaced, SpaceModel};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
@@ -13,20 +13,23 @@ use loom::thread;
 const ALL: u64 = 100;
 
 /// A space in pieces of these sizes, all in use.
-fn full(sizes: &[u64]) -> (Arc<Model>, Vec<Granted>) {
-    let space = Arc::new(Model::new(sizes.iter().sum()));
+fn full(sizes: &[u64]) -> (Arc<SpaceModel>, Vec<MaybePlaced>) {
+    let space = Arc::new(SpaceModel::new(sizes.iter().sum()));
     let granted = sizes.iter().map(|size| space.allocate(*size).expect("there is room")).collect();
     assert_eq!(space.hint(), 0);
     (space, granted)
 }
 
-fn spawn(space: &Arc<Model>, work: impl FnOnce(&Model) + 'static) -> thread::JoinHandle<()> {
+fn spawn(
+    space: &Arc<SpaceModel>,
+    work: impl FnOnce(&SpaceModel) + 'static,
+) -> thread::JoinHandle<()> {
     let space = space.clone();
     thread::spawn(move || work(&space))
 }
 
 /// Whether `size` bytes, which are known to be free in one piece, can be had.
-fn must_fit(space: &Model, size: u64) {
+fn must_fit(space: &SpaceModel, size: u64) {
     let hint = space.hint();
     assert!(hint >= size, "the hint is {hint}, but {size} bytes were freed before");
     let granted = space.allocate(size).expect("a request was refused that fits");
@@ -114,7 +117,7 @@ fn requests_beside_frees() {
 #[test]
 fn two_threads_come_and_go() {
     loom::model(|| {
-        let space = Arc::new(Model::new(ALL));
+        let space = Arc::new(SpaceModel::new(ALL));
         let threads = [40, 60].map(|size| {
             spawn(&space, move |space| {
                 let granted = space.allocate(size).expect("there is room for both");

@@ -29,7 +29,7 @@ enum Held {
 }
 
 /// What the space has to be.
-struct Model {
+struct SpaceModel {
     capacity: u64,
     boundary: Option<u64>,
     max_ranges: Option<u32>,
@@ -39,7 +39,7 @@ struct Model {
     in_order: bool,
 }
 
-impl Model {
+impl SpaceModel {
     fn limit(&self) -> u64 {
         self.boundary.unwrap_or(u64::MAX).min(self.capacity)
     }
@@ -134,7 +134,7 @@ impl Model {
 
 struct Test {
     space: OffsetAllocator,
-    model: Model,
+    model: SpaceModel,
     held: Vec<(u64, Held)>,
     stale: Vec<RawHandle>,
     random: Random,
@@ -155,7 +155,8 @@ impl Test {
         let mut builder = OffsetAllocator::builder(capacity).placement(placement);
         builder = boundary.map_or(builder.clone(), |boundary| builder.boundary(boundary));
         builder = max_ranges.map_or(builder.clone(), |most| builder.max_ranges(most));
-        let model = Model { capacity, boundary, max_ranges, used: BTreeMap::new(), in_order: true };
+        let model =
+            SpaceModel { capacity, boundary, max_ranges, used: BTreeMap::new(), in_order: true };
         let space = builder.build().unwrap();
         Test { space, model, held: Vec::new(), stale: Vec::new(), random, refused: 0 }
     }
@@ -204,7 +205,7 @@ impl Test {
 
     /// A call failed: nothing may have changed.
     fn refuse(&mut self, what: &str, right: bool, error: &dyn std::fmt::Debug) {
-        let Model { capacity, boundary, max_ranges, .. } = self.model;
+        let SpaceModel { capacity, boundary, max_ranges, .. } = self.model;
         let space = (capacity, boundary, max_ranges);
         assert!(right, "{what} of {space:?}: {error:?}, but used are {:?}", self.model.used);
         self.refused += 1;

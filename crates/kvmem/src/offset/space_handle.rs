@@ -6,11 +6,11 @@
 use super::allocation::Allocation;
 use super::allocator::OffsetAllocator;
 #[cfg(test)]
-use super::core::Seized;
-use super::core::{Core, Ward};
+use super::core::HeldLock;
+use super::core::{Keepalive, SpaceCore};
 use super::error::{AllocError, CheckError};
-use super::heap::Grant;
-use super::hint::Left;
+use super::heap::Placed;
+use super::hint::SpaceStats;
 use super::range::Range;
 use super::registry;
 use super::report::MapRange;
@@ -19,7 +19,7 @@ use super::report::MapRange;
 #[derive(Clone, Copy)]
 pub(crate) struct Ground {
     index: u32,
-    core: &'static Core,
+    core: &'static SpaceCore,
 }
 
 impl Ground {
@@ -40,8 +40,8 @@ impl Ground {
 
     /// Keeps something as long as anything is allocated of the space, or can be: what its offsets
     /// are of.
-    pub(crate) fn keep(self, ward: Ward) {
-        self.core.keep(ward);
+    pub(crate) fn keep(self, keepalive: Keepalive) {
+        self.core.keep(keepalive);
     }
 
     /// An upper bound of the longest free range, without the lock.
@@ -63,28 +63,28 @@ impl Ground {
     }
 
     /// What the last holder of the lock has left for reports, without the lock.
-    pub(crate) fn left(self) -> Left {
+    pub(crate) fn left(self) -> SpaceStats {
         self.core.left()
     }
 
     /// Why a request that cannot be met is refused, without the lock.
     #[inline]
     pub(crate) fn refuse(self, size: u64) -> AllocError {
-        self.core.refuse_early(size, self.core.largest_free_hint())
+        self.core.fail_early(size, self.core.largest_free_hint())
     }
 
     /// One range, or why not.
     #[inline]
     pub(crate) fn take(self, size: u32) -> Result<Range, AllocError> {
-        let Grant { node, offset } = self.core.allocate(u64::from(size))?;
+        let Placed { node, offset } = self.core.allocate(u64::from(size))?;
         Ok(Range::new(offset, size, node))
     }
 
     /// Up to `n` ranges under one lock, onto `out`: fewer only if there are no more.
     pub(crate) fn take_many(self, size: u32, n: usize, out: &mut Vec<Range>) {
-        self.core.with(|books| {
+        self.core.with(|state| {
             for _ in 0..n {
-                let Some(Grant { node, offset }) = books.heap.allocate(u64::from(size)) else {
+                let Some(Placed { node, offset }) = state.heap.allocate(u64::from(size)) else {
                     break;
                 };
                 out.push(Range::new(offset, size, node));
@@ -95,8 +95,8 @@ impl Ground {
     /// Frees one.
     #[inline]
     pub(crate) fn give_back(self, range: Range) {
-        if self.core.free(range.grant(), Some(u64::from(range.size()))) {
-            registry::discharge(self.index);
+        if self.core.free(range.placed(), Some(u64::from(range.size()))) {
+            registry::release_slot(self.index);
         }
     }
 
@@ -104,9 +104,9 @@ impl Ground {
     pub(crate) fn give_back_all(self, ranges: &mut Vec<Range>) {
         let Some(last) = ranges.pop() else { return };
         if !ranges.is_empty() {
-            self.core.with(|books| {
+            self.core.with(|state| {
                 for range in ranges.drain(..) {
-                    books.heap.free(range.node(), range.offset(), u64::from(range.size()));
+                    state.heap.free(range.node(), range.offset(), u64::from(range.size()));
                 }
             });
         }
@@ -122,22 +122,22 @@ impl Ground {
 
     /// As [`OffsetAllocator::map`].
     pub(crate) fn map(self) -> Vec<MapRange> {
-        self.core.with(|books| books.heap.map())
+        self.core.with(|state| state.heap.map())
     }
 
     /// Checks the books, and that these ranges are on them.
     pub(crate) fn check(self, ranges: &[Range]) -> Result<(), CheckError> {
         self.core.check()?;
-        self.core.with(|books| {
-            ranges
-                .iter()
-                .try_for_each(|range| books.heap.check_used(range.grant(), u64::from(range.size())))
+        self.core.with(|state| {
+            ranges.iter().try_for_each(|range| {
+                state.heap.check_used(range.placed(), u64::from(range.size()))
+            })
         })
     }
 
     /// Takes the lock of the books, until it is dropped.
     #[cfg(test)]
-    pub(crate) fn seize(self) -> Seized {
+    pub(crate) fn seize(self) -> HeldLock {
         self.core.seize()
     }
 }

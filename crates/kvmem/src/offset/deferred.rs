@@ -14,7 +14,7 @@
 //!   joined in one go, after their nodes have all been read once: the misses of one then overlap
 //!   with those of the others, which they cannot across lock and unlock.
 
-use super::heap::{Heap, WALL};
+use super::heap::{Heap, SENTINEL};
 
 /// Ranges that are joined in one go.
 const BATCH: usize = 16;
@@ -23,7 +23,7 @@ const BURST: u32 = 4;
 
 /// A range that is free although its node is still a used one's.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Freed {
+pub(super) struct DeferredFree {
     pub(super) node: u32,
     pub(super) offset: u64,
     pub(super) size: u64,
@@ -31,8 +31,8 @@ pub(super) struct Freed {
 
 /// The pending ranges.
 #[derive(Default)]
-pub(super) struct Pending {
-    freed: [Freed; BATCH],
+pub(super) struct DeferredFrees {
+    freed: [DeferredFree; BATCH],
     len: usize,
     /// Sum of their sizes.
     bytes: u64,
@@ -42,10 +42,10 @@ pub(super) struct Pending {
     streak: u32,
 }
 
-impl Pending {
+impl DeferredFrees {
     /// The pending range, if it is of this very size and may be taken back.
     #[inline]
-    pub(super) fn take_back(&mut self, size: u64) -> Option<Freed> {
+    pub(super) fn reuse(&mut self, size: u64) -> Option<DeferredFree> {
         self.streak = 0;
         (self.again == size).then(|| {
             (self.again, self.bytes, self.len) = (0, 0, 0);
@@ -53,7 +53,7 @@ impl Pending {
         })
     }
 
-    fn put(&mut self, freed: Freed) {
+    fn put(&mut self, freed: DeferredFree) {
         self.freed[self.len % BATCH] = freed;
         self.bytes += freed.size;
         self.len += 1;
@@ -67,18 +67,18 @@ impl Heap {
         self.allocated -= size;
         self.live -= 1;
         self.fresh = false;
-        self.pending.streak += 1;
+        self.deferred.streak += 1;
         if self.policy.expects(size) && self.free_bytes() / 2 < size {
-            self.settle();
-            self.pending.put(Freed { node, offset, size });
-            self.pending.again = size;
-        } else if self.pending.streak > BURST {
-            if self.pending.len == BATCH || self.pending.again > 0 {
-                self.settle_pending();
+            self.coalesce();
+            self.deferred.put(DeferredFree { node, offset, size });
+            self.deferred.again = size;
+        } else if self.deferred.streak > BURST {
+            if self.deferred.len == BATCH || self.deferred.again > 0 {
+                self.coalesce_deferred();
             }
-            self.pending.put(Freed { node, offset, size });
+            self.deferred.put(DeferredFree { node, offset, size });
         } else {
-            self.settle();
+            self.coalesce();
             self.release(node, offset, size);
             self.trim_holes(1);
         }
@@ -87,29 +87,29 @@ impl Heap {
     /// Makes holes of the ranges that are pending. Whoever reads the chain or the bins calls it
     /// first.
     #[inline]
-    pub(super) fn settle(&mut self) {
-        if self.pending.len > 0 {
-            self.settle_pending();
+    pub(super) fn coalesce(&mut self) {
+        if self.deferred.len > 0 {
+            self.coalesce_deferred();
         }
     }
 
-    fn settle_pending(&mut self) {
-        let len = self.pending.len.min(BATCH);
+    fn coalesce_deferred(&mut self) {
+        let len = self.deferred.len.min(BATCH);
         if len > 1 {
             self.touch(len);
         }
         for i in 0..len {
-            let Freed { node, offset, size } = self.pending.freed[i];
+            let DeferredFree { node, offset, size } = self.deferred.freed[i];
             self.release(node, offset, size);
         }
-        (self.pending.len, self.pending.bytes, self.pending.again) = (0, 0, 0);
+        (self.deferred.len, self.deferred.bytes, self.deferred.again) = (0, 0, 0);
         self.trim_holes(len);
     }
 
     /// Reads what releasing the pending ranges will read, all of it at once.
     fn touch(&self, len: usize) {
-        let mut around = [(WALL, WALL); BATCH];
-        for (around, freed) in around.iter_mut().zip(&self.pending.freed[..len]) {
+        let mut around = [(SENTINEL, SENTINEL); BATCH];
+        for (around, freed) in around.iter_mut().zip(&self.deferred.freed[..len]) {
             let node = &self.nodes[freed.node];
             *around = (node.prev, node.next);
         }
@@ -120,16 +120,16 @@ impl Heap {
     }
 
     /// No less than the longest range that would be granted now, and that very length if nothing is
-    /// pending. `settled` is what [`largest_settled`](Heap::largest_settled) says.
+    /// pending. `settled` is what [`largest_coalesced`](Heap::largest_settled) says.
     #[inline]
     pub(crate) fn largest_free_bound(&mut self, settled: u64) -> u64 {
-        match self.pending.len as u64 {
+        match self.deferred.len as u64 {
             0 => settled,
             // All of them may turn out to lie in one row, with a hole between any two and at both
             // ends.
             len => settled
                 .saturating_mul(len + 1)
-                .saturating_add(self.pending.bytes)
+                .saturating_add(self.deferred.bytes)
                 .min(self.free_bytes()),
         }
     }

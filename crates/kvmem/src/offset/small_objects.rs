@@ -15,9 +15,9 @@
 
 use std::ops::Range;
 
-use super::heap::{Grant, Heap, WALL};
+use super::heap::{Heap, Placed, SENTINEL};
 use super::holes::Hole;
-use super::placement::End;
+use super::placement::HoleEnd;
 use super::table::NIL;
 
 /// Ranges looked at from the far end when a nursery is opened.
@@ -26,19 +26,19 @@ const LOOK_BACK: usize = 256;
 const PAGE: u64 = 4096;
 const PART_OF_SPACE: u64 = 64;
 /// Requests between a look in vain and the next: after the first, and at most.
-const FIRST_PAUSE: u64 = 8;
-const LONGEST_PAUSE: u64 = 1024;
+const MIN_PAUSE: u64 = 8;
+const MAX_PAUSE: u64 = 1024;
 
 /// When to look for room for a nursery.
 #[derive(Default)]
-pub(super) struct Looks {
+pub(super) struct RegionSearches {
     /// No look before so many requests have been granted.
     next_at: u64,
     /// Length of the last pause; 0 after a look that found room.
     pause: u64,
 }
 
-impl Looks {
+impl RegionSearches {
     fn are_due(&self, seen: u64) -> bool {
         seen >= self.next_at
     }
@@ -48,7 +48,7 @@ impl Looks {
     }
 
     fn found_nothing(&mut self, seen: u64) {
-        self.pause = (2 * self.pause).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        self.pause = (2 * self.pause).clamp(MIN_PAUSE, MAX_PAUSE);
         self.next_at = seen + self.pause;
     }
 }
@@ -58,51 +58,51 @@ impl Heap {
     /// nursery, as far as is known.
     // Out of line: few requests come here.
     #[inline(never)]
-    pub(super) fn allocate_in_nursery(&mut self, size: u64) -> Option<Grant> {
-        let fits = self.nursery != NIL && self.bins.holes[self.nursery].size >= size;
+    pub(super) fn allocate_in_region(&mut self, size: u64) -> Option<Placed> {
+        let fits = self.small_region != NIL && self.bins.holes[self.small_region].size >= size;
         if !fits {
-            self.close_nursery();
-            self.open_nursery(size)?;
+            self.close_region();
+            self.open_region(size)?;
         }
-        self.book(size);
-        let id = self.nursery;
+        self.count_allocated(size);
+        let id = self.small_region;
         let hole = &mut self.bins.holes[id];
         if hole.size == size {
             let hole = self.bins.remove_held_back(id);
-            self.nursery = NIL;
+            self.small_region = NIL;
             self.set_used(hole.node, hole.offset);
-            return Some(Grant { node: hole.node, offset: hole.offset });
+            return Some(Placed { node: hole.node, offset: hole.offset });
         }
         hole.size -= size;
         let (node, offset) = (hole.node, hole.end());
-        Some(Grant { node: self.link_used_after(node, offset), offset })
+        Some(Placed { node: self.link_used_after(node, offset), offset })
     }
 
     /// Holds back a piece of the outermost hole with room for it, unless the last look was in vain
     /// and not long ago.
-    fn open_nursery(&mut self, size: u64) -> Option<()> {
+    fn open_region(&mut self, size: u64) -> Option<()> {
         let seen = self.policy.seen();
-        if !self.nursery_looks.are_due(seen) {
+        if !self.region_searches.are_due(seen) {
             return None;
         }
-        let room = self.room_for_nursery(size);
+        let room = self.find_region(size);
         match room {
             Some((id, want)) => {
-                self.nursery_looks.found();
-                self.hold_back(id, want);
+                self.region_searches.found();
+                self.carve_region(id, want);
             }
-            None => self.nursery_looks.found_nothing(seen),
+            None => self.region_searches.found_nothing(seen),
         }
         room.map(|_| ())
     }
 
     /// The outermost hole with room for a nursery, and the size of that. O([`LOOK_BACK`]).
-    fn room_for_nursery(&self, size: u64) -> Option<(u32, u64)> {
+    fn find_region(&self, size: u64) -> Option<(u32, u64)> {
         let most = (self.capacity / PART_OF_SPACE).min(self.boundary);
         let want = (self.policy.mean() / 4 / PAGE * PAGE).min(most).max(size);
-        let mut node = self.nodes[WALL].prev;
+        let mut node = self.nodes[SENTINEL].prev;
         for _ in 0..LOOK_BACK {
-            if node == WALL {
+            if node == SENTINEL {
                 return None;
             }
             if let Some(id) = self.nodes[node].hole()
@@ -117,40 +117,40 @@ impl Heap {
     }
 
     /// Makes the upper `size` bytes of the binned hole `id` the nursery.
-    fn hold_back(&mut self, id: u32, size: u64) {
+    fn carve_region(&mut self, id: u32, size: u64) {
         let Hole { size: room, .. } = self.bins.holes[id];
         if room == size {
             self.bins.pull(id);
-            self.nursery = id;
+            self.small_region = id;
             return;
         }
-        let Grant { node, offset } = self.take(id, size, End::High);
+        let Placed { node, offset } = self.take(id, size, HoleEnd::High);
         self.allocated -= size;
         self.live -= 1;
         let held = self.bins.insert_held_back(Hole::new(offset, size, node));
         self.set_free(node, held);
-        self.nursery = held;
+        self.small_region = held;
     }
 
     /// Gives the nursery's hole back to the bins, joined with its free neighbours. Returns whether
     /// there was one.
-    pub(super) fn close_nursery(&mut self) -> bool {
-        self.settle();
-        if self.nursery == NIL {
+    pub(super) fn close_region(&mut self) -> bool {
+        self.coalesce();
+        if self.small_region == NIL {
             return false;
         }
-        let Hole { offset, size, node, .. } = self.bins.remove_held_back(self.nursery);
-        self.nursery = NIL;
+        let Hole { offset, size, node, .. } = self.bins.remove_held_back(self.small_region);
+        self.small_region = NIL;
         self.release(node, offset, size);
         true
     }
 
     /// The free range that closing the nursery would yield.
-    pub(super) fn nursery_joined(&self) -> Option<Range<u64>> {
-        if self.nursery == NIL {
+    pub(super) fn coalesced_region(&self) -> Option<Range<u64>> {
+        if self.small_region == NIL {
             return None;
         }
-        let hole = &self.bins.holes[self.nursery];
+        let hole = &self.bins.holes[self.small_region];
         let node = &self.nodes[hole.node];
         let beyond = |node: u32, seam: u64| match self.nodes[node].hole() {
             Some(id) if self.bins.holes[id].is_binned() && !self.is_edge(seam) => {
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn looks_in_vain_become_rare_until_one_finds_room() {
-        let mut looks = Looks::default();
+        let mut looks = RegionSearches::default();
         let mut made = Vec::new();
         for seen in 0..5000 {
             if looks.are_due(seen) {
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(made[7..], [1016, 2040, 3064, 4088]);
         looks.found();
         looks.found_nothing(5000);
-        assert!(looks.are_due(5000 + FIRST_PAUSE));
+        assert!(looks.are_due(5000 + MIN_PAUSE));
     }
 
     #[test]
@@ -199,17 +199,17 @@ mod tests {
         }
         assert!(heap.policy.is_small(small));
         let mut opened = 0;
-        while heap.room_for_nursery(small).is_some() {
+        while heap.find_region(small).is_some() {
             heap.allocate(small).unwrap();
             opened += 1;
             assert!(opened < 1 << 18, "the space has to become full");
         }
-        heap.close_nursery();
-        let _ = heap.allocate_in_nursery(small);
-        let pause = heap.nursery_looks.pause;
-        assert!(heap.nursery == NIL && pause > 0);
-        assert!(heap.allocate_in_nursery(small).is_none());
-        assert_eq!(heap.nursery_looks.pause, pause, "no other look so soon");
+        heap.close_region();
+        let _ = heap.allocate_in_region(small);
+        let pause = heap.region_searches.pause;
+        assert!(heap.small_region == NIL && pause > 0);
+        assert!(heap.allocate_in_region(small).is_none());
+        assert_eq!(heap.region_searches.pause, pause, "no other look so soon");
         heap.check().unwrap();
     }
 }
