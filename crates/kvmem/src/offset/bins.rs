@@ -1,7 +1,7 @@
 //! *Bins*: the free ranges, found by size in a fixed number of steps.
 //!
 //! A free range is a [`Hole`]. Holes of about the same size share a bin; a bin is a list, last in
-//! first out. Every octave of sizes is cut into 64 bins, sizes below 64 have a bin each:
+//! first out. Every octave of sizes is divided into 64 bins; each size below 64 has its own bin:
 //!
 //! ```text
 //! size  0 1 2 … 63 | 64 65 … 127 | 128‥129 130‥131 … | … | 2^62‥ …
@@ -9,19 +9,20 @@
 //!       octave 0     octave 1      octave 2                octave 57
 //! ```
 //!
-//! so a bin is at most 1/64 of its sizes wide, and bins below 128 are exact. Two levels of bitmap
-//! say which bins hold anything: bit *o* of `coarse` iff octave *o* does, bit *m* of `fine[o]` iff
-//! bin 64·*o* + *m* does. The next bin that holds something is two count-zeros away (Masmano et
-//! al., *TLSF: a new dynamic memory allocator for real-time systems*, 2004; with the request's own
-//! bin looked at first, which TLSF gives up by rounding up).
+//! A bin is at most 1/64 of its sizes wide, and bins below 128 are exact. Two levels of bitmap tell
+//! which bins are non-empty: bit *o* of `coarse` iff octave *o* is, bit *m* of `fine[o]` iff bin
+//! 64·*o* + *m* is. Two count-zeros find the next non-empty bin (Masmano et al., *TLSF: a new
+//! dynamic memory allocator for real-time systems*, 2004). Unlike TLSF, which rounds up, the search
+//! begins with the request's own bin.
 //!
-//! Nothing bounds how many holes of about one size there are. So a bin that would become longer
-//! than [`LIST_MAX`] holes is [split](super::split) into 64 narrower lists, and these likewise. A
-//! list, wherever it is, has a number, its *place*. It is either short, or all its holes are of one
-//! size. Whatever reads a list to its end stops after [`LIST_MAX`] holes.
+//! Any number of holes can have about the same size. If all holes of a bin have the same size, its
+//! list is *uniform* and has no limit. Otherwise a bin that would exceed [`LIST_MAX`] holes is
+//! [split](super::split) into 64 narrower lists, and these likewise. Every list has a number, its
+//! *list id*; below [`BINS`] it is the bin. A list is either short or uniform, so no call reads
+//! more than [`LIST_MAX`] holes of one list.
 //!
-//! `largest` is kept as the greatest hole and how many are known to be of that very size. When the
-//! last of these goes, it is found anew in the list of the greatest sizes.
+//! `largest` is the size of the greatest hole, stored with the number of holes known to have that
+//! size. When the last of these is removed, the list of the greatest sizes is read again.
 
 use std::hint::select_unpredictable;
 
@@ -31,20 +32,20 @@ use super::table::NIL;
 
 const MANTISSA_BITS: u32 = 6;
 pub(super) const PER_OCTAVE: u32 = 1 << MANTISSA_BITS;
-/// More than there are, so that no index has to be checked.
+/// More than exist, so no index needs a check.
 const OCTAVES: usize = 64;
 /// Number of bins.
 pub(super) const BINS: usize = OCTAVES * PER_OCTAVE as usize;
 /// Bins below this are one size wide.
 const EXACT: u32 = 2 * PER_OCTAVE;
-/// Holes in a list, unless they are all of one size.
+/// Upper bound of the holes in a list, unless all of them have the same size.
 pub(super) const LIST_MAX: u8 = 64;
-/// In place of the length of a list: all its holes are of one size, however many they are.
+/// Replaces the length of a uniform list: all its holes have the same size.
 pub(super) const UNIFORM: u8 = u8::MAX - 1;
-/// In place of the length of a list: it is split.
+/// Replaces the length of a list that is split.
 pub(super) const SPLIT: u8 = u8::MAX;
 
-/// The bin whose sizes begin at or below `size` (the floor bin).
+/// Returns the bin that contains `size` (the floor bin).
 #[inline]
 pub(super) fn bin_floor(size: u64) -> u32 {
     if size < u64::from(PER_OCTAVE) {
@@ -55,43 +56,43 @@ pub(super) fn bin_floor(size: u64) -> u32 {
     (exponent - MANTISSA_BITS + 1) << MANTISSA_BITS | mantissa
 }
 
-/// Octave of a bin, and number within it.
+/// Returns the octave of a bin, and its number within the octave.
 #[inline]
 fn split(bin: u32) -> (usize, u32) {
     ((bin >> MANTISSA_BITS) as usize % OCTAVES, bin & (PER_OCTAVE - 1))
 }
 
-/// The least size in `bin`.
+/// Returns the least size in `bin`.
 pub(super) fn bin_size_min(bin: u32) -> u64 {
     let (octave, mantissa) = (bin >> MANTISSA_BITS, u64::from(bin & (PER_OCTAVE - 1)));
     if octave == 0 { mantissa } else { (mantissa + u64::from(PER_OCTAVE)) << (octave - 1) }
 }
 
-/// The greatest size in `bin`.
+/// Returns the greatest size in `bin`.
 pub(super) fn bin_size_max(bin: u32) -> u64 {
     let width_log2 = (bin >> MANTISSA_BITS).saturating_sub(1);
     bin_size_min(bin) + ((1 << width_log2) - 1)
 }
 
-/// The logarithm of the width of `bin`.
+/// Returns the binary logarithm of the width of `bin`.
 pub(super) fn bin_width_log2(bin: u32) -> u32 {
     (bin >> MANTISSA_BITS).saturating_sub(1)
 }
 
-/// All holes, in bins or out of them.
+/// All holes, binned or held back.
 pub(super) struct Bins {
     pub(super) holes: Holes,
-    /// First of each list, or the number of the split that stands in its place.
+    /// First hole of each list, or the number of the split that replaces it.
     pub(super) heads: Box<[u32; BINS]>,
-    /// Length of each list, exact bins left out, or [`SPLIT`].
+    /// Length of each list (0 for exact bins below their limit), or [`UNIFORM`], or [`SPLIT`].
     pub(super) lengths: Box<[u8; BINS]>,
     fine: [u64; OCTAVES],
     coarse: u64,
     pub(super) splits: Splits,
     /// First of the listed [runs](super::boundary), or `NIL`.
     runs: u32,
-    /// The greatest binned size and how many holes have it, or some of them; or, if the count is
-    /// 0, no less than that size.
+    /// The greatest binned size and how many holes have it, or some of them. If the count is 0, an
+    /// upper bound of that size.
     largest: u64,
     largest_count: u32,
 }
@@ -118,7 +119,7 @@ impl Bins {
             + size_of_val(&*self.lengths)
     }
 
-    /// Books a new hole and puts it into its bin.
+    /// Creates a hole and puts it into its bin.
     #[inline]
     pub(super) fn insert(&mut self, hole: Hole) -> u32 {
         let id = self.holes.insert(hole);
@@ -126,17 +127,17 @@ impl Bins {
         id
     }
 
-    /// Books a new hole that is held back from the bins.
+    /// Creates a hole that is held back from the bins.
     pub(super) fn insert_held_back(&mut self, hole: Hole) -> u32 {
         self.holes.insert(hole)
     }
 
-    /// Takes a hole that is held back off the books.
+    /// Removes a hole that is held back.
     pub(super) fn remove_held_back(&mut self, id: u32) -> Hole {
         self.holes.remove(id)
     }
 
-    /// Moves one record down to where there is room, and tells its old and new number. O(1).
+    /// Moves one record to a free slot further down; returns its old and new number. O(1).
     pub(super) fn move_slot_down(&mut self) -> Option<(u32, u32)> {
         let (old, new) = self.holes.move_slot_down()?;
         let Hole { prev, next, .. } = self.holes[new];
@@ -154,14 +155,14 @@ impl Bins {
         Some((old, new))
     }
 
-    /// Takes the hole out of its bin and off the books.
+    /// Removes the hole from its bin and frees its record.
     #[inline]
     pub(super) fn remove(&mut self, id: u32) -> Hole {
         self.pull(id);
         self.holes.remove(id)
     }
 
-    /// The binned hole is now `[offset, offset + size)`, with `size > 0`.
+    /// Changes the binned hole to `[offset, offset + size)`, with `size > 0`.
     #[inline(always)]
     pub(super) fn change(&mut self, id: u32, offset: u64, size: u64) {
         let hole = &mut self.holes[id];
@@ -176,7 +177,7 @@ impl Bins {
         self.gain(size);
     }
 
-    /// Puts a hole that was held back into the bin of its size, as the first of its list.
+    /// Puts a hole that was held back first into the list of its size.
     #[inline]
     pub(super) fn push(&mut self, id: u32) {
         let size = self.holes[id].size;
@@ -184,7 +185,7 @@ impl Bins {
         self.gain(size);
     }
 
-    /// Takes a binned hole out of its bin and holds it back.
+    /// Removes a hole from its bin and holds it back.
     #[inline]
     pub(super) fn pull(&mut self, id: u32) {
         let size = self.holes[id].size;
@@ -193,7 +194,7 @@ impl Bins {
         self.lose(size);
     }
 
-    /// Puts a hole that is held back into the list of runs, as its first.
+    /// Puts a hole that is held back first into the list of runs.
     pub(super) fn list_run(&mut self, id: u32) {
         let next = std::mem::replace(&mut self.runs, id);
         let hole = &mut self.holes[id];
@@ -203,7 +204,7 @@ impl Bins {
         }
     }
 
-    /// Takes a hole out of the list of runs, if it is in there; it stays held back.
+    /// Removes a hole from the list of runs, if it is in there; it stays held back.
     pub(super) fn unlist_run(&mut self, id: u32) {
         let Hole { list_id, prev, next, .. } = self.holes[id];
         if list_id != RUN {
@@ -219,18 +220,18 @@ impl Bins {
         self.holes[id].hold_back();
     }
 
-    /// The run listed last, or `NIL`.
+    /// Returns the run listed last, or `NIL`.
     #[inline]
     pub(super) fn first_run(&self) -> u32 {
         self.runs
     }
 
-    /// The listed runs, last listed first.
+    /// Returns the listed runs, the last listed first.
     pub(super) fn runs(&self) -> impl Iterator<Item = u32> {
         self.listed_from(self.runs)
     }
 
-    /// Puts the hole of `size` bytes, which `bin` is for, into its list.
+    /// Puts the hole of `size` bytes into the list of `bin`.
     #[inline(always)]
     fn list(&mut self, id: u32, bin: u32, size: u64) {
         let bin = bin % BINS as u32;
@@ -252,7 +253,7 @@ impl Bins {
         }
     }
 
-    /// Links the hole as the first of the list at `list_id`.
+    /// Links the hole as the first of the list `list_id`.
     pub(super) fn link_first(&mut self, id: u32, list_id: u32) {
         let next = std::mem::replace(self.head_mut(list_id), id);
         let hole = &mut self.holes[id];
@@ -262,7 +263,7 @@ impl Bins {
         }
     }
 
-    /// Takes the hole, which is in the list of `size` bytes, out of it.
+    /// Removes the hole of `size` bytes from its list.
     #[inline(always)]
     fn unlist(&mut self, id: u32, size: u64) {
         let list_id = self.holes[id].list_id;
@@ -288,7 +289,7 @@ impl Bins {
         }
     }
 
-    /// Notes that nothing is left in a bin.
+    /// Marks a bin as empty.
     #[inline(always)]
     pub(super) fn unmark(&mut self, bin: u32) {
         self.lengths[bin as usize % BINS] = 0;
@@ -298,7 +299,7 @@ impl Bins {
         self.coarse &= !(u64::from(left == 0) << octave);
     }
 
-    // Neither of these two branches: with mixed sizes, chance decides.
+    // Both without branches: with mixed sizes they are unpredictable.
     #[inline]
     fn gain(&mut self, size: u64) {
         let kept = self.largest_count * u32::from(size <= self.largest);
@@ -311,10 +312,10 @@ impl Bins {
         self.largest_count = self.largest_count.saturating_sub(u32::from(size == self.largest));
     }
 
-    /// The greatest binned size; 0 if nothing is binned.
+    /// Returns the greatest binned size, or 0 if nothing is binned.
     ///
-    /// O(1): when the last hole that is known to be of the greatest size has gone, up to
-    /// [`LIST_MAX`] holes of the list of the greatest sizes are read.
+    /// O(1): when no hole is known to have the greatest size, up to [`LIST_MAX`] holes of the list
+    /// of the greatest sizes are read.
     #[inline]
     pub(super) fn largest(&mut self) -> u64 {
         if self.largest_count == 0 {
@@ -338,21 +339,21 @@ impl Bins {
         }
     }
 
-    /// The list of the greatest sizes that holds anything.
+    /// Returns the non-empty list of the greatest sizes.
     pub(super) fn top(&self) -> Option<u32> {
         let octave = self.coarse.checked_ilog2()?;
         Some(self.highest_of(octave << MANTISSA_BITS | self.fine[octave as usize].ilog2()))
     }
 
-    /// The list that holds, or would hold, the holes of `size` bytes.
+    /// Returns the list for holes of `size` bytes, empty or not.
     #[inline]
     pub(super) fn list_of(&self, size: u64) -> u32 {
         let bin = bin_floor(size);
         if self.lengths[bin as usize % BINS] == SPLIT { self.list_below(bin, size) } else { bin }
     }
 
-    /// The list that a hole is in. Its record may say the bin where the list was before it became
-    /// a part of a split.
+    /// Returns the list that contains a hole. A record may name the bin although its uniform list
+    /// has become part of a split since.
     #[inline]
     pub(super) fn list_id_of(&self, id: u32) -> u32 {
         let Hole { list_id, size, .. } = self.holes[id];
@@ -362,13 +363,13 @@ impl Bins {
         }
     }
 
-    /// Whether all holes of a list are of one size, and any number of them.
+    /// Returns whether a list of a bin is uniform.
     #[inline]
     pub(super) fn is_uniform(&self, list_id: u32) -> bool {
         self.lengths.get(list_id as usize) == Some(&UNIFORM)
     }
 
-    /// The next list of greater sizes that holds anything.
+    /// Returns the next non-empty list of greater sizes.
     #[inline]
     pub(super) fn above(&self, list_id: u32) -> Option<u32> {
         if list_id as usize >= BINS {
@@ -378,7 +379,7 @@ impl Bins {
         Some(if self.lengths[bin as usize % BINS] == SPLIT { self.lowest(bin) } else { bin })
     }
 
-    /// The next list of smaller sizes that holds anything.
+    /// Returns the next non-empty list of smaller sizes.
     pub(super) fn below(&self, list_id: u32) -> Option<u32> {
         if list_id as usize >= BINS {
             return self.below_in_split(list_id);
@@ -391,13 +392,13 @@ impl Bins {
         Some(self.highest_of((octave as u32) << MANTISSA_BITS | word.ilog2()))
     }
 
-    /// The list of the greatest sizes in a bin that holds anything.
+    /// Returns the non-empty list of the greatest sizes in a bin.
     #[inline]
     fn highest_of(&self, bin: u32) -> u32 {
         if self.lengths[bin as usize % BINS] == SPLIT { self.highest(bin) } else { bin }
     }
 
-    /// First hole of a list, or `NIL`.
+    /// Returns the first hole of a list, or `NIL`.
     #[inline]
     pub(super) fn first(&self, list_id: u32) -> u32 {
         match self.heads.get(list_id as usize) {
@@ -415,42 +416,42 @@ impl Bins {
         }
     }
 
-    /// The first bin at or above `bin` that holds anything.
+    /// Returns the first non-empty bin at or above `bin`.
     #[inline]
     pub(super) fn filled_from(&self, bin: u32) -> Option<u32> {
         let (octave, mantissa) = split(bin);
         let here = self.fine[octave] & (!0 << mantissa);
-        // Octave 63 is never filled, so that no shift is by 64 where it matters.
+        // Octave 63 is always empty, so the shift amount stays below 64 where it matters.
         let above = self.coarse & (!1 << octave);
         if here | above == 0 {
             return None;
         }
-        // Which of the two it is, chance decides: no branch.
+        // Without a branch: which of the two it is, is unpredictable.
         let next = above.trailing_zeros() as usize % OCTAVES;
         let (octave, word) =
             select_unpredictable(here != 0, (octave, here), (next, self.fine[next]));
         Some((octave as u32) << MANTISSA_BITS | word.trailing_zeros())
     }
 
-    /// The holes of a list, in list order.
+    /// Returns the holes of a list, in list order.
     #[inline]
     pub(super) fn holes_of(&self, list_id: u32) -> impl Iterator<Item = u32> {
         self.listed_from(self.first(list_id))
     }
 
-    /// All binned holes, from the list that holds `size` upwards.
+    /// Returns all binned holes, from the list of `size` upwards.
     pub(super) fn holes_from(&self, size: u64) -> impl Iterator<Item = u32> {
         let lists = std::iter::successors(Some(self.list_of(size)), |&list_id| self.above(list_id));
         lists.flat_map(|list_id| self.holes_of(list_id))
     }
 
-    /// All binned holes, from the list that holds `size` downwards.
+    /// Returns all binned holes, from the list of `size` downwards.
     pub(super) fn holes_down_from(&self, size: u64) -> impl Iterator<Item = u32> {
         let lists = std::iter::successors(Some(self.list_of(size)), |&list_id| self.below(list_id));
         lists.flat_map(|list_id| self.holes_of(list_id))
     }
 
-    /// The holes behind `id` in its list.
+    /// Returns the holes behind `id` in its list.
     #[inline]
     pub(super) fn after(&self, id: u32) -> impl Iterator<Item = u32> {
         self.listed_from(self.holes[id].next)
@@ -467,13 +468,13 @@ impl Bins {
         })
     }
 
-    /// What is known of the greatest binned size without looking.
+    /// Returns the greatest binned size if it is known without reading a list.
     pub(super) fn largest_if_known(&self) -> Option<u64> {
         (self.largest_count > 0).then_some(self.largest)
     }
 
-    /// Whether lists and bitmaps agree with each other, for [`super::check`]; how many holes are
-    /// binned.
+    /// Checks that lists and bitmaps agree, for [`super::check`]; returns the number of binned
+    /// holes.
     pub(super) fn check(&self) -> Result<u32, String> {
         let mut binned = 0;
         for bin in 0..BINS as u32 {
@@ -499,7 +500,7 @@ impl Bins {
         Ok(binned)
     }
 
-    /// Checks one list of holes of `least` to `most` bytes.
+    /// Checks one list of holes of `least` to `most` bytes; returns their number.
     pub(super) fn check_list(
         &self,
         list_id: u32,

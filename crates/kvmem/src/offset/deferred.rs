@@ -1,22 +1,22 @@
-//! *Pending*: ranges that are free, but not holes yet.
+//! *Deferred coalescing*: ranges that are free, but not holes yet.
 //!
-//! Joining a freed range with its neighbours reads the range's node and both neighbours', three
-//! cache misses when many ranges are alive. There are two occasions to save on them. In both,
-//! ranges are left *pending* for a while, and nobody can tell: whoever reads the chain or the bins
-//! settles them first, and the hint allows for what they may join.
+//! Coalescing a freed range with its neighbours reads the range's node and both neighbours', three
+//! cache misses when many ranges are alive. In two situations it pays to wait. The ranges are then
+//! *deferred*: already free in all figures, not yet holes. No caller can observe this: every
+//! operation that reads the chain or the bins coalesces them first, and the hint allows for it.
 //!
-//! - *Taken back.* In a full store of one size, the next request is for just the range that was
-//!   freed for it. So a range of the size that was granted last stays pending if less than that
-//!   size was free before, and the next request of its size takes it back, without any node or bin
-//!   being touched. (Were more free than that, joining could make room for another object, and
-//!   taking the range back would keep its neighbours apart for good.)
-//! - *Together.* Evictions come in bursts. From the fifth free in a row on, sixteen at a time are
-//!   joined in one go, after their nodes have all been read once: the misses of one then overlap
-//!   with those of the others, which they cannot across lock and unlock.
+//! - *Reuse.* In a full store of one size, the next request is for the range that was just freed. A
+//!   range of the size that was allocated last stays deferred if less than that size was free
+//!   before. The next request of its size reuses it and touches no node or bin. (If more were free
+//!   than that, coalescing could make room for another object, and reusing the range would keep its
+//!   neighbours apart for good.)
+//! - *Batching.* Evictions come in bursts. From the fifth free in a row on, sixteen ranges at a
+//!   time are coalesced together, after all their nodes have been read once. Their cache misses
+//!   then overlap, which they cannot across lock and unlock.
 
 use super::heap::{Heap, SENTINEL};
 
-/// Ranges that are joined in one go.
+/// Ranges that are coalesced together.
 const BATCH: usize = 16;
 /// Frees in a row that make a burst.
 const BURST: u32 = 4;
@@ -29,21 +29,21 @@ pub(super) struct DeferredFree {
     pub(super) size: u64,
 }
 
-/// The pending ranges.
+/// The ranges whose coalescing is deferred.
 #[derive(Default)]
 pub(super) struct DeferredFrees {
     freed: [DeferredFree; BATCH],
     len: usize,
     /// Sum of their sizes.
     bytes: u64,
-    /// Size of the one pending range if it may be taken back, or 0.
+    /// Size of the one deferred range if it may be reused, or 0.
     again: u64,
     /// Frees since the last plain allocation.
     streak: u32,
 }
 
 impl DeferredFrees {
-    /// The pending range, if it is of this very size and may be taken back.
+    /// Returns the deferred range, if it has exactly this size and may be reused.
     #[inline]
     pub(super) fn reuse(&mut self, size: u64) -> Option<DeferredFree> {
         self.streak = 0;
@@ -84,7 +84,7 @@ impl Heap {
         }
     }
 
-    /// Makes holes of the ranges that are pending. Whoever reads the chain or the bins calls it
+    /// Coalesces the deferred ranges. Every operation that reads the chain or the bins calls it
     /// first.
     #[inline]
     pub(super) fn coalesce(&mut self) {
@@ -106,7 +106,7 @@ impl Heap {
         self.trim_holes(len);
     }
 
-    /// Reads what releasing the pending ranges will read, all of it at once.
+    /// Reads everything that releasing the deferred ranges will read, all of it at once.
     fn touch(&self, len: usize) {
         let mut around = [(SENTINEL, SENTINEL); BATCH];
         for (around, freed) in around.iter_mut().zip(&self.deferred.freed[..len]) {
@@ -119,15 +119,14 @@ impl Heap {
         std::hint::black_box(words.fold(0, |all, word| all ^ word));
     }
 
-    /// No less than the longest range that would be granted now, and that very length if nothing is
-    /// pending. `settled` is what [`largest_coalesced`](Heap::largest_settled) says.
+    /// Returns an upper bound of the longest range that could be allocated now; exact if nothing is
+    /// deferred. `coalesced` is the result of [`largest_coalesced`](Heap::largest_coalesced).
     #[inline]
-    pub(crate) fn largest_free_bound(&mut self, settled: u64) -> u64 {
+    pub(crate) fn largest_free_bound(&mut self, coalesced: u64) -> u64 {
         match self.deferred.len as u64 {
-            0 => settled,
-            // All of them may turn out to lie in one row, with a hole between any two and at both
-            // ends.
-            len => settled
+            0 => coalesced,
+            // All of them may be in one row, with a hole between any two and at both ends.
+            len => coalesced
                 .saturating_mul(len + 1)
                 .saturating_add(self.deferred.bytes)
                 .min(self.free_bytes()),

@@ -1,40 +1,40 @@
-//! *Heap*: the books of one space, for one thread at a time.
+//! *Heap*: the metadata of one space. One thread at a time uses it.
 //!
 //! ## 1. The chain
 //!
-//! The space `[0, capacity)` is cut into ranges, used or free, without gap or overlap. Each has a
-//! [`RangeNode`] in a ring in address order; node 0, the *wall*, closes the ring and is neither. A used
-//! node knows where it begins; where it ends, its neighbour knows. A free node knows its [`Hole`],
-//! which has offset, size and a place in a bin.
+//! The space `[0, capacity)` is divided into ranges, used or free, without gap or overlap. Each
+//! range has a [`RangeNode`] in a ring in address order. Node 0, the *sentinel*, closes the ring
+//! and is neither used nor free. A used node stores where its range begins; the next node tells
+//! where it ends. A free node names its [`Hole`], which stores offset, size and a place in a bin.
 //!
 //! ```text
 //!        ┌────────┬──────────┬────────┬───────────────┬─ ─ ─
 //! space  │ used   │ free     │ used   │ used          │
 //!        └────────┴──────────┴────────┴───────────────┴─ ─ ─
-//! nodes wall ⇄ 1 ⇄ 5 ⇄ 2 ⇄ 3 ⇄ … ⇄ wall         16 bytes each
+//! nodes sentinel ⇄ 1 ⇄ 5 ⇄ 2 ⇄ 3 ⇄ … ⇄ sentinel   16 bytes each
 //! holes            └─ {offset, size, bin links}      32 bytes each
 //! ```
 //!
 //! ## 2. Allocate
 //!
-//! Take an exact hole among the first entries of the request's own bin. Otherwise look at a few
-//! entries of that bin, then at the next bins that hold anything, which all fit; let the
-//! [placement](super::placement) choose among the first few that fit, and the end of the hole to
-//! cut from. Sizes are never rounded.
+//! The allocator takes an exact hole among the first entries of the request's own bin. Otherwise it
+//! examines a few entries of that bin, then the next non-empty bins, in which every hole fits. The
+//! [placement](super::placement) chooses among the first few that fit, and chooses the end of the
+//! hole to cut from. Sizes are never rounded.
 //!
-//! A space that nothing has been freed into yet hands out ranges [in order](super::order) instead.
+//! A space into which nothing has been freed yet allocates ranges [in order](super::order) instead.
 //!
 //! ## 3. Free
 //!
-//! Look at both neighbours; join with those that are free; put the result into its bin.
+//! The allocator examines both neighbours, coalesces the range with those that are free, and puts
+//! the result into its bin. It defers this for a short time where that pays: see
+//! [deferred](super::deferred).
 //!
-//! This is put off a little where that pays: see [deferred](super::deferred).
+//! ## 4. Holes outside the bins
 //!
-//! ## 4. What keeps a hole out of the bins
-//!
-//! Some holes are *held back* from 2: the segments of a space with a [boundary](super::boundary)
-//! that are wholly free, and the [small_region](super::small_objects) of small objects. They count as free; a
-//! request that finds no room gets them opened up before it is refused.
+//! Some holes are *held back* from step 2: the wholly free segments of a space with a
+//! [boundary](super::boundary), and the [small-object region](super::small_objects). They count as
+//! free. A request that fits nowhere else opens them before it fails.
 
 use std::hint::select_unpredictable;
 use std::ops::Range;
@@ -46,19 +46,19 @@ use super::placement::{HoleEnd, Placement, PlacementPolicy};
 use super::small_objects::RegionSearches;
 use super::table::{ChunkedTable, NIL, TableSlot};
 
-/// Entries of the request's own bin that are looked at before the next bin up.
+/// Entries of the request's own bin that are examined before the next bin up.
 const FLOOR_ENTRIES: usize = 8;
-/// Exact holes that are weighed against each other. More gain nothing that can be measured.
+/// Exact holes that are compared with each other. Comparing more gains nothing measurable.
 const EXACT_ENTRIES: usize = 4;
-/// Exact holes that are looked at for one that is aligned when there are no names left.
+/// Exact holes that are examined for an aligned one when no nodes are left.
 const MAX_EXACT_SCAN: usize = 1024;
-/// No single change needs more nodes than this.
+/// Upper bound of the nodes that a single change needs.
 pub(super) const NODES_PER_CHANGE: u32 = 4;
-/// Ranges up to which exact holes are weighed against each other. Their books then stay in the
-/// cache; in larger spaces each look at a hole's neighbours is a miss or two, and what is gained
-/// there by the choice is little.
+/// Number of ranges up to which exact holes are compared. The metadata then stays in the cache. In
+/// larger spaces each look at a hole's neighbours costs one or two cache misses, and the choice
+/// gains little.
 const SMALL_SPACE_RANGES: u32 = 1 << 14;
-/// In [`Heap::boundary`]: none.
+/// Value of [`Heap::boundary`] without a boundary.
 pub(super) const NO_BOUNDARY: u64 = u64::MAX;
 /// The node that closes the ring.
 pub(super) const SENTINEL: u32 = 0;
@@ -66,15 +66,15 @@ pub(super) const SENTINEL: u32 = 0;
 /// A range in the chain.
 #[derive(Clone, Copy)]
 pub(super) struct RangeNode {
-    /// Where a used range begins (the wall: where the space ends), or [`free_word`] of a free
-    /// one's hole.
+    /// Where a used range begins (for the sentinel, where the space ends), or the [`free_word`] of
+    /// a free range's hole.
     word: u64,
     /// Neighbours in address order.
     pub(super) prev: u32,
     pub(super) next: u32,
 }
 
-/// Above every offset, hence never mistaken for one.
+/// Above every offset, so it is never mistaken for one.
 const FREE: u64 = (u32::MAX as u64) << 32;
 
 #[inline]
@@ -83,20 +83,20 @@ fn free_word(hole: u32) -> u64 {
 }
 
 impl RangeNode {
-    /// The first word as it is.
+    /// Returns the first word.
     #[inline]
     pub(super) fn word(&self) -> u64 {
         self.word
     }
 
-    /// The hole of a free range.
+    /// Returns the hole of a free range.
     #[inline]
     pub(super) fn hole(&self) -> Option<u32> {
         (self.word >= FREE).then_some(self.word as u32)
     }
 
-    /// The hole of a free range, or the empty one. No branch: whether a neighbour is free, chance
-    /// decides.
+    /// Returns the hole of a free range, or [`NULL_HOLE`]. Without a branch: whether a neighbour is
+    /// free is unpredictable.
     #[inline]
     fn hole_or_null(&self) -> u32 {
         select_unpredictable(self.word >= FREE, self.word as u32, NULL_HOLE)
@@ -107,22 +107,22 @@ impl TableSlot for RangeNode {
     const EMPTY: Self = RangeNode { word: 0, prev: NIL, next: NIL };
 }
 
-/// Nodes within the books themselves.
+/// Nodes stored within the metadata itself.
 const INLINE_NODES: usize = 256;
 
-/// A range handed out: its node and where it begins. Its size is what was asked for.
+/// An allocated range: its node and where it begins. Its size is the requested size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Placed {
     pub(crate) node: u32,
     pub(crate) offset: u64,
 }
 
-/// A grant or none, in two registers. An `Option` goes through memory, and whoever reads it there
-/// as a whole, right after it was written in parts, waits for all stores before it: 5 ns of a call
-/// that takes 15.
+/// An allocated range or none, in two registers. An `Option` passes through memory. A reader that
+/// loads it there as a whole, right after it was written in parts, waits for all earlier stores: 5
+/// ns of a call that takes 15.
 #[derive(Clone, Copy)]
 pub(super) struct MaybePlaced {
-    /// `NIL`: none.
+    /// `NIL` if there is none.
     node: u32,
     offset: u64,
 }
@@ -146,29 +146,29 @@ pub(crate) struct Heap {
     pub(super) nodes: ChunkedTable<RangeNode, INLINE_NODES>,
     pub(super) bins: Bins,
     pub(super) capacity: u64,
-    /// No used range crosses a multiple of it, nor do two free ranges join across one.
+    /// No used range crosses a multiple of it, and no two free ranges coalesce across one.
     pub(super) boundary: u64,
-    /// The run of free segments at the end of a space with a boundary, or `NIL`. It is held back,
-    /// as the [others](Bins::runs) are.
+    /// The run of free segments at the end of a space with a boundary (the wilderness), or `NIL`.
+    /// It is held back, as the [other runs](Bins::runs) are.
     pub(super) wilderness: u32,
     /// The hole held back for small objects, or `NIL`.
     pub(super) small_region: u32,
-    /// When room for another one is looked for.
+    /// When to search for room for the next small-object region.
     pub(super) region_searches: RegionSearches,
-    /// What was freed last, as far as it is not a hole yet.
+    /// The ranges freed last that are not coalesced yet.
     pub(super) deferred: DeferredFrees,
     pub(super) policy: PlacementPolicy,
     /// Bytes in use.
     pub(super) allocated: u64,
     /// Ranges in use.
     pub(super) live: u64,
-    /// Nothing has been freed yet: see [order](super::order).
+    /// Nothing has been freed yet; see [order](super::order).
     pub(super) fresh: bool,
 }
 
 impl Heap {
-    /// The books of an empty space of `capacity` ≥ 1 bytes, for at most `max_ranges` ranges, used
-    /// and free.
+    /// Creates the metadata of an empty space of `capacity` ≥ 1 bytes, for at most `max_ranges`
+    /// ranges, used and free.
     pub(crate) fn new(
         capacity: u64,
         boundary: Option<u64>,
@@ -200,7 +200,7 @@ impl Heap {
         self.capacity
     }
 
-    /// The longest range this space could ever hand out.
+    /// Returns the length of the longest range that an empty space could allocate.
     pub(crate) fn limit(&self) -> u64 {
         self.capacity.min(self.boundary)
     }
@@ -213,17 +213,17 @@ impl Heap {
         self.live
     }
 
-    /// The longest range that would be granted now. O(1).
+    /// Returns the length of the longest range that could be allocated now. O(1).
     pub(crate) fn largest_free(&mut self) -> u64 {
         self.coalesce();
         self.largest_coalesced()
     }
 
-    /// The longest hole: as above but for what pending ranges would join.
+    /// Returns the length of the longest hole, without the ranges whose coalescing is deferred.
     #[inline]
     pub(super) fn largest_coalesced(&mut self) -> u64 {
         let largest = self.bins.largest();
-        // All are NIL unless something is held back.
+        // All three are `NIL` unless something is held back.
         let held_back = self.wilderness & self.small_region & self.bins.first_run() != NIL;
         if held_back { largest.max(self.largest_held_back()) } else { largest }
     }
@@ -234,41 +234,42 @@ impl Heap {
         self.largest_segment().max(small_region)
     }
 
-    /// Whether one more change can be booked, whatever it is: none needs more nodes.
+    /// Returns whether enough nodes are free for any one change.
     #[inline]
     pub(super) fn has_free_nodes(&mut self) -> bool {
         self.nodes.remaining() >= NODES_PER_CHANGE || self.reclaim_nodes()
     }
 
-    /// Joins what can be joined, for the sake of its nodes; says whether that was enough.
+    /// Coalesces the small-object region to free its nodes; returns whether enough are free then.
     #[cold]
     fn reclaim_nodes(&mut self) -> bool {
         self.close_region();
         self.nodes.remaining() >= NODES_PER_CHANGE
     }
 
-    /// More ranges than this can certainly not be granted: each takes a node that is left, or a
-    /// whole hole.
+    /// Returns an upper bound of the ranges that can still be allocated: each takes a free node or
+    /// a whole hole.
     pub(super) fn max_more_ranges(&self) -> u64 {
         u64::from(self.nodes.remaining()) + u64::from(self.bins.holes.live())
     }
 
-    /// Ranges on the books.
+    /// Returns the number of ranges, used and free.
     pub(crate) fn ranges(&self) -> u64 {
         u64::from(self.nodes.live()) - 1
     }
 
-    /// Grants `size` ≥ 1 bytes. `None`: no free range is that long, or the books are full.
+    /// Allocates `size` ≥ 1 bytes. Returns `None` if no free range is that long, or if no node is
+    /// left.
     ///
-    /// O(1): at most [`FLOOR_ENTRIES`] holes and four bins are looked at, besides 24 holes where
-    /// there are slots and 256 ranges when a nursery is opened. Only a request that nothing
-    /// else fits reads on to the end of its own list.
+    /// O(1): it examines at most [`FLOOR_ENTRIES`] holes and four bins, plus 24 holes if there are
+    /// slots and 256 ranges when it opens a small-object region. Only a request that fits nothing
+    /// else reads its own list to the end.
     #[inline]
     pub(crate) fn allocate(&mut self, size: u64) -> Option<Placed> {
         self.reuse(size).or_else(|| self.allocate_new(size))
     }
 
-    /// Grants the pending range, if it is of this very size and may be taken back.
+    /// Reuses the deferred range if it has exactly this size and may be reused.
     #[inline(always)]
     pub(super) fn reuse(&mut self, size: u64) -> Option<Placed> {
         let DeferredFree { node, offset, .. } = self.deferred.reuse(size)?;
@@ -277,7 +278,7 @@ impl Heap {
         Some(Placed { node, offset })
     }
 
-    /// Grants `size` bytes when there is nothing to take back.
+    /// Allocates `size` bytes when there is nothing to reuse.
     #[inline(always)]
     pub(super) fn allocate_new(&mut self, size: u64) -> Option<Placed> {
         self.coalesce();
@@ -289,7 +290,7 @@ impl Heap {
         Some(placed)
     }
 
-    /// Grants `size` bytes when nothing is pending.
+    /// Allocates `size` bytes when nothing is deferred.
     #[inline(always)]
     fn allocate_coalesced(&mut self, size: u64) -> Option<Placed> {
         if !self.has_free_nodes() {
@@ -307,8 +308,8 @@ impl Heap {
         opened.then(|| self.fit(size)).flatten()
     }
 
-    /// Grants a small request from the nursery, and one for which there are slots at the start of a
-    /// free slot.
+    /// Allocates a small request from the small-object region, and a request that slots exist for
+    /// at the start of a free slot.
     #[inline(always)]
     fn allocate_special(&mut self, size: u64) -> Option<Placed> {
         if self.policy.is_small(size)
@@ -319,8 +320,8 @@ impl Heap {
         self.policy.slot(size).and_then(|slot| self.fit_slot(size, slot))
     }
 
-    /// Grants a free range of exactly this size that begins at a multiple of `align`, when there
-    /// are no names left for a remainder.
+    /// Allocates a free range of exactly this size that begins at a multiple of `align`, when no
+    /// nodes are left for a remainder.
     #[cold]
     pub(super) fn fit_whole(&mut self, size: u64, align: u64) -> Option<Placed> {
         self.coalesce();
@@ -332,7 +333,7 @@ impl Heap {
         Some(self.take_whole(id))
     }
 
-    /// Moves records of holes together after so many frees, if they take far more room than they
+    /// Compacts the records of holes after `frees` frees, if they take far more memory than they
     /// need. O(`frees`).
     #[inline]
     pub(super) fn trim_holes(&mut self, frees: usize) {
@@ -355,7 +356,7 @@ impl Heap {
         }
     }
 
-    /// Grants `size` bytes from the binned holes.
+    /// Allocates `size` bytes from the binned holes.
     #[inline(always)]
     pub(super) fn fit(&mut self, size: u64) -> Option<Placed> {
         let own = self.bins.list_of(size);
@@ -384,8 +385,8 @@ impl Heap {
         Some(self.take(id, size, end))
     }
 
-    /// Among the first entries of the request's own bin an exact hole, or else the first that is
-    /// long enough, or `NIL`.
+    /// Returns an exact hole among the first entries of the request's own bin, or else the first
+    /// one that is long enough, or `NIL`.
     #[inline(always)]
     fn look_in(&self, own: u32, size: u64) -> u32 {
         let mut found = NIL;
@@ -401,7 +402,7 @@ impl Heap {
         found
     }
 
-    /// A hole of `size` bytes or more behind the first entries of the request's own bin.
+    /// Returns a hole of at least `size` bytes behind the first entries of the request's own bin.
     #[cold]
     fn last_of(&self, own: u32, size: u64) -> Option<u32> {
         if self.bins.is_uniform(own) {
@@ -410,7 +411,8 @@ impl Heap {
         self.bins.holes_of(own).skip(FLOOR_ENTRIES).find(|&id| self.bins.holes[id].size >= size)
     }
 
-    /// The best of so many holes that fit, `found` being the first, and the end of it to cut from.
+    /// Returns the best of the first `candidates` holes that fit, starting with `found`, and the
+    /// end of it to cut from.
     fn best_of(&self, candidates: usize, found: u32, size: u64) -> (u32, HoleEnd) {
         let weigh = |id: u32| {
             self.policy.weigh(self.bins.holes[id].size, size, || self.neighbour_sizes(id))
@@ -430,8 +432,8 @@ impl Heap {
         (chosen, end)
     }
 
-    /// The best of the first exact holes, `found` being one of them: the one whose neighbours can
-    /// best do without it.
+    /// Returns the best of the first exact holes, `found` being one of them: the one that its
+    /// neighbours lose least by.
     // Out of line: few requests come here.
     #[inline(never)]
     fn best_exact(&mut self, found: u32, size: u64) -> u32 {
@@ -448,11 +450,11 @@ impl Heap {
         chosen
     }
 
-    /// The hole that fits next after `id`: further on in its list, or the first of the next bin, or
-    /// `NIL`.
+    /// Returns the next hole after `id` that fits: further on in its list, or the first of the next
+    /// bin, or `NIL`.
     #[inline(always)]
     fn next_fit(&self, id: u32, size: u64) -> u32 {
-        // In the request's own bin some are too short.
+        // Some holes in the request's own bin are too short.
         let mut further = self.bins.after(id).take(FLOOR_ENTRIES);
         if let Some(next) = further.find(|&next| self.bins.holes[next].size >= size) {
             return next;
@@ -460,7 +462,7 @@ impl Heap {
         self.bins.above(self.bins.list_id_of(id)).map_or(NIL, |list| self.bins.first(list))
     }
 
-    /// Grants `size` bytes at one end of the binned hole `id`, which is at least that long.
+    /// Allocates `size` bytes at one end of the binned hole `id`, which is at least that long.
     #[inline(always)]
     pub(super) fn take(&mut self, id: u32, size: u64, end: HoleEnd) -> Placed {
         let Hole { offset, size: room, node, .. } = self.bins.holes[id];
@@ -468,7 +470,7 @@ impl Heap {
             return self.take_whole(id);
         }
         self.count_allocated(size);
-        // Without a branch: chance decides the end.
+        // Without a branch: the end is unpredictable.
         let RangeNode { prev, next, .. } = self.nodes[node];
         let low = end == HoleEnd::Low;
         let (before, after) = select_unpredictable(low, (prev, node), (node, next));
@@ -478,7 +480,7 @@ impl Heap {
         Placed { node: used, offset: start }
     }
 
-    /// Grants the whole binned hole `id`.
+    /// Allocates the whole binned hole `id`.
     #[inline]
     pub(super) fn take_whole(&mut self, id: u32) -> Placed {
         let Hole { offset, size, node, .. } = self.bins.remove(id);
@@ -493,8 +495,8 @@ impl Heap {
         self.live += 1;
     }
 
-    /// Turns the linked range `node`, `[offset, offset + size)`, into a hole, joined with its free
-    /// neighbours.
+    /// Turns the linked range `node`, `[offset, offset + size)`, into a hole and coalesces it with
+    /// its free neighbours.
     #[inline]
     pub(super) fn release(&mut self, node: u32, offset: u64, size: u64) {
         let RangeNode { prev, next, .. } = self.nodes[node];
@@ -532,14 +534,15 @@ impl Heap {
         }
     }
 
-    /// The hole of the neighbour `node`, if a range freed on the other side of `seam` joins it.
+    /// Returns the hole of the neighbour `node` if a range freed on the other side of `seam`
+    /// coalesces with it.
     #[inline(always)]
     fn coalescible_hole(&self, node: u32, seam: u64) -> Option<u32> {
         let id = self.nodes[node].hole()?;
         (!self.is_edge(seam) && self.bins.holes[id].is_binned()).then_some(id)
     }
 
-    /// Whether free ranges stay apart at `offset`.
+    /// Returns whether free ranges stay apart at `offset`.
     #[inline]
     pub(super) fn is_edge(&self, offset: u64) -> bool {
         self.boundary != NO_BOUNDARY && self.is_at_boundary(offset)
@@ -550,25 +553,25 @@ impl Heap {
         offset.is_multiple_of(self.boundary)
     }
 
-    /// Where the range `node` begins; for the wall, where the space ends.
+    /// Returns where the range `node` begins; for the sentinel, where the space ends.
     #[inline]
     pub(super) fn start_of(&self, node: u32) -> u64 {
         let node = &self.nodes[node];
         node.hole().map_or(node.word, |id| self.bins.holes[id].offset)
     }
 
-    /// Where the used range `node` begins.
+    /// Returns where the used range `node` begins.
     #[inline]
     pub(crate) fn offset_of(&self, node: u32) -> u64 {
         self.nodes[node].word
     }
 
-    /// Where the used range `node` lies.
+    /// Returns the bytes of the used range `node`.
     pub(crate) fn range_of(&self, node: u32) -> Range<u64> {
         self.nodes[node].word..self.start_of(self.nodes[node].next)
     }
 
-    /// Length of a used range.
+    /// Returns the length of a used range.
     #[cold]
     pub(crate) fn size_of(&self, placed: Placed) -> u64 {
         self.range_of(placed.node).end - placed.offset
@@ -608,9 +611,9 @@ impl Heap {
         id
     }
 
-    /// The holes that would appear if the left or the right neighbour of hole `id` died: the
-    /// neighbour's size and the free range on its far side. A wall, an edge and a hole held
-    /// back have no neighbour behind them.
+    /// Returns the sizes of the holes that would appear if the left or the right neighbour of hole
+    /// `id` were freed: the neighbour's size plus the free range on its far side. Across the
+    /// sentinel, a boundary or a hole that is held back, the far side counts as 0.
     #[inline(always)]
     fn neighbour_sizes(&self, id: u32) -> (u64, u64) {
         let hole = &self.bins.holes[id];
@@ -633,7 +636,7 @@ impl Heap {
         sides
     }
 
-    /// Takes `node` out of the chain and off the books.
+    /// Removes `node` from the chain and frees it.
     #[inline(always)]
     pub(super) fn unlink(&mut self, node: u32) {
         let RangeNode { prev, next, .. } = self.nodes.remove(node);
@@ -641,7 +644,7 @@ impl Heap {
         self.nodes[next].prev = prev;
     }
 
-    /// Moves the end of the space, as the wall knows it.
+    /// Moves the end of the space, as the sentinel stores it.
     pub(super) fn set_capacity(&mut self, capacity: u64) {
         self.capacity = capacity;
         self.nodes[SENTINEL].word = capacity;

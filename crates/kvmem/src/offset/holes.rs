@@ -1,25 +1,25 @@
 //! *Holes*: the records of the free ranges.
 //!
-//! Unlike a node, a record has no name outside of the books. So records can be moved: while they
-//! take more than four times the room that they need, each free moves a few of them from the end of
-//! the table into free slots before it.
+//! No handle contains the index of a record, unlike that of a node. Records can therefore move:
+//! while they take more than four times the memory that they need, each free moves a few of them
+//! from the end of the table into earlier free slots.
 
 use std::ops::{Index, IndexMut, Range};
 
 use super::table::{ChunkedTable, MAX_SLOTS, NIL, TableSlot};
 
-/// In [`Hole::list_id`]: the hole is on the books but held back from the bins.
+/// Value of [`Hole::list_id`]: held back from the bins.
 const HELD_BACK: u32 = u32::MAX;
-/// In [`Hole::list_id`]: held back, and in the list of runs.
+/// Value of [`Hole::list_id`]: held back, and in the list of runs.
 pub(super) const RUN: u32 = HELD_BACK - 1;
 
-/// The hole of whatever is not free: a record with size 0, so that the bytes free beside a range
-/// can be had without asking first whether there are any.
+/// The hole of every range that is not free: a record with size 0. The bytes free beside a range
+/// can be read from it without testing first whether there are any.
 pub(super) const NULL_HOLE: u32 = 0;
 
 /// Records in the first block.
 const FIRST: usize = 128;
-/// Records that are moved for each free while there is far too much room for them.
+/// Records that each free moves while the records take far more memory than they need.
 const MOVES_PER_FREE: usize = 4;
 
 /// A free range.
@@ -32,7 +32,7 @@ pub(super) struct Hole {
     /// Neighbours in its list.
     pub(super) prev: u32,
     pub(super) next: u32,
-    /// The list of the bins that it is in, or [`RUN`], or [`HELD_BACK`].
+    /// The list that contains it, or [`RUN`], or [`HELD_BACK`].
     pub(super) list_id: u32,
 }
 
@@ -53,12 +53,12 @@ impl Hole {
         self.list_id < RUN
     }
 
-    /// Whether it is in the list of runs.
+    /// Returns whether it is in the list of runs.
     pub(super) fn is_run(&self) -> bool {
         self.list_id == RUN
     }
 
-    /// It is in no list.
+    /// Marks it as being in no list.
     pub(super) fn hold_back(&mut self) {
         self.list_id = HELD_BACK;
     }
@@ -90,7 +90,7 @@ impl Holes {
         self.0.remove(id)
     }
 
-    /// Holes on the books.
+    /// Returns the number of holes.
     #[inline]
     pub(super) fn live(&self) -> u32 {
         self.0.live() - 1
@@ -100,19 +100,19 @@ impl Holes {
         self.0.bytes()
     }
 
-    /// Whether there is a record of that number, in use or not.
+    /// Returns whether the record exists, in use or not.
     pub(super) fn contains(&self, id: u32) -> bool {
         self.0.contains(id)
     }
 
-    /// How many records should be moved down after so many frees.
+    /// Returns how many records should move down after `frees` frees.
     #[inline]
     pub(super) fn moves_due(&self, frees: usize) -> usize {
         let excess = u64::from(self.0.slots()) > 4 * u64::from(self.0.live()) + 1024;
         if excess { frees * MOVES_PER_FREE } else { 0 }
     }
 
-    /// Moves one record down; returns its old number and its new one.
+    /// Moves one record down; returns its old and new index.
     pub(super) fn move_slot_down(&mut self) -> Option<(u32, u32)> {
         self.0.move_slot_down()
     }

@@ -1,17 +1,16 @@
-//! *Nursery*: small objects live together at the far end of the space, and their neighbourhoods
-//! drain.
+//! *Small objects* are placed together at the far end of the space, and their surroundings drain.
 //!
-//! A small object that dies late in the middle of the space splits room that large ones need. So,
-//! while small requests make up a good part of the traffic, they are cut from one hole that is held
-//! back for them, the nursery: a piece of about a quarter of the mean request, taken as far out as
-//! there is room. It is never refilled: what dies in it joins the free ranges around, and when it
-//! is used up, the next one is opened as far out as there is room then. So old pieces drain, and
-//! the small objects move outwards.
+//! A small object that is freed late in the middle of the space splits room that large objects
+//! need. While small requests are a good part of the traffic, they are therefore cut from one hole
+//! that is held back for them, the *small-object region*. It is a piece of about a quarter of the
+//! mean request, taken as far out as there is room. It is never refilled. Ranges freed in it
+//! coalesce with the free ranges around. When it is used up, the next one is opened as far out as
+//! there is room then. So old regions drain, and small objects move outwards.
 //!
-//! Where the far end is full of small objects for good, a look for room there reads its way past
-//! all of them, in vain, and so would the next one. So after each look in vain there is a pause
-//! before the next, twice as long as the one before; small requests are served like any other
-//! meanwhile.
+//! If the far end is permanently full of small objects, a search for room reads past all of them
+//! and fails, and so would the next one. After each search that fails there is therefore a pause
+//! before the next, twice as long as the previous pause. Meanwhile small requests are placed like
+//! any other.
 
 use std::ops::Range;
 
@@ -20,21 +19,21 @@ use super::holes::Hole;
 use super::placement::HoleEnd;
 use super::table::NIL;
 
-/// Ranges looked at from the far end when a nursery is opened.
+/// Ranges examined from the far end when a region is opened.
 const LOOK_BACK: usize = 256;
-/// Nursery sizes are whole pages, and at most this part of the space.
+/// Region sizes are whole pages, and at most 1/`PART_OF_SPACE` of the space.
 const PAGE: u64 = 4096;
 const PART_OF_SPACE: u64 = 64;
-/// Requests between a look in vain and the next: after the first, and at most.
+/// Requests between a failed search and the next one: after the first failure, and at most.
 const MIN_PAUSE: u64 = 8;
 const MAX_PAUSE: u64 = 1024;
 
-/// When to look for room for a nursery.
+/// When to search for room for a region.
 #[derive(Default)]
 pub(super) struct RegionSearches {
-    /// No look before so many requests have been granted.
+    /// Number of requests before which no search is made.
     next_at: u64,
-    /// Length of the last pause; 0 after a look that found room.
+    /// Length of the last pause; 0 after a search that found room.
     pause: u64,
 }
 
@@ -54,8 +53,8 @@ impl RegionSearches {
 }
 
 impl Heap {
-    /// Grants a small request from the nursery; opens a new one if need be. `None`: no room for a
-    /// nursery, as far as is known.
+    /// Allocates a small request from the region; opens a new region if needed. Returns `None` if
+    /// there is no room for a region, as far as is known.
     // Out of line: few requests come here.
     #[inline(never)]
     pub(super) fn allocate_in_region(&mut self, size: u64) -> Option<Placed> {
@@ -78,8 +77,8 @@ impl Heap {
         Some(Placed { node: self.link_used_after(node, offset), offset })
     }
 
-    /// Holds back a piece of the outermost hole with room for it, unless the last look was in vain
-    /// and not long ago.
+    /// Holds back a piece of the outermost hole with room for it, unless the last search failed not
+    /// long ago.
     fn open_region(&mut self, size: u64) -> Option<()> {
         let seen = self.policy.seen();
         if !self.region_searches.are_due(seen) {
@@ -96,7 +95,8 @@ impl Heap {
         room.map(|_| ())
     }
 
-    /// The outermost hole with room for a nursery, and the size of that. O([`LOOK_BACK`]).
+    /// Returns the outermost hole with room for a region, and the size of that region.
+    /// O([`LOOK_BACK`]).
     fn find_region(&self, size: u64) -> Option<(u32, u64)> {
         let most = (self.capacity / PART_OF_SPACE).min(self.boundary);
         let want = (self.policy.mean() / 4 / PAGE * PAGE).min(most).max(size);
@@ -116,7 +116,7 @@ impl Heap {
         None
     }
 
-    /// Makes the upper `size` bytes of the binned hole `id` the nursery.
+    /// Makes the upper `size` bytes of the binned hole `id` the region.
     fn carve_region(&mut self, id: u32, size: u64) {
         let Hole { size: room, .. } = self.bins.holes[id];
         if room == size {
@@ -132,7 +132,7 @@ impl Heap {
         self.small_region = held;
     }
 
-    /// Gives the nursery's hole back to the bins, joined with its free neighbours. Returns whether
+    /// Returns the region's hole to the bins, coalesced with its free neighbours. Returns whether
     /// there was one.
     pub(super) fn close_region(&mut self) -> bool {
         self.coalesce();
@@ -145,7 +145,7 @@ impl Heap {
         true
     }
 
-    /// The free range that closing the nursery would yield.
+    /// Returns the free range that closing the region would yield.
     pub(super) fn coalesced_region(&self) -> Option<Range<u64>> {
         if self.small_region == NIL {
             return None;

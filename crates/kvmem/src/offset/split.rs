@@ -1,8 +1,8 @@
-//! *Splits*: long bins cut into narrower lists, so that no call reads a long list.
+//! *Splits*: long bins divided into narrower lists, which keeps every list short.
 //!
-//! A list at its limit is replaced by a *split* when one more hole comes: 64 lists of equal width,
-//! as narrow as the sizes in the list allow, and one word that says which of them hold anything.
-//! These lists are split in turn; a list for one size has no limit. When few holes are left in a
+//! When a hole comes to a list at its limit, a *split* replaces the list: 64 lists of equal width,
+//! as narrow as the sizes in the list allow, and one word that tells which of them are non-empty.
+//! These lists are split in turn. A list for one size has no limit. When few holes are left in a
 //! split, they become one list again.
 //!
 //! ```text
@@ -11,60 +11,65 @@
 //! split within     1 │ 1 │ … │ 1                            lists for one size, of any length
 //! ```
 //!
-//! A split covers an aligned block of sizes, not all sizes of the list that it replaces. So a bin
-//! with holes of one size takes one step to look up, however wide it is. When a size comes that the
-//! list holds and the split does not cover, a wider split is put in between: it covers both, and
-//! the one that was there becomes one of its lists. No hole is touched by that.
+//! A split covers an aligned block of sizes, not all sizes of the list that it replaces. When a
+//! size comes that the list holds and the split does not cover, a wider split is inserted around
+//! it. It covers both, and the inner split becomes one of its lists. No hole is touched.
 //!
-//! Lists are at least 64 times as narrow as those of the split around them. Sizes have 64 bits, and
-//! bins take up the highest seven of them, so at most ten splits stand one in the other.
+//! A uniform list of a bin, which may be long, becomes a list of a new split in the same way when
+//! another size comes: without being read. Such a list is *uncounted*, and its holes still name the
+//! bin.
 //!
-//! A list within a split has the place `BINS` + 128·(number of the split) + number of the list:
-//! places below `BINS` are bins. Two more places of each split stand for the sizes of the list that
-//! lie below the split and above it. They never hold anything, but have neighbours as lists do.
+//! Each list is at least 64 times narrower than the lists of the split around it. Sizes have 64
+//! bits, and bins take up the highest seven of them, so at most ten splits are nested.
+//!
+//! A list within a split has the list id `BINS` + 128·(number of the split) + number of the list;
+//! ids below `BINS` are bins. Two more ids of each split stand for the sizes of the replaced list
+//! that lie below and above the split. Those lists are always empty, but have neighbours as other
+//! lists do.
 
 use super::bins::{BINS, Bins, LIST_MAX, PER_OCTAVE, SPLIT, UNIFORM, bin_size_min, bin_width_log2};
 use super::holes::Hole;
 use super::table::NIL;
 
-/// Holes in a split that become one list again.
+/// Number of holes in a split that become one list again.
 const MERGED: u32 = 16;
 const LISTS: usize = PER_OCTAVE as usize;
 const LISTS_LOG2: u32 = LISTS.ilog2();
-/// The places of a split for the sizes that it does not cover: those below, and those above.
+/// Ids for the sizes that a split does not cover: those below, and those above.
 const BELOW: usize = LISTS;
 const ABOVE: usize = LISTS + 1;
-/// Places of each split, some of them unused.
+/// List ids of each split, some of them unused.
 const IDS_PER_SPLIT: u32 = 2 * PER_OCTAVE;
-/// Splits there can be, that each list has a place. Runs keep the last place to themselves.
+/// Upper bound of the number of splits, given by the list ids. The greatest ids mark holes outside
+/// of the bins.
 const MOST: usize = (u32::MAX as usize - BINS) / IDS_PER_SPLIT as usize - 1;
 
-/// A list cut into narrower ones.
+/// A list divided into narrower ones.
 struct Split {
     /// The least size.
     least: u64,
-    /// The logarithm of the width of each list.
+    /// Binary logarithm of the width of each list.
     width_log2: u32,
-    /// Holes in the lists of this split that are counted, without those in splits within it.
+    /// Counted holes in the lists of this split, without those in nested splits.
     live: u32,
-    /// Which lists hold anything.
+    /// Bitmap of the non-empty lists.
     filled: u64,
-    /// Which of them are split.
+    /// Bitmap of the lists that are split.
     nested: u64,
-    /// Which of them are not counted: a bin's list of one size becomes a list of its split without
+    /// Bitmap of the uncounted lists: a bin's uniform list becomes a list of its split without
     /// being read.
     uncounted: u64,
-    /// The place of the list that was split.
+    /// Id of the list that was split.
     above: u32,
-    /// First of each list, or the number of the split that stands in its place.
+    /// First hole of each list, or the number of the nested split that replaces it.
     heads: [u32; LISTS + 2],
-    /// Length of each list, unless it is for one size or split.
+    /// Length of each list, or 0 if it is for one size or split.
     lengths: [u8; LISTS],
 }
 
 impl Split {
-    /// A split of the list at `above` without any hole, whose lists have that width and one of
-    /// which holds `size`.
+    /// Creates an empty split of the list `above`, whose lists have the given width; one of them is
+    /// for `size`.
     fn new(above: u32, size: u64, width_log2: u32) -> Self {
         let covered_log2 = width_log2 + LISTS_LOG2;
         Split {
@@ -80,7 +85,7 @@ impl Split {
         }
     }
 
-    /// The list for `size`, or [`BELOW`] or [`ABOVE`].
+    /// Returns the list for `size`, or [`BELOW`] or [`ABOVE`].
     #[inline(always)]
     fn list_for(&self, size: u64) -> usize {
         let list = size.wrapping_sub(self.least) >> self.width_log2;
@@ -96,7 +101,7 @@ impl Split {
         self.nested >> list & 1 == 1
     }
 
-    /// The least size of a list.
+    /// Returns the least size of a list.
     fn least_of(&self, list: usize) -> u64 {
         self.least + ((list as u64) << self.width_log2)
     }
@@ -105,19 +110,19 @@ impl Split {
 /// All splits.
 pub(super) struct Splits {
     splits: Vec<Option<Box<Split>>>,
-    /// Numbers that are free.
+    /// Free numbers.
     free: Vec<u32>,
-    /// Splits there may be.
+    /// Upper bound of the number of splits.
     max: usize,
 }
 
-/// The place of a list within a split.
+/// Returns the id of a list within a split.
 #[inline(always)]
 fn list_id_in(split: u32, list: usize) -> u32 {
     BINS as u32 + split * IDS_PER_SPLIT + list as u32
 }
 
-/// The split of a place, and which of its lists it is.
+/// Returns the split of a list id, and the number of the list within it.
 #[inline(always)]
 fn split_of(list_id: u32) -> (u32, usize) {
     let within = list_id - BINS as u32;
@@ -163,7 +168,7 @@ impl Splits {
         }
     }
 
-    /// Whether one more split has a number.
+    /// Returns whether a number for one more split is left.
     fn has_room(&self) -> bool {
         !self.free.is_empty() || self.splits.len() < self.max
     }
@@ -185,7 +190,7 @@ impl Splits {
         }
     }
 
-    /// The list of the least sizes in a split that holds anything.
+    /// Returns the non-empty list of the least sizes in a split.
     #[inline(always)]
     fn lowest(&self, mut number: u32) -> u32 {
         loop {
@@ -198,7 +203,7 @@ impl Splits {
         }
     }
 
-    /// The list of the greatest sizes in a split that holds anything.
+    /// Returns the non-empty list of the greatest sizes in a split.
     fn highest(&self, mut number: u32) -> u32 {
         loop {
             let split = self.get(number);
@@ -212,7 +217,7 @@ impl Splits {
 }
 
 impl Bins {
-    /// The least size of a list, and the logarithm of its width.
+    /// Returns the least size of a list, and the binary logarithm of its width.
     fn sizes_of(&self, list_id: u32) -> (u64, u32) {
         if (list_id as usize) < BINS {
             return (bin_size_min(list_id), bin_width_log2(list_id));
@@ -222,12 +227,12 @@ impl Bins {
         (split.least_of(list), split.width_log2)
     }
 
-    /// Whether all holes of a list are of one size.
+    /// Returns whether all holes of a list have the same size.
     pub(super) fn is_of_one_size(&self, list_id: u32) -> bool {
         self.is_uniform(list_id) || self.sizes_of(list_id).1 == 0
     }
 
-    /// Puts a hole into the list of its size, where the bin is split or has to be.
+    /// Puts a hole into the list of its size, if its bin is split or at its limit.
     #[inline(never)]
     pub(super) fn list_in_split(&mut self, id: u32, bin: u32) {
         let size = self.holes[id].size;
@@ -270,14 +275,14 @@ impl Bins {
         }
     }
 
-    /// Prepares the list of a bin at its limit for one more hole, of `size` bytes; says whether the
-    /// bin is split then. O([`LIST_MAX`]).
+    /// Prepares the list of a bin at its limit for one more hole, of `size` bytes. Returns whether
+    /// the bin is split afterwards. O([`LIST_MAX`]).
     #[cold]
     fn is_split_for(&mut self, bin: u32, size: u64) -> bool {
         let first = self.first(bin);
         let one = self.holes[first].size;
         if self.lengths[bin as usize] == UNIFORM {
-            // Another size than that of the list.
+            // The size differs from that of the list.
             let len = self.holes_of(bin).take(LIST_MAX as usize).count() as u8;
             if len < LIST_MAX || !self.splits.has_room() {
                 self.lengths[bin as usize] = (len + 1).min(LIST_MAX);
@@ -297,7 +302,7 @@ impl Bins {
         self.split(bin)
     }
 
-    /// Splits a list; says whether there was a number left for that. O([`LIST_MAX`]).
+    /// Splits a list; returns whether a number for the split was left. O([`LIST_MAX`]).
     #[cold]
     fn split(&mut self, list_id: u32) -> bool {
         if !self.splits.has_room() {
@@ -318,7 +323,7 @@ impl Bins {
                 len += 1;
                 rest = self.holes[rest].next;
             }
-            // From the last to the first: so each list has the order that the holes had.
+            // From the last to the first: each list keeps the order that the holes had.
             for &id in ids[..len].iter().rev() {
                 let size = self.holes[id].size;
                 let split = self.splits.get_mut(number);
@@ -337,7 +342,7 @@ impl Bins {
         true
     }
 
-    /// Puts the split `number` in the place of a list, or of a split; returns what was there.
+    /// Replaces a list or a split by the split `number`; returns what was there.
     fn replace(&mut self, list_id: u32, number: u32) -> u32 {
         if (list_id as usize) < BINS {
             self.lengths[list_id as usize] = SPLIT;
@@ -350,15 +355,15 @@ impl Bins {
         std::mem::replace(&mut around.heads[list], number)
     }
 
-    /// Puts a split around the split `number`, in its place, so that `size` is covered as well;
-    /// `None`: there is no number left. O(1).
+    /// Inserts a split around the split `number`, which covers `size` as well. Returns `None` if no
+    /// number is left. O(1).
     #[cold]
     fn widen(&mut self, number: u32, size: u64) -> Option<u32> {
         if !self.splits.has_room() {
             return None;
         }
         let &Split { least, width_log2, above, .. } = self.splits.get(number);
-        // One list has to cover the split, and all lists together the size.
+        // One list must cover the inner split, and all lists together must cover the size.
         let width_log2 =
             (width_log2 + LISTS_LOG2).max(((least ^ size).ilog2() + 1).saturating_sub(LISTS_LOG2));
         let mut wider = Split::new(above, size, width_log2);
@@ -370,8 +375,8 @@ impl Bins {
         Some(wider)
     }
 
-    /// Makes one list of a whole bin, with the hole in it, when there are no numbers for splits.
-    /// O(holes of the bin).
+    /// Makes one list of a whole bin and the new hole, when no numbers for splits are left. O(holes
+    /// of the bin).
     #[cold]
     fn list_flat(&mut self, id: u32, bin: u32) {
         let mut ids = vec![id];
@@ -383,7 +388,7 @@ impl Bins {
         }
     }
 
-    /// Takes a hole out of a list within a split.
+    /// Removes a hole from a list within a split.
     #[inline(never)]
     pub(super) fn unlist_from_split(&mut self, id: u32, list_id: u32) {
         let Hole { prev, next, .. } = self.holes[id];
@@ -410,8 +415,8 @@ impl Bins {
         }
     }
 
-    /// Makes one list of a split with few holes, and of those around it that have few holes then;
-    /// replaces a split that has nothing but another split or an uncounted list in it by that.
+    /// Makes one list of a split with few holes, then of each split around it that has few holes as
+    /// a result. Replaces a split that contains only one nested split or uncounted list by that.
     /// O([`MERGED`]).
     #[cold]
     fn merge(&mut self, mut number: u32) {
@@ -469,7 +474,7 @@ impl Bins {
         }
     }
 
-    /// Collects the holes of a split and of those within it, and gives the splits back.
+    /// Collects the holes of a split and of its nested splits, and frees the splits.
     fn gather(&mut self, number: u32, ids: &mut Vec<u32>) {
         for list in 0..LISTS {
             let split = self.splits.get(number);
@@ -481,7 +486,7 @@ impl Bins {
         self.splits.remove(number);
     }
 
-    /// The place of `size` within a bin that is split.
+    /// Returns the list for `size` within a bin that is split.
     #[inline(never)]
     pub(super) fn list_below(&self, bin: u32, size: u64) -> u32 {
         let mut number = self.first(bin);
@@ -495,18 +500,18 @@ impl Bins {
         }
     }
 
-    /// The list of the least sizes in a bin that is split.
+    /// Returns the non-empty list of the least sizes in a bin that is split.
     #[inline(never)]
     pub(super) fn lowest(&self, bin: u32) -> u32 {
         self.splits.lowest(self.first(bin))
     }
 
-    /// The list of the greatest sizes in a bin that is split.
+    /// Returns the non-empty list of the greatest sizes in a bin that is split.
     pub(super) fn highest(&self, bin: u32) -> u32 {
         self.splits.highest(self.first(bin))
     }
 
-    /// As [`above`](Bins::above), of a place within a split.
+    /// Returns the next non-empty list of greater sizes, for a list within a split.
     #[inline(never)]
     pub(super) fn above_in_split(&self, mut list_id: u32) -> Option<u32> {
         while list_id as usize >= BINS {
@@ -529,7 +534,7 @@ impl Bins {
         self.above(list_id)
     }
 
-    /// As [`below`](Bins::below), of a place within a split.
+    /// Returns the next non-empty list of smaller sizes, for a list within a split.
     pub(super) fn below_in_split(&self, mut list_id: u32) -> Option<u32> {
         while list_id as usize >= BINS {
             let (number, list) = split_of(list_id);
@@ -551,8 +556,8 @@ impl Bins {
         self.below(list_id)
     }
 
-    /// Checks what stands at a place that is split, for sizes of `least` to `max` bytes; how many
-    /// holes there are.
+    /// Checks the split of a list that holds sizes of `least` to `most` bytes; returns the number
+    /// of its holes.
     pub(super) fn check_split(&self, list_id: u32, least: u64, max: u64) -> Result<u32, String> {
         let number = self.first(list_id);
         let split = self.splits.get(number);
@@ -593,7 +598,7 @@ impl Bins {
     }
 }
 
-/// A number without a split: the bins are broken.
+/// Reports a number without a split: a broken invariant.
 #[cold]
 fn gone(split: u32) -> ! {
     panic!("split {split} does not exist");
@@ -605,8 +610,8 @@ mod tests {
     use super::super::steps;
     use super::*;
 
-    /// Holes of these sizes go in and out again, in another order; the lists are right all the
-    /// time.
+    /// Inserts holes of these sizes and removes them in another order; the lists stay correct
+    /// throughout.
     fn in_and_out(sizes: &[u64], stride: usize) {
         let mut bins = Bins::new();
         let ids: Vec<u32> = sizes.iter().map(|&size| bins.insert(Hole::new(0, size, 0))).collect();
@@ -650,7 +655,8 @@ mod tests {
         in_and_out(&(1..4000).map(|i| i * i).collect::<Vec<_>>(), 1000);
     }
 
-    /// A bin of one size is not split; another size costs one or two splits, however far away it is.
+    /// A bin of one size is not split; another size costs one or two splits, however far away it
+    /// is.
     #[test]
     fn few_sizes_need_few_splits() {
         let mut bins = Bins::new();
@@ -685,7 +691,7 @@ mod tests {
         assert_eq!(bins.check(), Ok(0));
     }
 
-    /// The size that fills a bin goes before the others do.
+    /// The size that fills a bin is removed before the others.
     #[test]
     fn a_uniform_list_empties_within_splits() {
         let base = 1 << 40;
@@ -712,7 +718,7 @@ mod tests {
         }
     }
 
-    /// Without a number for one more split the lists are long, and right.
+    /// Without numbers for more splits the lists are long, and correct.
     #[test]
     fn the_numbers_of_splits_run_out() {
         for max in [0, 1, 2, 5] {

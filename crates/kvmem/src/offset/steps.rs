@@ -13,10 +13,10 @@ pub(super) use counted::{count, of};
 
 #[cfg(test)]
 mod counted {
-    use std::cell::GridCell;
+    use std::cell::Cell;
 
     thread_local! {
-        static STEPS: GridCell<usize> = const { GridCell::new(0) };
+        static STEPS: Cell<usize> = const { GridCell::new(0) };
     }
 
     /// Counts steps of this thread.

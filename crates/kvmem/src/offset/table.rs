@@ -1,76 +1,77 @@
-//! *Table*: slots named by a `u32` that stays good while the slot is in use.
+//! *Table*: slots identified by a `u32` that stays valid while the slot is in use.
 //!
-//! Slots stand in blocks, so a table never moves a slot while it grows: the first ones in a block
-//! that lives as long as the table, which spares small spaces one step of every look-up, the rest
-//! in chunks of [`CHUNK`]. One word a chunk says which of its slots are free. Chunks with a free
-//! slot stand in a list; a chunk in which nothing is in use any more is given back at once, but for
-//! one that is kept for the next slot. So the table follows the live set both ways, and chunks are
-//! short so that few survivors keep little.
+//! Slots live in blocks, so a growing table never moves a slot. The first `FIRST` slots are part of
+//! the table itself, which saves small spaces one step of every access. A stack holds the free ones
+//! among them. The others are in chunks of [`CHUNK`]; one word per chunk tells which of its slots
+//! are free. Chunks with a free slot form a list. A chunk without used slots is freed at once,
+//! except that one is kept for the next slot. The table therefore follows the live set in both
+//! directions. Chunks are short, so a few survivors hold little memory.
 //!
-//! Every operation takes O(1), but that the vectors of chunks grow by copying: 3 words for each 64
+//! Every operation takes O(1), except that the vectors of chunks grow by copying: 3 words per 64
 //! slots.
 //!
-//! New slots come in index order out of a fresh chunk: ranges that were cut one after the other lie
-//! side by side in memory, so that looking at a range's neighbours mostly stays in one cache line.
+//! New slots come in index order out of a fresh chunk. Ranges that were cut one after the other are
+//! therefore adjacent in memory, and a look at a range's neighbours mostly stays in one cache line.
 
 use std::ops::{Index, IndexMut};
 
 use super::steps;
 
-/// The `u32` that names no slot.
+/// The `u32` that identifies no slot.
 pub(super) const NIL: u32 = u32::MAX;
 
 const SHIFT: u32 = 6;
-/// Slots of each chunk: as many as a word has bits.
+/// Slots of each chunk: one per bit of a word.
 const CHUNK: usize = 1 << SHIFT;
-/// Slots a table can hold: the last chunk is never made, so that no slot is called [`NIL`].
+/// Upper bound of the slots in a table: the last chunk is never created, so no slot is called
+/// [`NIL`].
 pub(super) const MAX_SLOTS: u32 = NIL - 2 * CHUNK as u32;
-/// Chunks that one call looks at to shorten the vectors, or to find a free slot far down.
+/// Chunks that one call examines to shorten the vectors, or to find a free slot.
 const TRIM: usize = 256;
 
-/// What a table can hold: plain data.
+/// Plain data that a table can hold.
 pub(super) trait TableSlot: Copy {
     /// A slot that was never used.
     const EMPTY: Self;
 }
 
-/// Slots, the first `FIRST` of them (a multiple of [`CHUNK`]) within the table itself.
+/// Slots, the first `FIRST` of them within the table itself.
 pub(super) struct ChunkedTable<T, const FIRST: usize> {
     first: [T; FIRST],
     /// The free ones among the first slots, the one freed last at the end.
     free_first: [u16; FIRST],
     free_first_len: u32,
-    /// The slots from `FIRST` up. `None` iff the chunk was given back.
+    /// The slots from `FIRST` up. `None` iff the chunk was freed.
     chunks: Vec<Option<Box<[T; CHUNK]>>>,
     /// For each chunk.
     marks: Vec<ChunkMark>,
     /// First in the list of chunks that have a free slot.
     partial: u32,
-    /// First in the list of chunks that were given back.
+    /// First in the list of chunks that were freed.
     absent: u32,
-    /// A chunk that was kept when it became empty, or `NIL`.
+    /// An empty chunk kept for the next slot, or `NIL`.
     spare_chunk: u32,
-    /// Where [`ChunkedTable::move_slot_down`] looks next for a chunk with a free slot.
+    /// Where [`ChunkedTable::move_slot_down`] continues to search for a chunk with a free slot.
     cursor: u32,
     live: u32,
-    /// Slots in blocks that exist.
+    /// Slots in blocks that exist, used or free.
     slots: u32,
-    /// Slots that may be in use.
+    /// Upper bound of the slots in use.
     max: u32,
 }
 
-/// What is known of a chunk.
+/// The state of a chunk.
 #[derive(Clone, Copy)]
 struct ChunkMark {
-    /// A bit for each free slot. A chunk that was given back has none.
+    /// A bit for each free slot; 0 if the chunk was freed.
     free: u64,
-    /// Neighbours in the list of chunks that the chunk is in, if it is in one.
+    /// Neighbours in the list that contains the chunk, if one does.
     prev: u32,
     next: u32,
 }
 
 impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
-    /// A table that will hold at most `max` slots.
+    /// Creates a table for at most `max` slots.
     pub(super) fn new(max: u32) -> Self {
         ChunkedTable {
             first: [T::EMPTY; FIRST],
@@ -88,34 +89,33 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
         }
     }
 
-    /// Slots in use.
+    /// Returns the number of slots in use.
     #[inline]
     pub(super) fn live(&self) -> u32 {
         self.live
     }
 
-    /// Slots in blocks that exist, in use or not.
+    /// Returns the number of slots in blocks that exist, used or free.
     #[inline]
     pub(super) fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// Slots that can still be put to use.
+    /// Returns the number of slots that can still be used.
     #[inline]
     pub(super) fn remaining(&self) -> u32 {
-        // The user of the table asks before it inserts; should it forget to, it is not worth a
-        // crash.
+        // The owner of the table asks before it inserts. If it forgets to, a crash would not help.
         self.max.saturating_sub(self.live)
     }
 
-    /// Bytes on the heap, without the first block.
+    /// Returns the heap bytes, without the first block.
     pub(super) fn bytes(&self) -> usize {
         (self.slots as usize - FIRST) * size_of::<T>()
             + self.chunks.capacity() * size_of::<Option<Box<[T; CHUNK]>>>()
             + self.marks.capacity() * size_of::<ChunkMark>()
     }
 
-    /// Puts `value` into a free slot and returns its name.
+    /// Puts `value` into a free slot and returns its index.
     #[inline(always)]
     pub(super) fn insert(&mut self, value: T) -> u32 {
         if self.free_first_len == 0 {
@@ -153,7 +153,7 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
         id
     }
 
-    /// Frees the slot `id`, which must be in use, and returns what it held.
+    /// Frees the slot `id`, which must be in use, and returns its value.
     #[inline(always)]
     pub(super) fn remove(&mut self, id: u32) -> T {
         self.live -= 1;
@@ -166,7 +166,7 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
         self.first[id as usize]
     }
 
-    /// Frees a slot from `FIRST` up, but for counting.
+    /// Frees a slot from `FIRST` up, without counting it.
     #[inline]
     fn remove_further(&mut self, id: u32) -> T {
         steps::count(1);
@@ -183,9 +183,9 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
         value
     }
 
-    /// Moves one slot out of the last chunk into a slot before it, and returns its old name and its
-    /// new one. `None`: there is no such chunk, or no free slot was found before it. For slots
-    /// that nothing outside names. O(1).
+    /// Moves one slot out of the last chunk into a slot before it, and returns its old and new
+    /// index. Returns `None` if there is no such chunk, or if no free slot was found before it.
+    /// Only for slots whose index is not stored outside. O(1).
     pub(super) fn move_slot_down(&mut self) -> Option<(u32, u32)> {
         let Some(last) = self.marks.len().checked_sub(1) else { return None };
         if matches!(self.chunks.last(), Some(None)) {
@@ -210,7 +210,7 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
         Some((old, new))
     }
 
-    /// A chunk before `last` with a free slot, if one is found soon.
+    /// Returns a chunk before `last` with a free slot, if one is found soon.
     fn free_chunk_before(&mut self, last: usize) -> Option<u32> {
         for _ in 0..TRIM.min(last) {
             if self.cursor as usize >= last {
@@ -224,7 +224,7 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
         None
     }
 
-    /// Whether the slot exists, in use or not.
+    /// Returns whether the slot exists, in use or not.
     pub(super) fn contains(&self, id: u32) -> bool {
         let id = id as usize;
         id < FIRST || self.chunks.get((id - FIRST) >> SHIFT).is_some_and(Option::is_some)
@@ -251,7 +251,7 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
         self.partial = first;
     }
 
-    /// Takes `chunk` out of the list that begins with `first`; returns what it begins with then.
+    /// Removes `chunk` from the list that begins with `first`; returns the first one afterwards.
     fn unlink(&mut self, chunk: u32, first: u32) -> u32 {
         let ChunkMark { prev, next, .. } = self.marks[chunk as usize];
         if next != NIL {
@@ -264,7 +264,7 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
         first
     }
 
-    /// Nothing is in use in a chunk any more: it is given back, or kept for the next slot.
+    /// Frees a chunk without used slots, or keeps it for the next slot.
     #[cold]
     fn emptied(&mut self, chunk: u32) {
         let spare_chunk = std::mem::replace(&mut self.spare_chunk, chunk);
@@ -275,7 +275,7 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
         }
     }
 
-    /// Gives back a chunk in which nothing is in use.
+    /// Frees a chunk without used slots.
     fn give_back(&mut self, chunk: u32) {
         self.unlist_partial(chunk);
         self.chunks[chunk as usize] = None;
@@ -289,7 +289,7 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
         self.trim();
     }
 
-    /// Shortens the vectors by chunks at their end that were given back.
+    /// Removes freed chunks at the end of the vectors.
     #[cold]
     fn trim(&mut self) {
         let last = self.spare_chunk != NIL && self.marks[self.spare_chunk as usize].free == !0;
@@ -322,7 +322,7 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
             NIL => {
                 let len = self.chunks.len();
                 if len == self.chunks.capacity() {
-                    // In steps of an eighth: slack costs more than growing does.
+                    // By an eighth: slack costs more than growing does.
                     let more = (len / 8).max(16);
                     steps::count(3 * len);
                     self.chunks.reserve_exact(more);
@@ -343,7 +343,7 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
         self.slots += CHUNK as u32;
     }
 
-    /// A slot from `FIRST` up.
+    /// Returns a slot from `FIRST` up.
     #[inline]
     fn further(&self, id: u32) -> &T {
         match &self.chunks[(id as usize - FIRST) >> SHIFT] {
@@ -352,7 +352,7 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
         }
     }
 
-    /// A slot from `FIRST` up.
+    /// Returns a slot from `FIRST` up.
     #[inline]
     fn further_mut(&mut self, id: u32) -> &mut T {
         match &mut self.chunks[(id as usize - FIRST) >> SHIFT] {
@@ -383,7 +383,7 @@ impl<T: TableSlot, const FIRST: usize> IndexMut<u32> for ChunkedTable<T, FIRST> 
     }
 }
 
-/// A name without a slot: the layer above broke its books.
+/// Reports an index without a slot: a broken invariant of the caller.
 #[cold]
 fn absent(id: u32) -> ! {
     panic!("slot {id} is not in the table");
@@ -428,7 +428,7 @@ mod tests {
         }
         assert_eq!(table.live(), 0);
         assert!(table.bytes() < full / 30, "{} of {full} bytes are left", table.bytes());
-        // And up again, over names that were used before.
+        // And up again, over indexes that were used before.
         for n in 0..100_000 {
             let id = table.insert(Number(n));
             assert!(id < 100_000 + CHUNK as u32);
@@ -451,7 +451,8 @@ mod tests {
         assert!(table.bytes() < full / 25, "{} of {full} bytes are left", table.bytes());
     }
 
-    /// Slots that nothing names move together, and give back all but as much as they need.
+    /// Slots whose index is stored nowhere are compacted, and free nearly all memory that they do
+    /// not need.
     #[test]
     fn the_last_slots_move_down() {
         let mut table = ChunkedTable::<_, 64>::new(MAX_SLOTS);
