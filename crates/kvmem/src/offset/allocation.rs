@@ -1,4 +1,4 @@
-//! *Allocation*: one granted range, freed when dropped.
+//! *Allocation*: one allocated range, freed when dropped.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -12,10 +12,10 @@ use super::range::{LONG, Range, known_size, short_size};
 use super::raw::RawHandle;
 use super::registry;
 
-/// A granted range `[offset, offset + size)` of a space. Dropping it frees the range.
+/// An allocated range `[offset, offset + size)` of a space. Dropping it frees the range.
 ///
 /// 20 bytes, move-only, `Send` and `Sync`. It may outlive the
-/// [`OffsetAllocator`](super::OffsetAllocator) it came from.
+/// [`OffsetAllocator`](super::OffsetAllocator) that created it.
 ///
 /// ```
 /// use kvmem::offset::OffsetAllocator;
@@ -31,8 +31,7 @@ use super::registry;
 #[must_use = "dropping an allocation frees it"]
 #[repr(C, packed(4))]
 pub struct Allocation {
-    /// Two words, which go from hand to hand in registers. Packed, so that the handle is 20 bytes
-    /// and not 24.
+    /// Two words, which are passed in registers. Packed, so the handle takes 20 bytes and not 24.
     range: Range,
     /// Number of the core, plus one: `Option<Allocation>` is no larger.
     core: NonZeroU32,
@@ -64,7 +63,7 @@ impl Allocation {
         self.as_range().placed()
     }
 
-    /// The range, whose length the books may know better.
+    /// Returns the range. Its length may be [`LONG`]; the metadata knows it then.
     #[inline(always)]
     pub(crate) fn as_range(&self) -> Range {
         self.range
@@ -80,15 +79,15 @@ impl Allocation {
         self.range = Range::new(range.offset(), short_size(size), range.node());
     }
 
-    /// Where the range begins, in bytes.
+    /// Returns where the range begins, in bytes.
     #[inline]
     pub fn offset(&self) -> u64 {
         self.as_range().offset()
     }
 
-    /// Length of the range in bytes: exactly what was asked for.
+    /// Returns the length of the range in bytes: exactly the requested size.
     ///
-    /// O(1); from 4 GiB − 1 B up it is read from the books under the lock.
+    /// O(1); from 4 GiB − 1 B up it is read from the metadata under the lock.
     #[inline]
     pub fn size(&self) -> u64 {
         match self.as_range().size() {
@@ -97,17 +96,16 @@ impl Allocation {
         }
     }
 
-    /// `offset()..offset() + size()`.
+    /// Returns `offset()..offset() + size()`.
     pub fn range(&self) -> ops::Range<u64> {
         self.offset()..self.offset() + self.size()
     }
 
-    /// Gives back the tail: the allocation is `new_size` bytes afterwards and begins where it did.
-    /// O(1).
+    /// Frees the tail: the allocation is `new_size` bytes afterwards, and its offset stays. O(1).
     ///
     /// # Errors
-    /// [`AllocError::ZeroSize`]; [`AllocError::OutOfBounds`] if it is shorter than that already;
-    /// [`AllocError::TooManyRanges`]. Nothing is changed then.
+    /// [`AllocError::ZeroSize`] for 0; [`AllocError::OutOfBounds`] if the allocation is shorter
+    /// than `new_size`; [`AllocError::TooManyRanges`] at the limit of ranges. Nothing changes then.
     pub fn shrink(&mut self, new_size: u64) -> Result<(), AllocError> {
         let placed = self.placed();
         self.core().with(|state| resize_down(&mut state.heap, placed, new_size))?;
@@ -115,14 +113,14 @@ impl Allocation {
         Ok(())
     }
 
-    /// Takes in free bytes that lie behind: the allocation is `new_size` bytes afterwards and
-    /// begins where it did. Nothing is moved. O(1).
+    /// Takes in free bytes that lie behind: the allocation is `new_size` bytes afterwards, and its
+    /// offset stays. Nothing is moved. O(1).
     ///
     /// # Errors
     /// [`AllocError::Blocked`] if the range behind is in use, too short, or beyond a boundary;
     /// [`AllocError::TooLarge`] if no range of this space can be that long;
-    /// [`AllocError::OutOfBounds`] if the allocation is longer than that already. Nothing is
-    /// changed then.
+    /// [`AllocError::OutOfBounds`] if the allocation is longer than `new_size`. Nothing changes
+    /// then.
     pub fn extend(&mut self, new_size: u64) -> Result<(), AllocError> {
         let placed = self.placed();
         self.core().with(|state| resize_up(&mut state.heap, placed, new_size))?;
@@ -130,12 +128,13 @@ impl Allocation {
         Ok(())
     }
 
-    /// Frees the part `sub` of the range, in bytes of the space, and returns what is left before
-    /// and behind it. O(1).
+    /// Frees the part `sub` of the range, in bytes of the space, and returns the rest before and
+    /// behind it. O(1).
     ///
     /// # Errors
     /// [`AllocError::OutOfBounds`] if `sub` is empty or not within the allocation,
-    /// [`AllocError::TooManyRanges`]; the allocation comes back unharmed.
+    /// [`AllocError::TooManyRanges`] at the limit of ranges. The error contains the unchanged
+    /// allocation.
     ///
     /// ```
     /// # use kvmem::offset::OffsetAllocator;
@@ -175,7 +174,7 @@ impl Allocation {
         }
     }
 
-    /// Turns the allocation into a raw handle, which has to be freed through
+    /// Turns the allocation into a raw handle, which must be freed through
     /// [`OffsetAllocator::free_raw`](super::OffsetAllocator::free_raw). O(1).
     pub fn into_raw(self) -> RawHandle {
         let core = self.core();
@@ -185,8 +184,8 @@ impl Allocation {
             generation: state.generations.issue(self.as_range().node(), self.as_range().size()),
         });
         let index = self.forget();
-        // If the allocator is gone, nobody can free it any more; if it was the last that could be
-        // freed, the books go.
+        // If the allocator is gone, no call can free this one any more. If it was the last that
+        // could be freed, the state is dropped.
         if core.drop_if_unreachable() {
             registry::release_slot(index);
         }
@@ -222,7 +221,7 @@ fn out_of_bounds(part: ops::Range<u64>, whole: ops::Range<u64>) -> AllocError {
     }
 }
 
-/// Shortens a granted range; both faces use it.
+/// Shortens an allocated range, for RAII and raw handles.
 pub(super) fn resize_down(
     heap: &mut Heap,
     placed: Placed,
@@ -239,7 +238,7 @@ pub(super) fn resize_down(
     heap.shrink(placed, size, new_size).ok_or(AllocError::TooManyRanges { ranges: heap.ranges() })
 }
 
-/// Lengthens a granted range; both faces use it.
+/// Lengthens an allocated range, for RAII and raw handles.
 pub(super) fn resize_up(heap: &mut Heap, placed: Placed, new_size: u64) -> Result<(), AllocError> {
     let range = heap.range_of(placed.node);
     let size = range.end - range.start;

@@ -1,4 +1,4 @@
-//! *OffsetAllocator*: the shared face of a space.
+//! *OffsetAllocator*: the shared interface of a space.
 
 use std::fmt;
 use std::ops::Range;
@@ -15,24 +15,24 @@ use super::registry;
 use super::report::{BinReport, MapRange, Metrics};
 use super::scattered::SizedRange;
 
-/// The longest space: 2^63 bytes.
+/// Upper bound of the capacity: 2^63 bytes.
 const CAPACITY_MAX: u64 = 1 << 63;
 
-/// The least that [`OffsetAllocatorBuilder::max_ranges`] takes: a few changes must be possible.
+/// Lower bound of [`OffsetAllocatorBuilder::max_ranges`]: a few changes must be possible.
 const MIN_RANGES: u32 = 16;
 
-/// Hands out ranges of an abstract space `[0, capacity)`; never touches the bytes.
+/// Allocates ranges of an abstract space `[0, capacity)`; never touches the bytes.
 ///
 /// `Send + Sync`; clones share one space. Allocations free themselves when dropped and may outlive
 /// the allocator.
 ///
 /// # Time complexity
 ///
-/// Allocate and free are O(1). See each method for the exceptions.
+/// Allocate and free are O(1). Each method names its exceptions.
 ///
 /// # Drawbacks
 ///
-/// One lock guards the books; threads that allocate at the same time queue for it.
+/// One lock guards the metadata; threads that allocate at the same time queue for it.
 ///
 /// ```
 /// use kvmem::offset::OffsetAllocator;
@@ -52,7 +52,7 @@ pub struct OffsetAllocator {
     owner: Arc<CoreOwner>,
 }
 
-/// Held by every clone; the last one closes the core.
+/// Shared by all clones; dropping the last one closes the core.
 struct CoreOwner {
     index: u32,
     id: u64,
@@ -78,32 +78,31 @@ pub struct OffsetAllocatorBuilder {
 }
 
 impl OffsetAllocatorBuilder {
-    /// No allocation will straddle a multiple of `bytes`, nor be longer. Any length is good, not
-    /// only powers of two.
+    /// Sets a boundary: no allocation crosses a multiple of `bytes`, nor is longer. Any length is
+    /// allowed, not only powers of two.
     pub fn boundary(mut self, bytes: u64) -> Self {
         self.boundary = Some(bytes);
         self
     }
 
-    /// How to choose among the holes that fit.
+    /// Sets how to choose among the holes that fit.
     pub fn placement(mut self, placement: Placement) -> Self {
         self.placement = placement;
         self
     }
 
-    /// At most so many ranges, used and free together, will be on the books, which so take at most
-    /// about 50 bytes for each: for those who must bound memory. When they are full, requests
-    /// that would cut a free range in two get [`AllocError::TooManyRanges`]; exact fits and frees
-    /// still succeed. Without it the limit is about 2^32.
+    /// Limits the number of ranges, used and free; metadata takes at most about 50 bytes per range.
+    /// At the limit, requests that would divide a free range fail with [`AllocError::TooManyRanges`];
+    /// exact fits and frees still succeed. The default limit is about 2^32.
     pub fn max_ranges(mut self, ranges: u32) -> Self {
         self.max_ranges = ranges;
         self
     }
 
-    /// Makes the space. O(1), about 40 KiB whatever the capacity.
+    /// Creates the space. O(1), about 42 KiB whatever the capacity.
     ///
     /// # Errors
-    /// [`SpaceError::Capacity`] outside of 1..=2^63, [`SpaceError::ZeroBoundary`],
+    /// [`SpaceError::Capacity`] outside of 1..=2^63, [`SpaceError::ZeroBoundary`] for boundary 0,
     /// [`SpaceError::MaxRanges`] below 16.
     pub fn build(self) -> Result<OffsetAllocator, SpaceError> {
         let OffsetAllocatorBuilder { capacity, boundary, placement, max_ranges } = self;
@@ -135,7 +134,8 @@ fn check_align(align: u64) -> Result<(), AllocError> {
 }
 
 impl OffsetAllocator {
-    /// A space of `capacity` bytes, 1..=2^63, without boundary, placed by [`Placement::Renewal`].
+    /// Creates a space of `capacity` bytes, 1..=2^63, without boundary, with
+    /// [`Placement::Renewal`].
     ///
     /// # Errors
     /// See [`OffsetAllocatorBuilder::build`].
@@ -143,7 +143,7 @@ impl OffsetAllocator {
         Self::builder(capacity).build()
     }
 
-    /// A space of `capacity` bytes with settings of its own.
+    /// Returns a builder for a space of `capacity` bytes with settings of its own.
     ///
     /// ```
     /// use kvmem::offset::OffsetAllocator;
@@ -159,12 +159,12 @@ impl OffsetAllocator {
         OffsetAllocatorBuilder { capacity, boundary: None, placement: Placement::default(), max_ranges: u32::MAX }
     }
 
-    /// The number of its core.
+    /// Returns the number of its core.
     pub(super) fn core_index(&self) -> u32 {
         self.owner.index
     }
 
-    /// Its identity, never used again in this process.
+    /// Returns its identity, which is never reused in this process.
     pub(crate) fn id(&self) -> u64 {
         self.owner.id
     }
@@ -177,38 +177,40 @@ impl OffsetAllocator {
         pieces.into_iter().map(|piece| self.wrap(piece.placed, piece.size)).collect()
     }
 
-    /// Grants `size` bytes. O(1). A request above [`largest_free_hint`](Self::largest_free_hint) is
-    /// refused without the lock.
+    /// Allocates `size` bytes. O(1). A request above [`largest_free_hint`](Self::largest_free_hint)
+    /// fails without the lock.
     ///
     /// Until something is freed for the first time, ranges follow each other from offset 0 up,
     /// without gaps.
     ///
     /// # Errors
-    /// [`AllocError::ZeroSize`], [`AllocError::TooLarge`], [`AllocError::OutOfSpace`],
-    /// [`AllocError::TooManyRanges`].
+    /// [`AllocError::ZeroSize`] for 0 bytes, [`AllocError::TooLarge`] above the capacity or the
+    /// boundary, [`AllocError::OutOfSpace`] if no free range is long enough, [`AllocError::TooManyRanges`]
+    /// at the limit of ranges.
     #[inline(always)]
     pub fn allocate(&self, size: u64) -> Result<Allocation, AllocError> {
         Ok(self.wrap(self.core.allocate(size)?, size))
     }
 
-    /// Why a request of `size` bytes fails that is longer than `longest`, which
-    /// [`largest_free_hint`](Self::largest_free_hint) returned just now, or 0. For faces that
-    /// compare the two before they do anything else. O(1), without the lock.
+    /// Returns the error of a request of `size` bytes that is longer than `longest`, which
+    /// [`largest_free_hint`](Self::largest_free_hint) returned just now, or which is 0. For
+    /// interfaces that compare the two before anything else. O(1), without the lock.
     #[inline]
     #[must_use]
     pub fn fails_early(&self, size: u64, longest: u64) -> AllocError {
         self.core.fail_early(size, longest)
     }
 
-    /// Grants `size` bytes that begin at a multiple of `align`, a power of two. What lies before
-    /// stays free.
+    /// Allocates `size` bytes that begin at a multiple of `align`, a power of two. The bytes before
+    /// the start stay free.
     ///
-    /// O(1). While a free range a little longer than `size + align − 1` is there (1/32 is enough),
-    /// the request succeeds. Otherwise up to 384 free ranges are looked at, the longest first;
-    /// an aligned start behind those is overlooked.
+    /// O(1). The request succeeds while a free range a little longer than `size + align − 1` exists
+    /// (1/32 longer is enough). Otherwise up to 384 free ranges are examined, the longest first; an
+    /// aligned start in another range is missed.
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate), and [`AllocError::BadAlign`].
+    /// Those of [`allocate`](Self::allocate), and [`AllocError::BadAlign`] if `align` is not a
+    /// power of two.
     pub fn allocate_aligned(&self, size: u64, align: u64) -> Result<Allocation, AllocError> {
         Ok(self.wrap(self.place_aligned(size, align)?, size))
     }
@@ -224,10 +226,10 @@ impl OffsetAllocator {
         })
     }
 
-    /// Grants `n` ranges of `size` bytes each under one lock, or none. O(n).
+    /// Allocates `n` ranges of `size` bytes each under one lock, or none. O(n).
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate); [`AllocError::OutOfSpace`] names the bytes of all ranges
+    /// Those of [`allocate`](Self::allocate); [`AllocError::OutOfSpace`] names the bytes of all ranges
     /// together.
     pub fn allocate_batch(&self, size: u64, n: usize) -> Result<Vec<Allocation>, AllocError> {
         if n == 0 {
@@ -238,15 +240,15 @@ impl OffsetAllocator {
         Ok(self.wrap_all(pieces))
     }
 
-    /// Grants `total` bytes in at most `max_ranges` ranges whose sizes add up to `total`, or
-    /// nothing: for consumers that gather, such as RDMA with several scatter entries. One range
-    /// if there is one that fits.
+    /// Allocates `total` bytes in at most `max_ranges` ranges whose sizes add up to `total`, or
+    /// nothing. For consumers that gather, such as RDMA with several scatter entries. Returns one
+    /// range if one fits.
     ///
     /// O(`max_ranges`).
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate), and [`AllocError::NoRanges`]. Only more than the capacity
-    /// is too large.
+    /// Those of [`allocate`](Self::allocate), and [`AllocError::NoRanges`] if `max_ranges` is 0.
+    /// [`AllocError::TooLarge`] applies only above the capacity.
     ///
     /// ```
     /// # use kvmem::offset::OffsetAllocator;
@@ -275,8 +277,8 @@ impl OffsetAllocator {
         Ok(self.wrap_all(pieces))
     }
 
-    /// Frees many allocations under one lock; those that follow each other in `run` and in the
-    /// space are joined first. Allocations of other spaces are freed there. O(n).
+    /// Frees many allocations under one lock. Ranges that follow each other in `run` and in the
+    /// space are coalesced first. Allocations of other spaces are freed there. O(n).
     pub fn free_batch(&self, run: impl IntoIterator<Item = Allocation>) {
         let (own, others): (Vec<_>, Vec<_>) =
             run.into_iter().partition(|allocation| allocation.core_index() == self.owner.index);
@@ -295,44 +297,45 @@ impl OffsetAllocator {
     /// Moves the end of the space up to `new_capacity`. O(1).
     ///
     /// # Errors
-    /// [`SpaceError::Capacity`], [`SpaceError::WrongDirection`], [`SpaceError::TooManyRanges`].
+    /// [`SpaceError::Capacity`] above 2^63, [`SpaceError::WrongDirection`] below the capacity,
+    /// [`SpaceError::TooManyRanges`] at the limit of ranges.
     pub fn grow(&self, new_capacity: u64) -> Result<(), SpaceError> {
         check_capacity(new_capacity)?;
         self.core.resize(|heap| heap.grow(new_capacity))
     }
 
-    /// Moves the end of the space down to `new_capacity`, if nothing in use lies behind it. O(1),
-    /// with a boundary O(free segments given up).
+    /// Moves the end of the space down to `new_capacity`, if nothing in use lies behind it. O(1);
+    /// with a boundary O(free segments removed).
     ///
     /// # Errors
-    /// [`SpaceError::InUse`] with the end of the last allocation, [`SpaceError::Capacity`],
-    /// [`SpaceError::WrongDirection`].
+    /// [`SpaceError::InUse`] with the end of the last allocation, [`SpaceError::Capacity`] for 0,
+    /// [`SpaceError::WrongDirection`] above the capacity.
     pub fn shrink_to(&self, new_capacity: u64) -> Result<(), SpaceError> {
         check_capacity(new_capacity)?;
         self.core.resize(|heap| heap.shrink_to(new_capacity))
     }
 
-    /// Length of the space in bytes, without the lock. O(1).
+    /// Returns the length of the space in bytes, without the lock. O(1).
     pub fn capacity(&self) -> u64 {
         self.core.capacity()
     }
 
-    /// The boundary that no allocation straddles, in bytes.
+    /// Returns the boundary that no allocation crosses, in bytes.
     pub fn boundary(&self) -> Option<u64> {
         self.owner.boundary
     }
 
-    /// An upper bound of the largest free range, in bytes, without the lock. O(1).
+    /// Returns an upper bound of the largest free range, in bytes, without the lock. O(1).
     ///
-    /// It is exact unless freed ranges are pending, which may turn out to join others: until
-    /// something settles them (any request that does not take just that range back, or any
-    /// report), the bound allows for it.
+    /// The bound is exact unless the coalescing of freed ranges is deferred; then it allows for
+    /// what they may coalesce with. Any request that does not reuse exactly that range, and any
+    /// report, coalesces them.
     #[inline]
     pub fn largest_free_hint(&self) -> u64 {
         self.core.largest_free_hint()
     }
 
-    /// Figures of the space. O(1).
+    /// Returns the figures of the space. O(1).
     pub fn metrics(&self) -> Metrics {
         self.core.with(|state| {
             let mut metrics = state.heap.metrics();
@@ -341,18 +344,18 @@ impl OffsetAllocator {
         })
     }
 
-    /// The free ranges by size: a report for every bin that holds any, ascending. O(free ranges).
+    /// Returns a report for every non-empty bin, by ascending size. O(free ranges).
     pub fn bins(&self) -> Vec<BinReport> {
         self.core.with(|state| state.heap.bin_reports())
     }
 
-    /// The whole space in address order: a range for every allocation, and free ranges joined.
-    /// O(ranges).
+    /// Returns the whole space in address order: a range for every allocation, and free ranges
+    /// coalesced. O(ranges).
     pub fn map(&self) -> Vec<MapRange> {
         self.core.with(|state| state.heap.map())
     }
 
-    /// Checks the books against their numbered invariants. O(ranges).
+    /// Checks the metadata against its numbered invariants. O(ranges).
     ///
     /// # Errors
     /// [`CheckError`]: a defect of this library.
@@ -361,22 +364,23 @@ impl OffsetAllocator {
     }
 }
 
-/// The raw face: allocations named by plain data, for FFI.
+/// The raw interface: allocations identified by plain data, for FFI.
 impl OffsetAllocator {
-    /// As [`allocate`](Self::allocate), but the allocation lives until
-    /// [`free_raw`](Self::free_raw), or to the end of the process. O(1).
+    /// Allocates `size` bytes, as [`allocate`](Self::allocate) does, until
+    /// [`free_raw`](Self::free_raw) or the end of the process. O(1).
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate).
+    /// Those of [`allocate`](Self::allocate).
     #[inline]
     pub fn allocate_raw(&self, size: u64) -> Result<RawAllocation, AllocError> {
         self.core.allocate_and(size, |state, placed| live_handles(state, placed, size))
     }
 
-    /// As [`allocate_aligned`](Self::allocate_aligned), raw.
+    /// Allocates `size` bytes at a multiple of `align`, as
+    /// [`allocate_aligned`](Self::allocate_aligned) does, until [`free_raw`](Self::free_raw).
     ///
     /// # Errors
-    /// As [`allocate_aligned`](Self::allocate_aligned).
+    /// Those of [`allocate_aligned`](Self::allocate_aligned).
     pub fn allocate_aligned_raw(&self, size: u64, align: u64) -> Result<RawAllocation, AllocError> {
         let placed = self.place_aligned(size, align)?;
         Ok(self.core.with(|state| live_handles(state, placed, size)))
@@ -385,7 +389,8 @@ impl OffsetAllocator {
     /// Frees a raw allocation; returns its size in bytes. O(1).
     ///
     /// # Errors
-    /// [`RawError::Foreign`], [`RawError::Stale`]; nothing is changed then.
+    /// [`RawError::Foreign`] if the handle belongs to another allocator, [`RawError::Stale`] if it
+    /// identifies no live allocation. Nothing changes then.
     ///
     /// ```
     /// use kvmem::offset::{OffsetAllocator, RawError};
@@ -404,16 +409,16 @@ impl OffsetAllocator {
         })
     }
 
-    /// Where a raw allocation lies. O(1).
+    /// Returns the bytes of a raw allocation. O(1).
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw).
+    /// Those of [`free_raw`](Self::free_raw).
     pub fn resolve_raw(&self, handle: RawHandle) -> Result<Range<u64>, RawError> {
         self.with_raw(handle, |_, _, range| Ok(range))
     }
 
-    /// The raw allocation that is alive at a slot, the middle number of its handle: for programs
-    /// that have kept no more of it. O(1).
+    /// Returns the raw allocation that is alive at a slot, the middle number of its handle, for
+    /// programs that stored nothing else. O(1).
     #[must_use]
     pub fn raw_at(&self, slot: u32) -> Option<RawAllocation> {
         self.core.with(|state| {
@@ -424,8 +429,8 @@ impl OffsetAllocator {
         })
     }
 
-    /// All raw allocations that are alive, in the order of their offsets. O(n log n) for the most
-    /// allocations that ever were alive at once; the lock is held for O(n).
+    /// Returns all raw allocations that are alive, in the order of their offsets. O(n log n) for
+    /// the most allocations that were ever alive at once; the lock is held for O(n).
     ///
     /// ```
     /// # use kvmem::offset::OffsetAllocator;
@@ -447,11 +452,11 @@ impl OffsetAllocator {
         all
     }
 
-    /// As [`Allocation::shrink`], raw; the handle stays good.
+    /// Shortens a raw allocation as [`Allocation::shrink`] does; the handle stays valid.
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Allocation::shrink`]
-    /// says.
+    /// Those of [`free_raw`](Self::free_raw), and [`RawError::Refused`] with the error of
+    /// [`Allocation::shrink`].
     pub fn shrink_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
         self.with_raw(handle, |state, placed, _| {
             resize_down(&mut state.heap, placed, new_size)?;
@@ -460,11 +465,11 @@ impl OffsetAllocator {
         })
     }
 
-    /// As [`Allocation::extend`], raw; the handle stays good.
+    /// Lengthens a raw allocation as [`Allocation::extend`] does; the handle stays valid.
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Allocation::extend`]
-    /// says.
+    /// Those of [`free_raw`](Self::free_raw), and [`RawError::Refused`] with the error of
+    /// [`Allocation::extend`].
     pub fn extend_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
         self.with_raw(handle, |state, placed, _| {
             resize_up(&mut state.heap, placed, new_size)?;
@@ -476,12 +481,12 @@ impl OffsetAllocator {
     /// Turns a raw allocation into an RAII one; the handle is stale afterwards. O(1).
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw).
+    /// Those of [`free_raw`](Self::free_raw).
     pub fn adopt_raw(&self, handle: RawHandle) -> Result<Allocation, RawError> {
         self.revoke_raw(handle, |_, placed, size| self.wrap(placed, size))
     }
 
-    /// Breaks the seal of a good handle, and runs with its allocation.
+    /// Revokes the generation of a valid handle, and runs with its allocation.
     #[inline(always)]
     fn revoke_raw<R>(
         &self,
@@ -498,7 +503,7 @@ impl OffsetAllocator {
         })
     }
 
-    /// Whether a handle is of this allocator.
+    /// Checks that a handle belongs to this allocator.
     #[inline(always)]
     fn own(&self, handle: RawHandle) -> Result<(), RawError> {
         let (allocator, handle_of) = (self.owner.id, handle.allocator);
@@ -509,7 +514,7 @@ impl OffsetAllocator {
         }
     }
 
-    /// Runs `use_it` on a good handle's allocation.
+    /// Runs `use_it` on a valid handle's allocation.
     fn with_raw<R>(
         &self,
         handle: RawHandle,
@@ -525,7 +530,7 @@ impl OffsetAllocator {
     }
 }
 
-/// The allocation of a slot that has this seal.
+/// Returns the allocation of a slot with a live handle.
 fn raw_allocation(state: &SpaceState, slot: u32, generation: u32) -> RawAllocation {
     let range = state.heap.range_of(slot);
     let handle = RawHandle { allocator: state.id, slot, generation };

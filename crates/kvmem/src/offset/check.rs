@@ -1,15 +1,15 @@
 //! The invariants, numbered, and a check of exactly those.
 //!
-//! 1. The chain is a ring through the wall; links are mutual; it has as many nodes as are on the
-//!    books.
+//! 1. The chain is a ring through the sentinel; links are mutual; it contains all nodes in use.
 //! 2. The ranges tile `[0, capacity)` in address order; none is empty.
 //! 3. A node is free iff a hole names it, and the two agree on where the range lies.
-//! 4. Free neighbours are joined, unless a boundary or a hole held back stands between them.
-//! 5. A hole is in the bin of its size, or it is a run or the nursery; lists and bitmaps agree.
-//! 6. `allocated` and `live` are what the chain adds up to.
+//! 4. Free neighbours are coalesced, unless a boundary or a hole held back separates them.
+//! 5. A hole is in the bin of its size, or it is a run or the small-object region; lists and
+//!    bitmaps agree.
+//! 6. `allocated` and `live` are the sums over the chain.
 //! 7. The greatest binned size is exact where it is known.
-//! 8. No used range, and no binned hole, straddles a boundary or is a wholly free segment. Runs
-//!    begin at a boundary and end at one; the virgin ends the space. No two runs touch.
+//! 8. No used range, and no binned hole, crosses a boundary or is a wholly free segment. Runs begin
+//!    at a boundary and end at one; the wilderness ends the space. No two runs touch.
 //! 9. The lock-free hint is not below the largest free range (checked beside the hint, in
 //!    `core.rs`).
 
@@ -18,7 +18,7 @@ use super::heap::{Heap, NO_BOUNDARY, Placed, SENTINEL};
 use super::table::NIL;
 
 impl Heap {
-    /// Checks that a range is used, of this length.
+    /// Checks that a range is used and has this length.
     #[cfg(not(loom))]
     pub(crate) fn check_used(&self, placed: Placed, size: u64) -> Result<(), CheckError> {
         let Placed { node, offset } = placed;

@@ -1,8 +1,8 @@
-//! *Core*: the books behind a lock, and the hint in front of it.
+//! *Core*: the metadata of a space behind a lock, and the hint in front of it.
 //!
-//! A core is what an [`OffsetAllocator`](super::OffsetAllocator) and all its allocations share. It
-//! outlives both: when the allocator has been dropped, the last allocation to be freed puts the
-//! books away.
+//! An [`OffsetAllocator`](super::OffsetAllocator) and all its allocations share one core. The core
+//! outlives both. When the allocator has been dropped, freeing its last allocation frees the
+//! metadata.
 
 use std::any::Any;
 
@@ -16,25 +16,25 @@ use crate::sync::Mutex;
 #[cfg(not(loom))]
 use crate::sync::{hold_over_fork, release_over_fork};
 
-/// What the lock protects.
+/// The data that the lock protects.
 pub(crate) struct SpaceState {
     pub(crate) heap: Heap,
     pub(crate) generations: GenerationTable,
-    /// Identity of the allocator, never used again in this process.
+    /// Identity of the allocator, never reused in this process.
     pub(crate) id: u64,
-    /// The allocator is gone; what is still allocated lives on.
+    /// The allocator has been dropped; allocations may remain.
     closed: bool,
-    /// What is to live as long as anything is allocated, or can be: the memory that the offsets
-    /// are of.
+    /// Kept alive until the allocator and all its allocations are gone: the memory that the offsets
+    /// refer to.
     keepalive: Option<Keepalive>,
 }
 
-/// Something that is kept by the books of a space, and dropped with them.
+/// An object that the state of a space owns, dropped with it.
 pub(crate) type Keepalive = Box<dyn Any + Send + Sync>;
 
 impl SpaceState {
-    /// Whether nobody can reach these books any more. Raw allocations do not count once the
-    /// allocator is gone: there is nothing left to free them through.
+    /// Returns whether nothing can reach this state any more. Raw allocations do not count once the
+    /// allocator is gone: no call can free them then.
     #[inline]
     fn over(&self) -> bool {
         self.closed && self.heap.live() == self.generations.live_handles()
@@ -59,7 +59,7 @@ impl SpaceCore {
         SpaceCore { state: Mutex::new(None), hint: Hint::new() }
     }
 
-    /// Begins the life of an allocator on this core, which nobody uses.
+    /// Opens this core, which is free, for an allocator.
     pub(crate) fn open(&self, id: u64, heap: Heap) {
         let mut state = Box::new(SpaceState {
             heap,
@@ -75,7 +75,7 @@ impl SpaceCore {
         *slot = Some(state);
     }
 
-    /// The allocator is gone. Returns whether the core is free again.
+    /// Closes the core when its allocator is dropped. Returns whether the core is free again.
     pub(crate) fn close(&self) -> bool {
         let mut slot = self.state.lock();
         if let Some(state) = &mut *slot {
@@ -107,13 +107,13 @@ impl SpaceCore {
         self.hint.free()
     }
 
-    /// The length of the space, without the lock.
+    /// Returns the length of the space, without the lock.
     #[cfg(not(loom))]
     pub(crate) fn capacity(&self) -> u64 {
         self.hint.capacity()
     }
 
-    /// What the last holder of the lock has left for reports.
+    /// Returns the figures that the last holder of the lock published for reports.
     #[cfg(not(loom))]
     pub(crate) fn left(&self) -> SpaceStats {
         self.hint.report()
@@ -131,19 +131,20 @@ impl SpaceCore {
         hold_over_fork(&self.state);
     }
 
-    /// Releases what [`hold_over_fork`](Self::hold_over_fork) took, in the parent and in the child.
+    /// Releases the lock that [`hold_over_fork`](Self::hold_over_fork) took, in the parent and in
+    /// the child.
     #[cfg(not(loom))]
     pub(crate) fn release_over_fork(&self) {
         release_over_fork(&self.state);
     }
 
-    /// Takes the lock until what is returned is dropped.
+    /// Takes the lock until the returned value is dropped.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn seize(&'static self) -> HeldLock {
         HeldLock { _books: self.state.lock() }
     }
 
-    /// Runs `change` under the lock and publishes what it left.
+    /// Runs `change` under the lock and publishes the new figures.
     #[inline]
     pub(crate) fn with<R>(&self, change: impl FnOnce(&mut SpaceState) -> R) -> R {
         let mut slot = self.state.lock();
@@ -153,7 +154,8 @@ impl SpaceCore {
         result
     }
 
-    /// Keeps something as long as anything is allocated, or can be. A core keeps one thing.
+    /// Keeps an object alive until the allocator and all its allocations are gone. A core keeps
+    /// one.
     #[cfg(not(loom))]
     pub(crate) fn keep(&self, keepalive: Keepalive) {
         self.with(|state| state.keepalive = Some(keepalive));
@@ -174,7 +176,7 @@ impl SpaceCore {
         })
     }
 
-    /// Checks the invariants, the hint's included.
+    /// Checks the invariants, including that of the hint.
     pub(crate) fn check(&self) -> Result<(), CheckError> {
         let mut slot = self.state.lock();
         let Some(state) = &mut *slot else { unused() };
@@ -187,10 +189,10 @@ impl SpaceCore {
         Ok(())
     }
 
-    /// Fails a request that cannot be met, without the lock.
+    /// Returns an error without the lock for a request that cannot succeed.
     #[inline]
     pub(crate) fn admit(&self, size: u64) -> Result<(), AllocError> {
-        // Size 0 wraps around to the top and is refused as well.
+        // Size 0 wraps around to the greatest value and fails as well.
         let largest_free = self.hint.largest();
         if size.wrapping_sub(1) >= largest_free {
             Err(self.fail_early(size, largest_free))
@@ -199,16 +201,16 @@ impl SpaceCore {
         }
     }
 
-    /// Grants `size` bytes.
+    /// Allocates `size` bytes.
     ///
-    /// Short, and part of its callers: a full store answers with no or takes a range back, and both
-    /// are done here.
+    /// Short, and inlined into its callers: it answers the two cases of a full store, a failure and
+    /// a reuse.
     #[inline(always)]
     pub(crate) fn allocate(&self, size: u64) -> Result<Placed, AllocError> {
         self.allocate_and(size, |_, placed| placed)
     }
 
-    /// Grants `size` bytes, and runs with them under the same lock.
+    /// Allocates `size` bytes, and runs with them under the same lock.
     #[inline(always)]
     pub(crate) fn allocate_and<R>(
         &self,
@@ -232,7 +234,7 @@ impl SpaceCore {
         }
     }
 
-    /// Grants `size` bytes when there is nothing to take back, and publishes what it left.
+    /// Allocates `size` bytes when there is nothing to reuse, and publishes the new figures.
     #[inline(never)]
     fn allocate_new(&self, heap: &mut Heap, size: u64) -> MaybePlaced {
         let placed = heap.allocate_new(size);
@@ -240,19 +242,19 @@ impl SpaceCore {
         placed.into()
     }
 
-    /// Why a request is refused that the hint is below.
+    /// Returns the error of a request that is longer than the hint.
     #[inline]
     pub(crate) fn fail_early(&self, requested: u64, largest_free: u64) -> AllocError {
         let limit = self.hint.limit();
-        // The usual one apart: it is the answer of a full space, and its fields go straight to
-        // where they belong.
+        // The usual error is separate: it is the answer of a full space, and its fields go directly
+        // to their destination.
         if requested.wrapping_sub(1) < limit {
             return AllocError::OutOfSpace { requested, free: self.hint.free(), largest_free };
         }
         never_fits(requested, limit)
     }
 
-    /// Frees a used range, whose size the caller may not know; returns whether the core is free
+    /// Frees a used range, whose size the caller may not know. Returns whether the core is free
     /// again.
     #[inline]
     pub(crate) fn free(&self, placed: Placed, size: Option<u64>) -> bool {
@@ -271,14 +273,14 @@ impl SpaceCore {
     }
 }
 
-/// The lock of a core's books.
+/// The lock of a core, held.
 #[cfg(all(test, not(loom)))]
 pub(crate) struct HeldLock {
     _books: lock_api::MutexGuard<'static, crate::sync::RawLock, Option<Box<SpaceState>>>,
 }
 
 impl SpaceCore {
-    /// Puts the books away if nobody can reach them; returns whether the core is free again.
+    /// Drops the state if nothing can reach it; returns whether the core is free again.
     pub(crate) fn drop_if_unreachable(&self) -> bool {
         let mut slot = self.state.lock();
         let over = slot.as_ref().is_some_and(|state| state.over());
@@ -291,8 +293,8 @@ impl SpaceCore {
     }
 }
 
-/// Drops books that nobody can reach, and what they kept, without the lock: the ward may take its
-/// time.
+/// Drops unreachable state and its keepalive without the lock, because the keepalive's destructor
+/// may take long.
 #[cold]
 #[inline(never)]
 fn drop_if_unreachable(state: Option<Box<SpaceState>>) {
@@ -305,7 +307,7 @@ fn never_fits(requested: u64, limit: u64) -> AllocError {
     if requested == 0 { AllocError::ZeroSize } else { AllocError::TooLarge { requested, limit } }
 }
 
-/// Why the heap refused a request that is not zero.
+/// Returns the error of a request of at least one byte that the heap could not satisfy.
 #[cold]
 pub(crate) fn allocation_error(heap: &mut Heap, requested: u64) -> AllocError {
     let limit = heap.limit();
@@ -319,7 +321,7 @@ pub(crate) fn allocation_error(heap: &mut Heap, requested: u64) -> AllocError {
     AllocError::OutOfSpace { requested, free: heap.free_bytes(), largest_free }
 }
 
-/// A core without books was used: an allocator or allocation outlived its own count.
+/// Reports a core without state: an allocator or allocation outlived its own count.
 #[cold]
 fn unused() -> ! {
     panic!("this core has no books");
