@@ -1,4 +1,4 @@
-//! Aligned allocation: the start is aligned, and what lies before it stays free.
+//! Aligned allocation: the start is aligned, and the bytes before it stay free.
 
 use std::ops::Range;
 
@@ -7,18 +7,18 @@ use super::holes::Hole;
 use super::placement::HoleEnd;
 use super::table::NIL;
 
-/// Holes looked at, tightest bins first, before one that is certain to fit is taken.
+/// Holes examined, tightest bins first, before one that is certain to fit is taken.
 const MAX_LOOKS: usize = 24;
-/// Holes looked at, longest first, when none is certain to fit. Behind that many, an aligned start
-/// may be overlooked.
+/// Holes examined, longest first, when none is certain to fit. An aligned start in another hole may
+/// be missed.
 const MAX_LAST_LOOKS: usize = 384;
 
 impl Heap {
-    /// Grants `size` ≥ 1 bytes whose offset is a multiple of `align`, a power of two.
+    /// Allocates `size` ≥ 1 bytes whose offset is a multiple of `align`, a power of two.
     ///
-    /// O(1): a hole in a list above that of `size + align − 1` fits. When there is none,
-    /// [`MAX_LAST_LOOKS`] holes are looked at before the request is refused. With a boundary, the
-    /// runs of free segments follow.
+    /// O(1): a hole in a list above that of `size + align − 1` fits. If there is none,
+    /// [`MAX_LAST_LOOKS`] holes are examined before the request fails. With a boundary, the runs of
+    /// free segments follow.
     pub(crate) fn allocate_aligned(&mut self, size: u64, align: u64) -> Option<Placed> {
         if align == 1 {
             return self.allocate(size);
@@ -67,9 +67,9 @@ impl Heap {
         Some(self.take_at(id, start, size))
     }
 
-    /// Grants `size` bytes at the start of a free slot, unless an exact hole is at hand: the space
-    /// is thought of as cut into slots of `slot ≥ size` bytes, so that whatever dies in one
-    /// leaves room for whatever comes next. O(1).
+    /// Allocates `size` bytes at the start of a free slot, unless the first hole of its own list is
+    /// exact. The space is divided into slots of `slot ≥ size` bytes, so an object freed in one
+    /// leaves room for the next. O(1).
     pub(super) fn fit_slot(&mut self, size: u64, slot: u64) -> Option<Placed> {
         let first = self.bins.first(self.bins.list_of(size));
         if first != NIL && self.bins.holes[first].size == size {
@@ -82,7 +82,7 @@ impl Heap {
         Some(self.take_at(id, start, size))
     }
 
-    /// Grants `[start, start + size)` out of the binned hole `id`, which contains it.
+    /// Allocates `[start, start + size)` out of the binned hole `id`, which contains it.
     pub(super) fn take_at(&mut self, id: u32, start: u64, size: u64) -> Placed {
         let Hole { offset, node, .. } = self.bins.holes[id];
         let end = self.bins.holes[id].end();
@@ -102,7 +102,7 @@ impl Heap {
     }
 }
 
-/// Where a range of `size` bytes at a multiple of `align` begins in a free one, if it fits.
+/// Returns where a range of `size` bytes at a multiple of `align` begins in a free one, if it fits.
 fn aligned_start(free: Range<u64>, size: u64, align: u64) -> Option<u64> {
     let start = free.start.checked_next_multiple_of(align)?;
     (start <= free.end && free.end - start >= size).then_some(start)

@@ -47,7 +47,7 @@ impl Heap {
             if !self.nodes.contains(next) || self.nodes[next].prev != node {
                 return broken(
                     1,
-                    format!("node {node} is followed by {next}, which does not know it"),
+                    format!("node {node} is followed by {next}, which does not link back"),
                 );
             }
             seen += 1;
@@ -84,7 +84,7 @@ impl Heap {
                     if !self.bins.holes.contains(id) {
                         return broken(
                             3,
-                            format!("node {node} names hole {id}, which is not on the books"),
+                            format!("node {node} names hole {id}, which does not exist"),
                         );
                     }
                     let hole = &self.bins.holes[id];
@@ -138,7 +138,7 @@ impl Heap {
                     {
                         return broken(
                             4,
-                            format!("free ranges meet at {start} and are not joined"),
+                            format!("free ranges meet at {start} and are not coalesced"),
                         );
                     }
                     left = Some(id);
@@ -153,10 +153,7 @@ impl Heap {
             );
         }
         if seen != self.nodes.live() {
-            return broken(
-                1,
-                format!("{seen} nodes in the ring, {} on the books", self.nodes.live()),
-            );
+            return broken(1, format!("{seen} nodes in the ring, {} in use", self.nodes.live()));
         }
         if free_ranges != self.bins.holes.live() {
             return broken(
@@ -168,7 +165,7 @@ impl Heap {
             return broken(
                 6,
                 format!(
-                    "{live} used ranges of {allocated} bytes, books say {} of {}",
+                    "{live} used ranges of {allocated} bytes, counted are {} of {}",
                     self.live, self.allocated
                 ),
             );

@@ -1,4 +1,4 @@
-//! The core alone, for the model check in `tests/loom`: the shared face stands on statics, which
+//! The core alone, for the model check in `tests/loom`: the public interface uses statics, which
 //! loom cannot model.
 
 use std::ops::Range;
@@ -12,7 +12,7 @@ pub struct SpaceModel {
     core: SpaceCore,
 }
 
-/// A range that was granted, to be freed by [`SpaceModel::free`].
+/// An allocated range, to be freed by [`SpaceModel::free`].
 #[derive(Debug)]
 pub struct MaybePlaced {
     placed: Placed,
@@ -20,41 +20,41 @@ pub struct MaybePlaced {
 }
 
 impl MaybePlaced {
-    /// Where it lies.
+    /// Returns its bytes.
     pub fn range(&self) -> Range<u64> {
         self.placed.offset..self.placed.offset + self.size
     }
 }
 
 impl SpaceModel {
-    /// An empty space.
+    /// Creates an empty space.
     pub fn new(capacity: u64) -> Self {
         let core = SpaceCore::new();
         core.open(1, Heap::new(capacity, None, Placement::BestFit, u32::MAX));
         SpaceModel { core }
     }
 
-    /// As `OffsetAllocator::allocate`.
+    /// Allocates as `OffsetAllocator::allocate` does.
     pub fn allocate(&self, size: u64) -> Result<MaybePlaced, AllocError> {
         Ok(MaybePlaced { placed: self.core.allocate(size)?, size })
     }
 
-    /// As dropping an `Allocation`.
+    /// Frees as dropping an `Allocation` does.
     pub fn free(&self, granted: MaybePlaced) {
         self.core.free(granted.placed, Some(granted.size));
     }
 
-    /// As `OffsetAllocator::grow`.
+    /// Grows as `OffsetAllocator::grow` does.
     pub fn grow(&self, capacity: u64) {
         self.core.resize(|heap| heap.grow(capacity)).expect("larger than before");
     }
 
-    /// As `OffsetAllocator::largest_free_hint`.
+    /// Returns the hint as `OffsetAllocator::largest_free_hint` does.
     pub fn hint(&self) -> u64 {
         self.core.largest_free_hint()
     }
 
-    /// As `OffsetAllocator::check`.
+    /// Checks as `OffsetAllocator::check` does.
     pub fn check(&self) {
         self.core.check().expect("whole books");
     }

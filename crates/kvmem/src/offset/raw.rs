@@ -1,25 +1,26 @@
-//! *Raw handles*: allocations named by plain data, for C and Python.
+//! *Raw handles*: allocations identified by plain data, for C and Python.
 //!
-//! A raw handle can be copied, kept too long, freed twice or given to the wrong allocator. It
-//! carries the identity of its allocator (good within one process), the slot of its range and the
-//! *seal* that was put on the slot when the handle was made; freeing breaks the seal. So every
-//! misuse is seen, in release builds too, and nothing is touched. Seals are numbered by a
-//! 32-bit counter for each allocator: a stale handle could pass only if exactly a multiple of 2^32
-//! − 1 handles were made since, the last of them on the same slot.
+//! A raw handle can be copied, kept too long, freed twice or passed to the wrong allocator. It
+//! contains the identity of its allocator (valid within one process), the slot of its range, and
+//! the *generation* that the slot received when the handle was issued. Freeing revokes the
+//! generation. Every misuse is detected, in release builds too, and changes nothing. Generations
+//! are numbered by a 32-bit counter per allocator: a stale handle could pass only if exactly a
+//! multiple of 2^32 − 1 handles were issued since, the last of them for the same slot.
 //!
-//! Seals stand beside the nodes and exist only where raw handles do: a program that uses RAII pays
-//! nothing. Each has the length of its range with it, as an RAII handle has: from the books it
-//! would take two reads more, one after the other, and a branch by chance.
+//! Generations are stored beside the nodes and exist only where raw handles do: a program that uses
+//! RAII pays nothing. Each is stored with the length of its range, as in an RAII handle. Reading
+//! the length from the metadata would take two more reads, one after the other, and an
+//! unpredictable branch.
 
 use super::error::RawError;
 
-/// Slots that share a lane.
+/// Slots per chunk.
 const CHUNK_SLOTS: usize = 256;
 
-/// Places for lanes that are kept when there are fewer.
+/// Capacity for chunks that is kept when there are fewer.
 const KEPT_CHUNKS: usize = 8;
 
-/// Plain-data name of an allocation: 16 bytes, any bits are safe to pass back.
+/// Plain data that identifies an allocation: 16 bytes; any bits are safe to pass back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RawHandle {
     pub(crate) allocator: u64,
@@ -28,13 +29,13 @@ pub struct RawHandle {
 }
 
 impl RawHandle {
-    /// All of the handle in one number; never 0.
+    /// Returns the handle as one number, which is never 0.
     pub fn to_bits(self) -> u128 {
         u128::from(self.allocator) << 64 | u128::from(self.slot) << 32 | u128::from(self.generation)
     }
 
-    /// The handle that [`to_bits`](Self::to_bits) made a number of. Any number is safe: one that is
-    /// no handle of the allocator it is given to is refused there.
+    /// Returns the handle that [`to_bits`](Self::to_bits) converted. Any number is safe: the
+    /// allocator rejects one that is no handle of its own.
     pub fn from_bits(bits: u128) -> Self {
         RawHandle {
             allocator: (bits >> 64) as u64,
@@ -44,24 +45,24 @@ impl RawHandle {
     }
 }
 
-/// An allocation made through the raw face.
+/// An allocation made through the raw interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RawAllocation {
-    /// Its name.
+    /// Identifies it.
     pub handle: RawHandle,
     /// Where it begins, in bytes.
     pub offset: u64,
-    /// Its length, in bytes: what was asked for.
+    /// Its length, in bytes: the requested size.
     pub size: u64,
 }
 
-/// That of a slot, and the length of the slot's range.
+/// The generation of a slot, and the length of the slot's range.
 #[derive(Clone, Copy)]
 struct SlotGeneration {
-    /// 0: no raw handle names this slot.
+    /// 0: no raw handle for this slot.
     generation: u32,
-    /// As a [`Range`](super::Range) has it.
+    /// As in a [`Range`](super::Range).
     size: u32,
 }
 
@@ -74,21 +75,21 @@ impl SlotGeneration {
     }
 }
 
-/// The seals of some neighbouring slots.
+/// The generations of adjacent slots.
 struct GenerationChunk {
     generations: [SlotGeneration; CHUNK_SLOTS],
     live_handles: u32,
 }
 
-/// Which slots have a raw handle, and of which generation.
+/// The generation of every slot that has a raw handle.
 pub(crate) struct GenerationTable {
     chunks: Vec<Option<Box<GenerationChunk>>>,
-    /// A lane without seals, for the next that is needed: who frees his only allocation and asks
-    /// for another needs no memory for that.
+    /// A chunk without live handles, for the next one that is needed. A caller that frees its only
+    /// allocation and requests another needs no memory for that.
     spare_chunk: Option<Box<GenerationChunk>>,
-    /// Generation of the latest seal.
+    /// The latest generation.
     last: u32,
-    /// Slots that have one.
+    /// Number of live handles.
     live_handles: u64,
 }
 
@@ -97,7 +98,7 @@ impl GenerationTable {
         GenerationTable { chunks: Vec::new(), spare_chunk: None, last: 0, live_handles: 0 }
     }
 
-    /// Raw handles alive.
+    /// Returns the number of live raw handles.
     pub(crate) fn live_handles(&self) -> u64 {
         self.live_handles
     }
@@ -108,7 +109,7 @@ impl GenerationTable {
                 * size_of::<GenerationChunk>()
     }
 
-    /// Puts a new seal on a slot that has none, and whose range is so long.
+    /// Issues a new generation for a slot that has none, whose range has the length `size`.
     #[inline]
     pub(crate) fn issue(&mut self, slot: u32, size: u32) -> u32 {
         self.last = self.last.checked_add(1).unwrap_or(1);
@@ -124,7 +125,7 @@ impl GenerationTable {
         self.last
     }
 
-    /// A lane where none is.
+    /// Creates a chunk where there is none.
     #[cold]
     #[inline(never)]
     fn open_chunk<'a>(
@@ -144,7 +145,7 @@ impl GenerationTable {
         chunks[number].get_or_insert_with(|| spare_chunk.take().unwrap_or_else(new))
     }
 
-    /// Whether the slot bears this seal.
+    /// Checks that the slot has this generation.
     pub(crate) fn verify(&self, slot: u32, generation: u32) -> Result<(), RawError> {
         let chunk = self.chunks.get(slot as usize / CHUNK_SLOTS).and_then(Option::as_ref);
         match chunk.map(|chunk| chunk.generations[slot as usize % CHUNK_SLOTS]) {
@@ -153,7 +154,7 @@ impl GenerationTable {
         }
     }
 
-    /// The generation of a slot's seal, if it has one.
+    /// Returns the generation of a slot, if it has one.
     #[cfg(not(loom))]
     pub(crate) fn generation_of(&self, slot: u32) -> Option<u32> {
         let chunk = self.chunks.get(slot as usize / CHUNK_SLOTS)?.as_ref()?;
@@ -161,7 +162,7 @@ impl GenerationTable {
             .filter(|generation| *generation != 0)
     }
 
-    /// The sealed slots with the generations of their seals. O(slots).
+    /// Returns the slots with live handles, and their generations. O(slots).
     #[cfg(not(loom))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32)> {
         let slots = (0..).zip(&self.chunks).filter(|(_, chunk)| chunk.is_some());
@@ -170,14 +171,14 @@ impl GenerationTable {
         slots.filter_map(|slot| Some((slot as u32, self.generation_of(slot as u32)?)))
     }
 
-    /// The range of a sealed slot is so long from now on.
+    /// Changes the length of the range of a slot.
     pub(crate) fn resize(&mut self, slot: u32, size: u32) {
         if let Some(Some(chunk)) = self.chunks.get_mut(slot as usize / CHUNK_SLOTS) {
             chunk.generations[slot as usize % CHUNK_SLOTS].size = size;
         }
     }
 
-    /// Breaks the seal of a slot, if it bears this one; how long the range is.
+    /// Revokes the generation of a slot, if it is this one; returns the length of the range.
     #[inline]
     pub(crate) fn take(&mut self, slot: u32, generation: u32) -> Result<u32, RawError> {
         let Some(Some(chunk)) = self.chunks.get_mut(slot as usize / CHUNK_SLOTS) else {
@@ -197,7 +198,7 @@ impl GenerationTable {
         Ok(size)
     }
 
-    /// Puts a lane without seals away.
+    /// Removes a chunk without live handles.
     #[cold]
     fn retire_chunk(&mut self, number: usize) {
         self.spare_chunk = self.chunks[number].take();

@@ -1,12 +1,12 @@
-//! Changing a range in place, and freeing parts and runs of ranges.
+//! Changing a range in place, and freeing parts of ranges and batches of ranges.
 
 use std::ops::Range;
 
 use super::heap::{Heap, Placed};
 
 impl Heap {
-    /// Gives back the tail of a used range: it is `new_size` bytes afterwards, `0 < new_size ≤
-    /// size`. `None`: the books are full. O(1).
+    /// Frees the tail of a used range: it is `new_size` bytes afterwards, `0 < new_size ≤ size`.
+    /// Returns `None` if no node is left. O(1).
     pub(crate) fn shrink(&mut self, placed: Placed, size: u64, new_size: u64) -> Option<()> {
         if new_size == size {
             return Some(());
@@ -24,7 +24,7 @@ impl Heap {
     }
 
     /// Lengthens a used range into the free range behind it: it is `new_size ≥ size` bytes
-    /// afterwards. On failure, the greatest size it could have. O(1).
+    /// afterwards. On failure returns the greatest size that it could have. O(1).
     pub(crate) fn extend(&mut self, placed: Placed, size: u64, new_size: u64) -> Result<(), u64> {
         self.coalesce();
         let end = placed.offset + size;
@@ -52,7 +52,8 @@ impl Heap {
         Ok(())
     }
 
-    /// Free bytes behind a used range that it could take in, those of the nursery included.
+    /// Returns the free bytes behind a used range that it could take in, including those of the
+    /// small-object region.
     fn room_behind(&self, placed: Placed, end: u64) -> u64 {
         if self.is_edge(end) {
             return 0;
@@ -64,9 +65,9 @@ impl Heap {
         }
     }
 
-    /// Frees the part `part` of the used range `placed` of `size` bytes; what is left before it
-    /// keeps the name, what is left behind it gets a new one. `None`: the books are full, and
-    /// nothing is changed; all of the range can be freed then, too. O(1).
+    /// Frees the part `part` of the used range `placed` of `size` bytes. The rest before it keeps
+    /// the node, the rest behind it gets a new one. Returns `None` and changes nothing if no node
+    /// is left; the whole range can still be freed then. O(1).
     pub(crate) fn free_part(
         &mut self,
         placed: Placed,
@@ -89,8 +90,8 @@ impl Heap {
         Some(behind)
     }
 
-    /// Frees used ranges, each named once. Ranges that follow each other in the list and in the
-    /// space are joined before they meet a bin. O(ranges).
+    /// Frees used ranges, each listed once. Ranges that follow each other in the list and in the
+    /// space are coalesced before they reach a bin. O(ranges).
     pub(crate) fn free_batch(&mut self, run: &[Placed]) {
         self.coalesce();
         let mut rest = run;

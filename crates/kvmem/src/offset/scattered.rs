@@ -1,4 +1,4 @@
-//! One request in several ranges, and several requests in one step.
+//! One request in several ranges, and several requests in one call.
 
 use std::cmp::Reverse;
 
@@ -6,31 +6,31 @@ use super::core::allocation_error;
 use super::error::AllocError;
 use super::heap::{Heap, NODES_PER_CHANGE, Placed};
 
-/// A granted range with its size.
+/// An allocated range with its size.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SizedRange {
     pub(crate) placed: Placed,
     pub(crate) size: u64,
 }
 
-/// What a scattered request will take.
+/// The ranges that a scattered request will take.
 struct ScatterPlan {
     /// Whole segments of runs.
     segments: u64,
     /// Whole holes.
     holes: Vec<u32>,
-    /// What is left for the last range, in bytes.
+    /// Bytes of the last range.
     last: u64,
 }
 
 /// The longest free ranges are too short together.
 struct NotEnough {
-    /// Although there were names for all segments.
+    /// Whether nodes were left for all segments.
     names: bool,
 }
 
 impl Heap {
-    /// Grants `n` ranges of `size` bytes each, or none.
+    /// Allocates `n` ranges of `size` bytes each, or none.
     pub(crate) fn allocate_batch(
         &mut self,
         size: u64,
@@ -44,8 +44,8 @@ impl Heap {
             return Err(AllocError::TooManyRanges { ranges: self.ranges() });
         }
         self.place_times(size, n, Self::allocate).or_else(|_| {
-            // A nursery in the way may have split room for one more. Without it the number of
-            // ranges that fit is exact, for each is cut from an end of its hole.
+            // A small-object region may have divided room for one more. Without it the number of
+            // ranges that fit is exact, because each is cut from an end of its hole.
             self.close_region();
             self.place_times(size, n, Self::allocate_in_bins)
         })
@@ -71,18 +71,19 @@ impl Heap {
         Ok(pieces)
     }
 
-    /// Why `n` ranges of `size` bytes cannot be granted: in all, that is.
+    /// Returns the error of a batch of `n` ranges of `size` bytes.
     fn batch_error(&mut self, size: u64, n: usize) -> AllocError {
         allocation_error(self, size).of_batch(size, n)
     }
 
-    /// The refusal, if `size` bytes cannot be granted only because the books are full.
+    /// Returns an error if `size` bytes cannot be allocated only because no node is left.
     fn is_full_for(&mut self, size: u64) -> Option<AllocError> {
         (size <= self.largest_free() && !self.has_free_nodes())
             .then(|| AllocError::TooManyRanges { ranges: self.ranges() })
     }
 
-    /// Grants `size` bytes without a nursery. `None`: no room, or the books are full.
+    /// Allocates `size` bytes without a small-object region. Returns `None` if no room or no node
+    /// is left.
     fn allocate_in_bins(&mut self, size: u64) -> Option<Placed> {
         if !self.has_free_nodes() {
             return None;
@@ -90,12 +91,11 @@ impl Heap {
         self.fit(size).or_else(|| self.open_segment(size).then(|| self.fit(size)).flatten())
     }
 
-    /// Grants `total` ≥ 1 bytes in at most `max_ranges` ≥ 1 ranges, or nothing. O(ranges granted),
-    /// or `max_ranges`.
+    /// Allocates `total` ≥ 1 bytes in at most `max_ranges` ≥ 1 ranges, or nothing. O(ranges
+    /// returned), or O(`max_ranges`) on failure.
     ///
-    /// One range if there is one. Otherwise the longest free ranges are used up whole, for they
-    /// leave nothing behind, until what is left fits into one. They are chosen before any is
-    /// taken.
+    /// Takes one range if one fits. Otherwise it takes the longest free ranges whole, which leaves
+    /// no remainders, until the rest fits into one. All are chosen before any is taken.
     pub(crate) fn allocate_scattered(
         &mut self,
         total: u64,
@@ -131,7 +131,7 @@ impl Heap {
         })
     }
 
-    /// Chooses the longest free ranges, up to `segments` of them from runs. They are not touched.
+    /// Chooses the longest free ranges, up to `segments` of them from runs, without changing them.
     fn choose(
         &self,
         total: u64,
@@ -151,7 +151,7 @@ impl Heap {
         let mut list = self.bins.top();
         while let Some(place) = list {
             let holes = &self.bins.holes;
-            // A list is short, or all its holes are alike.
+            // A list is short, or all its holes have the same size.
             let alike = self.bins.is_of_one_size(place);
             let mut sorted = Vec::new();
             if !alike {
@@ -174,8 +174,8 @@ impl Heap {
         Err(too_few)
     }
 
-    /// Takes what was chosen. `None`: there is no name for the remainder of the last range, and
-    /// nothing is changed.
+    /// Takes the chosen ranges. Returns `None` and changes nothing if no node is left for the
+    /// remainder of the last range.
     fn take_chosen(&mut self, choice: &ScatterPlan, names: bool) -> Option<Vec<SizedRange>> {
         let mut pieces = Vec::new();
         for _ in 0..choice.segments {
@@ -203,8 +203,7 @@ impl Heap {
         Some(pieces)
     }
 
-    /// Takes back the pieces of a request that failed: the space is as it was before, its order
-    /// included.
+    /// Frees the ranges of a request that failed. The space is as before, including its order.
     pub(crate) fn give_back(&mut self, pieces: &[SizedRange]) {
         let fresh = self.fresh;
         for piece in pieces {

@@ -1,7 +1,7 @@
-//! *Ground*: a space as the layer above sees it, which keeps ranges of it for its threads.
+//! *SpaceHandle*: a space as the layer above sees it, which keeps ranges of it for its threads.
 //!
-//! It names the space by the number of its core, as an allocation does: it is good after the
-//! allocator is gone, as long as anything is allocated of it.
+//! It identifies the space by the number of its core, as an allocation does. It stays valid after
+//! the allocator is dropped, until its last allocation is freed.
 
 use super::allocation::Allocation;
 use super::allocator::OffsetAllocator;
@@ -15,7 +15,7 @@ use super::range::Range;
 use super::registry;
 use super::report::MapRange;
 
-/// A space, by its core.
+/// A space, identified by its core.
 #[derive(Clone, Copy)]
 pub(crate) struct Ground {
     index: u32,
@@ -23,64 +23,67 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
-    /// The space of that number.
+    /// Returns the space of that number.
     pub(crate) fn new(index: u32) -> Self {
         Ground { index, core: registry::core(index) }
     }
 
-    /// That of an allocator.
+    /// Returns the space of an allocator.
     pub(crate) fn of(allocator: &OffsetAllocator) -> Self {
         Self::new(allocator.core_index())
     }
 
-    /// Its number: below 2^31, the smallest that is free when an allocator is made.
+    /// Returns its number: below 2^31, the smallest free one when the allocator was created.
     pub(crate) fn index(self) -> u32 {
         self.index
     }
 
-    /// Keeps something as long as anything is allocated of the space, or can be: what its offsets
-    /// are of.
+    /// Keeps an object alive until the allocator and all allocations of the space are gone: the
+    /// memory that its offsets refer to.
     pub(crate) fn keep(self, keepalive: Keepalive) {
         self.core.keep(keepalive);
     }
 
-    /// An upper bound of the longest free range, without the lock.
+    /// Returns an upper bound of the longest free range, without the lock.
     #[inline]
     pub(crate) fn largest_free_hint(self) -> u64 {
         self.core.largest_free_hint()
     }
 
-    /// Free bytes of a recent moment, without the lock.
+    /// Returns the free bytes of a recent moment, without the lock.
     #[inline]
     pub(crate) fn free_hint(self) -> u64 {
         self.core.free_hint()
     }
 
-    /// The longest range that this space could ever grant, without the lock.
+    /// Returns the length of the longest range that this space could ever allocate, without the
+    /// lock.
     #[inline]
     pub(crate) fn limit_hint(self) -> u64 {
         self.core.limit_hint()
     }
 
-    /// What the last holder of the lock has left for reports, without the lock.
+    /// Returns the figures that the last holder of the lock published for reports, without the
+    /// lock.
     pub(crate) fn left(self) -> SpaceStats {
         self.core.left()
     }
 
-    /// Why a request that cannot be met is refused, without the lock.
+    /// Returns the error of a request that cannot succeed, without the lock.
     #[inline]
     pub(crate) fn refuse(self, size: u64) -> AllocError {
         self.core.fail_early(size, self.core.largest_free_hint())
     }
 
-    /// One range, or why not.
+    /// Allocates one range.
     #[inline]
     pub(crate) fn take(self, size: u32) -> Result<Range, AllocError> {
         let Placed { node, offset } = self.core.allocate(u64::from(size))?;
         Ok(Range::new(offset, size, node))
     }
 
-    /// Up to `n` ranges under one lock, onto `out`: fewer only if there are no more.
+    /// Allocates up to `n` ranges under one lock and appends them to `out`. Fewer only if no more
+    /// fit.
     pub(crate) fn take_many(self, size: u32, n: usize, out: &mut Vec<Range>) {
         self.core.with(|state| {
             for _ in 0..n {
@@ -92,7 +95,7 @@ impl Ground {
         });
     }
 
-    /// Frees one.
+    /// Frees one range.
     #[inline]
     pub(crate) fn give_back(self, range: Range) {
         if self.core.free(range.placed(), Some(u64::from(range.size()))) {
@@ -100,7 +103,7 @@ impl Ground {
         }
     }
 
-    /// Frees all of them under one lock.
+    /// Frees all ranges under one lock.
     pub(crate) fn give_back_all(self, ranges: &mut Vec<Range>) {
         let Some(last) = ranges.pop() else { return };
         if !ranges.is_empty() {
@@ -110,22 +113,22 @@ impl Ground {
                 }
             });
         }
-        // The last one of a space puts its books away.
+        // Freeing the last range of a space drops its state.
         self.give_back(last);
     }
 
-    /// The range as somebody's.
+    /// Returns the range as an allocation, which frees it when dropped.
     #[inline]
     pub(crate) fn allocation(self, range: Range) -> Allocation {
         Allocation::of_range(self.index, range)
     }
 
-    /// As [`OffsetAllocator::map`].
+    /// Returns the map of the space; see [`OffsetAllocator::map`].
     pub(crate) fn map(self) -> Vec<MapRange> {
         self.core.with(|state| state.heap.map())
     }
 
-    /// Checks the books, and that these ranges are on them.
+    /// Checks the metadata, and that these ranges are in use.
     pub(crate) fn check(self, ranges: &[Range]) -> Result<(), CheckError> {
         self.core.check()?;
         self.core.with(|state| {
@@ -135,7 +138,7 @@ impl Ground {
         })
     }
 
-    /// Takes the lock of the books, until it is dropped.
+    /// Takes the lock of the metadata until the returned value is dropped.
     #[cfg(test)]
     pub(crate) fn seize(self) -> HeldLock {
         self.core.seize()

@@ -1,29 +1,29 @@
-//! The longest calls: what one call reads and copies, in the situations that are worst for it, is
-//! bounded.
+//! The longest calls: the number of records that one call reads and copies, in its worst
+//! situations, is bounded.
 //!
-//! Counted are [steps](super::steps), not time. The bounds are those of the complexity table in
+//! The tests count [steps](super::steps), not time. The bounds are those of the complexity table in
 //! `docs/offset.md`.
 
 use super::heap::{Heap, Placed};
 use super::placement::Placement;
 use super::steps;
 
-/// Holes, and as many ranges between them.
+/// Number of holes, and of ranges between them.
 const HOLES: u64 = 1 << 17;
 /// Steps of a call, whatever the number of ranges. A list of 64 holes is read at most twice, splits
-/// are ten deep, and a look for a nursery reads 256 ranges.
+/// are nested ten deep, and a search for a small-object region reads 256 ranges.
 const BOUND: usize = 1000;
 /// Steps of an aligned request: 384 holes, each read some three times.
 const ALIGNED_BOUND: usize = 6 * 384;
 
-/// Three words for each chunk of 64 slots, when the vectors of chunks grow or shrink. Holes have a
+/// Three words per chunk of 64 slots, when the vectors of chunks grow or shrink. Holes have a
 /// table, too.
 fn growth(heap: &Heap) -> usize {
     let slots = heap.ranges() as usize * 2;
     BOUND + 2 * 3 * (slots / 64 + 64)
 }
 
-/// A space of holes of these sizes, kept apart by ranges of `wall` bytes.
+/// Returns a space of holes of these sizes, separated by ranges of `wall` bytes.
 fn holes(sizes: impl Iterator<Item = u64> + Clone, wall: u64, placement: Placement) -> Heap {
     let capacity = sizes.clone().map(|size| size + wall).sum();
     let mut heap = Heap::new(capacity, None, placement, u32::MAX);
@@ -44,7 +44,7 @@ fn holes(sizes: impl Iterator<Item = u64> + Clone, wall: u64, placement: Placeme
     for (placed, size) in granted {
         let (steps, ()) = steps::of(|| heap.free(placed.node, placed.offset, size));
         count(&heap, steps);
-        // The bound that a lock's holder publishes is looked up after each call.
+        // The bound that a lock's holder publishes is read after each call.
         let (steps, _) = steps::of(|| heap.largest_coalesced());
         assert!(steps <= BOUND, "{steps} steps to the longest hole");
     }
@@ -53,7 +53,7 @@ fn holes(sizes: impl Iterator<Item = u64> + Clone, wall: u64, placement: Placeme
     heap
 }
 
-/// Sizes of one bin, all different as far as its width goes, in no order.
+/// Returns sizes of one bin, all different as far as its width allows, in no order.
 fn one_bin() -> impl Iterator<Item = u64> + Clone {
     (0..HOLES).map(|i| (1 << 36) + i * 48_271 % HOLES * 1000)
 }
@@ -125,7 +125,7 @@ fn a_scattered_request_of_many_pieces() {
     }
 }
 
-/// All that was allocated dies, in an order that leaves records spread thin.
+/// Everything allocated is freed, in an order that leaves the records scattered.
 #[test]
 fn frees_while_the_metadata_shrinks() {
     let mut heap = Heap::new(1 << 40, None, Placement::Renewal, u32::MAX);
