@@ -16,7 +16,7 @@ mod counted {
     use std::cell::Cell;
 
     thread_local! {
-        static STEPS: Cell<usize> = const { GridCell::new(0) };
+        static STEPS: Cell<usize> = const { Cell::new(0) };
     }
 
     /// Counts steps of this thread.
