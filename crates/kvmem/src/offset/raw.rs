@@ -214,13 +214,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_go_there_and_back() {
+    fn bits_round_trip() {
         let handle = RawHandle { allocator: u64::MAX - 1, slot: 7, generation: u32::MAX };
         assert_eq!(RawHandle::from_bits(handle.to_bits()), handle);
     }
 
     #[test]
-    fn a_seal_is_good_once() {
+    fn a_generation_is_valid_once() {
         let mut generations = GenerationTable::new();
         let first = generations.issue(300, 10);
         assert_eq!(generations.verify(300, first), Ok(()));

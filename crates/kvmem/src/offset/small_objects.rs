@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_in_vain_become_rare_until_one_finds_room() {
+    fn failed_searches_become_rare_until_one_succeeds() {
         let mut looks = RegionSearches::default();
         let mut made = Vec::new();
         for seen in 0..5000 {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_far_end_that_stays_full_is_not_read_again_and_again() {
+    fn a_full_far_end_is_not_searched_again_and_again() {
         let mut heap = Heap::new(1 << 30, None, Placement::Renewal, u32::MAX);
         heap.fresh = false;
         // Every second request is small. Then the far end is filled with small objects that stay.

@@ -612,7 +612,7 @@ mod tests {
 
     /// Inserts holes of these sizes and removes them in another order; the lists stay correct
     /// throughout.
-    fn in_and_out(sizes: &[u64], stride: usize) {
+    fn insert_and_remove(sizes: &[u64], stride: usize) {
         let mut bins = Bins::new();
         let ids: Vec<u32> = sizes.iter().map(|&size| bins.insert(Hole::new(0, size, 0))).collect();
         assert_eq!(bins.check(), Ok(ids.len() as u32));
@@ -647,12 +647,12 @@ mod tests {
 
     #[test]
     fn long_bins_are_split_and_merged() {
-        in_and_out(&(0..5000).map(|i| (1 << 20) + i * 3 % 16_384).collect::<Vec<_>>(), 1237);
-        in_and_out(&(0..5000).map(|i| (1 << 50) + i % 70).collect::<Vec<_>>(), 1237);
-        in_and_out(&[1 << 62; 3000], 7);
-        in_and_out(&[77; 3000], 7);
-        in_and_out(&[[1 << 40, (1 << 40) + 1]; 1000].concat(), 999);
-        in_and_out(&(1..4000).map(|i| i * i).collect::<Vec<_>>(), 1000);
+        insert_and_remove(&(0..5000).map(|i| (1 << 20) + i * 3 % 16_384).collect::<Vec<_>>(), 1237);
+        insert_and_remove(&(0..5000).map(|i| (1 << 50) + i % 70).collect::<Vec<_>>(), 1237);
+        insert_and_remove(&[1 << 62; 3000], 7);
+        insert_and_remove(&[77; 3000], 7);
+        insert_and_remove(&[[1 << 40, (1 << 40) + 1]; 1000].concat(), 999);
+        insert_and_remove(&(1..4000).map(|i| i * i).collect::<Vec<_>>(), 1000);
     }
 
     /// A bin of one size is not split; another size costs one or two splits, however far away it

@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn names_come_in_order_and_stay() {
+    fn indexes_are_in_order_and_stable() {
         let mut table = ChunkedTable::<_, 256>::new(MAX_SLOTS);
         let ids: Vec<u32> = (0..1000).map(|n| table.insert(Number(n))).collect();
         assert_eq!(ids, (0..1000).collect::<Vec<_>>());

@@ -1,5 +1,4 @@
-//! Every kind of bad input: exactly the error that says what is wrong, and a space that is as it
-//! was.
+//! Every kind of bad input: exactly the error that tells what is wrong, and an unchanged space.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -10,7 +9,8 @@ use super::{figures, space};
 
 const CAPACITY_MAX: u64 = 1 << 63;
 
-/// A space of 1000 bytes of which [100, 300) and [500, 900) are in use, and those two allocations.
+/// Returns a space of 1000 bytes in which [100, 300) and [500, 900) are in use, and those two
+/// allocations.
 fn used_space() -> (OffsetAllocator, Allocation, Allocation) {
     let space = OffsetAllocator::new(1000).unwrap();
     let all = space.allocate(1000).unwrap();
@@ -27,7 +27,7 @@ fn map(space: &OffsetAllocator) -> Vec<(u64, u64, bool)> {
     space.map().iter().map(|&MapRange { offset, size, used, .. }| (offset, size, used)).collect()
 }
 
-/// That `call` is refused with `error` and changes nothing.
+/// Asserts that `call` fails with `error` and changes nothing.
 #[track_caller]
 fn refuses<T: Debug, E: Debug + PartialEq>(
     space: &OffsetAllocator,
@@ -121,7 +121,7 @@ fn alignments() {
             AllocError::BadAlign { align },
         );
     }
-    // Good ones that nothing free begins at.
+    // Valid ones at which nothing free begins.
     for align in [1 << 10, CAPACITY_MAX] {
         let first = space.allocate_aligned(1, align).unwrap();
         assert_eq!(first.offset(), 0);
@@ -280,7 +280,7 @@ fn moving_the_end() {
 }
 
 #[test]
-fn errors_say_what_was_asked_what_there_is_and_what_to_do() {
+fn errors_tell_the_request_the_limit_and_the_remedy() {
     let (space, mut low, _high) = used_space();
     let said = |error: &dyn std::error::Error, parts: &[&str]| {
         let text = error.to_string();
