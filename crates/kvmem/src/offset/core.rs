@@ -92,9 +92,9 @@ impl SpaceCore {
 
     #[inline]
     fn publish(&self, heap: &mut Heap) {
-        let joined = heap.largest_coalesced();
-        self.hint.publish(heap.largest_free_bound(joined), heap.free_bytes());
-        self.hint.publish_report(joined, heap.live());
+        let coalesced = heap.largest_coalesced();
+        self.hint.publish(heap.largest_free_bound(coalesced), heap.free_bytes());
+        self.hint.publish_report(coalesced, heap.live());
     }
 
     #[inline]
@@ -324,5 +324,5 @@ pub(crate) fn allocation_error(heap: &mut Heap, requested: u64) -> AllocError {
 /// Reports a core without state: an allocator or allocation outlived its own count.
 #[cold]
 fn unused() -> ! {
-    panic!("this core has no books");
+    panic!("this core has no state");
 }

@@ -193,7 +193,7 @@ pub enum SpaceError {
     /// The space cannot shrink below its last allocation.
     #[error(
         "cannot shrink to {requested} bytes: the last allocation ends at {end_of_last}; \
-         free the allocations behind the new end"
+         free or move the allocations behind the new end"
     )]
     InUse {
         /// Requested capacity, in bytes.

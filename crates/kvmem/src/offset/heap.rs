@@ -176,8 +176,8 @@ impl Heap {
         max_ranges: u32,
     ) -> Self {
         let mut nodes = ChunkedTable::new(max_ranges.saturating_add(1));
-        let wall = nodes.insert(RangeNode { word: capacity, prev: SENTINEL, next: SENTINEL });
-        debug_assert_eq!(wall, SENTINEL);
+        let sentinel = nodes.insert(RangeNode { word: capacity, prev: SENTINEL, next: SENTINEL });
+        debug_assert_eq!(sentinel, SENTINEL);
         let mut heap = Heap {
             nodes,
             bins: Bins::new(),

@@ -21,7 +21,7 @@ pub(super) struct Hint {
     free: AtomicU64,
     limit: AtomicU64,
     /// For reports: the longest free range, without what deferred ranges may coalesce with.
-    joined: AtomicU64,
+    coalesced: AtomicU64,
     /// For reports: allocations alive.
     live: AtomicU64,
     /// For reports: the length of the space.
@@ -49,7 +49,7 @@ impl Hint {
             largest: AtomicU64::new(0),
             free: AtomicU64::new(0),
             limit: AtomicU64::new(0),
-            joined: AtomicU64::new(0),
+            coalesced: AtomicU64::new(0),
             live: AtomicU64::new(0),
             capacity: AtomicU64::new(0),
             resizes: Together::new(),
@@ -62,7 +62,7 @@ impl Hint {
             largest: AtomicU64::new(0),
             free: AtomicU64::new(0),
             limit: AtomicU64::new(0),
-            joined: AtomicU64::new(0),
+            coalesced: AtomicU64::new(0),
             live: AtomicU64::new(0),
             capacity: AtomicU64::new(0),
             resizes: Together::new(),
@@ -81,9 +81,9 @@ impl Hint {
 
     /// Publishes the figures that only reports read. The caller holds the lock.
     #[inline]
-    pub(super) fn publish_report(&self, joined: u64, live: u64) {
+    pub(super) fn publish_report(&self, coalesced: u64, live: u64) {
         // Relaxed, both: figures to report; they guard nothing.
-        self.joined.store(joined, Ordering::Relaxed);
+        self.coalesced.store(coalesced, Ordering::Relaxed);
         self.live.store(live, Ordering::Relaxed);
     }
 
@@ -117,7 +117,7 @@ impl Hint {
         self.resizes.look(|| SpaceStats {
             capacity: self.capacity(),
             free: self.free(),
-            largest: self.joined.load(Ordering::Relaxed),
+            largest: self.coalesced.load(Ordering::Relaxed),
             live: self.live.load(Ordering::Relaxed),
         })
     }

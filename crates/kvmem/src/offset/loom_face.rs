@@ -14,12 +14,12 @@ pub struct SpaceModel {
 
 /// An allocated range, to be freed by [`SpaceModel::free`].
 #[derive(Debug)]
-pub struct MaybePlaced {
+pub struct ModelRange {
     placed: Placed,
     size: u64,
 }
 
-impl MaybePlaced {
+impl ModelRange {
     /// Returns its bytes.
     pub fn range(&self) -> Range<u64> {
         self.placed.offset..self.placed.offset + self.size
@@ -35,13 +35,13 @@ impl SpaceModel {
     }
 
     /// Allocates as `OffsetAllocator::allocate` does.
-    pub fn allocate(&self, size: u64) -> Result<MaybePlaced, AllocError> {
-        Ok(MaybePlaced { placed: self.core.allocate(size)?, size })
+    pub fn allocate(&self, size: u64) -> Result<ModelRange, AllocError> {
+        Ok(ModelRange { placed: self.core.allocate(size)?, size })
     }
 
     /// Frees as dropping an `Allocation` does.
-    pub fn free(&self, granted: MaybePlaced) {
-        self.core.free(granted.placed, Some(granted.size));
+    pub fn free(&self, range: ModelRange) {
+        self.core.free(range.placed, Some(range.size));
     }
 
     /// Grows as `OffsetAllocator::grow` does.
@@ -56,6 +56,6 @@ impl SpaceModel {
 
     /// Checks as `OffsetAllocator::check` does.
     pub fn check(&self) {
-        self.core.check().expect("whole books");
+        self.core.check().expect("consistent metadata");
     }
 }

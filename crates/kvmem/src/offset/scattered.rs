@@ -26,7 +26,7 @@ struct ScatterPlan {
 /// The longest free ranges are too short together.
 struct NotEnough {
     /// Whether nodes were left for all segments.
-    names: bool,
+    nodes_free: bool,
 }
 
 impl Heap {
@@ -116,15 +116,15 @@ impl Heap {
         self.close_region();
         let ranges = self.ranges();
         let spare = u64::from(self.nodes.remaining().saturating_sub(NODES_PER_CHANGE));
-        let names = self.has_free_nodes();
-        if names {
+        let nodes_free = self.has_free_nodes();
+        if nodes_free {
             self.open_tail();
         }
-        let chosen = self.choose(total, max_ranges, if names { spare } else { 0 });
-        let granted = chosen.as_ref().ok().and_then(|choice| self.take_chosen(choice, names));
+        let chosen = self.choose(total, max_ranges, if nodes_free { spare } else { 0 });
+        let taken = chosen.as_ref().ok().and_then(|choice| self.take_chosen(choice, nodes_free));
         self.add_tail_to_runs();
-        granted.ok_or_else(|| match chosen {
-            Err(NotEnough { names: true }) if names => {
+        taken.ok_or_else(|| match chosen {
+            Err(NotEnough { nodes_free: true }) if nodes_free => {
                 AllocError::OutOfSpace { requested: total, free, largest_free: self.largest_free() }
             }
             _ => AllocError::TooManyRanges { ranges },
@@ -140,7 +140,7 @@ impl Heap {
     ) -> Result<ScatterPlan, NotEnough> {
         let wanted = (total / self.boundary).min(max_ranges as u64);
         let there = self.free_segments(wanted.saturating_add(1));
-        let too_few = NotEnough { names: there <= segments };
+        let too_few = NotEnough { nodes_free: there <= segments };
         let mut choice =
             ScatterPlan { segments: wanted.min(there).min(segments), holes: Vec::new(), last: 0 };
         choice.last = total - choice.segments.saturating_mul(self.boundary.min(total));
@@ -176,7 +176,7 @@ impl Heap {
 
     /// Takes the chosen ranges. Returns `None` and changes nothing if no node is left for the
     /// remainder of the last range.
-    fn take_chosen(&mut self, choice: &ScatterPlan, names: bool) -> Option<Vec<SizedRange>> {
+    fn take_chosen(&mut self, choice: &ScatterPlan, nodes_free: bool) -> Option<Vec<SizedRange>> {
         let mut pieces = Vec::new();
         for _ in 0..choice.segments {
             let Some(id) = self.open_next() else { break };
@@ -188,7 +188,7 @@ impl Heap {
         }
         let size = choice.last;
         if size > 0 {
-            let last = match names {
+            let last = match nodes_free {
                 true => self
                     .fit(size)
                     .or_else(|| self.open_segment(size).then(|| self.fit(size)).flatten()),

@@ -16,7 +16,7 @@
 //! it. It covers both, and the inner split becomes one of its lists. No hole is touched.
 //!
 //! A uniform list of a bin, which may be long, becomes a list of a new split in the same way when
-//! another size comes: without being read. Such a list is *uncounted*, and its holes still name the
+//! another size comes: without being read. Such a list is *uncounted*, and its holes still store the
 //! bin.
 //!
 //! Each list is at least 64 times narrower than the lists of the split around it. Sizes have 64
@@ -156,7 +156,7 @@ impl Splits {
     fn get(&self, split: u32) -> &Split {
         match &self.splits[split as usize] {
             Some(split) => split,
-            None => gone(split),
+            None => missing(split),
         }
     }
 
@@ -164,7 +164,7 @@ impl Splits {
     fn get_mut(&mut self, split: u32) -> &mut Split {
         match &mut self.splits[split as usize] {
             Some(split) => split,
-            None => gone(split),
+            None => missing(split),
         }
     }
 
@@ -600,7 +600,7 @@ impl Bins {
 
 /// Reports a number without a split: a broken invariant.
 #[cold]
-fn gone(split: u32) -> ! {
+fn missing(split: u32) -> ! {
     panic!("split {split} does not exist");
 }
 

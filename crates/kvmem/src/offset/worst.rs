@@ -23,11 +23,11 @@ fn growth(heap: &Heap) -> usize {
     BOUND + 2 * 3 * (slots / 64 + 64)
 }
 
-/// Returns a space of holes of these sizes, separated by ranges of `wall` bytes.
-fn holes(sizes: impl Iterator<Item = u64> + Clone, wall: u64, placement: Placement) -> Heap {
-    let capacity = sizes.clone().map(|size| size + wall).sum();
+/// Returns a space of holes of these sizes, separated by ranges of `gap` bytes.
+fn holes(sizes: impl Iterator<Item = u64> + Clone, gap: u64, placement: Placement) -> Heap {
+    let capacity = sizes.clone().map(|size| size + gap).sum();
     let mut heap = Heap::new(capacity, None, placement, u32::MAX);
-    let mut granted: Vec<(Placed, u64)> = Vec::new();
+    let mut placed_ranges: Vec<(Placed, u64)> = Vec::new();
     let mut longest = 0;
     let mut count = |heap: &Heap, steps| {
         assert!(steps <= growth(heap), "{steps} steps at {} ranges", heap.ranges());
@@ -36,12 +36,12 @@ fn holes(sizes: impl Iterator<Item = u64> + Clone, wall: u64, placement: Placeme
     for size in sizes {
         let (steps, placed) = steps::of(|| heap.allocate(size).unwrap());
         count(&heap, steps);
-        granted.push((placed, size));
-        let (steps, placed) = steps::of(|| heap.allocate(wall).unwrap());
+        placed_ranges.push((placed, size));
+        let (steps, placed) = steps::of(|| heap.allocate(gap).unwrap());
         count(&heap, steps);
         debug_assert!(placed.offset > 0);
     }
-    for (placed, size) in granted {
+    for (placed, size) in placed_ranges {
         let (steps, ()) = steps::of(|| heap.free(placed.node, placed.offset, size));
         count(&heap, steps);
         // The bound that a lock's holder publishes is read after each call.
@@ -64,10 +64,10 @@ fn a_request_behind_holes_that_are_too_short() {
         let mut heap = holes(one_bin(), 1, placement);
         let longest = (1 << 36) + (HOLES - 1) * 1000;
         for size in [longest, longest - 1000, longest - 500_000, longest - 5_000_001, 1 << 36, 1] {
-            let (steps, granted) = steps::of(|| heap.allocate(size));
-            assert!(granted.is_some() && steps <= BOUND, "{size}: {steps} steps");
-            let (steps, refused) = steps::of(|| heap.allocate(longest + 1));
-            assert!(refused.is_none() && steps <= BOUND, "{steps} steps");
+            let (steps, result) = steps::of(|| heap.allocate(size));
+            assert!(result.is_some() && steps <= BOUND, "{size}: {steps} steps");
+            let (steps, failed) = steps::of(|| heap.allocate(longest + 1));
+            assert!(failed.is_none() && steps <= BOUND, "{steps} steps");
         }
         heap.check().unwrap();
     }
@@ -80,9 +80,9 @@ fn the_longest_of_all_again_and_again() {
         while heap.bins.holes.live() > 0 && heap.live() < HOLES + 5000 {
             let (steps, largest) = steps::of(|| heap.largest_free());
             assert!(steps <= BOUND, "{steps} steps to the longest hole");
-            let (steps, granted) = steps::of(|| heap.allocate(largest).unwrap());
+            let (steps, result) = steps::of(|| heap.allocate(largest).unwrap());
             assert!(steps <= growth(&heap), "{steps} steps");
-            let _ = granted;
+            let _ = result;
         }
         heap.check().unwrap();
     }
@@ -95,8 +95,8 @@ fn an_aligned_request_near_full() {
     for (size, align) in
         [(4096, 1 << 40), (5000, 1 << 62), (1, 1 << 45), (8191, 1 << 40), (9000, 2)]
     {
-        let (steps, granted) = steps::of(|| heap.allocate_aligned(size, align));
-        assert!(granted.is_none() || align < 1 << 40, "{granted:?}");
+        let (steps, result) = steps::of(|| heap.allocate_aligned(size, align));
+        assert!(result.is_none() || align < 1 << 40, "{result:?}");
         assert!(steps <= ALIGNED_BOUND, "{size} at {align}: {steps} steps");
     }
     heap.check().unwrap();
@@ -110,16 +110,12 @@ fn a_scattered_request_of_many_pieces() {
         sorted.sort_unstable_by_key(|&size| std::cmp::Reverse(size));
         for pieces in [2, 30, 1000] {
             let total: u64 = sorted[..pieces].iter().sum();
-            let (steps, refused) =
-                steps::of(|| heap.allocate_scattered(total + 1, pieces).is_err());
-            assert!(
-                refused && steps <= BOUND + 20 * pieces,
-                "{pieces}: {steps} steps to a refusal"
-            );
-            let (steps, granted) = steps::of(|| heap.allocate_scattered(total, pieces).unwrap());
-            assert_eq!(granted.len(), pieces);
+            let (steps, failed) = steps::of(|| heap.allocate_scattered(total + 1, pieces).is_err());
+            assert!(failed && steps <= BOUND + 20 * pieces, "{pieces}: {steps} steps to a failure");
+            let (steps, result) = steps::of(|| heap.allocate_scattered(total, pieces).unwrap());
+            assert_eq!(result.len(), pieces);
             assert!(steps <= BOUND + 60 * pieces, "{pieces}: {steps} steps");
-            heap.give_back(&granted);
+            heap.give_back(&result);
         }
         heap.check().unwrap();
     }
@@ -149,11 +145,11 @@ fn segments_that_share_few_factors_with_the_alignment() {
     let mut live = Vec::new();
     for i in 0..3000u64 {
         let (size, align) = (boundary - i % 7 * 1000, 1 << (20 + i % 20));
-        let (steps, granted) = steps::of(|| heap.allocate_aligned(size, align));
+        let (steps, result) = steps::of(|| heap.allocate_aligned(size, align));
         assert!(steps <= BOUND, "{steps} steps");
-        live.extend(granted.map(|granted| (granted, size)));
+        live.extend(result.map(|result| (result, size)));
         let (steps, _) = steps::of(|| heap.allocate_aligned(boundary, 1 << 62));
-        assert!(steps <= BOUND, "{steps} steps to a refusal");
+        assert!(steps <= BOUND, "{steps} steps to a failure");
     }
     heap.check().unwrap();
     assert!(live.len() > 1000 && heap.bins.holes.live() as usize <= 3 * live.len() + 1);

@@ -5,7 +5,7 @@
 //! join, or by a Release store that an Acquire load has read.
 
 use kvmem::offset::AllocError;
-use kvmem::offset::loom_face::{MaybePlaced, SpaceModel};
+use kvmem::offset::loom_face::{ModelRange, SpaceModel};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
@@ -13,7 +13,7 @@ use loom::thread;
 const ALL: u64 = 100;
 
 /// Returns a space divided into ranges of these sizes, all in use.
-fn full(sizes: &[u64]) -> (Arc<SpaceModel>, Vec<MaybePlaced>) {
+fn full(sizes: &[u64]) -> (Arc<SpaceModel>, Vec<ModelRange>) {
     let space = Arc::new(SpaceModel::new(sizes.iter().sum()));
     let granted = sizes.iter().map(|size| space.allocate(*size).expect("there is room")).collect();
     assert_eq!(space.hint(), 0);
