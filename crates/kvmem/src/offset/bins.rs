@@ -169,7 +169,8 @@ impl Bins {
         let before = hole.size;
         (hole.offset, hole.size) = (offset, size);
         let bin = bin_floor(size);
-        if hole.list_id != bin {
+        // A uniform list holds one size only, and a split one list for each range of sizes.
+        if hole.list_id != bin || self.lengths[bin as usize % BINS] >= UNIFORM {
             self.unlist(id, before);
             self.list(id, bin, size);
         }

@@ -691,6 +691,19 @@ mod tests {
         assert_eq!(bins.check(), Ok(0));
     }
 
+    /// A hole of a uniform list changes its size within the bin.
+    #[test]
+    fn a_size_changes_within_a_uniform_bin() {
+        let mut bins = Bins::new();
+        let base = 1 << 40;
+        let same: Vec<u32> = (0..100).map(|_| bins.insert(Hole::new(0, base, 0))).collect();
+        for (i, id) in (1..).zip(same) {
+            bins.change(id, 0, base + i % 7);
+            assert_eq!(bins.check(), Ok(100));
+            assert_eq!(bins.largest(), base + i.min(6));
+        }
+    }
+
     /// The size that fills a bin is removed before the others.
     #[test]
     fn a_uniform_list_empties_within_splits() {
@@ -706,6 +719,7 @@ mod tests {
             assert_eq!(bins.check(), Ok(200 + rest.len() as u32));
             for id in same.into_iter().chain(more) {
                 bins.change(id, 7, base + 5);
+                assert!(bins.check().is_ok(), "{:?}", bins.check());
                 bins.change(id, 7, base);
                 bins.remove(id);
             }
