@@ -90,7 +90,7 @@ pub enum AllocError {
     /// The limit of the number of ranges, used and free, is reached:
     /// [`OffsetAllocatorBuilder::max_ranges`](super::OffsetAllocatorBuilder::max_ranges), or about 2^32.
     #[error(
-        "no node is left for another range: {ranges} ranges are in use or free, which is the limit; \
+        "no node is left for another range: {ranges} ranges, used and free, are the limit; \
          free some, raise the limit, or use a second space"
     )]
     TooManyRanges {
@@ -203,7 +203,7 @@ pub enum SpaceError {
     },
     /// The limit of the number of ranges is reached (see [`AllocError::TooManyRanges`]).
     #[error(
-        "no node is left for another range: {ranges} ranges are in use or free, which is the limit; \
+        "no node is left for another range: {ranges} ranges, used and free, are the limit; \
          free some"
     )]
     TooManyRanges {

@@ -107,8 +107,8 @@ impl TableSlot for RangeNode {
     const EMPTY: Self = RangeNode { word: 0, prev: NIL, next: NIL };
 }
 
-/// Nodes stored within the metadata itself.
-const INLINE_NODES: usize = 256;
+/// Nodes stored within the metadata itself. Loom's threads have small stacks.
+const INLINE_NODES: usize = if cfg!(loom) { 64 } else { 256 };
 
 /// An allocated range: its node and where it begins. Its size is the requested size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

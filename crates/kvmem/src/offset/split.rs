@@ -16,8 +16,8 @@
 //! it. It covers both, and the inner split becomes one of its lists. No hole is touched.
 //!
 //! A uniform list of a bin, which may be long, becomes a list of a new split in the same way when
-//! another size comes: without being read. Such a list is *uncounted*, and its holes still store the
-//! bin.
+//! another size comes: without being read. Such a list is *uncounted*, and its holes still store
+//! the bin.
 //!
 //! Each list is at least 64 times narrower than the lists of the split around it. Sizes have 64
 //! bits, and bins take up the highest seven of them, so at most ten splits are nested.
