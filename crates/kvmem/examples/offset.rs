@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     match space.allocate(GIB) {
         Err(AllocError::OutOfSpace { requested, free, largest_free }) => {
             println!(
-                "{requested} bytes are not to be had: {free} are free, at most {largest_free} in one piece"
+                "{requested} bytes do not fit: {free} are free, at most {largest_free} in one range"
             );
         }
         other => panic!("there is no room for {other:?}"),

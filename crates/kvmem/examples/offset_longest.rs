@@ -1,7 +1,7 @@
 //! Measures the longest single calls of the offset allocator, in its worst situations.
 //!
 //! ```text
-//! cargo run --release --example offset_longest            # a million holes; 20,000 without --release
+//! cargo run --release --example offset_longest            # a million holes; debug: 20,000
 //! cargo run --release --example offset_longest -- 10000   # the number of holes
 //! ```
 //!

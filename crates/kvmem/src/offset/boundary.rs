@@ -223,7 +223,10 @@ impl Heap {
     /// Moves the end of the space up to `capacity`. O(1).
     pub(crate) fn grow(&mut self, capacity: u64) -> Result<(), SpaceError> {
         if capacity < self.capacity {
-            return Err(SpaceError::WrongDirection { capacity: self.capacity, requested: capacity });
+            return Err(SpaceError::WrongDirection {
+                capacity: self.capacity,
+                requested: capacity,
+            });
         }
         if !self.has_free_nodes() {
             return Err(SpaceError::TooManyRanges { ranges: self.ranges() });
@@ -243,7 +246,10 @@ impl Heap {
     /// free ranges removed); several only at boundaries.
     pub(crate) fn shrink_to(&mut self, capacity: u64) -> Result<(), SpaceError> {
         if capacity > self.capacity {
-            return Err(SpaceError::WrongDirection { capacity: self.capacity, requested: capacity });
+            return Err(SpaceError::WrongDirection {
+                capacity: self.capacity,
+                requested: capacity,
+            });
         }
         self.coalesce();
         let end_of_last = self.end_of_last();

@@ -120,7 +120,9 @@ impl AllocError {
                 Self::AlignTooLarge { requested, align, limit }
             }
             Self::TooLarge { limit, .. } => Self::TooLarge { requested, limit },
-            Self::OutOfSpace { free, largest_free, .. } => Self::OutOfSpace { requested, free, largest_free },
+            Self::OutOfSpace { free, largest_free, .. } => {
+                Self::OutOfSpace { requested, free, largest_free }
+            }
             other => other,
         }
     }

@@ -95,7 +95,10 @@ fn requests_beside_frees() {
             Ok(granted) => assert_eq!(granted.range(), 0..60),
             // The bytes that it reports as free were free at some moment of the call.
             Err(error) => assert!(
-                matches!(error, AllocError::OutOfSpace { requested: 60, free: 0 | 60, largest_free: 0 }),
+                matches!(
+                    error,
+                    AllocError::OutOfSpace { requested: 60, free: 0 | 60, largest_free: 0 }
+                ),
                 "{error:?}"
             ),
         }

@@ -229,7 +229,9 @@ impl<K: Hash + Eq> KvCache<K> {
         K: Borrow<Q>,
     {
         let hash = self.inner.hasher.hash_one(key);
-        let Some(mut books) = self.inner.books(self.inner.shard(hash)) else { return Leased::Unavailable };
+        let Some(mut books) = self.inner.books(self.inner.shard(hash)) else {
+            return Leased::Unavailable;
+        };
         if let Some(held) = books.used(hash, key) {
             return Leased::Present(Pinned(held));
         }

@@ -9,7 +9,7 @@ use foldhash::fast::SeedableRandomState;
 
 use super::charged::Charged;
 use super::clock::{NONE, ORDERS, Rank};
-use super::evicted::{Handing, EvictionSink};
+use super::evicted::{EvictionSink, Handing};
 use super::held::Pinned;
 use super::ledger::{Ledger, Limits};
 use super::policy::Across;
@@ -138,8 +138,8 @@ impl<K: Hash + Eq> Inner<K> {
         let mut turn = Turn { next: self.place(hash), begun: false };
         let own = Some((hash, key));
         // The pool first: it knows at once of what can never be.
-        let block =
-            self.until(&mut turn, own, requested, || match self.source.allocate(&self.pool, len) {
+        let block = self.until(&mut turn, own, requested, || {
+            match self.source.allocate(&self.pool, len) {
                 Ok(block) => Ok(Some(block)),
                 Err(PoolError::Refused(
                     AllocError::OutOfSpace { .. } | AllocError::TooManyRanges { .. },
@@ -148,7 +148,8 @@ impl<K: Hash + Eq> Inner<K> {
                     Err(KvCacheError::TooLarge { requested, limit })
                 }
                 Err(error) => Err(KvCacheError::Pool(error)),
-            })?;
+            }
+        })?;
         // What is credited later is the length of what was got.
         let got = block.len() as u64;
         let padding = got.checked_sub(requested).and_then(|more| u32::try_from(more).ok());

@@ -86,7 +86,11 @@ fn sizes() {
 fn sizes_above_the_boundary() {
     let space = space(1000, Some(300));
     for requested in [301, 1000, 1001, u64::MAX] {
-        fails(&space, |space| space.allocate(requested), AllocError::TooLarge { requested, limit: 300 });
+        fails(
+            &space,
+            |space| space.allocate(requested),
+            AllocError::TooLarge { requested, limit: 300 },
+        );
         fails(
             &space,
             |space| space.allocate_aligned(requested, 4),
@@ -148,8 +152,11 @@ fn batches() {
     assert_eq!(space.allocate_batch(50, 8).unwrap().len(), 8);
     assert_eq!(space.allocate_batch(99, 4).unwrap().len(), 4);
     let huge = OffsetAllocator::new(CAPACITY_MAX).unwrap();
-    let error =
-        AllocError::OutOfSpace { requested: u64::MAX, free: CAPACITY_MAX, largest_free: CAPACITY_MAX };
+    let error = AllocError::OutOfSpace {
+        requested: u64::MAX,
+        free: CAPACITY_MAX,
+        largest_free: CAPACITY_MAX,
+    };
     fails(&huge, |huge| huge.allocate_batch(2, usize::MAX), error);
 }
 
@@ -178,9 +185,13 @@ fn shrinking_and_extending() {
     let mut cases: Vec<(u64, bool, AllocError)> = vec![(0, true, AllocError::ZeroSize)];
     cases.extend([201, 1000, u64::MAX].map(|size| (size, true, out_of_bounds(size))));
     cases.extend([0, 1, 199].map(|size| (size, false, out_of_bounds(size))));
-    cases.extend([401, 1000].map(|requested| (requested, false, AllocError::Blocked { requested, most: 400 })));
     cases.extend(
-        [1001, u64::MAX].map(|requested| (requested, false, AllocError::TooLarge { requested, limit: 1000 })),
+        [401, 1000]
+            .map(|requested| (requested, false, AllocError::Blocked { requested, most: 400 })),
+    );
+    cases.extend(
+        [1001, u64::MAX]
+            .map(|requested| (requested, false, AllocError::TooLarge { requested, limit: 1000 })),
     );
     for (size, shrink, error) in &cases {
         let change = |allocation: &mut Allocation| {
