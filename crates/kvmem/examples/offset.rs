@@ -1,6 +1,6 @@
 //! A tour of L3, the offsets: `cargo run --example offset`.
 //!
-//! An offset space hands out ranges `[offset, offset + size)` of something that it never touches:
+//! An offset space allocates ranges `[offset, offset + size)` of something that it never touches:
 //! registered memory, a file, a device's address space. Here it stands for 1 TiB of KV cache.
 
 use std::error::Error;
@@ -12,21 +12,21 @@ const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // The space costs some 40 KiB, however long it is.
+    // The space costs some 42 KiB, whatever its length.
     let space = OffsetAllocator::new(TIB)?;
 
-    // Sizes are what you ask for; nothing is rounded. Both objects of a block of GLM-5.1 with
-    // sparse attention:
+    // Sizes are exact; nothing is rounded. Both objects of a block of GLM-5.1 with sparse
+    // attention:
     let kv = space.allocate(3_274_752)?;
     let index = space.allocate(658_432)?;
     assert_eq!(space.metrics().allocated, 3_274_752 + 658_432);
     println!("kv cache at {:?}, its index at {:?}", kv.range(), index.range());
 
-    // Dropping frees, and what was freed joins its neighbours at once.
+    // Dropping frees, and a freed range coalesces with its neighbours at once.
     drop((kv, index));
     assert_eq!(space.metrics().largest_free, TIB);
 
-    // Alignment, for direct I/O or huge pages. What lies before stays free.
+    // Alignment, for direct I/O or huge pages. The bytes before it stay free.
     let page = space.allocate_aligned(5 * MIB, 2 * MIB)?;
     assert_eq!(page.offset() % (2 * MIB), 0);
 
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert_eq!(batch.len(), 1000);
     space.free_batch(batch);
 
-    // In place: give back the tail, take it again, free a part in the middle.
+    // In place: free the tail, extend again, free a part in the middle.
     let mut object = space.allocate(100 * MIB)?;
     object.shrink(60 * MIB)?;
     object.extend(80 * MIB)?;
@@ -45,13 +45,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert_eq!(head.map(|head| head.len()), Some(10 * MIB));
     assert_eq!(tail.map(|tail| tail.len()), Some(60 * MIB));
 
-    // Out of space is a small value that says what there is. A full store asks often and is mostly
-    // refused, so the hint says so without taking the lock.
+    // Out of space is a small value with the figures. A full store requests often and mostly fails,
+    // so the hint tells it without taking the lock.
     let rest = space.allocate(space.metrics().largest_free)?;
     match space.allocate(GIB) {
         Err(AllocError::OutOfSpace { requested, free, largest_free }) => {
             println!(
-                "{requested} bytes are not to be had: {free} are free, at most {largest_free} in one piece"
+                "{requested} bytes do not fit: {free} are free, at most {largest_free} in one range"
             );
         }
         other => panic!("there is no room for {other:?}"),
@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert!(space.largest_free_hint() < GIB);
     drop(rest);
 
-    // Free memory in crumbs is no loss to who can gather: one request, a few ranges.
+    // Scattered free ranges are usable for a consumer that gathers: one request, a few ranges.
     let small = OffsetAllocator::new(100 * MIB)?;
     let blocks = small.allocate_batch(10 * MIB, 10)?;
     let kept: Vec<_> = blocks.into_iter().step_by(2).collect();
@@ -80,20 +80,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     drop(high);
     small.shrink_to(100 * MIB)?;
 
-    // Memory that is registered in chunks: no range lies across two of them.
+    // Memory that is registered in chunks: no range lies in two of them.
     let chunked = OffsetAllocator::builder(4 * GIB).boundary(GIB).build()?;
     let blocks = chunked.allocate_batch(600 * MIB, 4)?;
     assert!(blocks.iter().all(|block| block.offset() / GIB == (block.range().end - 1) / GIB));
 
-    // Raw handles, for C and Python: plain data, and every misuse is seen.
+    // Raw handles, for C and Python: plain data, and every misuse is detected.
     let raw = space.allocate_raw(4096)?;
     assert_eq!(space.resolve_raw(raw.handle)?, raw.offset..raw.offset + raw.size);
     assert_eq!(space.free_raw(raw.handle), Ok(4096));
     assert!(matches!(space.free_raw(raw.handle), Err(RawError::Stale { .. })), "freed twice");
     assert!(matches!(small.free_raw(raw.handle), Err(RawError::Foreign { .. })), "another's");
 
-    // Any thread may allocate, and any may free what another has allocated. Allocations may outlive
-    // the allocator.
+    // Any thread may allocate, and any thread may free. Allocations may outlive the allocator.
     let last = std::thread::scope(|scope| {
         let threads: Vec<_> = (1..=8)
             .map(|n| {

@@ -1,13 +1,13 @@
-//! The longest single calls of the offset allocator, in the situations that are worst for it.
+//! Measures the longest single calls of the offset allocator, in its worst situations.
 //!
 //! ```text
-//! cargo run --release --example offset_longest            # a million holes; 20,000 without --release
-//! cargo run --release --example offset_longest -- 10000   # as many as you say
+//! cargo run --release --example offset_longest            # a million holes; debug: 20,000
+//! cargo run --release --example offset_longest -- 10000   # the number of holes
 //! ```
 //!
-//! Times of single calls include whatever the machine does meanwhile: on a busy one, the longest is
-//! an interruption. So each situation is measured five times, and the shortest of the five longest
-//! calls is printed.
+//! Times of single calls include all other work of the machine: on a busy one, the longest is an
+//! interruption. Each situation is therefore measured five times, and the shortest of the five
+//! longest calls is printed.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use kvmem::offset::{Allocation, OffsetAllocator};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Measures a situation with so many holes.
+/// Measures a situation with a number of holes.
 type Measure = fn(u64) -> Result<Longest>;
 
 const TIMES: usize = 5;
@@ -38,7 +38,7 @@ impl Longest {
     }
 }
 
-/// A space of holes of these sizes with a range of one byte behind each, and what keeps them apart.
+/// Returns a space of holes of these sizes, each followed by a range of one byte, and those ranges.
 fn holes(sizes: impl Iterator<Item = u64> + Clone) -> Result<(OffsetAllocator, Vec<Allocation>)> {
     let space = OffsetAllocator::new(sizes.clone().map(|size| size + 1).sum())?;
     let (mut gone, mut kept) = (Vec::new(), Vec::new());
@@ -50,7 +50,7 @@ fn holes(sizes: impl Iterator<Item = u64> + Clone) -> Result<(OffsetAllocator, V
     Ok((space, kept))
 }
 
-/// `n` sizes within one bin, which holds sizes from 2^40 to 2^40 + 2^34.
+/// Returns `n` sizes within one bin, which holds sizes from 2^40 to 2^40 + 2^34.
 fn one_bin(n: u64) -> impl Iterator<Item = u64> + Clone {
     (0..n).map(move |i| (1 << 40) + i * 7919 % n * 1000)
 }
@@ -112,7 +112,7 @@ fn growing(n: u64) -> Result<Longest> {
     Ok(longest)
 }
 
-/// Every other range dies, so that each leaves a hole, and then the rest.
+/// Frees every other range, which leaves a hole each, and then the others.
 fn freeing(n: u64) -> Result<Longest> {
     let space = OffsetAllocator::new(200 * n)?;
     let taken: Vec<_> =

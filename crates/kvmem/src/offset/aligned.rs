@@ -1,108 +1,108 @@
-//! Aligned allocation: the start is aligned, and what lies before it stays free.
+//! Aligned allocation: the start is aligned, and the bytes before it stay free.
 
 use std::ops::Range;
 
-use super::heap::{Grant, Heap};
+use super::heap::{Heap, Placed};
 use super::holes::Hole;
-use super::placement::End;
+use super::placement::HoleEnd;
 use super::table::NIL;
 
-/// Holes looked at, tightest bins first, before one that is certain to fit is taken.
-const LOOKS: usize = 24;
-/// Holes looked at, longest first, when none is certain to fit. Behind that many, an aligned start
-/// may be overlooked.
-const LAST_LOOKS: usize = 384;
+/// Holes examined, tightest bins first, before one that is certain to fit is taken.
+const MAX_LOOKS: usize = 24;
+/// Holes examined, longest first, when none is certain to fit. An aligned start in another hole may
+/// be missed.
+const MAX_LAST_LOOKS: usize = 384;
 
 impl Heap {
-    /// Grants `size` ≥ 1 bytes whose offset is a multiple of `align`, a power of two.
+    /// Allocates `size` ≥ 1 bytes whose offset is a multiple of `align`, a power of two.
     ///
-    /// O(1): a hole in a list above that of `size + align − 1` fits. When there is none,
-    /// [`LAST_LOOKS`] holes are looked at before the request is refused. With a boundary, the
-    /// runs of free segments follow.
-    pub(crate) fn allocate_aligned(&mut self, size: u64, align: u64) -> Option<Grant> {
+    /// O(1): a hole in a list above that of `size + align − 1` fits. If there is none,
+    /// [`MAX_LAST_LOOKS`] holes are examined before the request fails. With a boundary, the runs of
+    /// free segments follow.
+    pub(crate) fn allocate_aligned(&mut self, size: u64, align: u64) -> Option<Placed> {
         if align == 1 {
             return self.allocate(size);
         }
-        let grant = if self.has_names() {
+        let placed = if self.has_free_nodes() {
             self.allocate_aligned_anywhere(size, align)?
         } else {
             self.fit_whole(size, align)?
         };
         self.policy.record(size);
-        Some(grant)
+        Some(placed)
     }
 
-    fn allocate_aligned_anywhere(&mut self, size: u64, align: u64) -> Option<Grant> {
-        if let Some(grant) = self.fit_aligned(size, align) {
-            return Some(grant);
+    fn allocate_aligned_anywhere(&mut self, size: u64, align: u64) -> Option<Placed> {
+        if let Some(placed) = self.fit_aligned(size, align) {
+            return Some(placed);
         }
-        let nursery = self.nursery_joined();
-        if nursery.is_some_and(|joined| aligned_start(joined, size, align).is_some()) {
-            self.close_nursery();
-            if let Some(grant) = self.fit_aligned(size, align) {
-                return Some(grant);
+        let small_region = self.coalesced_region();
+        if small_region.is_some_and(|joined| aligned_start(joined, size, align).is_some()) {
+            self.close_region();
+            if let Some(placed) = self.fit_aligned(size, align) {
+                return Some(placed);
             }
         }
         self.fit_aligned_in_runs(size, align)
     }
 
-    fn fit_aligned(&mut self, size: u64, align: u64) -> Option<Grant> {
-        self.settle();
+    fn fit_aligned(&mut self, size: u64, align: u64) -> Option<Placed> {
+        self.coalesce();
         let fits = |&id: &u32| aligned_start(self.bins.holes[id].range(), size, align).is_some();
         let certain = size.saturating_add(align - 1);
         let id = self
             .bins
             .holes_from(size)
-            .take(LOOKS)
+            .take(MAX_LOOKS)
             .find(fits)
             .or_else(|| {
                 self.bins.above(self.bins.list_of(certain)).map(|list| self.bins.first(list))
             })
             .or_else(|| {
                 let long = |&id: &u32| self.bins.holes[id].size.saturating_add(size / 32) >= size;
-                self.bins.holes_down_from(certain).take_while(long).take(LAST_LOOKS).find(fits)
+                self.bins.holes_down_from(certain).take_while(long).take(MAX_LAST_LOOKS).find(fits)
             })?;
         let hole = self.bins.holes[id];
         let start = aligned_start(hole.range(), size, align)?;
         Some(self.take_at(id, start, size))
     }
 
-    /// Grants `size` bytes at the start of a free slot, unless an exact hole is at hand: the space
-    /// is thought of as cut into slots of `slot ≥ size` bytes, so that whatever dies in one
-    /// leaves room for whatever comes next. O(1).
-    pub(super) fn fit_slot(&mut self, size: u64, slot: u64) -> Option<Grant> {
+    /// Allocates `size` bytes at the start of a free slot, unless the first hole of its own list is
+    /// exact. The space is divided into slots of `slot ≥ size` bytes, so an object freed in one
+    /// leaves room for the next. O(1).
+    pub(super) fn fit_slot(&mut self, size: u64, slot: u64) -> Option<Placed> {
         let first = self.bins.first(self.bins.list_of(size));
         if first != NIL && self.bins.holes[first].size == size {
             return None;
         }
         let (id, start) =
-            self.bins.holes_from(slot).take(LOOKS).find_map(|id| {
+            self.bins.holes_from(slot).take(MAX_LOOKS).find_map(|id| {
                 Some((id, aligned_start(self.bins.holes[id].range(), slot, slot)?))
             })?;
         Some(self.take_at(id, start, size))
     }
 
-    /// Grants `[start, start + size)` out of the binned hole `id`, which contains it.
-    pub(super) fn take_at(&mut self, id: u32, start: u64, size: u64) -> Grant {
+    /// Allocates `[start, start + size)` out of the binned hole `id`, which contains it.
+    pub(super) fn take_at(&mut self, id: u32, start: u64, size: u64) -> Placed {
         let Hole { offset, node, .. } = self.bins.holes[id];
         let end = self.bins.holes[id].end();
         if start == offset {
-            return self.take(id, size, End::Low);
+            return self.take(id, size, HoleEnd::Low);
         }
         if start + size == end {
-            return self.take(id, size, End::High);
+            return self.take(id, size, HoleEnd::High);
         }
-        self.book(size);
+        self.count_allocated(size);
         self.bins.change(id, offset, start - offset);
         let used = self.link_used_after(node, start);
         let rest = self.link_used_after(used, start + size);
         let id = self.bins.insert(Hole::new(start + size, end - start - size, rest));
         self.set_free(rest, id);
-        Grant { node: used, offset: start }
+        Placed { node: used, offset: start }
     }
 }
 
-/// Where a range of `size` bytes at a multiple of `align` begins in a free one, if it fits.
+/// Returns where a range of `size` bytes at a multiple of `align` begins in a free one, if it fits.
 fn aligned_start(free: Range<u64>, size: u64, align: u64) -> Option<u64> {
     let start = free.start.checked_next_multiple_of(align)?;
     (start <= free.end && free.end - start >= size).then_some(start)

@@ -1,21 +1,21 @@
-//! *Allocation*: one granted range, freed when dropped.
+//! *Allocation*: one allocated range, freed when dropped.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::num::NonZeroU32;
 use std::ops;
 
-use super::core::Core;
+use super::core::SpaceCore;
 use super::error::AllocError;
-use super::heap::{Grant, Heap};
+use super::heap::{Heap, Placed};
 use super::range::{LONG, Range, known_size, short_size};
 use super::raw::RawHandle;
 use super::registry;
 
-/// A granted range `[offset, offset + size)` of a space. Dropping it frees the range.
+/// An allocated range `[offset, offset + size)` of a space. Dropping it frees the range.
 ///
 /// 20 bytes, move-only, `Send` and `Sync`. It may outlive the
-/// [`OffsetAllocator`](super::OffsetAllocator) it came from.
+/// [`OffsetAllocator`](super::OffsetAllocator) that created it.
 ///
 /// ```
 /// use kvmem::offset::OffsetAllocator;
@@ -31,8 +31,7 @@ use super::registry;
 #[must_use = "dropping an allocation frees it"]
 #[repr(C, packed(4))]
 pub struct Allocation {
-    /// Two words, which go from hand to hand in registers. Packed, so that the handle is 20 bytes
-    /// and not 24.
+    /// Two words, which are passed in registers. Packed, so the handle takes 20 bytes and not 24.
     range: Range,
     /// Number of the core, plus one: `Option<Allocation>` is no larger.
     core: NonZeroU32,
@@ -40,8 +39,8 @@ pub struct Allocation {
 
 impl Allocation {
     #[inline(always)]
-    pub(super) fn new(core: u32, grant: Grant, size: u64) -> Self {
-        Self::of_range(core, Range::new(grant.offset, short_size(size), grant.node))
+    pub(super) fn new(core: u32, placed: Placed, size: u64) -> Self {
+        Self::of_range(core, Range::new(placed.offset, short_size(size), placed.node))
     }
 
     #[inline(always)]
@@ -55,16 +54,16 @@ impl Allocation {
     }
 
     #[inline(always)]
-    fn core(&self) -> &'static Core {
+    fn core(&self) -> &'static SpaceCore {
         registry::core(self.core_index())
     }
 
     #[inline(always)]
-    pub(super) fn grant(&self) -> Grant {
-        self.as_range().grant()
+    pub(super) fn placed(&self) -> Placed {
+        self.as_range().placed()
     }
 
-    /// The range, whose length the books may know better.
+    /// Returns the range. Its length may be [`LONG`]; the metadata knows it then.
     #[inline(always)]
     pub(crate) fn as_range(&self) -> Range {
         self.range
@@ -80,63 +79,63 @@ impl Allocation {
         self.range = Range::new(range.offset(), short_size(size), range.node());
     }
 
-    /// Where the range begins, in bytes.
+    /// Returns where the range begins, in bytes.
     #[inline]
     pub fn offset(&self) -> u64 {
         self.as_range().offset()
     }
 
-    /// Length of the range in bytes: exactly what was asked for.
+    /// Returns the length of the range in bytes: exactly the requested size.
     ///
-    /// O(1); from 4 GiB − 1 B up it is read from the books under the lock.
+    /// O(1); from 4 GiB − 1 B up it is read from the metadata under the lock.
     #[inline]
     #[allow(clippy::len_without_is_empty)] // An allocation is never empty.
     pub fn len(&self) -> u64 {
         match self.as_range().size() {
-            LONG => self.core().with(|books| books.heap.size_of(self.grant())),
+            LONG => self.core().with(|state| state.heap.size_of(self.placed())),
             size => u64::from(size),
         }
     }
 
-    /// `offset()..offset() + size()`.
+    /// Returns `offset()..offset() + size()`.
     pub fn range(&self) -> ops::Range<u64> {
         self.offset()..self.offset() + self.len()
     }
 
-    /// Gives back the tail: the allocation is `new_size` bytes afterwards and begins where it did.
-    /// O(1).
+    /// Frees the tail: the allocation is `new_size` bytes afterwards, and its offset stays. O(1).
     ///
     /// # Errors
-    /// [`AllocError::ZeroSize`]; [`AllocError::OutOfBounds`] if it is shorter than that already;
-    /// [`AllocError::TooManyRanges`]. Nothing is changed then.
+    /// [`AllocError::ZeroSize`] for 0; [`AllocError::OutOfBounds`] if the allocation is shorter
+    /// than `new_size`; [`AllocError::TooManyRanges`] at the limit of ranges. Nothing changes then.
     pub fn shrink(&mut self, new_size: u64) -> Result<(), AllocError> {
-        let grant = self.grant();
-        self.core().with(|books| resize_down(&mut books.heap, grant, new_size))?;
+        let placed = self.placed();
+        self.core().with(|state| resize_down(&mut state.heap, placed, new_size))?;
         self.set_size(new_size);
         Ok(())
     }
 
-    /// Takes in free bytes that lie behind: the allocation is `new_size` bytes afterwards and
-    /// begins where it did. Nothing is moved. O(1).
+    /// Takes in free bytes that lie behind: the allocation is `new_size` bytes afterwards, and its
+    /// offset stays. Nothing is moved. O(1).
     ///
     /// # Errors
     /// [`AllocError::Blocked`] if the range behind is in use, too short, or beyond a boundary;
     /// [`AllocError::TooLarge`] if no range of this space can be that long;
-    /// [`AllocError::OutOfBounds`] if the allocation is longer than that already. Nothing is
-    /// changed then.
+    /// [`AllocError::OutOfBounds`] if the allocation is longer than `new_size`. Nothing changes
+    /// then.
     pub fn extend(&mut self, new_size: u64) -> Result<(), AllocError> {
-        let grant = self.grant();
-        self.core().with(|books| resize_up(&mut books.heap, grant, new_size))?;
+        let placed = self.placed();
+        self.core().with(|state| resize_up(&mut state.heap, placed, new_size))?;
         self.set_size(new_size);
         Ok(())
     }
 
-    /// Frees the part `sub` of the range, in bytes of the space, and returns what is left before
-    /// and behind it. O(1).
+    /// Frees the part `sub` of the range, in bytes of the space, and returns the rest before and
+    /// behind it. O(1).
     ///
     /// # Errors
     /// [`AllocError::OutOfBounds`] if `sub` is empty or not within the allocation,
-    /// [`AllocError::TooManyRanges`]; the allocation comes back unharmed.
+    /// [`AllocError::TooManyRanges`] at the limit of ranges. The error contains the unchanged
+    /// allocation.
     ///
     /// ```
     /// # use kvmem::offset::OffsetAllocator;
@@ -151,45 +150,45 @@ impl Allocation {
         self,
         sub: ops::Range<u64>,
     ) -> Result<(Option<Allocation>, Option<Allocation>), (Allocation, AllocError)> {
-        let (grant, range) = (self.grant(), self.range());
+        let (placed, range) = (self.placed(), self.range());
         if sub.is_empty() || sub.start < range.start || sub.end > range.end {
             return Err((self, out_of_bounds(sub, range)));
         }
         let core = self.core();
-        let freed = core.with(|books| {
-            let heap = &mut books.heap;
-            let freed = heap.free_part(grant, range.end - range.start, sub.clone());
+        let freed = core.with(|state| {
+            let heap = &mut state.heap;
+            let freed = heap.free_part(placed, range.end - range.start, sub.clone());
             freed.ok_or(AllocError::TooManyRanges { ranges: heap.ranges() })
         });
         match freed {
             Err(error) => Err((self, error)),
             Ok(right) => {
                 let index = self.forget();
-                if sub == range && core.put_away() {
-                    registry::discharge(index);
+                if sub == range && core.drop_if_unreachable() {
+                    registry::release_slot(index);
                 }
                 let left = (sub.start > range.start)
-                    .then(|| Allocation::new(index, grant, sub.start - range.start));
-                let right = right.map(|grant| Allocation::new(index, grant, range.end - sub.end));
+                    .then(|| Allocation::new(index, placed, sub.start - range.start));
+                let right = right.map(|placed| Allocation::new(index, placed, range.end - sub.end));
                 Ok((left, right))
             }
         }
     }
 
-    /// Turns the allocation into a raw handle, which has to be freed through
+    /// Turns the allocation into a raw handle, which must be freed through
     /// [`OffsetAllocator::free_raw`](super::OffsetAllocator::free_raw). O(1).
     pub fn into_raw(self) -> RawHandle {
         let core = self.core();
-        let handle = core.with(|books| RawHandle {
-            allocator: books.id,
+        let handle = core.with(|state| RawHandle {
+            allocator: state.id,
             slot: self.as_range().node(),
-            generation: books.seals.seal(self.as_range().node(), self.as_range().size()),
+            generation: state.generations.issue(self.as_range().node(), self.as_range().size()),
         });
         let index = self.forget();
-        // If the allocator is gone, nobody can free it any more; if it was the last that could be
-        // freed, the books go.
-        if core.put_away() {
-            registry::discharge(index);
+        // If the allocator is gone, no call can free this one any more. If it was the last that
+        // could be freed, the state is dropped.
+        if core.drop_if_unreachable() {
+            registry::release_slot(index);
         }
         handle
     }
@@ -198,8 +197,8 @@ impl Allocation {
 impl Drop for Allocation {
     #[inline]
     fn drop(&mut self) {
-        if self.core().free(self.grant(), known_size(self.as_range().size())) {
-            registry::discharge(self.core_index());
+        if self.core().free(self.placed(), known_size(self.as_range().size())) {
+            registry::release_slot(self.core_index());
         }
     }
 }
@@ -223,9 +222,13 @@ fn out_of_bounds(part: ops::Range<u64>, whole: ops::Range<u64>) -> AllocError {
     }
 }
 
-/// Shortens a granted range; both faces use it.
-pub(super) fn resize_down(heap: &mut Heap, grant: Grant, new_size: u64) -> Result<(), AllocError> {
-    let range = heap.range_of(grant.node);
+/// Shortens an allocated range, for RAII and raw handles.
+pub(super) fn resize_down(
+    heap: &mut Heap,
+    placed: Placed,
+    new_size: u64,
+) -> Result<(), AllocError> {
+    let range = heap.range_of(placed.node);
     let size = range.end - range.start;
     if new_size == 0 {
         return Err(AllocError::ZeroSize);
@@ -233,12 +236,12 @@ pub(super) fn resize_down(heap: &mut Heap, grant: Grant, new_size: u64) -> Resul
     if new_size > size {
         return Err(out_of_bounds(range.start..range.start.saturating_add(new_size), range));
     }
-    heap.shrink(grant, size, new_size).ok_or(AllocError::TooManyRanges { ranges: heap.ranges() })
+    heap.shrink(placed, size, new_size).ok_or(AllocError::TooManyRanges { ranges: heap.ranges() })
 }
 
-/// Lengthens a granted range; both faces use it.
-pub(super) fn resize_up(heap: &mut Heap, grant: Grant, new_size: u64) -> Result<(), AllocError> {
-    let range = heap.range_of(grant.node);
+/// Lengthens an allocated range, for RAII and raw handles.
+pub(super) fn resize_up(heap: &mut Heap, placed: Placed, new_size: u64) -> Result<(), AllocError> {
+    let range = heap.range_of(placed.node);
     let size = range.end - range.start;
     if new_size < size {
         return Err(out_of_bounds(range.start..range.start + new_size, range));
@@ -246,6 +249,6 @@ pub(super) fn resize_up(heap: &mut Heap, grant: Grant, new_size: u64) -> Result<
     if new_size > heap.limit() {
         return Err(AllocError::TooLarge { requested: new_size, limit: heap.limit() });
     }
-    heap.extend(grant, size, new_size)
+    heap.extend(placed, size, new_size)
         .map_err(|most| AllocError::Blocked { requested: new_size, most })
 }

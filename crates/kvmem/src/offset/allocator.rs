@@ -1,38 +1,38 @@
-//! *OffsetAllocator*: the shared face of a space.
+//! *OffsetAllocator*: the shared interface of a space.
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::allocation::{Allocation, resize_down, resize_up};
-use super::core::{Books, Core, refusal};
+use super::core::{SpaceCore, SpaceState, allocation_error};
 use super::error::{AllocError, CheckError, RawError, SpaceError};
-use super::heap::{Grant, Heap};
+use super::heap::{Heap, Placed};
 use super::placement::Placement;
 use super::range::{known_size, short_size};
 use super::raw::{RawAllocation, RawHandle};
 use super::registry;
 use super::report::{BinReport, MapRange, Metrics};
-use super::scattered::Piece;
+use super::scattered::SizedRange;
 
-/// The longest space: 2^63 bytes.
+/// Upper bound of the capacity: 2^63 bytes.
 const CAPACITY_MAX: u64 = 1 << 63;
 
-/// The least that [`OffsetAllocatorBuilder::max_ranges`] takes: a few changes must be possible.
-const LEAST_RANGES: u32 = 16;
+/// Lower bound of [`OffsetAllocatorBuilder::max_ranges`]: a few changes must be possible.
+const MIN_RANGES: u32 = 16;
 
-/// Hands out ranges of an abstract space `[0, capacity)`; never touches the bytes.
+/// Allocates ranges of an abstract space `[0, capacity)`; never touches the bytes.
 ///
 /// `Send + Sync`; clones share one space. Allocations free themselves when dropped and may outlive
 /// the allocator.
 ///
 /// # Time complexity
 ///
-/// Allocate and free are O(1). See each method for the exceptions.
+/// Allocate and free are O(1). Each method names its exceptions.
 ///
 /// # Drawbacks
 ///
-/// One lock guards the books; threads that allocate at the same time queue for it.
+/// One lock guards the metadata; threads that allocate at the same time queue for it.
 ///
 /// ```
 /// use kvmem::offset::OffsetAllocator;
@@ -48,21 +48,21 @@ const LEAST_RANGES: u32 = 16;
 /// ```
 #[derive(Clone)]
 pub struct OffsetAllocator {
-    core: &'static Core,
-    owner: Arc<Owner>,
+    core: &'static SpaceCore,
+    owner: Arc<CoreOwner>,
 }
 
-/// Held by every clone; the last one closes the core.
-struct Owner {
+/// Shared by all clones; dropping the last one closes the core.
+struct CoreOwner {
     index: u32,
     id: u64,
     boundary: Option<u64>,
 }
 
-impl Drop for Owner {
+impl Drop for CoreOwner {
     fn drop(&mut self) {
         if registry::core(self.index).close() {
-            registry::discharge(self.index);
+            registry::release_slot(self.index);
         }
     }
 }
@@ -78,32 +78,31 @@ pub struct OffsetAllocatorBuilder {
 }
 
 impl OffsetAllocatorBuilder {
-    /// No allocation will straddle a multiple of `bytes`, nor be longer. Any length is good, not
-    /// only powers of two.
+    /// Sets a boundary: no allocation crosses a multiple of `bytes`, nor is longer. Any length is
+    /// allowed, not only powers of two.
     pub fn boundary(mut self, bytes: u64) -> Self {
         self.boundary = Some(bytes);
         self
     }
 
-    /// How to choose among the holes that fit.
+    /// Sets how to choose among the holes that fit.
     pub fn placement(mut self, placement: Placement) -> Self {
         self.placement = placement;
         self
     }
 
-    /// At most so many ranges, used and free together, will be on the books, which so take at most
-    /// about 50 bytes for each: for those who must bound memory. When they are full, requests
-    /// that would cut a free range in two get [`AllocError::TooManyRanges`]; exact fits and frees
-    /// still succeed. Without it the limit is about 2^32.
+    /// Limits the number of ranges, used and free; metadata takes at most about 50 bytes per range.
+    /// At the limit, requests that would divide a free range fail with [`AllocError::TooManyRanges`];
+    /// exact fits and frees still succeed. The default limit is about 2^32.
     pub fn max_ranges(mut self, ranges: u32) -> Self {
         self.max_ranges = ranges;
         self
     }
 
-    /// Makes the space. O(1), about 40 KiB whatever the capacity.
+    /// Creates the space. O(1), about 42 KiB whatever the capacity.
     ///
     /// # Errors
-    /// [`SpaceError::Capacity`] outside of 1..=2^63, [`SpaceError::ZeroBoundary`],
+    /// [`SpaceError::Capacity`] outside of 1..=2^63, [`SpaceError::ZeroBoundary`] for boundary 0,
     /// [`SpaceError::MaxRanges`] below 16.
     pub fn build(self) -> Result<OffsetAllocator, SpaceError> {
         let OffsetAllocatorBuilder { capacity, boundary, placement, max_ranges } = self;
@@ -111,14 +110,14 @@ impl OffsetAllocatorBuilder {
         if boundary == Some(0) {
             return Err(SpaceError::ZeroBoundary);
         }
-        if max_ranges < LEAST_RANGES {
-            return Err(SpaceError::MaxRanges { requested: max_ranges, least: LEAST_RANGES });
+        if max_ranges < MIN_RANGES {
+            return Err(SpaceError::MaxRanges { requested: max_ranges, least: MIN_RANGES });
         }
         let heap = Heap::new(capacity, boundary, placement, max_ranges);
-        let (index, id) = registry::enlist();
+        let (index, id) = registry::acquire_slot();
         let core = registry::core(index);
         core.open(id, heap);
-        Ok(OffsetAllocator { core, owner: Arc::new(Owner { index, id, boundary }) })
+        Ok(OffsetAllocator { core, owner: Arc::new(CoreOwner { index, id, boundary }) })
     }
 }
 
@@ -135,7 +134,8 @@ fn check_align(align: u64) -> Result<(), AllocError> {
 }
 
 impl OffsetAllocator {
-    /// A space of `capacity` bytes, 1..=2^63, without boundary, placed by [`Placement::Renewal`].
+    /// Creates a space of `capacity` bytes, 1..=2^63, without boundary, with
+    /// [`Placement::Renewal`].
     ///
     /// # Errors
     /// See [`OffsetAllocatorBuilder::build`].
@@ -143,7 +143,7 @@ impl OffsetAllocator {
         Self::builder(capacity).build()
     }
 
-    /// A space of `capacity` bytes with settings of its own.
+    /// Returns a builder for a space of `capacity` bytes with settings of its own.
     ///
     /// ```
     /// use kvmem::offset::OffsetAllocator;
@@ -164,91 +164,96 @@ impl OffsetAllocator {
         }
     }
 
-    /// The number of its core.
+    /// Returns the number of its core.
     pub(super) fn core_index(&self) -> u32 {
         self.owner.index
     }
 
-    /// Its identity, never used again in this process.
+    /// Returns its identity, which is never reused in this process.
     pub(crate) fn id(&self) -> u64 {
         self.owner.id
     }
 
-    fn wrap(&self, grant: Grant, size: u64) -> Allocation {
-        Allocation::new(self.owner.index, grant, size)
+    fn wrap(&self, placed: Placed, size: u64) -> Allocation {
+        Allocation::new(self.owner.index, placed, size)
     }
 
-    fn wrap_all(&self, pieces: Vec<Piece>) -> Vec<Allocation> {
-        pieces.into_iter().map(|piece| self.wrap(piece.grant, piece.size)).collect()
+    fn wrap_all(&self, pieces: Vec<SizedRange>) -> Vec<Allocation> {
+        pieces.into_iter().map(|piece| self.wrap(piece.placed, piece.size)).collect()
     }
 
-    /// Grants `size` bytes. O(1). A request above [`largest_free_hint`](Self::largest_free_hint) is
-    /// refused without the lock.
+    /// Allocates `size` bytes. O(1). A request above [`largest_free_hint`](Self::largest_free_hint)
+    /// fails without the lock.
     ///
     /// Until something is freed for the first time, ranges follow each other from offset 0 up,
     /// without gaps.
     ///
     /// # Errors
-    /// [`AllocError::ZeroSize`], [`AllocError::TooLarge`], [`AllocError::OutOfSpace`],
-    /// [`AllocError::TooManyRanges`].
+    /// [`AllocError::ZeroSize`] for 0 bytes, [`AllocError::TooLarge`] above the capacity or the
+    /// boundary, [`AllocError::OutOfSpace`] if no free range is long enough, [`AllocError::TooManyRanges`]
+    /// at the limit of ranges.
     #[inline(always)]
     pub fn allocate(&self, size: u64) -> Result<Allocation, AllocError> {
         Ok(self.wrap(self.core.allocate(size)?, size))
     }
 
-    /// Why a request of `size` bytes fails that is longer than `longest`, which
-    /// [`largest_free_hint`](Self::largest_free_hint) returned just now, or 0. For faces that
-    /// compare the two before they do anything else. O(1), without the lock.
+    /// Returns the error of a request of `size` bytes that is longer than `longest`, which
+    /// [`largest_free_hint`](Self::largest_free_hint) returned just now, or which is 0. For
+    /// interfaces that compare the two before anything else. O(1), without the lock.
     #[inline]
     #[must_use]
     pub fn fails_early(&self, size: u64, longest: u64) -> AllocError {
-        self.core.refuse_early(size, longest)
+        self.core.fail_early(size, longest)
     }
 
-    /// Grants `size` bytes that begin at a multiple of `align`, a power of two. What lies before
-    /// stays free.
+    /// Allocates `size` bytes that begin at a multiple of `align`, a power of two. The bytes before
+    /// the start stay free.
     ///
-    /// O(1). While a free range a little longer than `size + align − 1` is there (1/32 is enough),
-    /// the request succeeds. Otherwise up to 384 free ranges are looked at, the longest first;
-    /// an aligned start behind those is overlooked.
+    /// O(1). The request succeeds while a free range a little longer than `size + align − 1` exists
+    /// (1/32 longer is enough). Otherwise up to 384 free ranges are examined, the longest first; an
+    /// aligned start in another range is missed.
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate), and [`AllocError::BadAlign`].
+    /// Those of [`allocate`](Self::allocate), and [`AllocError::BadAlign`] if `align` is not a
+    /// power of two.
     pub fn allocate_aligned(&self, size: u64, align: u64) -> Result<Allocation, AllocError> {
-        Ok(self.wrap(self.grant_aligned(size, align)?, size))
+        Ok(self.wrap(self.place_aligned(size, align)?, size))
     }
 
-    fn grant_aligned(&self, size: u64, align: u64) -> Result<Grant, AllocError> {
+    fn place_aligned(&self, size: u64, align: u64) -> Result<Placed, AllocError> {
         check_align(align)?;
         self.core.admit(size)?;
-        self.core.with(|books| {
-            books.heap.allocate_aligned(size, align).ok_or_else(|| refusal(&mut books.heap, size))
+        self.core.with(|state| {
+            state
+                .heap
+                .allocate_aligned(size, align)
+                .ok_or_else(|| allocation_error(&mut state.heap, size))
         })
     }
 
-    /// Grants `n` ranges of `size` bytes each under one lock, or none. O(n).
+    /// Allocates `n` ranges of `size` bytes each under one lock, or none. O(n).
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate); [`AllocError::OutOfSpace`] names the bytes of all ranges
+    /// Those of [`allocate`](Self::allocate); [`AllocError::OutOfSpace`] names the bytes of all ranges
     /// together.
     pub fn allocate_batch(&self, size: u64, n: usize) -> Result<Vec<Allocation>, AllocError> {
         if n == 0 {
             return Ok(Vec::new());
         }
         self.core.admit(size).map_err(|error| error.of_batch(size, n))?;
-        let pieces = self.core.with(|books| books.heap.allocate_batch(size, n))?;
+        let pieces = self.core.with(|state| state.heap.allocate_batch(size, n))?;
         Ok(self.wrap_all(pieces))
     }
 
-    /// Grants `total` bytes in at most `max_ranges` ranges whose sizes add up to `total`, or
-    /// nothing: for consumers that gather, such as RDMA with several scatter entries. One range
-    /// if there is one that fits.
+    /// Allocates `total` bytes in at most `max_ranges` ranges whose sizes add up to `total`, or
+    /// nothing. For consumers that gather, such as RDMA with several scatter entries. Returns one
+    /// range if one fits.
     ///
     /// O(`max_ranges`).
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate), and [`AllocError::NoRanges`]. Only more than the capacity
-    /// is too large.
+    /// Those of [`allocate`](Self::allocate), and [`AllocError::NoRanges`] if `max_ranges` is 0.
+    /// [`AllocError::TooLarge`] applies only above the capacity.
     ///
     /// ```
     /// # use kvmem::offset::OffsetAllocator;
@@ -273,97 +278,89 @@ impl OffsetAllocator {
         if max_ranges == 0 {
             return Err(AllocError::NoRanges { requested: total });
         }
-        let pieces = self.core.with(|books| books.heap.allocate_scattered(total, max_ranges))?;
+        let pieces = self.core.with(|state| state.heap.allocate_scattered(total, max_ranges))?;
         Ok(self.wrap_all(pieces))
     }
 
-    /// Frees many allocations under one lock; those that follow each other in `run` and in the
-    /// space are joined first. Allocations of other spaces are freed there. O(n).
+    /// Frees many allocations under one lock. Ranges that follow each other in `run` and in the
+    /// space are coalesced first. Allocations of other spaces are freed there. O(n).
     pub fn free_batch(&self, run: impl IntoIterator<Item = Allocation>) {
         let (own, others): (Vec<_>, Vec<_>) =
             run.into_iter().partition(|allocation| allocation.core_index() == self.owner.index);
-        let grants: Vec<Grant> = own
+        let placed_ranges: Vec<Placed> = own
             .into_iter()
             .map(|allocation| {
-                let grant = allocation.grant();
+                let placed = allocation.placed();
                 allocation.forget();
-                grant
+                placed
             })
             .collect();
-        self.core.with(|books| books.heap.free_batch(&grants));
+        self.core.with(|state| state.heap.free_batch(&placed_ranges));
         drop(others);
     }
 
     /// Moves the end of the space up to `new_capacity`. O(1).
     ///
     /// # Errors
-    /// [`SpaceError::Capacity`], [`SpaceError::WrongDirection`], [`SpaceError::TooManyRanges`].
-    pub fn grow_to(&self, new_capacity: u64) -> Result<(), SpaceError> {
+    /// [`SpaceError::Capacity`] above 2^63, [`SpaceError::WrongDirection`] below the capacity,
+    /// [`SpaceError::TooManyRanges`] at the limit of ranges.
+    pub fn grow(&self, new_capacity: u64) -> Result<(), SpaceError> {
         check_capacity(new_capacity)?;
         self.core.resize(|heap| heap.grow(new_capacity))
     }
 
-    /// Moves the end of the space down to `new_capacity`, if nothing in use lies behind it. O(1),
-    /// with a boundary O(free segments given up).
+    /// Moves the end of the space down to `new_capacity`, if nothing in use lies behind it. O(1);
+    /// with a boundary O(free segments removed).
     ///
     /// # Errors
-    /// [`SpaceError::InUse`] with the end of the last allocation, [`SpaceError::Capacity`],
-    /// [`SpaceError::WrongDirection`].
+    /// [`SpaceError::InUse`] with the end of the last allocation, [`SpaceError::Capacity`] for 0,
+    /// [`SpaceError::WrongDirection`] above the capacity.
     pub fn shrink_to(&self, new_capacity: u64) -> Result<(), SpaceError> {
         check_capacity(new_capacity)?;
         self.core.resize(|heap| heap.shrink_to(new_capacity))
     }
 
-    /// Length of the space in bytes, without the lock. O(1).
+    /// Returns the length of the space in bytes, without the lock. O(1).
     pub fn capacity(&self) -> u64 {
         self.core.capacity()
     }
 
-    /// The boundary that no allocation straddles, in bytes.
+    /// Returns the boundary that no allocation crosses, in bytes.
     pub fn boundary(&self) -> Option<u64> {
         self.owner.boundary
     }
 
-    /// An upper bound of the largest free range, in bytes, without the lock. O(1).
+    /// Returns an upper bound of the largest free range, in bytes, without the lock. O(1).
     ///
-    /// It is exact unless freed ranges are pending, which may turn out to join others: until
-    /// something settles them (any request that does not take just that range back, or any
-    /// report), the bound allows for it.
+    /// The bound is exact unless the coalescing of freed ranges is deferred; then it allows for
+    /// what they may coalesce with. Any request that does not reuse exactly that range, and any
+    /// report, coalesces them.
     #[inline]
     pub fn largest_free_hint(&self) -> u64 {
         self.core.largest_free_hint()
     }
 
-    /// Returns the address of the number that [`largest_free_hint`](Self::largest_free_hint) loads.
-    /// It stays mapped as long as the allocator. Other threads write it: load it atomically.
-    #[cfg(not(loom))]
-    #[doc(hidden)]
-    #[must_use]
-    pub fn largest_free_address(&self) -> *const u64 {
-        self.core.largest_free_address()
-    }
-
-    /// Figures of the space. O(1).
+    /// Returns the figures of the space. O(1).
     pub fn metrics(&self) -> Metrics {
-        self.core.with(|books| {
-            let mut metrics = books.heap.metrics();
-            metrics.metadata_bytes += books.seals.bytes() as u64;
+        self.core.with(|state| {
+            let mut metrics = state.heap.metrics();
+            metrics.metadata_bytes += state.generations.bytes() as u64;
             metrics
         })
     }
 
-    /// The free ranges by size: a report for every bin that holds any, ascending. O(free ranges).
+    /// Returns a report for every non-empty bin, by ascending size. O(free ranges).
     pub fn bins(&self) -> Vec<BinReport> {
-        self.core.with(|books| books.heap.bin_reports())
+        self.core.with(|state| state.heap.bin_reports())
     }
 
-    /// The whole space in address order: a range for every allocation, and free ranges joined.
-    /// O(ranges).
+    /// Returns the whole space in address order: a range for every allocation, and free ranges
+    /// coalesced. O(ranges).
     pub fn map(&self) -> Vec<MapRange> {
-        self.core.with(|books| books.heap.map())
+        self.core.with(|state| state.heap.map())
     }
 
-    /// Checks the books against their numbered invariants. O(ranges).
+    /// Checks the metadata against its numbered invariants. O(ranges).
     ///
     /// # Errors
     /// [`CheckError`]: a defect of this library.
@@ -372,31 +369,33 @@ impl OffsetAllocator {
     }
 }
 
-/// The raw face: allocations named by plain data, for FFI.
+/// The raw interface: allocations identified by plain data, for FFI.
 impl OffsetAllocator {
-    /// As [`allocate`](Self::allocate), but the allocation lives until
-    /// [`free_raw`](Self::free_raw), or to the end of the process. O(1).
+    /// Allocates `size` bytes, as [`allocate`](Self::allocate) does, until
+    /// [`free_raw`](Self::free_raw) or the end of the process. O(1).
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate).
+    /// Those of [`allocate`](Self::allocate).
     #[inline]
     pub fn allocate_raw(&self, size: u64) -> Result<RawAllocation, AllocError> {
-        self.core.allocate_and(size, |books, grant| sealed(books, grant, size))
+        self.core.allocate_and(size, |state, placed| live_handles(state, placed, size))
     }
 
-    /// As [`allocate_aligned`](Self::allocate_aligned), raw.
+    /// Allocates `size` bytes at a multiple of `align`, as
+    /// [`allocate_aligned`](Self::allocate_aligned) does, until [`free_raw`](Self::free_raw).
     ///
     /// # Errors
-    /// As [`allocate_aligned`](Self::allocate_aligned).
+    /// Those of [`allocate_aligned`](Self::allocate_aligned).
     pub fn allocate_aligned_raw(&self, size: u64, align: u64) -> Result<RawAllocation, AllocError> {
-        let grant = self.grant_aligned(size, align)?;
-        Ok(self.core.with(|books| sealed(books, grant, size)))
+        let placed = self.place_aligned(size, align)?;
+        Ok(self.core.with(|state| live_handles(state, placed, size)))
     }
 
     /// Frees a raw allocation; returns its size in bytes. O(1).
     ///
     /// # Errors
-    /// [`RawError::Foreign`], [`RawError::Stale`]; nothing is changed then.
+    /// [`RawError::Foreign`] if the handle belongs to another allocator, [`RawError::Stale`] if it
+    /// identifies no live allocation. Nothing changes then.
     ///
     /// ```
     /// use kvmem::offset::{OffsetAllocator, RawError};
@@ -409,30 +408,34 @@ impl OffsetAllocator {
     /// ```
     #[inline]
     pub fn free_raw(&self, handle: RawHandle) -> Result<u64, RawError> {
-        self.unseal(handle, |books, grant, size| {
-            books.heap.free(grant.node, grant.offset, size);
+        self.revoke_raw(handle, |state, placed, size| {
+            state.heap.free(placed.node, placed.offset, size);
             size
         })
     }
 
-    /// Where a raw allocation lies. O(1).
+    /// Returns the bytes of a raw allocation. O(1).
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw).
+    /// Those of [`free_raw`](Self::free_raw).
     pub fn resolve_raw(&self, handle: RawHandle) -> Result<Range<u64>, RawError> {
         self.with_raw(handle, |_, _, range| Ok(range))
     }
 
-    /// The raw allocation that is alive at a slot, the middle number of its handle: for programs
-    /// that have kept no more of it. O(1).
+    /// Returns the raw allocation that is alive at a slot, the middle number of its handle, for
+    /// programs that stored nothing else. O(1).
     #[must_use]
     pub fn raw_at(&self, slot: u32) -> Option<RawAllocation> {
-        self.core
-            .with(|books| books.seals.of(slot).map(|generation| named(books, slot, generation)))
+        self.core.with(|state| {
+            state
+                .generations
+                .generation_of(slot)
+                .map(|generation| raw_allocation(state, slot, generation))
+        })
     }
 
-    /// All raw allocations that are alive, in the order of their offsets. O(n log n) for the most
-    /// allocations that ever were alive at once; the lock is held for O(n).
+    /// Returns all raw allocations that are alive, in the order of their offsets. O(n log n) for
+    /// the most allocations that were ever alive at once; the lock is held for O(n).
     ///
     /// ```
     /// # use kvmem::offset::OffsetAllocator;
@@ -443,35 +446,39 @@ impl OffsetAllocator {
     /// ```
     #[must_use]
     pub fn raw_allocations(&self) -> Vec<RawAllocation> {
-        let mut all: Vec<RawAllocation> = self.core.with(|books| {
-            books.seals.iter().map(|(slot, generation)| named(books, slot, generation)).collect()
+        let mut all: Vec<RawAllocation> = self.core.with(|state| {
+            state
+                .generations
+                .iter()
+                .map(|(slot, generation)| raw_allocation(state, slot, generation))
+                .collect()
         });
         all.sort_unstable_by_key(|one| one.offset);
         all
     }
 
-    /// As [`Allocation::shrink`], raw; the handle stays good.
+    /// Shortens a raw allocation as [`Allocation::shrink`] does; the handle stays valid.
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Allocation::shrink`]
-    /// says.
+    /// Those of [`free_raw`](Self::free_raw), and [`RawError::Refused`] with the error of
+    /// [`Allocation::shrink`].
     pub fn shrink_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
-        self.with_raw(handle, |books, grant, _| {
-            resize_down(&mut books.heap, grant, new_size)?;
-            books.seals.resize(grant.node, short_size(new_size));
+        self.with_raw(handle, |state, placed, _| {
+            resize_down(&mut state.heap, placed, new_size)?;
+            state.generations.resize(placed.node, short_size(new_size));
             Ok(())
         })
     }
 
-    /// As [`Allocation::extend`], raw; the handle stays good.
+    /// Lengthens a raw allocation as [`Allocation::extend`] does; the handle stays valid.
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Allocation::extend`]
-    /// says.
+    /// Those of [`free_raw`](Self::free_raw), and [`RawError::Refused`] with the error of
+    /// [`Allocation::extend`].
     pub fn extend_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
-        self.with_raw(handle, |books, grant, _| {
-            resize_up(&mut books.heap, grant, new_size)?;
-            books.seals.resize(grant.node, short_size(new_size));
+        self.with_raw(handle, |state, placed, _| {
+            resize_up(&mut state.heap, placed, new_size)?;
+            state.generations.resize(placed.node, short_size(new_size));
             Ok(())
         })
     }
@@ -479,29 +486,29 @@ impl OffsetAllocator {
     /// Turns a raw allocation into an RAII one; the handle is stale afterwards. O(1).
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw).
+    /// Those of [`free_raw`](Self::free_raw).
     pub fn adopt_raw(&self, handle: RawHandle) -> Result<Allocation, RawError> {
-        self.unseal(handle, |_, grant, size| self.wrap(grant, size))
+        self.revoke_raw(handle, |_, placed, size| self.wrap(placed, size))
     }
 
-    /// Breaks the seal of a good handle, and runs with its allocation.
+    /// Revokes the generation of a valid handle, and runs with its allocation.
     #[inline(always)]
-    fn unseal<R>(
+    fn revoke_raw<R>(
         &self,
         handle: RawHandle,
-        run: impl FnOnce(&mut Books, Grant, u64) -> R,
+        run: impl FnOnce(&mut SpaceState, Placed, u64) -> R,
     ) -> Result<R, RawError> {
         let RawHandle { slot, generation, .. } = handle;
         self.own(handle)?;
-        self.core.with(|books| {
-            let size = known_size(books.seals.take(slot, generation)?);
-            let grant = Grant { node: slot, offset: books.heap.offset_of(slot) };
-            let size = size.unwrap_or_else(|| books.heap.size_of(grant));
-            Ok(run(books, grant, size))
+        self.core.with(|state| {
+            let size = known_size(state.generations.take(slot, generation)?);
+            let placed = Placed { node: slot, offset: state.heap.offset_of(slot) };
+            let size = size.unwrap_or_else(|| state.heap.size_of(placed));
+            Ok(run(state, placed, size))
         })
     }
 
-    /// Whether a handle is of this allocator.
+    /// Checks that a handle belongs to this allocator.
     #[inline(always)]
     fn own(&self, handle: RawHandle) -> Result<(), RawError> {
         let (allocator, handle_of) = (self.owner.id, handle.allocator);
@@ -512,34 +519,34 @@ impl OffsetAllocator {
         }
     }
 
-    /// Runs `use_it` on a good handle's allocation.
+    /// Runs `use_it` on a valid handle's allocation.
     fn with_raw<R>(
         &self,
         handle: RawHandle,
-        use_it: impl FnOnce(&mut Books, Grant, Range<u64>) -> Result<R, RawError>,
+        use_it: impl FnOnce(&mut SpaceState, Placed, Range<u64>) -> Result<R, RawError>,
     ) -> Result<R, RawError> {
         let RawHandle { slot, generation, .. } = handle;
         self.own(handle)?;
-        self.core.with(|books| {
-            books.seals.verify(slot, generation)?;
-            let range = books.heap.range_of(slot);
-            use_it(books, Grant { node: slot, offset: range.start }, range)
+        self.core.with(|state| {
+            state.generations.verify(slot, generation)?;
+            let range = state.heap.range_of(slot);
+            use_it(state, Placed { node: slot, offset: range.start }, range)
         })
     }
 }
 
-/// The allocation of a slot that has this seal.
-fn named(books: &Books, slot: u32, generation: u32) -> RawAllocation {
-    let range = books.heap.range_of(slot);
-    let handle = RawHandle { allocator: books.id, slot, generation };
+/// Returns the allocation of a slot with a live handle.
+fn raw_allocation(state: &SpaceState, slot: u32, generation: u32) -> RawAllocation {
+    let range = state.heap.range_of(slot);
+    let handle = RawHandle { allocator: state.id, slot, generation };
     RawAllocation { handle, offset: range.start, size: range.end - range.start }
 }
 
 #[inline(always)]
-fn sealed(books: &mut Books, grant: Grant, size: u64) -> RawAllocation {
-    let generation = books.seals.seal(grant.node, short_size(size));
-    let handle = RawHandle { allocator: books.id, slot: grant.node, generation };
-    RawAllocation { handle, offset: grant.offset, size }
+fn live_handles(state: &mut SpaceState, placed: Placed, size: u64) -> RawAllocation {
+    let generation = state.generations.issue(placed.node, short_size(size));
+    let handle = RawHandle { allocator: state.id, slot: placed.node, generation };
+    RawAllocation { handle, offset: placed.offset, size }
 }
 
 impl fmt::Debug for OffsetAllocator {

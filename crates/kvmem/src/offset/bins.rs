@@ -1,7 +1,7 @@
 //! *Bins*: the free ranges, found by size in a fixed number of steps.
 //!
 //! A free range is a [`Hole`]. Holes of about the same size share a bin; a bin is a list, last in
-//! first out. Every octave of sizes is cut into 64 bins, sizes below 64 have a bin each:
+//! first out. Every octave of sizes is divided into 64 bins; each size below 64 has its own bin:
 //!
 //! ```text
 //! size  0 1 2 … 63 | 64 65 … 127 | 128‥129 130‥131 … | … | 2^62‥ …
@@ -9,19 +9,20 @@
 //!       octave 0     octave 1      octave 2                octave 57
 //! ```
 //!
-//! so a bin is at most 1/64 of its sizes wide, and bins below 128 are exact. Two levels of bitmap
-//! say which bins hold anything: bit *o* of `coarse` iff octave *o* does, bit *m* of `fine[o]` iff
-//! bin 64·*o* + *m* does. The next bin that holds something is two count-zeros away (Masmano et
-//! al., *TLSF: a new dynamic memory allocator for real-time systems*, 2004; with the request's own
-//! bin looked at first, which TLSF gives up by rounding up).
+//! A bin is at most 1/64 of its sizes wide, and bins below 128 are exact. Two levels of bitmap tell
+//! which bins are non-empty: bit *o* of `coarse` iff octave *o* is, bit *m* of `fine[o]` iff bin
+//! 64·*o* + *m* is. Two count-zeros find the next non-empty bin (Masmano et al., *TLSF: a new
+//! dynamic memory allocator for real-time systems*, 2004). Unlike TLSF, which rounds up, the search
+//! begins with the request's own bin.
 //!
-//! Nothing bounds how many holes of about one size there are. So a bin that would become longer
-//! than [`LIST_MAX`] holes is [split](super::split) into 64 narrower lists, and these likewise. A
-//! list, wherever it is, has a number, its *place*. It is either short, or all its holes are of one
-//! size. Whatever reads a list to its end stops after [`LIST_MAX`] holes.
+//! Any number of holes can have about the same size. If all holes of a bin have the same size, its
+//! list is *uniform* and has no limit. Otherwise a bin that would exceed [`LIST_MAX`] holes is
+//! [split](super::split) into 64 narrower lists, and these likewise. Every list has a number, its
+//! *list id*; below [`BINS`] it is the bin. A list is either short or uniform, so no call reads
+//! more than [`LIST_MAX`] holes of one list.
 //!
-//! `largest` is kept as the greatest hole and how many are known to be of that very size. When the
-//! last of these goes, it is found anew in the list of the greatest sizes.
+//! `largest` is the size of the greatest hole, stored with the number of holes known to have that
+//! size. When the last of these is removed, the list of the greatest sizes is read again.
 
 use std::hint::select_unpredictable;
 
@@ -31,18 +32,20 @@ use super::table::NIL;
 
 const MANTISSA_BITS: u32 = 6;
 pub(super) const PER_OCTAVE: u32 = 1 << MANTISSA_BITS;
-/// More than there are, so that no index has to be checked.
+/// More than exist, so no index needs a check.
 const OCTAVES: usize = 64;
 /// Number of bins.
 pub(super) const BINS: usize = OCTAVES * PER_OCTAVE as usize;
 /// Bins below this are one size wide.
 const EXACT: u32 = 2 * PER_OCTAVE;
-/// Holes in a list, unless they are all of one size.
+/// Upper bound of the holes in a list, unless all of them have the same size.
 pub(super) const LIST_MAX: u8 = 64;
-/// In place of the length of a list: it is split.
+/// Replaces the length of a uniform list: all its holes have the same size.
+pub(super) const UNIFORM: u8 = u8::MAX - 1;
+/// Replaces the length of a list that is split.
 pub(super) const SPLIT: u8 = u8::MAX;
 
-/// The bin whose sizes begin at or below `size` (the floor bin).
+/// Returns the bin that contains `size` (the floor bin).
 #[inline]
 pub(super) fn bin_floor(size: u64) -> u32 {
     if size < u64::from(PER_OCTAVE) {
@@ -53,43 +56,43 @@ pub(super) fn bin_floor(size: u64) -> u32 {
     (exponent - MANTISSA_BITS + 1) << MANTISSA_BITS | mantissa
 }
 
-/// Octave of a bin, and number within it.
+/// Returns the octave of a bin, and its number within the octave.
 #[inline]
 fn split(bin: u32) -> (usize, u32) {
     ((bin >> MANTISSA_BITS) as usize % OCTAVES, bin & (PER_OCTAVE - 1))
 }
 
-/// The least size in `bin`.
+/// Returns the least size in `bin`.
 pub(super) fn bin_size_min(bin: u32) -> u64 {
     let (octave, mantissa) = (bin >> MANTISSA_BITS, u64::from(bin & (PER_OCTAVE - 1)));
     if octave == 0 { mantissa } else { (mantissa + u64::from(PER_OCTAVE)) << (octave - 1) }
 }
 
-/// The greatest size in `bin`.
+/// Returns the greatest size in `bin`.
 pub(super) fn bin_size_max(bin: u32) -> u64 {
     let width_log2 = (bin >> MANTISSA_BITS).saturating_sub(1);
     bin_size_min(bin) + ((1 << width_log2) - 1)
 }
 
-/// The logarithm of the width of `bin`.
+/// Returns the binary logarithm of the width of `bin`.
 pub(super) fn bin_width_log2(bin: u32) -> u32 {
     (bin >> MANTISSA_BITS).saturating_sub(1)
 }
 
-/// All holes, in bins or out of them.
+/// All holes, binned or held back.
 pub(super) struct Bins {
     pub(super) holes: Holes,
-    /// First of each list, or the number of the split that stands in its place.
+    /// First hole of each list, or the number of the split that replaces it.
     pub(super) heads: Box<[u32; BINS]>,
-    /// Length of each list, exact bins left out, or [`SPLIT`].
+    /// Length of each list (0 for exact bins below their limit), or [`UNIFORM`], or [`SPLIT`].
     pub(super) lengths: Box<[u8; BINS]>,
     fine: [u64; OCTAVES],
     coarse: u64,
     pub(super) splits: Splits,
     /// First of the listed [runs](super::boundary), or `NIL`.
     runs: u32,
-    /// The greatest binned size and how many holes have it, or some of them; or, if the count is
-    /// 0, no less than that size.
+    /// The greatest binned size and how many holes have it, or some of them. If the count is 0, an
+    /// upper bound of that size.
     largest: u64,
     largest_count: u32,
 }
@@ -102,7 +105,7 @@ impl Bins {
             lengths: Box::new([0; BINS]),
             fine: [0; OCTAVES],
             coarse: 0,
-            splits: Splits::default(),
+            splits: Splits::new(),
             runs: NIL,
             largest: 0,
             largest_count: 0,
@@ -116,7 +119,7 @@ impl Bins {
             + size_of_val(&*self.lengths)
     }
 
-    /// Books a new hole and puts it into its bin.
+    /// Creates a hole and puts it into its bin.
     #[inline]
     pub(super) fn insert(&mut self, hole: Hole) -> u32 {
         let id = self.holes.insert(hole);
@@ -124,24 +127,25 @@ impl Bins {
         id
     }
 
-    /// Books a new hole that is held back from the bins.
+    /// Creates a hole that is held back from the bins.
     pub(super) fn insert_held_back(&mut self, hole: Hole) -> u32 {
         self.holes.insert(hole)
     }
 
-    /// Takes a hole that is held back off the books.
+    /// Removes a hole that is held back.
     pub(super) fn remove_held_back(&mut self, id: u32) -> Hole {
         self.holes.remove(id)
     }
 
-    /// Moves one record down to where there is room, and tells its old and new number. O(1).
-    pub(super) fn move_down(&mut self) -> Option<(u32, u32)> {
-        let (old, new) = self.holes.move_down()?;
-        let Hole { prev, next, place, .. } = self.holes[new];
-        if place <= RUN {
-            match (prev, place) {
+    /// Moves one record to a free slot further down; returns its old and new number. O(1).
+    pub(super) fn move_slot_down(&mut self) -> Option<(u32, u32)> {
+        let (old, new) = self.holes.move_slot_down()?;
+        let Hole { prev, next, .. } = self.holes[new];
+        let list_id = self.list_id_of(new);
+        if list_id <= RUN {
+            match (prev, list_id) {
                 (NIL, RUN) => self.runs = new,
-                (NIL, _) => *self.head_mut(place) = new,
+                (NIL, _) => *self.head_mut(list_id) = new,
                 _ => self.holes[prev].next = new,
             }
             if next != NIL {
@@ -151,60 +155,60 @@ impl Bins {
         Some((old, new))
     }
 
-    /// Takes the hole out of its bin and off the books.
+    /// Removes the hole from its bin and frees its record.
     #[inline]
     pub(super) fn remove(&mut self, id: u32) -> Hole {
         self.pull(id);
         self.holes.remove(id)
     }
 
-    /// The binned hole is now `[offset, offset + size)`, with `size > 0`.
+    /// Changes the binned hole to `[offset, offset + size)`, with `size > 0`.
     #[inline(always)]
     pub(super) fn change(&mut self, id: u32, offset: u64, size: u64) {
         let hole = &mut self.holes[id];
         let before = hole.size;
         (hole.offset, hole.size) = (offset, size);
         let bin = bin_floor(size);
-        if hole.place != bin {
-            self.unlist(id);
-            self.list(id, bin);
+        // A uniform list holds one size only, and a split one list for each range of sizes.
+        if hole.list_id != bin || self.lengths[bin as usize % BINS] >= UNIFORM {
+            self.unlist(id, before);
+            self.list(id, bin, size);
         }
         self.lose(before);
         self.gain(size);
     }
 
-    /// Puts a hole that was held back into the bin of its size, as the first of its list.
+    /// Puts a hole that was held back first into the list of its size.
     #[inline]
     pub(super) fn push(&mut self, id: u32) {
         let size = self.holes[id].size;
-        self.list(id, bin_floor(size));
+        self.list(id, bin_floor(size), size);
         self.gain(size);
     }
 
-    /// Takes a binned hole out of its bin and holds it back.
+    /// Removes a hole from its bin and holds it back.
     #[inline]
     pub(super) fn pull(&mut self, id: u32) {
-        self.unlist(id);
-        let hole = &mut self.holes[id];
-        hole.hold_back();
-        let size = hole.size;
+        let size = self.holes[id].size;
+        self.unlist(id, size);
+        self.holes[id].hold_back();
         self.lose(size);
     }
 
-    /// Puts a hole that is held back into the list of runs, as its first.
+    /// Puts a hole that is held back first into the list of runs.
     pub(super) fn list_run(&mut self, id: u32) {
         let next = std::mem::replace(&mut self.runs, id);
         let hole = &mut self.holes[id];
-        (hole.place, hole.prev, hole.next) = (RUN, NIL, next);
+        (hole.list_id, hole.prev, hole.next) = (RUN, NIL, next);
         if next != NIL {
             self.holes[next].prev = id;
         }
     }
 
-    /// Takes a hole out of the list of runs, if it is in there; it stays held back.
+    /// Removes a hole from the list of runs, if it is in there; it stays held back.
     pub(super) fn unlist_run(&mut self, id: u32) {
-        let Hole { place, prev, next, .. } = self.holes[id];
-        if place != RUN {
+        let Hole { list_id, prev, next, .. } = self.holes[id];
+        if list_id != RUN {
             return;
         }
         match prev {
@@ -217,76 +221,86 @@ impl Bins {
         self.holes[id].hold_back();
     }
 
-    /// The run listed last, or `NIL`.
+    /// Returns the run listed last, or `NIL`.
     #[inline]
     pub(super) fn first_run(&self) -> u32 {
         self.runs
     }
 
-    /// The listed runs, last listed first.
+    /// Returns the listed runs, the last listed first.
     pub(super) fn runs(&self) -> impl Iterator<Item = u32> {
         self.listed_from(self.runs)
     }
 
-    /// Puts the hole, whose size is in `bin`, into its list.
+    /// Puts the hole of `size` bytes into the list of `bin`.
     #[inline(always)]
-    fn list(&mut self, id: u32, bin: u32) {
-        let length = &mut self.lengths[bin as usize % BINS];
-        if *length >= LIST_MAX {
-            return self.list_deep(id, bin);
+    fn list(&mut self, id: u32, bin: u32, size: u64) {
+        let bin = bin % BINS as u32;
+        let length = self.lengths[bin as usize];
+        if length < LIST_MAX {
+            self.lengths[bin as usize] = length + u8::from(bin >= EXACT);
+        } else if length != UNIFORM || self.holes[self.heads[bin as usize]].size != size {
+            return self.list_in_split(id, bin);
         }
-        *length += u8::from(bin >= EXACT);
-        if self.link_first(id, bin) {
+        let next = std::mem::replace(&mut self.heads[bin as usize], id);
+        let hole = &mut self.holes[id];
+        (hole.list_id, hole.prev, hole.next) = (bin, NIL, next);
+        if next != NIL {
+            self.holes[next].prev = id;
+        } else {
             let (octave, mantissa) = split(bin);
             self.fine[octave] |= 1 << mantissa;
             self.coarse |= 1 << octave;
         }
     }
 
-    /// Links the hole as the first of the list at `place`; says whether it is the only one.
-    #[inline(always)]
-    pub(super) fn link_first(&mut self, id: u32, place: u32) -> bool {
-        let next = std::mem::replace(self.head_mut(place), id);
+    /// Links the hole as the first of the list `list_id`.
+    pub(super) fn link_first(&mut self, id: u32, list_id: u32) {
+        let next = std::mem::replace(self.head_mut(list_id), id);
         let hole = &mut self.holes[id];
-        (hole.place, hole.prev, hole.next) = (place, NIL, next);
+        (hole.list_id, hole.prev, hole.next) = (list_id, NIL, next);
         if next != NIL {
             self.holes[next].prev = id;
         }
-        next == NIL
     }
 
+    /// Removes the hole of `size` bytes from its list.
     #[inline(always)]
-    fn unlist(&mut self, id: u32) {
-        let place = self.holes[id].place;
-        if place as usize >= BINS {
-            return self.unlist_deep(id, place);
+    fn unlist(&mut self, id: u32, size: u64) {
+        let list_id = self.holes[id].list_id;
+        if list_id as usize >= BINS {
+            return self.unlist_from_split(id, list_id);
         }
-        let length = &mut self.lengths[place as usize % BINS];
-        *length = length.saturating_sub(u8::from(place >= EXACT));
-        if self.link_around(id, place) {
-            let (octave, mantissa) = split(place);
-            let left = self.fine[octave] & !(1 << mantissa);
-            self.fine[octave] = left;
-            self.coarse &= !(u64::from(left == 0) << octave);
+        let length = self.lengths[list_id as usize % BINS];
+        if length < UNIFORM {
+            self.lengths[list_id as usize] = length.saturating_sub(u8::from(list_id >= EXACT));
+        } else if length == SPLIT {
+            return self.unlist_from_split(id, self.list_below(list_id, size));
         }
-    }
-
-    /// Takes the hole out of the list at `place`; says whether nothing is left in it.
-    #[inline(always)]
-    pub(super) fn link_around(&mut self, id: u32, place: u32) -> bool {
         let Hole { prev, next, .. } = self.holes[id];
         if prev != NIL {
             self.holes[prev].next = next;
         } else {
-            *self.head_mut(place) = next;
+            self.heads[list_id as usize] = next;
         }
         if next != NIL {
             self.holes[next].prev = prev;
+        } else if prev == NIL {
+            self.unmark(list_id);
         }
-        prev == NIL && next == NIL
     }
 
-    // Neither of these two branches: with mixed sizes, chance decides.
+    /// Marks a bin as empty.
+    #[inline(always)]
+    pub(super) fn unmark(&mut self, bin: u32) {
+        self.lengths[bin as usize % BINS] = 0;
+        let (octave, mantissa) = split(bin);
+        let left = self.fine[octave] & !(1 << mantissa);
+        self.fine[octave] = left;
+        self.coarse &= !(u64::from(left == 0) << octave);
+    }
+
+    // Both without branches: with mixed sizes they are unpredictable.
     #[inline]
     fn gain(&mut self, size: u64) {
         let kept = self.largest_count * u32::from(size <= self.largest);
@@ -299,10 +313,10 @@ impl Bins {
         self.largest_count = self.largest_count.saturating_sub(u32::from(size == self.largest));
     }
 
-    /// The greatest binned size; 0 if nothing is binned.
+    /// Returns the greatest binned size, or 0 if nothing is binned.
     ///
-    /// O(1): when the last hole that is known to be of the greatest size has gone, up to
-    /// [`LIST_MAX`] holes of the list of the greatest sizes are read.
+    /// O(1): when no hole is known to have the greatest size, up to [`LIST_MAX`] holes of the list
+    /// of the greatest sizes are read.
     #[inline]
     pub(super) fn largest(&mut self) -> u64 {
         if self.largest_count == 0 {
@@ -314,8 +328,8 @@ impl Bins {
     #[inline(never)]
     fn refresh_largest(&mut self) {
         (self.largest, self.largest_count) = (0, 0);
-        let Some(place) = self.top() else { return };
-        let mut id = self.first(place);
+        let Some(list_id) = self.top() else { return };
+        let mut id = self.first(list_id);
         for _ in 0..LIST_MAX {
             if id == NIL {
                 break;
@@ -326,103 +340,126 @@ impl Bins {
         }
     }
 
-    /// The list of the greatest sizes that holds anything.
+    /// Returns the non-empty list of the greatest sizes.
     pub(super) fn top(&self) -> Option<u32> {
         let octave = self.coarse.checked_ilog2()?;
-        Some(self.highest(octave << MANTISSA_BITS | self.fine[octave as usize].ilog2()))
+        Some(self.highest_of(octave << MANTISSA_BITS | self.fine[octave as usize].ilog2()))
     }
 
-    /// The list that holds, or would hold, the holes of `size` bytes.
+    /// Returns the list for holes of `size` bytes, empty or not.
     #[inline]
     pub(super) fn list_of(&self, size: u64) -> u32 {
         let bin = bin_floor(size);
         if self.lengths[bin as usize % BINS] == SPLIT { self.list_below(bin, size) } else { bin }
     }
 
-    /// The next list of greater sizes that holds anything.
+    /// Returns the list that contains a hole. A record may name the bin although its uniform list
+    /// has become part of a split since.
     #[inline]
-    pub(super) fn above(&self, place: u32) -> Option<u32> {
-        if place as usize >= BINS {
-            return self.above_deep(place);
+    pub(super) fn list_id_of(&self, id: u32) -> u32 {
+        let Hole { list_id, size, .. } = self.holes[id];
+        match self.lengths.get(list_id as usize) {
+            Some(&SPLIT) => self.list_below(list_id, size),
+            _ => list_id,
         }
-        let bin = self.filled_from(place + 1)?;
+    }
+
+    /// Returns whether a list of a bin is uniform.
+    #[inline]
+    pub(super) fn is_uniform(&self, list_id: u32) -> bool {
+        self.lengths.get(list_id as usize) == Some(&UNIFORM)
+    }
+
+    /// Returns the next non-empty list of greater sizes.
+    #[inline]
+    pub(super) fn above(&self, list_id: u32) -> Option<u32> {
+        if list_id as usize >= BINS {
+            return self.above_in_split(list_id);
+        }
+        let bin = self.filled_from(list_id + 1)?;
         Some(if self.lengths[bin as usize % BINS] == SPLIT { self.lowest(bin) } else { bin })
     }
 
-    /// The next list of smaller sizes that holds anything.
-    pub(super) fn below(&self, place: u32) -> Option<u32> {
-        if place as usize >= BINS {
-            return self.below_deep(place);
+    /// Returns the next non-empty list of smaller sizes.
+    pub(super) fn below(&self, list_id: u32) -> Option<u32> {
+        if list_id as usize >= BINS {
+            return self.below_in_split(list_id);
         }
-        let (octave, mantissa) = split(place);
+        let (octave, mantissa) = split(list_id);
         let here = self.fine[octave] & !(!0 << mantissa);
         let below = self.coarse & !(!0 << octave);
         let octave = if here != 0 { octave } else { below.checked_ilog2()? as usize };
         let word = if here != 0 { here } else { self.fine[octave] };
-        Some(self.highest((octave as u32) << MANTISSA_BITS | word.ilog2()))
+        Some(self.highest_of((octave as u32) << MANTISSA_BITS | word.ilog2()))
     }
 
-    /// First hole of a list, or `NIL`.
+    /// Returns the non-empty list of the greatest sizes in a bin.
     #[inline]
-    pub(super) fn first(&self, place: u32) -> u32 {
-        match self.heads.get(place as usize) {
+    fn highest_of(&self, bin: u32) -> u32 {
+        if self.lengths[bin as usize % BINS] == SPLIT { self.highest(bin) } else { bin }
+    }
+
+    /// Returns the first hole of a list, or `NIL`.
+    #[inline]
+    pub(super) fn first(&self, list_id: u32) -> u32 {
+        match self.heads.get(list_id as usize) {
             Some(&head) => head,
-            None => self.splits.head(place),
+            None => self.splits.head(list_id),
         }
     }
 
     #[inline]
-    fn head_mut(&mut self, place: u32) -> &mut u32 {
-        if (place as usize) < BINS {
-            &mut self.heads[place as usize]
+    pub(super) fn head_mut(&mut self, list_id: u32) -> &mut u32 {
+        if (list_id as usize) < BINS {
+            &mut self.heads[list_id as usize]
         } else {
-            self.splits.head_mut(place)
+            self.splits.head_mut(list_id)
         }
     }
 
-    /// The first bin at or above `bin` that holds anything.
+    /// Returns the first non-empty bin at or above `bin`.
     #[inline]
     pub(super) fn filled_from(&self, bin: u32) -> Option<u32> {
         let (octave, mantissa) = split(bin);
         let here = self.fine[octave] & (!0 << mantissa);
-        // Octave 63 is never filled, so that no shift is by 64 where it matters.
+        // Octave 63 is always empty, so the shift amount stays below 64 where it matters.
         let above = self.coarse & (!1 << octave);
         if here | above == 0 {
             return None;
         }
-        // Which of the two it is, chance decides: no branch.
+        // Without a branch: which of the two it is, is unpredictable.
         let next = above.trailing_zeros() as usize % OCTAVES;
         let (octave, word) =
             select_unpredictable(here != 0, (octave, here), (next, self.fine[next]));
         Some((octave as u32) << MANTISSA_BITS | word.trailing_zeros())
     }
 
-    /// The holes of a list, in list order.
+    /// Returns the holes of a list, in list order.
     #[inline]
-    pub(super) fn holes_of(&self, place: u32) -> impl Iterator<Item = u32> {
-        self.listed_from(self.first(place))
+    pub(super) fn holes_of(&self, list_id: u32) -> impl Iterator<Item = u32> {
+        self.listed_from(self.first(list_id))
     }
 
-    /// All binned holes, from the list that holds `size` upwards.
+    /// Returns all binned holes, from the list of `size` upwards.
     pub(super) fn holes_from(&self, size: u64) -> impl Iterator<Item = u32> {
-        let lists = std::iter::successors(Some(self.list_of(size)), |&place| self.above(place));
-        lists.flat_map(|place| self.holes_of(place))
+        let lists = std::iter::successors(Some(self.list_of(size)), |&list_id| self.above(list_id));
+        lists.flat_map(|list_id| self.holes_of(list_id))
     }
 
-    /// All binned holes, from the list that holds `size` downwards.
+    /// Returns all binned holes, from the list of `size` downwards.
     pub(super) fn holes_down_from(&self, size: u64) -> impl Iterator<Item = u32> {
-        let lists = std::iter::successors(Some(self.list_of(size)), |&place| self.below(place));
-        lists.flat_map(|place| self.holes_of(place))
+        let lists = std::iter::successors(Some(self.list_of(size)), |&list_id| self.below(list_id));
+        lists.flat_map(|list_id| self.holes_of(list_id))
     }
 
-    /// The holes behind `id` in its list.
+    /// Returns the holes behind `id` in its list.
     #[inline]
     pub(super) fn after(&self, id: u32) -> impl Iterator<Item = u32> {
         self.listed_from(self.holes[id].next)
     }
 
     #[inline]
-    fn listed_from(&self, mut id: u32) -> impl Iterator<Item = u32> {
+    pub(super) fn listed_from(&self, mut id: u32) -> impl Iterator<Item = u32> {
         std::iter::from_fn(move || {
             let this = id;
             (this != NIL).then(|| {
@@ -432,13 +469,13 @@ impl Bins {
         })
     }
 
-    /// What is known of the greatest binned size without looking.
+    /// Returns the greatest binned size if it is known without reading a list.
     pub(super) fn largest_if_known(&self) -> Option<u64> {
         (self.largest_count > 0).then_some(self.largest)
     }
 
-    /// Whether lists and bitmaps agree with each other, for [`super::check`]; how many holes are
-    /// binned.
+    /// Checks that lists and bitmaps agree, for [`super::check`]; returns the number of binned
+    /// holes.
     pub(super) fn check(&self) -> Result<u32, String> {
         let mut binned = 0;
         for bin in 0..BINS as u32 {
@@ -458,34 +495,43 @@ impl Bins {
             let (least, most) = (bin_size_min(bin), bin_size_max(bin));
             binned += match length {
                 SPLIT => self.check_split(bin, least, most)?,
-                _ => self.check_list(bin, least, most, length)?,
+                _ => self.check_list(bin, (least, most), least < most, length)?,
             };
         }
         Ok(binned)
     }
 
-    /// Checks one list of holes of `least` to `most` bytes.
+    /// Checks one list of holes of `least` to `most` bytes; returns their number.
     pub(super) fn check_list(
         &self,
-        place: u32,
-        least: u64,
-        most: u64,
+        list_id: u32,
+        (least, most): (u64, u64),
+        wide: bool,
         length: u8,
     ) -> Result<u32, String> {
         let (mut prev, mut holes) = (NIL, 0);
-        for id in self.holes_of(place) {
+        for id in self.holes_of(list_id) {
             let hole = &self.holes[id];
-            if hole.prev != prev || hole.place != place || !(least..=most).contains(&hole.size) {
+            let listed = self.list_id_of(id) == list_id && hole.prev == prev;
+            if !listed || !(least..=most).contains(&hole.size) {
                 return Err(format!(
-                    "hole {id} in list {place} of {least} to {most} bytes: {hole:?}"
+                    "hole {id} in list {list_id} of {least} to {most} bytes: {hole:?}"
                 ));
             }
             prev = id;
             holes += 1;
         }
-        let counted = if least == most { 0 } else { holes };
+        if length == UNIFORM {
+            let size = self.holes[self.first(list_id)].size;
+            let other = self.holes_of(list_id).find(|&id| self.holes[id].size != size);
+            return match other {
+                Some(id) => Err(format!("hole {id} in list {list_id} is not of {size} bytes")),
+                None => Ok(holes),
+            };
+        }
+        let counted = if wide { holes } else { 0 };
         if u32::from(length) != counted || length > LIST_MAX {
-            return Err(format!("list {place} has {holes} holes, and {length} is its length"));
+            return Err(format!("list {list_id} has {holes} holes, and {length} is its length"));
         }
         Ok(holes)
     }

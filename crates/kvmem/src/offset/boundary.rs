@@ -1,43 +1,44 @@
-//! *Boundary and bounds*: edges that no allocation straddles, and the end of the space as it moves.
+//! *Boundary and bounds*: multiples that no allocation crosses, and the end of the space as it
+//! moves.
 //!
-//! A DMA consumer registers memory in chunks; a range that lies across two chunks has no key. With
-//! a boundary *B*, no used range crosses a multiple of *B*. Free ranges do not join across one
-//! either, so that every binned hole lies within one *segment* of *B* bytes and the search needs to
-//! know nothing of edges.
+//! A DMA consumer registers memory in chunks; a range that lies in two chunks has no key. With a
+//! boundary *B*, no used range crosses a multiple of *B*. Free ranges do not coalesce across one
+//! either. Every binned hole therefore lies within one *segment* of *B* bytes, and the search can
+//! ignore boundaries.
 //!
-//! Segments that are wholly free are not in the bins. Those that follow each other form a *run*:
-//! one hole that begins at an edge, ends at one or at the end of the space, and is held back. Runs
-//! are as long as they can be. So a space of a million segments costs what the used ones cost. A
-//! request that finds no room in the bins *opens* a segment of a run; a segment that has become
-//! wholly free is *stowed*, that is, joined with the runs beside it. Both take O(1). The run at the
-//! end of the space is the *virgin*; the others stand in a list.
+//! Wholly free segments are not in the bins. Adjacent ones form a *run*: one hole that begins at a
+//! boundary, ends at one or at the end of the space, and is held back. Runs are as long as
+//! possible. A space of a million segments therefore costs what its used segments cost. A request
+//! that finds no room in the bins *opens* a segment of a run. A segment that becomes wholly free is
+//! added to the runs beside it. Both take O(1). The run at the end of the space is the
+//! *wilderness*; the other runs are in a list.
 //!
 //! ## The first segment with an aligned start
 //!
-//! Where the alignment *A* does not divide *B*, the aligned range may fit into few segments only.
+//! If the alignment *A* does not divide *B*, the aligned range may fit into a few segments only.
 //! The segment that begins at *o + i·B* has its first aligned start *(−o − i·B) mod A* bytes
 //! further on, and that must be at most *B − size*. [`first_below`] finds the least such *i* in
 //! O(log *A*) steps, as Euclid's algorithm finds a divisor.
 
 use super::error::SpaceError;
-use super::heap::{Grant, Heap, NO_BOUNDARY, WALL};
+use super::heap::{Heap, NO_BOUNDARY, Placed, SENTINEL};
 use super::holes::Hole;
 use super::table::NIL;
 
-/// Listed runs that one aligned request looks at, besides the virgin.
-const RUN_LOOKS: usize = 64;
+/// Listed runs that one aligned request examines, besides the wilderness.
+const MAX_RUN_LOOKS: usize = 64;
 
 impl Heap {
-    /// The longest range that a segment of a run could grant.
+    /// Returns the length of the longest range that a segment of a run could hold.
     pub(super) fn largest_segment(&self) -> u64 {
-        match (self.bins.first_run(), self.virgin) {
+        match (self.bins.first_run(), self.wilderness) {
             (NIL, NIL) => 0,
-            (NIL, virgin) => self.bins.holes[virgin].size.min(self.boundary),
+            (NIL, wilderness) => self.bins.holes[wilderness].size.min(self.boundary),
             _ => self.boundary,
         }
     }
 
-    /// Opens a segment for `size` bytes, if one is long enough; says whether it did. O(1).
+    /// Opens a segment for `size` bytes, if one is long enough; returns whether it did. O(1).
     pub(super) fn open_segment(&mut self, size: u64) -> bool {
         self.largest_segment() >= size && self.open_next().is_some()
     }
@@ -45,36 +46,36 @@ impl Heap {
     /// Opens a segment, a whole one if there is one. O(1).
     pub(super) fn open_next(&mut self) -> Option<u32> {
         let run = match self.bins.first_run() {
-            NIL => self.virgin,
+            NIL => self.wilderness,
             run => run,
         };
         (run != NIL).then(|| self.open_at(run, self.bins.holes[run].offset))
     }
 
-    /// Opens the last segment of the space if it is free and shorter than the others: the virgin
-    /// has only whole ones then.
+    /// Opens the last segment of the space if it is free and shorter than the others. The
+    /// wilderness then has only whole segments.
     pub(super) fn open_tail(&mut self) {
         let start = self.capacity - self.capacity % self.boundary;
-        if self.virgin != NIL && start < self.capacity {
-            self.open_at(self.virgin, start);
+        if self.wilderness != NIL && start < self.capacity {
+            self.open_at(self.wilderness, start);
         }
     }
 
-    /// Stows the last segment again if it is still free.
-    pub(super) fn stow_tail(&mut self) {
-        if let Some(id) = self.nodes[self.nodes[WALL].prev].hole()
+    /// Adds the last segment to the runs again if it is still free.
+    pub(super) fn add_tail_to_runs(&mut self) {
+        if let Some(id) = self.nodes[self.nodes[SENTINEL].prev].hole()
             && self.bins.holes[id].is_binned()
             && self.boundary != NO_BOUNDARY
         {
-            self.stow(id);
+            self.add_to_runs(id);
         }
     }
 
-    /// How many whole segments the runs have, up to `most`. O(`most`).
+    /// Returns the number of whole segments in the runs, at most `most`. O(`most`).
     pub(super) fn free_segments(&self, most: u64) -> u64 {
-        let virgin = Some(self.virgin).filter(|&virgin| virgin != NIL);
+        let wilderness = Some(self.wilderness).filter(|&wilderness| wilderness != NIL);
         let mut segments = 0;
-        for run in virgin.into_iter().chain(self.bins.runs()) {
+        for run in wilderness.into_iter().chain(self.bins.runs()) {
             if segments >= most {
                 break;
             }
@@ -83,8 +84,8 @@ impl Heap {
         segments.min(most)
     }
 
-    /// Makes a binned hole of the segment that begins at `start` within `run`; what lies before and
-    /// behind it in the run stays held back. Two nodes more at most. O(1).
+    /// Makes a binned hole of the segment that begins at `start` within `run`. The rest of the run,
+    /// before and behind it, stays held back. Takes at most two more nodes. O(1).
     fn open_at(&mut self, run: u32, start: u64) -> u32 {
         let Hole { offset, size, node, .. } = self.bins.holes[run];
         let rest = offset + size - start;
@@ -97,7 +98,7 @@ impl Heap {
         let segment = rest.min(self.boundary);
         if segment == rest {
             (self.bins.holes[run].offset, self.bins.holes[run].size) = (start, rest);
-            self.unrun(run);
+            self.remove_from_runs(run);
             self.bins.push(run);
             return run;
         }
@@ -109,8 +110,8 @@ impl Heap {
         id
     }
 
-    /// Opens a run that is one free range of exactly `size` bytes at a multiple of `align`: no node
-    /// is needed for that.
+    /// Opens a run that is one free range of exactly `size` bytes at a multiple of `align`, which
+    /// needs no node.
     pub(super) fn open_whole_run(&mut self, size: u64, align: u64) -> Option<u32> {
         if size > self.boundary {
             return None;
@@ -119,33 +120,34 @@ impl Heap {
             let Hole { offset, size: room, .. } = self.bins.holes[run];
             room == size && offset.is_multiple_of(align)
         };
-        let virgin = Some(self.virgin).filter(|&virgin| virgin != NIL);
-        let run = self.bins.runs().take(RUN_LOOKS).chain(virgin).find(fits)?;
-        self.unrun(run);
+        let wilderness = Some(self.wilderness).filter(|&wilderness| wilderness != NIL);
+        let run = self.bins.runs().take(MAX_RUN_LOOKS).chain(wilderness).find(fits)?;
+        self.remove_from_runs(run);
         self.bins.push(run);
         Some(run)
     }
 
-    /// The run is none any more; it is still held back.
-    fn unrun(&mut self, run: u32) {
-        if run == self.virgin {
-            self.virgin = NIL;
+    /// Removes the run from the runs; it stays held back.
+    fn remove_from_runs(&mut self, run: u32) {
+        if run == self.wilderness {
+            self.wilderness = NIL;
         } else {
             self.bins.unlist_run(run);
         }
     }
 
-    /// Grants `size` bytes at a multiple of `align` out of a run: the last [`RUN_LOOKS`] that were
-    /// listed, and the virgin, are looked at. O(log `align`) for each.
-    pub(super) fn fit_aligned_in_runs(&mut self, size: u64, align: u64) -> Option<Grant> {
-        let virgin = Some(self.virgin).filter(|&virgin| virgin != NIL);
+    /// Allocates `size` bytes at a multiple of `align` from a run. Examines the last
+    /// [`MAX_RUN_LOOKS`] listed runs and the wilderness. O(log `align`) for each.
+    pub(super) fn fit_aligned_in_runs(&mut self, size: u64, align: u64) -> Option<Placed> {
+        let wilderness = Some(self.wilderness).filter(|&wilderness| wilderness != NIL);
         let place = |run| Some((run, self.start_in_run(run, size, align)?));
-        let (run, start) = self.bins.runs().take(RUN_LOOKS).chain(virgin).find_map(place)?;
+        let (run, start) =
+            self.bins.runs().take(MAX_RUN_LOOKS).chain(wilderness).find_map(place)?;
         let id = self.open_at(run, start - start % self.boundary);
         Some(self.take_at(id, start, size))
     }
 
-    /// Where the first aligned range of `size` bytes in `run` begins, if there is one.
+    /// Returns where the first aligned range of `size` bytes in `run` begins, if there is one.
     fn start_in_run(&self, run: u32, size: u64, align: u64) -> Option<u64> {
         let Hole { offset, size: room, .. } = self.bins.holes[run];
         let (end, slack) = (offset + room, self.boundary.checked_sub(size)?);
@@ -158,9 +160,9 @@ impl Heap {
         (start <= end && end - start >= size).then_some(start)
     }
 
-    /// Holds a binned hole back if it is a wholly free segment, joined with the runs on both sides.
-    /// O(1).
-    pub(super) fn stow(&mut self, id: u32) {
+    /// Holds a binned hole back if it is a wholly free segment, coalesced with the runs on both
+    /// sides. O(1).
+    pub(super) fn add_to_runs(&mut self, id: u32) {
         let Hole { offset, size, node, .. } = self.bins.holes[id];
         let ends = size == self.boundary || offset + size == self.capacity;
         if !ends || !offset.is_multiple_of(self.boundary) {
@@ -181,39 +183,39 @@ impl Heap {
             self.unlink(node);
             let right = &mut self.bins.holes[right];
             (right.offset, right.size) = (offset, size + right.size);
-        } else if next == WALL {
+        } else if next == SENTINEL {
             self.bins.unlist_run(run);
-            self.virgin = run;
+            self.wilderness = run;
         } else if run == id {
             self.bins.list_run(run);
         }
     }
 
-    /// The run that the node stands for, if it is one.
+    /// Returns the run of the node, if it is one.
     fn run_at(&self, node: u32) -> Option<u32> {
         let id = self.nodes[node].hole()?;
-        (id == self.virgin || self.bins.holes[id].is_run()).then_some(id)
+        (id == self.wilderness || self.bins.holes[id].is_run()).then_some(id)
     }
 
-    /// Books `[start, end)` behind the last range as free.
+    /// Adds the free bytes `[start, end)` behind the last range.
     pub(super) fn append_free(&mut self, start: u64, end: u64) {
         let edge = match self.boundary {
             NO_BOUNDARY => end,
             boundary => start.checked_next_multiple_of(boundary).map_or(end, |edge| edge.min(end)),
         };
         if start < edge {
-            let node = self.link_used_before(WALL, start);
+            let node = self.link_used_before(SENTINEL, start);
             self.release(node, start, edge - start);
         }
         if edge < end {
-            match self.virgin {
+            match self.wilderness {
                 NIL => {
-                    let node = self.link_used_before(WALL, edge);
+                    let node = self.link_used_before(SENTINEL, edge);
                     let id = self.bins.insert_held_back(Hole::new(edge, end - edge, node));
                     self.set_free(node, id);
-                    self.virgin = id;
+                    self.wilderness = id;
                 }
-                virgin => self.bins.holes[virgin].size += end - edge,
+                wilderness => self.bins.holes[wilderness].size += end - edge,
             }
         }
     }
@@ -226,14 +228,14 @@ impl Heap {
                 requested: capacity,
             });
         }
-        if !self.has_names() {
+        if !self.has_free_nodes() {
             return Err(SpaceError::TooManyRanges { ranges: self.ranges() });
         }
-        self.settle();
+        self.coalesce();
         let start = self.capacity;
         self.set_capacity(capacity);
-        if self.virgin != NIL {
-            self.bins.holes[self.virgin].size += capacity - start;
+        if self.wilderness != NIL {
+            self.bins.holes[self.wilderness].size += capacity - start;
         } else {
             self.append_free(start, capacity);
         }
@@ -241,7 +243,7 @@ impl Heap {
     }
 
     /// Moves the end of the space down to `capacity` ≥ 1, if nothing in use lies behind it. O(1 +
-    /// free ranges given up, which are several only if they stand at boundaries).
+    /// free ranges removed); several only at boundaries.
     pub(crate) fn shrink_to(&mut self, capacity: u64) -> Result<(), SpaceError> {
         if capacity > self.capacity {
             return Err(SpaceError::WrongDirection {
@@ -249,13 +251,13 @@ impl Heap {
                 requested: capacity,
             });
         }
-        self.settle();
+        self.coalesce();
         let end_of_last = self.end_of_last();
         if capacity < end_of_last {
             return Err(SpaceError::InUse { requested: capacity, end_of_last });
         }
-        self.close_nursery();
-        while let last = self.nodes[WALL].prev
+        self.close_region();
+        while let last = self.nodes[SENTINEL].prev
             && let Some(id) = self.nodes[last].hole()
             && let Hole { offset, .. } = self.bins.holes[id]
             && self.bins.holes[id].end() > capacity
@@ -264,9 +266,9 @@ impl Heap {
                 self.cut_end(id, capacity - offset);
                 break;
             }
-            if id == self.virgin {
+            if id == self.wilderness {
                 self.bins.remove_held_back(id);
-                self.virgin = NIL;
+                self.wilderness = NIL;
             } else {
                 self.bins.remove(id);
             }
@@ -277,7 +279,7 @@ impl Heap {
     }
 
     fn cut_end(&mut self, id: u32, size: u64) {
-        if id == self.virgin {
+        if id == self.wilderness {
             self.bins.holes[id].size = size;
         } else {
             let offset = self.bins.holes[id].offset;
@@ -285,10 +287,10 @@ impl Heap {
         }
     }
 
-    /// One past the last byte in use.
+    /// Returns one past the last byte in use.
     fn end_of_last(&self) -> u64 {
         let mut end = self.capacity;
-        let mut node = self.nodes[WALL].prev;
+        let mut node = self.nodes[SENTINEL].prev;
         while let Some(id) = self.nodes[node].hole() {
             end = self.bins.holes[id].offset;
             node = self.nodes[node].prev;
@@ -297,19 +299,20 @@ impl Heap {
     }
 }
 
-/// The least *i* ≥ 0 for which *(start + i·step) mod modulus* is at most `limit`. O(log `modulus`).
+/// Returns the least *i* ≥ 0 for which *(start + i·step) mod modulus* is at most `limit`. O(log
+/// `modulus`).
 fn first_below(start: u64, step: u64, modulus: u64, limit: u64) -> Option<u128> {
     if start <= limit {
         return Some(0);
     }
-    // Shifted by the start: i·step has to come to modulus − start, or up to `limit` beyond it. That
-    // is below the modulus.
+    // Shifted by the start: i·step must reach modulus − start, or up to `limit` beyond it. That is
+    // below the modulus.
     let low = u128::from(modulus - start);
     first_multiple(step.into(), modulus.into(), low, low + u128::from(limit))
 }
 
-/// The least *i* with *low ≤ i·step mod modulus ≤ high*, where *0 < low ≤ high < modulus* and *step
-/// < modulus*.
+/// Returns the least *i* with *low ≤ i·step mod modulus ≤ high*, where *0 < low ≤ high < modulus*
+/// and *step < modulus*.
 fn first_multiple(step: u128, modulus: u128, low: u128, high: u128) -> Option<u128> {
     if step == 0 {
         return None;
@@ -318,8 +321,8 @@ fn first_multiple(step: u128, modulus: u128, low: u128, high: u128) -> Option<u1
     if i * step <= high {
         return Some(i);
     }
-    // The multiples of `step` jump over the interval until they have wrapped around `wraps` times:
-    // until wraps·modulus + [low, high] holds one. Modulo `step`, that asks for −wraps·modulus
+    // The multiples of `step` skip the interval until they have wrapped around `wraps` times: until
+    // wraps·modulus + [low, high] contains one. Modulo `step`, this requires −wraps·modulus to be
     // in the interval.
     let negative = |value: u128| (step - value % step) % step;
     let wraps = first_multiple(modulus % step, step, negative(high), negative(low))?;

@@ -1,28 +1,29 @@
 //! The invariants, numbered, and a check of exactly those.
 //!
-//! 1. The chain is a ring through the wall; links are mutual; it has as many nodes as are on the
-//!    books.
+//! 1. The chain is a ring through the sentinel; links are mutual; it contains all nodes in use.
 //! 2. The ranges tile `[0, capacity)` in address order; none is empty.
 //! 3. A node is free iff a hole names it, and the two agree on where the range lies.
-//! 4. Free neighbours are joined, unless a boundary or a hole held back stands between them.
-//! 5. A hole is in the bin of its size, or it is a run or the nursery; lists and bitmaps agree.
-//! 6. `allocated` and `live` are what the chain adds up to.
+//! 4. Free neighbours are coalesced, unless a boundary or a hole held back separates them.
+//! 5. A hole is in the bin of its size, or it is a run or the small-object region; lists and
+//!    bitmaps agree.
+//! 6. `allocated` and `live` are the sums over the chain.
 //! 7. The greatest binned size is exact where it is known.
-//! 8. No used range, and no binned hole, straddles a boundary or is a wholly free segment. Runs
-//!    begin at a boundary and end at one; the virgin ends the space. No two runs touch.
+//! 8. No used range, and no binned hole, crosses a boundary or is a wholly free segment. Runs begin
+//!    at a boundary and end at one; the wilderness ends the space. No two runs touch.
 //! 9. The lock-free hint is not below the largest free range (checked beside the hint, in
 //!    `core.rs`).
 
 use super::error::CheckError;
-use super::heap::{Grant, Heap, NO_BOUNDARY, WALL};
+use super::heap::{Heap, NO_BOUNDARY, Placed, SENTINEL};
 use super::table::NIL;
 
 impl Heap {
-    /// Checks that a range is used, of this length.
+    /// Checks that a range is used and has this length.
     #[cfg(not(loom))]
-    pub(crate) fn check_used(&self, grant: Grant, size: u64) -> Result<(), CheckError> {
-        let Grant { node, offset } = grant;
-        let used = node != WALL && self.nodes.contains(node) && self.nodes[node].hole().is_none();
+    pub(crate) fn check_used(&self, placed: Placed, size: u64) -> Result<(), CheckError> {
+        let Placed { node, offset } = placed;
+        let used =
+            node != SENTINEL && self.nodes.contains(node) && self.nodes[node].hole().is_none();
         if used && self.range_of(node) == (offset..offset + size) {
             return Ok(());
         }
@@ -35,9 +36,9 @@ impl Heap {
 
     /// Checks invariants 1 to 8. O(ranges + bins).
     pub(crate) fn check(&mut self) -> Result<(), CheckError> {
-        self.settle();
+        self.coalesce();
         let broken = |invariant, what: String| Err(CheckError { invariant, what });
-        let (mut node, mut at, mut seen) = (WALL, 0, 0);
+        let (mut node, mut at, mut seen) = (SENTINEL, 0, 0);
         let (mut allocated, mut live, mut free_ranges, mut largest) = (0, 0, 0, 0);
         let (mut runs, mut run_end) = (0, 0);
         let mut left: Option<u32> = None;
@@ -46,7 +47,7 @@ impl Heap {
             if !self.nodes.contains(next) || self.nodes[next].prev != node {
                 return broken(
                     1,
-                    format!("node {node} is followed by {next}, which does not know it"),
+                    format!("node {node} is followed by {next}, which does not link back"),
                 );
             }
             seen += 1;
@@ -54,7 +55,7 @@ impl Heap {
                 return broken(1, format!("the ring has more than {} nodes", self.nodes.live()));
             }
             node = next;
-            if node == WALL {
+            if node == SENTINEL {
                 break;
             }
             let (start, end) = (self.start_of(node), self.start_of(self.nodes[node].next));
@@ -83,7 +84,7 @@ impl Heap {
                     if !self.bins.holes.contains(id) {
                         return broken(
                             3,
-                            format!("node {node} names hole {id}, which is not on the books"),
+                            format!("node {node} names hole {id}, which does not exist"),
                         );
                     }
                     let hole = &self.bins.holes[id];
@@ -93,8 +94,8 @@ impl Heap {
                             format!("node {node} is [{start}, {end}), its hole {id} says {hole:?}"),
                         );
                     }
-                    let run = id == self.virgin || hole.is_run();
-                    let held = run || id == self.nursery;
+                    let run = id == self.wilderness || hole.is_run();
+                    let held = run || id == self.small_region;
                     if held == hole.is_binned() {
                         return broken(
                             5,
@@ -113,7 +114,7 @@ impl Heap {
                     let segment = self.boundary != NO_BOUNDARY
                         && start.is_multiple_of(self.boundary)
                         && (end.is_multiple_of(self.boundary) || end == self.capacity);
-                    if run != segment || (id == self.virgin) != (run && end == self.capacity) {
+                    if run != segment || (id == self.wilderness) != (run && end == self.capacity) {
                         return broken(
                             8,
                             format!(
@@ -122,7 +123,7 @@ impl Heap {
                         );
                     }
                     if run {
-                        runs += u32::from(id != self.virgin);
+                        runs += u32::from(id != self.wilderness);
                         if start > 0 && start == run_end {
                             return broken(8, format!("two runs meet at {start}"));
                         }
@@ -137,7 +138,7 @@ impl Heap {
                     {
                         return broken(
                             4,
-                            format!("free ranges meet at {start} and are not joined"),
+                            format!("free ranges meet at {start} and are not coalesced"),
                         );
                     }
                     left = Some(id);
@@ -152,10 +153,7 @@ impl Heap {
             );
         }
         if seen != self.nodes.live() {
-            return broken(
-                1,
-                format!("{seen} nodes in the ring, {} on the books", self.nodes.live()),
-            );
+            return broken(1, format!("{seen} nodes in the ring, {} in use", self.nodes.live()));
         }
         if free_ranges != self.bins.holes.live() {
             return broken(
@@ -167,7 +165,7 @@ impl Heap {
             return broken(
                 6,
                 format!(
-                    "{live} used ranges of {allocated} bytes, books say {} of {}",
+                    "{live} used ranges of {allocated} bytes, counted are {} of {}",
                     self.live, self.allocated
                 ),
             );
@@ -177,7 +175,7 @@ impl Heap {
         if listed != runs {
             return broken(5, format!("{runs} runs, {listed} of them listed"));
         }
-        let held = runs + u32::from(self.virgin != NIL) + u32::from(self.nursery != NIL);
+        let held = runs + u32::from(self.wilderness != NIL) + u32::from(self.small_region != NIL);
         if binned + held != free_ranges {
             return broken(
                 5,

@@ -1,95 +1,100 @@
-//! *Core*: the books behind a lock, and the hint in front of it.
+//! *Core*: the metadata of a space behind a lock, and the hint in front of it.
 //!
-//! A core is what an [`OffsetAllocator`](super::OffsetAllocator) and all its allocations share. It
-//! outlives both: when the allocator has been dropped, the last allocation to be freed puts the
-//! books away.
+//! An [`OffsetAllocator`](super::OffsetAllocator) and all its allocations share one core. The core
+//! outlives both. When the allocator has been dropped, freeing its last allocation frees the
+//! metadata.
 
 use std::any::Any;
 
 use super::error::{AllocError, CheckError};
-use super::heap::{Grant, Granted, Heap};
+use super::heap::{Heap, MaybePlaced, Placed};
 use super::hint::Hint;
 #[cfg(not(loom))]
-use super::hint::Left;
-use super::raw::Seals;
+use super::hint::SpaceStats;
+use super::raw::GenerationTable;
 use crate::sync::Mutex;
 #[cfg(not(loom))]
 use crate::sync::{hold_over_fork, release_over_fork};
 
-/// What the lock protects.
-pub(crate) struct Books {
+/// The data that the lock protects.
+pub(crate) struct SpaceState {
     pub(crate) heap: Heap,
-    pub(crate) seals: Seals,
-    /// Identity of the allocator, never used again in this process.
+    pub(crate) generations: GenerationTable,
+    /// Identity of the allocator, never reused in this process.
     pub(crate) id: u64,
-    /// The allocator is gone; what is still allocated lives on.
+    /// The allocator has been dropped; allocations may remain.
     closed: bool,
-    /// What is to live as long as anything is allocated, or can be: the memory that the offsets
-    /// are of.
-    ward: Option<Ward>,
+    /// Kept alive until the allocator and all its allocations are gone: the memory that the offsets
+    /// refer to.
+    keepalive: Option<Keepalive>,
 }
 
-/// Something that is kept by the books of a space, and dropped with them.
-pub(crate) type Ward = Box<dyn Any + Send + Sync>;
+/// An object that the state of a space owns, dropped with it.
+pub(crate) type Keepalive = Box<dyn Any + Send + Sync>;
 
-impl Books {
-    /// Whether nobody can reach these books any more. Raw allocations do not count once the
-    /// allocator is gone: there is nothing left to free them through.
+impl SpaceState {
+    /// Returns whether nothing can reach this state any more. Raw allocations do not count once the
+    /// allocator is gone: no call can free them then.
     #[inline]
     fn over(&self) -> bool {
-        self.closed && self.heap.live() == self.seals.sealed()
+        self.closed && self.heap.live() == self.generations.live_handles()
     }
 }
 
 #[repr(align(128))]
-pub(crate) struct Core {
+pub(crate) struct SpaceCore {
     /// `None` while no allocator uses this core.
-    books: Mutex<Option<Box<Books>>>,
+    state: Mutex<Option<Box<SpaceState>>>,
     hint: Hint,
 }
 
-impl Core {
+impl SpaceCore {
     #[cfg(not(loom))]
     pub(crate) const fn new() -> Self {
-        Core { books: Mutex::new(None), hint: Hint::new() }
+        SpaceCore { state: Mutex::new(None), hint: Hint::new() }
     }
 
     #[cfg(loom)]
     pub(crate) fn new() -> Self {
-        Core { books: Mutex::new(None), hint: Hint::new() }
+        SpaceCore { state: Mutex::new(None), hint: Hint::new() }
     }
 
-    /// Begins the life of an allocator on this core, which nobody uses.
+    /// Opens this core, which is free, for an allocator.
     pub(crate) fn open(&self, id: u64, heap: Heap) {
-        let mut books =
-            Box::new(Books { heap, seals: Seals::new(), id, closed: false, ward: None });
-        let mut slot = self.books.lock();
+        let mut state = Box::new(SpaceState {
+            heap,
+            generations: GenerationTable::new(),
+            id,
+            closed: false,
+            keepalive: None,
+        });
+        let mut slot = self.state.lock();
         debug_assert!(slot.is_none(), "the core is in use");
-        self.publish(&mut books.heap);
-        self.hint.publish_limit(books.heap.capacity(), books.heap.limit());
-        *slot = Some(books);
+        self.publish(&mut state.heap);
+        self.hint.publish_limit(state.heap.capacity(), state.heap.limit());
+        *slot = Some(state);
     }
 
-    /// The allocator is gone. Returns whether the core is free again.
+    /// Closes the core when its allocator is dropped. Returns whether the core is free again.
     pub(crate) fn close(&self) -> bool {
-        let mut slot = self.books.lock();
-        if let Some(books) = &mut *slot {
-            books.closed = true;
-            if !books.over() {
+        let mut slot = self.state.lock();
+        if let Some(state) = &mut *slot {
+            state.closed = true;
+            if !state.over() {
                 return false;
             }
         }
-        let books = slot.take();
+        let state = slot.take();
         drop(slot);
-        put_away(books);
+        drop_if_unreachable(state);
         true
     }
 
     #[inline]
     fn publish(&self, heap: &mut Heap) {
-        let joined = heap.largest_settled();
-        self.hint.publish(heap.largest_free_bound(joined), heap.free_bytes());
-        self.hint.publish_report(joined, heap.live());
+        let coalesced = heap.largest_coalesced();
+        self.hint.publish(heap.largest_free_bound(coalesced), heap.free_bytes());
+        self.hint.publish_report(coalesced, heap.live());
     }
 
     #[inline]
@@ -107,15 +112,15 @@ impl Core {
         self.hint.free()
     }
 
-    /// The length of the space, without the lock.
+    /// Returns the length of the space, without the lock.
     #[cfg(not(loom))]
     pub(crate) fn capacity(&self) -> u64 {
         self.hint.capacity()
     }
 
-    /// What the last holder of the lock has left for reports.
+    /// Returns the figures that the last holder of the lock published for reports.
     #[cfg(not(loom))]
-    pub(crate) fn left(&self) -> Left {
+    pub(crate) fn left(&self) -> SpaceStats {
         self.hint.report()
     }
 
@@ -128,35 +133,37 @@ impl Core {
     /// Takes the lock before a fork.
     #[cfg(not(loom))]
     pub(crate) fn hold_over_fork(&self) {
-        hold_over_fork(&self.books);
+        hold_over_fork(&self.state);
     }
 
-    /// Releases what [`hold_over_fork`](Self::hold_over_fork) took, in the parent and in the child.
+    /// Releases the lock that [`hold_over_fork`](Self::hold_over_fork) took, in the parent and in
+    /// the child.
     #[cfg(not(loom))]
     pub(crate) fn release_over_fork(&self) {
-        release_over_fork(&self.books);
+        release_over_fork(&self.state);
     }
 
-    /// Takes the lock until what is returned is dropped.
+    /// Takes the lock until the returned value is dropped.
     #[cfg(all(test, not(loom)))]
-    pub(crate) fn seize(&'static self) -> Seized {
-        Seized { _books: self.books.lock() }
+    pub(crate) fn seize(&'static self) -> HeldLock {
+        HeldLock { _books: self.state.lock() }
     }
 
-    /// Runs `change` under the lock and publishes what it left.
+    /// Runs `change` under the lock and publishes the new figures.
     #[inline]
-    pub(crate) fn with<R>(&self, change: impl FnOnce(&mut Books) -> R) -> R {
-        let mut slot = self.books.lock();
-        let Some(books) = &mut *slot else { unused() };
-        let result = change(books);
-        self.publish(&mut books.heap);
+    pub(crate) fn with<R>(&self, change: impl FnOnce(&mut SpaceState) -> R) -> R {
+        let mut slot = self.state.lock();
+        let Some(state) = &mut *slot else { unused() };
+        let result = change(state);
+        self.publish(&mut state.heap);
         result
     }
 
-    /// Keeps something as long as anything is allocated, or can be. A core keeps one thing.
+    /// Keeps an object alive until the allocator and all its allocations are gone. A core keeps
+    /// one.
     #[cfg(not(loom))]
-    pub(crate) fn keep(&self, ward: Ward) {
-        self.with(|books| books.ward = Some(ward));
+    pub(crate) fn keep(&self, keepalive: Keepalive) {
+        self.with(|state| state.keepalive = Some(keepalive));
     }
 
     /// Moves the end of the space, up or down.
@@ -164,22 +171,22 @@ impl Core {
         &self,
         change: impl FnOnce(&mut Heap) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.with(|books| {
-            change(&mut books.heap)?;
+        self.with(|state| {
+            change(&mut state.heap)?;
             self.hint.resize(|| {
-                self.hint.publish_limit(books.heap.capacity(), books.heap.limit());
-                self.publish(&mut books.heap);
+                self.hint.publish_limit(state.heap.capacity(), state.heap.limit());
+                self.publish(&mut state.heap);
             });
             Ok(())
         })
     }
 
-    /// Checks the invariants, the hint's included.
+    /// Checks the invariants, including that of the hint.
     pub(crate) fn check(&self) -> Result<(), CheckError> {
-        let mut slot = self.books.lock();
-        let Some(books) = &mut *slot else { unused() };
-        books.heap.check()?;
-        let (hint, largest) = (self.hint.largest(), books.heap.largest_free());
+        let mut slot = self.state.lock();
+        let Some(state) = &mut *slot else { unused() };
+        state.heap.check()?;
+        let (hint, largest) = (self.hint.largest(), state.heap.largest_free());
         if hint < largest {
             let what = format!("the hint is {hint}, but {largest} bytes are free in one piece");
             return Err(CheckError { invariant: 9, what });
@@ -187,116 +194,116 @@ impl Core {
         Ok(())
     }
 
-    /// Fails a request that cannot be met, without the lock.
+    /// Returns an error without the lock for a request that cannot succeed.
     #[inline]
     pub(crate) fn admit(&self, size: u64) -> Result<(), AllocError> {
-        // Size 0 wraps around to the top and is refused as well.
+        // Size 0 wraps around to the greatest value and fails as well.
         let largest_free = self.hint.largest();
         if size.wrapping_sub(1) >= largest_free {
-            Err(self.refuse_early(size, largest_free))
+            Err(self.fail_early(size, largest_free))
         } else {
             Ok(())
         }
     }
 
-    /// Grants `size` bytes.
+    /// Allocates `size` bytes.
     ///
-    /// Short, and part of its callers: a full store answers with no or takes a range back, and both
-    /// are done here.
+    /// Short, and inlined into its callers: it answers the two cases of a full store, a failure and
+    /// a reuse.
     #[inline(always)]
-    pub(crate) fn allocate(&self, size: u64) -> Result<Grant, AllocError> {
-        self.allocate_and(size, |_, grant| grant)
+    pub(crate) fn allocate(&self, size: u64) -> Result<Placed, AllocError> {
+        self.allocate_and(size, |_, placed| placed)
     }
 
-    /// Grants `size` bytes, and runs with them under the same lock.
+    /// Allocates `size` bytes, and runs with them under the same lock.
     #[inline(always)]
     pub(crate) fn allocate_and<R>(
         &self,
         size: u64,
-        run: impl FnOnce(&mut Books, Grant) -> R,
+        run: impl FnOnce(&mut SpaceState, Placed) -> R,
     ) -> Result<R, AllocError> {
         self.admit(size)?;
-        let mut slot = self.books.lock();
-        let Some(books) = &mut *slot else { unused() };
-        let heap = &mut books.heap;
-        let grant = match heap.take_back(size) {
-            Some(grant) => {
+        let mut slot = self.state.lock();
+        let Some(state) = &mut *slot else { unused() };
+        let heap = &mut state.heap;
+        let placed = match heap.reuse(size) {
+            Some(placed) => {
                 self.publish(heap);
-                Some(grant)
+                Some(placed)
             }
-            None => self.allocate_afresh(heap, size).get(),
+            None => self.allocate_new(heap, size).get(),
         };
-        match grant {
-            Some(grant) => Ok(run(books, grant)),
-            None => Err(refusal(heap, size)),
+        match placed {
+            Some(placed) => Ok(run(state, placed)),
+            None => Err(allocation_error(heap, size)),
         }
     }
 
-    /// Grants `size` bytes when there is nothing to take back, and publishes what it left.
+    /// Allocates `size` bytes when there is nothing to reuse, and publishes the new figures.
     #[inline(never)]
-    fn allocate_afresh(&self, heap: &mut Heap, size: u64) -> Granted {
-        let grant = heap.allocate_afresh(size);
+    fn allocate_new(&self, heap: &mut Heap, size: u64) -> MaybePlaced {
+        let placed = heap.allocate_new(size);
         self.publish(heap);
-        grant.into()
+        placed.into()
     }
 
-    /// Why a request is refused that the hint is below.
+    /// Returns the error of a request that is longer than the hint.
     #[inline]
-    pub(crate) fn refuse_early(&self, requested: u64, largest_free: u64) -> AllocError {
+    pub(crate) fn fail_early(&self, requested: u64, largest_free: u64) -> AllocError {
         let limit = self.hint.limit();
-        // The usual one apart: it is the answer of a full space, and its fields go straight to
-        // where they belong.
+        // The usual error is separate: it is the answer of a full space, and its fields go directly
+        // to their destination.
         if requested.wrapping_sub(1) < limit {
             return AllocError::OutOfSpace { requested, free: self.hint.free(), largest_free };
         }
         never_fits(requested, limit)
     }
 
-    /// Frees a used range, whose size the caller may not know; returns whether the core is free
+    /// Frees a used range, whose size the caller may not know. Returns whether the core is free
     /// again.
     #[inline]
-    pub(crate) fn free(&self, grant: Grant, size: Option<u64>) -> bool {
-        let mut slot = self.books.lock();
-        let Some(books) = &mut *slot else { unused() };
-        let size = size.unwrap_or_else(|| books.heap.size_of(grant));
-        books.heap.free(grant.node, grant.offset, size);
-        self.publish(&mut books.heap);
-        if books.over() {
-            let books = slot.take();
+    pub(crate) fn free(&self, placed: Placed, size: Option<u64>) -> bool {
+        let mut slot = self.state.lock();
+        let Some(state) = &mut *slot else { unused() };
+        let size = size.unwrap_or_else(|| state.heap.size_of(placed));
+        state.heap.free(placed.node, placed.offset, size);
+        self.publish(&mut state.heap);
+        if state.over() {
+            let state = slot.take();
             drop(slot);
-            put_away(books);
+            drop_if_unreachable(state);
             return true;
         }
         false
     }
 }
 
-/// The lock of a core's books.
+/// The lock of a core, held.
 #[cfg(all(test, not(loom)))]
-pub(crate) struct Seized {
-    _books: lock_api::MutexGuard<'static, crate::sync::RawLock, Option<Box<Books>>>,
+pub(crate) struct HeldLock {
+    _books: lock_api::MutexGuard<'static, crate::sync::RawLock, Option<Box<SpaceState>>>,
 }
 
-impl Core {
-    /// Puts the books away if nobody can reach them; returns whether the core is free again.
-    pub(crate) fn put_away(&self) -> bool {
-        let mut slot = self.books.lock();
-        let over = slot.as_ref().is_some_and(|books| books.over());
+impl SpaceCore {
+    /// Drops the state if nothing can reach it; returns whether the core is free again.
+    pub(crate) fn drop_if_unreachable(&self) -> bool {
+        let mut slot = self.state.lock();
+        let over = slot.as_ref().is_some_and(|state| state.over());
         if over {
-            let books = slot.take();
+            let state = slot.take();
             drop(slot);
-            put_away(books);
+            drop_if_unreachable(state);
         }
         over
     }
 }
 
-/// Drops books that nobody can reach, and what they kept, without the lock: the ward may take its
-/// time.
+/// Drops unreachable state and its keepalive without the lock, because the keepalive's destructor
+/// may take long.
 #[cold]
 #[inline(never)]
-fn put_away(books: Option<Box<Books>>) {
-    drop(books);
+fn drop_if_unreachable(state: Option<Box<SpaceState>>) {
+    drop(state);
 }
 
 #[cold]
@@ -305,22 +312,22 @@ fn never_fits(requested: u64, limit: u64) -> AllocError {
     if requested == 0 { AllocError::ZeroSize } else { AllocError::TooLarge { requested, limit } }
 }
 
-/// Why the heap refused a request that is not zero.
+/// Returns the error of a request of at least one byte that the heap could not satisfy.
 #[cold]
-pub(crate) fn refusal(heap: &mut Heap, requested: u64) -> AllocError {
+pub(crate) fn allocation_error(heap: &mut Heap, requested: u64) -> AllocError {
     let limit = heap.limit();
     if requested > limit {
         return AllocError::TooLarge { requested, limit };
     }
     let largest_free = heap.largest_free();
-    if requested <= largest_free && !heap.has_names() {
+    if requested <= largest_free && !heap.has_free_nodes() {
         return AllocError::TooManyRanges { ranges: heap.ranges() };
     }
     AllocError::OutOfSpace { requested, free: heap.free_bytes(), largest_free }
 }
 
-/// A core without books was used: an allocator or allocation outlived its own count.
+/// Reports a core without state: an allocator or allocation outlived its own count.
 #[cold]
 fn unused() -> ! {
-    panic!("this core has no books");
+    panic!("this core has no state");
 }

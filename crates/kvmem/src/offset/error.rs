@@ -1,102 +1,106 @@
-//! What can go wrong, as values: small, `Copy`, with the numbers in them.
+//! Errors: small `Copy` values that contain the numbers.
 
 use thiserror::Error;
 
-/// Why an allocation, or a change of one, was refused. The state is as it was before the call.
+/// The reason why an allocation, or a change of one, failed. The state is the same as before the
+/// call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AllocError {
-    /// A range of no bytes was asked for.
+    /// The requested size is 0.
     #[error("size 0 was asked for: ask for at least 1 byte")]
     ZeroSize,
-    /// The request can never be met in this space, however empty it is.
+    /// The request can never succeed in this space, even if it is empty.
     #[error(
         "{requested} bytes were asked for, but no range here can be longer than {limit} bytes: \
          grow the space, widen its boundary, or ask for several ranges"
     )]
     TooLarge {
-        /// Bytes asked for.
+        /// Requested bytes.
         requested: u64,
-        /// The longest range this space could ever hand out: its capacity, or its boundary if that
-        /// is less.
+        /// The longest range that this space could ever allocate: its capacity, or its boundary if
+        /// that is less.
         limit: u64,
     },
     /// The alignment is zero or not a power of two.
-    #[error("alignment {align} is not a power of two")]
+    #[error("alignment {align} is not a power of two: round it up to one")]
     BadAlign {
-        /// The alignment asked for.
+        /// The requested alignment.
         align: u64,
     },
-    /// No range here is long enough to hold so large an alignment, however empty the space is.
+    /// No range of this space is long enough to contain such an alignment, even if the space is
+    /// empty.
     #[error(
-        "{requested} bytes at a multiple of {align} were asked for, but no range here can be longer than {limit} bytes \
-         and reach from one multiple to the next: ask for a smaller alignment"
+        "{requested} bytes at a multiple of {align} were asked for, but no range here can be longer \
+         than {limit} bytes and reach from one multiple to the next: ask for a smaller alignment"
     )]
     AlignTooLarge {
-        /// Bytes asked for.
+        /// Requested bytes.
         requested: u64,
-        /// The alignment asked for.
+        /// The requested alignment.
         align: u64,
-        /// The longest range this space could ever hand out.
+        /// The longest range that this space could ever allocate.
         limit: u64,
     },
-    /// The request would fit into the empty space, but not into what is free now.
+    /// The request fits into the empty space, but not into what is free now.
     #[error(
         "{requested} bytes were asked for; {free} bytes are free, the longest free range is at most \
          {largest_free}: free something, or ask for several ranges"
     )]
     OutOfSpace {
-        /// Bytes asked for; those of all ranges together for a batch.
+        /// Requested bytes; those of all ranges together for a batch.
         requested: u64,
-        /// Bytes free in the whole space when the request was refused.
+        /// Free bytes of the whole space when the request failed.
         free: u64,
-        /// Upper bound of the longest free range when the request was refused.
+        /// Upper bound of the longest free range when the request failed.
         largest_free: u64,
     },
-    /// An allocation cannot be extended so far where it stands.
+    /// An allocation cannot be extended that far in place.
     #[error(
-        "cannot extend to {requested} bytes in place: there is room for at most {most}; allocate anew and copy"
+        "cannot extend to {requested} bytes in place: there is room for at most {most}; \
+         allocate a new range and copy"
     )]
     Blocked {
-        /// Size asked for, in bytes.
+        /// Requested size, in bytes.
         requested: u64,
-        /// Greatest size the allocation could have where it stands, in bytes.
+        /// The greatest size that the allocation could have in place, in bytes.
         most: u64,
     },
-    /// A scattered request allowed no range at all.
+    /// A scattered request allows no range at all.
     #[error("{requested} bytes were asked for in at most 0 ranges: allow at least 1")]
     NoRanges {
-        /// Bytes asked for.
+        /// Requested bytes.
         requested: u64,
     },
-    /// A range or size lies outside of the allocation it was meant to change.
+    /// A range or size is outside of the allocation that it should change.
     #[error(
-        "[{start}, {end}) is not a non-empty part of the allocation [{allocation_start}, {allocation_end})"
+        "[{start}, {end}) is not a non-empty part of the allocation \
+         [{allocation_start}, {allocation_end})"
     )]
     OutOfBounds {
-        /// First byte asked for.
+        /// First requested byte.
         start: u64,
-        /// One past the last byte asked for.
+        /// One past the last requested byte.
         end: u64,
         /// First byte of the allocation.
         allocation_start: u64,
         /// One past the last byte of the allocation.
         allocation_end: u64,
     },
-    /// As many ranges as
-    /// [`OffsetAllocatorBuilder::max_ranges`](super::OffsetAllocatorBuilder::max_ranges) allows, or
-    /// about 2^32, used and free, are on the books: no more can be named.
+    /// The limit of the number of ranges, used and free, is reached:
+    /// [`OffsetAllocatorBuilder::max_ranges`](super::OffsetAllocatorBuilder::max_ranges), or about 2^32.
     #[error(
-        "the books are full: {ranges} ranges are in use or free; free some, allow more, or use a second space"
+        "no node is left for another range: {ranges} ranges, used and free, are the limit; \
+         free some, raise the limit, or use a second space"
     )]
     TooManyRanges {
-        /// Ranges on the books.
+        /// Number of ranges, used and free.
         ranges: u64,
     },
 }
 
 impl AllocError {
-    /// The refusal of one of `n` ranges of `size` bytes as that of all of them.
+    /// Returns the error of a batch of `n` ranges of `size` bytes, given that of one of them.
     #[cold]
     pub(crate) fn of_batch(self, size: u64, n: usize) -> Self {
         match self {
@@ -107,8 +111,8 @@ impl AllocError {
         }
     }
 
-    /// The refusal of a longer range, out of which `size` bytes at a multiple of `align` were to be
-    /// cut.
+    /// Returns the error of an aligned request of `requested` bytes, given that of the longer range out
+    /// of which it would be cut.
     #[cold]
     pub(crate) fn of_aligned(self, requested: u64, align: u64) -> Self {
         match self {
@@ -124,23 +128,23 @@ impl AllocError {
     }
 }
 
-/// Why a raw handle was refused. The state is as it was before the call.
+/// The reason why a raw handle was not accepted. The state is the same as before the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RawError {
-    /// The handle was made by another allocator.
+    /// The handle was created by another allocator.
     #[error("the handle belongs to allocator {handle_of}, not to this one ({allocator})")]
     Foreign {
-        /// Identity of the allocator that was asked.
+        /// Identity of the allocator that was called.
         allocator: u64,
-        /// Identity of the allocator that the handle names.
+        /// Identity of the allocator in the handle.
         handle_of: u64,
     },
-    /// The handle was freed before, given up for an [`Allocation`](super::Allocation), or never
-    /// handed out.
+    /// The handle was freed before, turned into an [`Allocation`](super::Allocation), or never
+    /// issued.
     #[error(
-        "the handle (slot {slot}, generation {generation}) names no live allocation: it was freed before, \
-         turned into an RAII handle, or never handed out"
+        "the handle (slot {slot}, generation {generation}) identifies no live allocation: \
+         it was freed before, turned into an RAII handle, or never issued"
     )]
     Stale {
         /// Slot in the handle.
@@ -148,65 +152,69 @@ pub enum RawError {
         /// Generation in the handle.
         generation: u32,
     },
-    /// The handle is good, but the change asked for was refused.
+    /// The handle is valid, but the requested change failed.
     #[error(transparent)]
     Refused(#[from] AllocError),
 }
 
-/// Why a space could not be made, grown or shrunk. The state is as it was before the call.
+/// The reason why a space could not be created, grown or shrunk. The state is the same as before
+/// the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SpaceError {
     /// The capacity is zero or above 2^63 bytes.
-    #[error("capacity {requested} is not within 1..={limit} bytes")]
+    #[error("capacity {requested} is not within 1..={limit} bytes: choose one that is")]
     Capacity {
-        /// Capacity asked for, in bytes.
+        /// Requested capacity, in bytes.
         requested: u64,
         /// Greatest capacity, in bytes.
         limit: u64,
     },
-    /// A boundary of zero was asked for.
-    #[error(
-        "boundary 0 would leave no range to hand out: leave the boundary out, or set it to at least 1 byte"
-    )]
+    /// The requested boundary is 0.
+    #[error("boundary 0 allows no range: leave the boundary out, or set it to at least 1 byte")]
     ZeroBoundary,
-    /// Too few ranges for any use.
-    #[error("a space for at most {requested} ranges is of no use: allow {least} at least")]
+    /// The limit of the number of ranges is too low to be useful.
+    #[error("the limit of {requested} ranges is too low: allow at least {least}")]
     MaxRanges {
-        /// Ranges asked for.
+        /// Requested limit.
         requested: u32,
-        /// The least that may be asked for.
+        /// The least limit that is allowed.
         least: u32,
     },
-    /// `grow` to less, or `shrink_to` to more, than the capacity there is.
+    /// `grow` to less, or `shrink_to` to more, than the current capacity.
     #[error(
-        "the capacity is {capacity} bytes; {requested} is on the wrong side of it for this call"
+        "{requested} bytes are on the wrong side of the capacity, {capacity} bytes, for this call: \
+         `grow` takes more, `shrink_to` less"
     )]
     WrongDirection {
-        /// Capacity now, in bytes.
+        /// Current capacity, in bytes.
         capacity: u64,
-        /// Capacity asked for, in bytes.
+        /// Requested capacity, in bytes.
         requested: u64,
     },
     /// The space cannot shrink below its last allocation.
     #[error(
-        "cannot shrink to {requested} bytes: the last allocation ends at {end_of_last}; free or move what lies behind"
+        "cannot shrink to {requested} bytes: the last allocation ends at {end_of_last}; \
+         free or move the allocations behind the new end"
     )]
     InUse {
-        /// Capacity asked for, in bytes.
+        /// Requested capacity, in bytes.
         requested: u64,
         /// One past the last byte in use.
         end_of_last: u64,
     },
-    /// The books are full (see [`AllocError::TooManyRanges`]).
-    #[error("the books are full: {ranges} ranges are in use or free")]
+    /// The limit of the number of ranges is reached (see [`AllocError::TooManyRanges`]).
+    #[error(
+        "no node is left for another range: {ranges} ranges, used and free, are the limit; \
+         free some"
+    )]
     TooManyRanges {
-        /// Ranges on the books.
+        /// Number of ranges, used and free.
         ranges: u64,
     },
 }
 
-/// A numbered invariant that does not hold: a defect of this library.
+/// A numbered invariant that is broken: a defect of this library.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("invariant {invariant} does not hold: {what}")]
 pub struct CheckError {

@@ -1,80 +1,80 @@
-//! *Heap*: the books of one space, for one thread at a time.
+//! *Heap*: the metadata of one space. One thread at a time uses it.
 //!
 //! ## 1. The chain
 //!
-//! The space `[0, capacity)` is cut into ranges, used or free, without gap or overlap. Each has a
-//! [`Node`] in a ring in address order; node 0, the *wall*, closes the ring and is neither. A used
-//! node knows where it begins; where it ends, its neighbour knows. A free node knows its [`Hole`],
-//! which has offset, size and a place in a bin.
+//! The space `[0, capacity)` is divided into ranges, used or free, without gap or overlap. Each
+//! range has a [`RangeNode`] in a ring in address order. Node 0, the *sentinel*, closes the ring
+//! and is neither used nor free. A used node stores where its range begins; the next node tells
+//! where it ends. A free node names its [`Hole`], which stores offset, size and a place in a bin.
 //!
 //! ```text
 //!        ┌────────┬──────────┬────────┬───────────────┬─ ─ ─
 //! space  │ used   │ free     │ used   │ used          │
 //!        └────────┴──────────┴────────┴───────────────┴─ ─ ─
-//! nodes wall ⇄ 1 ⇄ 5 ⇄ 2 ⇄ 3 ⇄ … ⇄ wall         16 bytes each
+//! nodes sentinel ⇄ 1 ⇄ 5 ⇄ 2 ⇄ 3 ⇄ … ⇄ sentinel   16 bytes each
 //! holes            └─ {offset, size, bin links}      32 bytes each
 //! ```
 //!
 //! ## 2. Allocate
 //!
-//! Take an exact hole among the first entries of the request's own bin. Otherwise look at a few
-//! entries of that bin, then at the next bins that hold anything, which all fit; let the
-//! [placement](super::placement) choose among the first few that fit, and the end of the hole to
-//! cut from. Sizes are never rounded.
+//! The allocator takes an exact hole among the first entries of the request's own bin. Otherwise it
+//! examines a few entries of that bin, then the next non-empty bins, in which every hole fits. The
+//! [placement](super::placement) chooses among the first few that fit, and chooses the end of the
+//! hole to cut from. Sizes are never rounded.
 //!
-//! A space that nothing has been freed into yet hands out ranges [in order](super::order) instead.
+//! A space into which nothing has been freed yet allocates ranges [in order](super::order) instead.
 //!
 //! ## 3. Free
 //!
-//! Look at both neighbours; join with those that are free; put the result into its bin.
+//! The allocator examines both neighbours, coalesces the range with those that are free, and puts
+//! the result into its bin. It defers this for a short time where that pays: see
+//! [deferred](super::deferred).
 //!
-//! This is put off a little where that pays: see [pending](super::pending).
+//! ## 4. Holes outside the bins
 //!
-//! ## 4. What keeps a hole out of the bins
-//!
-//! Some holes are *held back* from 2: the segments of a space with a [boundary](super::boundary)
-//! that are wholly free, and the [nursery](super::nursery) of small objects. They count as free; a
-//! request that finds no room gets them opened up before it is refused.
+//! Some holes are *held back* from step 2: the wholly free segments of a space with a
+//! [boundary](super::boundary), and the [small-object region](super::small_objects). They count as
+//! free. A request that fits nowhere else opens them before it fails.
 
 use std::hint::select_unpredictable;
 use std::ops::Range;
 
 use super::bins::Bins;
-use super::holes::{Hole, NOTHING};
-use super::nursery::Looks;
-use super::pending::{Freed, Pending};
-use super::placement::{End, Placement, Policy};
-use super::table::{NIL, Slot, Table};
+use super::deferred::{DeferredFree, DeferredFrees};
+use super::holes::{Hole, NULL_HOLE};
+use super::placement::{HoleEnd, Placement, PlacementPolicy};
+use super::small_objects::RegionSearches;
+use super::table::{ChunkedTable, NIL, TableSlot};
 
-/// Entries of the request's own bin that are looked at before the next bin up.
+/// Entries of the request's own bin that are examined before the next bin up.
 const FLOOR_ENTRIES: usize = 8;
-/// Exact holes that are weighed against each other. More gain nothing that can be measured.
+/// Exact holes that are compared with each other. Comparing more gains nothing measurable.
 const EXACT_ENTRIES: usize = 4;
-/// Exact holes that are looked at for one that is aligned when there are no names left.
-const EXACT_LOOKS: usize = 1024;
-/// No single change needs more nodes than this.
-pub(super) const NODES_A_CHANGE: u32 = 4;
-/// Ranges up to which exact holes are weighed against each other. Their books then stay in the
-/// cache; in larger spaces each look at a hole's neighbours is a miss or two, and what is gained
-/// there by the choice is little.
-const NEARBY: u32 = 1 << 14;
-/// In [`Heap::boundary`]: none.
+/// Exact holes that are examined for an aligned one when no nodes are left.
+const MAX_EXACT_SCAN: usize = 1024;
+/// Upper bound of the nodes that a single change needs.
+pub(super) const NODES_PER_CHANGE: u32 = 4;
+/// Number of ranges up to which exact holes are compared. The metadata then stays in the cache. In
+/// larger spaces each look at a hole's neighbours costs one or two cache misses, and the choice
+/// gains little.
+const SMALL_SPACE_RANGES: u32 = 1 << 14;
+/// Value of [`Heap::boundary`] without a boundary.
 pub(super) const NO_BOUNDARY: u64 = u64::MAX;
 /// The node that closes the ring.
-pub(super) const WALL: u32 = 0;
+pub(super) const SENTINEL: u32 = 0;
 
 /// A range in the chain.
 #[derive(Clone, Copy)]
-pub(super) struct Node {
-    /// Where a used range begins (the wall: where the space ends), or [`free_word`] of a free
-    /// one's hole.
+pub(super) struct RangeNode {
+    /// Where a used range begins (for the sentinel, where the space ends), or the [`free_word`] of
+    /// a free range's hole.
     word: u64,
     /// Neighbours in address order.
     pub(super) prev: u32,
     pub(super) next: u32,
 }
 
-/// Above every offset, hence never mistaken for one.
+/// Above every offset, so it is never mistaken for one.
 const FREE: u64 = (u32::MAX as u64) << 32;
 
 #[inline]
@@ -82,60 +82,60 @@ fn free_word(hole: u32) -> u64 {
     FREE | u64::from(hole)
 }
 
-impl Node {
-    /// The first word as it is.
+impl RangeNode {
+    /// Returns the first word.
     #[inline]
     pub(super) fn word(&self) -> u64 {
         self.word
     }
 
-    /// The hole of a free range.
+    /// Returns the hole of a free range.
     #[inline]
     pub(super) fn hole(&self) -> Option<u32> {
         (self.word >= FREE).then_some(self.word as u32)
     }
 
-    /// The hole of a free range, or the empty one. No branch: whether a neighbour is free, chance
-    /// decides.
+    /// Returns the hole of a free range, or [`NULL_HOLE`]. Without a branch: whether a neighbour is
+    /// free is unpredictable.
     #[inline]
-    fn hole_or_nothing(&self) -> u32 {
-        select_unpredictable(self.word >= FREE, self.word as u32, NOTHING)
+    fn hole_or_null(&self) -> u32 {
+        select_unpredictable(self.word >= FREE, self.word as u32, NULL_HOLE)
     }
 }
 
-impl Slot for Node {
-    const EMPTY: Self = Node { word: 0, prev: NIL, next: NIL };
+impl TableSlot for RangeNode {
+    const EMPTY: Self = RangeNode { word: 0, prev: NIL, next: NIL };
 }
 
-/// Nodes within the books themselves.
-const FIRST_NODES: usize = 256;
+/// Nodes stored within the metadata itself. Loom's threads have small stacks.
+const INLINE_NODES: usize = if cfg!(loom) { 64 } else { 256 };
 
-/// A range handed out: its node and where it begins. Its size is what was asked for.
+/// An allocated range: its node and where it begins. Its size is the requested size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Grant {
+pub(crate) struct Placed {
     pub(crate) node: u32,
     pub(crate) offset: u64,
 }
 
-/// A grant or none, in two registers. An `Option` goes through memory, and whoever reads it there
-/// as a whole, right after it was written in parts, waits for all stores before it: 5 ns of a call
-/// that takes 15.
+/// An allocated range or none, in two registers. An `Option` passes through memory. A reader that
+/// loads it there as a whole, right after it was written in parts, waits for all earlier stores: 5
+/// ns of a call that takes 15.
 #[derive(Clone, Copy)]
-pub(super) struct Granted {
-    /// `NIL`: none.
+pub(super) struct MaybePlaced {
+    /// `NIL` if there is none.
     node: u32,
     offset: u64,
 }
 
-impl Granted {
-    pub(super) fn get(self) -> Option<Grant> {
-        (self.node != NIL).then_some(Grant { node: self.node, offset: self.offset })
+impl MaybePlaced {
+    pub(super) fn get(self) -> Option<Placed> {
+        (self.node != NIL).then_some(Placed { node: self.node, offset: self.offset })
     }
 }
 
-impl From<Option<Grant>> for Granted {
-    fn from(grant: Option<Grant>) -> Self {
-        grant.map_or(Granted { node: NIL, offset: 0 }, |Grant { node, offset }| Granted {
+impl From<Option<Placed>> for MaybePlaced {
+    fn from(placed: Option<Placed>) -> Self {
+        placed.map_or(MaybePlaced { node: NIL, offset: 0 }, |Placed { node, offset }| MaybePlaced {
             node,
             offset,
         })
@@ -143,51 +143,51 @@ impl From<Option<Grant>> for Granted {
 }
 
 pub(crate) struct Heap {
-    pub(super) nodes: Table<Node, FIRST_NODES>,
+    pub(super) nodes: ChunkedTable<RangeNode, INLINE_NODES>,
     pub(super) bins: Bins,
     pub(super) capacity: u64,
-    /// No used range crosses a multiple of it, nor do two free ranges join across one.
+    /// No used range crosses a multiple of it, and no two free ranges coalesce across one.
     pub(super) boundary: u64,
-    /// The run of free segments at the end of a space with a boundary, or `NIL`. It is held back,
-    /// as the [others](Bins::runs) are.
-    pub(super) virgin: u32,
+    /// The run of free segments at the end of a space with a boundary (the wilderness), or `NIL`.
+    /// It is held back, as the [other runs](Bins::runs) are.
+    pub(super) wilderness: u32,
     /// The hole held back for small objects, or `NIL`.
-    pub(super) nursery: u32,
-    /// When room for another one is looked for.
-    pub(super) nursery_looks: Looks,
-    /// What was freed last, as far as it is not a hole yet.
-    pub(super) pending: Pending,
-    pub(super) policy: Policy,
+    pub(super) small_region: u32,
+    /// When to search for room for the next small-object region.
+    pub(super) region_searches: RegionSearches,
+    /// The ranges freed last that are not coalesced yet.
+    pub(super) deferred: DeferredFrees,
+    pub(super) policy: PlacementPolicy,
     /// Bytes in use.
     pub(super) allocated: u64,
     /// Ranges in use.
     pub(super) live: u64,
-    /// Nothing has been freed yet: see [order](super::order).
+    /// Nothing has been freed yet; see [order](super::order).
     pub(super) fresh: bool,
 }
 
 impl Heap {
-    /// The books of an empty space of `capacity` ≥ 1 bytes, for at most `max_ranges` ranges, used
-    /// and free.
+    /// Creates the metadata of an empty space of `capacity` ≥ 1 bytes, for at most `max_ranges`
+    /// ranges, used and free.
     pub(crate) fn new(
         capacity: u64,
         boundary: Option<u64>,
         placement: Placement,
         max_ranges: u32,
     ) -> Self {
-        let mut nodes = Table::new(max_ranges.saturating_add(1));
-        let wall = nodes.insert(Node { word: capacity, prev: WALL, next: WALL });
-        debug_assert_eq!(wall, WALL);
+        let mut nodes = ChunkedTable::new(max_ranges.saturating_add(1));
+        let sentinel = nodes.insert(RangeNode { word: capacity, prev: SENTINEL, next: SENTINEL });
+        debug_assert_eq!(sentinel, SENTINEL);
         let mut heap = Heap {
             nodes,
             bins: Bins::new(),
             capacity,
             boundary: boundary.unwrap_or(NO_BOUNDARY),
-            virgin: NIL,
-            nursery: NIL,
-            nursery_looks: Looks::default(),
-            pending: Pending::default(),
-            policy: Policy::new(placement, capacity),
+            wilderness: NIL,
+            small_region: NIL,
+            region_searches: RegionSearches::default(),
+            deferred: DeferredFrees::default(),
+            policy: PlacementPolicy::new(placement, capacity),
             allocated: 0,
             live: 0,
             fresh: true,
@@ -200,7 +200,7 @@ impl Heap {
         self.capacity
     }
 
-    /// The longest range this space could ever hand out.
+    /// Returns the length of the longest range that an empty space could allocate.
     pub(crate) fn limit(&self) -> u64 {
         self.capacity.min(self.boundary)
     }
@@ -213,126 +213,127 @@ impl Heap {
         self.live
     }
 
-    /// The longest range that would be granted now. O(1).
+    /// Returns the length of the longest range that could be allocated now. O(1).
     pub(crate) fn largest_free(&mut self) -> u64 {
-        self.settle();
-        self.largest_settled()
+        self.coalesce();
+        self.largest_coalesced()
     }
 
-    /// The longest hole: as above but for what pending ranges would join.
+    /// Returns the length of the longest hole, without the ranges whose coalescing is deferred.
     #[inline]
-    pub(super) fn largest_settled(&mut self) -> u64 {
+    pub(super) fn largest_coalesced(&mut self) -> u64 {
         let largest = self.bins.largest();
-        // All are NIL unless something is held back.
-        let held_back = self.virgin & self.nursery & self.bins.first_run() != NIL;
+        // All three are `NIL` unless something is held back.
+        let held_back = self.wilderness & self.small_region & self.bins.first_run() != NIL;
         if held_back { largest.max(self.largest_held_back()) } else { largest }
     }
 
     #[cold]
     fn largest_held_back(&self) -> u64 {
-        let nursery = self.nursery_joined().map_or(0, |joined| joined.end - joined.start);
-        self.largest_segment().max(nursery)
+        let small_region = self.coalesced_region().map_or(0, |joined| joined.end - joined.start);
+        self.largest_segment().max(small_region)
     }
 
-    /// Whether one more change can be booked, whatever it is: none needs more nodes.
+    /// Returns whether enough nodes are free for any one change.
     #[inline]
-    pub(super) fn has_names(&mut self) -> bool {
-        self.nodes.left() >= NODES_A_CHANGE || self.gains_names()
+    pub(super) fn has_free_nodes(&mut self) -> bool {
+        self.nodes.remaining() >= NODES_PER_CHANGE || self.reclaim_nodes()
     }
 
-    /// Joins what can be joined, for the sake of its nodes; says whether that was enough.
+    /// Coalesces the small-object region to free its nodes; returns whether enough are free then.
     #[cold]
-    fn gains_names(&mut self) -> bool {
-        self.close_nursery();
-        self.nodes.left() >= NODES_A_CHANGE
+    fn reclaim_nodes(&mut self) -> bool {
+        self.close_region();
+        self.nodes.remaining() >= NODES_PER_CHANGE
     }
 
-    /// More ranges than this can certainly not be granted: each takes a node that is left, or a
-    /// whole hole.
-    pub(super) fn grants_left(&self) -> u64 {
-        u64::from(self.nodes.left()) + u64::from(self.bins.holes.live())
+    /// Returns an upper bound of the ranges that can still be allocated: each takes a free node or
+    /// a whole hole.
+    pub(super) fn max_more_ranges(&self) -> u64 {
+        u64::from(self.nodes.remaining()) + u64::from(self.bins.holes.live())
     }
 
-    /// Ranges on the books.
+    /// Returns the number of ranges, used and free.
     pub(crate) fn ranges(&self) -> u64 {
         u64::from(self.nodes.live()) - 1
     }
 
-    /// Grants `size` ≥ 1 bytes. `None`: no free range is that long, or the books are full.
+    /// Allocates `size` ≥ 1 bytes. Returns `None` if no free range is that long, or if no node is
+    /// left.
     ///
-    /// O(1): at most [`FLOOR_ENTRIES`] holes and four bins are looked at, besides 24 holes where
-    /// there are slots and 256 ranges when a nursery is opened. Only a request that nothing
-    /// else fits reads on to the end of its own list.
+    /// O(1): it examines at most [`FLOOR_ENTRIES`] holes and four bins, plus 24 holes if there are
+    /// slots and 256 ranges when it opens a small-object region. Only a request that fits nothing
+    /// else reads its own list to the end.
     #[inline]
-    pub(crate) fn allocate(&mut self, size: u64) -> Option<Grant> {
-        self.take_back(size).or_else(|| self.allocate_afresh(size))
+    pub(crate) fn allocate(&mut self, size: u64) -> Option<Placed> {
+        self.reuse(size).or_else(|| self.allocate_new(size))
     }
 
-    /// Grants the pending range, if it is of this very size and may be taken back.
+    /// Reuses the deferred range if it has exactly this size and may be reused.
     #[inline(always)]
-    pub(super) fn take_back(&mut self, size: u64) -> Option<Grant> {
-        let Freed { node, offset, .. } = self.pending.take_back(size)?;
+    pub(super) fn reuse(&mut self, size: u64) -> Option<Placed> {
+        let DeferredFree { node, offset, .. } = self.deferred.reuse(size)?;
         self.policy.record(size);
-        self.book(size);
-        Some(Grant { node, offset })
+        self.count_allocated(size);
+        Some(Placed { node, offset })
     }
 
-    /// Grants `size` bytes when there is nothing to take back.
+    /// Allocates `size` bytes when there is nothing to reuse.
     #[inline(always)]
-    pub(super) fn allocate_afresh(&mut self, size: u64) -> Option<Grant> {
-        self.settle();
-        if size > self.largest_settled() {
+    pub(super) fn allocate_new(&mut self, size: u64) -> Option<Placed> {
+        self.coalesce();
+        if size > self.largest_coalesced() {
             return None;
         }
-        let grant = self.allocate_settled(size)?;
+        let placed = self.allocate_coalesced(size)?;
         self.policy.record(size);
-        Some(grant)
+        Some(placed)
     }
 
-    /// Grants `size` bytes when nothing is pending.
+    /// Allocates `size` bytes when nothing is deferred.
     #[inline(always)]
-    fn allocate_settled(&mut self, size: u64) -> Option<Grant> {
-        if !self.has_names() {
+    fn allocate_coalesced(&mut self, size: u64) -> Option<Placed> {
+        if !self.has_free_nodes() {
             return self.fit_whole(size, 1);
         }
         let apart =
-            if self.fresh { self.allocate_in_order(size) } else { self.allocate_apart(size) };
+            if self.fresh { self.allocate_in_order(size) } else { self.allocate_special(size) };
         if apart.is_some() {
             return apart;
         }
-        if let Some(grant) = self.fit(size) {
-            return Some(grant);
+        if let Some(placed) = self.fit(size) {
+            return Some(placed);
         }
-        let opened = self.close_nursery() && self.bins.largest() >= size || self.open_segment(size);
+        let opened = self.close_region() && self.bins.largest() >= size || self.open_segment(size);
         opened.then(|| self.fit(size)).flatten()
     }
 
-    /// Grants a small request from the nursery, and one for which there are slots at the start of a
-    /// free slot.
+    /// Allocates a small request from the small-object region, and a request that slots exist for
+    /// at the start of a free slot.
     #[inline(always)]
-    fn allocate_apart(&mut self, size: u64) -> Option<Grant> {
+    fn allocate_special(&mut self, size: u64) -> Option<Placed> {
         if self.policy.is_small(size)
-            && let Some(grant) = self.allocate_in_nursery(size)
+            && let Some(placed) = self.allocate_in_region(size)
         {
-            return Some(grant);
+            return Some(placed);
         }
         self.policy.slot(size).and_then(|slot| self.fit_slot(size, slot))
     }
 
-    /// Grants a free range of exactly this size that begins at a multiple of `align`, when there
-    /// are no names left for a remainder.
+    /// Allocates a free range of exactly this size that begins at a multiple of `align`, when no
+    /// nodes are left for a remainder.
     #[cold]
-    pub(super) fn fit_whole(&mut self, size: u64, align: u64) -> Option<Grant> {
-        self.settle();
+    pub(super) fn fit_whole(&mut self, size: u64, align: u64) -> Option<Placed> {
+        self.coalesce();
         let fits = |hole: &Hole| hole.size == size && hole.offset.is_multiple_of(align);
         let own = self.bins.list_of(size);
         let binned =
-            self.bins.holes_of(own).take(EXACT_LOOKS).find(|&id| fits(&self.bins.holes[id]));
+            self.bins.holes_of(own).take(MAX_EXACT_SCAN).find(|&id| fits(&self.bins.holes[id]));
         let id = binned.or_else(|| self.open_whole_run(size, align))?;
         Some(self.take_whole(id))
     }
 
-    /// Moves records of holes together after so many frees, if they take far more room than they
+    /// Compacts the records of holes after `frees` frees, if they take far more memory than they
     /// need. O(`frees`).
     #[inline]
     pub(super) fn trim_holes(&mut self, frees: usize) {
@@ -345,9 +346,9 @@ impl Heap {
     #[cold]
     fn move_holes(&mut self, moves: usize) {
         for _ in 0..moves {
-            let Some((old, new)) = self.bins.move_down() else { break };
+            let Some((old, new)) = self.bins.move_slot_down() else { break };
             self.set_free(self.bins.holes[new].node, new);
-            for held_back in [&mut self.virgin, &mut self.nursery] {
+            for held_back in [&mut self.wilderness, &mut self.small_region] {
                 if *held_back == old {
                     *held_back = new;
                 }
@@ -355,9 +356,9 @@ impl Heap {
         }
     }
 
-    /// Grants `size` bytes from the binned holes.
+    /// Allocates `size` bytes from the binned holes.
     #[inline(always)]
-    pub(super) fn fit(&mut self, size: u64) -> Option<Grant> {
+    pub(super) fn fit(&mut self, size: u64) -> Option<Placed> {
         let own = self.bins.list_of(size);
         let found = match self.look_in(own, size) {
             NIL => match self.bins.above(own) {
@@ -365,25 +366,27 @@ impl Heap {
                 None => self.last_of(own, size)?,
             },
             found if self.bins.holes[found].size == size => {
-                let choosy = self.policy.chooses_among_exact(size) && self.nodes.live() <= NEARBY;
-                let id = if choosy { self.best_exact(found, size) } else { found };
+                let weighs =
+                    self.policy.weighs_exact(size) && self.nodes.live() <= SMALL_SPACE_RANGES;
+                let id = if weighs { self.best_exact(found, size) } else { found };
                 return Some(self.take_whole(id));
             }
             found => found,
         };
         self.policy.refresh();
-        let (id, end) = match self.policy.choices(size) {
+        let (id, end) = match self.policy.candidates(size) {
             1 => (
                 found,
-                self.policy.better_end(self.bins.holes[found].size - size, self.flanks(found)),
+                self.policy
+                    .better_end(self.bins.holes[found].size - size, self.neighbour_sizes(found)),
             ),
-            choices => self.best_of(choices, found, size),
+            candidates => self.best_of(candidates, found, size),
         };
         Some(self.take(id, size, end))
     }
 
-    /// Among the first entries of the request's own bin an exact hole, or else the first that is
-    /// long enough, or `NIL`.
+    /// Returns an exact hole among the first entries of the request's own bin, or else the first
+    /// one that is long enough, or `NIL`.
     #[inline(always)]
     fn look_in(&self, own: u32, size: u64) -> u32 {
         let mut found = NIL;
@@ -399,18 +402,24 @@ impl Heap {
         found
     }
 
-    /// A hole of `size` bytes or more behind the first entries of the request's own bin.
+    /// Returns a hole of at least `size` bytes behind the first entries of the request's own bin.
     #[cold]
     fn last_of(&self, own: u32, size: u64) -> Option<u32> {
+        if self.bins.is_uniform(own) {
+            return None;
+        }
         self.bins.holes_of(own).skip(FLOOR_ENTRIES).find(|&id| self.bins.holes[id].size >= size)
     }
 
-    /// The best of so many holes that fit, `found` being the first, and the end of it to cut from.
-    fn best_of(&self, choices: usize, found: u32, size: u64) -> (u32, End) {
-        let weigh = |id: u32| self.policy.weigh(self.bins.holes[id].size, size, || self.flanks(id));
+    /// Returns the best of the first `candidates` holes that fit, starting with `found`, and the
+    /// end of it to cut from.
+    fn best_of(&self, candidates: usize, found: u32, size: u64) -> (u32, HoleEnd) {
+        let weigh = |id: u32| {
+            self.policy.weigh(self.bins.holes[id].size, size, || self.neighbour_sizes(id))
+        };
         let (mut best, mut end) = weigh(found);
         let (mut id, mut chosen) = (found, found);
-        for _ in 1..choices {
+        for _ in 1..candidates {
             id = self.next_fit(id, size);
             if id == NIL {
                 break;
@@ -423,13 +432,13 @@ impl Heap {
         (chosen, end)
     }
 
-    /// The best of the first exact holes, `found` being one of them: the one whose neighbours can
-    /// best do without it.
+    /// Returns the best of the first exact holes, `found` being one of them: the one that its
+    /// neighbours lose least by.
     // Out of line: few requests come here.
     #[inline(never)]
     fn best_exact(&mut self, found: u32, size: u64) -> u32 {
         self.policy.refresh();
-        let weigh = |id: u32| self.policy.weigh_exact(size, self.flanks(id));
+        let weigh = |id: u32| self.policy.weigh_exact(size, self.neighbour_sizes(id));
         let (mut best, mut chosen) = (weigh(found), found);
         let others = self.bins.after(found).take(EXACT_ENTRIES - 1);
         for id in others.filter(|&id| self.bins.holes[id].size == size) {
@@ -441,58 +450,58 @@ impl Heap {
         chosen
     }
 
-    /// The hole that fits next after `id`: further on in its list, or the first of the next bin, or
-    /// `NIL`.
+    /// Returns the next hole after `id` that fits: further on in its list, or the first of the next
+    /// bin, or `NIL`.
     #[inline(always)]
     fn next_fit(&self, id: u32, size: u64) -> u32 {
-        // In the request's own bin some are too short.
+        // Some holes in the request's own bin are too short.
         let mut further = self.bins.after(id).take(FLOOR_ENTRIES);
         if let Some(next) = further.find(|&next| self.bins.holes[next].size >= size) {
             return next;
         }
-        self.bins.above(self.bins.holes[id].place).map_or(NIL, |list| self.bins.first(list))
+        self.bins.above(self.bins.list_id_of(id)).map_or(NIL, |list| self.bins.first(list))
     }
 
-    /// Grants `size` bytes at one end of the binned hole `id`, which is at least that long.
+    /// Allocates `size` bytes at one end of the binned hole `id`, which is at least that long.
     #[inline(always)]
-    pub(super) fn take(&mut self, id: u32, size: u64, end: End) -> Grant {
+    pub(super) fn take(&mut self, id: u32, size: u64, end: HoleEnd) -> Placed {
         let Hole { offset, size: room, node, .. } = self.bins.holes[id];
         if room == size {
             return self.take_whole(id);
         }
-        self.book(size);
-        // Without a branch: chance decides the end.
-        let Node { prev, next, .. } = self.nodes[node];
-        let low = end == End::Low;
+        self.count_allocated(size);
+        // Without a branch: the end is unpredictable.
+        let RangeNode { prev, next, .. } = self.nodes[node];
+        let low = end == HoleEnd::Low;
         let (before, after) = select_unpredictable(low, (prev, node), (node, next));
         let start = offset + (room - size) * u64::from(!low);
         let used = self.link_between(before, after, start);
         self.bins.change(id, offset + size * u64::from(low), room - size);
-        Grant { node: used, offset: start }
+        Placed { node: used, offset: start }
     }
 
-    /// Grants the whole binned hole `id`.
+    /// Allocates the whole binned hole `id`.
     #[inline]
-    pub(super) fn take_whole(&mut self, id: u32) -> Grant {
+    pub(super) fn take_whole(&mut self, id: u32) -> Placed {
         let Hole { offset, size, node, .. } = self.bins.remove(id);
         self.set_used(node, offset);
-        self.book(size);
-        Grant { node, offset }
+        self.count_allocated(size);
+        Placed { node, offset }
     }
 
     #[inline]
-    pub(super) fn book(&mut self, size: u64) {
+    pub(super) fn count_allocated(&mut self, size: u64) {
         self.allocated += size;
         self.live += 1;
     }
 
-    /// Turns the linked range `node`, `[offset, offset + size)`, into a hole, joined with its free
-    /// neighbours.
+    /// Turns the linked range `node`, `[offset, offset + size)`, into a hole and coalesces it with
+    /// its free neighbours.
     #[inline]
     pub(super) fn release(&mut self, node: u32, offset: u64, size: u64) {
-        let Node { prev, next, .. } = self.nodes[node];
-        let left = self.joinable(prev, offset);
-        let right = self.joinable(next, offset + size);
+        let RangeNode { prev, next, .. } = self.nodes[node];
+        let left = self.coalescible_hole(prev, offset);
+        let right = self.coalescible_hole(next, offset + size);
         let joined = match (left, right) {
             (None, None) => {
                 let id = self.bins.insert(Hole::new(offset, size, node));
@@ -521,18 +530,19 @@ impl Heap {
             }
         };
         if self.boundary != NO_BOUNDARY {
-            self.stow(joined);
+            self.add_to_runs(joined);
         }
     }
 
-    /// The hole of the neighbour `node`, if a range freed on the other side of `seam` joins it.
-    #[inline]
-    fn joinable(&self, node: u32, seam: u64) -> Option<u32> {
+    /// Returns the hole of the neighbour `node` if a range freed on the other side of `seam`
+    /// coalesces with it.
+    #[inline(always)]
+    fn coalescible_hole(&self, node: u32, seam: u64) -> Option<u32> {
         let id = self.nodes[node].hole()?;
         (!self.is_edge(seam) && self.bins.holes[id].is_binned()).then_some(id)
     }
 
-    /// Whether free ranges stay apart at `offset`.
+    /// Returns whether free ranges stay apart at `offset`.
     #[inline]
     pub(super) fn is_edge(&self, offset: u64) -> bool {
         self.boundary != NO_BOUNDARY && self.is_at_boundary(offset)
@@ -543,28 +553,28 @@ impl Heap {
         offset.is_multiple_of(self.boundary)
     }
 
-    /// Where the range `node` begins; for the wall, where the space ends.
+    /// Returns where the range `node` begins; for the sentinel, where the space ends.
     #[inline]
     pub(super) fn start_of(&self, node: u32) -> u64 {
         let node = &self.nodes[node];
         node.hole().map_or(node.word, |id| self.bins.holes[id].offset)
     }
 
-    /// Where the used range `node` begins.
+    /// Returns where the used range `node` begins.
     #[inline]
     pub(crate) fn offset_of(&self, node: u32) -> u64 {
         self.nodes[node].word
     }
 
-    /// Where the used range `node` lies.
+    /// Returns the bytes of the used range `node`.
     pub(crate) fn range_of(&self, node: u32) -> Range<u64> {
         self.nodes[node].word..self.start_of(self.nodes[node].next)
     }
 
-    /// Length of a used range.
+    /// Returns the length of a used range.
     #[cold]
-    pub(crate) fn size_of(&self, grant: Grant) -> u64 {
-        self.range_of(grant.node).end - grant.offset
+    pub(crate) fn size_of(&self, placed: Placed) -> u64 {
+        self.range_of(placed.node).end - placed.offset
     }
 
     /// Marks a linked node as a used range that begins at `offset`.
@@ -595,30 +605,30 @@ impl Heap {
 
     #[inline(always)]
     fn link_between(&mut self, prev: u32, next: u32, offset: u64) -> u32 {
-        let id = self.nodes.insert(Node { word: offset, prev, next });
+        let id = self.nodes.insert(RangeNode { word: offset, prev, next });
         self.nodes[prev].next = id;
         self.nodes[next].prev = id;
         id
     }
 
-    /// The holes that would appear if the left or the right neighbour of hole `id` died: the
-    /// neighbour's size and the free range on its far side. A wall, an edge and a hole held
-    /// back have no neighbour behind them.
+    /// Returns the sizes of the holes that would appear if the left or the right neighbour of hole
+    /// `id` were freed: the neighbour's size plus the free range on its far side. Across the
+    /// sentinel, a boundary or a hole that is held back, the far side counts as 0.
     #[inline(always)]
-    fn flanks(&self, id: u32) -> (u64, u64) {
+    fn neighbour_sizes(&self, id: u32) -> (u64, u64) {
         let hole = &self.bins.holes[id];
-        let Node { prev, next, .. } = self.nodes[hole.node];
+        let RangeNode { prev, next, .. } = self.nodes[hole.node];
         let mut sides = (0, 0);
         let left = self.nodes[prev];
-        if prev != WALL && left.hole().is_none() {
-            let beyond = self.nodes[left.prev].hole_or_nothing();
+        if prev != SENTINEL && left.hole().is_none() {
+            let beyond = self.nodes[left.prev].hole_or_null();
             let free = if self.is_edge(left.word) { 0 } else { self.bins.holes[beyond].size };
             sides.0 = hole.offset - left.word + free;
         }
         let right = self.nodes[next];
-        if next != WALL && right.hole().is_none() {
+        if next != SENTINEL && right.hole().is_none() {
             let behind = self.nodes[right.next];
-            let beyond = &self.bins.holes[behind.hole_or_nothing()];
+            let beyond = &self.bins.holes[behind.hole_or_null()];
             let end = select_unpredictable(behind.hole().is_some(), beyond.offset, behind.word);
             let free = if self.is_edge(end) { 0 } else { beyond.size };
             sides.1 = end - hole.end() + free;
@@ -626,18 +636,18 @@ impl Heap {
         sides
     }
 
-    /// Takes `node` out of the chain and off the books.
+    /// Removes `node` from the chain and frees it.
     #[inline(always)]
     pub(super) fn unlink(&mut self, node: u32) {
-        let Node { prev, next, .. } = self.nodes.remove(node);
+        let RangeNode { prev, next, .. } = self.nodes.remove(node);
         self.nodes[prev].next = next;
         self.nodes[next].prev = prev;
     }
 
-    /// Moves the end of the space, as the wall knows it.
+    /// Moves the end of the space, as the sentinel stores it.
     pub(super) fn set_capacity(&mut self, capacity: u64) {
         self.capacity = capacity;
-        self.nodes[WALL].word = capacity;
+        self.nodes[SENTINEL].word = capacity;
         self.policy.set_capacity(capacity);
     }
 }

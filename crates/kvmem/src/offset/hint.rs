@@ -1,42 +1,43 @@
-//! *Hint*: what the last holder of the lock left for those who only want to know whether to try.
+//! *Hint*: figures that the last holder of the lock published, for threads that only need to know
+//! whether to try.
 //!
-//! A store that is full answers most requests with no. That answer must not cost the lock: the hint
-//! is the size of the largest free range, published before the lock is released. A reader without
-//! the lock sees the value of some moment during its call, or one published by an operation that is
-//! still under way; in both cases the call can be ordered at that moment, when nothing longer was
-//! free. What a reader can never see is a value below the truth of everything that *happened
-//! before* its call: the publishing store of a free precedes the free's return, and coherence
-//! forbids reading anything older.
+//! A full store fails most requests, and a failure must not cost the lock. The hint is the size of
+//! the largest free range, published before the lock is released. A reader without the lock sees
+//! the value of some moment during its call, or one published by an operation that is still
+//! running. In both cases the call can be ordered at that moment, when nothing longer was free. A
+//! reader never sees a value below the truth of everything that *happened before* its call: the
+//! publishing store of a free precedes the free's return, and coherence forbids reading anything
+//! older.
 
 use crate::sync::{AtomicU64, Ordering, SeqCounter};
 
 /// Largest free range and free bytes, readable without the lock.
 ///
-/// On cache lines of its own: readers of the hint do not disturb the lock. All of it is one line,
-/// so that what is there for reports costs the writer a store to a line that it has.
+/// On cache lines of its own, so readers of the hint do not disturb the lock. All of it is one
+/// line: the figures for reports cost the writer a store to a line that it already owns.
 #[repr(align(128))]
 pub(super) struct Hint {
     largest: AtomicU64,
     free: AtomicU64,
     limit: AtomicU64,
-    /// For reports: the longest free range on the books, without what pending ranges may join.
-    joined: AtomicU64,
+    /// For reports: the longest free range, without what deferred ranges may coalesce with.
+    coalesced: AtomicU64,
     /// For reports: allocations alive.
     live: AtomicU64,
     /// For reports: the length of the space.
     capacity: AtomicU64,
-    /// The length and what is free change together.
-    resizes: SeqCounter,
+    /// Orders changes of the length and of the free bytes, which must be read together.
+    resizes: Together,
 }
 
-/// What a holder of the lock has left for reports: figures of about one moment, as he may be just
-/// storing the next.
+/// Figures that a holder of the lock published for reports. They are of about one moment: a thread
+/// may be storing the next ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Left {
+pub(crate) struct SpaceStats {
     pub(crate) capacity: u64,
     /// Bytes not in use.
     pub(crate) free: u64,
-    /// The longest free range, what pending ranges may join left out.
+    /// The longest free range, without what deferred ranges may coalesce with.
     pub(crate) largest: u64,
     pub(crate) live: u64,
 }
@@ -48,7 +49,7 @@ impl Hint {
             largest: AtomicU64::new(0),
             free: AtomicU64::new(0),
             limit: AtomicU64::new(0),
-            joined: AtomicU64::new(0),
+            coalesced: AtomicU64::new(0),
             live: AtomicU64::new(0),
             capacity: AtomicU64::new(0),
             resizes: SeqCounter::new(),
@@ -61,86 +62,81 @@ impl Hint {
             largest: AtomicU64::new(0),
             free: AtomicU64::new(0),
             limit: AtomicU64::new(0),
-            joined: AtomicU64::new(0),
+            coalesced: AtomicU64::new(0),
             live: AtomicU64::new(0),
             capacity: AtomicU64::new(0),
             resizes: SeqCounter::new(),
         }
     }
 
-    /// Publishes; the caller holds the lock, so there is one writer at a time.
+    /// Publishes the hint. The caller holds the lock, so there is one writer at a time.
     #[inline]
     pub(super) fn publish(&self, largest: u64, free: u64) {
-        // Relaxed: the hint guards no other memory. That a free is seen by whoever learns of it
-        // rests on the coherence of this one atomic, and on whatever told the reader of the
-        // free (it pairs with nothing here).
+        // Relaxed: the hint guards no other memory. That a thread which learns of a free sees it
+        // rests on the coherence of this one atomic, and on whatever told the thread of the free
+        // (it pairs with nothing here).
         self.free.store(free, Ordering::Relaxed);
         self.largest.store(largest, Ordering::Relaxed);
     }
 
-    /// Publishes what is there for reports only, likewise.
+    /// Publishes the figures that only reports read. The caller holds the lock.
     #[inline]
-    pub(super) fn publish_report(&self, joined: u64, live: u64) {
+    pub(super) fn publish_report(&self, coalesced: u64, live: u64) {
         // Relaxed, both: figures to report; they guard nothing.
-        self.joined.store(joined, Ordering::Relaxed);
+        self.coalesced.store(coalesced, Ordering::Relaxed);
         self.live.store(live, Ordering::Relaxed);
     }
 
-    /// Publishes the length of the space, and the longest range it could ever hand out, when they
-    /// change.
+    /// Publishes the length of the space, and the longest range that it could ever allocate, when
+    /// they change.
     pub(super) fn publish_limit(&self, capacity: u64, limit: u64) {
         // Relaxed, both: figures to report; they guard nothing.
         self.capacity.store(capacity, Ordering::Relaxed);
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Runs with the lock held, and publishes what reports are to see together: the length, and
-    /// what is free.
+    /// Runs `publish` with the lock held, and publishes together what reports read together: the
+    /// length and the free bytes.
     pub(super) fn resize<T>(&self, publish: impl FnOnce() -> T) -> T {
         self.resizes.change(publish)
     }
 
-    /// The length of the space.
+    /// Returns the length of the space.
     #[cfg(not(loom))]
     pub(super) fn capacity(&self) -> u64 {
-        // Relaxed: see `publish_limit`. Who learns that the space was resized sees it, by the
+        // Relaxed: see `publish_limit`. A thread that learns of the resize sees it, by the
         // coherence of this one atomic.
         self.capacity.load(Ordering::Relaxed)
     }
 
-    /// Returns the address of the largest free range, for readers in C++: one relaxed load.
+    /// Returns all figures for reports.
     #[cfg(not(loom))]
-    pub(super) fn largest_address(&self) -> *const u64 {
-        self.largest.as_ptr().cast_const()
-    }
-
-    /// All that is there for reports.
-    #[cfg(not(loom))]
-    pub(super) fn report(&self) -> Left {
-        // Relaxed, all: each is a figure for itself, but for what `resizes` holds together.
-        self.resizes.look(|| Left {
+    pub(super) fn report(&self) -> SpaceStats {
+        // Relaxed, all: the figures are independent, except for those that `resizes` keeps
+        // together.
+        self.resizes.look(|| SpaceStats {
             capacity: self.capacity(),
             free: self.free(),
-            largest: self.joined.load(Ordering::Relaxed),
+            largest: self.coalesced.load(Ordering::Relaxed),
             live: self.live.load(Ordering::Relaxed),
         })
     }
 
-    /// The longest range the space could ever hand out.
+    /// Returns the length of the longest range that the space could ever allocate.
     #[inline]
     pub(super) fn limit(&self) -> u64 {
         // Relaxed: see `publish_limit`.
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// An upper bound of the largest free range.
+    /// Returns an upper bound of the largest free range.
     #[inline]
     pub(super) fn largest(&self) -> u64 {
         // Relaxed: see `publish`.
         self.largest.load(Ordering::Relaxed)
     }
 
-    /// Free bytes, as of a recent moment.
+    /// Returns the free bytes of a recent moment.
     #[inline]
     pub(super) fn free(&self) -> u64 {
         // Relaxed: a figure to report; it guards nothing.

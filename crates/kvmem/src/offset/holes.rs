@@ -1,26 +1,26 @@
 //! *Holes*: the records of the free ranges.
 //!
-//! Unlike a node, a record has no name outside of the books. So records can be moved: while they
-//! take more than four times the room that they need, each free moves a few of them from the end of
-//! the table into free slots before it.
+//! No handle contains the index of a record, unlike that of a node. Records can therefore move:
+//! while they take more than four times the memory that they need, each free moves a few of them
+//! from the end of the table into earlier free slots.
 
 use std::ops::{Index, IndexMut, Range};
 
-use super::table::{MOST, NIL, Slot, Table};
+use super::table::{ChunkedTable, MAX_SLOTS, NIL, TableSlot};
 
-/// In [`Hole::place`]: the hole is on the books but held back from the bins.
+/// Value of [`Hole::list_id`]: held back from the bins.
 const HELD_BACK: u32 = u32::MAX;
-/// In [`Hole::place`]: held back, and in the list of runs.
+/// Value of [`Hole::list_id`]: held back, and in the list of runs.
 pub(super) const RUN: u32 = HELD_BACK - 1;
 
-/// The hole of whatever is not free: a record with size 0, so that the bytes free beside a range
-/// can be had without asking first whether there are any.
-pub(super) const NOTHING: u32 = 0;
+/// The hole of every range that is not free: a record with size 0. The bytes free beside a range
+/// can be read from it without testing first whether there are any.
+pub(super) const NULL_HOLE: u32 = 0;
 
-/// Records in the first block.
-const FIRST: usize = 64;
-/// Records that are moved for each free while there is far too much room for them.
-const MOVES: usize = 4;
+/// Records in the first block. Loom's threads have small stacks, and a new space is created there.
+const FIRST: usize = if cfg!(loom) { 16 } else { 128 };
+/// Records that each free moves while the records take far more memory than they need.
+const MOVES_PER_FREE: usize = 4;
 
 /// A free range.
 #[derive(Clone, Copy, Debug)]
@@ -32,13 +32,13 @@ pub(super) struct Hole {
     /// Neighbours in its list.
     pub(super) prev: u32,
     pub(super) next: u32,
-    /// The list of the bins that it is in, or [`RUN`], or [`HELD_BACK`].
-    pub(super) place: u32,
+    /// The list that contains it, or [`RUN`], or [`HELD_BACK`].
+    pub(super) list_id: u32,
 }
 
 impl Hole {
     pub(super) fn new(offset: u64, size: u64, node: u32) -> Self {
-        Hole { offset, size, node, prev: NIL, next: NIL, place: HELD_BACK }
+        Hole { offset, size, node, prev: NIL, next: NIL, list_id: HELD_BACK }
     }
 
     pub(super) fn end(&self) -> u64 {
@@ -50,33 +50,33 @@ impl Hole {
     }
 
     pub(super) fn is_binned(&self) -> bool {
-        self.place < RUN
+        self.list_id < RUN
     }
 
-    /// Whether it is in the list of runs.
+    /// Returns whether it is in the list of runs.
     pub(super) fn is_run(&self) -> bool {
-        self.place == RUN
+        self.list_id == RUN
     }
 
-    /// It is in no list.
+    /// Marks it as being in no list.
     pub(super) fn hold_back(&mut self) {
-        self.place = HELD_BACK;
+        self.list_id = HELD_BACK;
     }
 }
 
-impl Slot for Hole {
+impl TableSlot for Hole {
     const EMPTY: Self =
-        Hole { offset: 0, size: 0, node: NIL, prev: NIL, next: NIL, place: HELD_BACK };
+        Hole { offset: 0, size: 0, node: NIL, prev: NIL, next: NIL, list_id: HELD_BACK };
 }
 
-/// The records of all holes. In a box: the books go over the stack when they are made.
-pub(super) struct Holes(Box<Table<Hole, FIRST>>);
+/// The records of all holes.
+pub(super) struct Holes(ChunkedTable<Hole, FIRST>);
 
 impl Holes {
     pub(super) fn new() -> Self {
-        let mut table = Box::new(Table::new(MOST));
+        let mut table = ChunkedTable::new(MAX_SLOTS);
         let nothing = table.insert(Hole::EMPTY);
-        debug_assert_eq!(nothing, NOTHING);
+        debug_assert_eq!(nothing, NULL_HOLE);
         Holes(table)
     }
 
@@ -90,31 +90,31 @@ impl Holes {
         self.0.remove(id)
     }
 
-    /// Holes on the books.
+    /// Returns the number of holes.
     #[inline]
     pub(super) fn live(&self) -> u32 {
         self.0.live() - 1
     }
 
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.0) + self.0.bytes()
+        self.0.bytes()
     }
 
-    /// Whether there is a record of that number, in use or not.
+    /// Returns whether the record exists, in use or not.
     pub(super) fn contains(&self, id: u32) -> bool {
         self.0.contains(id)
     }
 
-    /// How many records should be moved down after so many frees.
+    /// Returns how many records should move down after `frees` frees.
     #[inline]
     pub(super) fn moves_due(&self, frees: usize) -> usize {
-        let excess = u64::from(self.0.room()) > 4 * u64::from(self.0.live()) + 1024;
-        if excess { frees * MOVES } else { 0 }
+        let excess = u64::from(self.0.slots()) > 4 * u64::from(self.0.live()) + 1024;
+        if excess { frees * MOVES_PER_FREE } else { 0 }
     }
 
-    /// Moves one record down; returns its old number and its new one.
-    pub(super) fn move_down(&mut self) -> Option<(u32, u32)> {
-        self.0.move_down()
+    /// Moves one record down; returns its old and new index.
+    pub(super) fn move_slot_down(&mut self) -> Option<(u32, u32)> {
+        self.0.move_slot_down()
     }
 }
 

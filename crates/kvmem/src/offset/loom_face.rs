@@ -1,61 +1,61 @@
-//! The core alone, for the model check in `tests/loom`: the shared face stands on statics, which
+//! The core alone, for the model check in `tests/loom`: the public interface uses statics, which
 //! loom cannot model.
 
 use std::ops::Range;
 
-use super::core::Core;
-use super::heap::{Grant, Heap};
+use super::core::SpaceCore;
+use super::heap::{Heap, Placed};
 use super::{AllocError, Placement};
 
 /// A space, without registry and RAII.
-pub struct Model {
-    core: Core,
+pub struct SpaceModel {
+    core: SpaceCore,
 }
 
-/// A range that was granted, to be freed by [`Model::free`].
+/// An allocated range, to be freed by [`SpaceModel::free`].
 #[derive(Debug)]
-pub struct Granted {
-    grant: Grant,
+pub struct ModelRange {
+    placed: Placed,
     size: u64,
 }
 
-impl Granted {
-    /// Where it lies.
+impl ModelRange {
+    /// Returns its bytes.
     pub fn range(&self) -> Range<u64> {
-        self.grant.offset..self.grant.offset + self.size
+        self.placed.offset..self.placed.offset + self.size
     }
 }
 
-impl Model {
-    /// An empty space.
+impl SpaceModel {
+    /// Creates an empty space.
     pub fn new(capacity: u64) -> Self {
-        let core = Core::new();
+        let core = SpaceCore::new();
         core.open(1, Heap::new(capacity, None, Placement::BestFit, u32::MAX));
-        Model { core }
+        SpaceModel { core }
     }
 
-    /// As `OffsetAllocator::allocate`.
-    pub fn allocate(&self, size: u64) -> Result<Granted, AllocError> {
-        Ok(Granted { grant: self.core.allocate(size)?, size })
+    /// Allocates as `OffsetAllocator::allocate` does.
+    pub fn allocate(&self, size: u64) -> Result<ModelRange, AllocError> {
+        Ok(ModelRange { placed: self.core.allocate(size)?, size })
     }
 
-    /// As dropping an `Allocation`.
-    pub fn free(&self, granted: Granted) {
-        self.core.free(granted.grant, Some(granted.size));
+    /// Frees as dropping an `Allocation` does.
+    pub fn free(&self, range: ModelRange) {
+        self.core.free(range.placed, Some(range.size));
     }
 
-    /// As `OffsetAllocator::grow_to`.
+    /// Grows as `OffsetAllocator::grow` does.
     pub fn grow(&self, capacity: u64) {
         self.core.resize(|heap| heap.grow(capacity)).expect("larger than before");
     }
 
-    /// As `OffsetAllocator::largest_free_hint`.
+    /// Returns the hint as `OffsetAllocator::largest_free_hint` does.
     pub fn hint(&self) -> u64 {
         self.core.largest_free_hint()
     }
 
-    /// As `OffsetAllocator::check`.
+    /// Checks as `OffsetAllocator::check` does.
     pub fn check(&self) {
-        self.core.check().expect("whole books");
+        self.core.check().expect("consistent metadata");
     }
 }

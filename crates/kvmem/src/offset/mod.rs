@@ -10,18 +10,15 @@ mod bins;
 mod boundary;
 mod check;
 mod core;
+mod deferred;
 mod error;
-#[cfg(not(loom))]
-mod ground;
 mod heap;
 mod hint;
 mod holes;
 #[cfg(loom)]
 #[doc(hidden)]
 pub mod loom_face;
-mod nursery;
 mod order;
-mod pending;
 mod placement;
 #[cfg(not(loom))]
 mod range;
@@ -32,6 +29,9 @@ mod renewal;
 mod report;
 mod resize;
 mod scattered;
+mod small_objects;
+#[cfg(not(loom))]
+mod space_handle;
 mod split;
 mod steps;
 mod table;
@@ -43,10 +43,10 @@ pub use allocation::Allocation;
 #[cfg(not(loom))]
 pub use allocator::{OffsetAllocator, OffsetAllocatorBuilder};
 pub use error::{AllocError, CheckError, RawError, SpaceError};
-#[cfg(not(loom))]
-pub(crate) use ground::Ground;
 pub use placement::Placement;
 #[cfg(not(loom))]
 pub(crate) use range::{LONG, Range};
 pub use raw::{RawAllocation, RawHandle};
 pub use report::{BinReport, MapRange, Metrics};
+#[cfg(not(loom))]
+pub(crate) use space_handle::Ground;

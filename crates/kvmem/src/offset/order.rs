@@ -1,34 +1,34 @@
-//! *Order*: a space that nothing has been freed into hands out its ranges end to end, from the low
-//! end up.
+//! *Order*: a space into which nothing has been freed yet allocates its ranges one after the other,
+//! from the low end up.
 //!
-//! A store that restarts rebuilds its index in this way: it takes an allocator for the same space,
-//! allocates the sizes of its objects in the order of their offsets, with fillers for the gaps
-//! between them, and expects the old offsets. So the order is a promise, for every
+//! A store that restarts rebuilds its index in this way. It creates an allocator for the same
+//! space, allocates the sizes of its objects in the order of their offsets, with fillers for the
+//! gaps between them, and expects the old offsets. The order is therefore a promise, for every
 //! [placement](super::placement) and every size:
 //!
 //! - The space is *fresh* from its creation to the first free, shrink included. Requests that fail
 //!   free nothing.
-//! - A fresh space with one free range grants each request at the low end of that range.
+//! - A fresh space with one free range allocates each request at the low end of that range.
 //!
 //! Plain requests leave one free range. An aligned request may leave a second one before it, and a
 //! request that does not fit before the next boundary leaves a second one behind the last range.
-//! Until such a gap is filled, the holes that fit best are cut. Neither the nursery nor slots apply
-//! in a fresh space.
+//! Until such a gap is filled, the holes that fit best are cut. Neither the small-object region nor
+//! slots apply in a fresh space.
 //!
-//! A space that has become empty again is not fresh: small objects would then be put between large
-//! ones each time that it happens. Where bimodal traffic empties the space now and then, that costs
-//! up to a tenth of it.
+//! A space that becomes empty again is not fresh: otherwise small objects would lie between large
+//! ones after each time. Where bimodal traffic empties the space now and then, that costs up to a
+//! tenth of it.
 
-use super::heap::{Grant, Heap};
-use super::placement::End;
+use super::heap::{Heap, Placed};
+use super::placement::HoleEnd;
 use super::table::NIL;
 
 impl Heap {
-    /// Grants `size` bytes at the low end of the only free range. `None`: there are several, or the
-    /// one is too short. O(1).
+    /// Allocates `size` bytes at the low end of the only free range. Returns `None` if there are
+    /// several, or if that one is too short. O(1).
     // Out of line: requests come here only until the first free.
     #[inline(never)]
-    pub(super) fn allocate_in_order(&mut self, size: u64) -> Option<Grant> {
+    pub(super) fn allocate_in_order(&mut self, size: u64) -> Option<Placed> {
         if self.binned() == 0 {
             self.open_segment(size);
         }
@@ -36,11 +36,11 @@ impl Heap {
             return None;
         }
         let id = self.bins.first(self.bins.top()?);
-        (self.bins.holes[id].size >= size).then(|| self.take(id, size, End::Low))
+        (self.bins.holes[id].size >= size).then(|| self.take(id, size, HoleEnd::Low))
     }
 
-    /// Free ranges, the virgin left out.
+    /// Returns the number of free ranges without the wilderness.
     fn binned(&self) -> u32 {
-        self.bins.holes.live() - u32::from(self.virgin != NIL)
+        self.bins.holes.live() - u32::from(self.wilderness != NIL)
     }
 }

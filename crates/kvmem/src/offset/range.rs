@@ -1,30 +1,30 @@
-//! *Range*: what a handle knows of what was granted, without the handle's duty to free it.
+//! *Range*: what a handle stores about an allocated range, without the duty to free it.
 
-use super::heap::Grant;
+use super::heap::Placed;
 use super::table::NIL;
 
-/// As the length of a range: it does not fit; the books know it.
+/// Length of a range that does not fit into 32 bits; the metadata knows it.
 pub(crate) const LONG: u32 = u32::MAX;
 
-/// A length as a range has it.
+/// Returns a length as a range stores it.
 #[inline(always)]
 pub(super) fn short_size(size: u64) -> u32 {
     u32::try_from(size).unwrap_or(LONG)
 }
 
-/// A length that the books need not be asked for.
+/// Returns a length if the range itself stores it.
 #[inline(always)]
 pub(super) fn known_size(size: u32) -> Option<u64> {
     (size != LONG).then_some(u64::from(size))
 }
 
-/// A range that is allocated: what a handle knows of it. An array, so that it goes from memory to
-/// memory by one move of 16 bytes: what is written in two pieces and soon read in one makes the
-/// processor wait, 2 of 17 ns in a full space of one size.
+/// An allocated range as a handle stores it. An array, which moves between memory places by one
+/// move of 16 bytes. A load that spans two recent stores makes the processor wait: 2 of 17 ns in a
+/// full space of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Range {
-    /// The offset; size below, or [`LONG`], and node above.
+    /// The offset; then the size in the low half, or [`LONG`], and the node in the high half.
     words: [u64; 2],
 }
 
@@ -34,13 +34,13 @@ impl Range {
         Range { words: [offset, u64::from(node) << 32 | u64::from(size)] }
     }
 
-    /// In place of a range where there is none, and why in one word: so two registers are enough to
+    /// Replaces a range where there is none, and tells why in one word: two registers are enough to
     /// answer a request.
     pub(crate) const fn none(why: u64) -> Self {
         Range { words: [why, (NIL as u64) << 32] }
     }
 
-    /// The range, or why there is [`none`](Self::none).
+    /// Returns the range, or the reason why there is [`none`](Self::none).
     #[inline(always)]
     pub(crate) fn found(self) -> Result<Range, u64> {
         if self.node() == NIL { Err(self.offset()) } else { Ok(self) }
@@ -62,7 +62,7 @@ impl Range {
     }
 
     #[inline(always)]
-    pub(super) fn grant(self) -> Grant {
-        Grant { node: self.node(), offset: self.offset() }
+    pub(super) fn placed(self) -> Placed {
+        Placed { node: self.node(), offset: self.offset() }
     }
 }

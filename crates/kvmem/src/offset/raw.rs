@@ -1,25 +1,26 @@
-//! *Raw handles*: allocations named by plain data, for C and Python.
+//! *Raw handles*: allocations identified by plain data, for C and Python.
 //!
-//! A raw handle can be copied, kept too long, freed twice or given to the wrong allocator. It
-//! carries the identity of its allocator (good within one process), the slot of its range and the
-//! *seal* that was put on the slot when the handle was made; freeing breaks the seal. So every
-//! misuse is seen, in release builds too, and nothing is touched. Seals are numbered by a
-//! 32-bit counter for each allocator: a stale handle could pass only if exactly a multiple of 2^32
-//! − 1 handles were made since, the last of them on the same slot.
+//! A raw handle can be copied, kept too long, freed twice or passed to the wrong allocator. It
+//! contains the identity of its allocator (valid within one process), the slot of its range, and
+//! the *generation* that the slot received when the handle was issued. Freeing revokes the
+//! generation. Every misuse is detected, in release builds too, and changes nothing. Generations
+//! are numbered by a 32-bit counter per allocator: a stale handle could pass only if exactly a
+//! multiple of 2^32 − 1 handles were issued since, the last of them for the same slot.
 //!
-//! Seals stand beside the nodes and exist only where raw handles do: a program that uses RAII pays
-//! nothing. Each has the length of its range with it, as an RAII handle has: from the books it
-//! would take two reads more, one after the other, and a branch by chance.
+//! Generations are stored beside the nodes and exist only where raw handles do: a program that uses
+//! RAII pays nothing. Each is stored with the length of its range, as in an RAII handle. Reading
+//! the length from the metadata would take two more reads, one after the other, and an
+//! unpredictable branch.
 
 use super::error::RawError;
 
-/// Slots that share a lane.
-const LANE: usize = 256;
+/// Slots per chunk.
+const CHUNK_SLOTS: usize = 256;
 
-/// Places for lanes that are kept when there are fewer.
-const KEPT: usize = 8;
+/// Capacity for chunks that is kept when there are fewer.
+const KEPT_CHUNKS: usize = 8;
 
-/// Plain-data name of an allocation: 16 bytes, any bits are safe to pass back.
+/// Plain data that identifies an allocation: 16 bytes; any bits are safe to pass back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RawHandle {
     pub(crate) allocator: u64,
@@ -28,13 +29,13 @@ pub struct RawHandle {
 }
 
 impl RawHandle {
-    /// All of the handle in one number; never 0.
+    /// Returns the handle as one number, which is never 0.
     pub fn to_bits(self) -> u128 {
         u128::from(self.allocator) << 64 | u128::from(self.slot) << 32 | u128::from(self.generation)
     }
 
-    /// The handle that [`to_bits`](Self::to_bits) made a number of. Any number is safe: one that is
-    /// no handle of the allocator it is given to is refused there.
+    /// Returns the handle that [`to_bits`](Self::to_bits) converted. Any number is safe: the
+    /// allocator rejects one that is no handle of its own.
     pub fn from_bits(bits: u128) -> Self {
         RawHandle {
             allocator: (bits >> 64) as u64,
@@ -44,158 +45,167 @@ impl RawHandle {
     }
 }
 
-/// An allocation made through the raw face.
+/// An allocation made through the raw interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RawAllocation {
-    /// Its name.
+    /// Identifies it.
     pub handle: RawHandle,
     /// Where it begins, in bytes.
     pub offset: u64,
-    /// Its length, in bytes: what was asked for.
+    /// Its length, in bytes: the requested size.
     pub size: u64,
 }
 
-/// That of a slot, and the length of the slot's range.
+/// The generation of a slot, and the length of the slot's range.
 #[derive(Clone, Copy)]
-struct Seal {
-    /// 0: no raw handle names this slot.
+struct SlotGeneration {
+    /// 0: no raw handle for this slot.
     generation: u32,
-    /// As a [`Range`](super::Range) has it.
+    /// As in a [`Range`](super::Range).
     size: u32,
 }
 
-impl Seal {
-    const NONE: Seal = Seal { generation: 0, size: 0 };
+impl SlotGeneration {
+    const NONE: SlotGeneration = SlotGeneration { generation: 0, size: 0 };
 
     #[inline(always)]
-    fn is(self, generation: u32) -> bool {
+    fn matches(self, generation: u32) -> bool {
         self.generation != 0 && self.generation == generation
     }
 }
 
-/// The seals of some neighbouring slots.
-struct Lane {
-    seals: [Seal; LANE],
-    sealed: u32,
+/// The generations of adjacent slots.
+struct GenerationChunk {
+    generations: [SlotGeneration; CHUNK_SLOTS],
+    live_handles: u32,
 }
 
-/// Which slots have a raw handle, and of which generation.
-pub(crate) struct Seals {
-    lanes: Vec<Option<Box<Lane>>>,
-    /// A lane without seals, for the next that is needed: who frees his only allocation and asks
-    /// for another needs no memory for that.
-    spare: Option<Box<Lane>>,
-    /// Generation of the latest seal.
+/// The generation of every slot that has a raw handle.
+pub(crate) struct GenerationTable {
+    chunks: Vec<Option<Box<GenerationChunk>>>,
+    /// A chunk without live handles, for the next one that is needed. A caller that frees its only
+    /// allocation and requests another needs no memory for that.
+    spare_chunk: Option<Box<GenerationChunk>>,
+    /// The latest generation.
     last: u32,
-    /// Slots that have one.
-    sealed: u64,
+    /// Number of live handles.
+    live_handles: u64,
 }
 
-impl Seals {
+impl GenerationTable {
     pub(crate) fn new() -> Self {
-        Seals { lanes: Vec::new(), spare: None, last: 0, sealed: 0 }
+        GenerationTable { chunks: Vec::new(), spare_chunk: None, last: 0, live_handles: 0 }
     }
 
-    /// Raw handles alive.
-    pub(crate) fn sealed(&self) -> u64 {
-        self.sealed
+    /// Returns the number of live raw handles.
+    pub(crate) fn live_handles(&self) -> u64 {
+        self.live_handles
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.lanes.capacity() * size_of::<Option<Box<Lane>>>()
-            + self.lanes.iter().flatten().chain(&self.spare).count() * size_of::<Lane>()
+        self.chunks.capacity() * size_of::<Option<Box<GenerationChunk>>>()
+            + self.chunks.iter().flatten().chain(&self.spare_chunk).count()
+                * size_of::<GenerationChunk>()
     }
 
-    /// Puts a new seal on a slot that has none, and whose range is so long.
+    /// Issues a new generation for a slot that has none, whose range has the length `size`.
     #[inline]
-    pub(crate) fn seal(&mut self, slot: u32, size: u32) -> u32 {
+    pub(crate) fn issue(&mut self, slot: u32, size: u32) -> u32 {
         self.last = self.last.checked_add(1).unwrap_or(1);
-        let chunk = slot as usize / LANE;
-        let lane = match self.lanes.get_mut(chunk) {
-            Some(Some(lane)) => lane,
-            _ => Self::open(&mut self.lanes, &mut self.spare, chunk),
+        let number = slot as usize / CHUNK_SLOTS;
+        let chunk = match self.chunks.get_mut(number) {
+            Some(Some(chunk)) => chunk,
+            _ => Self::open_chunk(&mut self.chunks, &mut self.spare_chunk, number),
         };
-        lane.seals[slot as usize % LANE] = Seal { generation: self.last, size };
-        lane.sealed += 1;
-        self.sealed += 1;
+        chunk.generations[slot as usize % CHUNK_SLOTS] =
+            SlotGeneration { generation: self.last, size };
+        chunk.live_handles += 1;
+        self.live_handles += 1;
         self.last
     }
 
-    /// A lane where none is.
+    /// Creates a chunk where there is none.
     #[cold]
     #[inline(never)]
-    fn open<'a>(
-        lanes: &'a mut Vec<Option<Box<Lane>>>,
-        spare: &mut Option<Box<Lane>>,
-        chunk: usize,
-    ) -> &'a mut Lane {
-        if chunk >= lanes.len() {
-            lanes.resize_with(chunk + 1, || None);
+    fn open_chunk<'a>(
+        chunks: &'a mut Vec<Option<Box<GenerationChunk>>>,
+        spare_chunk: &mut Option<Box<GenerationChunk>>,
+        number: usize,
+    ) -> &'a mut GenerationChunk {
+        if number >= chunks.len() {
+            chunks.resize_with(number + 1, || None);
         }
-        let new = || Box::new(Lane { seals: [Seal::NONE; LANE], sealed: 0 });
-        lanes[chunk].get_or_insert_with(|| spare.take().unwrap_or_else(new))
+        let new = || {
+            Box::new(GenerationChunk {
+                generations: [SlotGeneration::NONE; CHUNK_SLOTS],
+                live_handles: 0,
+            })
+        };
+        chunks[number].get_or_insert_with(|| spare_chunk.take().unwrap_or_else(new))
     }
 
-    /// Whether the slot bears this seal.
+    /// Checks that the slot has this generation.
     pub(crate) fn verify(&self, slot: u32, generation: u32) -> Result<(), RawError> {
-        let lane = self.lanes.get(slot as usize / LANE).and_then(Option::as_ref);
-        match lane.map(|lane| lane.seals[slot as usize % LANE]) {
-            Some(seal) if seal.is(generation) => Ok(()),
+        let chunk = self.chunks.get(slot as usize / CHUNK_SLOTS).and_then(Option::as_ref);
+        match chunk.map(|chunk| chunk.generations[slot as usize % CHUNK_SLOTS]) {
+            Some(issue) if issue.matches(generation) => Ok(()),
             _ => Err(RawError::Stale { slot, generation }),
         }
     }
 
-    /// The generation of a slot's seal, if it has one.
+    /// Returns the generation of a slot, if it has one.
     #[cfg(not(loom))]
-    pub(crate) fn of(&self, slot: u32) -> Option<u32> {
-        let lane = self.lanes.get(slot as usize / LANE)?.as_ref()?;
-        Some(lane.seals[slot as usize % LANE].generation).filter(|generation| *generation != 0)
+    pub(crate) fn generation_of(&self, slot: u32) -> Option<u32> {
+        let chunk = self.chunks.get(slot as usize / CHUNK_SLOTS)?.as_ref()?;
+        Some(chunk.generations[slot as usize % CHUNK_SLOTS].generation)
+            .filter(|generation| *generation != 0)
     }
 
-    /// The sealed slots with the generations of their seals. O(slots).
+    /// Returns the slots with live handles, and their generations. O(slots).
     #[cfg(not(loom))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32)> {
-        let slots = (0..).zip(&self.lanes).filter(|(_, lane)| lane.is_some());
-        let slots = slots.flat_map(|(lane, _): (usize, _)| lane * LANE..(lane + 1) * LANE);
-        slots.filter_map(|slot| Some((slot as u32, self.of(slot as u32)?)))
+        let slots = (0..).zip(&self.chunks).filter(|(_, chunk)| chunk.is_some());
+        let slots =
+            slots.flat_map(|(chunk, _): (usize, _)| chunk * CHUNK_SLOTS..(chunk + 1) * CHUNK_SLOTS);
+        slots.filter_map(|slot| Some((slot as u32, self.generation_of(slot as u32)?)))
     }
 
-    /// The range of a sealed slot is so long from now on.
+    /// Changes the length of the range of a slot.
     pub(crate) fn resize(&mut self, slot: u32, size: u32) {
-        if let Some(Some(lane)) = self.lanes.get_mut(slot as usize / LANE) {
-            lane.seals[slot as usize % LANE].size = size;
+        if let Some(Some(chunk)) = self.chunks.get_mut(slot as usize / CHUNK_SLOTS) {
+            chunk.generations[slot as usize % CHUNK_SLOTS].size = size;
         }
     }
 
-    /// Breaks the seal of a slot, if it bears this one; how long the range is.
+    /// Revokes the generation of a slot, if it is this one; returns the length of the range.
     #[inline]
     pub(crate) fn take(&mut self, slot: u32, generation: u32) -> Result<u32, RawError> {
-        let Some(Some(lane)) = self.lanes.get_mut(slot as usize / LANE) else {
+        let Some(Some(chunk)) = self.chunks.get_mut(slot as usize / CHUNK_SLOTS) else {
             return Err(RawError::Stale { slot, generation });
         };
-        let seal = &mut lane.seals[slot as usize % LANE];
-        if !seal.is(generation) {
+        let issue = &mut chunk.generations[slot as usize % CHUNK_SLOTS];
+        if !issue.matches(generation) {
             return Err(RawError::Stale { slot, generation });
         }
-        let size = seal.size;
-        *seal = Seal::NONE;
-        lane.sealed -= 1;
-        self.sealed -= 1;
-        if lane.sealed == 0 {
-            self.retire(slot as usize / LANE);
+        let size = issue.size;
+        *issue = SlotGeneration::NONE;
+        chunk.live_handles -= 1;
+        self.live_handles -= 1;
+        if chunk.live_handles == 0 {
+            self.retire_chunk(slot as usize / CHUNK_SLOTS);
         }
         Ok(size)
     }
 
-    /// Puts a lane without seals away.
+    /// Removes a chunk without live handles.
     #[cold]
-    fn retire(&mut self, chunk: usize) {
-        self.spare = self.lanes[chunk].take();
-        while let Some(None) = self.lanes.last() {
-            self.lanes.pop();
+    fn retire_chunk(&mut self, number: usize) {
+        self.spare_chunk = self.chunks[number].take();
+        while let Some(None) = self.chunks.last() {
+            self.chunks.pop();
         }
-        self.lanes.shrink_to((self.lanes.len() * 2).max(KEPT));
+        self.chunks.shrink_to((self.chunks.len() * 2).max(KEPT_CHUNKS));
     }
 }
 
@@ -204,27 +214,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_go_there_and_back() {
+    fn bits_round_trip() {
         let handle = RawHandle { allocator: u64::MAX - 1, slot: 7, generation: u32::MAX };
         assert_eq!(RawHandle::from_bits(handle.to_bits()), handle);
     }
 
     #[test]
-    fn a_seal_is_good_once() {
-        let mut seals = Seals::new();
-        let first = seals.seal(300, 10);
-        assert_eq!(seals.verify(300, first), Ok(()));
-        assert!(seals.verify(300, first + 1).is_err());
-        assert!(seals.verify(299, 0).is_err(), "an unsealed slot has no generation 0");
-        seals.resize(300, 11);
-        seals.resize(1 << 20, 12);
-        assert_eq!((seals.of(300), seals.of(299), seals.of(1 << 20)), (Some(first), None, None));
-        assert_eq!(seals.iter().collect::<Vec<_>>(), [(300, first)]);
-        assert_eq!(seals.take(300, first), Ok(11));
-        assert_eq!((seals.of(300), seals.iter().count()), (None, 0));
-        assert!(seals.take(300, first).is_err());
-        assert!(seals.verify(300, first).is_err());
-        assert!(seals.bytes() <= KEPT * size_of::<usize>() + size_of::<Lane>());
-        assert!(seals.verify(300, 0).is_err() && seals.seal(300, 10) > first);
+    fn a_generation_is_valid_once() {
+        let mut generations = GenerationTable::new();
+        let first = generations.issue(300, 10);
+        assert_eq!(generations.verify(300, first), Ok(()));
+        assert!(generations.verify(300, first + 1).is_err());
+        assert!(generations.verify(299, 0).is_err(), "an unsealed slot has no generation 0");
+        generations.resize(300, 11);
+        generations.resize(1 << 20, 12);
+        assert_eq!(
+            (
+                generations.generation_of(300),
+                generations.generation_of(299),
+                generations.generation_of(1 << 20)
+            ),
+            (Some(first), None, None)
+        );
+        assert_eq!(generations.iter().collect::<Vec<_>>(), [(300, first)]);
+        assert_eq!(generations.take(300, first), Ok(11));
+        assert_eq!((generations.generation_of(300), generations.iter().count()), (None, 0));
+        assert!(generations.take(300, first).is_err());
+        assert!(generations.verify(300, first).is_err());
+        assert!(
+            generations.bytes() <= KEPT_CHUNKS * size_of::<usize>() + size_of::<GenerationChunk>()
+        );
+        assert!(generations.verify(300, 0).is_err() && generations.issue(300, 10) > first);
     }
 }

@@ -1,8 +1,8 @@
-//! *Renewal value*: what a hole of size *m* is worth.
+//! *Renewal value*: the value of a hole of size *m*.
 //!
-//! It is worth the bytes of current traffic that it can be expected to absorb. Let *p* be the
-//! distribution of the recent request sizes, *F* its cumulative form. The next request is of size
-//! *s* with probability *p(s)*; if it fits, *s* bytes are absorbed and a hole of *m − s* is left,
+//! It is the number of bytes of current traffic that the hole is expected to absorb. Let *p* be the
+//! distribution of the recent request sizes, *F* its cumulative form. The next request has size *s*
+//! with probability *p(s)*. If it fits, *s* bytes are absorbed and a hole of *m − s* remains;
 //! otherwise the hole waits, at a discount γ:
 //!
 //! ```text
@@ -12,36 +12,37 @@
 //! ```
 //!
 //! This is a renewal equation (Feller, *An Introduction to Probability Theory and Its
-//! Applications*, vol. 2, ch. XI), solved from small *m* to large on a grid up to the largest
-//! recent size and on to four times that; beyond, *U* grows as it did before.
+//! Applications*, vol. 2, ch. XI). It is solved from small *m* to large on a grid up to the largest
+//! recent size and on to four times that; beyond, *U* continues with the same slope.
 //!
-//! Where sizes are few, U is a staircase and the grid has to be fine, but few terms are not zero.
-//! Where they are many, every term counts, but U is smooth and a grid with half of the points does.
-//! Either way a solution costs a few microseconds.
+//! Where sizes are few, U is a staircase and the grid must be fine, but few terms are not zero.
+//! Where they are many, every term counts, but U is smooth and a grid with half of the points
+//! suffices. Either way a solution costs a few microseconds.
 
 /// Grid points up to the largest recent size.
 const GRID: usize = 320;
 /// Grid points in all.
 const POINTS: usize = 4 * GRID + 1;
-/// Fine cells to a coarse one, where sizes are many.
+/// Fine cells per coarse one, where sizes are many.
 const FOLD: usize = 2;
-/// Sizes are few while fewer cells than this are filled.
+/// Sizes are few while fewer cells than this are non-empty.
 const FEW_CELLS: usize = 24;
-/// What waiting costs: the weight of a hole's value after a request that does not fit.
+/// The discount of waiting: the weight of a hole's value after a request that does not fit.
 const GAMMA: f32 = 0.7;
 
 /// U, tabulated.
 pub(super) struct Renewal {
-    /// U at the points of the grid, in a unit of its own: it is only ever compared with itself.
+    /// U at the points of the grid, in an arbitrary unit: its values are only compared with each
+    /// other.
     value: Box<[f32; POINTS]>,
-    /// Grid points a byte, times 2^64.
+    /// Grid points per byte, times 2^64.
     scale: u64,
     largest: u64,
     filled: usize,
 }
 
 impl Renewal {
-    /// U of no traffic: nothing is worth anything.
+    /// Creates U of no traffic: every hole has value 0.
     pub(super) fn new() -> Self {
         Renewal { value: Box::new([0.0; POINTS]), scale: 0, largest: 0, filled: 0 }
     }
@@ -50,17 +51,17 @@ impl Renewal {
         size_of_val(&*self.value)
     }
 
-    /// The largest size that was learnt from.
+    /// Returns the largest size of the last update.
     pub(super) fn largest(&self) -> u64 {
         self.largest
     }
 
-    /// Of how many clearly different sizes the traffic consists, if they are few.
+    /// Returns the number of clearly different sizes in the traffic, if they are few.
     pub(super) fn few_sizes(&self) -> Option<usize> {
         (self.filled < FEW_CELLS).then_some(self.filled)
     }
 
-    /// U(size), in a unit of its own.
+    /// Returns U(size), in an arbitrary unit.
     #[inline]
     pub(super) fn value(&self, size: u64) -> f32 {
         let point = ((u128::from(size) * u128::from(self.scale)) >> 64) as usize;
@@ -77,10 +78,10 @@ impl Renewal {
         last + slope * (point - (POINTS - 1)) as f32
     }
 
-    /// Learns U from the latest request sizes if those are few, so that a change of sizes shows
-    /// soon, and otherwise from all that are remembered.
+    /// Computes U from the latest request sizes if those are few, which shows a change of sizes
+    /// soon, and otherwise from all stored ones.
     #[cold]
-    pub(super) fn learn(
+    pub(super) fn update_model(
         &mut self,
         latest: impl Iterator<Item = u64> + Clone,
         all: impl Iterator<Item = u64> + Clone,
@@ -97,7 +98,7 @@ impl Renewal {
         if self.few_sizes().is_some() {
             solve(&cells, requests, true, &mut value);
         } else {
-            let mut coarse = [Cell::default(); GRID / FOLD];
+            let mut coarse = [GridCell::default(); GRID / FOLD];
             for (i, cell) in cells.iter().enumerate() {
                 coarse[i / FOLD].requests += cell.requests;
                 coarse[i / FOLD].sum += cell.sum / FOLD as f32;
@@ -120,23 +121,22 @@ impl Renewal {
 
 /// Request sizes on the grid.
 struct Traffic {
-    /// Cell j is of sizes in (j, j + 1] points.
-    cells: [Cell; GRID],
+    /// Cell j contains the sizes in (j, j + 1] points.
+    cells: [GridCell; GRID],
     requests: f32,
-    /// The largest size; it stands on the last point.
+    /// The largest size; it is on the last point.
     largest: u64,
-    /// Cells that hold any.
+    /// Number of non-empty cells.
     filled: usize,
 }
 
 impl Traffic {
     fn of(sizes: impl Iterator<Item = u64> + Clone) -> Option<Self> {
-        // The largest size stands on a point, so that where there is one size only, the step of U
-        // is where that size is. It is no less than the grid is long, so that the scale
-        // fits.
+        // The largest size is on a point. Where there is one size only, the step of U is therefore
+        // at that size. It is at least as large as the grid is long, so the scale fits.
         let largest = sizes.clone().max()?.max(GRID as u64 + 1);
         let mut traffic =
-            Traffic { cells: [Cell::default(); GRID], requests: 0.0, largest, filled: 0 };
+            Traffic { cells: [GridCell::default(); GRID], requests: 0.0, largest, filled: 0 };
         let points_a_byte = GRID as f32 / largest as f32;
         for size in sizes {
             let points = size as f32 * points_a_byte;
@@ -159,17 +159,17 @@ impl Traffic {
 
 /// Requests within one cell of the grid.
 #[derive(Clone, Copy, Default)]
-struct Cell {
+struct GridCell {
     requests: f32,
     sum: f32,
 }
 
-/// Solves the renewal equation on the grid of `cells`, up to four times its length; `value` is
+/// Solves the renewal equation on the grid of `cells`, up to four times its length. `value` is
 /// longer than that by one more, and zero.
-fn solve(cells: &[Cell], requests: f32, few: bool, value: &mut [f32]) {
+fn solve(cells: &[GridCell], requests: f32, few: bool, value: &mut [f32]) {
     // With s between two points, U(m − s) is a mixture of U(m − cell) and U(m − cell − 1):
-    // kernel[k] is the weight of U(m − k) in all. U(m) itself stands on both sides of the
-    // equation if sizes below one step occur.
+    // kernel[k] is the total weight of U(m − k). U(m) itself is on both sides of the equation if
+    // sizes below one step occur.
     let mut kernel = [0.0f32; GRID + 1];
     let share = requests.recip();
     for (j, cell) in cells.iter().enumerate() {
@@ -178,7 +178,7 @@ fn solve(cells: &[Cell], requests: f32, few: bool, value: &mut [f32]) {
         kernel[j + 1] += beyond;
     }
     let kernel = &kernel[..cells.len() + 1];
-    // By point: what a request that fits absorbs at once, and the factor for a wait.
+    // By point: the bytes that a request that fits absorbs at once, and the factor for a wait.
     let mut absorbed = [0.0; GRID];
     let mut wait = [0.0; GRID];
     let (mut fits, mut bytes) = (0.0, 0.0);
@@ -195,7 +195,7 @@ fn solve(cells: &[Cell], requests: f32, few: bool, value: &mut [f32]) {
     };
     if few {
         // Each point needs only those that lie one of a few steps below: a block as long as the
-        // shortest step can be gathered in one go.
+        // shortest step can be gathered at once.
         let mut steps = [(0, 0.0); 2 * FEW_CELLS];
         let mut len = 0;
         for (k, &weight) in kernel.iter().enumerate().skip(1).filter(|(_, weight)| **weight != 0.0)
@@ -242,7 +242,7 @@ mod tests {
 
     fn of(sizes: &[u64]) -> Renewal {
         let mut renewal = Renewal::new();
-        renewal.learn(sizes.iter().copied(), sizes.iter().copied());
+        renewal.update_model(sizes.iter().copied(), sizes.iter().copied());
         renewal
     }
 

@@ -1,7 +1,7 @@
-//! What an allocator tells of itself.
+//! Reports of an allocator.
 
 use super::bins::{bin_floor, bin_size_max, bin_size_min};
-use super::heap::{Heap, WALL};
+use super::heap::{Heap, SENTINEL};
 use super::table::NIL;
 
 /// Figures of a space at one moment. All sizes are bytes.
@@ -10,29 +10,29 @@ use super::table::NIL;
 pub struct Metrics {
     /// Length of the space.
     pub capacity: u64,
-    /// In use; exactly what was asked for, since sizes are not rounded.
+    /// Bytes in use: exactly the requested sizes, since sizes are not rounded.
     pub allocated: u64,
-    /// Not in use.
+    /// Bytes not in use.
     pub free: u64,
-    /// The longest range that would be granted now.
+    /// The longest range that could be allocated now.
     pub largest_free: u64,
     /// Allocations alive.
     pub live: u64,
-    /// Free ranges on the books. Neighbours are joined, but for a range held back for small
-    /// objects, and at boundaries.
+    /// Free ranges. Neighbours are coalesced, except beside the region for small objects and at
+    /// boundaries.
     pub free_ranges: u64,
-    /// Heap memory of the books.
+    /// Heap memory of the metadata.
     pub metadata_bytes: u64,
 }
 
 impl Metrics {
-    /// Share of the free bytes that the longest free range leaves out: 0 when all that is free can
-    /// be had in one piece, towards 1 the more it is in crumbs.
+    /// Returns the share of the free bytes outside the longest free range: 0 if all free bytes are
+    /// in one range, towards 1 the more they are scattered.
     pub fn fragmentation(&self) -> f64 {
         if self.free == 0 { 0.0 } else { 1.0 - self.largest_free as f64 / self.free as f64 }
     }
 
-    /// Share of the space in use.
+    /// Returns the share of the space in use.
     pub fn utilization(&self) -> f64 {
         if self.capacity == 0 { 0.0 } else { self.allocated as f64 / self.capacity as f64 }
     }
@@ -60,13 +60,13 @@ pub struct MapRange {
     pub offset: u64,
     /// Its length.
     pub size: u64,
-    /// Whether it is one allocation, or else free.
+    /// Whether it is one allocation; otherwise it is free.
     pub used: bool,
 }
 
 impl Heap {
     pub(crate) fn metrics(&mut self) -> Metrics {
-        self.settle();
+        self.coalesce();
         Metrics {
             capacity: self.capacity,
             allocated: self.allocated,
@@ -82,10 +82,12 @@ impl Heap {
     }
 
     pub(crate) fn bin_reports(&mut self) -> Vec<BinReport> {
-        self.settle();
-        // Holes held back stand with those of their size.
-        let held =
-            [self.virgin, self.nursery].into_iter().filter(|&id| id != NIL).chain(self.bins.runs());
+        self.coalesce();
+        // Holes held back are listed with the other holes of their size.
+        let held = [self.wilderness, self.small_region]
+            .into_iter()
+            .filter(|&id| id != NIL)
+            .chain(self.bins.runs());
         let empty = |bin| BinReport {
             size_min: bin_size_min(bin),
             size_max: bin_size_max(bin),
@@ -104,10 +106,10 @@ impl Heap {
     }
 
     pub(crate) fn map(&mut self) -> Vec<MapRange> {
-        self.settle();
+        self.coalesce();
         let mut map: Vec<MapRange> = Vec::with_capacity(self.nodes.live() as usize);
-        let mut node = self.nodes[WALL].next;
-        while node != WALL {
+        let mut node = self.nodes[SENTINEL].next;
+        while node != SENTINEL {
             let next = self.nodes[node].next;
             let offset = self.start_of(node);
             let size = self.start_of(next) - offset;

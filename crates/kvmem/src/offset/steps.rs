@@ -1,7 +1,7 @@
-//! *Steps*: what a call reads and copies, counted in tests.
+//! *Steps*: the records that a call reads and copies, counted in tests.
 //!
 //! A bound of the time that a call holds the lock is a bound of these: the records of ranges and
-//! holes that it reads or writes, and the words that it copies when something grows.
+//! holes that it reads or writes, and the words that it copies when a table grows.
 
 /// Counts steps of this thread.
 #[cfg(not(test))]

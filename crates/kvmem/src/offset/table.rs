@@ -1,126 +1,137 @@
-//! *Table*: slots named by a `u32` that stays good while the slot is in use.
+//! *Table*: slots identified by a `u32` that stays valid while the slot is in use.
 //!
-//! Slots stand in blocks, so a table never moves a slot while it grows: the first ones in a block
-//! that lives as long as the table, which spares small spaces one step of every look-up, the rest
-//! in chunks of [`CHUNK`]. One word a chunk says which of its slots are free. Chunks with a free
-//! slot stand in a list; a chunk in which nothing is in use any more is given back at once, but for
-//! one that is kept for the next slot. So the table follows the live set both ways, and chunks are
-//! short so that few survivors keep little.
+//! Slots live in blocks, so a growing table never moves a slot. The first `FIRST` slots are part of
+//! the table itself, which saves small spaces one step of every access. A stack holds the free ones
+//! among them. The others are in chunks of [`CHUNK`]; one word per chunk tells which of its slots
+//! are free. Chunks with a free slot form a list. A chunk without used slots is freed at once,
+//! except that one is kept for the next slot. The table therefore follows the live set in both
+//! directions. Chunks are short, so a few survivors hold little memory.
 //!
-//! Every operation takes O(1), but that the vectors of chunks grow by copying: 3 words for each 64
+//! Every operation takes O(1), except that the vectors of chunks grow by copying: 3 words per 64
 //! slots.
 //!
-//! New slots come in index order out of a fresh chunk: ranges that were cut one after the other lie
-//! side by side in memory, so that looking at a range's neighbours mostly stays in one cache line.
+//! New slots come in index order out of a fresh chunk. Ranges that were cut one after the other are
+//! therefore adjacent in memory, and a look at a range's neighbours mostly stays in one cache line.
 
 use std::ops::{Index, IndexMut};
 
 use super::steps;
 
-/// The `u32` that names no slot.
+/// The `u32` that identifies no slot.
 pub(super) const NIL: u32 = u32::MAX;
 
 const SHIFT: u32 = 6;
-/// Slots of each chunk: as many as a word has bits.
+/// Slots of each chunk: one per bit of a word.
 const CHUNK: usize = 1 << SHIFT;
-/// Slots a table can hold: the last chunk is never made, so that no slot is called [`NIL`].
-pub(super) const MOST: u32 = NIL - 2 * CHUNK as u32;
-/// Chunks that one call looks at to shorten the vectors, or to find a free slot far down.
+/// Upper bound of the slots in a table: the last chunk is never created, so no slot is called
+/// [`NIL`].
+pub(super) const MAX_SLOTS: u32 = NIL - 2 * CHUNK as u32;
+/// Chunks that one call examines to shorten the vectors, or to find a free slot.
 const TRIM: usize = 256;
 
-/// What a table can hold: plain data.
-pub(super) trait Slot: Copy {
+/// Plain data that a table can hold.
+pub(super) trait TableSlot: Copy {
     /// A slot that was never used.
     const EMPTY: Self;
 }
 
-/// Slots, the first `FIRST` of them (a multiple of [`CHUNK`]) within the table itself.
-pub(super) struct Table<T, const FIRST: usize> {
+/// Slots, the first `FIRST` of them within the table itself.
+pub(super) struct ChunkedTable<T, const FIRST: usize> {
     first: [T; FIRST],
-    /// The slots from `FIRST` up. `None` iff the chunk was given back.
+    /// The free ones among the first slots, the one freed last at the end.
+    free_first: [u16; FIRST],
+    free_first_len: u32,
+    /// The slots from `FIRST` up. `None` iff the chunk was freed.
     chunks: Vec<Option<Box<[T; CHUNK]>>>,
-    /// For each chunk, those of the first block included.
-    marks: Vec<Mark>,
+    /// For each chunk.
+    marks: Vec<ChunkMark>,
     /// First in the list of chunks that have a free slot.
     partial: u32,
-    /// First in the list of chunks that were given back.
-    gone: u32,
-    /// A chunk that was kept when it became empty, or `NIL`.
-    kept: u32,
-    /// No chunk below this one has a free slot.
-    low: u32,
+    /// First in the list of chunks that were freed.
+    absent: u32,
+    /// An empty chunk kept for the next slot, or `NIL`.
+    spare_chunk: u32,
+    /// Where [`ChunkedTable::move_slot_down`] continues to search for a chunk with a free slot.
+    cursor: u32,
     live: u32,
-    /// Slots in blocks that exist.
-    room: u32,
-    /// Slots that may be in use.
-    most: u32,
+    /// Slots in blocks that exist, used or free.
+    slots: u32,
+    /// Upper bound of the slots in use.
+    max: u32,
 }
 
-/// What is known of a chunk.
+/// The state of a chunk.
 #[derive(Clone, Copy)]
-struct Mark {
-    /// A bit for each free slot. A chunk that was given back has none.
+struct ChunkMark {
+    /// A bit for each free slot; 0 if the chunk was freed.
     free: u64,
-    /// Neighbours in the list of chunks that the chunk is in, if it is in one.
+    /// Neighbours in the list that contains the chunk, if one does.
     prev: u32,
     next: u32,
 }
 
-impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
-    const FIRST_CHUNKS: usize = FIRST / CHUNK;
-
-    /// A table that will hold at most `most` slots.
-    pub(super) fn new(most: u32) -> Self {
-        let last = Self::FIRST_CHUNKS as u32 - 1;
-        let mark = |chunk: u32| Mark {
-            free: !0,
-            prev: if chunk == 0 { NIL } else { chunk - 1 },
-            next: if chunk == last { NIL } else { chunk + 1 },
-        };
-        Table {
+impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
+    /// Creates a table for at most `max` slots.
+    pub(super) fn new(max: u32) -> Self {
+        ChunkedTable {
             first: [T::EMPTY; FIRST],
+            free_first: std::array::from_fn(|i| (FIRST - 1 - i) as u16),
+            free_first_len: FIRST as u32,
             chunks: Vec::new(),
-            marks: (0..=last).map(mark).collect(),
-            partial: 0,
-            gone: NIL,
-            kept: NIL,
-            low: 0,
+            marks: Vec::new(),
+            partial: NIL,
+            absent: NIL,
+            spare_chunk: NIL,
+            cursor: 0,
             live: 0,
-            room: FIRST as u32,
-            most: most.min(MOST),
+            slots: FIRST as u32,
+            max: max.min(MAX_SLOTS),
         }
     }
 
-    /// Slots in use.
+    /// Returns the number of slots in use.
     #[inline]
     pub(super) fn live(&self) -> u32 {
         self.live
     }
 
-    /// Slots in blocks that exist, in use or not.
+    /// Returns the number of slots in blocks that exist, used or free.
     #[inline]
-    pub(super) fn room(&self) -> u32 {
-        self.room
+    pub(super) fn slots(&self) -> u32 {
+        self.slots
     }
 
-    /// Slots that can still be put to use.
+    /// Returns the number of slots that can still be used.
     #[inline]
-    pub(super) fn left(&self) -> u32 {
-        // The user of the table asks before it inserts; should it forget to, it is not worth a
-        // crash.
-        self.most.saturating_sub(self.live)
+    pub(super) fn remaining(&self) -> u32 {
+        // The owner of the table asks before it inserts. If it forgets to, a crash would not help.
+        self.max.saturating_sub(self.live)
     }
 
-    /// Bytes on the heap, without the first block.
+    /// Returns the heap bytes, without the first block.
     pub(super) fn bytes(&self) -> usize {
-        (self.room as usize - FIRST) * size_of::<T>()
+        (self.slots as usize - FIRST) * size_of::<T>()
             + self.chunks.capacity() * size_of::<Option<Box<[T; CHUNK]>>>()
-            + self.marks.capacity() * size_of::<Mark>()
+            + self.marks.capacity() * size_of::<ChunkMark>()
     }
 
-    /// Puts `value` into a free slot and returns its name.
-    #[inline]
+    /// Puts `value` into a free slot and returns its index.
+    #[inline(always)]
     pub(super) fn insert(&mut self, value: T) -> u32 {
+        if self.free_first_len == 0 {
+            return self.insert_further(value);
+        }
+        steps::count(1);
+        self.live += 1;
+        self.free_first_len -= 1;
+        let id = self.free_first[self.free_first_len as usize];
+        self.first[id as usize] = value;
+        u32::from(id)
+    }
+
+    /// Puts `value` into a free slot from `FIRST` up.
+    #[inline]
+    fn insert_further(&mut self, value: T) -> u32 {
         if self.partial == NIL {
             self.add_chunk();
         }
@@ -131,26 +142,39 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
     #[inline]
     fn insert_into(&mut self, chunk: u32, value: T) -> u32 {
         let mark = &mut self.marks[chunk as usize];
-        let id = (chunk << SHIFT) + mark.free.trailing_zeros();
+        let id = FIRST as u32 + (chunk << SHIFT) + mark.free.trailing_zeros();
         mark.free &= mark.free - 1;
         if mark.free == 0 {
             self.unlist_partial(chunk);
         }
-        self[id] = value;
+        steps::count(1);
+        *self.further_mut(id) = value;
         self.live += 1;
         id
     }
 
-    /// Frees the slot `id`, which must be in use, and returns what it held.
-    #[inline]
+    /// Frees the slot `id`, which must be in use, and returns its value.
+    #[inline(always)]
     pub(super) fn remove(&mut self, id: u32) -> T {
-        let value = self[id];
-        let chunk = id >> SHIFT;
+        self.live -= 1;
+        if id as usize >= FIRST {
+            return self.remove_further(id);
+        }
+        steps::count(1);
+        self.free_first[self.free_first_len as usize] = id as u16;
+        self.free_first_len += 1;
+        self.first[id as usize]
+    }
+
+    /// Frees a slot from `FIRST` up, without counting it.
+    #[inline]
+    fn remove_further(&mut self, id: u32) -> T {
+        steps::count(1);
+        let value = *self.further(id);
+        let chunk = (id - FIRST as u32) >> SHIFT;
         let mark = &mut self.marks[chunk as usize];
         let was_full = mark.free == 0;
         mark.free |= 1 << (id % CHUNK as u32);
-        self.low = self.low.min(chunk);
-        self.live -= 1;
         if was_full {
             self.list_partial(chunk);
         } else if mark.free == !0 {
@@ -159,41 +183,54 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
         value
     }
 
-    /// Moves one slot out of the last chunk into one before it, and returns its old name and its
-    /// new one. `None`: there is no such chunk, or no free slot was found before it. For slots
-    /// that nothing outside names. O(1).
-    pub(super) fn move_down(&mut self) -> Option<(u32, u32)> {
-        let last = self.marks.len() - 1;
-        if last < Self::FIRST_CHUNKS || !matches!(self.chunks.last(), Some(Some(_))) {
+    /// Moves one slot out of the last chunk into a slot before it, and returns its old and new
+    /// index. Returns `None` if there is no such chunk, or if no free slot was found before it.
+    /// Only for slots whose index is not stored outside. O(1).
+    pub(super) fn move_slot_down(&mut self) -> Option<(u32, u32)> {
+        let Some(last) = self.marks.len().checked_sub(1) else { return None };
+        if matches!(self.chunks.last(), Some(None)) {
             self.trim();
             return None;
-        }
-        for _ in 0..TRIM {
-            if self.low as usize == last || self.marks[self.low as usize].free != 0 {
-                break;
-            }
-            self.low += 1;
         }
         let used = !self.marks[last].free;
         if used == 0 {
             self.give_back(last as u32);
             return None;
         }
-        if self.low as usize == last || self.marks[self.low as usize].free == 0 {
-            return None;
-        }
-        let old = ((last as u32) << SHIFT) + used.trailing_zeros();
-        let new = self.insert_into(self.low, self[old]);
+        let old = FIRST as u32 + ((last as u32) << SHIFT) + used.trailing_zeros();
+        let value = *self.further(old);
+        let new = match self.free_first_len {
+            0 => {
+                let chunk = self.free_chunk_before(last)?;
+                self.insert_into(chunk, value)
+            }
+            _ => self.insert(value),
+        };
         self.remove(old);
         Some((old, new))
     }
 
-    /// Whether the slot exists, in use or not.
+    /// Returns a chunk before `last` with a free slot, if one is found soon.
+    fn free_chunk_before(&mut self, last: usize) -> Option<u32> {
+        for _ in 0..TRIM.min(last) {
+            if self.cursor as usize >= last {
+                self.cursor = 0;
+            }
+            if self.marks[self.cursor as usize].free != 0 {
+                return Some(self.cursor);
+            }
+            self.cursor += 1;
+        }
+        None
+    }
+
+    /// Returns whether the slot exists, in use or not.
     pub(super) fn contains(&self, id: u32) -> bool {
         let id = id as usize;
         id < FIRST || self.chunks.get((id - FIRST) >> SHIFT).is_some_and(Option::is_some)
     }
 
+    #[cold]
     fn list_partial(&mut self, chunk: u32) {
         let next = std::mem::replace(&mut self.partial, chunk);
         self.link(chunk, next);
@@ -208,14 +245,15 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
         }
     }
 
+    #[cold]
     fn unlist_partial(&mut self, chunk: u32) {
         let first = self.unlink(chunk, self.partial);
         self.partial = first;
     }
 
-    /// Takes `chunk` out of the list that begins with `first`; returns what it begins with then.
+    /// Removes `chunk` from the list that begins with `first`; returns the first one afterwards.
     fn unlink(&mut self, chunk: u32, first: u32) -> u32 {
-        let Mark { prev, next, .. } = self.marks[chunk as usize];
+        let ChunkMark { prev, next, .. } = self.marks[chunk as usize];
         if next != NIL {
             self.marks[next as usize].prev = prev;
         }
@@ -226,108 +264,105 @@ impl<T: Slot, const FIRST: usize> Table<T, FIRST> {
         first
     }
 
-    /// Nothing is in use in a chunk any more: it is given back, or kept for the next slot.
+    /// Frees a chunk without used slots, or keeps it for the next slot.
     #[cold]
     fn emptied(&mut self, chunk: u32) {
-        if (chunk as usize) < Self::FIRST_CHUNKS {
-            return;
-        }
-        let kept = std::mem::replace(&mut self.kept, chunk);
-        if kept != NIL && kept != chunk && self.marks[kept as usize].free == !0 {
-            self.kept = kept.min(chunk);
-            self.give_back(kept.max(chunk));
+        let spare_chunk = std::mem::replace(&mut self.spare_chunk, chunk);
+        if spare_chunk != NIL && spare_chunk != chunk && self.marks[spare_chunk as usize].free == !0
+        {
+            self.spare_chunk = spare_chunk.min(chunk);
+            self.give_back(spare_chunk.max(chunk));
         }
     }
 
-    /// Gives back a chunk in which nothing is in use.
+    /// Frees a chunk without used slots.
     fn give_back(&mut self, chunk: u32) {
         self.unlist_partial(chunk);
-        self.chunks[chunk as usize - Self::FIRST_CHUNKS] = None;
-        self.room -= CHUNK as u32;
+        self.chunks[chunk as usize] = None;
+        self.slots -= CHUNK as u32;
         self.marks[chunk as usize].free = 0;
-        if self.kept == chunk {
-            self.kept = NIL;
+        if self.spare_chunk == chunk {
+            self.spare_chunk = NIL;
         }
-        let gone = std::mem::replace(&mut self.gone, chunk);
-        self.link(chunk, gone);
+        let absent = std::mem::replace(&mut self.absent, chunk);
+        self.link(chunk, absent);
         self.trim();
     }
 
-    /// Shortens the vectors by chunks at their end that were given back.
+    /// Removes freed chunks at the end of the vectors.
     #[cold]
     fn trim(&mut self) {
-        let last = self.kept != NIL && self.marks[self.kept as usize].free == !0;
-        if self.room as usize == FIRST + CHUNK && last {
-            self.unlist_partial(self.kept);
-            self.room = FIRST as u32;
-            (self.gone, self.kept) = (NIL, NIL);
+        let last = self.spare_chunk != NIL && self.marks[self.spare_chunk as usize].free == !0;
+        if self.slots as usize == FIRST + CHUNK && last {
+            self.unlist_partial(self.spare_chunk);
+            self.slots = FIRST as u32;
+            (self.absent, self.spare_chunk) = (NIL, NIL);
             self.chunks.clear();
-            self.marks.truncate(Self::FIRST_CHUNKS);
+            self.marks.clear();
         }
         for _ in 0..TRIM {
             let Some(None) = self.chunks.last() else { break };
             let chunk = self.marks.len() as u32 - 1;
-            let gone = self.unlink(chunk, self.gone);
-            self.gone = gone;
+            let absent = self.unlink(chunk, self.absent);
+            self.absent = absent;
             self.chunks.pop();
             self.marks.pop();
         }
-        self.low = self.low.min(self.marks.len() as u32 - 1);
         let len = self.chunks.len();
         if self.chunks.capacity() > 2 * len + TRIM {
             steps::count(3 * len);
             self.chunks.shrink_to(len + len / 8);
-            self.marks.shrink_to(Self::FIRST_CHUNKS + len + len / 8);
+            self.marks.shrink_to(len + len / 8);
         }
     }
 
     #[cold]
     fn add_chunk(&mut self) {
-        let chunk = match self.gone {
+        let chunk = match self.absent {
             NIL => {
                 let len = self.chunks.len();
                 if len == self.chunks.capacity() {
-                    // In steps of an eighth: slack costs more than growing does.
+                    // By an eighth: slack costs more than growing does.
                     let more = (len / 8).max(16);
                     steps::count(3 * len);
                     self.chunks.reserve_exact(more);
                     self.marks.reserve_exact(more);
                 }
                 self.chunks.push(None);
-                self.marks.push(Mark { free: 0, prev: NIL, next: NIL });
+                self.marks.push(ChunkMark { free: 0, prev: NIL, next: NIL });
                 self.marks.len() as u32 - 1
             }
-            gone => {
-                self.gone = self.unlink(gone, gone);
-                gone
+            absent => {
+                self.absent = self.unlink(absent, absent);
+                absent
             }
         };
-        self.chunks[chunk as usize - Self::FIRST_CHUNKS] = Some(Box::new([T::EMPTY; CHUNK]));
+        self.chunks[chunk as usize] = Some(Box::new([T::EMPTY; CHUNK]));
         self.marks[chunk as usize].free = !0;
         self.list_partial(chunk);
-        self.room += CHUNK as u32;
+        self.slots += CHUNK as u32;
     }
 
-    /// A slot from `FIRST` up.
+    /// Returns a slot from `FIRST` up.
     #[inline]
     fn further(&self, id: u32) -> &T {
         match &self.chunks[(id as usize - FIRST) >> SHIFT] {
             Some(chunk) => &chunk[id as usize % CHUNK],
-            None => gone(id),
+            None => absent(id),
         }
     }
 
-    /// A slot from `FIRST` up.
+    /// Returns a slot from `FIRST` up.
     #[inline]
     fn further_mut(&mut self, id: u32) -> &mut T {
         match &mut self.chunks[(id as usize - FIRST) >> SHIFT] {
             Some(chunk) => &mut chunk[id as usize % CHUNK],
-            None => gone(id),
+            None => absent(id),
         }
     }
 }
 
-impl<T: Slot, const FIRST: usize> Index<u32> for Table<T, FIRST> {
+impl<T: TableSlot, const FIRST: usize> Index<u32> for ChunkedTable<T, FIRST> {
     type Output = T;
 
     #[inline]
@@ -340,7 +375,7 @@ impl<T: Slot, const FIRST: usize> Index<u32> for Table<T, FIRST> {
     }
 }
 
-impl<T: Slot, const FIRST: usize> IndexMut<u32> for Table<T, FIRST> {
+impl<T: TableSlot, const FIRST: usize> IndexMut<u32> for ChunkedTable<T, FIRST> {
     #[inline]
     fn index_mut(&mut self, id: u32) -> &mut T {
         steps::count(1);
@@ -348,9 +383,9 @@ impl<T: Slot, const FIRST: usize> IndexMut<u32> for Table<T, FIRST> {
     }
 }
 
-/// A name without a slot: the layer above broke its books.
+/// Reports an index without a slot: a broken invariant of the caller.
 #[cold]
-fn gone(id: u32) -> ! {
+fn absent(id: u32) -> ! {
     panic!("slot {id} is not in the table");
 }
 
@@ -361,31 +396,31 @@ mod tests {
     /// As long as a node.
     #[derive(Clone, Copy, PartialEq, Debug)]
     #[repr(align(16))]
-    struct Number(u32);
+    struct TestSlot(u32);
 
-    impl Slot for Number {
-        const EMPTY: Self = Number(0);
+    impl TableSlot for TestSlot {
+        const EMPTY: Self = TestSlot(0);
     }
 
     #[test]
-    fn names_come_in_order_and_stay() {
-        let mut table = Table::<_, 256>::new(MOST);
-        let ids: Vec<u32> = (0..1000).map(|n| table.insert(Number(n))).collect();
+    fn indexes_are_in_order_and_stable() {
+        let mut table = ChunkedTable::<_, 256>::new(MAX_SLOTS);
+        let ids: Vec<u32> = (0..1000).map(|n| table.insert(TestSlot(n))).collect();
         assert_eq!(ids, (0..1000).collect::<Vec<_>>());
         for id in (0..1000).step_by(2) {
-            assert_eq!(table.remove(id), Number(id));
+            assert_eq!(table.remove(id), TestSlot(id));
         }
         for id in (1..1000).step_by(2) {
-            assert_eq!(table[id], Number(id));
+            assert_eq!(table[id], TestSlot(id));
         }
         assert_eq!(table.live(), 500);
     }
 
     #[test]
     fn follows_the_live_set_down() {
-        let mut table = Table::<_, 256>::new(MOST);
+        let mut table = ChunkedTable::<_, 256>::new(MAX_SLOTS);
         for n in 0..100_000 {
-            table.insert(Number(n));
+            table.insert(TestSlot(n));
         }
         let full = table.bytes();
         for id in 0..100_000 {
@@ -393,51 +428,52 @@ mod tests {
         }
         assert_eq!(table.live(), 0);
         assert!(table.bytes() < full / 30, "{} of {full} bytes are left", table.bytes());
-        // And up again, over names that were used before.
+        // And up again, over indexes that were used before.
         for n in 0..100_000 {
-            let id = table.insert(Number(n));
+            let id = table.insert(TestSlot(n));
             assert!(id < 100_000 + CHUNK as u32);
         }
     }
 
     #[test]
     fn survivors_keep_their_chunks_only() {
-        let mut table = Table::<_, 256>::new(MOST);
+        let mut table = ChunkedTable::<_, 256>::new(MAX_SLOTS);
         for n in 0..100_000 {
-            table.insert(Number(n));
+            table.insert(TestSlot(n));
         }
         let full = table.bytes();
         for id in (0..100_000).filter(|id| id % 5_000 != 7) {
             table.remove(id);
         }
         for id in (7..100_000).step_by(5_000) {
-            assert_eq!(table[id], Number(id));
+            assert_eq!(table[id], TestSlot(id));
         }
         assert!(table.bytes() < full / 25, "{} of {full} bytes are left", table.bytes());
     }
 
-    /// Slots that nothing names move together, and give back all but as much as they need.
+    /// Slots whose index is stored nowhere are compacted, and free nearly all memory that they do
+    /// not need.
     #[test]
     fn the_last_slots_move_down() {
-        let mut table = Table::<_, 64>::new(MOST);
+        let mut table = ChunkedTable::<_, 64>::new(MAX_SLOTS);
         for n in 0..10_000 {
-            table.insert(Number(n));
+            table.insert(TestSlot(n));
         }
         for id in (0..10_000).filter(|id| id % 100 != 0) {
             table.remove(id);
         }
         assert_eq!(table.live(), 100);
         let mut moves = 0;
-        while table.room() > 256
-            && let Some((old, new)) = table.move_down()
+        while table.slots() > 256
+            && let Some((old, new)) = table.move_slot_down()
         {
             assert!(new < old && table[new].0.is_multiple_of(100));
             moves += 1;
         }
         assert!(
-            moves <= 100 && table.room() <= 256,
+            moves <= 100 && table.slots() <= 256,
             "{} slots are left after {moves} moves",
-            table.room()
+            table.slots()
         );
         assert_eq!(table.live(), 100);
     }

@@ -3,7 +3,6 @@
 use kvmem::offset::{Metrics, OffsetAllocator};
 
 mod bad_input;
-mod books_full;
 mod concurrent;
 mod fork;
 mod handles;
@@ -14,9 +13,10 @@ mod properties;
 mod raw;
 mod segments;
 mod soak;
+mod too_many_ranges;
 mod traps;
 
-/// A space with boundary, or without.
+/// Returns a space with boundary, or without.
 fn space(capacity: u64, boundary: Option<u64>) -> OffsetAllocator {
     let builder = OffsetAllocator::builder(capacity);
     boundary
@@ -25,7 +25,7 @@ fn space(capacity: u64, boundary: Option<u64>) -> OffsetAllocator {
         .expect("a good space")
 }
 
-/// The figures that a refusal must not change: what is on the books, but not how they are kept.
+/// The figures that a failed call must not change: the ranges, but not how they are stored.
 fn figures(metrics: Metrics) -> (u64, u64, u64, u64, u64) {
     (metrics.capacity, metrics.allocated, metrics.free, metrics.largest_free, metrics.live)
 }

@@ -1,32 +1,35 @@
 //! The hint of an offset space: read without the lock, and never below the truth of what happened
 //! before.
 //!
-//! "Happened before" is meant as the memory model means it: in the same thread, or passed on by a
+//! "Happened before" has the meaning of the memory model: in the same thread, or passed on by a
 //! join, or by a Release store that an Acquire load has read.
 
 use kvmem::offset::AllocError;
-use kvmem::offset::loom_face::{Granted, Model};
+use kvmem::offset::loom_face::{ModelRange, SpaceModel};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
 const ALL: u64 = 100;
 
-/// A space in pieces of these sizes, all in use.
-fn full(sizes: &[u64]) -> (Arc<Model>, Vec<Granted>) {
-    let space = Arc::new(Model::new(sizes.iter().sum()));
+/// Returns a space divided into ranges of these sizes, all in use.
+fn full(sizes: &[u64]) -> (Arc<SpaceModel>, Vec<ModelRange>) {
+    let space = Arc::new(SpaceModel::new(sizes.iter().sum()));
     let granted = sizes.iter().map(|size| space.allocate(*size).expect("there is room")).collect();
     assert_eq!(space.hint(), 0);
     (space, granted)
 }
 
-fn spawn(space: &Arc<Model>, work: impl FnOnce(&Model) + 'static) -> thread::JoinHandle<()> {
+fn spawn(
+    space: &Arc<SpaceModel>,
+    work: impl FnOnce(&SpaceModel) + 'static,
+) -> thread::JoinHandle<()> {
     let space = space.clone();
     thread::spawn(move || work(&space))
 }
 
-/// Whether `size` bytes, which are known to be free in one piece, can be had.
-fn must_fit(space: &Model, size: u64) {
+/// Returns whether `size` bytes, which are known to be free in one range, can be allocated.
+fn must_fit(space: &SpaceModel, size: u64) {
     let hint = space.hint();
     assert!(hint >= size, "the hint is {hint}, but {size} bytes were freed before");
     let granted = space.allocate(size).expect("a request was refused that fits");
@@ -34,7 +37,7 @@ fn must_fit(space: &Model, size: u64) {
 }
 
 #[test]
-fn a_free_that_was_told_of_is_seen() {
+fn a_free_that_happened_before_is_visible() {
     loom::model(|| {
         let (space, mut granted) = full(&[ALL]);
         let told = Arc::new(AtomicUsize::new(0));
@@ -56,17 +59,17 @@ fn a_free_that_was_told_of_is_seen() {
 }
 
 #[test]
-fn two_frees_at_a_time_are_both_seen() {
+fn two_frees_at_a_time_are_both_visible() {
     loom::model(|| {
         let (space, mut granted) = full(&[30, 20, 50]);
         let told = Arc::new(AtomicUsize::new(0));
-        // The middle one joins what the others leave.
+        // The middle one coalesces what the others leave.
         let (last, middle) = (granted.remove(2), granted.remove(1));
         let threads = [(middle, 20), (last, 50)].map(|(granted, size)| {
             let told = told.clone();
             spawn(&space, move |space| {
                 space.free(granted);
-                // Its own free, at least, happened before: nobody allocates yet.
+                // At least its own free happened before: no thread allocates yet.
                 assert!(space.hint() >= size);
                 told.fetch_add(1, Ordering::AcqRel);
             })
@@ -80,8 +83,7 @@ fn two_frees_at_a_time_are_both_seen() {
     });
 }
 
-/// One thread's frees and another's requests: whoever is refused, is refused for something that was
-/// in use.
+/// One thread frees and another requests: a request fails only because of a range that was in use.
 #[test]
 fn requests_beside_frees() {
     loom::model(|| {
@@ -91,7 +93,7 @@ fn requests_beside_frees() {
         let mine = space.allocate(60);
         match &mine {
             Ok(granted) => assert_eq!(granted.range(), 0..60),
-            // What it says is free was free at some moment of the call.
+            // The bytes that it reports as free were free at some moment of the call.
             Err(error) => assert!(
                 matches!(
                     error,
@@ -113,16 +115,16 @@ fn requests_beside_frees() {
     });
 }
 
-/// Two threads that allocate and free at once: in the end all is there, and the hint says so.
+/// Two threads allocate and free at once: in the end everything is free, and the hint shows it.
 #[test]
-fn two_threads_come_and_go() {
+fn two_threads_allocate_and_free() {
     loom::model(|| {
-        let space = Arc::new(Model::new(ALL));
+        let space = Arc::new(SpaceModel::new(ALL));
         let threads = [40, 60].map(|size| {
             spawn(&space, move |space| {
                 let granted = space.allocate(size).expect("there is room for both");
                 space.free(granted);
-                // The other has its own part at most.
+                // The other thread has at most its own part.
                 assert!(space.hint() >= size);
             })
         });
@@ -133,7 +135,7 @@ fn two_threads_come_and_go() {
 }
 
 #[test]
-fn room_that_was_added_is_seen() {
+fn added_room_is_visible() {
     loom::model(|| {
         let (space, mut granted) = full(&[ALL]);
         let granted = granted.remove(0);

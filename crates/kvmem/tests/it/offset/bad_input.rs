@@ -1,5 +1,4 @@
-//! Every kind of bad input: exactly the error that says what is wrong, and a space that is as it
-//! was.
+//! Every kind of bad input: exactly the error that tells what is wrong, and an unchanged space.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -10,7 +9,8 @@ use super::{figures, space};
 
 const CAPACITY_MAX: u64 = 1 << 63;
 
-/// A space of 1000 bytes of which [100, 300) and [500, 900) are in use, and those two allocations.
+/// Returns a space of 1000 bytes in which [100, 300) and [500, 900) are in use, and those two
+/// allocations.
 fn used_space() -> (OffsetAllocator, Allocation, Allocation) {
     let space = OffsetAllocator::new(1000).unwrap();
     let all = space.allocate(1000).unwrap();
@@ -27,15 +27,15 @@ fn map(space: &OffsetAllocator) -> Vec<(u64, u64, bool)> {
     space.map().iter().map(|&MapRange { offset, size, used, .. }| (offset, size, used)).collect()
 }
 
-/// That `call` is refused with `error` and changes nothing.
+/// Asserts that `call` fails with `error` and changes nothing.
 #[track_caller]
-fn refuses<T: Debug, E: Debug + PartialEq>(
+fn fails<T: Debug, E: Debug + PartialEq>(
     space: &OffsetAllocator,
     call: impl FnOnce(&OffsetAllocator) -> Result<T, E>,
     error: E,
 ) {
     let before = (figures(space.metrics()), map(space), space.largest_free_hint());
-    assert_eq!(call(space).expect_err("a refusal"), error);
+    assert_eq!(call(space).expect_err("a failure"), error);
     assert_eq!((figures(space.metrics()), map(space), space.largest_free_hint()), before);
     space.check().unwrap();
 }
@@ -46,8 +46,8 @@ fn spaces() {
         let error = SpaceError::Capacity { requested, limit: CAPACITY_MAX };
         assert_eq!(OffsetAllocator::new(requested).unwrap_err(), error);
         let (space, _low, _high) = used_space();
-        refuses(&space, |space| space.grow_to(requested), error);
-        refuses(&space, |space| space.shrink_to(requested), error);
+        fails(&space, |space| space.grow(requested), error);
+        fails(&space, |space| space.shrink_to(requested), error);
     }
     let boundary = OffsetAllocator::builder(1000).boundary(0).build();
     assert_eq!(boundary.unwrap_err(), SpaceError::ZeroBoundary);
@@ -57,28 +57,28 @@ fn spaces() {
 fn sizes() {
     let (space, _low, _high) = used_space();
     let (free, largest_free) = (400, 200);
-    refuses(&space, |space| space.allocate(0), AllocError::ZeroSize);
-    refuses(&space, |space| space.allocate_raw(0), AllocError::ZeroSize);
-    refuses(&space, |space| space.allocate_aligned(0, 8), AllocError::ZeroSize);
-    refuses(&space, |space| space.allocate_aligned_raw(0, 8), AllocError::ZeroSize);
-    refuses(&space, |space| space.allocate_batch(0, 3), AllocError::ZeroSize);
-    refuses(&space, |space| space.allocate_scattered(0, 3), AllocError::ZeroSize);
+    fails(&space, |space| space.allocate(0), AllocError::ZeroSize);
+    fails(&space, |space| space.allocate_raw(0), AllocError::ZeroSize);
+    fails(&space, |space| space.allocate_aligned(0, 8), AllocError::ZeroSize);
+    fails(&space, |space| space.allocate_aligned_raw(0, 8), AllocError::ZeroSize);
+    fails(&space, |space| space.allocate_batch(0, 3), AllocError::ZeroSize);
+    fails(&space, |space| space.allocate_scattered(0, 3), AllocError::ZeroSize);
     for requested in [1001, u64::from(u32::MAX), CAPACITY_MAX, u64::MAX - 1, u64::MAX] {
         let error = AllocError::TooLarge { requested, limit: 1000 };
-        refuses(&space, |space| space.allocate(requested), error);
-        refuses(&space, |space| space.allocate_raw(requested), error);
-        refuses(&space, |space| space.allocate_aligned(requested, 1 << 63), error);
-        refuses(&space, |space| space.allocate_aligned_raw(requested, 1), error);
-        refuses(&space, |space| space.allocate_batch(requested, 2), error);
-        refuses(&space, |space| space.allocate_scattered(requested, usize::MAX), error);
+        fails(&space, |space| space.allocate(requested), error);
+        fails(&space, |space| space.allocate_raw(requested), error);
+        fails(&space, |space| space.allocate_aligned(requested, 1 << 63), error);
+        fails(&space, |space| space.allocate_aligned_raw(requested, 1), error);
+        fails(&space, |space| space.allocate_batch(requested, 2), error);
+        fails(&space, |space| space.allocate_scattered(requested, usize::MAX), error);
     }
     for requested in [201, 400, 401, 1000] {
         let error = AllocError::OutOfSpace { requested, free, largest_free };
-        refuses(&space, |space| space.allocate(requested), error);
-        refuses(&space, |space| space.allocate_raw(requested), error);
-        refuses(&space, |space| space.allocate_aligned(requested, 2), error);
-        refuses(&space, |space| space.allocate_batch(requested, 1), error);
-        refuses(&space, |space| space.allocate_scattered(requested, 1), error);
+        fails(&space, |space| space.allocate(requested), error);
+        fails(&space, |space| space.allocate_raw(requested), error);
+        fails(&space, |space| space.allocate_aligned(requested, 2), error);
+        fails(&space, |space| space.allocate_batch(requested, 1), error);
+        fails(&space, |space| space.allocate_scattered(requested, 1), error);
     }
 }
 
@@ -86,17 +86,17 @@ fn sizes() {
 fn sizes_above_the_boundary() {
     let space = space(1000, Some(300));
     for requested in [301, 1000, 1001, u64::MAX] {
-        refuses(
+        fails(
             &space,
             |space| space.allocate(requested),
             AllocError::TooLarge { requested, limit: 300 },
         );
-        refuses(
+        fails(
             &space,
             |space| space.allocate_aligned(requested, 4),
             AllocError::TooLarge { requested, limit: 300 },
         );
-        refuses(
+        fails(
             &space,
             |space| space.allocate_batch(requested, 4),
             AllocError::TooLarge { requested, limit: 300 },
@@ -109,28 +109,28 @@ fn sizes_above_the_boundary() {
     assert_eq!(sizes, [100, 300, 300, 300]);
     drop(scattered);
     let error = AllocError::OutOfSpace { requested: 1000, free: 1000, largest_free: 300 };
-    refuses(&space, |space| space.allocate_scattered(1000, 3), error);
+    fails(&space, |space| space.allocate_scattered(1000, 3), error);
     let error = AllocError::TooLarge { requested: 1001, limit: 1000 };
-    refuses(&space, |space| space.allocate_scattered(1001, 100), error);
+    fails(&space, |space| space.allocate_scattered(1001, 100), error);
 }
 
 #[test]
 fn alignments() {
     let (space, _low, _high) = used_space();
     for align in [0, 3, 6, 1000, CAPACITY_MAX + 1, u64::MAX] {
-        refuses(&space, |space| space.allocate_aligned(10, align), AllocError::BadAlign { align });
-        refuses(
+        fails(&space, |space| space.allocate_aligned(10, align), AllocError::BadAlign { align });
+        fails(
             &space,
             |space| space.allocate_aligned_raw(10, align),
             AllocError::BadAlign { align },
         );
     }
-    // Good ones that nothing free begins at.
+    // Valid ones at which nothing free begins.
     for align in [1 << 10, CAPACITY_MAX] {
         let first = space.allocate_aligned(1, align).unwrap();
         assert_eq!(first.offset(), 0);
         let error = AllocError::OutOfSpace { requested: 1, free: 399, largest_free: 200 };
-        refuses(&space, |space| space.allocate_aligned(1, align), error);
+        fails(&space, |space| space.allocate_aligned(1, align), error);
         drop(first);
     }
 }
@@ -147,7 +147,7 @@ fn batches() {
     {
         let all = u64::saturating_mul(requested, n as u64);
         let error = AllocError::OutOfSpace { requested: all, free: 400, largest_free: 200 };
-        refuses(&space, |space| space.allocate_batch(requested, n), error);
+        fails(&space, |space| space.allocate_batch(requested, n), error);
     }
     assert_eq!(space.allocate_batch(50, 8).unwrap().len(), 8);
     assert_eq!(space.allocate_batch(99, 4).unwrap().len(), 4);
@@ -157,20 +157,16 @@ fn batches() {
         free: CAPACITY_MAX,
         largest_free: CAPACITY_MAX,
     };
-    refuses(&huge, |huge| huge.allocate_batch(2, usize::MAX), error);
+    fails(&huge, |huge| huge.allocate_batch(2, usize::MAX), error);
 }
 
 #[test]
 fn scattered_requests() {
     let (space, _low, _high) = used_space();
-    refuses(
-        &space,
-        |space| space.allocate_scattered(10, 0),
-        AllocError::NoRanges { requested: 10 },
-    );
+    fails(&space, |space| space.allocate_scattered(10, 0), AllocError::NoRanges { requested: 10 });
     for (requested, max_ranges) in [(201, 1), (301, 2), (401, 3), (401, usize::MAX)] {
         let error = AllocError::OutOfSpace { requested, free: 400, largest_free: 200 };
-        refuses(&space, |space| space.allocate_scattered(requested, max_ranges), error);
+        fails(&space, |space| space.allocate_scattered(requested, max_ranges), error);
     }
     for (total, ranges) in [(200, 1), (300, 2), (400, 3)] {
         assert_eq!(space.allocate_scattered(total, ranges).unwrap().len(), ranges);
@@ -201,7 +197,7 @@ fn shrinking_and_extending() {
         let change = |allocation: &mut Allocation| {
             if *shrink { allocation.shrink(*size) } else { allocation.extend(*size) }
         };
-        refuses(&space, |_| change(&mut low), *error);
+        fails(&space, |_| change(&mut low), *error);
         assert_eq!(low.range(), 100..300);
     }
     let handle = low.into_raw();
@@ -209,7 +205,7 @@ fn shrinking_and_extending() {
         let change = |space: &OffsetAllocator| {
             if shrink { space.shrink_raw(handle, size) } else { space.extend_raw(handle, size) }
         };
-        refuses(&space, change, RawError::Refused(error));
+        fails(&space, change, RawError::Refused(error));
         assert_eq!(space.resolve_raw(handle), Ok(100..300));
     }
     // The same size is neither.
@@ -222,12 +218,12 @@ fn extending_up_to_a_boundary_and_no_further() {
     let mut granted = space.allocate(300).unwrap();
     let start = granted.offset();
     granted.shrink(100).unwrap();
-    refuses(&space, |_| granted.extend(301), AllocError::TooLarge { requested: 301, limit: 300 });
+    fails(&space, |_| granted.extend(301), AllocError::TooLarge { requested: 301, limit: 300 });
     granted.extend(300).unwrap();
     granted.shrink(250).unwrap();
     let (_, right) = granted.free_range(start..start + 100).unwrap();
     let mut right = right.unwrap();
-    refuses(&space, |_| right.extend(201), AllocError::Blocked { requested: 201, most: 200 });
+    fails(&space, |_| right.extend(201), AllocError::Blocked { requested: 201, most: 200 });
     right.extend(200).unwrap();
     assert_eq!(right.range(), start + 100..start + 300);
 }
@@ -252,7 +248,7 @@ fn sub_ranges() {
                 error
             })
         };
-        refuses(&space, free, error);
+        fails(&space, free, error);
         assert_eq!(low.as_ref().map(Allocation::range), Some(100..300));
     }
     let (left, right) = low.unwrap().free_range(100..300).unwrap();
@@ -264,21 +260,21 @@ fn sub_ranges() {
 fn moving_the_end() {
     let (space, _low, _high) = used_space();
     for requested in [1, 899, 999] {
-        refuses(
+        fails(
             &space,
             |space| space.grow_to(requested),
             SpaceError::WrongDirection { capacity: 1000, requested },
         );
     }
     for requested in [1001, CAPACITY_MAX] {
-        refuses(
+        fails(
             &space,
             |space| space.shrink_to(requested),
             SpaceError::WrongDirection { capacity: 1000, requested },
         );
     }
     for requested in [1, 500, 899] {
-        refuses(
+        fails(
             &space,
             |space| space.shrink_to(requested),
             SpaceError::InUse { requested, end_of_last: 900 },
@@ -288,18 +284,14 @@ fn moving_the_end() {
     space.shrink_to(1000).unwrap();
     space.shrink_to(900).unwrap();
     assert_eq!((space.capacity(), space.metrics().free), (900, 300));
-    refuses(
-        &space,
-        |space| space.allocate(901),
-        AllocError::TooLarge { requested: 901, limit: 900 },
-    );
-    space.grow_to(CAPACITY_MAX).unwrap();
+    fails(&space, |space| space.allocate(901), AllocError::TooLarge { requested: 901, limit: 900 });
+    space.grow(CAPACITY_MAX).unwrap();
     assert_eq!(space.metrics().largest_free, CAPACITY_MAX - 900);
     space.check().unwrap();
 }
 
 #[test]
-fn errors_say_what_was_asked_what_there_is_and_what_to_do() {
+fn errors_tell_the_request_the_limit_and_the_remedy() {
     let (space, mut low, _high) = used_space();
     let said = |error: &dyn std::error::Error, parts: &[&str]| {
         let text = error.to_string();
@@ -315,7 +307,7 @@ fn errors_say_what_was_asked_what_there_is_and_what_to_do() {
     );
     said(&space.allocate_aligned(1, 48).unwrap_err(), &["48", "power of two"]);
     said(&space.allocate_scattered(77, 0).unwrap_err(), &["77", "at least 1"]);
-    said(&low.extend(500).unwrap_err(), &["500", "400", "allocate anew"]);
+    said(&low.extend(500).unwrap_err(), &["500", "400", "allocate a new range"]);
     said(&low.shrink(500).unwrap_err(), &["100", "600", "300"]);
     said(&OffsetAllocator::new(0).unwrap_err(), &["0", "9223372036854775808"]);
     said(

@@ -28,11 +28,11 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// Frees or sends away.
+    /// Frees a parcel or sends it away.
     fn dispose(&mut self, parcel: Parcel) {
         if self.random.below(3) == 0 {
             let to = self.random.below(THREADS) as usize;
-            // A worker that is gone has left its parcels to the rest.
+            // The parcels of a worker that has ended go to the others.
             if let Err(mpsc::SendError(parcel)) = self.outboxes[to].send(parcel) {
                 self.free(parcel);
             }
@@ -131,7 +131,7 @@ impl Worker<'_> {
         }
         self.outboxes.clear();
         live.drain(..).for_each(|parcel| self.free(parcel));
-        // Until all the others have let go of their ends.
+        // Until all other threads have dropped their ends.
         while let Ok(parcel) = self.inbox.recv() {
             self.free(parcel);
         }
@@ -208,9 +208,9 @@ fn eight_threads_with_best_fit_and_boundary() {
     stress(&space.unwrap(), 2);
 }
 
-/// Whoever learns of a free may count on the room, without a lock of its own.
+/// A thread that learns of a free can rely on the room, without a lock of its own.
 #[test]
-fn what_was_freed_before_is_there() {
+fn a_free_that_happened_before_is_visible() {
     const SIZE: u64 = 4096;
     const TURNS: u64 = 20_000;
     let space = space(SIZE, None);
@@ -220,7 +220,8 @@ fn what_was_freed_before_is_there() {
             let (space, turn) = (&space, &turn);
             scope.spawn(move || {
                 for round in 0..TURNS {
-                    // Acquire pairs with the Release below: the other's free happened before.
+                    // Acquire pairs with the Release below: the other thread's free happened
+                    // before.
                     while turn.load(Ordering::Acquire) != 2 * round + me {
                         thread::yield_now();
                     }
@@ -235,7 +236,7 @@ fn what_was_freed_before_is_there() {
     });
 }
 
-/// Threads that still hold allocations when the last allocator goes.
+/// Threads still hold allocations when the last allocator is dropped.
 #[test]
 fn threads_outlive_the_allocator() {
     for round in 0..50 {
@@ -258,10 +259,10 @@ fn threads_outlive_the_allocator() {
     }
 }
 
-/// Spaces that are made, used and dropped all at the same time, their books handed from one to the
+/// Spaces are created, used and dropped all at the same time; their cores pass from one to the
 /// next.
 #[test]
-fn books_change_hands() {
+fn cores_change_hands() {
     thread::scope(|scope| {
         for thread in 0..THREADS {
             scope.spawn(move || {

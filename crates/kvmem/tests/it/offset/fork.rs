@@ -11,7 +11,7 @@ use crate::child::forked;
 const CAPACITY: u64 = 1 << 20;
 const FORKS: usize = 150;
 
-/// Ends the others' work, also if the test fails.
+/// Ends the other threads' work, even if the test fails.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -20,7 +20,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// What a thread does while another forks: nearly all of its time it holds the lock of `shared`, of
+/// The work of a thread while another forks: nearly all the time it holds the lock of `shared`, of
 /// its own space, or of the registry.
 fn work(shared: &OffsetAllocator, done: &AtomicBool) {
     let mut size = 1;
@@ -37,8 +37,8 @@ fn work(shared: &OffsetAllocator, done: &AtomicBool) {
     }
 }
 
-/// What a child does with a space that it inherits, and one of its own: the number of the step that
-/// fails, or 0.
+/// Uses an inherited space and a new one in the child; returns the number of the step that fails,
+/// or 0.
 fn child(shared: &OffsetAllocator, inherited: Allocation) -> i32 {
     if !(1..2000).step_by(7).all(|size| shared.allocate(size).is_ok()) {
         return 1;

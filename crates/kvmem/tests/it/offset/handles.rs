@@ -1,4 +1,4 @@
-//! Allocations as values: what they weigh, where they may go, and that they outlive their
+//! Allocations as values: their size, which threads they may move to, and that they outlive their
 //! allocator.
 
 use std::mem::size_of;
@@ -21,7 +21,7 @@ const _: () = {
 };
 
 #[test]
-fn what_they_weigh() {
+fn sizes_in_memory() {
     assert_eq!(size_of::<Allocation>(), 20);
     assert_eq!(size_of::<Option<Allocation>>(), 20);
     assert_eq!(size_of::<RawHandle>(), 16);
@@ -47,7 +47,7 @@ fn sizes_of_more_than_32_bits() {
         );
         assert_eq!(space.metrics().allocated, size);
         assert!(format!("{granted:?}").contains(&size.to_string()));
-        // Across the edge and back.
+        // Across the limit and back.
         granted.shrink(5).unwrap();
         assert_eq!((granted.len(), space.metrics().allocated), (5, 5));
         granted.extend(size).unwrap();
@@ -96,13 +96,13 @@ fn allocations_outlive_their_allocator() {
         let (left, right) = first.free_range(middle).unwrap();
         assert_eq!((left.unwrap().len(), right.unwrap().len()), (400, 500));
         drop(live);
-        // The very last one; nobody is left to see it go.
-        assert_eq!(last.len(), 1);
+        // The very last one; no allocator is left.
+        assert_eq!(last.size(), 1);
     }
 }
 
-/// More allocators at a time than stand in the registry's first tables, twice over, and each is a
-/// space of its own.
+/// More allocators at a time than the registry's first tables hold, twice over; each is a space of
+/// its own.
 #[test]
 fn many_allocators_at_a_time() {
     let mut kept = Vec::new();
@@ -144,7 +144,7 @@ fn a_run_may_hold_allocations_of_other_spaces() {
     }
 }
 
-/// An iterator that panics half-way: what it had handed over is freed, and the space is whole.
+/// An iterator panics half-way: the items that it had returned are freed, and the space is intact.
 #[test]
 fn a_run_that_panics() {
     let space = OffsetAllocator::new(1000).unwrap();

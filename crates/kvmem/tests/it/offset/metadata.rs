@@ -1,4 +1,4 @@
-//! Metadata follows the live set, up and down.
+//! Metadata follows the live set, in both directions.
 
 use std::mem::size_of;
 
@@ -37,9 +37,9 @@ fn forty_bytes_an_allocation() {
     );
 }
 
-/// One in a thousand lives on, anywhere: what they need may not be what the others needed.
+/// One allocation in a thousand survives, anywhere: the metadata of the others must be freed.
 #[test]
-fn survivors_do_not_hold_the_books_of_the_dead() {
+fn survivors_do_not_hold_the_metadata_of_freed_ranges() {
     let (space, _, mut live) = a_million();
     let peak = space.metrics().metadata_bytes;
     let mut random = Random::new(3);
@@ -55,9 +55,10 @@ fn survivors_do_not_hold_the_books_of_the_dead() {
     assert!(empty * 64 < peak, "{empty} bytes of {peak} are left of an empty space");
 }
 
-/// Up and down a hundred times: the books neither grow from it, nor with the number of operations.
+/// Up and down a hundred times: the metadata grows neither from that nor with the number of
+/// operations.
 #[test]
-fn the_books_do_not_creep() {
+fn metadata_does_not_creep() {
     let space = OffsetAllocator::new(1 << 40).unwrap();
     let mut random = Random::new(4);
     let mut after_first = 0;
@@ -78,12 +79,12 @@ fn the_books_do_not_creep() {
     }
 }
 
-/// The records of holes are moved together when most holes have gone. Those that are held back (the
-/// room behind the last boundary, and what is set apart for small objects) are moved with them.
+/// Hole records are compacted when most holes are gone. Those that are held back (the wilderness
+/// behind the last boundary, and the small-object region) move with them.
 #[test]
-fn books_are_shortened_around_what_is_held_back() {
+fn records_are_compacted_around_held_back_holes() {
     for boundary in [None, Some(1 << 20)] {
-        // A full space, of which every other range is freed: ten thousand holes.
+        // A full space, in which every other range is freed: ten thousand holes.
         let space = space(100 << 20, boundary);
         let mut all = space.allocate_batch(5000, 20_000).unwrap();
         while space.metrics().free > 0 {
@@ -96,9 +97,9 @@ fn books_are_shortened_around_what_is_held_back() {
             at.is_multiple_of(2)
         });
         drop(even);
-        // Behind them in the books: the room behind the last boundary, and what is set apart for
-        // crumbs beside bulk.
-        space.grow_to(1 << 32).unwrap();
+        // Behind them in the table: the wilderness behind the last boundary, and the region for
+        // small objects beside large ones.
+        space.grow(1 << 32).unwrap();
         let (mut crumbs, mut bulk) = (Vec::new(), Vec::new());
         for i in 0..2000 {
             match i % 3 {
@@ -115,7 +116,7 @@ fn books_are_shortened_around_what_is_held_back() {
             "{many:?} → {few:?}"
         );
         space.check().unwrap();
-        // What is held back can still be had, and given back.
+        // The bytes held back can still be allocated and freed.
         crumbs.extend((0..5000).map(|_| space.allocate(8).unwrap()));
         let rest = space.allocate(space.metrics().largest_free).unwrap();
         space.check().unwrap();
@@ -125,9 +126,10 @@ fn books_are_shortened_around_what_is_held_back() {
     }
 }
 
-/// A boundary cuts free room into segments on the books; once all is free, they are one again.
+/// A boundary divides free room into segments in the metadata; once all is free, they are one
+/// again.
 #[test]
-fn segments_leave_the_books() {
+fn free_segments_are_coalesced() {
     for capacity in [1 << 30, (1 << 30) + 4097] {
         let space = space(capacity, Some(64 << 10));
         let at_start = space.metrics();

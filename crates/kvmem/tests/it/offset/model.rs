@@ -1,11 +1,11 @@
 //! A second oracle, written from the public documentation alone: a sorted map of the used ranges,
 //! and nothing else.
 //!
-//! It shares no code with `kvmem_testkit`'s driver and oracle. Every question is answered by
-//! reading the whole map. After each call that fails, and after many that do not, figures, report
-//! and map of the space are compared with it.
+//! It shares no code with `kvmem_testkit`'s driver and oracle. It answers every question by reading
+//! the whole map. After each call that fails, and after many that do not, it compares the figures,
+//! the report and the map of the space with its own.
 //!
-//! `KVMEM_SOAK_OPS` says how many calls are made, `KVMEM_SOAK_SEED` which.
+//! `KVMEM_SOAK_OPS` sets the number of calls, `KVMEM_SOAK_SEED` their sequence.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use kvmem_testkit::random::Random;
 
 use super::soak::setting;
 
-/// Calls made on one space before the next is made.
+/// Calls on one space before the next is created.
 const CALLS_A_SPACE: u64 = 3000;
 /// Ranges in use at once, about.
 const LIVE: usize = 120;
@@ -28,18 +28,18 @@ enum Held {
     Raw(RawHandle),
 }
 
-/// What the space has to be.
-struct Model {
+/// The expected state of the space.
+struct SpaceModel {
     capacity: u64,
     boundary: Option<u64>,
     max_ranges: Option<u32>,
     /// Offset → one past the end.
     used: BTreeMap<u64, u64>,
-    /// Nothing has been freed, and no gap was left.
+    /// Nothing has been freed, and no gap has been left.
     in_order: bool,
 }
 
-impl Model {
+impl SpaceModel {
     fn limit(&self) -> u64 {
         self.boundary.unwrap_or(u64::MAX).min(self.capacity)
     }
@@ -48,7 +48,7 @@ impl Model {
         self.capacity - self.used.iter().map(|(start, end)| end - start).sum::<u64>()
     }
 
-    /// The free ranges, joined.
+    /// Returns the free ranges, coalesced.
     fn gaps(&self) -> Vec<Range<u64>> {
         let (mut gaps, mut at) = (Vec::new(), 0);
         for (&start, &end) in &self.used {
@@ -60,7 +60,7 @@ impl Model {
         gaps
     }
 
-    /// The free ranges, cut at each boundary.
+    /// Returns the free ranges, divided at each boundary.
     fn pieces(&self) -> Vec<Range<u64>> {
         let Some(boundary) = self.boundary else { return self.gaps() };
         let mut pieces = Vec::new();
@@ -78,12 +78,12 @@ impl Model {
         self.pieces().iter().map(|piece| piece.end - piece.start).max().unwrap_or(0)
     }
 
-    /// The end of the space that nothing in use lies behind.
+    /// Returns the end of the last range in use.
     fn end_of_last(&self) -> u64 {
         self.used.last_key_value().map_or(0, |(_, &end)| end)
     }
 
-    /// A range was granted: it has to be free, and within one segment.
+    /// Records an allocated range: it must be free, and within one segment.
     fn grant(&mut self, range: Range<u64>, align: u64) {
         let free =
             self.pieces().iter().any(|piece| piece.start <= range.start && range.end <= piece.end);
@@ -98,13 +98,14 @@ impl Model {
         self.used.remove(&start).expect("the test frees what is in use");
     }
 
-    /// Whether the error is that of books that may hold no more ranges.
+    /// Returns whether the error reports the limit of ranges.
     fn full(&self, error: &AllocError) -> bool {
         matches!((error, self.max_ranges), (AllocError::TooManyRanges { ranges }, Some(most))
             if *ranges <= most.into() && ranges + 4 > most.into())
     }
 
-    /// Whether a request may fail in this way. `fits` says whether it fits into what is free.
+    /// Returns whether a request may fail with this error. `fits` tells whether it fits into the
+    /// free bytes.
     fn may_refuse(
         &self,
         requested: u64,
@@ -124,7 +125,7 @@ impl Model {
                     && (said, free) == (requested, self.free())
                     && (self.longest()..=free).contains(&largest_free)
             }
-            // Whether it would be aligned is not looked at then.
+            // Alignment is not considered then.
             error => {
                 !(exact && self.boundary.is_none())
                     && requested <= self.longest()
@@ -136,7 +137,7 @@ impl Model {
 
 struct Test {
     space: OffsetAllocator,
-    model: Model,
+    model: SpaceModel,
     held: Vec<(u64, Held)>,
     stale: Vec<RawHandle>,
     random: Random,
@@ -157,7 +158,8 @@ impl Test {
         let mut builder = OffsetAllocator::builder(capacity).placement(placement);
         builder = boundary.map_or(builder.clone(), |boundary| builder.boundary(boundary));
         builder = max_ranges.map_or(builder.clone(), |most| builder.max_ranges(most));
-        let model = Model { capacity, boundary, max_ranges, used: BTreeMap::new(), in_order: true };
+        let model =
+            SpaceModel { capacity, boundary, max_ranges, used: BTreeMap::new(), in_order: true };
         let space = builder.build().unwrap();
         Test { space, model, held: Vec::new(), stale: Vec::new(), random, refused: 0 }
     }
@@ -166,8 +168,8 @@ impl Test {
         self.random.below(n.max(1) as u64) as usize
     }
 
-    /// A size that is special now: that of something free or used, or of all of it, or one byte
-    /// more or less.
+    /// Returns a size that is special now: that of a free or used range, or of the whole space, or
+    /// one byte more or less.
     fn size(&mut self) -> u64 {
         let pieces = self.model.pieces();
         let piece =
@@ -204,9 +206,9 @@ impl Test {
         }
     }
 
-    /// A call failed: nothing may have changed.
+    /// Checks that a call that failed changed nothing.
     fn refuse(&mut self, what: &str, right: bool, error: &dyn std::fmt::Debug) {
-        let Model { capacity, boundary, max_ranges, .. } = self.model;
+        let SpaceModel { capacity, boundary, max_ranges, .. } = self.model;
         let space = (capacity, boundary, max_ranges);
         assert!(right, "{what} of {space:?}: {error:?}, but used are {:?}", self.model.used);
         self.refused += 1;
@@ -395,7 +397,7 @@ impl Test {
         self.space.free_batch(run);
     }
 
-    /// A handle that was freed is refused by every call.
+    /// Checks that every call rejects a handle that was freed.
     fn misuse(&mut self) {
         let place = self.one_of(self.stale.len());
         let Some(&handle) = self.stale.get(place) else { return };
@@ -529,7 +531,7 @@ impl Test {
         }
     }
 
-    /// The end of the space is moved. Alignment and boundary are as they were.
+    /// Moves the end of the space. Alignment and boundary are as they were.
     fn move_end(&mut self) {
         let (capacity, last) = (self.model.capacity, self.model.end_of_last());
         let to = match self.random.below(6) {

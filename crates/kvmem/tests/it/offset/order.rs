@@ -1,4 +1,5 @@
-//! A space that nothing has been freed into hands out its ranges end to end, from the low end up.
+//! A space into which nothing has been freed allocates its ranges one after the other, from the low
+//! end up.
 
 use std::ops::Range;
 
@@ -12,7 +13,7 @@ fn space(capacity: u64, placement: Placement) -> OffsetAllocator {
     OffsetAllocator::builder(capacity).placement(placement).build().unwrap()
 }
 
-/// A size of one of four kinds: tiny, small, pages, large.
+/// Returns a size of one of four kinds: tiny, small, pages, large.
 fn mixed(random: &mut Random) -> u64 {
     match random.below(4) {
         0 => 1 + random.below(64),
@@ -40,7 +41,7 @@ fn fill_in_order(
 }
 
 #[test]
-fn mixed_sizes_lie_end_to_end() {
+fn mixed_sizes_are_adjacent() {
     for (seed, placement) in (0..10).flat_map(|seed| PLACEMENTS.map(|placement| (seed, placement)))
     {
         let space = space(8 << 30, placement);
@@ -48,7 +49,7 @@ fn mixed_sizes_lie_end_to_end() {
         let _live = fill_in_order(&space, &mut random, 0, 5000);
         space.check().unwrap();
     }
-    // A handful of large ones, which slots are for, with small ones between; and one size, which
+    // A handful of large ones, for which slots exist, with small ones between; and one size, which
     // leaves no choice.
     for sizes in [vec![500 << 20, 510 << 20, 4096, 520 << 20, 60, 505 << 20], vec![600 << 20; 13]] {
         for placement in PLACEMENTS {
@@ -64,9 +65,9 @@ fn mixed_sizes_lie_end_to_end() {
 }
 
 /// A store that restarts: the sizes of its objects, in the order of their offsets and with fillers
-/// between them, come to lie where they were.
+/// between them, get their old offsets.
 #[test]
-fn objects_are_restored_where_they_were() {
+fn objects_are_restored_at_their_offsets() {
     for (seed, placement) in (0..20).flat_map(|seed| PLACEMENTS.map(|placement| (seed, placement)))
     {
         let mut random = Random::new(seed);
@@ -124,7 +125,7 @@ fn a_batch_continues_the_order_and_a_failed_one_does_not_end_it() {
     }
 }
 
-/// With a boundary the order goes on into the next segment once a segment is filled.
+/// With a boundary the order continues in the next segment once a segment is filled.
 #[test]
 fn filled_segments_follow_each_other() {
     for (boundary, placement) in [1000, 4096, 65_536]

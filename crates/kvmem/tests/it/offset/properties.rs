@@ -29,7 +29,7 @@ proptest! {
     }
 }
 
-/// That the sequences above reach what they are meant to reach, each way round.
+/// The sequences above reach every operation and outcome that they should.
 #[test]
 fn the_sequences_reach_everything() {
     let kinds = [

@@ -1,4 +1,4 @@
-//! Raw handles: plain data that may be copied, kept too long, and made up.
+//! Raw handles: plain data that may be copied, kept too long, and invented.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use kvmem_testkit::random::Random;
 
 use super::figures;
 
-/// The error that the space gives for a handle it does not know.
+/// Returns the error of the space for a handle that it does not know.
 fn stale(handle: RawHandle) -> RawError {
     let bits = handle.to_bits();
     RawError::Stale { slot: (bits >> 32) as u32, generation: bits as u32 }
@@ -45,8 +45,8 @@ fn a_handle_is_good_until_it_is_freed() {
     assert_eq!(space.metrics().largest_free, 1 << 40);
 }
 
-/// The next allocation of the same size takes the same range, and the old handle is not taken for
-/// the new one.
+/// The next allocation of the same size takes the same range, and the old handle is not accepted
+/// for it.
 #[test]
 fn a_handle_does_not_come_back() {
     let space = OffsetAllocator::new(4096).unwrap();
@@ -92,7 +92,7 @@ fn handles_of_other_allocators_are_foreign() {
     let id = |handle: RawHandle| (handle.to_bits() >> 64) as u64;
     refuses_all(&a, in_b, RawError::Foreign { allocator: id(in_a), handle_of: id(in_b) });
     refuses_all(&b, in_a, RawError::Foreign { allocator: id(in_b), handle_of: id(in_a) });
-    // An allocator that is gone: its successor, on the same books or not, is another.
+    // An allocator that is gone: its successor, on the same core or not, is a different one.
     drop(b);
     for _ in 0..100 {
         let next = OffsetAllocator::new(1000).unwrap();
@@ -104,7 +104,7 @@ fn handles_of_other_allocators_are_foreign() {
 }
 
 #[test]
-fn made_up_handles_are_refused() {
+fn invented_handles_are_rejected() {
     let space = OffsetAllocator::new(1 << 20).unwrap();
     let good: Vec<RawHandle> =
         (1..=100).map(|size| space.allocate_raw(size).unwrap().handle).collect();
@@ -114,9 +114,9 @@ fn made_up_handles_are_refused() {
     for step in 0..20_000 {
         let bits = match step % 4 {
             0 => u128::from(random.bits()) << 64 | u128::from(random.bits()),
-            // Of this allocator, any slot, any generation.
+            // Of this allocator, with any slot and any generation.
             1 => id << 64 | u128::from(random.bits()),
-            // Slots and generations that there are, mixed.
+            // Existing slots and generations, mixed.
             2 => id << 64 | u128::from(random.below(300)) << 32 | u128::from(random.below(300)),
             _ => good[random.below(100) as usize].to_bits() ^ 1 << random.below(128),
         };
@@ -145,7 +145,7 @@ fn made_up_handles_are_refused() {
 }
 
 #[test]
-fn refusals_make_no_handle() {
+fn failed_requests_issue_no_handle() {
     let space = OffsetAllocator::new(100).unwrap();
     let all = space.allocate_raw(100).unwrap();
     assert_eq!(
@@ -155,7 +155,7 @@ fn refusals_make_no_handle() {
     assert_eq!(space.free_raw(all.handle), Ok(100));
 }
 
-/// What a raw allocation needs beside its range comes and goes with it.
+/// The additional metadata of a raw allocation is created and freed with it.
 #[test]
 fn handles_leave_nothing_behind() {
     let space = OffsetAllocator::new(1 << 30).unwrap();

@@ -1,4 +1,4 @@
-//! Boundaries that share few factors with alignments, and what a refused request may cost.
+//! Boundaries that share few factors with alignments, and the cost of a failed request.
 
 use kvmem::offset::{AllocError, Allocation, OffsetAllocator, Placement};
 
@@ -8,9 +8,9 @@ use super::figures;
 
 const PLACEMENTS: [Placement; 2] = [Placement::Renewal, Placement::BestFit];
 
-/// The nodes of a bounded space are not spent on segments between two that have an aligned start.
+/// A bounded space does not spend its nodes on the segments between two that have an aligned start.
 #[test]
-fn an_aligned_request_leaves_the_names_to_others() {
+fn an_aligned_request_takes_few_nodes() {
     for placement in PLACEMENTS {
         let builder =
             OffsetAllocator::builder(1 << 30).boundary(4097).max_ranges(100).placement(placement);
@@ -30,10 +30,10 @@ fn an_aligned_request_leaves_the_names_to_others() {
     }
 }
 
-/// Refused requests of every kind, in a space whose names have run out and in one that has some
-/// left, change nothing.
+/// Failed requests of every kind change nothing, both in a space without free nodes and in one with
+/// some left.
 #[test]
-fn a_refused_request_costs_no_names() {
+fn a_failed_request_takes_no_nodes() {
     for (max_ranges, align) in [(100, 4096), (100, 1 << 20), (40, 4096), (1000, 4096)] {
         let builder = OffsetAllocator::builder(1 << 30).boundary(4097).max_ranges(max_ranges);
         let space = builder.build().unwrap();
@@ -57,9 +57,10 @@ fn a_refused_request_costs_no_names() {
     }
 }
 
-/// Whatever is freed whole needs no name, and neither does an exact fit, be it a whole segment.
+/// A range that is freed whole needs no node, and neither does an exact fit, even of a whole
+/// segment.
 #[test]
-fn whole_ranges_come_and_go_when_names_are_out() {
+fn whole_ranges_need_no_nodes() {
     for placement in PLACEMENTS {
         let builder =
             OffsetAllocator::builder(40 * 4096).boundary(4096).max_ranges(40).placement(placement);
@@ -90,7 +91,7 @@ fn whole_ranges_come_and_go_when_names_are_out() {
     }
 }
 
-/// A boundary of 2^27 and little: the first segment that fits is found by arithmetic.
+/// A boundary slightly above 2^27: the first segment that fits is found by arithmetic.
 #[test]
 fn segments_with_an_aligned_start_are_found_by_arithmetic() {
     for (boundary, align, size) in [
@@ -114,7 +115,7 @@ fn segments_with_an_aligned_start_are_found_by_arithmetic() {
         let metrics = space.metrics();
         assert_eq!((metrics.free_ranges, metrics.largest_free), (1, boundary));
     }
-    // None fits: no multiple of 2^40 below 2^62 lies so near the start of a segment.
+    // None fits: no multiple of 2^40 below 2^62 is that near the start of a segment.
     let space = OffsetAllocator::builder(1 << 40).boundary((1 << 27) + 1).build().unwrap();
     let first = space.allocate_aligned(1 << 27, 1 << 40).unwrap();
     let before = (figures(space.metrics()), space.metrics().free_ranges);
@@ -123,7 +124,8 @@ fn segments_with_an_aligned_start_are_found_by_arithmetic() {
     drop(first);
 }
 
-/// Few live ranges leave few free segments on the books, whatever was allocated and freed before.
+/// Few live ranges leave few free segments in the metadata, whatever was allocated and freed
+/// before.
 #[test]
 fn free_segments_stay_few() {
     let space = OffsetAllocator::builder(1 << 40).boundary((1 << 16) + 1).build().unwrap();

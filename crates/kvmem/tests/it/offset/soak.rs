@@ -1,7 +1,7 @@
 //! A long run; see `kvmem_testkit::soak`.
 //!
-//! `KVMEM_SOAK_OPS=100000000 cargo test --release -p kvmem --test it soak -- --nocapture` makes it
-//! as long as it says; `KVMEM_SOAK_SEED` chooses another one.
+//! `KVMEM_SOAK_OPS=100000000 cargo test --release -p kvmem --test it soak -- --nocapture` sets its
+//! length; `KVMEM_SOAK_SEED` selects another sequence.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Traps that allocators of offsets are known to have fallen into, this one's own past included.
+//! Traps that offset allocators are known to have fallen into, this one's own past included.
 
 use kvmem::offset::{AllocError, Allocation, OffsetAllocator, Placement};
 use kvmem_testkit::driver;
@@ -10,8 +10,8 @@ use super::space;
 
 const PLACEMENTS: [Placement; 2] = [Placement::Renewal, Placement::BestFit];
 
-/// Capacities that have been special to somebody: powers of two, what 32 bits and floats cannot
-/// say, and all small ones.
+/// Returns capacities that are special to some implementation: powers of two, numbers that 32 bits
+/// and floats cannot represent, and all small ones.
 fn capacities() -> impl Iterator<Item = u64> {
     let special = [699_050, (1 << 40) - 1, 1000 << 30, 15 << 28, 4 << 30, (1 << 63) - 1, 1 << 63];
     let near_powers = (2..63).flat_map(|log2| [(1 << log2) - 1, 1 << log2, (1 << log2) + 1]);
@@ -54,14 +54,14 @@ fn the_largest_allocation_is_the_whole_space() {
     for capacity in capacities() {
         let space = OffsetAllocator::new(capacity).unwrap();
         assert_eq!(space.largest_free_hint(), capacity);
-        // Twice: the range that was freed is as good as the one that was never used.
+        // Twice: a range that was freed is as good as one that was never used.
         for _ in 0..2 {
             let all =
                 space.allocate(capacity).unwrap_or_else(|error| panic!("{capacity}: {error}"));
             assert_eq!(all.range(), 0..capacity);
             assert_eq!((space.metrics().free, space.largest_free_hint()), (0, 0));
         }
-        // And after the space was in pieces.
+        // And after the space was divided.
         let pieces = space.allocate_batch(
             capacity.div_ceil(7),
             capacity.div_euclid(capacity.div_ceil(7)) as usize,
@@ -71,13 +71,12 @@ fn the_largest_allocation_is_the_whole_space() {
     }
 }
 
-/// Whatever is free in one piece can be had in one piece, behind neighbours of any size in the same
-/// bin.
+/// Every free range can be allocated as one range, behind neighbours of any size in the same bin.
 #[test]
 fn the_longest_of_many_alike_is_found() {
     for placement in PLACEMENTS {
-        // One bin above 2^20 is 16 KiB wide: 40 holes share it. The longest is freed first, hence
-        // last in the list.
+        // One bin above 2^20 is 16 KiB wide: 40 holes share it. The longest is freed first, so it
+        // is last in the list.
         let space = OffsetAllocator::builder(1 << 30).placement(placement).build().unwrap();
         let mut rest = space.allocate(1 << 30).unwrap();
         let (mut holes, mut walls) = (Vec::new(), Vec::new());
@@ -112,7 +111,7 @@ fn the_hint_is_never_below_the_truth() {
             .unwrap();
         let mut random = Random::new(1);
         let mut live: Vec<Allocation> = Vec::new();
-        // Up to some 50,000 ranges on the books, and down again.
+        // Up to some 50,000 ranges, and down again.
         for step in 0..150_000u64 {
             let up = step < 100_000;
             if random.below(4) < if up { 3 } else { 1 } {
@@ -130,9 +129,9 @@ fn the_hint_is_never_below_the_truth() {
     }
 }
 
-/// A full space: whatever is freed can be had again at once, exactly.
+/// A full space: every freed range can be allocated again at once, exactly.
 #[test]
-fn what_was_freed_can_be_had_again() {
+fn a_freed_range_can_be_allocated_again() {
     for (seed, boundary) in [(1, None), (2, None), (3, Some(1 << 20)), (4, Some(70_001))] {
         let space = space(1 << 24, boundary);
         let mut random = Random::new(seed);
@@ -160,16 +159,16 @@ fn what_was_freed_can_be_had_again() {
     }
 }
 
-/// The same in a space with room, where the freed range may have been joined and cut elsewhere
-/// since.
+/// The same in a space with room, where the freed range may have been coalesced and divided
+/// elsewhere since.
 #[test]
-fn one_freed_and_one_asked_for_never_fails() {
+fn one_freed_and_one_requested_never_fails() {
     for (seed, placement) in [(5, PLACEMENTS[0]), (6, PLACEMENTS[1])] {
         let space = OffsetAllocator::builder(1 << 24).placement(placement).build().unwrap();
         let mut random = Random::new(seed);
         let mut live = Vec::new();
         for _ in 0..30_000 {
-            // Crumbs and bulk, so that crumbs are set apart.
+            // Small and large objects, so that there is a small-object region.
             let size =
                 1 + if random.below(3) == 0 { random.below(90) } else { random.below(200_000) };
             match space.allocate(size) {
@@ -179,7 +178,7 @@ fn one_freed_and_one_asked_for_never_fails() {
                     let size = gone.len();
                     drop(gone);
                     assert!(space.largest_free_hint() >= size);
-                    // Half of them with a look between, which settles what was put off.
+                    // Half of them with a report between, which coalesces the deferred ranges.
                     if random.below(2) == 0 {
                         assert!(space.metrics().largest_free >= size);
                     }
@@ -195,7 +194,7 @@ fn one_freed_and_one_asked_for_never_fails() {
 #[test]
 fn an_exact_fit_needs_nothing_else() {
     let space = OffsetAllocator::new(1 << 20).unwrap();
-    // Every other range of the whole space is free: no two holes join, none is a byte too long.
+    // Every other range of the whole space is free: no two holes coalesce, none is a byte too long.
     let mut all = space.allocate_batch(64, 1 << 14).unwrap();
     all.sort_by_key(|granted| granted.offset());
     let mut at = 0u32;
@@ -212,10 +211,9 @@ fn an_exact_fit_needs_nothing_else() {
     assert_eq!(space.metrics().largest_free, 1 << 20);
 }
 
-/// Crumbs had been set apart in the middle of a range, and a batch that filled the range was
-/// refused.
+/// A small-object region lay in the middle of a range, and a batch that filled the range failed.
 #[test]
-fn a_batch_that_fits_is_granted_beside_crumbs() {
+fn a_batch_that_fits_succeeds_beside_small_objects() {
     let config = Config {
         capacity: 1 << 20,
         boundary: None,
@@ -246,7 +244,7 @@ fn a_batch_that_fits_is_granted_beside_crumbs() {
 #[test]
 fn alignments_that_boundaries_seldom_meet_are_quick() {
     // A boundary that no alignment divides: among a third of a trillion segments, only the first
-    // begins right.
+    // begins aligned.
     let odd = space(1 << 40, Some(3));
     let first = odd.allocate_aligned(3, 1 << 40).unwrap();
     assert_eq!(first.offset(), 0);
@@ -258,7 +256,7 @@ fn alignments_that_boundaries_seldom_meet_are_quick() {
         );
     }
     assert!(odd.metrics().free_ranges < 10, "refusals leave nothing behind");
-    // One in 4096 does, and each is found.
+    // One in 4096 is aligned, and each is found.
     let even = space(1 << 30, Some(1 << 12));
     let found: Vec<_> = (0..64).map(|_| even.allocate_aligned(1, 1 << 24).unwrap()).collect();
     assert_eq!(found.iter().map(|found| found.offset() >> 24).max(), Some(63));

@@ -1,12 +1,12 @@
-//! Spaces that may have so many ranges and no more.
+//! Spaces with a limit on the number of ranges.
 
 use kvmem::offset::{AllocError, Allocation, OffsetAllocator, Placement, SpaceError};
 
 const CAPACITY: u64 = 1 << 20;
 const RANGES: u32 = 64;
 
-/// A space whose books are full, and what is alive in it: ranges of 100 bytes, every other one
-/// free, and a long free range behind them.
+/// Returns a space at its limit of ranges, and its allocations: ranges of 100 bytes, every other
+/// one free, and a long free range behind them.
 fn full(placement: Placement) -> (OffsetAllocator, Vec<Allocation>) {
     let space =
         OffsetAllocator::builder(CAPACITY).placement(placement).max_ranges(RANGES).build().unwrap();
@@ -20,7 +20,7 @@ fn full(placement: Placement) -> (OffsetAllocator, Vec<Allocation>) {
     let AllocError::TooManyRanges { ranges } = error else { panic!("{error}") };
     assert!(ranges <= u64::from(RANGES) && ranges + 4 > u64::from(RANGES), "{ranges} ranges");
     space.check().unwrap();
-    // Every other one dies; the number of ranges stays what it was.
+    // Every other one is freed; the number of ranges stays the same.
     let mut n = 0;
     live.retain(|_| {
         n += 1;
@@ -47,7 +47,7 @@ fn the_hint_does_not_fall_below_the_truth() {
         let longest = space.metrics().largest_free;
         assert!(longest > CAPACITY / 2);
         assert!(space.largest_free_hint() >= longest);
-        // The whole of it is an exact fit, which the hint must let through.
+        // The whole of it is an exact fit, which the hint must admit.
         let all = space.allocate(longest).unwrap();
         assert_eq!(all.len(), longest);
         assert!(space.allocate(CAPACITY / 2).is_err());
@@ -79,7 +79,7 @@ fn an_exact_fit_needs_no_spare_node() {
 }
 
 #[test]
-fn a_change_that_cannot_be_booked_changes_nothing() {
+fn a_change_without_nodes_changes_nothing() {
     both(|space, mut live| {
         let before = space.map();
         let last = live.last_mut().unwrap();
@@ -101,7 +101,7 @@ fn a_change_that_cannot_be_booked_changes_nothing() {
 }
 
 #[test]
-fn more_ranges_than_can_be_named_are_refused_at_once() {
+fn more_ranges_than_nodes_fail_at_once() {
     let space = OffsetAllocator::new(1 << 40).unwrap();
     let error = space.allocate_batch(1, 1 << 40).unwrap_err();
     assert!(matches!(error, AllocError::TooManyRanges { .. }), "{error}");
@@ -128,19 +128,19 @@ fn metadata_stays_within_the_bound() {
 }
 
 #[test]
-fn a_space_for_no_ranges_is_refused() {
+fn a_space_for_no_ranges_is_an_error() {
     let error = OffsetAllocator::builder(1 << 20).max_ranges(3).build().unwrap_err();
     assert_eq!(error, SpaceError::MaxRanges { requested: 3, least: 16 });
-    assert!(error.to_string().contains("16 at least"));
-    // The least that is allowed is enough for something.
+    assert!(error.to_string().contains("at least 16"));
+    // The lowest allowed limit is enough for some use.
     let space = OffsetAllocator::builder(1 << 20).max_ranges(16).build().unwrap();
     assert!((0..12).all(|_| space.allocate(10).map(Allocation::into_raw).is_ok()));
 }
 
-/// A batch and a scattered request that run out of names half way say so, although they have given
-/// back what they had.
+/// A batch and a scattered request that run out of nodes half way report that, although they have
+/// freed their ranges by then.
 #[test]
-fn the_reason_outlives_what_is_given_back() {
+fn the_error_survives_the_rollback() {
     for placement in [Placement::Renewal, Placement::BestFit] {
         let space =
             OffsetAllocator::builder(1 << 16).placement(placement).max_ranges(66).build().unwrap();
