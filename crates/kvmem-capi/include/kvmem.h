@@ -375,8 +375,8 @@ typedef struct kvmem_region_options {
     uint32_t dont_fork;
     /// 1 (the default): core dumps do not contain the region.
     uint32_t dont_dump;
-    /// 1, with KVMEM_BACKING_SHARED: seals the memory file with F_SEAL_FUTURE_WRITE (Linux 5.1), so
-    /// only this region can write to it. No other mapping can be made for writing, by any
+    /// 1, with KVMEM_BACKING_SHARED: seals the memory file with F_SEAL_FUTURE_WRITE (Linux 5.1),
+    /// so only this region can write to it. No other mapping can be made for writing, by any
     /// process or user, this process included. kvmem_region_attach and
     /// kvmem_region_discard fail. Default 0.
     uint32_t readers_only;
@@ -494,8 +494,8 @@ typedef struct kvmem_registration_options {
     /// Largest number of bytes that one key covers. 0 (the default): the registrars' preferred
     /// size.
     uint64_t chunk_bytes;
-    /// Receives progress, also of kvmem_registration_deregister. Called as long as the registration
-    /// lives. Default NULL.
+    /// Receives progress, also of kvmem_registration_deregister. Called as long as the
+    /// registration lives. Default NULL.
     kvmem_progress_fn progress;
     /// Passed to `progress`.
     void *progress_user;
@@ -648,8 +648,8 @@ typedef struct kvmem_slab_allocator_options {
     /// private and have no other user (KVMEM_ERR_IN_USE). The allocator takes it over, and its
     /// handle becomes invalid. If the call fails, the region stays the caller's.
     struct kvmem_region *region;
-    /// Blocks of more bytes than this come from the system's malloc. At most 8192, which UINT64_MAX
-    /// (the default) stands for.
+    /// Blocks of more bytes than this come from the system's malloc. At most 8192, which
+    /// UINT64_MAX (the default) stands for.
     uint64_t limit_bytes;
     /// How long unused full magazines are kept, in nanoseconds; 0 (the default): 15 seconds.
     uint64_t working_set_ns;
@@ -712,8 +712,8 @@ typedef struct kvmem_pool_options {
     /// 1: kvmem_pool_create returns as soon as the memory is mapped, and a thread populates and
     /// registers it part by part. Default 0.
     uint32_t in_background;
-    /// 1: parts that cannot be populated or registered are quarantined and reported. Default 0: the
-    /// call fails instead.
+    /// 1: parts that cannot be populated or registered are quarantined and reported. Default 0:
+    /// the call fails instead.
     uint32_t quarantine;
     /// 1 (the default): sizes that are requested frequently become hot, and are served without a
     /// lock.
@@ -734,14 +734,14 @@ typedef struct kvmem_pool_options {
     uint64_t max_cached_bytes;
     /// Ends building early. Default NULL.
     const struct kvmem_cancel *cancel;
-    /// Receives the progress of populating and registering. With `in_background`, called as long as
-    /// the pool lives. Default NULL.
+    /// Receives the progress of populating and registering. With `in_background`, called as long
+    /// as the pool lives. Default NULL.
     kvmem_progress_fn progress;
     /// Passed to `progress`.
     void *progress_user;
-    /// 1, with KVMEM_BACKING_SHARED: seals the memory file with F_SEAL_FUTURE_WRITE (Linux 5.1), so
-    /// only this pool can write to it. No other mapping can be made for writing, by any process or
-    /// user, this process included. kvmem_pool_shrink_to fails. Default 0.
+    /// 1, with KVMEM_BACKING_SHARED: seals the memory file with F_SEAL_FUTURE_WRITE (Linux 5.1),
+    /// so only this pool can write to it. No other mapping can be made for writing, by any
+    /// process or user, this process included. kvmem_pool_shrink_to fails. Default 0.
     uint32_t readers_only;
     /// Reserved: any value but 0 is KVMEM_ERR_INVALID_ARGUMENT.
     uint32_t reserved;
@@ -858,15 +858,15 @@ typedef struct kvmem_kv_cache_options {
     uint64_t max_bytes;
     /// Limits the number of values. UINT64_MAX (the default): about 2^32.
     uint64_t max_blocks;
-    /// If an insertion leaves more than `high_watermark_bytes` bytes in the cache, the cache evicts
-    /// down to this many. Both UINT64_MAX (the default): no watermarks.
+    /// If an insertion leaves more than `high_watermark_bytes` bytes in the cache, the cache
+    /// evicts down to this many. Both UINT64_MAX (the default): no watermarks.
     uint64_t low_watermark_bytes;
     /// The upper watermark; see `low_watermark_bytes`.
     uint64_t high_watermark_bytes;
     /// KVMEM_EVICT_LRU (the default) or KVMEM_EVICT_SCAN_RESISTANT.
     uint32_t eviction;
-    /// Number of shards that keys are divided into. 1 makes LRU exact. 0 (the default): several for
-    /// each processor.
+    /// Number of shards that keys are divided into. 1 makes LRU exact. 0 (the default): several
+    /// for each processor.
     uint32_t shards;
     /// Eviction sink: receives each evicted value, for a lower tier. NULL (the default): evicted
     /// bytes are freed at once.

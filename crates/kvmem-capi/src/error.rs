@@ -84,7 +84,7 @@ impl CallError {
             CallError::TooManyObjects(_) => KVMEM_ERR_LIMIT,
             CallError::Alloc(error) => alloc_status(error),
             CallError::Raw(RawError::Foreign { .. }) => KVMEM_ERR_FOREIGN_ALLOCATION,
-            CallError::Raw(RawError::Refused(error)) => alloc_status(error),
+            CallError::Raw(RawError::Failed(error)) => alloc_status(error),
             CallError::Raw(_) => KVMEM_ERR_STALE_ALLOCATION,
             CallError::Bump(BumpError::Zero) | CallError::Slice(SlabError::ZeroSize) => {
                 KVMEM_ERR_ZERO_SIZE
@@ -170,7 +170,7 @@ pub(crate) fn alloc_status(error: &AllocError) -> kvmem_status {
         AllocError::ZeroSize => KVMEM_ERR_ZERO_SIZE,
         AllocError::TooLarge { .. } | AllocError::AlignTooLarge { .. } => KVMEM_ERR_TOO_LARGE,
         AllocError::BadAlign { .. } => KVMEM_ERR_BAD_ALIGN,
-        AllocError::Blocked { .. } => KVMEM_ERR_CANNOT_EXTEND,
+        AllocError::CannotExtend { .. } => KVMEM_ERR_CANNOT_EXTEND,
         AllocError::OutOfBounds { .. } => KVMEM_ERR_OUT_OF_BOUNDS,
         AllocError::TooManyRanges { .. } => KVMEM_ERR_TOO_MANY_RANGES,
         AllocError::NoRanges { .. } => KVMEM_ERR_INVALID_ARGUMENT,
@@ -235,7 +235,7 @@ fn space_status(error: &SpaceError) -> kvmem_status {
 
 fn pool_status(error: &PoolError) -> kvmem_status {
     match error {
-        PoolError::Refused(error) => alloc_status(error),
+        PoolError::Allocate(error) => alloc_status(error),
         PoolError::NotReady { .. } => KVMEM_ERR_NOT_READY,
         PoolError::Limit { .. } => KVMEM_ERR_TOO_LARGE,
         PoolError::Initializing => KVMEM_ERR_IN_USE,
@@ -278,7 +278,7 @@ impl From<SlabError> for CallError {
 impl From<PoolError> for CallError {
     fn from(error: PoolError) -> CallError {
         match error {
-            PoolError::Refused(error) => CallError::Alloc(error),
+            PoolError::Allocate(error) => CallError::Alloc(error),
             error => CallError::new(pool_status(&error), error),
         }
     }

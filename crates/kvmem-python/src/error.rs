@@ -115,7 +115,7 @@ pub(crate) fn alloc(py: Python<'_>, error: &AllocError) -> PyErr {
             .with("requested", requested)
             .with("free", free)
             .with("largest_free", largest_free),
-        AllocError::Blocked { requested, most } => {
+        AllocError::CannotExtend { requested, most } => {
             raised("OutOfSpaceError").with("requested", requested).with("limit", most)
         }
         AllocError::TooManyRanges { ranges } => raised("OutOfSpaceError").with("ranges", ranges),
@@ -205,7 +205,7 @@ pub(crate) fn request(py: Python<'_>, error: &AllocError, request: Request) -> P
 #[cold]
 pub(crate) fn block_request(py: Python<'_>, error: &PoolError, requested: Request) -> PyErr {
     match error {
-        PoolError::Refused(error) => request(py, error, requested),
+        PoolError::Allocate(error) => request(py, error, requested),
         error => pool(py, error),
     }
 }
@@ -450,7 +450,7 @@ pub(crate) fn not_available(py: Python<'_>, error: &NotAvailable) -> PyErr {
 pub(crate) fn pool(py: Python<'_>, error: &PoolError) -> PyErr {
     let raised = |class| Raised::new(py, class, error);
     match error {
-        PoolError::Refused(error) => return alloc(py, error),
+        PoolError::Allocate(error) => return alloc(py, error),
         PoolError::Memory(error) => return arena(py, error),
         PoolError::Register(error) => return register(py, error),
         PoolError::Space(error) => return space(py, error),

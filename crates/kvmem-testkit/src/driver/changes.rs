@@ -22,7 +22,7 @@ fn out_of_bounds(part: Range<u64>, whole: Range<u64>) -> AllocError {
 /// Converts an error of the raw interface to that of the RAII interface.
 fn alloc_error(error: RawError) -> Result<AllocError> {
     match error {
-        RawError::Refused(error) => Ok(error),
+        RawError::Failed(error) => Ok(error),
         other => Err(other).context("a good handle"),
     }
 }
@@ -74,7 +74,7 @@ impl<F: Face> Space<F> {
         } else if new_size > limit {
             Err(AllocError::TooLarge { requested: new_size, limit })
         } else if new_size > max {
-            Err(AllocError::Blocked { requested: new_size, most: max })
+            Err(AllocError::CannotExtend { requested: new_size, most: max })
         } else {
             Ok(())
         }

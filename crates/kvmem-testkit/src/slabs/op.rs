@@ -34,9 +34,9 @@ pub enum Who {
 /// The function that allocates a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// `alloc`.
+    /// `allocate`.
     Plain,
-    /// `alloc_zeroed`.
+    /// `allocate_zeroed`.
     Zeroed,
     /// `copy`.
     Copy,

@@ -118,7 +118,7 @@ impl Allocation {
     /// offset stays. Nothing is moved. O(1).
     ///
     /// # Errors
-    /// [`AllocError::Blocked`] if the range behind is in use, too short, or beyond a boundary;
+    /// [`AllocError::CannotExtend`] if the range behind is in use, too short, or beyond a boundary;
     /// [`AllocError::TooLarge`] if no range of this space can be that long;
     /// [`AllocError::OutOfBounds`] if the allocation is longer than `new_size`. Nothing changes
     /// then.
@@ -250,5 +250,5 @@ pub(super) fn resize_up(heap: &mut Heap, placed: Placed, new_size: u64) -> Resul
         return Err(AllocError::TooLarge { requested: new_size, limit: heap.limit() });
     }
     heap.extend(placed, size, new_size)
-        .map_err(|most| AllocError::Blocked { requested: new_size, most })
+        .map_err(|most| AllocError::CannotExtend { requested: new_size, most })
 }

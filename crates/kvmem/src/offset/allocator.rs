@@ -304,7 +304,7 @@ impl OffsetAllocator {
     /// # Errors
     /// [`SpaceError::Capacity`] above 2^63, [`SpaceError::WrongDirection`] below the capacity,
     /// [`SpaceError::TooManyRanges`] at the limit of ranges.
-    pub fn grow(&self, new_capacity: u64) -> Result<(), SpaceError> {
+    pub fn grow_to(&self, new_capacity: u64) -> Result<(), SpaceError> {
         check_capacity(new_capacity)?;
         self.core.resize(|heap| heap.grow(new_capacity))
     }
@@ -338,6 +338,15 @@ impl OffsetAllocator {
     #[inline]
     pub fn largest_free_hint(&self) -> u64 {
         self.core.largest_free_hint()
+    }
+
+    /// Returns the address of the number that [`largest_free_hint`](Self::largest_free_hint) loads.
+    /// It stays mapped as long as the allocator. Other threads write it: load it atomically.
+    #[cfg(not(loom))]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn largest_free_address(&self) -> *const u64 {
+        self.core.largest_free_address()
     }
 
     /// Returns the figures of the space. O(1).
@@ -460,7 +469,7 @@ impl OffsetAllocator {
     /// Shortens a raw allocation as [`Allocation::shrink`] does; the handle stays valid.
     ///
     /// # Errors
-    /// Those of [`free_raw`](Self::free_raw), and [`RawError::Refused`] with the error of
+    /// Those of [`free_raw`](Self::free_raw), and [`RawError::Failed`] with the error of
     /// [`Allocation::shrink`].
     pub fn shrink_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
         self.with_raw(handle, |state, placed, _| {
@@ -473,7 +482,7 @@ impl OffsetAllocator {
     /// Lengthens a raw allocation as [`Allocation::extend`] does; the handle stays valid.
     ///
     /// # Errors
-    /// Those of [`free_raw`](Self::free_raw), and [`RawError::Refused`] with the error of
+    /// Those of [`free_raw`](Self::free_raw), and [`RawError::Failed`] with the error of
     /// [`Allocation::extend`].
     pub fn extend_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
         self.with_raw(handle, |state, placed, _| {

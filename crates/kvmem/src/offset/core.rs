@@ -120,7 +120,7 @@ impl SpaceCore {
 
     /// Returns the figures that the last holder of the lock published for reports.
     #[cfg(not(loom))]
-    pub(crate) fn left(&self) -> SpaceStats {
+    pub(crate) fn published_stats(&self) -> SpaceStats {
         self.hint.report()
     }
 
@@ -145,7 +145,7 @@ impl SpaceCore {
 
     /// Takes the lock until the returned value is dropped.
     #[cfg(all(test, not(loom)))]
-    pub(crate) fn seize(&'static self) -> HeldLock {
+    pub(crate) fn lock_for_test(&'static self) -> HeldLock {
         HeldLock { _books: self.state.lock() }
     }
 

@@ -60,7 +60,7 @@ pub enum AllocError {
         "cannot extend to {requested} bytes in place: there is room for at most {most}; \
          allocate a new range and copy"
     )]
-    Blocked {
+    CannotExtend {
         /// Requested size, in bytes.
         requested: u64,
         /// The greatest size that the allocation could have in place, in bytes.
@@ -154,7 +154,7 @@ pub enum RawError {
     },
     /// The handle is valid, but the requested change failed.
     #[error(transparent)]
-    Refused(#[from] AllocError),
+    Failed(#[from] AllocError),
 }
 
 /// The reason why a space could not be created, grown or shrunk. The state is the same as before

@@ -27,7 +27,7 @@ pub(super) struct Hint {
     /// For reports: the length of the space.
     capacity: AtomicU64,
     /// Orders changes of the length and of the free bytes, which must be read together.
-    resizes: Together,
+    resizes: SeqCounter,
 }
 
 /// Figures that a holder of the lock published for reports. They are of about one moment: a thread
@@ -107,6 +107,12 @@ impl Hint {
         // Relaxed: see `publish_limit`. A thread that learns of the resize sees it, by the
         // coherence of this one atomic.
         self.capacity.load(Ordering::Relaxed)
+    }
+
+    /// Returns the address of the largest free range, for readers in C++: one relaxed load.
+    #[cfg(not(loom))]
+    pub(super) fn largest_address(&self) -> *const u64 {
+        self.largest.as_ptr().cast_const()
     }
 
     /// Returns all figures for reports.

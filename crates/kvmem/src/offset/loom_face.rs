@@ -44,7 +44,7 @@ impl SpaceModel {
         self.core.free(range.placed, Some(range.size));
     }
 
-    /// Grows as `OffsetAllocator::grow` does.
+    /// Grows as `OffsetAllocator::grow_to` does.
     pub fn grow(&self, capacity: u64) {
         self.core.resize(|heap| heap.grow(capacity)).expect("larger than before");
     }

@@ -49,4 +49,4 @@ pub(crate) use range::{LONG, Range};
 pub use raw::{RawAllocation, RawHandle};
 pub use report::{BinReport, MapRange, Metrics};
 #[cfg(not(loom))]
-pub(crate) use space_handle::Ground;
+pub(crate) use space_handle::SpaceHandle;

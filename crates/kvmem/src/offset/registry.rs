@@ -16,7 +16,8 @@ use crate::sys::{ForkHooks, ForkStage, around_fork};
 
 use super::core::SpaceCore;
 
-static CORES: Stable<SpaceCore> = Stable::new([const { SpaceCore::new() }; FIRST], SpaceCore::new);
+static CORES: AppendOnlyTable<SpaceCore> =
+    AppendOnlyTable::new([const { SpaceCore::new() }; FIRST], SpaceCore::new);
 static CORE_SLOTS: Mutex<CoreSlots> =
     Mutex::new(CoreSlots { free: Vec::new(), used: 0, created: 0 });
 
@@ -40,7 +41,7 @@ pub(super) fn core(index: u32) -> &'static SpaceCore {
 pub(super) fn acquire_slot() -> (u32, u64) {
     // If the system has no memory for the hooks, a child of a fork may find locks held. Nothing
     // else depends on them.
-    let _ = around_fork(Stage::Spaces, Hooks { prefork, postfork, postfork_child: || () });
+    let _ = around_fork(ForkStage::Spaces, ForkHooks { prefork, postfork, postfork_child: || () });
     let mut slots = CORE_SLOTS.lock();
     slots.created += 1;
     let index = slots.free.pop().unwrap_or_else(|| {

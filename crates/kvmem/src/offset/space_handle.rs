@@ -17,15 +17,15 @@ use super::report::MapRange;
 
 /// A space, identified by its core.
 #[derive(Clone, Copy)]
-pub(crate) struct Ground {
+pub(crate) struct SpaceHandle {
     index: u32,
     core: &'static SpaceCore,
 }
 
-impl Ground {
+impl SpaceHandle {
     /// Returns the space of that number.
     pub(crate) fn new(index: u32) -> Self {
-        Ground { index, core: registry::core(index) }
+        SpaceHandle { index, core: registry::core(index) }
     }
 
     /// Returns the space of an allocator.
@@ -65,13 +65,13 @@ impl Ground {
 
     /// Returns the figures that the last holder of the lock published for reports, without the
     /// lock.
-    pub(crate) fn left(self) -> SpaceStats {
-        self.core.left()
+    pub(crate) fn published_stats(self) -> SpaceStats {
+        self.core.published_stats()
     }
 
     /// Returns the error of a request that cannot succeed, without the lock.
     #[inline]
-    pub(crate) fn refuse(self, size: u64) -> AllocError {
+    pub(crate) fn early_error(self, size: u64) -> AllocError {
         self.core.fail_early(size, self.core.largest_free_hint())
     }
 
@@ -140,7 +140,7 @@ impl Ground {
 
     /// Takes the lock of the metadata until the returned value is dropped.
     #[cfg(test)]
-    pub(crate) fn seize(self) -> HeldLock {
-        self.core.seize()
+    pub(crate) fn lock_for_test(self) -> HeldLock {
+        self.core.lock_for_test()
     }
 }

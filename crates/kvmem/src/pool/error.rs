@@ -19,7 +19,7 @@ pub enum PoolError {
     /// The request for a block, or for a change of one, cannot be met. The value says why; nothing
     /// was changed.
     #[error(transparent)]
-    Refused(#[from] AllocError),
+    Allocate(#[from] AllocError),
     /// There is no room in what is ready, and more is being made ready.
     #[error(
         "{requested} bytes were asked for; {ready} of {capacity} bytes are ready and the rest is being worked on: wait for it \

@@ -58,7 +58,7 @@ impl Pool {
     /// A block of `len` bytes. O(1), some nanoseconds for a hot size.
     ///
     /// # Errors
-    /// [`PoolError::Refused`] with what the offset layer says; [`PoolError::NotReady`] if there is
+    /// [`PoolError::Allocate`] with what the offset layer says; [`PoolError::NotReady`] if there is
     /// no room in what is ready yet.
     #[inline]
     pub fn allocate(&self, len: usize) -> Result<Block, PoolError> {
@@ -178,7 +178,7 @@ impl Pool {
             error => error,
         };
         self.owner.refusals.count(&error);
-        Err(PoolError::Refused(error))
+        Err(PoolError::Allocate(error))
     }
 
     /// What it is called in [metrics](super::observe) and traces.

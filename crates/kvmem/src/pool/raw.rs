@@ -75,7 +75,7 @@ impl Pool {
     /// As [`Block::shrink`], raw; the handle stays good.
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Block::shrink`] says.
+    /// As [`free_raw`](Self::free_raw), and [`RawError::Failed`] with what [`Block::shrink`] says.
     pub fn shrink_raw(&self, handle: RawHandle, new_len: usize) -> Result<(), RawError> {
         self.space.shrink_raw(handle, new_len as u64)
     }
@@ -83,7 +83,7 @@ impl Pool {
     /// As [`Block::extend`], raw; the handle stays good.
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw), and [`RawError::Refused`] with what [`Block::extend`] says.
+    /// As [`free_raw`](Self::free_raw), and [`RawError::Failed`] with what [`Block::extend`] says.
     pub fn extend_raw(&self, handle: RawHandle, new_len: usize) -> Result<(), RawError> {
         self.space.extend_raw(handle, new_len as u64)
     }

@@ -144,10 +144,10 @@ impl<K: Hash + Eq> Inner<K> {
         let block = self.until(&mut turn, own, requested, || {
             match self.source.allocate(&self.pool, len) {
                 Ok(block) => Ok(Some(block)),
-                Err(PoolError::Refused(
+                Err(PoolError::Allocate(
                     AllocError::OutOfSpace { .. } | AllocError::TooManyRanges { .. },
                 )) => Ok(None),
-                Err(PoolError::Refused(AllocError::TooLarge { requested, limit })) => {
+                Err(PoolError::Allocate(AllocError::TooLarge { requested, limit })) => {
                     Err(KvCacheError::TooLarge { requested, limit })
                 }
                 Err(error) => Err(KvCacheError::Pool(error)),

@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::offset::{
-    AllocError, BinReport, CheckError, Ground, LONG, Metrics, OffsetAllocator,
-    OffsetAllocatorBuilder, Range, SpaceError,
+    AllocError, BinReport, CheckError, LONG, Metrics, OffsetAllocator, OffsetAllocatorBuilder,
+    Range, SpaceError, SpaceHandle,
 };
 
 use crate::slab::magazine_stats::ClassStats;
@@ -53,7 +53,7 @@ use super::stats::ExtentStats;
 /// ```
 #[derive(Clone)]
 pub struct ExtentCache {
-    pub(super) space: Ground,
+    pub(super) space: SpaceHandle,
     pub(super) instance: &'static ExtentInstance,
     pub(super) owner: Arc<SpaceOwner>,
 }
@@ -69,7 +69,7 @@ pub(super) struct SpaceOwner {
 impl Drop for SpaceOwner {
     fn drop(&mut self) {
         // No code can reach the ranges of raw handles any more.
-        self.instance.raw.close(Ground::of(&self.allocator));
+        self.instance.raw.close(SpaceHandle::of(&self.allocator));
         self.instance.shut();
     }
 }
@@ -107,7 +107,7 @@ impl ExtentCache {
         max_cached_bytes: Option<u64>,
     ) -> Self {
         let bound_bytes = max_cached_bytes.unwrap_or_else(|| default_bound(allocator.capacity()));
-        let space = Ground::of(&allocator);
+        let space = SpaceHandle::of(&allocator);
         let instance = ExtentInstance::open(
             space,
             &InstanceOptions { hot_sizes, auto, max_cached_bytes: bound_bytes },
@@ -139,7 +139,7 @@ impl ExtentCache {
         let mut failure = AllocError::ZeroSize;
         match self.allocate_or_fail(size, &mut failure).found() {
             Ok(range) => Ok(Extent::of(self.space, range)),
-            Err(FULL) => Err(self.space.refuse(size)),
+            Err(FULL) => Err(self.space.early_error(size)),
             Err(_) => Err(failure),
         }
     }
@@ -347,7 +347,7 @@ impl ExtentCache {
     /// without any lock that a request could wait for. O(threads × classes).
     pub(crate) fn snapshot(&self) -> ExtentSnapshot {
         let magazines = &self.instance.magazines;
-        let look = || (self.space.left(), magazines.stats());
+        let look = || (self.space.published_stats(), magazines.stats());
         // A range that moves between metadata and cache meanwhile is counted in one of the two, in
         // both, or in neither.
         let (usage, cached) = (0..CONSISTENT_READ_TRIES)

@@ -4,7 +4,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops;
 
-use crate::offset::{AllocError, Allocation, Ground, Range};
+use crate::offset::{AllocError, Allocation, Range, SpaceHandle};
 
 use super::instance::ExtentInstance;
 
@@ -32,7 +32,7 @@ impl Extent {
     }
 
     #[inline(always)]
-    pub(super) fn of(space: Ground, range: Range) -> Self {
+    pub(super) fn of(space: SpaceHandle, range: Range) -> Self {
         Self::new(space.allocation(range))
     }
 

@@ -10,7 +10,7 @@ use std::hint::assert_unchecked;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::offset::{AllocError, Ground, Range};
+use crate::offset::{AllocError, Range, SpaceHandle};
 use crate::slab::magazine_settings::MagazineSettings;
 use crate::slab::magazines::Magazines;
 use crate::slab::source::RoundSource;
@@ -42,7 +42,7 @@ const MAX_FULL_MAGAZINES: usize = 8;
 const REFILL_SHARE: u64 = 16;
 
 pub(super) struct ExtentInstance {
-    space: Ground,
+    space: SpaceHandle,
     pub(super) hot: HotSizes,
     pub(super) magazines: Magazines<Range, SpaceSource>,
     /// The generations of raw handles.
@@ -96,7 +96,10 @@ impl ExtentInstance {
     }
 
     /// Opens the instance of a space that no other thread uses yet.
-    pub(super) fn open(space: Ground, opening: &InstanceOptions<'_>) -> &'static ExtentInstance {
+    pub(super) fn open(
+        space: SpaceHandle,
+        opening: &InstanceOptions<'_>,
+    ) -> &'static ExtentInstance {
         let settings = || MagazineSettings {
             max_cached_bytes: Some(0),
             max_full_magazines: MAX_FULL_MAGAZINES,
@@ -218,7 +221,7 @@ impl ExtentInstance {
     fn caches_may_help(&self, error: &AllocError) -> bool {
         match *error {
             AllocError::OutOfSpace { requested, .. } => !self.exceeds_free(requested),
-            AllocError::Blocked { .. } | AllocError::TooManyRanges { .. } => true,
+            AllocError::CannotExtend { .. } | AllocError::TooManyRanges { .. } => true,
             _ => false,
         }
     }
@@ -226,11 +229,11 @@ impl ExtentInstance {
 
 /// The space as a source of ranges.
 pub(super) struct SpaceSource {
-    space: Ground,
+    space: SpaceHandle,
 }
 
 impl SpaceSource {
-    fn new(space: Ground) -> Self {
+    fn new(space: SpaceHandle) -> Self {
         SpaceSource { space }
     }
 

@@ -14,7 +14,7 @@
 use std::ops;
 
 use crate::offset::{
-    AllocError, Allocation, Ground, LONG, Range, RawAllocation, RawError, RawHandle,
+    AllocError, Allocation, LONG, Range, RawAllocation, RawError, RawHandle, SpaceHandle,
 };
 use crate::sync::{AppendOnlyTable, AtomicU32, AtomicU64, Backoff, FIRST, Ordering, fence};
 
@@ -118,7 +118,7 @@ impl RawEntry {
     }
 
     /// Returns the range after the caller has taken the generation.
-    fn allocation(&self, space: Ground, slot: u32) -> Allocation {
+    fn allocation(&self, space: SpaceHandle, slot: u32) -> Allocation {
         // Relaxed, both: ordered by the caller's `take`.
         let (offset, size) =
             (self.offset.load(Ordering::Relaxed), self.size.load(Ordering::Relaxed));
@@ -150,7 +150,7 @@ impl RawTable {
     }
 
     /// Frees all ranges that raw handles name. No code can reach the space any more.
-    pub(super) fn close(&self, space: Ground) {
+    pub(super) fn close(&self, space: SpaceHandle) {
         for (slot, entry) in self.0.iter() {
             // Relaxed, both: no other thread uses the table.
             let generation = entry.generation.load(Ordering::Relaxed);
@@ -163,7 +163,7 @@ impl RawTable {
 
     /// Repairs the table in a forked child, which has one thread. Ranges that other threads were
     /// changing get their lengths from the metadata.
-    pub(super) fn postfork_child(&self, space: Ground) {
+    pub(super) fn postfork_child(&self, space: SpaceHandle) {
         for (slot, entry) in self.0.iter() {
             // Relaxed, all: the process has one thread.
             let generation = entry.generation.load(Ordering::Relaxed);
@@ -283,7 +283,7 @@ impl ExtentCache {
     ///
     /// # Errors
     /// Returns [`RawError::Foreign`] if the handle belongs to another allocator,
-    /// [`RawError::Stale`] if its extent was freed, and [`RawError::Refused`] with the error of
+    /// [`RawError::Stale`] if its extent was freed, and [`RawError::Failed`] with the error of
     /// [`Extent::shrink`].
     pub fn shrink_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
         self.with_taken(handle, |allocation| {
@@ -295,7 +295,7 @@ impl ExtentCache {
     ///
     /// # Errors
     /// Returns [`RawError::Foreign`] if the handle belongs to another allocator,
-    /// [`RawError::Stale`] if its extent was freed, and [`RawError::Refused`] with the error of
+    /// [`RawError::Stale`] if its extent was freed, and [`RawError::Failed`] with the error of
     /// [`Extent::extend`].
     pub fn extend_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
         self.with_taken(handle, |allocation| {

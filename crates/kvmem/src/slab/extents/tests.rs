@@ -74,7 +74,7 @@ fn a_snapshot_takes_no_lock() {
     held.truncate(40);
     let (metrics, stats) = (space.metrics(), space.stats());
     let seen = space.instance.magazines.with_all_stopped(|cached| {
-        let _metadata = space.space.seize();
+        let _metadata = space.space.lock_for_test();
         (space.snapshot(), space.stats(), space.capacity(), cached.len())
     });
     assert_eq!((&seen.1, seen.2, seen.3), (&stats, 1 << 20, stats.cached_ranges));

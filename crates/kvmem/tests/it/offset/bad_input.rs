@@ -46,7 +46,7 @@ fn spaces() {
         let error = SpaceError::Capacity { requested, limit: CAPACITY_MAX };
         assert_eq!(OffsetAllocator::new(requested).unwrap_err(), error);
         let (space, _low, _high) = used_space();
-        fails(&space, |space| space.grow(requested), error);
+        fails(&space, |space| space.grow_to(requested), error);
         fails(&space, |space| space.shrink_to(requested), error);
     }
     let boundary = OffsetAllocator::builder(1000).boundary(0).build();
@@ -185,10 +185,10 @@ fn shrinking_and_extending() {
     let mut cases: Vec<(u64, bool, AllocError)> = vec![(0, true, AllocError::ZeroSize)];
     cases.extend([201, 1000, u64::MAX].map(|size| (size, true, out_of_bounds(size))));
     cases.extend([0, 1, 199].map(|size| (size, false, out_of_bounds(size))));
-    cases.extend(
-        [401, 1000]
-            .map(|requested| (requested, false, AllocError::Blocked { requested, most: 400 })),
-    );
+    cases
+        .extend([401, 1000].map(|requested| {
+            (requested, false, AllocError::CannotExtend { requested, most: 400 })
+        }));
     cases.extend(
         [1001, u64::MAX]
             .map(|requested| (requested, false, AllocError::TooLarge { requested, limit: 1000 })),
@@ -205,7 +205,7 @@ fn shrinking_and_extending() {
         let change = |space: &OffsetAllocator| {
             if shrink { space.shrink_raw(handle, size) } else { space.extend_raw(handle, size) }
         };
-        fails(&space, change, RawError::Refused(error));
+        fails(&space, change, RawError::Failed(error));
         assert_eq!(space.resolve_raw(handle), Ok(100..300));
     }
     // The same size is neither.
@@ -223,7 +223,7 @@ fn extending_up_to_a_boundary_and_no_further() {
     granted.shrink(250).unwrap();
     let (_, right) = granted.free_range(start..start + 100).unwrap();
     let mut right = right.unwrap();
-    fails(&space, |_| right.extend(201), AllocError::Blocked { requested: 201, most: 200 });
+    fails(&space, |_| right.extend(201), AllocError::CannotExtend { requested: 201, most: 200 });
     right.extend(200).unwrap();
     assert_eq!(right.range(), start + 100..start + 300);
 }
@@ -285,7 +285,7 @@ fn moving_the_end() {
     space.shrink_to(900).unwrap();
     assert_eq!((space.capacity(), space.metrics().free), (900, 300));
     fails(&space, |space| space.allocate(901), AllocError::TooLarge { requested: 901, limit: 900 });
-    space.grow(CAPACITY_MAX).unwrap();
+    space.grow_to(CAPACITY_MAX).unwrap();
     assert_eq!(space.metrics().largest_free, CAPACITY_MAX - 900);
     space.check().unwrap();
 }

@@ -97,7 +97,7 @@ fn allocations_outlive_their_allocator() {
         assert_eq!((left.unwrap().len(), right.unwrap().len()), (400, 500));
         drop(live);
         // The very last one; no allocator is left.
-        assert_eq!(last.size(), 1);
+        assert_eq!(last.len(), 1);
     }
 }
 

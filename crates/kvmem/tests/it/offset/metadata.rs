@@ -99,7 +99,7 @@ fn records_are_compacted_around_held_back_holes() {
         drop(even);
         // Behind them in the table: the wilderness behind the last boundary, and the region for
         // small objects beside large ones.
-        space.grow(1 << 32).unwrap();
+        space.grow_to(1 << 32).unwrap();
         let (mut crumbs, mut bulk) = (Vec::new(), Vec::new());
         for i in 0..2000 {
             match i % 3 {

@@ -439,7 +439,7 @@ impl Test {
                     self.space.shrink_raw(*handle, requested)
                 };
                 changed.map_err(|error| match error {
-                    RawError::Refused(error) => error,
+                    RawError::Failed(error) => error,
                     error => panic!("{error}"),
                 })
             }
@@ -450,7 +450,7 @@ impl Test {
             (true, Err(AllocError::TooLarge { requested: said, limit: most })) => {
                 requested > limit && (said, most) == (requested, limit)
             }
-            (true, Err(AllocError::Blocked { requested: said, most })) => {
+            (true, Err(AllocError::CannotExtend { requested: said, most })) => {
                 requested > size + room
                     && requested <= limit
                     && (said, most) == (requested, size + room)

@@ -51,7 +51,7 @@ fn blocks_come_only_from_what_is_ready() {
     assert_eq!(pool.wait_ready(u64::MAX, LONG), pool.capacity());
     assert!(!pool.is_under_way());
     assert!(
-        matches!(pool.allocate(1).unwrap_err(), PoolError::Refused(_)),
+        matches!(pool.allocate(1).unwrap_err(), PoolError::Allocate(_)),
         "full, and no more will come"
     );
     assert_eq!(live(&fakes), 2 * 9);

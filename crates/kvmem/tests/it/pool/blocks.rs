@@ -61,23 +61,23 @@ fn addresses_are_aligned_however_far() {
     for (align, error) in
         [(0, AllocError::BadAlign { align: 0 }), (24, AllocError::BadAlign { align: 24 })]
     {
-        assert_eq!(pool.allocate_aligned(100, align).unwrap_err(), PoolError::Refused(error));
+        assert_eq!(pool.allocate_aligned(100, align).unwrap_err(), PoolError::Allocate(error));
     }
     for align in [1, 1 << 40] {
         assert_eq!(
             pool.allocate_aligned(0, align).unwrap_err(),
-            PoolError::Refused(AllocError::ZeroSize)
+            PoolError::Allocate(AllocError::ZeroSize)
         );
     }
     assert!(matches!(
         pool.allocate_aligned(usize::MAX, 1 << 40).unwrap_err(),
-        PoolError::Refused(AllocError::TooLarge { .. })
+        PoolError::Allocate(AllocError::TooLarge { .. })
     ));
     // The error names what was asked for, not the longer range that would have been needed.
     let limit = pool.capacity();
     for align in [1 << 23, 1 << 40, 1 << 63] {
         let error = pool.allocate_aligned(1, align).unwrap_err();
-        let PoolError::Refused(refused) = &error else { panic!("{error}") };
+        let PoolError::Allocate(refused) = &error else { panic!("{error}") };
         let said = match *refused {
             AllocError::AlignTooLarge { requested, align, limit: most } if most == limit => {
                 (requested, align)
@@ -93,14 +93,14 @@ fn addresses_are_aligned_however_far() {
 #[test]
 fn what_cannot_be_is_told() {
     let pool = pool(MIB);
-    assert_eq!(pool.allocate(0).unwrap_err(), PoolError::Refused(AllocError::ZeroSize));
+    assert_eq!(pool.allocate(0).unwrap_err(), PoolError::Allocate(AllocError::ZeroSize));
     assert!(matches!(
         pool.allocate(2 * MIB).unwrap_err(),
-        PoolError::Refused(AllocError::TooLarge { .. })
+        PoolError::Allocate(AllocError::TooLarge { .. })
     ));
     let _half = pool.allocate(MIB / 2 + 1).expect("room");
     let error = pool.allocate(MIB / 2).unwrap_err();
-    let PoolError::Refused(AllocError::OutOfSpace { requested, free, .. }) = error else {
+    let PoolError::Allocate(AllocError::OutOfSpace { requested, free, .. }) = error else {
         panic!("{error}")
     };
     assert_eq!((requested, free), (MIB as u64 / 2, MIB as u64 / 2 - 1));
@@ -127,7 +127,7 @@ fn blocks_change_their_length_in_place() {
     assert_eq!((left.len(), right.len()), (1000, 7000));
     assert!(right.bytes().iter().enumerate().all(|(n, byte)| *byte == (n + 2000) as u8));
     let (back, error) = right.free_range(6999..7001).expect_err("beyond its end");
-    assert!(matches!(error, PoolError::Refused(AllocError::OutOfBounds { .. })), "{error}");
+    assert!(matches!(error, PoolError::Allocate(AllocError::OutOfBounds { .. })), "{error}");
     assert_eq!(back.len(), 7000);
     let (none, rest) = back.free_range(0..6000).expect("within");
     assert!(none.is_none());

@@ -235,10 +235,8 @@ fn a_resolve_sees_one_length_or_the_other() {
             assert_eq!(space.extend_raw(raw.handle, long), Ok(()));
             assert_eq!(space.shrink_raw(raw.handle, 50), Ok(()));
             let max = (1 << 40) - raw.offset;
-            let failed = RawError::Refused(AllocError::TooLarge {
-                requested: (1 << 40) + 1,
-                limit: 1 << 40,
-            });
+            let failed =
+                RawError::Failed(AllocError::TooLarge { requested: (1 << 40) + 1, limit: 1 << 40 });
             assert_eq!(space.extend_raw(raw.handle, (1 << 40) + 1), Err(failed), "of {max}");
             assert_eq!(space.extend_raw(raw.handle, 100), Ok(()));
         }

@@ -30,11 +30,11 @@ type Refused = BTreeMap<&'static str, u64>;
 
 fn reason(error: &PoolError) -> &'static str {
     match error {
-        PoolError::Refused(AllocError::OutOfSpace { .. }) => "out_of_space",
-        PoolError::Refused(AllocError::TooLarge { .. }) => "too_large",
-        PoolError::Refused(AllocError::ZeroSize) => "zero_size",
-        PoolError::Refused(AllocError::BadAlign { .. }) => "bad_align",
-        PoolError::Refused(AllocError::NoRanges { .. }) => "no_ranges",
+        PoolError::Allocate(AllocError::OutOfSpace { .. }) => "out_of_space",
+        PoolError::Allocate(AllocError::TooLarge { .. }) => "too_large",
+        PoolError::Allocate(AllocError::ZeroSize) => "zero_size",
+        PoolError::Allocate(AllocError::BadAlign { .. }) => "bad_align",
+        PoolError::Allocate(AllocError::NoRanges { .. }) => "no_ranges",
         error => panic!("nothing here is refused so: {error}"),
     }
 }
