@@ -13,8 +13,7 @@ use super::lay::{Laid, lay};
 use super::mapping::{self, Mapping};
 use super::populate::{Part, Populated, populate};
 use super::{
-    ArenaError, CancelToken, Ladder, Numa, PageSize, Populate, Progress, ProgressOptions, Receipt,
-    Region,
+    ArenaError, CancelToken, Ladder, Numa, PageSize, Populate, Progress, Receipt, Region, ProgressOptions,
 };
 use crate::trace::{event, span};
 

@@ -16,8 +16,7 @@ use super::numa::nodes_found;
 use super::populate::{Part, Populated, populate};
 use super::residency::{Residency, glance, measure};
 use super::{
-    ArenaError, Backing, Call, Numa, PageSize, Populate, ProgressOptions, Receipt, RegionBuilder,
-    file, lay,
+    ArenaError, Backing, Call, Numa, PageSize, Populate, Receipt, RegionBuilder, ProgressOptions, file, lay,
 };
 use crate::sys;
 

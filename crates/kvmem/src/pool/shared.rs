@@ -15,7 +15,7 @@ use std::slice;
 use serde::{Deserialize, Serialize};
 
 use super::{Pool, PoolError};
-use crate::arena::{Populate, ProgressOptions, ReadOnlyRegion, Region};
+use crate::arena::{Populate, ReadOnlyRegion, Region, ProgressOptions};
 use crate::trace::span;
 
 /// A block by plain data: what another process needs to find it in the pool that it has
@@ -79,11 +79,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::Private`]; [`PoolError::Memory`].
-    pub fn populate_aliases(
-        &self,
-        how: Populate,
-        watch: &ProgressOptions,
-    ) -> Result<u64, PoolError> {
+    pub fn populate_aliases(&self, how: Populate, watch: &ProgressOptions) -> Result<u64, PoolError> {
         let first = &self.memory.parts()[0].region;
         first.fd().ok_or(PoolError::Private)?;
         Ok(first.populate_aliases(how, watch)?)

@@ -9,8 +9,8 @@ use super::ground::Ground;
 use super::plan::Way;
 use super::watching::Wishes;
 use super::{
-    Limits, Plan, PlanOptions, Platform, Policy, RegisterError, RegisterProgress, Registrar,
-    RegistrationSet, SystemPlatform,
+    Platform, Limits, Plan, Policy, RegisterError, RegisterProgress, Registrar, RegistrationSet, PlanOptions,
+    SystemPlatform,
 };
 use crate::arena::{CancelToken, Populate, Region};
 

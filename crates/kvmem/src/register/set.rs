@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::release::{Given, release};
 use super::watching::Listener;
 use super::{
-    Deregistered, Key, Outcome, Phase, Platform, RegisterError, RegisterProgress, Registration,
+    Deregistered, Platform, Key, Outcome, Phase, RegisterError, RegisterProgress, Registration,
     RegistrationBuilder,
 };
-use crate::arena::{Region, WorkUnit};
+use crate::arena::{WorkUnit, Region};
 
 /// One region, registered with several registrars: all of it with all of them.
 ///

@@ -108,6 +108,19 @@ impl<K: Hash + Eq> KvCache<K> {
         self.insert_with(key, value.len(), |bytes| bytes.copy_from_slice(value))
     }
 
+    /// Copies `value` into a block and puts it under `key`, as [`insert`](Self::insert) does, and
+    /// says that `depth` blocks of its prefix come before it. See
+    /// [`Reservation::set_depth`].
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    pub fn insert_at_depth(&self, key: K, value: &[u8], depth: u32) -> Result<(), KvCacheError> {
+        let mut room = self.reserve(key, value.len())?;
+        room.set_depth(depth);
+        room.bytes_mut().copy_from_slice(value);
+        if room.put() { Ok(()) } else { Err(KvCacheError::Forked) }
+    }
+
     /// As [`insert`](Self::insert), for a value of `len` bytes that `fill` writes in place. No lock
     /// is held meanwhile.
     ///
@@ -229,9 +242,7 @@ impl<K: Hash + Eq> KvCache<K> {
         K: Borrow<Q>,
     {
         let hash = self.inner.hasher.hash_one(key);
-        let Some(mut books) = self.inner.books(self.inner.shard(hash)) else {
-            return Leased::Unavailable;
-        };
+        let Some(mut books) = self.inner.books(self.inner.shard(hash)) else { return Leased::Unavailable };
         if let Some(held) = books.used(hash, key) {
             return Leased::Present(Pinned(held));
         }

@@ -31,6 +31,20 @@ impl Clock {
     }
 }
 
+/// The time at which a block at a depth of its prefix counts as used when it comes. The blocks of a
+/// prefix that are committed from the first to the last so have one time, and those that are
+/// committed from the last to the first keep their order.
+#[inline]
+pub(super) fn inserted_at(now: Time, depth: u32) -> Time {
+    now.saturating_sub(Time::from(depth))
+}
+
+/// The order of blocks in a shard: by last use, and of those used at once the deeper ones first.
+#[inline]
+pub(super) fn order(used: Time, depth: u32) -> (Time, u32) {
+    (used, u32::MAX - depth)
+}
+
 /// A place in the order of eviction of a whole cache: the time of the last use, and how many blocks
 /// of the shard with the same time have gone before. Blocks that one request used at once have one
 /// time, and each shard knows only the order of its own; by the count the shards give such blocks

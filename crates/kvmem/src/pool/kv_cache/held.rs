@@ -27,11 +27,19 @@ pub(super) struct Held<K> {
     noted: AtomicU32,
     /// Bytes of the block behind the value: where a caller's way to allocate gave a longer one.
     padding: u32,
+    /// Blocks before it in its prefix, as far as the caller said; else 0.
+    depth: u32,
 }
 
 impl<K> Held<K> {
-    pub(super) fn new(key: K, block: Block, padding: u32) -> Self {
-        Held { key, block, slot: AtomicU32::new(0), noted: AtomicU32::new(0), padding }
+    pub(super) fn new(key: K, block: Block, padding: u32, depth: u32) -> Self {
+        let zero = || AtomicU32::new(0);
+        Held { key, block, slot: zero(), noted: zero(), padding, depth }
+    }
+
+    /// Blocks before it in its prefix; 0 also where the caller did not say.
+    pub(super) fn depth(&self) -> u32 {
+        self.depth
     }
 
     /// Bytes that are charged for it: all of the block.
@@ -40,8 +48,8 @@ impl<K> Held<K> {
     }
 
     /// Takes it apart.
-    pub(super) fn into_parts(self) -> (K, Block, u32) {
-        (self.key, self.block, self.padding)
+    pub(super) fn into_parts(self) -> (K, Block, u32, u32) {
+        (self.key, self.block, self.padding, self.depth)
     }
 
     #[inline]

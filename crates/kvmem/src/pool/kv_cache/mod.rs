@@ -19,6 +19,7 @@ mod reuse;
 mod rings;
 mod room;
 mod scan_resistant;
+mod shadow_lru;
 mod shard;
 mod source;
 mod stats;

@@ -33,6 +33,14 @@ pub trait Policy: Send {
     /// the key comes again, and well mixed.
     fn insert(&mut self, slot: Slot, hash: u64);
 
+    /// As [`insert`](Self::insert), of a block whose place in its prefix is known: `depth` blocks
+    /// are before it. 0 also where the caller gave no depth. Calls `insert` unless a policy
+    /// overrides it.
+    fn insert_at_depth(&mut self, slot: Slot, hash: u64, depth: u32) {
+        let _ = depth;
+        self.insert(slot, hash);
+    }
+
     /// The block at `slot` was used, once or more since the last other call, or got a new value.
     fn touch(&mut self, slot: Slot);
 
@@ -85,14 +93,14 @@ impl Eviction {
         }
     }
 
-    /// The policy of one of so many shards.
-    pub(super) fn make(&self, across: &Across, shards: usize) -> Chosen {
+    /// The policy of one shard.
+    pub(super) fn make(&self, across: &Across) -> Chosen {
         match (self, across) {
             (Eviction::Custom(make), _) => {
                 Chosen::Own(Own { policy: make(), calling: false, instead: None })
             }
             (_, Across::Worth(reuse)) => {
-                Chosen::Scan(Box::new(ScanResistant::new(Arc::clone(reuse), shards)))
+                Chosen::Scan(Box::new(ScanResistant::new(Arc::clone(reuse))))
             }
             _ => Chosen::Lru(Lru::default()),
         }
@@ -203,6 +211,14 @@ impl Policy for Chosen {
             Chosen::Lru(policy) => policy.insert(slot, hash),
             Chosen::Scan(policy) => policy.insert(slot, hash),
             Chosen::Own(own) => own.call(|policy| policy.insert(slot, hash)),
+        }
+    }
+
+    fn insert_at_depth(&mut self, slot: Slot, hash: u64, depth: u32) {
+        match self {
+            Chosen::Lru(policy) => policy.insert_at_depth(slot, hash, depth),
+            Chosen::Scan(policy) => policy.insert_at_depth(slot, hash, depth),
+            Chosen::Own(own) => own.call(|policy| policy.insert_at_depth(slot, hash, depth)),
         }
     }
 

@@ -25,6 +25,8 @@ pub struct Reservation<K> {
     block: Block,
     /// Bytes of the block behind the value.
     padding: u32,
+    /// Blocks before it in its prefix.
+    depth: u32,
     charge: Charge<K>,
 }
 
@@ -47,7 +49,7 @@ impl<K: Hash + Eq> Reservation<K> {
     /// `padding` bytes before it.
     pub(super) fn new(cache: Arc<Inner<K>>, hash: u64, key: K, block: Block, padding: u32) -> Self {
         let charge = Charge { cache: Some(cache), len: block.len() as u64 };
-        Reservation { hash, key, block, padding, charge }
+        Reservation { hash, key, block, padding, depth: 0, charge }
     }
 
     /// Makes it the value of its key. A value that the key has had is replaced; pins on that stay
@@ -57,8 +59,8 @@ impl<K: Hash + Eq> Reservation<K> {
     /// O(1) besides. In a forked child nothing comes to be held; the bytes are free when the
     /// pin is dropped.
     pub fn commit(self) -> Pinned<K> {
-        let Reservation { hash, key, block, padding, mut charge } = self;
-        let held = Arc::new(Held::new(key, block, padding));
+        let Reservation { hash, key, block, padding, depth, mut charge } = self;
+        let held = Arc::new(Held::new(key, block, padding, depth));
         let pinned = Pinned(Arc::clone(&held));
         if let Some(cache) = charge.cache.take() {
             cache.commit(hash, Charged::taken(held, &cache.ledger));
@@ -77,8 +79,8 @@ impl<K: Hash + Eq> Reservation<K> {
         if !lease.covers(&self) {
             return Err(Superseded { reservation: self, found: None });
         }
-        let Reservation { hash, key, block, padding, mut charge } = self;
-        let held = Arc::new(Held::new(key, block, padding));
+        let Reservation { hash, key, block, padding, depth, mut charge } = self;
+        let held = Arc::new(Held::new(key, block, padding, depth));
         let Some(cache) = charge.cache.take() else {
             unreachable!("only `commit` takes it, with the reservation")
         };
@@ -89,9 +91,9 @@ impl<K: Hash + Eq> Reservation<K> {
                 drop(charged.place());
                 charge.cache = Some(Arc::clone(&cache));
                 let Some(held) = Arc::into_inner(held) else { unreachable!("nobody has seen it") };
-                let (key, block, padding) = held.into_parts();
+                let (key, block, padding, depth) = held.into_parts();
                 Err(Superseded {
-                    reservation: Reservation { hash, key, block, padding, charge },
+                    reservation: Reservation { hash, key, block, padding, depth, charge },
                     found,
                 })
             }
@@ -100,8 +102,8 @@ impl<K: Hash + Eq> Reservation<K> {
 
     /// As `commit`, without a pin. False in a forked child.
     pub(super) fn put(self) -> bool {
-        let Reservation { hash, key, block, padding, mut charge } = self;
-        let held = Arc::new(Held::new(key, block, padding));
+        let Reservation { hash, key, block, padding, depth, mut charge } = self;
+        let held = Arc::new(Held::new(key, block, padding, depth));
         charge
             .cache
             .take()
@@ -129,6 +131,15 @@ impl<K> Reservation<K> {
         let bytes = self.block.bytes_mut();
         let len = bytes.len() - self.padding as usize;
         &mut bytes[..len]
+    }
+
+    /// Says where in its prefix the value is: `depth` blocks come before it, 0 for the first one.
+    ///
+    /// A hint for the policy, which then evicts the end of a prefix before its start, in whatever
+    /// order the blocks are committed and looked up. Without it every value counts as a first one:
+    /// see [the order of a request](super#order-of-a-request).
+    pub fn set_depth(&mut self, depth: u32) {
+        self.depth = depth;
     }
 
     /// The block they lie in: address, offset, and whatever else a device needs. It is longer than

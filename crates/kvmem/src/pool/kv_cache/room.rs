@@ -9,7 +9,7 @@ use foldhash::fast::SeedableRandomState;
 
 use super::charged::Charged;
 use super::clock::{NONE, ORDERS, Rank};
-use super::evicted::{EvictionSink, Handing};
+use super::evicted::{Handing, EvictionSink};
 use super::held::Pinned;
 use super::ledger::{Ledger, Limits};
 use super::policy::Across;
@@ -84,7 +84,7 @@ impl<K> Inner<K> {
         Spread { shards, exact, seed }: Spread,
     ) -> Self {
         let (across, ledger) = (eviction.across(), Ledger::new(limits));
-        let shard = |_| Shard::new(eviction.make(&across, shards), exact, ledger.commits.clone());
+        let shard = |_| Shard::new(eviction.make(&across), exact, ledger.commits.clone());
         Inner {
             shards: (0..shards).map(shard).collect(),
             hasher: seed.map_or_else(SeedableRandomState::random, |seed| {
@@ -138,8 +138,8 @@ impl<K: Hash + Eq> Inner<K> {
         let mut turn = Turn { next: self.place(hash), begun: false };
         let own = Some((hash, key));
         // The pool first: it knows at once of what can never be.
-        let block = self.until(&mut turn, own, requested, || {
-            match self.source.allocate(&self.pool, len) {
+        let block =
+            self.until(&mut turn, own, requested, || match self.source.allocate(&self.pool, len) {
                 Ok(block) => Ok(Some(block)),
                 Err(PoolError::Refused(
                     AllocError::OutOfSpace { .. } | AllocError::TooManyRanges { .. },
@@ -148,8 +148,7 @@ impl<K: Hash + Eq> Inner<K> {
                     Err(KvCacheError::TooLarge { requested, limit })
                 }
                 Err(error) => Err(KvCacheError::Pool(error)),
-            }
-        })?;
+            })?;
         // What is credited later is the length of what was got.
         let got = block.len() as u64;
         let padding = got.checked_sub(requested).and_then(|more| u32::try_from(more).ok());
@@ -305,7 +304,7 @@ impl<K: Hash + Eq> Inner<K> {
                     });
                 }
                 let (candidates, [oldest, least]) = best?;
-                let choice = candidates.choice(None);
+                let choice = candidates.trusted_choice(reuse, None);
                 let (shard, ranks) = if choice == candidates.oldest { oldest } else { least };
                 Some(Choice { shard, ranks, other: Some(candidates.oldest.worth) })
             }
@@ -353,13 +352,14 @@ impl<K: Hash + Eq> Inner<K> {
         hash: u64,
         charged: Charged<'a, K>,
     ) {
+        let depth = charged.held().depth();
         let (slot, old) = books.place(hash, charged, &self.ledger);
         shard.others.insertions.more();
         if old.is_some() {
             shard.others.replacements.more();
         }
         self.ledger.commits.tick();
-        books.tell_placed(slot, hash, old.is_some());
+        books.tell_placed(slot, hash, depth, old.is_some());
         shard.publish(&mut books);
         // Goes under the lock of the shard; see `evicted`.
         drop(old);

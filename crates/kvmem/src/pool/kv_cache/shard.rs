@@ -290,12 +290,12 @@ impl<K: Eq> Books<K> {
     }
 
     /// Tells the policy that a block has come to a slot, in the place of another or of none.
-    pub(super) fn tell_placed(&mut self, slot: Slot, hash: u64, replaced: bool) {
+    pub(super) fn tell_placed(&mut self, slot: Slot, hash: u64, depth: u32, replaced: bool) {
         let policy = self.policy.get_mut();
         if replaced {
             policy.touch(slot);
         } else {
-            policy.insert(slot, hash);
+            policy.insert_at_depth(slot, hash, depth);
         }
     }
 

@@ -8,7 +8,7 @@ mod process;
 mod tree;
 
 use kvmem::arena::Ladder;
-use kvmem::arena::preflight::{Check, Report, Requirements, Value, Verdict};
+use kvmem::arena::preflight::{Check, Report, Value, Verdict, Requirements};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;

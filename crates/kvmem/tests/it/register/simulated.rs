@@ -5,7 +5,7 @@ use std::thread;
 
 use kvmem::arena::Region;
 use kvmem::register::simulated::{CallCosts, Costs, Machine};
-use kvmem::register::{Key, Platform, Registrar, RegistrarError};
+use kvmem::register::{Platform, Key, RegistrarError, Registrar};
 
 mod clock;
 mod gatherings;
