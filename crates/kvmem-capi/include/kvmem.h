@@ -1525,6 +1525,11 @@ kvmem_status kvmem_kv_reserve(const struct kvmem_kv_cache *cache,
 kvmem_status kvmem_kv_commit(struct kvmem_kv_reservation *reservation,
                              struct kvmem_kv_value *out_value);
 
+/// Says that `depth` blocks of the prefix come before the value; 0 is the default. Blocks at the end of a prefix are evicted before those at its
+/// start, in whatever order they are committed.
+kvmem_status kvmem_kv_reservation_set_depth(struct kvmem_kv_reservation *reservation,
+                                            uint32_t depth);
+
 /// Gives the room back. The reservation is gone afterwards.
 kvmem_status kvmem_kv_abandon(struct kvmem_kv_reservation *reservation);
 

@@ -64,6 +64,10 @@ public:
         return key;
     }
 
+    /// Says that `depth` blocks of the prefix come before the value; 0 is the default. Blocks at the end of a prefix are evicted before those at
+    /// its start, in whatever order they are committed.
+    void set_depth(std::uint32_t depth) { detail::check(kvmem_kv_reservation_set_depth(room_.get(), depth)); }
+
     /// Puts the value in: `std::move(room).commit()`. It is pinned as long as the result.
     KvValue commit() && {
         kvmem_kv_value value = {};

@@ -62,11 +62,17 @@ pub trait Store {
     /// Whether the object is held; it does not count as used.
     fn holds(&self, id: ObjectId) -> bool;
 
-    /// Room for an object of `size` bytes; `None` if all that is held is pinned or being written.
+    /// Room for an object of `size` bytes, before which `depth` blocks of its prefix come; `None` if
+    /// all that is held is pinned or being written.
     ///
     /// # Errors
     /// [`StoreError`].
-    fn reserve(&self, id: ObjectId, size: u64) -> Result<Option<Self::Room>, StoreError>;
+    fn reserve(
+        &self,
+        id: ObjectId,
+        size: u64,
+        depth: u32,
+    ) -> Result<Option<Self::Room>, StoreError>;
 
     /// Lets `fill` write to the room.
     ///

@@ -826,15 +826,18 @@ class KvCache(_Manager):
         shards: int | None = None,
         spill: Spills | None = None,
     ) -> Self: ...
-    def insert(self, key: _Name, value: _Buffer) -> None:
+    def insert(self, key: _Name, value: _Buffer, *, depth: SupportsIndex = 0) -> None:
         """Copies a value into a block and puts it under ``key``. Evicts until it fits.
 
         Raises :class:`OutOfSpaceError` if it cannot fit, and what a lower tier raises that is no
         ``Exception``, such as ``KeyboardInterrupt``. Nothing is put in then, unless the tier was
         called to evict down to the low watermark, which comes after.
+
+        ``depth`` is how many blocks of the prefix come before the value: blocks at the end of a
+        prefix are evicted before those at its start.
         """
 
-    def reserve(self, key: _Name, nbytes: _Size) -> Reservation:
+    def reserve(self, key: _Name, nbytes: _Size, *, depth: SupportsIndex = 0) -> Reservation:
         """Makes room for a value of ``nbytes`` bytes, to be written in place and then committed.
 
         Raises as ``insert``.
