@@ -6,10 +6,10 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::thread;
 
-use super::evicted::{EvictionOutcome, EvictionSink};
-use super::ledger::Limits;
+use super::evicted::{EvictionSink, EvictionOutcome};
 use super::room::Spread;
 use super::source::Source;
+use super::usage::Limits;
 use super::{Eviction, KvCache, KvCacheSetupError, Pinned};
 use crate::pool::{Block, Pool, PoolError};
 
@@ -128,7 +128,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     ///
     /// It is called by the thread that inserts, trims or [evicts](KvCache::evict_to), under no lock
     /// of the cache's, and may call the cache for what does not evict. It should know the cache
-    /// by a [`Weak`](std::sync::Weak) pointer: one that its own taker keeps never goes.
+    /// by a [`Weak`](std::sync::Weak) pointer: one that its own sink keeps never goes.
     ///
     /// The value counts for the cache no more. Its bytes are free when the pin is dropped, and
     /// until then the insertion goes on to evict others: so whoever keeps pins must bound them
@@ -140,7 +140,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     /// than the latest. Until this returns the key is not [leased](KvCache::lease). Of several
     /// values of a key that threads hand over at once the latest may come first: ask
     /// [`is_superseded`](Pinned::is_superseded) under the lock under which values are taken, and do
-    /// not take what is. What cannot be taken must leave nothing older behind. A taker that
+    /// not take what is. What cannot be taken must leave nothing older behind. A sink that
     /// cannot see to that answers `Err`, or panics: from then on the key is not leased, until the
     /// cache is [cleared](KvCache::clear_with).
     pub fn on_evict<T: EvictionOutcome>(

@@ -13,7 +13,7 @@
 //!    was removed. So what is read from the lower tier under the lease is of that time or later.
 //!
 //! Threads may hand over several values of one key at once, in any order. Which is the latest is
-//! known here: what puts or removes a key *marks* all that is on its way under it, and a taker that
+//! known here: what puts or removes a key *marks* all that is on its way under it, and a sink that
 //! asks under its own lock takes no marked one in the place of a later one.
 //!
 //! All of it is by hash. Two keys of one hash break each other's leases and bar each other, which
@@ -33,7 +33,7 @@ pub struct Leases<W> {
     /// Unbroken leases, one entry for each hash.
     live: HashTable<Live>,
     /// Few: one for each thread that evicts.
-    handing: Vec<Handing<W>>,
+    handing: Vec<InFlight<W>>,
     /// Removals that the lower tier is being told of. Few: one for each thread that removes.
     barred: Vec<u64>,
     /// How often all are barred.
@@ -53,7 +53,7 @@ struct Live {
 }
 
 #[derive(Debug)]
-struct Handing<W> {
+struct InFlight<W> {
     hash: u64,
     number: u64,
     what: W,
@@ -143,7 +143,7 @@ impl<W> Leases<W> {
     /// A value begins its way to the lower tier. Its number is for `handed_over`.
     pub fn hand_over(&mut self, hash: u64, what: W) -> u64 {
         let number = self.number();
-        self.handing.push(Handing { hash, number, what });
+        self.handing.push(InFlight { hash, number, what });
         number
     }
 

@@ -1,4 +1,4 @@
-//! *LRU*: the blocks of a shard in the order of their last uses.
+//! LRU: the blocks of a shard in the order of their last uses.
 //!
 //! One [ring](super::rings), and for each block the time of its last use, by the cache's
 //! [clock](super::clock): so the oldest of one shard can be compared with that of another.
@@ -7,7 +7,7 @@ use super::clock::{Gone, Rank, Time, inserted_at, order};
 use super::rings::Rings;
 use super::{Policy, Slot};
 
-/// The least recently used goes first. 20 bytes for each slot.
+/// Evicts the least recently used block. 20 bytes for each slot.
 #[derive(Debug, Default)]
 pub(super) struct Lru {
     ring: Rings<1>,

@@ -44,7 +44,7 @@ const COLLECTED: usize = 16;
 
 /// What is known of a block that is held or a ghost.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct KnownBlock {
     hash: u64,
     /// When it was last used.
     used: Time,
@@ -59,7 +59,7 @@ struct Entry {
 
 /// A ghost, in the order of eviction.
 #[derive(Clone, Copy, Debug)]
-struct Eviction {
+struct GhostRecord {
     id: EntryId,
     /// The block's last use.
     used: Time,
@@ -73,11 +73,11 @@ pub(super) struct ScanResistant {
     /// By slot.
     ids: Vec<EntryId>,
     len: usize,
-    entries: Vec<Entry>,
+    entries: Vec<KnownBlock>,
     free: Vec<EntryId>,
     /// By hash.
     ghosts: HashTable<EntryId>,
-    queue: VecDeque<Eviction>,
+    queue: VecDeque<GhostRecord>,
     /// Items at the front of the queue that are given up.
     given_up: usize,
     shadow: ShadowLru,
@@ -124,7 +124,7 @@ impl ScanResistant {
         }
     }
 
-    fn entry(&self, slot: Slot) -> &Entry {
+    fn entry(&self, slot: Slot) -> &KnownBlock {
         &self.entries[self.ids[slot as usize] as usize]
     }
 
@@ -143,7 +143,7 @@ impl ScanResistant {
     /// Puts a block into the ring of its kind, as one used at `time`.
     fn place(&mut self, slot: Slot, time: Time) {
         let id = self.ids[slot as usize] as usize;
-        let Entry { uses, depth, .. } = self.entries[id];
+        let KnownBlock { uses, depth, .. } = self.entries[id];
         let (entries, ids) = (&self.entries, &self.ids);
         let is_later = |other: Slot| {
             let other = &entries[ids[other as usize] as usize];
@@ -173,7 +173,7 @@ impl ScanResistant {
     /// Makes a ghost of the block at a slot, and ends ghosts that are too old.
     fn remember(&mut self, slot: Slot) {
         let id = self.ids[slot as usize];
-        let Entry { hash, used, .. } = self.entries[id as usize];
+        let KnownBlock { hash, used, .. } = self.entries[id as usize];
         if let Some(other) = self.ghost(hash) {
             // Another key of the same hash.
             self.release(other);
@@ -182,7 +182,7 @@ impl ScanResistant {
         (entry.evicted, entry.given_up) = (true, 0);
         let entries = &self.entries;
         self.ghosts.insert_unique(hash, id, |&id| entries[id as usize].hash);
-        self.queue.push_back(Eviction { id, used, at: self.now });
+        self.queue.push_back(GhostRecord { id, used, at: self.now });
         self.age_ghosts();
     }
 
@@ -215,7 +215,7 @@ impl ScanResistant {
         }
     }
 
-    fn is_ghost(&self, eviction: Eviction) -> bool {
+    fn is_ghost(&self, eviction: GhostRecord) -> bool {
         let entry = &self.entries[eviction.id as usize];
         entry.evicted && entry.used == eviction.used
     }
@@ -241,16 +241,16 @@ impl Policy for ScanResistant {
     }
 
     fn insert_at_depth(&mut self, slot: Slot, hash: u64, depth: u32) {
-        let fresh = Entry { hash, used: 0, uses: 0, evicted: false, given_up: 0, depth };
+        let fresh = KnownBlock { hash, used: 0, uses: 0, evicted: false, given_up: 0, depth };
         let id = match self.ghost(hash) {
             Some(id) => {
-                let Entry { used, uses, given_up, .. } = self.entries[id as usize];
+                let KnownBlock { used, uses, given_up, .. } = self.entries[id as usize];
                 let age = self.now.saturating_sub(used);
                 self.became(Event::used(uses, age));
                 if given_up > 0 {
                     self.became(Event::returned(uses, Time::from(given_up)));
                 }
-                self.entries[id as usize] = Entry { uses: uses.saturating_add(1), ..fresh };
+                self.entries[id as usize] = KnownBlock { uses: uses.saturating_add(1), ..fresh };
                 id
             }
             None => match self.free.pop() {
@@ -277,7 +277,7 @@ impl Policy for ScanResistant {
     }
 
     fn touch(&mut self, slot: Slot) {
-        let Entry { used, uses, .. } = *self.entry(slot);
+        let KnownBlock { used, uses, .. } = *self.entry(slot);
         let age = self.now.saturating_sub(used);
         self.rings.take(slot);
         if age * SOON >= self.held() {
@@ -303,7 +303,7 @@ impl Policy for ScanResistant {
         let mut pinned = Vec::new();
         let found = loop {
             let Some(slot) = self.choose() else { break None };
-            let Entry { used, uses, .. } = *self.entry(slot);
+            let KnownBlock { used, uses, .. } = *self.entry(slot);
             self.take(slot);
             if may_go(slot) {
                 self.gone[kind(uses)].more(used);

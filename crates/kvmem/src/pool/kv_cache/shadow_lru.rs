@@ -40,7 +40,7 @@ pub(super) struct Comparison {
     held: AtomicU64,
     /// LRU would have evicted what was last used before.
     horizon: AtomicU64,
-    /// Uses that the cache served, less those that LRU would have; an `i64`.
+    /// AccessBuffer that the cache served, less those that LRU would have; an `i64`.
     lead: AtomicU64,
     /// Updates until the policy is tried again; 0: it is in use.
     pause: AtomicU64,
