@@ -1,4 +1,4 @@
-//! *Block*: bytes of a pool that somebody has.
+//! [`Block`]: allocated bytes of a pool.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,13 +10,13 @@ use super::{BlockRef, PoolError};
 use crate::register::Key;
 use crate::slab::Extent;
 
-/// Bytes of a [`Pool`](super::Pool), as many as were asked for, until this is dropped.
+/// Bytes of a [`Pool`](super::Pool), as many as requested, until this is dropped.
 ///
-/// 20 bytes, move-only, `Send` and `Sync`. It may outlive its pool: the memory, and its
-/// registrations, go with the last block. Dropping it is as quick as dropping an [`Extent`]; only
-/// the last block of a pool that is gone takes as long as giving back keys and unmapping do.
+/// 20 bytes, move-only, `Send` and `Sync`. It may outlive its pool: the memory and its registrations
+/// are released with the last block. Dropping it takes as long as dropping an [`Extent`]; only the
+/// last block of a dropped pool also pays for deregistering and unmapping.
 ///
-/// What stands in a fresh block is what the last one left there, or zeros.
+/// A fresh block contains what the previous block left there, or zeros.
 ///
 /// ```
 /// use kvmem::arena::PageSize;

@@ -1,4 +1,4 @@
-//! *Pool*: the four layers as one thing.
+//! [`Pool`]: the four layers combined.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::{Block, PoolBuilder, PoolError, PoolReport, PoolSize};
 use crate::offset::{AllocError, BinReport, CheckError, Metrics};
 use crate::slab::{Extent, ExtentCache, ExtentMapRange, ExtentStats};
 
-/// Memory that is mapped, populated and registered, and handed out in blocks.
+/// Memory that is mapped, populated, registered, and allocated in blocks.
 ///
-/// `Send + Sync`; clones share one pool. [Blocks](Block) may outlive it: the memory goes with the
-/// last pool or block.
+/// `Send + Sync`; clones share one pool. [Blocks](Block) may outlive it: the memory is released with
+/// the last pool or block.
 ///
 /// # Time complexity
 ///
@@ -24,20 +24,20 @@ use crate::slab::{Extent, ExtentCache, ExtentMapRange, ExtentStats};
 ///
 /// # Drawbacks
 ///
-/// Every edge of a part (see [`boundary`](PoolBuilder::boundary)) is a place where large blocks do
-/// not fit. Dropping the last pool waits for the thread that makes it ready, if there is one: for
-/// as long as one call of a registrar takes. A forked child has no memory at these addresses.
+/// Large blocks do not fit across the edge of a part (see [`boundary`](PoolBuilder::boundary)).
+/// Dropping the last pool waits for the thread that provisions it, if there is one, for at most one
+/// call of a registrar. A forked child has no memory at these addresses.
 #[derive(Clone)]
 pub struct Pool {
     pub(super) space: ExtentCache,
     pub(super) memory: Arc<Memory>,
     owner: Arc<Owner>,
-    /// Where it is measured how long requests take.
+    /// Measures the time of requests, if requested.
     latency: Option<Arc<Latency>>,
 }
 
 impl Pool {
-    /// A pool of at least this size, to be described further and then built.
+    /// Returns a builder of a pool of at least this size.
     pub fn builder(size: impl Into<PoolSize>) -> PoolBuilder {
         PoolBuilder::new(size.into())
     }
@@ -55,7 +55,7 @@ impl Pool {
         &self.owner
     }
 
-    /// A block of `len` bytes. O(1), some nanoseconds for a hot size.
+    /// Allocates a block of `len` bytes. O(1), some nanoseconds for a hot size.
     ///
     /// # Errors
     /// [`PoolError::Refused`] with what the offset layer says; [`PoolError::NotReady`] if there is
