@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::memory::Memory;
 use super::observe::{Latency, LatencyFigures};
 use super::owner::Owner;
-use super::readying::Standing;
+use super::provisioning::Standing;
 use super::{Block, PoolBuilder, PoolError, PoolReport, PoolSize};
 use crate::offset::{AllocError, BinReport, CheckError, Metrics};
 use crate::slab::{Extent, ExtentCache, ExtentMapRange, ExtentStats};
@@ -184,7 +184,7 @@ impl Pool {
     /// What it is called in [metrics](super::observe) and traces.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.owner.readying.fitter.name
+        &self.owner.provisioning.provisioner.name
     }
 
     /// How long requests took, of those that were measured; `None` if none
@@ -211,19 +211,19 @@ impl Pool {
     /// quarantine.
     #[must_use]
     pub fn ready_bytes(&self) -> u64 {
-        self.owner.readying.ready()
+        self.owner.provisioning.ready()
     }
 
     /// Waits until so many bytes are ready, no more will be, or the time is over; returns how many
     /// are ready then.
     pub fn wait_ready(&self, bytes: u64, timeout: Duration) -> u64 {
-        self.owner.readying.wait(bytes, timeout)
+        self.owner.provisioning.wait(bytes, timeout)
     }
 
     /// Whether parts are still being made ready.
     #[must_use]
     pub fn is_under_way(&self) -> bool {
-        self.owner.readying.is_under_way()
+        self.owner.provisioning.is_under_way()
     }
 
     /// Keeps the bytes of a block from use for as long as the pool: for blocks that have turned out
@@ -231,7 +231,7 @@ impl Pool {
     /// [quarantined](PoolReport::quarantined). A block of another pool is only freed.
     pub fn quarantine_block(&self, block: Block, why: impl Into<String>) {
         if block.space() == self.space.number() {
-            self.owner.readying.quarantine_block(block, why.into());
+            self.owner.provisioning.quarantine_block(block, why.into());
         }
     }
 
@@ -264,7 +264,7 @@ impl Pool {
     /// classes + parts that are not ready).
     #[must_use]
     pub fn metrics(&self) -> Metrics {
-        let Standing { withheld: bytes, ranges, .. } = self.owner.readying.state().standing();
+        let Standing { withheld: bytes, ranges, .. } = self.owner.provisioning.state().standing();
         let mut metrics = self.space.metrics();
         metrics.allocated = metrics.allocated.saturating_sub(bytes);
         metrics.capacity = metrics.capacity.saturating_sub(bytes);

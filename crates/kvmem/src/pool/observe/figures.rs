@@ -48,7 +48,7 @@ impl Pool {
     #[must_use]
     pub fn figures(&self) -> PoolFigures {
         let owner = self.owner();
-        let (standing, glance) = owner.readying.look(|| self.space.glance());
+        let (standing, glance) = owner.provisioning.look(|| self.space.glance());
         let capacity = glance.capacity.saturating_sub(standing.withheld);
         let allocated = glance.allocated.saturating_sub(standing.withheld);
         PoolFigures {
@@ -63,8 +63,8 @@ impl Pool {
             allocations: glance.live.saturating_sub(standing.ranges),
             failures: owner.refusals.failures(),
             reclaims: glance.reclaims,
-            populate_seconds: owner.readying.fitter.set_up.populate_seconds(),
-            register_seconds: owner.readying.fitter.set_up.register_seconds(),
+            populate_seconds: owner.provisioning.provisioner.set_up.populate_seconds(),
+            register_seconds: owner.provisioning.provisioner.set_up.register_seconds(),
         }
     }
 }
