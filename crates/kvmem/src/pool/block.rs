@@ -62,9 +62,9 @@ impl Block {
         unsafe { memory::base_of(self.space()).add(self.offset() as usize) }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     ///
-    /// Whoever has given a device work that writes to the block, or lets another process write to
+    /// A caller that gives a device work that writes to the block, or lets another process write to
     /// it, has promised that this does not happen while the slice is used.
     #[inline]
     #[must_use]
@@ -121,10 +121,11 @@ impl Block {
         self.0.range()
     }
 
-    /// The key with which a registrar can reach all of the block. It is good as long as the block.
+    /// Returns the key with which a registrar can reach all of the block. It is valid as long as the
+    /// block.
     ///
-    /// Devices write by the key: whoever gives them work answers for that nobody uses the bytes
-    /// meanwhile. Takes a lock of the part's that nobody holds for long; O(registrars).
+    /// Devices write by the key: the caller that gives them work ensures that no thread uses the bytes
+    /// meanwhile. Takes a lock of the part that is never held for long; O(registrars).
     ///
     /// # Errors
     /// [`RegisterError::NoSuchDevice`](crate::register::RegisterError::NoSuchDevice).
@@ -242,7 +243,7 @@ impl Face {
     }
 
     fn memory(&self) -> &Memory {
-        // SAFETY: whoever has a face has the block, or borrows it.
+        // SAFETY: the owner of a face owns the block, or borrows it.
         unsafe { memory::of(self.space) }
     }
 

@@ -81,7 +81,7 @@ impl State {
     }
 }
 
-/// Figures of the state, for who must not wait for its lock. All in bytes but the last.
+/// Figures of the state, for threads that must not wait for its lock. All in bytes but the last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Standing {
     /// What is ready.
@@ -180,7 +180,7 @@ impl Provisioning {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same to be changed. Who waits, and who reports, sees it afterwards.
+    /// Changes the state, publishes it and wakes the waiting threads.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state();
         let done = self.board.together.change(|| {

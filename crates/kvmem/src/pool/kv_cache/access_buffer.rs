@@ -6,8 +6,8 @@ use crate::sync::{AtomicU32, Ordering};
 /// With the figures beside them they fill what a stripe has: two cache lines.
 const MOST: usize = 24;
 
-/// Notes of uses. Written by who has the stripe of the lock that they belong to, or by who has all
-/// stripes: so all is relaxed, and one thread's notes are seen by the next as the lock passes on.
+/// Recorded uses of one stripe. A thread writes them that holds the stripe of the lock, or all
+/// stripes. Everything is therefore relaxed: the lock passes one thread's records on to the next.
 #[derive(Debug, Default)]
 pub(super) struct AccessBuffer {
     len: AtomicU32,

@@ -58,7 +58,7 @@ impl<'a, K> Charged<'a, K> {
 impl<K> Drop for Charged<'_, K> {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
-            // Goes after `held`: who finds room in the usage finds it in the pool, too.
+            // Drops after `held`: a thread that finds space in the usage finds it in the pool, too.
             let _credit = Credit { usage: self.usage, bytes: held.charge() };
             drop(held);
         }

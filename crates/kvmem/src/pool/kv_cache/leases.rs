@@ -1,8 +1,8 @@
-//! *Leases*: who may put in what it fetches from a lower tier, and what is on its way there.
+//! *Leases*: rights to insert what is fetched from a lower tier, and the values in flight to it.
 //!
-//! A look-up that misses fetches from the lower tier, and what it fetches may be old when it has
-//! come: meanwhile another thread may have put a new value under the key, even taken it out again.
-//! So who fetches takes a *lease* first, and what it has fetched is put in only if the lease is
+//! A look-up that misses fetches from the lower tier. The fetched value may be old when it arrives:
+//! meanwhile another thread may have inserted a new value under the key, or even removed it again.
+//! The fetching thread therefore takes a *lease* first, and inserts the value only if the lease is
 //! unbroken (Nishtala et al., *Scaling Memcache at Facebook*, NSDI 2013). Two rules make an
 //! unbroken lease a proof that what was fetched under it is the latest value:
 //!
@@ -17,7 +17,7 @@
 //! asks under its own lock takes no marked one in the place of a later one.
 //!
 //! All of it is by hash. Two keys of one hash break each other's leases and bar each other, which
-//! costs a fetch; marks must be of the key alone, so who marks compares keys. Everything here is
+//! costs a fetch; marks must be of the key alone, so marking compares keys. Everything here is
 //! done under the lock of the shard, and none of it knows what a block is: the model in
 //! `tests/loom` is of this table.
 

@@ -1,11 +1,11 @@
-//! *Reuse*: what a block is worth, learned from what became of others.
+//! *Reuse*: the worth of a block, learned from the uses of other blocks.
 //!
 //! A block that stays costs its place for as long as it stays, and is worth the uses that it gets
 //! meanwhile. How soon a block is used again depends on how often it was used before, its *kind*,
 //! and on the time since its last use, its *age*: a block that came and was never used is
 //! perhaps one of a scan; one that was used twenty times and is now older than it ever was before
 //! has perhaps come to its end. So the cache counts, by kind and age: at which age blocks are used
-//! again, those included that were evicted not long ago, and how many are not. From these counts
+//! again, including blocks that were evicted not long ago, and how many are not. From these counts
 //! follows a *worth* for each kind at each age: the most uses for the time that places are
 //! occupied, over all horizons *T*:
 //!
@@ -109,7 +109,7 @@ struct Counts {
     rounds: u32,
 }
 
-/// What all shards of a cache have learned together.
+/// The model that all shards of a cache learn together.
 #[derive(Debug)]
 pub(super) struct Reuse {
     /// The bits of an `f32` each.
@@ -162,7 +162,7 @@ impl Reuse {
     /// all change.
     #[inline]
     pub(super) fn is_due(&self, now: Time, held: u64) -> bool {
-        // Relaxed, both: who sees an old figure learns once more.
+        // Relaxed, both: a thread that sees an old figure learns once more.
         let due = now >= self.due.load(Ordering::Relaxed);
         if due {
             self.due.store(now + (held / 4).max(LEAST), Ordering::Relaxed);

@@ -33,11 +33,11 @@ pub(super) struct Inner<K> {
     pub(super) eviction: Eviction,
     across: Across,
     pub(super) usage: Usage,
-    /// Somebody is evicting down to the low watermark.
+    /// A thread is evicting down to the low watermark.
     trimming: AtomicBool,
 }
 
-/// How far an insertion has come in its search for what can go.
+/// The progress of an insertion in its search for a block to evict.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     /// The shard that gives the next block.
@@ -69,9 +69,9 @@ struct Choice {
     other: Option<f32>,
 }
 
-/// So many shards are compared for each eviction; which ones, goes in turn.
+/// Shards that each eviction compares, in turn.
 const COMPARED: usize = 8;
-/// After so many looks the shard that was found gives a block, whatever was used meanwhile.
+/// After this many looks the chosen shard evicts a block, whatever was used meanwhile.
 const LOOKS: usize = 8;
 
 impl<K> Inner<K> {
@@ -384,10 +384,10 @@ impl<K: Hash + Eq> Inner<K> {
         while self.usage.bytes() > self.usage.limits.low && self.evict(&mut turn, None) {}
     }
 
-    /// A block has left its index to make room. Without a sink it goes under the lock of its
-    /// shard: whoever comes to the shard afterwards finds the bytes free, unless they are
-    /// pinned. A sink is called without the lock, and until it has returned the key is
-    /// not leased.
+    /// Frees or passes on a block that was evicted from its index. Without an eviction sink the block
+    /// is freed under the lock of its shard: a thread that takes the lock afterwards finds the bytes
+    /// free, unless they are pinned. A sink is called without the lock, and until it has returned the
+    /// key is not leased.
     fn evicted(
         &self,
         shard: &Shard<K>,

@@ -340,7 +340,7 @@ impl First {
     }
 }
 
-/// Who could go: see the head of the file.
+/// The two candidates for eviction: see the head of the file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidates {
     /// LRU's.

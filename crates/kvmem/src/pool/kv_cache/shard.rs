@@ -153,8 +153,8 @@ impl<K> Shard<K> {
     }
 }
 
-/// What those who look up have to themselves, for each stripe of the lock. Written by who has the
-/// stripe, or by who has all.
+/// What look-ups write, for each stripe of the lock. A thread writes it that holds the stripe, or all
+/// stripes.
 #[derive(Debug, Default)]
 pub(super) struct StripeState {
     hits: Count,
@@ -168,18 +168,17 @@ pub(super) struct ShardState<K> {
     /// By the hash of the key. One pointer for each block: the index of 100,000 blocks takes a
     /// megabyte.
     index: HashTable<Arc<CacheEntry<K>>>,
-    /// How often blocks have come, gone, or been asked to go; uses between two of these count
-    /// once.
+    /// Counts insertions, removals and attempts to evict; uses between two of these count once.
     changes: u32,
-    /// They all count: no block is ever marked as noted.
+    /// All uses count: no block is ever marked as recorded.
     exact: bool,
     /// The hash of the block at each slot; of a free slot, what was there.
     hashes: Vec<u64>,
     free: Vec<Slot>,
-    /// Used by who changes the state, who needs no second lock for it. This one is there because
-    /// those who look up share the state, and a policy need not be one that can be shared.
+    /// Threads that change the state reach it without locking. The lock exists because look-ups share
+    /// the state, and a policy need not be `Sync`.
     policy: Mutex<ActivePolicy>,
-    /// Who may put in what it fetches, and what is on its way to a lower tier.
+    /// Leases, and the values in flight to a lower tier.
     pub(super) leases: ShardLeases<K>,
 }
 
