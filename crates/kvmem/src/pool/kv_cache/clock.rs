@@ -8,6 +8,7 @@
 //! has changed.
 
 // What is public is for the model in `tests/loom`.
+#![allow(unreachable_pub)]
 
 use std::sync::Arc;
 

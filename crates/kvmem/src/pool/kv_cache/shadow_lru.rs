@@ -190,7 +190,9 @@ mod tests {
         let (shared, mut one, mut other) =
             (Comparison::default(), ShadowLru::default(), ShadowLru::default());
         (0..4).for_each(|_| shared.add_held());
-        (0..4).for_each(|id| drop(one.touch(id, 1 + Time::from(id), &shared)));
+        for id in 0..4 {
+            one.touch(id, 1 + Time::from(id), &shared);
+        }
         for id in 0..3 {
             other.touch(id, 10 + Time::from(id), &shared);
             one.evict(&shared);
