@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use super::PoolReport;
-use super::observe::Refusals;
+use super::observe::FailureCounts;
 use super::provisioner::{add_populated, add_registered};
 use super::provisioning::Provisioning;
 use crate::arena::Populated;
@@ -43,7 +43,7 @@ pub(super) struct Plan {
 pub(super) struct Owner {
     pub(super) provisioning: Arc<Provisioning>,
     pub(super) plan: Plan,
-    pub(super) refusals: Refusals,
+    pub(super) refusals: FailureCounts,
     report: PoolReport,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Held while the size is changed; what growing has populated and registered.
@@ -52,7 +52,7 @@ pub(super) struct Owner {
 
 impl Owner {
     pub(super) fn new(provisioning: Arc<Provisioning>, plan: Plan, report: PoolReport) -> Owner {
-        let refusals = Refusals::default();
+        let refusals = FailureCounts::default();
         Owner {
             provisioning,
             plan,

@@ -78,7 +78,7 @@ impl Pool {
         match self.space.allocate(len as u64) {
             Ok(extent) => Ok(self.block(extent)),
             Err(error) => self
-                .refuse(error, || self.space.allocate(len as u64).map(|extent| self.block(extent))),
+                .fail(error, || self.space.allocate(len as u64).map(|extent| self.block(extent))),
         }
     }
 
@@ -98,7 +98,7 @@ impl Pool {
             return extent.map(|extent| self.block(extent));
         }
         if len == 0 {
-            return self.refuse(AllocError::ZeroSize, || Err(AllocError::ZeroSize));
+            return self.fail(AllocError::ZeroSize, || Err(AllocError::ZeroSize));
         }
         let longer = len.checked_add(align - aligned).map_or(u64::MAX, |longer| longer as u64);
         let cut = || self.space.allocate_aligned(longer, aligned as u64);
@@ -151,13 +151,13 @@ impl Pool {
 
     /// Runs a request.
     fn serve<T>(&self, attempt: impl Fn() -> Result<T, AllocError>) -> Result<T, PoolError> {
-        attempt().or_else(|error| self.refuse(error, attempt))
+        attempt().or_else(|error| self.fail(error, attempt))
     }
 
-    /// A request was refused.
+    /// Counts a failed request.
     #[cold]
     #[inline(never)]
-    pub(super) fn refuse<T>(
+    pub(super) fn fail<T>(
         &self,
         error: AllocError,
         again: impl FnOnce() -> Result<T, AllocError>,
@@ -169,7 +169,7 @@ impl Pool {
                     let (ready, capacity) = (self.ready_bytes(), self.capacity());
                     return Err(PoolError::NotReady { requested, ready, capacity });
                 }
-                // The last part may have become ready between the refusal and the question.
+                // The last part may have become ready between the failure and this check.
                 match again() {
                     Ok(done) => return Ok(done),
                     Err(error) => error,

@@ -196,7 +196,7 @@ impl<K: Hash + Eq> KvCache<K> {
         // Ends by taking the lock, so after the lock has been let go of.
         let invalidation;
         let found = match self.inner.state(shard) {
-            // In a forked child there is no value, and no lease to refuse.
+            // In a forked child there is no value, and no lease to withhold.
             None => return forget().map(|()| None),
             Some(mut state) => {
                 state.leases.bar(hash);

@@ -59,7 +59,7 @@ struct InFlight<W> {
     what: W,
 }
 
-/// Keys whose takers failed, and whose leases are refused from then on.
+/// Keys whose eviction sinks failed, and which are not leased from then on.
 #[derive(Debug, Default)]
 pub struct Lost {
     hashes: HashTable<u64>,

@@ -190,7 +190,7 @@ impl<K: Hash + Eq> Inner<K> {
             }
             // What others took and have committed behind this search can be evicted.
             if self.usage.commits.now() == commits {
-                self.usage.refused();
+                self.usage.count_failure();
                 let (blocks, bytes) = (self.usage.blocks(), self.usage.bytes());
                 return Err(KvCacheError::NothingToEvict { requested, blocks, bytes });
             }

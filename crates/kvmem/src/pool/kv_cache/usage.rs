@@ -2,7 +2,7 @@
 //!
 //! A block is charged before its bytes are written and credited when it leaves the index, so what
 //! is charged never exceeds a limit. A charge is made only if it fits: two insertions that compete
-//! cannot both be over the limit and refuse each other.
+//! cannot both exceed the limit and make each other fail.
 
 use super::clock::Clock;
 use crate::sync::{AtomicU64, Ordering};
@@ -66,7 +66,7 @@ impl Usage {
         self.blocks.load(Ordering::Relaxed)
     }
 
-    pub(super) fn refused(&self) {
+    pub(super) fn count_failure(&self) {
         // Relaxed: a figure for itself.
         self.insertion_failures.fetch_add(1, Ordering::Relaxed);
     }
