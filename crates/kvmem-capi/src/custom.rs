@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use kvmem::arena::Errno;
-use kvmem::register::{Key, Limits, RegistrarError, Registrar};
+use kvmem::register::{Key, Limits, Registrar, RegistrarError};
 
 use crate::call::{guard, out, read, some_text};
 use crate::fail::Fail;

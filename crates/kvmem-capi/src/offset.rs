@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use kvmem::offset::{OffsetAllocatorBuilder, OffsetAllocator, Placement, RawAllocation, RawHandle};
+use kvmem::offset::{OffsetAllocator, OffsetAllocatorBuilder, Placement, RawAllocation, RawHandle};
 use kvmem::slab::{ExtentCache, ExtentState};
 
 use crate::call::{

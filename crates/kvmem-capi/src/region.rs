@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvmem::arena::preflight::{Machine, Requirements};
-use kvmem::arena::{ArenaError, Backing, PageSize, Region, RegionBuilder, ProgressOptions};
+use kvmem::arena::{ArenaError, Backing, PageSize, ProgressOptions, Region, RegionBuilder};
 
 use crate::call::{MAX_BYTES, destroy, guard, on, out, report, size, write_text};
 use crate::cancel::{kvmem_cancel, token};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kvmem::arena::Errno;
 use kvmem::register::simulated::{Fault, Machine, Nic, NicLimits};
-use kvmem::register::{Devices, DetectedDevice, Registrar, discover};
+use kvmem::register::{DetectedDevice, Devices, Registrar, discover};
 
 use crate::call::{destroy, guard, on, out, report, size, some_text, write_text};
 use crate::fail::Fail;
@@ -217,7 +217,8 @@ pub unsafe extern "C" fn kvmem_discover_report(
     out_needed: *mut u64,
 ) -> kvmem_status {
     guard(|| {
-        let lines = |found: &Vec<DetectedDevice>| found.iter().map(|found| format!("{found}\n")).collect();
+        let lines =
+            |found: &Vec<DetectedDevice>| found.iter().map(|found| format!("{found}\n")).collect();
         let text = report(format, &discover(), lines)?;
         // SAFETY: the caller's promise.
         unsafe { write_text(&text, buffer, capacity, out_needed) }

@@ -538,7 +538,8 @@ mod tests {
             );
             assert!(table.take(std::ptr::without_provenance(bits)).is_err());
         }
-        let other = second.addr() ^ ((Kind::CancelToken as usize ^ Kind::Region as usize) << KIND_SHIFT);
+        let other =
+            second.addr() ^ ((Kind::CancelToken as usize ^ Kind::Region as usize) << KIND_SHIFT);
         assert_eq!(
             why(table.get(std::ptr::without_provenance(other)).unwrap_err()),
             BadHandle::Other("kvmem_region")

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::HumanCount;
 use kvmem::arena::Ladder;
-use kvmem::arena::preflight::{Check, Machine, Report, Verdict, Requirements};
+use kvmem::arena::preflight::{Check, Machine, Report, Requirements, Verdict};
 use kvmem::pool::PoolReport;
 use kvmem::register::{Devices, NotAvailable, Registrar};
 use kvmem_report::{Chapter, Page};

@@ -58,7 +58,10 @@ fn the_wish_is_what_was_asked_for() {
     assert_eq!(requirements["size_bytes"], 3u64 << 29);
     assert_eq!(requirements["pages"], serde_json::json!(["1G", "thp"]));
     assert_eq!(requirements["nodes"], serde_json::json!([0, 1]));
-    assert_eq!((&requirements["shared"], &requirements["pinned"]), (&Value::Bool(true), &Value::Bool(false)));
+    assert_eq!(
+        (&requirements["shared"], &requirements["pinned"]),
+        (&Value::Bool(true), &Value::Bool(false))
+    );
     let hugepages =
         report["checks"].as_array().unwrap().iter().find(|check| check["name"] == "hugepages.1G");
     assert_eq!(hugepages.unwrap()["need"]["count"], 2);

@@ -423,7 +423,8 @@ impl PyAddressManager {
         match granted {
             Ok(at) => {
                 let length = units << self.shift;
-                let length = if requested.0 == Some(length) && size.is_exact_instance_of::<PyInt>() {
+                let length = if requested.0 == Some(length) && size.is_exact_instance_of::<PyInt>()
+                {
                     size.clone()
                 } else {
                     length.into_pyobject(size.py())?.into_any()

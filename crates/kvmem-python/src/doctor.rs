@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use kvmem::arena::preflight::{Verdict, Requirements};
+use kvmem::arena::preflight::{Requirements, Verdict};
 use kvmem::arena::{CancelToken, Populate, Region};
 use kvmem::register::{MountReport, RegisterError, RegistrationSet, diagnose};
 use pyo3::prelude::*;
@@ -132,7 +132,12 @@ pub(crate) fn mount_report<'py>(
             receipt.check_hugepages()?;
         }
         let (back, deregister) = timed(|| set.deregister());
-        Ok(MountReport::new(receipt, set.outcome().clone(), back?, [map, plan, register, deregister]))
+        Ok(MountReport::new(
+            receipt,
+            set.outcome().clone(),
+            back?,
+            [map, plan, register, deregister],
+        ))
     };
     let mounted = long::run(py, &cancel, mount);
     let mounted = mounted.and_then(|mounted| mounted.map_err(|error| error::register(py, &error)));

@@ -9,7 +9,7 @@ use kvmem::arena::{ArenaError, BumpError, Errno, Limit};
 use kvmem::offset::{AllocError, SpaceError};
 use kvmem::pool::PoolError;
 use kvmem::pool::kv_cache::{KvCacheError, KvCacheSetupError};
-use kvmem::register::{ChunkError, NotAvailable, RegistrarError, RegisterError};
+use kvmem::register::{ChunkError, NotAvailable, RegisterError, RegistrarError};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -108,7 +108,8 @@ pub(crate) fn defect(error: &kvmem::offset::CheckError) -> PyErr {
 pub(crate) fn alloc(py: Python<'_>, error: &AllocError) -> PyErr {
     let raised = |class| Raised::new(py, class, error);
     match *error {
-        AllocError::TooLarge { requested, limit } | AllocError::AlignTooLarge { requested, limit, .. } => {
+        AllocError::TooLarge { requested, limit }
+        | AllocError::AlignTooLarge { requested, limit, .. } => {
             raised("OutOfSpaceError").with("asked", requested).with("limit", limit)
         }
         AllocError::OutOfSpace { requested, free, largest_free } => raised("OutOfSpaceError")
@@ -412,7 +413,9 @@ fn with_chunk<'py>(raised: Raised<'py>, chunk: &ChunkError) -> Raised<'py> {
         .with("call", call.as_ref())
         .with_errno(*errno);
     match exceeded {
-        Some(exceeded) => raised.with("limit", exceeded.to_string()).with("remedy", exceeded.remedy()),
+        Some(exceeded) => {
+            raised.with("limit", exceeded.to_string()).with("remedy", exceeded.remedy())
+        }
         None => raised.with("remedy", remedy.as_ref()),
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use kvmem::arena::{CancelToken, Region, ProgressOptions};
+use kvmem::arena::{CancelToken, ProgressOptions, Region};
 use pyo3::prelude::*;
 
 use crate::buffer::{Bytes, Exported, Span, memory_methods};

@@ -173,7 +173,10 @@ impl Driver {
     fn alloc(&mut self, seat: u8, size: usize, how: How) -> Result<()> {
         if size == usize::MAX {
             let got = self.have(Who::Seat(seat), move |slices| slices.alloc(size).map(Block))?;
-            ensure!(matches!(got, Err(SlabError::TooLarge { requested: usize::MAX, .. })), "{got:?}");
+            ensure!(
+                matches!(got, Err(SlabError::TooLarge { requested: usize::MAX, .. })),
+                "{got:?}"
+            );
             self.tally.count("alloc: too large");
             return Ok(());
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kvmem::arena::{ArenaError, PageSize, Populate, Region};
 use kvmem::register::simulated::Published;
-use kvmem::register::{RegisterLimit, Platform, IoUring, Memlock, Registrar, SystemPlatform};
+use kvmem::register::{IoUring, Memlock, Platform, RegisterLimit, Registrar, SystemPlatform};
 
 use super::plain_ring::PlainRing;
 use super::plan::{Cell, Group};

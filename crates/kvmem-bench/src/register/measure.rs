@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvmem::arena::Region;
-use kvmem::register::{RegisterLimit, Outcome, Policy, RegisterError, RegistrationSet};
+use kvmem::register::{Outcome, Policy, RegisterError, RegisterLimit, RegistrationSet};
 
 use super::bed::Bed;
 use super::published::Published;

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use io_uring::IoUring;
 use kvmem::arena::Errno;
-use kvmem::register::{RegisterLimit, Key, Limits, RegistrarError, Registrar};
+use kvmem::register::{Key, Limits, RegisterLimit, Registrar, RegistrarError};
 
 /// The most bytes of one buffer.
 const MAX_BYTES: u64 = 1 << 30;
@@ -53,7 +53,8 @@ impl PlainRing {
 
 fn refusal(error: &std::io::Error, exceeded: Option<RegisterLimit>) -> RegistrarError {
     let errno = Errno::new(error.raw_os_error().unwrap_or(0));
-    RegistrarError::new("io_uring_register(IORING_REGISTER_BUFFERS_UPDATE)", errno, "").exceeded(exceeded)
+    RegistrarError::new("io_uring_register(IORING_REGISTER_BUFFERS_UPDATE)", errno, "")
+        .exceeded(exceeded)
 }
 
 impl Registrar for PlainRing {
@@ -69,11 +70,18 @@ impl Registrar for PlainRing {
         let exceeded = || {
             let memlock = self.limits.memlock?;
             let (account, limit_bytes) = (memlock.account, memlock.limit_bytes);
-            Some(RegisterLimit::Memlock { account, limit_bytes, used_bytes: 0, need_bytes: len as u64 })
+            Some(RegisterLimit::Memlock {
+                account,
+                limit_bytes,
+                used_bytes: 0,
+                need_bytes: len as u64,
+            })
         };
         let keys = RegisterLimit::Keys { limit: 0, need: 1 };
-        let slot =
-            self.free().pop().ok_or_else(|| RegistrarError::new("", Errno::ENOSPC, "").exceeded(keys))?;
+        let slot = self
+            .free()
+            .pop()
+            .ok_or_else(|| RegistrarError::new("", Errno::ENOSPC, "").exceeded(keys))?;
         let buffer = [libc::iovec { iov_base: at.as_ptr().cast(), iov_len: len }];
         // SAFETY: the caller keeps the bytes mapped until the key is given back; no work is
         // submitted to this ring.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::thread;
 
 use kvmem::arena::Region;
-use kvmem::register::{RegisterLimit, Platform, Key, RegistrarError, Registrar};
+use kvmem::register::{Key, Platform, RegisterLimit, Registrar, RegistrarError};
 
 use super::MeasureError;
 use crate::NoThread;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kvmem::arena::{PageSize, Populate, Region};
-use kvmem::register::{Limits, Policy, PlanOptions, plan};
+use kvmem::register::{Limits, PlanOptions, Policy, plan};
 use kvmem_testkit::workload::stream;
 use rand::seq::SliceRandom;
 
@@ -73,7 +73,12 @@ fn plan_ms() -> Option<f64> {
     let limits: Vec<Limits> = (0..PLANNED_FOR)
         .map(|number| {
             let ring = Limits::none(format!("io_uring:{number}"));
-            Limits { max_bytes: 1 << 30, max_keys: 16_384, preferred_chunk_bytes: Some(256 << 20), ..ring }
+            Limits {
+                max_bytes: 1 << 30,
+                max_keys: 16_384,
+                preferred_chunk_bytes: Some(256 << 20),
+                ..ring
+            }
         })
         .collect();
     let terms = PlanOptions::new(Policy::Auto, PLANNED_FOR);

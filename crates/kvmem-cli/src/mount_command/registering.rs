@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use indicatif::ProgressBar;
 use kvmem::arena::{Receipt, RegionBuilder};
 use kvmem::register::{
-    Devices, MountTimings, MountReport, Phase, Plan, Policy, RegisterError, RegisterProgress,
+    Devices, MountReport, MountTimings, Phase, Plan, Policy, RegisterError, RegisterProgress,
     RegistrationSet,
 };
 use kvmem_report::Section;

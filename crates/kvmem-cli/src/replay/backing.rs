@@ -49,7 +49,8 @@ pub fn pool(pool_bytes: u64, backed: bool, learn: bool) -> Result<Pool, BackingE
     {
         return Err(BackingError::NotEnough { pool_bytes, available_bytes });
     }
-    let mut builder = Pool::builder(usize::try_from(pool_bytes).unwrap_or(usize::MAX)).auto_hot_sizes(learn);
+    let mut builder =
+        Pool::builder(usize::try_from(pool_bytes).unwrap_or(usize::MAX)).auto_hot_sizes(learn);
     builder = builder.name("replay").measure_latency(LATENCY_ONE_IN);
     if !backed {
         builder = builder.ladder(PageSize::Base).populate(Populate::None);

@@ -81,7 +81,8 @@ impl<C: Contender> Placed<C> {
         recorder: Option<Arc<Recorder>>,
     ) -> Result<Self, BackingError> {
         let entries: Pool = backing::pool(MOST, false, false)?;
-        let cache = KvCache::builder(&entries).eviction(eviction).shards(1).exact_recency(true).build();
+        let cache =
+            KvCache::builder(&entries).eviction(eviction).shards(1).exact_recency(true).build();
         let ranges = (seen && C::ID != ContenderId::Null).then(RefCell::default);
         Ok(Placed {
             cache: cache.expect("neither limits nor watermarks are set, and one shard can be"),

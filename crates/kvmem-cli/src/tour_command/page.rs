@@ -118,7 +118,10 @@ fn over_time(samples: &[Sample]) -> Section {
     );
     let share =
         |hits: u64, lookups: u64| if lookups > 0 { hits as f64 / lookups as f64 } else { 0.0 };
-    lines.line("utilization", samples.iter().map(|sample| (gib(sample.requested), sample.utilization)));
+    lines.line(
+        "utilization",
+        samples.iter().map(|sample| (gib(sample.requested), sample.utilization)),
+    );
     lines.line(
         "hit rate so far",
         samples.iter().map(|sample| (gib(sample.requested), share(sample.hits, sample.lookups))),

@@ -70,7 +70,8 @@ impl Sampling {
             map: Map::of(self.capacity, &used, |_| {}),
         };
         let near = requested / (2 * SAMPLES as u64);
-        if self.samples.last().is_some_and(|last| requested - last.requested.min(requested) <= near) {
+        if self.samples.last().is_some_and(|last| requested - last.requested.min(requested) <= near)
+        {
             self.samples.pop();
         }
         self.samples.push(sample);

@@ -206,7 +206,10 @@ impl<'a> Shared<'a> {
             if looks {
                 self.look(requested);
             }
-            if requested >= self.end || self.start.elapsed() > self.longest || !part.wrong.is_empty() {
+            if requested >= self.end
+                || self.start.elapsed() > self.longest
+                || !part.wrong.is_empty()
+            {
                 break;
             }
         }

@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn a_quarter_is_taken_of_the_tightest_limit() {
         use kvmem::arena::PageSize;
-        use kvmem::arena::preflight::{Machine, System, Requirements};
+        use kvmem::arena::preflight::{Machine, Requirements, System};
 
         let requirements = Requirements::new(4096, PageSize::Base).expect("a wish");
         // A folder without the files of a machine: no limit of memory can be read.

@@ -210,10 +210,13 @@ impl Face for ExtentCache {
 
     fn open(config: &Config) -> Result<Self> {
         let cache = config.cache.unwrap_or_default();
-        let most = cache.max_cached_bytes.unwrap_or(config.capacity / 32).min(u64::from(u32::MAX) - 1);
+        let most =
+            cache.max_cached_bytes.unwrap_or(config.capacity / 32).min(u64::from(u32::MAX) - 1);
         let hot = cache.hot.into_iter().filter(|size| (1..=most).contains(size));
-        let builder = ExtentCache::builder(books(config)).hot_sizes(hot).auto_hot_sizes(cache.learns);
-        let builder = cache.max_cached_bytes.map_or(builder.clone(), |bytes| builder.max_cached_bytes(bytes));
+        let builder =
+            ExtentCache::builder(books(config)).hot_sizes(hot).auto_hot_sizes(cache.learns);
+        let builder =
+            cache.max_cached_bytes.map_or(builder.clone(), |bytes| builder.max_cached_bytes(bytes));
         builder.build().with_context(|| format!("{config:?}"))
     }
 

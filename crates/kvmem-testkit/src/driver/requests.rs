@@ -12,7 +12,11 @@ impl<F: Face> Space<F> {
     /// What a refusal for want of room has to say.
     fn no_room(&self, requested: u64) -> AllocError {
         let oracle = &self.oracle;
-        AllocError::OutOfSpace { requested, free: oracle.free_bytes(), largest_free: oracle.largest_free() }
+        AllocError::OutOfSpace {
+            requested,
+            free: oracle.free_bytes(),
+            largest_free: oracle.largest_free(),
+        }
     }
 
     /// What a request has to come to.
@@ -142,8 +146,8 @@ impl<F: Face> Driver<F> {
             }
             Err(got) => {
                 self.refusals += 1;
-                let full =
-                    matches!(got, AllocError::TooManyRanges { .. }) && self.space.may_be_too_many(n);
+                let full = matches!(got, AllocError::TooManyRanges { .. })
+                    && self.space.may_be_too_many(n);
                 ensure!(
                     self.is_expected(got, expected) || full,
                     "{n} × {size} bytes: {got:?} instead of {expected:?}"

@@ -176,7 +176,11 @@ impl<F: Face> Space<F> {
 
     pub(super) fn expect_grow(&self, to: u64) -> Result<(), SpaceError> {
         let capacity = self.oracle.capacity();
-        if to < capacity { Err(SpaceError::WrongDirection { capacity, requested: to }) } else { Ok(()) }
+        if to < capacity {
+            Err(SpaceError::WrongDirection { capacity, requested: to })
+        } else {
+            Ok(())
+        }
     }
 
     pub(super) fn expect_shrink_to(&self, to: u64) -> Result<(), SpaceError> {
@@ -184,7 +188,11 @@ impl<F: Face> Space<F> {
         if to > capacity {
             return Err(SpaceError::WrongDirection { capacity, requested: to });
         }
-        if to < end_of_last { Err(SpaceError::InUse { requested: to, end_of_last }) } else { Ok(()) }
+        if to < end_of_last {
+            Err(SpaceError::InUse { requested: to, end_of_last })
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether the books may be as full as a refusal of one change says. They are not while a

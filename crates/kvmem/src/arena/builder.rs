@@ -13,7 +13,8 @@ use super::lay::{Laid, lay};
 use super::mapping::{self, Mapping};
 use super::populate::{Part, Populated, populate};
 use super::{
-    ArenaError, CancelToken, Ladder, Numa, PageSize, Populate, Progress, Receipt, Region, ProgressOptions,
+    ArenaError, CancelToken, Ladder, Numa, PageSize, Populate, Progress, ProgressOptions, Receipt,
+    Region,
 };
 use crate::trace::{event, span};
 

@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use super::diagnose::refused;
 use super::populate::{Part, populate};
 use super::residency::measure;
-use super::{ArenaError, Call, PageSize, Populate, Region, ProgressOptions};
+use super::{ArenaError, Call, PageSize, Populate, ProgressOptions, Region};
 use crate::sys::{self, FileId};
 
 impl Region {
@@ -26,7 +26,11 @@ impl Region {
     /// # Errors
     /// As for [`populate`](Self::populate). A mapping that its owner takes away meanwhile is no
     /// error.
-    pub fn populate_aliases(&self, how: Populate, watch: &ProgressOptions) -> Result<u64, ArenaError> {
+    pub fn populate_aliases(
+        &self,
+        how: Populate,
+        watch: &ProgressOptions,
+    ) -> Result<u64, ArenaError> {
         let Some(file) = self.mapping().file() else { return Ok(0) };
         let file =
             sys::file_id(file).map_err(|errno| refused(Call::FileSize, self.len(), errno))?;

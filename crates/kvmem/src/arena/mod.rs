@@ -73,4 +73,4 @@ pub use region::Region;
 pub use residency::{Method, Residency};
 pub use settings::{ArenaSettings, SettingError};
 pub use views::Slice;
-pub use watch::{CancelToken, WorkUnit, Progress, ProgressOptions};
+pub use watch::{CancelToken, Progress, ProgressOptions, WorkUnit};

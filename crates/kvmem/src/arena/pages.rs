@@ -95,7 +95,9 @@ impl FromStr for PageSize {
 
 /// A text that names no kind of page.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{requested}` is no kind of page: say 1G, 2M, thp or 4k, or several with commas between them")]
+#[error(
+    "`{requested}` is no kind of page: say 1G, 2M, thp or 4k, or several with commas between them"
+)]
 pub struct ParsePagesError {
     /// The text.
     pub requested: String,

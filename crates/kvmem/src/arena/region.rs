@@ -16,7 +16,8 @@ use super::numa::nodes_found;
 use super::populate::{Part, Populated, populate};
 use super::residency::{Residency, glance, measure};
 use super::{
-    ArenaError, Backing, Call, Numa, PageSize, Populate, Receipt, RegionBuilder, ProgressOptions, file, lay,
+    ArenaError, Backing, Call, Numa, PageSize, Populate, ProgressOptions, Receipt, RegionBuilder,
+    file, lay,
 };
 use crate::sys;
 

@@ -245,5 +245,6 @@ pub(super) fn resize_up(heap: &mut Heap, grant: Grant, new_size: u64) -> Result<
     if new_size > heap.limit() {
         return Err(AllocError::TooLarge { requested: new_size, limit: heap.limit() });
     }
-    heap.extend(grant, size, new_size).map_err(|most| AllocError::Blocked { requested: new_size, most })
+    heap.extend(grant, size, new_size)
+        .map_err(|most| AllocError::Blocked { requested: new_size, most })
 }

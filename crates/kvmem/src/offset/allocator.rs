@@ -156,7 +156,12 @@ impl OffsetAllocator {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn builder(capacity: u64) -> OffsetAllocatorBuilder {
-        OffsetAllocatorBuilder { capacity, boundary: None, placement: Placement::default(), max_ranges: u32::MAX }
+        OffsetAllocatorBuilder {
+            capacity,
+            boundary: None,
+            placement: Placement::default(),
+            max_ranges: u32::MAX,
+        }
     }
 
     /// The number of its core.

@@ -221,7 +221,10 @@ impl Heap {
     /// Moves the end of the space up to `capacity`. O(1).
     pub(crate) fn grow(&mut self, capacity: u64) -> Result<(), SpaceError> {
         if capacity < self.capacity {
-            return Err(SpaceError::WrongDirection { capacity: self.capacity, requested: capacity });
+            return Err(SpaceError::WrongDirection {
+                capacity: self.capacity,
+                requested: capacity,
+            });
         }
         if !self.has_names() {
             return Err(SpaceError::TooManyRanges { ranges: self.ranges() });
@@ -241,7 +244,10 @@ impl Heap {
     /// free ranges given up, which are several only if they stand at boundaries).
     pub(crate) fn shrink_to(&mut self, capacity: u64) -> Result<(), SpaceError> {
         if capacity > self.capacity {
-            return Err(SpaceError::WrongDirection { capacity: self.capacity, requested: capacity });
+            return Err(SpaceError::WrongDirection {
+                capacity: self.capacity,
+                requested: capacity,
+            });
         }
         self.settle();
         let end_of_last = self.end_of_last();

@@ -115,7 +115,9 @@ impl AllocError {
                 Self::AlignTooLarge { requested, align, limit }
             }
             Self::TooLarge { limit, .. } => Self::TooLarge { requested, limit },
-            Self::OutOfSpace { free, largest_free, .. } => Self::OutOfSpace { requested, free, largest_free },
+            Self::OutOfSpace { free, largest_free, .. } => {
+                Self::OutOfSpace { requested, free, largest_free }
+            }
             other => other,
         }
     }
@@ -176,7 +178,9 @@ pub enum SpaceError {
         least: u32,
     },
     /// `grow` to less, or `shrink_to` to more, than the capacity there is.
-    #[error("the capacity is {capacity} bytes; {requested} is on the wrong side of it for this call")]
+    #[error(
+        "the capacity is {capacity} bytes; {requested} is on the wrong side of it for this call"
+    )]
     WrongDirection {
         /// Capacity now, in bytes.
         capacity: u64,

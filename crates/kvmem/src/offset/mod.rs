@@ -41,7 +41,7 @@ mod worst;
 #[cfg(not(loom))]
 pub use allocation::Allocation;
 #[cfg(not(loom))]
-pub use allocator::{OffsetAllocatorBuilder, OffsetAllocator};
+pub use allocator::{OffsetAllocator, OffsetAllocatorBuilder};
 pub use error::{AllocError, CheckError, RawError, SpaceError};
 #[cfg(not(loom))]
 pub(crate) use ground::Ground;

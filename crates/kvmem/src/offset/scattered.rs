@@ -106,7 +106,11 @@ impl Heap {
         if total > free {
             return Err(match total {
                 _ if total > limit => AllocError::TooLarge { requested: total, limit },
-                _ => AllocError::OutOfSpace { requested: total, free, largest_free: self.largest_free() },
+                _ => AllocError::OutOfSpace {
+                    requested: total,
+                    free,
+                    largest_free: self.largest_free(),
+                },
             });
         }
         self.close_nursery();

@@ -12,9 +12,9 @@ use crate::slab::Extent;
 
 /// Bytes of a [`Pool`](super::Pool), as many as requested, until this is dropped.
 ///
-/// 20 bytes, move-only, `Send` and `Sync`. It may outlive its pool: the memory and its registrations
-/// are released with the last block. Dropping it takes as long as dropping an [`Extent`]; only the
-/// last block of a dropped pool also pays for deregistering and unmapping.
+/// 20 bytes, move-only, `Send` and `Sync`. It may outlive its pool: the memory and its
+/// registrations are released with the last block. Dropping it takes as long as dropping an
+/// [`Extent`]; only the last block of a dropped pool also pays for deregistering and unmapping.
 ///
 /// A fresh block contains what the previous block left there, or zeros.
 ///
@@ -121,11 +121,11 @@ impl Block {
         self.0.range()
     }
 
-    /// Returns the key with which a registrar can reach all of the block. It is valid as long as the
-    /// block.
+    /// Returns the key with which a registrar can reach all of the block. It is valid as long as
+    /// the block.
     ///
-    /// Devices write by the key: the caller that gives them work ensures that no thread uses the bytes
-    /// meanwhile. Takes a lock of the part that is never held for long; O(registrars).
+    /// Devices write by the key: the caller that gives them work ensures that no thread uses the
+    /// bytes meanwhile. Takes a lock of the part that is never held for long; O(registrars).
     ///
     /// # Errors
     /// [`RegisterError::NoSuchDevice`](crate::register::RegisterError::NoSuchDevice).

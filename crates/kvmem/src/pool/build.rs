@@ -48,7 +48,8 @@ pub(super) fn build(wish: &PoolBuilder) -> Result<(Pool, PoolReport), PoolError>
     };
     let Cut { part_bytes, unit, boundary, choice } = terms.cut()?;
     let mapped = region.len();
-    let capacity = if grows { requested.next_multiple_of(unit as usize).min(mapped) } else { mapped };
+    let capacity =
+        if grows { requested.next_multiple_of(unit as usize).min(mapped) } else { mapped };
     let plan = Plan { unit, registered: !limits.is_empty(), in_background: wish.in_background };
 
     let provisioner = Provisioner::new(wish, part_bytes);
@@ -156,8 +157,9 @@ fn offsets(wish: &PoolBuilder, capacity: u64, boundary: Option<u64>) -> ExtentBu
     if let Some(bytes) = boundary {
         space = space.boundary(bytes);
     }
-    let space =
-        ExtentCache::builder(space).hot_sizes(wish.hot_sizes.iter().copied()).auto_hot_sizes(wish.learns);
+    let space = ExtentCache::builder(space)
+        .hot_sizes(wish.hot_sizes.iter().copied())
+        .auto_hot_sizes(wish.learns);
     match wish.max_cached_bytes {
         Some(bytes) => space.max_cached_bytes(bytes),
         None => space,

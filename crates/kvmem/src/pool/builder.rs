@@ -205,7 +205,8 @@ impl PoolBuilder {
         self
     }
 
-    /// Sets a listener for the progress of populating; if parts become ready one by one, of each part.
+    /// Sets a listener for the progress of populating; if parts become ready one by one, of each
+    /// part.
     pub fn on_populate(
         mut self,
         listener: impl Fn(Progress) + Send + Sync + 'static,

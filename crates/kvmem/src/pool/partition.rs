@@ -39,7 +39,8 @@ pub(super) struct Cut {
 
 /// The most bytes of a part that these registrars want.
 pub(super) fn wanted(limits: &[Limits]) -> Option<(u64, &str)> {
-    let wanted = |limits: &Limits| limits.preferred_chunk_bytes.unwrap_or(u64::MAX).min(limits.max_bytes);
+    let wanted =
+        |limits: &Limits| limits.preferred_chunk_bytes.unwrap_or(u64::MAX).min(limits.max_bytes);
     let least = limits.iter().map(|limits| (wanted(limits), &*limits.device)).min()?;
     (least.0 < u64::MAX).then_some(least)
 }

@@ -14,8 +14,8 @@ use crate::slab::{Extent, ExtentCache, ExtentMapRange, ExtentStats};
 
 /// Memory that is mapped, populated, registered, and allocated in blocks.
 ///
-/// `Send + Sync`; clones share one pool. [Blocks](Block) may outlive it: the memory is released with
-/// the last pool or block.
+/// `Send + Sync`; clones share one pool. [Blocks](Block) may outlive it: the memory is released
+/// with the last pool or block.
 ///
 /// # Time complexity
 ///

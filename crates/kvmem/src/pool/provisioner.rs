@@ -8,7 +8,7 @@ use super::observe::{self, SetUp};
 use super::owner::listening;
 use super::report::Cause;
 use super::{PoolBuilder, PoolError};
-use crate::arena::{ArenaError, CancelToken, Populate, Populated, Region, ProgressOptions};
+use crate::arena::{ArenaError, CancelToken, Populate, Populated, ProgressOptions, Region};
 use crate::register::{Outcome, Policy, RegisterError, RegistrationBuilder, RegistrationSet};
 
 /// How it is done.

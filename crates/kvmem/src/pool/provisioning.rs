@@ -30,8 +30,8 @@ impl Placeholder {
         part_bytes: u64,
     ) -> Result<Vec<Placeholder>, AllocError> {
         let (whole, rest) = (space.capacity() / part_bytes, space.capacity() % part_bytes);
-        // No placeholder straddles a boundary, so they lie where the parts do; then the rest is all that
-        // is free.
+        // No placeholder straddles a boundary, so they lie where the parts do; then the rest is all
+        // that is free.
         let mut placeholders = space.allocate_batch(part_bytes, whole as usize)?;
         if rest > 0 {
             placeholders.push(space.allocate_aligned(rest, 1)?);

@@ -5,8 +5,8 @@
 //! ([`BlockRef`]). One process reads what the other writes, without a copy or a request. If either
 //! process dies, the other goes on: the memory is released with the last process that has it.
 //!
-//! Only the process that has built the pool allocates blocks, and it alone knows which are in use: a
-//! reference says where bytes are, not that they are unchanged. A process that passes a reference
+//! Only the process that has built the pool allocates blocks, and it alone knows which are in use:
+//! a reference says where bytes are, not that they are unchanged. A process that passes a reference
 //! keeps the block until the other has said that it is done.
 
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ use std::slice;
 use serde::{Deserialize, Serialize};
 
 use super::{Pool, PoolError};
-use crate::arena::{Populate, ReadOnlyRegion, Region, ProgressOptions};
+use crate::arena::{Populate, ProgressOptions, ReadOnlyRegion, Region};
 use crate::trace::span;
 
 /// A block by plain data: what another process needs to find it in the pool that it has
@@ -79,7 +79,11 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::Private`]; [`PoolError::Memory`].
-    pub fn populate_aliases(&self, how: Populate, watch: &ProgressOptions) -> Result<u64, PoolError> {
+    pub fn populate_aliases(
+        &self,
+        how: Populate,
+        watch: &ProgressOptions,
+    ) -> Result<u64, PoolError> {
         let first = &self.memory.parts()[0].region;
         first.fd().ok_or(PoolError::Private)?;
         Ok(first.populate_aliases(how, watch)?)

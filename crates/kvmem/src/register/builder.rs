@@ -9,8 +9,8 @@ use super::ground::Ground;
 use super::plan::Way;
 use super::watching::Wishes;
 use super::{
-    Platform, Limits, Plan, Policy, RegisterError, RegisterProgress, Registrar, RegistrationSet, PlanOptions,
-    SystemPlatform,
+    Limits, Plan, PlanOptions, Platform, Policy, RegisterError, RegisterProgress, Registrar,
+    RegistrationSet, SystemPlatform,
 };
 use crate::arena::{CancelToken, Populate, Region};
 

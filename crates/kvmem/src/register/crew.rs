@@ -26,7 +26,11 @@ pub(super) fn lead<R>(
 }
 
 /// One sweep on so many threads; see [`Crew::sweep`].
-pub(super) fn together(host: &dyn Platform, threads: usize, work: impl Fn() + Sync) -> (usize, f64) {
+pub(super) fn together(
+    host: &dyn Platform,
+    threads: usize,
+    work: impl Fn() + Sync,
+) -> (usize, f64) {
     lead(host, work, |crew| crew.sweep(threads))
 }
 

@@ -20,10 +20,10 @@ use super::release::{Given, release};
 use super::trial::Slice;
 use super::watching::{Watching, Wishes};
 use super::{
-    ChunkError, Platform, Key, DevicePlan, Limits, Outcome, Plan, Policy, RegisterError, Registrar,
-    Registration, RegistrationSet, Calibration,
+    Calibration, ChunkError, DevicePlan, Key, Limits, Outcome, Plan, Platform, Policy,
+    RegisterError, Registrar, Registration, RegistrationSet,
 };
-use crate::arena::{Hold, WorkUnit, Populate, Populated, Region};
+use crate::arena::{Hold, Populate, Populated, Region, WorkUnit};
 use crate::trace::span;
 
 /// What took longer than this to register is given back by several threads. Giving back is quicker

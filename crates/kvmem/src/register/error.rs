@@ -34,7 +34,13 @@ impl RegistrarError {
         errno: Errno,
         remedy: impl Into<Cow<'static, str>>,
     ) -> RegistrarError {
-        RegistrarError { call: call.into(), errno, detail: None, exceeded: None, remedy: remedy.into() }
+        RegistrarError {
+            call: call.into(),
+            errno,
+            detail: None,
+            exceeded: None,
+            remedy: remedy.into(),
+        }
     }
 
     /// The same, with what the library says.
@@ -358,8 +364,8 @@ mod tests {
                 (8 << 20, 8 << 20, 1 << 30),
                 (1 << 20, 0, 0),
             ] {
-                let told =
-                    RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes }.remedy();
+                let told = RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes }
+                    .remedy();
                 let kib: u64 = told
                     .strip_prefix("raise it to ")
                     .and_then(|rest| rest.split(' ').next()?.parse().ok())

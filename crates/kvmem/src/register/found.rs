@@ -153,8 +153,10 @@ mod tests {
     #[test]
     fn absence_is_told_with_its_reason() {
         let reason = NotAvailable::new("verbs", "libibverbs.so.1 is not there", "install it");
-        let found =
-            DetectedDevice { backend: "verbs".to_owned(), state: Availability::NotAvailable(reason.clone()) };
+        let found = DetectedDevice {
+            backend: "verbs".to_owned(),
+            state: Availability::NotAvailable(reason.clone()),
+        };
         assert_eq!(
             found.to_string(),
             "verbs is not available: libibverbs.so.1 is not there; install it"

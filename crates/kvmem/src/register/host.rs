@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::arena::{self, ArenaError, Populate, Populated, Region, ProgressOptions};
+use crate::arena::{self, ArenaError, Populate, Populated, ProgressOptions, Region};
 
 /// The machine under the registrars.
 pub trait Platform: fmt::Debug + Send + Sync {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Policy;
-use crate::arena::{WorkUnit, Populated, Size};
+use crate::arena::{Populated, Size, WorkUnit};
 
 /// What registering one region, or a batch of them, did.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

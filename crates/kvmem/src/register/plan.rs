@@ -22,7 +22,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::ground::Ground;
-use super::{Account, RegisterLimit, Limits, Memlock, Policy, RegisterError, costs};
+use super::{Account, Limits, Memlock, Policy, RegisterError, RegisterLimit, costs};
 use crate::arena::{Populate, Receipt, Size};
 
 /// No registrar is planned more chunks than this: with as many, something is wrong with the wish.
@@ -157,13 +157,21 @@ pub struct Estimate {
 /// [`NoRegistrars`](RegisterError::NoRegistrars), [`SameName`](RegisterError::SameName),
 /// [`Empty`](RegisterError::Empty), and [`Limited`](RegisterError::Limited) where a limit is known
 /// not to suffice: better now than after minutes of populating.
-pub fn plan(receipt: &Receipt, limits: &[Limits], terms: &PlanOptions) -> Result<Plan, RegisterError> {
+pub fn plan(
+    receipt: &Receipt,
+    limits: &[Limits],
+    terms: &PlanOptions,
+) -> Result<Plan, RegisterError> {
     Ground::of(receipt).plan(limits, terms)
 }
 
 impl Ground {
     /// See [`plan`].
-    pub(super) fn plan(&self, limits: &[Limits], terms: &PlanOptions) -> Result<Plan, RegisterError> {
+    pub(super) fn plan(
+        &self,
+        limits: &[Limits],
+        terms: &PlanOptions,
+    ) -> Result<Plan, RegisterError> {
         check_names(limits)?;
         if self.len == 0 {
             return Err(RegisterError::Empty);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::engine::leak;
 use super::release::{Given, release};
-use super::{Deregistered, Platform, Key, RegisterError, Registrar};
+use super::{Deregistered, Key, Platform, RegisterError, Registrar};
 use crate::arena::{Hold, Region};
 
 /// One region, registered with one registrar.
@@ -28,7 +28,11 @@ pub struct Registration {
 
 impl Registration {
     /// `given` is all of the region.
-    pub(super) fn new(host: &Arc<dyn Platform>, region: &Arc<Region>, given: Given) -> Registration {
+    pub(super) fn new(
+        host: &Arc<dyn Platform>,
+        region: &Arc<Region>,
+        given: Given,
+    ) -> Registration {
         let (chunks, keys): (Vec<_>, Vec<_>) =
             given.keys.into_iter().map(|(_, range, key)| (range, key)).unzip();
         Registration {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::crew::together;
 use super::lanes::Lanes;
-use super::{ChunkError, Deregistered, Platform, Key, Registrar};
+use super::{ChunkError, Deregistered, Key, Platform, Registrar};
 use crate::arena::WorkUnit;
 
 /// How often a key that is not taken back is offered.

@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::release::{Given, release};
 use super::watching::Listener;
 use super::{
-    Deregistered, Platform, Key, Outcome, Phase, RegisterError, RegisterProgress, Registration,
+    Deregistered, Key, Outcome, Phase, Platform, RegisterError, RegisterProgress, Registration,
     RegistrationBuilder,
 };
-use crate::arena::{WorkUnit, Region};
+use crate::arena::{Region, WorkUnit};
 
 /// One region, registered with several registrars: all of it with all of them.
 ///

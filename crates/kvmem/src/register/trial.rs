@@ -18,7 +18,7 @@ use super::engine::{Engine, leak};
 use super::lanes::Lanes;
 use super::plan::{CalibrationPlan, ladder};
 use super::release::{Given, release};
-use super::{ChunkError, Deregistered, Key, RegisterError, Calibration};
+use super::{Calibration, ChunkError, Deregistered, Key, RegisterError};
 
 /// How much faster more threads must be to be worth having.
 const GAIN: f64 = 1.02;

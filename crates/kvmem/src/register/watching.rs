@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Platform, Phase, RegisterError, RegisterProgress};
-use crate::arena::{ArenaError, CancelToken, WorkUnit, ProgressOptions};
+use super::{Phase, Platform, RegisterError, RegisterProgress};
+use crate::arena::{ArenaError, CancelToken, ProgressOptions, WorkUnit};
 
 /// Who is told of progress.
 pub(super) type Listener = Arc<dyn Fn(RegisterProgress) + Send + Sync>;
@@ -83,13 +83,14 @@ impl Watching {
         let watching = Arc::clone(self);
         // The watch has a clock of its own, which begins now.
         let from = self.elapsed();
-        let watch = ProgressOptions::new().cancel(self.wishes.cancel.clone()).progress(move |progress| {
-            let WorkUnit { worker, began, ended } = progress.piece;
-            let piece = WorkUnit::new(worker, from + began, from + ended);
-            watching.report(Phase::Populate, piece, |tally| {
-                tally.populated = before + progress.done_bytes
+        let watch =
+            ProgressOptions::new().cancel(self.wishes.cancel.clone()).progress(move |progress| {
+                let WorkUnit { worker, began, ended } = progress.piece;
+                let piece = WorkUnit::new(worker, from + began, from + ended);
+                watching.report(Phase::Populate, piece, |tally| {
+                    tally.populated = before + progress.done_bytes
+                });
             });
-        });
         match self.wishes.budget {
             Some(budget) => watch.time_budget(budget.saturating_sub(self.elapsed())),
             None => watch,

@@ -54,19 +54,18 @@ impl SlabStats {
         let slabs = shared.magazines.source();
         let pages = slabs.pages().stats();
         let magazines = shared.magazines.stats();
-        let classes =
-            slabs.counts().zip(&magazines.classes).map(|(count, class)| SlabClassStats {
-                object_bytes: count.geometry.size,
-                slab_bytes: count.geometry.slab_bytes,
-                slab_objects: count.geometry.objects,
-                colours: count.geometry.colours(),
-                slabs: count.slabs,
-                // The two are of two moments.
-                in_use: count.out.saturating_sub(class.in_threads + class.in_depot),
-                cached: class.in_threads + class.in_depot,
-                exchanges: class.exchanges,
-                remote: class.remote,
-            });
+        let classes = slabs.counts().zip(&magazines.classes).map(|(count, class)| SlabClassStats {
+            object_bytes: count.geometry.size,
+            slab_bytes: count.geometry.slab_bytes,
+            slab_objects: count.geometry.objects,
+            colours: count.geometry.colours(),
+            slabs: count.slabs,
+            // The two are of two moments.
+            in_use: count.out.saturating_sub(class.in_threads + class.in_depot),
+            cached: class.in_threads + class.in_depot,
+            exchanges: class.exchanges,
+            remote: class.remote,
+        });
         SlabStats {
             classes: classes.collect(),
             mapped_bytes: pages.mapped,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::limits::{Group, join};
 use super::{MIB, alone, role};
 use kvmem::arena::{
-    ArenaError, Call, Ladder, Limit, PageSize, Populate, Region, RegionBuilder, ProgressOptions,
+    ArenaError, Call, Ladder, Limit, PageSize, Populate, ProgressOptions, Region, RegionBuilder,
 };
 
 /// What each process of a crowd asks for, and what all of them may have: two of six, and the room

@@ -6,8 +6,8 @@ use std::ptr::NonNull;
 use super::pools::Pool;
 use super::{MIB, alone, descriptors, maps};
 use kvmem::arena::{
-    Advice, ArenaError, Backing, Call, Errno, Ladder, Method, Numa, PageSize, Populate, Region,
-    ProgressOptions,
+    Advice, ArenaError, Backing, Call, Errno, Ladder, Method, Numa, PageSize, Populate,
+    ProgressOptions, Region,
 };
 use kvmem::fault;
 
@@ -275,7 +275,9 @@ fn kernels_that_cannot_populate_are_touched_without_harm() {
                 }
             });
             for _ in 0..50 {
-                region.populate(..4096, Populate::threads(1), &ProgressOptions::new()).expect("it is there");
+                region
+                    .populate(..4096, Populate::threads(1), &ProgressOptions::new())
+                    .expect("it is there");
             }
         });
         // Relaxed: see above.
@@ -296,7 +298,8 @@ fn kernels_that_cannot_populate_are_touched_without_harm() {
     let at = NonNull::new(at.cast::<u8>()).expect("an address");
     // SAFETY: it is only asked about and populated, and stays mapped.
     let region = unsafe { Region::from_raw(at, 4096, ()) }.expect("a page");
-    let error = region.populate(.., Populate::threads(1), &ProgressOptions::new()).expect_err("read-only");
+    let error =
+        region.populate(.., Populate::threads(1), &ProgressOptions::new()).expect_err("read-only");
     assert!(
         matches!(error, ArenaError::Populate { call: Call::Touch, errno: Errno::EFAULT, .. }),
         "{error}"
@@ -307,7 +310,9 @@ fn kernels_that_cannot_populate_are_touched_without_harm() {
 fn residency_is_the_same_by_every_way_of_asking() {
     let _alone = alone();
     let region = Region::builder(4 * MIB).ladder(PageSize::Base).map().expect("little memory");
-    region.populate(MIB..2 * MIB, Populate::threads(1), &ProgressOptions::new()).expect("little memory");
+    region
+        .populate(MIB..2 * MIB, Populate::threads(1), &ProgressOptions::new())
+        .expect("little memory");
     let ask = || region.residency(..).expect("one way is left");
     let mut methods = vec![ask()];
     {

@@ -13,7 +13,7 @@ use kvmem::fault;
 use kvmem::register::cuda::Cuda;
 use kvmem::register::nixl::Nixl;
 use kvmem::register::verbs::{Access, Verbs};
-use kvmem::register::{Account, RegisterLimit, Memlock, NotAvailable, Registrar};
+use kvmem::register::{Account, Memlock, NotAvailable, RegisterLimit, Registrar};
 
 /// Whether a file is mapped into this process.
 fn is_loaded(path: &Path) -> bool {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::{MIB, again, alone, role};
 use kvmem::arena::{
-    ArenaError, Call, Ladder, Limit, PageSize, Populate, Region, RegionBuilder, ProgressOptions,
+    ArenaError, Call, Ladder, Limit, PageSize, Populate, ProgressOptions, Region, RegionBuilder,
 };
 
 fn ordinary(size: usize) -> RegionBuilder {
@@ -216,7 +216,9 @@ fn a_small_memory_cgroup() {
             for _ in 0..3 {
                 let region =
                     ordinary(64 * MIB).populate(Populate::Auto).map().expect("below the limit");
-                region.populate(.., Populate::threads(2), &ProgressOptions::new()).expect("it is there");
+                region
+                    .populate(.., Populate::threads(2), &ProgressOptions::new())
+                    .expect("it is there");
             }
             // A limit that is reached in the middle: the rest is taken by somebody else meanwhile.
             let region = ordinary(60 * MIB).map().expect("addresses");

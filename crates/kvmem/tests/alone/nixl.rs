@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use kvmem::arena::{Errno, Ladder, PageSize, Region};
 use kvmem::register::nixl::{Agent, Nixl};
-use kvmem::register::{DeviceSpec, Key, RegistrarError, Registrar, RegistrationSet};
+use kvmem::register::{DeviceSpec, Key, Registrar, RegistrarError, RegistrationSet};
 
 use super::standin::StandIn;
 use super::{MIB, alone, role};

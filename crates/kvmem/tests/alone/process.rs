@@ -1,6 +1,6 @@
 //! System calls of the process arena and of the preflight made to fail.
 
-use kvmem::arena::preflight::{Machine, Report, Verdict, Requirements};
+use kvmem::arena::preflight::{Machine, Report, Requirements, Verdict};
 use kvmem::arena::{
     ArenaSettings, Call, Errno, FreeError, Ladder, ProcessAllocError, ProcessArena, SetupError,
 };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use kvmem::arena::{ArenaError, Call, Errno, Ladder, PageSize, Populate, Region};
 use kvmem::fault;
 use kvmem::register::{
-    Account, RegisterLimit, IoUring, Key, Mlock, Policy, RegistrarError, RegisterError, Registrar,
+    Account, IoUring, Key, Mlock, Policy, RegisterError, RegisterLimit, Registrar, RegistrarError,
     RegistrationSet, RingTable,
 };
 
@@ -247,7 +247,8 @@ fn rings_say_what_limit_they_hit() {
         let need_bytes = range.len() as u64;
         let error = register(&ring, &region, range).expect_err("more than the limit");
         let (account, used_bytes) = (Account::Rings, small as u64);
-        let exceeded = RegisterLimit::Memlock { account, limit_bytes: 2 << 20, used_bytes, need_bytes };
+        let exceeded =
+            RegisterLimit::Memlock { account, limit_bytes: 2 << 20, used_bytes, need_bytes };
         assert_eq!(
             (error.errno, error.exceeded.as_ref()),
             (Errno::ENOMEM, Some(&exceeded)),
@@ -330,7 +331,10 @@ fn locks_say_what_limit_they_hit() {
     set_limit(libc::RLIMIT_MEMLOCK, 0);
     let error = register(&mlock, &region, 0..PAGE).expect_err("nothing may be locked");
     assert_eq!(error.errno, Errno::EPERM);
-    assert!(matches!(error.exceeded, Some(RegisterLimit::Memlock { limit_bytes: 0, .. })), "{error}");
+    assert!(
+        matches!(error.exceeded, Some(RegisterLimit::Memlock { limit_bytes: 0, .. })),
+        "{error}"
+    );
     let why = Mlock::available().expect_err("nothing may be locked");
     assert!(why.to_string().contains("RLIMIT_MEMLOCK is 0 bytes"), "{why}");
 }
@@ -658,7 +662,8 @@ fn memory_that_cannot_be_had_is_an_error_and_not_a_registration() {
     let error =
         builder.clone().policy(Policy::Sequential).chunk_bytes(1 << 30).register(huge).unwrap_err();
     // A ring that cannot take so many keys says so before.
-    let early = matches!(&error, RegisterError::Limited { exceeded: RegisterLimit::Keys { .. }, .. });
+    let early =
+        matches!(&error, RegisterError::Limited { exceeded: RegisterLimit::Keys { .. }, .. });
     assert!(
         early || matches!(&error, RegisterError::Populate(ArenaError::NoHeadroom { .. })),
         "{error}"

@@ -93,7 +93,10 @@ fn requests_beside_frees() {
             Ok(granted) => assert_eq!(granted.range(), 0..60),
             // What it says is free was free at some moment of the call.
             Err(error) => assert!(
-                matches!(error, AllocError::OutOfSpace { requested: 60, free: 0 | 60, largest_free: 0 }),
+                matches!(
+                    error,
+                    AllocError::OutOfSpace { requested: 60, free: 0 | 60, largest_free: 0 }
+                ),
                 "{error:?}"
             ),
         }

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::thread;
 
-use super::evicted::{EvictionSink, EvictionOutcome};
+use super::evicted::{EvictionOutcome, EvictionSink};
 use super::room::Spread;
 use super::source::Source;
 use super::usage::Limits;
@@ -66,10 +66,10 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
         self
     }
 
-    /// Makes an insertion that leaves more than `high` bytes evict down to `low` at once. This makes
-    /// space for many insertions together, and free ranges coalesce before the pool is full. Both are
-    /// bytes, `low ≤ high ≤` the limit of bytes. Default: none; an insertion evicts only what it
-    /// needs.
+    /// Makes an insertion that leaves more than `high` bytes evict down to `low` at once. This
+    /// makes space for many insertions together, and free ranges coalesce before the pool is
+    /// full. Both are bytes, `low ≤ high ≤` the limit of bytes. Default: none; an insertion
+    /// evicts only what it needs.
     pub fn watermarks(mut self, low: u64, high: u64) -> Self {
         self.watermarks = Some((low, high));
         self
@@ -82,17 +82,17 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     }
 
     /// Sets the number of shards, rounded up to a power of two. With 1, LRU is exact over the whole
-    /// cache. Default: four for each processor and at least 16, but no more than leave 64 blocks of a
-    /// limit of blocks to each.
+    /// cache. Default: four for each processor and at least 16, but no more than leave 64 blocks of
+    /// a limit of blocks to each.
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards);
         self
     }
 
-    /// Passes every use to the policy, also one that follows another while no block came or went in the
-    /// shard. Default: off; of such uses only the first counts. Exact uses make a difference if most
-    /// blocks of a shard are used between two changes. They cost every hit some nanoseconds, and more
-    /// if threads look up at once.
+    /// Passes every use to the policy, also one that follows another while no block came or went in
+    /// the shard. Default: off; of such uses only the first counts. Exact uses make a
+    /// difference if most blocks of a shard are used between two changes. They cost every hit
+    /// some nanoseconds, and more if threads look up at once.
     pub fn exact_recency(mut self, exact: bool) -> Self {
         self.exact = exact;
         self
@@ -109,9 +109,9 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     /// Sets the function that allocates a block of the given length from the pool. Default:
     /// [`Pool::allocate`]. Use it to align blocks, or to time or record requests.
     ///
-    /// The cache calls it once for each attempt: when it fails for lack of space, the cache evicts and
-    /// calls it again. It runs under no lock of the cache, in the inserting thread, and must not call
-    /// the cache.
+    /// The cache calls it once for each attempt: when it fails for lack of space, the cache evicts
+    /// and calls it again. It runs under no lock of the cache, in the inserting thread, and
+    /// must not call the cache.
     pub fn with_allocator(
         mut self,
         allocate: impl Fn(&Pool, usize) -> Result<Block, PoolError> + Send + Sync + 'static,
@@ -121,26 +121,27 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     }
 
     /// Sets the callback that gets each evicted value, for example to store it in a lower tier.
-    /// Default: none, and the bytes are free at once. Values that are removed, replaced or cleared are
-    /// not passed on; but if there is no space beside the value that a key has already, that value is
-    /// evicted first.
+    /// Default: none, and the bytes are free at once. Values that are removed, replaced or cleared
+    /// are not passed on; but if there is no space beside the value that a key has already,
+    /// that value is evicted first.
     ///
-    /// It runs in the thread that inserts, trims or [evicts](KvCache::evict_to), under no lock of the
-    /// cache, and may make calls that do not evict. It should refer to the cache by a
-    /// [`Weak`](std::sync::Weak) pointer: a cache that its own callback keeps alive is never dropped.
+    /// It runs in the thread that inserts, trims or [evicts](KvCache::evict_to), under no lock of
+    /// the cache, and may make calls that do not evict. It should refer to the cache by a
+    /// [`Weak`](std::sync::Weak) pointer: a cache that its own callback keeps alive is never
+    /// dropped.
     ///
     /// The value no longer counts for the cache. Its bytes are free when the pin is dropped; until
-    /// then the insertion goes on to evict others. A callback that keeps pins must bound them to a part
-    /// of the pool, and drop values or wait beyond that. If all values are held by such pins, an
-    /// insertion fails with [`NothingToEvict`](super::KvCacheError::NothingToEvict).
+    /// then the insertion goes on to evict others. A callback that keeps pins must bound them to a
+    /// part of the pool, and drop values or wait beyond that. If all values are held by such
+    /// pins, an insertion fails with [`NothingToEvict`](super::KvCacheError::NothingToEvict).
     ///
     /// **A lower tier** that is asked for what is missed must never have an older value under a key
     /// than the latest. Until this returns the key is not [leased](KvCache::lease). Of several
     /// values of a key that threads hand over at once, the latest may come first: check
-    /// [`is_superseded`](Pinned::is_superseded) under the lock under which values are stored, and do
-    /// not store a superseded value. If the tier does not store a value, it must remove any older copy.
-    /// A callback that cannot ensure this returns `Err`, or panics: from then on the key is not leased,
-    /// until the cache is [cleared](KvCache::clear_with).
+    /// [`is_superseded`](Pinned::is_superseded) under the lock under which values are stored, and
+    /// do not store a superseded value. If the tier does not store a value, it must remove any
+    /// older copy. A callback that cannot ensure this returns `Err`, or panics: from then on
+    /// the key is not leased, until the cache is [cleared](KvCache::clear_with).
     pub fn on_evict<T: EvictionOutcome>(
         mut self,
         sink: impl Fn(Pinned<K>) -> T + Send + Sync + 'static,

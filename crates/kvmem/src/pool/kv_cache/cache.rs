@@ -215,8 +215,8 @@ impl<K: Hash + Eq> KvCache<K> {
     /// [value](Leased::Present) instead if there is one, or [`Leased::Unavailable`] if the lower tier's
     /// value may be old. O(1).
     ///
-    /// Take it *before* the lower tier is asked for anything. The call counts neither as a hit nor as
-    /// a miss.
+    /// Take it *before* the lower tier is asked for anything. The call counts neither as a hit nor
+    /// as a miss.
     ///
     /// ```
     /// use kvmem::arena::PageSize;
@@ -240,7 +240,9 @@ impl<K: Hash + Eq> KvCache<K> {
         K: Borrow<Q>,
     {
         let hash = self.inner.hasher.hash_one(key);
-        let Some(mut state) = self.inner.state(self.inner.shard(hash)) else { return Leased::Unavailable };
+        let Some(mut state) = self.inner.state(self.inner.shard(hash)) else {
+            return Leased::Unavailable;
+        };
         if let Some(held) = state.used(hash, key) {
             return Leased::Present(Pinned(held));
         }
@@ -278,8 +280,8 @@ impl<K: Hash + Eq> KvCache<K> {
         Ok(())
     }
 
-    /// Evicts until at most `bytes` are held or no block can be evicted. Returns the bytes held then.
-    /// With this a thread can make space ahead of time.
+    /// Evicts until at most `bytes` are held or no block can be evicted. Returns the bytes held
+    /// then. With this a thread can make space ahead of time.
     pub fn evict_to(&self, bytes: u64) -> u64 {
         let inner = &self.inner;
         let mut turn = Turn::default();
@@ -291,7 +293,8 @@ impl<K: Hash + Eq> KvCache<K> {
     /// O(blocks), for tests.
     ///
     /// # Errors
-    /// [`CheckError`]: a defect of this library, or of the key's `Hash` and `Eq`. In a forked child there is nothing to verify.
+    /// [`CheckError`]: a defect of this library, or of the key's `Hash` and `Eq`. In a forked child
+    /// there is nothing to verify.
     pub fn check(&self) -> Result<(), CheckError> {
         let (mut blocks, mut bytes) = (0, 0);
         for shard in &self.inner.shards {
@@ -328,9 +331,9 @@ impl<K> KvCache<K> {
         self.inner.usage.bytes()
     }
 
-    /// Returns whether this process is a forked child of the one that made the cache. The memory and
-    /// the values stay with the parent. In the child, look-ups and removals find nothing, no
-    /// lease is given, insertions fail with [`Forked`](KvCacheError::Forked), and nothing is
+    /// Returns whether this process is a forked child of the one that made the cache. The memory
+    /// and the values stay with the parent. In the child, look-ups and removals find nothing,
+    /// no lease is given, insertions fail with [`Forked`](KvCacheError::Forked), and nothing is
     /// evicted. [`len`](Self::len), [`bytes`](Self::bytes) and [`stats`](Self::stats) return
     /// what they did at the fork. No call waits for a lock that a thread of the parent held. What
     /// the child drops frees nothing. O(1).

@@ -3,9 +3,9 @@
 //! All shards of a cache share one clock, which is the count of commits: so the age of a block in
 //! one shard can be compared with that of a block in another. Each shard publishes when its next
 //! victims were last used. A thread that needs space reads the figures of several shards without
-//! their locks, and takes the lock of the shard with the oldest victim. The shard learns of uses late,
-//! so a published figure may be too old. The thread verifies it under the lock, and looks again if it
-//! has changed.
+//! their locks, and takes the lock of the shard with the oldest victim. The shard learns of uses
+//! late, so a published figure may be too old. The thread verifies it under the lock, and looks
+//! again if it has changed.
 
 // What is public is for the model in `tests/loom`.
 #![allow(unreachable_pub)]

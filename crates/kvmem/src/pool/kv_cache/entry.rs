@@ -95,13 +95,13 @@ pub(super) fn is_pinned<K>(held: &Arc<CacheEntry<K>>) -> bool {
     Arc::strong_count(held) > 1
 }
 
-/// A value that the cache holds, or held when the pin was made. It is neither evicted nor freed while
-/// the pin exists.
+/// A value that the cache holds, or held when the pin was made. It is neither evicted nor freed
+/// while the pin exists.
 ///
-/// 8 bytes. Any thread may read through a pin, clone it and drop it. A pin may outlive the cache. If
-/// the key is removed or gets another value, the pinned value stays as it is until its last pin is
-/// dropped, which frees its bytes. Until then it no longer counts for the cache, but is in use in the
-/// pool.
+/// 8 bytes. Any thread may read through a pin, clone it and drop it. A pin may outlive the cache.
+/// If the key is removed or gets another value, the pinned value stays as it is until its last pin
+/// is dropped, which frees its bytes. Until then it no longer counts for the cache, but is in use
+/// in the pool.
 ///
 /// Hold pins while bytes are read or sent, and no longer: a pinned value cannot be evicted.
 #[must_use = "the value is pinned only while this exists"]

@@ -27,8 +27,8 @@ impl<E> EvictionOutcome for Result<(), E> {
     }
 }
 
-/// A value in flight to the callback. While this lives, its key is not leased. A callback that panics
-/// has not stored the value.
+/// A value in flight to the callback. While this lives, its key is not leased. A callback that
+/// panics has not stored the value.
 pub(super) struct InFlight<'a, K> {
     cache: &'a Inner<K>,
     shard: &'a Shard<K>,

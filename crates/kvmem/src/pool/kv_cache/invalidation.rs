@@ -4,8 +4,8 @@ use super::leases::Lost;
 use super::room::Inner;
 use super::shard::Shard;
 
-/// Keeps a key from being leased. If it is dropped before [`told`](Self::told), the lower tier counts
-/// as not informed.
+/// Keeps a key from being leased. If it is dropped before [`told`](Self::told), the lower tier
+/// counts as not informed.
 pub(super) struct InvalidationGuard<'a, K> {
     cache: &'a Inner<K>,
     shard: &'a Shard<K>,

@@ -41,9 +41,9 @@ impl<K> Lease<K> {
         Lease { cache: Some(cache), hash, number }
     }
 
-    /// Returns whether nothing has been inserted or removed under the key so far. That may change at
-    /// once: the commit decides. A fetch in several steps can use this to end early. False in a forked
-    /// child. O(1).
+    /// Returns whether nothing has been inserted or removed under the key so far. That may change
+    /// at once: the commit decides. A fetch in several steps can use this to end early. False
+    /// in a forked child. O(1).
     #[must_use]
     pub fn is_valid(&self) -> bool {
         let Some(cache) = self.cache.as_ref().filter(|cache| !cache.process.is_gone()) else {

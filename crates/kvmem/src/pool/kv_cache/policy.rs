@@ -15,34 +15,36 @@ pub type Slot = u32;
 /// Chooses the block of a shard to evict. A policy knows blocks by their slots, and never sees keys
 /// or bytes.
 ///
-/// Each shard has its own policy and calls it under its lock. A policy needs no locking, should take
-/// some nanoseconds for [`touch`](Self::touch), and must not call the cache.
+/// Each shard has its own policy and calls it under its lock. A policy needs no locking, should
+/// take some nanoseconds for [`touch`](Self::touch), and must not call the cache.
 ///
-/// The policy learns of uses late, because look-ups do not wait for each other, but always before any
-/// other call. Uses come in the order of each thread, one thread after the other. Of several uses of
-/// one block between two other calls only the first counts.
+/// The policy learns of uses late, because look-ups do not wait for each other, but always before
+/// any other call. Uses come in the order of each thread, one thread after the other. Of several
+/// uses of one block between two other calls only the first counts.
 ///
 /// The cache checks the answers: it takes an empty or pinned slot for "none". A wrong policy evicts
 /// badly and harms nothing else.
 ///
-/// A policy that panics is not called again. The panic reaches the caller of the cache, and the shard
-/// goes on with LRU.
+/// A policy that panics is not called again. The panic reaches the caller of the cache, and the
+/// shard goes on with LRU.
 pub trait Policy: Send {
     /// Adds the block at `slot`, which was empty. `hash` is the hash of its key: the same whenever
     /// the key comes again, and well mixed.
     fn insert(&mut self, slot: Slot, hash: u64);
 
-    /// Adds the block at `slot`, before which `depth` blocks of its prefix come; 0 also if the caller
-    /// gave no depth. The default calls [`insert`](Self::insert).
+    /// Adds the block at `slot`, before which `depth` blocks of its prefix come; 0 also if the
+    /// caller gave no depth. The default calls [`insert`](Self::insert).
     fn insert_at_depth(&mut self, slot: Slot, hash: u64, depth: u32) {
         let _ = depth;
         self.insert(slot, hash);
     }
 
-    /// Records a use of the block at `slot`, or a new value: once or more since the last other call.
+    /// Records a use of the block at `slot`, or a new value: once or more since the last other
+    /// call.
     fn touch(&mut self, slot: Slot);
 
-    /// Removes the block at `slot`, which left the cache otherwise than by [`victim`](Self::victim).
+    /// Removes the block at `slot`, which left the cache otherwise than by
+    /// [`victim`](Self::victim).
     fn remove(&mut self, slot: Slot);
 
     /// Returns the block to evict, of those that `may_go`, and removes it; `None` if there is none.
@@ -54,9 +56,9 @@ pub trait Policy: Send {
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Eviction {
-    /// Evicts the least recently used block. A pinned block on the way counts as used then. Within a
-    /// shard the order is exact for blocks used between different changes. Blocks used since the
-    /// latest change are in the order of their first use since, thread by thread. With
+    /// Evicts the least recently used block. A pinned block on the way counts as used then. Within
+    /// a shard the order is exact for blocks used between different changes. Blocks used since
+    /// the latest change are in the order of their first use since, thread by thread. With
     /// [`exact`](super::KvCacheBuilder::exact_recency) every use counts.
     #[default]
     Lru,

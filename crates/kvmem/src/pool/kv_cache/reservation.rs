@@ -123,8 +123,8 @@ impl<K> Reservation<K> {
         self.hash == hash && self.charge.cache.as_ref().is_some_and(|own| Arc::ptr_eq(own, cache))
     }
 
-    /// Returns the bytes to be written, as many as requested. They hold what their last user left, or
-    /// zeros.
+    /// Returns the bytes to be written, as many as requested. They hold what their last user left,
+    /// or zeros.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let bytes = self.block.bytes_mut();

@@ -141,8 +141,8 @@ impl<K: Hash + Eq> Inner<K> {
         let mut turn = Turn { next: self.place(hash), begun: false };
         let own = Some((hash, key));
         // The pool first: it knows at once of what can never be.
-        let block =
-            self.until(&mut turn, own, requested, || match self.source.allocate(&self.pool, len) {
+        let block = self.until(&mut turn, own, requested, || {
+            match self.source.allocate(&self.pool, len) {
                 Ok(block) => Ok(Some(block)),
                 Err(PoolError::Refused(
                     AllocError::OutOfSpace { .. } | AllocError::TooManyRanges { .. },
@@ -151,7 +151,8 @@ impl<K: Hash + Eq> Inner<K> {
                     Err(KvCacheError::TooLarge { requested, limit })
                 }
                 Err(error) => Err(KvCacheError::Pool(error)),
-            })?;
+            }
+        })?;
         // What is credited later is the length of what was got.
         let got = block.len() as u64;
         let padding = got.checked_sub(requested).and_then(|more| u32::try_from(more).ok());
@@ -384,10 +385,10 @@ impl<K: Hash + Eq> Inner<K> {
         while self.usage.bytes() > self.usage.limits.low && self.evict(&mut turn, None) {}
     }
 
-    /// Frees or passes on a block that was evicted from its index. Without an eviction sink the block
-    /// is freed under the lock of its shard: a thread that takes the lock afterwards finds the bytes
-    /// free, unless they are pinned. A sink is called without the lock, and until it has returned the
-    /// key is not leased.
+    /// Frees or passes on a block that was evicted from its index. Without an eviction sink the
+    /// block is freed under the lock of its shard: a thread that takes the lock afterwards
+    /// finds the bytes free, unless they are pinned. A sink is called without the lock, and
+    /// until it has returned the key is not leased.
     fn evicted(
         &self,
         shard: &Shard<K>,

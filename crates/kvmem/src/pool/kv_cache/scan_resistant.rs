@@ -1,18 +1,18 @@
 //! *Scan-resistant*: evicts the block that is worth least, by a [learned](super::reuse) model.
 //!
-//! Each shard keeps one ring of blocks for each kind, in the order of their last uses. Within a kind
-//! the oldest block is worth least, so the victim is the first block of one of the rings. Two
+//! Each shard keeps one ring of blocks for each kind, in the order of their last uses. Within a
+//! kind the oldest block is worth least, so the victim is the first block of one of the rings. Two
 //! candidates decide which: LRU's, the oldest of all, and the one that is worth least. Counts are
 //! estimates, and so are worths: LRU's candidate is evicted unless the other is worth clearly less,
 //! less than [`CLEARLY`] of it. LRU's candidate is evicted, too, while the
 //! [shadow LRU](super::shadow_lru) says that LRU finds more.
 //!
-//! Two uses close together count as one: a server looks a block up twice for one request, which says
-//! nothing of the next request. A use at an age of less than 1 / [`SOON`] of the blocks held makes
-//! a block young, and does not change its kind.
+//! Two uses close together count as one: a server looks a block up twice for one request, which
+//! says nothing of the next request. A use at an age of less than 1 / [`SOON`] of the blocks held
+//! makes a block young, and does not change its kind.
 //!
-//! *Ghosts.* An evicted block leaves its hash, its uses and its times behind. A miss of a ghost is a
-//! use, and the block returns with its kind. The model counts a ghost as not used again after as
+//! *Ghosts.* An evicted block leaves its hash, its uses and its times behind. A miss of a ghost is
+//! a use, and the block returns with its kind. The model counts a ghost as not used again after as
 //! many blocks have come as are held, and takes that back if the ghost returns later. The ghost is
 //! dropped after [`REMEMBERED`] times as many: blocks that return after more than that look new.
 //! The limits are times, the same in all shards. So the ghost of a prefix's start outlives that of

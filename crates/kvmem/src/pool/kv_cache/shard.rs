@@ -2,10 +2,10 @@
 //!
 //! Look-ups are frequent, and a cache line that each of them writes would move between processors
 //! all the time. Look-ups therefore share the state by a [striped](crate::sync::Striped) lock, and
-//! write only to the [`StripeState`] of their stripe: counts, and a buffer of recorded uses. A thread
-//! that changes the shard takes all stripes, and first drains the buffers to the policy. The policy
-//! thus knows of every use before it is asked for anything. Look-ups write the policy's tables only
-//! when a buffer is full.
+//! write only to the [`StripeState`] of their stripe: counts, and a buffer of recorded uses. A
+//! thread that changes the shard takes all stripes, and first drains the buffers to the policy. The
+//! policy thus knows of every use before it is asked for anything. Look-ups write the policy's
+//! tables only when a buffer is full.
 //!
 //! A block that is used repeatedly while no block comes or goes is recorded once: the policy is not
 //! asked meanwhile. Each block stores the number of changes of the shard after which it was last
@@ -153,8 +153,8 @@ impl<K> Shard<K> {
     }
 }
 
-/// What look-ups write, for each stripe of the lock. A thread writes it that holds the stripe, or all
-/// stripes.
+/// What look-ups write, for each stripe of the lock. A thread writes it that holds the stripe, or
+/// all stripes.
 #[derive(Debug, Default)]
 pub(super) struct StripeState {
     hits: Count,
@@ -175,8 +175,8 @@ pub(super) struct ShardState<K> {
     /// The hash of the block at each slot; of a free slot, what was there.
     hashes: Vec<u64>,
     free: Vec<Slot>,
-    /// Threads that change the state reach it without locking. The lock exists because look-ups share
-    /// the state, and a policy need not be `Sync`.
+    /// Threads that change the state reach it without locking. The lock exists because look-ups
+    /// share the state, and a policy need not be `Sync`.
     policy: Mutex<ActivePolicy>,
     /// Leases, and the values in flight to a lower tier.
     pub(super) leases: ShardLeases<K>,

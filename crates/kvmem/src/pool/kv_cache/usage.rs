@@ -33,7 +33,13 @@ pub(super) struct Usage {
 impl Usage {
     pub(super) fn new(limits: Limits) -> Self {
         let zero = || AtomicU64::new(0);
-        Usage { bytes: zero(), blocks: zero(), commits: Clock::default(), insertion_failures: zero(), limits }
+        Usage {
+            bytes: zero(),
+            blocks: zero(),
+            commits: Clock::default(),
+            insertion_failures: zero(),
+            limits,
+        }
     }
 
     /// Charges a block of `len` bytes; false, and nothing charged, if that would exceed a limit.

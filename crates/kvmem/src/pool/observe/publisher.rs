@@ -30,7 +30,8 @@ impl Publisher {
             loop {
                 exporter.publish();
                 let requested = until.requested.lock().unwrap_or_else(PoisonError::into_inner);
-                let waited = until.changed.wait_timeout_while(requested, interval, |requested| !*requested);
+                let waited =
+                    until.changed.wait_timeout_while(requested, interval, |requested| !*requested);
                 if *waited.unwrap_or_else(PoisonError::into_inner).0 {
                     break;
                 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
 
 use super::super::live::Live;
-use super::super::{RegisterLimit, Key, Limits, RegistrarError, Registrar};
+use super::super::{Key, Limits, RegisterLimit, Registrar, RegistrarError};
 use super::context::Context;
 use super::{HostFlags, TRIES};
 use crate::arena::Errno;
@@ -83,7 +83,9 @@ impl Registrar for Gpu {
         let need_bytes = len as u64;
         if need_bytes > MAX_BYTES {
             let refusal = RegistrarError::new("cuMemHostRegister", Errno::EINVAL, "");
-            return Err(refusal.exceeded(RegisterLimit::KeyBytes { limit_bytes: MAX_BYTES, need_bytes }));
+            return Err(
+                refusal.exceeded(RegisterLimit::KeyBytes { limit_bytes: MAX_BYTES, need_bytes })
+            );
         }
         // SAFETY: the caller's promise.
         match unsafe { self.context.register(at.as_ptr().cast(), len, self.flags) } {

@@ -57,7 +57,7 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use self::slots::{Slots, Taken};
-use super::{Account, Key, Limits, Memlock, NotAvailable, RegistrarError, Registrar, memlock};
+use super::{Account, Key, Limits, Memlock, NotAvailable, Registrar, RegistrarError, memlock};
 use crate::sync::{AtomicU64, Ordering};
 use crate::sys::{self, Call, Errno};
 

@@ -1,6 +1,6 @@
 //! *Refusals of rings*: what the kernel's error numbers mean here, and what to do.
 
-use super::super::{Account, RegisterLimit, Memlock, NotAvailable, RegistrarError, memlock};
+use super::super::{Account, Memlock, NotAvailable, RegisterLimit, RegistrarError, memlock};
 use super::{BACKEND, MAX_BYTES};
 use crate::sys::{self, Call, Errno};
 

@@ -24,7 +24,9 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use self::cover::Cover;
-use super::{Account, RegisterLimit, Key, Limits, Memlock, NotAvailable, RegistrarError, Registrar, memlock};
+use super::{
+    Account, Key, Limits, Memlock, NotAvailable, RegisterLimit, Registrar, RegistrarError, memlock,
+};
 use crate::sync::{AtomicU64, Ordering};
 use crate::sys::{self, Call, Errno};
 

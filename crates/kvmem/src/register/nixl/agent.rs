@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::super::live::Live;
-use super::super::{Key, Limits, NotAvailable, RegistrarError, Registrar};
+use super::super::{Key, Limits, NotAvailable, Registrar, RegistrarError};
 use super::link::Link;
 use super::{Nixl, TRIES, not_available};
 use crate::arena::Errno;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Counts, Fault};
 use crate::arena::Errno;
-use crate::register::{RegisterLimit, Key, Memlock, RegistrarError};
+use crate::register::{Key, Memlock, RegisterLimit, RegistrarError};
 
 pub(super) const REGISTER: &str = "simulated register";
 pub(super) const DEREGISTER: &str = "simulated deregister";
@@ -28,7 +28,12 @@ pub struct NicLimits {
 
 impl Default for NicLimits {
     fn default() -> NicLimits {
-        NicLimits { max_bytes: u64::MAX, max_keys: u64::MAX, preferred_chunk_bytes: None, memlock: None }
+        NicLimits {
+            max_bytes: u64::MAX,
+            max_keys: u64::MAX,
+            preferred_chunk_bytes: None,
+            memlock: None,
+        }
     }
 }
 
@@ -97,13 +102,17 @@ impl Books {
 
     /// Whether these bytes can have a key, but for what holds for several NICs.
     pub(super) fn allow(&self, bytes: u64) -> Result<(), RegistrarError> {
-        let refused = |errno, exceeded| Err(RegistrarError::new(REGISTER, errno, "").exceeded(exceeded));
+        let refused =
+            |errno, exceeded| Err(RegistrarError::new(REGISTER, errno, "").exceeded(exceeded));
         if bytes == 0 {
             return Err(RegistrarError::new(REGISTER, Errno::EINVAL, "register at least one byte"));
         }
         if bytes > self.limits.max_bytes {
             let limit_bytes = self.limits.max_bytes;
-            return refused(Errno::EINVAL, RegisterLimit::KeyBytes { limit_bytes, need_bytes: bytes });
+            return refused(
+                Errno::EINVAL,
+                RegisterLimit::KeyBytes { limit_bytes, need_bytes: bytes },
+            );
         }
         if self.held_keys() >= self.limits.max_keys {
             return refused(Errno::ENOMEM, RegisterLimit::Keys { limit: 0, need: 1 });

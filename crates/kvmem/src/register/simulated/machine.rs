@@ -8,7 +8,7 @@ use super::costs::GIB;
 use super::stage::Stage;
 use super::world::{Call, Request};
 use super::{Builder, Counts, Entry, Nic};
-use crate::arena::{ArenaError, Limit, Populate, Populated, Region, ProgressOptions, Watched};
+use crate::arena::{ArenaError, Limit, Populate, Populated, ProgressOptions, Region, Watched};
 use crate::register::{Platform, Registrar};
 
 /// The least that is populated between two looks at the watch.

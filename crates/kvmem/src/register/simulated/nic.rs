@@ -8,7 +8,7 @@ use super::stage::Stage;
 use super::world::{Call, Request};
 use super::{Counts, Fault, NicLimits};
 use crate::arena::Errno;
-use crate::register::{Key, Limits, RegistrarError, Registrar};
+use crate::register::{Key, Limits, Registrar, RegistrarError};
 
 /// A NIC of a [`Machine`](super::Machine). It keeps books of its keys, and never touches the bytes.
 #[derive(Debug)]
@@ -66,7 +66,11 @@ impl Registrar for Nic {
     unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, RegistrarError> {
         let start = at.addr().get();
         let Some(end) = start.checked_add(len) else {
-            return Err(RegistrarError::new(REGISTER, Errno::EFAULT, "name bytes that have addresses"));
+            return Err(RegistrarError::new(
+                REGISTER,
+                Errno::EFAULT,
+                "name bytes that have addresses",
+            ));
         };
         let call =
             self.stage.call(Call::new(Request::Register { nic: self.number, range: start..end }));

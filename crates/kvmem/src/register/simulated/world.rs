@@ -17,7 +17,7 @@ use super::costs::{Costs, Work};
 use super::memory::Memory;
 use super::{Action, Counts, Entry};
 use crate::arena::Errno;
-use crate::register::{RegisterLimit, Key, Limits, Memlock, RegistrarError};
+use crate::register::{Key, Limits, Memlock, RegisterLimit, RegistrarError};
 
 #[derive(Debug)]
 pub(super) struct World {
@@ -175,8 +175,9 @@ impl World {
 
     /// Whether a call goes well; if so its key and bytes are reserved.
     fn verdict(&mut self, call: &mut Call) -> Result<(), RegistrarError> {
-        let injected =
-            |what, errno| Err(RegistrarError::new(what, errno, "").detail("a fault that was injected"));
+        let injected = |what, errno| {
+            Err(RegistrarError::new(what, errno, "").detail("a fault that was injected"))
+        };
         match call.request {
             Request::Populate { .. } => Ok(()),
             Request::Register { nic, ref range } => {
@@ -191,8 +192,12 @@ impl World {
                 if let Some(Memlock { account, limit_bytes, used_bytes }) = memlock
                     && bytes > limit_bytes.saturating_sub(used_bytes)
                 {
-                    let exceeded =
-                        RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes: bytes };
+                    let exceeded = RegisterLimit::Memlock {
+                        account,
+                        limit_bytes,
+                        used_bytes,
+                        need_bytes: bytes,
+                    };
                     return Err(RegistrarError::new(REGISTER, Errno::ENOMEM, "").exceeded(exceeded));
                 }
                 if untouched > self.memory.left() {

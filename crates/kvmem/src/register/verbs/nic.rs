@@ -5,7 +5,7 @@ use std::fmt;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
 
 use super::super::live::Live;
-use super::super::{Account, Key, Limits, NotAvailable, RegistrarError, Registrar, memlock};
+use super::super::{Account, Key, Limits, NotAvailable, Registrar, RegistrarError, memlock};
 use super::domain::Domain;
 use super::{Access, Verbs, not_usable, refusal};
 

@@ -1,6 +1,6 @@
 //! *Refusals*: what error numbers of the library mean.
 
-use super::super::{RegisterLimit, Limits, RegistrarError};
+use super::super::{Limits, RegisterLimit, RegistrarError};
 use super::context::Failed;
 use crate::arena::Errno;
 
@@ -47,7 +47,8 @@ fn exceeded(errno: Errno, limits: &Limits, need_bytes: u64) -> Option<RegisterLi
             need_bytes,
         });
     }
-    (limits.max_keys == 0 && errno != Errno::EPERM).then_some(RegisterLimit::Keys { limit: 0, need: 1 })
+    (limits.max_keys == 0 && errno != Errno::EPERM)
+        .then_some(RegisterLimit::Keys { limit: 0, need: 1 })
 }
 
 /// What can be done where no limit is known to have been hit.

@@ -89,7 +89,10 @@ impl ExtentBuilder {
     /// [`ExtentSetupError`].
     pub fn build(self) -> Result<ExtentCache, ExtentSetupError> {
         let allocator = self.space.build()?;
-        let most = self.max_cached_bytes.unwrap_or_else(|| stranded_for(allocator.capacity())).min(LONGEST);
+        let most = self
+            .max_cached_bytes
+            .unwrap_or_else(|| stranded_for(allocator.capacity()))
+            .min(LONGEST);
         let mut sizes = self.hot_sizes;
         sizes.sort_unstable();
         sizes.dedup();

@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::offset::{
-    AllocError, BinReport, OffsetAllocatorBuilder, CheckError, Ground, LONG, Metrics, OffsetAllocator, Range,
-    SpaceError,
+    AllocError, BinReport, CheckError, Ground, LONG, Metrics, OffsetAllocator,
+    OffsetAllocatorBuilder, Range, SpaceError,
 };
 
 use crate::slab::stats::ClassStats;
@@ -154,7 +154,11 @@ impl ExtentCache {
     #[inline]
     #[must_use]
     pub fn fails_early(&self, size: u64, limit: u64) -> AllocError {
-        if size == 0 { AllocError::ZeroSize } else { AllocError::TooLarge { requested: size, limit } }
+        if size == 0 {
+            AllocError::ZeroSize
+        } else {
+            AllocError::TooLarge { requested: size, limit }
+        }
     }
 
     /// A full space answers most requests so: no lock, and nothing is written but the owner's mark.

@@ -7,7 +7,11 @@ use super::{Extent, ExtentCache};
 /// A space with these hot sizes and no others, of which all may be cached.
 fn named(capacity: u64, hot: &[u64]) -> ExtentCache {
     let builder = ExtentCache::builder(OffsetAllocator::builder(capacity)).auto_hot_sizes(false);
-    builder.hot_sizes(hot.iter().copied()).max_cached_bytes(capacity).build().expect("good settings")
+    builder
+        .hot_sizes(hot.iter().copied())
+        .max_cached_bytes(capacity)
+        .build()
+        .expect("good settings")
 }
 
 /// Many small ranges are cached, each beside a longer one that is free: together they are one.
@@ -31,7 +35,8 @@ fn the_hint_counts_what_lies_between_cached_ranges() {
 /// Books of so many ranges, filled up by eight in use and others that are cached.
 fn with_full_books(ranges: u32) -> (ExtentCache, Vec<Extent>) {
     let space = ExtentCache::builder(OffsetAllocator::builder(1 << 20).max_ranges(ranges));
-    let space = space.hot_sizes([10]).auto_hot_sizes(false).max_cached_bytes(1 << 20).build().unwrap();
+    let space =
+        space.hot_sizes([10]).auto_hot_sizes(false).max_cached_bytes(1 << 20).build().unwrap();
     let held: Vec<_> = (0..8).map(|_| space.allocate(1000).unwrap()).collect();
     let mut hot: Vec<_> = std::iter::from_fn(|| space.allocate(10).ok()).collect();
     // So that ranges in use keep what is cached apart on the books.

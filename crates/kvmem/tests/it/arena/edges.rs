@@ -16,10 +16,13 @@ fn sizes_round_up_to_whole_pages_and_no_further() {
         (2 * MIB + 1, 2 * MIB + page),
         (5 * MIB + 7, 5 * MIB + page),
     ] {
-        for region in
-            [base(requested), ordinary(requested)].map(|builder| builder.map().expect("little memory"))
+        for region in [base(requested), ordinary(requested)]
+            .map(|builder| builder.map().expect("little memory"))
         {
-            assert_eq!((region.requested(), region.len(), region.mapped()), (requested, usable, usable));
+            assert_eq!(
+                (region.requested(), region.len(), region.mapped()),
+                (requested, usable, usable)
+            );
             assert_eq!(region.base().addr().get() % page, 0);
             let receipt = region.receipt();
             assert_eq!((receipt.requested_bytes, receipt.usable_bytes), (requested, usable));

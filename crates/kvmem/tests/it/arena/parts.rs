@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{MIB, base, page};
-use kvmem::arena::{Advice, ArenaError, Populate, Region, ProgressOptions};
+use kvmem::arena::{Advice, ArenaError, Populate, ProgressOptions, Region};
 
 fn mapped(at: usize) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("our own maps");

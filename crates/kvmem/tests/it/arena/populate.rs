@@ -34,8 +34,9 @@ fn auto_measures_and_leaves_nothing_out() {
 fn later_and_in_parts_without_changing_a_byte() {
     let mut region = base(8 * MIB).map().expect("little memory");
     assert_eq!(region.residency(..).expect("asked").resident_bytes, 0);
-    let done =
-        region.populate(MIB..3 * MIB, Populate::threads(2), &ProgressOptions::new()).expect("little memory");
+    let done = region
+        .populate(MIB..3 * MIB, Populate::threads(2), &ProgressOptions::new())
+        .expect("little memory");
     assert_eq!(done.bytes, 2 << 20);
     assert!(done.seconds > 0.0 && done.gib_per_s() > 0.0);
     assert!(region.is_resident(MIB..3 * MIB).expect("asked"));
@@ -45,11 +46,16 @@ fn later_and_in_parts_without_changing_a_byte() {
         *byte = (n / 4096) as u8 ^ n as u8;
     }
     // Not on page boundaries: the pages that have a part in the range.
-    region.populate(5..8 * MIB - 5, Populate::Auto, &ProgressOptions::new()).expect("little memory");
+    region
+        .populate(5..8 * MIB - 5, Populate::Auto, &ProgressOptions::new())
+        .expect("little memory");
     let bytes = region.as_mut_bytes().expect("private memory");
     assert!(bytes.iter().enumerate().all(|(n, byte)| *byte == (n / 4096) as u8 ^ n as u8));
     // Nothing, and nothing of nothing.
-    assert_eq!(region.populate(.., Populate::None, &ProgressOptions::new()).expect("nothing").bytes, 0);
+    assert_eq!(
+        region.populate(.., Populate::None, &ProgressOptions::new()).expect("nothing").bytes,
+        0
+    );
     region.populate(7..7, Populate::Auto, &ProgressOptions::new()).expect("nothing");
 }
 
@@ -120,11 +126,12 @@ fn a_budget_ends_the_work_and_keeps_what_is_done() {
     let region = base(200 * MIB).map().expect("addresses");
     let done = Arc::new(AtomicU64::new(0));
     let seen = Arc::clone(&done);
-    let watch = ProgressOptions::new().time_budget(Duration::from_millis(5)).progress(move |progress| {
-        // Relaxed: read after the threads have been joined.
-        seen.store(progress.done_bytes, Ordering::Relaxed);
-        std::thread::sleep(Duration::from_millis(5));
-    });
+    let watch =
+        ProgressOptions::new().time_budget(Duration::from_millis(5)).progress(move |progress| {
+            // Relaxed: read after the threads have been joined.
+            seen.store(progress.done_bytes, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(5));
+        });
     let error = region.populate(.., Populate::threads(1), &watch).expect_err("too little time");
     let ArenaError::OverBudget { done: told, .. } = error else { panic!("{error}") };
     // Relaxed: see above.

@@ -8,7 +8,7 @@ mod process;
 mod tree;
 
 use kvmem::arena::Ladder;
-use kvmem::arena::preflight::{Check, Report, Value, Verdict, Requirements};
+use kvmem::arena::preflight::{Check, Report, Requirements, Value, Verdict};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;

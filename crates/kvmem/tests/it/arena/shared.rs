@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use super::{MIB, base, ordinary, page};
 use kvmem::arena::{
-    ArenaError, Backing, Call, Errno, Fallback, Numa, PageSize, Populate, ReadOnlyRegion, Region,
-    ProgressOptions,
+    ArenaError, Backing, Call, Errno, Fallback, Numa, PageSize, Populate, ProgressOptions,
+    ReadOnlyRegion, Region,
 };
 
 /// This test again in a process of its own, as the child of that name.
@@ -199,7 +199,9 @@ fn collapsing_changes_no_byte_and_mends_what_was_discarded() {
         region.discard(hole.clone()).expect("nobody uses it");
     }
     for range in [3..LEN - 3, MIB..5 * MIB, 0..LEN] {
-        region.populate(range, Populate::threads(2), &ProgressOptions::new()).expect("little memory");
+        region
+            .populate(range, Populate::threads(2), &ProgressOptions::new())
+            .expect("little memory");
     }
     assert!(region.is_resident(..).expect("asked"));
     for (at, byte) in bytes().iter().enumerate() {
@@ -260,10 +262,7 @@ fn page_tables_of_other_mappings_are_filled() {
     // Of whichever part it is asked: all of the file, but no private copy of it.
     let (left, right) = region.split_at(MIB).expect("within");
     for part in [&left, &right] {
-        assert_eq!(
-            part.populate_aliases(Populate::threads(2), &watch).expect("resident"),
-            2 << 20
-        );
+        assert_eq!(part.populate_aliases(Populate::threads(2), &watch).expect("resident"), 2 << 20);
     }
     assert_eq!(view.residency(..).expect("asked").resident_bytes, 2 << 20);
     drop(view);

@@ -86,7 +86,11 @@ fn sizes() {
 fn sizes_above_the_boundary() {
     let space = space(1000, Some(300));
     for requested in [301, 1000, 1001, u64::MAX] {
-        refuses(&space, |space| space.allocate(requested), AllocError::TooLarge { requested, limit: 300 });
+        refuses(
+            &space,
+            |space| space.allocate(requested),
+            AllocError::TooLarge { requested, limit: 300 },
+        );
         refuses(
             &space,
             |space| space.allocate_aligned(requested, 4),
@@ -148,15 +152,22 @@ fn batches() {
     assert_eq!(space.allocate_batch(50, 8).unwrap().len(), 8);
     assert_eq!(space.allocate_batch(99, 4).unwrap().len(), 4);
     let huge = OffsetAllocator::new(CAPACITY_MAX).unwrap();
-    let error =
-        AllocError::OutOfSpace { requested: u64::MAX, free: CAPACITY_MAX, largest_free: CAPACITY_MAX };
+    let error = AllocError::OutOfSpace {
+        requested: u64::MAX,
+        free: CAPACITY_MAX,
+        largest_free: CAPACITY_MAX,
+    };
     refuses(&huge, |huge| huge.allocate_batch(2, usize::MAX), error);
 }
 
 #[test]
 fn scattered_requests() {
     let (space, _low, _high) = used_space();
-    refuses(&space, |space| space.allocate_scattered(10, 0), AllocError::NoRanges { requested: 10 });
+    refuses(
+        &space,
+        |space| space.allocate_scattered(10, 0),
+        AllocError::NoRanges { requested: 10 },
+    );
     for (requested, max_ranges) in [(201, 1), (301, 2), (401, 3), (401, usize::MAX)] {
         let error = AllocError::OutOfSpace { requested, free: 400, largest_free: 200 };
         refuses(&space, |space| space.allocate_scattered(requested, max_ranges), error);
@@ -178,9 +189,13 @@ fn shrinking_and_extending() {
     let mut cases: Vec<(u64, bool, AllocError)> = vec![(0, true, AllocError::ZeroSize)];
     cases.extend([201, 1000, u64::MAX].map(|size| (size, true, out_of_bounds(size))));
     cases.extend([0, 1, 199].map(|size| (size, false, out_of_bounds(size))));
-    cases.extend([401, 1000].map(|requested| (requested, false, AllocError::Blocked { requested, most: 400 })));
     cases.extend(
-        [1001, u64::MAX].map(|requested| (requested, false, AllocError::TooLarge { requested, limit: 1000 })),
+        [401, 1000]
+            .map(|requested| (requested, false, AllocError::Blocked { requested, most: 400 })),
+    );
+    cases.extend(
+        [1001, u64::MAX]
+            .map(|requested| (requested, false, AllocError::TooLarge { requested, limit: 1000 })),
     );
     for (size, shrink, error) in &cases {
         let change = |allocation: &mut Allocation| {
@@ -273,7 +288,11 @@ fn moving_the_end() {
     space.shrink_to(1000).unwrap();
     space.shrink_to(900).unwrap();
     assert_eq!((space.capacity(), space.metrics().free), (900, 300));
-    refuses(&space, |space| space.allocate(901), AllocError::TooLarge { requested: 901, limit: 900 });
+    refuses(
+        &space,
+        |space| space.allocate(901),
+        AllocError::TooLarge { requested: 901, limit: 900 },
+    );
     space.grow(CAPACITY_MAX).unwrap();
     assert_eq!(space.metrics().largest_free, CAPACITY_MAX - 900);
     space.check().unwrap();

@@ -154,7 +154,8 @@ fn a_run_that_panics() {
         left -= 1;
         assert!(left > 0, "on purpose");
     });
-    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| space.free_batch(broken)));
+    let result =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| space.free_batch(broken)));
     assert!(result.is_err());
     assert_eq!((space.metrics().live, space.metrics().largest_free), (0, 1000));
     space.check().unwrap();

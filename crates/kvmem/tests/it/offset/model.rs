@@ -126,7 +126,9 @@ impl Model {
             }
             // Whether it would be aligned is not looked at then.
             error => {
-                !(exact && self.boundary.is_none()) && requested <= self.longest() && self.full(&error)
+                !(exact && self.boundary.is_none())
+                    && requested <= self.longest()
+                    && self.full(&error)
             }
         }
     }
@@ -447,7 +449,9 @@ impl Test {
                 requested > limit && (said, most) == (requested, limit)
             }
             (true, Err(AllocError::Blocked { requested: said, most })) => {
-                requested > size + room && requested <= limit && (said, most) == (requested, size + room)
+                requested > size + room
+                    && requested <= limit
+                    && (said, most) == (requested, size + room)
             }
             (false, Err(AllocError::ZeroSize)) => requested == 0,
             (
@@ -553,7 +557,8 @@ impl Test {
                 requested == to && limit == 1 << 63 && !(1..=1 << 63).contains(&to)
             }
             Err(SpaceError::WrongDirection { capacity: is, requested }) => {
-                (is, requested) == (capacity, to) && if grow { to < capacity } else { to > capacity }
+                (is, requested) == (capacity, to)
+                    && if grow { to < capacity } else { to > capacity }
             }
             Err(SpaceError::InUse { requested, end_of_last }) => {
                 !grow && (requested, end_of_last) == (to, last) && to < last

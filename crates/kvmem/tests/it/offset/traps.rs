@@ -252,7 +252,10 @@ fn alignments_that_boundaries_seldom_meet_are_quick() {
     assert_eq!(first.offset(), 0);
     for _ in 0..100 {
         let error = odd.allocate_aligned(3, 1 << 40).unwrap_err();
-        assert_eq!(error, AllocError::OutOfSpace { requested: 3, free: (1 << 40) - 3, largest_free: 3 });
+        assert_eq!(
+            error,
+            AllocError::OutOfSpace { requested: 3, free: (1 << 40) - 3, largest_free: 3 }
+        );
     }
     assert!(odd.metrics().free_ranges < 10, "refusals leave nothing behind");
     // One in 4096 does, and each is found.

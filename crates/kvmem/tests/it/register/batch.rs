@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kvmem::arena::{PageSize, Populate, Region};
-use kvmem::register::{RegisterLimit, Limits, Policy, RegisterError, RegistrationSet};
+use kvmem::register::{Limits, Policy, RegisterError, RegisterLimit, RegistrationSet};
 
 use super::fake::{Fake, Faults, live, registrars};
 

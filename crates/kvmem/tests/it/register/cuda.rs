@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kvmem::arena::{Errno, PageSize, Region};
 use kvmem::register::cuda::{Cuda, Gpu, HostFlags};
-use kvmem::register::{RegisterLimit, Key, NotAvailable, RegistrarError, Registrar};
+use kvmem::register::{Key, NotAvailable, RegisterLimit, Registrar, RegistrarError};
 
 use crate::standin::StandIn;
 

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::io_uring::{opcode, squeue, types};
-use kvmem::register::{IoUring, Key, RegistrarError, Registrar, RingTable};
+use kvmem::register::{IoUring, Key, Registrar, RegistrarError, RingTable};
 
 /// Whether rings can be made here and may pin as much as these tests need; prints why not.
 pub(crate) fn rings() -> bool {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::io_uring::{opcode, types};
 use kvmem::arena::{Errno, Ladder, PageSize, Populate, Region, RegionBuilder};
-use kvmem::register::{Account, RegisterLimit, IoUring, Key, RegistrarError, Registrar, RingTable};
+use kvmem::register::{Account, IoUring, Key, RegisterLimit, Registrar, RegistrarError, RingTable};
 
 use super::fixed::{Worker, file, rings};
 
@@ -34,7 +34,12 @@ fn at(region: &Region, offset: usize) -> NonNull<u8> {
     unsafe { region.base().add(offset) }
 }
 
-fn register(ring: &IoUring, region: &Region, offset: usize, len: usize) -> Result<Key, RegistrarError> {
+fn register(
+    ring: &IoUring,
+    region: &Region,
+    offset: usize,
+    len: usize,
+) -> Result<Key, RegistrarError> {
     assert!(offset + len <= region.len());
     // SAFETY: within the region, which every test drops after its ring.
     unsafe { ring.register(at(region, offset), len) }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use kvmem::arena::{Errno, Ladder, PageSize, Region};
 use kvmem::register::nixl::{Agent, Nixl};
 use kvmem::register::{
-    Key, Limits, NotAvailable, Policy, RegistrarError, RegisterError, Registrar, RegistrationSet,
+    Key, Limits, NotAvailable, Policy, RegisterError, Registrar, RegistrarError, RegistrationSet,
 };
 
 use crate::standin::StandIn;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use kvmem::arena::{PageSize, Populate, Receipt, Region};
 use kvmem::register::{
-    Account, RegisterLimit, Limits, Memlock, Plan, Policy, RegisterError, RegistrationSet, PlanOptions,
-    CalibrationPlan, plan,
+    Account, CalibrationPlan, Limits, Memlock, Plan, PlanOptions, Policy, RegisterError,
+    RegisterLimit, RegistrationSet, plan,
 };
 use proptest::prelude::*;
 
@@ -123,7 +123,9 @@ fn check(plan: &Plan, receipt: &Receipt, limits: &[Limits], terms: &PlanOptions)
     }
     let shortest = plan.lanes.iter().map(|lane| lane.chunks.len()).min().expect("a lane");
     match plan.trial {
-        Some(CalibrationPlan::Chunks { rounds }) => assert!(2 * rounds <= shortest && !terms.by_range),
+        Some(CalibrationPlan::Chunks { rounds }) => {
+            assert!(2 * rounds <= shortest && !terms.by_range)
+        }
         Some(CalibrationPlan::Slices { slice_bytes, .. }) => {
             assert!(plan.lanes.iter().all(|lane| slice_bytes <= lane.chunks[0].len() as u64));
             assert!(slice_bytes * 24 <= plan.len_bytes * limits.len() as u64);
@@ -230,7 +232,8 @@ fn chunks_are_as_large_as_they_may_be() {
     // One key for everything, unless the device, its taste, or the user is against it.
     assert_eq!(chunks(&nics(2, u64::MAX), &terms), [1, 1]);
     assert_eq!(chunks(&nics(2, 1 << 30), &terms), [8, 8]);
-    let picky = [Limits { preferred_chunk_bytes: Some(128 << 20), ..Limits::none("a") }, Limits::none("b")];
+    let picky =
+        [Limits { preferred_chunk_bytes: Some(128 << 20), ..Limits::none("a") }, Limits::none("b")];
     assert_eq!(chunks(&picky, &terms), [64, 1]);
     let wish = PlanOptions { chunk_bytes: Some(2 << 30), ..terms.clone() };
     assert_eq!(chunks(&picky, &wish), [4, 4]);
@@ -293,8 +296,8 @@ fn a_tebibyte_is_planned_in_no_time() {
         })
         .collect();
     let start = Instant::now();
-    let plan =
-        plan(&region, &rings, &PlanOptions::new(Policy::Auto, 64)).expect("nothing stands in the way");
+    let plan = plan(&region, &rings, &PlanOptions::new(Policy::Auto, 64))
+        .expect("nothing stands in the way");
     // The benchmark holds it against a millisecond; this is for a machine that is busy, without
     // optimization.
     assert!(start.elapsed() < Duration::from_secs(1));

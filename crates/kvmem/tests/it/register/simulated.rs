@@ -5,7 +5,7 @@ use std::thread;
 
 use kvmem::arena::Region;
 use kvmem::register::simulated::{CallCosts, Costs, Machine};
-use kvmem::register::{Platform, Key, RegistrarError, Registrar};
+use kvmem::register::{Key, Platform, Registrar, RegistrarError};
 
 mod clock;
 mod gatherings;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kvmem::arena::Errno;
 use kvmem::register::verbs::{Access, Nic, Verbs};
-use kvmem::register::{RegisterLimit, Key, NotAvailable, RegistrarError, Registrar};
+use kvmem::register::{Key, NotAvailable, RegisterLimit, Registrar, RegistrarError};
 
 use crate::standin::StandIn;
 
@@ -86,7 +86,10 @@ fn limits_are_those_of_the_device() {
     let nic = nic(&library);
     let refused = register(&nic, 8193).expect_err("too long");
     assert_eq!(refused.errno, Errno::EINVAL);
-    assert_eq!(refused.exceeded, Some(RegisterLimit::KeyBytes { limit_bytes: 8192, need_bytes: 8193 }));
+    assert_eq!(
+        refused.exceeded,
+        Some(RegisterLimit::KeyBytes { limit_bytes: 8192, need_bytes: 8193 })
+    );
     // What is just short enough was refused for another reason.
     library.fail("ibv_reg_mr", 1, 1, libc::EINVAL);
     assert_eq!(register(&nic, 8192).expect_err("refused").exceeded, None);

@@ -169,8 +169,11 @@ fn a_batch_is_as_one_by_one() {
     for (always_malloc, debug_blocks) in all {
         let settings = SlabSettings { always_malloc, debug_blocks };
         for max_cached_bytes in [0, 50_000, u64::MAX] {
-            let slices =
-                SlabAllocator::builder().settings(settings).max_cached_bytes(max_cached_bytes).build().unwrap();
+            let slices = SlabAllocator::builder()
+                .settings(settings)
+                .max_cached_bytes(max_cached_bytes)
+                .build()
+                .unwrap();
             let mut blocks = Vec::new();
             for (size, count) in
                 [(40, 0), (40, 1), (40, 16), (40, 17), (40, 5000), (40, 1), (9000, 20)]
@@ -211,11 +214,8 @@ fn a_batch_is_as_one_by_one() {
 #[test]
 fn a_batch_ends_with_the_memory() {
     let region = ExclusiveRegion::new(Region::builder(1 << 20).map().unwrap()).unwrap();
-    let slices = SlabAllocator::builder()
-        .settings(SlabSettings::default())
-        .region(region)
-        .build()
-        .unwrap();
+    let slices =
+        SlabAllocator::builder().settings(SlabSettings::default()).region(region).build().unwrap();
     let mut blocks = Vec::new();
     for _ in 0..3 {
         let got = slices.alloc_batch(500, usize::MAX, &mut blocks).expect("a megabyte");

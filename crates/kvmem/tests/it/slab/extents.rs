@@ -9,7 +9,11 @@ use kvmem::slab::{Extent, ExtentCache, ExtentSetupError, ExtentState};
 /// A space with these hot sizes and no others, of which all may be cached.
 fn named(capacity: u64, hot: &[u64]) -> ExtentCache {
     let builder = ExtentCache::builder(OffsetAllocator::builder(capacity)).auto_hot_sizes(false);
-    builder.hot_sizes(hot.iter().copied()).max_cached_bytes(capacity).build().expect("good settings")
+    builder
+        .hot_sizes(hot.iter().copied())
+        .max_cached_bytes(capacity)
+        .build()
+        .expect("good settings")
 }
 
 /// Allocates all that there is in ranges of a size, and drops it in another thread, which goes on
@@ -91,7 +95,10 @@ fn sizes_are_learnt_and_forgotten() {
 fn what_cannot_be_hot_is_said() {
     let build = |sizes: Vec<u64>, max_cached_bytes: Option<u64>| {
         let builder = ExtentCache::builder(OffsetAllocator::builder(1 << 40)).hot_sizes(sizes);
-        max_cached_bytes.map_or(builder.clone(), |bytes| builder.max_cached_bytes(bytes)).build().map(drop)
+        max_cached_bytes
+            .map_or(builder.clone(), |bytes| builder.max_cached_bytes(bytes))
+            .build()
+            .map(drop)
     };
     let refused = |requested, most| Err(ExtentSetupError::HotSize { requested, most });
     assert_eq!(build(vec![0], None), refused(0, u64::from(u32::MAX) - 1));
@@ -121,8 +128,10 @@ fn what_cannot_be_hot_is_said() {
 
 #[test]
 fn sizes_of_4_gib_and_more_are_not_cached() {
-    let space =
-        ExtentCache::builder(OffsetAllocator::builder(1 << 45)).max_cached_bytes(1 << 44).build().unwrap();
+    let space = ExtentCache::builder(OffsetAllocator::builder(1 << 45))
+        .max_cached_bytes(1 << 44)
+        .build()
+        .unwrap();
     for size in [(1 << 32) - 2, (1 << 32) - 1, 1 << 32, (1 << 32) + 4096, 3 << 32] {
         for _ in 0..20 {
             let extent = space.allocate(size).unwrap();

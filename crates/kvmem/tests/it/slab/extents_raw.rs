@@ -12,7 +12,11 @@ use kvmem_testkit::random::Random;
 
 fn named(capacity: u64, hot: &[u64]) -> ExtentCache {
     let builder = ExtentCache::builder(OffsetAllocator::builder(capacity)).auto_hot_sizes(false);
-    builder.hot_sizes(hot.iter().copied()).max_cached_bytes(capacity).build().expect("good settings")
+    builder
+        .hot_sizes(hot.iter().copied())
+        .max_cached_bytes(capacity)
+        .build()
+        .expect("good settings")
 }
 
 fn id(handle: RawHandle) -> u64 {
@@ -231,8 +235,10 @@ fn who_resolves_sees_one_length_or_the_other() {
             assert_eq!(space.extend_raw(raw.handle, long), Ok(()));
             assert_eq!(space.shrink_raw(raw.handle, 50), Ok(()));
             let most = (1 << 40) - raw.offset;
-            let refused =
-                RawError::Refused(AllocError::TooLarge { requested: (1 << 40) + 1, limit: 1 << 40 });
+            let refused = RawError::Refused(AllocError::TooLarge {
+                requested: (1 << 40) + 1,
+                limit: 1 << 40,
+            });
             assert_eq!(space.extend_raw(raw.handle, (1 << 40) + 1), Err(refused), "of {most}");
             assert_eq!(space.extend_raw(raw.handle, 100), Ok(()));
         }

@@ -19,7 +19,11 @@ const CAPACITY: u64 = 1 << 16;
 
 fn named(capacity: u64, hot: &[u64], max_cached_bytes: u64) -> ExtentCache {
     let builder = ExtentCache::builder(OffsetAllocator::builder(capacity)).auto_hot_sizes(false);
-    builder.hot_sizes(hot.iter().copied()).max_cached_bytes(max_cached_bytes).build().expect("good settings")
+    builder
+        .hot_sizes(hot.iter().copied())
+        .max_cached_bytes(max_cached_bytes)
+        .build()
+        .expect("good settings")
 }
 
 enum Parcel {
@@ -137,8 +141,10 @@ impl Worker<'_> {
 fn nothing_is_lost_or_given_twice() {
     for learns in [true, false] {
         let hot = if learns { &[][..] } else { &[16, 32, 64, 128, 256] };
-        let builder = ExtentCache::builder(OffsetAllocator::builder(CAPACITY)).auto_hot_sizes(learns);
-        let space = builder.hot_sizes(hot.iter().copied()).max_cached_bytes(CAPACITY / 4).build().unwrap();
+        let builder =
+            ExtentCache::builder(OffsetAllocator::builder(CAPACITY)).auto_hot_sizes(learns);
+        let space =
+            builder.hot_sizes(hot.iter().copied()).max_cached_bytes(CAPACITY / 4).build().unwrap();
         let (bytes, done) = (Ground::new(CAPACITY), AtomicBool::new(false));
         let (outboxes, inboxes): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel()).unzip();
         thread::scope(|scope| {
@@ -329,8 +335,10 @@ fn no_more_is_stranded_than_the_bound() {
 /// Sizes are forgotten and learnt anew while others allocate and free ranges of them.
 #[test]
 fn sizes_change_under_way() {
-    let space =
-        ExtentCache::builder(OffsetAllocator::builder(1 << 24)).max_cached_bytes(1 << 24).build().unwrap();
+    let space = ExtentCache::builder(OffsetAllocator::builder(1 << 24))
+        .max_cached_bytes(1 << 24)
+        .build()
+        .unwrap();
     thread::scope(|scope| {
         for seed in 0..4u64 {
             let space = &space;

@@ -65,11 +65,8 @@ fn a_region_is_used_to_its_end_and_held() {
     let region = Region::builder(4 << 20).map().unwrap();
     let range = region.base().addr().get()..region.base().addr().get() + region.len();
     let region = ExclusiveRegion::new(region).unwrap();
-    let slices = SlabAllocator::builder()
-        .settings(SlabSettings::default())
-        .region(region)
-        .build()
-        .unwrap();
+    let slices =
+        SlabAllocator::builder().settings(SlabSettings::default()).region(region).build().unwrap();
     for _ in 0..3 {
         let mut blocks = Vec::new();
         let error = loop {

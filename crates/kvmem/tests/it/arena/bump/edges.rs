@@ -53,7 +53,10 @@ fn sizes_at_the_end() {
         assert_eq!(arena.alloc_bytes(1, 1), Err(BumpError::Full { requested: 1, left: 0 }));
     }
     let arena = arena(LEN);
-    assert_eq!(arena.alloc_bytes(LEN + 1, 1), Err(BumpError::Full { requested: LEN + 1, left: LEN }));
+    assert_eq!(
+        arena.alloc_bytes(LEN + 1, 1),
+        Err(BumpError::Full { requested: LEN + 1, left: LEN })
+    );
 }
 
 /// What only padding could use is not said to be left.

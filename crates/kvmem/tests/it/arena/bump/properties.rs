@@ -70,7 +70,10 @@ fn expected(
     let start = ((base + used) as u128).next_multiple_of(wide_align);
     let limit = (base + capacity) as u128;
     if start + wide_size > limit {
-        return Err(BumpError::Full { requested: size, left: limit.saturating_sub(start) as usize });
+        return Err(BumpError::Full {
+            requested: size,
+            left: limit.saturating_sub(start) as usize,
+        });
     }
     Ok(start as usize)
 }

@@ -119,7 +119,8 @@ fn what_cannot_be_read_is_never_fine() {
     let tree = Tree::empty();
     for ladder in ["1G,2M,thp,4k", "thp", "2M"] {
         for shared in [false, true] {
-            let report = tree.machine().preflight(&requirements(GIB, ladder).shared(shared).nodes([0]));
+            let report =
+                tree.machine().preflight(&requirements(GIB, ladder).shared(shared).nodes([0]));
             assert_eq!(report.tally().unknown, report.checks.len(), "{report}");
             assert_eq!(report.verdict, Verdict::Unknown);
             assert!(
@@ -135,7 +136,8 @@ fn what_cannot_be_read_is_never_fine() {
 #[test]
 fn each_file_that_is_lost_costs_a_check() {
     let count = |tree: &Tree| {
-        let report = tree.machine().preflight(&requirements(GIB, "2M,thp,4k").pinned(false).nodes([0, 1]));
+        let report =
+            tree.machine().preflight(&requirements(GIB, "2M,thp,4k").pinned(false).nodes([0, 1]));
         report.tally().unknown
     };
     let whole = machine_with_everything();

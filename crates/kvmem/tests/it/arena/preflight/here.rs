@@ -1,7 +1,7 @@
 //! The machine at hand, whatever it is.
 
 use kvmem::arena::Ladder;
-use kvmem::arena::preflight::{Machine, System, Value, Verdict, Requirements};
+use kvmem::arena::preflight::{Machine, Requirements, System, Value, Verdict};
 
 use super::{GIB, requirements};
 

@@ -1,6 +1,6 @@
 //! Limits of the process, and what the kernel lets it do.
 
-use kvmem::arena::preflight::{Limit, Space, Value, Verdict, Requirements, RequirementsError};
+use kvmem::arena::preflight::{Limit, Requirements, RequirementsError, Space, Value, Verdict};
 use kvmem::arena::{Errno, Ladder};
 
 use super::tree::Tree;
@@ -132,11 +132,18 @@ fn rings() {
 fn wishes_that_make_no_sense() {
     let new = |size, ladder: &str| Requirements::new(size, ladder.parse::<Ladder>().unwrap());
     for requested in [0, (1 << 63) + 1, u64::MAX] {
-        assert_eq!(new(requested, "4k"), Err(RequirementsError::Size { requested, limit: 1 << 63 }));
+        assert_eq!(
+            new(requested, "4k"),
+            Err(RequirementsError::Size { requested, limit: 1 << 63 })
+        );
     }
     let page = "2M".parse().unwrap();
     assert_eq!(new(1, "2M,4k,2m"), Err(RequirementsError::Twice { page }));
     assert_eq!(Requirements::new(1, Ladder::new([])), Err(RequirementsError::NoPages));
     let strict = "2M,4k".parse::<Ladder>().unwrap().strict(true);
-    assert_eq!(Requirements::new(1, strict).unwrap().pages(), [page], "a strict ladder has one rung");
+    assert_eq!(
+        Requirements::new(1, strict).unwrap().pages(),
+        [page],
+        "a strict ladder has one rung"
+    );
 }

@@ -69,8 +69,7 @@ fn one_large_value_takes_of_all_shards_alike() {
 #[test]
 fn watermarks_make_room_for_many_at_once() {
     let pool = pool(1 << 20);
-    let wish =
-        |builder: KvCacheBuilder<u64>| builder.max_bytes(10_000).watermarks(4_000, 9_000);
+    let wish = |builder: KvCacheBuilder<u64>| builder.max_bytes(10_000).watermarks(4_000, 9_000);
     let cache = one_shard(&pool, wish);
     let bytes: Vec<u64> = (0..20)
         .map(|key| {

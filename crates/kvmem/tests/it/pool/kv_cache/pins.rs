@@ -89,7 +89,10 @@ fn a_reservation_counts_is_not_seen_and_gives_its_room_back() {
     let room = cache.reserve(2, 500).unwrap();
     assert_eq!(held(&cache, 0..9), [1]);
     let refused = cache.reserve(3, 600).map(drop);
-    assert_eq!(refused, Err(KvCacheError::NothingToEvict { requested: 600, blocks: 1, bytes: 500 }));
+    assert_eq!(
+        refused,
+        Err(KvCacheError::NothingToEvict { requested: 600, blocks: 1, bytes: 500 })
+    );
     assert!(held(&cache, 0..9).is_empty());
     drop(room.commit());
     assert_eq!(held(&cache, 0..9), [2]);

@@ -151,7 +151,8 @@ fn of_a_cache() {
         let exporter = Exporter::new().pool(&pool).cache(&cache);
         let mut draw = Draw(0x2545_f491_4f6c_dd1d ^ seed);
         let (mut lens, mut pins) = (BTreeMap::new(), Vec::new());
-        let (mut hits, mut misses, mut insertions, mut removals, mut insertion_failures) = (0, 0, 0, 0, 0);
+        let (mut hits, mut misses, mut insertions, mut removals, mut insertion_failures) =
+            (0, 0, 0, 0, 0);
         for step in 0..3000 {
             let key = draw.below(KEYS);
             match draw.below(8) {

@@ -83,7 +83,9 @@ fn the_log_tells_who_did_what_and_when() {
     let costs = CallCosts { untouched_ms_per_gib: 5.0, ..PLAIN };
     let machine = machine(costs, 2, false);
     let region = addresses(4 * GIB);
-    machine.populate(&region, 0..GIB / 4, Populate::threads(1), &ProgressOptions::new()).expect("room");
+    machine
+        .populate(&region, 0..GIB / 4, Populate::threads(1), &ProgressOptions::new())
+        .expect("room");
     let nics = machine.nics();
     let keys = together(&machine, 2, |n| {
         register(&*nics[n], &region, 2 * n * GIB, GIB).expect("no limit")

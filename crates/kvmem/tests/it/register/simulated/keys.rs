@@ -2,7 +2,7 @@
 
 use kvmem::arena::Errno;
 use kvmem::register::simulated::{Fault, Machine, NicLimits};
-use kvmem::register::{Account, RegisterLimit, Memlock, Registrar};
+use kvmem::register::{Account, Memlock, RegisterLimit, Registrar};
 
 use super::{GIB, PLAIN, addresses, machine, register};
 
@@ -22,7 +22,8 @@ fn limits_are_told_and_kept() {
     let told = nics[0].limits();
     assert_eq!((told.device.as_str(), told.max_bytes, told.max_keys), ("simulated:0", 4 << 30, 2));
     assert_eq!((told.preferred_chunk_bytes, told.memlock), (Some(1 << 30), Some(memlock(1 << 30))));
-    let exceeded = |nic: usize, bytes| register(&*nics[nic], &region, 0, bytes).unwrap_err().exceeded;
+    let exceeded =
+        |nic: usize, bytes| register(&*nics[nic], &region, 0, bytes).unwrap_err().exceeded;
     assert_eq!(
         exceeded(0, 4 * GIB + 1),
         Some(RegisterLimit::KeyBytes { limit_bytes: 4 << 30, need_bytes: (4 << 30) + 1 })

@@ -29,8 +29,9 @@ fn populating_takes_time_for_what_is_not_there_and_tells_of_it() {
     let region = addresses(64 * GIB);
     assert_eq!(machine.resident_bytes(&region, 0..64 * GIB), Ok(0));
     // 10 GiB/s a thread, 80 at most.
-    let done =
-        machine.populate(&region, 0..8 * GIB, Populate::threads(2), &ProgressOptions::new()).expect("room");
+    let done = machine
+        .populate(&region, 0..8 * GIB, Populate::threads(2), &ProgressOptions::new())
+        .expect("room");
     assert_eq!((done.bytes, done.seconds, done.threads), (8 << 30, 0.4, 2));
     let seen = Arc::new(Mutex::new(Vec::new()));
     let listener = Arc::clone(&seen);
@@ -91,7 +92,9 @@ fn memory_comes_to_an_end() {
         Err(ArenaError::NoHeadroom { need: 2147483649, .. })
     ));
     let populate = |range| {
-        machine.populate(&region, range, Populate::Auto, &ProgressOptions::new()).map(|done| done.bytes)
+        machine
+            .populate(&region, range, Populate::Auto, &ProgressOptions::new())
+            .map(|done| done.bytes)
     };
     assert_eq!(populate(0..GIB), Ok(1 << 30));
     assert!(matches!(populate(GIB..3 * GIB), Err(ArenaError::NoHeadroom { .. })));

@@ -1,6 +1,6 @@
 //! Any program of calls, on any machine: the same each time, and the books add up.
 
-use kvmem::arena::{Populate, Region, ProgressOptions};
+use kvmem::arena::{Populate, ProgressOptions, Region};
 use kvmem::register::Platform;
 use kvmem::register::simulated::{CallCosts, Costs, Entry, Fault, Machine};
 use proptest::prelude::*;
@@ -65,7 +65,12 @@ fn run(
                 Step::Populate(chunk, threads) => {
                     let range = chunk * GIB..(chunk + 1) * GIB;
                     machine
-                        .populate(region, range, Populate::threads(threads), &ProgressOptions::new())
+                        .populate(
+                            region,
+                            range,
+                            Populate::threads(threads),
+                            &ProgressOptions::new(),
+                        )
                         .expect("room");
                 }
             }
