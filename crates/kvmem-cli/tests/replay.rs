@@ -172,7 +172,7 @@ fn policies_differ_where_blocks_come_once() {
     // Sixteen blocks that come again, each time twice, among many that come once.
     let mut trace = String::new();
     for round in 0..400 {
-        let cold = (0..5).map(|number| 1000 + 5 * round + number);
+        let cold = (0..8).map(|number| 1000 + 8 * round + number);
         for id in [round % 16; 2].into_iter().chain(cold) {
             trace += &format!(
                 "{{\"timestamp\": 0, \"input_length\": 512, \"output_length\": 1, \"hash_ids\": \
@@ -197,7 +197,7 @@ fn policies_differ_where_blocks_come_once() {
         report["hits"].as_u64().unwrap()
     };
     let (lru, scan_resistant) = (hits("lru"), hits("scan-resistant"));
-    assert_eq!(lru, 400, "96 blocks come before one comes again, and there is room for 64");
+    assert_eq!(lru, 400, "144 blocks come before one comes again, and there is room for 64");
     assert!(scan_resistant > 600, "{scan_resistant} of 784");
 }
 

@@ -155,14 +155,28 @@ impl PyKvCache {
 
     /// Copies a value into a block and stores it under ``key``. Evicts until the value fits.
     ///
-    /// Raises :class:`OutOfSpaceError` if the value cannot fit. Also raises what the lower tier
-    /// raises that is no ``Exception``, such as ``KeyboardInterrupt``. In both cases nothing is
-    /// stored, unless the tier was called to evict down to the low watermark, which happens
-    /// afterwards.
-    fn insert(&self, py: Python<'_>, key: CacheKey<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Raises :class:`OutOfSpaceError` if it cannot fit, and what a lower tier raises that is no
+    /// ``Exception``, such as ``KeyboardInterrupt``. Nothing is put in then, unless the tier was
+    /// called to evict down to the low watermark, which comes after.
+    ///
+    /// ``depth`` is how many blocks of the prefix come before the value: blocks at the end of a
+    /// prefix are evicted before those at its start.
+    #[pyo3(
+        signature = (key, value, *, depth=Int::usual(0)),
+        text_signature = "($self, key, value, *, depth=0)"
+    )]
+    fn insert(
+        &self,
+        py: Python<'_>,
+        key: CacheKey<'_>,
+        value: &Bound<'_, PyAny>,
+        depth: Int<'_>,
+    ) -> PyResult<()> {
+        let depth = depth.u32(py, "depth")?;
         let source = Source::of(value)?;
-        let room = self.room(py, key, source.len())?;
-        // SAFETY: the space is as long as the source, and no other code has it.
+        let mut room = self.room(py, key, source.len())?;
+        room.set_depth(depth);
+        // SAFETY: the room is as long as the source, and nobody else's.
         unsafe { source.copy_to(py, room.block().as_ptr().cast_mut()) };
         evicting(|| drop(room.commit()))
     }
@@ -170,10 +184,20 @@ impl PyKvCache {
     /// Reserves space for a value of ``nbytes`` bytes, to be written in place and then
     /// committed. Evicts until the value fits.
     ///
-    /// Raises :class:`OutOfSpaceError` if the value cannot fit, and what the lower tier raises that
-    /// is no ``Exception``, such as ``KeyboardInterrupt``.
-    fn reserve(slf: &Bound<'_, Self>, key: CacheKey<'_>, nbytes: Size) -> PyResult<PyReservation> {
-        let room = slf.get().room(slf.py(), key, nbytes.bytes())?;
+    /// Raises as ``insert``.
+    #[pyo3(
+        signature = (key, nbytes, *, depth=Int::usual(0)),
+        text_signature = "($self, key, nbytes, *, depth=0)"
+    )]
+    fn reserve(
+        slf: &Bound<'_, Self>,
+        key: CacheKey<'_>,
+        nbytes: Size,
+        depth: Int<'_>,
+    ) -> PyResult<PyReservation> {
+        let depth = depth.u32(slf.py(), "depth")?;
+        let mut room = slf.get().room(slf.py(), key, nbytes.bytes())?;
+        room.set_depth(depth);
         Ok(PyReservation { held: Holder::new(room), cache: Link::new(Some(slf.clone().unbind())) })
     }
 

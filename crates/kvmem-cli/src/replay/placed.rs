@@ -121,7 +121,12 @@ impl<C: Contender> Store for Placed<C> {
         self.cache.contains(&id)
     }
 
-    fn reserve(&self, id: ObjectId, size: u64) -> Result<Option<Self::Room>, StoreError> {
+    fn reserve(
+        &self,
+        id: ObjectId,
+        size: u64,
+        depth: u32,
+    ) -> Result<Option<Self::Room>, StoreError> {
         let attempt = || self.space.allocate(size).ok_or(());
         let held = loop {
             if let Ok(held) = ask(self.recorder.as_ref(), size, attempt, Held::offset) {
@@ -140,7 +145,13 @@ impl<C: Contender> Store for Placed<C> {
         let key = Key::new(id, ObjectRange { held, usage: Rc::clone(&self.usage) });
         key.answer_for(ticket);
         match self.cache.reserve(key, 1) {
-            Ok(room) => Ok(Some(room)),
+            Ok(mut room) => {
+                // LRU's order is exact without, and so comparable with a plain list.
+                if matches!(self.cache.eviction(), Eviction::ScanResistant) {
+                    room.set_depth(depth);
+                }
+                Ok(Some(room))
+            }
             Err(KvCacheError::NothingToEvict { .. }) => Ok(None),
             Err(error) => Err(StoreError::Cache(error)),
         }

@@ -59,13 +59,22 @@ impl Store for Pooled {
         self.cache.contains(&id)
     }
 
-    fn reserve(&self, id: ObjectId, size: u64) -> Result<Option<Self::Room>, StoreError> {
+    fn reserve(
+        &self,
+        id: ObjectId,
+        size: u64,
+        depth: u32,
+    ) -> Result<Option<Self::Room>, StoreError> {
         let len = usize::try_from(size).unwrap_or(usize::MAX);
         let reserved = self.cache.reserve(Key::new(id, ()), len);
         // Also after a failure: the range, if there was one, is then free again.
         let ticket = ticket();
         match reserved {
-            Ok(room) => {
+            Ok(mut room) => {
+                // LRU's order is exact without, and so comparable with a plain list.
+                if matches!(self.cache.eviction(), Eviction::ScanResistant) {
+                    room.set_depth(depth);
+                }
                 room.key().answer_for(ticket);
                 Ok(Some(room))
             }

@@ -64,11 +64,17 @@ pub trait Store {
     /// Whether the object is held; this does not count as a use.
     fn holds(&self, id: ObjectId) -> bool;
 
-    /// Reserves `size` bytes; `None` if every held object is pinned or being written.
+    /// Room for an object of `size` bytes, before which `depth` blocks of its prefix come; `None` if
+    /// all that is held is pinned or being written.
     ///
     /// # Errors
     /// [`StoreError`].
-    fn reserve(&self, id: ObjectId, size: u64) -> Result<Option<Self::Room>, StoreError>;
+    fn reserve(
+        &self,
+        id: ObjectId,
+        size: u64,
+        depth: u32,
+    ) -> Result<Option<Self::Room>, StoreError>;
 
     /// Calls `fill` with the reserved bytes.
     ///

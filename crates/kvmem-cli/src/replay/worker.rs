@@ -180,10 +180,10 @@ impl<'a, S: Store> Worker<'a, S> {
             }
         }
         let mut cached = hits;
-        for &id in &ids[hits..] {
+        for (depth, &id) in (0..).zip(ids).skip(hits) {
             if self.taken.contains(&id) || (cached > hits && self.find(id)?) {
                 self.counters.hits_behind_gap += 1;
-            } else if !self.reserve(id)? {
+            } else if !self.reserve(id, depth)? {
                 break;
             }
             cached += 1;
@@ -239,15 +239,15 @@ impl<'a, S: Store> Worker<'a, S> {
         Ok(true)
     }
 
-    /// Reserves space for the missing objects of a block. Returns false, and reserves nothing, if
-    /// that would evict objects in use.
-    fn reserve(&mut self, block: u64) -> Result<bool, StoreError> {
+    /// Makes room for what is not held of a block; false, and no room is taken, if that would evict
+    /// what is in use.
+    fn reserve(&mut self, block: u64, depth: u32) -> Result<bool, StoreError> {
         let before = (self.pins.len(), self.rooms.len());
         for (number, &size) in (0..).zip(self.layout.objects()) {
             let id = ObjectId { block, number };
             if let Some(pin) = self.store.get(id) {
                 self.pins.push(pin);
-            } else if let Some(room) = self.store.reserve(id, size)? {
+            } else if let Some(room) = self.store.reserve(id, size, depth)? {
                 self.rooms.push((id, room));
             } else {
                 let own = (self.rooms.len() + self.pins.len()) as u64;

@@ -875,18 +875,19 @@ class KvCache(_Manager):
         shards: int | None = None,
         lower_tier: LowerTierFactory | None = None,
     ) -> Self: ...
-    def insert(self, key: _CacheKey, value: _Buffer) -> None:
-        """Copies a value into a block and stores it under ``key``. Evicts until the value fits.
+    def insert(self, key: _Name, value: _Buffer, *, depth: SupportsIndex = 0) -> None:
+        """Copies a value into a block and puts it under ``key``. Evicts until it fits.
 
-        Raises :class:`OutOfSpaceError` if the value cannot fit. Also raises what the lower tier
-        raises that is no ``Exception``, such as ``KeyboardInterrupt``. In both cases nothing is
-        stored, unless the tier was called to evict down to the low watermark, which happens
-        afterwards.
+        Raises :class:`OutOfSpaceError` if it cannot fit, and what a lower tier raises that is no
+        ``Exception``, such as ``KeyboardInterrupt``. Nothing is put in then, unless the tier was
+        called to evict down to the low watermark, which comes after.
+
+        ``depth`` is how many blocks of the prefix come before the value: blocks at the end of a
+        prefix are evicted before those at its start.
         """
 
-    def reserve(self, key: _CacheKey, nbytes: _Size) -> Reservation:
-        """Reserves space for a value of ``nbytes`` bytes, to be written in place and then
-        committed. Evicts until the value fits.
+    def reserve(self, key: _Name, nbytes: _Size, *, depth: SupportsIndex = 0) -> Reservation:
+        """Makes room for a value of ``nbytes`` bytes, to be written in place and then committed.
 
         Raises :class:`OutOfSpaceError` if the value cannot fit, and what the lower tier raises that
         is no ``Exception``, such as ``KeyboardInterrupt``.

@@ -1,4 +1,4 @@
-//! *Block*: bytes of a pool that somebody has.
+//! [`Block`]: allocated bytes of a pool.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,13 +10,13 @@ use super::{BlockRef, PoolError};
 use crate::register::Key;
 use crate::slab::Extent;
 
-/// Bytes of a [`Pool`](super::Pool), as many as were asked for, until this is dropped.
+/// Bytes of a [`Pool`](super::Pool), as many as requested, until this is dropped.
 ///
-/// 20 bytes, move-only, `Send` and `Sync`. It may outlive its pool: the memory, and its
-/// registrations, go with the last block. Dropping it is as quick as dropping an [`Extent`]; only
-/// the last block of a pool that is gone takes as long as giving back keys and unmapping do.
+/// 20 bytes, move-only, `Send` and `Sync`. It may outlive its pool: the memory and its
+/// registrations are released with the last block. Dropping it takes as long as dropping an
+/// [`Extent`]; only the last block of a dropped pool also pays for deregistering and unmapping.
 ///
-/// What stands in a fresh block is what the last one left there, or zeros.
+/// A fresh block contains what the previous block left there, or zeros.
 ///
 /// ```
 /// use kvmem::arena::PageSize;
@@ -62,9 +62,9 @@ impl Block {
         unsafe { memory::base_of(self.space()).add(self.offset() as usize) }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     ///
-    /// Whoever has given a device work that writes to the block, or lets another process write to
+    /// A caller that gives a device work that writes to the block, or lets another process write to
     /// it, has promised that this does not happen while the slice is used.
     #[inline]
     #[must_use]
@@ -121,10 +121,11 @@ impl Block {
         self.0.range()
     }
 
-    /// The key with which a registrar can reach all of the block. It is good as long as the block.
+    /// Returns the key with which a registrar can reach all of the block. It is valid as long as
+    /// the block.
     ///
-    /// Devices write by the key: whoever gives them work answers for that nobody uses the bytes
-    /// meanwhile. Takes a lock of the part's that nobody holds for long; O(registrars).
+    /// Devices write by the key: the caller that gives them work ensures that no thread uses the
+    /// bytes meanwhile. Takes a lock of the part that is never held for long; O(registrars).
     ///
     /// # Errors
     /// [`RegisterError::NoSuchDevice`](crate::register::RegisterError::NoSuchDevice).
@@ -242,7 +243,7 @@ impl Face {
     }
 
     fn memory(&self) -> &Memory {
-        // SAFETY: whoever has a face has the block, or borrows it.
+        // SAFETY: the owner of a face owns the block, or borrows it.
         unsafe { memory::of(self.space) }
     }
 

@@ -7,12 +7,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::cut::{Cut, Terms, wanted};
-use super::fitter::{Fitter, was_cancelled};
 use super::memory::{self, Memory};
 use super::observe::{self, Latency};
 use super::owner::{Owner, Plan, listening};
-use super::readying::{Claim, Readying};
+use super::partition::{Cut, Terms, wanted};
+use super::provisioner::{Provisioner, was_cancelled};
+use super::provisioning::{Placeholder, Provisioning};
 use super::report::{Choice, Step};
 use super::{Pool, PoolBuilder, PoolError, PoolReport};
 use crate::arena::{HumanBytes, Populate, Region};
@@ -52,23 +52,24 @@ pub(super) fn build(wish: &PoolBuilder) -> Result<Pool, PoolError> {
         if grows { requested.next_multiple_of(unit as usize).min(mapped) } else { mapped };
     let plan = Plan { unit, registered: !limits.is_empty(), in_background: wish.in_background };
 
-    let fitter = Fitter::new(wish, part_bytes);
-    fitter.set_up.populated_in(receipt.ranges.iter().map(|range| range.seconds).sum());
+    let provisioner = Provisioner::new(wish, part_bytes);
+    provisioner.set_up.populated_in(receipt.ranges.iter().map(|range| range.seconds).sum());
     let mut populated = None;
     if !by_part && !at_once {
-        populated = timed("populate", &mut steps, || fitter.populate(&region, 0..capacity))?;
+        populated = timed("populate", &mut steps, || provisioner.populate(&region, 0..capacity))?;
     }
     let file = region.file_number()?;
     let memory = Arc::new(Memory::new(region, part_bytes, file)?);
     let mut registered = None;
     if !by_part {
         registered =
-            timed("register", &mut steps, || fitter.register(memory.parts_in(0..capacity)))?;
+            timed("register", &mut steps, || provisioner.register(memory.parts_in(0..capacity)))?;
     }
     let space = offsets(wish, capacity as u64, boundary).build()?;
     memory::place(space.number(), &memory);
     space.keep(Box::new(Arc::clone(&memory)));
-    let claims = if by_part { Claim::all(&space, part_bytes as u64)? } else { Vec::new() };
+    let placeholders =
+        if by_part { Placeholder::all(&space, part_bytes as u64)? } else { Vec::new() };
 
     let report = PoolReport {
         requested_bytes: requested as u64,
@@ -87,17 +88,22 @@ pub(super) fn build(wish: &PoolBuilder) -> Result<Pool, PoolError> {
         quarantined: Vec::new(),
         stopped: None,
     };
-    let readying = Arc::new(Readying::new(Arc::clone(&memory), fitter, claims, capacity as u64));
-    let owner = Owner::new(Arc::clone(&readying), plan, report);
+    let provisioning = Arc::new(Provisioning::new(
+        Arc::clone(&memory),
+        provisioner,
+        placeholders,
+        capacity as u64,
+    ));
+    let owner = Owner::new(Arc::clone(&provisioning), plan, report);
     let latency = (wish.measured > 0).then(|| Arc::new(Latency::new(wish.measured)));
     let pool = Pool::new(space, memory, Arc::new(owner), latency);
     if wish.in_background {
-        let here = TraceContext::now();
-        let thread = sys::spawn("kvmem-pool", move || here.run(|| readying.run()));
+        let here = Here::now();
+        let thread = sys::spawn("kvmem-pool", move || here.run(|| provisioning.run()));
         pool.owner().works(thread.map_err(|errno| PoolError::NoThread { errno })?);
     } else if by_part {
-        readying.run();
-        if let Some(error) = readying.take_failure() {
+        provisioning.run();
+        if let Some(error) = provisioning.take_failure() {
             return Err(error);
         }
     }

@@ -205,7 +205,8 @@ impl PoolBuilder {
         self
     }
 
-    /// Who is told how far populating has come; where parts become ready one by one, of each.
+    /// Sets a listener for the progress of populating; if parts become ready one by one, of each
+    /// part.
     pub fn on_populate(
         mut self,
         listener: impl Fn(Progress) + Send + Sync + 'static,
@@ -214,7 +215,8 @@ impl PoolBuilder {
         self
     }
 
-    /// Who is told how far registering has come; where parts become ready one by one, of each.
+    /// Sets a listener for the progress of registering; if parts become ready one by one, of each
+    /// part.
     pub fn on_register(
         mut self,
         listener: impl Fn(RegisterProgress) + Send + Sync + 'static,

@@ -1,7 +1,10 @@
-//! The leases of a cache alone, for the model check in `tests/loom`: the rest of the layer stands
-//! on the kernel, of which loom has no model.
+//! The parts of a cache that `tests/loom` checks: its leases, and the ages that shards publish. The
+//! rest of the layer needs the kernel, of which loom has no model.
 
+#[path = "kv_cache/clock.rs"]
+mod clock;
 #[path = "kv_cache/leases.rs"]
 mod leases;
 
+pub use clock::{Clock, Gone, NONE, ORDERS, Oldest, Rank, Time, time_of};
 pub use leases::{Leases, Lost};

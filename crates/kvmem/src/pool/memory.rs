@@ -196,8 +196,8 @@ pub(super) fn place(space: u32, memory: &Arc<Memory>) {
 /// # Safety
 /// A block of that space exists for as long as the result is used.
 pub(super) unsafe fn of<'a>(space: u32) -> &'a Memory {
-    // SAFETY: whoever made the space a pool's has called `place` before there was a block, and the
-    // books, which go after the last block, keep the memory. Acquire pairs with the Release in
+    // SAFETY: the pool called `place` for the space before there was a block, and the allocator's
+    // metadata, which outlives the last block, keeps the memory. Acquire pairs with the Release in
     // `place`.
     unsafe { &*MEMORIES.get(space).memory.load(Ordering::Acquire) }
 }

@@ -3,17 +3,17 @@
 mod block;
 mod build;
 mod builder;
-mod cut;
 mod error;
-mod fitter;
 pub mod kv_cache;
 mod memory;
 pub mod observe;
 mod owner;
+mod partition;
 #[allow(clippy::module_inception)]
 mod pool;
+mod provisioner;
+mod provisioning;
 mod raw;
-mod readying;
 mod report;
 mod resize;
 mod shared;

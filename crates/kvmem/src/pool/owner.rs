@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use super::PoolReport;
-use super::fitter::{add_populated, add_registered};
-use super::observe::Refusals;
-use super::readying::Readying;
+use super::observe::FailureCounts;
+use super::provisioner::{add_populated, add_registered};
+use super::provisioning::Provisioning;
 use crate::arena::Populated;
 use crate::register::Outcome;
 
@@ -41,9 +41,9 @@ pub(super) struct Plan {
 }
 
 pub(super) struct Owner {
-    pub(super) readying: Arc<Readying>,
+    pub(super) provisioning: Arc<Provisioning>,
     pub(super) plan: Plan,
-    pub(super) refusals: Refusals,
+    pub(super) refusals: FailureCounts,
     report: PoolReport,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Held while the size is changed; what growing has populated and registered.
@@ -51,10 +51,10 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    pub(super) fn new(readying: Arc<Readying>, plan: Plan, report: PoolReport) -> Owner {
-        let refusals = Refusals::default();
+    pub(super) fn new(provisioning: Arc<Provisioning>, plan: Plan, report: PoolReport) -> Owner {
+        let refusals = FailureCounts::default();
         Owner {
-            readying,
+            provisioning,
             plan,
             refusals,
             report,
@@ -77,7 +77,7 @@ impl Owner {
     pub(super) fn report(&self, capacity: u64) -> PoolReport {
         let mut report = self.report.clone();
         {
-            let state = self.readying.state();
+            let state = self.provisioning.state();
             report.quarantined = state.quarantined();
             report.stopped = state.stopped.clone();
             add_populated(&mut report.populated, state.populated);
@@ -87,7 +87,7 @@ impl Owner {
         add_populated(&mut report.populated, grown.0);
         add_registered(&mut report.registered, grown.1);
         report.capacity_bytes = capacity;
-        report.ready_bytes = self.readying.ready();
+        report.ready_bytes = self.provisioning.ready();
         report
     }
 }
@@ -96,7 +96,7 @@ impl Drop for Owner {
     fn drop(&mut self) {
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            self.readying.fitter.cancel();
+            self.provisioning.provisioner.cancel();
             // A listener may have had the last clone; then the thread waits for it, and not the
             // other way round.
             let by_itself = thread.thread().id() == thread::current().id();

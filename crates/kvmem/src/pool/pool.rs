@@ -1,4 +1,4 @@
-//! *Pool*: the four layers as one thing.
+//! [`Pool`]: the four layers combined.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use std::time::Duration;
 use super::memory::Memory;
 use super::observe::{Latency, LatencyFigures};
 use super::owner::Owner;
-use super::readying::Standing;
+use super::provisioning::Standing;
 use super::{Block, PoolBuilder, PoolError, PoolReport, PoolSize};
 use crate::offset::{AllocError, BinReport, CheckError, Metrics};
 use crate::slab::{Extent, ExtentCache, ExtentMapRange, ExtentStats};
 
-/// Memory that is mapped, populated and registered, and handed out in blocks.
+/// Memory that is mapped, populated, registered, and allocated in blocks.
 ///
-/// `Send + Sync`; clones share one pool. [Blocks](Block) may outlive it: the memory goes with the
-/// last pool or block.
+/// `Send + Sync`; clones share one pool. [Blocks](Block) may outlive it: the memory is released
+/// with the last pool or block.
 ///
 /// # Time complexity
 ///
@@ -24,20 +24,20 @@ use crate::slab::{Extent, ExtentCache, ExtentMapRange, ExtentStats};
 ///
 /// # Drawbacks
 ///
-/// Every edge of a part (see [`boundary`](PoolBuilder::boundary)) is a place where large blocks do
-/// not fit. Dropping the last pool waits for the thread that makes it ready, if there is one: for
-/// as long as one call of a registrar takes. A forked child has no memory at these addresses.
+/// Large blocks do not fit across the edge of a part (see [`boundary`](PoolBuilder::boundary)).
+/// Dropping the last pool waits for the thread that provisions it, if there is one, for at most one
+/// call of a registrar. A forked child has no memory at these addresses.
 #[derive(Clone)]
 pub struct Pool {
     pub(super) space: ExtentCache,
     pub(super) memory: Arc<Memory>,
     owner: Arc<Owner>,
-    /// Where it is measured how long requests take.
+    /// Measures the time of requests, if requested.
     latency: Option<Arc<Latency>>,
 }
 
 impl Pool {
-    /// A pool of at least this size, to be described further and then built.
+    /// Returns a builder of a pool of at least this size.
     pub fn builder(size: impl Into<PoolSize>) -> PoolBuilder {
         PoolBuilder::new(size.into())
     }
@@ -55,7 +55,7 @@ impl Pool {
         &self.owner
     }
 
-    /// A block of `len` bytes. O(1), some nanoseconds for a hot size.
+    /// Allocates a block of `len` bytes. O(1), some nanoseconds for a hot size.
     ///
     /// # Errors
     /// [`PoolError::Allocate`] with what the offset layer says; [`PoolError::NotReady`] if there is
@@ -78,7 +78,7 @@ impl Pool {
         match self.space.allocate(len as u64) {
             Ok(extent) => Ok(self.block(extent)),
             Err(error) => self
-                .refuse(error, || self.space.allocate(len as u64).map(|extent| self.block(extent))),
+                .fail(error, || self.space.allocate(len as u64).map(|extent| self.block(extent))),
         }
     }
 
@@ -98,7 +98,7 @@ impl Pool {
             return extent.map(|extent| self.block(extent));
         }
         if len == 0 {
-            return self.refuse(AllocError::ZeroSize, || Err(AllocError::ZeroSize));
+            return self.fail(AllocError::ZeroSize, || Err(AllocError::ZeroSize));
         }
         let longer = len.checked_add(align - aligned).map_or(u64::MAX, |longer| longer as u64);
         let cut = || self.space.allocate_aligned(longer, aligned as u64);
@@ -151,13 +151,13 @@ impl Pool {
 
     /// Runs a request.
     fn serve<T>(&self, attempt: impl Fn() -> Result<T, AllocError>) -> Result<T, PoolError> {
-        attempt().or_else(|error| self.refuse(error, attempt))
+        attempt().or_else(|error| self.fail(error, attempt))
     }
 
-    /// A request was refused.
+    /// Counts a failed request.
     #[cold]
     #[inline(never)]
-    pub(super) fn refuse<T>(
+    pub(super) fn fail<T>(
         &self,
         error: AllocError,
         again: impl FnOnce() -> Result<T, AllocError>,
@@ -169,7 +169,7 @@ impl Pool {
                     let (ready, capacity) = (self.ready_bytes(), self.capacity());
                     return Err(PoolError::NotReady { requested, ready, capacity });
                 }
-                // The last part may have become ready between the refusal and the question.
+                // The last part may have become ready between the failure and this check.
                 match again() {
                     Ok(done) => return Ok(done),
                     Err(error) => error,
@@ -184,7 +184,7 @@ impl Pool {
     /// What it is called in [metrics](super::observe) and traces.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.owner.readying.fitter.name
+        &self.owner.provisioning.provisioner.name
     }
 
     /// How long requests took, of those that were measured; `None` if none
@@ -211,19 +211,19 @@ impl Pool {
     /// quarantine.
     #[must_use]
     pub fn ready_bytes(&self) -> u64 {
-        self.owner.readying.ready()
+        self.owner.provisioning.ready()
     }
 
     /// Waits until so many bytes are ready, no more will be, or the time is over; returns how many
     /// are ready then.
     pub fn wait_ready(&self, bytes: u64, timeout: Duration) -> u64 {
-        self.owner.readying.wait(bytes, timeout)
+        self.owner.provisioning.wait(bytes, timeout)
     }
 
     /// Whether parts are still being made ready.
     #[must_use]
     pub fn is_under_way(&self) -> bool {
-        self.owner.readying.is_under_way()
+        self.owner.provisioning.is_under_way()
     }
 
     /// Keeps the bytes of a block from use for as long as the pool: for blocks that have turned out
@@ -231,7 +231,7 @@ impl Pool {
     /// [quarantined](PoolReport::quarantined). A block of another pool is only freed.
     pub fn quarantine_block(&self, block: Block, why: impl Into<String>) {
         if block.space() == self.space.number() {
-            self.owner.readying.quarantine_block(block, why.into());
+            self.owner.provisioning.quarantine_block(block, why.into());
         }
     }
 
@@ -264,7 +264,7 @@ impl Pool {
     /// classes + parts that are not ready).
     #[must_use]
     pub fn metrics(&self) -> Metrics {
-        let Standing { withheld: bytes, ranges, .. } = self.owner.readying.state().standing();
+        let Standing { withheld: bytes, ranges, .. } = self.owner.provisioning.state().standing();
         let mut metrics = self.space.metrics();
         metrics.allocated = metrics.allocated.saturating_sub(bytes);
         metrics.capacity = metrics.capacity.saturating_sub(bytes);

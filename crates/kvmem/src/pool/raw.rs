@@ -32,7 +32,7 @@ impl Pool {
     pub fn allocate_raw(&self, len: usize) -> Result<RawAllocation, PoolError> {
         match self.space.allocate_raw(len as u64) {
             Ok(raw) => Ok(raw),
-            Err(error) => self.refuse(error, || self.space.allocate_raw(len as u64)),
+            Err(error) => self.fail(error, || self.space.allocate_raw(len as u64)),
         }
     }
 

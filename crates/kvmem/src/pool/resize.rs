@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use super::fitter::{add_populated, add_registered};
+use super::provisioner::{add_populated, add_registered};
 use super::{Pool, PoolError};
 use crate::offset::SpaceError;
 use crate::register::RegisterError;
@@ -37,9 +37,9 @@ impl Pool {
     /// [`PoolError::Initializing`]; [`SpaceError::WrongDirection`] if it is longer already; and
     /// what populating and registering can fail with. The pool is as long as it was then.
     pub fn grow_to(&self, bytes: u64) -> Result<(), PoolError> {
-        let readying = &self.owner().readying;
+        let provisioning = &self.owner().provisioning;
         let mut grown = self.owner().resizing();
-        if readying.is_under_way() {
+        if provisioning.is_under_way() {
             return Err(PoolError::Initializing);
         }
         let most = self.memory.len() as u64;
@@ -67,9 +67,10 @@ impl Pool {
         }
         let populated = self
             .memory
-            .each_in(range, |region, within| readying.fitter.populate(region, within))?;
-        let registered = if parts.is_empty() { None } else { readying.fitter.register(parts)? };
-        if let Err(error) = self.space.grow_to(new) {
+            .each_in(range, |region, within| provisioning.provisioner.populate(region, within))?;
+        let registered =
+            if parts.is_empty() { None } else { provisioning.provisioner.register(parts)? };
+        if let Err(error) = self.space.grow(new) {
             for part in parts {
                 *part.set_mut() = None;
             }
@@ -77,7 +78,7 @@ impl Pool {
         }
         populated.into_iter().for_each(|one| add_populated(&mut grown.0, one));
         add_registered(&mut grown.1, registered);
-        readying.resized(old, new);
+        provisioning.resized(old, new);
         Ok(())
     }
 
@@ -91,9 +92,9 @@ impl Pool {
     /// keys were not taken back: those pages stay pinned, and the pool is shorter all the same.
     pub fn shrink_to(&self, bytes: u64) -> Result<Shrunk, PoolError> {
         let start = Instant::now();
-        let readying = &self.owner().readying;
+        let provisioning = &self.owner().provisioning;
         let _alone = self.owner().resizing();
-        if readying.is_under_way() {
+        if provisioning.is_under_way() {
             return Err(PoolError::Initializing);
         }
         let (old, new) = (self.capacity(), self.whole(bytes.max(1)));
@@ -102,7 +103,7 @@ impl Pool {
         }
         span!(INFO, "shrink", pool = self.name(), from = old, to = new);
         self.space.shrink_to(new)?;
-        readying.resized(old, new);
+        provisioning.resized(old, new);
         let mut shrunk = Shrunk { bytes: old - new, ..Shrunk::default() };
         let mut kept = Vec::new();
         let range = new as usize..old as usize;

@@ -1,13 +1,13 @@
-//! *Shared*: a pool whose memory other processes attach.
+//! Shared pools: other processes attach their memory.
 //!
-//! The memory is a file without a name that nobody can make longer or shorter. Its descriptor goes
-//! from process to process by a socket or by inheritance; after that a block is named by three
-//! plain numbers ([`BlockRef`]). What one process writes the other reads; nothing is copied and
-//! nothing is asked. If either dies the other goes on: the memory goes with the last that has it.
+//! The memory is a file without a name and of sealed size. Its descriptor passes from process to
+//! process by a socket or by inheritance. After that, three plain numbers name a block
+//! ([`BlockRef`]). One process reads what the other writes, without a copy or a request. If either
+//! process dies, the other goes on: the memory is released with the last process that has it.
 //!
-//! Only the process that has built the pool hands out blocks, and it alone knows which are in use:
-//! a reference says where bytes are, not that they are still what they were. Who refers to a block
-//! keeps it until the other has said that it is done.
+//! Only the process that has built the pool allocates blocks, and it alone knows which are in use:
+//! a reference says where bytes are, not that they are unchanged. A process that passes a reference
+//! keeps the block until the other has said that it is done.
 
 use std::os::fd::OwnedFd;
 use std::slice;
@@ -52,7 +52,7 @@ impl Pool {
     /// [`PoolError::Private`]; [`PoolError::Memory`] if there is no descriptor left.
     ///
     /// # Safety
-    /// Whoever gets it writes to the bytes of a block only while nobody uses a slice of them that
+    /// The receiver writes to the bytes of a block only while no thread uses a slice of them that
     /// [`Block::bytes`](super::Block::bytes) or [`Block::bytes_mut`](super::Block::bytes_mut)
     /// gave, and to no other bytes.
     pub unsafe fn share(&self) -> Result<OwnedFd, PoolError> {

@@ -5,6 +5,7 @@
 //! no tests here.
 #![cfg(all(loom, not(shuttle)))]
 
+mod ages;
 mod bump;
 mod leases;
 mod lock;

@@ -191,27 +191,28 @@ mod tests {
     }
 
     #[test]
-    fn the_scan_resistant_policy_is_never_much_worse_than_lru_and_better_on_the_whole() {
-        let mut sum = 0.0;
-        for trace in quick() {
-            for pool in [64, 16, 4] {
+    fn scan_resistant_finds_at_least_as_much_as_lru() {
+        // An unoptimized build takes half a minute for two of them.
+        let pools: &[u64] = if cfg!(debug_assertions) { &[64, 16] } else { &[64, 32, 16, 8] };
+        let mut gain = 0.0;
+        for kind in Prefixes::ALL {
+            // The traces have to be long enough for the model to learn.
+            let trace = Trace::new(kind.name(), kind.requests(7, 3000));
+            for &pool in pools {
                 for shards in SHARDS {
                     let blocks = trace.distinct / pool;
-                    let [lru, other] = [PolicyId::Lru, PolicyId::ScanResistant].map(|policy| {
-                        let hits = hits(&trace, policy, shards, blocks).unwrap();
-                        100.0 * hits as f64 / trace.requested as f64
-                    });
-                    // The traces are too short for the policy to learn well.
+                    let [lru, other] = [PolicyId::Lru, PolicyId::ScanResistant]
+                        .map(|policy| hits(&trace, policy, shards, blocks).unwrap());
                     assert!(
-                        other >= lru - 1.0,
-                        "{} in 1/{pool}, {shards} shards: {other} %, LRU {lru} %",
+                        other >= lru,
+                        "{} in 1/{pool}, {shards} shards: {other} blocks, LRU {lru}",
                         trace.name
                     );
-                    sum += other - lru;
+                    gain += 100.0 * (other - lru) as f64 / trace.requested as f64;
                 }
             }
         }
-        assert!(sum > 10.0, "{sum} percent more in 24 pools");
+        assert!(gain > 40.0, "{gain} percent more");
     }
 
     #[test]

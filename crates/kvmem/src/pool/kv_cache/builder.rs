@@ -1,4 +1,4 @@
-//! *Builder*: what a cache is to be.
+//! [`KvCacheBuilder`]: the settings of a cache.
 
 use std::fmt;
 use std::hash::Hash;
@@ -7,19 +7,19 @@ use std::sync::Arc;
 use std::thread;
 
 use super::evicted::{EvictionOutcome, EvictionSink};
-use super::ledger::Limits;
 use super::room::Spread;
 use super::source::Source;
+use super::usage::Limits;
 use super::{Eviction, KvCache, KvCacheSetupError, Pinned};
 use crate::pool::{Block, Pool, PoolError};
 
 /// Slots are 32 bits, and a policy keeps one number for itself.
 const MOST_BLOCKS: u64 = u32::MAX as u64 - 1;
 const MOST_SHARDS: usize = 1 << 12;
-/// Where so few blocks would be in a shard, which of them is the oldest says little about all.
+/// With fewer blocks in a shard, the oldest of them says little about the oldest of all.
 const BLOCKS_IN_SHARD: u64 = 64;
 
-/// A cache to be. See [`KvCache::builder`].
+/// Settings of a cache. See [`KvCache::builder`].
 #[must_use = "there is no cache before `build`"]
 pub struct KvCacheBuilder<K> {
     pool: Pool,
@@ -54,65 +54,64 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
         }
     }
 
-    /// At most so many bytes are held, those being written included. Default: as many as find room
-    /// in the pool.
+    /// Limits the bytes held, including those being written. Default: as many as fit in the pool.
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.bytes = Some(bytes);
         self
     }
 
-    /// At most so many blocks are held, those being written included. Default: about 2^32.
+    /// Limits the blocks held, including those being written. Default: about 2^32.
     pub fn max_blocks(mut self, blocks: u64) -> Self {
         self.blocks = Some(blocks);
         self
     }
 
-    /// When an insertion leaves more than `high` bytes, it evicts down to `low` at once: so room is
-    /// made for many insertions together, and free ranges can join before the pool is full.
-    /// Both are bytes, `low ≤ high ≤` the limit of bytes. Default: none; evicted is only for
-    /// what is to be inserted.
+    /// Makes an insertion that leaves more than `high` bytes evict down to `low` at once. This
+    /// makes space for many insertions together, and free ranges coalesce before the pool is
+    /// full. Both are bytes, `low ≤ high ≤` the limit of bytes. Default: none; an insertion
+    /// evicts only what it needs.
     pub fn watermarks(mut self, low: u64, high: u64) -> Self {
         self.watermarks = Some((low, high));
         self
     }
 
-    /// Which blocks go first. Default: [`Eviction::Lru`].
+    /// Sets the eviction policy. Default: [`Eviction::Lru`].
     pub fn eviction(mut self, eviction: Eviction) -> Self {
         self.eviction = eviction;
         self
     }
 
-    /// Into how many shards keys are divided, rounded up to a power of two; with 1 the LRU is that
-    /// of the whole cache. Default: four for each processor and at least 16, but not so many
-    /// that a limit of blocks leaves fewer than 64 in each.
+    /// Sets the number of shards, rounded up to a power of two. With 1, LRU is exact over the whole
+    /// cache. Default: four for each processor and at least 16, but no more than leave 64 blocks of
+    /// a limit of blocks to each.
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards);
         self
     }
 
-    /// Whether the policy is told of every use, also where one follows another and no block came or
-    /// went in the shard between. Default: not, and of those only the first counts: it makes a
-    /// difference where most of what a shard holds was used since, and costs every look-up that
-    /// hits some nanoseconds, and threads that look up together more.
+    /// Passes every use to the policy, also one that follows another while no block came or went in
+    /// the shard. Default: off; of such uses only the first counts. Exact uses make a
+    /// difference if most blocks of a shard are used between two changes. They cost every hit
+    /// some nanoseconds, and more if threads look up at once.
     pub fn exact_recency(mut self, exact: bool) -> Self {
         self.exact = exact;
         self
     }
 
-    /// Seeds the function that spreads keys over shards. With the same seed, the same calls by one
-    /// thread evict the same blocks in every process: for tests and measurements. Default: a
-    /// random seed. Keys from outside can be chosen to collide where the seed is known.
+    /// Seeds the hash function that spreads keys over shards. With the same seed, the same calls by
+    /// one thread evict the same blocks in every process, for tests and measurements. Default: a
+    /// random seed. If the seed is known, keys from outside can be chosen to collide.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// How a block of so many bytes is asked of the pool. Default: [`Pool::allocate`]. For blocks
-    /// that are to be aligned, and for those who time or record what is asked.
+    /// Sets the function that allocates a block of the given length from the pool. Default:
+    /// [`Pool::allocate`]. Use it to align blocks, or to time or record requests.
     ///
-    /// It is called once for each attempt: when it answers that there is no room, the cache evicts
-    /// and asks again. It is called under no lock of the cache's, by the thread that inserts,
-    /// and must not call the cache.
+    /// The cache calls it once for each attempt: when it fails for lack of space, the cache evicts
+    /// and calls it again. It runs under no lock of the cache, in the inserting thread, and
+    /// must not call the cache.
     pub fn with_allocator(
         mut self,
         allocate: impl Fn(&Pool, usize) -> Result<Block, PoolError> + Send + Sync + 'static,
@@ -121,28 +120,28 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
         self
     }
 
-    /// Who gets each value that is evicted, for room or by the watermarks: to keep it elsewhere.
-    /// Default: nobody, and its bytes are free at once. What is removed, replaced or cleared is
-    /// not given; but where there is no room beside the value that a key has already, that one is
-    /// evicted first.
+    /// Sets the callback that gets each evicted value, for example to store it in a lower tier.
+    /// Default: none, and the bytes are free at once. Values that are removed, replaced or cleared
+    /// are not passed on; but if there is no space beside the value that a key has already,
+    /// that value is evicted first.
     ///
-    /// It is called by the thread that inserts, trims or [evicts](KvCache::evict_to), under no lock
-    /// of the cache's, and may call the cache for what does not evict. It should know the cache
-    /// by a [`Weak`](std::sync::Weak) pointer: one that its own taker keeps never goes.
+    /// It runs in the thread that inserts, trims or [evicts](KvCache::evict_to), under no lock of
+    /// the cache, and may make calls that do not evict. It should refer to the cache by a
+    /// [`Weak`](std::sync::Weak) pointer: a cache that its own callback keeps alive is never
+    /// dropped.
     ///
-    /// The value counts for the cache no more. Its bytes are free when the pin is dropped, and
-    /// until then the insertion goes on to evict others: so whoever keeps pins must bound them
-    /// to a part of the pool, and drop or wait beyond that. An insertion fails with
-    /// [`NothingToEvict`](super::KvCacheError::NothingToEvict) if it finds all there was in these
-    /// hands.
+    /// The value no longer counts for the cache. Its bytes are free when the pin is dropped; until
+    /// then the insertion goes on to evict others. A callback that keeps pins must bound them to a
+    /// part of the pool, and drop values or wait beyond that. If all values are held by such
+    /// pins, an insertion fails with [`NothingToEvict`](super::KvCacheError::NothingToEvict).
     ///
     /// **A lower tier** that is asked for what is missed must never have an older value under a key
     /// than the latest. Until this returns the key is not [leased](KvCache::lease). Of several
-    /// values of a key that threads hand over at once the latest may come first: ask
-    /// [`is_superseded`](Pinned::is_superseded) under the lock under which values are taken, and do
-    /// not take what is. What cannot be taken must leave nothing older behind. A taker that
-    /// cannot see to that answers `Err`, or panics: from then on the key is not leased, until the
-    /// cache is [cleared](KvCache::clear_with).
+    /// values of a key that threads hand over at once, the latest may come first: check
+    /// [`is_superseded`](Pinned::is_superseded) under the lock under which values are stored, and
+    /// do not store a superseded value. If the tier does not store a value, it must remove any
+    /// older copy. A callback that cannot ensure this returns `Err`, or panics: from then on
+    /// the key is not leased, until the cache is [cleared](KvCache::clear_with).
     pub fn on_evict<T: EvictionOutcome>(
         mut self,
         sink: impl Fn(Pinned<K>) -> T + Send + Sync + 'static,
@@ -151,11 +150,11 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
         self
     }
 
-    /// Makes the cache. It holds nothing yet and has asked the pool for nothing.
+    /// Builds the cache. It holds nothing yet and has requested nothing from the pool.
     ///
     /// # Errors
-    /// [`KvCacheSetupError`] names what cannot be.
-    pub fn build(self) -> Result<KvCache<K>, KvCacheSetupError> {
+    /// [`KvCacheSetupError`] names the settings that contradict each other or exceed a limit.
+    pub fn build(&self) -> Result<KvCache<K>, KvCacheSetupError> {
         for (limit, of) in [(self.bytes, "bytes"), (self.blocks, "blocks")] {
             if limit == Some(0) {
                 return Err(KvCacheSetupError::ZeroLimit { of });

@@ -1,28 +1,27 @@
-//! *Cache*: keyed blocks on a pool: the face.
+//! The public face of the cache: [`KvCache`].
 
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
+use super::entry::Pinned;
 use super::evicted::EvictionSink;
-use super::forgetting::{Forgetting, ForgettingAll};
-use super::held::Pinned;
-use super::ledger::Limits;
+use super::invalidation::{CacheInvalidationGuard, InvalidationGuard};
 use super::room::{Inner, Spread, Turn};
 use super::source::Source;
+use super::usage::Limits;
 use super::{Eviction, KvCacheBuilder, KvCacheError, KvCacheStats, Lease, Leased, Reservation};
 use crate::offset::CheckError;
 use crate::pool::Pool;
 
-/// Values under keys, in blocks of a [`Pool`]: found by any thread, pinned while they are used,
-/// evicted when room is needed.
+/// A table of values under keys, in blocks of a [`Pool`]. Any thread finds them and pins them while
+/// it uses them; the cache evicts others when it needs space.
 ///
 /// Cheap to clone; clones are the same cache. Pins, reservations and blocks outlive it.
 ///
-/// A key is dropped just before the bytes that it was put in with are free: what it does then is
-/// done before another can have them. That may be under a lock of the cache's, which it must not
-/// call.
+/// A key is dropped just before the bytes that it was inserted with are free, and so before another
+/// value can get them. Its `Drop` may run under a lock of the cache, and must not call the cache.
 ///
 /// ```
 /// use kvmem::arena::PageSize;
@@ -48,13 +47,13 @@ pub struct KvCache<K> {
 }
 
 impl<K: Hash + Eq> KvCache<K> {
-    /// A cache with no limits but the pool's room, that evicts what was least recently used.
+    /// Returns a cache with no limits but the pool's space, with [`Eviction::Lru`].
     #[must_use]
     pub fn new(pool: &Pool) -> Self {
         Self::builder(pool).build().expect("the usual settings contradict nothing")
     }
 
-    /// A cache on `pool`, which may have other users too.
+    /// Returns a builder of a cache on `pool`, which may have other users too.
     pub fn builder(pool: &Pool) -> KvCacheBuilder<K> {
         KvCacheBuilder::new(pool.clone())
     }
@@ -71,8 +70,8 @@ impl<K: Hash + Eq> KvCache<K> {
         KvCache { inner: Arc::new(inner) }
     }
 
-    /// The value under `key`, pinned; it counts as used. O(1). Threads that look up do not wait for
-    /// each other, but for those that change the same shard.
+    /// Returns the value under `key`, pinned. The value counts as used. O(1). Threads that look up
+    /// do not wait for each other, only for threads that change the same shard.
     #[inline]
     #[must_use]
     pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Pinned<K>>
@@ -86,7 +85,7 @@ impl<K: Hash + Eq> KvCache<K> {
         self.inner.shard(hash).get(hash, key).map(Pinned)
     }
 
-    /// Whether there is a value under `key`. It does not count as used. O(1).
+    /// Returns whether there is a value under `key`. The value does not count as used. O(1).
     #[must_use]
     pub fn contains<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
     where
@@ -99,20 +98,33 @@ impl<K: Hash + Eq> KvCache<K> {
         self.inner.shard(hash).contains(hash, key)
     }
 
-    /// Copies `value` into a block and puts it under `key`, in the place of what is there. Evicts
-    /// until it fits.
+    /// Copies `value` into a block and inserts it under `key`, replacing the value of the key if it
+    /// has one. Evicts until it fits.
     ///
     /// # Errors
-    /// As [`reserve`](Self::reserve).
+    /// The errors of [`reserve`](Self::reserve).
     pub fn insert(&self, key: K, value: &[u8]) -> Result<(), KvCacheError> {
         self.insert_with(key, value.len(), |bytes| bytes.copy_from_slice(value))
     }
 
-    /// As [`insert`](Self::insert), for a value of `len` bytes that `fill` writes in place. No lock
-    /// is held meanwhile.
+    /// Inserts as [`insert`](Self::insert) does, and tells the policy that `depth` blocks of the
+    /// prefix come before the value. See
+    /// [`Reservation::set_depth`].
     ///
     /// # Errors
-    /// As [`reserve`](Self::reserve).
+    /// The errors of [`reserve`](Self::reserve).
+    pub fn insert_at_depth(&self, key: K, value: &[u8], depth: u32) -> Result<(), KvCacheError> {
+        let mut room = self.reserve(key, value.len())?;
+        room.set_depth(depth);
+        room.bytes_mut().copy_from_slice(value);
+        if room.put() { Ok(()) } else { Err(KvCacheError::Forked) }
+    }
+
+    /// Inserts a value of `len` bytes that `fill` writes in place. No lock is held while `fill`
+    /// runs.
+    ///
+    /// # Errors
+    /// The errors of [`reserve`](Self::reserve).
     pub fn insert_with(
         &self,
         key: K,
@@ -124,23 +136,22 @@ impl<K: Hash + Eq> KvCache<K> {
         if room.put() { Ok(()) } else { Err(KvCacheError::Forked) }
     }
 
-    /// Makes room for a value of `len` bytes, to be written in place and then
-    /// [committed](Reservation::commit). Evicts until it fits: the value that `key` has, if
-    /// need be, and then what the policy says. What is pinned or being written stays.
+    /// Reserves space for a value of `len` bytes, to be written in place and then
+    /// [committed](Reservation::commit). Evicts until it fits: first the value that `key` has, then
+    /// the blocks that the policy chooses. Pinned values and values being written stay.
     ///
-    /// O(1) for each block that is evicted, and for each pinned one that is met, if the policy
-    /// needs no more.
+    /// O(1) for each evicted block and for each pinned block on the way, if the policy's calls are.
     ///
     /// # Errors
     /// [`TooLarge`](KvCacheError::TooLarge) if it can never fit, for which nothing is evicted;
-    /// [`NothingToEvict`](KvCacheError::NothingToEvict) if all that is held was found pinned or
-    /// being written, while nothing new was committed; [`Forked`](KvCacheError::Forked) in a
+    /// [`NothingToEvict`](KvCacheError::NothingToEvict) if every block was pinned or being written,
+    /// and nothing new was committed meanwhile; [`Forked`](KvCacheError::Forked) in a
     /// forked child; [`WrongLength`](KvCacheError::WrongLength) if a
-    /// [way to allocate](KvCacheBuilder::with_allocator) of the caller's returns what does not fit.
+    /// [function that allocates](KvCacheBuilder::with_allocator) returns a block of the wrong length.
     ///
     /// # Panics
-    /// If code of the caller's does: a key's `Hash`, `Eq` or `Drop`, a [`Policy`](super::Policy), a
-    /// taker. The cache stays whole.
+    /// Panics if code of the caller panics: a key's `Hash`, `Eq` or `Drop`, a
+    /// [`Policy`](super::Policy), an eviction callback. The cache stays whole.
     pub fn reserve(&self, key: K, len: usize) -> Result<Reservation<K>, KvCacheError> {
         if self.inner.process.is_gone() {
             return Err(KvCacheError::Forked);
@@ -148,30 +159,30 @@ impl<K: Hash + Eq> KvCache<K> {
         let hash = self.inner.hasher.hash_one(&key);
         let (block, padding) = self.inner.room(hash, &key, len)?;
         let reservation = Reservation::new(Arc::clone(&self.inner), hash, key, block, padding);
-        // A taker may have forked. Then the block has no memory here.
+        // A sink may have forked. Then the block has no memory here.
         if reservation.is_forked() { Err(KvCacheError::Forked) } else { Ok(reservation) }
     }
 
-    /// Takes the value under `key` out, and returns it: its bytes are free when that, and every
-    /// other pin on it, is dropped. O(1).
+    /// Removes the value under `key` and returns it. Its bytes are free when the last pin on it is
+    /// dropped. O(1).
     pub fn remove<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Pinned<K>>
     where
         K: Borrow<Q>,
     {
         let hash = self.inner.hasher.hash_one(key);
         let shard = self.inner.shard(hash);
-        let mut books = self.inner.books(shard)?;
-        self.inner.take_out(shard, &mut books, hash, key)
+        let mut state = self.inner.state(shard)?;
+        self.inner.take_out(shard, &mut state, hash, key)
     }
 
-    /// As [`remove`](Self::remove), where a lower tier has to forget the value, too. While `forget`
-    /// tells it, the key is not [leased](Self::lease), so nobody fetches what is to be
-    /// forgotten. It runs under no lock of the cache's.
+    /// Removes the value under `key` from the cache and from a lower tier. While `forget` tells the
+    /// tier, the key is not [leased](Self::lease), so no thread fetches the value. `forget` runs
+    /// under no lock of the cache.
     ///
     /// # Errors
-    /// What `forget` answers. The value is out of the cache then, and the key is not leased any
-    /// more, until the cache is [cleared](Self::clear_with): so what the lower tier may still
-    /// have does not come back. The same goes for a panic.
+    /// The error of `forget`. The value is then out of the cache, and the key is not leased until
+    /// the cache is [cleared](Self::clear_with): a value that the tier may still have does not
+    /// come back. A panic of `forget` has the same effect.
     pub fn remove_with<Q: Hash + Eq + ?Sized, E>(
         &self,
         key: &Q,
@@ -183,29 +194,29 @@ impl<K: Hash + Eq> KvCache<K> {
         let hash = self.inner.hasher.hash_one(key);
         let shard = self.inner.shard(hash);
         // Ends by taking the lock, so after the lock has been let go of.
-        let forgetting;
-        let found = match self.inner.books(shard) {
-            // In a forked child there is no value, and no lease to refuse.
+        let invalidation;
+        let found = match self.inner.state(shard) {
+            // In a forked child there is no value, and no lease to withhold.
             None => return forget().map(|()| None),
-            Some(mut books) => {
-                books.leases.bar(hash);
-                forgetting = Forgetting::new(&self.inner, shard, hash);
+            Some(mut state) => {
+                state.leases.bar(hash);
+                invalidation = InvalidationGuard::new(&self.inner, shard, hash);
                 // What is on its way is marked by this: so it is taken before `forget`, which sees
                 // it, or not at all.
-                self.inner.take_out(shard, &mut books, hash, key)
+                self.inner.take_out(shard, &mut state, hash, key)
             }
         };
         forget()?;
-        forgetting.told();
+        invalidation.told();
         Ok(found)
     }
 
-    /// Asks for the right to put in what is fetched from a lower tier: a [`Lease`]. Refused if
-    /// there is a value, which is then what is [found](Leased::Present), or if what the lower
-    /// tier has may be [old](Leased::Unavailable). O(1).
+    /// Requests the right to insert what is fetched from a lower tier: a [`Lease`]. Returns the
+    /// [value](Leased::Present) instead if there is one, or [`Leased::Unavailable`] if the lower tier's
+    /// value may be old. O(1).
     ///
-    /// Take it *before* anything is asked of the lower tier. It counts for neither a hit nor a
-    /// miss.
+    /// Take it *before* the lower tier is asked for anything. The call counts neither as a hit nor
+    /// as a miss.
     ///
     /// ```
     /// use kvmem::arena::PageSize;
@@ -229,66 +240,67 @@ impl<K: Hash + Eq> KvCache<K> {
         K: Borrow<Q>,
     {
         let hash = self.inner.hasher.hash_one(key);
-        let Some(mut books) = self.inner.books(self.inner.shard(hash)) else {
+        let Some(mut state) = self.inner.state(self.inner.shard(hash)) else {
             return Leased::Unavailable;
         };
-        if let Some(held) = books.used(hash, key) {
+        if let Some(held) = state.used(hash, key) {
             return Leased::Present(Pinned(held));
         }
-        match books.leases.lease(hash) {
+        match state.leases.lease(hash) {
             Some(number) => Leased::Lease(Lease::new(Arc::clone(&self.inner), hash, number)),
             None => Leased::Unavailable,
         }
     }
 
-    /// Takes every value out that is there when its shard is come to. Pins stay good. O(blocks
-    /// held).
+    /// Removes every value, shard after shard. Values inserted into a shard after its turn stay.
+    /// Pins stay valid. O(blocks held).
     pub fn clear(&self) {
         for shard in &self.inner.shards {
-            let Some(mut books) = self.inner.books(shard) else { return };
-            self.inner.empty(shard, &mut books);
+            let Some(mut state) = self.inner.state(shard) else { return };
+            self.inner.empty(shard, &mut state);
         }
     }
 
-    /// As [`clear`](Self::clear), where a lower tier has to forget all, too: as
-    /// [`remove_with`](Self::remove_with). Keys whose leases are refused because a
-    /// [taker](KvCacheBuilder::on_evict) failed, or was not told, are leased again.
+    /// Removes every value from the cache and, by `forget`, from a lower tier. Meanwhile no key is
+    /// leased. Afterwards all keys are leased again, also those whose leases were unavailable
+    /// because an [eviction callback](KvCacheBuilder::on_evict) or a `forget` had failed.
     ///
     /// # Errors
-    /// What `forget` answers. The values are out then, and no key is leased any more, until this
-    /// succeeds.
+    /// The error of `forget`. The values are then out of the cache, and no key is leased until a
+    /// later call succeeds.
     pub fn clear_with<E>(&self, forget: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
-        let mut forgetting = ForgettingAll::new();
+        let mut invalidation = CacheInvalidationGuard::new();
         for shard in &self.inner.shards {
-            let Some(mut books) = self.inner.books(shard) else { break };
-            forgetting.also(&self.inner, shard, books.leases.bar_all());
-            self.inner.empty(shard, &mut books);
+            let Some(mut state) = self.inner.state(shard) else { break };
+            invalidation.also(&self.inner, shard, state.leases.bar_all());
+            self.inner.empty(shard, &mut state);
         }
         forget()?;
-        forgetting.told();
+        invalidation.told();
         Ok(())
     }
 
-    /// Evicts until at most `bytes` are held, or nothing is left that can go; returns how many
-    /// bytes are held then. With this a thread of the caller's can make room ahead of time.
+    /// Evicts until at most `bytes` are held or no block can be evicted. Returns the bytes held
+    /// then. With this a thread can make space ahead of time.
     pub fn evict_to(&self, bytes: u64) -> u64 {
         let inner = &self.inner;
         let mut turn = Turn::default();
-        while inner.ledger.bytes() > bytes && inner.evict(&mut turn, None) {}
-        inner.ledger.bytes()
+        while inner.usage.bytes() > bytes && inner.evict(&mut turn, None) {}
+        inner.usage.bytes()
     }
 
     /// Verifies the invariants, numbered in `shard.rs`, while no other thread is in the cache.
     /// O(blocks), for tests.
     ///
     /// # Errors
-    /// [`CheckError`]: a defect of this library, or of the key's `Hash` and `Eq`. In a forked child there is nothing to verify.
+    /// [`CheckError`]: a defect of this library, or of the key's `Hash` and `Eq`. In a forked child
+    /// there is nothing to verify.
     pub fn check(&self) -> Result<(), CheckError> {
         let (mut blocks, mut bytes) = (0, 0);
         for shard in &self.inner.shards {
-            let Some(books) = self.inner.books(shard) else { return Ok(()) };
-            bytes += books.check()?;
-            blocks += books.len() as u64;
+            let Some(state) = self.inner.state(shard) else { return Ok(()) };
+            bytes += state.check()?;
+            blocks += state.len() as u64;
         }
         let charged = (self.len(), self.bytes());
         if charged.0 < blocks || charged.1 < bytes {
@@ -301,64 +313,64 @@ impl<K: Hash + Eq> KvCache<K> {
 }
 
 impl<K> KvCache<K> {
-    /// Blocks held, those being written included.
+    /// Returns the number of blocks held, including those being written.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.inner.ledger.blocks()
+        self.inner.usage.blocks()
     }
 
-    /// Whether there are none.
+    /// Returns whether no block is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes held, those being written included.
+    /// Returns the bytes held, including those being written.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.inner.ledger.bytes()
+        self.inner.usage.bytes()
     }
 
-    /// Whether this process is a forked child of the one that made the cache. The memory stays with
-    /// the parent, and so do the values: in the child look-ups and removals find nothing, no
-    /// lease is given, insertions fail with [`Forked`](KvCacheError::Forked), and nothing is
+    /// Returns whether this process is a forked child of the one that made the cache. The memory
+    /// and the values stay with the parent. In the child, look-ups and removals find nothing,
+    /// no lease is given, insertions fail with [`Forked`](KvCacheError::Forked), and nothing is
     /// evicted. [`len`](Self::len), [`bytes`](Self::bytes) and [`stats`](Self::stats) return
     /// what they did at the fork. No call waits for a lock that a thread of the parent held. What
     /// the child drops frees nothing. O(1).
     ///
-    /// A child made without `fork`'s handlers, such as by the bare system call `clone`, is not told
-    /// from its parent.
+    /// A child made without `fork`'s handlers, such as by the bare system call `clone`, is not
+    /// detected.
     #[must_use]
     pub fn is_forked(&self) -> bool {
         self.inner.process.is_gone()
     }
 
-    /// The pool that the blocks are of.
+    /// Returns the pool of the blocks.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.inner.pool
     }
 
-    /// Which blocks go first.
+    /// Returns the eviction policy.
     #[must_use]
     pub fn eviction(&self) -> &Eviction {
         &self.inner.eviction
     }
 
-    /// How many shards there are.
+    /// Returns the number of shards.
     #[must_use]
     pub fn shards(&self) -> usize {
         self.inner.shards.len()
     }
 
-    /// Figures. Takes no lock. O(shards).
+    /// Returns the statistics. Takes no lock. O(shards).
     #[must_use]
     pub fn stats(&self) -> KvCacheStats {
-        let Inner { shards, ledger, .. } = &*self.inner;
+        let Inner { shards, usage, .. } = &*self.inner;
         let mut stats = KvCacheStats {
-            blocks: ledger.blocks(),
-            bytes: ledger.bytes(),
-            insertion_failures: ledger.insertion_failures(),
+            blocks: usage.blocks(),
+            bytes: usage.bytes(),
+            insertion_failures: usage.insertion_failures(),
             ..KvCacheStats::default()
         };
         for shard in shards {

@@ -8,49 +8,49 @@
 
 use std::sync::Arc;
 
-use super::held::Held;
-use super::ledger::Ledger;
+use super::entry::CacheEntry;
+use super::usage::Usage;
 
 /// A block that is charged and in no index. Dropped, it releases its reference first and the charge
 /// then.
 #[must_use = "dropping it ends the charge"]
 pub(super) struct Charged<'a, K> {
-    held: Option<Arc<Held<K>>>,
-    ledger: &'a Ledger,
+    held: Option<Arc<CacheEntry<K>>>,
+    usage: &'a Usage,
 }
 
 /// Ends a charge when it is dropped, also by a panic of what goes before it.
 struct Credit<'a> {
-    ledger: &'a Ledger,
+    usage: &'a Usage,
     bytes: u64,
 }
 
 impl Drop for Credit<'_> {
     fn drop(&mut self) {
-        self.ledger.credit(self.bytes);
+        self.usage.credit(self.bytes);
     }
 }
 
 impl<'a, K> Charged<'a, K> {
     /// Takes over a block that has been charged, or that has just left an index.
-    pub(super) fn taken(held: Arc<Held<K>>, ledger: &'a Ledger) -> Self {
-        Charged { held: Some(held), ledger }
+    pub(super) fn taken(held: Arc<CacheEntry<K>>, usage: &'a Usage) -> Self {
+        Charged { held: Some(held), usage }
     }
 
     /// Returns the block.
-    pub(super) fn held(&self) -> &Arc<Held<K>> {
+    pub(super) fn held(&self) -> &Arc<CacheEntry<K>> {
         self.held.as_ref().expect("only the methods that consume the guard take it")
     }
 
     /// Gives up the guard, for a block that goes into an index, or whose charge has another owner.
-    pub(super) fn place(mut self) -> Arc<Held<K>> {
+    pub(super) fn place(mut self) -> Arc<CacheEntry<K>> {
         self.held.take().expect("only the methods that consume the guard take it")
     }
 
     /// Ends the charge and returns the block.
-    pub(super) fn uncharged(mut self) -> Arc<Held<K>> {
+    pub(super) fn uncharged(mut self) -> Arc<CacheEntry<K>> {
         let held = self.held.take().expect("only the methods that consume the guard take it");
-        self.ledger.credit(held.charge());
+        self.usage.credit(held.charge());
         held
     }
 }
@@ -58,8 +58,8 @@ impl<'a, K> Charged<'a, K> {
 impl<K> Drop for Charged<'_, K> {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
-            // Goes after `held`: who finds room in the ledger finds it in the pool, too.
-            let _credit = Credit { ledger: self.ledger, bytes: held.charge() };
+            // Drops after `held`: a thread that finds space in the usage finds it in the pool, too.
+            let _credit = Credit { usage: self.usage, bytes: held.charge() };
             drop(held);
         }
     }

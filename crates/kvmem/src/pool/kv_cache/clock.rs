@@ -2,56 +2,74 @@
 //!
 //! All shards of a cache share one clock, which is the count of commits: so the age of a block in
 //! one shard can be compared with that of a block in another. Each shard publishes when its next
-//! victims were last used. A thread that needs room reads that of several shards without their
-//! locks, and takes the lock of the one with the oldest. Uses are told late, so what is published
-//! may be too old; it is verified under the lock, and if it was, the thread looks again.
+//! victims were last used. A thread that needs space reads the figures of several shards without
+//! their locks, and takes the lock of the shard with the oldest victim. The shard learns of uses
+//! late, so a published figure may be too old. The thread verifies it under the lock, and looks
+//! again if it has changed.
+
+// What is public is for the model in `tests/loom`.
+#![allow(unreachable_pub)]
 
 use std::sync::Arc;
 
 use crate::sync::{AtomicU64, Ordering};
 
 /// Blocks that had been committed.
-pub(super) type Time = u64;
+pub type Time = u64;
 
 /// The count of commits. Clones are one clock.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Clock(Arc<AtomicU64>);
+pub struct Clock(Arc<AtomicU64>);
 
 impl Clock {
     /// A block has become one that can be evicted. Called under the lock of its shard.
-    pub(super) fn tick(&self) {
-        // Release pairs with the Acquire in `now`: who sees the number finds the block.
+    pub fn tick(&self) {
+        // Release pairs with the Acquire in `now`: a thread that sees the number finds the block.
         self.0.fetch_add(1, Ordering::Release);
     }
 
     /// How many blocks have been committed so far.
-    pub(super) fn now(&self) -> Time {
+    pub fn now(&self) -> Time {
         // Acquire pairs with the Release in `tick`.
         self.0.load(Ordering::Acquire)
     }
+}
+
+/// The time at which a block at a depth of its prefix counts as used when it comes. The blocks of a
+/// prefix that are committed from the first to the last so have one time, and those that are
+/// committed from the last to the first keep their order.
+#[inline]
+pub fn inserted_at(now: Time, depth: u32) -> Time {
+    now.saturating_sub(Time::from(depth))
+}
+
+/// The order of blocks in a shard: by last use, and of those used at once the deeper ones first.
+#[inline]
+pub fn order(used: Time, depth: u32) -> (Time, u32) {
+    (used, u32::MAX - depth)
 }
 
 /// A place in the order of eviction of a whole cache: the time of the last use, and how many blocks
 /// of the shard with the same time have gone before. Blocks that one request used at once have one
 /// time, and each shard knows only the order of its own; by the count the shards give such blocks
 /// in turn, the last of a prefix first.
-pub(super) type Rank = u64;
+pub type Rank = u64;
 
 /// Bits of a rank that count.
 const COUNT_BITS: u32 = 12;
 
 /// What a shard publishes where it has no block.
-pub(super) const NONE: Rank = Rank::MAX;
+pub const NONE: Rank = Rank::MAX;
 
 /// The time of a rank.
 #[inline]
-pub(super) fn time_of(rank: Rank) -> Time {
+pub fn time_of(rank: Rank) -> Time {
     rank >> COUNT_BITS
 }
 
 /// The blocks of one order that went with the same time.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Gone {
+pub struct Gone {
     used: Time,
     count: u64,
 }
@@ -59,25 +77,25 @@ pub(super) struct Gone {
 impl Gone {
     /// One more went that was used then.
     #[inline]
-    pub(super) fn more(&mut self, used: Time) {
+    pub fn more(&mut self, used: Time) {
         self.count = if used == self.used { self.count + 1 } else { 1 };
         self.used = used;
     }
 
     /// The rank of the next one, if that was used then.
     #[inline]
-    pub(super) fn rank(&self, used: Time) -> Rank {
+    pub fn rank(&self, used: Time) -> Rank {
         let count = if used == self.used { self.count.min((1 << COUNT_BITS) - 1) } else { 0 };
         used << COUNT_BITS | count
     }
 }
 
 /// Most orders of blocks that a policy keeps; see [`super::scan_resistant`].
-pub(super) const ORDERS: usize = 5;
+pub const ORDERS: usize = 5;
 
 /// The rank of the first block of each order of a shard.
 #[derive(Debug)]
-pub(super) struct Oldest([AtomicU64; ORDERS]);
+pub struct Oldest([AtomicU64; ORDERS]);
 
 impl Default for Oldest {
     fn default() -> Self {
@@ -88,7 +106,7 @@ impl Default for Oldest {
 impl Oldest {
     /// Publishes. The caller has the lock of the shard.
     #[inline]
-    pub(super) fn publish(&self, ranks: [Rank; ORDERS]) {
+    pub fn publish(&self, ranks: [Rank; ORDERS]) {
         for (shown, rank) in self.0.iter().zip(ranks) {
             // Relaxed, both: it guards nothing, and is verified under the lock. A line that stays
             // as it is, is not written.
@@ -100,7 +118,7 @@ impl Oldest {
 
     /// What was published last.
     #[inline]
-    pub(super) fn ranks(&self) -> [Rank; ORDERS] {
+    pub fn ranks(&self) -> [Rank; ORDERS] {
         // Relaxed: see `publish`.
         std::array::from_fn(|at| self.0[at].load(Ordering::Relaxed))
     }

@@ -38,7 +38,7 @@ pub enum KvCacheError {
         /// Bytes held then, those being written included.
         bytes: u64,
     },
-    /// The pool refused for a reason that evicting does not mend.
+    /// The pool failed for a reason that evicting does not remove.
     #[error(transparent)]
     Pool(PoolError),
     /// The caller's [way to allocate](super::KvCacheBuilder::with_allocator) returned a block that

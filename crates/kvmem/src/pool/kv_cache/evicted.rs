@@ -1,4 +1,4 @@
-//! *Evicted*: who gets what leaves the cache for room.
+//! The eviction callback, and values in flight to it.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use super::Pinned;
 use super::room::Inner;
 use super::shard::Shard;
 
-/// Is given each evicted value, or nobody is. Answers whether it has taken it.
+/// The callback that gets each evicted value, if there is one. Returns whether it has stored it.
 pub(super) type EvictionSink<K> = Option<Arc<dyn Fn(Pinned<K>) -> bool + Send + Sync>>;
 
-/// What a [taker](super::KvCacheBuilder::on_evict) may answer: nothing, or whether it failed.
+/// What a [sink](super::KvCacheBuilder::on_evict) may answer: nothing, or whether it failed.
 pub trait EvictionOutcome {
     /// Whether from now on the value, or nothing, is what the lower tier has under the key.
     fn is_taken(&self) -> bool;
@@ -27,24 +27,24 @@ impl<E> EvictionOutcome for Result<(), E> {
     }
 }
 
-/// A value is on its way to the taker; as long as this lives, its key is not leased. A taker that
-/// panics has not taken it.
-pub(super) struct Handing<'a, K> {
+/// A value in flight to the callback. While this lives, its key is not leased. A callback that
+/// panics has not stored the value.
+pub(super) struct InFlight<'a, K> {
     cache: &'a Inner<K>,
     shard: &'a Shard<K>,
     number: u64,
     pub(super) taken: bool,
 }
 
-impl<'a, K> Handing<'a, K> {
+impl<'a, K> InFlight<'a, K> {
     pub(super) fn new(cache: &'a Inner<K>, shard: &'a Shard<K>, number: u64) -> Self {
-        Handing { cache, shard, number, taken: false }
+        InFlight { cache, shard, number, taken: false }
     }
 }
 
-impl<K> Drop for Handing<'_, K> {
+impl<K> Drop for InFlight<'_, K> {
     fn drop(&mut self) {
-        // A taker may fork.
+        // A sink may fork.
         if self.cache.process.is_gone() {
             return;
         }

@@ -1,4 +1,4 @@
-//! *Lease*: the right to put in what is fetched from a lower tier, if nothing else is put or
+//! [`Lease`]: the right to insert what is fetched from a lower tier, if nothing else is inserted or
 //! removed meanwhile.
 
 use std::fmt;
@@ -22,9 +22,9 @@ pub enum Leased<K> {
     Unavailable,
 }
 
-/// A lease of a key: who has it has found no value, and may put in the one that it fetches, unless
-/// something is put, removed or cleared under the key meanwhile. That *breaks* it. Dropped, it is
-/// given up.
+/// A lease of a key: its owner has found no value, and may insert the one that it fetches. Anything
+/// that is inserted, removed or cleared under the key meanwhile *breaks* the lease. A lease that is
+/// dropped is given up.
 ///
 /// Several leases of a key may live at once; the first commit breaks the others. It may go to
 /// another thread, and keeps the cache alive.
@@ -41,9 +41,9 @@ impl<K> Lease<K> {
         Lease { cache: Some(cache), hash, number }
     }
 
-    /// Whether nothing has been put or removed under the key so far. That may change at once: what
-    /// counts is the commit. With this, who fetches in steps can end early. False in a forked
-    /// child. O(1).
+    /// Returns whether nothing has been inserted or removed under the key so far. That may change
+    /// at once: the commit decides. A fetch in several steps can use this to end early. False
+    /// in a forked child. O(1).
     #[must_use]
     pub fn is_valid(&self) -> bool {
         let Some(cache) = self.cache.as_ref().filter(|cache| !cache.process.is_gone()) else {

@@ -1,8 +1,8 @@
-//! *Leases*: who may put in what it fetches from a lower tier, and what is on its way there.
+//! *Leases*: rights to insert what is fetched from a lower tier, and the values in flight to it.
 //!
-//! A look-up that misses fetches from the lower tier, and what it fetches may be old when it has
-//! come: meanwhile another thread may have put a new value under the key, even taken it out again.
-//! So who fetches takes a *lease* first, and what it has fetched is put in only if the lease is
+//! A look-up that misses fetches from the lower tier. The fetched value may be old when it arrives:
+//! meanwhile another thread may have inserted a new value under the key, or even removed it again.
+//! The fetching thread therefore takes a *lease* first, and inserts the value only if the lease is
 //! unbroken (Nishtala et al., *Scaling Memcache at Facebook*, NSDI 2013). Two rules make an
 //! unbroken lease a proof that what was fetched under it is the latest value:
 //!
@@ -13,11 +13,11 @@
 //!    was removed. So what is read from the lower tier under the lease is of that time or later.
 //!
 //! Threads may hand over several values of one key at once, in any order. Which is the latest is
-//! known here: what puts or removes a key *marks* all that is on its way under it, and a taker that
+//! known here: what puts or removes a key *marks* all that is on its way under it, and a sink that
 //! asks under its own lock takes no marked one in the place of a later one.
 //!
 //! All of it is by hash. Two keys of one hash break each other's leases and bar each other, which
-//! costs a fetch; marks must be of the key alone, so who marks compares keys. Everything here is
+//! costs a fetch; marks must be of the key alone, so marking compares keys. Everything here is
 //! done under the lock of the shard, and none of it knows what a block is: the model in
 //! `tests/loom` is of this table.
 
@@ -33,7 +33,7 @@ pub struct Leases<W> {
     /// Unbroken leases, one entry for each hash.
     live: HashTable<Live>,
     /// Few: one for each thread that evicts.
-    handing: Vec<Handing<W>>,
+    handing: Vec<InFlight<W>>,
     /// Removals that the lower tier is being told of. Few: one for each thread that removes.
     barred: Vec<u64>,
     /// How often all are barred.
@@ -53,13 +53,13 @@ struct Live {
 }
 
 #[derive(Debug)]
-struct Handing<W> {
+struct InFlight<W> {
     hash: u64,
     number: u64,
     what: W,
 }
 
-/// Keys whose takers failed, and whose leases are refused from then on.
+/// Keys whose eviction sinks failed, and which are not leased from then on.
 #[derive(Debug, Default)]
 pub struct Lost {
     hashes: HashTable<u64>,
@@ -143,7 +143,7 @@ impl<W> Leases<W> {
     /// A value begins its way to the lower tier. Its number is for `handed_over`.
     pub fn hand_over(&mut self, hash: u64, what: W) -> u64 {
         let number = self.number();
-        self.handing.push(Handing { hash, number, what });
+        self.handing.push(InFlight { hash, number, what });
         number
     }
 

@@ -1,18 +1,20 @@
-//! *LRU*: the blocks of a shard in the order of their last uses.
+//! LRU: the blocks of a shard in the order of their last uses.
 //!
 //! One [ring](super::rings), and for each block the time of its last use, by the cache's
 //! [clock](super::clock): so the oldest of one shard can be compared with that of another.
 
-use super::clock::{Gone, Rank, Time};
+use super::clock::{Gone, Rank, Time, inserted_at, order};
 use super::rings::Rings;
 use super::{Policy, Slot};
 
-/// The least recently used goes first. 16 bytes for each slot.
+/// Evicts the least recently used block. 20 bytes for each slot.
 #[derive(Debug, Default)]
 pub(super) struct Lru {
     ring: Rings<1>,
     /// By slot.
     used: Vec<Time>,
+    /// By slot: the place of a block in its prefix.
+    depths: Vec<u32>,
     len: usize,
     gone: Gone,
     /// The time of what it is told.
@@ -27,21 +29,39 @@ impl Lru {
     }
 }
 
+impl Lru {
+    /// Puts a block that is in no order where its time and depth belong.
+    #[inline]
+    fn place(&mut self, slot: Slot, time: Time) {
+        let (used, depths) = (&self.used, &self.depths);
+        let own = order(time, depths[slot as usize]);
+        let is_later = |other: Slot| order(used[other as usize], depths[other as usize]) > own;
+        let before = self.ring.push_before(0, slot, is_later);
+        // The walk may have ended too early.
+        let least = before.map_or(0, |before| self.used[before as usize]);
+        self.used[slot as usize] = time.max(least);
+    }
+}
+
 impl Policy for Lru {
-    fn insert(&mut self, slot: Slot, _hash: u64) {
-        self.ring.push(0, slot);
+    fn insert(&mut self, slot: Slot, hash: u64) {
+        self.insert_at_depth(slot, hash, 0);
+    }
+
+    fn insert_at_depth(&mut self, slot: Slot, _hash: u64, depth: u32) {
         if self.used.len() <= slot as usize {
             self.used.resize(slot as usize + 1, 0);
+            self.depths.resize(slot as usize + 1, 0);
         }
-        self.used[slot as usize] = self.now;
+        self.depths[slot as usize] = depth;
+        self.place(slot, inserted_at(self.now, depth));
         self.len += 1;
     }
 
     #[inline]
     fn touch(&mut self, slot: Slot) {
         self.ring.take(slot);
-        self.ring.push(0, slot);
-        self.used[slot as usize] = self.now;
+        self.place(slot, self.now);
     }
 
     fn remove(&mut self, slot: Slot) {
@@ -98,6 +118,30 @@ mod tests {
         assert_eq!(lru.victim(&mut |slot| slot > 1), Some(2));
         assert_eq!(lru.victim(&mut |_| false), None);
         assert_eq!(order(&mut lru), [3, 4, 0, 1]);
+    }
+
+    #[test]
+    fn the_end_of_a_prefix_is_evicted_before_its_start_in_any_order_of_use() {
+        for forward in [true, false] {
+            let mut lru = Lru { now: 100, ..Lru::default() };
+            lru.insert(8, 0);
+            let depths: Vec<u32> = if forward { (0..8).collect() } else { (0..8).rev().collect() };
+            for &depth in &depths {
+                lru.now += 1;
+                lru.insert_at_depth(depth, 0, depth);
+            }
+            let mut all: Vec<Slot> = (0..8).rev().collect();
+            // The blocks that were committed first are as old as the block before them.
+            let inserted = order(&mut lru);
+            assert_eq!(inserted.iter().copied().filter(|&slot| slot < 8).collect::<Vec<_>>(), all);
+            depths.iter().for_each(|&depth| lru.insert_at_depth(depth, 0, depth));
+            lru.now += 100;
+            lru.insert(8, 0);
+            lru.now += 1;
+            depths.iter().for_each(|&depth| lru.touch(depth));
+            all.insert(0, 8);
+            assert_eq!(order(&mut lru), all, "forward: {forward}");
+        }
     }
 
     #[test]

@@ -1,16 +1,16 @@
 #![doc = include_str!("../../../docs/kv_cache.md")]
 
+mod access_buffer;
 mod builder;
 mod cache;
 mod charged;
 mod clock;
+mod entry;
 mod error;
 mod evicted;
-mod forgetting;
-mod held;
+mod invalidation;
 mod lease;
 mod leases;
-mod ledger;
 mod lru;
 mod policy;
 mod process;
@@ -19,16 +19,17 @@ mod reuse;
 mod rings;
 mod room;
 mod scan_resistant;
+mod shadow_lru;
 mod shard;
 mod source;
 mod stats;
-mod uses;
+mod usage;
 
 pub use builder::KvCacheBuilder;
 pub use cache::KvCache;
+pub use entry::Pinned;
 pub use error::{KvCacheError, KvCacheSetupError};
 pub use evicted::EvictionOutcome;
-pub use held::Pinned;
 pub use lease::{Lease, Leased, Superseded};
 pub use policy::{Eviction, Policy, Slot};
 pub use reservation::Reservation;

@@ -1,4 +1,4 @@
-//! *Policy*: which block goes next.
+//! Eviction policies: the trait, and the built-in ones.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,61 +12,68 @@ use super::scan_resistant::ScanResistant;
 /// are close to 0, so tables can be indexed by it.
 pub type Slot = u32;
 
-/// Decides which of a shard's blocks goes next. It knows blocks by their slots, and never sees keys
+/// Chooses the block of a shard to evict. A policy knows blocks by their slots, and never sees keys
 /// or bytes.
 ///
-/// Each shard has one of its own and calls it under its lock: so a policy needs no locking, should
+/// Each shard has its own policy and calls it under its lock. A policy needs no locking, should
 /// take some nanoseconds for [`touch`](Self::touch), and must not call the cache.
 ///
-/// Uses are told late, so that look-ups need not wait for each other, but always before any other
-/// call: before a policy is asked, or told that a block comes or goes, it knows of all. They come
-/// in the order of each thread, one thread after the other. Uses of one block between two other
-/// calls count once, the first of them.
+/// The policy learns of uses late, because look-ups do not wait for each other, but always before
+/// any other call. Uses come in the order of each thread, one thread after the other. Of several
+/// uses of one block between two other calls only the first counts.
 ///
-/// What a policy answers is checked: a slot that is empty or pinned is taken for "none". So a wrong
-/// policy evicts badly; it harms nothing else.
+/// The cache checks the answers: it takes an empty or pinned slot for "none". A wrong policy evicts
+/// badly and harms nothing else.
 ///
-/// A policy that panics is not called again. The panic reaches the caller of the cache; the shard
-/// goes on with LRU.
+/// A policy that panics is not called again. The panic reaches the caller of the cache, and the
+/// shard goes on with LRU.
 pub trait Policy: Send {
-    /// A block has come to `slot`, which was empty. `hash` is that of its key, the same whenever
+    /// Adds the block at `slot`, which was empty. `hash` is the hash of its key: the same whenever
     /// the key comes again, and well mixed.
     fn insert(&mut self, slot: Slot, hash: u64);
 
-    /// The block at `slot` was used, once or more since the last other call, or got a new value.
+    /// Adds the block at `slot`, before which `depth` blocks of its prefix come; 0 also if the
+    /// caller gave no depth. The default calls [`insert`](Self::insert).
+    fn insert_at_depth(&mut self, slot: Slot, hash: u64, depth: u32) {
+        let _ = depth;
+        self.insert(slot, hash);
+    }
+
+    /// Records a use of the block at `slot`, or a new value: once or more since the last other
+    /// call.
     fn touch(&mut self, slot: Slot);
 
-    /// The block at `slot` has gone otherwise than by [`victim`](Self::victim).
+    /// Removes the block at `slot`, which left the cache otherwise than by
+    /// [`victim`](Self::victim).
     fn remove(&mut self, slot: Slot);
 
-    /// The block that goes next, of those that `may_go`; `None` if there is none. The policy
-    /// forgets it. Blocks that are asked about and may not go are pinned, hence in use.
+    /// Returns the block to evict, of those that `may_go`, and removes it; `None` if there is none.
+    /// Blocks for which `may_go` returns false are pinned, hence in use.
     fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot>;
 }
 
-/// The policies there are.
+/// The eviction policies.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Eviction {
-    /// The least recently used block goes first; a pinned one that is met on the way counts as used
-    /// then. Within a shard it is exact as to blocks used since different changes: of those
-    /// used since the latest, the one whose first use since was earlier goes first, and what
-    /// several threads used is in the order of each; with
+    /// Evicts the least recently used block. A pinned block on the way counts as used then. Within
+    /// a shard the order is exact for blocks used between different changes. Blocks used since
+    /// the latest change are in the order of their first use since, thread by thread. With
     /// [`exact`](super::KvCacheBuilder::exact_recency) every use counts.
     #[default]
     Lru,
-    /// The block goes first that is worth least, by how often it was used and how long ago: what
-    /// that says of further uses is learned from what became of others. So a long run of blocks
-    /// that are used once does not drive out those that are used again and again, and the end
-    /// of a prefix goes before its start. Until enough is learned, and where nothing speaks against
-    /// it, it is LRU.
+    /// Evicts the block that is worth least, by its number of uses and the time since the last one.
+    /// The cache learns from other blocks what these say of further uses. A long run of blocks that
+    /// are used once does not evict those that are used again and again, and the end of a prefix is
+    /// evicted before its start. Until the cache has learned enough, and while LRU finds more, it
+    /// evicts as LRU does.
     ScanResistant,
-    /// Another one: makes the policy of one shard.
+    /// A policy of the caller: the function makes the policy of one shard.
     Custom(Arc<dyn Fn() -> Box<dyn Policy> + Send + Sync>),
 }
 
 impl Eviction {
-    /// Its name: `lru`, `scan-resistant` or `custom`.
+    /// Returns the name: `lru`, `scan-resistant` or `custom`.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -76,7 +83,7 @@ impl Eviction {
         }
     }
 
-    /// How blocks of several shards are compared.
+    /// Returns how blocks of several shards are compared.
     pub(super) fn across(&self) -> Across {
         match self {
             Eviction::Lru => Across::Age,
@@ -85,26 +92,26 @@ impl Eviction {
         }
     }
 
-    /// The policy of one of so many shards.
-    pub(super) fn make(&self, across: &Across, shards: usize) -> Chosen {
+    /// Makes the policy of one shard.
+    pub(super) fn make(&self, across: &Across) -> ActivePolicy {
         match (self, across) {
             (Eviction::Custom(make), _) => {
-                Chosen::Own(Own { policy: make(), calling: false, instead: None })
+                ActivePolicy::Own(Own { policy: make(), calling: false, instead: None })
             }
             (_, Across::Worth(reuse)) => {
-                Chosen::Scan(Box::new(ScanResistant::new(Arc::clone(reuse), shards)))
+                ActivePolicy::Scan(Box::new(ScanResistant::new(Arc::clone(reuse))))
             }
-            _ => Chosen::Lru(Lru::default()),
+            _ => ActivePolicy::Lru(Lru::default()),
         }
     }
 }
 
-/// How it is decided which shard gives the next block.
+/// How the shard that evicts the next block is chosen.
 #[derive(Debug)]
 pub(super) enum Across {
-    /// One after the other: nothing is known of the policy.
+    /// In turn: the order of the policy is unknown.
     Turns,
-    /// The one with the block that was not used for longest.
+    /// The shard with the least recently used block.
     Age,
     /// By age and worth; see [`super::scan_resistant`].
     Worth(Arc<Reuse>),
@@ -117,7 +124,7 @@ impl fmt::Debug for Eviction {
 }
 
 /// A policy; the default one is not called through a table.
-pub(super) enum Chosen {
+pub(super) enum ActivePolicy {
     Lru(Lru),
     Scan(Box<ScanResistant>),
     /// One of the caller's.
@@ -148,21 +155,21 @@ impl Own {
     }
 }
 
-impl Chosen {
+impl ActivePolicy {
     /// Tells the time of what follows.
     #[inline]
     pub(super) fn set_now(&mut self, now: Time) {
         match self {
-            Chosen::Lru(lru) => lru.now = now,
-            Chosen::Scan(scan) => scan.now = now,
-            Chosen::Own(_) => {}
+            ActivePolicy::Lru(lru) => lru.now = now,
+            ActivePolicy::Scan(scan) => scan.now = now,
+            ActivePolicy::Own(_) => {}
         }
     }
 
     /// Tells what LRU's candidate of all shards is worth, for the next victim.
     #[inline]
     pub(super) fn set_other(&mut self, other: Option<f32>) {
-        if let Chosen::Scan(scan) = self {
+        if let ActivePolicy::Scan(scan) = self {
             scan.other = other;
         }
     }
@@ -172,9 +179,9 @@ impl Chosen {
     pub(super) fn oldest(&self) -> [Rank; ORDERS] {
         let mut ranks = [NONE; ORDERS];
         match self {
-            Chosen::Lru(lru) => ranks[0] = lru.oldest().unwrap_or(NONE),
-            Chosen::Scan(scan) => ranks = scan.oldest(),
-            Chosen::Own(_) => {}
+            ActivePolicy::Lru(lru) => ranks[0] = lru.oldest().unwrap_or(NONE),
+            ActivePolicy::Scan(scan) => ranks = scan.oldest(),
+            ActivePolicy::Own(_) => {}
         }
         ranks
     }
@@ -182,13 +189,13 @@ impl Chosen {
     /// Whether it has panicked, and nothing took its place yet.
     #[inline]
     pub(super) fn has_panicked(&self) -> bool {
-        matches!(self, Chosen::Own(own) if own.calling)
+        matches!(self, ActivePolicy::Own(own) if own.calling)
     }
 
     /// An LRU takes its place, which knows the blocks at these slots. The one that panicked goes
     /// with the cache: its `Drop` may panic, too.
     pub(super) fn dismiss(&mut self, slots: impl Iterator<Item = Slot>) {
-        if let Chosen::Own(own) = self {
+        if let ActivePolicy::Own(own) = self {
             let mut lru = Lru::default();
             slots.for_each(|slot| lru.insert(slot, 0));
             own.instead = Some(lru);
@@ -197,37 +204,45 @@ impl Chosen {
     }
 }
 
-impl Policy for Chosen {
+impl Policy for ActivePolicy {
     fn insert(&mut self, slot: Slot, hash: u64) {
         match self {
-            Chosen::Lru(policy) => policy.insert(slot, hash),
-            Chosen::Scan(policy) => policy.insert(slot, hash),
-            Chosen::Own(own) => own.call(|policy| policy.insert(slot, hash)),
+            ActivePolicy::Lru(policy) => policy.insert(slot, hash),
+            ActivePolicy::Scan(policy) => policy.insert(slot, hash),
+            ActivePolicy::Own(own) => own.call(|policy| policy.insert(slot, hash)),
+        }
+    }
+
+    fn insert_at_depth(&mut self, slot: Slot, hash: u64, depth: u32) {
+        match self {
+            ActivePolicy::Lru(policy) => policy.insert_at_depth(slot, hash, depth),
+            ActivePolicy::Scan(policy) => policy.insert_at_depth(slot, hash, depth),
+            ActivePolicy::Own(own) => own.call(|policy| policy.insert_at_depth(slot, hash, depth)),
         }
     }
 
     #[inline]
     fn touch(&mut self, slot: Slot) {
         match self {
-            Chosen::Lru(policy) => policy.touch(slot),
-            Chosen::Scan(policy) => policy.touch(slot),
-            Chosen::Own(own) => own.call(|policy| policy.touch(slot)),
+            ActivePolicy::Lru(policy) => policy.touch(slot),
+            ActivePolicy::Scan(policy) => policy.touch(slot),
+            ActivePolicy::Own(own) => own.call(|policy| policy.touch(slot)),
         }
     }
 
     fn remove(&mut self, slot: Slot) {
         match self {
-            Chosen::Lru(policy) => policy.remove(slot),
-            Chosen::Scan(policy) => policy.remove(slot),
-            Chosen::Own(own) => own.call(|policy| policy.remove(slot)),
+            ActivePolicy::Lru(policy) => policy.remove(slot),
+            ActivePolicy::Scan(policy) => policy.remove(slot),
+            ActivePolicy::Own(own) => own.call(|policy| policy.remove(slot)),
         }
     }
 
     fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
         match self {
-            Chosen::Lru(policy) => policy.victim(may_go),
-            Chosen::Scan(policy) => policy.victim(may_go),
-            Chosen::Own(own) => own.call(|policy| policy.victim(may_go)),
+            ActivePolicy::Lru(policy) => policy.victim(may_go),
+            ActivePolicy::Scan(policy) => policy.victim(may_go),
+            ActivePolicy::Own(own) => own.call(|policy| policy.victim(may_go)),
         }
     }
 }

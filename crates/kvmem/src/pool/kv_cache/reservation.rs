@@ -1,23 +1,23 @@
-//! *Reservation*: room for a value that is being written.
+//! [`Reservation`]: space for a value that is being written.
 
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
 
 use super::charged::Charged;
-use super::held::{Held, Pinned};
+use super::entry::{CacheEntry, Pinned};
 use super::room::Inner;
 use super::{Lease, Superseded};
 use crate::pool::Block;
 
-/// Room for one value, to be written in place: by the processor through
+/// Space for one value, to be written in place: by the processor through
 /// [`bytes_mut`](Self::bytes_mut), or by a device through the keys of the [`block`](Self::block).
-/// [`commit`](Self::commit) makes it the value of its key; dropped before that, it gives
-/// the room back, and what the key had is untouched.
+/// [`commit`](Self::commit) makes it the value of its key. A reservation that is dropped before
+/// returns its space, and the key keeps the value it had.
 ///
-/// Until then nobody finds it, and it is not evicted; its bytes count. It may go to another thread,
-/// and may outlive the cache.
-#[must_use = "dropping a reservation gives the room back"]
+/// Before the commit no look-up finds the value, and it is not evicted; its bytes count as held. A
+/// reservation may be sent to another thread, and may outlive the cache.
+#[must_use = "dropping a reservation returns its space"]
 pub struct Reservation<K> {
     hash: u64,
     key: K,
@@ -25,6 +25,8 @@ pub struct Reservation<K> {
     block: Block,
     /// Bytes of the block behind the value.
     padding: u32,
+    /// Blocks before it in its prefix.
+    depth: u32,
     charge: Charge<K>,
 }
 
@@ -37,7 +39,7 @@ struct Charge<K> {
 impl<K> Drop for Charge<K> {
     fn drop(&mut self) {
         if let Some(cache) = &self.cache {
-            cache.ledger.credit(self.len);
+            cache.usage.credit(self.len);
         }
     }
 }
@@ -47,28 +49,27 @@ impl<K: Hash + Eq> Reservation<K> {
     /// `padding` bytes before it.
     pub(super) fn new(cache: Arc<Inner<K>>, hash: u64, key: K, block: Block, padding: u32) -> Self {
         let charge = Charge { cache: Some(cache), len: block.len() as u64 };
-        Reservation { hash, key, block, padding, charge }
+        Reservation { hash, key, block, padding, depth: 0, charge }
     }
 
-    /// Makes it the value of its key. A value that the key has had is replaced; pins on that stay
-    /// good.
+    /// Makes the bytes the value of the key, and returns it pinned. A value that the key had is
+    /// replaced; pins on that value stay valid.
     ///
-    /// If then more bytes are held than the high watermark allows, this evicts down to the low one.
-    /// O(1) besides. In a forked child nothing comes to be held; the bytes are free when the
-    /// pin is dropped.
+    /// If more bytes are held then than the high watermark allows, the call evicts down to the low
+    /// one. O(1) otherwise. In a forked child the cache does not hold the value; its bytes are free
+    /// when the pin is dropped.
     pub fn commit(self) -> Pinned<K> {
-        let Reservation { hash, key, block, padding, mut charge } = self;
-        let held = Arc::new(Held::new(key, block, padding));
+        let Reservation { hash, key, block, padding, depth, mut charge } = self;
+        let held = Arc::new(CacheEntry::new(key, block, padding, depth));
         let pinned = Pinned(Arc::clone(&held));
         if let Some(cache) = charge.cache.take() {
-            cache.commit(hash, Charged::taken(held, &cache.ledger));
+            cache.commit(hash, Charged::taken(held, &cache.usage));
         }
         pinned
     }
 
-    /// As [`commit`](Self::commit), if nothing has been put, removed or cleared under the key since
-    /// the lease was taken; so what was fetched from a lower tier in the meantime takes the
-    /// place of nothing. The lease ends.
+    /// Commits if nothing was inserted, removed or cleared under the key since the lease was taken.
+    /// A value fetched from a lower tier therefore never replaces a newer one. The lease ends.
     ///
     /// # Errors
     /// [`Superseded`]: the lease was broken, or does not [cover](Lease::covers) this, or this is a forked child. Nothing has changed, and the
@@ -77,21 +78,21 @@ impl<K: Hash + Eq> Reservation<K> {
         if !lease.covers(&self) {
             return Err(Superseded { reservation: self, found: None });
         }
-        let Reservation { hash, key, block, padding, mut charge } = self;
-        let held = Arc::new(Held::new(key, block, padding));
+        let Reservation { hash, key, block, padding, depth, mut charge } = self;
+        let held = Arc::new(CacheEntry::new(key, block, padding, depth));
         let Some(cache) = charge.cache.take() else {
             unreachable!("only `commit` takes it, with the reservation")
         };
-        match cache.commit_leased(hash, Charged::taken(Arc::clone(&held), &cache.ledger), lease) {
+        match cache.commit_leased(hash, Charged::taken(Arc::clone(&held), &cache.usage), lease) {
             Ok(()) => Ok(Pinned(held)),
             Err((charged, found)) => {
                 // The charge is the reservation's again.
                 drop(charged.place());
                 charge.cache = Some(Arc::clone(&cache));
                 let Some(held) = Arc::into_inner(held) else { unreachable!("nobody has seen it") };
-                let (key, block, padding) = held.into_parts();
+                let (key, block, padding, depth) = held.into_parts();
                 Err(Superseded {
-                    reservation: Reservation { hash, key, block, padding, charge },
+                    reservation: Reservation { hash, key, block, padding, depth, charge },
                     found,
                 })
             }
@@ -100,17 +101,17 @@ impl<K: Hash + Eq> Reservation<K> {
 
     /// As `commit`, without a pin. False in a forked child.
     pub(super) fn put(self) -> bool {
-        let Reservation { hash, key, block, padding, mut charge } = self;
-        let held = Arc::new(Held::new(key, block, padding));
+        let Reservation { hash, key, block, padding, depth, mut charge } = self;
+        let held = Arc::new(CacheEntry::new(key, block, padding, depth));
         charge
             .cache
             .take()
-            .is_some_and(|cache| cache.commit(hash, Charged::taken(held, &cache.ledger)))
+            .is_some_and(|cache| cache.commit(hash, Charged::taken(held, &cache.usage)))
     }
 }
 
 impl<K> Reservation<K> {
-    /// Whether this process is a forked child, and the reservation its parent's: see
+    /// Returns whether this process is a forked child, and the reservation its parent's: see
     /// [`KvCache::is_forked`](super::KvCache::is_forked).
     #[must_use]
     pub fn is_forked(&self) -> bool {
@@ -122,8 +123,8 @@ impl<K> Reservation<K> {
         self.hash == hash && self.charge.cache.as_ref().is_some_and(|own| Arc::ptr_eq(own, cache))
     }
 
-    /// The bytes, to be written, as many as were asked for. Before that they are what their last
-    /// user left, or zeros.
+    /// Returns the bytes to be written, as many as requested. They hold what their last user left,
+    /// or zeros.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let bytes = self.block.bytes_mut();
@@ -131,14 +132,22 @@ impl<K> Reservation<K> {
         &mut bytes[..len]
     }
 
-    /// The block they lie in: address, offset, and whatever else a device needs. It is longer than
-    /// the value if [`with_allocator`](super::KvCacheBuilder::with_allocator) gave a longer one.
+    /// Sets the place of the value in its prefix: `depth` blocks come before it; 0 is the default.
+    ///
+    /// With it the policy evicts the end of a prefix before its start, in whatever order the blocks
+    /// are committed and looked up. See [the order of a request](super#order-of-a-request).
+    pub fn set_depth(&mut self, depth: u32) {
+        self.depth = depth;
+    }
+
+    /// Returns the block of the bytes: address, offset, and what else a device needs. It is longer
+    /// than the value if [`with_allocator`](super::KvCacheBuilder::with_allocator) gave a longer one.
     #[inline]
     pub fn block(&self) -> &Block {
         &self.block
     }
 
-    /// The key it will be put in under.
+    /// Returns the key of the value.
     #[must_use]
     pub fn key(&self) -> &K {
         &self.key

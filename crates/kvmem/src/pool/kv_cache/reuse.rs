@@ -1,11 +1,11 @@
-//! *Reuse*: what a block is worth, learned from what became of others.
+//! *Reuse*: the worth of a block, learned from the uses of other blocks.
 //!
 //! A block that stays costs its place for as long as it stays, and is worth the uses that it gets
 //! meanwhile. How soon a block is used again depends on how often it was used before, its *kind*,
 //! and on the time since its last use, its *age*: a block that came and was never used is
 //! perhaps one of a scan; one that was used twenty times and is now older than it ever was before
 //! has perhaps come to its end. So the cache counts, by kind and age: at which age blocks are used
-//! again, those included that were evicted not long ago, and how many are not. From these counts
+//! again, including blocks that were evicted not long ago, and how many are not. From these counts
 //! follows a *worth* for each kind at each age: the most uses for the time that places are
 //! occupied, over all horizons *T*:
 //!
@@ -34,6 +34,7 @@
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 
 use super::clock::{ORDERS, Time};
+use super::shadow_lru::Comparison;
 
 /// Kinds of blocks: by their uses since they came.
 pub(super) const KINDS: usize = ORDERS;
@@ -81,11 +82,16 @@ pub(super) struct Event(u16);
 
 impl Event {
     pub(super) fn used(uses: u8, age: Time) -> Event {
-        Event(2 * Self::cell(uses, age) + 1)
+        Event(3 * Self::cell(uses, age) + 1)
+    }
+
+    /// The block had been forgotten at an age, and was used after all.
+    pub(super) fn returned(uses: u8, age: Time) -> Event {
+        Event(3 * Self::cell(uses, age) + 2)
     }
 
     pub(super) fn forgotten(uses: u8, age: Time) -> Event {
-        Event(2 * Self::cell(uses, age))
+        Event(3 * Self::cell(uses, age))
     }
 
     fn cell(uses: u8, age: Time) -> u16 {
@@ -103,7 +109,7 @@ struct Counts {
     rounds: u32,
 }
 
-/// What all shards of a cache have learned together.
+/// The model that all shards of a cache learn together.
 #[derive(Debug)]
 pub(super) struct Reuse {
     /// The bits of an `f32` each.
@@ -111,6 +117,8 @@ pub(super) struct Reuse {
     /// When there is to be learned next.
     due: AtomicU64,
     counts: Mutex<Box<Counts>>,
+    /// With what LRU would have found.
+    pub(super) comparison: Comparison,
 }
 
 impl Default for Reuse {
@@ -122,6 +130,7 @@ impl Default for Reuse {
             worth: std::array::from_fn(|_| std::array::from_fn(lru)),
             due: AtomicU64::new(0),
             counts: Mutex::new(Box::new(counts)),
+            comparison: Comparison::default(),
         }
     }
 }
@@ -136,11 +145,16 @@ impl Reuse {
 
     /// Counts what became of blocks.
     pub(super) fn count(&self, events: &mut Vec<Event>) {
-        let mut counts = self.counts.lock();
+        let mut guard = self.counts.lock();
+        let Counts { used, forgotten, .. } = &mut **guard;
         for Event(event) in events.drain(..) {
-            let (kind, bucket) = (event as usize / 2 / BUCKETS, event as usize / 2 % BUCKETS);
-            let table = if event % 2 == 1 { &mut counts.used } else { &mut counts.forgotten };
-            table[kind][bucket] += 1.0;
+            let (kind, bucket) = (event as usize / 3 / BUCKETS, event as usize / 3 % BUCKETS);
+            let forgotten = &mut forgotten[kind][bucket];
+            match event % 3 {
+                0 => *forgotten += 1.0,
+                1 => used[kind][bucket] += 1.0,
+                _ => *forgotten = (*forgotten - 1.0).max(0.0),
+            }
         }
     }
 
@@ -148,7 +162,7 @@ impl Reuse {
     /// all change.
     #[inline]
     pub(super) fn is_due(&self, now: Time, held: u64) -> bool {
-        // Relaxed, both: who sees an old figure learns once more.
+        // Relaxed, both: a thread that sees an old figure learns once more.
         let due = now >= self.due.load(Ordering::Relaxed);
         if due {
             self.due.store(now + (held / 4).max(LEAST), Ordering::Relaxed);
@@ -159,6 +173,7 @@ impl Reuse {
     /// Makes new worths of the counts. O(kinds × buckets²) at most, some ten thousand steps.
     #[cold]
     pub(super) fn learn(&self) {
+        self.comparison.update();
         let mut counts = self.counts.lock();
         counts.rounds = counts.rounds.saturating_add(1);
         if counts.rounds > FIRST {

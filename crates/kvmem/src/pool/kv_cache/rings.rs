@@ -34,6 +34,9 @@ impl Link {
     }
 }
 
+/// Most slots that [`Rings::push_before`] passes.
+const MAX_WALK: usize = 64;
+
 /// `R` orders. 8 bytes for each slot.
 #[derive(Debug)]
 pub(super) struct Rings<const R: usize> {
@@ -64,6 +67,32 @@ impl<const R: usize> Rings<R> {
         self.link(head).prev = at;
     }
 
+    /// Puts a slot that is in no order into one: before the slots at the end that are `later`, of
+    /// which at most [`MAX_WALK`] are passed. Returns the slot before it.
+    pub(super) fn push_before(
+        &mut self,
+        ring: usize,
+        slot: Slot,
+        is_later: impl Fn(Slot) -> bool,
+    ) -> Option<Slot> {
+        let (head, at) = (ring as Place, slot + R as Place);
+        let known = self.links.len();
+        self.links.extend((known..=at as usize).map(Link::alone));
+        let mut next = head;
+        for _ in 0..MAX_WALK {
+            let last = self.link(next).prev;
+            if last == head || !is_later(last - R as Place) {
+                break;
+            }
+            next = last;
+        }
+        let prev = self.link(next).prev;
+        *self.link(at) = Link { prev, next };
+        self.link(prev).next = at;
+        self.link(next).prev = at;
+        prev.checked_sub(R as Place)
+    }
+
     /// Takes a slot out of its order.
     #[inline]
     pub(super) fn take(&mut self, slot: Slot) {
@@ -92,6 +121,19 @@ mod tests {
             Some(first)
         })
         .collect()
+    }
+
+    #[test]
+    fn a_slot_is_put_before_later_ones_as_far_as_the_walk_goes() {
+        let mut rings = Rings::<1>::default();
+        (0..100).for_each(|slot| rings.push(0, slot));
+        assert_eq!(rings.push_before(0, 200, |slot| slot >= 95), Some(94));
+        assert_eq!(rings.push_before(0, 201, |_| false), Some(99));
+        assert_eq!(rings.push_before(0, 202, |_| true), Some(37));
+        let order = order(&mut rings, 0);
+        let place = |slot| order.iter().position(|&other| other == slot);
+        assert_eq!((place(202), place(200), place(201)), (Some(38), Some(96), Some(102)));
+        assert_eq!(rings.push_before(0, 7, |_| true), None);
     }
 
     #[test]

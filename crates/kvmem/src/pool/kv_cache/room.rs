@@ -1,4 +1,4 @@
-//! *Room*: what the clones of a cache share, and how room is made for another block.
+//! What the clones of a cache share, and how space is made for another block.
 
 use std::borrow::Borrow;
 use std::hash::Hash;
@@ -9,14 +9,14 @@ use foldhash::fast::SeedableRandomState;
 
 use super::charged::Charged;
 use super::clock::{NONE, ORDERS, Rank};
-use super::evicted::{EvictionSink, Handing};
-use super::held::Pinned;
-use super::ledger::{Ledger, Limits};
+use super::entry::Pinned;
+use super::evicted::{EvictionSink, InFlight};
 use super::policy::Across;
 use super::process::Process;
 use super::scan_resistant::Candidates;
-use super::shard::{Books, Desk, Shard};
+use super::shard::{Shard, ShardState, StripeState};
 use super::source::Source;
+use super::usage::{Limits, Usage};
 use super::{Eviction, KvCacheError, Lease};
 use crate::offset::AllocError;
 use crate::pool::{Block, Pool, PoolError};
@@ -32,12 +32,12 @@ pub(super) struct Inner<K> {
     sink: EvictionSink<K>,
     pub(super) eviction: Eviction,
     across: Across,
-    pub(super) ledger: Ledger,
-    /// Somebody is evicting down to the low watermark.
+    pub(super) usage: Usage,
+    /// A thread is evicting down to the low watermark.
     trimming: AtomicBool,
 }
 
-/// How far an insertion has come in its search for what can go.
+/// The progress of an insertion in its search for a block to evict.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     /// The shard that gives the next block.
@@ -69,9 +69,9 @@ struct Choice {
     other: Option<f32>,
 }
 
-/// So many shards are compared for each eviction; which ones, goes in turn.
+/// Shards that each eviction compares, in turn.
 const COMPARED: usize = 8;
-/// After so many looks the shard that was found gives a block, whatever was used meanwhile.
+/// After this many looks the chosen shard evicts a block, whatever was used meanwhile.
 const LOOKS: usize = 8;
 
 impl<K> Inner<K> {
@@ -83,8 +83,8 @@ impl<K> Inner<K> {
         eviction: &Eviction,
         Spread { shards, exact, seed }: Spread,
     ) -> Self {
-        let (across, ledger) = (eviction.across(), Ledger::new(limits));
-        let shard = |_| Shard::new(eviction.make(&across, shards), exact, ledger.commits.clone());
+        let (across, usage) = (eviction.across(), Usage::new(limits));
+        let shard = |_| Shard::new(eviction.make(&across), exact, usage.commits.clone());
         Inner {
             shards: (0..shards).map(shard).collect(),
             hasher: seed.map_or_else(SeedableRandomState::random, |seed| {
@@ -96,18 +96,18 @@ impl<K> Inner<K> {
             source,
             sink,
             eviction: eviction.clone(),
-            ledger,
+            usage,
             trimming: AtomicBool::new(false),
         }
     }
 
-    /// The books of a shard, to be changed; `None` in a forked child, where a thread that is not
+    /// The state of a shard, to be changed; `None` in a forked child, where a thread that is not
     /// there may have them.
-    pub(super) fn books<'a>(
+    pub(super) fn state<'a>(
         &self,
         shard: &'a Shard<K>,
-    ) -> Option<StripedWriteGuard<'a, Books<K>, Desk>> {
-        (!self.process.is_gone()).then(|| shard.books())
+    ) -> Option<Writing<'a, ShardState<K>, StripeState>> {
+        (!self.process.is_gone()).then(|| shard.state())
     }
 
     fn place(&self, hash: u64) -> usize {
@@ -134,7 +134,7 @@ impl<K: Hash + Eq> Inner<K> {
         if requested == 0 {
             return Err(KvCacheError::Empty);
         }
-        let limit = self.ledger.limits.bytes;
+        let limit = self.usage.limits.bytes;
         if requested > limit {
             return Err(KvCacheError::TooLarge { requested, limit });
         }
@@ -160,7 +160,7 @@ impl<K: Hash + Eq> Inner<K> {
             let limit = limit.min(requested.saturating_add(u64::from(u32::MAX)));
             return Err(KvCacheError::WrongLength { requested: requested, returned: got, limit });
         };
-        self.until(&mut turn, own, got, || Ok(self.ledger.charge(got).then_some(())))?;
+        self.until(&mut turn, own, got, || Ok(self.usage.charge(got).then_some(())))?;
         Ok((block, padding))
     }
 
@@ -180,7 +180,7 @@ impl<K: Hash + Eq> Inner<K> {
             if self.process.is_gone() {
                 return Err(KvCacheError::Forked);
             }
-            let commits = self.ledger.commits.now();
+            let commits = self.usage.commits.now();
             if self.evict(turn, own) {
                 continue;
             }
@@ -190,9 +190,9 @@ impl<K: Hash + Eq> Inner<K> {
                 return Ok(done);
             }
             // What others took and have committed behind this search can be evicted.
-            if self.ledger.commits.now() == commits {
-                self.ledger.refused();
-                let (blocks, bytes) = (self.ledger.blocks(), self.ledger.bytes());
+            if self.usage.commits.now() == commits {
+                self.usage.count_failure();
+                let (blocks, bytes) = (self.usage.blocks(), self.usage.bytes());
                 return Err(KvCacheError::NothingToEvict { requested, blocks, bytes });
             }
         }
@@ -202,26 +202,26 @@ impl<K: Hash + Eq> Inner<K> {
     pub(super) fn take_out<Q: Hash + Eq + ?Sized>(
         &self,
         shard: &Shard<K>,
-        books: &mut Books<K>,
+        state: &mut ShardState<K>,
         hash: u64,
         key: &Q,
     ) -> Option<Pinned<K>>
     where
         K: Borrow<Q>,
     {
-        let (slot, charged) = books.remove(hash, key, &self.ledger)?;
+        let (slot, charged) = state.remove(hash, key, &self.usage)?;
         shard.others.removals.more();
-        books.tell_gone(slot);
-        shard.publish(books);
+        state.tell_gone(slot);
+        shard.publish(state);
         Some(Pinned(charged.uncharged()))
     }
 
     /// Takes every value of a shard out.
-    pub(super) fn empty(&self, shard: &Shard<K>, books: &mut Books<K>) {
-        let (slots, all) = books.drain(&self.ledger);
+    pub(super) fn empty(&self, shard: &Shard<K>, state: &mut ShardState<K>) {
+        let (slots, all) = state.drain(&self.usage);
         slots.iter().for_each(|_| shard.others.removals.more());
-        slots.into_iter().for_each(|slot| books.tell_gone(slot));
-        shard.publish(books);
+        slots.into_iter().for_each(|slot| state.tell_gone(slot));
+        shard.publish(state);
         // Goes under the lock of the shard; see `evicted`.
         drop(all);
     }
@@ -233,35 +233,35 @@ impl<K: Hash + Eq> Inner<K> {
         if let Some((hash, key)) = own.filter(|_| !turn.begun) {
             turn.begun = true;
             let shard = self.shard(hash);
-            let Some(mut books) = self.books(shard) else { return false };
-            if let Some((slot, charged)) = books.remove_unpinned(hash, key, &self.ledger) {
+            let Some(mut state) = self.state(shard) else { return false };
+            if let Some((slot, charged)) = state.remove_unpinned(hash, key, &self.usage) {
                 shard.others.evictions.more();
-                books.tell_gone(slot);
-                self.evicted(shard, books, charged);
+                state.tell_gone(slot);
+                self.evicted(shard, state, charged);
                 return true;
             }
         }
         for look in 1..=LOOKS {
             let Some(choice) = self.choose(turn) else { break };
             let shard = &self.shards[choice.shard];
-            let Some(mut books) = self.books(shard) else { return false };
+            let Some(mut state) = self.state(shard) else { return false };
             // What was used meanwhile, or was not told yet, may have made another shard's block the
             // one to go.
             if look < LOOKS && shard.oldest.ranks() != choice.ranks {
                 continue;
             }
-            let Some(charged) = books.evict(choice.other, &self.ledger) else { break };
+            let Some(charged) = state.evict(choice.other, &self.usage) else { break };
             shard.others.evictions.more();
-            self.evicted(shard, books, charged);
+            self.evicted(shard, state, charged);
             return true;
         }
         for _ in 0..self.shards.len() {
             let shard = &self.shards[turn.next & (self.shards.len() - 1)];
             turn.next = turn.next.wrapping_add(1);
-            let Some(mut books) = self.books(shard) else { return false };
-            if let Some(charged) = books.evict(None, &self.ledger) {
+            let Some(mut state) = self.state(shard) else { return false };
+            if let Some(charged) = state.evict(None, &self.usage) {
                 shard.others.evictions.more();
-                self.evicted(shard, books, charged);
+                self.evicted(shard, state, charged);
                 return true;
             }
         }
@@ -288,7 +288,7 @@ impl<K: Hash + Eq> Inner<K> {
                 Some(Choice { shard, ranks, other: None })
             }
             Across::Worth(reuse) => {
-                let now = self.ledger.commits.now();
+                let now = self.usage.commits.now();
                 let mut best: Option<(Candidates, [Seen; 2])> = None;
                 for shard in all {
                     let ranks = self.shards[shard].oldest.ranks();
@@ -308,7 +308,7 @@ impl<K: Hash + Eq> Inner<K> {
                     });
                 }
                 let (candidates, [oldest, least]) = best?;
-                let choice = candidates.choice(None);
+                let choice = candidates.trusted_choice(reuse, None);
                 let (shard, ranks) = if choice == candidates.oldest { oldest } else { least };
                 Some(Choice { shard, ranks, other: Some(candidates.oldest.worth) })
             }
@@ -318,8 +318,8 @@ impl<K: Hash + Eq> Inner<K> {
     /// Puts a charged block in; false in a forked child, where it goes.
     pub(super) fn commit(&self, hash: u64, charged: Charged<'_, K>) -> bool {
         let shard = self.shard(hash);
-        let Some(books) = self.books(shard) else { return false };
-        self.put(shard, books, hash, charged);
+        let Some(state) = self.state(shard) else { return false };
+        self.put(shard, state, hash, charged);
         true
     }
 
@@ -333,12 +333,12 @@ impl<K: Hash + Eq> Inner<K> {
         lease: Lease<K>,
     ) -> Result<(), (Charged<'a, K>, Option<Pinned<K>>)> {
         let shard = self.shard(hash);
-        let Some(mut books) = self.books(shard) else { return Err((charged, None)) };
-        let redeemed = books.redeem(hash, &charged.held().key, lease.number());
+        let Some(mut state) = self.state(shard) else { return Err((charged, None)) };
+        let redeemed = state.redeem(hash, &charged.held().key, lease.number());
         lease.end();
         match redeemed {
             Ok(()) => {
-                self.put(shard, books, hash, charged);
+                self.put(shard, state, hash, charged);
                 Ok(())
             }
             Err(there) => {
@@ -352,22 +352,23 @@ impl<K: Hash + Eq> Inner<K> {
     fn put<'a>(
         &'a self,
         shard: &Shard<K>,
-        mut books: StripedWriteGuard<'_, Books<K>, Desk>,
+        mut state: Writing<'_, ShardState<K>, StripeState>,
         hash: u64,
         charged: Charged<'a, K>,
     ) {
-        let (slot, old) = books.place(hash, charged, &self.ledger);
+        let depth = charged.held().depth();
+        let (slot, old) = state.place(hash, charged, &self.usage);
         shard.others.insertions.more();
         if old.is_some() {
             shard.others.replacements.more();
         }
-        self.ledger.commits.tick();
-        books.tell_placed(slot, hash, old.is_some());
-        shard.publish(&mut books);
+        self.usage.commits.tick();
+        state.tell_placed(slot, hash, depth, old.is_some());
+        shard.publish(&mut state);
         // Goes under the lock of the shard; see `evicted`.
         drop(old);
-        drop(books);
-        if self.ledger.bytes() > self.ledger.limits.high {
+        drop(state);
+        if self.usage.bytes() > self.usage.limits.high {
             self.trim(self.place(hash));
         }
     }
@@ -381,25 +382,25 @@ impl<K: Hash + Eq> Inner<K> {
         }
         let _trimming = Trimming(&self.trimming);
         let mut turn = Turn { next: from, begun: true };
-        while self.ledger.bytes() > self.ledger.limits.low && self.evict(&mut turn, None) {}
+        while self.usage.bytes() > self.usage.limits.low && self.evict(&mut turn, None) {}
     }
 
-    /// A block has left its index to make room. Without a taker it goes under the lock of its
-    /// shard: whoever comes to the shard afterwards finds the bytes free, unless they are
-    /// pinned. A taker is called without the lock, and until it has returned the key is
-    /// not leased.
+    /// Frees or passes on a block that was evicted from its index. Without an eviction sink the
+    /// block is freed under the lock of its shard: a thread that takes the lock afterwards
+    /// finds the bytes free, unless they are pinned. A sink is called without the lock, and
+    /// until it has returned the key is not leased.
     fn evicted(
         &self,
         shard: &Shard<K>,
-        mut books: StripedWriteGuard<'_, Books<K>, Desk>,
+        mut state: Writing<'_, ShardState<K>, StripeState>,
         charged: Charged<'_, K>,
     ) {
-        shard.publish(&mut books);
+        shard.publish(&mut state);
         let Some(sink) = &self.sink else { return drop(charged) };
-        let number = books.hand_over(charged.held());
+        let number = state.hand_over(charged.held());
         let held = charged.uncharged();
-        drop(books);
-        let mut handing = Handing::new(self, shard, number);
+        drop(state);
+        let mut handing = InFlight::new(self, shard, number);
         handing.taken = sink(Pinned(held));
     }
 }

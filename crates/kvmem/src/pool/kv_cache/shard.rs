@@ -1,20 +1,20 @@
 //! *Shard*: an index, a policy, and a lock around both.
 //!
-//! Look-ups are many, and a cache line that each of them wrote would be all that threads pass to
-//! and fro. So they share the books, by a [striped](crate::sync::Striped) lock, and what they write
-//! lies at the *desk* of their stripe: figures, and notes of what was used. Whoever changes the
-//! books has all stripes, and first tells the policy what the notes say. So the policy knows of
-//! every use before it is asked for anything, and its own tables, which one thread after the other
-//! writes, are written by look-ups only when the notes are full.
+//! Look-ups are frequent, and a cache line that each of them writes would move between processors
+//! all the time. Look-ups therefore share the state by a [striped](crate::sync::Striped) lock, and
+//! write only to the [`StripeState`] of their stripe: counts, and a buffer of recorded uses. A
+//! thread that changes the shard takes all stripes, and first drains the buffers to the policy. The
+//! policy thus knows of every use before it is asked for anything. Look-ups write the policy's
+//! tables only when a buffer is full.
 //!
-//! A block that is used again and again, while no block comes or goes, need not be noted again:
-//! nothing is asked of the policy meanwhile. So each block says after how many changes of the shard
-//! it was noted, and uses between two changes count once. A cache that is only read comes to write
-//! no notes at all. One that is to be exact marks no block, and notes every use.
+//! A block that is used repeatedly while no block comes or goes is recorded once: the policy is not
+//! asked meanwhile. Each block stores the number of changes of the shard after which it was last
+//! recorded, and uses between two changes count once. A cache that is only read records nothing. An
+//! exact cache marks no block, and records every use.
 //!
 //! Invariants, which `check` verifies here and `KvCache::check` over all shards: (1) the block at
 //! slot *s* is found under `hashes[s]`, and is the only one with that slot; (2) every slot is
-//! either in use by one block or free; (3) no two blocks have one key; (4) what the ledger has
+//! either in use by one block or free; (3) no two blocks have one key; (4) what the usage has
 //! charged is what the shards hold and what is being written; (5) the leases of a hash have one
 //! entry, and at least one holder.
 
@@ -25,25 +25,25 @@ use std::sync::{Arc, Weak};
 
 use hashbrown::HashTable;
 
+use super::access_buffer::AccessBuffer;
 use super::charged::Charged;
 use super::clock::{Clock, Oldest};
-use super::held::{Held, is_pinned};
+use super::entry::{CacheEntry, is_pinned};
 use super::leases::Leases;
-use super::ledger::Ledger;
-use super::policy::Chosen;
+use super::policy::ActivePolicy;
 use super::stats::{Count, Others};
-use super::uses::Uses;
+use super::usage::Usage;
 use super::{Policy, Slot};
 use crate::offset::CheckError;
 use crate::sync::{Mutex, Striped, StripedWriteGuard, thread_number};
 
 /// What is on its way to a lower tier is counted weakly: its bytes go with the pin.
-type ShardLeases<K> = Leases<Weak<Held<K>>>;
+type ShardLeases<K> = Leases<Weak<CacheEntry<K>>>;
 
 /// A shard where it stands: on cache lines of its own.
 #[repr(C, align(128))]
 pub(super) struct Shard<K> {
-    books: Striped<Books<K>, Desk>,
+    state: Striped<ShardState<K>, StripeState>,
     pub(super) others: Others,
     clock: Clock,
     /// How old the next victims are.
@@ -51,33 +51,37 @@ pub(super) struct Shard<K> {
 }
 
 impl<K> Shard<K> {
-    pub(super) fn new(policy: Chosen, exact: bool, clock: Clock) -> Self {
-        let books = Striped::new(Books::new(policy, exact));
-        Shard { books, others: Others::default(), clock, oldest: Oldest::default() }
+    pub(super) fn new(policy: ActivePolicy, exact: bool, clock: Clock) -> Self {
+        let state = Striped::new(ShardState::new(policy, exact));
+        Shard { state, others: Others::default(), clock, oldest: Oldest::default() }
     }
 
     /// The block under `key`, which counts as used.
     #[inline]
-    pub(super) fn get<Q: Hash + Eq + ?Sized>(&self, hash: u64, key: &Q) -> Option<Arc<Held<K>>>
+    pub(super) fn get<Q: Hash + Eq + ?Sized>(
+        &self,
+        hash: u64,
+        key: &Q,
+    ) -> Option<Arc<CacheEntry<K>>>
     where
         K: Borrow<Q> + Eq,
     {
-        let books = self.books.read(thread_number());
-        let desk = books.own();
-        let Some(held) = books.find(hash, key) else {
-            desk.misses.more();
+        let state = self.state.read(thread_number());
+        let stripe_state = state.own();
+        let Some(held) = state.find(hash, key) else {
+            stripe_state.misses.more();
             return None;
         };
         let found = Arc::clone(held);
-        desk.hits.more();
-        let known = held.is_noted(books.changes) || {
-            let noted = desk.uses.note(held.slot());
-            if noted && !books.exact {
-                held.noted(books.changes);
+        stripe_state.hits.more();
+        let known = held.is_noted(state.changes) || {
+            let noted = stripe_state.uses.note(held.slot());
+            if noted && !state.exact {
+                held.noted(state.changes);
             }
             noted
         };
-        drop(books);
+        drop(state);
         if !known {
             self.tell(hash, &found);
         }
@@ -89,12 +93,12 @@ impl<K> Shard<K> {
     where
         K: Borrow<Q> + Eq,
     {
-        self.books.read(thread_number()).find(hash, key).is_some()
+        self.state.read(thread_number()).find(hash, key).is_some()
     }
 
-    /// The books, to be changed; what was used before is known to the policy.
-    pub(super) fn books(&self) -> StripedWriteGuard<'_, Books<K>, Desk> {
-        let mut writing = self.books.write();
+    /// The state, to be changed; what was used before is known to the policy.
+    pub(super) fn state(&self) -> Writing<'_, ShardState<K>, StripeState> {
+        let mut writing = self.state.write();
         self.tell_all(&mut writing);
         writing
     }
@@ -102,89 +106,89 @@ impl<K> Shard<K> {
     /// Runs `change` on the leases, before the policy is told anything: a policy that panics leaves
     /// nothing undone here.
     pub(super) fn change_leases<R>(&self, change: impl FnOnce(&mut ShardLeases<K>) -> R) -> R {
-        let mut writing = self.books.write();
+        let mut writing = self.state.write();
         let changed = change(&mut writing.leases);
         self.tell_all(&mut writing);
         changed
     }
 
     /// Tells the policy what the notes say. One that has panicked is replaced first.
-    fn tell_all(&self, writing: &mut StripedWriteGuard<'_, Books<K>, Desk>) {
-        let (books, desks) = writing.parts();
-        let policy = books.policy.get_mut();
+    fn tell_all(&self, writing: &mut Writing<'_, ShardState<K>, StripeState>) {
+        let (state, stripe_states) = writing.parts();
+        let policy = state.policy.get_mut();
         if policy.has_panicked() {
-            policy.dismiss(books.index.iter().map(|held| held.slot()));
+            policy.dismiss(state.index.iter().map(|held| held.slot()));
         }
         policy.set_now(self.clock.now());
-        for desk in desks {
-            desk.uses.told(|slot| policy.touch(slot));
+        for stripe_state in stripe_states {
+            stripe_state.uses.told(|slot| policy.touch(slot));
         }
         self.oldest.publish(policy.oldest());
     }
 
     /// Publishes how old the next victims are, after a change.
-    pub(super) fn publish(&self, books: &mut Books<K>) {
-        self.oldest.publish(books.policy.get_mut().oldest());
+    pub(super) fn publish(&self, state: &mut ShardState<K>) {
+        self.oldest.publish(state.policy.get_mut().oldest());
     }
 
     /// Tells the policy of what is noted, and of a use for which there was no more room.
     #[cold]
     #[inline(never)]
-    fn tell(&self, hash: u64, used: &Arc<Held<K>>) {
-        let mut books = self.books();
-        if books.index.find(hash, |held| Arc::ptr_eq(held, used)).is_some() {
-            books.policy.get_mut().touch(used.slot());
-            if !books.exact {
-                used.noted(books.changes);
+    fn tell(&self, hash: u64, used: &Arc<CacheEntry<K>>) {
+        let mut state = self.state();
+        if state.index.find(hash, |held| Arc::ptr_eq(held, used)).is_some() {
+            state.policy.get_mut().touch(used.slot());
+            if !state.exact {
+                used.noted(state.changes);
             }
         }
     }
 
     /// Calls of `get` that found their key, and those that did not.
     pub(super) fn requested(&self) -> (u64, u64) {
-        let add =
-            |(hits, misses), desk: &Desk| (hits + desk.hits.get(), misses + desk.misses.get());
-        self.books.stripes().fold((0, 0), add)
+        let add = |(hits, misses), stripe_state: &StripeState| {
+            (hits + stripe_state.hits.get(), misses + stripe_state.misses.get())
+        };
+        self.state.stripes().fold((0, 0), add)
     }
 }
 
-/// What those who look up have to themselves, for each stripe of the lock. Written by who has the
-/// stripe, or by who has all.
+/// What look-ups write, for each stripe of the lock. A thread writes it that holds the stripe, or
+/// all stripes.
 #[derive(Debug, Default)]
-pub(super) struct Desk {
+pub(super) struct StripeState {
     hits: Count,
     misses: Count,
-    uses: Uses,
+    uses: AccessBuffer,
 }
 
 /// What the lock guards.
 #[repr(C)]
-pub(super) struct Books<K> {
+pub(super) struct ShardState<K> {
     /// By the hash of the key. One pointer for each block: the index of 100,000 blocks takes a
     /// megabyte.
-    index: HashTable<Arc<Held<K>>>,
-    /// How often blocks have come, gone, or been asked to go; uses between two of these count
-    /// once.
+    index: HashTable<Arc<CacheEntry<K>>>,
+    /// Counts insertions, removals and attempts to evict; uses between two of these count once.
     changes: u32,
-    /// They all count: no block is ever marked as noted.
+    /// All uses count: no block is ever marked as recorded.
     exact: bool,
     /// The hash of the block at each slot; of a free slot, what was there.
     hashes: Vec<u64>,
     free: Vec<Slot>,
-    /// Used by who changes the books, who needs no second lock for it. This one is there because
-    /// those who look up share the books, and a policy need not be one that can be shared.
-    policy: Mutex<Chosen>,
-    /// Who may put in what it fetches, and what is on its way to a lower tier.
+    /// Threads that change the state reach it without locking. The lock exists because look-ups
+    /// share the state, and a policy need not be `Sync`.
+    policy: Mutex<ActivePolicy>,
+    /// Leases, and the values in flight to a lower tier.
     pub(super) leases: ShardLeases<K>,
 }
 
-impl<K> Books<K> {
-    fn new(policy: Chosen, exact: bool) -> Self {
+impl<K> ShardState<K> {
+    fn new(policy: ActivePolicy, exact: bool) -> Self {
         // What has just come has been noted after no change.
         let changes = 1;
         let policy = Mutex::new(policy);
         let leases = Leases::default();
-        Books {
+        ShardState {
             index: HashTable::new(),
             changes,
             exact,
@@ -201,9 +205,9 @@ impl<K> Books<K> {
     }
 }
 
-impl<K: Eq> Books<K> {
+impl<K: Eq> ShardState<K> {
     #[inline]
-    fn find<Q: Eq + ?Sized>(&self, hash: u64, key: &Q) -> Option<&Arc<Held<K>>>
+    fn find<Q: Eq + ?Sized>(&self, hash: u64, key: &Q) -> Option<&Arc<CacheEntry<K>>>
     where
         K: Borrow<Q>,
     {
@@ -211,7 +215,7 @@ impl<K: Eq> Books<K> {
     }
 
     /// The block under `key`, which counts as used.
-    pub(super) fn used<Q: Eq + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Arc<Held<K>>>
+    pub(super) fn used<Q: Eq + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Arc<CacheEntry<K>>>
     where
         K: Borrow<Q>,
     {
@@ -239,8 +243,8 @@ impl<K: Eq> Books<K> {
         }
     }
 
-    /// What was just evicted begins its way to the taker; returns its number.
-    pub(super) fn hand_over(&mut self, held: &Arc<Held<K>>) -> u64 {
+    /// What was just evicted begins its way to the sink; returns its number.
+    pub(super) fn hand_over(&mut self, held: &Arc<CacheEntry<K>>) -> u64 {
         // Its slot is free, and has its hash until the next block comes.
         self.leases.hand_over(self.hashes[held.slot() as usize], Arc::downgrade(held))
     }
@@ -252,7 +256,7 @@ impl<K: Eq> Books<K> {
         hash: u64,
         key: &K,
         number: u64,
-    ) -> Result<(), Option<Arc<Held<K>>>> {
+    ) -> Result<(), Option<Arc<CacheEntry<K>>>> {
         let there = self.find(hash, key).cloned();
         let live = self.leases.is_live(hash, number);
         self.leases.give_up(hash, number);
@@ -266,7 +270,7 @@ impl<K: Eq> Books<K> {
         &mut self,
         hash: u64,
         charged: Charged<'a, K>,
-        ledger: &'a Ledger,
+        usage: &'a Usage,
     ) -> (Slot, Option<Charged<'a, K>>) {
         self.changed();
         self.supersede(hash, &charged.held().key);
@@ -276,7 +280,7 @@ impl<K: Eq> Books<K> {
             charged.held().stands_at(slot);
             let old = mem::replace(old, charged.place());
             old.supersede();
-            return (slot, Some(Charged::taken(old, ledger)));
+            return (slot, Some(Charged::taken(old, usage)));
         }
         let slot = self.free.pop().unwrap_or_else(|| {
             self.hashes.push(hash);
@@ -290,12 +294,12 @@ impl<K: Eq> Books<K> {
     }
 
     /// Tells the policy that a block has come to a slot, in the place of another or of none.
-    pub(super) fn tell_placed(&mut self, slot: Slot, hash: u64, replaced: bool) {
+    pub(super) fn tell_placed(&mut self, slot: Slot, hash: u64, depth: u32, replaced: bool) {
         let policy = self.policy.get_mut();
         if replaced {
             policy.touch(slot);
         } else {
-            policy.insert(slot, hash);
+            policy.insert_at_depth(slot, hash, depth);
         }
     }
 
@@ -309,7 +313,7 @@ impl<K: Eq> Books<K> {
         &mut self,
         hash: u64,
         key: &Q,
-        ledger: &'a Ledger,
+        usage: &'a Usage,
     ) -> Option<(Slot, Charged<'a, K>)>
     where
         K: Borrow<Q>,
@@ -319,7 +323,7 @@ impl<K: Eq> Books<K> {
         let held = entry.remove().0;
         let slot = self.vacate(&held);
         held.supersede();
-        Some((slot, Charged::taken(held, ledger)))
+        Some((slot, Charged::taken(held, usage)))
     }
 
     /// Takes the block under `key` out if nobody has a pin on it. The caller
@@ -328,16 +332,16 @@ impl<K: Eq> Books<K> {
         &mut self,
         hash: u64,
         key: &K,
-        ledger: &'a Ledger,
+        usage: &'a Usage,
     ) -> Option<(Slot, Charged<'a, K>)> {
         let entry =
             self.index.find_entry(hash, |held| held.key == *key && !is_pinned(held)).ok()?;
         let held = entry.remove().0;
-        Some((self.vacate(&held), Charged::taken(held, ledger)))
+        Some((self.vacate(&held), Charged::taken(held, usage)))
     }
 
     /// The slot of a block that has left the index is free.
-    fn vacate(&mut self, held: &Held<K>) -> Slot {
+    fn vacate(&mut self, held: &CacheEntry<K>) -> Slot {
         self.changed();
         let slot = held.slot();
         self.free.push(slot);
@@ -349,11 +353,11 @@ impl<K: Eq> Books<K> {
     pub(super) fn evict<'a>(
         &mut self,
         other: Option<f32>,
-        ledger: &'a Ledger,
+        usage: &'a Usage,
     ) -> Option<Charged<'a, K>> {
         self.changed();
         self.policy.get_mut().set_other(other);
-        let Books { index, hashes, policy, .. } = self;
+        let ShardState { index, hashes, policy, .. } = self;
         let may_go = |slot: Slot| {
             let hash = hashes.get(slot as usize);
             let held = hash.and_then(|&hash| index.find(hash, |held| held.slot() == slot));
@@ -365,18 +369,18 @@ impl<K: Eq> Books<K> {
         let entry = index.find_entry(hash, |held| held.slot() == slot && !is_pinned(held)).ok()?;
         let held = entry.remove().0;
         self.free.push(slot);
-        Some(Charged::taken(held, ledger))
+        Some(Charged::taken(held, usage))
     }
 
     /// Takes every block out. The caller [tells](Self::tell_gone) the policy of each slot.
-    pub(super) fn drain<'a>(&mut self, ledger: &'a Ledger) -> (Vec<Slot>, Vec<Charged<'a, K>>) {
+    pub(super) fn drain<'a>(&mut self, usage: &'a Usage) -> (Vec<Slot>, Vec<Charged<'a, K>>) {
         self.changed();
         self.leases.supersede_all(|handing| {
             if let Some(held) = handing.upgrade() {
                 held.supersede();
             }
         });
-        let all: Vec<_> = self.index.drain().map(|held| Charged::taken(held, ledger)).collect();
+        let all: Vec<_> = self.index.drain().map(|held| Charged::taken(held, usage)).collect();
         let slots: Vec<Slot> = all.iter().map(|charged| charged.held().slot()).collect();
         self.free.extend(&slots);
         all.iter().for_each(|charged| charged.held().supersede());
@@ -398,7 +402,7 @@ impl<K: Eq> Books<K> {
                 return wrong(1, format!("a block stands at slot {slot} of {}", self.hashes.len()));
             };
             let hash = self.hashes[slot as usize];
-            let same = |other: &Arc<Held<K>>| Arc::ptr_eq(other, held);
+            let same = |other: &Arc<CacheEntry<K>>| Arc::ptr_eq(other, held);
             if std::mem::replace(taken, true) || self.index.find(hash, same).is_none() {
                 return wrong(1, format!("slot {slot} has two blocks, or the hash of neither"));
             }

@@ -27,7 +27,7 @@ pub struct KvCacheStats {
     pub evictions: u64,
     /// Blocks removed by their key.
     pub removals: u64,
-    /// Values refused because there was nothing to evict.
+    /// Values that failed because there was nothing to evict.
     pub insertion_failures: u64,
     /// Evicted values that a lower tier [failed](super::KvCacheBuilder::on_evict) to take.
     pub sink_failures: u64,

@@ -1,9 +1,8 @@
 //! *Exporter*: publishes figures through the `metrics` facade, when told to.
 //!
-//! Nothing is published where blocks are allocated. Whoever is scraped, or a timer, asks for the
-//! figures, which takes no lock that a request waits for ([`Pool::figures`], [`KvCache::stats`]),
-//! and hands them to whatever recorder the program has installed. What locks that has are its own;
-//! no thread that allocates comes near them.
+//! Allocations publish nothing. A scrape or a timer reads the figures, which takes no lock that a
+//! request waits for ([`Pool::figures`], [`KvCache::stats`]), and passes them to the recorder that
+//! the program has installed. Threads that allocate never take the recorder's locks.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -44,7 +43,7 @@ pub struct Exporter {
 struct Observed {
     pool: Pool,
     labels: Vec<Label>,
-    /// What has been recorded of its latencies. Among those who publish alone.
+    /// The latencies recorded so far. Only publishing threads use it.
     recorded: Mutex<Vec<(Duration, u64)>>,
 }
 

@@ -1,4 +1,4 @@
-//! *Uses*: the slots that were used, in order, until the policy is told.
+//! *AccessBuffer*: the slots that were used, in order, until the policy is told.
 
 use super::Slot;
 use crate::sync::{AtomicU32, Ordering};
@@ -6,15 +6,15 @@ use crate::sync::{AtomicU32, Ordering};
 /// With the figures beside them they fill what a stripe has: two cache lines.
 const MOST: usize = 24;
 
-/// Notes of uses. Written by who has the stripe of the lock that they belong to, or by who has all
-/// stripes: so all is relaxed, and one thread's notes are seen by the next as the lock passes on.
+/// Recorded uses of one stripe. A thread writes them that holds the stripe of the lock, or all
+/// stripes. Everything is therefore relaxed: the lock passes one thread's records on to the next.
 #[derive(Debug, Default)]
-pub(super) struct Uses {
+pub(super) struct AccessBuffer {
     len: AtomicU32,
     slots: [AtomicU32; MOST],
 }
 
-impl Uses {
+impl AccessBuffer {
     /// Notes a use, if there is room for it.
     #[inline]
     pub(super) fn note(&self, slot: Slot) -> bool {
@@ -41,7 +41,7 @@ impl Uses {
 mod tests {
     use super::*;
 
-    fn all(uses: &Uses) -> Vec<Slot> {
+    fn all(uses: &AccessBuffer) -> Vec<Slot> {
         let mut told = Vec::new();
         uses.told(|slot| told.push(slot));
         told
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn they_are_told_once_and_in_order() {
-        let uses = Uses::default();
+        let uses = AccessBuffer::default();
         assert!(uses.note(7) && uses.note(3) && uses.note(7));
         assert_eq!(all(&uses), [7, 3, 7]);
         assert!(all(&uses).is_empty());
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn they_are_as_many_as_find_room() {
-        let uses = Uses::default();
+        let uses = AccessBuffer::default();
         assert!((0..MOST as Slot).all(|slot| uses.note(slot)));
         assert!(!uses.note(0));
         assert_eq!(all(&uses), (0..MOST as Slot).collect::<Vec<_>>());

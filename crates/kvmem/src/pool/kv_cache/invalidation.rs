@@ -1,22 +1,22 @@
-//! *Forgetting*: a lower tier is being told of what was taken out.
+//! *InvalidationGuard*: a lower tier is being told of a removal.
 
 use super::leases::Lost;
 use super::room::Inner;
 use super::shard::Shard;
 
-/// As long as this lives, the key is not leased. The lower tier has not been told unless it is said
-/// that it was.
-pub(super) struct Forgetting<'a, K> {
+/// Keeps a key from being leased. If it is dropped before [`told`](Self::told), the lower tier
+/// counts as not informed.
+pub(super) struct InvalidationGuard<'a, K> {
     cache: &'a Inner<K>,
     shard: &'a Shard<K>,
     hash: u64,
     told: bool,
 }
 
-impl<'a, K> Forgetting<'a, K> {
+impl<'a, K> InvalidationGuard<'a, K> {
     /// The key has been barred.
     pub(super) fn new(cache: &'a Inner<K>, shard: &'a Shard<K>, hash: u64) -> Self {
-        Forgetting { cache, shard, hash, told: false }
+        InvalidationGuard { cache, shard, hash, told: false }
     }
 
     /// The lower tier has been told.
@@ -25,35 +25,35 @@ impl<'a, K> Forgetting<'a, K> {
     }
 }
 
-impl<K> Drop for Forgetting<'_, K> {
+impl<K> Drop for InvalidationGuard<'_, K> {
     fn drop(&mut self) {
-        // What forgets may fork.
+        // The callback may have forked.
         if !self.cache.process.is_gone() {
             self.shard.change_leases(|leases| leases.unbar(self.hash, self.told));
         }
     }
 }
 
-/// The same for all keys of a cache.
-pub(super) struct ForgettingAll<'a, K>(Vec<ForgettingShard<'a, K>>);
+/// Keeps all keys of a cache from being leased.
+pub(super) struct CacheInvalidationGuard<'a, K>(Vec<ShardInvalidationGuard<'a, K>>);
 
-/// The same for all keys of a shard.
-struct ForgettingShard<'a, K> {
+/// Keeps all keys of a shard from being leased.
+struct ShardInvalidationGuard<'a, K> {
     cache: &'a Inner<K>,
     shard: &'a Shard<K>,
     before: Option<Lost>,
     told: bool,
 }
 
-impl<'a, K> ForgettingAll<'a, K> {
+impl<'a, K> CacheInvalidationGuard<'a, K> {
     /// None is barred yet.
     pub(super) fn new() -> Self {
-        ForgettingAll(Vec::new())
+        CacheInvalidationGuard(Vec::new())
     }
 
     /// All keys of the shard have been barred.
     pub(super) fn also(&mut self, cache: &'a Inner<K>, shard: &'a Shard<K>, before: Lost) {
-        self.0.push(ForgettingShard { cache, shard, before: Some(before), told: false });
+        self.0.push(ShardInvalidationGuard { cache, shard, before: Some(before), told: false });
     }
 
     /// The lower tier has been told.
@@ -62,7 +62,7 @@ impl<'a, K> ForgettingAll<'a, K> {
     }
 }
 
-impl<K> Drop for ForgettingShard<'_, K> {
+impl<K> Drop for ShardInvalidationGuard<'_, K> {
     fn drop(&mut self) {
         if let Some(before) = self.before.take().filter(|_| !self.cache.process.is_gone()) {
             self.shard.change_leases(|leases| leases.unbar_all(self.told, before));

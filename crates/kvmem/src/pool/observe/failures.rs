@@ -1,4 +1,4 @@
-//! *Refusals*: how many requests a pool has refused, by reason.
+//! *FailureCounts*: how many requests a pool has refused, by reason.
 //!
 //! A full pool answers most requests with no, from all threads at once, and writes nothing for it.
 //! Counting must not become what they queue for: so there are some lines of counters. The first
@@ -75,7 +75,7 @@ impl Failures {
 
 /// Where they are counted.
 #[derive(Default)]
-pub(in crate::pool) struct Refusals {
+pub(in crate::pool) struct FailureCounts {
     own: [Line; LINES],
     shared: [Line; LINES],
 }
@@ -84,7 +84,7 @@ pub(in crate::pool) struct Refusals {
 #[repr(align(128))]
 struct Line([AtomicU64; REASONS]);
 
-impl Refusals {
+impl FailureCounts {
     /// The offset layer's, one more.
     #[inline]
     pub(in crate::pool) fn count(&self, error: &AllocError) {
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn each_reason_is_counted_under_its_name() {
-        let refusals = Refusals::default();
+        let refusals = FailureCounts::default();
         let errors = [
             (AllocError::OutOfSpace { requested: 1, free: 0, largest_free: 0 }, "out_of_space"),
             (AllocError::TooLarge { requested: 1, limit: 0 }, "too_large"),
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn threads_count_together() {
-        let refusals = Refusals::default();
+        let refusals = FailureCounts::default();
         std::thread::scope(|scope| {
             // Those with lines of their own, and others.
             for _ in 0..2 * LINES {

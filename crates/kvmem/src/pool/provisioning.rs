@@ -1,16 +1,16 @@
-//! *Readying*: a pool whose parts become ready one by one.
+//! *Provisioning*: a pool whose parts become ready one by one.
 //!
-//! All offsets of parts that are not ready are allocated from the beginning, by *claims*. When a
-//! part has been populated and registered, its claim is dropped, and what was claimed is free. So
-//! the offset layer knows nothing of all this, no request is slower for it, and a part that fails
-//! stays as it is: claimed for ever.
+//! The offsets of all parts that are not ready are allocated from the beginning, by *placeholders*.
+//! When a part has been populated and registered, its placeholder is dropped, and its offsets are
+//! free. The offset layer knows nothing of this, and no request is slower for it. A part that fails
+//! keeps its placeholder for ever.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::fitter::{Fitter, add_populated, add_registered, was_cancelled};
 use super::memory::Memory;
+use super::provisioner::{Provisioner, add_populated, add_registered, was_cancelled};
 use super::report::{Cause, Quarantined};
 use super::{Block, PoolError};
 use crate::arena::{ArenaError, Populated};
@@ -21,20 +21,23 @@ use crate::sync::{AtomicU64, Ordering, SeqCounter};
 use crate::trace::{event, span};
 
 /// Offsets that nobody gets.
-pub(super) struct Claim(Allocation);
+pub(super) struct Placeholder(Allocation);
 
-impl Claim {
+impl Placeholder {
     /// A fresh space, claimed part by part, in order.
-    pub(super) fn all(space: &ExtentCache, part_bytes: u64) -> Result<Vec<Claim>, AllocError> {
+    pub(super) fn all(
+        space: &ExtentCache,
+        part_bytes: u64,
+    ) -> Result<Vec<Placeholder>, AllocError> {
         let (whole, rest) = (space.capacity() / part_bytes, space.capacity() % part_bytes);
-        // No claim straddles a boundary, so they lie where the parts do; then the rest is all that
-        // is free.
-        let mut claims = space.allocate_batch(part_bytes, whole as usize)?;
+        // No placeholder straddles a boundary, so they lie where the parts do; then the rest is all
+        // that is free.
+        let mut placeholders = space.allocate_batch(part_bytes, whole as usize)?;
         if rest > 0 {
-            claims.push(space.allocate_aligned(rest, 1)?);
+            placeholders.push(space.allocate_aligned(rest, 1)?);
         }
-        claims.sort_unstable_by_key(|claim| claim.offset());
-        Ok(claims.into_iter().map(|extent| Claim(extent.into_allocation())).collect())
+        placeholders.sort_unstable_by_key(|placeholder| placeholder.offset());
+        Ok(placeholders.into_iter().map(|extent| Placeholder(extent.into_allocation())).collect())
     }
 
     fn len(&self) -> u64 {
@@ -44,14 +47,14 @@ impl Claim {
 
 /// What is kept from use, and by what.
 enum Bad {
-    Part(#[allow(dead_code, reason = "it is held")] Claim),
+    Part(#[allow(dead_code, reason = "it is held")] Placeholder),
     Block(#[allow(dead_code, reason = "it is held")] Block),
 }
 
 #[derive(Default)]
 pub(super) struct State {
     /// Parts that are not ready, in order.
-    unready: VecDeque<Claim>,
+    unready: VecDeque<Placeholder>,
     quarantine: Vec<(Quarantined, Bad)>,
     /// Bytes that are ready.
     ready: u64,
@@ -70,7 +73,7 @@ impl State {
 
     /// Its figures. O(parts that are not ready).
     pub(super) fn standing(&self) -> Standing {
-        let unready: u64 = self.unready.iter().map(Claim::len).sum();
+        let unready: u64 = self.unready.iter().map(Placeholder::len).sum();
         let bad: u64 =
             self.quarantine.iter().map(|(what, _)| what.range.end - what.range.start).sum();
         let ranges = (self.unready.len() + self.quarantine.len()) as u64;
@@ -78,7 +81,7 @@ impl State {
     }
 }
 
-/// Figures of the state, for who must not wait for its lock. All in bytes but the last.
+/// Figures of the state, for threads that must not wait for its lock. All in bytes but the last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Standing {
     /// What is ready.
@@ -92,19 +95,19 @@ pub(super) struct Standing {
 }
 
 /// The same as it was published last.
-struct Board {
-    together: SeqCounter,
+struct PublishedStats {
+    together: Together,
     ready: AtomicU64,
     withheld: AtomicU64,
     quarantined: AtomicU64,
     ranges: AtomicU64,
 }
 
-impl Board {
-    fn new(state: &State) -> Board {
+impl PublishedStats {
+    fn new(state: &State) -> PublishedStats {
         let zero = || AtomicU64::new(0);
-        let board = Board {
-            together: SeqCounter::new(),
+        let board = PublishedStats {
+            together: Together::new(),
             ready: zero(),
             withheld: zero(),
             quarantined: zero(),
@@ -139,27 +142,37 @@ impl Board {
 }
 
 /// How far a pool has come; shared with the thread that works on it.
-pub(super) struct Readying {
+pub(super) struct Provisioning {
     pub(super) memory: Arc<Memory>,
-    pub(super) fitter: Fitter,
+    pub(super) provisioner: Provisioner,
     state: Mutex<State>,
     changed: Condvar,
-    board: Board,
+    board: PublishedStats,
 }
 
-impl Readying {
-    /// Without claims: all of it is ready.
+impl Provisioning {
+    /// Without placeholders the whole pool is ready.
     pub(super) fn new(
         memory: Arc<Memory>,
-        fitter: Fitter,
-        claims: Vec<Claim>,
+        provisioner: Provisioner,
+        placeholders: Vec<Placeholder>,
         capacity: u64,
-    ) -> Readying {
-        let ready = if claims.is_empty() { capacity } else { 0 };
-        let state =
-            State { ready, ended: claims.is_empty(), unready: claims.into(), ..State::default() };
-        let board = Board::new(&state);
-        Readying { memory, fitter, state: Mutex::new(state), changed: Condvar::new(), board }
+    ) -> Provisioning {
+        let ready = if placeholders.is_empty() { capacity } else { 0 };
+        let state = State {
+            ready,
+            ended: placeholders.is_empty(),
+            unready: placeholders.into(),
+            ..State::default()
+        };
+        let board = PublishedStats::new(&state);
+        Provisioning {
+            memory,
+            provisioner,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            board,
+        }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -167,7 +180,7 @@ impl Readying {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same to be changed. Who waits, and who reports, sees it afterwards.
+    /// Changes the state, publishes it and wakes the waiting threads.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state();
         let done = self.board.together.change(|| {
@@ -216,7 +229,7 @@ impl Readying {
     /// Makes part after part ready, until all are or it is to end.
     pub(super) fn run(&self) {
         /// Says that it has ended, however that came.
-        struct End<'a>(&'a Readying);
+        struct End<'a>(&'a Provisioning);
         impl Drop for End<'_> {
             fn drop(&mut self) {
                 self.0.change(|state| {
@@ -229,15 +242,15 @@ impl Readying {
         }
         let _end = End(self);
         while let Some(part) = self.next() {
-            span!(INFO, "ready", pool = &*self.fitter.name, part);
-            match self.fitter.fit(&self.memory.parts()[part]) {
+            span!(INFO, "ready", pool = &*self.provisioner.name, part);
+            match self.provisioner.fit(&self.memory.parts()[part]) {
                 Ok((populated, registered)) => self.change(|state| {
                     add_populated(&mut state.populated, populated);
                     add_registered(&mut state.registered, registered);
-                    let claim = state.unready.pop_front();
-                    state.ready += claim.as_ref().map_or(0, Claim::len);
+                    let placeholder = state.unready.pop_front();
+                    state.ready += placeholder.as_ref().map_or(0, Placeholder::len);
                     // What was claimed is free.
-                    drop(claim);
+                    drop(placeholder);
                 }),
                 Err((_, error)) if was_cancelled(&error) => {
                     let mut state = self.state();
@@ -253,7 +266,7 @@ impl Readying {
     /// The number of the part to be made ready next.
     fn next(&self) -> Option<usize> {
         let mut state = self.state();
-        if self.fitter.is_cancelled() && !state.unready.is_empty() {
+        if self.provisioner.is_cancelled() && !state.unready.is_empty() {
             let total = state.ready + state.standing().withheld;
             let error = PoolError::from(ArenaError::Cancelled { done: state.ready, total });
             state.stopped = Some(error.to_string());
@@ -263,15 +276,15 @@ impl Readying {
         state
             .unready
             .front()
-            .map(|claim| (claim.0.offset() / self.memory.part_bytes() as u64) as usize)
+            .map(|placeholder| (placeholder.0.offset() / self.memory.part_bytes() as u64) as usize)
     }
 
     fn keep_from_use(&self, cause: Cause, error: PoolError) {
         self.change(|state| {
-            let Some(claim) = state.unready.pop_front() else { return };
-            let what = Quarantined { range: claim.0.range(), cause, why: error.to_string() };
-            event!(WARN, pool = &*self.fitter.name, range = ?what.range, %cause, why = %what.why, "quarantine");
-            state.quarantine.push((what, Bad::Part(claim)));
+            let Some(placeholder) = state.unready.pop_front() else { return };
+            let what = Quarantined { range: placeholder.0.range(), cause, why: error.to_string() };
+            event!(WARN, pool = &*self.provisioner.name, range = ?what.range, %cause, why = %what.why, "quarantine");
+            state.quarantine.push((what, Bad::Part(placeholder)));
             state.failure.get_or_insert(error);
         });
     }
@@ -281,7 +294,7 @@ impl Readying {
         let range = block.range();
         let bytes = range.end - range.start;
         let what = Quarantined { range, cause: Cause::Condemned, why };
-        event!(WARN, pool = &*self.fitter.name, range = ?what.range, cause = %what.cause, why = %what.why, "quarantine");
+        event!(WARN, pool = &*self.provisioner.name, range = ?what.range, cause = %what.cause, why = %what.why, "quarantine");
         self.change(|state| {
             state.quarantine.push((what, Bad::Block(block)));
             state.ready = state.ready.saturating_sub(bytes);

@@ -1,4 +1,4 @@
-//! *Held*: a block under its key; and a pin on it.
+//! A block under its key ([`CacheEntry`]), and a pin on it ([`Pinned`]).
 
 use std::fmt;
 use std::ops::Deref;
@@ -14,9 +14,8 @@ use super::Slot;
 const SUPERSEDED: Slot = Slot::MAX;
 
 /// A block under its key. The index of its shard has one reference to it, and each pin has one: so
-/// it is pinned just while there are two or more, it can be freed by whoever drops the last, and
-/// nobody has to know who that is.
-pub(super) struct Held<K> {
+/// it is pinned exactly while there are two or more, and the thread that drops the last frees it.
+pub(super) struct CacheEntry<K> {
     // Goes before the block: see `KvCache`.
     pub(super) key: K,
     pub(super) block: Block,
@@ -27,11 +26,19 @@ pub(super) struct Held<K> {
     noted: AtomicU32,
     /// Bytes of the block behind the value: where a caller's way to allocate gave a longer one.
     padding: u32,
+    /// Blocks before it in its prefix, as far as the caller said; else 0.
+    depth: u32,
 }
 
-impl<K> Held<K> {
-    pub(super) fn new(key: K, block: Block, padding: u32) -> Self {
-        Held { key, block, slot: AtomicU32::new(0), noted: AtomicU32::new(0), padding }
+impl<K> CacheEntry<K> {
+    pub(super) fn new(key: K, block: Block, padding: u32, depth: u32) -> Self {
+        let zero = || AtomicU32::new(0);
+        CacheEntry { key, block, slot: zero(), noted: zero(), padding, depth }
+    }
+
+    /// Blocks before it in its prefix; 0 also where the caller did not say.
+    pub(super) fn depth(&self) -> u32 {
+        self.depth
     }
 
     /// Bytes that are charged for it: all of the block.
@@ -40,8 +47,8 @@ impl<K> Held<K> {
     }
 
     /// Takes it apart.
-    pub(super) fn into_parts(self) -> (K, Block, u32) {
-        (self.key, self.block, self.padding)
+    pub(super) fn into_parts(self) -> (K, Block, u32, u32) {
+        (self.key, self.block, self.padding, self.depth)
     }
 
     #[inline]
@@ -58,7 +65,7 @@ impl<K> Held<K> {
     /// The key has another value from now on, or none. Said under the lock of the shard, when it
     /// has left the index.
     pub(super) fn supersede(&self) {
-        // Relaxed: who asks has come after what was put later by another lock; see
+        // Relaxed: another lock orders the reader after the later insertion; see
         // `Pinned::is_superseded`.
         self.slot.store(SUPERSEDED, Ordering::Relaxed);
     }
@@ -66,7 +73,7 @@ impl<K> Held<K> {
     /// Whether a use since the shard's latest change is known.
     #[inline]
     pub(super) fn is_noted(&self, changes: u32) -> bool {
-        // Relaxed: it guards nothing; at worst two who look up at once both note it.
+        // Relaxed: it guards nothing; at worst two concurrent look-ups both record the use.
         self.noted.load(Ordering::Relaxed) == changes
     }
 
@@ -77,31 +84,31 @@ impl<K> Held<K> {
     }
 }
 
-/// Whether somebody has a pin on what the index refers to. The caller has the lock of the shard to
-/// change it: under it nobody without a pin can get one, so the answer "no" stays true until the
-/// lock is let go.
+/// Returns whether there is a pin on a block of the index. The caller has the lock of the shard for
+/// changes: under it no thread without a pin can get one, so the answer "no" stays true until the
+/// lock is released.
 ///
 /// The count is read relaxed. That a pin is gone, and with it all reading, is acquired by dropping
 /// the index's own reference, as every last drop of an `Arc` acquires what the others released.
 #[inline]
-pub(super) fn is_pinned<K>(held: &Arc<Held<K>>) -> bool {
+pub(super) fn is_pinned<K>(held: &Arc<CacheEntry<K>>) -> bool {
     Arc::strong_count(held) > 1
 }
 
-/// A value that is held, or was when this was got, and that is not evicted or freed while this
-/// exists.
+/// A value that the cache holds, or held when the pin was made. It is neither evicted nor freed
+/// while the pin exists.
 ///
-/// 8 bytes. Any thread may have it, read through it, clone it and drop it. It outlives the cache if
-/// need be. If meanwhile its key is removed, or gets another value, this one stays as it is until
-/// its last pin goes, which then frees its bytes; it counts for the cache no more, but in the pool
-/// it is still in use.
+/// 8 bytes. Any thread may read through a pin, clone it and drop it. A pin may outlive the cache.
+/// If the key is removed or gets another value, the pinned value stays as it is until its last pin
+/// is dropped, which frees its bytes. Until then it no longer counts for the cache, but is in use
+/// in the pool.
 ///
-/// Pins are meant to be held while bytes are read or sent: what is pinned cannot make room.
-#[must_use = "the value is pinned only as long as this exists"]
-pub struct Pinned<K>(pub(super) Arc<Held<K>>);
+/// Hold pins while bytes are read or sent, and no longer: a pinned value cannot be evicted.
+#[must_use = "the value is pinned only while this exists"]
+pub struct Pinned<K>(pub(super) Arc<CacheEntry<K>>);
 
 impl<K> Pinned<K> {
-    /// The value: as many bytes as were asked for. O(1).
+    /// Returns the value: as many bytes as requested. O(1).
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
@@ -111,7 +118,7 @@ impl<K> Pinned<K> {
 
     /// Whether the key has been given another value since, or was removed or cleared. Being evicted
     /// does not count: what was evicted is the latest there was. A
-    /// [taker](super::KvCacheBuilder::on_evict) is answered rightly until it returns; later changes
+    /// [sink](super::KvCacheBuilder::on_evict) is answered rightly until it returns; later changes
     /// are not told to what was evicted.
     ///
     /// Asked under a lock under which all values of the key are taken, and forgotten, it says
@@ -119,20 +126,19 @@ impl<K> Pinned<K> {
     #[must_use]
     pub fn is_superseded(&self) -> bool {
         // Relaxed: where another thread's value was taken before, this comes after it by the
-        // taker's lock, and that after the mark.
+        // sink's lock, and that after the mark.
         self.0.slot.load(Ordering::Relaxed) == SUPERSEDED
     }
 
-    /// The key it was put in under.
+    /// Returns the key that the value was inserted under.
     #[inline]
     #[must_use]
     pub fn key(&self) -> &K {
         &self.0.key
     }
 
-    /// The block it lies in: address, offset, and whatever else a device needs. It is as long as
-    /// the value unless [`with_allocator`](super::KvCacheBuilder::with_allocator) gave a longer
-    /// one.
+    /// Returns the block of the value: address, offset, and what else a device needs. It is as long
+    /// as the value unless [`with_allocator`](super::KvCacheBuilder::with_allocator) gave a longer one.
     #[inline]
     pub fn block(&self) -> &Block {
         &self.0.block
@@ -149,7 +155,7 @@ impl<K> Deref for Pinned<K> {
 }
 
 impl<K> Clone for Pinned<K> {
-    /// One more pin on the same value.
+    /// Returns one more pin on the same value.
     fn clone(&self) -> Self {
         Pinned(Arc::clone(&self.0))
     }

@@ -1,8 +1,8 @@
-//! *Ledger*: how much is held by all shards together, against the limits.
+//! *Usage*: the blocks and bytes that all shards hold together, against the limits.
 //!
 //! A block is charged before its bytes are written and credited when it leaves the index, so what
 //! is charged never exceeds a limit. A charge is made only if it fits: two insertions that compete
-//! cannot both be over the limit and refuse each other.
+//! cannot both exceed the limit and make each other fail.
 
 use super::clock::Clock;
 use crate::sync::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ pub(super) struct Limits {
 /// What is charged. On cache lines of its own: every insertion writes here.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(super) struct Ledger {
+pub(super) struct Usage {
     bytes: AtomicU64,
     blocks: AtomicU64,
     /// How many blocks have been committed.
@@ -30,10 +30,10 @@ pub(super) struct Ledger {
     pub(super) limits: Limits,
 }
 
-impl Ledger {
+impl Usage {
     pub(super) fn new(limits: Limits) -> Self {
         let zero = || AtomicU64::new(0);
-        Ledger {
+        Usage {
             bytes: zero(),
             blocks: zero(),
             commits: Clock::default(),
@@ -72,7 +72,7 @@ impl Ledger {
         self.blocks.load(Ordering::Relaxed)
     }
 
-    pub(super) fn refused(&self) {
+    pub(super) fn count_failure(&self) {
         // Relaxed: a figure for itself.
         self.insertion_failures.fetch_add(1, Ordering::Relaxed);
     }
@@ -95,38 +95,38 @@ fn add_within(sum: &AtomicU64, more: u64, limit: u64) -> bool {
 mod tests {
     use super::*;
 
-    fn ledger(bytes: u64, blocks: u64) -> Ledger {
-        Ledger::new(Limits { bytes, blocks, high: bytes, low: bytes })
+    fn usage(bytes: u64, blocks: u64) -> Usage {
+        Usage::new(Limits { bytes, blocks, high: bytes, low: bytes })
     }
 
     #[test]
     fn a_charge_that_exceeds_a_limit_charges_nothing() {
-        let ledger = ledger(10, 2);
-        assert!(ledger.charge(6));
-        assert!(!ledger.charge(5));
-        assert_eq!((ledger.blocks(), ledger.bytes()), (1, 6));
-        assert!(ledger.charge(4));
-        assert!(!ledger.charge(0), "two blocks are the limit");
-        ledger.credit(6);
-        assert_eq!((ledger.blocks(), ledger.bytes()), (1, 4));
-        assert!(!ledger.charge(u64::MAX), "sums do not overflow");
+        let usage = usage(10, 2);
+        assert!(usage.charge(6));
+        assert!(!usage.charge(5));
+        assert_eq!((usage.blocks(), usage.bytes()), (1, 6));
+        assert!(usage.charge(4));
+        assert!(!usage.charge(0), "two blocks are the limit");
+        usage.credit(6);
+        assert_eq!((usage.blocks(), usage.bytes()), (1, 4));
+        assert!(!usage.charge(u64::MAX), "sums do not overflow");
     }
 
     #[test]
     fn threads_never_exceed_the_limit_together() {
-        let ledger = ledger(100, u64::MAX);
+        let usage = usage(100, u64::MAX);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..if cfg!(miri) { 20 } else { 5_000 } {
-                        if ledger.charge(40) {
-                            assert!(ledger.bytes() <= 100);
-                            ledger.credit(40);
+                        if usage.charge(40) {
+                            assert!(usage.bytes() <= 100);
+                            usage.credit(40);
                         }
                     }
                 });
             }
         });
-        assert_eq!((ledger.blocks(), ledger.bytes()), (0, 0));
+        assert_eq!((usage.blocks(), usage.bytes()), (0, 0));
     }
 }

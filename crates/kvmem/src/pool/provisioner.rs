@@ -1,4 +1,4 @@
-//! *Fitter*: makes ranges of the memory fit for use: populates them, and registers them.
+//! *Provisioner*: makes ranges of the memory fit for use: populates them, and registers them.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use crate::arena::{ArenaError, CancelToken, Populate, Populated, ProgressOptions
 use crate::register::{Outcome, Policy, RegisterError, RegistrationBuilder, RegistrationSet};
 
 /// How it is done.
-pub(super) struct Fitter {
+pub(super) struct Provisioner {
     /// Of the pool.
     pub(super) name: Arc<str>,
     /// What it has taken so far.
@@ -27,8 +27,8 @@ pub(super) struct Fitter {
     policy: Mutex<Policy>,
 }
 
-impl Fitter {
-    pub(super) fn new(wish: &PoolBuilder, part_bytes: usize) -> Fitter {
+impl Provisioner {
+    pub(super) fn new(wish: &PoolBuilder, part_bytes: usize) -> Provisioner {
         let cancel = wish.cancel.child();
         let mut watch = ProgressOptions::new().cancel(cancel.clone());
         if let Some(listener) = wish.on_populate.clone() {
@@ -52,7 +52,7 @@ impl Fitter {
                 })
         });
         let name = Arc::clone(&wish.name);
-        Fitter {
+        Provisioner {
             name,
             set_up,
             how: wish.populate,
