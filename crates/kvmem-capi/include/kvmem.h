@@ -1652,101 +1652,9 @@ kvmem_status kvmem_kv_cache_create(const struct kvmem_pool *pool,
                                    const struct kvmem_kv_cache_options *options,
                                    struct kvmem_kv_cache **out_cache);
 
-/// The value under a key, pinned; it counts as used. KVMEM_NOT_FOUND if there is none.
-kvmem_status kvmem_kv_get(const struct kvmem_kv_cache *cache,
-                          const void *key,
-                          uint64_t key_bytes,
-                          struct kvmem_kv_value *out_value);
-
-/// Whether there is a value under a key: 1 or 0. It does not count as used.
-kvmem_status kvmem_kv_contains(const struct kvmem_kv_cache *cache,
-                               const void *key,
-                               uint64_t key_bytes,
-                               uint32_t *out_contains);
-
-/// Copies `bytes` bytes at `data` into a block and puts it under a key, in the place of what is there. Evicts until it fits.
-/// KVMEM_NOTHING_TO_EVICT, KVMEM_TOO_LARGE or KVMEM_ZERO_SIZE if it cannot be.
-kvmem_status kvmem_kv_insert(const struct kvmem_kv_cache *cache,
-                             const void *key,
-                             uint64_t key_bytes,
-                             const void *data,
-                             uint64_t bytes);
-
-/// Makes room for a value of `bytes` bytes, to be written in place, by the processor or a device, and then committed. As kvmem_kv_insert otherwise.
-kvmem_status kvmem_kv_reserve(const struct kvmem_kv_cache *cache,
-                              const void *key,
-                              uint64_t key_bytes,
-                              uint64_t bytes,
-                              struct kvmem_kv_room *out_room);
-
-/// Puts a value in. The reservation is gone afterwards. `out_value` (may be NULL) is the value, pinned. KVMEM_FORKED in a forked child.
-kvmem_status kvmem_kv_commit(struct kvmem_kv_reservation *reservation,
-                             struct kvmem_kv_value *out_value);
-
-/// Says that `depth` blocks of the prefix come before the value; 0 is the default. Blocks at the end of a prefix are evicted before those at its
-/// start, in whatever order they are committed.
-kvmem_status kvmem_kv_reservation_set_depth(struct kvmem_kv_reservation *reservation,
-                                            uint32_t depth);
-
-/// Gives the room back. The reservation is gone afterwards.
-kvmem_status kvmem_kv_abandon(struct kvmem_kv_reservation *reservation);
-
-/// The key that a value will be put in under: `out_key_bytes` bytes at `out_key`, good as long as the reservation.
-kvmem_status kvmem_kv_reservation_cache_key(const struct kvmem_kv_reservation *reservation,
-                                            const void **out_key,
-                                            uint64_t *out_key_bytes);
-
-/// The key with which `device` can write a reserved value. It is good as long as the value.
-kvmem_status kvmem_kv_reservation_key(const struct kvmem_kv_reservation *reservation,
-                                      const char *device,
-                                      struct kvmem_key *out_key);
-
-/// One pin more on the same value. It is released by itself.
-kvmem_status kvmem_kv_pin_clone(const struct kvmem_kv_pin *pin, struct kvmem_kv_value *out_value);
-
-/// The key that a pinned value was put in under: `out_key_bytes` bytes at `out_key`, good until the pin is released.
-kvmem_status kvmem_kv_pin_cache_key(const struct kvmem_kv_pin *pin,
-                                    const void **out_key,
-                                    uint64_t *out_key_bytes);
-
-/// Whether the key of a pinned value has been given another since, or was removed or cleared: 1 or 0. Being evicted does not count: what was
-/// evicted is the latest there was. In a kvmem_kv_evict_fn it is answered rightly until that returns; later changes are not told to what was
-/// evicted.
-kvmem_status kvmem_kv_pin_is_superseded(const struct kvmem_kv_pin *pin,
-                                        uint32_t *out_superseded);
-
-/// The key with which `device` can reach a pinned value. It is good as long as the value.
-kvmem_status kvmem_kv_pin_key(const struct kvmem_kv_pin *pin, const char *device, struct kvmem_key *out_key);
-
-/// Releases a pin.
-kvmem_status kvmem_kv_pin_release(struct kvmem_kv_pin *pin);
-
-/// Takes the value under a key out: its bytes are free when the last pin on it is released. KVMEM_NOT_FOUND if there is none. A lower tier is told by
-/// kvmem_kv_remove_with.
-kvmem_status kvmem_kv_remove(const struct kvmem_kv_cache *cache,
-                             const void *key,
-                             uint64_t key_bytes);
-
-/// Takes every value out. Pins stay good. A lower tier is told by kvmem_kv_clear_with.
-kvmem_status kvmem_kv_clear(const struct kvmem_kv_cache *cache);
-
-/// Evicts until at most `bytes` bytes are held, or nothing is left that can go. `out_held_bytes` (may be NULL) is how many are held then.
-kvmem_status kvmem_kv_evict_to(const struct kvmem_kv_cache *cache,
-                               uint64_t bytes,
-                               uint64_t *out_held_bytes);
-
-/// Figures of a cache. Takes no lock.
-kvmem_status kvmem_kv_get_stats(const struct kvmem_kv_cache *cache, struct kvmem_kv_stats *out_stats);
-
-/// Verifies the invariants, while no other thread is in the cache. O(values). KVMEM_CHECK_FAILED is a defect of this library.
-kvmem_status kvmem_kv_check(const struct kvmem_kv_cache *cache);
-
-/// Destroys a cache. Values that are pinned stay until their pins are released. What is held is dropped, not evicted: `on_evict` is given none of it.
-kvmem_status kvmem_kv_destroy(struct kvmem_kv_cache *cache);
-
-/// Asks for the right to put in what is fetched from a lower tier. Take it before anything is asked of that. It counts for neither a hit nor a miss.
-/// Several leases of a key may live at once; the first commit breaks the others.
-kvmem_status kvmem_kv_get_lease(const struct kvmem_kv_cache *cache,
+/// Returns the value under a key, pinned. This counts as a use. KVMEM_ERR_NOT_FOUND if the key has
+/// no value.
+kvmem_status kvmem_kv_cache_get(const struct kvmem_kv_cache *cache,
                                 const void *key,
                                 uint64_t key_bytes,
                                 struct kvmem_kv_cache_value *out_value);
@@ -1780,7 +1688,12 @@ kvmem_status kvmem_kv_cache_reserve(const struct kvmem_kv_cache *cache,
 kvmem_status kvmem_kv_cache_reservation_commit(struct kvmem_kv_cache_reservation *reservation,
                                                struct kvmem_kv_cache_value *out_value);
 
-/// Frees the reserved block and consumes the reservation; nothing is put under the key.
+/// Says that `depth` blocks of the prefix come before the value; 0 is the default. Blocks at the
+/// end of a prefix are evicted before those at its start, in whatever order they are committed.
+kvmem_status kvmem_kv_cache_reservation_set_depth(struct kvmem_kv_cache_reservation *reservation,
+                                                  uint32_t depth);
+
+/// Gives the room back. The reservation is gone afterwards.
 kvmem_status kvmem_kv_cache_reservation_release(struct kvmem_kv_cache_reservation *reservation);
 
 /// Returns the key that the value will be put under: `out_key_bytes` bytes at `out_key`, valid as

@@ -342,12 +342,12 @@ pub unsafe extern "C" fn kvmem_kv_cache_reservation_commit(
 /// Says that `depth` blocks of the prefix come before the value; 0 is the default. Blocks at the
 /// end of a prefix are evicted before those at its start, in whatever order they are committed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_reservation_set_depth(
-    reservation: *mut kvmem_kv_reservation,
+pub unsafe extern "C" fn kvmem_kv_cache_reservation_set_depth(
+    reservation: *mut kvmem_kv_cache_reservation,
     depth: u32,
 ) -> kvmem_status {
     guard(|| {
-        kvmem_kv_reservation::table().exclusive(reservation, |reservation| {
+        kvmem_kv_cache_reservation::table().exclusive(reservation, |reservation| {
             reservation.set_depth(depth);
             Ok(())
         })

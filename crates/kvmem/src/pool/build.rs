@@ -98,7 +98,7 @@ pub(super) fn build(wish: &PoolBuilder) -> Result<Pool, PoolError> {
     let latency = (wish.measured > 0).then(|| Arc::new(Latency::new(wish.measured)));
     let pool = Pool::new(space, memory, Arc::new(owner), latency);
     if wish.in_background {
-        let here = Here::now();
+        let here = TraceContext::now();
         let thread = sys::spawn("kvmem-pool", move || here.run(|| provisioning.run()));
         pool.owner().works(thread.map_err(|errno| PoolError::NoThread { errno })?);
     } else if by_part {

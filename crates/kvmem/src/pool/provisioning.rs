@@ -96,7 +96,7 @@ pub(super) struct Standing {
 
 /// The same as it was published last.
 struct PublishedStats {
-    together: Together,
+    together: SeqCounter,
     ready: AtomicU64,
     withheld: AtomicU64,
     quarantined: AtomicU64,
@@ -107,7 +107,7 @@ impl PublishedStats {
     fn new(state: &State) -> PublishedStats {
         let zero = || AtomicU64::new(0);
         let board = PublishedStats {
-            together: Together::new(),
+            together: SeqCounter::new(),
             ready: zero(),
             withheld: zero(),
             quarantined: zero(),

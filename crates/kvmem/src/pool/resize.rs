@@ -70,7 +70,7 @@ impl Pool {
             .each_in(range, |region, within| provisioning.provisioner.populate(region, within))?;
         let registered =
             if parts.is_empty() { None } else { provisioning.provisioner.register(parts)? };
-        if let Err(error) = self.space.grow(new) {
+        if let Err(error) = self.space.grow_to(new) {
             for part in parts {
                 *part.set_mut() = None;
             }

@@ -106,7 +106,7 @@ impl<K> Inner<K> {
     pub(super) fn state<'a>(
         &self,
         shard: &'a Shard<K>,
-    ) -> Option<Writing<'a, ShardState<K>, StripeState>> {
+    ) -> Option<StripedWriteGuard<'a, ShardState<K>, StripeState>> {
         (!self.process.is_gone()).then(|| shard.state())
     }
 
@@ -352,7 +352,7 @@ impl<K: Hash + Eq> Inner<K> {
     fn put<'a>(
         &'a self,
         shard: &Shard<K>,
-        mut state: Writing<'_, ShardState<K>, StripeState>,
+        mut state: StripedWriteGuard<'_, ShardState<K>, StripeState>,
         hash: u64,
         charged: Charged<'a, K>,
     ) {
@@ -392,7 +392,7 @@ impl<K: Hash + Eq> Inner<K> {
     fn evicted(
         &self,
         shard: &Shard<K>,
-        mut state: Writing<'_, ShardState<K>, StripeState>,
+        mut state: StripedWriteGuard<'_, ShardState<K>, StripeState>,
         charged: Charged<'_, K>,
     ) {
         shard.publish(&mut state);

@@ -97,7 +97,7 @@ impl<K> Shard<K> {
     }
 
     /// The state, to be changed; what was used before is known to the policy.
-    pub(super) fn state(&self) -> Writing<'_, ShardState<K>, StripeState> {
+    pub(super) fn state(&self) -> StripedWriteGuard<'_, ShardState<K>, StripeState> {
         let mut writing = self.state.write();
         self.tell_all(&mut writing);
         writing
@@ -113,7 +113,7 @@ impl<K> Shard<K> {
     }
 
     /// Tells the policy what the notes say. One that has panicked is replaced first.
-    fn tell_all(&self, writing: &mut Writing<'_, ShardState<K>, StripeState>) {
+    fn tell_all(&self, writing: &mut StripedWriteGuard<'_, ShardState<K>, StripeState>) {
         let (state, stripe_states) = writing.parts();
         let policy = state.policy.get_mut();
         if policy.has_panicked() {

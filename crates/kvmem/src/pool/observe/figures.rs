@@ -48,9 +48,9 @@ impl Pool {
     #[must_use]
     pub fn figures(&self) -> PoolFigures {
         let owner = self.owner();
-        let (standing, glance) = owner.provisioning.look(|| self.space.glance());
-        let capacity = glance.capacity.saturating_sub(standing.withheld);
-        let allocated = glance.allocated.saturating_sub(standing.withheld);
+        let (standing, snapshot) = owner.provisioning.look(|| self.space.snapshot());
+        let capacity = snapshot.capacity.saturating_sub(standing.withheld);
+        let allocated = snapshot.allocated.saturating_sub(standing.withheld);
         PoolFigures {
             capacity: snapshot.capacity,
             ready: standing.ready,
@@ -62,7 +62,7 @@ impl Pool {
             largest_free: snapshot.largest_free,
             allocations: snapshot.live.saturating_sub(standing.ranges),
             failures: owner.refusals.failures(),
-            reclaims: glance.reclaims,
+            reclaims: snapshot.reclaims,
             populate_seconds: owner.provisioning.provisioner.set_up.populate_seconds(),
             register_seconds: owner.provisioning.provisioner.set_up.register_seconds(),
         }
