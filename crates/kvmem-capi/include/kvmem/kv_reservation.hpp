@@ -70,6 +70,12 @@ public:
         return key;
     }
 
+    /// Sets the number of blocks of the prefix before this value; the default is 0. Blocks at the
+    /// end of a prefix are evicted before those at its start, whatever the order of commits.
+    void set_depth(std::uint32_t depth) {
+        detail::check(kvmem_kv_cache_reservation_set_depth(reservation_.get(), depth));
+    }
+
     /// Puts the value under its key: `std::move(reservation).commit()`. Returns it pinned.
     KvValue commit() && {
         kvmem_kv_cache_value value = {};
