@@ -53,7 +53,7 @@ mod tests {
             "{text}"
         );
         let json = serde_json::to_value(&diagnosis).unwrap();
-        assert_eq!(json["wish"]["size_bytes"], 1 << 20);
+        assert_eq!(json["requirements"]["size_bytes"], 1 << 20);
         assert_eq!(json["registrars"][0]["backend"], "io_uring");
     }
 }

@@ -13,17 +13,17 @@
 //!   of 500 GiB of addresses suffices without any memory behind it. The record is kept by address:
 //!   a new region at the addresses of an old one inherits its residency
 //!   ([`SimulatedMachine::discard`]).
-//! - **Keys** are counted, calls are recorded in a [log](Machine::log), and [faults](Fault) can be
+//! - **Keys** are counted, calls are recorded in a [log](SimulatedMachine::log), and [faults](Fault) can be
 //!   injected.
 //!
 //! ```
 //! use kvmem::arena::Region;
-//! use kvmem::register::simulated::Machine;
+//! use kvmem::register::simulated::SimulatedMachine;
 //! use kvmem::register::{Platform, Registrar};
 //!
 //! // 1 GiB of addresses, none of them resident.
 //! let region = Region::builder(1 << 30).map()?;
-//! let machine = Machine::parallel_loses(false);
+//! let machine = SimulatedMachine::parallel_loses(false);
 //! let nic = machine.nic(0).expect("it has eight");
 //!
 //! // SAFETY: the bytes are mapped, and no device will write to them.

@@ -91,7 +91,7 @@ impl ExtentCache {
     ///
     /// let space = ExtentCache::builder(OffsetAllocator::builder(64 << 30).boundary(1 << 30))
     ///     .hot_sizes([3_274_752, 658_432])
-    ///     .learn(false)
+    ///     .auto_hot_sizes(false)
     ///     .build()?;
     /// assert_eq!(space.stats().classes.len(), 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -20,7 +20,7 @@ fn receipt(segments: &[(PageSize, usize, usize)]) -> Receipt {
     for (page, pages, resident) in segments {
         let len = pages * page.bytes();
         ranges.push(serde_json::json!({
-            "range": { "start": at, "end": at + len }, "asked": page, "got": page, "nodes": [],
+            "range": { "start": at, "end": at + len }, "requested": page, "got": page, "nodes": [],
             "resident_bytes": resident * page.bytes(), "resident_error_bytes": 0,
             "huge_bytes": null, "seconds": 0.0, "gib_per_s": 0.0, "fallbacks": [],
         }));

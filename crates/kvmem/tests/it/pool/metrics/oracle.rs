@@ -51,7 +51,7 @@ fn compare(pool: &Pool, exporter: &Exporter, oracle: &Oracle, refused: &Refused)
     assert_eq!(bytes("free_bytes"), oracle.free_bytes());
     assert_eq!(bytes("allocations"), oracle.live() as u64);
     assert!(bytes("largest_free_bytes") <= oracle.largest_free());
-    assert_eq!(bytes("reaps_total"), pool.stats().reclaims);
+    assert_eq!(bytes("reclaims_total"), pool.stats().reclaims);
     let cached: u64 = pool
         .map()
         .iter()
@@ -205,7 +205,7 @@ fn of_a_cache() {
                 (figure("insertions_total"), figure("removals_total")),
                 (insertions, removals)
             );
-            assert_eq!(figure("refusals_total"), insertion_failures);
+            assert_eq!(figure("insertion_failures_total"), insertion_failures);
             // What came in is there, or has gone in one of three ways.
             let gone = figure("evictions_total") + figure("replacements_total") + removals;
             assert_eq!(insertions, blocks + gone);
