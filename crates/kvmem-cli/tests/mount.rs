@@ -58,7 +58,7 @@ fn the_receipt_says_what_was_got() {
     let ranges = receipt["ranges"].as_array().unwrap();
     let resident: u64 = ranges.iter().map(|range| range["resident_bytes"].as_u64().unwrap()).sum();
     assert!(resident >= 10 << 20, "{receipt}");
-    assert!(ranges.iter().all(|range| range["asked"] == "thp"), "{receipt}");
+    assert!(ranges.iter().all(|range| range["requested"] == "thp"), "{receipt}");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn each_step_of_registering_is_timed() {
     let text = mount(&[&["--size", "2MiB", "--pages", "4k"], &args[..]].concat()).stdout;
     let text = String::from_utf8(text).unwrap();
     let words = [
-        "asked 2 MiB",
+        "requested 2 MiB",
         "chosen: parallel",
         "   seconds\n",
         "\nallocate ",

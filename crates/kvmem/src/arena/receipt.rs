@@ -232,7 +232,7 @@ impl fmt::Display for Receipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "asked {}, mapped {}, usable {}, {}{}; {} resident",
+            "requested {}, mapped {}, usable {}, {}{}; {} resident",
             HumanBytes(self.requested_bytes as u64),
             HumanBytes(self.mapped_bytes as u64),
             HumanBytes(self.usable_bytes as u64),
@@ -243,7 +243,7 @@ impl fmt::Display for Receipt {
         for part in &self.ranges {
             write!(
                 f,
-                "  {:#x}..{:#x}  {:>10}  asked {}, got {}, {}{} resident",
+                "  {:#x}..{:#x}  {:>10}  requested {}, got {}, {}{} resident",
                 part.range.start,
                 part.range.end,
                 HumanBytes(part.range.len() as u64),
