@@ -48,13 +48,13 @@ fn the_arena_suite_has_a_table_and_rows_too() {
     let file =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-arena.json", std::process::id()));
     let json = file.to_str().unwrap();
-    let chosen = ["--op", "bump,bump-full", "--contender", "kvmem,seed", "--reps", "1"];
+    let chosen = ["--op", "bump,bump-full", "--contender", "kvmem,published-arena", "--reps", "1"];
     let output = kvmem(&[&["bench", "arena", "--quick", "--json", json], &chosen[..]].concat());
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     assert_eq!(stderr, "", "no progress bar where standard error is no terminal");
     let table = String::from_utf8(output.stdout).unwrap();
-    for word in ["bump-full", "64 B, 8 thread(s)", "kvmem", "seed", "Goals"] {
+    for word in ["bump-full", "64 B, 8 thread(s)", "kvmem", "published-arena", "Goals"] {
         assert!(table.contains(word), "{word} is missing in\n{table}");
     }
     let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();

@@ -70,7 +70,7 @@ fn each_step_is_told_and_drawn() {
             "1/4 Doctor",
             "checks",
             "2/4 Pool",
-            "16 MiB: asked for",
+            "16 MiB: requested",
             "populated 16 MiB",
             "3/4 KV workload",
             "requests for pages of 1 token(s)",

@@ -291,7 +291,7 @@ def test_regions() -> None:
         assert region.residency().resident_bytes == PAGE
         receipt = region.receipt
         assert receipt["usable_bytes"] == 3 << 20 and receipt["ranges"][0]["got"] == "4k"
-        assert str(receipt).startswith("asked 3 MiB, mapped")
+        assert str(receipt).startswith("requested 3 MiB, mapped")
         with pytest.raises(kvmem.InvalidArgumentError):
             region.populate(0, 4 << 20)
         with pytest.raises(kvmem.InvalidArgumentError, match="private"):

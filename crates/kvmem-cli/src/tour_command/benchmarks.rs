@@ -242,7 +242,7 @@ fn run_arena(mut going: &Going) -> Result<BenchmarkFigures, String> {
     };
     let figures = [
         ("kvmem", ns(arena::ContenderId::Kvmem)),
-        ("seed", ns(arena::ContenderId::PublishedArena)),
+        ("published-arena", ns(arena::ContenderId::PublishedArena)),
         ("mutex", ns(arena::ContenderId::Mutex)),
     ];
     let lines = vec![line("bump allocation, 2 threads: ns", figures)];

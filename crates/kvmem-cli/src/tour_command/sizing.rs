@@ -48,7 +48,7 @@ impl Sizing {
     /// The machine has too little memory for the smallest pool.
     pub(super) fn of(report: &Report, requested: Option<u64>) -> Result<Sizing, Missing> {
         if let Some(bytes) = requested {
-            return Ok(Sizing { bytes, why: "asked for".to_owned() });
+            return Ok(Sizing { bytes, why: "requested".to_owned() });
         }
         let Some((name, left)) = tightest(report) else {
             return Ok(Sizing {
