@@ -119,9 +119,9 @@ pub struct BenchArenaArgs {
     /// Only these contenders (default: all)
     #[arg(
         long, value_name = "NAME,…", value_delimiter = ',',
-        value_parser = named(arena::ContenderId::ALL, arena::ContenderId::name)
+        value_parser = named(arena::ArenaContenderId::ALL, arena::ArenaContenderId::name)
     )]
-    pub contender: Vec<arena::ContenderId>,
+    pub contender: Vec<arena::ArenaContenderId>,
 
     /// Repetitions of each measurement; the median counts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -160,9 +160,9 @@ pub struct BenchRegisterArgs {
     /// Only these policies (default: all)
     #[arg(
         long, value_name = "NAME,…", value_delimiter = ',',
-        value_parser = named(register::ContenderId::ALL, register::ContenderId::name)
+        value_parser = named(register::RegisterContenderId::ALL, register::RegisterContenderId::name)
     )]
-    pub policy: Vec<register::ContenderId>,
+    pub policy: Vec<register::RegisterContenderId>,
 
     /// Regions of these sizes on io_uring, instead of 1GiB and 8GiB
     #[arg(long, value_name = "SIZE,…", value_delimiter = ',', value_parser = size)]
@@ -212,9 +212,9 @@ pub struct BenchSlabArgs {
     /// Only these allocators (default: all)
     #[arg(
         long, value_name = "NAME,…", value_delimiter = ',',
-        value_parser = named(slab::ContenderId::ALL, slab::ContenderId::name)
+        value_parser = named(slab::SlabContenderId::ALL, slab::SlabContenderId::name)
     )]
-    pub contender: Vec<slab::ContenderId>,
+    pub contender: Vec<slab::SlabContenderId>,
 
     /// Numbers of threads to measure, instead of 1, 2, 3 and 4
     #[arg(
@@ -250,16 +250,16 @@ pub struct BenchConcurrencyArgs {
     /// Only these scenarios (default: all)
     #[arg(
         long, value_name = "NAME,…", value_delimiter = ',',
-        value_parser = named(concurrency::Scenario::ALL, concurrency::Scenario::name)
+        value_parser = named(concurrency::ConcurrencyScenario::ALL, concurrency::ConcurrencyScenario::name)
     )]
-    pub scenario: Vec<concurrency::Scenario>,
+    pub scenario: Vec<concurrency::ConcurrencyScenario>,
 
     /// Only these allocators (default: all)
     #[arg(
         long, value_name = "NAME,…", value_delimiter = ',',
-        value_parser = named(concurrency::ContenderId::ALL, concurrency::ContenderId::name)
+        value_parser = named(concurrency::ConcurrencyContenderId::ALL, concurrency::ConcurrencyContenderId::name)
     )]
-    pub contender: Vec<concurrency::ContenderId>,
+    pub contender: Vec<concurrency::ConcurrencyContenderId>,
 
     /// Numbers of threads to measure, instead of 1, 2, 4 and 16
     #[arg(
@@ -300,16 +300,16 @@ pub struct BenchCacheArgs {
     /// Only these scenarios (default: all)
     #[arg(
         long, value_name = "NAME,…", value_delimiter = ',',
-        value_parser = named(cache::Scenario::ALL, cache::Scenario::name)
+        value_parser = named(cache::CacheScenario::ALL, cache::CacheScenario::name)
     )]
-    pub scenario: Vec<cache::Scenario>,
+    pub scenario: Vec<cache::CacheScenario>,
 
     /// Only these caches (default: all)
     #[arg(
         long, value_name = "NAME,…", value_delimiter = ',',
-        value_parser = named(cache::ContenderId::ALL, cache::ContenderId::name)
+        value_parser = named(cache::CacheContenderId::ALL, cache::CacheContenderId::name)
     )]
-    pub contender: Vec<cache::ContenderId>,
+    pub contender: Vec<cache::CacheContenderId>,
 
     /// Numbers of threads to measure, instead of 1, 2 and 4
     #[arg(
