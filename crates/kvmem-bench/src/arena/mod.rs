@@ -215,7 +215,7 @@ impl ArenaContenderId {
     }
 }
 
-names!(ArenaContenderId, UnknownContenderError, "contender", "No contender has this name.");
+names!(ArenaContenderId, UnknownArenaContenderError, "contender", "No contender has this name.");
 
 /// Kinds of pages by name, and kinds of memory where they decide about the pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -134,7 +134,7 @@ impl CacheScenario {
     }
 }
 
-names!(CacheScenario, UnknownScenarioError, "scenario", "No scenario has this name.");
+names!(CacheScenario, UnknownCacheScenarioError, "scenario", "No scenario has this name.");
 
 /// The contenders by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -195,4 +195,4 @@ impl CacheContenderId {
     }
 }
 
-names!(CacheContenderId, UnknownContenderError, "contender", "No contender has this name.");
+names!(CacheContenderId, UnknownCacheContenderError, "contender", "No contender has this name.");

@@ -130,7 +130,12 @@ impl ConcurrencyScenario {
     }
 }
 
-names!(ConcurrencyScenario, UnknownScenarioError, "scenario", "No scenario has this name.");
+names!(
+    ConcurrencyScenario,
+    UnknownConcurrencyScenarioError,
+    "scenario",
+    "No scenario has this name."
+);
 
 /// The contenders by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -166,4 +171,9 @@ impl ConcurrencyContenderId {
     }
 }
 
-names!(ConcurrencyContenderId, UnknownContenderError, "contender", "No contender has this name.");
+names!(
+    ConcurrencyContenderId,
+    UnknownConcurrencyContenderError,
+    "contender",
+    "No contender has this name."
+);

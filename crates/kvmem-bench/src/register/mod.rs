@@ -192,4 +192,4 @@ impl RegisterContenderId {
     }
 }
 
-names!(RegisterContenderId, UnknownContenderError, "policy", "No policy has this name.");
+names!(RegisterContenderId, UnknownRegisterContenderError, "policy", "No policy has this name.");

@@ -168,4 +168,4 @@ impl SlabContenderId {
     }
 }
 
-names!(SlabContenderId, UnknownContenderError, "contender", "No contender has this name.");
+names!(SlabContenderId, UnknownSlabContenderError, "contender", "No contender has this name.");
