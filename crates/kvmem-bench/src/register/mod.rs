@@ -6,12 +6,13 @@
 //!    same kernel path as RDMA drivers, or NICs of two simulated machines. These reproduce
 //!    published figures: on one, parallel registration of resident memory gains a factor of four;
 //!    on the other it loses a factor of 2.7.
-//! 2. *Contenders.* [`Sequential`](ContenderId::Sequential) and [`Parallel`](ContenderId::Parallel)
-//!    are the two published strategies: each context gets the whole region in the largest chunks it
-//!    accepts, one context after another or on a thread for each, and nothing populates it. The
-//!    benchmark implements them with rings that are used as engines use them (`plain_ring.rs`) and
-//!    with as few calls as possible. The other contenders are the library with its own rings: its
-//!    fixed policies, and [`Auto`](ContenderId::Auto), which chooses one itself.
+//! 2. *Contenders.* [`Sequential`](RegisterContenderId::Sequential) and
+//!    [`Parallel`](RegisterContenderId::Parallel) are the two published strategies: each context
+//!    gets the whole region in the largest chunks it accepts, one context after another or on a
+//!    thread for each, and nothing populates it. The benchmark implements them with rings that are
+//!    used as engines use them (`plain_ring.rs`) and with as few calls as possible. The other
+//!    contenders are the library with its own rings: its fixed policies, and
+//!    [`Auto`](RegisterContenderId::Auto), which chooses one itself.
 //! 3. *Time* is wall time, or simulated time on a simulated machine. It has three parts:
 //!    populating, where the contender does it; registering, with all planning and calibration;
 //!    giving back. The total is their sum. It excludes mapping the region, opening the contexts and
