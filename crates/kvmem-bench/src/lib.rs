@@ -5,12 +5,12 @@
 //!
 //! | suite | measures | report |
 //! |---|---|---|
-//! | [`arena`] | bump allocation; mapping and populating memory | [`arena::Report`] |
-//! | [`register`] | registering a region with several devices | [`register::Report`] |
-//! | [`offset`] | one allocator of offsets, one thread: placement and time | [`report::Report`] |
-//! | [`concurrency`] | one allocator of offsets shared by threads | [`concurrency::Report`] |
-//! | [`slab`] | small memory blocks of several threads | [`slab::Report`] |
-//! | [`cache`] | keyed blocks shared by threads; hit rates on a trace | [`cache::Report`] |
+//! | [`arena`] | bump allocation; mapping and populating memory | [`arena::ArenaReport`] |
+//! | [`register`] | registering a region with several devices | [`register::RegisterReport`] |
+//! | [`offset`] | one allocator of offsets, one thread: placement and time | [`report::OffsetReport`] |
+//! | [`concurrency`] | one allocator of offsets shared by threads | [`concurrency::ConcurrencyReport`] |
+//! | [`slab`] | small memory blocks of several threads | [`slab::SlabReport`] |
+//! | [`cache`] | keyed blocks shared by threads; hit rates on a trace | [`cache::CacheReport`] |
 //!
 //! The other modules serve the suites:
 //!
@@ -25,9 +25,9 @@
 //! The library prints nothing. [`progress::Progress`] reports to the caller how far a run has come.
 //!
 //! ```no_run
-//! use kvmem_bench::offset::{self, Options};
+//! use kvmem_bench::offset::{self, OffsetOptions};
 //!
-//! let options = Options { quick: true, ..Options::default() };
+//! let options = OffsetOptions { quick: true, ..OffsetOptions::default() };
 //! let report = offset::run(&options, &mut ()).expect("every contender serves them");
 //! print!("{report}");
 //! ```

@@ -8,7 +8,7 @@ use crate::offset::WorkloadId;
 
 /// One contender in one workload. Shares are in 0..=1; a figure that the workload lacks is `None`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct OffsetRow {
     /// The workload.
     pub workload: WorkloadId,
     /// The contender.
@@ -62,7 +62,7 @@ pub struct Row {
     pub published_ns: Option<f64>,
 }
 
-impl Row {
+impl OffsetRow {
     /// Creates a row without figures.
     #[must_use]
     pub fn new(workload: WorkloadId, contender: ContenderId) -> Self {
@@ -98,7 +98,7 @@ impl Row {
 
 /// The result of a run: the machine, the settings and every row. `Display` prints the table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct OffsetReport {
     /// The layer: "offset".
     pub suite: String,
     /// Version of the library.
@@ -114,7 +114,7 @@ pub struct Report {
     /// Duration of the whole run in seconds.
     pub seconds: f64,
     /// The figures.
-    pub rows: Vec<Row>,
+    pub rows: Vec<OffsetRow>,
     /// The performance goals, and whether this run meets them.
     pub goals: Vec<Goal>,
 }

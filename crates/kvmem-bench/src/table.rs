@@ -9,7 +9,7 @@ use std::fmt::{self, Display, Formatter};
 use crate::columns::{Columns, count, goals, nanoseconds, strings};
 use crate::contender::ContenderId;
 use crate::offset::WorkloadId;
-use crate::report::{Report, Row};
+use crate::report::{OffsetReport, OffsetRow};
 
 fn share(value: Option<f64>) -> String {
     value.map_or_else(|| "–".to_owned(), |value| format!("{value:.4}"))
@@ -19,7 +19,7 @@ fn exact_share(value: Option<f64>) -> String {
     value.map_or_else(|| "–".to_owned(), |value| format!("{value:.6}"))
 }
 
-impl Display for Report {
+impl Display for OffsetReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let pace = if self.quick { "quick" } else { "full" };
         writeln!(
@@ -29,7 +29,8 @@ impl Display for Report {
         )?;
         writeln!(f, "{}", self.machine)?;
         for workload in WorkloadId::ALL {
-            let rows: Vec<&Row> = self.rows.iter().filter(|row| row.workload == workload).collect();
+            let rows: Vec<&OffsetRow> =
+                self.rows.iter().filter(|row| row.workload == workload).collect();
             if rows.is_empty() {
                 continue;
             }
@@ -79,7 +80,7 @@ pub(crate) fn title(workload: WorkloadId) -> &'static str {
     }
 }
 
-pub(crate) fn section(workload: WorkloadId, rows: &[&Row]) -> Columns {
+pub(crate) fn section(workload: WorkloadId, rows: &[&OffsetRow]) -> Columns {
     match workload {
         WorkloadId::Metadata => metadata(rows),
         WorkloadId::Rl => rl(rows),
@@ -88,7 +89,7 @@ pub(crate) fn section(workload: WorkloadId, rows: &[&Row]) -> Columns {
     }
 }
 
-pub(crate) fn variant(row: &Row) -> String {
+pub(crate) fn variant(row: &OffsetRow) -> String {
     row.variant.clone().unwrap_or_else(|| row.workload.to_string())
 }
 
@@ -98,7 +99,7 @@ pub(crate) fn is_baseline(id: ContenderId) -> bool {
     matches!(id, ContenderId::OffsetAllocator | ContenderId::BestFit)
 }
 
-pub(crate) fn uniform(rows: &[&Row], baselines: bool) -> Columns {
+pub(crate) fn uniform(rows: &[&OffsetRow], baselines: bool) -> Columns {
     let rows = || rows.iter().filter(|row| is_baseline(row.contender) == baselines);
     let present: Vec<ContenderId> =
         ContenderId::ALL.into_iter().filter(|&id| rows().any(|row| row.contender == id)).collect();
@@ -144,7 +145,7 @@ pub(crate) fn uniform(rows: &[&Row], baselines: bool) -> Columns {
     columns
 }
 
-fn mixed(rows: &[&Row]) -> Columns {
+fn mixed(rows: &[&OffsetRow]) -> Columns {
     let mut columns = Columns::new(strings([
         "",
         "contender",
@@ -176,7 +177,7 @@ fn mixed(rows: &[&Row]) -> Columns {
     columns
 }
 
-fn rl(rows: &[&Row]) -> Columns {
+fn rl(rows: &[&OffsetRow]) -> Columns {
     let two =
         |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"));
     let mut columns = Columns::new(strings([
@@ -200,7 +201,7 @@ fn rl(rows: &[&Row]) -> Columns {
     columns
 }
 
-fn shift(rows: &[&Row]) -> Columns {
+fn shift(rows: &[&OffsetRow]) -> Columns {
     let mut columns = Columns::new(strings([
         "",
         "contender",
@@ -224,7 +225,7 @@ fn shift(rows: &[&Row]) -> Columns {
     columns
 }
 
-fn metadata(rows: &[&Row]) -> Columns {
+fn metadata(rows: &[&OffsetRow]) -> Columns {
     let mut columns = Columns::new(strings(["", "contender", "live", "bytes each", "resident"]));
     for row in rows {
         let each = row

@@ -1,13 +1,14 @@
 //! The report of small arena runs: its JSON, its table, its progress.
 
-use kvmem_bench::arena::{self, ContenderId, Op, Options, Pages, Report};
+use kvmem_bench::arena::{self, ArenaContenderId, ArenaOptions, ArenaReport, Op, Pages};
 
 mod watch;
 
 use watch::Watch;
 
-fn small(ops: Vec<Op>, contenders: Vec<ContenderId>) -> (Report, Watch) {
-    let options = Options { quick: true, reps: Some(1), ops, contenders, borrow_hugepages: false };
+fn small(ops: Vec<Op>, contenders: Vec<ArenaContenderId>) -> (ArenaReport, Watch) {
+    let options =
+        ArenaOptions { quick: true, reps: Some(1), ops, contenders, borrow_hugepages: false };
     let mut watch = Watch::default();
     let report = arena::run(&options, &mut watch).unwrap();
     (report, watch)
@@ -38,7 +39,7 @@ fn bump_rows_are_reported_in_full() {
     }
     let goals: Vec<_> = report.goals.iter().map(|goal| goal.limit).collect();
     assert_eq!(goals, [0.6, 0.7, 1.0]);
-    assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
+    assert_eq!(serde_json::from_value::<ArenaReport>(json).unwrap(), report);
 
     let table = report.to_string();
     for part in
@@ -51,7 +52,7 @@ fn bump_rows_are_reported_in_full() {
 
 #[test]
 fn page_rows_are_measured_or_skipped_with_a_reason() {
-    use ContenderId::{Kvmem, KvmemAuto, MapPopulate};
+    use ArenaContenderId::{Kvmem, KvmemAuto, MapPopulate};
     let (report, watch) =
         small(vec![Op::Populate, Op::Discard], vec![Kvmem, KvmemAuto, MapPopulate]);
     assert_eq!(watch.planned, watch.done);
@@ -59,7 +60,7 @@ fn page_rows_are_measured_or_skipped_with_a_reason() {
         let rows =
             |op| report.rows.iter().filter(move |row| row.op == op && row.pages == Some(pages));
         let absent = |op| {
-            let about = |skipped: &&arena::Skipped| {
+            let about = |skipped: &&arena::ArenaSkipped| {
                 skipped.op == op && skipped.pages.is_none_or(|p| p == pages)
             };
             report.skipped.iter().find(about).map(|skipped| skipped.reason.clone())
@@ -91,7 +92,7 @@ fn a_mapping_without_memory_is_reported() {
     let (report, _) = small(vec![Op::Map], vec![]);
     match report.rows.first() {
         Some(row) => {
-            assert_eq!((row.size_bytes, row.contender), (1 << 40, ContenderId::Kvmem));
+            assert_eq!((row.size_bytes, row.contender), (1 << 40, ArenaContenderId::Kvmem));
             assert!(row.ns_per_op > Some(0.0));
             // Checks only that the bytes were read, if the system reports them.
             let known = kvmem_bench::machine::resident_bytes().is_some();
@@ -108,7 +109,7 @@ fn names_parse_back() {
         assert_eq!(id.to_string().parse(), Ok(id));
         assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{id}\""));
     }
-    for id in ContenderId::ALL {
+    for id in ArenaContenderId::ALL {
         assert_eq!(id.to_string().parse(), Ok(id));
         assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{id}\""));
     }

@@ -1,6 +1,6 @@
 //! The report of small cache runs: its JSON, its table, its progress.
 
-use kvmem_bench::cache::{self, ContenderId, Options, Report, Scenario};
+use kvmem_bench::cache::{self, CacheContenderId, CacheOptions, CacheReport, CacheScenario};
 
 mod concurrent_suite;
 mod watch;
@@ -10,7 +10,8 @@ use watch::Watch;
 
 #[test]
 fn rows_are_reported_in_full() {
-    let options = Options { quick: true, reps: Some(1), threads: vec![1, 2], ..Options::default() };
+    let options =
+        CacheOptions { quick: true, reps: Some(1), threads: vec![1, 2], ..CacheOptions::default() };
     let mut watch = Watch::default();
     let report = cache::run(&options, &mut watch).unwrap();
     assert_eq!(report.suite, "cache");
@@ -38,23 +39,27 @@ fn rows_are_reported_in_full() {
 
 #[test]
 fn options_select_what_runs() {
-    let options = Options {
+    let options = CacheOptions {
         quick: true,
         reps: Some(2),
-        scenarios: vec![Scenario::GetMiss],
-        contenders: vec![ContenderId::QuickCache, ContenderId::Null, ContenderId::Kvmem],
+        scenarios: vec![CacheScenario::GetMiss],
+        contenders: vec![
+            CacheContenderId::QuickCache,
+            CacheContenderId::Null,
+            CacheContenderId::Kvmem,
+        ],
         threads: vec![3],
     };
     let report = cache::run(&options, &mut ()).unwrap();
-    let expected =
-        [ContenderId::Kvmem, ContenderId::QuickCache].map(|id| (Scenario::GetMiss, id, 3));
+    let expected = [CacheContenderId::Kvmem, CacheContenderId::QuickCache]
+        .map(|id| (CacheScenario::GetMiss, id, 3));
     assert_eq!((ran(&report).as_slice(), report.reps), (&expected[..], 2));
 }
 
 #[test]
 fn names_parse_back() {
-    check_names::<Scenario>();
-    check_names::<ContenderId>();
+    check_names::<CacheScenario>();
+    check_names::<CacheContenderId>();
 }
 
 /// Loads a record that is older than the blocks and the floor.
@@ -72,7 +77,7 @@ fn an_old_record_still_loads() {
         "goals": [{"name": "get-hit: ns on one thread", "value": 36.6, "limit": 60.0,
             "at_least": false, "at": null}]
     }"#;
-    let report: Report = serde_json::from_str(record).unwrap();
+    let report: CacheReport = serde_json::from_str(record).unwrap();
     assert_eq!((report.rows.len(), report.rows[0].ns), (2, 36.6));
     assert!(report.to_string().contains("insert-evict, 2 thread(s)"));
 }

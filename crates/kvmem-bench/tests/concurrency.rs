@@ -1,6 +1,8 @@
 //! The report of small concurrency runs: its JSON, its table, its progress.
 
-use kvmem_bench::concurrency::{self, ContenderId, Options, Scenario};
+use kvmem_bench::concurrency::{
+    self, ConcurrencyContenderId, ConcurrencyOptions, ConcurrencyScenario,
+};
 
 mod concurrent_suite;
 mod watch;
@@ -10,12 +12,19 @@ use watch::Watch;
 
 #[test]
 fn rows_are_reported_in_full() {
-    let options =
-        Options { quick: true, reps: Some(1), threads: vec![1, 2, 16], ..Options::default() };
+    let options = ConcurrencyOptions {
+        quick: true,
+        reps: Some(1),
+        threads: vec![1, 2, 16],
+        ..ConcurrencyOptions::default()
+    };
     let mut watch = Watch::default();
     let report = concurrency::run(&options, &mut watch).unwrap();
     assert_eq!(report.suite, "concurrency");
-    assert_eq!(report.rows.len(), Scenario::ALL.len() * ContenderId::ALL.len() * 3);
+    assert_eq!(
+        report.rows.len(),
+        ConcurrencyScenario::ALL.len() * ConcurrencyContenderId::ALL.len() * 3
+    );
     assert!(watch.steps.iter().any(|step| step == "cross-thread binned ×16"), "{:?}", watch.steps);
     let keys = ["contender", "mops", "p50_ns", "p99_ns", "scenario", "threads"];
     let parts = [
@@ -37,20 +46,21 @@ fn rows_are_reported_in_full() {
 
 #[test]
 fn options_select_what_runs() {
-    let options = Options {
+    let options = ConcurrencyOptions {
         quick: true,
         reps: Some(2),
-        scenarios: vec![Scenario::Impossible],
-        contenders: vec![ContenderId::Mutex, ContenderId::Kvmem],
+        scenarios: vec![ConcurrencyScenario::Impossible],
+        contenders: vec![ConcurrencyContenderId::Mutex, ConcurrencyContenderId::Kvmem],
         threads: vec![3],
     };
     let report = concurrency::run(&options, &mut ()).unwrap();
-    let expected = [ContenderId::Kvmem, ContenderId::Mutex].map(|id| (Scenario::Impossible, id, 3));
+    let expected = [ConcurrencyContenderId::Kvmem, ConcurrencyContenderId::Mutex]
+        .map(|id| (ConcurrencyScenario::Impossible, id, 3));
     assert_eq!((ran(&report).as_slice(), report.reps), (&expected[..], 2));
 }
 
 #[test]
 fn names_parse_back() {
-    check_names::<Scenario>();
-    check_names::<ContenderId>();
+    check_names::<ConcurrencyScenario>();
+    check_names::<ConcurrencyContenderId>();
 }

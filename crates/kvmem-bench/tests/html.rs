@@ -32,7 +32,7 @@ fn goal() -> Goal {
 
 #[test]
 fn the_offset_report_has_every_row_and_the_published_figures() {
-    let report: report::Report = recorded("");
+    let report: report::OffsetReport = recorded("");
     let html = page(&report);
     assert!(count(&html, "<svg role=\"img\"") >= 12, "{}", count(&html, "<svg"));
     for row in &report.rows {
@@ -59,8 +59,8 @@ fn the_offset_report_has_every_row_and_the_published_figures() {
 
 #[test]
 fn the_arena_report_has_every_row() {
-    let report: arena::Report = recorded("-arena");
-    let published = arena::ContenderId::PublishedArena;
+    let report: arena::ArenaReport = recorded("-arena");
+    let published = arena::ArenaContenderId::PublishedArena;
     assert!(report.rows.iter().any(|row| row.contender == published), "the record says `seed`");
     let html = page(&report);
     assert_eq!(count(&html, "<svg role=\"img\""), 4);
@@ -77,7 +77,7 @@ fn the_arena_report_has_every_row() {
 
 #[test]
 fn the_register_report_has_every_row() {
-    let report: register::Report = recorded("-register");
+    let report: register::RegisterReport = recorded("-register");
     // The record is older than the names of these keys.
     assert!(report.rows.iter().any(|row| row.calibration_sequential_gib_per_s.is_some()));
     assert!(report.rows.iter().any(|row| row.calibration_parallel_gib_per_s.is_some()));
@@ -96,7 +96,7 @@ fn the_register_report_has_every_row() {
 
 #[test]
 fn the_slab_report_has_every_row_and_the_absent_contenders() {
-    let row = |threads, contender, ns_per_pair, rss_bytes| slab::Row {
+    let row = |threads, contender, ns_per_pair, rss_bytes| slab::SlabRow {
         pattern: slab::Pattern::Random,
         max_block_bytes: 512,
         threads,
@@ -104,7 +104,7 @@ fn the_slab_report_has_every_row_and_the_absent_contenders() {
         ns_per_pair,
         rss_bytes,
     };
-    let report = slab::Report {
+    let report = slab::SlabReport {
         suite: "slab".to_owned(),
         version: "0.1.0".to_owned(),
         seed: 1,
@@ -113,12 +113,12 @@ fn the_slab_report_has_every_row_and_the_absent_contenders() {
         machine: Machine::here(),
         seconds: 1.0,
         rows: vec![
-            row(1, slab::ContenderId::Kvmem, 4.5, Some(3 << 20)),
-            row(1, slab::ContenderId::Malloc, 17.25, None),
-            row(2, slab::ContenderId::Kvmem, 4.75, Some(5 << 20)),
+            row(1, slab::SlabContenderId::Kvmem, 4.5, Some(3 << 20)),
+            row(1, slab::SlabContenderId::Malloc, 17.25, None),
+            row(2, slab::SlabContenderId::Kvmem, 4.75, Some(5 << 20)),
         ],
-        skipped: vec![slab::Skipped {
-            contender: slab::ContenderId::GSlice,
+        skipped: vec![slab::SlabSkipped {
+            contender: slab::SlabContenderId::GSlice,
             reason: "no <libglib>".to_owned(),
         }],
         goals: vec![goal()],
@@ -135,15 +135,15 @@ fn the_slab_report_has_every_row_and_the_absent_contenders() {
 
 #[test]
 fn the_concurrency_report_has_every_row() {
-    let row = |threads, contender, mops| concurrency::Row {
-        scenario: concurrency::Scenario::Pair4K,
+    let row = |threads, contender, mops| concurrency::ConcurrencyRow {
+        scenario: concurrency::ConcurrencyScenario::Pair4K,
         contender,
         threads,
         mops,
         p50_ns: 21.0,
         p99_ns: 345.0,
     };
-    let report = concurrency::Report {
+    let report = concurrency::ConcurrencyReport {
         suite: "concurrency".to_owned(),
         version: "0.1.0".to_owned(),
         quick: false,
@@ -151,8 +151,8 @@ fn the_concurrency_report_has_every_row() {
         machine: Machine::here(),
         seconds: 1.0,
         rows: vec![
-            row(1, concurrency::ContenderId::Kvmem, 45.5),
-            row(16, concurrency::ContenderId::KvmemCached, 180.125),
+            row(1, concurrency::ConcurrencyContenderId::Kvmem, 45.5),
+            row(16, concurrency::ConcurrencyContenderId::KvmemCached, 180.125),
         ],
         goals: vec![goal()],
     };
@@ -165,14 +165,14 @@ fn the_concurrency_report_has_every_row() {
 
 #[test]
 fn the_cache_report_has_look_ups_and_blocks() {
-    let row = |scenario, contender, ns| cache::Row {
+    let row = |scenario, contender, ns| cache::CacheRow {
         scenario,
         contender,
         threads: 1,
         mops: 1e3 / ns,
         ns,
     };
-    let report = cache::Report {
+    let report = cache::CacheReport {
         suite: "cache".to_owned(),
         version: "0.1.0".to_owned(),
         quick: false,
@@ -180,8 +180,8 @@ fn the_cache_report_has_look_ups_and_blocks() {
         machine: Machine::here(),
         seconds: 1.0,
         rows: vec![
-            row(cache::Scenario::GetHit, cache::ContenderId::Floor, 12.5),
-            row(cache::Scenario::BlockPair, cache::ContenderId::Pool, 8.25),
+            row(cache::CacheScenario::GetHit, cache::CacheContenderId::Floor, 12.5),
+            row(cache::CacheScenario::BlockPair, cache::CacheContenderId::Pool, 8.25),
         ],
         goals: vec![goal()],
     };
@@ -196,7 +196,7 @@ fn the_cache_report_has_look_ups_and_blocks() {
 
 #[test]
 fn a_report_without_rows_is_a_page() {
-    let mut report: arena::Report = recorded("-arena");
+    let mut report: arena::ArenaReport = recorded("-arena");
     report.rows.clear();
     report.goals.clear();
     let html = page(&report);

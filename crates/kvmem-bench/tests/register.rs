@@ -1,19 +1,21 @@
 //! The report of small register runs: its JSON, its table, its progress.
 
 use kvmem_bench::arena::Pages;
-use kvmem_bench::register::{self, Backend, ContenderId, Options, Report, Row};
+use kvmem_bench::register::{
+    self, Backend, RegisterContenderId, RegisterOptions, RegisterReport, RegisterRow,
+};
 
 mod watch;
 
 use watch::Watch;
 
-fn small(backends: Vec<Backend>, contexts: Vec<u32>) -> (Report, Watch) {
-    let options = Options {
+fn small(backends: Vec<Backend>, contexts: Vec<u32>) -> (RegisterReport, Watch) {
+    let options = RegisterOptions {
         reps: Some(1),
         backends,
         contexts,
         region_bytes: vec![16 << 20],
-        ..Options::default()
+        ..RegisterOptions::default()
     };
     let mut watch = Watch::default();
     let report = register::run(&options, &mut watch).unwrap();
@@ -31,7 +33,7 @@ fn rings_are_measured_or_skipped_with_a_reason() {
         match absent {
             Some(skipped) => println!("skipped: {pages}: {}", skipped.reason),
             // Two numbers of contexts, resident and not.
-            None => assert_eq!(rows, 2 * 2 * ContenderId::ALL.len(), "{pages}"),
+            None => assert_eq!(rows, 2 * 2 * RegisterContenderId::ALL.len(), "{pages}"),
         }
     }
     for row in &report.rows {
@@ -39,8 +41,10 @@ fn rings_are_measured_or_skipped_with_a_reason() {
         assert!(row.register_s > 0.0 && row.unregister_s > 0.0, "{row:?}");
         let parts = row.populate_s + row.register_s + row.unregister_s;
         assert!((row.total_s - parts).abs() < 1e-9, "{row:?}");
-        let published = matches!(row.policy, ContenderId::Sequential | ContenderId::Parallel);
-        let populates = !row.resident && !published && row.policy != ContenderId::KvmemSequential;
+        let published =
+            matches!(row.policy, RegisterContenderId::Sequential | RegisterContenderId::Parallel);
+        let populates =
+            !row.resident && !published && row.policy != RegisterContenderId::KvmemSequential;
         assert_eq!(row.populate_s > 0.0, populates, "{row:?}");
         if published {
             assert_eq!(row.chosen, row.policy.name(), "{row:?}");
@@ -62,15 +66,16 @@ fn rings_are_measured_or_skipped_with_a_reason() {
 fn simulated_machines_reproduce_the_published_ratios() {
     let (report, _) = small(vec![Backend::ParallelWins, Backend::ParallelLoses], vec![8]);
     assert!(report.skipped.is_empty());
-    assert_eq!(report.rows.len(), 2 * 2 * ContenderId::ALL.len());
+    assert_eq!(report.rows.len(), 2 * 2 * RegisterContenderId::ALL.len());
     let total = |backend, resident, policy| {
-        let same =
-            |row: &&Row| row.backend == backend && row.resident == resident && row.policy == policy;
+        let same = |row: &&RegisterRow| {
+            row.backend == backend && row.resident == resident && row.policy == policy
+        };
         report.rows.iter().find(same).unwrap().total_s
     };
     let parallel_over_sequential = |backend, resident| {
-        total(backend, resident, ContenderId::Parallel)
-            / total(backend, resident, ContenderId::Sequential)
+        total(backend, resident, RegisterContenderId::Parallel)
+            / total(backend, resident, RegisterContenderId::Sequential)
     };
     assert!(parallel_over_sequential(Backend::ParallelWins, true) < 0.4);
     assert!(parallel_over_sequential(Backend::ParallelWins, false) > 3.0);
@@ -107,7 +112,7 @@ fn simulated_machines_reproduce_the_published_ratios() {
         assert_eq!(keys, expected);
         assert!(row["pages"].is_null(), "{row}");
     }
-    assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
+    assert_eq!(serde_json::from_value::<RegisterReport>(json).unwrap(), report);
 }
 
 #[test]
@@ -123,8 +128,11 @@ fn simulated_time_is_the_same_each_time() {
 
 #[test]
 fn planning_is_timed() {
-    let options =
-        Options { backends: vec![Backend::ParallelWins], reps: Some(1), ..Options::default() };
+    let options = RegisterOptions {
+        backends: vec![Backend::ParallelWins],
+        reps: Some(1),
+        ..RegisterOptions::default()
+    };
     let report = register::run(&options, &mut ()).unwrap();
     match report.plan_ms {
         Some(ms) => {
@@ -143,10 +151,10 @@ fn names_parse_back() {
         assert_eq!(id.to_string().parse(), Ok(id));
         assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{id}\""));
     }
-    for id in ContenderId::ALL {
+    for id in RegisterContenderId::ALL {
         assert_eq!(id.to_string().parse(), Ok(id));
         assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{id}\""));
     }
-    let error = "nothing".parse::<ContenderId>().unwrap_err().to_string();
+    let error = "nothing".parse::<RegisterContenderId>().unwrap_err().to_string();
     assert!(error.contains("nothing") && error.contains("kvmem-parallel"), "{error}");
 }

@@ -1,9 +1,9 @@
 //! The report of a small run: its JSON, its table, its progress.
 
 use kvmem_bench::contender::ContenderId;
-use kvmem_bench::offset::{self, Options, WorkloadId};
+use kvmem_bench::offset::{self, OffsetOptions, WorkloadId};
 use kvmem_bench::progress::Progress;
-use kvmem_bench::report::{Report, Row};
+use kvmem_bench::report::{OffsetReport, OffsetRow};
 
 #[derive(Default)]
 struct Watch {
@@ -27,17 +27,17 @@ impl Progress for Watch {
         self.done += units;
     }
 
-    fn row(&mut self, _row: &Row) {
+    fn row(&mut self, _row: &OffsetRow) {
         self.rows += 1;
     }
 }
 
-fn small() -> (Report, Watch) {
-    let options = Options {
+fn small() -> (OffsetReport, Watch) {
+    let options = OffsetOptions {
         quick: true,
         contenders: vec![ContenderId::Binned, ContenderId::Null],
         workloads: vec![WorkloadId::Shift],
-        ..Options::default()
+        ..OffsetOptions::default()
     };
     let mut watch = Watch::default();
     let report = offset::run(&options, &mut watch).unwrap();
@@ -75,7 +75,7 @@ fn a_run_is_reported_in_full() {
     for key in ["pool_bytes", "util_min", "util_avg"] {
         assert!(row[key].is_number(), "{key}");
     }
-    assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
+    assert_eq!(serde_json::from_value::<OffsetReport>(json).unwrap(), report);
 
     let table = report.to_string();
     for part in ["shift: ", "B/A=0.3", "B/A=2.3", "binned", "null"] {
@@ -86,13 +86,13 @@ fn a_run_is_reported_in_full() {
 
 #[test]
 fn published_figures_are_in_the_table() {
-    let mut row = Row::new(WorkloadId::Uniform, ContenderId::Binned);
+    let mut row = OffsetRow::new(WorkloadId::Uniform, ContenderId::Binned);
     row.size_bytes = Some(33_554_449);
     row.util_avg = Some(0.87654);
     row.ns_per_op = Some(77.2);
     row.published_util_avg = Some(0.875);
     row.published_ns = Some(100.0);
-    let mut ours = Row::new(WorkloadId::Uniform, ContenderId::Kvmem);
+    let mut ours = OffsetRow::new(WorkloadId::Uniform, ContenderId::Kvmem);
     ours.size_bytes = row.size_bytes;
     ours.util_min = Some(0.984_375);
     let (mut report, _) = small();
@@ -115,10 +115,10 @@ fn names_parse_back() {
 
 #[test]
 fn the_metadata_of_contenders_is_reported() {
-    let options = Options {
+    let options = OffsetOptions {
         workloads: vec![WorkloadId::Metadata],
         contenders: vec![ContenderId::Binned],
-        ..Options::default()
+        ..OffsetOptions::default()
     };
     let report = offset::run(&options, &mut ()).unwrap();
     let packed = report.rows.iter().find(|row| row.variant.as_deref() == Some("packed")).unwrap();

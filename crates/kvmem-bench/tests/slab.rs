@@ -3,7 +3,9 @@
 
 use std::process::Command;
 
-use kvmem_bench::slab::{self, ContenderId, MeasureError, Options, Pattern, Report, Task};
+use kvmem_bench::slab::{
+    self, Pattern, SlabContenderId, SlabMeasureError, SlabOptions, SlabReport, Task,
+};
 
 mod watch;
 
@@ -11,8 +13,8 @@ use watch::Watch;
 
 const TASK: &str = "KVMEM_BENCH_TEST_TASK";
 
-fn small(options: Options) -> (Report, Watch) {
-    let options = Options { quick: true, reps: Some(1), ..options };
+fn small(options: SlabOptions) -> (SlabReport, Watch) {
+    let options = SlabOptions { quick: true, reps: Some(1), ..options };
     let mut watch = Watch::default();
     let report = slab::run(&options, &mut watch).unwrap();
     (report, watch)
@@ -36,8 +38,8 @@ fn measure_the_task() {
 
 #[test]
 fn rows_are_reported_in_full() {
-    let (report, watch) = small(Options { child: Some(child), ..Options::default() });
-    let present = ContenderId::ALL.len() - report.skipped.len();
+    let (report, watch) = small(SlabOptions { child: Some(child), ..SlabOptions::default() });
+    let present = SlabContenderId::ALL.len() - report.skipped.len();
     // Two sizes and one size with four numbers of threads each, and pairs of threads with two.
     assert_eq!(report.rows.len(), present * (2 * 4 + 4 + 2));
     assert_eq!((watch.steps.len(), watch.rows), (report.rows.len(), report.rows.len()));
@@ -45,7 +47,7 @@ fn rows_are_reported_in_full() {
     assert!(watch.steps.iter().any(|step| step == "random ≤ 512 B malloc ×3"), "{:?}", watch.steps);
     for skipped in &report.skipped {
         println!("skipped: {}: {}", skipped.contender, skipped.reason);
-        assert!(!skipped.reason.is_empty() && skipped.contender != ContenderId::Malloc);
+        assert!(!skipped.reason.is_empty() && skipped.contender != SlabContenderId::Malloc);
     }
 
     let json = serde_json::to_value(&report).unwrap();
@@ -68,7 +70,7 @@ fn rows_are_reported_in_full() {
             assert!((live * 9 / 10..live * 4 + (64 << 20)).contains(&rss), "{row}");
         }
     }
-    assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
+    assert_eq!(serde_json::from_value::<SlabReport>(json).unwrap(), report);
 
     let table = report.to_string();
     for part in [
@@ -86,11 +88,11 @@ fn rows_are_reported_in_full() {
 
 #[test]
 fn without_child_processes_no_memory_is_reported() {
-    let (report, _) = small(Options {
+    let (report, _) = small(SlabOptions {
         patterns: vec![Pattern::Fixed],
-        contenders: vec![ContenderId::Malloc],
+        contenders: vec![SlabContenderId::Malloc],
         threads: vec![2],
-        ..Options::default()
+        ..SlabOptions::default()
     });
     assert_eq!(report.rows.len(), 1);
     assert_eq!((report.rows[0].threads, report.rows[0].rss_bytes), (2, None));
@@ -100,13 +102,13 @@ fn without_child_processes_no_memory_is_reported() {
 #[test]
 fn a_failing_child_is_an_error_with_its_message() {
     let run = |child: slab::Child| {
-        let options = Options {
+        let options = SlabOptions {
             quick: true,
             patterns: vec![Pattern::Fixed],
-            contenders: vec![ContenderId::Malloc],
+            contenders: vec![SlabContenderId::Malloc],
             threads: vec![1],
             child: Some(child),
-            ..Options::default()
+            ..SlabOptions::default()
         };
         slab::run(&options, &mut ()).unwrap_err()
     };
@@ -117,12 +119,12 @@ fn a_failing_child_is_an_error_with_its_message() {
     };
     let error = run(complain);
     assert!(
-        matches!(&error.error, MeasureError::Child(said) if said.contains("out of luck")),
+        matches!(&error.error, SlabMeasureError::Child(said) if said.contains("out of luck")),
         "{error}"
     );
     assert!(error.to_string().starts_with("fixed 64 1 malloc"), "{error}");
     let missing = run(|_| Command::new("/no/such/program"));
-    assert!(matches!(missing.error, MeasureError::Child(_)));
+    assert!(matches!(missing.error, SlabMeasureError::Child(_)));
 }
 
 #[test]
@@ -131,10 +133,10 @@ fn names_parse_back() {
         assert_eq!(id.to_string().parse(), Ok(id));
         assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{id}\""));
     }
-    for id in ContenderId::ALL {
+    for id in SlabContenderId::ALL {
         assert_eq!(id.to_string().parse(), Ok(id));
         assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{id}\""));
     }
-    let error = "nothing".parse::<ContenderId>().unwrap_err().to_string();
+    let error = "nothing".parse::<SlabContenderId>().unwrap_err().to_string();
     assert!(error.contains("nothing") && error.contains("g-slice"), "{error}");
 }

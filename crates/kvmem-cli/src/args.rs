@@ -13,9 +13,13 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 use kvmem::arena::preflight::{Requirements, RequirementsError};
 use kvmem::arena::{ByteSize, Ladder};
 use kvmem::pool::kv_cache::Eviction;
+use kvmem_bench::arena::{self, ArenaContenderId};
+use kvmem_bench::cache::{CacheContenderId, CacheScenario};
+use kvmem_bench::concurrency::{ConcurrencyContenderId, ConcurrencyScenario};
 use kvmem_bench::contender::ContenderId;
 use kvmem_bench::offset::WorkloadId;
-use kvmem_bench::{arena, cache, concurrency, register, slab};
+use kvmem_bench::register::{self, RegisterContenderId};
+use kvmem_bench::slab::{self, SlabContenderId};
 
 pub use self::metrics::MetricsArgs;
 pub use self::mount::MountArgs;
@@ -119,9 +123,9 @@ pub struct BenchArenaArgs {
     /// Only these contenders (default: all)
     #[arg(
         long, value_name = "NAME,…", value_delimiter = ',',
-        value_parser = named(arena::ContenderId::ALL, arena::ContenderId::name)
+        value_parser = named(ArenaContenderId::ALL, ArenaContenderId::name)
     )]
-    pub contender: Vec<arena::ContenderId>,
+    pub contender: Vec<ArenaContenderId>,
 
     /// Repetitions of each measurement; the median counts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -160,9 +164,9 @@ pub struct BenchRegisterArgs {
     /// Only these policies (default: all)
     #[arg(
         long, value_name = "NAME,…", value_delimiter = ',',
-        value_parser = named(register::ContenderId::ALL, register::ContenderId::name)
+        value_parser = named(RegisterContenderId::ALL, RegisterContenderId::name)
     )]
-    pub policy: Vec<register::ContenderId>,
+    pub policy: Vec<RegisterContenderId>,
 
     /// Regions of these sizes on io_uring, instead of 1GiB and 8GiB
     #[arg(long, value_name = "SIZE,…", value_delimiter = ',', value_parser = size)]
@@ -212,9 +216,9 @@ pub struct BenchSlabArgs {
     /// Only these allocators (default: all)
     #[arg(
         long, value_name = "NAME,…", value_delimiter = ',',
-        value_parser = named(slab::ContenderId::ALL, slab::ContenderId::name)
+        value_parser = named(SlabContenderId::ALL, SlabContenderId::name)
     )]
-    pub contender: Vec<slab::ContenderId>,
+    pub contender: Vec<SlabContenderId>,
 
     /// Numbers of threads to measure, instead of 1, 2, 3 and 4
     #[arg(
@@ -250,16 +254,16 @@ pub struct BenchConcurrencyArgs {
     /// Only these scenarios (default: all)
     #[arg(
         long, value_name = "NAME,…", value_delimiter = ',',
-        value_parser = named(concurrency::Scenario::ALL, concurrency::Scenario::name)
+        value_parser = named(ConcurrencyScenario::ALL, ConcurrencyScenario::name)
     )]
-    pub scenario: Vec<concurrency::Scenario>,
+    pub scenario: Vec<ConcurrencyScenario>,
 
     /// Only these allocators (default: all)
     #[arg(
         long, value_name = "NAME,…", value_delimiter = ',',
-        value_parser = named(concurrency::ContenderId::ALL, concurrency::ContenderId::name)
+        value_parser = named(ConcurrencyContenderId::ALL, ConcurrencyContenderId::name)
     )]
-    pub contender: Vec<concurrency::ContenderId>,
+    pub contender: Vec<ConcurrencyContenderId>,
 
     /// Numbers of threads to measure, instead of 1, 2, 4 and 16
     #[arg(
@@ -300,16 +304,16 @@ pub struct BenchCacheArgs {
     /// Only these scenarios (default: all)
     #[arg(
         long, value_name = "NAME,…", value_delimiter = ',',
-        value_parser = named(cache::Scenario::ALL, cache::Scenario::name)
+        value_parser = named(CacheScenario::ALL, CacheScenario::name)
     )]
-    pub scenario: Vec<cache::Scenario>,
+    pub scenario: Vec<CacheScenario>,
 
     /// Only these caches (default: all)
     #[arg(
         long, value_name = "NAME,…", value_delimiter = ',',
-        value_parser = named(cache::ContenderId::ALL, cache::ContenderId::name)
+        value_parser = named(CacheContenderId::ALL, CacheContenderId::name)
     )]
-    pub contender: Vec<cache::ContenderId>,
+    pub contender: Vec<CacheContenderId>,
 
     /// Numbers of threads to measure, instead of 1, 2 and 4
     #[arg(

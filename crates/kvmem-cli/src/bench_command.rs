@@ -157,13 +157,13 @@ fn recorded(path: &Path) -> SuiteResult {
         let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
         let value: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
         match value["suite"].as_str() {
-            Some("arena") => report::<arena::Report>(value),
-            Some("register") => report::<register::Report>(value),
-            Some("offset") => report::<kvmem_bench::report::Report>(value),
-            Some("slab") => report::<slab::Report>(value),
-            Some("concurrency") => report::<concurrency::Report>(value),
-            Some("cache") => report::<cache::Report>(value),
-            Some("cache-policy") => report::<cache::hits::Report>(value),
+            Some("arena") => report::<arena::ArenaReport>(value),
+            Some("register") => report::<register::RegisterReport>(value),
+            Some("offset") => report::<kvmem_bench::report::OffsetReport>(value),
+            Some("slab") => report::<slab::SlabReport>(value),
+            Some("concurrency") => report::<concurrency::ConcurrencyReport>(value),
+            Some("cache") => report::<cache::CacheReport>(value),
+            Some("cache-policy") => report::<cache::hits::HitRateReport>(value),
             Some(other) => Err(format!("there is no suite {other:?}")),
             None => Err("it does not name its suite".to_owned()),
         }
@@ -172,7 +172,7 @@ fn recorded(path: &Path) -> SuiteResult {
 }
 
 fn run_arena(args: &BenchArenaArgs, json: JsonSink) -> SuiteResult {
-    let options = arena::Options {
+    let options = arena::ArenaOptions {
         quick: args.quick,
         reps: args.reps,
         ops: args.op.clone(),
@@ -183,7 +183,7 @@ fn run_arena(args: &BenchArenaArgs, json: JsonSink) -> SuiteResult {
 }
 
 fn run_register(args: &BenchRegisterArgs, json: JsonSink) -> SuiteResult {
-    let options = register::Options {
+    let options = register::RegisterOptions {
         quick: args.quick,
         reps: args.reps,
         backends: args.backend.clone(),
@@ -196,7 +196,7 @@ fn run_register(args: &BenchRegisterArgs, json: JsonSink) -> SuiteResult {
 }
 
 fn run_offset(args: &BenchOffsetArgs, json: JsonSink) -> SuiteResult {
-    let options = offset::Options {
+    let options = offset::OffsetOptions {
         seed: args.seed,
         quick: args.quick,
         reps: args.reps,
@@ -207,7 +207,7 @@ fn run_offset(args: &BenchOffsetArgs, json: JsonSink) -> SuiteResult {
 }
 
 fn run_slab(args: &BenchSlabArgs, json: JsonSink) -> SuiteResult {
-    let options = slab::Options {
+    let options = slab::SlabOptions {
         quick: args.quick,
         reps: args.reps,
         patterns: args.pattern.clone(),
@@ -233,7 +233,7 @@ pub(crate) fn alone(task: &slab::Task) -> Command {
 }
 
 fn run_concurrency(args: &BenchConcurrencyArgs, json: JsonSink) -> SuiteResult {
-    let options = concurrency::Options {
+    let options = concurrency::ConcurrencyOptions {
         quick: args.quick,
         reps: args.reps,
         scenarios: args.scenario.clone(),
@@ -245,10 +245,10 @@ fn run_concurrency(args: &BenchConcurrencyArgs, json: JsonSink) -> SuiteResult {
 
 fn run_cache(args: &BenchCacheArgs, json: JsonSink) -> SuiteResult {
     if args.policy {
-        let options = cache::hits::Options { quick: args.quick, traces: args.trace.clone() };
+        let options = cache::hits::HitRateOptions { quick: args.quick, traces: args.trace.clone() };
         return measure(json, |bar| cache::hits::run(&options, bar));
     }
-    let options = cache::Options {
+    let options = cache::CacheOptions {
         quick: args.quick,
         reps: args.reps,
         scenarios: args.scenario.clone(),

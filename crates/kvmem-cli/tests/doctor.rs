@@ -127,7 +127,7 @@ fn bad_options_say_what_is_wrong() {
         (&["--size", "9EiB"], "it is more than 9223372036854775807 bytes"),
         (&["--pages", "3M"], "1G, 2M, thp"),
         (&["--pages", ""], "1G, 2M, thp"),
-        (&["--pages", "2M,2M"], "named twice"),
+        (&["--pages", "2M,2M"], "names 2M twice"),
         (&["--nodes", "first"], "invalid"),
         (&["--json", "/nowhere/at/all.json"], "cannot write"),
     ];

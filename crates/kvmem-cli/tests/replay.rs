@@ -462,10 +462,7 @@ fn a_pool_that_cannot_work_fails() {
     for option in [&["--backed"][..], &["--record", "no/such/calls.ops"]] {
         let args = ["replay", &trace, "--contender", "null", "--pool", "1GiB"];
         let message = fails(&[&args[..], option].concat());
-        assert!(
-            message.contains("null hands out no places: it cannot be replayed with --"),
-            "{message}"
-        );
+        assert!(message.contains("null returns no offsets: --"), "{message}");
     }
     let message = fails(&["replay", &trace, "--contender", "best-fit", "--threads", "2"]);
     assert!(
@@ -493,7 +490,7 @@ fn options_that_make_no_sense_fail() {
         (["--policy", "random"], "scan-resistant"),
         (["--threads", "0"], "--threads"),
         (["--threads", "257"], "--threads"),
-        (["--contender", "all"], "--contender all is for --ops FILE"),
+        (["--contender", "all"], "--contender all needs --ops FILE"),
         (["--ops", "calls.ops"], "cannot be used with"),
     ] {
         let message = fails(&["replay", &trace, options[0], options[1]]);

@@ -20,7 +20,7 @@ fn texts_are_read_as_the_table_says() {
             Ok(bytes) => {
                 // Whether or not the machine has so much.
                 let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-                assert_eq!(report["wish"]["size_bytes"], bytes, "{text:?}: {message}");
+                assert_eq!(report["requirements"]["size_bytes"], bytes, "{text:?}: {message}");
             }
             Err(_) => {
                 assert_eq!(output.status.code(), Some(2), "{text:?}: {message}");

@@ -26,7 +26,7 @@ use anyhow::{Context, Result, bail, ensure};
 use kvmem::slab::{ManualClock, SlabAllocator, SlabError, SlabSettings};
 
 use self::blocks::{Block, Blocks};
-use self::op::{Config, How, Op, SEATS, Who};
+use self::op::{How, SEATS, SlabConfig, SlabOp, Who};
 use self::workers::Workers;
 use crate::driver::Tally;
 
@@ -50,7 +50,7 @@ const MAX_UNUSED: usize = 1 << 20;
 ///
 /// # Errors
 /// The step after which the allocator and the record disagree. Live blocks are then leaked.
-pub fn run(config: &Config, ops: &[Op]) -> Result<Tally> {
+pub fn run(config: &SlabConfig, ops: &[SlabOp]) -> Result<Tally> {
     let mut driver = SlabDriver {
         tally: Tally::default(),
         workers: Workers::default(),
@@ -71,7 +71,7 @@ pub fn run(config: &Config, ops: &[Op]) -> Result<Tally> {
 
 /// The allocator under test, and the record of its blocks.
 struct UnderTest {
-    config: Config,
+    config: SlabConfig,
     allocator: SlabAllocator,
     clock: Arc<ManualClock>,
     /// The misuse that the allocator reported.
@@ -80,7 +80,7 @@ struct UnderTest {
 }
 
 impl UnderTest {
-    fn new(config: &Config) -> Result<UnderTest> {
+    fn new(config: &SlabConfig) -> Result<UnderTest> {
         let clock = Arc::new(ManualClock::default());
         let faults = Arc::new(Mutex::new(Vec::new()));
         let reported = faults.clone();
@@ -122,31 +122,31 @@ struct SlabDriver {
 }
 
 impl SlabDriver {
-    fn step(&mut self, op: &Op) -> Result<()> {
-        if !matches!(op, Op::Tick { .. } | Op::Look) {
+    fn step(&mut self, op: &SlabOp) -> Result<()> {
+        if !matches!(op, SlabOp::Tick { .. } | SlabOp::Look) {
             self.quiet = 0;
         }
         match *op {
-            Op::Alloc { seat, size, how } => self.alloc(seat, size, how),
-            Op::Batch { seat, size, n } => self.batch(seat, size, n.into()),
-            Op::Free { seat, pick } => self.free_batch(seat, pick, 1),
-            Op::FreeBatch { seat, pick, n } => self.free_batch(seat, pick, n.into()),
-            Op::FreeChain { seat, pick, n, link } => {
+            SlabOp::Alloc { seat, size, how } => self.alloc(seat, size, how),
+            SlabOp::Batch { seat, size, n } => self.batch(seat, size, n.into()),
+            SlabOp::Free { seat, pick } => self.free_batch(seat, pick, 1),
+            SlabOp::FreeBatch { seat, pick, n } => self.free_batch(seat, pick, n.into()),
+            SlabOp::FreeChain { seat, pick, n, link } => {
                 self.free_chain(seat, pick, n.into(), link.into())
             }
-            Op::Trim(who) => self.trim(who),
-            Op::Tick { who, seconds } => self.tick(who, seconds),
-            Op::End(seat) => {
+            SlabOp::Trim(who) => self.trim(who),
+            SlabOp::Tick { who, seconds } => self.tick(who, seconds),
+            SlabOp::End(seat) => {
                 if self.workers.end(seat)? {
                     self.tally.count("a thread ends");
                 }
                 Ok(())
             }
-            Op::Look => {
+            SlabOp::Look => {
                 self.tally.count("look");
                 self.under_test.blocks.check_all()
             }
-            Op::Replace(config) => self.replace(&config),
+            SlabOp::Replace(config) => self.replace(&config),
         }
     }
 
@@ -332,7 +332,7 @@ impl SlabDriver {
 
     /// Drops the allocator and creates another. Threads keep running, with caches of the dropped
     /// allocator.
-    fn replace(&mut self, config: &Config) -> Result<()> {
+    fn replace(&mut self, config: &SlabConfig) -> Result<()> {
         let next = UnderTest::new(config)?;
         let mut old = std::mem::replace(&mut self.under_test, next);
         let debug_blocks = old.config.debug_blocks;

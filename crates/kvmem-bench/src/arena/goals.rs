@@ -3,11 +3,11 @@
 //! A goal is reported when the rows it needs exist. If several rows count, the worst is reported
 //! with its name.
 
-use super::{ContenderId, Op, Pages, Row};
+use super::{ArenaContenderId, ArenaRow, Op, Pages};
 use crate::report::Goal;
 
 /// Returns every goal that `rows` and the bytes resident after mapping 1 TiB can decide.
-pub(super) fn of(rows: &[Row], mapped_resident_bytes: Option<u64>) -> Vec<Goal> {
+pub(super) fn of(rows: &[ArenaRow], mapped_resident_bytes: Option<u64>) -> Vec<Goal> {
     let rows = ArenaRows(rows);
     let mut goals = Vec::new();
     for (threads, limit, what) in [
@@ -22,21 +22,23 @@ pub(super) fn of(rows: &[Row], mapped_resident_bytes: Option<u64>) -> Vec<Goal> 
         1.0,
     ));
     let two = rows.rate_over_populate(|row| {
-        row.contender == ContenderId::Kvmem && row.threads == 2 && row.pages == Some(Pages::Thp)
+        row.contender == ArenaContenderId::Kvmem
+            && row.threads == 2
+            && row.pages == Some(Pages::Thp)
     });
     goals.extend(Goal::at_least(
         "populate, THP, two threads: rate over that of map-populate",
         two,
         1.7,
     ));
-    let auto = rows.rate_over_populate(|row| row.contender == ContenderId::KvmemAuto);
+    let auto = rows.rate_over_populate(|row| row.contender == ArenaContenderId::KvmemAuto);
     goals.extend(Goal::at_least(
         "populate, threads chosen: rate over that of map-populate",
         auto,
         1.0,
     ));
     let shared = rows.rate_over_populate(|row| {
-        row.contender == ContenderId::KvmemAuto && row.pages == Some(Pages::Shared)
+        row.contender == ArenaContenderId::KvmemAuto && row.pages == Some(Pages::Shared)
     });
     goals.extend(Goal::at_least(
         "populate, shared memory: rate over that of map-populate",
@@ -55,46 +57,47 @@ pub(super) fn of(rows: &[Row], mapped_resident_bytes: Option<u64>) -> Vec<Goal> 
     goals
 }
 
-struct ArenaRows<'a>(&'a [Row]);
+struct ArenaRows<'a>(&'a [ArenaRow]);
 
 impl<'a> ArenaRows<'a> {
-    fn of(&self, op: Op, contender: ContenderId) -> impl Iterator<Item = &'a Row> {
+    fn of(&self, op: Op, contender: ArenaContenderId) -> impl Iterator<Item = &'a ArenaRow> {
         self.0.iter().filter(move |row| row.op == op && row.contender == contender)
     }
 
     fn bump_over_published(&self, threads: u32) -> impl Iterator<Item = (f64, Option<String>)> {
-        self.of(Op::Bump, ContenderId::Kvmem).filter(move |row| row.threads == threads).filter_map(
-            move |ours| {
-                let same =
-                    |row: &&Row| row.threads == ours.threads && row.size_bytes == ours.size_bytes;
-                let published = self.of(Op::Bump, ContenderId::PublishedArena).find(same)?;
+        self.of(Op::Bump, ArenaContenderId::Kvmem)
+            .filter(move |row| row.threads == threads)
+            .filter_map(move |ours| {
+                let same = |row: &&ArenaRow| {
+                    row.threads == ours.threads && row.size_bytes == ours.size_bytes
+                };
+                let published = self.of(Op::Bump, ArenaContenderId::PublishedArena).find(same)?;
                 Some((ours.ns_per_op? / published.ns_per_op?, size(ours)))
-            },
-        )
+            })
     }
 
     fn full_over_bump(&self) -> impl Iterator<Item = (f64, Option<String>)> {
-        self.of(Op::BumpFull, ContenderId::Kvmem).filter_map(|full| {
-            let same = |row: &&Row| row.threads == 1 && row.size_bytes == full.size_bytes;
-            let bump = self.of(Op::Bump, ContenderId::Kvmem).find(same)?;
+        self.of(Op::BumpFull, ArenaContenderId::Kvmem).filter_map(|full| {
+            let same = |row: &&ArenaRow| row.threads == 1 && row.size_bytes == full.size_bytes;
+            let bump = self.of(Op::Bump, ArenaContenderId::Kvmem).find(same)?;
             Some((full.ns_per_op? / bump.ns_per_op?, size(full)))
         })
     }
 
     fn rate_over_populate(
         &self,
-        ours: fn(&Row) -> bool,
+        ours: fn(&ArenaRow) -> bool,
     ) -> impl Iterator<Item = (Option<f64>, Option<String>)> {
         self.0.iter().filter(move |row| row.op == Op::Populate && ours(row)).filter_map(|row| {
-            let same = |other: &&Row| other.pages == row.pages;
-            let plain = self.of(Op::Populate, ContenderId::MapPopulate).find(same)?;
+            let same = |other: &&ArenaRow| other.pages == row.pages;
+            let plain = self.of(Op::Populate, ArenaContenderId::MapPopulate).find(same)?;
             let ratio = row.gib_per_s? / plain.gib_per_s?;
             Some((Some(ratio), Some(format!("{}, {} thread(s)", row.pages?, row.threads))))
         })
     }
 }
 
-fn size(row: &Row) -> Option<String> {
+fn size(row: &ArenaRow) -> Option<String> {
     Some(format!("{} B", row.size_bytes))
 }
 
@@ -102,8 +105,14 @@ fn size(row: &Row) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn bump(op: Op, contender: ContenderId, threads: u32, size_bytes: u64, ns: f64) -> Row {
-        Row {
+    fn bump(
+        op: Op,
+        contender: ArenaContenderId,
+        threads: u32,
+        size_bytes: u64,
+        ns: f64,
+    ) -> ArenaRow {
+        ArenaRow {
             op,
             pages: None,
             threads,
@@ -114,8 +123,8 @@ mod tests {
         }
     }
 
-    fn populate(contender: ContenderId, pages: Pages, threads: u32, rate: f64) -> Row {
-        Row {
+    fn populate(contender: ArenaContenderId, pages: Pages, threads: u32, rate: f64) -> ArenaRow {
+        ArenaRow {
             op: Op::Populate,
             pages: Some(pages),
             threads,
@@ -128,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_worst_size_counts_and_threads_are_not_mixed() {
-        use ContenderId::{Kvmem, PublishedArena};
+        use ArenaContenderId::{Kvmem, PublishedArena};
         let rows = [
             bump(Op::Bump, Kvmem, 1, 64, 5.0),
             bump(Op::Bump, PublishedArena, 1, 64, 10.0),
@@ -146,7 +155,7 @@ mod tests {
 
     #[test]
     fn rates_are_compared_within_a_kind_of_pages() {
-        use ContenderId::{Kvmem, KvmemAuto, MapPopulate};
+        use ArenaContenderId::{Kvmem, KvmemAuto, MapPopulate};
         let rows = [
             populate(Kvmem, Pages::Thp, 2, 8.0),
             populate(Kvmem, Pages::Thp, 4, 1.0),

@@ -3,16 +3,16 @@
 use kvmem_report::{Chapter, Scale};
 
 use super::table::{side_by_side, title};
-use super::{ContenderId, Op, Report, Row};
+use super::{ArenaContenderId, ArenaReport, ArenaRow, Op};
 use crate::html::{Draw, bars, head, section, tail};
 
-impl Draw for Report {
+impl Draw for ArenaReport {
     fn chapter(&self) -> Chapter {
         let how = format!("{} and {} repetition(s)", self.bump_reps, self.page_reps);
         let mut chapter =
             head(&self.suite, &self.version, self.quick, &how, self.seconds, &self.machine);
         for op in Op::ALL {
-            let rows: Vec<&Row> = self.rows.iter().filter(|row| row.op == op).collect();
+            let rows: Vec<&ArenaRow> = self.rows.iter().filter(|row| row.op == op).collect();
             // The row of one mapping has no plot, only a table.
             let drawn = if op == Op::Map { None } else { Some(plot(op, &rows)) };
             let table = if op == Op::Map { self.mapped(&rows) } else { side_by_side(&rows) };
@@ -26,13 +26,13 @@ impl Draw for Report {
     }
 }
 
-fn plot(op: Op, rows: &[&Row]) -> kvmem_report::Bars {
-    let group = |row: &Row| match row.pages {
+fn plot(op: Op, rows: &[&ArenaRow]) -> kvmem_report::Bars {
+    let group = |row: &ArenaRow| match row.pages {
         Some(pages) => format!("{pages}, {} MiB", row.size_bytes >> 20),
         None => format!("{} B, {} thread(s)", row.size_bytes, row.threads),
     };
-    let series = |row: &Row| match (row.contender, row.pages) {
-        (ContenderId::Kvmem, Some(_)) => format!("kvmem, {} thread(s)", row.threads),
+    let series = |row: &ArenaRow| match (row.contender, row.pages) {
+        (ArenaContenderId::Kvmem, Some(_)) => format!("kvmem, {} thread(s)", row.threads),
         (contender, _) => contender.to_string(),
     };
     match op {

@@ -2,7 +2,7 @@
 
 use super::bump::{self, Bump, Bumpalo, KvmemArena, MutexArena, PublishedArena};
 use super::plan::{ArenaEffort, ArenaTask};
-use super::{ContenderId, MeasureError, Op, Pages, mapping, region};
+use super::{ArenaContenderId, ArenaMeasureError, Op, Pages, mapping, region};
 
 /// The result of one measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,49 +16,55 @@ pub(super) struct ArenaSample {
 }
 
 /// Measures `task` once.
-pub(super) fn measure(task: &ArenaTask, effort: &ArenaEffort) -> Result<ArenaSample, MeasureError> {
+pub(super) fn measure(
+    task: &ArenaTask,
+    effort: &ArenaEffort,
+) -> Result<ArenaSample, ArenaMeasureError> {
     let threads = task.threads.unwrap_or(1);
     let seen = |ns| ArenaSample { ns, threads, resident_bytes: None };
     let bytes = task.size_bytes as usize;
     let pages = task.pages.unwrap_or(Pages::Base);
     match (task.op, task.contender) {
-        (Op::Bump | Op::BumpFull, ContenderId::Kvmem) => {
+        (Op::Bump | Op::BumpFull, ArenaContenderId::Kvmem) => {
             shared::<KvmemArena>(task, effort).map(seen)
         }
-        (Op::Bump | Op::BumpFull, ContenderId::PublishedArena) => {
+        (Op::Bump | Op::BumpFull, ArenaContenderId::PublishedArena) => {
             shared::<PublishedArena>(task, effort).map(seen)
         }
-        (Op::Bump | Op::BumpFull, ContenderId::Mutex) => {
+        (Op::Bump | Op::BumpFull, ArenaContenderId::Mutex) => {
             shared::<MutexArena>(task, effort).map(seen)
         }
-        (Op::Bump, ContenderId::Bumpalo) if threads == 1 => {
+        (Op::Bump, ArenaContenderId::Bumpalo) if threads == 1 => {
             bump::alone::<Bumpalo>(bytes, effort.bump_ops).map(seen)
         }
-        (Op::BumpFull, ContenderId::Bumpalo) => {
+        (Op::BumpFull, ArenaContenderId::Bumpalo) => {
             bump::full::<Bumpalo>(bytes, effort.full_ops).map(seen)
         }
-        (Op::Map, ContenderId::Kvmem) => region::map(pages, bytes),
-        (Op::Populate, ContenderId::Kvmem | ContenderId::KvmemAuto) => {
+        (Op::Map, ArenaContenderId::Kvmem) => region::map(pages, bytes),
+        (Op::Populate, ArenaContenderId::Kvmem | ArenaContenderId::KvmemAuto) => {
             region::populate(pages, bytes, task.threads)
         }
-        (Op::Populate, ContenderId::MapPopulate) => {
+        (Op::Populate, ArenaContenderId::MapPopulate) => {
             Ok(seen(mapping::map_populate(pages, bytes)?.as_nanos() as f64))
         }
-        (Op::Populate, ContenderId::Touch) => {
+        (Op::Populate, ArenaContenderId::Touch) => {
             Ok(seen(mapping::touch(pages, bytes)?.as_nanos() as f64))
         }
-        (Op::Discard, ContenderId::Kvmem) => region::discard(pages, bytes),
-        _ => Err(MeasureError::Unsupported),
+        (Op::Discard, ArenaContenderId::Kvmem) => region::discard(pages, bytes),
+        _ => Err(ArenaMeasureError::Unsupported),
     }
 }
 
 /// Runs the bump loop of `task` with an arena that threads can share.
-fn shared<B: Bump + Sync>(task: &ArenaTask, effort: &ArenaEffort) -> Result<f64, MeasureError> {
+fn shared<B: Bump + Sync>(
+    task: &ArenaTask,
+    effort: &ArenaEffort,
+) -> Result<f64, ArenaMeasureError> {
     let size = task.size_bytes as usize;
     match (task.op, task.threads) {
         (Op::BumpFull, _) => {
             // A call that logs takes about 0.4 µs, so fewer are enough.
-            let logs = task.contender == ContenderId::PublishedArena;
+            let logs = task.contender == ArenaContenderId::PublishedArena;
             bump::full::<B>(size, if logs { effort.full_ops / 50 } else { effort.full_ops })
         }
         (_, Some(threads)) if threads > 1 => bump::together::<B>(size, effort.shared_ops, threads),

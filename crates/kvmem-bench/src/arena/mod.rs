@@ -33,13 +33,13 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::report::{Report, Row, Skipped};
+pub use self::report::{ArenaReport, ArenaRow, ArenaSkipped};
 use crate::names::names;
 use crate::progress::Progress;
 
 /// The options of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct ArenaOptions {
     /// Whether to use less memory and fewer repetitions: seconds instead of minutes.
     pub quick: bool,
     /// Repetitions of each measurement; the median is reported. Unless set, 15 for bump and 5 for
@@ -48,7 +48,7 @@ pub struct Options {
     /// Only these operations; all when empty.
     pub ops: Vec<Op>,
     /// Only these contenders; all when empty.
-    pub contenders: Vec<ContenderId>,
+    pub contenders: Vec<ArenaContenderId>,
     /// Whether missing hugepages may be added to the machine's pool while they are measured; see
     /// [`hugepages`](crate::hugepages). Otherwise rows that lack them are skipped.
     pub borrow_hugepages: bool,
@@ -60,27 +60,30 @@ pub struct Options {
 /// available.
 ///
 /// # Errors
-/// [`BenchError`] when a contender fails at an operation that should succeed on this machine. Rows
-/// that the machine cannot measure are no error: see [`Report::skipped`].
-pub fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report, BenchError> {
+/// [`ArenaBenchError`] when a contender fails at an operation that should succeed on this machine.
+/// Rows that the machine cannot measure are no error: see [`ArenaReport::skipped`].
+pub fn run(
+    options: &ArenaOptions,
+    progress: &mut dyn Progress<ArenaRow>,
+) -> Result<ArenaReport, ArenaBenchError> {
     suite::run(options, progress)
 }
 
 /// The error that ended a run early.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{op} with {contender}: {error}")]
-pub struct BenchError {
+pub struct ArenaBenchError {
     /// The operation under measurement.
     pub op: Op,
     /// The contender that ran.
-    pub contender: ContenderId,
+    pub contender: ArenaContenderId,
     /// The error.
-    pub error: MeasureError,
+    pub error: ArenaMeasureError,
 }
 
 /// The error of one measurement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MeasureError {
+pub enum ArenaMeasureError {
     /// The system did not provide a mapping.
     #[error("the system could not map or populate memory: {0}")]
     System(#[from] rustix::io::Errno),
@@ -167,7 +170,7 @@ names!(Op, UnknownOpError, "operation", "No operation has this name.");
 /// The contenders by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum ContenderId {
+pub enum ArenaContenderId {
     /// The library under test, with the row's number of threads.
     Kvmem,
     /// The library under test, which chooses its number of threads; the row reports it.
@@ -185,7 +188,7 @@ pub enum ContenderId {
     Touch,
 }
 
-impl ContenderId {
+impl ArenaContenderId {
     /// All contenders, in the order in which reports list them.
     pub const ALL: [Self; 7] = [
         Self::Kvmem,
@@ -212,7 +215,7 @@ impl ContenderId {
     }
 }
 
-names!(ContenderId, UnknownContenderError, "contender", "No contender has this name.");
+names!(ArenaContenderId, UnknownArenaContenderError, "contender", "No contender has this name.");
 
 /// Kinds of pages by name, and kinds of memory where they decide about the pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -1,9 +1,9 @@
 //! The plan of a run: groups of tasks that take turns, and the length of each.
 
 use super::system;
-use super::{ContenderId, Op, Options, Pages, Skipped};
+use super::{ArenaContenderId, ArenaOptions, ArenaSkipped, Op, Pages};
 
-use ContenderId::{Bumpalo, Kvmem, KvmemAuto, MapPopulate, Mutex, PublishedArena, Touch};
+use ArenaContenderId::{Bumpalo, Kvmem, KvmemAuto, MapPopulate, Mutex, PublishedArena, Touch};
 
 /// Sizes of a bump allocation, in bytes.
 const SIZES: [u64; 2] = [64, 4096];
@@ -34,7 +34,7 @@ pub(super) struct ArenaEffort {
 }
 
 impl ArenaEffort {
-    pub(super) fn of(options: &Options) -> Self {
+    pub(super) fn of(options: &ArenaOptions) -> Self {
         let mut effort = if options.quick {
             Self {
                 bump_reps: 5,
@@ -69,7 +69,7 @@ pub(super) struct ArenaTask {
     /// `None` where the contender chooses.
     pub(super) threads: Option<u32>,
     pub(super) size_bytes: u64,
-    pub(super) contender: ContenderId,
+    pub(super) contender: ArenaContenderId,
 }
 
 impl ArenaTask {
@@ -120,9 +120,9 @@ impl ArenaGroup {
 
 /// Returns the groups that `options` select, in order, and the rows that this machine must skip.
 pub(super) fn groups(
-    options: &Options,
+    options: &ArenaOptions,
     effort: &mut ArenaEffort,
-) -> (Vec<ArenaGroup>, Vec<Skipped>) {
+) -> (Vec<ArenaGroup>, Vec<ArenaSkipped>) {
     let wanted = |op| options.ops.is_empty() || options.ops.contains(&op);
     let mut groups = Vec::new();
     let mut skipped = Vec::new();
@@ -136,13 +136,13 @@ pub(super) fn groups(
                     for pages in able(op) {
                         match (pages, system::thp_missing()) {
                             (Pages::Thp, Some(reason)) => {
-                                skipped.push(Skipped { op, pages: Some(pages), reason })
+                                skipped.push(ArenaSkipped { op, pages: Some(pages), reason })
                             }
                             _ => groups.push(resident(op, pages, effort)),
                         }
                     }
                 }
-                Err(reason) => skipped.push(Skipped { op, pages: None, reason }),
+                Err(reason) => skipped.push(ArenaSkipped { op, pages: None, reason }),
             },
         }
     }
@@ -165,7 +165,7 @@ fn able(op: Op) -> impl Iterator<Item = Pages> {
 fn bump(effort: &ArenaEffort) -> impl Iterator<Item = ArenaGroup> {
     SIZES.into_iter().flat_map(|size| BUMP_THREADS.map(|threads| (size, threads))).map(
         |(size_bytes, threads)| {
-            let able: &[ContenderId] = if threads == 1 {
+            let able: &[ArenaContenderId] = if threads == 1 {
                 &[Kvmem, PublishedArena, Mutex, Bumpalo]
             } else {
                 &[Kvmem, PublishedArena, Mutex]
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn every_row_is_planned_and_filters_leave_only_what_they_name() {
-        let all = Options::default();
+        let all = ArenaOptions::default();
         let mut effort = ArenaEffort::of(&all);
         let (groups, skipped) = groups(&all, &mut effort);
         let tasks = |op| {
@@ -258,7 +258,7 @@ mod tests {
             Pages::ALL.len() - skipped.iter().filter(|skip| skip.op == Op::Populate).count();
         assert_eq!((tasks(Op::Populate), tasks(Op::Discard)), (6 * kinds, kinds - 1));
 
-        let some = Options { ops: vec![Op::Bump], contenders: vec![Bumpalo], ..all };
+        let some = ArenaOptions { ops: vec![Op::Bump], contenders: vec![Bumpalo], ..all };
         let (groups, _) = super::groups(&some, &mut effort);
         assert_eq!(groups.len(), 2);
         assert!(groups.iter().all(|group| group.tasks.len() == 1 && group.resident_bytes() == 0));

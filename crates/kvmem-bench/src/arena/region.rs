@@ -5,10 +5,10 @@ use std::time::Instant;
 use kvmem::arena::{ArenaError, Backing, Ladder, PageSize, Populate, Region, RegionBuilder};
 
 use super::measure::ArenaSample;
-use super::{MeasureError, Pages};
+use super::{ArenaMeasureError, Pages};
 use crate::machine::resident_bytes;
 
-impl From<ArenaError> for MeasureError {
+impl From<ArenaError> for ArenaMeasureError {
     fn from(error: ArenaError) -> Self {
         Self::Library(error.to_string())
     }
@@ -35,7 +35,7 @@ fn builder(pages: Pages, bytes: usize) -> RegionBuilder {
 }
 
 /// Maps `bytes` and leaves them untouched; reports the change of the process's resident bytes.
-pub(super) fn map(pages: Pages, bytes: usize) -> Result<ArenaSample, MeasureError> {
+pub(super) fn map(pages: Pages, bytes: usize) -> Result<ArenaSample, ArenaMeasureError> {
     let before = resident_bytes();
     let start = Instant::now();
     let region = builder(pages, bytes).populate(Populate::None).map()?;
@@ -56,7 +56,7 @@ pub(super) fn populate(
     pages: Pages,
     bytes: usize,
     threads: Option<u32>,
-) -> Result<ArenaSample, MeasureError> {
+) -> Result<ArenaSample, ArenaMeasureError> {
     let workers = threads.map_or(Populate::Auto, |threads| Populate::threads(threads as usize));
     let start = Instant::now();
     let region = builder(pages, bytes).populate(workers).map()?;
@@ -65,7 +65,7 @@ pub(super) fn populate(
     let error: u64 = receipt.ranges.iter().map(|range| range.resident_error_bytes).sum();
     let resident = receipt.resident_bytes();
     if resident + error < bytes as u64 {
-        return Err(MeasureError::Library(format!(
+        return Err(ArenaMeasureError::Library(format!(
             "only {resident} of {bytes} bytes became resident"
         )));
     }
@@ -77,7 +77,7 @@ pub(super) fn populate(
 }
 
 /// Returns the pages of a fully resident region of `bytes`.
-pub(super) fn discard(pages: Pages, bytes: usize) -> Result<ArenaSample, MeasureError> {
+pub(super) fn discard(pages: Pages, bytes: usize) -> Result<ArenaSample, ArenaMeasureError> {
     let region = builder(pages, bytes).populate(Populate::Auto).map()?;
     let start = Instant::now();
     region.discard(0..bytes)?;

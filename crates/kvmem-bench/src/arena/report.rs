@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ContenderId, Op, Pages};
+use super::{ArenaContenderId, Op, Pages};
 use crate::machine::Machine;
 use crate::report::Goal;
 
 /// One contender in one operation. A figure that the operation lacks is `None`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct ArenaRow {
     /// The operation.
     pub op: Op,
     /// The kind of pages, for operations on pages.
@@ -19,7 +19,7 @@ pub struct Row {
     /// Bytes of an allocation or of a mapping.
     pub size_bytes: u64,
     /// The contender.
-    pub contender: ContenderId,
+    pub contender: ArenaContenderId,
     /// Nanoseconds of each thread's processor time per call, or of a whole mapping; the median of
     /// the repetitions.
     pub ns_per_op: Option<f64>,
@@ -29,7 +29,7 @@ pub struct Row {
 
 /// Rows that this machine cannot measure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Skipped {
+pub struct ArenaSkipped {
     /// The operation.
     pub op: Op,
     /// The kind of pages; all when `None`.
@@ -40,7 +40,7 @@ pub struct Skipped {
 
 /// The result of a run: the machine, the settings and every row. `Display` prints the table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct ArenaReport {
     /// The layer: "arena".
     pub suite: String,
     /// Version of the library.
@@ -56,11 +56,11 @@ pub struct Report {
     /// Duration of the whole run in seconds.
     pub seconds: f64,
     /// The figures.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ArenaRow>,
     /// Bytes that became resident by mapping 1 TiB, if measured and known to the system.
     pub mapped_resident_bytes: Option<u64>,
     /// Rows that are absent.
-    pub skipped: Vec<Skipped>,
+    pub skipped: Vec<ArenaSkipped>,
     /// The performance goals, and whether this run meets them.
     pub goals: Vec<Goal>,
 }

@@ -4,17 +4,19 @@ use std::time::Instant;
 
 use super::measure::{ArenaSample, measure};
 use super::plan::{ArenaEffort, ArenaGroup, ArenaTask, groups};
-use super::report::{Report, Row, Skipped};
-use super::{BenchError, ContenderId, MeasureError, Op, Options, Pages, goals, mapping};
+use super::report::{ArenaReport, ArenaRow, ArenaSkipped};
+use super::{
+    ArenaBenchError, ArenaContenderId, ArenaMeasureError, ArenaOptions, Op, Pages, goals, mapping,
+};
 use crate::hugepages::Hugepages;
 use crate::machine::Machine;
 use crate::progress::Progress;
 use crate::stats::median;
 
 pub(super) fn run(
-    options: &Options,
-    progress: &mut dyn Progress<Row>,
-) -> Result<Report, BenchError> {
+    options: &ArenaOptions,
+    progress: &mut dyn Progress<ArenaRow>,
+) -> Result<ArenaReport, ArenaBenchError> {
     let start = Instant::now();
     let mut effort = ArenaEffort::of(options);
     let (groups, skipped) = groups(options, &mut effort);
@@ -29,7 +31,7 @@ pub(super) fn run(
         results.add(group, &effort, progress)?;
     }
     let goals = goals::of(&results.rows, results.mapped_resident_bytes);
-    Ok(Report {
+    Ok(ArenaReport {
         suite: "arena".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         quick: options.quick,
@@ -47,8 +49,8 @@ pub(super) fn run(
 /// The results of the groups so far.
 struct ArenaResults {
     borrow_hugepages: bool,
-    rows: Vec<Row>,
-    skipped: Vec<Skipped>,
+    rows: Vec<ArenaRow>,
+    skipped: Vec<ArenaSkipped>,
     mapped_resident_bytes: Option<u64>,
 }
 
@@ -58,10 +60,10 @@ impl ArenaResults {
         &mut self,
         group: &ArenaGroup,
         effort: &ArenaEffort,
-        progress: &mut dyn Progress<Row>,
-    ) -> Result<(), BenchError> {
+        progress: &mut dyn Progress<ArenaRow>,
+    ) -> Result<(), ArenaBenchError> {
         let Some(first) = group.tasks.first() else { return Ok(()) };
-        let skip = |reason| Skipped { op: first.op, pages: group.pages(), reason };
+        let skip = |reason| ArenaSkipped { op: first.op, pages: group.pages(), reason };
         let borrowed = match group.pages() {
             Some(Pages::Huge) => {
                 Hugepages::provide(group.resident_bytes(), self.borrow_hugepages).map(Some)
@@ -96,7 +98,7 @@ impl ArenaResults {
                     Ok(one) => samples[i].push(one),
                     // A limit forbids the mapping; this says nothing about a contender's speed.
                     Err(error)
-                        if task.op == Op::Map || matches!(error, MeasureError::System(_)) =>
+                        if task.op == Op::Map || matches!(error, ArenaMeasureError::System(_)) =>
                     {
                         progress.advance(group.units(effort) - done);
                         self.skipped.push(skip(format!("{}: {error}", label(task))));
@@ -121,8 +123,8 @@ impl ArenaResults {
     }
 }
 
-fn failed(task: &ArenaTask, error: MeasureError) -> BenchError {
-    BenchError { op: task.op, contender: task.contender, error }
+fn failed(task: &ArenaTask, error: ArenaMeasureError) -> ArenaBenchError {
+    ArenaBenchError { op: task.op, contender: task.contender, error }
 }
 
 fn name(task: &ArenaTask) -> String {
@@ -138,17 +140,17 @@ fn label(task: &ArenaTask) -> String {
 }
 
 /// Returns the medians of the samples.
-fn row(task: &ArenaTask, samples: &[ArenaSample]) -> Row {
+fn row(task: &ArenaTask, samples: &[ArenaSample]) -> ArenaRow {
     let ns = median(samples.iter().map(|one| one.ns).collect());
     let rate = matches!(task.op, Op::Populate | Op::Discard);
     let gib = task.size_bytes as f64 / (1u64 << 30) as f64;
-    let threads = if task.contender == ContenderId::KvmemAuto {
+    let threads = if task.contender == ArenaContenderId::KvmemAuto {
         median(samples.iter().map(|one| f64::from(one.threads)).collect())
             .map_or(1, |threads| threads as u32)
     } else {
         task.threads.unwrap_or(1)
     };
-    Row {
+    ArenaRow {
         op: task.op,
         pages: task.pages,
         threads,

@@ -5,10 +5,10 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::{ContenderId, Op, Report, Row};
+use super::{ArenaContenderId, ArenaReport, ArenaRow, Op};
 use crate::columns::{Columns, count, goals, strings};
 
-impl Display for Report {
+impl Display for ArenaReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let pace = if self.quick { "quick" } else { "full" };
         writeln!(
@@ -18,7 +18,7 @@ impl Display for Report {
         )?;
         writeln!(f, "{}", self.machine)?;
         for op in Op::ALL {
-            let rows: Vec<&Row> = self.rows.iter().filter(|row| row.op == op).collect();
+            let rows: Vec<&ArenaRow> = self.rows.iter().filter(|row| row.op == op).collect();
             if !rows.is_empty() {
                 writeln!(f, "\n{}", title(op))?;
                 write!(
@@ -43,8 +43,8 @@ impl Display for Report {
     }
 }
 
-impl Report {
-    pub(super) fn mapped(&self, rows: &[&Row]) -> Columns {
+impl ArenaReport {
+    pub(super) fn mapped(&self, rows: &[&ArenaRow]) -> Columns {
         let mut columns = Columns::new(strings(["", "bytes", "ms", "bytes resident"]));
         for row in rows {
             let ms = row.ns_per_op.map_or_else(|| "–".to_owned(), |ns| format!("{:.3}", ns / 1e6));
@@ -69,22 +69,22 @@ pub(super) fn title(op: Op) -> &'static str {
 
 /// Builds a table with a line for each size and number of threads, or for each kind of pages, and a
 /// column for each contender.
-pub(super) fn side_by_side(rows: &[&Row]) -> Columns {
+pub(super) fn side_by_side(rows: &[&ArenaRow]) -> Columns {
     let with_pages = rows.iter().any(|row| row.pages.is_some());
-    let line_of = |row: &Row| match row.pages {
+    let line_of = |row: &ArenaRow| match row.pages {
         Some(pages) => format!("{pages}, {} MiB", row.size_bytes >> 20),
         None => format!("{} B, {} thread(s)", row.size_bytes, row.threads),
     };
     // The library's number of threads is part of its column; the number that `auto` chose differs
     // from line to line.
-    let column_of = |row: &Row| match row.contender {
-        ContenderId::Kvmem if with_pages => (row.contender, row.threads),
+    let column_of = |row: &ArenaRow| match row.contender {
+        ArenaContenderId::Kvmem if with_pages => (row.contender, row.threads),
         other => (other, 0),
     };
-    let mut columns: Vec<(ContenderId, u32)> = rows.iter().map(|row| column_of(row)).collect();
+    let mut columns: Vec<(ArenaContenderId, u32)> = rows.iter().map(|row| column_of(row)).collect();
     columns.sort_unstable();
     columns.dedup();
-    let title = |&(contender, threads): &(ContenderId, u32)| match threads {
+    let title = |&(contender, threads): &(ArenaContenderId, u32)| match threads {
         0 => contender.to_string(),
         threads => format!("{contender} {threads}"),
     };
@@ -97,7 +97,7 @@ pub(super) fn side_by_side(rows: &[&Row]) -> Columns {
         }
     }
     for line in lines {
-        let cell = |column: &(ContenderId, u32)| {
+        let cell = |column: &(ArenaContenderId, u32)| {
             let row = rows.iter().find(|row| line_of(row) == line && column_of(row) == *column);
             row.map_or_else(|| "–".to_owned(), |row| figure(row))
         };
@@ -107,9 +107,9 @@ pub(super) fn side_by_side(rows: &[&Row]) -> Columns {
     table
 }
 
-fn figure(row: &Row) -> String {
+fn figure(row: &ArenaRow) -> String {
     let chosen = match row.contender {
-        ContenderId::KvmemAuto => format!(" ({})", row.threads),
+        ArenaContenderId::KvmemAuto => format!(" ({})", row.threads),
         _ => String::new(),
     };
     match (row.gib_per_s, row.ns_per_op) {

@@ -9,7 +9,7 @@ use kvmem::pool::{KvCache, Pool};
 use quick_cache::UnitWeighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 
-use super::{ContenderId, KEYS, MeasureError, VALUE_BYTES};
+use super::{CacheContenderId, CacheMeasureError, KEYS, VALUE_BYTES};
 
 type Hasher = foldhash::fast::RandomState;
 
@@ -22,10 +22,10 @@ pub(super) trait LookUp: Sync {
 /// A table that can be changed and evicts values itself.
 pub(super) trait Insert: LookUp + Sized {
     /// Creates an empty table.
-    fn create(id: ContenderId) -> Result<Self, MeasureError>;
+    fn create(id: CacheContenderId) -> Result<Self, CacheMeasureError>;
 
     /// Inserts a value of [`VALUE_BYTES`] bytes.
-    fn insert(&self, key: u64) -> Result<(), MeasureError>;
+    fn insert(&self, key: u64) -> Result<(), CacheMeasureError>;
 }
 
 impl LookUp for KvCache<u64> {
@@ -36,16 +36,16 @@ impl LookUp for KvCache<u64> {
 }
 
 impl Insert for KvCache<u64> {
-    fn create(id: ContenderId) -> Result<Self, MeasureError> {
+    fn create(id: CacheContenderId) -> Result<Self, CacheMeasureError> {
         let eviction =
-            if id == ContenderId::KvmemScan { Eviction::ScanResistant } else { Eviction::Lru };
+            if id == CacheContenderId::KvmemScan { Eviction::ScanResistant } else { Eviction::Lru };
         // Twice the size: threads also write values and keep released ones for a moment.
         let pool = Pool::builder(2 * KEYS as usize * VALUE_BYTES).build()?;
         Ok(KvCache::builder(&pool).eviction(eviction).max_blocks(KEYS).build()?)
     }
 
     #[inline]
-    fn insert(&self, key: u64) -> Result<(), MeasureError> {
+    fn insert(&self, key: u64) -> Result<(), CacheMeasureError> {
         Ok(self.insert_with(key, VALUE_BYTES, |bytes| bytes.fill(key as u8))?)
     }
 }
@@ -61,13 +61,13 @@ impl LookUp for Quick {
 }
 
 impl Insert for Quick {
-    fn create(_: ContenderId) -> Result<Self, MeasureError> {
+    fn create(_: CacheContenderId) -> Result<Self, CacheMeasureError> {
         let lifecycle = DefaultLifecycle::default();
         Ok(Cache::with(KEYS as usize, KEYS, UnitWeighter, Hasher::default(), lifecycle))
     }
 
     #[inline]
-    fn insert(&self, key: u64) -> Result<(), MeasureError> {
+    fn insert(&self, key: u64) -> Result<(), CacheMeasureError> {
         Cache::insert(self, key, Arc::new([key as u8; VALUE_BYTES]));
         Ok(())
     }

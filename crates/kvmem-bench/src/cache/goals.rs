@@ -3,18 +3,18 @@
 //! A goal is reported when the rows it needs exist. A second thread counts only if it has its own
 //! processor.
 
-use super::{ContenderId, Row, Scenario};
+use super::{CacheContenderId, CacheRow, CacheScenario};
 use crate::report::Goal;
 
 /// Returns every goal that `rows`, of a machine with `cores` processors, can decide.
-pub(super) fn of(rows: &[Row], cores: usize) -> Vec<Goal> {
+pub(super) fn of(rows: &[CacheRow], cores: usize) -> Vec<Goal> {
     let find = |scenario, contender, threads: u32| {
         rows.iter().find(|row| {
             (row.scenario, row.contender, row.threads) == (scenario, contender, threads)
         })
     };
-    let hit = |threads| find(Scenario::GetHit, ContenderId::Kvmem, threads);
-    let pair = |contender| find(Scenario::BlockPair, contender, 1);
+    let hit = |threads| find(CacheScenario::GetHit, CacheContenderId::Kvmem, threads);
+    let pair = |contender| find(CacheScenario::BlockPair, contender, 1);
     let mut goals = Vec::new();
     let alone = hit(1).map(|row| (row.ns, None));
     goals.extend(Goal::at_most("get-hit: ns on one thread, 100,000 keys", alone, 60.0));
@@ -22,7 +22,7 @@ pub(super) fn of(rows: &[Row], cores: usize) -> Vec<Goal> {
         let ratio = hit(1).zip(hit(2)).map(|(one, two)| (Some(two.mops / one.mops), None));
         goals.extend(Goal::at_least("get-hit: rate of two threads over that of one", ratio, 1.7));
     }
-    let more = pair(ContenderId::Pool).zip(pair(ContenderId::Extents));
+    let more = pair(CacheContenderId::Pool).zip(pair(CacheContenderId::Extents));
     let more = more.map(|(pool, extents)| (pool.ns - extents.ns, None));
     goals.extend(Goal::at_most(
         "block-pair: ns of a pool more than of its extents, one thread",
@@ -35,12 +35,12 @@ pub(super) fn of(rows: &[Row], cores: usize) -> Vec<Goal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ContenderId::{Extents, Kvmem, Pool, QuickCache};
-    use Scenario::{BlockPair, GetHit, GetMiss};
+    use CacheContenderId::{Extents, Kvmem, Pool, QuickCache};
+    use CacheScenario::{BlockPair, GetHit, GetMiss};
 
     #[test]
     fn hits_are_compared_with_the_clock_two_threads_with_one_and_blocks_with_extents() {
-        let row = |scenario, contender, threads: u32, mops| Row {
+        let row = |scenario, contender, threads: u32, mops| CacheRow {
             scenario,
             contender,
             threads,

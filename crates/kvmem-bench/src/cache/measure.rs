@@ -7,7 +7,7 @@ use kvmem::slab::ExtentCache;
 
 use super::contender::{Floor, Insert, LookUp, Quick};
 use super::pairs::{BlockSource, NoBlocks};
-use super::{ContenderId, KEYS, MeasureError, Scenario};
+use super::{CacheContenderId, CacheMeasureError, CacheScenario, KEYS};
 use crate::concurrent_suite::suite;
 use crate::concurrent_suite::thread_loop::{ThreadLoop, mops};
 use crate::team;
@@ -20,27 +20,27 @@ const WARM: u32 = 320;
 const FRESH_KEYS: u64 = 1 << 40;
 
 /// One measurement.
-pub(super) type CacheTask = suite::SuiteTask<Scenario, ContenderId>;
+pub(super) type CacheTask = suite::SuiteTask<CacheScenario, CacheContenderId>;
 
 /// Measures `task` once; returns the million calls per second of all threads.
-pub(super) fn measure(task: &CacheTask) -> Result<f64, MeasureError> {
+pub(super) fn measure(task: &CacheTask) -> Result<f64, CacheMeasureError> {
     match task.contender {
-        ContenderId::Kvmem | ContenderId::KvmemScan => cached::<KvCache<u64>>(task),
-        ContenderId::QuickCache => cached::<Quick>(task),
-        ContenderId::Floor => looked_up(task, &Floor::filled()),
-        ContenderId::Pool => paired::<Pool>(task),
-        ContenderId::Extents => paired::<ExtentCache>(task),
-        ContenderId::Null => paired::<NoBlocks>(task),
+        CacheContenderId::Kvmem | CacheContenderId::KvmemScan => cached::<KvCache<u64>>(task),
+        CacheContenderId::QuickCache => cached::<Quick>(task),
+        CacheContenderId::Floor => looked_up(task, &Floor::filled()),
+        CacheContenderId::Pool => paired::<Pool>(task),
+        CacheContenderId::Extents => paired::<ExtentCache>(task),
+        CacheContenderId::Null => paired::<NoBlocks>(task),
     }
 }
 
 /// Measures a scenario of keyed blocks with a table that supports all of them.
-fn cached<C: Insert>(task: &CacheTask) -> Result<f64, MeasureError> {
+fn cached<C: Insert>(task: &CacheTask) -> Result<f64, CacheMeasureError> {
     let cache = C::create(task.contender)?;
     for key in 0..KEYS {
         cache.insert(key)?;
     }
-    if task.scenario != Scenario::InsertEvict {
+    if task.scenario != CacheScenario::InsertEvict {
         return looked_up(task, &cache);
     }
     rate(task, |index| {
@@ -55,36 +55,38 @@ fn cached<C: Insert>(task: &CacheTask) -> Result<f64, MeasureError> {
 }
 
 /// Measures a scenario of look-ups.
-fn looked_up(task: &CacheTask, table: &impl LookUp) -> Result<f64, MeasureError> {
+fn looked_up(task: &CacheTask, table: &impl LookUp) -> Result<f64, CacheMeasureError> {
     // A contender may hold slightly fewer than its limit.
     let held: Vec<u64> = (0..KEYS).filter(|&key| table.get(key)).collect();
     if (held.len() as u64) < KEYS * 9 / 10 {
-        return Err(MeasureError::Lost { held: held.len() as u64 });
+        return Err(CacheMeasureError::Lost { held: held.len() as u64 });
     }
     match task.scenario {
-        Scenario::GetHit => rate(task, |index| {
+        CacheScenario::GetHit => rate(task, |index| {
             let mut random = random(index);
             let held = &held;
             move || {
                 let key = held[((random() * held.len() as u64) >> 31) as usize];
-                if table.get(key) { Ok(()) } else { Err(MeasureError::Wrong { key }) }
+                if table.get(key) { Ok(()) } else { Err(CacheMeasureError::Wrong { key }) }
             }
         }),
-        Scenario::GetMiss => rate(task, |index| {
+        CacheScenario::GetMiss => rate(task, |index| {
             let mut random = random(index);
             move || {
                 let key = FRESH_KEYS + random();
-                if table.get(key) { Err(MeasureError::Wrong { key }) } else { Ok(()) }
+                if table.get(key) { Err(CacheMeasureError::Wrong { key }) } else { Ok(()) }
             }
         }),
-        Scenario::InsertEvict | Scenario::BlockPair => Err(MeasureError::Unsupported),
+        CacheScenario::InsertEvict | CacheScenario::BlockPair => {
+            Err(CacheMeasureError::Unsupported)
+        }
     }
 }
 
 /// Measures the scenario of blocks.
-fn paired<C: BlockSource>(task: &CacheTask) -> Result<f64, MeasureError> {
-    if task.scenario != Scenario::BlockPair {
-        return Err(MeasureError::Unsupported);
+fn paired<C: BlockSource>(task: &CacheTask) -> Result<f64, CacheMeasureError> {
+    if task.scenario != CacheScenario::BlockPair {
+        return Err(CacheMeasureError::Unsupported);
     }
     let blocks = C::create()?;
     rate(task, |_| {
@@ -105,17 +107,17 @@ fn random(index: usize) -> impl FnMut() -> u64 {
 }
 
 /// Returns the million calls per second of all threads; `caller` creates the call of each thread.
-fn rate<F: FnMut() -> Result<(), MeasureError>>(
+fn rate<F: FnMut() -> Result<(), CacheMeasureError>>(
     task: &CacheTask,
     caller: impl Fn(usize) -> F + Sync,
-) -> Result<f64, MeasureError> {
+) -> Result<f64, CacheMeasureError> {
     let work = |member: &team::Member<'_>| {
         let mut call = caller(member.index);
         ThreadLoop::run(member, WARM, |_| (0..CALLS).try_for_each(|_| call()).map(|()| CALLS))
     };
     let result = team::run(task.threads, task.time, work, || ())?;
     let loops = result.threads.into_iter().collect::<Result<Vec<_>, _>>()?;
-    mops(&loops).ok_or(MeasureError::NothingDone)
+    mops(&loops).ok_or(CacheMeasureError::NothingDone)
 }
 
 #[cfg(test)]
@@ -125,8 +127,8 @@ mod tests {
 
     #[test]
     fn every_scenario_is_measured_with_its_contenders() {
-        for scenario in Scenario::ALL {
-            for contender in ContenderId::ALL {
+        for scenario in CacheScenario::ALL {
+            for contender in CacheContenderId::ALL {
                 let task =
                     CacheTask { scenario, contender, threads: 2, time: Duration::from_millis(2) };
                 match measure(&task) {
@@ -135,7 +137,8 @@ mod tests {
                     }
                     Err(error) => {
                         assert!(
-                            !contender.takes_part(scenario) && error == MeasureError::Unsupported
+                            !contender.takes_part(scenario)
+                                && error == CacheMeasureError::Unsupported
                         )
                     }
                 }

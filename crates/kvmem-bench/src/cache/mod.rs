@@ -2,17 +2,17 @@
 //! blocks of a hot size.
 //!
 //! 1. *Keyed blocks.* The cache holds 100,000 values of 256 B, which is its limit.
-//!    [`Scenario::GetHit`] looks up random cached keys and releases the values;
-//!    [`Scenario::GetMiss`] looks up keys that are not cached. [`Scenario::InsertEvict`] inserts
-//!    new keys, each of which evicts another value. The contenders: the library with each of its
-//!    policies, over a pool; the `quick_cache` crate's concurrent cache with the same hash
+//!    [`CacheScenario::GetHit`] looks up random cached keys and releases the values;
+//!    [`CacheScenario::GetMiss`] looks up keys that are not cached. [`CacheScenario::InsertEvict`]
+//!    inserts new keys, each of which evicts another value. The contenders: the library with each
+//!    of its policies, over a pool; the `quick_cache` crate's concurrent cache with the same hash
 //!    function, over reference-counted slices of the system's heap: no registered memory, but the
 //!    same service for its callers; and for look-ups a *floor*: an immutable table of the standard
 //!    library without locks, pins or recency, whose entries are separate allocations as in the
 //!    other tables. The floor's rate on two threads over that on one is what the machine allows.
-//! 2. *Blocks.* [`Scenario::BlockPair`] allocates a block of 4 KiB, a hot size, and drops it: from
-//!    a pool, from an [`ExtentCache`](kvmem::slab::ExtentCache), which knows of no memory, and from
-//!    no allocator: the cost of the loop.
+//! 2. *Blocks.* [`CacheScenario::BlockPair`] allocates a block of 4 KiB, a hot size, and drops it:
+//!    from a pool, from an [`ExtentCache`](kvmem::slab::ExtentCache), which knows of no memory, and
+//!    from no allocator: the cost of the loop.
 //! 3. *Hits.* [`hits`] measures the hit rates of eviction policies instead of times.
 //! 4. *Operations.* An operation is one call including the choice of its key, or a pair of
 //!    `allocate` and drop. Values that are found are not read, because that would measure the
@@ -31,7 +31,7 @@ use kvmem::pool::kv_cache::{KvCacheError, KvCacheSetupError};
 use kvmem::slab::ExtentSetupError;
 use serde::{Deserialize, Serialize};
 
-pub use self::row::Row;
+pub use self::row::CacheRow;
 use crate::concurrent_suite;
 use crate::names::names;
 use crate::progress::Progress;
@@ -45,23 +45,27 @@ pub const VALUE_BYTES: usize = 256;
 pub const BLOCK_BYTES: usize = 4096;
 
 /// What to run. Threads: 1, 2 and 4 unless others are named.
-pub type Options = concurrent_suite::Options<Scenario, ContenderId>;
+pub type CacheOptions = concurrent_suite::SuiteOptions<CacheScenario, CacheContenderId>;
 /// The result of a run.
-pub type Report = concurrent_suite::Report<Row>;
+pub type CacheReport = concurrent_suite::SuiteReport<CacheRow>;
 /// The error that ended a run early.
-pub type BenchError = concurrent_suite::BenchError<Scenario, ContenderId, MeasureError>;
+pub type CacheBenchError =
+    concurrent_suite::SuiteBenchError<CacheScenario, CacheContenderId, CacheMeasureError>;
 
 /// Runs the benchmark that `options` select.
 ///
 /// # Errors
-/// [`BenchError`] when a contender cannot be measured.
-pub fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report, BenchError> {
+/// [`CacheBenchError`] when a contender cannot be measured.
+pub fn run(
+    options: &CacheOptions,
+    progress: &mut dyn Progress<CacheRow>,
+) -> Result<CacheReport, CacheBenchError> {
     concurrent_suite::suite::run::<suite::Caches>(options, progress)
 }
 
 /// The error of one measurement.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum MeasureError {
+pub enum CacheMeasureError {
     /// The pool could not be created.
     #[error(transparent)]
     Pool(#[from] PoolError),
@@ -103,7 +107,7 @@ pub enum MeasureError {
 /// The scenarios by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Scenario {
+pub enum CacheScenario {
     /// A cached key is looked up, and its value released.
     GetHit,
     /// A key that is not cached is looked up.
@@ -114,7 +118,7 @@ pub enum Scenario {
     BlockPair,
 }
 
-impl Scenario {
+impl CacheScenario {
     /// All scenarios, in the order in which they run.
     pub const ALL: [Self; 4] = [Self::GetHit, Self::GetMiss, Self::InsertEvict, Self::BlockPair];
 
@@ -130,12 +134,12 @@ impl Scenario {
     }
 }
 
-names!(Scenario, UnknownScenarioError, "scenario", "No scenario has this name.");
+names!(CacheScenario, UnknownCacheScenarioError, "scenario", "No scenario has this name.");
 
 /// The contenders by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum ContenderId {
+pub enum CacheContenderId {
     /// The library under test, with LRU.
     Kvmem,
     /// The library under test, with its scan-resistant policy.
@@ -152,7 +156,7 @@ pub enum ContenderId {
     Null,
 }
 
-impl ContenderId {
+impl CacheContenderId {
     /// All contenders, in the order in which reports list them.
     pub const ALL: [Self; 7] = [
         Self::Kvmem,
@@ -180,13 +184,15 @@ impl ContenderId {
 
     /// Returns whether it supports a scenario.
     #[must_use]
-    pub fn takes_part(self, scenario: Scenario) -> bool {
+    pub fn takes_part(self, scenario: CacheScenario) -> bool {
         match self {
-            Self::Kvmem | Self::KvmemScan | Self::QuickCache => scenario != Scenario::BlockPair,
-            Self::Floor => matches!(scenario, Scenario::GetHit | Scenario::GetMiss),
-            Self::Pool | Self::Extents | Self::Null => scenario == Scenario::BlockPair,
+            Self::Kvmem | Self::KvmemScan | Self::QuickCache => {
+                scenario != CacheScenario::BlockPair
+            }
+            Self::Floor => matches!(scenario, CacheScenario::GetHit | CacheScenario::GetMiss),
+            Self::Pool | Self::Extents | Self::Null => scenario == CacheScenario::BlockPair,
         }
     }
 }
 
-names!(ContenderId, UnknownContenderError, "contender", "No contender has this name.");
+names!(CacheContenderId, UnknownCacheContenderError, "contender", "No contender has this name.");

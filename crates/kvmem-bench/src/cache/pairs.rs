@@ -7,7 +7,7 @@ use kvmem::offset::OffsetAllocator;
 use kvmem::pool::{Block, Pool};
 use kvmem::slab::{Extent, ExtentCache};
 
-use super::{BLOCK_BYTES, MeasureError};
+use super::{BLOCK_BYTES, CacheMeasureError};
 
 /// Bytes of the space of the blocks.
 const SPACE: usize = 64 << 20;
@@ -17,20 +17,20 @@ pub(super) trait BlockSource: Sync + Sized {
     /// An allocated block.
     type Block;
 
-    fn create() -> Result<Self, MeasureError>;
+    fn create() -> Result<Self, CacheMeasureError>;
 
-    fn allocate(&self) -> Result<Self::Block, MeasureError>;
+    fn allocate(&self) -> Result<Self::Block, CacheMeasureError>;
 }
 
 impl BlockSource for Pool {
     type Block = Block;
 
-    fn create() -> Result<Self, MeasureError> {
+    fn create() -> Result<Self, CacheMeasureError> {
         Ok(Pool::builder(SPACE).ladder(PageSize::Base).hot_sizes([BLOCK_BYTES as u64]).build()?)
     }
 
     #[inline]
-    fn allocate(&self) -> Result<Block, MeasureError> {
+    fn allocate(&self) -> Result<Block, CacheMeasureError> {
         Ok(Pool::allocate(self, black_box(BLOCK_BYTES))?)
     }
 }
@@ -38,14 +38,15 @@ impl BlockSource for Pool {
 impl BlockSource for ExtentCache {
     type Block = Extent;
 
-    fn create() -> Result<Self, MeasureError> {
+    fn create() -> Result<Self, CacheMeasureError> {
         let space = OffsetAllocator::builder(SPACE as u64);
         Ok(ExtentCache::builder(space).hot_sizes([BLOCK_BYTES as u64]).build()?)
     }
 
     #[inline]
-    fn allocate(&self) -> Result<Extent, MeasureError> {
-        ExtentCache::allocate(self, black_box(BLOCK_BYTES as u64)).map_err(|_| MeasureError::Failed)
+    fn allocate(&self) -> Result<Extent, CacheMeasureError> {
+        ExtentCache::allocate(self, black_box(BLOCK_BYTES as u64))
+            .map_err(|_| CacheMeasureError::Failed)
     }
 }
 
@@ -55,12 +56,12 @@ pub(super) struct NoBlocks;
 impl BlockSource for NoBlocks {
     type Block = [u32; 5];
 
-    fn create() -> Result<Self, MeasureError> {
+    fn create() -> Result<Self, CacheMeasureError> {
         Ok(NoBlocks)
     }
 
     #[inline]
-    fn allocate(&self) -> Result<[u32; 5], MeasureError> {
+    fn allocate(&self) -> Result<[u32; 5], CacheMeasureError> {
         Ok([black_box(BLOCK_BYTES) as u32; 5])
     }
 }

@@ -2,16 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ContenderId, Scenario};
+use super::{CacheContenderId, CacheScenario};
 use crate::concurrent_suite::{Plot, SuiteRow};
 
 /// One contender in one scenario. Figures are medians of the repetitions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct CacheRow {
     /// The scenario.
-    pub scenario: Scenario,
+    pub scenario: CacheScenario,
     /// The contender.
-    pub contender: ContenderId,
+    pub contender: CacheContenderId,
     /// Number of threads that share it.
     pub threads: u32,
     /// Million calls per second of all threads together.
@@ -20,18 +20,18 @@ pub struct Row {
     pub ns: f64,
 }
 
-impl SuiteRow for Row {
-    type Scenario = Scenario;
-    type Contender = ContenderId;
+impl SuiteRow for CacheRow {
+    type Scenario = CacheScenario;
+    type Contender = CacheContenderId;
     const CELLS: &'static str = "nanoseconds of a call, and million calls a second of all threads";
     const SECOND: &'static str = "M/s";
     const PLOTS: &'static [Plot<Self>] = &[("A call, less is better", "ns", |row| row.ns)];
 
-    fn scenario(&self) -> Scenario {
+    fn scenario(&self) -> CacheScenario {
         self.scenario
     }
 
-    fn contender(&self) -> ContenderId {
+    fn contender(&self) -> CacheContenderId {
         self.contender
     }
 

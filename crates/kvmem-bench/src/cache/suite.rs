@@ -1,7 +1,7 @@
 //! The suite's parameters and rows.
 
 use super::measure::{CacheTask, measure};
-use super::{ContenderId, MeasureError, Row, Scenario, goals};
+use super::{CacheContenderId, CacheMeasureError, CacheRow, CacheScenario, goals};
 use crate::concurrent_suite::suite::Suite;
 use crate::report::Goal;
 use crate::stats::median;
@@ -9,10 +9,10 @@ use crate::stats::median;
 pub(super) struct Caches;
 
 impl Suite for Caches {
-    type Row = Row;
+    type Row = CacheRow;
     /// Million calls per second of all threads.
     type Sample = f64;
-    type Error = MeasureError;
+    type Error = CacheMeasureError;
     const NAME: &'static str = "cache";
     const THREADS: &'static [u32] = &[1, 2, 4];
     const MILLISECONDS: [u64; 2] = [40, 300];
@@ -21,21 +21,21 @@ impl Suite for Caches {
         milliseconds + 80
     }
 
-    fn takes_part(scenario: Scenario, contender: ContenderId) -> bool {
+    fn takes_part(scenario: CacheScenario, contender: CacheContenderId) -> bool {
         contender.takes_part(scenario)
     }
 
-    fn measure(task: &CacheTask) -> Result<f64, MeasureError> {
+    fn measure(task: &CacheTask) -> Result<f64, CacheMeasureError> {
         measure(task)
     }
 
-    fn row(task: &CacheTask, samples: &[f64]) -> Option<Row> {
+    fn row(task: &CacheTask, samples: &[f64]) -> Option<CacheRow> {
         let CacheTask { scenario, contender, threads, .. } = *task;
         let mops = median(samples.to_vec())?;
-        Some(Row { scenario, contender, threads, mops, ns: f64::from(threads) * 1e3 / mops })
+        Some(CacheRow { scenario, contender, threads, mops, ns: f64::from(threads) * 1e3 / mops })
     }
 
-    fn goals(rows: &[Row], cores: usize) -> Vec<Goal> {
+    fn goals(rows: &[CacheRow], cores: usize) -> Vec<Goal> {
         goals::of(rows, cores)
     }
 }

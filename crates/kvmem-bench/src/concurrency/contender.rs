@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kvmem::offset::{Allocation, OffsetAllocator};
 use kvmem::slab::ExtentCache;
 
-use super::ContenderId;
+use super::ConcurrencyContenderId;
 use crate::contender::binned::Binned;
 use crate::contender::{Contender, CreateError, Space};
 
@@ -114,13 +114,13 @@ pub(super) trait SharedVisitor {
 }
 
 /// Calls `visitor` with the type that the name stands for.
-pub(super) fn visit<V: SharedVisitor>(id: ContenderId, visitor: V) -> V::Output {
+pub(super) fn visit<V: SharedVisitor>(id: ConcurrencyContenderId, visitor: V) -> V::Output {
     match id {
-        ContenderId::Kvmem => visitor.visit::<Unchanged<OffsetAllocator>>(),
-        ContenderId::KvmemCached => visitor.visit::<Unchanged<ExtentCache>>(),
-        ContenderId::Binned => visitor.visit::<Unchanged<Binned>>(),
-        ContenderId::Mutex => visitor.visit::<MutexAllocator>(),
-        ContenderId::Null => visitor.visit::<NoAllocator>(),
+        ConcurrencyContenderId::Kvmem => visitor.visit::<Unchanged<OffsetAllocator>>(),
+        ConcurrencyContenderId::KvmemCached => visitor.visit::<Unchanged<ExtentCache>>(),
+        ConcurrencyContenderId::Binned => visitor.visit::<Unchanged<Binned>>(),
+        ConcurrencyContenderId::Mutex => visitor.visit::<MutexAllocator>(),
+        ConcurrencyContenderId::Null => visitor.visit::<NoAllocator>(),
     }
 }
 
@@ -144,7 +144,9 @@ mod tests {
     #[test]
     fn ranges_may_be_freed_by_any_thread() {
         // `null` does not count free bytes.
-        for id in ContenderId::ALL.into_iter().filter(|id| *id != ContenderId::Null) {
+        for id in
+            ConcurrencyContenderId::ALL.into_iter().filter(|id| *id != ConcurrencyContenderId::Null)
+        {
             visit(id, FreesOnAnotherThread);
         }
     }

@@ -3,13 +3,15 @@
 //! A goal is reported when the rows it needs exist. A second thread counts only if it has its own
 //! processor. If several rows count, the worst is reported with its name.
 
-use super::{ContenderId, Row, Scenario};
+use super::{ConcurrencyContenderId, ConcurrencyRow, ConcurrencyScenario};
 use crate::report::Goal;
 
-use Scenario::{CrossThread, Fragmented, HighWater, Impossible, Pair2M, Pair4K, PairOdd};
+use ConcurrencyScenario::{
+    CrossThread, Fragmented, HighWater, Impossible, Pair2M, Pair4K, PairOdd,
+};
 
 /// Groups of scenarios with their own goals.
-const KINDS: [(&str, &[Scenario]); 5] = [
+const KINDS: [(&str, &[ConcurrencyScenario]); 5] = [
     ("pairs", &[Pair4K, Pair2M, PairOdd]),
     ("high-water", &[HighWater]),
     ("impossible", &[Impossible]),
@@ -18,14 +20,14 @@ const KINDS: [(&str, &[Scenario]); 5] = [
 ];
 
 /// Returns every goal that `rows`, of a machine with `cores` processors, can decide.
-pub(super) fn of(rows: &[Row], cores: usize) -> Vec<Goal> {
+pub(super) fn of(rows: &[ConcurrencyRow], cores: usize) -> Vec<Goal> {
     let mut goals = Vec::new();
     if cores >= 2 {
         for (kind, scenarios) in KINDS {
             let what = format!("{kind}: rate of two threads over that of one");
             goals.extend(Goal::at_least(
                 &what,
-                two_over(rows, scenarios, ContenderId::KvmemCached, 1),
+                two_over(rows, scenarios, ConcurrencyContenderId::KvmemCached, 1),
                 1.8,
             ));
         }
@@ -33,14 +35,14 @@ pub(super) fn of(rows: &[Row], cores: usize) -> Vec<Goal> {
             let what = format!("{kind}: rate of two threads over that of binned");
             goals.extend(Goal::at_least(
                 &what,
-                two_over(rows, scenarios, ContenderId::Binned, 2),
+                two_over(rows, scenarios, ConcurrencyContenderId::Binned, 2),
                 10.0,
             ));
         }
     }
-    let alone = |row: &&Row| {
+    let alone = |row: &&ConcurrencyRow| {
         row.scenario == Impossible
-            && row.contender == ContenderId::KvmemCached
+            && row.contender == ConcurrencyContenderId::KvmemCached
             && row.threads as usize <= cores
     };
     let each = rows.iter().filter(alone).map(|row| {
@@ -53,19 +55,20 @@ pub(super) fn of(rows: &[Row], cores: usize) -> Vec<Goal> {
 
 /// Divides the library's rate on two threads by that of `other` on `threads`, for each scenario.
 fn two_over(
-    rows: &[Row],
-    scenarios: &[Scenario],
-    other: ContenderId,
+    rows: &[ConcurrencyRow],
+    scenarios: &[ConcurrencyScenario],
+    other: ConcurrencyContenderId,
     threads: u32,
 ) -> impl Iterator<Item = (Option<f64>, Option<String>)> {
     let rate = |scenario, contender, threads| {
-        let same = |row: &&Row| {
+        let same = |row: &&ConcurrencyRow| {
             (row.scenario, row.contender, row.threads) == (scenario, contender, threads)
         };
         rows.iter().find(same).map(|row| row.mops)
     };
     scenarios.iter().map(move |&scenario| {
-        let ratio = rate(scenario, ContenderId::KvmemCached, 2).zip(rate(scenario, other, threads));
+        let ratio = rate(scenario, ConcurrencyContenderId::KvmemCached, 2)
+            .zip(rate(scenario, other, threads));
         (ratio.map(|(ours, theirs)| ours / theirs), Some(scenario.to_string()))
     })
 }
@@ -73,10 +76,15 @@ fn two_over(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ContenderId::{Binned, KvmemCached};
+    use ConcurrencyContenderId::{Binned, KvmemCached};
 
-    fn row(scenario: Scenario, contender: ContenderId, threads: u32, mops: f64) -> Row {
-        Row { scenario, contender, threads, mops, p50_ns: 1.0, p99_ns: 2.0 }
+    fn row(
+        scenario: ConcurrencyScenario,
+        contender: ConcurrencyContenderId,
+        threads: u32,
+        mops: f64,
+    ) -> ConcurrencyRow {
+        ConcurrencyRow { scenario, contender, threads, mops, p50_ns: 1.0, p99_ns: 2.0 }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::contender::{SharedAllocator, SharedVisitor, visit};
 use super::scenario::{Scene, Timed};
-use super::{ContenderId, MeasureError, Scenario};
+use super::{ConcurrencyContenderId, ConcurrencyMeasureError, ConcurrencyScenario};
 use crate::concurrent_suite::suite::SuiteTask;
 use crate::concurrent_suite::thread_loop::{ThreadLoop, mops};
 use crate::team::{self, Member};
@@ -18,7 +18,7 @@ const WARM_STEPS: u32 = 1000;
 const KEPT: usize = 1 << 15;
 
 /// One measurement: `time` for the rate, and half as long again for single calls.
-pub(super) type ConcurrencyTask = SuiteTask<Scenario, ContenderId>;
+pub(super) type ConcurrencyTask = SuiteTask<ConcurrencyScenario, ConcurrencyContenderId>;
 
 /// The result of one measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,10 +32,12 @@ pub(super) struct ConcurrencySample {
 }
 
 /// Measures `task` once.
-pub(super) fn measure(task: &ConcurrencyTask) -> Result<ConcurrencySample, MeasureError> {
+pub(super) fn measure(
+    task: &ConcurrencyTask,
+) -> Result<ConcurrencySample, ConcurrencyMeasureError> {
     struct ContenderRun<'a>(&'a ConcurrencyTask);
     impl SharedVisitor for ContenderRun<'_> {
-        type Output = Result<ConcurrencySample, MeasureError>;
+        type Output = Result<ConcurrencySample, ConcurrencyMeasureError>;
         fn visit<C: SharedAllocator>(self) -> Self::Output {
             with::<C>(self.0)
         }
@@ -43,12 +45,14 @@ pub(super) fn measure(task: &ConcurrencyTask) -> Result<ConcurrencySample, Measu
     visit(task.contender, ContenderRun(task))
 }
 
-fn with<C: SharedAllocator>(task: &ConcurrencyTask) -> Result<ConcurrencySample, MeasureError> {
+fn with<C: SharedAllocator>(
+    task: &ConcurrencyTask,
+) -> Result<ConcurrencySample, ConcurrencyMeasureError> {
     let ConcurrencyTask { scenario, threads, time, .. } = *task;
     let scene = Scene::<C>::new(scenario, threads)?;
     let rate = team::run(threads, time, |member| work(&scene, member, &mut ()), || ());
     let rate = all(rate?.threads)?;
-    let mops = mops(&rate).ok_or(MeasureError::NothingDone)?;
+    let mops = mops(&rate).ok_or(ConcurrencyMeasureError::NothingDone)?;
     drop(scene);
 
     let scene = Scene::<C>::new(scenario, threads)?;
@@ -67,11 +71,15 @@ fn with<C: SharedAllocator>(task: &ConcurrencyTask) -> Result<ConcurrencySample,
     let at = |percent: usize| {
         times.get((times.len() * percent / 100).min(times.len().saturating_sub(1)))
     };
-    let (Some(&p50), Some(&p99)) = (at(50), at(99)) else { return Err(MeasureError::NothingDone) };
+    let (Some(&p50), Some(&p99)) = (at(50), at(99)) else {
+        return Err(ConcurrencyMeasureError::NothingDone);
+    };
     Ok(ConcurrencySample { mops, p50_ns: f64::from(p50), p99_ns: f64::from(p99) })
 }
 
-fn all<T>(threads: Vec<Result<T, MeasureError>>) -> Result<Vec<T>, MeasureError> {
+fn all<T>(
+    threads: Vec<Result<T, ConcurrencyMeasureError>>,
+) -> Result<Vec<T>, ConcurrencyMeasureError> {
     threads.into_iter().collect()
 }
 
@@ -79,7 +87,7 @@ fn work<C: SharedAllocator>(
     scene: &Scene<C>,
     member: &Member<'_>,
     timed: &mut impl Timed,
-) -> Result<ThreadLoop, MeasureError> {
+) -> Result<ThreadLoop, ConcurrencyMeasureError> {
     let mut worker = scene.worker(member.index);
     ThreadLoop::run(member, WARM_STEPS / STEPS, |clock_runs| {
         let step = |_| if clock_runs { worker.step(timed) } else { worker.step(&mut ()) };
@@ -129,8 +137,8 @@ mod tests {
 
     #[test]
     fn every_scenario_is_measured() {
-        for scenario in Scenario::ALL {
-            for contender in ContenderId::ALL {
+        for scenario in ConcurrencyScenario::ALL {
+            for contender in ConcurrencyContenderId::ALL {
                 let time = Duration::from_millis(2);
                 let task = ConcurrencyTask { scenario, contender, threads: 2, time };
                 let one = measure(&task).unwrap();

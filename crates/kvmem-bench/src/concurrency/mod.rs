@@ -2,12 +2,13 @@
 //!
 //! 1. *Scenarios.* The `pair-` scenarios allocate and free blocks of one size: 4 KiB, 2 MiB and
 //!    3,274,752 B (a page of KV cache that is no multiple of a power of two).
-//!    [`Scenario::HighWater`] keeps nine tenths of the space in use by blocks of those three sizes,
-//!    while one request in twenty is for half of the space and must fail. [`Scenario::Impossible`]
-//!    makes only such requests. In [`Scenario::Fragmented`] half of the space is free, in holes of
-//!    many sizes, and request sizes are random. In [`Scenario::CrossThread`] every block of 4 KiB
-//!    is freed by a thread other than the one that allocated it; handles are passed on in batches
-//!    of 32.
+//!    [`ConcurrencyScenario::HighWater`] keeps nine tenths of the space in use by blocks of those
+//!    three sizes, while one request in twenty is for half of the space and must fail.
+//!    [`ConcurrencyScenario::Impossible`] makes only such requests. In
+//!    [`ConcurrencyScenario::Fragmented`] half of the space is free, in holes of many sizes, and
+//!    request sizes are random. In [`ConcurrencyScenario::CrossThread`] every block of 4 KiB is
+//!    freed by a thread other than the one that allocated it; handles are passed on in batches of
+//!    32.
 //! 2. *Contenders.* The library as users hold it, both a bare space and one with caches; a model of
 //!    the published allocator behind its mutex; the library's own allocator behind an additional
 //!    mutex, so at most one thread is in it at a time: a plain heap behind a lock; and `null`,
@@ -25,29 +26,37 @@ mod suite;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::row::Row;
+pub use self::row::ConcurrencyRow;
 use crate::concurrent_suite;
 use crate::names::names;
 use crate::progress::Progress;
 
 /// The options of a run. Threads: 1, 2, 4 and 16 unless others are named.
-pub type Options = concurrent_suite::Options<Scenario, ContenderId>;
+pub type ConcurrencyOptions =
+    concurrent_suite::SuiteOptions<ConcurrencyScenario, ConcurrencyContenderId>;
 /// The result of a run.
-pub type Report = concurrent_suite::Report<Row>;
+pub type ConcurrencyReport = concurrent_suite::SuiteReport<ConcurrencyRow>;
 /// The error that ended a run early.
-pub type BenchError = concurrent_suite::BenchError<Scenario, ContenderId, MeasureError>;
+pub type ConcurrencyBenchError = concurrent_suite::SuiteBenchError<
+    ConcurrencyScenario,
+    ConcurrencyContenderId,
+    ConcurrencyMeasureError,
+>;
 
 /// Runs the benchmark that `options` select.
 ///
 /// # Errors
-/// [`BenchError`] when a contender cannot be measured.
-pub fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report, BenchError> {
+/// [`ConcurrencyBenchError`] when a contender cannot be measured.
+pub fn run(
+    options: &ConcurrencyOptions,
+    progress: &mut dyn Progress<ConcurrencyRow>,
+) -> Result<ConcurrencyReport, ConcurrencyBenchError> {
     concurrent_suite::suite::run::<suite::Concurrency>(options, progress)
 }
 
 /// The error of one measurement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MeasureError {
+pub enum ConcurrencyMeasureError {
     /// The contender cannot manage the space.
     #[error(transparent)]
     Create(#[from] crate::contender::CreateError),
@@ -74,7 +83,7 @@ pub enum MeasureError {
 /// The scenarios by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Scenario {
+pub enum ConcurrencyScenario {
     /// 4 KiB allocated and freed.
     #[serde(rename = "pair-4k")]
     Pair4K,
@@ -94,7 +103,7 @@ pub enum Scenario {
     CrossThread,
 }
 
-impl Scenario {
+impl ConcurrencyScenario {
     /// All scenarios, in the order in which they run.
     pub const ALL: [Self; 7] = [
         Self::Pair4K,
@@ -121,12 +130,17 @@ impl Scenario {
     }
 }
 
-names!(Scenario, UnknownScenarioError, "scenario", "No scenario has this name.");
+names!(
+    ConcurrencyScenario,
+    UnknownConcurrencyScenarioError,
+    "scenario",
+    "No scenario has this name."
+);
 
 /// The contenders by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum ContenderId {
+pub enum ConcurrencyContenderId {
     /// The library under test.
     Kvmem,
     /// The library under test, hot sizes cached per thread.
@@ -139,7 +153,7 @@ pub enum ContenderId {
     Null,
 }
 
-impl ContenderId {
+impl ConcurrencyContenderId {
     /// All contenders, in the order in which reports list them.
     pub const ALL: [Self; 5] =
         [Self::Kvmem, Self::KvmemCached, Self::Binned, Self::Mutex, Self::Null];
@@ -157,4 +171,9 @@ impl ContenderId {
     }
 }
 
-names!(ContenderId, UnknownContenderError, "contender", "No contender has this name.");
+names!(
+    ConcurrencyContenderId,
+    UnknownConcurrencyContenderError,
+    "contender",
+    "No contender has this name."
+);

@@ -2,16 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ContenderId, Scenario};
+use super::{ConcurrencyContenderId, ConcurrencyScenario};
 use crate::concurrent_suite::{Plot, SuiteRow};
 
 /// One contender in one scenario. Figures are medians of the repetitions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct ConcurrencyRow {
     /// The scenario.
-    pub scenario: Scenario,
+    pub scenario: ConcurrencyScenario,
     /// The contender.
-    pub contender: ContenderId,
+    pub contender: ConcurrencyContenderId,
     /// Threads that share the allocator.
     pub threads: u32,
     /// Million calls per second, all threads together: allocations, frees, and failing requests.
@@ -22,9 +22,9 @@ pub struct Row {
     pub p99_ns: f64,
 }
 
-impl SuiteRow for Row {
-    type Scenario = Scenario;
-    type Contender = ContenderId;
+impl SuiteRow for ConcurrencyRow {
+    type Scenario = ConcurrencyScenario;
+    type Contender = ConcurrencyContenderId;
     const CELLS: &'static str =
         "million calls a second of all threads, and p50 / p99 of a call in ns";
     const SECOND: &'static str = "ns";
@@ -33,11 +33,11 @@ impl SuiteRow for Row {
         ("99 % of the calls take no longer, less is better", "ns", |row| row.p99_ns),
     ];
 
-    fn scenario(&self) -> Scenario {
+    fn scenario(&self) -> ConcurrencyScenario {
         self.scenario
     }
 
-    fn contender(&self) -> ContenderId {
+    fn contender(&self) -> ConcurrencyContenderId {
         self.contender
     }
 

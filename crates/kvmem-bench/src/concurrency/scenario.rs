@@ -10,7 +10,7 @@ use kvmem_testkit::workload::Rng;
 use rand::{RngExt, SeedableRng};
 
 use super::contender::SharedAllocator;
-use super::{MeasureError, Scenario};
+use super::{ConcurrencyMeasureError, ConcurrencyScenario};
 use crate::contender::Space;
 
 /// Bytes of the space.
@@ -38,7 +38,7 @@ pub(super) struct Scene<C: SharedAllocator> {
     inboxes: Vec<Inbox<C::Handle>>,
     /// The initial blocks of each thread, until the thread takes them.
     shares: Vec<Mutex<Vec<LiveBlock<C::Handle>>>>,
-    scenario: Scenario,
+    scenario: ConcurrencyScenario,
     space: C,
 }
 
@@ -48,7 +48,10 @@ struct LiveBlock<H> {
 }
 
 impl<C: SharedAllocator> Scene<C> {
-    pub(super) fn new(scenario: Scenario, threads: u32) -> Result<Self, MeasureError> {
+    pub(super) fn new(
+        scenario: ConcurrencyScenario,
+        threads: u32,
+    ) -> Result<Self, ConcurrencyMeasureError> {
         let space = C::create(Space { capacity: CAPACITY, max_live: MAX_LIVE })?;
         let mut scene = Self {
             inboxes: (0..threads).map(|_| Inbox::default()).collect(),
@@ -57,10 +60,10 @@ impl<C: SharedAllocator> Scene<C> {
             space,
         };
         scene.fill();
-        if matches!(scenario, Scenario::HighWater | Scenario::Impossible)
+        if matches!(scenario, ConcurrencyScenario::HighWater | ConcurrencyScenario::Impossible)
             && scene.space.allocate(IMPOSSIBLE).is_some()
         {
-            return Err(MeasureError::Served { size: IMPOSSIBLE });
+            return Err(ConcurrencyMeasureError::Served { size: IMPOSSIBLE });
         }
         Ok(scene)
     }
@@ -68,9 +71,12 @@ impl<C: SharedAllocator> Scene<C> {
     /// Returns the bytes that stay in use.
     fn target(&self) -> u64 {
         match self.scenario {
-            Scenario::HighWater | Scenario::Impossible => CAPACITY / 10 * 9,
-            Scenario::Fragmented => CAPACITY / 2,
-            Scenario::Pair4K | Scenario::Pair2M | Scenario::PairOdd | Scenario::CrossThread => 0,
+            ConcurrencyScenario::HighWater | ConcurrencyScenario::Impossible => CAPACITY / 10 * 9,
+            ConcurrencyScenario::Fragmented => CAPACITY / 2,
+            ConcurrencyScenario::Pair4K
+            | ConcurrencyScenario::Pair2M
+            | ConcurrencyScenario::PairOdd
+            | ConcurrencyScenario::CrossThread => 0,
         }
     }
 
@@ -78,7 +84,7 @@ impl<C: SharedAllocator> Scene<C> {
     /// completely and then frees every second block.
     fn fill(&mut self) {
         let mut random = Rng::seed_from_u64(SEED);
-        let thin = self.scenario == Scenario::Fragmented;
+        let thin = self.scenario == ConcurrencyScenario::Fragmented;
         let target = if thin { CAPACITY } else { self.target() };
         let mut used = 0;
         let mut blocks = Vec::new();
@@ -117,9 +123,9 @@ impl<C: SharedAllocator> Scene<C> {
 }
 
 /// Draws a size of `scenario`.
-fn draw(scenario: Scenario, random: &mut Rng) -> u64 {
+fn draw(scenario: ConcurrencyScenario, random: &mut Rng) -> u64 {
     match scenario {
-        Scenario::Fragmented => random.random_range(FRAGMENTED_MIN..=FRAGMENTED_MAX),
+        ConcurrencyScenario::Fragmented => random.random_range(FRAGMENTED_MIN..=FRAGMENTED_MAX),
         _ => SIZES[random.random_range(0..SIZES.len())],
     }
 }
@@ -136,7 +142,7 @@ pub(super) struct Worker<'a, C: SharedAllocator> {
     index: usize,
     random: Rng,
     /// An unexpected result of a call.
-    pub(super) error: Option<MeasureError>,
+    pub(super) error: Option<ConcurrencyMeasureError>,
     scene: &'a Scene<C>,
 }
 
@@ -145,19 +151,19 @@ impl<C: SharedAllocator> Worker<'_, C> {
     #[inline(always)]
     pub(super) fn step(&mut self, timed: &mut impl Timed) -> u64 {
         match self.scene.scenario {
-            Scenario::Pair4K => self.pair(SIZES[0], timed),
-            Scenario::Pair2M => self.pair(SIZES[1], timed),
-            Scenario::PairOdd => self.pair(SIZES[2], timed),
-            Scenario::HighWater => {
+            ConcurrencyScenario::Pair4K => self.pair(SIZES[0], timed),
+            ConcurrencyScenario::Pair2M => self.pair(SIZES[1], timed),
+            ConcurrencyScenario::PairOdd => self.pair(SIZES[2], timed),
+            ConcurrencyScenario::HighWater => {
                 if self.random.random_range(0..20) == 0 {
                     self.request_impossible(timed)
                 } else {
                     self.churn(timed)
                 }
             }
-            Scenario::Impossible => self.request_impossible(timed),
-            Scenario::Fragmented => self.churn(timed),
-            Scenario::CrossThread => self.pass(timed),
+            ConcurrencyScenario::Impossible => self.request_impossible(timed),
+            ConcurrencyScenario::Fragmented => self.churn(timed),
+            ConcurrencyScenario::CrossThread => self.pass(timed),
         }
     }
 
@@ -168,7 +174,7 @@ impl<C: SharedAllocator> Worker<'_, C> {
             None => {
                 self.held = timed.call(|| self.scene.space.allocate(size));
                 if self.held.is_none() {
-                    self.error = Some(MeasureError::Failed { size });
+                    self.error = Some(ConcurrencyMeasureError::Failed { size });
                 }
             }
         }
@@ -178,7 +184,7 @@ impl<C: SharedAllocator> Worker<'_, C> {
     #[inline(always)]
     fn request_impossible(&mut self, timed: &mut impl Timed) -> u64 {
         if timed.call(|| self.scene.space.allocate(IMPOSSIBLE)).is_some() {
-            self.error = Some(MeasureError::Served { size: IMPOSSIBLE });
+            self.error = Some(ConcurrencyMeasureError::Served { size: IMPOSSIBLE });
         }
         1
     }
@@ -218,7 +224,7 @@ impl<C: SharedAllocator> Worker<'_, C> {
         if self.outgoing.len() < BATCH && self.outgoing.len() + self.incoming.len() <= BATCH {
             match timed.call(|| self.scene.space.allocate(SIZES[0])) {
                 Some(range) => self.outgoing.push(range),
-                None => self.error = Some(MeasureError::Failed { size: SIZES[0] }),
+                None => self.error = Some(ConcurrencyMeasureError::Failed { size: SIZES[0] }),
             }
             return 1;
         }
@@ -275,7 +281,7 @@ mod tests {
     use kvmem::slab::ExtentCache;
 
     fn steps<C: SharedAllocator>() {
-        for scenario in Scenario::ALL {
+        for scenario in ConcurrencyScenario::ALL {
             let scene = Scene::<C>::new(scenario, 2).unwrap();
             let mut workers = [scene.worker(0), scene.worker(1)];
             let target = scene.target() as f64;

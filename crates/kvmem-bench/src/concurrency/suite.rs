@@ -1,7 +1,9 @@
 //! The suite's parameters and rows.
 
 use super::measure::{ConcurrencySample, ConcurrencyTask, measure};
-use super::{ContenderId, MeasureError, Row, Scenario, goals};
+use super::{
+    ConcurrencyContenderId, ConcurrencyMeasureError, ConcurrencyRow, ConcurrencyScenario, goals,
+};
 use crate::concurrent_suite::suite::Suite;
 use crate::report::Goal;
 use crate::stats::median;
@@ -9,9 +11,9 @@ use crate::stats::median;
 pub(super) struct Concurrency;
 
 impl Suite for Concurrency {
-    type Row = Row;
+    type Row = ConcurrencyRow;
     type Sample = ConcurrencySample;
-    type Error = MeasureError;
+    type Error = ConcurrencyMeasureError;
     const NAME: &'static str = "concurrency";
     const THREADS: &'static [u32] = &[1, 2, 4, 16];
     const MILLISECONDS: [u64; 2] = [12, 200];
@@ -20,18 +22,18 @@ impl Suite for Concurrency {
         milliseconds * 3 / 2 + 15
     }
 
-    fn takes_part(_: Scenario, _: ContenderId) -> bool {
+    fn takes_part(_: ConcurrencyScenario, _: ConcurrencyContenderId) -> bool {
         true
     }
 
-    fn measure(task: &ConcurrencyTask) -> Result<ConcurrencySample, MeasureError> {
+    fn measure(task: &ConcurrencyTask) -> Result<ConcurrencySample, ConcurrencyMeasureError> {
         measure(task)
     }
 
-    fn row(task: &ConcurrencyTask, samples: &[ConcurrencySample]) -> Option<Row> {
+    fn row(task: &ConcurrencyTask, samples: &[ConcurrencySample]) -> Option<ConcurrencyRow> {
         let of =
             |figure: fn(&ConcurrencySample) -> f64| median(samples.iter().map(figure).collect());
-        Some(Row {
+        Some(ConcurrencyRow {
             scenario: task.scenario,
             contender: task.contender,
             threads: task.threads,
@@ -41,7 +43,7 @@ impl Suite for Concurrency {
         })
     }
 
-    fn goals(rows: &[Row], cores: usize) -> Vec<Goal> {
+    fn goals(rows: &[ConcurrencyRow], cores: usize) -> Vec<Goal> {
         goals::of(rows, cores)
     }
 }

@@ -4,11 +4,11 @@
 use kvmem_report::{Chapter, Scale};
 
 use super::table::side_by_side;
-use super::{Report, SuiteRow};
+use super::{SuiteReport, SuiteRow};
 use crate::html::{Draw, bars, head, section, tail};
 use crate::names::Named;
 
-impl<R: SuiteRow> Draw for Report<R> {
+impl<R: SuiteRow> Draw for SuiteReport<R> {
     fn chapter(&self) -> Chapter {
         let how = format!("{} repetition(s)", self.reps);
         let mut chapter =

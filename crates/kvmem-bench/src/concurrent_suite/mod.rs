@@ -18,12 +18,12 @@ pub(crate) mod thread_loop;
 
 use std::fmt::Display;
 
-pub use self::report::Report;
+pub use self::report::SuiteReport;
 pub use crate::names::Named;
 
 /// The options of a run of a suite with scenarios `S` and contenders `C`.
 #[derive(Clone, Debug)]
-pub struct Options<S, C> {
+pub struct SuiteOptions<S, C> {
     /// Whether to use shorter and fewer repetitions: seconds instead of minutes.
     pub quick: bool,
     /// Repetitions of each measurement; the median is reported. Unless set, 7, or 3 when quick.
@@ -36,18 +36,18 @@ pub struct Options<S, C> {
     pub threads: Vec<u32>,
 }
 
-impl<S, C> Default for Options<S, C> {
+impl<S, C> Default for SuiteOptions<S, C> {
     /// Returns the options of a full run of everything.
     fn default() -> Self {
         let (scenarios, contenders, threads) = (Vec::new(), Vec::new(), Vec::new());
-        Options { quick: false, reps: None, scenarios, contenders, threads }
+        SuiteOptions { quick: false, reps: None, scenarios, contenders, threads }
     }
 }
 
 /// The error that ended a run early.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{scenario} with {contender} on {threads} thread(s): {error}")]
-pub struct BenchError<S, C, E> {
+pub struct SuiteBenchError<S, C, E> {
     /// The scenario.
     pub scenario: S,
     /// The contender that ran.

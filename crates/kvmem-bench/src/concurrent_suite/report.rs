@@ -7,7 +7,7 @@ use crate::report::Goal;
 
 /// The result of a run: the machine, the settings and every row. `Display` prints the table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report<R> {
+pub struct SuiteReport<R> {
     /// The suite.
     pub suite: String,
     /// Version of the library.

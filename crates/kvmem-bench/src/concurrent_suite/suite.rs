@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{BenchError, Options, Report, SuiteRow};
+use super::{SuiteBenchError, SuiteOptions, SuiteReport, SuiteRow};
 use crate::machine::Machine;
 use crate::names::Named;
 use crate::progress::Progress;
@@ -42,7 +42,7 @@ pub(crate) trait Suite {
 type ScenarioOf<U> = <<U as Suite>::Row as SuiteRow>::Scenario;
 type ContenderOf<U> = <<U as Suite>::Row as SuiteRow>::Contender;
 type TaskOf<U> = SuiteTask<ScenarioOf<U>, ContenderOf<U>>;
-type ErrorOf<U> = BenchError<ScenarioOf<U>, ContenderOf<U>, <U as Suite>::Error>;
+type ErrorOf<U> = SuiteBenchError<ScenarioOf<U>, ContenderOf<U>, <U as Suite>::Error>;
 
 /// One measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,9 +55,9 @@ pub(crate) struct SuiteTask<S, C> {
 
 /// Runs the benchmark that `options` select.
 pub(crate) fn run<U: Suite>(
-    options: &Options<ScenarioOf<U>, ContenderOf<U>>,
+    options: &SuiteOptions<ScenarioOf<U>, ContenderOf<U>>,
     progress: &mut dyn Progress<U::Row>,
-) -> Result<Report<U::Row>, ErrorOf<U>> {
+) -> Result<SuiteReport<U::Row>, ErrorOf<U>> {
     let start = Instant::now();
     let reps = options.reps.map_or(if options.quick { 3 } else { 7 }, |reps| reps.max(1));
     let milliseconds = U::MILLISECONDS[usize::from(!options.quick)];
@@ -70,7 +70,7 @@ pub(crate) fn run<U: Suite>(
     }
     let machine = Machine::here();
     let goals = U::goals(&rows, machine.cores);
-    Ok(Report {
+    Ok(SuiteReport {
         suite: U::NAME.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         quick: options.quick,
@@ -85,7 +85,7 @@ pub(crate) fn run<U: Suite>(
 /// Returns a group of tasks for each scenario. The tasks of a group differ only in the contender
 /// and the number of threads, because both are compared.
 fn groups<U: Suite>(
-    options: &Options<ScenarioOf<U>, ContenderOf<U>>,
+    options: &SuiteOptions<ScenarioOf<U>, ContenderOf<U>>,
     time: Duration,
 ) -> Vec<Vec<TaskOf<U>>> {
     let contenders = chosen(&options.contenders);
@@ -118,7 +118,7 @@ fn turns<U: Suite>(
             let i = (i + rep) % group.len();
             let SuiteTask { scenario, contender, threads, .. } = group[i];
             progress.step(&format!("{scenario} {contender} ×{threads}"));
-            let failed = |error| BenchError { scenario, contender, threads, error };
+            let failed = |error| SuiteBenchError { scenario, contender, threads, error };
             samples[i].push(U::measure(&group[i]).map_err(failed)?);
             progress.advance(units);
         }

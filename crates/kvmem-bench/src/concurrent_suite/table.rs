@@ -3,11 +3,11 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::{Report, SuiteRow};
+use super::{SuiteReport, SuiteRow};
 use crate::columns::{Columns, goals};
 use crate::names::Named;
 
-impl<R: SuiteRow> Display for Report<R> {
+impl<R: SuiteRow> Display for SuiteReport<R> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let pace = if self.quick { "quick" } else { "full" };
         writeln!(

@@ -6,14 +6,14 @@
 
 use super::WorkloadId;
 use crate::contender::ContenderId;
-use crate::report::{Goal, Row};
+use crate::report::{Goal, OffsetRow};
 use crate::stats::mean;
 
 /// Uniform rows with at most this many live objects fit in the processor's caches.
 const FEW_LIVE: u64 = 20_000;
 
 /// Returns every goal that `rows`, of a quick run or a full one, can decide.
-pub(super) fn of(rows: &[Row], quick: bool) -> Vec<Goal> {
+pub(super) fn of(rows: &[OffsetRow], quick: bool) -> Vec<Goal> {
     let rows = OffsetRows(rows);
     let mut goals = Vec::new();
     rows.utilization(&mut goals);
@@ -27,18 +27,22 @@ pub(super) fn of(rows: &[Row], quick: bool) -> Vec<Goal> {
     goals
 }
 
-struct OffsetRows<'a>(&'a [Row]);
+struct OffsetRows<'a>(&'a [OffsetRow]);
 
 impl<'a> OffsetRows<'a> {
-    fn of(&self, workload: WorkloadId, contender: ContenderId) -> impl Iterator<Item = &'a Row> {
+    fn of(
+        &self,
+        workload: WorkloadId,
+        contender: ContenderId,
+    ) -> impl Iterator<Item = &'a OffsetRow> {
         self.0.iter().filter(move |row| row.workload == workload && row.contender == contender)
     }
 
-    fn cached(&self, workload: WorkloadId) -> impl Iterator<Item = &'a Row> {
+    fn cached(&self, workload: WorkloadId) -> impl Iterator<Item = &'a OffsetRow> {
         self.of(workload, ContenderId::KvmemCached)
     }
 
-    fn ours(&self, workload: WorkloadId) -> impl Iterator<Item = &'a Row> {
+    fn ours(&self, workload: WorkloadId) -> impl Iterator<Item = &'a OffsetRow> {
         self.of(workload, ContenderId::Kvmem)
     }
 
@@ -47,9 +51,9 @@ impl<'a> OffsetRows<'a> {
         &self,
         workload: WorkloadId,
         other: ContenderId,
-    ) -> impl Iterator<Item = (&'a Row, &'a Row)> {
+    ) -> impl Iterator<Item = (&'a OffsetRow, &'a OffsetRow)> {
         self.ours(workload).filter_map(move |row| {
-            let same = |theirs: &&Row| {
+            let same = |theirs: &&OffsetRow| {
                 theirs.variant == row.variant && theirs.size_bytes == row.size_bytes
             };
             Some((row, self.of(workload, other).find(same)?))
@@ -223,11 +227,11 @@ impl<'a> OffsetRows<'a> {
     }
 }
 
-fn few(row: &Row) -> bool {
+fn few(row: &OffsetRow) -> bool {
     row.live.is_some_and(|live| live <= FEW_LIVE)
 }
 
-fn name(row: &Row) -> Option<String> {
+fn name(row: &OffsetRow) -> Option<String> {
     let form = row.variant.clone().or_else(|| row.size_bytes.map(|size| format!("{size} B")));
     form.map(|form| format!("{}, {form}", row.contender))
 }
@@ -236,13 +240,17 @@ fn name(row: &Row) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn row(workload: WorkloadId, contender: ContenderId, fill: impl Fn(&mut Row)) -> Row {
-        let mut row = Row::new(workload, contender);
+    fn row(
+        workload: WorkloadId,
+        contender: ContenderId,
+        fill: impl Fn(&mut OffsetRow),
+    ) -> OffsetRow {
+        let mut row = OffsetRow::new(workload, contender);
         fill(&mut row);
         row
     }
 
-    fn uniform(contender: ContenderId, size: u64, live: u64, ns: f64) -> Row {
+    fn uniform(contender: ContenderId, size: u64, live: u64, ns: f64) -> OffsetRow {
         row(WorkloadId::Uniform, contender, |row| {
             row.size_bytes = Some(size);
             row.live = Some(live);

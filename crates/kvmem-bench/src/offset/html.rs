@@ -10,16 +10,17 @@ use super::WorkloadId;
 use crate::contender::ContenderId;
 use crate::html::{Draw, bars, head, section, tail};
 use crate::loops::uniform::sizes;
-use crate::report::{Report, Row};
+use crate::report::{OffsetReport, OffsetRow};
 use crate::table::{is_baseline, title, uniform, variant};
 
-impl Draw for Report {
+impl Draw for OffsetReport {
     fn chapter(&self) -> Chapter {
         let how = format!("seed {}, {} repetition(s)", self.seed, self.reps);
         let mut chapter =
             head(&self.suite, &self.version, self.quick, &how, self.seconds, &self.machine);
         for workload in WorkloadId::ALL {
-            let rows: Vec<&Row> = self.rows.iter().filter(|row| row.workload == workload).collect();
+            let rows: Vec<&OffsetRow> =
+                self.rows.iter().filter(|row| row.workload == workload).collect();
             if rows.is_empty() {
                 continue;
             }
@@ -40,10 +41,11 @@ fn names() -> [String; ContenderId::ALL.len()] {
     ContenderId::ALL.map(|id| id.to_string())
 }
 
-fn plots(workload: WorkloadId, rows: &[&Row]) -> Vec<Bars> {
-    let named = |row: &Row| row.contender.to_string();
-    let one =
-        |about, figure: fn(&Row) -> Option<f64>| bars(about, names(), rows, variant, named, figure);
+fn plots(workload: WorkloadId, rows: &[&OffsetRow]) -> Vec<Bars> {
+    let named = |row: &OffsetRow| row.contender.to_string();
+    let one = |about, figure: fn(&OffsetRow) -> Option<f64>| {
+        bars(about, names(), rows, variant, named, figure)
+    };
     match workload {
         WorkloadId::Metadata => vec![
             one(
@@ -71,7 +73,7 @@ fn plots(workload: WorkloadId, rows: &[&Row]) -> Vec<Bars> {
 }
 
 /// Plots the mean utilization beside the published one.
-fn utilization(about: &str, rows: &[&Row]) -> Bars {
+fn utilization(about: &str, rows: &[&OffsetRow]) -> Bars {
     let mut bars = Bars::new(about, "share of the pool", Scale::Linear).series(names());
     for (row, published) in with_published(rows, |row| row.published_util_avg) {
         if let Some(ours) = row.util_avg {
@@ -85,7 +87,7 @@ fn utilization(about: &str, rows: &[&Row]) -> Bars {
 }
 
 /// Plots the time beside the published one.
-fn times(rows: &[&Row]) -> Bars {
+fn times(rows: &[&OffsetRow]) -> Bars {
     let mut bars = Bars::new("Time of a request, less is better", "ns", Scale::Log).series(names());
     for (row, published) in with_published(rows, |row| row.published_ns) {
         if let Some(ours) = row.ns_per_op {
@@ -95,7 +97,12 @@ fn times(rows: &[&Row]) -> Bars {
     bars
 }
 
-fn add(mut group: kvmem_report::bars::GroupMut<'_>, row: &Row, ours: f64, published: Option<f64>) {
+fn add(
+    mut group: kvmem_report::bars::GroupMut<'_>,
+    row: &OffsetRow,
+    ours: f64,
+    published: Option<f64>,
+) {
     let name = row.contender.to_string();
     group.bar(name.clone(), ours);
     if let Some(published) = published {
@@ -116,11 +123,11 @@ fn is_model(id: ContenderId) -> bool {
 /// Pairs each row with the published figure of its own allocator. If no model takes part, the
 /// library's rows get it.
 fn with_published<'a>(
-    rows: &[&'a Row],
-    figure: fn(&Row) -> Option<f64>,
-) -> impl Iterator<Item = (&'a Row, Option<f64>)> {
+    rows: &[&'a OffsetRow],
+    figure: fn(&OffsetRow) -> Option<f64>,
+) -> impl Iterator<Item = (&'a OffsetRow, Option<f64>)> {
     let models = rows.iter().any(|row| is_model(row.contender));
-    let of = move |row: &Row| {
+    let of = move |row: &OffsetRow| {
         if models { is_model(row.contender) } else { row.contender == ContenderId::Kvmem }
     };
     rows.iter().map(move |&row| (row, figure(row).filter(|_| of(row))))
@@ -128,7 +135,7 @@ fn with_published<'a>(
 
 /// Builds the section of `uniform`: smallest utilization of each family, times over sizes, and a
 /// table of all sizes.
-fn one_size(rows: &[&Row]) -> Section {
+fn one_size(rows: &[&OffsetRow]) -> Section {
     let mut section =
         Section::new(title(WorkloadId::Uniform).split_whitespace().collect::<Vec<_>>().join(" "));
     let families = families(rows);
@@ -147,11 +154,11 @@ fn one_size(rows: &[&Row]) -> Section {
     section
 }
 
-fn families(rows: &[&Row]) -> Bars {
+fn families(rows: &[&OffsetRow]) -> Bars {
     const NAMES: [&str; 5] =
         ["32 × 4ⁿ B", "17 B less", "17 B more", "nine tenths of it", "eleven tenths of it"];
     let sizes = sizes();
-    let family = |row: &Row| {
+    let family = |row: &OffsetRow| {
         sizes
             .iter()
             .position(|size| Some(*size) == row.size_bytes)
@@ -168,14 +175,15 @@ fn families(rows: &[&Row]) -> Bars {
         for id in
             ContenderId::ALL.into_iter().filter(|id| !is_baseline(*id) && *id != ContenderId::Null)
         {
-            let own: Vec<&Row> = rows
+            let own: Vec<&OffsetRow> = rows
                 .iter()
                 .copied()
                 .filter(|row| row.contender == id && family(row) == Some(number))
                 .collect();
             // The library's smallest utilization, the others' mean.
-            let ours =
-                |row: &&Row| if id == ContenderId::Kvmem { row.util_min } else { row.util_avg };
+            let ours = |row: &&OffsetRow| {
+                if id == ContenderId::Kvmem { row.util_min } else { row.util_avg }
+            };
             if let Some(found) = smallest(&mut own.iter().filter_map(ours)) {
                 let published = with_published(rows, |row| row.published_util_avg)
                     .filter(|(row, _)| row.contender == id && family(row) == Some(number));
@@ -194,7 +202,7 @@ fn families(rows: &[&Row]) -> Bars {
     bars
 }
 
-fn over_sizes(rows: &[&Row]) -> Lines {
+fn over_sizes(rows: &[&OffsetRow]) -> Lines {
     let mut lines = Lines::new(
         "Time of a request, less is better",
         ("bytes of a request", Scale::Log),
@@ -203,7 +211,7 @@ fn over_sizes(rows: &[&Row]) -> Lines {
     .points_only();
     for id in ContenderId::ALL {
         let own = || rows.iter().filter(move |row| row.contender == id);
-        let at = |row: &Row| row.size_bytes.map(|size| size as f64);
+        let at = |row: &OffsetRow| row.size_bytes.map(|size| size as f64);
         lines.line(id.name(), own().filter_map(|row| Some((at(row)?, row.ns_per_op?))));
         if is_model(id) {
             let published = own().filter_map(|row| Some((at(row)?, row.published_ns?)));

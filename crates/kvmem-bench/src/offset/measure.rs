@@ -5,7 +5,7 @@ use kvmem_testkit::workload::Bimodal;
 use crate::contender::{Contender, Visitor};
 use crate::loops::{LoopError, Outcome, bimodal, memory, paired, random, scatter, shift, uniform};
 use crate::published;
-use crate::report::Row;
+use crate::report::OffsetRow;
 use crate::stats::{Util, mean, median};
 
 /// Spaces that exist at the same time when resident bytes are measured.
@@ -58,7 +58,7 @@ impl Loop for MetadataLoop {
     }
 }
 
-pub(super) fn metadata_row(row: &mut Row, samples: &[Memory]) {
+pub(super) fn metadata_row(row: &mut OffsetRow, samples: &[Memory]) {
     row.pool_bytes = Some(memory::RESIDENT_POOL);
     row.live = Some(memory::LIVE as u64);
     row.metadata_bytes_per_live = samples.first().and_then(|memory| memory.per_live);
@@ -80,7 +80,7 @@ impl Loop for UniformLoop {
     }
 }
 
-pub(super) fn uniform_row(row: &mut Row, size: u64, samples: &[uniform::UniformOutcome]) {
+pub(super) fn uniform_row(row: &mut OffsetRow, size: u64, samples: &[uniform::UniformOutcome]) {
     let pool = uniform::pool_for(size);
     row.size_bytes = Some(size);
     row.pool_bytes = Some(pool);
@@ -150,7 +150,7 @@ impl Loop for ScatterLoop {
 
 /// Fills a row from repetitions with different seeds: overall extremes, means of the percentiles,
 /// and the median of the times.
-pub(super) fn mixed_row(row: &mut Row, pool: u64, samples: &[Outcome]) {
+pub(super) fn mixed_row(row: &mut OffsetRow, pool: u64, samples: &[Outcome]) {
     let all = |pick: fn(&Util) -> f64| samples.iter().map(move |outcome| pick(&outcome.util));
     let average = |pick: fn(&Util) -> f64| mean(&all(pick).collect::<Vec<_>>());
     row.pool_bytes = Some(pool);
@@ -165,7 +165,7 @@ pub(super) fn mixed_row(row: &mut Row, pool: u64, samples: &[Outcome]) {
     row.samples = Some(samples.iter().map(|outcome| outcome.samples as u64).sum());
 }
 
-pub(super) fn set_published(row: &mut Row, published: Option<published::Mixed>) {
+pub(super) fn set_published(row: &mut OffsetRow, published: Option<published::Mixed>) {
     row.published_util_min = published.map(|published| published.util.min);
     row.published_util_avg = published.map(|published| published.util.avg);
     row.published_ns = published.map(|published| published.ns);
@@ -193,7 +193,7 @@ impl Loop for RlLoop<'_> {
     }
 }
 
-pub(super) fn rl_row(row: &mut Row, samples: &[Fractions]) {
+pub(super) fn rl_row(row: &mut OffsetRow, samples: &[Fractions]) {
     if let Some(samples) = samples.first() {
         row.pool_bytes = Some(samples.pool);
         row.live_fraction = Some(samples.highest.few_failures);
@@ -218,7 +218,7 @@ impl Loop for ShiftLoop {
     }
 }
 
-pub(super) fn shift_row(row: &mut Row, samples: &[Vec<shift::ShiftOutcome>]) {
+pub(super) fn shift_row(row: &mut OffsetRow, samples: &[Vec<shift::ShiftOutcome>]) {
     let seeds = samples.first().map_or(&[][..], Vec::as_slice);
     let average =
         |pick: fn(&shift::ShiftOutcome) -> f64| mean(&seeds.iter().map(pick).collect::<Vec<_>>());

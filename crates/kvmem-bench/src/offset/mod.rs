@@ -22,14 +22,14 @@ use serde::{Deserialize, Serialize};
 use crate::contender::ContenderId;
 use crate::loops::LoopError;
 use crate::progress::Progress;
-use crate::report::Report;
+use crate::report::OffsetReport;
 
 /// The default seed.
 pub const DEFAULT_SEED: u64 = 20_250_718;
 
 /// The options of a run.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct OffsetOptions {
     /// Seed of all workloads.
     pub seed: u64,
     /// Whether to use shorter loops: well under a minute instead of minutes.
@@ -42,7 +42,7 @@ pub struct Options {
     pub workloads: Vec<WorkloadId>,
 }
 
-impl Default for Options {
+impl Default for OffsetOptions {
     fn default() -> Self {
         Self {
             seed: DEFAULT_SEED,
@@ -57,7 +57,7 @@ impl Default for Options {
 /// The error that ended a run early.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{workload} with {contender}: {error}")]
-pub struct BenchError {
+pub struct OffsetBenchError {
     /// The workload that ran.
     pub workload: WorkloadId,
     /// The contender that ran.
@@ -72,9 +72,12 @@ pub struct BenchError {
 /// bytes, and their handles); a quick one takes well under a minute.
 ///
 /// # Errors
-/// [`BenchError`] when a contender cannot manage a space or fails a request in an empty one.
+/// [`OffsetBenchError`] when a contender cannot manage a space or fails a request in an empty one.
 /// Neither happens with these workloads unless a contender is broken.
-pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report, BenchError> {
+pub fn run(
+    options: &OffsetOptions,
+    progress: &mut dyn Progress,
+) -> Result<OffsetReport, OffsetBenchError> {
     suite::run(options, progress)
 }
 

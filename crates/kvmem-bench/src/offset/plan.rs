@@ -2,7 +2,7 @@
 
 use kvmem_testkit::workload::Lifetimes;
 
-use super::{Options, WorkloadId};
+use super::{OffsetOptions, WorkloadId};
 use crate::contender::ContenderId;
 use crate::loops::{random, shift, uniform};
 
@@ -36,7 +36,7 @@ pub(super) struct OffsetEffort {
 }
 
 impl OffsetEffort {
-    pub(super) fn of(options: &Options) -> Self {
+    pub(super) fn of(options: &OffsetOptions) -> Self {
         let mut effort = if options.quick {
             Self {
                 reps: 1,
@@ -196,7 +196,7 @@ pub(super) struct PlannedJob {
 }
 
 /// Returns the jobs that `options` select, in order.
-pub(super) fn planned_jobs(options: &Options) -> Vec<PlannedJob> {
+pub(super) fn planned_jobs(options: &OffsetOptions) -> Vec<PlannedJob> {
     WorkloadId::ALL
         .into_iter()
         .filter(|workload| options.workloads.is_empty() || options.workloads.contains(workload))

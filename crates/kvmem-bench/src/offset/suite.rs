@@ -10,15 +10,18 @@ use super::measure::{
 };
 use super::measure::{metadata_row, mixed_row, rl_row, set_published, shift_row, uniform_row};
 use super::plan::{Job, OffsetEffort, PlannedJob, planned_jobs};
-use super::{BenchError, Options, WorkloadId, goals};
+use super::{OffsetBenchError, OffsetOptions, WorkloadId, goals};
 use crate::contender::ContenderId;
 use crate::loops::{memory, paired, random};
 use crate::machine::Machine;
 use crate::progress::Progress;
 use crate::published;
-use crate::report::{Report, Row};
+use crate::report::{OffsetReport, OffsetRow};
 
-pub(super) fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report, BenchError> {
+pub(super) fn run(
+    options: &OffsetOptions,
+    progress: &mut dyn Progress,
+) -> Result<OffsetReport, OffsetBenchError> {
     let start = Instant::now();
     let effort = OffsetEffort::of(options);
     let planned = planned_jobs(options);
@@ -35,7 +38,7 @@ pub(super) fn run(options: &Options, progress: &mut dyn Progress) -> Result<Repo
         rows.extend(run.rows()?);
     }
     let goals = goals::of(&rows, options.quick);
-    Ok(Report {
+    Ok(OffsetReport {
         suite: "offset".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         seed: options.seed,
@@ -50,7 +53,7 @@ pub(super) fn run(options: &Options, progress: &mut dyn Progress) -> Result<Repo
 
 /// One job of the plan in progress.
 struct JobRun<'a> {
-    options: &'a Options,
+    options: &'a OffsetOptions,
     effort: OffsetEffort,
     planned: &'a PlannedJob,
     progress: &'a mut dyn Progress,
@@ -58,7 +61,7 @@ struct JobRun<'a> {
 
 impl JobRun<'_> {
     /// Runs the job; returns one row for each contender.
-    fn rows(&mut self) -> Result<Vec<Row>, BenchError> {
+    fn rows(&mut self) -> Result<Vec<OffsetRow>, OffsetBenchError> {
         let OffsetEffort {
             uniform_ops,
             random_ops,
@@ -138,8 +141,8 @@ impl JobRun<'_> {
         workload: WorkloadId,
         variant: &str,
         run: L,
-        fill: impl Fn(&mut Row, &[M]),
-    ) -> Result<Vec<Row>, BenchError>
+        fill: impl Fn(&mut OffsetRow, &[M]),
+    ) -> Result<Vec<OffsetRow>, OffsetBenchError>
     where
         L: Loop<Sample = M>,
     {
@@ -155,7 +158,7 @@ impl JobRun<'_> {
                 }
                 self.progress.step(&format!("{workload} {variant} {id}"));
                 let outcome = id.visit(Measure { run, rep });
-                samples[i].push(outcome.map_err(|error| BenchError {
+                samples[i].push(outcome.map_err(|error| OffsetBenchError {
                     workload,
                     contender: id,
                     error,
@@ -164,7 +167,7 @@ impl JobRun<'_> {
             }
         }
         let row = |(&id, outcomes): (&ContenderId, &Vec<M>)| {
-            let mut row = Row::new(workload, id);
+            let mut row = OffsetRow::new(workload, id);
             let named = !variant.is_empty() && workload != WorkloadId::Uniform;
             row.variant = named.then(|| variant.to_owned());
             fill(&mut row, outcomes);

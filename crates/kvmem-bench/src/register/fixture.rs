@@ -9,7 +9,7 @@ use kvmem::register::{IoUring, Memlock, Platform, RegisterLimit, Registrar, Syst
 
 use super::plain_ring::PlainRing;
 use super::plan::{Cell, RegisterGroup};
-use super::{Backend, MeasureError, Pages};
+use super::{Backend, Pages, RegisterMeasureError};
 use crate::arena::region::page_size;
 
 /// The registrars and the platform of one run.
@@ -40,7 +40,7 @@ pub(super) enum GroupFixture {
 
 impl GroupFixture {
     /// Creates the rings, or maps the addresses.
-    pub(super) fn open(group: &RegisterGroup) -> Result<Self, MeasureError> {
+    pub(super) fn open(group: &RegisterGroup) -> Result<Self, RegisterMeasureError> {
         let region_bytes = group.region_bytes as usize;
         match (simulated(group.backend), group.pages) {
             (Some(published), _) => {
@@ -100,7 +100,7 @@ impl GroupFixture {
     }
 
     /// Returns a region of the group's size and pages, resident or not.
-    pub(super) fn region(&self, resident: bool) -> Result<Arc<Region>, MeasureError> {
+    pub(super) fn region(&self, resident: bool) -> Result<Arc<Region>, RegisterMeasureError> {
         match self {
             GroupFixture::Simulated { region, .. } => Ok(Arc::clone(region)),
             GroupFixture::Rings { region_bytes, pages, .. } => {
@@ -110,16 +110,18 @@ impl GroupFixture {
                 builder.map().map(Arc::new).map_err(|error| match error {
                     ArenaError::NoHeadroom { .. }
                     | ArenaError::NoPages { .. }
-                    | ArenaError::CallFailed { .. } => MeasureError::Limited(error.to_string()),
-                    error => MeasureError::Library(error.to_string()),
+                    | ArenaError::CallFailed { .. } => {
+                        RegisterMeasureError::Limited(error.to_string())
+                    }
+                    error => RegisterMeasureError::Library(error.to_string()),
                 })
             }
         }
     }
 }
 
-fn limited(error: impl std::fmt::Display) -> MeasureError {
-    MeasureError::Limited(error.to_string())
+fn limited(error: impl std::fmt::Display) -> RegisterMeasureError {
+    RegisterMeasureError::Limited(error.to_string())
 }
 
 /// Returns the published machine that a backend simulates.

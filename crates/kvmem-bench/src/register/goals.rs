@@ -4,20 +4,20 @@
 //! with its name.
 
 use super::plan::Cell;
-use super::{ContenderId, Pages, Row};
+use super::{Pages, RegisterContenderId, RegisterRow};
 use crate::report::Goal;
 
-use ContenderId::{Auto, KvmemParallel, KvmemSequential, Parallel, Sequential};
+use RegisterContenderId::{Auto, KvmemParallel, KvmemSequential, Parallel, Sequential};
 
 /// The largest number of contexts, with which parallel registration can gain or lose most.
 const MANY: u32 = 8;
 
 /// Returns every goal that `rows` and the time of planning can decide.
-pub(super) fn of(rows: &[Row], plan_ms: Option<f64>) -> Vec<Goal> {
+pub(super) fn of(rows: &[RegisterRow], plan_ms: Option<f64>) -> Vec<Goal> {
     let rows = RegisterRows(rows);
     let mut goals = Vec::new();
     for (simulated, place) in [(false, "io_uring"), (true, "simulated")] {
-        let here = move |row: &Row| row.backend.is_simulated() == simulated;
+        let here = move |row: &RegisterRow| row.backend.is_simulated() == simulated;
         goals.extend(Goal::at_most(
             &format!("auto, {place}: total over that of the better of sequential and parallel"),
             rows.auto_over_best(&[Sequential, Parallel], here),
@@ -30,8 +30,9 @@ pub(super) fn of(rows: &[Row], plan_ms: Option<f64>) -> Vec<Goal> {
         ));
     }
     for (pages, limit) in [(Pages::Thp, 0.5), (Pages::Base, 0.9)] {
-        let cell =
-            move |row: &Row| row.pages == Some(pages) && !row.resident && row.contexts == MANY;
+        let cell = move |row: &RegisterRow| {
+            row.pages == Some(pages) && !row.resident && row.contexts == MANY
+        };
         goals.extend(Goal::at_most(
             &format!("auto, {pages}, not resident, {MANY} contexts: total over that of sequential"),
             rows.auto_over_best(&[Sequential], cell),
@@ -52,17 +53,24 @@ pub(super) fn of(rows: &[Row], plan_ms: Option<f64>) -> Vec<Goal> {
     goals
 }
 
-struct RegisterRows<'a>(&'a [Row]);
+struct RegisterRows<'a>(&'a [RegisterRow]);
 
 impl<'a> RegisterRows<'a> {
-    fn autos(&self, wanted: impl Fn(&Row) -> bool) -> impl Iterator<Item = &'a Row> {
+    fn autos(
+        &self,
+        wanted: impl Fn(&RegisterRow) -> bool,
+    ) -> impl Iterator<Item = &'a RegisterRow> {
         self.0.iter().filter(move |row| row.policy == Auto && wanted(row))
     }
 
     /// Returns the rows of `ids` in the cell of `row`, if all exist.
-    fn others(&self, row: &Row, ids: &[ContenderId]) -> Option<Vec<&'a Row>> {
+    fn others(
+        &self,
+        row: &RegisterRow,
+        ids: &[RegisterContenderId],
+    ) -> Option<Vec<&'a RegisterRow>> {
         let cell = Cell::of(row);
-        let find = |id: &ContenderId| {
+        let find = |id: &RegisterContenderId| {
             self.0.iter().find(|other| other.policy == *id && Cell::of(other) == cell)
         };
         ids.iter().map(find).collect()
@@ -70,8 +78,8 @@ impl<'a> RegisterRows<'a> {
 
     fn auto_over_best(
         &self,
-        ids: &'a [ContenderId],
-        wanted: impl Fn(&Row) -> bool,
+        ids: &'a [RegisterContenderId],
+        wanted: impl Fn(&RegisterRow) -> bool,
     ) -> impl Iterator<Item = (f64, Option<String>)> {
         self.autos(wanted).filter_map(move |auto| {
             let others = self.others(auto, ids)?;
@@ -101,10 +109,10 @@ mod tests {
         backend: Backend,
         contexts: u32,
         resident: bool,
-        policy: ContenderId,
+        policy: RegisterContenderId,
         total_s: f64,
-    ) -> Row {
-        Row {
+    ) -> RegisterRow {
+        RegisterRow {
             backend,
             region_bytes: 1 << 30,
             contexts,
@@ -122,8 +130,8 @@ mod tests {
         }
     }
 
-    fn cell(backend: Backend, contexts: u32, resident: bool, totals: [f64; 5]) -> Vec<Row> {
-        let rows = ContenderId::ALL.into_iter().zip(totals);
+    fn cell(backend: Backend, contexts: u32, resident: bool, totals: [f64; 5]) -> Vec<RegisterRow> {
+        let rows = RegisterContenderId::ALL.into_iter().zip(totals);
         rows.map(|(policy, total)| row(backend, contexts, resident, policy, total)).collect()
     }
 

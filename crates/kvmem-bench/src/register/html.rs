@@ -5,25 +5,26 @@ use kvmem_report::{Chapter, Scale, Section};
 
 use super::plan::{Cell, size};
 use super::table::{side_by_side, title};
-use super::{Backend, ContenderId, Report, Row};
+use super::{Backend, RegisterContenderId, RegisterReport, RegisterRow};
 use crate::html::{Draw, bars, head, section, tail};
 
-impl Draw for Report {
+impl Draw for RegisterReport {
     fn chapter(&self) -> Chapter {
         let how = format!("{} or more round(s)", self.reps);
         let mut chapter =
             head(&self.suite, &self.version, self.quick, &how, self.seconds, &self.machine);
         for backend in Backend::ALL {
-            let rows: Vec<&Row> = self.rows.iter().filter(|row| row.backend == backend).collect();
+            let rows: Vec<&RegisterRow> =
+                self.rows.iter().filter(|row| row.backend == backend).collect();
             let unit = if backend.is_simulated() { "simulated seconds" } else { "seconds" };
             let plots = rows.chunk_by(|a, b| a.region_bytes == b.region_bytes).map(|rows| {
                 let bytes = size(rows[0].region_bytes);
                 let about =
                     format!("{bytes}: until all can use it and it is given back, less is better");
-                let policy = |row: &Row| row.policy.to_string();
+                let policy = |row: &RegisterRow| row.policy.to_string();
                 bars(
                     (&about, unit, Scale::Log),
-                    ContenderId::ALL.map(|id| id.to_string()),
+                    RegisterContenderId::ALL.map(|id| id.to_string()),
                     rows,
                     group,
                     policy,
@@ -51,7 +52,7 @@ impl Draw for Report {
 }
 
 /// Returns the name of a row's cell without the backend, which the heading names.
-fn group(row: &Row) -> String {
+fn group(row: &RegisterRow) -> String {
     let name = Cell::of(row).to_string();
     name.split_once(", ").map_or(name.clone(), |(_, rest)| rest.to_owned())
 }

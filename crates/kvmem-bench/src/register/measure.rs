@@ -7,7 +7,7 @@ use kvmem::register::{Outcome, Policy, RegisterError, RegisterLimit, Registratio
 
 use super::fixture::RunFixture;
 use super::strategies::StrategyRun;
-use super::{ContenderId, MeasureError};
+use super::{RegisterContenderId, RegisterMeasureError};
 
 /// The result of one run, in seconds of the platform's clock.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,16 +29,16 @@ impl RegisterSample {
 
 /// Registers the region with the registrars of `fixture` and deregisters it.
 pub(super) fn measure(
-    contender: ContenderId,
+    contender: RegisterContenderId,
     fixture: &RunFixture,
     region: &Arc<Region>,
-) -> Result<RegisterSample, MeasureError> {
+) -> Result<RegisterSample, RegisterMeasureError> {
     match contender {
-        ContenderId::Sequential => as_published(fixture, region, false),
-        ContenderId::Parallel => as_published(fixture, region, true),
-        ContenderId::KvmemSequential => library(fixture, region, Policy::Sequential),
-        ContenderId::KvmemParallel => library(fixture, region, Policy::all_at_once()),
-        ContenderId::Auto => library(fixture, region, Policy::Auto),
+        RegisterContenderId::Sequential => as_published(fixture, region, false),
+        RegisterContenderId::Parallel => as_published(fixture, region, true),
+        RegisterContenderId::KvmemSequential => library(fixture, region, Policy::Sequential),
+        RegisterContenderId::KvmemParallel => library(fixture, region, Policy::all_at_once()),
+        RegisterContenderId::Auto => library(fixture, region, Policy::Auto),
     }
 }
 
@@ -46,7 +46,7 @@ fn as_published(
     fixture: &RunFixture,
     region: &Arc<Region>,
     parallel: bool,
-) -> Result<RegisterSample, MeasureError> {
+) -> Result<RegisterSample, RegisterMeasureError> {
     let start = fixture.host.now();
     let registered = StrategyRun::register(&fixture.plain, &*fixture.host, region, parallel)?;
     let between = fixture.host.now();
@@ -65,7 +65,7 @@ fn library(
     fixture: &RunFixture,
     region: &Arc<Region>,
     policy: Policy,
-) -> Result<RegisterSample, MeasureError> {
+) -> Result<RegisterSample, RegisterMeasureError> {
     let builder = RegistrationSet::builder()
         .registrars(fixture.registrars.iter().cloned())
         .policy(policy)
@@ -90,7 +90,7 @@ fn library(
     })
 }
 
-fn failed(error: RegisterError) -> MeasureError {
+fn failed(error: RegisterError) -> RegisterMeasureError {
     let exceeded = match &error {
         RegisterError::Limited { exceeded, .. } => Some(exceeded),
         RegisterError::ChunkFailed { error, .. } => error.cause.exceeded.as_ref(),
@@ -98,8 +98,8 @@ fn failed(error: RegisterError) -> MeasureError {
     };
     match exceeded {
         Some(RegisterLimit::Memlock { .. } | RegisterLimit::Descriptors) => {
-            MeasureError::Limited(error.to_string())
+            RegisterMeasureError::Limited(error.to_string())
         }
-        _ => MeasureError::Library(error.to_string()),
+        _ => RegisterMeasureError::Library(error.to_string()),
     }
 }

@@ -6,12 +6,13 @@
 //!    same kernel path as RDMA drivers, or NICs of two simulated machines. These reproduce
 //!    published figures: on one, parallel registration of resident memory gains a factor of four;
 //!    on the other it loses a factor of 2.7.
-//! 2. *Contenders.* [`Sequential`](ContenderId::Sequential) and [`Parallel`](ContenderId::Parallel)
-//!    are the two published strategies: each context gets the whole region in the largest chunks it
-//!    accepts, one context after another or on a thread for each, and nothing populates it. The
-//!    benchmark implements them with rings that are used as engines use them (`plain_ring.rs`) and
-//!    with as few calls as possible. The other contenders are the library with its own rings: its
-//!    fixed policies, and [`Auto`](ContenderId::Auto), which chooses one itself.
+//! 2. *Contenders.* [`Sequential`](RegisterContenderId::Sequential) and
+//!    [`Parallel`](RegisterContenderId::Parallel) are the two published strategies: each context
+//!    gets the whole region in the largest chunks it accepts, one context after another or on a
+//!    thread for each, and nothing populates it. The benchmark implements them with rings that are
+//!    used as engines use them (`plain_ring.rs`) and with as few calls as possible. The other
+//!    contenders are the library with its own rings: its fixed policies, and
+//!    [`Auto`](RegisterContenderId::Auto), which chooses one itself.
 //! 3. *Time* is wall time, or simulated time on a simulated machine. It has three parts:
 //!    populating, where the contender does it; registering, with all planning and calibration;
 //!    giving back. The total is their sum. It excludes mapping the region, opening the contexts and
@@ -48,14 +49,14 @@ mod table;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::report::{Report, Row, Skipped};
+pub use self::report::{RegisterReport, RegisterRow, RegisterSkipped};
 pub use crate::arena::Pages;
 use crate::names::names;
 use crate::progress::Progress;
 
 /// The options of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct RegisterOptions {
     /// Whether to use one size and fewer contexts and rounds: half a minute instead of minutes.
     pub quick: bool,
     /// The exact number of rounds that count. Unless set, at least 5, or 3 when quick, and more
@@ -64,7 +65,7 @@ pub struct Options {
     /// Only these backends; all when empty.
     pub backends: Vec<Backend>,
     /// Only these contenders; all when empty.
-    pub contenders: Vec<ContenderId>,
+    pub contenders: Vec<RegisterContenderId>,
     /// Regions of these sizes on io_uring; 1 GiB and 8 GiB, or 1 GiB when quick, when empty.
     pub region_bytes: Vec<u64>,
     /// Numbers of rings; 1, 4 and 8, or 8 when quick, when empty.
@@ -80,27 +81,30 @@ pub struct Options {
 /// is available.
 ///
 /// # Errors
-/// [`BenchError`] when a contender fails at an operation that should succeed on this machine. Rows
-/// that the machine cannot measure are no error: see [`Report::skipped`].
-pub fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report, BenchError> {
+/// [`RegisterBenchError`] when a contender fails at an operation that should succeed on this
+/// machine. Rows that the machine cannot measure are no error: see [`RegisterReport::skipped`].
+pub fn run(
+    options: &RegisterOptions,
+    progress: &mut dyn Progress<RegisterRow>,
+) -> Result<RegisterReport, RegisterBenchError> {
     suite::run(options, progress)
 }
 
 /// The error that ended a run early.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{cell}, {contender}: {error}")]
-pub struct BenchError {
+pub struct RegisterBenchError {
     /// The name of the cell.
     pub cell: String,
     /// The contender that ran.
-    pub contender: ContenderId,
+    pub contender: RegisterContenderId,
     /// The error.
-    pub error: MeasureError,
+    pub error: RegisterMeasureError,
 }
 
 /// The error of one measurement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MeasureError {
+pub enum RegisterMeasureError {
     /// A limit of this machine, which says nothing about a contender's speed.
     #[error("{0}")]
     Limited(String),
@@ -158,7 +162,7 @@ names!(Backend, UnknownBackendError, "backend", "No backend has this name.");
 /// The contenders by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum ContenderId {
+pub enum RegisterContenderId {
     /// As published: one context after another, each registers the whole unpopulated region.
     Sequential,
     /// As published: one thread per context, each registers the whole unpopulated region.
@@ -171,7 +175,7 @@ pub enum ContenderId {
     Auto,
 }
 
-impl ContenderId {
+impl RegisterContenderId {
     /// All contenders, in the order in which reports list them.
     pub const ALL: [Self; 5] =
         [Self::Sequential, Self::Parallel, Self::KvmemSequential, Self::KvmemParallel, Self::Auto];
@@ -189,4 +193,4 @@ impl ContenderId {
     }
 }
 
-names!(ContenderId, UnknownContenderError, "policy", "No policy has this name.");
+names!(RegisterContenderId, UnknownRegisterContenderError, "policy", "No policy has this name.");

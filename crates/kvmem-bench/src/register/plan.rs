@@ -6,7 +6,7 @@ use std::time::Duration;
 use kvmem::register::IoUring;
 
 use super::fixture::simulated;
-use super::{Backend, ContenderId, Options, Pages, Row, Skipped};
+use super::{Backend, Pages, RegisterContenderId, RegisterOptions, RegisterRow, RegisterSkipped};
 use crate::arena::system;
 
 /// Contexts that register a region.
@@ -33,7 +33,7 @@ pub(super) struct RegisterEffort {
 }
 
 impl RegisterEffort {
-    pub(super) fn of(options: &Options) -> Self {
+    pub(super) fn of(options: &RegisterOptions) -> Self {
         let mut effort = if options.quick {
             Self { reps: 3, warm: 1, max_reps: 31, budget: Duration::from_millis(300) }
         } else {
@@ -57,8 +57,8 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    pub(super) fn of(row: &Row) -> Self {
-        let Row { backend, region_bytes, contexts, pages, resident, .. } = *row;
+    pub(super) fn of(row: &RegisterRow) -> Self {
+        let RegisterRow { backend, region_bytes, contexts, pages, resident, .. } = *row;
         Self { backend, region_bytes, contexts, pages, resident }
     }
 
@@ -126,8 +126,8 @@ impl RegisterGroup {
         self.cells.iter().map(|cell| cell.units(contenders, effort)).sum()
     }
 
-    pub(super) fn skipped(&self, contexts: Option<u32>, reason: String) -> Skipped {
-        Skipped {
+    pub(super) fn skipped(&self, contexts: Option<u32>, reason: String) -> RegisterSkipped {
+        RegisterSkipped {
             backend: self.backend,
             region_bytes: Some(self.region_bytes),
             pages: self.pages,
@@ -138,10 +138,10 @@ impl RegisterGroup {
 }
 
 /// Returns the contenders that `options` select.
-pub(super) fn contenders(options: &Options) -> Vec<ContenderId> {
+pub(super) fn contenders(options: &RegisterOptions) -> Vec<RegisterContenderId> {
     let wanted =
-        |id: &ContenderId| options.contenders.is_empty() || options.contenders.contains(id);
-    ContenderId::ALL.into_iter().filter(wanted).collect()
+        |id: &RegisterContenderId| options.contenders.is_empty() || options.contenders.contains(id);
+    RegisterContenderId::ALL.into_iter().filter(wanted).collect()
 }
 
 /// The resources of this machine.
@@ -162,9 +162,9 @@ impl Resources {
 
 /// Returns the groups that `options` select, in order, and the rows that this machine must skip.
 pub(super) fn groups(
-    options: &Options,
+    options: &RegisterOptions,
     resources: &Resources,
-) -> (Vec<RegisterGroup>, Vec<Skipped>) {
+) -> (Vec<RegisterGroup>, Vec<RegisterSkipped>) {
     let wanted = |backend| options.backends.is_empty() || options.backends.contains(&backend);
     let mut groups = Vec::new();
     let mut skipped = Vec::new();
@@ -203,12 +203,16 @@ pub(super) fn groups(
 }
 
 /// Skips the rows of io_uring with this size, or with any.
-fn no_rows(region_bytes: Option<u64>, reason: String) -> Skipped {
-    Skipped { backend: Backend::IoUring, region_bytes, pages: None, contexts: None, reason }
+fn no_rows(region_bytes: Option<u64>, reason: String) -> RegisterSkipped {
+    RegisterSkipped { backend: Backend::IoUring, region_bytes, pages: None, contexts: None, reason }
 }
 
 /// Returns the sizes that take at most half of the available memory, largest last.
-fn sizes(options: &Options, available: Option<u64>, skipped: &mut Vec<Skipped>) -> Vec<u64> {
+fn sizes(
+    options: &RegisterOptions,
+    available: Option<u64>,
+    skipped: &mut Vec<RegisterSkipped>,
+) -> Vec<u64> {
     let requested = match options.region_bytes.as_slice() {
         [] if options.quick => SIZES[..1].to_vec(),
         [] => SIZES.to_vec(),
@@ -255,23 +259,23 @@ mod tests {
 
     #[test]
     fn every_cell_is_planned_except_redundant_large_ones() {
-        let (groups, skipped) = groups(&Options::default(), &with(None));
+        let (groups, skipped) = groups(&RegisterOptions::default(), &with(None));
         let kinds = 3 - skipped.len() / SIZES.len();
         assert_eq!(cells(&groups, Backend::IoUring, true), kinds * SIZES.len() * CONTEXTS.len());
         assert_eq!(cells(&groups, Backend::IoUring, false), kinds * (CONTEXTS.len() + 1));
         assert_eq!(cells(&groups, Backend::ParallelWins, false), 3);
         assert_eq!(cells(&groups, Backend::ParallelLoses, true), 3);
-        assert_eq!(contenders(&Options::default()), ContenderId::ALL);
+        assert_eq!(contenders(&RegisterOptions::default()), RegisterContenderId::ALL);
     }
 
     #[test]
     fn options_restrict_the_plan() {
-        let options = Options {
+        let options = RegisterOptions {
             backends: vec![Backend::IoUring],
-            contenders: vec![ContenderId::Auto],
+            contenders: vec![RegisterContenderId::Auto],
             region_bytes: vec![64 << 20, 64 << 20],
             contexts: vec![2, 0],
-            ..Options::default()
+            ..RegisterOptions::default()
         };
         let (groups, _) = groups(&options, &with(None));
         assert!(!groups.is_empty() && groups.len() <= 3);
@@ -282,12 +286,13 @@ mod tests {
             );
             assert!(group.cells.iter().all(|cell| cell.contexts == 2));
         }
-        assert_eq!(contenders(&options), [ContenderId::Auto]);
+        assert_eq!(contenders(&options), [RegisterContenderId::Auto]);
     }
 
     #[test]
     fn regions_are_fit_to_the_memory_and_reported() {
-        let io_uring = Options { backends: vec![Backend::IoUring], ..Options::default() };
+        let io_uring =
+            RegisterOptions { backends: vec![Backend::IoUring], ..RegisterOptions::default() };
         let planned = |available| {
             let (groups, skipped) = groups(&io_uring, &with(Some(available)));
             let mut sizes: Vec<u64> = groups.iter().map(|group| group.region_bytes).collect();
@@ -304,7 +309,7 @@ mod tests {
     #[test]
     fn without_rings_only_simulated_machines_remain() {
         let means = Resources { available: None, no_rings: Some("seccomp".to_owned()) };
-        let (groups, skipped) = groups(&Options::default(), &means);
+        let (groups, skipped) = groups(&RegisterOptions::default(), &means);
         assert!(groups.len() == 2 && groups.iter().all(|group| group.backend.is_simulated()));
         let reasons: Vec<_> =
             skipped.iter().map(|skip| (skip.backend, skip.reason.as_str())).collect();

@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Backend, ContenderId, Pages};
+use super::{Backend, Pages, RegisterContenderId};
 use crate::machine::Machine;
 use crate::report::Goal;
 
 /// One contender in one cell: the medians of the runs that count.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct RegisterRow {
     /// The kind of registrar.
     pub backend: Backend,
     /// Bytes of the region.
@@ -20,7 +20,7 @@ pub struct Row {
     /// Whether the region was resident before the clock started.
     pub resident: bool,
     /// The contender.
-    pub policy: ContenderId,
+    pub policy: RegisterContenderId,
     /// `sequential` or `parallel`: how most of the region was registered, in most of the runs.
     pub chosen: String,
     /// Seconds of populating, if the contender populates.
@@ -45,7 +45,7 @@ pub struct Row {
 
 /// Rows that this machine cannot measure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Skipped {
+pub struct RegisterSkipped {
     /// The kind of registrar.
     pub backend: Backend,
     /// Bytes of the region; all sizes when `None`.
@@ -60,7 +60,7 @@ pub struct Skipped {
 
 /// The result of a run: the machine, the settings and every row. `Display` prints the table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct RegisterReport {
     /// The layer: "register".
     pub suite: String,
     /// Version of the library.
@@ -74,12 +74,12 @@ pub struct Report {
     /// Duration of the whole run in seconds.
     pub seconds: f64,
     /// The figures.
-    pub rows: Vec<Row>,
+    pub rows: Vec<RegisterRow>,
     /// Milliseconds to plan a region of 1 TiB for 8 registrars; `None` if 1 TiB of addresses
     /// cannot be reserved.
     pub plan_ms: Option<f64>,
     /// Rows that are absent, and sizes that were reduced.
-    pub skipped: Vec<Skipped>,
+    pub skipped: Vec<RegisterSkipped>,
     /// The performance goals, and whether this run meets them.
     pub goals: Vec<Goal>,
 }

@@ -18,7 +18,7 @@ use std::thread;
 use kvmem::arena::Region;
 use kvmem::register::{Key, Platform, RegisterLimit, Registrar, RegistrarError};
 
-use super::MeasureError;
+use super::RegisterMeasureError;
 use crate::SpawnError;
 use crate::team::start;
 
@@ -46,7 +46,7 @@ impl<'a> StrategyRun<'a> {
         host: &'a dyn Platform,
         region: &Arc<Region>,
         parallel: bool,
-    ) -> Result<Self, MeasureError> {
+    ) -> Result<Self, RegisterMeasureError> {
         let found =
             each(host, registrars.len(), parallel, |number| whole(&*registrars[number], region))?;
         let mut run = StrategyRun {
@@ -71,7 +71,7 @@ impl<'a> StrategyRun<'a> {
     }
 
     /// Gives all keys back, with the strategy by which they were registered.
-    pub(super) fn give_back(mut self) -> Result<(), MeasureError> {
+    pub(super) fn give_back(mut self) -> Result<(), RegisterMeasureError> {
         let keys = std::mem::take(&mut self.keys);
         let registrars = self.registrars;
         let one = |number: usize| {
@@ -92,12 +92,12 @@ impl<'a> StrategyRun<'a> {
     }
 }
 
-fn failed(failure: &RegistrarError) -> MeasureError {
+fn failed(failure: &RegistrarError) -> RegisterMeasureError {
     match failure.exceeded {
         Some(RegisterLimit::Memlock { .. } | RegisterLimit::Descriptors) => {
-            MeasureError::Limited(failure.to_string())
+            RegisterMeasureError::Limited(failure.to_string())
         }
-        _ => MeasureError::Registrar(failure.to_string()),
+        _ => RegisterMeasureError::Registrar(failure.to_string()),
     }
 }
 

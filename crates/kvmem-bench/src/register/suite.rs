@@ -13,8 +13,10 @@ use super::ballast::Ballast;
 use super::fixture::GroupFixture;
 use super::measure::{RegisterSample, measure};
 use super::plan::{Cell, RegisterEffort, RegisterGroup, Resources, contenders, groups};
-use super::report::{Report, Row, Skipped};
-use super::{BenchError, ContenderId, MeasureError, Options, Pages, goals};
+use super::report::{RegisterReport, RegisterRow, RegisterSkipped};
+use super::{
+    Pages, RegisterBenchError, RegisterContenderId, RegisterMeasureError, RegisterOptions, goals,
+};
 use crate::arena::mapping;
 use crate::hugepages::Hugepages;
 use crate::machine::Machine;
@@ -30,9 +32,9 @@ const SEED: u64 = 1;
 const PLANS: usize = 25;
 
 pub(super) fn run(
-    options: &Options,
-    progress: &mut dyn Progress<Row>,
-) -> Result<Report, BenchError> {
+    options: &RegisterOptions,
+    progress: &mut dyn Progress<RegisterRow>,
+) -> Result<RegisterReport, RegisterBenchError> {
     let start = Instant::now();
     let effort = RegisterEffort::of(options);
     let contenders = contenders(options);
@@ -51,7 +53,7 @@ pub(super) fn run(
     }
     let plan_ms = plan_ms();
     let goals = goals::of(&results.rows, plan_ms);
-    Ok(Report {
+    Ok(RegisterReport {
         suite: "register".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         quick: options.quick,
@@ -98,7 +100,7 @@ struct Units {
 }
 
 impl Units {
-    fn advance(&mut self, units: u64, progress: &mut dyn Progress<Row>) {
+    fn advance(&mut self, units: u64, progress: &mut dyn Progress<RegisterRow>) {
         let units = units.min(self.remaining);
         self.remaining -= units;
         progress.advance(units);
@@ -108,10 +110,10 @@ impl Units {
 /// The results of the groups so far.
 struct RegisterResults {
     borrow_hugepages: bool,
-    contenders: Vec<ContenderId>,
+    contenders: Vec<RegisterContenderId>,
     effort: RegisterEffort,
-    rows: Vec<Row>,
-    skipped: Vec<Skipped>,
+    rows: Vec<RegisterRow>,
+    skipped: Vec<RegisterSkipped>,
 }
 
 impl RegisterResults {
@@ -119,8 +121,8 @@ impl RegisterResults {
         &mut self,
         group: &RegisterGroup,
         mut units: Units,
-        progress: &mut dyn Progress<Row>,
-    ) -> Result<(), BenchError> {
+        progress: &mut dyn Progress<RegisterRow>,
+    ) -> Result<(), RegisterBenchError> {
         match self.group(group, &mut units, progress) {
             Err(Stop::Failed(error)) => return Err(error),
             Err(Stop::Limited(reason)) => self.skipped.push(group.skipped(None, reason)),
@@ -131,7 +133,7 @@ impl RegisterResults {
     }
 
     /// Records a skipped row once, even if it holds for resident memory and for other.
-    fn skip(&mut self, skipped: Skipped) {
+    fn skip(&mut self, skipped: RegisterSkipped) {
         if !self.skipped.contains(&skipped) {
             self.skipped.push(skipped);
         }
@@ -142,7 +144,7 @@ impl RegisterResults {
         &mut self,
         group: &RegisterGroup,
         units: &mut Units,
-        progress: &mut dyn Progress<Row>,
+        progress: &mut dyn Progress<RegisterRow>,
     ) -> Result<(), Stop> {
         if self.contenders.is_empty() || group.cells.is_empty() {
             return Ok(());
@@ -204,7 +206,7 @@ impl RegisterResults {
         fixture: &GroupFixture,
         resident: Option<&Arc<Region>>,
         units: &mut Units,
-        progress: &mut dyn Progress<Row>,
+        progress: &mut dyn Progress<RegisterRow>,
     ) -> Result<(), Stop> {
         let count = self.contenders.len();
         let each = cell.units(1, &self.effort) / (u64::from(self.effort.reps) + 1);
@@ -256,24 +258,26 @@ enum Stop {
     /// A limit of this machine.
     Limited(String),
     /// A contender failed at an operation that should succeed here.
-    Failed(BenchError),
+    Failed(RegisterBenchError),
 }
 
 impl Stop {
-    fn of(error: MeasureError, (cell, contender): (Cell, ContenderId)) -> Self {
+    fn of(error: RegisterMeasureError, (cell, contender): (Cell, RegisterContenderId)) -> Self {
         match error {
-            MeasureError::Limited(_) | MeasureError::System(_) => Stop::Limited(error.to_string()),
-            error => Stop::Failed(BenchError { cell: cell.to_string(), contender, error }),
+            RegisterMeasureError::Limited(_) | RegisterMeasureError::System(_) => {
+                Stop::Limited(error.to_string())
+            }
+            error => Stop::Failed(RegisterBenchError { cell: cell.to_string(), contender, error }),
         }
     }
 }
 
 fn run_once(
-    contender: ContenderId,
+    contender: RegisterContenderId,
     cell: &Cell,
     group: &GroupFixture,
     resident: Option<&Arc<Region>>,
-) -> Result<RegisterSample, MeasureError> {
+) -> Result<RegisterSample, RegisterMeasureError> {
     let fixture = group.for_run(cell);
     match resident {
         Some(region) => measure(contender, &fixture, region),
@@ -282,7 +286,11 @@ fn run_once(
 }
 
 /// Returns the medians of the samples; `None` if there is none.
-fn row(cell: &Cell, policy: ContenderId, samples: &[RegisterSample]) -> Option<Row> {
+fn row(
+    cell: &Cell,
+    policy: RegisterContenderId,
+    samples: &[RegisterSample],
+) -> Option<RegisterRow> {
     let of = |figure: fn(&RegisterSample) -> f64| median(samples.iter().map(figure).collect());
     let calibration = |figure: fn((f64, f64)) -> f64| {
         median(samples.iter().filter_map(|one| one.calibration.map(figure)).collect())
@@ -292,7 +300,7 @@ fn row(cell: &Cell, policy: ContenderId, samples: &[RegisterSample]) -> Option<R
         *votes.entry(one.chosen).or_default() += 1;
     }
     let chosen = votes.into_iter().max_by_key(|&(chosen, votes)| (votes, chosen))?.0;
-    Some(Row {
+    Some(RegisterRow {
         backend: cell.backend,
         region_bytes: cell.region_bytes,
         contexts: cell.contexts,

@@ -6,10 +6,10 @@
 use std::fmt::{self, Display, Formatter};
 
 use super::plan::{Cell, size};
-use super::{Backend, ContenderId, Report, Row};
+use super::{Backend, RegisterContenderId, RegisterReport, RegisterRow};
 use crate::columns::{Columns, goals};
 
-impl Display for Report {
+impl Display for RegisterReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let pace = if self.quick { "quick" } else { "full" };
         writeln!(
@@ -19,7 +19,8 @@ impl Display for Report {
         )?;
         writeln!(f, "{}", self.machine)?;
         for backend in Backend::ALL {
-            let rows: Vec<&Row> = self.rows.iter().filter(|row| row.backend == backend).collect();
+            let rows: Vec<&RegisterRow> =
+                self.rows.iter().filter(|row| row.backend == backend).collect();
             if !rows.is_empty() {
                 writeln!(f, "\n{}", title(backend))?;
                 write!(f, "{}", side_by_side(&rows))?;
@@ -57,13 +58,14 @@ pub(super) fn title(backend: Backend) -> String {
     format!("{backend}: {what}; then the parts of auto, and its calibration in GiB/s")
 }
 
-pub(super) fn side_by_side(rows: &[&Row]) -> Columns {
-    let mut present: Vec<ContenderId> = rows.iter().map(|row| row.policy).collect();
+pub(super) fn side_by_side(rows: &[&RegisterRow]) -> Columns {
+    let mut present: Vec<RegisterContenderId> = rows.iter().map(|row| row.policy).collect();
     present.sort_unstable();
     present.dedup();
-    let with_auto = present.contains(&ContenderId::Auto);
+    let with_auto = present.contains(&RegisterContenderId::Auto);
     let parts = ["populate", "register", "give back", "chosen", "sequential", "parallel"];
-    let head = [String::new()].into_iter().chain(present.iter().map(ContenderId::to_string));
+    let head =
+        [String::new()].into_iter().chain(present.iter().map(RegisterContenderId::to_string));
     let mut table =
         Columns::new(head.chain(parts.into_iter().filter(|_| with_auto).map(str::to_owned)));
     let mut cells: Vec<Cell> = Vec::new();
@@ -74,10 +76,11 @@ pub(super) fn side_by_side(rows: &[&Row]) -> Columns {
         }
     }
     for cell in cells {
-        let find =
-            |id: ContenderId| rows.iter().find(|row| row.policy == id && Cell::of(row) == cell);
+        let find = |id: RegisterContenderId| {
+            rows.iter().find(|row| row.policy == id && Cell::of(row) == cell)
+        };
         let totals = present.iter().map(|&id| seconds(find(id).map(|row| row.total_s)));
-        let auto = find(ContenderId::Auto);
+        let auto = find(RegisterContenderId::Auto);
         let parts = [
             seconds(auto.map(|row| row.populate_s)),
             seconds(auto.map(|row| row.register_s)),

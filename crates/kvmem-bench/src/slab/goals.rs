@@ -3,30 +3,30 @@
 //! A goal is reported when the rows it needs exist. If several rows count, the worst is reported
 //! with its name. Three threads are measured but are not part of a goal.
 
-use super::{ContenderId, Pattern, Row};
+use super::{Pattern, SlabContenderId, SlabRow};
 use crate::report::Goal;
 
 /// Numbers of threads that are part of the goals.
 const THREADS: [u32; 3] = [1, 2, 4];
 
 /// Returns every goal that `rows` can decide.
-pub(super) fn of(rows: &[Row]) -> Vec<Goal> {
-    let time = |row: &Row| Some(row.ns_per_pair);
-    let memory = |row: &Row| row.rss_bytes.map(|bytes| bytes as f64);
+pub(super) fn of(rows: &[SlabRow]) -> Vec<Goal> {
+    let time = |row: &SlabRow| Some(row.ns_per_pair);
+    let memory = |row: &SlabRow| row.rss_bytes.map(|bytes| bytes as f64);
     let found = [
         Goal::at_most(
             "random: time over that of mimalloc",
-            over(rows, ContenderId::Mimalloc, time),
+            over(rows, SlabContenderId::Mimalloc, time),
             0.8,
         ),
         Goal::at_most(
             "random: time over that of g-slice",
-            over(rows, ContenderId::GSlice, time),
+            over(rows, SlabContenderId::GSlice, time),
             0.5,
         ),
         Goal::at_most(
             "random: resident memory over that of mimalloc",
-            over(rows, ContenderId::Mimalloc, memory),
+            over(rows, SlabContenderId::Mimalloc, memory),
             1.15,
         ),
     ];
@@ -35,18 +35,19 @@ pub(super) fn of(rows: &[Row]) -> Vec<Goal> {
 
 /// Divides a figure of the library by that of `other`, row by row.
 fn over(
-    rows: &[Row],
-    other: ContenderId,
-    figure: impl Fn(&Row) -> Option<f64>,
+    rows: &[SlabRow],
+    other: SlabContenderId,
+    figure: impl Fn(&SlabRow) -> Option<f64>,
 ) -> impl Iterator<Item = (f64, Option<String>)> {
     let of = |id| {
         rows.iter().filter(move |row| {
             row.contender == id && row.pattern == Pattern::Random && THREADS.contains(&row.threads)
         })
     };
-    of(ContenderId::Kvmem).filter_map(move |ours| {
-        let same =
-            |row: &&Row| (row.max_block_bytes, row.threads) == (ours.max_block_bytes, ours.threads);
+    of(SlabContenderId::Kvmem).filter_map(move |ours| {
+        let same = |row: &&SlabRow| {
+            (row.max_block_bytes, row.threads) == (ours.max_block_bytes, ours.threads)
+        };
         let ratio = figure(ours)? / figure(of(other).find(same)?)?;
         Some((ratio, Some(format!("≤ {} B, {} thread(s)", ours.max_block_bytes, ours.threads))))
     })
@@ -55,10 +56,15 @@ fn over(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ContenderId::{GSlice, Kvmem, Mimalloc};
+    use SlabContenderId::{GSlice, Kvmem, Mimalloc};
 
-    fn row(contender: ContenderId, threads: u32, ns_per_pair: f64, rss_bytes: Option<u64>) -> Row {
-        Row {
+    fn row(
+        contender: SlabContenderId,
+        threads: u32,
+        ns_per_pair: f64,
+        rss_bytes: Option<u64>,
+    ) -> SlabRow {
+        SlabRow {
             pattern: Pattern::Random,
             max_block_bytes: 512,
             threads,
@@ -70,7 +76,7 @@ mod tests {
 
     #[test]
     fn the_worst_row_counts_and_like_is_compared_with_like() {
-        let fixed = Row { pattern: Pattern::Fixed, ..row(Kvmem, 1, 1000.0, None) };
+        let fixed = SlabRow { pattern: Pattern::Fixed, ..row(Kvmem, 1, 1000.0, None) };
         let rows = [
             row(Kvmem, 1, 8.0, Some(100)),
             row(Kvmem, 2, 9.0, Some(120)),

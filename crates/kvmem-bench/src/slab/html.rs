@@ -4,23 +4,24 @@
 use kvmem_report::{Chapter, Scale};
 
 use super::table::{side_by_side, title};
-use super::{ContenderId, Pattern, Report, Row};
+use super::{Pattern, SlabContenderId, SlabReport, SlabRow};
 use crate::html::{Draw, bars, head, section, tail};
 
-impl Draw for Report {
+impl Draw for SlabReport {
     fn chapter(&self) -> Chapter {
         let how = format!("seed {}, {} repetition(s)", self.seed, self.reps);
         let mut chapter =
             head(&self.suite, &self.version, self.quick, &how, self.seconds, &self.machine);
         for pattern in Pattern::ALL {
-            let rows: Vec<&Row> = self.rows.iter().filter(|row| row.pattern == pattern).collect();
-            let plots = |unit, scale, figure: fn(&Row) -> Option<f64>| {
+            let rows: Vec<&SlabRow> =
+                self.rows.iter().filter(|row| row.pattern == pattern).collect();
+            let plots = |unit, scale, figure: fn(&SlabRow) -> Option<f64>| {
                 by_size(&rows).into_iter().map(move |(bytes, rows)| {
                     let about = format!("Blocks of {bytes} B at most, less is better");
-                    let group = |row: &Row| format!("{} thread(s)", row.threads);
+                    let group = |row: &SlabRow| format!("{} thread(s)", row.threads);
                     bars(
                         (&about, unit, scale),
-                        ContenderId::ALL.map(|id| id.to_string()),
+                        SlabContenderId::ALL.map(|id| id.to_string()),
                         &rows,
                         group,
                         |row| row.contender.to_string(),
@@ -34,7 +35,7 @@ impl Draw for Report {
             chapter = chapter.section(section(title(pattern), times).table(table.into()));
             if rows.iter().any(|row| row.rss_bytes.is_some()) {
                 let mebibytes =
-                    |row: &Row| row.rss_bytes.map(|bytes| bytes as f64 / f64::from(1 << 20));
+                    |row: &SlabRow| row.rss_bytes.map(|bytes| bytes as f64 / f64::from(1 << 20));
                 let memory = plots("MiB resident", Scale::Linear, mebibytes);
                 let table = side_by_side(&rows, |row| {
                     mebibytes(row).map(|mebibytes| format!("{mebibytes:.2}"))
@@ -50,7 +51,7 @@ impl Draw for Report {
 }
 
 /// Groups the rows by the size of blocks.
-fn by_size<'a>(rows: &[&'a Row]) -> Vec<(u32, Vec<&'a Row>)> {
+fn by_size<'a>(rows: &[&'a SlabRow]) -> Vec<(u32, Vec<&'a SlabRow>)> {
     let mut sizes: Vec<u32> = rows.iter().map(|row| row.max_block_bytes).collect();
     sizes.sort_unstable();
     sizes.dedup();

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::heap::{self, Heap, HeapVisitor};
 use super::loops::{self, ThreadWork};
 use super::ring::Ring;
-use super::{Child, ContenderId, MeasureError, Pattern};
+use super::{Child, Pattern, SlabContenderId, SlabMeasureError};
 use crate::machine::resident_bytes;
 use crate::team;
 
@@ -30,7 +30,7 @@ pub struct Task {
     /// Number of threads.
     pub threads: u32,
     /// The allocator.
-    pub contender: ContenderId,
+    pub contender: SlabContenderId,
     /// Duration in milliseconds.
     pub milliseconds: u32,
 }
@@ -105,19 +105,19 @@ impl SlabSample {
 /// else runs in the process.
 ///
 /// # Errors
-/// [`MeasureError`] if the allocator is absent or runs out of memory.
-pub fn measure(task: &Task) -> Result<SlabSample, MeasureError> {
+/// [`SlabMeasureError`] if the allocator is absent or runs out of memory.
+pub fn measure(task: &Task) -> Result<SlabSample, SlabMeasureError> {
     struct HeapRun<'a>(&'a Task);
     impl HeapVisitor for HeapRun<'_> {
-        type Output = Result<SlabSample, MeasureError>;
+        type Output = Result<SlabSample, SlabMeasureError>;
         fn visit<H: Heap>(self, heap: H) -> Self::Output {
             with(&heap, self.0)
         }
     }
-    heap::visit(task.contender, HeapRun(task)).map_err(MeasureError::Absent)?
+    heap::visit(task.contender, HeapRun(task)).map_err(SlabMeasureError::Absent)?
 }
 
-fn with<H: Heap>(heap: &H, task: &Task) -> Result<SlabSample, MeasureError> {
+fn with<H: Heap>(heap: &H, task: &Task) -> Result<SlabSample, SlabMeasureError> {
     let Task { pattern, max_block_bytes: max, threads, .. } = *task;
     let rings: Vec<Ring> = match pattern {
         Pattern::ProducerConsumer => (0..threads / 2).map(|_| Ring::new()).collect(),
@@ -130,10 +130,10 @@ fn with<H: Heap>(heap: &H, task: &Task) -> Result<SlabSample, MeasureError> {
     let time = Duration::from_millis(u64::from(task.milliseconds));
     let result = team::run(threads, time, work, resident_bytes)?;
     if result.threads.iter().any(|done| done.failed) {
-        return Err(MeasureError::OutOfMemory);
+        return Err(SlabMeasureError::OutOfMemory);
     }
     let processors = (threads as usize).min(team::cores().len().max(1));
-    let ns_per_pair = per_pair(&result.threads, processors).ok_or(MeasureError::NothingDone)?;
+    let ns_per_pair = per_pair(&result.threads, processors).ok_or(SlabMeasureError::NothingDone)?;
     let grown = |(before, after): (u64, u64)| after.saturating_sub(before);
     Ok(SlabSample { ns_per_pair, rss_bytes: result.before.zip(result.after).map(grown) })
 }
@@ -146,18 +146,18 @@ fn per_pair(threads: &[ThreadWork], processors: usize) -> Option<f64> {
 }
 
 /// Measures `task` once, in the process that `child` starts.
-pub(super) fn in_child(task: &Task, child: Child) -> Result<SlabSample, MeasureError> {
+pub(super) fn in_child(task: &Task, child: Child) -> Result<SlabSample, SlabMeasureError> {
     let mut command = child(task);
     for name in SETTINGS {
         command.env_remove(name);
     }
     let output = command.stdin(Stdio::null()).output();
-    let output = output.map_err(|error| MeasureError::Child(error.to_string()))?;
+    let output = output.map_err(|error| SlabMeasureError::Child(error.to_string()))?;
     SlabSample::find(&String::from_utf8_lossy(&output.stdout))
         .filter(|_| output.status.success())
         .ok_or_else(|| {
             let stderr = String::from_utf8_lossy(&output.stderr);
-            MeasureError::Child(format!("{}: {}", output.status, stderr.trim()))
+            SlabMeasureError::Child(format!("{}: {}", output.status, stderr.trim()))
         })
 }
 
@@ -170,7 +170,7 @@ mod tests {
         let task: Task = "producer-consumer 512 4 g-slice 25".parse().unwrap();
         assert_eq!(
             (task.pattern, task.contender),
-            (Pattern::ProducerConsumer, ContenderId::GSlice)
+            (Pattern::ProducerConsumer, SlabContenderId::GSlice)
         );
         assert_eq!((task.max_block_bytes, task.threads, task.milliseconds), (512, 4, 25));
         assert_eq!(task.to_string().parse(), Ok(task));
@@ -210,7 +210,7 @@ mod tests {
                 pattern,
                 max_block_bytes: 64,
                 threads: 2,
-                contender: ContenderId::Malloc,
+                contender: SlabContenderId::Malloc,
                 milliseconds: 2,
             };
             let one = measure(&task).unwrap();

@@ -34,7 +34,7 @@ use std::process::Command;
 use serde::{Deserialize, Serialize};
 
 pub use self::measure::{SlabSample, Task, UnknownTaskError, measure};
-pub use self::report::{Report, Row, Skipped};
+pub use self::report::{SlabReport, SlabRow, SlabSkipped};
 use crate::names::names;
 use crate::progress::Progress;
 
@@ -44,7 +44,7 @@ pub type Child = fn(&Task) -> Command;
 
 /// The options of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct SlabOptions {
     /// Whether to use shorter and fewer repetitions: seconds instead of minutes.
     pub quick: bool,
     /// Repetitions of each measurement; the median is reported. Unless set, 9, or 3 when quick.
@@ -52,7 +52,7 @@ pub struct Options {
     /// Only these patterns; all when empty.
     pub patterns: Vec<Pattern>,
     /// Only these contenders; all when empty.
-    pub contenders: Vec<ContenderId>,
+    pub contenders: Vec<SlabContenderId>,
     /// Only these numbers of threads; 1 to 4 when empty.
     pub threads: Vec<u32>,
     /// How to start a process for each measurement. Without it everything is measured in this
@@ -63,25 +63,28 @@ pub struct Options {
 /// Runs the benchmark that `options` select.
 ///
 /// # Errors
-/// [`BenchError`] when an available contender cannot be measured. An absent one is no error: see
-/// [`Report::skipped`].
-pub fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report, BenchError> {
+/// [`SlabBenchError`] when an available contender cannot be measured. An absent one is no error:
+/// see [`SlabReport::skipped`].
+pub fn run(
+    options: &SlabOptions,
+    progress: &mut dyn Progress<SlabRow>,
+) -> Result<SlabReport, SlabBenchError> {
     suite::run(options, progress)
 }
 
 /// The error that ended a run early.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{task}: {error}")]
-pub struct BenchError {
+pub struct SlabBenchError {
     /// The measurement.
     pub task: Task,
     /// The error.
-    pub error: MeasureError,
+    pub error: SlabMeasureError,
 }
 
 /// The error of one measurement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MeasureError {
+pub enum SlabMeasureError {
     /// The allocator is absent.
     #[error("absent: {0}")]
     Absent(String),
@@ -131,7 +134,7 @@ names!(Pattern, UnknownPatternError, "pattern", "No pattern has this name.");
 /// The contenders by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum ContenderId {
+pub enum SlabContenderId {
     /// The library under test.
     Kvmem,
     /// The C library's `malloc`.
@@ -146,7 +149,7 @@ pub enum ContenderId {
     GSlice,
 }
 
-impl ContenderId {
+impl SlabContenderId {
     /// All contenders, in the order in which reports list them.
     pub const ALL: [Self; 6] =
         [Self::Kvmem, Self::Malloc, Self::Mimalloc, Self::Jemalloc, Self::Snmalloc, Self::GSlice];
@@ -165,4 +168,4 @@ impl ContenderId {
     }
 }
 
-names!(ContenderId, UnknownContenderError, "contender", "No contender has this name.");
+names!(SlabContenderId, UnknownSlabContenderError, "contender", "No contender has this name.");

@@ -1,6 +1,6 @@
 //! The plan of a run: groups of tasks that take turns, and the length of each.
 
-use super::{ContenderId, Options, Pattern, Skipped, Task, heap};
+use super::{Pattern, SlabContenderId, SlabOptions, SlabSkipped, Task, heap};
 
 /// Largest blocks of the random pattern, in bytes.
 const RANDOM_MAX: [u32; 2] = [512, 1024];
@@ -18,7 +18,7 @@ pub(super) struct SlabEffort {
 }
 
 impl SlabEffort {
-    pub(super) fn of(options: &Options) -> Self {
+    pub(super) fn of(options: &SlabOptions) -> Self {
         let effort = if options.quick {
             Self { reps: 3, milliseconds: 20 }
         } else {
@@ -40,8 +40,11 @@ pub(super) struct SlabGroup {
 }
 
 /// Returns the groups that `options` select, in order, and the absent contenders.
-pub(super) fn groups(options: &Options, effort: &SlabEffort) -> (Vec<SlabGroup>, Vec<Skipped>) {
-    let wanted = ContenderId::ALL
+pub(super) fn groups(
+    options: &SlabOptions,
+    effort: &SlabEffort,
+) -> (Vec<SlabGroup>, Vec<SlabSkipped>) {
+    let wanted = SlabContenderId::ALL
         .into_iter()
         .filter(|id| options.contenders.is_empty() || options.contenders.contains(id));
     let mut present = Vec::new();
@@ -49,7 +52,7 @@ pub(super) fn groups(options: &Options, effort: &SlabEffort) -> (Vec<SlabGroup>,
     for contender in wanted {
         match heap::absent(contender) {
             None => present.push(contender),
-            Some(reason) => skipped.push(Skipped { contender, reason }),
+            Some(reason) => skipped.push(SlabSkipped { contender, reason }),
         }
     }
     let mut groups = Vec::new();
@@ -58,7 +61,7 @@ pub(super) fn groups(options: &Options, effort: &SlabEffort) -> (Vec<SlabGroup>,
             continue;
         }
         for (max_block_bytes, threads) in shapes(pattern, &options.threads) {
-            let task = |&contender: &ContenderId| Task {
+            let task = |&contender: &SlabContenderId| Task {
                 pattern,
                 max_block_bytes,
                 threads,

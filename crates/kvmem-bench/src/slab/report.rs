@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ContenderId, Pattern};
+use super::{Pattern, SlabContenderId};
 use crate::machine::Machine;
 use crate::report::Goal;
 
 /// One contender in one pattern.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct SlabRow {
     /// The pattern.
     pub pattern: Pattern,
     /// Bytes of the largest block; in `fixed`, of every block.
@@ -16,7 +16,7 @@ pub struct Row {
     /// Threads; in `producer-consumer` half of them allocate.
     pub threads: u32,
     /// The contender.
-    pub contender: ContenderId,
+    pub contender: SlabContenderId,
     /// Nanoseconds of a processor per allocation and free, waiting included; the median of the
     /// repetitions.
     pub ns_per_pair: f64,
@@ -27,16 +27,16 @@ pub struct Row {
 
 /// An absent contender.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Skipped {
+pub struct SlabSkipped {
     /// The contender.
-    pub contender: ContenderId,
+    pub contender: SlabContenderId,
     /// The reason.
     pub reason: String,
 }
 
 /// The result of a run: the machine, the settings and every row. `Display` prints the table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct SlabReport {
     /// The layer: "slab".
     pub suite: String,
     /// Version of the library.
@@ -52,9 +52,9 @@ pub struct Report {
     /// Duration of the whole run in seconds.
     pub seconds: f64,
     /// The figures.
-    pub rows: Vec<Row>,
+    pub rows: Vec<SlabRow>,
     /// Absent contenders.
-    pub skipped: Vec<Skipped>,
+    pub skipped: Vec<SlabSkipped>,
     /// The performance goals, and whether this run meets them.
     pub goals: Vec<Goal>,
 }

@@ -4,16 +4,16 @@ use std::time::Instant;
 
 use super::measure::{SlabSample, Task, in_child, measure};
 use super::plan::{SlabEffort, SlabGroup, groups};
-use super::report::{Report, Row};
-use super::{BenchError, MeasureError, Options, goals, loops};
+use super::report::{SlabReport, SlabRow};
+use super::{SlabBenchError, SlabMeasureError, SlabOptions, goals, loops};
 use crate::machine::Machine;
 use crate::progress::Progress;
 use crate::stats::median;
 
 pub(super) fn run(
-    options: &Options,
-    progress: &mut dyn Progress<Row>,
-) -> Result<Report, BenchError> {
+    options: &SlabOptions,
+    progress: &mut dyn Progress<SlabRow>,
+) -> Result<SlabReport, SlabBenchError> {
     let start = Instant::now();
     let effort = SlabEffort::of(options);
     let (groups, skipped) = groups(options, &effort);
@@ -24,7 +24,7 @@ pub(super) fn run(
         rows.extend(turns(group, options, &effort, progress)?);
     }
     let goals = goals::of(&rows);
-    Ok(Report {
+    Ok(SlabReport {
         suite: "slab".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         seed: loops::SEED,
@@ -41,17 +41,17 @@ pub(super) fn run(
 /// Measures the tasks of `group` in turns; returns a row for each.
 fn turns(
     group: &SlabGroup,
-    options: &Options,
+    options: &SlabOptions,
     effort: &SlabEffort,
-    progress: &mut dyn Progress<Row>,
-) -> Result<Vec<Row>, BenchError> {
+    progress: &mut dyn Progress<SlabRow>,
+) -> Result<Vec<SlabRow>, SlabBenchError> {
     let mut samples: Vec<Vec<SlabSample>> = group.tasks.iter().map(|_| Vec::new()).collect();
     for rep in 0..effort.reps as usize {
         for i in 0..group.tasks.len() {
             let i = (i + rep) % group.tasks.len();
             let task = &group.tasks[i];
             progress.step(&name(task));
-            let one = once(task, options).map_err(|error| BenchError { task: *task, error })?;
+            let one = once(task, options).map_err(|error| SlabBenchError { task: *task, error })?;
             samples[i].push(one);
             progress.advance(effort.units());
         }
@@ -66,7 +66,7 @@ fn turns(
     Ok(rows)
 }
 
-fn once(task: &Task, options: &Options) -> Result<SlabSample, MeasureError> {
+fn once(task: &Task, options: &SlabOptions) -> Result<SlabSample, SlabMeasureError> {
     match options.child {
         Some(child) => in_child(task, child),
         // All heaps share the memory of this process.
@@ -79,9 +79,9 @@ fn name(task: &Task) -> String {
 }
 
 /// Returns the medians of the samples.
-fn row(task: &Task, samples: &[SlabSample]) -> Option<Row> {
+fn row(task: &Task, samples: &[SlabSample]) -> Option<SlabRow> {
     let rss = samples.iter().filter_map(|one| one.rss_bytes).map(|bytes| bytes as f64);
-    Some(Row {
+    Some(SlabRow {
         pattern: task.pattern,
         max_block_bytes: task.max_block_bytes,
         threads: task.threads,

@@ -2,10 +2,10 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::{ContenderId, Pattern, Report, Row};
+use super::{Pattern, SlabContenderId, SlabReport, SlabRow};
 use crate::columns::{Columns, goals};
 
-impl Display for Report {
+impl Display for SlabReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let pace = if self.quick { "quick" } else { "full" };
         writeln!(
@@ -15,7 +15,8 @@ impl Display for Report {
         )?;
         writeln!(f, "{}", self.machine)?;
         for pattern in Pattern::ALL {
-            let rows: Vec<&Row> = self.rows.iter().filter(|row| row.pattern == pattern).collect();
+            let rows: Vec<&SlabRow> =
+                self.rows.iter().filter(|row| row.pattern == pattern).collect();
             if rows.is_empty() {
                 continue;
             }
@@ -23,7 +24,7 @@ impl Display for Report {
             write!(f, "{}", side_by_side(&rows, |row| Some(format!("{:.1}", row.ns_per_pair))))?;
             if rows.iter().any(|row| row.rss_bytes.is_some()) {
                 writeln!(f, "\n{pattern}: MiB that became resident")?;
-                let mebibytes = |row: &Row| {
+                let mebibytes = |row: &SlabRow| {
                     row.rss_bytes.map(|bytes| format!("{:.2}", bytes as f64 / (1 << 20) as f64))
                 };
                 write!(f, "{}", side_by_side(&rows, mebibytes))?;
@@ -58,8 +59,11 @@ pub(super) fn title(pattern: Pattern) -> &'static str {
 }
 
 /// Builds a table with a line for each size and number of threads; a dash marks a missing figure.
-pub(super) fn side_by_side(rows: &[&Row], figure: impl Fn(&Row) -> Option<String>) -> Columns {
-    let contenders: Vec<ContenderId> = ContenderId::ALL
+pub(super) fn side_by_side(
+    rows: &[&SlabRow],
+    figure: impl Fn(&SlabRow) -> Option<String>,
+) -> Columns {
+    let contenders: Vec<SlabContenderId> = SlabContenderId::ALL
         .into_iter()
         .filter(|&id| rows.iter().any(|row| row.contender == id))
         .collect();
@@ -70,7 +74,7 @@ pub(super) fn side_by_side(rows: &[&Row], figure: impl Fn(&Row) -> Option<String
     lines.sort_unstable();
     lines.dedup();
     for line in lines {
-        let of = |&id: &ContenderId| {
+        let of = |&id: &SlabContenderId| {
             rows.iter()
                 .find(|row| row.contender == id && (row.max_block_bytes, row.threads) == line)
         };

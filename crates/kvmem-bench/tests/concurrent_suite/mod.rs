@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
-use kvmem_bench::concurrent_suite::{Named, Report, SuiteRow};
+use kvmem_bench::concurrent_suite::{Named, SuiteReport, SuiteRow};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -13,7 +13,7 @@ use crate::watch::Watch;
 /// Checks that all watched rows are in the report, that each has these keys and a rate, that JSON
 /// parses back to the report, and that the table has these parts.
 pub(crate) fn is_reported_in_full<R>(
-    report: &Report<R>,
+    report: &SuiteReport<R>,
     watch: &Watch,
     keys: &[&str],
     parts: &[&str],
@@ -30,7 +30,7 @@ pub(crate) fn is_reported_in_full<R>(
         assert_eq!(found, keys);
         assert!(row["mops"].as_f64() > Some(0.0), "{row}");
     }
-    assert_eq!(serde_json::from_value::<Report<R>>(json).unwrap(), *report);
+    assert_eq!(serde_json::from_value::<SuiteReport<R>>(json).unwrap(), *report);
 
     let table = report.to_string();
     for part in parts {
@@ -40,7 +40,7 @@ pub(crate) fn is_reported_in_full<R>(
 }
 
 /// Returns scenario, contender and threads of each row.
-pub(crate) fn ran<R: SuiteRow>(report: &Report<R>) -> Vec<(R::Scenario, R::Contender, u32)> {
+pub(crate) fn ran<R: SuiteRow>(report: &SuiteReport<R>) -> Vec<(R::Scenario, R::Contender, u32)> {
     report.rows.iter().map(|row| (row.scenario(), row.contender(), row.threads())).collect()
 }
 

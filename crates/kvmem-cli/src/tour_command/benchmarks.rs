@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kvmem_bench::contender::ContenderId;
 use kvmem_bench::html::Draw;
 use kvmem_bench::offset::WorkloadId;
-use kvmem_bench::report::{Goal, Row};
+use kvmem_bench::report::{Goal, OffsetRow};
 use kvmem_bench::{arena, cache, concurrency, offset, register, slab};
 
 use super::telling::Going;
@@ -98,7 +98,8 @@ fn line(what: &str, figures: impl IntoIterator<Item = (&'static str, Option<Stri
 
 fn run_offset(mut going: &Going) -> Result<BenchmarkFigures, String> {
     let workloads = vec![WorkloadId::Random, WorkloadId::Paired];
-    let options = offset::Options { quick: true, workloads, ..offset::Options::default() };
+    let options =
+        offset::OffsetOptions { quick: true, workloads, ..offset::OffsetOptions::default() };
     let report = offset::run(&options, &mut going).map_err(|error| error.to_string())?;
     let row = |workload, contender| {
         report.rows.iter().find(move |row| row.workload == workload && row.contender == contender)
@@ -109,8 +110,8 @@ fn run_offset(mut going: &Going) -> Result<BenchmarkFigures, String> {
     {
         let rows =
             [ContenderId::Kvmem, ContenderId::Binned].map(|contender| row(workload, contender));
-        let both = |figure: &dyn Fn(&Row) -> Option<String>,
-                    published: &dyn Fn(&Row) -> Option<String>| {
+        let both = |figure: &dyn Fn(&OffsetRow) -> Option<String>,
+                    published: &dyn Fn(&OffsetRow) -> Option<String>| {
             let [ours, theirs] = rows;
             [
                 ("kvmem", ours.and_then(figure)),
@@ -134,15 +135,15 @@ fn run_offset(mut going: &Going) -> Result<BenchmarkFigures, String> {
 }
 
 fn run_register(mut going: &Going) -> Result<BenchmarkFigures, String> {
-    use register::{Backend, ContenderId};
+    use register::{Backend, RegisterContenderId};
     // Rings pin the tour's own pool; these are the machines of the published figures.
     let backends = vec![Backend::ParallelWins, Backend::ParallelLoses];
-    let options = register::Options {
+    let options = register::RegisterOptions {
         quick: true,
         reps: Some(1),
         backends,
         contexts: vec![NICS],
-        ..register::Options::default()
+        ..register::RegisterOptions::default()
     };
     let report = register::run(&options, &mut going).map_err(|error| error.to_string())?;
     let seconds = |backend, policy| {
@@ -153,9 +154,9 @@ fn run_register(mut going: &Going) -> Result<BenchmarkFigures, String> {
     let lines = [(Backend::ParallelWins, "machine 1"), (Backend::ParallelLoses, "machine 2")].map(
         |(backend, which)| {
             let figures = [
-                ("kvmem", ContenderId::Auto),
-                ("published: one by one", ContenderId::Sequential),
-                ("side by side", ContenderId::Parallel),
+                ("kvmem", RegisterContenderId::Auto),
+                ("published: one by one", RegisterContenderId::Sequential),
+                ("side by side", RegisterContenderId::Parallel),
             ];
             let what = format!("{NICS} simulated NICs, {which}");
             line(&what, figures.map(|(name, policy)| (name, seconds(backend, policy))))
@@ -166,17 +167,19 @@ fn run_register(mut going: &Going) -> Result<BenchmarkFigures, String> {
 }
 
 fn run_cache(mut going: &Going) -> Result<BenchmarkFigures, String> {
-    let options = cache::Options { quick: true, threads: vec![1, 2], ..cache::Options::default() };
+    let options =
+        cache::CacheOptions { quick: true, threads: vec![1, 2], ..cache::CacheOptions::default() };
     let report = cache::run(&options, &mut going).map_err(|error| error.to_string())?;
     let ns = |threads, contender| {
-        let mut rows = report.rows.iter().filter(|row| row.scenario == cache::Scenario::GetHit);
+        let mut rows =
+            report.rows.iter().filter(|row| row.scenario == cache::CacheScenario::GetHit);
         rows.find(|row| row.threads == threads && row.contender == contender)
             .map(|row| format!("{:.0}", row.ns))
     };
     let lines = [1, 2].map(|threads| {
         let figures = [
-            ("kvmem", ns(threads, cache::ContenderId::Kvmem)),
-            ("quick_cache over the heap", ns(threads, cache::ContenderId::QuickCache)),
+            ("kvmem", ns(threads, cache::CacheContenderId::Kvmem)),
+            ("quick_cache over the heap", ns(threads, cache::CacheContenderId::QuickCache)),
         ];
         line(&format!("cache hit, {threads} thread(s): ns"), figures)
     });
@@ -185,24 +188,24 @@ fn run_cache(mut going: &Going) -> Result<BenchmarkFigures, String> {
 }
 
 fn run_slab(mut going: &Going) -> Result<BenchmarkFigures, String> {
-    use slab::{ContenderId, Pattern};
-    let options = slab::Options {
+    use slab::{Pattern, SlabContenderId};
+    let options = slab::SlabOptions {
         quick: true,
         patterns: vec![Pattern::Fixed],
         threads: vec![1, 2],
         child: Some(alone),
-        ..slab::Options::default()
+        ..slab::SlabOptions::default()
     };
     let report = slab::run(&options, &mut going).map_err(|error| error.to_string())?;
     let lines = [1, 2].map(|threads| {
-        let ns = |contender: ContenderId| {
+        let ns = |contender: SlabContenderId| {
             let row = report
                 .rows
                 .iter()
                 .find(|row| row.threads == threads && row.contender == contender)?;
             Some(format!("{:.1}", row.ns_per_pair))
         };
-        let figures = ContenderId::ALL.map(|contender| (contender.name(), ns(contender)));
+        let figures = SlabContenderId::ALL.map(|contender| (contender.name(), ns(contender)));
         line(&format!("small block, {threads} thread(s): ns"), figures)
     });
     let goals = report.goals.clone();
@@ -210,12 +213,12 @@ fn run_slab(mut going: &Going) -> Result<BenchmarkFigures, String> {
 }
 
 fn run_concurrency(mut going: &Going) -> Result<BenchmarkFigures, String> {
-    use concurrency::{ContenderId, Scenario};
-    let options = concurrency::Options {
+    use concurrency::{ConcurrencyContenderId, ConcurrencyScenario};
+    let options = concurrency::ConcurrencyOptions {
         quick: true,
-        scenarios: vec![Scenario::Pair4K],
+        scenarios: vec![ConcurrencyScenario::Pair4K],
         threads: vec![1, 2],
-        ..concurrency::Options::default()
+        ..concurrency::ConcurrencyOptions::default()
     };
     let report = concurrency::run(&options, &mut going).map_err(|error| error.to_string())?;
     let rate = |contender| {
@@ -223,8 +226,8 @@ fn run_concurrency(mut going: &Going) -> Result<BenchmarkFigures, String> {
         Some(format!("{:.0}", row.mops))
     };
     let figures = [
-        ("kvmem", rate(ContenderId::KvmemCached)),
-        ("published allocator", rate(ContenderId::Binned)),
+        ("kvmem", rate(ConcurrencyContenderId::KvmemCached)),
+        ("published allocator", rate(ConcurrencyContenderId::Binned)),
     ];
     let lines = vec![line("2 threads, 1 space: M calls/s", figures)];
     let goals = report.goals.clone();
@@ -232,8 +235,11 @@ fn run_concurrency(mut going: &Going) -> Result<BenchmarkFigures, String> {
 }
 
 fn run_arena(mut going: &Going) -> Result<BenchmarkFigures, String> {
-    let options =
-        arena::Options { quick: true, ops: vec![arena::Op::Bump], ..arena::Options::default() };
+    let options = arena::ArenaOptions {
+        quick: true,
+        ops: vec![arena::Op::Bump],
+        ..arena::ArenaOptions::default()
+    };
     let report = arena::run(&options, &mut going).map_err(|error| error.to_string())?;
     let ns = |contender| {
         let mut rows = report.rows.iter().filter(|row| row.threads == 2);
@@ -241,9 +247,9 @@ fn run_arena(mut going: &Going) -> Result<BenchmarkFigures, String> {
         row.ns_per_op.map(|ns| format!("{ns:.0}"))
     };
     let figures = [
-        ("kvmem", ns(arena::ContenderId::Kvmem)),
-        ("published-arena", ns(arena::ContenderId::PublishedArena)),
-        ("mutex", ns(arena::ContenderId::Mutex)),
+        ("kvmem", ns(arena::ArenaContenderId::Kvmem)),
+        ("published-arena", ns(arena::ArenaContenderId::PublishedArena)),
+        ("mutex", ns(arena::ArenaContenderId::Mutex)),
     ];
     let lines = vec![line("bump allocation, 2 threads: ns", figures)];
     let goals = report.goals.clone();

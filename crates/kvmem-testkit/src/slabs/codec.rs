@@ -3,11 +3,11 @@
 //! Any byte string is a test, and numbers are little-endian, as in the
 //! [codec of offset spaces](crate::codec).
 
-use super::op::{Config, How, Op, SEATS, Who};
+use super::op::{How, SEATS, SlabConfig, SlabOp, Who};
 
 /// Decodes a test: the settings of the first allocator, and the operations.
 #[must_use]
-pub fn decode(bytes: &[u8]) -> Option<(Config, Vec<Op>)> {
+pub fn decode(bytes: &[u8]) -> Option<(SlabConfig, Vec<SlabOp>)> {
     let mut reader = SlabReader { rest: bytes };
     let config = reader.config()?;
     Some((config, std::iter::from_fn(|| reader.op()).collect()))
@@ -15,7 +15,7 @@ pub fn decode(bytes: &[u8]) -> Option<(Config, Vec<Op>)> {
 
 /// Encodes a test for [`decode`].
 #[must_use]
-pub fn encode(config: &Config, ops: &[Op]) -> Vec<u8> {
+pub fn encode(config: &SlabConfig, ops: &[SlabOp]) -> Vec<u8> {
     let mut writer = SlabWriter { bytes: Vec::new() };
     writer.config(config);
     ops.iter().for_each(|op| writer.op(op));
@@ -59,11 +59,11 @@ impl SlabReader<'_> {
         })
     }
 
-    fn config(&mut self) -> Option<Config> {
+    fn config(&mut self) -> Option<SlabConfig> {
         let flags = self.u8()?;
-        let limit = if flags & 4 == 0 { Config::PLAIN.limit } else { self.u16()? % 8193 };
+        let limit = if flags & 4 == 0 { SlabConfig::PLAIN.limit } else { self.u16()? % 8193 };
         let max_cached_bytes = if flags & 8 == 0 { None } else { Some(self.u32()?) };
-        Some(Config {
+        Some(SlabConfig {
             always_malloc: flags & 1 != 0,
             debug_blocks: flags & 2 != 0,
             limit,
@@ -71,27 +71,29 @@ impl SlabReader<'_> {
         })
     }
 
-    fn op(&mut self) -> Option<Op> {
+    fn op(&mut self) -> Option<SlabOp> {
         Some(match self.u8()? {
             0..64 => {
                 const HOWS: [How; 3] = [How::Plain, How::Zeroed, How::Copy];
                 let (seat, size) = (self.seat()?, self.size()?);
-                Op::Alloc { seat, size, how: HOWS[usize::from(self.u8()? % 3)] }
+                SlabOp::Alloc { seat, size, how: HOWS[usize::from(self.u8()? % 3)] }
             }
-            64..96 => Op::Batch { seat: self.seat()?, size: self.size()?, n: self.u16()? % 2048 },
-            96..136 => Op::Free { seat: self.seat()?, pick: self.u16()? },
-            136..176 => Op::FreeBatch { seat: self.seat()?, pick: self.u16()?, n: self.u8()? },
-            176..200 => Op::FreeChain {
+            64..96 => {
+                SlabOp::Batch { seat: self.seat()?, size: self.size()?, n: self.u16()? % 2048 }
+            }
+            96..136 => SlabOp::Free { seat: self.seat()?, pick: self.u16()? },
+            136..176 => SlabOp::FreeBatch { seat: self.seat()?, pick: self.u16()?, n: self.u8()? },
+            176..200 => SlabOp::FreeChain {
                 seat: self.seat()?,
                 pick: self.u16()?,
                 n: self.u8()?,
                 link: self.u16()?,
             },
-            200..216 => Op::Trim(self.who()?),
-            216..232 => Op::Tick { who: self.who()?, seconds: self.u8()? },
-            232..248 => Op::End(self.seat()?),
-            248..252 => Op::Look,
-            252..=255 => Op::Replace(self.config()?),
+            200..216 => SlabOp::Trim(self.who()?),
+            216..232 => SlabOp::Tick { who: self.who()?, seconds: self.u8()? },
+            232..248 => SlabOp::End(self.seat()?),
+            248..252 => SlabOp::Look,
+            252..=255 => SlabOp::Replace(self.config()?),
         })
     }
 }
@@ -128,8 +130,8 @@ impl SlabWriter {
         }
     }
 
-    fn config(&mut self, config: &Config) {
-        let limit = config.limit != Config::PLAIN.limit;
+    fn config(&mut self, config: &SlabConfig) {
+        let limit = config.limit != SlabConfig::PLAIN.limit;
         self.put([u8::from(config.always_malloc)
             | u8::from(config.debug_blocks) << 1
             | u8::from(limit) << 2
@@ -142,45 +144,45 @@ impl SlabWriter {
         }
     }
 
-    fn op(&mut self, op: &Op) {
+    fn op(&mut self, op: &SlabOp) {
         match *op {
-            Op::Alloc { seat, size, how } => {
+            SlabOp::Alloc { seat, size, how } => {
                 self.put([0, seat]);
                 self.size(size);
                 self.put([how as u8]);
             }
-            Op::Batch { seat, size, n } => {
+            SlabOp::Batch { seat, size, n } => {
                 self.put([64, seat]);
                 self.size(size);
                 self.u16(n);
             }
-            Op::Free { seat, pick } => {
+            SlabOp::Free { seat, pick } => {
                 self.put([96, seat]);
                 self.u16(pick);
             }
-            Op::FreeBatch { seat, pick, n } => {
+            SlabOp::FreeBatch { seat, pick, n } => {
                 self.put([136, seat]);
                 self.u16(pick);
                 self.put([n]);
             }
-            Op::FreeChain { seat, pick, n, link } => {
+            SlabOp::FreeChain { seat, pick, n, link } => {
                 self.put([176, seat]);
                 self.u16(pick);
                 self.put([n]);
                 self.u16(link);
             }
-            Op::Trim(who) => {
+            SlabOp::Trim(who) => {
                 self.put([200]);
                 self.who(who);
             }
-            Op::Tick { who, seconds } => {
+            SlabOp::Tick { who, seconds } => {
                 self.put([216]);
                 self.who(who);
                 self.put([seconds]);
             }
-            Op::End(seat) => self.put([232, seat]),
-            Op::Look => self.put([248]),
-            Op::Replace(config) => {
+            SlabOp::End(seat) => self.put([232, seat]),
+            SlabOp::Look => self.put([248]),
+            SlabOp::Replace(config) => {
                 self.put([252]);
                 self.config(&config);
             }

@@ -5,7 +5,7 @@ pub const SEATS: u8 = 4;
 
 /// The settings of a slab allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct SlabConfig {
     /// As in the allocator's settings.
     pub always_malloc: bool,
     /// As in the allocator's settings.
@@ -16,10 +16,14 @@ pub struct Config {
     pub max_cached_bytes: Option<u32>,
 }
 
-impl Config {
+impl SlabConfig {
     /// The default settings.
-    pub const PLAIN: Config =
-        Config { always_malloc: false, debug_blocks: false, limit: 8192, max_cached_bytes: None };
+    pub const PLAIN: SlabConfig = SlabConfig {
+        always_malloc: false,
+        debug_blocks: false,
+        limit: 8192,
+        max_cached_bytes: None,
+    };
 }
 
 /// The thread of an operation.
@@ -44,7 +48,7 @@ pub enum How {
 
 /// One operation. A pick selects one of the live blocks, each equally likely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op {
+pub enum SlabOp {
     /// Allocates a block.
     Alloc {
         /// The thread.
@@ -104,5 +108,5 @@ pub enum Op {
     /// Checks the contents of all blocks.
     Look,
     /// Drops the allocator with its blocks and creates another.
-    Replace(Config),
+    Replace(SlabConfig),
 }

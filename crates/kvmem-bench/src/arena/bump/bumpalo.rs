@@ -4,16 +4,16 @@ use std::alloc::Layout;
 use std::ptr::NonNull;
 
 use super::Bump;
-use crate::arena::MeasureError;
+use crate::arena::ArenaMeasureError;
 
 /// One chunk of the crate's arena. The allocation limit keeps it from getting another.
 #[derive(Debug)]
 pub struct Bumpalo(bumpalo::Bump);
 
 impl Bump for Bumpalo {
-    fn create(capacity: usize) -> Result<Self, MeasureError> {
+    fn create(capacity: usize) -> Result<Self, ArenaMeasureError> {
         let arena = bumpalo::Bump::try_with_capacity(capacity)
-            .map_err(|_| MeasureError::NoChunk { capacity })?;
+            .map_err(|_| ArenaMeasureError::NoChunk { capacity })?;
         arena.set_allocation_limit(Some(arena.allocated_bytes()));
         Ok(Self(arena))
     }

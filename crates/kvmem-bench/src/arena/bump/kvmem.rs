@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use ::kvmem::arena::BumpArena;
 
 use super::Bump;
-use crate::arena::MeasureError;
+use crate::arena::ArenaMeasureError;
 use crate::arena::mapping::Mapping;
 
 /// The library's arena on the same kind of mapping as the other contenders.
@@ -13,7 +13,7 @@ use crate::arena::mapping::Mapping;
 pub struct KvmemArena(BumpArena<Mapping>);
 
 impl Bump for KvmemArena {
-    fn create(capacity: usize) -> Result<Self, MeasureError> {
+    fn create(capacity: usize) -> Result<Self, ArenaMeasureError> {
         Ok(Self(BumpArena::new(Mapping::reserve(capacity)?)))
     }
 

@@ -20,7 +20,7 @@ pub use self::published_arena::PublishedArena;
 use std::hint::black_box;
 use std::ptr::NonNull;
 
-use super::MeasureError;
+use super::ArenaMeasureError;
 use crate::clock::Stopwatch;
 
 /// The alignment of every request, in bytes: the smallest that the published arena gives.
@@ -34,8 +34,8 @@ pub trait Bump: Sized {
     /// Creates an arena of at least `capacity` bytes.
     ///
     /// # Errors
-    /// [`MeasureError`] if there is no address space for it.
-    fn create(capacity: usize) -> Result<Self, MeasureError>;
+    /// [`ArenaMeasureError`] if there is no address space for it.
+    fn create(capacity: usize) -> Result<Self, ArenaMeasureError>;
 
     /// Returns `size` bytes at a multiple of `align`, or `None` when the arena is full.
     fn allocate(&self, size: usize, align: usize) -> Option<NonNull<u8>>;
@@ -53,18 +53,18 @@ fn hammer<B: Bump>(arena: &B, size: usize, ops: u64) -> u64 {
 }
 
 /// Creates an arena in which `ops` allocations of `size` bytes succeed.
-fn arena_for<B: Bump>(size: usize, ops: u64) -> Result<B, MeasureError> {
+fn arena_for<B: Bump>(size: usize, ops: u64) -> Result<B, ArenaMeasureError> {
     // One more: the arena's first byte need not be aligned.
     let capacity = usize::try_from(ops + 1).ok().and_then(|ops| ops.checked_mul(size));
-    B::create(capacity.ok_or(MeasureError::TooLarge { size, ops })?)
+    B::create(capacity.ok_or(ArenaMeasureError::TooLarge { size, ops })?)
 }
 
-fn all_served(served: u64, ops: u64) -> Result<(), MeasureError> {
-    if served == ops { Ok(()) } else { Err(MeasureError::Failed { served, ops }) }
+fn all_served(served: u64, ops: u64) -> Result<(), ArenaMeasureError> {
+    if served == ops { Ok(()) } else { Err(ArenaMeasureError::Failed { served, ops }) }
 }
 
 /// Returns the nanoseconds per allocation of one thread.
-pub(crate) fn alone<B: Bump>(size: usize, ops: u64) -> Result<f64, MeasureError> {
+pub(crate) fn alone<B: Bump>(size: usize, ops: u64) -> Result<f64, ArenaMeasureError> {
     let arena: B = arena_for(size, ops)?;
     let watch = Stopwatch::start();
     let served = hammer(&arena, size, ops);
@@ -82,7 +82,7 @@ pub(crate) fn together<B: Bump + Sync>(
     size: usize,
     ops: u64,
     threads: u32,
-) -> Result<f64, MeasureError> {
+) -> Result<f64, ArenaMeasureError> {
     let each = (ops / u64::from(threads)).max(1);
     let seen: Vec<(f64, u64)> = side_by_side::run(
         threads,
@@ -98,13 +98,13 @@ pub(crate) fn together<B: Bump + Sync>(
 }
 
 /// Returns the nanoseconds per call that fails because the arena is full.
-pub(crate) fn full<B: Bump>(size: usize, ops: u64) -> Result<f64, MeasureError> {
+pub(crate) fn full<B: Bump>(size: usize, ops: u64) -> Result<f64, ArenaMeasureError> {
     let arena: B = B::create(FULL_ARENA)?;
     while arena.allocate(size, ALIGN).is_some() {}
     let watch = Stopwatch::start();
     let served = hammer(&arena, size, ops);
     let ns = watch.ns_per_op(ops);
-    if served == 0 { Ok(ns) } else { Err(MeasureError::Served { served, ops }) }
+    if served == 0 { Ok(ns) } else { Err(ArenaMeasureError::Served { served, ops }) }
 }
 
 #[cfg(test)]
@@ -141,6 +141,9 @@ mod tests {
         assert!(together::<MutexArena>(64, 1000, 2).unwrap() > 0.0);
         assert!(full::<PublishedArena>(64, 100).unwrap() > 0.0);
         assert!(full::<KvmemArena>(64, 100).unwrap() > 0.0);
-        assert!(matches!(alone::<MutexArena>(usize::MAX, 8), Err(MeasureError::TooLarge { .. })));
+        assert!(matches!(
+            alone::<MutexArena>(usize::MAX, 8),
+            Err(ArenaMeasureError::TooLarge { .. })
+        ));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use ::kvmem::arena::Memory;
 
 use super::Bump;
-use crate::arena::MeasureError;
+use crate::arena::ArenaMeasureError;
 use crate::arena::mapping::Mapping;
 
 /// A bump pointer behind a mutex, without statistics.
@@ -18,7 +18,7 @@ pub struct MutexArena {
 }
 
 impl Bump for MutexArena {
-    fn create(capacity: usize) -> Result<Self, MeasureError> {
+    fn create(capacity: usize) -> Result<Self, ArenaMeasureError> {
         Ok(Self { used: Mutex::new(0), mapping: Mapping::reserve(capacity)? })
     }
 

@@ -28,7 +28,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ::kvmem::arena::Memory;
 
 use super::{ALIGN, Bump};
-use crate::arena::MeasureError;
+use crate::arena::ArenaMeasureError;
 use crate::arena::mapping::Mapping;
 
 /// The log level. Only level 2 logs anything below an error.
@@ -62,12 +62,12 @@ struct Log {
 }
 
 impl Bump for PublishedArena {
-    fn create(capacity: usize) -> Result<Self, MeasureError> {
+    fn create(capacity: usize) -> Result<Self, ArenaMeasureError> {
         let mapping = Mapping::reserve(capacity)?;
         let sink = OpenOptions::new()
             .write(true)
             .open("/dev/null")
-            .map_err(|error| MeasureError::Sink(error.to_string()))?;
+            .map_err(|error| ArenaMeasureError::Sink(error.to_string()))?;
         Ok(Self {
             fields: Fields {
                 base: AtomicUsize::new(mapping.base().as_ptr() as usize),

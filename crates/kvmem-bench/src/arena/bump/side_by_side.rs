@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use crate::arena::MeasureError;
+use crate::arena::ArenaMeasureError;
 use crate::team::{TeamError, bind, cores, start};
 
 /// Attempts at a turn, the first included.
@@ -30,9 +30,9 @@ struct ThreadRun<T> {
 /// Runs `work` on `threads` threads at once, with a fresh `subject`; returns each thread's result.
 pub(super) fn run<S: Sync, T: Send>(
     threads: u32,
-    subject: impl Fn() -> Result<S, MeasureError>,
+    subject: impl Fn() -> Result<S, ArenaMeasureError>,
     work: impl Fn(&S) -> T + Sync,
-) -> Result<Vec<T>, MeasureError> {
+) -> Result<Vec<T>, ArenaMeasureError> {
     let cores = cores();
     for _ in 1..TRIES {
         let runs = turn(threads, &cores, &subject()?, &work)?;
@@ -53,7 +53,7 @@ fn turn<S: Sync, T: Send>(
     cores: &[usize],
     subject: &S,
     work: &(impl Fn(&S) -> T + Sync),
-) -> Result<Vec<ThreadRun<T>>, MeasureError> {
+) -> Result<Vec<ThreadRun<T>>, ArenaMeasureError> {
     let waiting = AtomicU32::new(threads);
     let oversubscribed = threads as usize > cores.len();
     let waiting = &waiting;
@@ -100,8 +100,8 @@ mod tests {
     fn every_thread_works_on_the_same_subject() {
         let seen = run(3, || Ok(Mutex::new(0)), |count| *count.lock().unwrap() += 1).unwrap();
         assert_eq!(seen.len(), 3);
-        let failed = run(2, || Err::<(), _>(MeasureError::Unsupported), |()| ());
-        assert_eq!(failed.unwrap_err(), MeasureError::Unsupported);
+        let failed = run(2, || Err::<(), _>(ArenaMeasureError::Unsupported), |()| ());
+        assert_eq!(failed.unwrap_err(), ArenaMeasureError::Unsupported);
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use kvmem_report::{Chapter, Lines, Scale, Section};
 
-use super::Report;
+use super::HitRateReport;
 use crate::html::{Draw, head, tail};
 
-impl Draw for Report {
+impl Draw for HitRateReport {
     fn chapter(&self) -> Chapter {
         let how = "the same figures at each run";
         let mut chapter =
@@ -13,7 +13,7 @@ impl Draw for Report {
         for trace in self.traces() {
             let (x, y) = (("blocks that fit", Scale::Log), ("% of blocks", Scale::Linear));
             let mut lines = Lines::new("Blocks found with all before them, more is better", x, y);
-            let mut names: Vec<String> = self.of(trace).map(super::Row::column).collect();
+            let mut names: Vec<String> = self.of(trace).map(super::HitRateRow::column).collect();
             names.sort();
             names.dedup();
             for name in names {

@@ -5,7 +5,7 @@ use kvmem::pool::kv_cache::{Eviction, KvCacheError};
 use kvmem::pool::{KvCache, Pool};
 
 use super::model::Model;
-use super::{MeasureError, PolicyId};
+use super::{CacheMeasureError, PolicyId};
 
 /// Makes the assignment of keys to shards the same in each run.
 const SEED: u64 = 1;
@@ -15,7 +15,11 @@ const BYTES: (usize, usize) = (64, 1 << 20);
 pub(super) struct Library(KvCache<u32>);
 
 impl Library {
-    pub(super) fn new(policy: PolicyId, shards: u32, blocks: u64) -> Result<Library, MeasureError> {
+    pub(super) fn new(
+        policy: PolicyId,
+        shards: u32,
+        blocks: u64,
+    ) -> Result<Library, CacheMeasureError> {
         let pool =
             Pool::builder(blocks as usize * BYTES.0 + BYTES.1).ladder(PageSize::Base).build()?;
         let eviction =
@@ -29,7 +33,7 @@ impl Model for Library {
     /// Serves a request as the replay of a trace does. The blocks found are pinned. The others are
     /// inserted, starting with the last block. Then the blocks found are used once more, starting
     /// with the last. No block is therefore older than a block behind it in the chain.
-    fn request(&mut self, chain: &[u32]) -> Result<u64, MeasureError> {
+    fn request(&mut self, chain: &[u32]) -> Result<u64, CacheMeasureError> {
         let cache = &self.0;
         let found = chain.iter().take_while(|block| cache.contains(*block)).count();
         let mut pins: Vec<_> = chain[..found].iter().rev().map(|block| cache.get(block)).collect();

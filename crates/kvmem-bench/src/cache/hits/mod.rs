@@ -34,9 +34,9 @@ use std::time::Instant;
 use kvmem_testkit::workload::Prefixes;
 use serde::{Deserialize, Serialize};
 
-pub use self::report::{Report, Row};
+pub use self::report::{HitRateReport, HitRateRow};
 pub use self::trace::Trace;
-use super::MeasureError;
+use super::CacheMeasureError;
 use crate::names::names;
 use crate::progress::Progress;
 
@@ -53,7 +53,7 @@ pub const SHARDS: [u32; 2] = [1, 8];
 
 /// What to run.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct HitRateOptions {
     /// Whether to use shorter traces.
     pub quick: bool,
     /// Files with recorded traces, one JSON object per line with `hash_ids`.
@@ -73,7 +73,7 @@ pub enum HitsError {
     },
     /// The library's cache failed.
     #[error(transparent)]
-    Cache(#[from] MeasureError),
+    Cache(#[from] CacheMeasureError),
 }
 
 /// The policies by name.
@@ -123,13 +123,13 @@ names!(PolicyId, UnknownPolicyError, "policy", "No policy has this name.");
 /// Returns the number of requested blocks that are found with all blocks before them.
 ///
 /// # Errors
-/// [`MeasureError`] if the library's cache fails.
+/// [`CacheMeasureError`] if the library's cache fails.
 pub fn hits(
     trace: &Trace,
     policy: PolicyId,
     shards: u32,
     blocks: u64,
-) -> Result<u64, MeasureError> {
+) -> Result<u64, CacheMeasureError> {
     let capacity = blocks as usize;
     let model: &mut dyn model::Model = match policy {
         PolicyId::Lru | PolicyId::ScanResistant => {
@@ -146,7 +146,10 @@ pub fn hits(
 ///
 /// # Errors
 /// [`HitsError`] if a trace cannot be read, or if the library's cache fails.
-pub fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report, HitsError> {
+pub fn run(
+    options: &HitRateOptions,
+    progress: &mut dyn Progress<HitRateRow>,
+) -> Result<HitRateReport, HitsError> {
     let began = Instant::now();
     let requests = if options.quick { QUICK_REQUESTS } else { REQUESTS };
     let mut traces = Vec::new();
@@ -166,7 +169,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report
             for &(policy, shards) in &columns {
                 progress.step(&format!("{} 1/{pool} {}", trace.name, policy.name()));
                 let hits = hits(trace, policy, shards, blocks)?;
-                rows.push(Row {
+                rows.push(HitRateRow {
                     trace: trace.name.clone(),
                     pool,
                     blocks,
@@ -179,7 +182,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress<Row>) -> Result<Report
             }
         }
     }
-    Ok(Report::new(options.quick, began.elapsed().as_secs_f64(), rows))
+    Ok(HitRateReport::new(options.quick, began.elapsed().as_secs_f64(), rows))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::model::Model;
-use super::{MeasureError, Trace};
+use super::{CacheMeasureError, Trace};
 
 pub(super) struct Optimum {
     capacity: usize,
@@ -40,7 +40,7 @@ impl Optimum {
 }
 
 impl Model for Optimum {
-    fn request(&mut self, chain: &[u32]) -> Result<u64, MeasureError> {
+    fn request(&mut self, chain: &[u32]) -> Result<u64, CacheMeasureError> {
         let found = chain.iter().take_while(|&&block| self.held[block as usize].is_some()).count();
         for (place, &block) in chain.iter().enumerate() {
             self.take(block);

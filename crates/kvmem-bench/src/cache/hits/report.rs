@@ -11,7 +11,7 @@ use crate::report::Goal;
 
 /// One policy on one trace in one pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Row {
+pub struct HitRateRow {
     /// The trace.
     pub trace: String,
     /// The pool holds one in this many of the distinct blocks.
@@ -29,7 +29,7 @@ pub struct Row {
     pub requested: u64,
 }
 
-impl Row {
+impl HitRateRow {
     /// Returns the hits in percent of the requested blocks.
     #[must_use]
     pub fn percent(&self) -> f64 {
@@ -48,7 +48,7 @@ impl Row {
 
 /// The result of a run. `Display` prints the table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct HitRateReport {
     /// "cache-policy".
     pub suite: String,
     /// Version of the library.
@@ -60,16 +60,16 @@ pub struct Report {
     /// Duration of the run in seconds.
     pub seconds: f64,
     /// The figures.
-    pub rows: Vec<Row>,
+    pub rows: Vec<HitRateRow>,
     /// The performance goals, and whether this run meets them.
     pub goals: Vec<Goal>,
 }
 
-impl Report {
-    pub(super) fn new(quick: bool, seconds: f64, rows: Vec<Row>) -> Report {
+impl HitRateReport {
+    pub(super) fn new(quick: bool, seconds: f64, rows: Vec<HitRateRow>) -> HitRateReport {
         let goals = goals(&rows);
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        Report {
+        HitRateReport {
             suite: "cache-policy".to_owned(),
             version,
             quick,
@@ -88,7 +88,7 @@ impl Report {
     }
 
     /// Returns the rows of a trace.
-    pub(super) fn of<'a>(&'a self, trace: &'a str) -> impl Iterator<Item = &'a Row> {
+    pub(super) fn of<'a>(&'a self, trace: &'a str) -> impl Iterator<Item = &'a HitRateRow> {
         self.rows.iter().filter(move |row| row.trace == trace)
     }
 
@@ -103,7 +103,7 @@ impl Report {
         let mut columns =
             Columns::new(["pool", "blocks"].map(str::to_owned).into_iter().chain(names.clone()));
         for pool in POOLS {
-            let rows: Vec<&Row> = self.of(trace).filter(|row| row.pool == pool).collect();
+            let rows: Vec<&HitRateRow> = self.of(trace).filter(|row| row.pool == pool).collect();
             let Some(first) = rows.first() else { continue };
             let cell = |name: &String| {
                 let row = rows.iter().find(|row| row.column() == *name);
@@ -117,9 +117,9 @@ impl Report {
 }
 
 /// Returns the goal that the scan-resistant policy finds at least as much as LRU everywhere.
-fn goals(rows: &[Row]) -> Vec<Goal> {
+fn goals(rows: &[HitRateRow]) -> Vec<Goal> {
     let more = rows.iter().filter(|row| row.policy == PolicyId::ScanResistant).filter_map(|row| {
-        let same = |other: &&Row| {
+        let same = |other: &&HitRateRow| {
             other.policy == PolicyId::Lru
                 && (&other.trace, other.pool, other.shards) == (&row.trace, row.pool, row.shards)
         };
@@ -131,7 +131,7 @@ fn goals(rows: &[Row]) -> Vec<Goal> {
     Goal::at_least(name, more, 0.0).into_iter().collect()
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for HitRateReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pace = if self.quick { "quick" } else { "full" };
         writeln!(f, "kvmem {} cache policies, {pace} run, {:.0} s", self.version, self.seconds)?;
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn rows_of_older_records_are_read() {
-        let row: Row = serde_json::from_str(
+        let row: HitRateRow = serde_json::from_str(
             r#"{"trace": "agents", "pool": 4, "blocks": 8, "policy": "lru", "shards": 1,
                 "hits": 3, "asked": 12}"#,
         )

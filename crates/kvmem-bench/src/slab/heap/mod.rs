@@ -23,7 +23,7 @@ mod mimalloc;
 mod snmalloc;
 mod system;
 
-use super::ContenderId;
+use super::SlabContenderId;
 
 /// The minimal alignment of every block.
 #[cfg(feature = "allocators")]
@@ -56,26 +56,26 @@ pub(super) trait HeapVisitor {
 ///
 /// # Errors
 /// The reason why the heap is absent.
-pub(super) fn visit<V: HeapVisitor>(id: ContenderId, visitor: V) -> Result<V::Output, String> {
+pub(super) fn visit<V: HeapVisitor>(id: SlabContenderId, visitor: V) -> Result<V::Output, String> {
     Ok(match id {
-        ContenderId::Kvmem => visitor.visit(kvmem::Kvmem::create()?),
-        ContenderId::Malloc => visitor.visit(system::System::create()?),
+        SlabContenderId::Kvmem => visitor.visit(kvmem::Kvmem::create()?),
+        SlabContenderId::Malloc => visitor.visit(system::System::create()?),
         #[cfg(feature = "allocators")]
-        ContenderId::Mimalloc => visitor.visit(mimalloc::Mimalloc::create()?),
+        SlabContenderId::Mimalloc => visitor.visit(mimalloc::Mimalloc::create()?),
         #[cfg(feature = "allocators")]
-        ContenderId::Jemalloc => visitor.visit(jemalloc::Jemalloc::create()?),
+        SlabContenderId::Jemalloc => visitor.visit(jemalloc::Jemalloc::create()?),
         #[cfg(feature = "allocators")]
-        ContenderId::Snmalloc => visitor.visit(snmalloc::Snmalloc::create()?),
+        SlabContenderId::Snmalloc => visitor.visit(snmalloc::Snmalloc::create()?),
         #[cfg(not(feature = "allocators"))]
-        ContenderId::Mimalloc | ContenderId::Jemalloc | ContenderId::Snmalloc => {
+        SlabContenderId::Mimalloc | SlabContenderId::Jemalloc | SlabContenderId::Snmalloc => {
             return Err("built without the feature `allocators`".to_owned());
         }
-        ContenderId::GSlice => visitor.visit(g_slice::GSlice::create()?),
+        SlabContenderId::GSlice => visitor.visit(g_slice::GSlice::create()?),
     })
 }
 
 /// Returns why the heap that `id` names is absent, if it is.
-pub(super) fn absent(id: ContenderId) -> Option<String> {
+pub(super) fn absent(id: SlabContenderId) -> Option<String> {
     struct Presence;
     impl HeapVisitor for Presence {
         type Output = ();
@@ -118,10 +118,10 @@ mod tests {
 
     #[test]
     fn every_heap_serves_blocks_of_its_own() {
-        for id in ContenderId::ALL {
+        for id in SlabContenderId::ALL {
             if let Err(reason) = visit(id, Serves) {
                 println!("skipped: {id}: {reason}");
-                assert!(!matches!(id, ContenderId::Malloc), "every system has one");
+                assert!(!matches!(id, SlabContenderId::Malloc), "every system has one");
             }
             assert_eq!(absent(id), visit(id, Serves).err());
         }

@@ -1,7 +1,7 @@
 //! Random sequences of operations by several threads, compared with a model after every step.
 
 use kvmem_testkit::driver::Tally;
-use kvmem_testkit::slabs::op::{Config, Op};
+use kvmem_testkit::slabs::op::{SlabConfig, SlabOp};
 use kvmem_testkit::slabs::run;
 use kvmem_testkit::slabs::strategy::{config, ops};
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ use proptest::test_runner::{TestCaseResult, TestRunner};
 
 use crate::random::cases;
 
-fn check(config: &Config, ops: &[Op]) -> TestCaseResult {
+fn check(config: &SlabConfig, ops: &[SlabOp]) -> TestCaseResult {
     run(config, ops).map(drop).map_err(|failure| TestCaseError::fail(format!("{failure:#}")))
 }
 
@@ -23,7 +23,7 @@ proptest! {
 
     #[test]
     fn default_settings(ops in ops(150)) {
-        check(&Config::PLAIN, &ops)?;
+        check(&SlabConfig::PLAIN, &ops)?;
     }
 
     #[test]
