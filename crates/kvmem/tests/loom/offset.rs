@@ -32,7 +32,7 @@ fn spawn(
 fn must_fit(space: &SpaceModel, size: u64) {
     let hint = space.hint();
     assert!(hint >= size, "the hint is {hint}, but {size} bytes were freed before");
-    let granted = space.allocate(size).expect("a request was refused that fits");
+    let granted = space.allocate(size).expect("a request that fits succeeds");
     space.free(granted);
 }
 
