@@ -1,5 +1,5 @@
-//! Leases: under concurrent insertions, evictions, removals and fetches no thread finds a value that
-//! is not the latest, and values that were handed over are found.
+//! Leases: under concurrent insertions, evictions, removals and fetches no thread finds a value
+//! that is not the latest, and values that were handed over are found.
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Mutex};

@@ -51,7 +51,7 @@ fn beside_threads(cache: &KvCache<u64>, parent: impl FnOnce()) {
     });
 }
 
-/// Returns the number of the first check that failed, for the exit status of a child; 0 if all held.
+/// Returns the number of the first failed check, for the exit status of a child; 0 if all hold.
 fn first_wrong(checks: impl IntoIterator<Item = bool>) -> i32 {
     checks.into_iter().position(|right| !right).map_or(0, |at| at as i32 + 1)
 }

@@ -270,7 +270,7 @@ thread_local! {
     static NESTED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Runs the steps; returns the numbers of committed fetches and of values superseded on their way.
+/// Runs the steps; returns the numbers of committed fetches and of superseded values.
 fn run(shards: usize, steps: Vec<Step>) -> (u64, u64) {
     let pool = pool(256 << 10);
     let world = Arc::new(World { cache: OnceLock::new(), state: Mutex::default() });

@@ -265,7 +265,7 @@ impl Model {
 }
 
 fn run(limits: Limits, exact: bool, steps: &[Step]) {
-    // The pool is much larger than the limit and never fails; its failures are tested separately.
+    // The pool is much larger than the limit and never fails; other tests cover its failures.
     let pool = pool(1 << 20);
     let cache = one_shard(&pool, |builder| {
         let builder =
