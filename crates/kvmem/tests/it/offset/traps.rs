@@ -160,7 +160,7 @@ fn a_freed_range_can_be_allocated_again() {
 }
 
 /// The same in a space with room, where the freed range may have been coalesced and divided
-/// elsewhere since.
+/// differently since.
 #[test]
 fn one_freed_and_one_requested_never_fails() {
     for (seed, placement) in [(5, PLACEMENTS[0]), (6, PLACEMENTS[1])] {

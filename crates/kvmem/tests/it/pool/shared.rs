@@ -107,13 +107,13 @@ fn as_nobody(child: impl FnOnce() -> i32) -> i32 {
     match unsafe { libc::fork() } {
         0 => {
             // SAFETY: changes the user of the child; no other thread runs in it.
-            let gone = unsafe {
+            let switched = unsafe {
                 libc::setgroups(0, std::ptr::null()) == 0
                     && libc::setgid(NOBODY) == 0
                     && libc::setuid(NOBODY) == 0
             };
             // SAFETY: ends the child at once.
-            unsafe { libc::_exit(if gone { child() } else { 99 }) }
+            unsafe { libc::_exit(if switched { child() } else { 99 }) }
         }
         pid => {
             let mut status = 0;
@@ -183,7 +183,7 @@ fn a_process_of_another_user_cannot_open_it_for_writing() {
     assert_eq!(as_nobody(|| write_by(fd.as_raw_fd(), &path)), 0);
     assert!(block.bytes().iter().all(|byte| *byte == 7));
     // A descriptor shared for writing works for another user.
-    // SAFETY: the child writes while nobody has a slice of the block.
+    // SAFETY: the child writes while no slice of the block exists.
     let fd = unsafe { pool.share() }.expect("a descriptor");
     assert_eq!(as_nobody(|| write_by(fd.as_raw_fd(), &path)), 1);
     assert_eq!(block.bytes()[0], 0xff);

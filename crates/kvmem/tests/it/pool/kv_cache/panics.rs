@@ -73,12 +73,12 @@ impl Policy for Fifo {
 
     fn touch(&mut self, slot: Slot) {
         call("touch");
-        assert!(self.0.contains(&slot), "it is used, and is not here");
+        assert!(self.0.contains(&slot), "it is used and unknown");
     }
 
     fn remove(&mut self, slot: Slot) {
         call("remove");
-        let at = self.0.iter().position(|&here| here == slot).expect("it goes, and is not here");
+        let at = self.0.iter().position(|&here| here == slot).expect("it is removed and unknown");
         self.0.remove(at);
     }
 
@@ -202,8 +202,8 @@ fn is_whole(cache: &KvCache<Key>, pool: &Pool, said: &str) {
     assert_eq!(held(cache), charged, "{said}: held and charged");
     assert_eq!(pool.metrics().allocated, cache.bytes(), "{said}: allocated");
     let stats = cache.stats();
-    let gone = stats.evictions + stats.removals + stats.replacements;
-    assert_eq!(stats.insertions - gone, stats.blocks, "{said}: {stats:?}");
+    let removed = stats.evictions + stats.removals + stats.replacements;
+    assert_eq!(stats.insertions - removed, stats.blocks, "{said}: {stats:?}");
     for number in 40..40 + 3 * BLOCKS {
         cache.insert(Key(number), &[3; VALUE]).unwrap_or_else(|error| panic!("{said}: {error}"));
     }

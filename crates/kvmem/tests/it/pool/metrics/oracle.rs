@@ -56,7 +56,7 @@ fn compare(
     assert_eq!(bytes("free_bytes"), oracle.free_bytes());
     assert_eq!(bytes("allocations"), oracle.live() as u64);
     assert!(bytes("largest_free_bytes") <= oracle.largest_free());
-    assert_eq!(bytes("reaps_total"), pool.stats().reclaims);
+    assert_eq!(bytes("reclaims_total"), pool.stats().reclaims);
     let cached: u64 = pool
         .map()
         .iter()
@@ -210,10 +210,10 @@ fn of_a_cache() {
                 (figure("insertions_total"), figure("removals_total")),
                 (insertions, removals)
             );
-            assert_eq!(figure("refusals_total"), insertion_failures);
+            assert_eq!(figure("insertion_failures_total"), insertion_failures);
             // Every inserted value is held, or was removed in one of three ways.
-            let gone = figure("evictions_total") + figure("replacements_total") + removals;
-            assert_eq!(insertions, blocks + gone);
+            let removed = figure("evictions_total") + figure("replacements_total") + removals;
+            assert_eq!(insertions, blocks + removed);
             // The pool has the held values, and those that are removed but pinned.
             assert!(recorded.value("kvmem_pool_allocated_bytes", &[]) as u64 >= bytes);
         }
