@@ -121,7 +121,7 @@ fn allocations_fail_without_pages() {
     assert_eq!(slices.stats().slab_bytes, 0);
     assert!(slices.stats().mapped_bytes > 0 && guard.failed() > 0);
     drop(guard);
-    let block = slices.allocate(100).expect("what could not be given back serves again");
+    let block = slices.allocate(100).expect("the block that could not be returned serves again");
     // SAFETY: allocated with this size, freed once.
     unsafe { slices.free(block, 100) };
     slices.trim();

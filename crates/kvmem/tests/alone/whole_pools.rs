@@ -124,8 +124,8 @@ fn any_call_may_fail_and_nothing_leaks() {
                 }
                 assert_clean(&before, &what);
             }
-            // Keys that cannot be deregistered and ranges that cannot be unmapped stay; tests of the
-            // layers below cover them.
+            // Keys that cannot be deregistered and ranges that cannot be unmapped stay. Tests of
+            // the layers below cover them.
             let stays = [Call::Unmap, Call::Unlock, Call::RingEmpty];
             if times > 0 && !stays.contains(&call) {
                 let guard = fault::fail_all(call, Errno::EPERM);

@@ -95,8 +95,8 @@ impl Toy {
     }
 
     /// Checks that the latest value is found after all threads have ended, in the cache or below
-    /// it. If a removal ran, nothing may be found: it may have removed a value that was put and evicted
-    /// in its middle.
+    /// it. If a removal ran, nothing may be found: it may have removed a value that was put and
+    /// evicted in its middle.
     fn end(&self, removed: bool) {
         let latest = self.shard.lock().unwrap().latest;
         let (found, doubt) = self.get();

@@ -177,7 +177,7 @@ fn reports_are_shown_and_stored() {
         assert!(text.contains(part), "{part} in {text}");
     }
     let json = serde_json::to_string(&report).expect("plain data");
-    assert_eq!(serde_json::from_str::<PoolReport>(&json).expect("as it was"), report);
+    assert_eq!(serde_json::from_str::<PoolReport>(&json).expect("the same reference"), report);
     assert_eq!(pool.report(), report);
     assert_eq!(report.hot_sizes, [4096]);
     assert!(report.steps.iter().all(|step| step.seconds >= 0.0) && report.steps.len() == 3);

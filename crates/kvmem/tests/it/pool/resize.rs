@@ -37,7 +37,7 @@ fn growing_and_shrinking_register_and_deregister() {
     pool.grow_to((MIB + 1) as u64).expect("addresses are there");
     assert_eq!((pool.capacity(), pool.ready_bytes()), ((MIB + PART) as u64, (MIB + PART) as u64));
     assert_eq!((live(&fakes), resident(&pool)), (10, (MIB + PART) as u64));
-    let last = pool.allocate(PART).expect("what was added");
+    let last = pool.allocate(PART).expect("the added part");
     assert_eq!((last.offset(), last.keys().expect("registered").len()), (MIB as u64, 2));
     pool.grow_to(3 * MIB as u64).expect("addresses are there");
     assert_eq!(live(&fakes), 24);

@@ -287,7 +287,7 @@ fn references_are_checked() {
         assert_eq!(error, PoolError::Foreign { of: here.share_id(), here: there.share_id() });
     }
     let json = serde_json::to_string(&good).expect("plain data");
-    assert_eq!(serde_json::from_str::<BlockRef>(&json).expect("as it was"), good);
+    assert_eq!(serde_json::from_str::<BlockRef>(&json).expect("the same reference"), good);
     let private = small(MIB).build().expect("little memory");
     assert_eq!(private.allocate(1).expect("room").reference(), Err(PoolError::Private));
     assert_eq!(private.share_read_only().unwrap_err(), PoolError::Private);

@@ -108,7 +108,7 @@ fn the_sink_may_use_the_cache_and_panic() {
     let found = Arc::clone(&itself);
     let cache = one_shard(&pool, |builder| {
         builder.max_blocks(2).on_evict(move |pinned| {
-            let cache = found.lock().unwrap().clone().expect("it has been put there");
+            let cache = found.lock().unwrap().clone().expect("it was set");
             // The value has left the cache already, and no lock is held.
             assert!(!cache.contains(pinned.key()) && cache.get(&1).is_some());
             assert!(*pinned.key() != 2, "the second one panics");

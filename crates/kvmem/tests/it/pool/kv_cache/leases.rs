@@ -169,7 +169,7 @@ fn with_sink<K: Hash + Eq + Send + Sync + 'static>(
     let itself: Arc<OnceLock<Weak<KvCache<K>>>> = Arc::default();
     let found = Arc::clone(&itself);
     let builder = KvCache::builder(&pool(room)).shards(1).on_evict(move |pinned| {
-        let cache = found.get().expect("it has been put there");
+        let cache = found.get().expect("it was set");
         cache.upgrade().map_or(Ok(()), |cache| take(&cache, pinned))
     });
     let cache = Arc::new(builder.build().unwrap());

@@ -296,7 +296,7 @@ proptest! {
     #![proptest_config(cases(300))]
 
     #[test]
-    fn a_lookup_returns_the_latest_value_or_nothing(shards in 1..3_usize, steps in vec(step(), 1..150)) {
+    fn a_lookup_returns_the_latest_or_nothing(shards in 1..3_usize, steps in vec(step(), 1..150)) {
         run(shards, steps);
     }
 }

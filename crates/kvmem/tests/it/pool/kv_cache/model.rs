@@ -288,7 +288,7 @@ fn run(limits: Limits, exact: bool, steps: &[Step]) {
         numbers: 0,
     };
     for step in steps {
-        // Pins of removed values hold bytes of the pool beyond the limit, so their number is bounded.
+        // Pins of removed values hold bytes beyond the limit, so their number is bounded.
         if model.pins.len() > 30 {
             model.take(&cache, &Step::Unpin(0));
         }

@@ -150,8 +150,8 @@ fn a_policy_hears_of_each_use_once_before_the_next_change() {
     let all = 0..200 as Slot;
     all.clone().for_each(|key| cache.insert(u64::from(key), &[1; 10]).unwrap());
     calls.lock().unwrap().clear();
-    // Slots are assigned from 0 up. There are more uses than the access buffer holds. A repeated use
-    // is not reported again.
+    // Slots are assigned from 0 up. There are more uses than the access buffer holds. A repeated
+    // use is not reported again.
     let get = |key: Slot| assert!(cache.get(&u64::from(key)).is_some());
     for _ in 0..3 {
         all.clone().for_each(get);

@@ -88,7 +88,7 @@ fn quarantine_and_seconds_are_published() {
         registering(&recorded, "fake:1")
     );
 
-    pool.grow_to(2 * MIB as u64).expect("as much as it may be");
+    pool.grow_to(2 * MIB as u64).expect("within the maximum size");
     let grown = published(&exporter);
     assert_eq!(grown.value("kvmem_pool_capacity_bytes", &[]), 2.0 * capacity);
     assert_eq!(grown.value("kvmem_pool_free_bytes", &[]), 2.0 * capacity - bad);

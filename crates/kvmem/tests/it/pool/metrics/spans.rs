@@ -138,7 +138,7 @@ fn growing_shrinking_attaching_and_preflight_have_spans() {
     let builder = small(MIB).max_size(2 * MIB).boundary(512 << 10).backing(Backing::Shared);
     let pool = builder.build().expect("little memory");
     let (witness, _) = Witness::of(|| {
-        pool.grow_to(2 * MIB as u64).expect("as much as it may be");
+        pool.grow_to(2 * MIB as u64).expect("within the maximum size");
         pool.shrink().expect("nothing is in use");
         let fd = pool.share_read_only().expect("it is shared");
         AttachedPool::attach(fd, Access::ReadOnly).expect("it is a pool");
