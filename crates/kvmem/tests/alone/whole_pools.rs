@@ -158,7 +158,7 @@ fn broken_pages_are_quarantined() {
     let report = pool.report();
     let [bad] = &report.quarantined[..] else { panic!("{report}") };
     assert_eq!(bad.range.end - bad.range.start, PART as u64);
-    assert!(bad.why.contains("broken"), "{}", bad.why);
+    assert!(bad.why.contains("EHWPOISON"), "{}", bad.why);
     assert_eq!(pool.ready_bytes(), 3 * PART as u64);
     let rest = pool.allocate_batch(PART, 3).expect("the rest");
     assert!(rest.iter().all(|block| block.offset() != bad.range.start));
