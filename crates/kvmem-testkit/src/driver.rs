@@ -301,7 +301,10 @@ impl<F: Face> Driver<F> {
     fn grow(&mut self, to: u64) -> Result<()> {
         let expected = self.space.expect_capacity(to).and_then(|()| self.space.expect_grow(to));
         let got = self.space.allocator().grow_to(to);
-        let full = matches!(got, Err(SpaceError::TooManyRanges { ranges }) if self.space.may_be_full(ranges));
+        let full = matches!(
+            got,
+            Err(SpaceError::TooManyRanges { ranges }) if self.space.may_be_full(ranges)
+        );
         ensure!(got == expected || full, "grow to {to}: {got:?} instead of {expected:?}");
         self.tally.count(if got.is_ok() { "grow: granted" } else { "grow: failed" });
         if got.is_ok() { Ok(self.space.oracle.set_capacity(to)?) } else { Ok(()) }

@@ -93,13 +93,13 @@ fn rerun_with(value: &str) -> String {
     let mut command = std::process::Command::new(std::env::current_exe().expect("our own path"));
     command.args(["--skip", "settings", "--skip", "forks"]).env("KVMEM_SLICE", value);
     let output = command.output().expect("a child");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
         output.status.success(),
-        "{value}: {told}\n{}",
+        "{value}: {printed}\n{}",
         String::from_utf8_lossy(&output.stdout)
     );
-    told
+    printed
 }
 
 #[test]
@@ -107,8 +107,8 @@ fn settings_hold_for_the_whole_program() {
     for value in ["always-malloc", "all"] {
         assert!(!rerun_with(value).contains("kvmem:"), "{value}");
     }
-    let told = rerun_with("debug");
-    assert!(told.contains(r#"kvmem: KVMEM_SLICE="debug": "debug" is unknown"#), "{told}");
+    let printed = rerun_with("debug");
+    assert!(printed.contains(r#"kvmem: KVMEM_SLICE="debug": "debug" is unknown"#), "{printed}");
 }
 
 #[test]

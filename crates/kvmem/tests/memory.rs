@@ -21,15 +21,15 @@ fn metadata_bytes_are_accurate_and_freed() {
     drop(OffsetAllocator::new(1).unwrap().allocate(1));
 
     let (at_start, space) = cost(|| OffsetAllocator::new(1 << 40).unwrap());
-    let told = space.metrics().metadata_bytes as i64;
+    let reported = space.metrics().metadata_bytes as i64;
     assert!(at_start < 64 << 10, "an empty space of 1 TiB costs {at_start} bytes");
-    assert!((told - at_start).abs() < 4096, "it costs {at_start} bytes and says {told}");
+    assert!((reported - at_start).abs() < 4096, "it costs {at_start} bytes and says {reported}");
 
     const LIVE: usize = 100_000;
     let mut live: Vec<Allocation> = Vec::with_capacity(LIVE);
     let (more, ()) =
         cost(|| live.extend((0..LIVE as u64).map(|i| space.allocate(1 + i % 999).unwrap())));
-    let grown = space.metrics().metadata_bytes as i64 - told;
+    let grown = space.metrics().metadata_bytes as i64 - reported;
     assert!(
         (grown - more).abs() * 100 < more,
         "{LIVE} allocations cost {more} bytes, the metrics say {grown}"

@@ -245,7 +245,7 @@ fn a_reservation_is_seen_by_all_and_ends_with_its_process() {
     let mut container = start(test, &format!("joined {path}"));
     let mounts =
         ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].into_iter().find(|top| path.starts_with(top));
-    let [mount, group_path] = [mounts.expect("where the group is"), path]
+    let [mount, group_path] = [mounts.expect("the path of the group"), path]
         .map(|path| std::ffi::CString::new(path).expect("no zero"));
     // SAFETY: the child makes only system calls before it executes.
     unsafe { container.pre_exec(move || as_in_a_container(&group_path, &mount)) };

@@ -135,7 +135,7 @@ impl Group {
                 "" => ("/sys/fs/cgroup", "memory.max"),
                 _ => continue,
             };
-            // In a container the path may lie outside the mounted part.
+            // In a container the path may be outside the mounted part.
             for parent in [format!("{top}{path}"), top.to_owned()] {
                 let group =
                     Group(Path::new(&parent).join(format!("kvmem-test-{}", std::process::id())));

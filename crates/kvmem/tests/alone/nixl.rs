@@ -127,7 +127,7 @@ type Part = (usize, usize);
 type Status = c_int;
 type Raw = *mut c_void;
 type Of = unsafe extern "C" fn(NonNull<c_void>, Raw) -> Status;
-type Gone = unsafe extern "C" fn(Raw) -> Status;
+type Destroy = unsafe extern "C" fn(Raw) -> Status;
 
 /// `NIXL_CAPI_IN_PROG`.
 const IN_PROGRESS: Status = 1;
@@ -193,7 +193,7 @@ impl Transfers {
             if status == 0 {
                 assert_eq!(self.function::<Of>("release_xfer_dlist_handle")(raw, ready), 0);
             }
-            self.function::<Gone>("destroy_xfer_dlist")(list);
+            self.function::<Destroy>("destroy_xfer_dlist")(list);
             if status == 0 { Ok(()) } else { Err(status) }
         })
     }
@@ -266,10 +266,10 @@ impl Transfers {
         agent.with_raw(|raw, _| unsafe {
             if !request.is_null() {
                 self.function::<Of>("release_xfer_req")(raw, request);
-                self.function::<Gone>("destroy_xfer_req")(request);
+                self.function::<Destroy>("destroy_xfer_req")(request);
             }
             for list in [from, to] {
-                self.function::<Gone>("destroy_xfer_dlist")(list);
+                self.function::<Destroy>("destroy_xfer_dlist")(list);
             }
         });
         if ended == 0 { Ok(()) } else { Err(ended) }
@@ -394,10 +394,10 @@ fn the_real_library_rejects_and_deregisters_ranges() {
                 transfers.function::<Deregister>("deregister_mem")(raw, list, null_mut()),
                 0
             );
-            transfers.function::<Gone>("destroy_reg_dlist")(list);
+            transfers.function::<Destroy>("destroy_reg_dlist")(list);
         }
     });
-    let error = agent.deregister(key).expect_err("it is gone");
+    let error = agent.deregister(key).expect_err("it is deregistered already");
     assert_eq!((error.errno, agent.live_keys()), (Errno::ENOENT, 1));
     assert_eq!(error.detail.as_deref(), Some("NIXL_CAPI_ERROR_NOT_FOUND (-6)"));
 }

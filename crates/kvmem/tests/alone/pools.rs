@@ -1,7 +1,7 @@
 //! Real hugepages: full, partial and empty pools, strict and not.
 //!
-//! The tests reserve pages where they may and restore what was there; where they may not, they say
-//! so and pass.
+//! The tests reserve pages if they may, and restore the pool afterwards; otherwise they print why
+//! not and pass.
 
 use std::fs;
 
@@ -12,13 +12,13 @@ use kvmem::arena::{
 
 const HUGE: usize = 2 * MIB;
 
-/// Where the kernel tells about a pool.
+/// Returns the kernel's folder for a pool.
 fn folder(page: PageSize) -> String {
     format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page.bytes() >> 10)
 }
 
-/// A pool of a set size, restored afterwards. Whoever else changes it takes turns by a lock on the
-/// kernel's file.
+/// A pool of a given size, restored when this value is dropped. Processes that change the pool take
+/// turns by a lock on the kernel's file.
 pub(super) struct Pool {
     page: PageSize,
     before: String,
@@ -26,7 +26,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// Makes exactly `pages` pages free, or says why not.
+    /// Makes exactly `pages` pages free, or returns why it cannot.
     pub(super) fn with_free(page: PageSize, pages: u64) -> Result<Pool, String> {
         let read = |file: &str| {
             fs::read_to_string(format!("{}/{file}", folder(page)))
@@ -57,7 +57,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // Where it could not be written, nothing has changed.
+        // If the file could not be written, nothing has changed.
         let _ = fs::write(format!("{}/nr_hugepages", folder(self.page)), self.before.trim());
     }
 }
@@ -89,13 +89,13 @@ macro_rules! pool {
     };
 }
 
-/// The pool, then base pages: whether THP is on does not matter.
+/// Returns a builder with the pool and then base pages, so the setting of THP does not matter.
 fn huge(size: usize) -> RegionBuilder {
     Region::builder(size).ladder(Ladder::new([PageSize::Huge2M, PageSize::Base]))
 }
 
 #[test]
-fn a_pool_that_has_enough_gives_all() {
+fn a_sufficient_pool_provides_all_pages() {
     let _alone = alone();
     let _pool = pool!(8);
     for backing in [Backing::Private, Backing::Shared] {
@@ -107,23 +107,23 @@ fn a_pool_that_has_enough_gives_all() {
         assert_eq!(region.base().addr().get() % HUGE, 0);
         assert!(part.huge_bytes.is_none_or(|huge| huge == 16 << 20), "{part:?}");
         assert_eq!(free(), 0);
-        // SAFETY: nobody else knows of this memory.
+        // SAFETY: no other code has this memory.
         unsafe { region.slice(..).expect("all of it").as_mut_bytes() }.fill(1);
         let error = region.discard(..HUGE).expect_err("a later touch could kill");
         assert_eq!(error, ArenaError::Pooled { range: 0..HUGE, page: PageSize::Huge2M });
         drop(region);
-        assert_eq!(free(), 8, "given back");
+        assert_eq!(free(), 8, "returned to the pool");
     }
 }
 
 #[test]
-fn what_is_mapped_is_promised_before_it_is_touched() {
+fn mapped_pages_are_reserved_before_the_first_touch() {
     let _alone = alone();
     let _pool = pool!(4);
     let mut first = huge(8 * MIB).map().expect("4 pages");
     assert_eq!(first.receipt().resident_bytes(), 0);
     assert_eq!(free(), 0);
-    // Nothing is left for the second, which therefore has none, instead of dying at its first
+    // No page remains for the second region. It therefore uses none, and is not killed at its first
     // touch.
     let mut second = huge(8 * MIB).populate(Populate::Auto).map().expect("base pages");
     assert_eq!(second.receipt().bytes_on(PageSize::Base), 8 * MIB);
@@ -133,7 +133,7 @@ fn what_is_mapped_is_promised_before_it_is_touched() {
 }
 
 #[test]
-fn a_partial_pool_gives_what_it_has_and_the_rest_is_one_step_down() {
+fn a_partial_pool_provides_its_pages_and_the_rest_falls_one_rung() {
     let _alone = alone();
     let _pool = pool!(3);
     let region =
@@ -151,15 +151,16 @@ fn a_partial_pool_gives_what_it_has_and_the_rest_is_one_step_down() {
         (region.page_at(0), region.page_at(3 * HUGE)),
         (Some(PageSize::Huge2M), Some(PageSize::Base))
     );
-    // What is not of the pool can be discarded, what is partly of it cannot.
+    // Ranges outside the pool can be discarded; a range that is partly of the pool cannot.
     region.discard(3 * HUGE..).expect("base pages");
-    assert!(
-        matches!(region.discard(2 * HUGE..4 * HUGE), Err(ArenaError::Pooled { range, .. }) if range == (2 * HUGE..3 * HUGE))
-    );
+    assert!(matches!(
+        region.discard(2 * HUGE..4 * HUGE),
+        Err(ArenaError::Pooled { range, .. }) if range == (2 * HUGE..3 * HUGE)
+    ));
     drop(region);
     assert_eq!(free(), 3);
 
-    // A file is of one kind of pages: all or none from the pool.
+    // A file has one kind of pages: all of them are from the pool, or none.
     let region = huge(10 * MIB).backing(kvmem::arena::Backing::Shared).map().expect("base pages");
     let [part] = &region.receipt().ranges[..] else { panic!("{}", region.receipt()) };
     assert_eq!(part.got, PageSize::Base);
@@ -189,7 +190,7 @@ fn strict_is_all_or_nothing() {
 }
 
 #[test]
-fn an_empty_pool_is_passed_with_its_reason() {
+fn an_empty_pool_is_skipped_with_a_reason() {
     let _alone = alone();
     let _pool = pool!(0);
     let region = Region::builder(4 * MIB + 1).map().expect("ordinary memory");
@@ -201,19 +202,19 @@ fn an_empty_pool_is_passed_with_its_reason() {
             Fallback::PoolShort { page: PageSize::Huge2M, wanted: 2, free: 0 }
         );
     }
-    // Nothing below: an error, not fewer pages.
+    // The ladder has no lower rung: mapping returns an error, not fewer pages.
     let error = Region::builder(4 * MIB).ladder(PageSize::Huge2M).map().expect_err("no pages");
     assert!(matches!(error, ArenaError::NoPages { .. }), "{error}");
 }
 
 #[test]
-fn what_a_child_could_be_killed_for_is_not_used() {
+fn pages_that_could_kill_a_forked_child_are_not_used() {
     let _alone = alone();
     let _pool = pool!(2);
     let region = huge(4 * MIB).dont_fork(false).map().expect("base pages");
     let [part] = &region.receipt().ranges[..] else { panic!("{}", region.receipt()) };
     assert_eq!(part.fallbacks, [Fallback::Inherited { page: PageSize::Huge2M }]);
-    // Shared pages are the file's, and nobody copies them.
+    // Shared pages belong to the file and are not copied.
     let region = huge(4 * MIB)
         .dont_fork(false)
         .backing(kvmem::arena::Backing::Shared)
@@ -223,7 +224,7 @@ fn what_a_child_could_be_killed_for_is_not_used() {
 }
 
 #[test]
-fn bound_pages_are_there_at_once() {
+fn bound_pages_are_resident_at_once() {
     let _alone = alone();
     let _pool = pool!(2);
     match huge(6 * MIB).numa(Numa::Bind(vec![0])).map() {
@@ -239,16 +240,16 @@ fn bound_pages_are_there_at_once() {
 }
 
 #[test]
-fn files_of_hugepages_are_attached_as_such() {
+fn attached_files_of_hugepages_are_recognized() {
     let _alone = alone();
     let _pool = pool!(2);
     let region = huge(4 * MIB).backing(kvmem::arena::Backing::Shared).map().expect("2 pages");
     let fd = region.share().expect("a descriptor").expect("shared memory has one");
     let attached = Region::attach(fd, Some(4 * MIB)).expect("sealed memory");
     assert_eq!(attached.receipt().bytes_on(PageSize::Huge2M), 4 * MIB);
-    // SAFETY: nobody else knows of this memory.
+    // SAFETY: no other code has this memory.
     unsafe { region.slice(..).expect("all of it").as_mut_bytes() }.fill(8);
-    // SAFETY: nobody writes any more.
+    // SAFETY: no process writes any more.
     assert!(unsafe { attached.bytes() }.iter().all(|byte| *byte == 8));
     drop(region);
     assert_eq!(free(), 0);
@@ -291,8 +292,8 @@ fn pages_of_a_gibibyte_then_of_two_mebibytes_then_others() {
     drop(region);
     assert_eq!((free_of(PageSize::Huge1G), free()), (1, 2));
 
-    // Named alone, its pages are rounded up to; in a ladder that ascends, they do not fit behind
-    // smaller ones.
+    // If it is the only rung, the size is rounded up to its pages. In an ascending ladder its pages
+    // do not fit behind smaller ones.
     let region = Region::builder(1).ladder(Ladder::only(PageSize::Huge1G)).map().expect("a page");
     assert_eq!(region.len(), GIB);
     drop(region);
@@ -303,11 +304,10 @@ fn pages_of_a_gibibyte_then_of_two_mebibytes_then_others() {
     assert_eq!(rest.fallbacks[1], Fallback::Unaligned { page: PageSize::Huge1G });
 }
 
-/// A cgroup that allows so many bytes of 2 MiB pages, where the second version of cgroups counts
-/// them.
+/// A cgroup with a limit on the bytes of 2 MiB pages, if cgroups of version 2 count them.
 struct Group {
     path: std::path::PathBuf,
-    /// What was switched on for it.
+    /// The controller that was enabled for it.
     control: std::path::PathBuf,
 }
 
@@ -337,7 +337,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // What could not be made need not be taken away.
+        // A group that could not be made need not be removed.
         let _ = fs::remove_dir(&self.path);
         let _ = fs::write(&self.control, "-hugetlb");
     }
@@ -356,7 +356,7 @@ fn a_hugetlb_cgroup_is_read_before_its_pages_would_kill() {
             rest.fallbacks,
             [Fallback::CgroupShort { page: PageSize::Huge2M, wanted: 4, left: 2 }]
         );
-        // This is where it would be killed.
+        // Without the check the kernel would kill the process here.
         region.as_mut_bytes().expect("private memory").fill(1);
         return;
     }

@@ -54,12 +54,16 @@ fn misuse_is_reported_with_address_and_size() {
             ["double free", "wrong size", "foreign pointer", "write after free", "leak", "nothing"]
         {
             let output = child(test, variable, value, role);
-            let (said, told) =
+            let (said, printed) =
                 (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
             let fine = matches!(role, "leak" | "nothing");
-            assert_eq!(output.status.signal(), (!fine).then_some(libc::SIGABRT), "{role}: {told}");
+            assert_eq!(
+                output.status.signal(),
+                (!fine).then_some(libc::SIGABRT),
+                "{role}: {printed}"
+            );
             if role == "nothing" {
-                assert!(!told.contains("kvmem:"), "{told}");
+                assert!(!printed.contains("kvmem:"), "{printed}");
                 continue;
             }
             let address = said
@@ -68,10 +72,10 @@ fn misuse_is_reported_with_address_and_size() {
                 .expect("the child said it");
             let address = usize::from_str_radix(address, 16).expect("an address");
             let address = if role == "foreign pointer" { address + 8 } else { address };
-            assert!(told.contains(&format!("kvmem: {role}")), "{role}: {told}");
+            assert!(printed.contains(&format!("kvmem: {role}")), "{role}: {printed}");
             assert!(
-                told.contains(&format!("{address:#x}")) && told.contains("40"),
-                "{role}: {told}"
+                printed.contains(&format!("{address:#x}")) && printed.contains("40"),
+                "{role}: {printed}"
             );
         }
     }
@@ -117,7 +121,7 @@ fn allocations_fail_without_pages() {
     assert_eq!(slices.stats().slab_bytes, 0);
     assert!(slices.stats().mapped_bytes > 0 && guard.failed() > 0);
     drop(guard);
-    let block = slices.allocate(100).expect("what could not be given back serves again");
+    let block = slices.allocate(100).expect("the block that could not be returned serves again");
     // SAFETY: allocated with this size, freed once.
     unsafe { slices.free(block, 100) };
     slices.trim();

@@ -1,4 +1,4 @@
-//! Pools of blocks: every system call under every layer made to fail, and nothing is left behind.
+//! Pools of blocks: every system call of every layer fails in turn, and nothing leaks.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn builder() -> PoolBuilder {
         .registrar(Mlock::default())
 }
 
-/// Uses all that a pool can do, as far as it has come.
+/// Uses every operation of a pool; returns the first error.
 fn use_it(pool: Pool) -> Result<(), PoolError> {
     let mut blocks = pool.allocate_batch(PART / 2, 2)?;
     for block in &mut blocks {
@@ -46,7 +46,7 @@ fn at_once() -> Result<(), PoolError> {
 }
 
 fn with_a_ring() -> Result<(), PoolError> {
-    // Where rings cannot be made the rest is tried without.
+    // If no ring can be created, the pool is built without one.
     let builder = match IoUring::new(0) {
         Ok(ring) => builder().registrar(ring),
         Err(_) => builder(),
@@ -59,7 +59,7 @@ fn shared() -> Result<(), PoolError> {
     let mut block = pool.allocate(100)?;
     block.bytes_mut().fill(5);
     let seen = AttachedPool::attach(pool.share_read_only()?, Access::ReadOnly)?;
-    // SAFETY: nobody writes to it now.
+    // SAFETY: no thread writes to the block meanwhile.
     assert_eq!(unsafe { seen.bytes(block.reference()?) }?, [5; 100]);
     use_it(pool)
 }
@@ -70,7 +70,7 @@ fn part_by_part() -> Result<(), PoolError> {
     assert!(!pool.is_under_way());
     let report = pool.report();
     assert_eq!(ready + report.quarantined_bytes(), pool.capacity(), "{report}");
-    // What is ready can be had, to the last byte, and nothing else.
+    // Every ready byte can be allocated, and no other byte.
     let blocks: Vec<_> = std::iter::from_fn(|| pool.allocate(PART).ok()).collect();
     assert_eq!((blocks.len() * PART) as u64, ready);
     for block in &blocks {
@@ -84,7 +84,7 @@ fn part_by_part() -> Result<(), PoolError> {
 type Scenario = (&'static str, fn() -> Result<(), PoolError>);
 
 #[test]
-fn any_step_may_fail_and_nothing_is_left() {
+fn any_call_may_fail_and_nothing_leaks() {
     let _alone = alone();
     let scenarios: [Scenario; 4] = [
         ("at once", at_once),
@@ -124,8 +124,8 @@ fn any_step_may_fail_and_nothing_is_left() {
                 }
                 assert_clean(&before, &what);
             }
-            // Keys that are never taken back, and ranges that are never unmapped, stay: see the
-            // layers below.
+            // Keys that cannot be deregistered and ranges that cannot be unmapped stay. Tests of
+            // the layers below cover them.
             let stays = [Call::Unmap, Call::Unlock, Call::RingEmpty];
             if times > 0 && !stays.contains(&call) {
                 let guard = fault::fail_all(call, Errno::EPERM);
@@ -135,14 +135,17 @@ fn any_step_may_fail_and_nothing_is_left() {
             }
         }
     }
-    println!("{failed} calls failed, {reported} of them to be told");
-    assert!(failed > 100 && reported > 50, "{failed} calls failed, {reported} of them to be told");
+    println!("{failed} calls failed, {reported} of them were reported");
+    assert!(
+        failed > 100 && reported > 50,
+        "{failed} calls failed, {reported} of them were reported"
+    );
 }
 
 #[test]
-fn pages_that_are_broken_are_left_out() {
+fn broken_pages_are_quarantined() {
     let _alone = alone();
-    // Each part is two calls: the question whether the kernel knows the request, and the request.
+    // Each part makes two calls: a probe whether the kernel supports the request, and the request.
     let guard = fault::count().and(Call::PopulateWrite, 4, 1, Errno::EHWPOISON);
     let built = Pool::builder(4 * PART)
         .ladder(PageSize::Base)
@@ -155,7 +158,7 @@ fn pages_that_are_broken_are_left_out() {
     let report = pool.report();
     let [bad] = &report.quarantined[..] else { panic!("{report}") };
     assert_eq!(bad.range.end - bad.range.start, PART as u64);
-    assert!(bad.why.contains("hardware memory error"), "{}", bad.why);
+    assert!(bad.why.contains("EHWPOISON"), "{}", bad.why);
     assert_eq!(pool.ready_bytes(), 3 * PART as u64);
     let rest = pool.allocate_batch(PART, 3).expect("the rest");
     assert!(rest.iter().all(|block| block.offset() != bad.range.start));
@@ -163,7 +166,7 @@ fn pages_that_are_broken_are_left_out() {
 }
 
 #[test]
-fn no_thread_no_background() {
+fn a_failed_thread_start_fails_the_build() {
     let _alone = alone();
     drop(builder().in_background(true).build());
     let before = (maps(), descriptors());

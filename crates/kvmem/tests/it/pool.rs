@@ -1,4 +1,4 @@
-//! The pool: all layers as one thing.
+//! The pool: all layers together.
 
 mod background;
 mod blocks;
@@ -16,7 +16,7 @@ use kvmem::pool::{Pool, PoolBuilder};
 
 const MIB: usize = 1 << 20;
 
-/// A pool of base pages, which are there on every machine.
+/// Returns a builder of a pool of base pages, which every machine has.
 fn small(bytes: usize) -> PoolBuilder {
     Pool::builder(bytes).ladder(PageSize::Base)
 }

@@ -16,7 +16,7 @@ fn arena(capacity: usize) -> Arc<Arena> {
 }
 
 fn allocate(arena: &Arena, size: usize, align: usize) -> Answer {
-    match arena.alloc_bytes(size, align) {
+    match arena.allocate_bytes(size, align) {
         Ok(bytes) => {
             let start = bytes.cast::<u8>().addr().get() - arena.base().addr().get();
             Ok((align, start..start + bytes.len()))

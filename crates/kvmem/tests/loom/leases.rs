@@ -1,5 +1,5 @@
-//! Leases: whatever is put, evicted, removed and fetched at once, nobody finds a value that is not
-//! the latest, and what was handed over is found.
+//! Leases: under concurrent insertions, evictions, removals and fetches no thread finds a value
+//! that is not the latest, and values that were handed over are found.
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Mutex};
@@ -7,11 +7,11 @@ use loom::thread;
 
 include!("leases_toy.rs");
 
-/// Runs these side by side, in every order, over a tier that has a value.
+/// Runs these threads in every order, over a tier that has a value.
 fn side_by_side(removed: bool, runs: &'static [fn(&Toy)]) {
     let mut builder = loom::model::Builder::new();
-    // With three threads all orders are too many; hardly any mistake needs more changes of thread
-    // than this.
+    // Three threads have too many orders to check all; errors that need more preemptions than this
+    // are rare.
     builder.preemption_bound = (runs.len() > 2).then_some(3);
     builder.check(move || {
         let toy = Arc::new(Toy::new(Some(1)));

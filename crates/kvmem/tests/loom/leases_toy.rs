@@ -1,17 +1,17 @@
-// A cache of one key and a lower tier, by the library's own table of leases. Who includes this has `Mutex`, `Arc`, `AtomicBool` and `Ordering` of
-// the checker in scope.
+// A cache of one key and a lower tier, with the library's own table of leases. The including file
+// has `Mutex`, `Arc`, `AtomicBool` and `Ordering` of the checker in scope.
 
 use kvmem::pool::Leases;
 
-/// The only key's.
+/// The hash of the only key.
 const HASH: u64 = 7;
 
-/// On a value that is on its way: another has taken its place.
+/// The mark of a value on its way to the tier: a later value has superseded it.
 type Mark = Arc<AtomicBool>;
 
 struct Shard {
     value: Option<u64>,
-    /// What was put last, or nothing if it was removed since: what everybody must find, or miss.
+    /// The value that was put last, or none if it was removed since. A lookup finds it or misses.
     latest: Option<u64>,
     leases: Leases<Mark>,
 }
@@ -32,7 +32,7 @@ impl Shard {
 }
 
 impl Toy {
-    /// The cache has nothing, the tier this.
+    /// Returns a toy whose cache is empty and whose tier has `latest`.
     fn new(latest: Option<u64>) -> Self {
         let shard = Shard { value: None, latest, leases: Leases::default() };
         Toy { shard: Mutex::new(shard), tier: Mutex::new(latest) }
@@ -51,7 +51,7 @@ impl Toy {
         let number = shard.leases.hand_over(HASH, mark.clone());
         drop(shard);
         let mut tier = self.tier.lock().unwrap();
-        // Relaxed: as in the library, which leaves the order to the taker's lock.
+        // Relaxed: as in the library, which relies on the lock of the eviction sink for the order.
         if !mark.load(Ordering::Relaxed) {
             *tier = Some(value);
         }
@@ -69,7 +69,8 @@ impl Toy {
         self.shard.lock().unwrap().leases.unbar(HASH, true);
     }
 
-    /// What is found; checked against what is the latest at that moment. Whether there was a doubt, so that it is a miss.
+    /// Looks the key up, and checks a found value against the latest at that moment. Also returns
+    /// whether a lease was unavailable or broken, so that a miss is allowed.
     fn get(&self) -> (Option<u64>, bool) {
         let mut shard = self.shard.lock().unwrap();
         if shard.value.is_some() {
@@ -83,7 +84,7 @@ impl Toy {
         let live = shard.leases.is_live(HASH, number);
         shard.leases.give_up(HASH, number);
         if live {
-            assert!(fetched.is_none() || fetched == shard.latest, "an unbroken lease: {fetched:?}");
+            assert!(fetched.is_none() || fetched == shard.latest, "a valid lease: {fetched:?}");
             if let Some(value) = fetched {
                 shard.supersede(fetched);
                 shard.value = Some(value);
@@ -93,8 +94,9 @@ impl Toy {
         (shard.value, true)
     }
 
-    /// When all threads are done the latest is found, in the cache or below it; or nothing, where a removal may have taken what was put and evicted in
-    /// its midst.
+    /// Checks that the latest value is found after all threads have ended, in the cache or below
+    /// it. If a removal ran, nothing may be found: it may have removed a value that was put and
+    /// evicted in its middle.
     fn end(&self, removed: bool) {
         let latest = self.shard.lock().unwrap().latest;
         let (found, doubt) = self.get();

@@ -32,7 +32,7 @@ fn spawn(
 fn must_fit(space: &SpaceModel, size: u64) {
     let hint = space.hint();
     assert!(hint >= size, "the hint is {hint}, but {size} bytes were freed before");
-    let granted = space.allocate(size).expect("a request was refused that fits");
+    let granted = space.allocate(size).expect("a request that fits succeeds");
     space.free(granted);
 }
 
@@ -40,16 +40,16 @@ fn must_fit(space: &SpaceModel, size: u64) {
 fn a_free_that_happened_before_is_visible() {
     loom::model(|| {
         let (space, mut granted) = full(&[ALL]);
-        let told = Arc::new(AtomicUsize::new(0));
+        let freed = Arc::new(AtomicUsize::new(0));
         let granted = granted.remove(0);
         let freeing = {
-            let told = told.clone();
+            let freed = freed.clone();
             spawn(&space, move |space| {
                 space.free(granted);
-                told.store(1, Ordering::Release);
+                freed.store(1, Ordering::Release);
             })
         };
-        if told.load(Ordering::Acquire) == 1 {
+        if freed.load(Ordering::Acquire) == 1 {
             must_fit(&space, ALL);
         }
         freeing.join().unwrap();
@@ -62,19 +62,19 @@ fn a_free_that_happened_before_is_visible() {
 fn two_frees_at_a_time_are_both_visible() {
     loom::model(|| {
         let (space, mut granted) = full(&[30, 20, 50]);
-        let told = Arc::new(AtomicUsize::new(0));
+        let freed = Arc::new(AtomicUsize::new(0));
         // The middle one coalesces what the others leave.
         let (last, middle) = (granted.remove(2), granted.remove(1));
         let threads = [(middle, 20), (last, 50)].map(|(granted, size)| {
-            let told = told.clone();
+            let freed = freed.clone();
             spawn(&space, move |space| {
                 space.free(granted);
                 // At least its own free happened before: no thread allocates yet.
                 assert!(space.hint() >= size);
-                told.fetch_add(1, Ordering::AcqRel);
+                freed.fetch_add(1, Ordering::AcqRel);
             })
         });
-        if told.load(Ordering::Acquire) == 2 {
+        if freed.load(Ordering::Acquire) == 2 {
             assert!(space.hint() >= 70);
         }
         threads.into_iter().for_each(|thread| thread.join().unwrap());

@@ -135,11 +135,11 @@ fn exchange_across_nodes() {
         let other = {
             let (model, said) = (model.clone(), said.clone());
             thread::spawn(move || {
-                let told = said.load(Ordering::Acquire);
+                let known = said.load(Ordering::Acquire);
                 let got = model.get(Some(&theirs), false);
                 // One of the three is in the depot by then, because the thread's own magazines hold
                 // two.
-                assert!(!told || got.is_some());
+                assert!(!known || got.is_some());
                 if let Some(got) = got {
                     model.put(Some(&theirs), got);
                 }

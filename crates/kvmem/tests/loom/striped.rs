@@ -95,7 +95,7 @@ fn a_note_of_a_reader_reaches_one_writer() {
             // Relaxed, and two steps: this reader alone has the state.
             lock.read(0, |_, own| own.store(own.load(Ordering::Relaxed) + 1, Ordering::Relaxed));
         };
-        let told = |lock: &StripedModel<Value>| -> u32 {
+        let reports = |lock: &StripedModel<Value>| -> u32 {
             // Relaxed: the writer alone has the states.
             lock.write(|_, all| all.map(|own| own.swap(0, Ordering::Relaxed)).sum())
         };
@@ -103,11 +103,11 @@ fn a_note_of_a_reader_reaches_one_writer() {
             let lock = lock.clone();
             thread::spawn(move || [(), ()].map(|()| note(&lock)))
         };
-        let early = told(&lock) + told(&lock);
+        let early = reports(&lock) + reports(&lock);
         reader.join().unwrap();
         // The last writer has seen everything before it, so a stripe that was left out had nothing
         // more to report.
-        assert_eq!(early + told(&lock), 2);
+        assert_eq!(early + reports(&lock), 2);
     });
 }
 

@@ -1,4 +1,4 @@
-//! Leases, with more threads and steps than loom can try: see the model there.
+//! Leases, with more threads and steps than loom can check; the model is in `loom/leases_toy.rs`.
 
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shuttle::sync::{Arc, Mutex};
@@ -7,10 +7,10 @@ use shuttle::thread;
 include!("../loom/leases_toy.rs");
 
 #[test]
-fn nobody_finds_a_value_older_than_one_that_was_put() {
+fn no_thread_finds_a_value_older_than_one_that_was_put() {
     super::check(|| {
         let toy = Arc::new(Toy::new(None));
-        // What was put before a look-up began; one thread puts, so versions rise.
+        // The last version put before a lookup began; one thread puts, so versions rise.
         let put = Arc::new(AtomicU64::new(0));
         let mut threads = Vec::new();
         {

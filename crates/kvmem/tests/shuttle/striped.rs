@@ -42,7 +42,7 @@ fn readers_and_writers() {
                 own.store(own.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             });
         };
-        let told = |lock: &StripedModel<Inside>| -> u32 {
+        let reports = |lock: &StripedModel<Inside>| -> u32 {
             lock.write(|inside, all| {
                 inside.write();
                 all.map(|own| own.swap(0, Ordering::Relaxed)).sum()
@@ -55,10 +55,10 @@ fn readers_and_writers() {
         });
         let writers = [(), ()].map(|()| {
             let lock = lock.clone();
-            thread::spawn(move || (0..4).map(|_| told(&lock)).sum::<u32>())
+            thread::spawn(move || (0..4).map(|_| reports(&lock)).sum::<u32>())
         });
         readers.into_iter().for_each(|reader| reader.join().unwrap());
         let early: u32 = writers.into_iter().map(|writer| writer.join().unwrap()).sum();
-        assert_eq!(early + told(&lock), 9);
+        assert_eq!(early + reports(&lock), 9);
     });
 }

@@ -26,7 +26,7 @@ fn sizes_in_memory() {
     assert_eq!(size_of::<Option<Allocation>>(), 20);
     assert_eq!(size_of::<RawHandle>(), 16);
     assert_eq!(size_of::<OffsetAllocator>(), 16);
-    assert!(size_of::<AllocError>() <= 40, "a refusal is small");
+    assert!(size_of::<AllocError>() <= 40, "errors are small");
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn metadata_does_not_creep() {
     }
 }
 
-/// Hole records are compacted when most holes are gone. Those that are held back (the wilderness
+/// Hole records are compacted when most holes are used up. Those that are held back (the wilderness
 /// behind the last boundary, and the small-object region) move with them.
 #[test]
 fn records_are_compacted_around_held_back_holes() {

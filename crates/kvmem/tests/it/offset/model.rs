@@ -141,7 +141,7 @@ struct Test {
     held: Vec<(u64, Held)>,
     stale: Vec<RawHandle>,
     random: Random,
-    refused: u64,
+    failures: u64,
 }
 
 impl Test {
@@ -161,7 +161,7 @@ impl Test {
         let model =
             SpaceModel { capacity, boundary, max_ranges, used: BTreeMap::new(), in_order: true };
         let space = builder.build().unwrap();
-        Test { space, model, held: Vec::new(), stale: Vec::new(), random, refused: 0 }
+        Test { space, model, held: Vec::new(), stale: Vec::new(), random, failures: 0 }
     }
 
     fn one_of(&mut self, n: usize) -> usize {
@@ -207,11 +207,11 @@ impl Test {
     }
 
     /// Checks that a call that failed changed nothing.
-    fn refuse(&mut self, what: &str, right: bool, error: &dyn std::fmt::Debug) {
+    fn check_failure(&mut self, what: &str, right: bool, error: &dyn std::fmt::Debug) {
         let SpaceModel { capacity, boundary, max_ranges, .. } = self.model;
         let space = (capacity, boundary, max_ranges);
         assert!(right, "{what} of {space:?}: {error:?}, but used are {:?}", self.model.used);
-        self.refused += 1;
+        self.failures += 1;
         self.compare();
     }
 
@@ -270,7 +270,7 @@ impl Test {
                 self.hold(granted);
             }
             Err(AllocError::BadAlign { align: said }) => {
-                self.refuse("aligned", said == align && !align.is_power_of_two(), &align);
+                self.check_failure("aligned", said == align && !align.is_power_of_two(), &align);
             }
             Err(error) => {
                 let fits = align.is_power_of_two()
@@ -283,7 +283,7 @@ impl Test {
                         piece.end - piece.start == size && start(piece) == Some(piece.start)
                     });
                 let right = self.model.may_refuse(size, self.model.limit(), fits, exact, error);
-                self.refuse(&format!("{size} at {align}"), right, &error);
+                self.check_failure(&format!("{size} at {align}"), right, &error);
             }
         }
     }
@@ -324,7 +324,7 @@ impl Test {
                     }
                     _ => self.model.may_refuse(size, limit, there >= n, false, error),
                 };
-                self.refuse(&format!("{n} × {size}"), right, &error);
+                self.check_failure(&format!("{n} × {size}"), right, &error);
             }
         }
     }
@@ -345,7 +345,7 @@ impl Test {
                 }
             }
             Err(AllocError::NoRanges { requested }) => {
-                self.refuse("0 ranges", most == 0 && requested == total, &most)
+                self.check_failure("0 ranges", most == 0 && requested == total, &most)
             }
             Err(error) => {
                 let full = matches!(error, AllocError::TooManyRanges { .. })
@@ -356,7 +356,7 @@ impl Test {
                     });
                 let right =
                     full || self.model.may_refuse(total, self.model.capacity, fits, false, error);
-                self.refuse(&format!("{total} in {most}"), right, &error);
+                self.check_failure(&format!("{total} in {most}"), right, &error);
             }
         }
     }
@@ -408,7 +408,7 @@ impl Test {
             self.space.extend_raw(handle, 1 << 40),
         ];
         let right = errors.iter().all(|error| matches!(error, Err(RawError::Stale { .. })));
-        self.refuse("a stale handle", right, &errors);
+        self.check_failure("a stale handle", right, &errors);
     }
 
     fn resize(&mut self) {
@@ -475,7 +475,7 @@ impl Test {
                 self.model.in_order &= requested >= size;
                 self.model.used.insert(start, start + requested);
             }
-            Err(error) => self.refuse(&what, right, &error),
+            Err(error) => self.check_failure(&what, right, &error),
         }
     }
 
@@ -526,7 +526,7 @@ impl Test {
                     }
                     error => part != (start..end) && self.model.full(&error),
                 };
-                self.refuse(&format!("{part:?} of {start}..{end}"), right, &error);
+                self.check_failure(&format!("{part:?} of {start}..{end}"), right, &error);
             }
         }
     }
@@ -575,7 +575,9 @@ impl Test {
                 assert!(right, "the end was moved from {capacity} to {to}");
                 self.model.capacity = to;
             }
-            Err(error) => self.refuse(&format!("{capacity} to {to}, grow {grow}"), right, &error),
+            Err(error) => {
+                self.check_failure(&format!("{capacity} to {to}, grow {grow}"), right, &error)
+            }
         }
     }
 
@@ -604,14 +606,14 @@ impl Test {
         self.space.check().unwrap();
         let limit = self.model.limit();
         assert_eq!(self.space.allocate(limit).map(|all| all.len()), Ok(limit));
-        self.refused
+        self.failures
     }
 }
 
 #[test]
 fn soak_against_a_plain_map() {
     let (calls, seed) = (setting("KVMEM_SOAK_OPS", 120_000), setting("KVMEM_SOAK_SEED", 1));
-    let mut refused = 0;
+    let mut failures = 0;
     for round in 0..calls.div_ceil(CALLS_A_SPACE) {
         let mut test = Test::new(seed.wrapping_mul(1_000_003).wrapping_add(round));
         for step in 0..CALLS_A_SPACE {
@@ -623,7 +625,7 @@ fn soak_against_a_plain_map() {
                 test.space.check().unwrap();
             }
         }
-        refused += test.finish();
+        failures += test.finish();
     }
-    assert!(refused * 10 > calls, "only {refused} of {calls} calls failed");
+    assert!(failures * 10 > calls, "only {failures} of {calls} calls failed");
 }

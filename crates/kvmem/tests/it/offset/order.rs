@@ -169,6 +169,6 @@ fn aligned_requests_keep_the_order_where_they_leave_no_gap() {
         live.push(space.allocate(4095).unwrap());
         assert_eq!(live.last().unwrap().offset(), at + 1, "the gap is an exact fit");
         live.push(space.allocate(100).unwrap());
-        assert_eq!(live.last().unwrap().offset(), at + 8192, "without a gap the order goes on");
+        assert_eq!(live.last().unwrap().offset(), at + 8192, "the order continues without a gap");
     }
 }

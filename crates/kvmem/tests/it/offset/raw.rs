@@ -15,7 +15,7 @@ fn stale(handle: RawHandle) -> RawError {
 }
 
 #[track_caller]
-fn refuses_all(space: &OffsetAllocator, handle: RawHandle, error: RawError) {
+fn assert_all_calls_fail(space: &OffsetAllocator, handle: RawHandle, error: RawError) {
     let before = figures(space.metrics());
     assert_eq!(space.free_raw(handle), Err(error));
     assert_eq!(space.resolve_raw(handle), Err(error));
@@ -39,9 +39,9 @@ fn a_handle_is_good_until_it_is_freed() {
     assert_eq!(space.extend_raw(a.handle, 500), Ok(()));
     assert_eq!(space.resolve_raw(a.handle), Ok(a.offset..a.offset + 500));
     assert_eq!(space.free_raw(a.handle), Ok(500));
-    refuses_all(&space, a.handle, stale(a.handle));
+    assert_all_calls_fail(&space, a.handle, stale(a.handle));
     assert_eq!(space.free_raw(b.handle), Ok(1 << 33));
-    refuses_all(&space, b.handle, stale(b.handle));
+    assert_all_calls_fail(&space, b.handle, stale(b.handle));
     assert_eq!(space.metrics().largest_free, 1 << 40);
 }
 
@@ -60,7 +60,7 @@ fn a_handle_does_not_come_back() {
         assert_eq!(space.free_raw(old.handle), Err(stale(old.handle)));
         old = new;
     }
-    refuses_all(
+    assert_all_calls_fail(
         &space,
         RawHandle::from_bits(old.handle.to_bits() ^ 1),
         stale(RawHandle::from_bits(old.handle.to_bits() ^ 1)),
@@ -74,12 +74,12 @@ fn from_raw_to_raii_and_back() {
     let first = space.allocate_raw(10_000).unwrap();
     space.shrink_raw(first.handle, 100).unwrap();
     let mut own = space.adopt_raw(first.handle).unwrap();
-    refuses_all(&space, first.handle, stale(first.handle));
+    assert_all_calls_fail(&space, first.handle, stale(first.handle));
     assert_eq!((own.offset(), own.len()), (first.offset, 100));
     own.extend(200).unwrap();
     let second = own.into_raw();
     assert_ne!(second, first.handle);
-    refuses_all(&space, first.handle, stale(first.handle));
+    assert_all_calls_fail(&space, first.handle, stale(first.handle));
     assert_eq!(space.resolve_raw(second), Ok(first.offset..first.offset + 200));
     assert_eq!((space.metrics().live, space.free_raw(second)), (1, Ok(200)));
     assert_eq!(space.metrics().live, 0);
@@ -90,15 +90,23 @@ fn handles_of_other_allocators_are_foreign() {
     let (a, b) = (OffsetAllocator::new(1000).unwrap(), OffsetAllocator::new(1000).unwrap());
     let (in_a, in_b) = (a.allocate_raw(10).unwrap().handle, b.allocate_raw(10).unwrap().handle);
     let id = |handle: RawHandle| (handle.to_bits() >> 64) as u64;
-    refuses_all(&a, in_b, RawError::Foreign { allocator: id(in_a), handle_of: id(in_b) });
-    refuses_all(&b, in_a, RawError::Foreign { allocator: id(in_b), handle_of: id(in_a) });
-    // An allocator that is gone: its successor, on the same core or not, is a different one.
+    assert_all_calls_fail(&a, in_b, RawError::Foreign { allocator: id(in_a), handle_of: id(in_b) });
+    assert_all_calls_fail(&b, in_a, RawError::Foreign { allocator: id(in_b), handle_of: id(in_a) });
+    // The successor of a dropped allocator, on the same core or not, is a different allocator.
     drop(b);
     for _ in 0..100 {
         let next = OffsetAllocator::new(1000).unwrap();
         let own = next.allocate_raw(10).unwrap().handle;
-        refuses_all(&next, in_b, RawError::Foreign { allocator: id(own), handle_of: id(in_b) });
-        refuses_all(&a, own, RawError::Foreign { allocator: id(in_a), handle_of: id(own) });
+        assert_all_calls_fail(
+            &next,
+            in_b,
+            RawError::Foreign { allocator: id(own), handle_of: id(in_b) },
+        );
+        assert_all_calls_fail(
+            &a,
+            own,
+            RawError::Foreign { allocator: id(in_a), handle_of: id(own) },
+        );
     }
     assert_eq!(a.resolve_raw(in_a).map(|range| range.end - range.start), Ok(10));
 }

@@ -160,7 +160,7 @@ fn a_freed_range_can_be_allocated_again() {
 }
 
 /// The same in a space with room, where the freed range may have been coalesced and divided
-/// elsewhere since.
+/// differently since.
 #[test]
 fn one_freed_and_one_requested_never_fails() {
     for (seed, placement) in [(5, PLACEMENTS[0]), (6, PLACEMENTS[1])] {
@@ -255,7 +255,7 @@ fn alignments_that_boundaries_seldom_meet_are_quick() {
             AllocError::OutOfSpace { requested: 3, free: (1 << 40) - 3, largest_free: 3 }
         );
     }
-    assert!(odd.metrics().free_ranges < 10, "refusals leave nothing behind");
+    assert!(odd.metrics().free_ranges < 10, "failed requests leave nothing behind");
     // One in 4096 is aligned, and each is found.
     let even = space(1 << 30, Some(1 << 12));
     let found: Vec<_> = (0..64).map(|_| even.allocate_aligned(1, 1 << 24).unwrap()).collect();

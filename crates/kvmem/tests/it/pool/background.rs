@@ -1,4 +1,5 @@
-//! In the background: the beginning is used while the rest is still being made ready.
+//! Initialization in the background: the first parts are used while the rest is populated and
+//! registered.
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ fn slow(fakes: &[Fake], millis: u64) -> PoolBuilder {
 }
 
 #[test]
-fn blocks_come_only_from_what_is_ready() {
+fn blocks_come_only_from_ready_parts() {
     let fakes = Fake::some(2, PART as u64);
     let pool = slow(&fakes, 5).build().expect("little memory");
     let report = pool.report();
@@ -29,7 +30,7 @@ fn blocks_come_only_from_what_is_ready() {
     while blocks.len() < 4 * 8 + 2 {
         match pool.allocate(PART / 4) {
             Ok(mut block) => {
-                // In order of addresses, and with its keys.
+                // Parts become ready in order of addresses, each with its keys.
                 assert!(
                     block.range().end <= pool.ready_bytes(),
                     "{block:?} of {}",
@@ -47,7 +48,7 @@ fn blocks_come_only_from_what_is_ready() {
             Err(error) => panic!("{error}"),
         }
     }
-    assert!(not_ready > 0, "all of it was there at once");
+    assert!(not_ready > 0, "the whole pool was ready at once");
     assert_eq!(pool.wait_ready(u64::MAX, LONG), pool.capacity());
     assert!(!pool.is_under_way());
     assert!(
@@ -63,7 +64,7 @@ fn blocks_come_only_from_what_is_ready() {
 }
 
 #[test]
-fn figures_leave_out_what_is_not_ready() {
+fn metrics_exclude_parts_that_are_not_ready() {
     let fakes = Fake::some(1, PART as u64);
     let pool = slow(&fakes, 30).build().expect("little memory");
     let first = pool.wait_ready(PART as u64, LONG);
@@ -84,7 +85,7 @@ fn figures_leave_out_what_is_not_ready() {
 }
 
 #[test]
-fn dropping_the_pool_ends_it() {
+fn dropping_the_pool_ends_the_initialization() {
     for wait in [0, PART as u64, 3 * PART as u64] {
         let fakes = Fake::some(2, PART as u64);
         let pool = slow(&fakes, 10).build().expect("little memory");
@@ -101,7 +102,7 @@ fn dropping_the_pool_ends_it() {
 }
 
 #[test]
-fn it_can_be_cancelled_and_what_is_ready_serves_on() {
+fn after_a_cancellation_the_ready_parts_serve_on() {
     let fakes = Fake::some(1, PART as u64);
     let cancel = CancelToken::new();
     let pool = slow(&fakes, 10).cancel(cancel.clone()).build().expect("little memory");
@@ -116,7 +117,7 @@ fn it_can_be_cancelled_and_what_is_ready_serves_on() {
 }
 
 #[test]
-fn without_registrars_it_only_populates() {
+fn without_registrars_the_background_thread_only_populates() {
     let pool = small(MIB).in_background(true).boundary(PART as u64).build().expect("little memory");
     let report = pool.report();
     assert_eq!(
@@ -151,16 +152,16 @@ fn last_clone_in_a_listener(policy: Policy) {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    panic!("{} keys are out", live(&fakes));
+    panic!("{} keys are live", live(&fakes));
 }
 
 #[test]
-fn a_panic_of_a_registrar_ends_it_and_harms_nobody() {
+fn a_panic_of_a_registrar_ends_only_the_initialization() {
     let mut fakes = Fake::some(1, PART as u64);
     fakes[0] =
         fakes[0].clone().with(super::fake::Faults { panic_at: Some(3), ..Default::default() });
     let pool = slow(&fakes, 1).build().expect("little memory");
     assert_eq!(pool.wait_ready(u64::MAX, LONG), 2 * PART as u64);
-    assert!(pool.report().stopped.expect("it was told").contains("panicked"));
+    assert!(pool.report().stopped.expect("a reason").contains("panicked"));
     assert_eq!(std::iter::from_fn(|| pool.allocate(PART).ok().map(std::mem::forget)).count(), 2);
 }

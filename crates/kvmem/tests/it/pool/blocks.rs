@@ -1,4 +1,4 @@
-//! Blocks: where they lie, what stands in them, and their parts.
+//! Blocks: their ranges, their bytes, and their parts.
 
 use kvmem::offset::AllocError;
 use kvmem::pool::{Block, Pool, PoolError, PoolSize};
@@ -9,7 +9,7 @@ fn pool(bytes: usize) -> Pool {
     small(bytes).build().expect("little memory")
 }
 
-/// No two of them overlap, and all lie in the pool.
+/// Asserts that no two blocks overlap and that all are in the pool.
 fn assert_apart(blocks: &[Block], pool: &Pool) {
     let mut ranges: Vec<_> = blocks.iter().map(Block::range).collect();
     ranges.sort_unstable_by_key(|range| range.start);
@@ -44,7 +44,7 @@ fn every_kind_of_request() {
 }
 
 #[test]
-fn addresses_are_aligned_however_far() {
+fn addresses_have_any_alignment() {
     let pool = pool(8 * MIB);
     let mut blocks = Vec::new();
     for log in 0..22 {
@@ -55,7 +55,7 @@ fn addresses_are_aligned_however_far() {
         blocks.push(block);
     }
     assert_apart(&blocks, &pool);
-    // What an alignment beyond the pages has cut off is free again.
+    // The padding of an alignment beyond a page is free again.
     let requested: usize = blocks.iter().map(Block::len).sum();
     assert_eq!(pool.metrics().allocated, requested as u64);
     for (align, error) in
@@ -73,25 +73,25 @@ fn addresses_are_aligned_however_far() {
         pool.allocate_aligned(usize::MAX, 1 << 40).unwrap_err(),
         PoolError::Allocate(AllocError::TooLarge { .. })
     ));
-    // The error names what was asked for, not the longer range that would have been needed.
+    // The error has the requested size, not that of the longer range that alignment needs.
     let limit = pool.capacity();
     for align in [1 << 23, 1 << 40, 1 << 63] {
         let error = pool.allocate_aligned(1, align).unwrap_err();
-        let PoolError::Allocate(refused) = &error else { panic!("{error}") };
-        let said = match *refused {
-            AllocError::AlignTooLarge { requested, align, limit: most } if most == limit => {
+        let PoolError::Allocate(failure) = &error else { panic!("{error}") };
+        let found = match *failure {
+            AllocError::AlignTooLarge { requested, align, limit: max } if max == limit => {
                 (requested, align)
             }
             AllocError::OutOfSpace { requested, .. } => (requested, align as u64),
             ref other => panic!("{other}"),
         };
-        assert_eq!(said, (1, align as u64), "{error}");
+        assert_eq!(found, (1, align as u64), "{error}");
     }
     pool.check().expect("sound");
 }
 
 #[test]
-fn what_cannot_be_is_told() {
+fn impossible_requests_return_errors() {
     let pool = pool(MIB);
     assert_eq!(pool.allocate(0).unwrap_err(), PoolError::Allocate(AllocError::ZeroSize));
     assert!(matches!(
@@ -183,7 +183,7 @@ fn sizes_are_numbers_or_texts() {
     assert!(error.to_string().starts_with(r#""64 gigs" is not a size"#), "{error}");
     assert!(Pool::builder(0).build().is_err());
     assert!(matches!(small(2 * MIB).max_size(MIB).build().unwrap_err(), PoolError::Limit { .. }));
-    // What cannot be cached is told before anything is mapped.
+    // A hot size that cannot be cached is an error before anything is mapped.
     let error = small(MIB).hot_sizes([MIB as u64]).build().unwrap_err();
     assert!(matches!(error, PoolError::HotSizes(_)), "{error}");
 }

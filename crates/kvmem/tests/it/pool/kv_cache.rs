@@ -1,4 +1,4 @@
-//! Keyed blocks: against a model, under threads, with pins, limits and every order of drops.
+//! Keyed blocks: against a model, under threads, with pins and limits, and in every order of drops.
 
 mod evicted;
 mod fork;
@@ -16,7 +16,7 @@ use kvmem::arena::PageSize;
 use kvmem::pool::kv_cache::KvCacheBuilder;
 use kvmem::pool::{KvCache, Pool};
 
-/// A pool of base pages that caches nothing for itself, so that what is freed is free.
+/// Returns a pool of base pages without magazines: a freed range is free at once.
 fn pool(bytes: usize) -> Pool {
     Pool::builder(bytes)
         .ladder(PageSize::Base)
@@ -25,15 +25,15 @@ fn pool(bytes: usize) -> Pool {
         .expect("base pages are available")
 }
 
-/// A cache with one shard: which block goes next is then known.
+/// Returns a cache with one shard, in which the next victim is known.
 fn one_shard(
     pool: &Pool,
-    wish: impl FnOnce(KvCacheBuilder<u64>) -> KvCacheBuilder<u64>,
+    settings: impl FnOnce(KvCacheBuilder<u64>) -> KvCacheBuilder<u64>,
 ) -> KvCache<u64> {
-    wish(KvCache::<u64>::builder(pool).shards(1)).build().expect("sensible settings")
+    settings(KvCache::<u64>::builder(pool).shards(1)).build().expect("sensible settings")
 }
 
-/// The keys of `keys` that are held, which does not count as use.
+/// Returns those of `keys` that the cache holds. This does not count as use.
 fn held(cache: &KvCache<u64>, keys: std::ops::Range<u64>) -> Vec<u64> {
     keys.filter(|key| cache.contains(key)).collect()
 }

@@ -1,4 +1,4 @@
-//! Who goes first: pools, their clones and their blocks, in any order.
+//! Pools, their clones and their blocks are dropped in any order.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::fake::{Fake, live, registrars};
 use super::{MIB, small};
 
-/// Whether these addresses are mapped.
+/// Returns whether the address is mapped.
 fn is_mapped(at: usize) -> bool {
     let text = std::fs::read_to_string("/proc/self/maps").expect("our own maps");
     text.lines().any(|line| {
@@ -19,7 +19,7 @@ fn is_mapped(at: usize) -> bool {
 }
 
 #[test]
-fn a_block_outlives_its_pool_and_the_memory_goes_with_the_last() {
+fn a_block_outlives_its_pool_and_the_last_one_releases_the_memory() {
     let pool = small(MIB).build().expect("little memory");
     let mut blocks: Vec<Block> = (0..3).map(|_| pool.allocate(5000).expect("room")).collect();
     let at = blocks[0].as_ptr().addr();
@@ -45,23 +45,24 @@ proptest! {
     fn any_drop_order_is_fine(
         sizes in proptest::collection::vec(1usize..40_000, 1..24),
         order in proptest::collection::vec(any::<proptest::sample::Index>(), 32),
-        learns in any::<bool>(),
+        auto_hot_sizes in any::<bool>(),
         in_background in any::<bool>(),
         grows in any::<bool>(),
-        condemned in any::<bool>(),
+        quarantines in any::<bool>(),
     ) {
         const PART: usize = 256 << 10;
         let fakes = Fake::some(2, PART as u64);
-        let builder = small(2 * MIB).max_size(3 * MIB).registrars(registrars(&fakes)).auto_hot_sizes(learns);
-        let pool = builder.in_background(in_background).build().expect("little memory");
-        // A third of the pools are dropped while they are still being made ready.
+        let builder = small(2 * MIB).max_size(3 * MIB).registrars(registrars(&fakes));
+        let builder = builder.auto_hot_sizes(auto_hot_sizes).in_background(in_background);
+        let pool = builder.build().expect("little memory");
+        // A third of the pools are dropped while they are still being initialized.
         if sizes.len() % 3 > 0 {
             pool.wait_ready(u64::MAX, Duration::from_secs(60));
             if grows {
                 pool.grow_to(3 * MIB as u64).expect("addresses are there");
             }
         }
-        if condemned && let Ok(block) = pool.allocate(1000) {
+        if quarantines && let Ok(block) = pool.allocate(1000) {
             pool.quarantine_block(block, "a test");
         }
         let mut owned = vec![Owned::Pool(pool.clone()), Owned::Pool(pool.clone())];
@@ -83,7 +84,9 @@ proptest! {
                         prop_assert!(block.bytes().iter().all(|found| found == byte));
                         prop_assert_eq!(block.keys().map(|keys| keys.len()), Ok(2));
                     }
-                    Owned::Pool(pool) => prop_assert!(pool.ready_bytes() == 0 || pool.allocate(100).is_ok()),
+                    Owned::Pool(pool) => {
+                        prop_assert!(pool.ready_bytes() == 0 || pool.allocate(100).is_ok());
+                    }
                 }
             }
         }

@@ -1,26 +1,26 @@
-//! Figures: what is published is what is so.
+//! Metrics: the published values are correct.
 
-mod book;
 mod busy;
+mod memory_recorder;
 mod oracle;
 mod setup;
 mod spans;
 
 use kvmem::pool::observe::{Exporter, METRICS};
 
-use self::book::Book;
+use self::memory_recorder::MemoryRecorder;
 use super::small;
 
-/// What an exporter publishes.
-fn published(exporter: &Exporter) -> Book {
-    let book = Book::default();
-    metrics::with_local_recorder(&book, || exporter.publish());
-    book
+/// Returns the metrics that an exporter publishes.
+fn published(exporter: &Exporter) -> MemoryRecorder {
+    let recorded = MemoryRecorder::default();
+    metrics::with_local_recorder(&recorded, || exporter.publish());
+    recorded
 }
 
-/// One table says what there is, to programs and to people.
+/// The table in the code and the one in the documentation are the same.
 #[test]
-fn the_table_is_what_is_documented() {
+fn the_table_matches_the_documentation() {
     let text = include_str!("../../../docs/metrics.md");
     let rows = text.lines().filter(|line| line.starts_with("| `kvmem_"));
     let documented: Vec<Vec<String>> = rows
@@ -45,7 +45,7 @@ fn the_table_is_what_is_documented() {
 }
 
 #[test]
-fn names_are_as_prometheus_wants_them() {
+fn names_follow_the_conventions_of_prometheus() {
     for what in METRICS {
         assert!(
             what.name.starts_with("kvmem_pool_") || what.name.starts_with("kvmem_cache_"),
@@ -58,24 +58,24 @@ fn names_are_as_prometheus_wants_them() {
     }
 }
 
-/// What is published is in the table, with its kind and its labels, and all of the table is
-/// published.
+/// Every published metric is in the table, with its kind and its labels, and every metric of the
+/// table is published.
 #[test]
-fn all_that_is_published_is_described() {
+fn every_published_metric_is_described() {
     let fakes = crate::register::fake::Fake::some(2, 1 << 20);
     let registrars = crate::register::fake::registrars(&fakes);
     let built = small(1 << 20).name("kv").measure_latency(1).registrars(registrars).build();
     let pool = built.expect("little memory");
     let cache = kvmem::pool::KvCache::<u64>::new(&pool);
     cache.insert(1, &[1; 100]).expect("room");
-    let book = published(&Exporter::new().pool(&pool).cache_called("prefix", &cache));
+    let recorded = published(&Exporter::new().pool(&pool).cache_called("prefix", &cache));
     for what in METRICS {
-        let found = book.of(what.name);
+        let found = recorded.of(what.name);
         assert!(!found.is_empty(), "{} is not published", what.name);
         for labels in found {
             let kind = what.kind.to_string();
-            assert_eq!(book.described(what.name).as_deref(), Some(what.help));
-            assert_eq!(book.kind(what.name), kind);
+            assert_eq!(recorded.described(what.name).as_deref(), Some(what.help));
+            assert_eq!(recorded.kind(what.name), kind);
             let mut keys: Vec<&str> = labels.iter().map(|(key, _)| key.as_str()).collect();
             keys.sort_unstable();
             let mut wanted = [&["pool"], what.labels].concat();
@@ -84,7 +84,7 @@ fn all_that_is_published_is_described() {
             assert!(labels.contains(&("pool".to_owned(), "kv".to_owned())));
         }
     }
-    assert_eq!(book.names().len(), METRICS.len(), "{:?}", book.names());
-    assert_eq!(book.value("kvmem_cache_blocks", &[("cache", "prefix")]), 1.0);
-    assert_eq!(book.of("kvmem_pool_register_seconds").len(), 2);
+    assert_eq!(recorded.names().len(), METRICS.len(), "{:?}", recorded.names());
+    assert_eq!(recorded.value("kvmem_cache_blocks", &[("cache", "prefix")]), 1.0);
+    assert_eq!(recorded.of("kvmem_pool_register_seconds").len(), 2);
 }

@@ -1,4 +1,4 @@
-//! Quarantine: what fails is kept from use, and the rest serves on.
+//! Quarantine: failed ranges are kept from use, and the rest of the pool serves on.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{MIB, small};
 
 const PART: usize = 128 << 10;
 
-/// Two, of which the second refuses these calls.
+/// Returns two registrars; these calls of the second one fail.
 fn faulty(register: &[u64]) -> Vec<Fake> {
     let mut fakes = Fake::some(2, PART as u64);
     fakes[1] = fakes[1].clone().with(Faults { register: register.to_vec(), ..Faults::default() });
@@ -56,7 +56,7 @@ fn parts_that_fail_are_left_out() {
 }
 
 #[test]
-fn if_all_of_it_fails_there_is_no_pool() {
+fn if_every_part_fails_the_build_fails() {
     let fakes = faulty(&(1..=8).collect::<Vec<_>>());
     let error = small(MIB).registrars(registrars(&fakes)).quarantine(true).build().unwrap_err();
     let PoolError::Register(inner) = &error else { panic!("{error}") };
@@ -65,7 +65,7 @@ fn if_all_of_it_fails_there_is_no_pool() {
 }
 
 #[test]
-fn without_it_one_failure_is_the_end() {
+fn without_quarantine_one_failure_fails_the_build() {
     for chunk in 1..=8 {
         let fakes = faulty(&[chunk]);
         assert!(small(MIB).registrars(registrars(&fakes)).build().is_err());
@@ -74,7 +74,7 @@ fn without_it_one_failure_is_the_end() {
 }
 
 #[test]
-fn users_condemn_what_they_find_bad() {
+fn callers_quarantine_bad_blocks() {
     let pool = small(MIB).build().expect("little memory");
     let bad = pool.allocate(5000).expect("room");
     let range = bad.range();
@@ -90,10 +90,10 @@ fn users_condemn_what_they_find_bad() {
     assert!(
         blocks.iter().all(|block| block.range().end <= range.start || block.offset() >= range.end)
     );
-    // Another pool's block is only freed there.
+    // A block of another pool is only freed.
     let other = small(MIB).build().expect("little memory");
     other.quarantine_block(blocks.pop().expect("many"), "not ours");
     assert_eq!((other.ready_bytes(), other.report().quarantined.len()), (MIB as u64, 0));
-    // It goes with the pool.
+    // The quarantine ends with the pool.
     drop((blocks, pool));
 }

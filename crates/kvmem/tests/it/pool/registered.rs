@@ -1,4 +1,4 @@
-//! Registrars: every block has one key with each, for as long as the block.
+//! Registrars: every block has one key with each registrar, valid until the block is freed.
 
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn every_block_has_one_key_with_each() {
         );
         assert_eq!(block.key("fake:1").expect("registered"), found[1].1);
         assert_eq!(block.sub(5..70_001).expect("within").keys().expect("registered"), found);
-        // The same for all of a part, and for no two parts.
+        // All blocks of a part have the same keys; no two parts share a key.
         assert_eq!(keys.entry(part).or_insert_with(|| found.clone()), &found);
     }
     let distinct: std::collections::BTreeSet<u64> =
@@ -62,13 +62,13 @@ fn keys_stay_as_long_as_a_block() {
 }
 
 #[test]
-fn one_key_for_all_where_nothing_asks_for_more() {
+fn one_key_covers_the_pool_if_no_limit_requires_more() {
     let fakes = Fake::some(2, u64::MAX);
     let pool = small(MIB).registrars(registrars(&fakes)).build().expect("little memory");
     let report = pool.report();
     assert_eq!((live(&fakes), report.boundary_bytes, pool.boundary()), (2, None, None));
     assert_eq!(pool.allocate(MIB).expect("all of it").keys().expect("registered").len(), 2);
-    // One who takes less than the others decides for all.
+    // The registrar with the smallest limit decides for all.
     let mut uneven = Fake::some(1, u64::MAX);
     uneven.push(Fake::new("small", Limits { max_bytes: 300_000, ..Limits::none("") }));
     let pool = small(MIB).registrars(registrars(&uneven)).build().expect("little memory");
@@ -81,7 +81,7 @@ fn one_key_for_all_where_nothing_asks_for_more() {
             .any(|choice| choice.what == "boundary" && choice.why.contains("small"))
     );
     assert_eq!(pool.boundary(), report.boundary_bytes);
-    // What is asked for is kept to, in whole pages.
+    // The requested boundary is used, rounded down to whole pages.
     let pool = small(MIB)
         .registrars(registrars(&Fake::some(1, PART)))
         .boundary(100_000)
@@ -89,11 +89,11 @@ fn one_key_for_all_where_nothing_asks_for_more() {
         .expect("ok");
     let report = pool.report();
     assert_eq!(report.boundary_bytes, Some(98_304));
-    // Without registrars it is the offsets' alone.
+    // Without registrars the boundary applies to offsets alone.
     let pool = small(MIB).boundary(100_000).build().expect("little memory");
     let report = pool.report();
     assert_eq!((pool.boundary(), report.part_bytes), (Some(98_304), MIB as u64));
-    // A tebibyte in parts of a page is refused, before it costs anything.
+    // A tebibyte in parts of one page returns an error before anything is mapped.
     let builder =
         Pool::builder("1 TiB").ladder(PageSize::Thp).populate(Populate::None).in_background(true);
     let error = builder.boundary(4096).build().unwrap_err();
@@ -113,7 +113,7 @@ fn without_registrars_there_is_no_key() {
 }
 
 #[test]
-fn a_limit_is_told_before_anything_is_done() {
+fn a_limit_is_reported_before_anything_is_registered() {
     let fake = Fake::new("few", Limits { max_bytes: PART, max_keys: 3, ..Limits::none("") });
     let error = small(MIB).registrar(fake.clone()).build().unwrap_err();
     let PoolError::Register(inner) = &error else { panic!("{error}") };
@@ -177,7 +177,7 @@ fn reports_are_shown_and_stored() {
         assert!(text.contains(part), "{part} in {text}");
     }
     let json = serde_json::to_string(&report).expect("plain data");
-    assert_eq!(serde_json::from_str::<PoolReport>(&json).expect("as it was"), report);
+    assert_eq!(serde_json::from_str::<PoolReport>(&json).expect("the same reference"), report);
     assert_eq!(pool.report(), report);
     assert_eq!(report.hot_sizes, [4096]);
     assert!(report.steps.iter().all(|step| step.seconds >= 0.0) && report.steps.len() == 3);
@@ -213,13 +213,13 @@ fn bytes_go_out_and_come_in_by_the_key_of_a_block() {
     assert!(blocks.iter().any(|block| block.offset() >= MIB as u64));
     blocks.iter_mut().for_each(&mut prove);
     drop(pool);
-    // The pool is gone, and the key of the last block is as good as ever.
+    // The pool has been dropped, and the key of the last block is still valid.
     blocks.truncate(1);
     blocks.iter_mut().for_each(&mut prove);
 }
 
 #[test]
-fn pages_lie_where_they_are_to() {
+fn pages_are_on_the_requested_node() {
     let built = small(MIB)
         .numa(Numa::Bind(vec![0]))
         .boundary(PART)

@@ -1,4 +1,4 @@
-//! Growing and shrinking: by whole parts, with keys and pages.
+//! Growing and shrinking by whole parts, with keys and pages.
 
 use kvmem::offset::SpaceError;
 use kvmem::pool::{Block, Pool, PoolError};
@@ -9,13 +9,13 @@ use super::{MIB, small};
 
 const PART: usize = 256 << 10;
 
-/// Bytes of it that are resident.
+/// Returns the resident bytes of a pool.
 fn resident(pool: &Pool) -> u64 {
     let report = pool.report();
     let block = pool.allocate(1).expect("room");
     let base = block.as_ptr().addr() - block.offset() as usize;
     let mut pages = vec![0u8; report.max_bytes as usize / 4096];
-    // SAFETY: the range is mapped as long as the block, and the vector has a byte for each page.
+    // SAFETY: the block keeps the range mapped, and the vector has a byte for each page.
     let requested = unsafe {
         libc::mincore(base as *mut libc::c_void, report.max_bytes as usize, pages.as_mut_ptr())
     };
@@ -24,7 +24,7 @@ fn resident(pool: &Pool) -> u64 {
 }
 
 #[test]
-fn it_grows_and_shrinks_with_its_keys() {
+fn growing_and_shrinking_register_and_deregister() {
     let fakes = Fake::some(2, PART as u64);
     let pool =
         small(MIB).max_size(3 * MIB).registrars(registrars(&fakes)).build().expect("little memory");
@@ -37,7 +37,7 @@ fn it_grows_and_shrinks_with_its_keys() {
     pool.grow_to((MIB + 1) as u64).expect("addresses are there");
     assert_eq!((pool.capacity(), pool.ready_bytes()), ((MIB + PART) as u64, (MIB + PART) as u64));
     assert_eq!((live(&fakes), resident(&pool)), (10, (MIB + PART) as u64));
-    let last = pool.allocate(PART).expect("what was added");
+    let last = pool.allocate(PART).expect("the added part");
     assert_eq!((last.offset(), last.keys().expect("registered").len()), (MIB as u64, 2));
     pool.grow_to(3 * MIB as u64).expect("addresses are there");
     assert_eq!(live(&fakes), 24);
@@ -48,11 +48,14 @@ fn it_grows_and_shrinks_with_its_keys() {
     );
     let error = pool.grow_to(MIB as u64).unwrap_err();
     assert!(
-        matches!(&error, PoolError::Space(inner) if matches!(**inner, SpaceError::WrongDirection { .. })),
+        matches!(
+            &error,
+            PoolError::Space(inner) if matches!(**inner, SpaceError::WrongDirection { .. })
+        ),
         "{error}"
     );
 
-    // What is in use is not taken away.
+    // A part in use is not removed.
     let error = pool.shrink_to(MIB as u64).unwrap_err();
     assert!(
         matches!(&error, PoolError::Space(inner) if matches!(**inner, SpaceError::InUse { .. })),
@@ -77,7 +80,7 @@ fn it_grows_and_shrinks_with_its_keys() {
 }
 
 #[test]
-fn if_growing_fails_nothing_has_changed() {
+fn a_failed_growth_changes_nothing() {
     let mut fakes = Fake::some(2, PART as u64);
     fakes[0] = fakes[0].clone().with(Faults { register: vec![6], ..Faults::default() });
     let pool =
@@ -89,14 +92,14 @@ fn if_growing_fails_nothing_has_changed() {
         (pool.capacity(), live(&fakes), block.keys().expect("registered").len()),
         (MIB as u64, 8, 2)
     );
-    pool.grow_to(2 * MIB as u64).expect("the second time it is not refused");
+    pool.grow_to(2 * MIB as u64).expect("the second attempt succeeds");
     assert_eq!(live(&fakes), 16);
 }
 
 #[test]
-fn keys_that_are_not_taken_back_keep_their_pages() {
+fn a_failed_deregistration_keeps_the_pages() {
     let mut fakes = Fake::some(1, PART as u64);
-    // The first key that is given back, every time that is tried for shrinking.
+    // The first deregistration fails, in each attempt of the shrink.
     fakes[0] = fakes[0].clone().with(Faults { deregister: vec![(1, 3)], ..Faults::default() });
     let pool = small(2 * PART)
         .max_size(4 * PART)
@@ -106,12 +109,16 @@ fn keys_that_are_not_taken_back_keep_their_pages() {
     let before = resident(&pool);
     let error = pool.shrink_to(1).unwrap_err();
     assert!(
-        matches!(&error, PoolError::Register(inner) if matches!(**inner, RegisterError::DeregisterFailed { .. })),
+        matches!(
+            &error,
+            PoolError::Register(inner)
+                if matches!(**inner, RegisterError::DeregisterFailed { .. })
+        ),
         "{error}"
     );
     assert_eq!((pool.capacity(), live(&fakes), resident(&pool)), (PART as u64, 2, before));
-    // Before these pages are used again the key is given back.
-    pool.grow_to(2 * PART as u64).expect("it is taken back now");
+    // The key is deregistered before these pages are used again.
+    pool.grow_to(2 * PART as u64).expect("the key is deregistered now");
     assert_eq!(live(&fakes), 2);
     let blocks: Vec<Block> = pool.allocate_batch(PART, 2).expect("all of it");
     assert!(blocks.iter().all(|block| block.keys().is_ok_and(|keys| keys.len() == 1)));
@@ -120,7 +127,7 @@ fn keys_that_are_not_taken_back_keep_their_pages() {
 }
 
 #[test]
-fn without_registrars_it_goes_by_pages() {
+fn without_registrars_the_pool_resizes_by_pages() {
     let pool = small(MIB).max_size(64 * MIB).build().expect("little memory");
     let report = pool.report();
     assert_eq!(report.boundary_bytes, None);
@@ -130,7 +137,7 @@ fn without_registrars_it_goes_by_pages() {
     assert_eq!(shrunk.discarded_bytes, MIB as u64 - pool.capacity());
     pool.grow_to(64 * MIB as u64).expect("addresses are there");
     drop(block);
-    // No edge is in the way.
+    // No boundary limits the allocation.
     let mut all = pool.allocate(64 * MIB).expect("one piece");
     all.bytes_mut()[64 * MIB - 1] = 1;
     assert_eq!(pool.trim(), ());
@@ -150,10 +157,10 @@ fn blocks_are_used_while_the_end_moves() {
             let (pool, done) = (&pool, &done);
             scope.spawn(move || {
                 let mut mine: Vec<Block> = Vec::new();
-                // Relaxed: it only ends the loop.
+                // Relaxed: the flag only ends the loop.
                 while !done.load(std::sync::atomic::Ordering::Relaxed) {
                     while let Ok(mut block) = pool.allocate(10_000) {
-                        // Every byte of it is there, and has its key.
+                        // Every byte is mapped and has a key.
                         block.bytes_mut().fill(thread);
                         assert_eq!(block.keys().expect("registered").len(), 1);
                         mine.push(block);

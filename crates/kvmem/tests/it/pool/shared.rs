@@ -1,4 +1,4 @@
-//! Shared pools: another process attaches, reads, writes; and either may die.
+//! Shared pools: another process attaches, reads and writes, and either process may be killed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +11,7 @@ use super::{MIB, small};
 
 const LEN: usize = 100_000;
 
-/// This test again in a process of its own, with a descriptor for its input.
+/// Returns a command that runs a test again in its own process, with a descriptor as its input.
 fn again(test: &str, fd: OwnedFd, words: &[u64]) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("our own path"));
     command.args([&format!("pool::shared::{test}"), "--exact", "--nocapture", "--test-threads=1"]);
@@ -23,7 +23,7 @@ fn again(test: &str, fd: OwnedFd, words: &[u64]) -> Command {
     command
 }
 
-/// If this is the child: the descriptor and the block that it was told of.
+/// Returns the descriptor and the block that the parent passed, if this process is the child.
 fn child(test: &str) -> Option<(OwnedFd, BlockRef)> {
     if std::env::var("KVMEM_TEST_CHILD").ok()? != test {
         return None;
@@ -38,7 +38,7 @@ fn shared() -> Pool {
     small(MIB).backing(Backing::Shared).build().expect("little memory")
 }
 
-/// Waits for a line that begins so.
+/// Waits for a line that begins with `word`.
 fn wait_for(child: &mut Child, word: &str) -> String {
     let lines = BufReader::new(child.stdout.as_mut().expect("piped")).lines();
     lines.map_while(Result::ok).find(|line| line.starts_with(word)).expect("the child says so")
@@ -49,7 +49,7 @@ fn a_second_process_reads_and_writes() {
     let test = "a_second_process_reads_and_writes";
     if let Some((fd, block)) = child(test) {
         let pool = AttachedPool::attach(fd, Access::ReadWrite).expect("the parent's pool");
-        // SAFETY: the parent waits for us.
+        // SAFETY: the parent only waits meanwhile.
         let bytes = unsafe { pool.bytes_mut(block) }.expect("its block");
         assert!(bytes.len() == LEN && bytes.iter().enumerate().all(|(n, byte)| *byte == n as u8));
         bytes.fill(0xcc);
@@ -63,7 +63,7 @@ fn a_second_process_reads_and_writes() {
     }
     let bits = block.reference().expect("shared").to_bits();
     assert_eq!(bits, [pool.share_id().expect("shared"), block.offset(), LEN as u64]);
-    // SAFETY: the child writes to the block while nobody has a slice of it.
+    // SAFETY: the child writes to the block while no slice of it exists.
     let fd = unsafe { pool.share() }.expect("a descriptor");
     let output = again(test, fd, &bits).output().expect("a child");
     assert!(output.status.success(), "{output:?}");
@@ -71,19 +71,22 @@ fn a_second_process_reads_and_writes() {
 }
 
 #[test]
-fn who_may_only_read_cannot_write() {
-    let test = "who_may_only_read_cannot_write";
+fn a_read_only_process_cannot_write() {
+    let test = "a_read_only_process_cannot_write";
     if let Some((fd, block)) = child(test) {
         let error = AttachedPool::attach(fd.try_clone().expect("a descriptor"), Access::ReadWrite)
             .unwrap_err();
         assert!(
-            matches!(&error, PoolError::Memory(inner) if matches!(**inner, ArenaError::CallFailed { .. })),
+            matches!(
+                &error,
+                PoolError::Memory(inner) if matches!(**inner, ArenaError::CallFailed { .. })
+            ),
             "{error}"
         );
         let pool = AttachedPool::attach(fd, Access::ReadOnly).expect("the parent's pool");
-        // SAFETY: nobody writes.
+        // SAFETY: no process writes.
         assert!(unsafe { pool.bytes(block) }.expect("its block").iter().all(|byte| *byte == 7));
-        // SAFETY: it is refused.
+        // SAFETY: the call returns an error and no slice.
         assert_eq!(unsafe { pool.bytes_mut(block) }.unwrap_err(), PoolError::ReadOnly);
         return;
     }
@@ -103,14 +106,14 @@ fn as_nobody(child: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child makes system calls and ends with _exit.
     match unsafe { libc::fork() } {
         0 => {
-            // SAFETY: changes who the child is; no other thread runs in it.
-            let gone = unsafe {
+            // SAFETY: changes the user of the child; no other thread runs in it.
+            let switched = unsafe {
                 libc::setgroups(0, std::ptr::null()) == 0
                     && libc::setgid(NOBODY) == 0
                     && libc::setuid(NOBODY) == 0
             };
             // SAFETY: ends the child at once.
-            unsafe { libc::_exit(if gone { child() } else { 99 }) }
+            unsafe { libc::_exit(if switched { child() } else { 99 }) }
         }
         pid => {
             let mut status = 0;
@@ -122,12 +125,12 @@ fn as_nobody(child: impl FnOnce() -> i32) -> i32 {
     }
 }
 
-/// Tries to write by a descriptor in each way that there is: 0 if none works, else its number.
+/// Tries every way to write by a descriptor; returns 0 if none works, else the number of the way.
 /// Makes only system calls.
 fn write_by(fd: i32, path: &std::ffi::CStr) -> i32 {
     let byte = [0xffu8];
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: system calls with arguments that live as long.
+    // SAFETY: system calls whose arguments outlive them.
     unsafe {
         if libc::pwrite(fd, byte.as_ptr().cast(), 1, 0) != -1 {
             return 1;
@@ -159,7 +162,7 @@ fn write_by(fd: i32, path: &std::ffi::CStr) -> i32 {
 #[test]
 fn a_process_of_another_user_cannot_open_it_for_writing() {
     use std::os::fd::AsRawFd;
-    // SAFETY: asks for a number.
+    // SAFETY: returns a number.
     if unsafe { libc::geteuid() } != 0 {
         return println!("skipped: a child of another user takes root");
     }
@@ -171,16 +174,16 @@ fn a_process_of_another_user_cannot_open_it_for_writing() {
     let path =
         std::ffi::CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).expect("no zero");
     assert_eq!(as_nobody(|| write_by(fd.as_raw_fd(), &path)), 0);
-    // Somebody has opened it up again: the next descriptor is as good as the first.
-    // SAFETY: takes a number.
+    // The mode of the file was widened: the next descriptor still allows no writing.
+    // SAFETY: takes numbers.
     assert_eq!(unsafe { libc::fchmod(fd.as_raw_fd(), 0o777) }, 0);
     let fd = pool.share_read_only().expect("a descriptor");
     let path =
         std::ffi::CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).expect("no zero");
     assert_eq!(as_nobody(|| write_by(fd.as_raw_fd(), &path)), 0);
     assert!(block.bytes().iter().all(|byte| *byte == 7));
-    // What is shared for writing can be written by another user, as it was.
-    // SAFETY: the child writes while nobody has a slice of the block.
+    // A descriptor shared for writing works for another user.
+    // SAFETY: the child writes while no slice of the block exists.
     let fd = unsafe { pool.share() }.expect("a descriptor");
     assert_eq!(as_nobody(|| write_by(fd.as_raw_fd(), &path)), 1);
     assert_eq!(block.bytes()[0], 0xff);
@@ -191,7 +194,7 @@ fn the_pool_goes_on_when_the_other_is_killed() {
     let test = "the_pool_goes_on_when_the_other_is_killed";
     if let Some((fd, block)) = child(test) {
         let pool = AttachedPool::attach(fd, Access::ReadWrite).expect("the parent's pool");
-        // SAFETY: the parent waits for us.
+        // SAFETY: the parent only waits meanwhile.
         unsafe { pool.bytes_mut(block) }.expect("its block").fill(9);
         println!("\nready");
         std::thread::sleep(std::time::Duration::from_secs(60));
@@ -199,7 +202,7 @@ fn the_pool_goes_on_when_the_other_is_killed() {
     }
     let pool = shared();
     let block = pool.allocate(LEN).expect("room");
-    // SAFETY: the child writes to the block while nobody has a slice of it.
+    // SAFETY: the child writes to the block while no slice of it exists.
     let fd = unsafe { pool.share() }.expect("a descriptor");
     let bits = block.reference().expect("shared").to_bits();
     let mut other = again(test, fd, &bits).stdout(Stdio::piped()).spawn().expect("a child");
@@ -245,7 +248,7 @@ fn the_other_goes_on_when_the_pool_is_killed() {
     owner.kill().expect("our child");
     owner.wait().expect("our child");
     let block = BlockRef::from_bits([words[1], words[2], words[3]]);
-    // SAFETY: nobody is left who could write.
+    // SAFETY: the only process that could write has ended.
     let bytes = unsafe { pool.bytes(block) }.expect("its block");
     assert!(bytes.len() == LEN && bytes.iter().all(|byte| *byte == 5));
 }
@@ -274,7 +277,7 @@ fn references_are_checked() {
         BlockRef { offset: u64::MAX, len: 2, ..good },
         BlockRef { offset: 1, len: u64::MAX, ..good },
     ];
-    // SAFETY: nobody writes.
+    // SAFETY: no process writes.
     unsafe {
         assert_eq!(here.bytes(good).expect("its block").len(), 10);
         for bad in bad {
@@ -284,7 +287,7 @@ fn references_are_checked() {
         assert_eq!(error, PoolError::Foreign { of: here.share_id(), here: there.share_id() });
     }
     let json = serde_json::to_string(&good).expect("plain data");
-    assert_eq!(serde_json::from_str::<BlockRef>(&json).expect("as it was"), good);
+    assert_eq!(serde_json::from_str::<BlockRef>(&json).expect("the same reference"), good);
     let private = small(MIB).build().expect("little memory");
     assert_eq!(private.allocate(1).expect("room").reference(), Err(PoolError::Private));
     assert_eq!(private.share_read_only().unwrap_err(), PoolError::Private);
@@ -295,17 +298,17 @@ fn references_are_checked() {
 fn the_size_cannot_be_changed() {
     let pool =
         small(MIB).max_size(4 * MIB).backing(Backing::Shared).build().expect("little memory");
-    // SAFETY: nobody writes by it.
+    // SAFETY: no process writes by it.
     let file = std::fs::File::from(unsafe { pool.share() }.expect("a descriptor"));
     for len in [0, MIB as u64, 8 * MIB as u64] {
         assert_eq!(file.set_len(len).expect_err("sealed").raw_os_error(), Some(libc::EPERM));
     }
-    // What it grows by is there for those who have attached it before.
+    // A process that attached before the growth can use the new bytes.
     let seen = AttachedPool::attach(file, Access::ReadOnly).expect("ours");
     pool.grow_to(4 * MIB as u64).expect("addresses are there");
     let mut all = pool.allocate(4 * MIB).expect("all of it");
     all.bytes_mut()[4 * MIB - 1] = 3;
-    // SAFETY: nobody writes any more.
+    // SAFETY: no process writes any more.
     assert_eq!(
         unsafe { seen.bytes(all.reference().expect("shared")) }.expect("all of it")[4 * MIB - 1],
         3

@@ -13,7 +13,7 @@ pub(super) struct Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        // A leftover folder is harmless, because it lies in the build folder.
+        // A leftover folder is harmless, because it is in the build folder.
         let _ = fs::remove_dir_all(&self.root);
     }
 }

@@ -1,4 +1,4 @@
-//! Who gets what is evicted.
+//! The eviction sink: it receives every evicted value once, and may keep it or fail.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use kvmem::pool::kv_cache::{KvCacheError, Pinned};
 use super::{held, one_shard, pool};
 
 #[test]
-fn each_evicted_value_is_given_once_with_its_bytes() {
+fn the_sink_receives_each_evicted_value_once() {
     let pool = pool(64 << 10);
     let (give, given) = mpsc::channel();
     let cache = one_shard(&pool, |builder| {
@@ -27,7 +27,7 @@ fn each_evicted_value_is_given_once_with_its_bytes() {
     for key in 0..6 {
         assert_eq!(given.try_recv(), Ok((key, vec![key as u8; 1000])));
     }
-    // What is removed, replaced where there is room, or cleared is not.
+    // Values that are removed, cleared, or replaced while there is room are not evicted.
     drop(cache.remove(&6));
     cache.insert(7, b"other").unwrap();
     cache.clear();
@@ -38,7 +38,7 @@ fn each_evicted_value_is_given_once_with_its_bytes() {
 }
 
 #[test]
-fn watermarks_and_evict_to_give_too() {
+fn watermarks_and_evict_to_call_the_sink_too() {
     let pool = pool(64 << 10);
     let given = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&given);
@@ -63,7 +63,7 @@ fn a_kept_pin_keeps_its_bytes_and_the_insertion_evicts_further() {
     let cache = one_shard(&pool, |builder| {
         builder.on_evict(move |pinned| {
             let mut kept = keep.lock().unwrap();
-            // Three at most; the others are let go.
+            // The sink keeps at most three pins and drops the others.
             if kept.len() < 3 {
                 kept.push(pinned);
             }
@@ -72,7 +72,7 @@ fn a_kept_pin_keeps_its_bytes_and_the_insertion_evicts_further() {
     for key in 0..16 {
         cache.insert_with(key, 4096, |bytes| bytes.fill(key as u8)).unwrap();
     }
-    // The first three make no room, the fourth does.
+    // The first three evictions free nothing; the fourth does.
     cache.insert_with(16, 4096, |_| ()).unwrap();
     assert_eq!(held(&cache, 0..17), (4..17).collect::<Vec<u64>>());
     assert_eq!((cache.bytes(), pool.metrics().allocated), (13 * 4096, 16 * 4096));
@@ -84,7 +84,7 @@ fn a_kept_pin_keeps_its_bytes_and_the_insertion_evicts_further() {
 }
 
 #[test]
-fn where_all_is_in_other_hands_an_insertion_is_refused() {
+fn an_insertion_fails_if_the_sink_keeps_every_pin() {
     let pool = pool(64 << 10);
     let kept: Arc<Mutex<Vec<Pinned<u64>>>> = Arc::default();
     let keep = Arc::clone(&kept);
@@ -94,22 +94,22 @@ fn where_all_is_in_other_hands_an_insertion_is_refused() {
     for key in 0..16 {
         cache.insert_with(key, 4096, |_| ()).unwrap();
     }
-    let refused = cache.insert_with(16, 4096, |_| ());
-    assert!(matches!(refused, Err(KvCacheError::NothingToEvict { blocks: 0, .. })), "{refused:?}");
+    let failed = cache.insert_with(16, 4096, |_| ());
+    assert!(matches!(failed, Err(KvCacheError::NothingToEvict { blocks: 0, .. })), "{failed:?}");
     kept.lock().unwrap().clear();
     cache.insert_with(16, 4096, |_| ()).unwrap();
     cache.check().unwrap();
 }
 
 #[test]
-fn the_taker_may_look_into_the_cache_and_panic() {
+fn the_sink_may_use_the_cache_and_panic() {
     let pool = pool(64 << 10);
     let itself: Arc<Mutex<Option<KvCache<u64>>>> = Arc::default();
     let found = Arc::clone(&itself);
     let cache = one_shard(&pool, |builder| {
         builder.max_blocks(2).on_evict(move |pinned| {
-            let cache = found.lock().unwrap().clone().expect("it has been put there");
-            // It is out already, and no lock is held.
+            let cache = found.lock().unwrap().clone().expect("it was set");
+            // The value has left the cache already, and no lock is held.
             assert!(!cache.contains(pinned.key()) && cache.get(&1).is_some());
             assert!(*pinned.key() != 2, "the second one panics");
         })
@@ -120,10 +120,10 @@ fn the_taker_may_look_into_the_cache_and_panic() {
     cache.insert(2, b"2").unwrap();
     assert_eq!(held(&cache, 0..3), [1, 2]);
     assert!(cache.get(&1).is_some());
-    // 2 is next.
+    // Key 2 is the next victim.
     assert!(catch_unwind(AssertUnwindSafe(|| cache.insert(3, b"3"))).is_err());
     cache.check().unwrap();
-    // What had been got for the value that was not put in has been given back.
+    // The block for the value that was not inserted is free again.
     assert_eq!((held(&cache, 0..4), pool.metrics().live), (vec![1], 1));
     *itself.lock().unwrap() = None;
 }
@@ -134,7 +134,7 @@ fn threads_lose_nothing() {
     let (give, given) = mpsc::sync_channel::<Pinned<u64>>(4);
     let cache = KvCache::<u64>::builder(&pool)
         .max_bytes(128 << 10)
-        .on_evict(move |pinned| give.send(pinned).expect("somebody listens"))
+        .on_evict(move |pinned| give.send(pinned).expect("the receiver exists"))
         .build()
         .unwrap();
     let each = if cfg!(miri) { 20 } else { 500 };

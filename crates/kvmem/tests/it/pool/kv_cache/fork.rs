@@ -1,4 +1,4 @@
-//! Children made by fork while other threads are at work in a cache.
+//! Forked children, made while other threads use a cache.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -51,14 +51,14 @@ fn beside_threads(cache: &KvCache<u64>, parent: impl FnOnce()) {
     });
 }
 
-/// What a child got wrong, as its exit status; 0: nothing.
+/// Returns the number of the first failed check, for the exit status of a child; 0 if all hold.
 fn first_wrong(checks: impl IntoIterator<Item = bool>) -> i32 {
     checks.into_iter().position(|right| !right).map_or(0, |at| at as i32 + 1)
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "forks")]
-fn a_child_is_answered_whatever_the_threads_of_its_parent_were_doing() {
+fn calls_in_a_child_return_whatever_the_threads_of_its_parent_did() {
     for shards in [1, 4] {
         let pool = pool(1 << 20);
         let cache = KvCache::<u64>::builder(&pool)
@@ -133,7 +133,7 @@ fn a_child_may_drop_what_it_inherits_and_make_a_cache_of_its_own() {
                 for key in 0..100u64 {
                     fresh.insert(key, &[key as u8; VALUE]).unwrap();
                 }
-                // A child of the child is another process once more.
+                // A child of the child is a forked process too.
                 let deeper = forked(|| {
                     first_wrong([fresh.is_forked(), fresh.get(&1).is_none(), cache.is_forked()])
                 });
@@ -151,9 +151,9 @@ fn a_child_may_drop_what_it_inherits_and_make_a_cache_of_its_own() {
     }
 }
 
-/// Forks where it is called, and says in which process it came back.
+/// Forks; returns whether this process is the child.
 fn fork_here() -> bool {
-    // SAFETY: the child ends with _exit in `in_child`.
+    // SAFETY: the child ends with _exit.
     unsafe { libc::fork() == 0 }
 }
 
@@ -163,7 +163,7 @@ fn a_callback_may_fork() {
     let status = forked(|| {
         let pool = pool(1 << 20);
         let evictions = AtomicU64::new(0);
-        // SAFETY of the exit: only the innermost child comes back forked.
+        // Only the innermost child sets this; that makes the exit below sound.
         let child = std::sync::Arc::new(AtomicBool::new(false));
         let forks = std::sync::Arc::clone(&child);
         let cache = super::one_shard(&pool, |builder| {

@@ -1,4 +1,4 @@
-//! Leases: what breaks them, when they are refused, and who is told that a value is not the latest.
+//! Leases: what breaks them, when they are unavailable, and how a pin learns that it is superseded.
 
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,7 +13,7 @@ fn lease<K: Hash + Eq>(cache: &KvCache<K>, key: &K) -> Lease<K> {
     match cache.lease(key) {
         Leased::Lease(lease) => lease,
         Leased::Present(_) => panic!("there is a value"),
-        Leased::Unavailable => panic!("it is refused"),
+        Leased::Unavailable => panic!("no lease is available"),
     }
 }
 
@@ -21,7 +21,7 @@ fn is_busy<K: Hash + Eq>(cache: &KvCache<K>, key: &K) -> bool {
     matches!(cache.lease(key), Leased::Unavailable)
 }
 
-/// Room with these bytes.
+/// Returns a reservation that contains these bytes.
 fn fetched<K: Hash + Eq>(cache: &KvCache<K>, key: K, bytes: &[u8]) -> Reservation<K> {
     let mut room = cache.reserve(key, bytes.len()).unwrap();
     room.bytes_mut().copy_from_slice(bytes);
@@ -29,12 +29,12 @@ fn fetched<K: Hash + Eq>(cache: &KvCache<K>, key: K, bytes: &[u8]) -> Reservatio
 }
 
 #[test]
-fn what_is_fetched_is_put_in_under_an_unbroken_lease() {
+fn a_fetched_value_is_inserted_under_a_valid_lease() {
     let pool = pool(64 << 10);
     let cache = one_shard(&pool, |builder| builder);
     let (mine, others) = (lease(&cache, &1), lease(&cache, &1));
     assert!(mine.is_valid() && others.is_valid());
-    // Other keys are nobody's business.
+    // Changes of other keys do not break it.
     cache.insert(2, b"other").unwrap();
     drop(cache.remove(&2));
     let room = fetched(&cache, 1, b"fetched");
@@ -42,7 +42,7 @@ fn what_is_fetched_is_put_in_under_an_unbroken_lease() {
     assert!(mine.covers(&room) && others.covers(&late));
     let pinned = room.commit_leased(mine).unwrap();
     assert_eq!(pinned.bytes(), b"fetched");
-    // The first commit breaks the others, who find it.
+    // The first commit breaks the other leases; their commits return its value.
     assert!(!others.is_valid());
     let superseded = late.commit_leased(others).unwrap_err();
     assert_eq!(superseded.found.unwrap().bytes(), b"fetched");
@@ -60,7 +60,7 @@ fn what_is_fetched_is_put_in_under_an_unbroken_lease() {
 }
 
 #[test]
-fn whatever_is_put_or_removed_breaks_a_lease() {
+fn every_insertion_and_removal_breaks_a_lease() {
     type Change = fn(&KvCache<u64>);
     let changes: [(&str, Change, Option<&[u8]>); 8] = [
         ("insert", |cache| cache.insert(1, b"new").unwrap(), Some(b"new")),
@@ -101,7 +101,7 @@ fn whatever_is_put_or_removed_breaks_a_lease() {
         assert_eq!(superseded.found.as_ref().map(Pinned::bytes), left, "{what}");
         drop(superseded);
         assert_eq!(cache.get(&1).as_ref().map(Pinned::bytes), left, "{what}");
-        // The next one is good again.
+        // The next lease is valid again.
         drop(cache.remove(&1));
         let lease = self::lease(&cache, &1);
         assert_eq!(fetched(&cache, 1, b"again").commit_leased(lease).unwrap().bytes(), b"again");
@@ -160,15 +160,16 @@ fn pins_tell_when_they_are_superseded() {
     cache.check().unwrap();
 }
 
-/// A cache whose taker does this, and may use the cache, which it does not keep alive.
-fn with_taker<K: Hash + Eq + Send + Sync + 'static>(
+/// Returns a cache with this eviction sink. The sink gets a reference to the cache, but does not
+/// keep it alive.
+fn with_sink<K: Hash + Eq + Send + Sync + 'static>(
     room: usize,
     take: impl Fn(&KvCache<K>, Pinned<K>) -> Result<(), ()> + Send + Sync + 'static,
 ) -> Arc<KvCache<K>> {
     let itself: Arc<OnceLock<Weak<KvCache<K>>>> = Arc::default();
     let found = Arc::clone(&itself);
     let builder = KvCache::builder(&pool(room)).shards(1).on_evict(move |pinned| {
-        let cache = found.get().expect("it has been put there");
+        let cache = found.get().expect("it was set");
         cache.upgrade().map_or(Ok(()), |cache| take(&cache, pinned))
     });
     let cache = Arc::new(builder.build().unwrap());
@@ -177,11 +178,11 @@ fn with_taker<K: Hash + Eq + Send + Sync + 'static>(
 }
 
 #[test]
-fn what_is_being_handed_over_is_not_leased_and_hears_of_what_comes() {
+fn a_value_in_the_sink_is_not_leased_and_learns_of_changes() {
     type Seen = Vec<(u64, [bool; 3])>;
     let seen: Arc<Mutex<Seen>> = Arc::default();
     let told = Arc::clone(&seen);
-    let cache = with_taker(64 << 10, move |cache, pinned| {
+    let cache = with_sink(64 << 10, move |cache, pinned| {
         let key = *pinned.key();
         let busy = is_busy(cache, &key);
         let before = pinned.is_superseded();
@@ -190,7 +191,7 @@ fn what_is_being_handed_over_is_not_leased_and_hears_of_what_comes() {
             1 => cache.insert(1, b"n").unwrap(),
             2 => drop(cache.remove(&2)),
             3 => cache.clear(),
-            // Another's business.
+            // A change of another key.
             _ => drop(cache.remove(&0)),
         }
         assert_eq!(is_busy(cache, &key), key != 1, "there is a value under 1");
@@ -199,7 +200,7 @@ fn what_is_being_handed_over_is_not_leased_and_hears_of_what_comes() {
     });
     for key in 0..5 {
         cache.insert(key, b"old").unwrap();
-        // A byte less, so that what the taker puts in may stay.
+        // Only one byte less: the value that the sink inserts may stay.
         let bytes = cache.bytes() - 1;
         cache.evict_to(bytes);
         drop(cache.remove(&1));
@@ -211,10 +212,10 @@ fn what_is_being_handed_over_is_not_leased_and_hears_of_what_comes() {
 }
 
 #[test]
-fn what_a_taker_failed_at_is_not_leased_until_all_is_forgotten() {
-    let cache = with_taker(64 << 10, |_, pinned| match *pinned.key() {
+fn a_key_that_the_sink_failed_to_store_is_not_leased_until_the_cache_is_cleared() {
+    let cache = with_sink(64 << 10, |_, pinned| match *pinned.key() {
         1 => Err(()),
-        2 => panic!("a fault of the taker's"),
+        2 => panic!("a fault of the sink"),
         _ => Ok(()),
     });
     for key in 0..3 {
@@ -223,7 +224,7 @@ fn what_a_taker_failed_at_is_not_leased_until_all_is_forgotten() {
     }
     assert_eq!([0, 1, 2].map(|key| is_busy(&cache, &key)), [false, true, true]);
     assert_eq!((cache.stats().evictions, cache.stats().sink_failures), (3, 2));
-    // Putting and finding are as ever.
+    // Insertions and lookups still work.
     cache.insert(1, b"value").unwrap();
     assert!(matches!(cache.lease(&1), Leased::Present(_)));
     drop(cache.remove(&1));
@@ -236,14 +237,14 @@ fn what_a_taker_failed_at_is_not_leased_until_all_is_forgotten() {
 }
 
 #[test]
-fn while_the_lower_tier_is_told_nothing_is_leased() {
+fn no_key_is_leased_while_the_lower_tier_is_invalidated() {
     let pool = pool(64 << 10);
     let cache = one_shard(&pool, |builder| builder);
     cache.insert(1, b"old").unwrap();
     let before = lease(&cache, &2);
     let found = cache.remove_with(&1, || {
         assert!(!cache.contains(&1) && is_busy(&cache, &1) && !is_busy(&cache, &2));
-        // Another's insertion is later than the removal.
+        // This insertion is later than the removal.
         cache.insert(1, b"new").map_err(drop)
     });
     assert_eq!(found.unwrap().unwrap().bytes(), b"old");
@@ -255,7 +256,7 @@ fn while_the_lower_tier_is_told_nothing_is_leased() {
         })
         .unwrap();
     assert!(!is_busy(&cache, &1) && !is_busy(&cache, &2));
-    // Who could not tell leaves the key barred: what is down there may be old.
+    // If the invalidation fails, the key stays blocked: the lower tier may have an old value.
     assert_eq!(cache.remove_with(&1, || Err(7)).map(drop), Err(7));
     assert!(
         catch_unwind(AssertUnwindSafe(|| cache.remove_with(&2, || -> Result<(), ()> { panic!() })))
@@ -265,7 +266,7 @@ fn while_the_lower_tier_is_told_nothing_is_leased() {
     cache.check().unwrap();
 }
 
-/// All have one hash.
+/// Keys that all have the same hash.
 #[derive(PartialEq, Eq, Debug, Clone, Copy)]
 struct Same(u64);
 
@@ -274,11 +275,11 @@ impl Hash for Same {
 }
 
 #[test]
-fn keys_of_one_hash_break_more_leases_and_mark_no_others_values() {
+fn keys_of_one_hash_break_more_leases_and_supersede_no_other_values() {
     let marks: Arc<Mutex<Vec<(u64, bool)>>> = Arc::default();
     let told = Arc::clone(&marks);
-    let cache = with_taker(64 << 10, move |cache, pinned: Pinned<Same>| {
-        // One put under another key, and one under its own.
+    let cache = with_sink(64 << 10, move |cache, pinned: Pinned<Same>| {
+        // An insertion under another key, and a removal of its own.
         cache.insert(Same(10), b"10").unwrap();
         told.lock().unwrap().push((pinned.key().0, pinned.is_superseded()));
         drop(cache.remove(pinned.key()));
@@ -286,13 +287,13 @@ fn keys_of_one_hash_break_more_leases_and_mark_no_others_values() {
         Ok(())
     });
     cache.insert(Same(1), b"long").unwrap();
-    // What the taker puts in may stay.
+    // The value that the sink inserts may stay.
     cache.evict_to(2);
     assert_eq!(*marks.lock().unwrap(), [(1, false), (1, true)]);
-    // A lease of another key with this hash is broken needlessly, and never the other way round.
+    // A lease of another key with this hash is broken needlessly; no lease is kept wrongly.
     let lease = lease(&cache, &Same(2));
     let room = fetched(&cache, Same(10), b"fetched");
-    assert!(lease.covers(&room), "hashes are all there is to tell");
+    assert!(lease.covers(&room), "only hashes are compared");
     assert_eq!(
         room.commit_leased(lease).unwrap_err().found.unwrap().bytes(),
         b"10",

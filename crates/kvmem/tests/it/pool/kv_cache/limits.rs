@@ -1,4 +1,4 @@
-//! Limits, watermarks, and what can never be.
+//! Limits, watermarks, and settings that are errors.
 
 use kvmem::pool::KvCache;
 use kvmem::pool::kv_cache::{KvCacheBuilder, KvCacheError, KvCacheSetupError};
@@ -6,20 +6,20 @@ use kvmem::pool::kv_cache::{KvCacheBuilder, KvCacheError, KvCacheSetupError};
 use super::{held, one_shard, pool};
 
 #[test]
-fn what_is_too_large_is_told_and_evicts_nothing() {
+fn a_value_that_is_too_large_is_an_error_and_evicts_nothing() {
     let pool = pool(64 << 10);
-    for (wish, limit) in [(None, pool.capacity()), (Some(1000), 1000)] {
-        let cache = one_shard(&pool, |builder| match wish {
+    for (max_bytes, limit) in [(None, pool.capacity()), (Some(1000), 1000)] {
+        let cache = one_shard(&pool, |builder| match max_bytes {
             Some(bytes) => builder.max_bytes(bytes),
             None => builder,
         });
         cache.insert(1, &[1; 900]).unwrap();
         let requested = limit + 1;
-        let refused = cache.reserve(2, requested as usize).map(drop);
-        assert_eq!(refused, Err(KvCacheError::TooLarge { requested, limit }));
+        let failed = cache.reserve(2, requested as usize).map(drop);
+        assert_eq!(failed, Err(KvCacheError::TooLarge { requested, limit }));
         assert_eq!(cache.insert(2, &[]), Err(KvCacheError::Empty));
         assert_eq!(held(&cache, 0..9), [1]);
-        // The largest there can be takes all there is.
+        // The largest possible value takes the whole limit.
         drop(cache.reserve(2, limit as usize).unwrap().commit());
         assert_eq!(held(&cache, 0..9), [2]);
     }
@@ -38,7 +38,7 @@ fn limits_are_never_exceeded_by_any_number_of_shards() {
             assert!(cache.len() <= 70 && cache.bytes() <= 50_000);
             assert!(cache.contains(&key));
         }
-        // Blocks are evicted for bytes or for blocks, no more than needed.
+        // Each of both limits evicts no more than needed.
         assert!(cache.bytes() > 45_000 || cache.len() > 60, "{cache:?}");
         cache.check().unwrap();
         assert_eq!(cache.evict_to(10_000).min(10_001), cache.bytes());
@@ -49,19 +49,18 @@ fn limits_are_never_exceeded_by_any_number_of_shards() {
 }
 
 #[test]
-fn one_large_value_takes_of_all_shards_alike() {
-    // So large that it has room beside all of them: what goes goes for the limit.
+fn one_large_value_evicts_evenly_from_all_shards() {
+    // The pool has room for everything: values are evicted for the limit alone.
     let pool = pool(2 << 20);
     let cache = KvCache::<u64>::builder(&pool).shards(8).max_bytes(800_000).build().unwrap();
-    // Not one number after the other: of such, some seeds of the hash give one shard many more than
-    // another.
+    // Consecutive numbers are avoided: some seeds of the hash spread them unevenly over the shards.
     let key = |number: u64| number.wrapping_mul(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for number in 1..=800 {
         cache.insert_with(key(number), 1000, |bytes| bytes.fill(1)).unwrap();
     }
     drop(cache.reserve(0, 400_000).unwrap().commit());
     assert_eq!(cache.stats().evictions, 400, "of 800, for half of the bytes");
-    // With 100 blocks in each shard, of which the older 50 go, few of the newest 200 do.
+    // Each shard has 100 blocks and evicts the older 50, so few of the newest 200 are evicted.
     let newest = (601..=800).filter(|&number| cache.contains(&key(number))).count();
     assert!(newest >= 180, "{newest} of the newest 200 are held");
 }
@@ -69,8 +68,9 @@ fn one_large_value_takes_of_all_shards_alike() {
 #[test]
 fn watermarks_make_room_for_many_at_once() {
     let pool = pool(1 << 20);
-    let wish = |builder: KvCacheBuilder<u64>| builder.max_bytes(10_000).watermarks(4_000, 9_000);
-    let cache = one_shard(&pool, wish);
+    let settings =
+        |builder: KvCacheBuilder<u64>| builder.max_bytes(10_000).watermarks(4_000, 9_000);
+    let cache = one_shard(&pool, settings);
     let bytes: Vec<u64> = (0..20)
         .map(|key| {
             cache.insert(key, &[0; 1000]).unwrap();
@@ -83,29 +83,29 @@ fn watermarks_make_room_for_many_at_once() {
 }
 
 #[test]
-fn settings_that_cannot_be_are_told() {
+fn invalid_settings_are_errors() {
     let pool = pool(64 << 10);
-    let told = |wish: fn(KvCacheBuilder<u64>) -> KvCacheBuilder<u64>| {
-        wish(KvCache::<u64>::builder(&pool)).build().map(drop).unwrap_err()
+    let error = |settings: fn(KvCacheBuilder<u64>) -> KvCacheBuilder<u64>| {
+        settings(KvCache::<u64>::builder(&pool)).build().map(drop).unwrap_err()
     };
-    assert_eq!(told(|it| it.max_bytes(0)), KvCacheSetupError::ZeroLimit { of: "bytes" });
-    assert_eq!(told(|it| it.max_blocks(0)), KvCacheSetupError::ZeroLimit { of: "blocks" });
+    assert_eq!(error(|it| it.max_bytes(0)), KvCacheSetupError::ZeroLimit { of: "bytes" });
+    assert_eq!(error(|it| it.max_blocks(0)), KvCacheSetupError::ZeroLimit { of: "blocks" });
     let requested = u64::from(u32::MAX);
     assert_eq!(
-        told(|it| it.max_blocks(u64::from(u32::MAX))),
+        error(|it| it.max_blocks(u64::from(u32::MAX))),
         KvCacheSetupError::TooManyBlocks { requested, limit: requested - 1 }
     );
     assert_eq!(
-        told(|it| it.max_bytes(100).watermarks(50, 101)),
+        error(|it| it.max_bytes(100).watermarks(50, 101)),
         KvCacheSetupError::Watermarks { low: 50, high: 101, limit: 100 }
     );
     assert_eq!(
-        told(|it| it.watermarks(3, 2)),
+        error(|it| it.watermarks(3, 2)),
         KvCacheSetupError::Watermarks { low: 3, high: 2, limit: pool.capacity() }
     );
-    assert!(matches!(told(|it| it.shards(0)), KvCacheSetupError::Shards { requested: 0, .. }));
-    assert!(told(|it| it.shards(1 << 20)).to_string().contains("1048576"));
-    // Few blocks are not spread thin.
+    assert!(matches!(error(|it| it.shards(0)), KvCacheSetupError::Shards { requested: 0, .. }));
+    assert!(error(|it| it.shards(1 << 20)).to_string().contains("1048576"));
+    // A small limit of blocks gets one shard.
     assert_eq!(KvCache::<u64>::builder(&pool).max_blocks(100).build().unwrap().shards(), 1);
     assert!(KvCache::<u64>::new(&pool).shards() >= 16);
 }

@@ -1,5 +1,5 @@
-//! Two tiers: whatever happens while a value is fetched, handed over or forgotten, what is found is
-//! the latest or nothing.
+//! Two tiers: a lookup returns the latest value or nothing, whatever happens while a value is
+//! fetched, handed to the eviction sink or invalidated.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -13,8 +13,8 @@ use proptest::prelude::*;
 use super::pool;
 use crate::random::cases;
 
-/// A step. Those with a number run as many of the next steps in the middle: while a value is being
-/// handed over, or a removal told.
+/// A step. A step with a number runs that many of the next steps in its middle: while a value is
+/// being handed over, or while the lower tier is being invalidated.
 #[derive(Clone, Debug)]
 enum Step {
     Put(u64),
@@ -46,40 +46,40 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A fetch that has begun.
+/// A fetch in flight.
 struct Fetch {
     key: u64,
     lease: Lease<u64>,
-    /// How long the history was when the lease was taken.
+    /// The length of the history when the lease was taken.
     since: usize,
-    /// What the tier had, once it was read.
+    /// The value that the tier had when it was read, if it was read.
     read: Option<Option<u64>>,
 }
 
 #[derive(Default)]
 struct State {
     steps: VecDeque<Step>,
-    /// Whatever was put or removed, in order: the key, or all keys.
+    /// Insertions and removals in order: the key, or `None` for all keys.
     history: Vec<Option<u64>>,
-    /// What was put last and not removed since, and how long the history was then.
+    /// The version that was put last and not removed since, with the length of the history then.
     latest: HashMap<u64, (u64, usize)>,
     tier: HashMap<u64, u64>,
     fetches: Vec<Fetch>,
-    /// On their way to the tier, or being forgotten there.
-    barred: Vec<Option<u64>>,
+    /// Keys that are on their way to the tier, or being invalidated there.
+    blocked: Vec<Option<u64>>,
     versions: u64,
     committed: u64,
     superseded: u64,
 }
 
 impl State {
-    /// The naive way to say whether something was put or removed.
+    /// Returns whether the key was put or removed since; the naive way.
     fn changed(&self, key: u64, since: usize) -> bool {
         self.history[since..].iter().any(|change| change.is_none_or(|changed| changed == key))
     }
 }
 
-/// The cache, the tier, and what is known of both.
+/// The cache, the tier, and the expected state of both.
 struct World {
     cache: OnceLock<KvCache<u64>>,
     state: Mutex<State>,
@@ -98,19 +98,19 @@ impl World {
         self.state.lock().unwrap()
     }
 
-    /// The next steps; none when there are no more.
-    fn run(&self, most: usize) {
-        for _ in 0..most {
+    /// Runs up to `max` of the next steps.
+    fn run(&self, max: usize) {
+        for _ in 0..max {
             let Some(step) = self.state().steps.pop_front() else { return };
             self.take(&step);
         }
     }
 
-    /// Who is given what is evicted. The value arrives after so many steps, if it is the latest
-    /// still.
-    fn taken(&self, pinned: &Pinned<u64>, steps: usize) {
+    /// The eviction sink. The value arrives in the tier after `steps` steps, if it is still the
+    /// latest.
+    fn evicted(&self, pinned: &Pinned<u64>, steps: usize) {
         let (key, since) = (*pinned.key(), self.state().history.len());
-        self.state().barred.push(Some(key));
+        self.state().blocked.push(Some(key));
         self.run(steps);
         let mut state = self.state();
         let old = state.changed(key, since);
@@ -118,18 +118,18 @@ impl World {
         if old {
             state.superseded += 1;
         } else if version(pinned).is_multiple_of(5) {
-            // It does not take all.
+            // The sink does not store every value.
             state.tier.remove(&key);
         } else {
             state.tier.insert(key, version(pinned));
         }
-        let at = state.barred.iter().position(|&barred| barred == Some(key)).unwrap();
-        state.barred.swap_remove(at);
+        let at = state.blocked.iter().position(|&blocked| blocked == Some(key)).unwrap();
+        state.blocked.swap_remove(at);
     }
 
-    /// What a removal does in the middle.
-    fn forget(&self, key: Option<u64>, steps: usize) -> Result<(), ()> {
-        self.state().barred.push(key);
+    /// Invalidates a key, or all keys, in the tier, with steps before and after.
+    fn invalidate(&self, key: Option<u64>, steps: usize) -> Result<(), ()> {
+        self.state().blocked.push(key);
         self.run(steps / 2);
         match key {
             Some(key) => drop(self.state().tier.remove(&key)),
@@ -137,8 +137,8 @@ impl World {
         }
         self.run(steps - steps / 2);
         let mut state = self.state();
-        let at = state.barred.iter().position(|&barred| barred == key).unwrap();
-        state.barred.swap_remove(at);
+        let at = state.blocked.iter().position(|&blocked| blocked == key).unwrap();
+        state.blocked.swap_remove(at);
         Ok(())
     }
 
@@ -162,7 +162,7 @@ impl World {
                     state.history.push(Some(key));
                     state.latest.remove(&key)
                 };
-                let found = cache.remove_with(&key, || self.forget(Some(key), steps)).unwrap();
+                let found = cache.remove_with(&key, || self.invalidate(Some(key), steps)).unwrap();
                 if let Some(pinned) = found {
                     assert_eq!(Some(version(&pinned)), known.map(|(version, _)| version));
                 }
@@ -173,10 +173,10 @@ impl World {
                     state.history.push(None);
                     state.latest.clear();
                 }
-                cache.clear_with(|| self.forget(None, steps)).unwrap();
+                cache.clear_with(|| self.invalidate(None, steps)).unwrap();
             }
             Step::Evict(steps) => {
-                // How many steps the taker makes is told by the first of them.
+                // The first call of the sink runs the steps.
                 let bytes = cache.bytes();
                 NESTED.with(|nested| nested.set(steps));
                 cache.evict_to(bytes.saturating_sub(8));
@@ -211,15 +211,18 @@ impl World {
         let there = self.cache().contains(&key);
         let leased = self.cache().lease(&key);
         let mut state = self.state();
-        let barred = state.barred.iter().any(|barred| barred.is_none_or(|barred| barred == key));
+        let blocked =
+            state.blocked.iter().any(|blocked| blocked.is_none_or(|blocked| blocked == key));
         match leased {
             Leased::Present(pinned) => {
                 assert!(there);
                 assert_eq!(Some(version(&pinned)), state.latest.get(&key).map(|latest| latest.0));
             }
-            Leased::Unavailable => assert!(barred && !there, "key {key} is refused for nothing"),
+            Leased::Unavailable => {
+                assert!(blocked && !there, "key {key} is unavailable without a reason")
+            }
             Leased::Lease(lease) => {
-                assert!(!barred && !there, "key {key} is leased");
+                assert!(!blocked && !there, "key {key} is leased");
                 let since = state.history.len();
                 state.fetches.push(Fetch { key, lease, since, read: None });
             }
@@ -251,7 +254,7 @@ impl World {
                 assert_eq!(Some(found), latest, "key {key}");
                 let mut state = self.state();
                 state.committed += 1;
-                // To the other leases it is as any other value.
+                // For other leases it counts as any other insertion.
                 state.history.push(Some(key));
             }
             Err(superseded) => {
@@ -263,11 +266,11 @@ impl World {
 }
 
 thread_local! {
-    /// How many steps the next taker makes; those that follow make none.
+    /// The number of steps that the next call of the sink runs; later calls run none.
     static NESTED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Runs the steps; returns how many were committed, and how many were superseded on their way.
+/// Runs the steps; returns the numbers of committed fetches and of superseded values.
 fn run(shards: usize, steps: Vec<Step>) -> (u64, u64) {
     let pool = pool(256 << 10);
     let world = Arc::new(World { cache: OnceLock::new(), state: Mutex::default() });
@@ -276,7 +279,7 @@ fn run(shards: usize, steps: Vec<Step>) -> (u64, u64) {
         .shards(shards)
         .on_evict(move |pinned| {
             let steps = NESTED.with(|nested| nested.replace(0));
-            sink.upgrade().expect("it evicts").taken(&pinned, steps);
+            sink.upgrade().expect("it evicts").evicted(&pinned, steps);
         })
         .build()
         .unwrap();
@@ -293,13 +296,13 @@ proptest! {
     #![proptest_config(cases(300))]
 
     #[test]
-    fn what_is_found_is_the_latest_or_nothing(shards in 1..3_usize, steps in vec(step(), 1..150)) {
+    fn a_lookup_returns_the_latest_or_nothing(shards in 1..3_usize, steps in vec(step(), 1..150)) {
         run(shards, steps);
     }
 }
 
 #[test]
-fn the_steps_reach_what_they_are_for() {
+fn the_steps_commit_and_supersede_values() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
 
@@ -314,7 +317,7 @@ fn the_steps_reach_what_they_are_for() {
     assert!(committed > 5 && superseded > 5, "{committed} committed, {superseded} superseded");
 }
 
-// With threads.
+// The same with threads.
 
 const WRITERS: u64 = 3;
 const READERS: u64 = 3;
@@ -323,11 +326,11 @@ const EACH: u64 = 8;
 struct Tiers {
     cache: KvCache<u64>,
     tier: Arc<Mutex<HashMap<u64, u64>>>,
-    /// What was put last; versions rise over removals, too.
+    /// The last version of each key; versions rise across removals too.
     latest: Vec<std::sync::atomic::AtomicU64>,
 }
 
-/// Gives others a turn, now and then.
+/// Yields to other threads, sometimes.
 fn dawdle(dice: &mut u64) {
     *dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     for _ in 0..(*dice >> 60) % 4 {
@@ -425,7 +428,7 @@ fn threads_never_find_a_version_older_than_one_that_was_put() {
         let below = Arc::clone(&tier);
         let cache = KvCache::<u64>::builder(&pool)
             .shards(shards)
-            // What all threads have in hand besides.
+            // Each thread holds one more value.
             .max_blocks(blocks + WRITERS + READERS)
             .watermarks(blocks / 2 * 8, blocks * 8)
             .on_evict(move |pinned| {

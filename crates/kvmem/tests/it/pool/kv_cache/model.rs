@@ -1,5 +1,5 @@
-//! Random sequences against a list in order of use, where uses between two changes count once, or,
-//! if it is to be exact, all count.
+//! Random sequences against a list in order of use. Between two changes the first use of a value
+//! counts; with exact recency every use counts.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::{one_shard, pool};
 use crate::random::cases;
 
-/// A step; places in lists are taken modulo their lengths.
+/// A step. Indices into lists are taken modulo their lengths.
 #[derive(Clone, Debug)]
 enum Step {
     Insert(u64, usize),
@@ -42,7 +42,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A value as the model knows it; `number` tells values of one key apart.
+/// A value in the model; `number` distinguishes values of the same key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Value {
     key: u64,
@@ -76,13 +76,13 @@ struct Limits {
     high: u64,
 }
 
-/// The naive cache.
+/// A naive cache.
 struct Model {
     limits: Limits,
     exact: bool,
     /// Oldest first.
     held: Vec<Value>,
-    /// The numbers of those used since the latest change.
+    /// The numbers of the values used since the last change.
     used: HashSet<u64>,
     pins: Vec<(Value, Pinned<u64>)>,
     writing: Vec<(Value, Reservation<u64>)>,
@@ -100,7 +100,7 @@ impl Model {
         all.fold((0, 0), |(blocks, bytes), value| (blocks + 1, bytes + value.len as u64))
     }
 
-    /// Evicts the oldest that is not pinned; those met on the way become the newest.
+    /// Evicts the oldest value that is not pinned. Pinned values met on the way become the newest.
     fn evict(&mut self) -> bool {
         self.used.clear();
         for _ in 0..self.held.len() {
@@ -114,7 +114,7 @@ impl Model {
         false
     }
 
-    /// Whether there is room for a value, after evictions.
+    /// Evicts until a value of `len` bytes fits; returns whether it does.
     fn room(&mut self, key: u64, len: usize) -> bool {
         let mut own = true;
         loop {
@@ -142,8 +142,8 @@ impl Model {
         self.held.push(value);
     }
 
-    /// The watermarks. The value just written must be committed to its end by now: a pin on it
-    /// counts.
+    /// Applies the watermarks. The value just written must be fully committed by now, because a pin
+    /// on it counts.
     fn trim(&mut self) {
         if self.charged().1 > self.limits.high {
             while self.charged().1 > self.limits.low && self.evict() {}
@@ -161,7 +161,7 @@ impl Model {
                 let value = self.value(key, len);
                 let fits = self.room(key, len);
                 let done = cache.insert_with(key, len, |bytes| value.fill(bytes));
-                self.answered(fits, len, done.err());
+                self.check_insertion(fits, len, done.err());
                 if fits {
                     self.commit(value);
                     self.trim();
@@ -176,7 +176,7 @@ impl Model {
                         value.fill(room.bytes_mut());
                         self.writing.push((value, room));
                     }
-                    Err(error) => self.answered(fits, len, Some(error)),
+                    Err(error) => self.check_insertion(fits, len, Some(error)),
                 }
             }
             Step::Commit(at, pin) if !self.writing.is_empty() => {
@@ -184,7 +184,7 @@ impl Model {
                 let pinned = room.commit();
                 value.check(pinned.bytes());
                 self.commit(value);
-                // While it is committed it is pinned.
+                // The value is pinned during the commit.
                 self.pins.push((value, pinned));
                 self.trim();
                 if !pin {
@@ -240,8 +240,8 @@ impl Model {
         }
     }
 
-    /// Compares what became of an insertion.
-    fn answered(&self, fits: bool, len: usize, error: Option<KvCacheError>) {
+    /// Checks the result of an insertion.
+    fn check_insertion(&self, fits: bool, len: usize, error: Option<KvCacheError>) {
         match error {
             None => assert!(fits, "the model has no room"),
             Some(KvCacheError::NothingToEvict { requested, blocks, bytes }) => {
@@ -265,8 +265,7 @@ impl Model {
 }
 
 fn run(limits: Limits, exact: bool, steps: &[Step]) {
-    // So much larger than the limit that the pool never refuses: what the pool does is tested
-    // apart.
+    // The pool is much larger than the limit and never fails; other tests cover its failures.
     let pool = pool(1 << 20);
     let cache = one_shard(&pool, |builder| {
         let builder =
@@ -289,7 +288,7 @@ fn run(limits: Limits, exact: bool, steps: &[Step]) {
         numbers: 0,
     };
     for step in steps {
-        // Detached pins hold bytes of the pool beyond the limit: not too many.
+        // Pins of removed values hold bytes beyond the limit, so their number is bounded.
         if model.pins.len() > 30 {
             model.take(&cache, &Step::Unpin(0));
         }
@@ -304,12 +303,12 @@ proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
-    fn lru_of_one_shard_goes_by_first_uses_between_changes(steps in vec(step(), 1..120)) {
+    fn lru_of_one_shard_orders_by_first_uses_between_changes(steps in vec(step(), 1..120)) {
         run(Limits { bytes: 10_000, blocks: 12, low: u64::MAX, high: u64::MAX }, false, &steps);
     }
 
     #[test]
-    fn exact_lru_goes_by_last_uses(steps in vec(step(), 1..120)) {
+    fn exact_lru_orders_by_last_uses(steps in vec(step(), 1..120)) {
         run(Limits { bytes: 10_000, blocks: 12, low: u64::MAX, high: u64::MAX }, true, &steps);
     }
 
@@ -318,9 +317,10 @@ proptest! {
         run(Limits { bytes: 10_000, blocks: 100, low: 5_000, high: 8_000 }, false, &steps);
     }
 
-    /// Here the pool refuses, for its ranges are in pieces: how many go is its business, but which go is not.
+    /// The pool is fragmented, so its requests fail. The number of evicted values depends on the
+    /// pool; their order does not.
     #[test]
-    fn a_pool_in_pieces_is_given_the_oldest(
+    fn a_fragmented_pool_evicts_the_oldest(
         steps in vec((0..40u64, 1..20_000usize, any::<bool>()), 1..100),
     ) {
         let pool = pool(64 << 10);
@@ -330,20 +330,21 @@ proptest! {
         for (key, len, pin) in steps {
             let done = cache.insert_with(key, len, |bytes| bytes.fill(key as u8));
             if done.is_ok() {
-                // What they pin has been replaced.
+                // The value that they pin has been replaced.
                 pins.retain(|pin| *pin.key() != key);
             }
             let pinned = |key: &u64| pins.iter().any(|pin| pin.key() == key);
             let evicted = |order: &[u64], key: &u64| !cache.contains(key) || order.is_empty();
-            // The own key goes first, if anything goes.
+            // The old value of the same key is evicted first, if any is.
             order.retain(|&old| old != key || (pinned(&old) && done.is_err()));
             let last = order.iter().rposition(|key| evicted(&order, key));
             if let Some(last) = last {
                 let met: Vec<u64> = order.drain(..=last).collect();
                 for key in met {
-                    prop_assert!(!cache.contains(&key) || pinned(&key), "{key} is older than one that went");
-                    prop_assert!(cache.contains(&key) || !pinned(&key), "{key} was pinned and went");
-                    if cache.contains(&key) {
+                    let there = cache.contains(&key);
+                    prop_assert!(!there || pinned(&key), "{key} is older than an evicted key");
+                    prop_assert!(there || !pinned(&key), "{key} was pinned and evicted");
+                    if there {
                         order.push(key);
                     }
                 }
@@ -351,7 +352,7 @@ proptest! {
             match done {
                 Ok(()) => order.push(key),
                 Err(KvCacheError::NothingToEvict { .. }) => {
-                    prop_assert!(order.iter().all(pinned), "something could have gone");
+                    prop_assert!(order.iter().all(pinned), "a value could have been evicted");
                     pins.clear();
                 }
                 Err(error) => prop_assert!(false, "{error}"),

@@ -1,5 +1,4 @@
-//! Code of the caller's that panics: at each call in turn, and what is left of the cache
-//! afterwards.
+//! Panics in the caller's code: each of its calls panics in turn, and the cache stays sound.
 
 use std::cell::{Cell, RefCell};
 use std::hash::{Hash, Hasher};
@@ -17,14 +16,14 @@ const VALUE: usize = 1000;
 const BLOCKS: u64 = 6;
 
 thread_local! {
-    /// Calls of the caller's code until one panics; 0: none does.
+    /// The number of calls of the caller's code until one panics; 0 if none panics.
     static LEFT: Cell<u64> = const { Cell::new(0) };
-    /// What kind of code it was.
+    /// The kind of code that panicked.
     static AT: RefCell<Option<&'static str>> = const { RefCell::new(None) };
 }
 
-/// One call of the caller's code. While a panic unwinds, no other begins: two at once end any
-/// program.
+/// Counts one call of the caller's code, and panics if it is the chosen one. No panic starts while
+/// another one unwinds, because two at once abort the process.
 fn call(what: &'static str) {
     if LEFT.get() == 0 || thread::panicking() {
         return;
@@ -32,7 +31,7 @@ fn call(what: &'static str) {
     LEFT.set(LEFT.get() - 1);
     if LEFT.get() == 0 {
         AT.set(Some(what));
-        // Without the hook, which would print each of them.
+        // Bypasses the hook, which would print each panic.
         resume_unwind(Box::new(what));
     }
 }
@@ -61,25 +60,25 @@ impl Drop for Key {
     }
 }
 
-/// First in, first out, and it forgets nothing by itself.
+/// First in, first out; asserts that slots are inserted and removed once.
 #[derive(Default)]
 struct Fifo(Vec<Slot>);
 
 impl Policy for Fifo {
     fn insert(&mut self, slot: Slot, _: u64) {
         call("insert");
-        assert!(!self.0.contains(&slot), "it came twice");
+        assert!(!self.0.contains(&slot), "it is inserted twice");
         self.0.push(slot);
     }
 
     fn touch(&mut self, slot: Slot) {
         call("touch");
-        assert!(self.0.contains(&slot), "it is used, and is not here");
+        assert!(self.0.contains(&slot), "it is used and unknown");
     }
 
     fn remove(&mut self, slot: Slot) {
         call("remove");
-        let at = self.0.iter().position(|&here| here == slot).expect("it goes, and is not here");
+        let at = self.0.iter().position(|&here| here == slot).expect("it is removed and unknown");
         self.0.remove(at);
     }
 
@@ -108,7 +107,7 @@ fn scan_resistant(builder: KvCacheBuilder<Key>) -> KvCacheBuilder<Key> {
 fn own_memory(builder: KvCacheBuilder<Key>) -> KvCacheBuilder<Key> {
     own_policy(builder).max_bytes(9 * VALUE as u64).with_allocator(|pool, len| {
         call("allocate");
-        // Now and then longer than it was asked for.
+        // Sometimes longer than requested.
         pool.allocate(len + LEFT.get() as usize % 3 * 100)
     })
 }
@@ -125,7 +124,7 @@ fn make(pool: &Pool, build: Build) -> KvCache<Key> {
     build(KvCache::builder(pool).shards(1).max_blocks(BLOCKS)).build().unwrap()
 }
 
-/// Does everything that a cache can do, of which each step may panic; runs `between` after each.
+/// Uses every operation of a cache; each step may panic. Runs `between` after each step.
 fn script(cache: &KvCache<Key>, between: &mut dyn FnMut()) {
     let key = |number: u64| Key(number);
     let steps: [&dyn Fn(); 16] = [
@@ -190,7 +189,7 @@ fn script(cache: &KvCache<Key>, between: &mut dyn FnMut()) {
     }
 }
 
-/// The books add up, and the cache takes anything again.
+/// Asserts that the counters of the cache are consistent, and that it accepts new values.
 fn is_whole(cache: &KvCache<Key>, pool: &Pool, said: &str) {
     let held = |cache: &KvCache<Key>| {
         let pinned = (0..100).filter_map(|number| cache.get(&Key(number)));
@@ -203,8 +202,8 @@ fn is_whole(cache: &KvCache<Key>, pool: &Pool, said: &str) {
     assert_eq!(held(cache), charged, "{said}: held and charged");
     assert_eq!(pool.metrics().allocated, cache.bytes(), "{said}: allocated");
     let stats = cache.stats();
-    let gone = stats.evictions + stats.removals + stats.replacements;
-    assert_eq!(stats.insertions - gone, stats.blocks, "{said}: {stats:?}");
+    let removed = stats.evictions + stats.removals + stats.replacements;
+    assert_eq!(stats.insertions - removed, stats.blocks, "{said}: {stats:?}");
     for number in 40..40 + 3 * BLOCKS {
         cache.insert(Key(number), &[3; VALUE]).unwrap_or_else(|error| panic!("{said}: {error}"));
     }
@@ -245,7 +244,7 @@ fn a_panic_at_any_call_of_the_callers_code_leaves_the_cache_whole() {
             kinds.insert(kind);
             let said = format!("{name}: {kind}, call {at}");
             is_whole(&cache, &pool, &said);
-            // What is leased is leased again, unless something was lost below.
+            // Every key can be leased again once the cache is cleared.
             cache.clear_with(|| Ok::<(), ()>(())).unwrap();
             for number in 0..40 {
                 assert!(matches!(cache.lease(&Key(number)), Leased::Lease(_)), "{said}: {number}");
@@ -264,7 +263,7 @@ fn a_panic_at_any_call_of_the_callers_code_leaves_the_cache_whole() {
 #[test]
 #[cfg_attr(miri, ignore = "many thousand rounds")]
 fn a_script_goes_on_after_each_panic() {
-    // The same cache all the time, and a panic every few calls.
+    // One cache throughout, and a panic every few calls.
     for every in 3..40 {
         for build in [own_policy, lru, scan_resistant, own_memory, lower_tier] as [Build; 5] {
             let pool = pool(64 << 10);
@@ -281,12 +280,12 @@ fn a_script_goes_on_after_each_panic() {
     }
 }
 
-/// Panics at its first use, and says how often it was called afterwards.
+/// A policy that panics at its first `touch` and counts its insertions.
 struct Fragile(Arc<AtomicU64>);
 
 impl Policy for Fragile {
     fn insert(&mut self, _: Slot, _: u64) {
-        // Relaxed: one thread.
+        // Relaxed: a single thread counts.
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -312,7 +311,7 @@ fn a_policy_that_panicked_is_not_called_again_and_lru_takes_its_place() {
     drop(cache.get(&0));
     assert!(catch_unwind(AssertUnwindSafe(|| cache.insert(9, &[1; 10]))).is_err());
     drop(cache.get(&2));
-    // The order of slots at first, and that of uses from then on.
+    // At first LRU has the order of slots, and from then on that of uses.
     (4..7).for_each(|key| cache.insert(key, &[1; 10]).unwrap());
     assert_eq!(cache.len(), 4);
     assert!(cache.contains(&2));

@@ -8,17 +8,17 @@ use kvmem::pool::kv_cache::{KvCacheError, Pinned, Reservation};
 use super::{held, one_shard, pool};
 
 #[test]
-fn what_is_pinned_stays_and_what_is_unpinned_goes() {
+fn pinned_values_stay_and_unpinned_values_are_evicted() {
     let pool = pool(64 << 10);
     let cache = one_shard(&pool, |builder| builder.max_blocks(3));
     for key in 0..3 {
         cache.insert(key, &[key as u8; 100]).unwrap();
     }
     let pins: Vec<Pinned<u64>> = (0..3).filter_map(|key| cache.get(&key)).collect();
-    let refused = cache.insert(3, &[3; 10]);
-    assert_eq!(refused, Err(KvCacheError::NothingToEvict { requested: 10, blocks: 3, bytes: 300 }));
+    let failed = cache.insert(3, &[3; 10]);
+    assert_eq!(failed, Err(KvCacheError::NothingToEvict { requested: 10, blocks: 3, bytes: 300 }));
     assert_eq!(cache.stats().insertion_failures, 1);
-    // A second pin on the same value keeps it as well.
+    // A second pin on the same value keeps it too.
     let second = pins[1].clone();
     drop(pins);
     cache.insert(3, &[3; 10]).unwrap();
@@ -47,7 +47,7 @@ fn a_value_that_is_removed_or_replaced_while_it_is_pinned_stays_as_it_is() {
 }
 
 #[test]
-fn they_go_in_any_order() {
+fn pins_reservations_cache_and_pool_are_dropped_in_any_order() {
     for order in 0..24 {
         let pool = pool(64 << 10);
         let cache = one_shard(&pool, |builder| builder);
@@ -55,7 +55,7 @@ fn they_go_in_any_order() {
         let pinned = cache.get(&1).unwrap();
         let mut room = cache.reserve(2, 4096).unwrap();
         room.bytes_mut().fill(2);
-        // A pool and a cache that go last see what is left.
+        // If the pool or the cache is dropped last, it sees the values that remain.
         let (mut pool, mut cache) = (Some(pool), Some(cache));
         let (mut pinned, mut room) = (Some(pinned), Some(room));
         let mut left = vec![0, 1, 2, 3];
@@ -75,7 +75,7 @@ fn they_go_in_any_order() {
 }
 
 #[test]
-fn a_reservation_counts_is_not_seen_and_gives_its_room_back() {
+fn a_reservation_is_charged_and_invisible_and_releases_its_bytes() {
     let pool = pool(64 << 10);
     let cache = one_shard(&pool, |builder| builder.max_bytes(1000));
     cache.insert(1, &[1; 400]).unwrap();
@@ -84,15 +84,12 @@ fn a_reservation_counts_is_not_seen_and_gives_its_room_back() {
     assert_eq!(cache.get(&1).unwrap().bytes(), [1; 400]);
     drop(room);
     assert_eq!((cache.len(), cache.bytes(), pool.metrics().allocated), (1, 400, 400));
-    // The value under the own key is the first to make room.
+    // The old value of the same key is evicted first.
     cache.insert(2, &[2; 600]).unwrap();
     let room = cache.reserve(2, 500).unwrap();
     assert_eq!(held(&cache, 0..9), [1]);
-    let refused = cache.reserve(3, 600).map(drop);
-    assert_eq!(
-        refused,
-        Err(KvCacheError::NothingToEvict { requested: 600, blocks: 1, bytes: 500 })
-    );
+    let failed = cache.reserve(3, 600).map(drop);
+    assert_eq!(failed, Err(KvCacheError::NothingToEvict { requested: 600, blocks: 1, bytes: 500 }));
     assert!(held(&cache, 0..9).is_empty());
     drop(room.commit());
     assert_eq!(held(&cache, 0..9), [2]);
@@ -111,7 +108,7 @@ fn a_fill_that_panics_leaves_nothing() {
 }
 
 #[test]
-fn faces_may_go_to_other_threads() {
+fn handles_may_move_to_other_threads() {
     fn sent<T: Send + Sync>() {}
     sent::<KvCache<u64>>();
     sent::<Pinned<String>>();
@@ -120,7 +117,7 @@ fn faces_may_go_to_other_threads() {
 }
 
 #[test]
-fn keys_are_found_by_what_they_lend() {
+fn keys_are_found_by_their_borrowed_form() {
     let pool = pool(64 << 10);
     let cache: KvCache<String> = KvCache::new(&pool);
     cache.insert("prefix".to_owned(), b"value").unwrap();

@@ -1,4 +1,4 @@
-//! Which block goes, and that a policy can do no harm.
+//! Which block is evicted, and that no policy can damage the cache.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use kvmem::pool::kv_cache::{Eviction, KvCacheError, Policy, Slot};
 
 use super::{held, one_shard, pool};
 
-/// Hits among `keys`, those that miss being inserted.
+/// Looks up `keys` and inserts those that miss; returns the number of hits.
 fn uses(cache: &KvCache<u64>, keys: impl IntoIterator<Item = u64>) -> usize {
     let mut hits = 0;
     for key in keys {
@@ -25,7 +25,7 @@ fn uses(cache: &KvCache<u64>, keys: impl IntoIterator<Item = u64>) -> usize {
 }
 
 #[test]
-fn a_scan_drives_out_everything_under_lru_and_little_under_the_other() {
+fn a_scan_evicts_everything_under_lru_and_little_under_scan_resistant() {
     for (eviction, shards, least, most) in [
         (Eviction::Lru, 1, 0, 0),
         (Eviction::Lru, 4, 0, 0),
@@ -36,7 +36,7 @@ fn a_scan_drives_out_everything_under_lru_and_little_under_the_other() {
         let builder =
             KvCache::<u64>::builder(&pool).eviction(eviction).shards(shards).max_blocks(1000);
         let cache = builder.build().unwrap();
-        // What is learned takes some time.
+        // Learning takes some rounds.
         for round in 0..40 {
             uses(&cache, 0..500);
             uses(&cache, 10_000 + round * 300..10_000 + (round + 1) * 300);
@@ -51,7 +51,7 @@ fn a_scan_drives_out_everything_under_lru_and_little_under_the_other() {
 }
 
 #[test]
-fn under_every_policy_all_but_the_pinned_can_go() {
+fn every_policy_can_evict_all_but_pinned_values() {
     for eviction in [Eviction::Lru, Eviction::ScanResistant] {
         let pool = pool(1 << 20);
         let cache = one_shard(&pool, |builder| builder.eviction(eviction).max_blocks(100));
@@ -70,7 +70,7 @@ fn under_every_policy_all_but_the_pinned_can_go() {
     }
 }
 
-/// Answers as it likes.
+/// A policy that returns arbitrary victims.
 struct Liar(u64);
 
 impl Policy for Liar {
@@ -94,94 +94,94 @@ fn a_policy_that_lies_evicts_badly_and_harms_nothing() {
     let cache = one_shard(&pool, |builder| builder.eviction(liar).max_blocks(8));
     cache.insert(1000, &[1; 10]).unwrap();
     let pinned = cache.get(&1000).unwrap();
-    let (mut done, mut refused) = (0, 0);
+    let (mut done, mut failed) = (0, 0);
     for key in 0..500 {
         match cache.insert(key, &[key as u8; 10]) {
             Ok(()) => done += 1,
-            Err(KvCacheError::NothingToEvict { .. }) => refused += 1,
+            Err(KvCacheError::NothingToEvict { .. }) => failed += 1,
             Err(error) => panic!("{error}"),
         }
         assert!(cache.len() <= 8 && cache.contains(&1000));
         cache.check().unwrap();
     }
-    assert!(done > 50 && refused > 50, "{done} done, {refused} refused");
+    assert!(done > 50 && failed > 50, "{done} done, {failed} failed");
     assert_eq!(pinned.bytes(), [1; 10]);
     let left: HashSet<u64> = held(&cache, 0..500).into_iter().collect();
     assert!(left.iter().all(|key| cache.get(key).unwrap().bytes() == [*key as u8; 10]));
 }
 
-/// What a policy was told.
+/// A call of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum Call {
     Insert(Slot),
     Touch(Slot),
     Remove(Slot),
     Victim,
 }
 
-/// Writes down what it is told, and has no victims.
-struct Scribe(Arc<Mutex<Vec<Told>>>);
+/// A policy that records its calls and returns no victim.
+struct Recording(Arc<Mutex<Vec<Call>>>);
 
-impl Policy for Scribe {
+impl Policy for Recording {
     fn insert(&mut self, slot: Slot, _: u64) {
-        self.0.lock().unwrap().push(Told::Insert(slot));
+        self.0.lock().unwrap().push(Call::Insert(slot));
     }
     fn touch(&mut self, slot: Slot) {
-        self.0.lock().unwrap().push(Told::Touch(slot));
+        self.0.lock().unwrap().push(Call::Touch(slot));
     }
     fn remove(&mut self, slot: Slot) {
-        self.0.lock().unwrap().push(Told::Remove(slot));
+        self.0.lock().unwrap().push(Call::Remove(slot));
     }
     fn victim(&mut self, _: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
-        self.0.lock().unwrap().push(Told::Victim);
+        self.0.lock().unwrap().push(Call::Victim);
         None
     }
 }
 
 #[test]
-fn a_policy_knows_of_each_use_once_before_anything_else() {
+fn a_policy_hears_of_each_use_once_before_the_next_change() {
     let pool = pool(64 << 10);
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let scribe = Eviction::Custom(Arc::new({
-        let told = told.clone();
-        move || Box::new(Scribe(told.clone()))
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let recording = Eviction::Custom(Arc::new({
+        let calls = calls.clone();
+        move || Box::new(Recording(calls.clone()))
     }));
-    let cache = one_shard(&pool, |builder| builder.eviction(scribe));
+    let cache = one_shard(&pool, |builder| builder.eviction(recording));
     let all = 0..200 as Slot;
     all.clone().for_each(|key| cache.insert(u64::from(key), &[1; 10]).unwrap());
-    told.lock().unwrap().clear();
-    // Slots are given from 0 up. More uses than find room in the notes; those that come again are
-    // no news.
+    calls.lock().unwrap().clear();
+    // Slots are assigned from 0 up. There are more uses than the access buffer holds. A repeated
+    // use is not reported again.
     let get = |key: Slot| assert!(cache.get(&u64::from(key)).is_some());
     for _ in 0..3 {
         all.clone().for_each(get);
         assert!(cache.get(&1000).is_none() && cache.contains(&7));
     }
     drop(cache.remove(&3));
-    let touched: Vec<Told> = all.clone().map(Told::Touch).collect();
-    let mut seen = std::mem::take(&mut *told.lock().unwrap());
-    assert_eq!(seen.pop(), Some(Told::Remove(3)));
+    let touched: Vec<Call> = all.clone().map(Call::Touch).collect();
+    let mut seen = std::mem::take(&mut *calls.lock().unwrap());
+    assert_eq!(seen.pop(), Some(Call::Remove(3)));
     assert_eq!(seen, touched);
-    // After a change they are news again; a search is one, too.
+    // After a change they are reported again; the search for a victim is a change too.
     [5, 9, 5].into_iter().for_each(get);
     assert_eq!(cache.evict_to(0), 1990);
     [9, 5].into_iter().for_each(get);
     cache.insert(3, &[1; 10]).unwrap();
-    let seen = std::mem::take(&mut *told.lock().unwrap());
-    use Told::{Insert, Touch, Victim};
+    let seen = std::mem::take(&mut *calls.lock().unwrap());
+    use Call::{Insert, Touch, Victim};
     assert_eq!(seen, [Touch(5), Touch(9), Victim, Touch(9), Touch(5), Insert(3)]);
-    // Each thread's uses in its order.
+    // The uses of each thread are reported in its order.
     thread::scope(|scope| {
         for half in [0..100, 100..200] {
             scope.spawn(move || half.for_each(get));
         }
     });
     cache.clear();
-    let touched = std::mem::take(&mut *told.lock().unwrap());
+    let touched = std::mem::take(&mut *calls.lock().unwrap());
     let of = |half: std::ops::Range<Slot>| {
         let slots = touched
             .iter()
-            .filter_map(|told| if let Touch(slot) = told { Some(*slot) } else { None });
+            .filter_map(|calls| if let Touch(slot) = calls { Some(*slot) } else { None });
         slots.filter(|slot| half.contains(slot)).collect::<Vec<_>>()
     };
     assert_eq!((of(0..100), of(100..200)), ((0..100).collect(), (100..200).collect()));

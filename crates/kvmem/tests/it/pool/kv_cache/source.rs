@@ -1,4 +1,4 @@
-//! How a cache asks its pool for blocks, and when it lets keys go.
+//! How a cache requests blocks from its pool, and when it drops keys.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -10,27 +10,27 @@ use kvmem::pool::{KvCache, Pool, PoolError};
 use super::{held, one_shard, pool};
 
 #[test]
-fn blocks_come_as_they_are_asked_for() {
+fn the_allocator_decides_length_and_alignment() {
     let pool = pool(64 << 10);
     let calls = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&calls);
     let cache = one_shard(&pool, |builder| {
         builder.max_bytes(40_000).with_allocator(move |pool, len| {
             counted.fetch_add(1, Ordering::Relaxed);
-            // Whole pages, at the beginning of one.
+            // Whole pages, page-aligned.
             pool.allocate_aligned(len.next_multiple_of(4096), 4096)
         })
     });
     for key in 0..100 {
         cache.insert_with(key, 5000, |bytes| bytes.fill(key as u8)).unwrap();
-        // What is charged is what was got, not what was asked for.
+        // The length of the block is charged, not the requested length.
         assert_eq!(cache.bytes(), 8192 * cache.len());
         assert!(cache.bytes() <= 40_000);
     }
     assert_eq!(held(&cache, 0..100), [96, 97, 98, 99]);
     for key in 96..100 {
         let pin = cache.get(&key).unwrap();
-        // The value is as long as it was, in a longer block.
+        // The value keeps its length in the longer block.
         assert_eq!((pin.block().offset() % 4096, pin.block().len()), (0, 8192));
         assert_eq!(pin.bytes(), &[key as u8; 5000][..]);
     }
@@ -41,7 +41,7 @@ fn blocks_come_as_they_are_asked_for() {
 }
 
 #[test]
-fn it_is_asked_again_after_each_eviction_and_may_fail_in_its_own_way() {
+fn the_allocator_is_called_after_each_eviction_and_may_return_its_own_errors() {
     let pool = pool(64 << 10);
     let calls = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&calls);
@@ -58,17 +58,17 @@ fn it_is_asked_again_after_each_eviction_and_may_fail_in_its_own_way() {
     cache.insert_with(16, 3 * 4096, |_| ()).unwrap();
     assert_eq!(calls.swap(0, Ordering::Relaxed), 4);
     assert_eq!(held(&cache, 0..17), (3..17).collect::<Vec<u64>>());
-    // What evicting does not mend evicts nothing.
+    // An error that an eviction cannot resolve evicts nothing.
     assert!(cache.insert_with(17, 1, |_| ()).is_err());
     assert_eq!((calls.load(Ordering::Relaxed), cache.len()), (1, 14));
 }
 
 #[test]
-fn a_block_of_another_length_is_held_if_it_is_longer_and_refused_if_it_is_shorter() {
+fn a_longer_block_is_accepted_and_a_shorter_one_is_an_error() {
     let pool = pool(64 << 10);
     let cache = one_shard(&pool, |builder| {
         builder.max_bytes(9000).with_allocator(|pool, len| match len {
-            // Shorter, longer than the limit, longer.
+            // A shorter block, one longer than the limit, and a longer one within it.
             100 => pool.allocate(99),
             200 => pool.allocate(9001),
             _ => pool.allocate(2 * len),
@@ -88,7 +88,7 @@ fn a_block_of_another_length_is_held_if_it_is_longer_and_refused_if_it_is_shorte
         assert_eq!(error, expected);
         assert!(error.to_string().contains(&format!("of {returned} bytes")), "{error}");
     }
-    // Nothing went for what could not be put in, and what was returned is free.
+    // The failed insertions evicted nothing, and their blocks are free again.
     assert_eq!((cache.len(), cache.bytes(), pool.metrics().allocated), (2, 8010, 8010));
     let Leased::Lease(lease) = cache.lease(&4) else { panic!("there is nothing under 4") };
     let mut room = cache.reserve(4, 300).unwrap();
@@ -103,7 +103,7 @@ fn a_block_of_another_length_is_held_if_it_is_longer_and_refused_if_it_is_shorte
     assert_eq!((cache.bytes(), pool.metrics().allocated), (0, 0));
 }
 
-/// Looks, when it goes, whether the whole pool can be had.
+/// A key that checks, when it is dropped, whether the whole pool is free.
 struct Witness {
     number: u64,
     pool: Pool,
@@ -132,7 +132,7 @@ impl Drop for Witness {
 }
 
 #[test]
-fn a_key_goes_before_its_bytes_are_free() {
+fn a_key_is_dropped_before_its_bytes_are_free() {
     let pool = pool(64 << 10);
     let free_when_dropped = Arc::new(AtomicU64::new(0));
     let key = |number| Witness {
@@ -143,7 +143,7 @@ fn a_key_goes_before_its_bytes_are_free() {
     let cache = KvCache::builder(&pool).shards(1).build().unwrap();
     let whole = pool.capacity() as usize;
     cache.insert_with(key(1), whole, |_| ()).unwrap();
-    // Evicted, replaced, given back unwritten, removed while pinned, and all at once.
+    // Evicted, dropped as a reservation, replaced, removed while pinned, and cleared.
     cache.insert_with(key(2), whole, |_| ()).unwrap();
     drop(cache.reserve(key(3), whole).unwrap());
     cache.insert_with(key(4), whole / 2, |_| ()).unwrap();

@@ -1,4 +1,4 @@
-//! Eight threads: whole values, the right ones, and never a refusal while there is room.
+//! Eight threads: values are whole and correct, and no insertion fails while there is room.
 
 use std::thread;
 
@@ -11,7 +11,7 @@ const THREADS: u64 = 8;
 const KEYS: u64 = 400;
 const STEPS: u64 = 6_000;
 
-/// A generator good enough for choosing.
+/// A small random generator.
 struct Dice(u64);
 
 impl Dice {
@@ -28,7 +28,7 @@ fn checksum(bytes: &[u8]) -> u64 {
     })
 }
 
-/// key ‖ version ‖ checksum of what follows ‖ as many bytes as there are.
+/// Writes key, version, checksum of the rest, and random bytes up to the end.
 fn write(bytes: &mut [u8], key: u64, version: u64) {
     let mut dice = Dice(key << 32 | version);
     bytes[24..].iter_mut().for_each(|byte| *byte = dice.roll(256) as u8);
@@ -38,7 +38,7 @@ fn write(bytes: &mut [u8], key: u64, version: u64) {
     }
 }
 
-/// The version of a value whose bytes are whole.
+/// Asserts that a value is whole and belongs to `key`; returns its version.
 fn read(pinned: &Pinned<u64>, key: u64) -> u64 {
     let bytes = pinned.bytes();
     let word = |at: usize| u64::from_le_bytes(bytes[at * 8..][..8].try_into().unwrap());
@@ -47,11 +47,11 @@ fn read(pinned: &Pinned<u64>, key: u64) -> u64 {
     word(1)
 }
 
-/// Each thread alone writes a share of the keys, and all read all: a writer finds just what it
-/// wrote last, or nothing; a reader never finds an older version than before.
+/// Runs one thread. Each key has one writer, and all threads read all keys. A writer finds the
+/// version that it wrote last, or nothing; a reader never finds an older version than before.
 fn work(cache: &KvCache<u64>, me: u64) {
     let mut dice = Dice(me + 1);
-    // By key; 0 when there is none. Of the own keys: the last written. Of others: the last seen.
+    // By key: the last version written for own keys, the last one seen for others; 0 if none.
     let mut versions = vec![0u64; KEYS as usize];
     let mut present = vec![false; KEYS as usize];
     let mut kept: Option<(u64, u64, Pinned<u64>)> = None;
@@ -114,8 +114,8 @@ fn eight_threads_find_whole_values_and_the_right_ones() {
         (Eviction::Lru, 1, Some((60_000, 100_000))),
         (Eviction::ScanResistant, 4, None),
     ] {
-        // A value is 2 KiB at most. Pinned, being written, or taken out and not dropped yet are at
-        // most 4 for a thread: 64 KiB, in a pool of twice the limit.
+        // A value has at most 2 KiB. A thread has at most 4 values that are pinned, being written,
+        // or removed and not dropped yet: 64 KiB in total, in a pool of twice the limit.
         let pool = pool(256 << 10);
         let mut builder = KvCache::<u64>::builder(&pool).eviction(eviction).shards(shards);
         builder = builder.max_bytes(128 << 10);
@@ -143,7 +143,7 @@ fn eight_threads_find_whole_values_and_the_right_ones() {
     }
 }
 
-/// Without a limit the pool itself is what is short.
+/// Without a limit the cache fills the pool.
 #[test]
 fn eight_threads_share_a_pool_that_is_full() {
     let pool = pool(1 << 20);
@@ -170,7 +170,7 @@ fn eight_threads_share_a_pool_that_is_full() {
     let stats = cache.stats();
     assert!(stats.evictions > 1000 && stats.insertion_failures == 0, "{stats:?}");
     assert!(stats.bytes > 700_000, "{stats:?}");
-    // Another user of the pool gets what the cache lets go of.
+    // Another user of the pool can allocate the bytes that the cache evicts.
     assert!(pool.allocate(1 << 20).is_err());
     assert_eq!(cache.evict_to(0), 0);
     drop(pool.allocate(1 << 20).unwrap());

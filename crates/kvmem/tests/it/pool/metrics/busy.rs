@@ -1,4 +1,4 @@
-//! While others allocate: figures are read, and nobody waits.
+//! Metrics are read while threads allocate, and no thread waits.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use kvmem::pool::KvCache;
 use kvmem::pool::observe::Exporter;
 
-use super::{Book, published, small};
+use super::{MemoryRecorder, published, small};
 use crate::pool::MIB;
 
 #[test]
@@ -37,7 +37,7 @@ fn figures_are_read_while_threads_allocate() {
                     drop(cache.get(&(round % 7)));
                     rounds.fetch_add(1, Ordering::Relaxed);
                     if round % 1024 < 2 {
-                        // Threads that come and go, with caches of their own.
+                        // Short-lived threads with their own caches.
                         thread::scope(|scope| {
                             drop(scope.spawn(|| pool.allocate(4096).map(drop)).join())
                         });
@@ -49,16 +49,17 @@ fn figures_are_read_while_threads_allocate() {
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(400) || rounds.load(Ordering::Relaxed) < 2000
         {
-            let book = published(&exporter);
-            let bytes = |name: &str| book.value(&format!("kvmem_pool_{name}_bytes"), &[]) as u64;
+            let recorded = published(&exporter);
+            let bytes =
+                |name: &str| recorded.value(&format!("kvmem_pool_{name}_bytes"), &[]) as u64;
             assert_eq!(bytes("capacity"), report.capacity_bytes);
             assert_eq!(bytes("allocated") + bytes("free"), bytes("ready"));
             assert!(bytes("largest_free") <= report.capacity_bytes);
             scrapes += 1;
         }
         end.store(true, Ordering::Relaxed);
-        // Joined one by one: at the end of a scope a thread may still be giving back what it has
-        // cached.
+        // Joins the threads one by one: at the end of a scope a thread may still be returning its
+        // cached blocks.
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
     });
     assert!(scrapes > 10, "{scrapes}");
@@ -66,19 +67,19 @@ fn figures_are_read_while_threads_allocate() {
     assert_eq!((figures.allocated, figures.allocations), (metrics.allocated, metrics.live));
     assert_eq!((figures.free, figures.cached), (metrics.free, pool.stats().cached_bytes));
     assert_eq!(figures.allocated, cache.bytes());
-    pool.check().expect("whole books");
+    pool.check().expect("sound");
 }
 
 #[test]
 fn latencies_are_published_once_each() {
     let pool = small(MIB).measure_latency(1).build().expect("little memory");
     let exporter = Exporter::new().pool(&pool);
-    let book = Book::default();
+    let recorded = MemoryRecorder::default();
     for expected in [100, 200] {
         (0..100).for_each(|_| drop(pool.allocate(4096)));
-        metrics::with_local_recorder(&book, || exporter.publish());
-        metrics::with_local_recorder(&book, || exporter.publish());
-        let values = book.values("kvmem_pool_allocate_seconds");
+        metrics::with_local_recorder(&recorded, || exporter.publish());
+        metrics::with_local_recorder(&recorded, || exporter.publish());
+        let values = recorded.values("kvmem_pool_allocate_seconds");
         assert_eq!(values.len(), expected);
         assert!(values.iter().all(|seconds| (0.0..60.0).contains(seconds)), "{values:?}");
     }
@@ -92,21 +93,21 @@ fn latencies_are_published_once_each() {
 /// The only test here that publishes to the recorder of the process.
 #[test]
 fn a_publisher_publishes_until_it_is_dropped() {
-    let book = Book::default();
-    metrics::set_global_recorder(book.clone()).expect("nobody else sets one");
+    let recorded = MemoryRecorder::default();
+    metrics::set_global_recorder(recorded.clone()).expect("no other test sets one");
     let pool = small(MIB).name("timed").build().expect("little memory");
     let labels = [("pool", "timed")];
     let publisher =
         Exporter::new().pool(&pool).publish_every(Duration::from_millis(5)).expect("a thread");
     let block = pool.allocate(5000).expect("room");
     let start = Instant::now();
-    let allocated = || book.value("kvmem_pool_allocated_bytes", &labels);
-    let known = || book.names().contains("kvmem_pool_allocated_bytes");
+    let allocated = || recorded.value("kvmem_pool_allocated_bytes", &labels);
+    let known = || recorded.names().contains("kvmem_pool_allocated_bytes");
     while !(known() && allocated() == 5000.0) {
         assert!(start.elapsed() < Duration::from_secs(60), "nothing was published");
         thread::sleep(Duration::from_millis(1));
     }
-    // It has published all there is when it has ended, and nothing afterwards.
+    // The publisher publishes a last time when it ends, and nothing afterwards.
     drop(block);
     drop(publisher);
     assert_eq!(allocated(), 0.0);
@@ -116,13 +117,13 @@ fn a_publisher_publishes_until_it_is_dropped() {
 }
 
 #[test]
-fn nothing_is_published_unasked() {
-    let book = Book::default();
-    metrics::with_local_recorder(&book, || {
+fn nothing_is_published_before_a_call() {
+    let recorded = MemoryRecorder::default();
+    metrics::with_local_recorder(&recorded, || {
         let pool = small(MIB).measure_latency(1).build().expect("little memory");
         (0..100).for_each(|_| drop(pool.allocate(4096)));
         assert!(pool.allocate(0).is_err());
         let _exporter = Exporter::new().pool(&pool);
     });
-    assert!(book.is_empty(), "{:?}", book.names());
+    assert!(recorded.is_empty(), "{:?}", recorded.names());
 }

@@ -1,4 +1,4 @@
-//! Figures equal the oracle's, after every few of many random requests.
+//! After random requests the metrics equal those of the oracle; they are compared every few steps.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use kvmem::pool::{Block, KvCache, Pool, PoolError};
 use kvmem::slab::ExtentState;
 use kvmem_testkit::oracle::Oracle;
 
-use super::{Book, published, small};
+use super::{MemoryRecorder, published, small};
 use crate::pool::MIB;
 
-/// Numbers that are drawn.
+/// A small random generator.
 struct Draw(u64);
 
 impl Draw {
     fn below(&mut self, end: u64) -> u64 {
-        // xorshift64: which numbers they are does not matter.
+        // xorshift64: the quality of the numbers does not matter.
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -25,8 +25,8 @@ impl Draw {
     }
 }
 
-/// What was refused, as the test has seen it.
-type Refused = BTreeMap<&'static str, u64>;
+/// The number of failures by reason, as the test has seen them.
+type Failures = BTreeMap<&'static str, u64>;
 
 fn reason(error: &PoolError) -> &'static str {
     match error {
@@ -35,14 +35,19 @@ fn reason(error: &PoolError) -> &'static str {
         PoolError::Allocate(AllocError::ZeroSize) => "zero_size",
         PoolError::Allocate(AllocError::BadAlign { .. }) => "bad_align",
         PoolError::Allocate(AllocError::NoRanges { .. }) => "no_ranges",
-        error => panic!("nothing here is refused so: {error}"),
+        error => panic!("no request here fails with {error}"),
     }
 }
 
-/// Compares every number of a pool.
-fn compare(pool: &Pool, exporter: &Exporter, oracle: &Oracle, refused: &Refused) -> Book {
-    let book = published(exporter);
-    let bytes = |name: &str| book.value(&format!("kvmem_pool_{name}"), &[]) as u64;
+/// Compares every metric of a pool.
+fn compare(
+    pool: &Pool,
+    exporter: &Exporter,
+    oracle: &Oracle,
+    failures: &Failures,
+) -> MemoryRecorder {
+    let recorded = published(exporter);
+    let bytes = |name: &str| recorded.value(&format!("kvmem_pool_{name}"), &[]) as u64;
     assert_eq!(bytes("capacity_bytes"), oracle.capacity());
     assert_eq!(bytes("ready_bytes"), oracle.capacity());
     assert_eq!(bytes("quarantined_bytes"), 0);
@@ -69,10 +74,10 @@ fn compare(pool: &Pool, exporter: &Exporter, oracle: &Oracle, refused: &Refused)
         "too_many_ranges",
         "other",
     ] {
-        let count = book.value("kvmem_pool_allocation_failures_total", &[("reason", reason)]);
-        assert_eq!(count as u64, refused.get(reason).copied().unwrap_or(0), "{reason}");
+        let count = recorded.value("kvmem_pool_allocation_failures_total", &[("reason", reason)]);
+        assert_eq!(count as u64, failures.get(reason).copied().unwrap_or(0), "{reason}");
     }
-    book
+    recorded
 }
 
 #[test]
@@ -83,7 +88,7 @@ fn of_a_pool() {
         let exporter = Exporter::new().pool(&pool);
         let mut oracle = Oracle::new(report.capacity_bytes, report.boundary_bytes);
         let mut draw = Draw(0x9e37_79b9_7f4a_7c15 ^ seed);
-        let (mut held, mut refused): (Vec<Block>, Refused) = Default::default();
+        let (mut held, mut failures): (Vec<Block>, Failures) = Default::default();
         for step in 0..4000 {
             let size = match draw.below(8) {
                 0..3 => 4096,
@@ -110,29 +115,29 @@ fn of_a_pool() {
                         held.push(block);
                     }
                 }
-                Err(error) => *refused.entry(reason(&error)).or_default() += 1,
+                Err(error) => *failures.entry(reason(&error)).or_default() += 1,
             }
             while held.len() > 150 || !held.is_empty() && draw.below(3) == 0 {
                 let block = held.swap_remove(draw.below(held.len() as u64) as usize);
-                oracle.free(block.offset()).expect("it was granted");
+                oracle.free(block.offset()).expect("it is allocated");
                 drop(block);
             }
             if step % 16 == 0 {
-                compare(&pool, &exporter, &oracle, &refused);
+                compare(&pool, &exporter, &oracle, &failures);
             }
             if step % 256 == 0 {
-                // With nothing cached, and nothing that is still to be joined, this is exact, too.
+                // After a trim nothing is cached or left to coalesce, so this value is exact too.
                 pool.trim();
                 assert_eq!(pool.metrics().largest_free, oracle.largest_free());
-                let book = compare(&pool, &exporter, &oracle, &refused);
+                let recorded = compare(&pool, &exporter, &oracle, &failures);
                 assert_eq!(
-                    book.value("kvmem_pool_largest_free_bytes", &[]) as u64,
+                    recorded.value("kvmem_pool_largest_free_bytes", &[]) as u64,
                     oracle.largest_free()
                 );
             }
         }
         for reason in ["out_of_space", "too_large", "zero_size", "bad_align", "no_ranges"] {
-            assert!(refused.contains_key(reason), "nothing was refused for {reason}");
+            assert!(failures.contains_key(reason), "no request failed with {reason}");
         }
     }
 }
@@ -183,7 +188,7 @@ fn of_a_cache() {
                 pins.clear();
             }
             if draw.below(100) == 0 {
-                // All that is held, so that nothing can be evicted for a while.
+                // Pins everything: nothing can be evicted for a while.
                 let all: Vec<_> = (0..KEYS).filter_map(|key| cache.get(&key)).collect();
                 (hits, misses) = (hits + all.len() as u64, misses + KEYS - all.len() as u64);
                 pins.extend(all);
@@ -191,11 +196,11 @@ fn of_a_cache() {
             if step % 8 > 0 {
                 continue;
             }
-            let book = published(&exporter);
+            let recorded = published(&exporter);
             let figure = |name: &str| {
-                book.value(&format!("kvmem_cache_{name}"), &[("cache", "cache")]) as u64
+                recorded.value(&format!("kvmem_cache_{name}"), &[("cache", "cache")]) as u64
             };
-            // What is held, by asking for each key.
+            // The held values, by a lookup of each key.
             let held = (0..KEYS).filter(|key| cache.contains(key));
             let (blocks, bytes) =
                 held.fold((0, 0), |(blocks, bytes), key| (blocks + 1, bytes + lens[&key]));
@@ -206,11 +211,11 @@ fn of_a_cache() {
                 (insertions, removals)
             );
             assert_eq!(figure("insertion_failures_total"), insertion_failures);
-            // What came in is there, or has gone in one of three ways.
-            let gone = figure("evictions_total") + figure("replacements_total") + removals;
-            assert_eq!(insertions, blocks + gone);
-            // The pool has the values, and those that are gone but pinned.
-            assert!(book.value("kvmem_pool_allocated_bytes", &[]) as u64 >= bytes);
+            // Every inserted value is held, or was removed in one of three ways.
+            let removed = figure("evictions_total") + figure("replacements_total") + removals;
+            assert_eq!(insertions, blocks + removed);
+            // The pool has the held values, and those that are removed but pinned.
+            assert!(recorded.value("kvmem_pool_allocated_bytes", &[]) as u64 >= bytes);
         }
         drop((pins, cache));
         assert!(

@@ -1,10 +1,10 @@
-//! Setting up: what failed is counted, and how long it took.
+//! Metrics of setting up: counts of failures, and durations.
 
 use kvmem::arena::{CancelToken, Numa, Populate};
 use kvmem::pool::PoolBuilder;
 use kvmem::pool::observe::Exporter;
 
-use super::{Book, published, small};
+use super::{MemoryRecorder, published, small};
 use crate::pool::MIB;
 use crate::register::fake::{Fake, Faults, registrars};
 
@@ -17,44 +17,45 @@ fn faulty(register: &[u64]) -> Vec<Fake> {
     fakes
 }
 
-/// What is counted while a pool is built, whether or not it can be.
-fn building(builder: PoolBuilder) -> (Book, bool) {
-    let book = Book::default();
-    let built = metrics::with_local_recorder(&book, || builder.build().is_ok());
-    (book, built)
+/// Builds a pool; returns the recorded metrics, and whether the pool was built.
+fn building(builder: PoolBuilder) -> (MemoryRecorder, bool) {
+    let recorded = MemoryRecorder::default();
+    let built = metrics::with_local_recorder(&recorded, || builder.build().is_ok());
+    (recorded, built)
 }
 
 #[test]
-fn a_registration_that_fails_is_counted_although_there_is_no_pool() {
-    let (book, built) = building(small(MIB).name("kv").registrars(registrars(&faulty(&[3]))));
+fn a_failed_registration_is_counted_even_without_a_pool() {
+    let (recorded, built) = building(small(MIB).name("kv").registrars(registrars(&faulty(&[3]))));
     assert!(!built);
-    assert_eq!(book.value(FAILURES, &[("pool", "kv"), ("registrar", "fake:1")]), 1.0);
-    assert_eq!(book.names().len(), 1, "{:?}", book.names());
+    assert_eq!(recorded.value(FAILURES, &[("pool", "kv"), ("registrar", "fake:1")]), 1.0);
+    assert_eq!(recorded.names().len(), 1, "{:?}", recorded.names());
 }
 
 #[test]
 fn each_part_that_fails_is_counted() {
     let fakes = faulty(&[2, 3, 8]);
-    let (book, built) = building(small(MIB).registrars(registrars(&fakes)).quarantine(true));
+    let (recorded, built) = building(small(MIB).registrars(registrars(&fakes)).quarantine(true));
     assert!(built);
-    assert_eq!(book.value(FAILURES, &[("pool", "pool"), ("registrar", "fake:1")]), 3.0);
-    assert_eq!(book.of(FAILURES).len(), 1, "the other one did not fail");
+    assert_eq!(recorded.value(FAILURES, &[("pool", "pool"), ("registrar", "fake:1")]), 3.0);
+    assert_eq!(recorded.of(FAILURES).len(), 1, "the other one did not fail");
 }
 
 #[test]
-fn memory_that_cannot_be_had_is_counted() {
-    let (book, built) = building(small(MIB).numa(Numa::Bind(vec![1023])));
+fn a_failed_mapping_is_counted() {
+    let (recorded, built) = building(small(MIB).numa(Numa::Bind(vec![1023])));
     assert!(!built);
-    assert_eq!(book.value("kvmem_pool_populate_failures_total", &[]), 1.0);
+    assert_eq!(recorded.value("kvmem_pool_populate_failures_total", &[]), 1.0);
 }
 
 #[test]
-fn what_was_to_end_has_not_failed() {
+fn a_cancelled_build_is_not_counted_as_a_failure() {
     let cancel = CancelToken::new();
     cancel.cancel();
-    let (book, built) = building(small(MIB).cancel(cancel).registrars(registrars(&faulty(&[]))));
+    let (recorded, built) =
+        building(small(MIB).cancel(cancel).registrars(registrars(&faulty(&[]))));
     assert!(!built);
-    assert!(book.is_empty(), "{:?}", book.names());
+    assert!(recorded.is_empty(), "{:?}", recorded.names());
 }
 
 #[test]
@@ -66,22 +67,30 @@ fn quarantine_and_seconds_are_published() {
     let exporter = Exporter::new().pool(&pool);
     let bad = pool.allocate(5000).expect("room");
     pool.quarantine_block(bad, "the NIC says so");
-    let book = published(&exporter);
-    let value = |name: &str| book.value(&format!("kvmem_pool_{name}"), &[]);
+    let recorded = published(&exporter);
+    let value = |name: &str| recorded.value(&format!("kvmem_pool_{name}"), &[]);
     let (capacity, bad) = (MIB as f64, PART as f64 + 5000.0);
     assert_eq!((value("capacity_bytes"), value("quarantined_bytes")), (capacity, bad));
     assert_eq!((value("ready_bytes"), value("free_bytes")), (capacity - bad, capacity - bad));
     assert_eq!((value("allocated_bytes"), value("allocations")), (0.0, 0.0));
     assert!(value("populate_seconds") > 0.0);
-    let registering = |book: &Book, registrar: &str| {
-        book.value("kvmem_pool_register_seconds", &[("registrar", registrar)])
+    let registering = |recorded: &MemoryRecorder, registrar: &str| {
+        recorded.value("kvmem_pool_register_seconds", &[("registrar", registrar)])
     };
-    assert!(registering(&book, "fake:0") >= 7.0 * 0.002, "{}", registering(&book, "fake:0"));
-    assert!(registering(&book, "fake:1") >= 7.0 * 0.002, "{}", registering(&book, "fake:1"));
+    assert!(
+        registering(&recorded, "fake:0") >= 7.0 * 0.002,
+        "{}",
+        registering(&recorded, "fake:0")
+    );
+    assert!(
+        registering(&recorded, "fake:1") >= 7.0 * 0.002,
+        "{}",
+        registering(&recorded, "fake:1")
+    );
 
-    pool.grow_to(2 * MIB as u64).expect("as much as it may be");
+    pool.grow_to(2 * MIB as u64).expect("within the maximum size");
     let grown = published(&exporter);
     assert_eq!(grown.value("kvmem_pool_capacity_bytes", &[]), 2.0 * capacity);
     assert_eq!(grown.value("kvmem_pool_free_bytes", &[]), 2.0 * capacity - bad);
-    assert!(registering(&grown, "fake:0") >= registering(&book, "fake:0") + 8.0 * 0.002);
+    assert!(registering(&grown, "fake:0") >= registering(&recorded, "fake:0") + 8.0 * 0.002);
 }

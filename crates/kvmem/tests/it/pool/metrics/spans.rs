@@ -1,4 +1,4 @@
-//! Spans: the steps of setting up are seen, each within the other.
+//! Spans: the steps of setting up have spans, nested in each other.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,20 +18,20 @@ use super::small;
 use crate::pool::MIB;
 use crate::register::fake::{Fake, Faults, registrars};
 
-/// Something that was said.
+/// A span or an event.
 #[derive(Clone, Debug)]
-struct Said {
+struct Logged {
     level: Level,
-    /// The names of the spans that it lies in, innermost first; of a span, its own before them.
+    /// The names of the enclosing spans, innermost first; a span begins with its own name.
     path: Vec<&'static str>,
     fields: BTreeMap<String, String>,
 }
 
-/// Keeps what it is told.
+/// A layer that keeps all spans and events.
 #[derive(Clone, Default)]
 struct Witness {
-    spans: Arc<Mutex<Vec<Said>>>,
-    events: Arc<Mutex<Vec<Said>>>,
+    spans: Arc<Mutex<Vec<Logged>>>,
+    events: Arc<Mutex<Vec<Logged>>>,
 }
 
 #[derive(Default)]
@@ -47,7 +47,7 @@ impl Visit for Fields {
     }
 }
 
-fn lock(list: &Mutex<Vec<Said>>) -> MutexGuard<'_, Vec<Said>> {
+fn lock(list: &Mutex<Vec<Logged>>) -> MutexGuard<'_, Vec<Logged>> {
     list.lock().expect("no panic")
 }
 
@@ -56,7 +56,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Witness {
         let mut fields = Fields::default();
         attributes.record(&mut fields);
         let path = context.span_scope(id).expect("it is there").map(|span| span.name()).collect();
-        lock(&self.spans).push(Said {
+        lock(&self.spans).push(Logged {
             level: *attributes.metadata().level(),
             path,
             fields: fields.0,
@@ -68,18 +68,22 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Witness {
         event.record(&mut fields);
         let scope = context.event_scope(event);
         let path = scope.map_or_else(Vec::new, |scope| scope.map(|span| span.name()).collect());
-        lock(&self.events).push(Said { level: *event.metadata().level(), path, fields: fields.0 });
+        lock(&self.events).push(Logged {
+            level: *event.metadata().level(),
+            path,
+            fields: fields.0,
+        });
     }
 }
 
-/// With one subscriber alone, whether an event is wanted is asked of the thread that comes to it
-/// first, once for all threads. That may be one of another test, without a subscriber. With several
-/// all are asked.
+/// Further subscribers. If the process has only one, the first thread that reaches an event decides
+/// for all threads whether the event is enabled. That thread may belong to another test, without a
+/// subscriber. With several subscribers each of them is consulted.
 static OTHERS: LazyLock<[Dispatch; 2]> =
     LazyLock::new(|| [(); 2].map(|()| Dispatch::new(Registry::default())));
 
 impl Witness {
-    /// Sees what this thread does, and those that do a part of it.
+    /// Runs `run`; collects spans and events of this thread and of threads that work for it.
     fn of<T>(run: impl FnOnce() -> T) -> (Witness, T) {
         LazyLock::force(&OTHERS);
         let witness = Witness::default();
@@ -88,15 +92,15 @@ impl Witness {
         (witness, done)
     }
 
-    /// Where spans of this name were, and their level.
+    /// Returns the path and the level of each span of this name.
     fn paths(&self, name: &str) -> Vec<(String, Level)> {
         let spans = lock(&self.spans);
         let found = spans.iter().filter(|span| span.path[0] == name);
         found.map(|span| (span.path.join(" < "), span.level)).collect()
     }
 
-    /// What was said at `WARN`: where, and the fields.
-    fn warnings(&self, message: &str) -> Vec<Said> {
+    /// Returns the events at `WARN` with this message.
+    fn warnings(&self, message: &str) -> Vec<Logged> {
         let events = lock(&self.events);
         let found = events.iter().filter(|event| event.level == Level::WARN);
         found.filter(|event| event.fields["message"] == message).cloned().collect()
@@ -104,7 +108,7 @@ impl Witness {
 }
 
 #[test]
-fn the_steps_of_building_are_within_each_other() {
+fn the_spans_of_building_are_nested() {
     let fakes = Fake::some(2, 512 << 10);
     let builder =
         small(4 * MIB).name("kv").populate(Populate::threads(2)).registrars(registrars(&fakes));
@@ -113,7 +117,7 @@ fn the_steps_of_building_are_within_each_other() {
     assert_eq!(witness.paths("map"), [("map < build".to_owned(), Level::INFO)]);
     assert_eq!(witness.paths("populate"), [("populate < map < build".to_owned(), Level::INFO)]);
     assert_eq!(witness.paths("register"), [("register < build".to_owned(), Level::INFO)]);
-    // Also where another thread has done it.
+    // Spans of other threads are nested too.
     let ranges = witness.paths("populate_range");
     assert!(!ranges.is_empty());
     let range = ("populate_range < populate < map < build".to_owned(), Level::DEBUG);
@@ -130,11 +134,11 @@ fn the_steps_of_building_are_within_each_other() {
 }
 
 #[test]
-fn growing_shrinking_attaching_and_asking_are_steps() {
+fn growing_shrinking_attaching_and_preflight_have_spans() {
     let builder = small(MIB).max_size(2 * MIB).boundary(512 << 10).backing(Backing::Shared);
     let pool = builder.build().expect("little memory");
     let (witness, _) = Witness::of(|| {
-        pool.grow_to(2 * MIB as u64).expect("as much as it may be");
+        pool.grow_to(2 * MIB as u64).expect("within the maximum size");
         pool.shrink().expect("nothing is in use");
         let fd = pool.share_read_only().expect("it is shared");
         AttachedPool::attach(fd, Access::ReadOnly).expect("it is a pool");
@@ -147,7 +151,7 @@ fn growing_shrinking_attaching_and_asking_are_steps() {
 }
 
 #[test]
-fn no_step_is_where_blocks_are_allocated() {
+fn allocating_blocks_makes_no_spans() {
     let pool = small(MIB).build().expect("little memory");
     let (witness, _) = Witness::of(|| {
         let held: Vec<_> = (1..100).map(|size| pool.allocate(size * 10)).collect();
@@ -159,7 +163,7 @@ fn no_step_is_where_blocks_are_allocated() {
 }
 
 #[test]
-fn what_fails_and_is_kept_from_use_is_said() {
+fn failed_and_quarantined_ranges_are_logged() {
     for in_background in [false, true] {
         let mut fakes = Fake::some(2, 128 << 10);
         fakes[1] = fakes[1].clone().with(Faults { register: vec![2, 3], ..Faults::default() });
@@ -171,24 +175,24 @@ fn what_fails_and_is_kept_from_use_is_said() {
             let bad = pool.allocate(500).expect("room");
             pool.quarantine_block(bad, "the NIC says so");
         });
-        // Also where a thread in the background says it.
+        // Warnings of the background thread are nested too.
         let failed = witness.warnings("not registered");
         assert_eq!(failed.len(), 2, "{failed:?}");
-        assert!(failed.iter().all(|said| said.fields["registrar"] == "fake:1"), "{failed:?}");
-        assert!(failed.iter().all(|said| said.path == ["ready", "build"]), "{failed:?}");
+        assert!(failed.iter().all(|logged| logged.fields["registrar"] == "fake:1"), "{failed:?}");
+        assert!(failed.iter().all(|logged| logged.path == ["ready", "build"]), "{failed:?}");
         let kept = witness.warnings("quarantine");
-        let causes: Vec<_> = kept.iter().map(|said| said.fields["cause"].as_str()).collect();
+        let causes: Vec<_> = kept.iter().map(|logged| logged.fields["cause"].as_str()).collect();
         assert_eq!(causes, ["not registered", "not registered", "condemned"]);
     }
 }
 
 #[test]
-fn a_rung_that_was_passed_is_said() {
+fn a_skipped_rung_is_logged() {
     let builder = small(MIB).ladder(Ladder::new([PageSize::Huge1G, PageSize::Base]));
     let (witness, report) = Witness::of(|| builder.build().expect("little memory").report());
     let passed: usize = report.receipt.ranges.iter().map(|range| range.fallbacks.len()).sum();
     assert!(passed > 0, "1 MiB is no page of 1 GiB: {}", report.receipt);
-    let said = witness.warnings("a rung of the ladder was passed");
-    assert_eq!(said.len(), passed);
-    assert!(said.iter().all(|said| !said.fields["reason"].is_empty()));
+    let logged = witness.warnings("a rung of the ladder was passed");
+    assert_eq!(logged.len(), passed);
+    assert!(logged.iter().all(|logged| !logged.fields["reason"].is_empty()));
 }

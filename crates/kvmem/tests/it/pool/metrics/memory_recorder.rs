@@ -1,4 +1,4 @@
-//! *Book*: a recorder that keeps what it is told.
+//! A recorder of the `metrics` crate that keeps all values in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use metrics::{
 pub(super) type Labels = Vec<(String, String)>;
 
 #[derive(Clone, Default)]
-pub(super) struct Book(Arc<Mutex<Pages>>);
+pub(super) struct MemoryRecorder(Arc<Mutex<Pages>>);
 
 #[derive(Default)]
 struct Pages {
@@ -66,7 +66,7 @@ impl HistogramFn for Values {
     }
 }
 
-impl Book {
+impl MemoryRecorder {
     fn pages(&self) -> MutexGuard<'_, Pages> {
         self.0.lock().expect("no panic")
     }
@@ -81,12 +81,12 @@ impl Book {
         self.pages().helps.insert(key.as_str().to_owned(), help.to_string());
     }
 
-    /// All names there are.
+    /// Returns the names of all metrics.
     pub(super) fn names(&self) -> BTreeSet<String> {
         self.pages().entries.keys().map(|(name, _)| name.clone()).collect()
     }
 
-    /// With which labels there is a metric.
+    /// Returns the sets of labels of a metric.
     pub(super) fn of(&self, name: &str) -> Vec<Labels> {
         let pages = self.pages();
         pages
@@ -97,12 +97,12 @@ impl Book {
             .collect()
     }
 
-    /// How it was described.
+    /// Returns the description of a metric.
     pub(super) fn described(&self, name: &str) -> Option<String> {
         self.pages().helps.get(name).cloned()
     }
 
-    /// What kind it is.
+    /// Returns the kind of a metric.
     pub(super) fn kind(&self, name: &str) -> &'static str {
         match self.find(name, &[]) {
             Entry::Counter(_) => "counter",
@@ -121,7 +121,7 @@ impl Book {
         found.unwrap_or_else(|| panic!("no {name} with {labels:?}")).1.clone()
     }
 
-    /// The value of a counter or gauge that has these labels, and maybe others.
+    /// Returns the value of a counter or gauge that has at least these labels.
     pub(super) fn value(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         match self.find(name, labels) {
             Entry::Counter(count) => count.0.load(Ordering::Relaxed) as f64,
@@ -130,7 +130,7 @@ impl Book {
         }
     }
 
-    /// The values of a histogram.
+    /// Returns the values of a histogram.
     pub(super) fn values(&self, name: &str) -> Vec<f64> {
         match self.find(name, &[]) {
             Entry::Histogram(values) => values.0.lock().expect("no panic").clone(),
@@ -138,13 +138,13 @@ impl Book {
         }
     }
 
-    /// Whether there is anything.
+    /// Returns whether nothing was recorded.
     pub(super) fn is_empty(&self) -> bool {
         self.pages().entries.is_empty()
     }
 }
 
-impl Recorder for Book {
+impl Recorder for MemoryRecorder {
     fn describe_counter(&self, key: KeyName, _: Option<Unit>, help: SharedString) {
         self.describe(key, help);
     }
