@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
 
-use super::memory::{self, Memory};
+use super::memory::{self, PoolMemory};
 use super::{BlockRef, PoolError};
 use crate::register::Key;
 use crate::slab::Extent;
@@ -242,7 +242,7 @@ impl Face {
         Ok(self.at(range.start as u64))
     }
 
-    fn memory(&self) -> &Memory {
+    fn memory(&self) -> &PoolMemory {
         // SAFETY: the owner of a face owns the block, or borrows it.
         unsafe { memory::of(self.space) }
     }

@@ -1,7 +1,7 @@
 //! *Memory*: the bytes of a pool, cut into parts that are registered each by itself.
 //!
 //! ```text
-//!  Pool ──┬──▶ books of offsets ──keep──▶ Memory ──▶ part 0: region, registration
+//!  Pool ──┬──▶ books of offsets ──keep──▶ PoolMemory ──▶ part 0: region, registration
 //!  Pool ──┘        ▲                         ▲       part 1: region, registration
 //!  Block ──────────┘ (by number)             │       …
 //!     └──────────────────────────────────────┘ (by number)
@@ -24,7 +24,7 @@ use crate::sync::{AppendOnlyTable, FIRST};
 
 /// The bytes of a pool.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct PoolMemory {
     /// The first address.
     base: NonNull<u8>,
     /// In order, without gaps.
@@ -36,9 +36,9 @@ pub(super) struct Memory {
 }
 
 // SAFETY: an address, and what may be sent.
-unsafe impl Send for Memory {}
+unsafe impl Send for PoolMemory {}
 // SAFETY: as above; what changes is behind locks.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for PoolMemory {}
 
 /// A part of it.
 #[derive(Debug)]
@@ -60,17 +60,17 @@ impl Part {
     }
 }
 
-impl Memory {
+impl PoolMemory {
     /// A region as parts of `part_bytes` bytes each.
     pub(super) fn new(
         region: Region,
         part_bytes: usize,
         file: Option<u64>,
-    ) -> Result<Memory, ArenaError> {
+    ) -> Result<PoolMemory, ArenaError> {
         let base = region.base();
         let part = |region| Part { region: Arc::new(region), set: RwLock::new(None) };
         let parts = region.split(part_bytes)?.into_iter().map(part).collect();
-        Ok(Memory { base, parts, part_bytes, file })
+        Ok(PoolMemory { base, parts, part_bytes, file })
     }
 
     pub(super) fn base(&self) -> NonNull<u8> {
@@ -167,24 +167,24 @@ impl Memory {
 }
 
 /// Where the memory of a space is, by the number of the space.
-static MEMORIES: AppendOnlyTable<Place> =
-    AppendOnlyTable::new([const { Place::new() }; FIRST], Place::new);
+static MEMORIES: AppendOnlyTable<MemoryEntry> =
+    AppendOnlyTable::new([const { MemoryEntry::new() }; FIRST], MemoryEntry::new);
 
-struct Place {
-    memory: AtomicPtr<Memory>,
+struct MemoryEntry {
+    memory: AtomicPtr<PoolMemory>,
     /// Its first address, one load nearer.
     base: AtomicPtr<u8>,
 }
 
-impl Place {
-    const fn new() -> Place {
-        Place { memory: AtomicPtr::new(ptr::null_mut()), base: AtomicPtr::new(ptr::null_mut()) }
+impl MemoryEntry {
+    const fn new() -> MemoryEntry {
+        MemoryEntry { memory: AtomicPtr::new(ptr::null_mut()), base: AtomicPtr::new(ptr::null_mut()) }
     }
 }
 
 /// Says that the space of this number, which is the caller's and has no block yet, is of this
 /// memory.
-pub(super) fn place(space: u32, memory: &Arc<Memory>) {
+pub(super) fn place(space: u32, memory: &Arc<PoolMemory>) {
     let place = MEMORIES.get(space);
     // Release, both, pair with the Acquire in `of` and in `base_of`.
     place.base.store(memory.base().as_ptr(), Ordering::Release);
@@ -195,7 +195,7 @@ pub(super) fn place(space: u32, memory: &Arc<Memory>) {
 ///
 /// # Safety
 /// A block of that space exists for as long as the result is used.
-pub(super) unsafe fn of<'a>(space: u32) -> &'a Memory {
+pub(super) unsafe fn of<'a>(space: u32) -> &'a PoolMemory {
     // SAFETY: the pool called `place` for the space before there was a block, and the allocator's
     // metadata, which outlives the last block, keeps the memory. Acquire pairs with the Release in
     // `place`.

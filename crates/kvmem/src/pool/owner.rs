@@ -31,7 +31,7 @@ pub(super) fn listening(call: impl FnOnce()) {
 
 /// How the pool was laid out.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
+pub(super) struct PoolLayout {
     /// It grows and shrinks by so many bytes.
     pub(super) unit: u64,
     /// Whether there is anybody that it is registered with.
@@ -42,8 +42,8 @@ pub(super) struct Plan {
 
 pub(super) struct Owner {
     pub(super) provisioning: Arc<Provisioning>,
-    pub(super) plan: Plan,
-    pub(super) refusals: FailureCounts,
+    pub(super) plan: PoolLayout,
+    pub(super) failures: FailureCounts,
     report: PoolReport,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Held while the size is changed; what growing has populated and registered.
@@ -51,12 +51,12 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    pub(super) fn new(provisioning: Arc<Provisioning>, plan: Plan, report: PoolReport) -> Owner {
-        let refusals = FailureCounts::default();
+    pub(super) fn new(provisioning: Arc<Provisioning>, plan: PoolLayout, report: PoolReport) -> Owner {
+        let failures = FailureCounts::default();
         Owner {
             provisioning,
             plan,
-            refusals,
+            failures,
             report,
             thread: Mutex::new(None),
             grown: Mutex::default(),

@@ -1,4 +1,4 @@
-//! *Cut*: into which parts the memory is divided, decided before anything is populated.
+//! *Partition*: into which parts the memory is divided, decided before anything is populated.
 //!
 //! A key covers a part, and a block has one key with each registrar only if it does not straddle
 //! the edge of two. So all registrars share one cut, that of the one that takes the least at once,
@@ -6,17 +6,17 @@
 //! since every edge is a place where large blocks do not fit. A boundary that is only asked for is
 //! the offsets' alone: the memory stays in one piece.
 
-use super::{Choice, PoolError};
+use super::{ReportedChoice, PoolError};
 use crate::arena::{HumanBytes, PageSize, Receipt};
 use crate::register::Limits;
 
 /// Parts of a pool that grows, or is made ready range by range, where no registrar says otherwise.
 const PART: u64 = 1 << 30;
 /// More parts than this are no use to anybody.
-const MOST_PARTS: u64 = 1 << 20;
+const MAX_PARTS: u64 = 1 << 20;
 
 /// What decides.
-pub(super) struct Terms<'a> {
+pub(super) struct PartitionOptions<'a> {
     /// Bytes asked for.
     pub(super) requested: u64,
     pub(super) receipt: &'a Receipt,
@@ -28,13 +28,13 @@ pub(super) struct Terms<'a> {
 }
 
 /// What was decided.
-pub(super) struct Cut {
+pub(super) struct Partition {
     pub(super) part_bytes: usize,
     /// The pool grows and shrinks by so many bytes.
     pub(super) unit: u64,
     /// What no block straddles; `None`: there is one part, or nobody minds.
     pub(super) boundary: Option<u64>,
-    pub(super) choice: Choice,
+    pub(super) choice: ReportedChoice,
 }
 
 /// The most bytes of a part that these registrars want.
@@ -45,8 +45,8 @@ pub(super) fn wanted(limits: &[Limits]) -> Option<(u64, &str)> {
     (least.0 < u64::MAX).then_some(least)
 }
 
-impl Terms<'_> {
-    pub(super) fn cut(&self) -> Result<Cut, PoolError> {
+impl PartitionOptions<'_> {
+    pub(super) fn partition(&self) -> Result<Partition, PoolError> {
         let len = self.receipt.usable_bytes as u64;
         let registrar = wanted(self.limits);
         let (most, why) = match (self.boundary, registrar) {
@@ -74,11 +74,11 @@ impl Terms<'_> {
             Some(bytes) => HumanBytes(bytes).to_string(),
             None => "none".to_owned(),
         };
-        let choice = Choice { what: "boundary".to_owned(), chosen, why };
+        let choice = ReportedChoice { what: "boundary".to_owned(), chosen, why };
         let in_parts = self.by_part || !self.limits.is_empty();
         let (part, unit) =
             if in_parts { (part, part) } else { (len, PageSize::Base.bytes() as u64) };
-        Ok(Cut { part_bytes: part as usize, unit, boundary, choice })
+        Ok(Partition { part_bytes: part as usize, unit, boundary, choice })
     }
 
     /// Edges are where pages end, if a part has room for a page.
@@ -87,7 +87,7 @@ impl Terms<'_> {
         let base = PageSize::Base.bytes() as u64;
         let fits = pages.filter(|page| *page <= most).max().unwrap_or(base);
         let part = most - most % fits;
-        let least = (self.receipt.usable_bytes as u64).div_ceil(MOST_PARTS).next_multiple_of(base);
+        let least = (self.receipt.usable_bytes as u64).div_ceil(MAX_PARTS).next_multiple_of(base);
         if part < least { Err(PoolError::Boundary { requested: most, least }) } else { Ok(part) }
     }
 }

@@ -4,15 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::memory::Memory;
+use super::memory::PoolMemory;
 use super::observe::{Latency, LatencyFigures};
 use super::owner::Owner;
-use super::provisioning::Standing;
+use super::provisioning::ProvisionFigures;
 use super::{Block, PoolBuilder, PoolError, PoolReport, PoolSize};
 use crate::offset::{AllocError, BinReport, CheckError, Metrics};
 use crate::slab::{Extent, ExtentCache, ExtentMapRange, ExtentStats};
 
-/// Memory that is mapped, populated, registered, and allocated in blocks.
+/// PoolMemory that is mapped, populated, registered, and allocated in blocks.
 ///
 /// `Send + Sync`; clones share one pool. [Blocks](Block) may outlive it: the memory is released
 /// with the last pool or block.
@@ -30,7 +30,7 @@ use crate::slab::{Extent, ExtentCache, ExtentMapRange, ExtentStats};
 #[derive(Clone)]
 pub struct Pool {
     pub(super) space: ExtentCache,
-    pub(super) memory: Arc<Memory>,
+    pub(super) memory: Arc<PoolMemory>,
     owner: Arc<Owner>,
     /// Measures the time of requests, if requested.
     latency: Option<Arc<Latency>>,
@@ -44,7 +44,7 @@ impl Pool {
 
     pub(super) fn new(
         space: ExtentCache,
-        memory: Arc<Memory>,
+        memory: Arc<PoolMemory>,
         owner: Arc<Owner>,
         latency: Option<Arc<Latency>>,
     ) -> Pool {
@@ -165,7 +165,7 @@ impl Pool {
         let error = match error {
             AllocError::OutOfSpace { requested, .. } if self.owner.plan.in_background => {
                 if self.is_under_way() {
-                    self.owner.refusals.count_not_ready();
+                    self.owner.failures.count_not_ready();
                     let (ready, capacity) = (self.ready_bytes(), self.capacity());
                     return Err(PoolError::NotReady { requested, ready, capacity });
                 }
@@ -177,7 +177,7 @@ impl Pool {
             }
             error => error,
         };
-        self.owner.refusals.count(&error);
+        self.owner.failures.count(&error);
         Err(PoolError::Allocate(error))
     }
 
@@ -264,7 +264,7 @@ impl Pool {
     /// classes + parts that are not ready).
     #[must_use]
     pub fn metrics(&self) -> Metrics {
-        let Standing { withheld: bytes, ranges, .. } = self.owner.provisioning.state().standing();
+        let ProvisionFigures { withheld: bytes, ranges, .. } = self.owner.provisioning.state().figures();
         let mut metrics = self.space.metrics();
         metrics.allocated = metrics.allocated.saturating_sub(bytes);
         metrics.capacity = metrics.capacity.saturating_sub(bytes);

@@ -17,8 +17,8 @@ pub(super) struct Provisioner {
     pub(super) name: Arc<str>,
     /// What it has taken so far.
     pub(super) set_up: Arc<SetUp>,
-    how: Populate,
-    watch: ProgressOptions,
+    populate_mode: Populate,
+    progress_options: ProgressOptions,
     /// A child of the builder's.
     cancel: CancelToken,
     /// `None`: nobody to register with.
@@ -28,20 +28,20 @@ pub(super) struct Provisioner {
 }
 
 impl Provisioner {
-    pub(super) fn new(wish: &PoolBuilder, part_bytes: usize) -> Provisioner {
-        let cancel = wish.cancel.child();
-        let mut watch = ProgressOptions::new().cancel(cancel.clone());
-        if let Some(listener) = wish.on_populate.clone() {
-            watch = watch.progress(move |progress| listening(|| listener(progress)));
+    pub(super) fn new(options: &PoolBuilder, part_bytes: usize) -> Provisioner {
+        let cancel = options.cancel.child();
+        let mut progress_options = ProgressOptions::new().cancel(cancel.clone());
+        if let Some(listener) = options.on_populate.clone() {
+            progress_options = progress_options.progress(move |progress| listening(|| listener(progress)));
         }
         let set_up = Arc::new(SetUp::new(
-            wish.registrars.iter().map(|registrar| registrar.name().to_owned()),
+            options.registrars.iter().map(|registrar| registrar.name().to_owned()),
         ));
-        let registration = (!wish.registrars.is_empty()).then(|| {
-            let (seen, listener) = (Arc::clone(&set_up), wish.on_register.clone());
+        let registration = (!options.registrars.is_empty()).then(|| {
+            let (seen, listener) = (Arc::clone(&set_up), options.on_register.clone());
             RegistrationSet::builder()
-                .registrars(wish.registrars.iter().cloned())
-                .populate(wish.populate)
+                .registrars(options.registrars.iter().cloned())
+                .populate(options.populate)
                 .chunk_bytes(part_bytes as u64)
                 .cancel(cancel.clone())
                 .progress(move |progress| {
@@ -51,15 +51,15 @@ impl Provisioner {
                     }
                 })
         });
-        let name = Arc::clone(&wish.name);
+        let name = Arc::clone(&options.name);
         Provisioner {
             name,
             set_up,
-            how: wish.populate,
-            watch,
+            populate_mode: options.populate,
+            progress_options,
             cancel,
             registration,
-            policy: Mutex::new(wish.policy),
+            policy: Mutex::new(options.policy),
         }
     }
 
@@ -78,9 +78,9 @@ impl Provisioner {
         region: &Region,
         range: Range<usize>,
     ) -> Result<Option<Populated>, PoolError> {
-        match self.how {
+        match self.populate_mode {
             Populate::None => Ok(None),
-            how => match region.populate(range, how, &self.watch) {
+            populate_mode => match region.populate(range, populate_mode, &self.progress_options) {
                 Ok(done) => {
                     self.set_up.populated(&done);
                     Ok(Some(done))

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::memory::Memory;
+use super::memory::PoolMemory;
 use super::provisioner::{Provisioner, add_populated, add_registered, was_cancelled};
 use super::report::{Cause, Quarantined};
 use super::{Block, PoolError};
@@ -72,18 +72,18 @@ impl State {
     }
 
     /// Its figures. O(parts that are not ready).
-    pub(super) fn standing(&self) -> Standing {
+    pub(super) fn figures(&self) -> ProvisionFigures {
         let unready: u64 = self.unready.iter().map(Placeholder::len).sum();
         let bad: u64 =
             self.quarantine.iter().map(|(what, _)| what.range.end - what.range.start).sum();
         let ranges = (self.unready.len() + self.quarantine.len()) as u64;
-        Standing { ready: self.ready, withheld: unready + bad, quarantined: bad, ranges }
+        ProvisionFigures { ready: self.ready, withheld: unready + bad, quarantined: bad, ranges }
     }
 }
 
 /// Figures of the state, for threads that must not wait for its lock. All in bytes but the last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct ProvisionFigures {
     /// What is ready.
     pub(super) ready: u64,
     /// What is not ready or in quarantine.
@@ -119,7 +119,7 @@ impl PublishedStats {
 
     /// Under the lock of the state.
     fn publish(&self, state: &State) {
-        let Standing { ready, withheld, quarantined, ranges } = state.standing();
+        let ProvisionFigures { ready, withheld, quarantined, ranges } = state.figures();
         // Relaxed, all: figures to report, held together by `together`.
         self.ready.store(ready, Ordering::Relaxed);
         self.withheld.store(withheld, Ordering::Relaxed);
@@ -127,23 +127,23 @@ impl PublishedStats {
         self.ranges.store(ranges, Ordering::Relaxed);
     }
 
-    fn look<T>(&self, and: impl Fn() -> T) -> (Standing, T) {
+    fn look<T>(&self, and: impl Fn() -> T) -> (ProvisionFigures, T) {
         self.together.look(|| {
             // Relaxed, all: as above.
-            let standing = Standing {
+            let figures = ProvisionFigures {
                 ready: self.ready.load(Ordering::Relaxed),
                 withheld: self.withheld.load(Ordering::Relaxed),
                 quarantined: self.quarantined.load(Ordering::Relaxed),
                 ranges: self.ranges.load(Ordering::Relaxed),
             };
-            (standing, and())
+            (figures, and())
         })
     }
 }
 
 /// How far a pool has come; shared with the thread that works on it.
 pub(super) struct Provisioning {
-    pub(super) memory: Arc<Memory>,
+    pub(super) memory: Arc<PoolMemory>,
     pub(super) provisioner: Provisioner,
     state: Mutex<State>,
     changed: Condvar,
@@ -153,7 +153,7 @@ pub(super) struct Provisioning {
 impl Provisioning {
     /// Without placeholders the whole pool is ready.
     pub(super) fn new(
-        memory: Arc<Memory>,
+        memory: Arc<PoolMemory>,
         provisioner: Provisioner,
         placeholders: Vec<Placeholder>,
         capacity: u64,
@@ -193,7 +193,7 @@ impl Provisioning {
     }
 
     /// The figures as they were published last, and what `and` finds beside them, without the lock.
-    pub(super) fn look<T>(&self, and: impl Fn() -> T) -> (Standing, T) {
+    pub(super) fn look<T>(&self, and: impl Fn() -> T) -> (ProvisionFigures, T) {
         self.board.look(and)
     }
 
@@ -267,7 +267,7 @@ impl Provisioning {
     fn next(&self) -> Option<usize> {
         let mut state = self.state();
         if self.provisioner.is_cancelled() && !state.unready.is_empty() {
-            let total = state.ready + state.standing().withheld;
+            let total = state.ready + state.figures().withheld;
             let error = PoolError::from(ArenaError::Cancelled { done: state.ready, total });
             state.stopped = Some(error.to_string());
             state.failure.get_or_insert(error);

@@ -37,7 +37,7 @@ pub struct PoolReport {
     /// Sizes that are hot from the beginning, in bytes.
     pub hot_sizes: Vec<u64>,
     /// What was decided, and on what grounds.
-    pub choices: Vec<Choice>,
+    pub choices: Vec<ReportedChoice>,
     /// What was done, in order.
     pub steps: Vec<Step>,
     /// What is kept from use.
@@ -49,7 +49,7 @@ pub struct PoolReport {
 /// Something that was decided.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Choice {
+pub struct ReportedChoice {
     /// About what.
     pub what: String,
     /// What was chosen.
@@ -124,7 +124,7 @@ impl fmt::Display for PoolReport {
             write!(f, ", may grow to {}", HumanBytes(self.max_bytes))?;
         }
         writeln!(f)?;
-        for Choice { what, chosen, why } in &self.choices {
+        for ReportedChoice { what, chosen, why } in &self.choices {
             writeln!(f, "  {what:<9} {chosen}: {why}")?;
         }
         for Step { what, seconds } in &self.steps {

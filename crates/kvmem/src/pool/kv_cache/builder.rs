@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::thread;
 
 use super::evicted::{EvictionOutcome, EvictionSink};
-use super::room::Spread;
+use super::space::Spread;
 use super::source::Source;
-use super::usage::Limits;
+use super::usage::CacheLimits;
 use super::{Eviction, KvCache, KvCacheSetupError, Pinned};
 use crate::pool::{Block, Pool, PoolError};
 
@@ -54,13 +54,13 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
         }
     }
 
-    /// Limits the bytes held, including those being written. Default: as many as fit in the pool.
+    /// CacheLimits the bytes held, including those being written. Default: as many as fit in the pool.
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.bytes = Some(bytes);
         self
     }
 
-    /// Limits the blocks held, including those being written. Default: about 2^32.
+    /// CacheLimits the blocks held, including those being written. Default: about 2^32.
     pub fn max_blocks(mut self, blocks: u64) -> Self {
         self.blocks = Some(blocks);
         self
@@ -177,7 +177,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
             Some(requested) => requested.next_power_of_two(),
             None => usual_shards(blocks),
         };
-        let limits = Limits { bytes, blocks, high, low };
+        let limits = CacheLimits { bytes, blocks, high, low };
         let sink = self.sink.clone();
         Ok(KvCache::with_parts(
             self.pool.clone(),

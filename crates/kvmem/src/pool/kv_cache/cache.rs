@@ -8,9 +8,9 @@ use std::sync::Arc;
 use super::entry::Pinned;
 use super::evicted::EvictionSink;
 use super::invalidation::{CacheInvalidationGuard, InvalidationGuard};
-use super::room::{Inner, Spread, Turn};
+use super::space::{Inner, Spread, Turn};
 use super::source::Source;
-use super::usage::Limits;
+use super::usage::CacheLimits;
 use super::{Eviction, KvCacheBuilder, KvCacheError, KvCacheStats, Lease, Leased, Reservation};
 use crate::offset::CheckError;
 use crate::pool::Pool;
@@ -62,7 +62,7 @@ impl<K: Hash + Eq> KvCache<K> {
         pool: Pool,
         source: Source,
         sink: EvictionSink<K>,
-        limits: Limits,
+        limits: CacheLimits,
         eviction: &Eviction,
         spread: Spread,
     ) -> Self {
@@ -151,13 +151,13 @@ impl<K: Hash + Eq> KvCache<K> {
     ///
     /// # Panics
     /// Panics if code of the caller panics: a key's `Hash`, `Eq` or `Drop`, a
-    /// [`Policy`](super::Policy), an eviction callback. The cache stays whole.
+    /// [`EvictionPolicy`](super::EvictionPolicy), an eviction callback. The cache stays whole.
     pub fn reserve(&self, key: K, len: usize) -> Result<Reservation<K>, KvCacheError> {
         if self.inner.process.is_gone() {
             return Err(KvCacheError::Forked);
         }
         let hash = self.inner.hasher.hash_one(&key);
-        let (block, padding) = self.inner.room(hash, &key, len)?;
+        let (block, padding) = self.inner.allocate_charged(hash, &key, len)?;
         let reservation = Reservation::new(Arc::clone(&self.inner), hash, key, block, padding);
         // A sink may have forked. Then the block has no memory here.
         if reservation.is_forked() { Err(KvCacheError::Forked) } else { Ok(reservation) }
@@ -199,7 +199,7 @@ impl<K: Hash + Eq> KvCache<K> {
             // In a forked child there is no value, and no lease to withhold.
             None => return forget().map(|()| None),
             Some(mut state) => {
-                state.leases.bar(hash);
+                state.leases.block(hash);
                 invalidation = InvalidationGuard::new(&self.inner, shard, hash);
                 // What is on its way is marked by this: so it is taken before `forget`, which sees
                 // it, or not at all.
@@ -272,7 +272,7 @@ impl<K: Hash + Eq> KvCache<K> {
         let mut invalidation = CacheInvalidationGuard::new();
         for shard in &self.inner.shards {
             let Some(mut state) = self.inner.state(shard) else { break };
-            invalidation.also(&self.inner, shard, state.leases.bar_all());
+            invalidation.also(&self.inner, shard, state.leases.block_all());
             self.inner.empty(shard, &mut state);
         }
         forget()?;

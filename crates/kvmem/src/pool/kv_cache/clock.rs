@@ -19,9 +19,9 @@ pub type Time = u64;
 
 /// The count of commits. Clones are one clock.
 #[derive(Clone, Debug, Default)]
-pub struct Clock(Arc<AtomicU64>);
+pub struct AgeClock(Arc<AtomicU64>);
 
-impl Clock {
+impl AgeClock {
     /// A block has become one that can be evicted. Called under the lock of its shard.
     pub fn tick(&self) {
         // Release pairs with the Acquire in `now`: a thread that sees the number finds the block.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Pinned;
-use super::room::Inner;
+use super::space::Inner;
 use super::shard::Shard;
 
 /// The callback that gets each evicted value, if there is one. Returns whether it has stored it.
@@ -29,20 +29,20 @@ impl<E> EvictionOutcome for Result<(), E> {
 
 /// A value in flight to the callback. While this lives, its key is not leased. A callback that
 /// panics has not stored the value.
-pub(super) struct InFlight<'a, K> {
+pub(super) struct HandOverGuard<'a, K> {
     cache: &'a Inner<K>,
     shard: &'a Shard<K>,
     number: u64,
     pub(super) taken: bool,
 }
 
-impl<'a, K> InFlight<'a, K> {
+impl<'a, K> HandOverGuard<'a, K> {
     pub(super) fn new(cache: &'a Inner<K>, shard: &'a Shard<K>, number: u64) -> Self {
-        InFlight { cache, shard, number, taken: false }
+        HandOverGuard { cache, shard, number, taken: false }
     }
 }
 
-impl<K> Drop for InFlight<'_, K> {
+impl<K> Drop for HandOverGuard<'_, K> {
     fn drop(&mut self) {
         // A sink may fork.
         if self.cache.process.is_gone() {

@@ -1,7 +1,7 @@
 //! *InvalidationGuard*: a lower tier is being told of a removal.
 
-use super::leases::Lost;
-use super::room::Inner;
+use super::leases::UntrustedKeys;
+use super::space::Inner;
 use super::shard::Shard;
 
 /// Keeps a key from being leased. If it is dropped before [`told`](Self::told), the lower tier
@@ -29,7 +29,7 @@ impl<K> Drop for InvalidationGuard<'_, K> {
     fn drop(&mut self) {
         // The callback may have forked.
         if !self.cache.process.is_gone() {
-            self.shard.change_leases(|leases| leases.unbar(self.hash, self.told));
+            self.shard.change_leases(|leases| leases.unblock(self.hash, self.told));
         }
     }
 }
@@ -41,7 +41,7 @@ pub(super) struct CacheInvalidationGuard<'a, K>(Vec<ShardInvalidationGuard<'a, K
 struct ShardInvalidationGuard<'a, K> {
     cache: &'a Inner<K>,
     shard: &'a Shard<K>,
-    before: Option<Lost>,
+    before: Option<UntrustedKeys>,
     told: bool,
 }
 
@@ -52,7 +52,7 @@ impl<'a, K> CacheInvalidationGuard<'a, K> {
     }
 
     /// All keys of the shard have been barred.
-    pub(super) fn also(&mut self, cache: &'a Inner<K>, shard: &'a Shard<K>, before: Lost) {
+    pub(super) fn also(&mut self, cache: &'a Inner<K>, shard: &'a Shard<K>, before: UntrustedKeys) {
         self.0.push(ShardInvalidationGuard { cache, shard, before: Some(before), told: false });
     }
 
@@ -65,7 +65,7 @@ impl<'a, K> CacheInvalidationGuard<'a, K> {
 impl<K> Drop for ShardInvalidationGuard<'_, K> {
     fn drop(&mut self) {
         if let Some(before) = self.before.take().filter(|_| !self.cache.process.is_gone()) {
-            self.shard.change_leases(|leases| leases.unbar_all(self.told, before));
+            self.shard.change_leases(|leases| leases.unblock_all(self.told, before));
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::room::Inner;
+use super::space::Inner;
 use super::{Pinned, Reservation};
 
 /// What [`KvCache::lease`](super::KvCache::lease) found.

@@ -16,7 +16,7 @@
 //! known here: what puts or removes a key *marks* all that is on its way under it, and a sink that
 //! asks under its own lock takes no marked one in the place of a later one.
 //!
-//! All of it is by hash. Two keys of one hash break each other's leases and bar each other, which
+//! All of it is by hash. Two keys of one hash break each other's leases and block each other, which
 //! costs a fetch; marks must be of the key alone, so marking compares keys. Everything here is
 //! done under the lock of the shard, and none of it knows what a block is: the model in
 //! `tests/loom` is of this table.
@@ -33,13 +33,13 @@ pub struct Leases<W> {
     /// Unbroken leases, one entry for each hash.
     live: HashTable<Live>,
     /// Few: one for each thread that evicts.
-    handing: Vec<InFlight<W>>,
+    in_flight: Vec<InFlightValue<W>>,
     /// Removals that the lower tier is being told of. Few: one for each thread that removes.
-    barred: Vec<u64>,
-    /// How often all are barred.
-    all_barred: usize,
+    blocked: Vec<u64>,
+    /// How often all are blocked.
+    all_blocked: usize,
     /// Of these nobody knows what the lower tier has.
-    lost: Lost,
+    untrusted: UntrustedKeys,
     /// The number of the next lease or hand-over: no two have the same.
     next: u64,
 }
@@ -53,7 +53,7 @@ struct Live {
 }
 
 #[derive(Debug)]
-struct InFlight<W> {
+struct InFlightValue<W> {
     hash: u64,
     number: u64,
     what: W,
@@ -61,7 +61,7 @@ struct InFlight<W> {
 
 /// Keys whose eviction sinks failed, and which are not leased from then on.
 #[derive(Debug, Default)]
-pub struct Lost {
+pub struct UntrustedKeys {
     hashes: HashTable<u64>,
     all: bool,
 }
@@ -70,10 +70,10 @@ impl<W> Default for Leases<W> {
     fn default() -> Self {
         Leases {
             live: HashTable::new(),
-            handing: Vec::new(),
-            barred: Vec::new(),
-            all_barred: 0,
-            lost: Lost::default(),
+            in_flight: Vec::new(),
+            blocked: Vec::new(),
+            all_blocked: 0,
+            untrusted: UntrustedKeys::default(),
             next: 0,
         }
     }
@@ -83,14 +83,14 @@ impl<W> Leases<W> {
     /// Whether there is nothing to break and nothing to mark, which is nearly always.
     #[inline]
     pub fn is_quiet(&self) -> bool {
-        self.live.is_empty() && self.handing.is_empty()
+        self.live.is_empty() && self.in_flight.is_empty()
     }
 
     /// A lease, by its number, if what the lower tier has can be relied upon. The caller knows that
     /// there is no value.
     pub fn lease(&mut self, hash: u64) -> Option<u64> {
-        let barred = self.all_barred > 0 || self.barred.contains(&hash);
-        if barred || self.handing.iter().any(|handing| handing.hash == hash) || self.lost.has(hash)
+        let blocked = self.all_blocked > 0 || self.blocked.contains(&hash);
+        if blocked || self.in_flight.iter().any(|in_flight| in_flight.hash == hash) || self.untrusted.has(hash)
         {
             return None;
         }
@@ -127,64 +127,64 @@ impl<W> Leases<W> {
         if let Ok(entry) = self.live.find_entry(hash, |live| live.hash == hash) {
             entry.remove();
         }
-        self.handing
+        self.in_flight
             .iter()
-            .filter(|handing| handing.hash == hash)
-            .for_each(|handing| mark(&handing.what));
+            .filter(|in_flight| in_flight.hash == hash)
+            .for_each(|in_flight| mark(&in_flight.what));
     }
 
     /// As `supersede`, for all.
     #[cold]
     pub fn supersede_all(&mut self, mut mark: impl FnMut(&W)) {
         self.live.clear();
-        self.handing.iter().for_each(|handing| mark(&handing.what));
+        self.in_flight.iter().for_each(|in_flight| mark(&in_flight.what));
     }
 
     /// A value begins its way to the lower tier. Its number is for `handed_over`.
     pub fn hand_over(&mut self, hash: u64, what: W) -> u64 {
         let number = self.number();
-        self.handing.push(InFlight { hash, number, what });
+        self.in_flight.push(InFlightValue { hash, number, what });
         number
     }
 
     /// It has arrived, or nobody knows what became of it.
     pub fn handed_over(&mut self, number: u64, arrived: bool) {
-        if let Some(at) = self.handing.iter().position(|handing| handing.number == number) {
-            let handing = self.handing.swap_remove(at);
+        if let Some(at) = self.in_flight.iter().position(|in_flight| in_flight.number == number) {
+            let in_flight = self.in_flight.swap_remove(at);
             if !arrived {
-                self.lost.add(handing.hash);
+                self.untrusted.add(in_flight.hash);
             }
         }
     }
 
     /// The lower tier is being told of a removal.
-    pub fn bar(&mut self, hash: u64) {
-        self.barred.push(hash);
+    pub fn block(&mut self, hash: u64) {
+        self.blocked.push(hash);
     }
 
     /// It has been told, or nobody knows whether.
-    pub fn unbar(&mut self, hash: u64, told: bool) {
-        if let Some(at) = self.barred.iter().position(|&barred| barred == hash) {
-            self.barred.swap_remove(at);
+    pub fn unblock(&mut self, hash: u64, told: bool) {
+        if let Some(at) = self.blocked.iter().position(|&blocked| blocked == hash) {
+            self.blocked.swap_remove(at);
         }
         if !told {
-            self.lost.add(hash);
+            self.untrusted.add(hash);
         }
     }
 
-    /// The lower tier is being told that all was removed. What was lost until now is not if it
-    /// hears: see `unbar_all`.
-    pub fn bar_all(&mut self) -> Lost {
-        self.all_barred += 1;
-        std::mem::take(&mut self.lost)
+    /// The lower tier is being told that all was removed. What was untrusted until now is not if it
+    /// hears: see `unblock_all`.
+    pub fn block_all(&mut self) -> UntrustedKeys {
+        self.all_blocked += 1;
+        std::mem::take(&mut self.untrusted)
     }
 
-    /// It has been told; or nobody knows whether, and what was lost before is so still.
-    pub fn unbar_all(&mut self, told: bool, before: Lost) {
-        self.all_barred -= 1;
+    /// It has been told; or nobody knows whether, and what was untrusted before is so still.
+    pub fn unblock_all(&mut self, told: bool, before: UntrustedKeys) {
+        self.all_blocked -= 1;
         if !told {
-            before.hashes.iter().for_each(|&hash| self.lost.add(hash));
-            self.lost.all = true;
+            before.hashes.iter().for_each(|&hash| self.untrusted.add(hash));
+            self.untrusted.all = true;
         }
     }
 
@@ -204,16 +204,16 @@ impl<W> Leases<W> {
         }
         let numbers = self.live.iter().map(|live| live.number);
         let mut numbers: Vec<u64> =
-            numbers.chain(self.handing.iter().map(|handing| handing.number)).collect();
+            numbers.chain(self.in_flight.iter().map(|in_flight| in_flight.number)).collect();
         numbers.sort_unstable();
         let twice = numbers.windows(2).find(|two| two[0] == two[1]);
         twice.map(|two| format!("the number {} was given twice", two[0]))
     }
 }
 
-impl Lost {
+impl UntrustedKeys {
     fn has(&self, hash: u64) -> bool {
-        self.all || self.hashes.find(hash, |&lost| lost == hash).is_some()
+        self.all || self.hashes.find(hash, |&untrusted| untrusted == hash).is_some()
     }
 
     fn add(&mut self, hash: u64) {
@@ -269,7 +269,7 @@ mod tests {
             (leases.hand_over(1, Cell::new(false)), leases.hand_over(1, Cell::new(false)));
         let other = leases.hand_over(2, Cell::new(false));
         leases.supersede(1, |mark| mark.set(true));
-        assert!(leases.handing.iter().all(|handing| handing.what.get() == (handing.hash == 1)));
+        assert!(leases.in_flight.iter().all(|in_flight| in_flight.what.get() == (in_flight.hash == 1)));
         leases.handed_over(first, true);
         assert!(
             leases.lease(1).is_none() && leases.lease(2).is_none() && leases.lease(3).is_some()
@@ -284,24 +284,24 @@ mod tests {
         let mut leases = quiet();
         let number = leases.hand_over(1, Cell::new(false));
         leases.handed_over(number, false);
-        leases.bar(2);
-        leases.bar(2);
-        leases.unbar(2, true);
+        leases.block(2);
+        leases.block(2);
+        leases.unblock(2, true);
         assert!(leases.lease(2).is_none(), "another still tells");
-        leases.unbar(2, false);
+        leases.unblock(2, false);
         assert!(leases.lease(1).is_none() && leases.lease(2).is_none() && leases.is_quiet());
-        let before = leases.bar_all();
+        let before = leases.block_all();
         assert!(leases.lease(3).is_none());
-        leases.unbar_all(false, before);
+        leases.unblock_all(false, before);
         assert!(leases.lease(3).is_none(), "it has not heard");
-        let before = leases.bar_all();
+        let before = leases.block_all();
         let number = leases.hand_over(4, Cell::new(false));
         leases.handed_over(number, false);
-        leases.unbar_all(true, before);
+        leases.unblock_all(true, before);
         assert!((1..4).all(|hash| leases.lease(hash).is_some()));
         assert!(
             leases.lease(4).is_none(),
-            "it was lost after it had been told to forget, for all one knows"
+            "it was untrusted after it had been told to forget, for all one knows"
         );
     }
 }

@@ -5,7 +5,7 @@
 
 use super::clock::{Gone, Rank, Time, inserted_at, order};
 use super::rings::Rings;
-use super::{Policy, Slot};
+use super::{EvictionPolicy, Slot};
 
 /// Evicts the least recently used block. 20 bytes for each slot.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ impl Lru {
     }
 }
 
-impl Policy for Lru {
+impl EvictionPolicy for Lru {
     fn insert(&mut self, slot: Slot, hash: u64) {
         self.insert_at_depth(slot, hash, 0);
     }

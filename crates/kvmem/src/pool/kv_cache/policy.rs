@@ -27,7 +27,7 @@ pub type Slot = u32;
 ///
 /// A policy that panics is not called again. The panic reaches the caller of the cache, and the
 /// shard goes on with LRU.
-pub trait Policy: Send {
+pub trait EvictionPolicy: Send {
     /// Adds the block at `slot`, which was empty. `hash` is the hash of its key: the same whenever
     /// the key comes again, and well mixed.
     fn insert(&mut self, slot: Slot, hash: u64);
@@ -69,7 +69,7 @@ pub enum Eviction {
     /// evicts as LRU does.
     ScanResistant,
     /// A policy of the caller: the function makes the policy of one shard.
-    Custom(Arc<dyn Fn() -> Box<dyn Policy> + Send + Sync>),
+    Custom(Arc<dyn Fn() -> Box<dyn EvictionPolicy> + Send + Sync>),
 }
 
 impl Eviction {
@@ -134,7 +134,7 @@ pub(super) enum ActivePolicy {
 /// A policy of the caller's, which may panic. What it knows afterwards is unknown, so it is not
 /// called again.
 pub(super) struct Own {
-    policy: Box<dyn Policy>,
+    policy: Box<dyn EvictionPolicy>,
     /// A call began and has not ended. Under the lock of the shard that is: it panicked.
     calling: bool,
     /// Takes its place after a panic.
@@ -142,7 +142,7 @@ pub(super) struct Own {
 }
 
 impl Own {
-    fn call<R>(&mut self, call: impl FnOnce(&mut dyn Policy) -> R) -> R {
+    fn call<R>(&mut self, call: impl FnOnce(&mut dyn EvictionPolicy) -> R) -> R {
         match &mut self.instead {
             Some(lru) => call(lru),
             None => {
@@ -204,7 +204,7 @@ impl ActivePolicy {
     }
 }
 
-impl Policy for ActivePolicy {
+impl EvictionPolicy for ActivePolicy {
     fn insert(&mut self, slot: Slot, hash: u64) {
         match self {
             ActivePolicy::Lru(policy) => policy.insert(slot, hash),

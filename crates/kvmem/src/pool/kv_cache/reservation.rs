@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::charged::Charged;
 use super::entry::{CacheEntry, Pinned};
-use super::room::Inner;
+use super::space::Inner;
 use super::{Lease, Superseded};
 use crate::pool::Block;
 

@@ -19,18 +19,18 @@
 use super::Slot;
 
 /// Number of a link: the first ones are heads, any other is `R` after its slot.
-type Place = u32;
+type LinkIndex = u32;
 
 #[derive(Clone, Copy, Debug)]
 struct Link {
-    prev: Place,
-    next: Place,
+    prev: LinkIndex,
+    next: LinkIndex,
 }
 
 impl Link {
     /// Linked to itself.
     fn alone(at: usize) -> Link {
-        Link { prev: at as Place, next: at as Place }
+        Link { prev: at as LinkIndex, next: at as LinkIndex }
     }
 }
 
@@ -51,14 +51,14 @@ impl<const R: usize> Default for Rings<R> {
 
 impl<const R: usize> Rings<R> {
     #[inline]
-    fn link(&mut self, at: Place) -> &mut Link {
+    fn link(&mut self, at: LinkIndex) -> &mut Link {
         &mut self.links[at as usize]
     }
 
     /// Puts a slot that is in no order at the end of one.
     #[inline]
     pub(super) fn push(&mut self, ring: usize, slot: Slot) {
-        let (head, at) = (ring as Place, slot + R as Place);
+        let (head, at) = (ring as LinkIndex, slot + R as LinkIndex);
         let known = self.links.len();
         self.links.extend((known..=at as usize).map(Link::alone));
         let last = self.link(head).prev;
@@ -75,13 +75,13 @@ impl<const R: usize> Rings<R> {
         slot: Slot,
         is_later: impl Fn(Slot) -> bool,
     ) -> Option<Slot> {
-        let (head, at) = (ring as Place, slot + R as Place);
+        let (head, at) = (ring as LinkIndex, slot + R as LinkIndex);
         let known = self.links.len();
         self.links.extend((known..=at as usize).map(Link::alone));
         let mut next = head;
         for _ in 0..MAX_WALK {
             let last = self.link(next).prev;
-            if last == head || !is_later(last - R as Place) {
+            if last == head || !is_later(last - R as LinkIndex) {
                 break;
             }
             next = last;
@@ -90,13 +90,13 @@ impl<const R: usize> Rings<R> {
         *self.link(at) = Link { prev, next };
         self.link(prev).next = at;
         self.link(next).prev = at;
-        prev.checked_sub(R as Place)
+        prev.checked_sub(R as LinkIndex)
     }
 
     /// Takes a slot out of its order.
     #[inline]
     pub(super) fn take(&mut self, slot: Slot) {
-        let at = slot + R as Place;
+        let at = slot + R as LinkIndex;
         let Link { prev, next } = *self.link(at);
         self.link(prev).next = next;
         self.link(next).prev = prev;
@@ -106,7 +106,7 @@ impl<const R: usize> Rings<R> {
     /// The first slot of an order.
     #[inline]
     pub(super) fn first(&self, ring: usize) -> Option<Slot> {
-        self.links[ring].next.checked_sub(R as Place)
+        self.links[ring].next.checked_sub(R as LinkIndex)
     }
 }
 

@@ -31,7 +31,7 @@ use super::clock::{Gone, NONE, ORDERS, Rank, Time, inserted_at, order, time_of};
 use super::reuse::{Event, KINDS, Reuse, kind};
 use super::rings::Rings;
 use super::shadow_lru::{EntryId, ShadowLru};
-use super::{Policy, Slot};
+use super::{EvictionPolicy, Slot};
 
 /// A block goes before an older one only if it is worth less than this part of that.
 const CLEARLY: f32 = 0.8;
@@ -235,7 +235,7 @@ impl ScanResistant {
     }
 }
 
-impl Policy for ScanResistant {
+impl EvictionPolicy for ScanResistant {
     fn insert(&mut self, slot: Slot, hash: u64) {
         self.insert_at_depth(slot, hash, 0);
     }

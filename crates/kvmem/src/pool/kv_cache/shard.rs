@@ -27,13 +27,13 @@ use hashbrown::HashTable;
 
 use super::access_buffer::AccessBuffer;
 use super::charged::Charged;
-use super::clock::{Clock, Oldest};
+use super::clock::{AgeClock, Oldest};
 use super::entry::{CacheEntry, is_pinned};
 use super::leases::Leases;
 use super::policy::ActivePolicy;
 use super::stats::{Count, Others};
 use super::usage::Usage;
-use super::{Policy, Slot};
+use super::{EvictionPolicy, Slot};
 use crate::offset::CheckError;
 use crate::sync::{Mutex, Striped, StripedWriteGuard, thread_number};
 
@@ -45,13 +45,13 @@ type ShardLeases<K> = Leases<Weak<CacheEntry<K>>>;
 pub(super) struct Shard<K> {
     state: Striped<ShardState<K>, StripeState>,
     pub(super) others: Others,
-    clock: Clock,
+    clock: AgeClock,
     /// How old the next victims are.
     pub(super) oldest: Oldest,
 }
 
 impl<K> Shard<K> {
-    pub(super) fn new(policy: ActivePolicy, exact: bool, clock: Clock) -> Self {
+    pub(super) fn new(policy: ActivePolicy, exact: bool, clock: AgeClock) -> Self {
         let state = Striped::new(ShardState::new(policy, exact));
         Shard { state, others: Others::default(), clock, oldest: Oldest::default() }
     }

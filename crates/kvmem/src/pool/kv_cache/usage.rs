@@ -4,12 +4,12 @@
 //! is charged never exceeds a limit. A charge is made only if it fits: two insertions that compete
 //! cannot both exceed the limit and make each other fail.
 
-use super::clock::Clock;
+use super::clock::AgeClock;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Limits; `u64::MAX` is none.
+/// CacheLimits; `u64::MAX` is none.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct CacheLimits {
     pub(super) bytes: u64,
     pub(super) blocks: u64,
     /// Above so many bytes…
@@ -25,18 +25,18 @@ pub(super) struct Usage {
     bytes: AtomicU64,
     blocks: AtomicU64,
     /// How many blocks have been committed.
-    pub(super) commits: Clock,
+    pub(super) commits: AgeClock,
     insertion_failures: AtomicU64,
-    pub(super) limits: Limits,
+    pub(super) limits: CacheLimits,
 }
 
 impl Usage {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: CacheLimits) -> Self {
         let zero = || AtomicU64::new(0);
         Usage {
             bytes: zero(),
             blocks: zero(),
-            commits: Clock::default(),
+            commits: AgeClock::default(),
             insertion_failures: zero(),
             limits,
         }
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     fn usage(bytes: u64, blocks: u64) -> Usage {
-        Usage::new(Limits { bytes, blocks, high: bytes, low: bytes })
+        Usage::new(CacheLimits { bytes, blocks, high: bytes, low: bytes })
     }
 
     #[test]

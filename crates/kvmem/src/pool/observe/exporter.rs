@@ -176,7 +176,7 @@ fn publish_cache(stats: &KvCacheStats, labels: &[Label]) {
         (names::REPLACEMENTS, stats.replacements),
         (names::EVICTIONS, stats.evictions),
         (names::REMOVALS, stats.removals),
-        (names::REFUSALS, stats.insertion_failures),
+        (names::INSERTION_FAILURES, stats.insertion_failures),
         (names::SINK_FAILURES, stats.sink_failures),
         (names::SUPERSEDED, stats.superseded),
     ];

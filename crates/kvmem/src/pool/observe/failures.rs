@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn each_reason_is_counted_under_its_name() {
-        let refusals = FailureCounts::default();
+        let failures = FailureCounts::default();
         let errors = [
             (AllocError::OutOfSpace { requested: 1, free: 0, largest_free: 0 }, "out_of_space"),
             (AllocError::TooLarge { requested: 1, limit: 0 }, "too_large"),
@@ -177,26 +177,26 @@ mod tests {
             (AllocError::CannotExtend { requested: 1, most: 0 }, "other"),
         ];
         for (number, (error, _)) in errors.iter().enumerate() {
-            (0..=number).for_each(|_| refusals.count(error));
+            (0..=number).for_each(|_| failures.count(error));
         }
-        refusals.count_not_ready();
-        let found: Vec<_> = refusals.failures().by_reason().collect();
+        failures.count_not_ready();
+        let found: Vec<_> = failures.failures().by_reason().collect();
         for (number, (_, reason)) in errors.iter().enumerate() {
             assert!(found.contains(&(reason, number as u64 + 1)), "{reason}: {found:?}");
         }
         assert!(found.contains(&("not_ready", 1)), "{found:?}");
-        assert_eq!(refusals.failures().total(), 28 + 1);
+        assert_eq!(failures.failures().total(), 28 + 1);
     }
 
     #[test]
     fn threads_count_together() {
-        let refusals = FailureCounts::default();
+        let failures = FailureCounts::default();
         std::thread::scope(|scope| {
             // Those with lines of their own, and others.
             for _ in 0..2 * LINES {
-                scope.spawn(|| (0..100).for_each(|_| refusals.count(&AllocError::ZeroSize)));
+                scope.spawn(|| (0..100).for_each(|_| failures.count(&AllocError::ZeroSize)));
             }
         });
-        assert_eq!(refusals.failures().zero_size, 200 * LINES as u64);
+        assert_eq!(failures.failures().zero_size, 200 * LINES as u64);
     }
 }

@@ -48,20 +48,20 @@ impl Pool {
     #[must_use]
     pub fn figures(&self) -> PoolFigures {
         let owner = self.owner();
-        let (standing, snapshot) = owner.provisioning.look(|| self.space.snapshot());
-        let capacity = snapshot.capacity.saturating_sub(standing.withheld);
-        let allocated = snapshot.allocated.saturating_sub(standing.withheld);
+        let (provision, snapshot) = owner.provisioning.look(|| self.space.snapshot());
+        let capacity = snapshot.capacity.saturating_sub(provision.withheld);
+        let allocated = snapshot.allocated.saturating_sub(provision.withheld);
         PoolFigures {
             capacity: snapshot.capacity,
-            ready: standing.ready,
-            quarantined: standing.quarantined,
+            ready: provision.ready,
+            quarantined: provision.quarantined,
             allocated,
             requested: allocated,
             cached: snapshot.cached,
             free: capacity.saturating_sub(allocated),
             largest_free: snapshot.largest_free,
-            allocations: snapshot.live.saturating_sub(standing.ranges),
-            failures: owner.refusals.failures(),
+            allocations: snapshot.live.saturating_sub(provision.ranges),
+            failures: owner.failures.failures(),
             reclaims: snapshot.reclaims,
             populate_seconds: owner.provisioning.provisioner.set_up.populate_seconds(),
             register_seconds: owner.provisioning.provisioner.set_up.register_seconds(),

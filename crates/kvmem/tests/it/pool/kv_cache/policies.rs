@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use kvmem::pool::KvCache;
-use kvmem::pool::kv_cache::{Eviction, KvCacheError, Policy, Slot};
+use kvmem::pool::kv_cache::{Eviction, KvCacheError, EvictionPolicy, Slot};
 
 use super::{held, one_shard, pool};
 
@@ -73,7 +73,7 @@ fn under_every_policy_all_but_the_pinned_can_go() {
 /// Answers as it likes.
 struct Liar(u64);
 
-impl Policy for Liar {
+impl EvictionPolicy for Liar {
     fn insert(&mut self, _: Slot, _: u64) {}
     fn touch(&mut self, _: Slot) {}
     fn remove(&mut self, _: Slot) {}
@@ -122,7 +122,7 @@ enum Told {
 /// Writes down what it is told, and has no victims.
 struct Scribe(Arc<Mutex<Vec<Told>>>);
 
-impl Policy for Scribe {
+impl EvictionPolicy for Scribe {
     fn insert(&mut self, slot: Slot, _: u64) {
         self.0.lock().unwrap().push(Told::Insert(slot));
     }

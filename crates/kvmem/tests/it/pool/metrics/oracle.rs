@@ -205,7 +205,7 @@ fn of_a_cache() {
                 (figure("insertions_total"), figure("removals_total")),
                 (insertions, removals)
             );
-            assert_eq!(figure("refusals_total"), insertion_failures);
+            assert_eq!(figure("insertion_failures_total"), insertion_failures);
             // What came in is there, or has gone in one of three ways.
             let gone = figure("evictions_total") + figure("replacements_total") + removals;
             assert_eq!(insertions, blocks + gone);

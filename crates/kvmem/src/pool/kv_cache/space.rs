@@ -10,13 +10,13 @@ use foldhash::fast::SeedableRandomState;
 use super::charged::Charged;
 use super::clock::{NONE, ORDERS, Rank};
 use super::entry::Pinned;
-use super::evicted::{EvictionSink, InFlight};
+use super::evicted::{EvictionSink, HandOverGuard};
 use super::policy::Across;
 use super::process::Process;
 use super::scan_resistant::Candidates;
 use super::shard::{Shard, ShardState, StripeState};
 use super::source::Source;
-use super::usage::{Limits, Usage};
+use super::usage::{CacheLimits, Usage};
 use super::{Eviction, KvCacheError, Lease};
 use crate::offset::AllocError;
 use crate::pool::{Block, Pool, PoolError};
@@ -61,7 +61,7 @@ pub(super) struct Spread {
 
 /// The shard that gives the next block, and why.
 #[derive(Debug)]
-struct Choice {
+struct VictimShard {
     shard: usize,
     /// What it had published.
     ranks: [Rank; ORDERS],
@@ -79,7 +79,7 @@ impl<K> Inner<K> {
         pool: Pool,
         source: Source,
         sink: EvictionSink<K>,
-        limits: Limits,
+        limits: CacheLimits,
         eviction: &Eviction,
         Spread { shards, exact, seed }: Spread,
     ) -> Self {
@@ -124,7 +124,7 @@ impl<K> Inner<K> {
 impl<K: Hash + Eq> Inner<K> {
     /// A block for a value of `len` bytes that has been charged, and by how many bytes it is
     /// longer.
-    pub(super) fn room(
+    pub(super) fn allocate_charged(
         &self,
         hash: u64,
         key: &K,
@@ -270,7 +270,7 @@ impl<K: Hash + Eq> Inner<K> {
 
     /// The shard that gives the next block, of as many as are looked at; `None` if there is nothing
     /// to compare.
-    fn choose(&self, turn: &mut Turn) -> Option<Choice> {
+    fn choose(&self, turn: &mut Turn) -> Option<VictimShard> {
         let mask = self.shards.len() - 1;
         let looked_at = self.shards.len().min(COMPARED);
         let first = turn.next;
@@ -285,7 +285,7 @@ impl<K: Hash + Eq> Inner<K> {
                 let aged = all.map(|shard| (shard, self.shards[shard].oldest.ranks()));
                 let (shard, ranks) =
                     aged.filter(|(_, ranks)| ranks[0] != NONE).min_by_key(|(_, ranks)| ranks[0])?;
-                Some(Choice { shard, ranks, other: None })
+                Some(VictimShard { shard, ranks, other: None })
             }
             Across::Worth(reuse) => {
                 let now = self.usage.commits.now();
@@ -310,7 +310,7 @@ impl<K: Hash + Eq> Inner<K> {
                 let (candidates, [oldest, least]) = best?;
                 let choice = candidates.trusted_choice(reuse, None);
                 let (shard, ranks) = if choice == candidates.oldest { oldest } else { least };
-                Some(Choice { shard, ranks, other: Some(candidates.oldest.worth) })
+                Some(VictimShard { shard, ranks, other: Some(candidates.oldest.worth) })
             }
         }
     }
@@ -400,7 +400,7 @@ impl<K: Hash + Eq> Inner<K> {
         let number = state.hand_over(charged.held());
         let held = charged.uncharged();
         drop(state);
-        let mut handing = InFlight::new(self, shard, number);
+        let mut handing = HandOverGuard::new(self, shard, number);
         handing.taken = sink(Pinned(held));
     }
 }
