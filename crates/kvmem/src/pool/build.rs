@@ -1,8 +1,8 @@
-//! *Build*: one layer after the other. Whatever fails, what was made before is dropped, and nothing
-//! is left.
+//! *Build*: makes one layer after the other. If one fails, the layers made before it are dropped,
+//! and nothing is left.
 //!
-//! What can be known to fail is asked first: a limit that registering will hit is better told
-//! before minutes of populating.
+//! Failures that can be predicted are checked first: a limit that registering will exceed is
+//! reported before minutes of populating.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,7 +28,8 @@ pub(super) fn build(options: &PoolBuilder) -> Result<Pool, PoolError> {
     if most < requested {
         return Err(PoolError::Limit { requested: requested as u64, most: most as u64 });
     }
-    let limits: Vec<Limits> = options.registrars.iter().map(|registrar| registrar.limits()).collect();
+    let limits: Vec<Limits> =
+        options.registrars.iter().map(|registrar| registrar.limits()).collect();
     check(options, requested, &limits)?;
 
     let by_part = options.in_background || options.quarantine;
@@ -50,7 +51,8 @@ pub(super) fn build(options: &PoolBuilder) -> Result<Pool, PoolError> {
     let mapped = region.len();
     let capacity =
         if grows { requested.next_multiple_of(unit as usize).min(mapped) } else { mapped };
-    let plan = PoolLayout { unit, registered: !limits.is_empty(), in_background: options.in_background };
+    let plan =
+        PoolLayout { unit, registered: !limits.is_empty(), in_background: options.in_background };
 
     let provisioner = Provisioner::new(options, part_bytes);
     provisioner.set_up.populated_in(receipt.ranges.iter().map(|range| range.seconds).sum());
@@ -83,7 +85,7 @@ pub(super) fn build(options: &PoolBuilder) -> Result<Pool, PoolError> {
         populated,
         registered,
         hot_sizes: options.hot_sizes.clone(),
-        choices: vec![choice, pages(&memory, options), how(options)],
+        choices: vec![choice, describe_pages(&memory, options), describe_provisioning(options)],
         steps,
         quarantined: Vec::new(),
         stopped: None,
@@ -95,12 +97,13 @@ pub(super) fn build(options: &PoolBuilder) -> Result<Pool, PoolError> {
         capacity as u64,
     ));
     let owner = Owner::new(Arc::clone(&provisioning), plan, report);
-    let latency = (options.measured > 0).then(|| Arc::new(Latency::new(options.measured)));
+    let latency =
+        (options.measure_one_in > 0).then(|| Arc::new(Latency::new(options.measure_one_in)));
     let pool = Pool::new(space, memory, Arc::new(owner), latency);
     if options.in_background {
         let here = TraceContext::now();
         let thread = sys::spawn("kvmem-pool", move || here.run(|| provisioning.run()));
-        pool.owner().works(thread.map_err(|errno| PoolError::NoThread { errno })?);
+        pool.owner().set_thread(thread.map_err(|errno| PoolError::NoThread { errno })?);
     } else if by_part {
         provisioning.run();
         if let Some(error) = provisioning.take_failure() {
@@ -110,7 +113,7 @@ pub(super) fn build(options: &PoolBuilder) -> Result<Pool, PoolError> {
     Ok(pool)
 }
 
-/// What is known to fail fails before anything is mapped.
+/// Returns the errors that can be predicted, before anything is mapped.
 fn check(options: &PoolBuilder, requested: usize, limits: &[Limits]) -> Result<(), PoolError> {
     if requested == 0 {
         return Err(crate::arena::ArenaError::ZeroSize.into());
@@ -120,7 +123,7 @@ fn check(options: &PoolBuilder, requested: usize, limits: &[Limits]) -> Result<(
     if !limits.is_empty() {
         let part = options.boundary.into_iter().chain(wanted(limits).map(|(bytes, _)| bytes)).min();
         let admitted = register::admit(limits, requested as u64, part.unwrap_or(u64::MAX));
-        admitted.map_err(|error| tell(options, error.into()))?;
+        admitted.map_err(|error| count_failure(options, error.into()))?;
     }
     Ok(())
 }
@@ -140,11 +143,11 @@ fn map(options: &PoolBuilder, most: usize, populate: bool) -> Result<Region, Poo
     if let Some(listener) = options.on_populate.clone() {
         builder = builder.progress(move |progress| listening(|| listener(progress)));
     }
-    builder.map().map_err(|error| tell(options, error.into()))
+    builder.map().map_err(|error| count_failure(options, error.into()))
 }
 
-/// Counts a failure, unless it was asked for.
-fn tell(options: &PoolBuilder, error: PoolError) -> PoolError {
+/// Counts a failure, unless the caller cancelled the build. Returns the error.
+fn count_failure(options: &PoolBuilder, error: PoolError) -> PoolError {
     if !was_cancelled(&error) {
         observe::failed(&options.name, &error);
     }
@@ -158,7 +161,7 @@ fn offsets(options: &PoolBuilder, capacity: u64, boundary: Option<u64>) -> Exten
     }
     let space = ExtentCache::builder(space)
         .hot_sizes(options.hot_sizes.iter().copied())
-        .auto_hot_sizes(options.learns);
+        .auto_hot_sizes(options.auto_hot_sizes);
     match options.max_cached_bytes {
         Some(bytes) => space.max_cached_bytes(bytes),
         None => space,
@@ -176,7 +179,7 @@ fn timed<T>(
     Ok(done)
 }
 
-fn pages(memory: &PoolMemory, options: &PoolBuilder) -> ReportedChoice {
+fn describe_pages(memory: &PoolMemory, options: &PoolBuilder) -> ReportedChoice {
     let receipt = memory.parts()[0].region.receipt();
     let got: Vec<String> = receipt
         .ranges
@@ -192,9 +195,9 @@ fn pages(memory: &PoolMemory, options: &PoolBuilder) -> ReportedChoice {
     ReportedChoice { what: "pages".to_owned(), chosen: got.join(", "), why }
 }
 
-fn how(options: &PoolBuilder) -> ReportedChoice {
+fn describe_provisioning(options: &PoolBuilder) -> ReportedChoice {
     let (chosen, why) = match (options.in_background, options.quarantine) {
-        (true, _) => ("in the background", "asked for; parts that fail are quarantined"),
+        (true, _) => ("in the background", "requested; parts that fail are quarantined"),
         (false, true) => ("part by part", "parts that fail are to be quarantined"),
         (false, false) => ("at once", "all of it or nothing"),
     };

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::thread;
 
 use super::evicted::{EvictionOutcome, EvictionSink};
-use super::space::Spread;
 use super::source::Source;
+use super::space::Spread;
 use super::usage::CacheLimits;
 use super::{Eviction, KvCache, KvCacheSetupError, Pinned};
 use crate::pool::{Block, Pool, PoolError};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::Pinned;
-use super::space::Inner;
 use super::shard::Shard;
+use super::space::Inner;
 
 /// The callback that gets each evicted value, if there is one. Returns whether it has stored it.
 pub(super) type EvictionSink<K> = Option<Arc<dyn Fn(Pinned<K>) -> bool + Send + Sync>>;

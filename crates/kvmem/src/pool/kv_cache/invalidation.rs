@@ -1,8 +1,8 @@
 //! *InvalidationGuard*: a lower tier is being told of a removal.
 
 use super::leases::UntrustedKeys;
-use super::space::Inner;
 use super::shard::Shard;
+use super::space::Inner;
 
 /// Keeps a key from being leased. If it is dropped before [`told`](Self::told), the lower tier
 /// counts as not informed.

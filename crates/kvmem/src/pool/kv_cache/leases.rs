@@ -90,7 +90,9 @@ impl<W> Leases<W> {
     /// there is no value.
     pub fn lease(&mut self, hash: u64) -> Option<u64> {
         let blocked = self.all_blocked > 0 || self.blocked.contains(&hash);
-        if blocked || self.in_flight.iter().any(|in_flight| in_flight.hash == hash) || self.untrusted.has(hash)
+        if blocked
+            || self.in_flight.iter().any(|in_flight| in_flight.hash == hash)
+            || self.untrusted.has(hash)
         {
             return None;
         }
@@ -269,7 +271,9 @@ mod tests {
             (leases.hand_over(1, Cell::new(false)), leases.hand_over(1, Cell::new(false)));
         let other = leases.hand_over(2, Cell::new(false));
         leases.supersede(1, |mark| mark.set(true));
-        assert!(leases.in_flight.iter().all(|in_flight| in_flight.what.get() == (in_flight.hash == 1)));
+        assert!(
+            leases.in_flight.iter().all(|in_flight| in_flight.what.get() == (in_flight.hash == 1))
+        );
         leases.handed_over(first, true);
         assert!(
             leases.lease(1).is_none() && leases.lease(2).is_none() && leases.lease(3).is_some()

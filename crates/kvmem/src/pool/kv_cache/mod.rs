@@ -17,11 +17,11 @@ mod process;
 mod reservation;
 mod reuse;
 mod rings;
-mod space;
 mod scan_resistant;
 mod shadow_lru;
 mod shard;
 mod source;
+mod space;
 mod stats;
 mod usage;
 

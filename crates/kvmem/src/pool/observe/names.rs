@@ -62,7 +62,7 @@ table! {
     REQUESTED: "kvmem_pool_requested_bytes" Gauge "bytes" []
         "Bytes requested for all live blocks; equals allocated, since sizes are not rounded";
     CACHED: "kvmem_pool_cached_bytes" Gauge "bytes" []
-        "Bytes that threads and depots cache for later requests of the same size; they count as free";
+        "Bytes that threads and depots cache for requests of the same size; they count as free";
     FREE: "kvmem_pool_free_bytes" Gauge "bytes" []
         "Bytes that are ready and in no block";
     LARGEST_FREE: "kvmem_pool_largest_free_bytes" Gauge "bytes" []
@@ -72,7 +72,7 @@ table! {
     ALLOCATION_FAILURES: "kvmem_pool_allocation_failures_total" Counter "requests" ["reason"]
         "Number of failed requests for blocks";
     RECLAIMS: "kvmem_pool_reclaims_total" Counter "times" []
-        "Number of times that a request found no space and returned the cached bytes to the free ranges";
+        "Number of times that cached bytes were returned because a request found no space";
     ALLOCATE_SECONDS: "kvmem_pool_allocate_seconds" Histogram "seconds" []
         "Duration of requests for blocks; one request in N is measured";
     POPULATE_SECONDS: "kvmem_pool_populate_seconds" Gauge "seconds" []
@@ -80,9 +80,9 @@ table! {
     REGISTER_SECONDS: "kvmem_pool_register_seconds" Gauge "seconds" ["registrar"]
         "Total time spent in calls of a registrar; concurrent calls each count in full";
     POPULATE_FAILURES: "kvmem_pool_populate_failures_total" Counter "failures" []
-        "Number of times that mapping or populating memory failed, also if building a pool failed with it";
+        "Number of failures to map or populate memory, whether or not the pool was built";
     REGISTRATION_FAILURES: "kvmem_pool_registration_failures_total" Counter "failures" ["registrar"]
-        "Number of times that registering memory failed, also if building a pool failed with it";
+        "Number of failures to register memory, whether or not the pool was built";
     BLOCKS: "kvmem_cache_blocks" Gauge "blocks" ["cache"]
         "Number of blocks in the cache, including those being written";
     BYTES: "kvmem_cache_bytes" Gauge "bytes" ["cache"]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use kvmem::pool::kv_cache::{Eviction, KvCacheBuilder, Leased, EvictionPolicy, Slot};
+use kvmem::pool::kv_cache::{Eviction, EvictionPolicy, KvCacheBuilder, Leased, Slot};
 use kvmem::pool::{KvCache, Pool};
 
 use super::pool;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use kvmem::pool::KvCache;
-use kvmem::pool::kv_cache::{Eviction, KvCacheError, EvictionPolicy, Slot};
+use kvmem::pool::kv_cache::{Eviction, EvictionPolicy, KvCacheError, Slot};
 
 use super::{held, one_shard, pool};
 
