@@ -78,7 +78,7 @@ impl<K: Hash + Eq> KvCache<K> {
     where
         K: Borrow<Q>,
     {
-        if self.inner.process.is_gone() {
+        if self.inner.process.is_forked() {
             return None;
         }
         let hash = self.inner.hasher.hash_one(key);
@@ -91,7 +91,7 @@ impl<K: Hash + Eq> KvCache<K> {
     where
         K: Borrow<Q>,
     {
-        if self.inner.process.is_gone() {
+        if self.inner.process.is_forked() {
             return false;
         }
         let hash = self.inner.hasher.hash_one(key);
@@ -153,7 +153,7 @@ impl<K: Hash + Eq> KvCache<K> {
     /// Panics if code of the caller panics: a key's `Hash`, `Eq` or `Drop`, a
     /// [`EvictionPolicy`](super::EvictionPolicy), an eviction callback. The cache stays whole.
     pub fn reserve(&self, key: K, len: usize) -> Result<Reservation<K>, KvCacheError> {
-        if self.inner.process.is_gone() {
+        if self.inner.process.is_forked() {
             return Err(KvCacheError::Forked);
         }
         let hash = self.inner.hasher.hash_one(&key);
@@ -342,7 +342,7 @@ impl<K> KvCache<K> {
     /// detected.
     #[must_use]
     pub fn is_forked(&self) -> bool {
-        self.inner.process.is_gone()
+        self.inner.process.is_forked()
     }
 
     /// Returns the pool of the blocks.

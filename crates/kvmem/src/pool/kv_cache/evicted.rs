@@ -6,12 +6,14 @@ use super::Pinned;
 use super::shard::Shard;
 use super::space::Inner;
 
-/// The callback that gets each evicted value, if there is one. Returns whether it has stored it.
+/// The callback that receives each evicted value, if there is one. Returns whether it has stored
+/// the value.
 pub(super) type EvictionSink<K> = Option<Arc<dyn Fn(Pinned<K>) -> bool + Send + Sync>>;
 
-/// What a [sink](super::KvCacheBuilder::on_evict) may answer: nothing, or whether it failed.
+/// The result of an [eviction sink](super::KvCacheBuilder::on_evict): `()`, or a `Result` that says
+/// whether the sink failed.
 pub trait EvictionOutcome {
-    /// Whether from now on the value, or nothing, is what the lower tier has under the key.
+    /// Returns whether the lower tier now has the value, or nothing, under the key.
     fn is_taken(&self) -> bool;
 }
 
@@ -45,7 +47,7 @@ impl<'a, K> HandOverGuard<'a, K> {
 impl<K> Drop for HandOverGuard<'_, K> {
     fn drop(&mut self) {
         // A sink may fork.
-        if self.cache.process.is_gone() {
+        if self.cache.process.is_forked() {
             return;
         }
         self.shard.change_leases(|leases| {

@@ -3,7 +3,7 @@
 //! One [ring](super::rings), and for each block the time of its last use, by the cache's
 //! [clock](super::clock): so the oldest of one shard can be compared with that of another.
 
-use super::clock::{Gone, Rank, Time, inserted_at, order};
+use super::clock::{EvictedCount, Rank, Time, inserted_at, order};
 use super::rings::Rings;
 use super::{EvictionPolicy, Slot};
 
@@ -16,7 +16,7 @@ pub(super) struct Lru {
     /// By slot: the place of a block in its prefix.
     depths: Vec<u32>,
     len: usize,
-    gone: Gone,
+    gone: EvictedCount,
     /// The time of what it is told.
     pub(super) now: Time,
 }

@@ -23,7 +23,7 @@ impl Process {
 
     /// Whether this process is a forked child of that one.
     #[inline]
-    pub(super) fn is_gone(self) -> bool {
+    pub(super) fn is_forked(self) -> bool {
         self.generation != sys::generation()
     }
 }

@@ -89,7 +89,7 @@ impl<K: Hash + Eq> Reservation<K> {
                 // The charge is the reservation's again.
                 drop(charged.place());
                 charge.cache = Some(Arc::clone(&cache));
-                let Some(held) = Arc::into_inner(held) else { unreachable!("nobody has seen it") };
+                let Some(held) = Arc::into_inner(held) else { unreachable!("no other thread has seen it") };
                 let (key, block, padding, depth) = held.into_parts();
                 Err(Superseded {
                     reservation: Reservation { hash, key, block, padding, depth, charge },
@@ -115,7 +115,7 @@ impl<K> Reservation<K> {
     /// [`KvCache::is_forked`](super::KvCache::is_forked).
     #[must_use]
     pub fn is_forked(&self) -> bool {
-        self.charge.cache.as_ref().is_some_and(|cache| cache.process.is_gone())
+        self.charge.cache.as_ref().is_some_and(|cache| cache.process.is_forked())
     }
 
     /// Whether it is for a key of this hash in this cache.

@@ -7,24 +7,24 @@
 use super::clock::AgeClock;
 use crate::sync::{AtomicU64, Ordering};
 
-/// CacheLimits; `u64::MAX` is none.
+/// The limits of a cache; `u64::MAX` is no limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CacheLimits {
     pub(super) bytes: u64,
     pub(super) blocks: u64,
-    /// Above so many bytes…
+    /// High watermark: evicting begins above this number of bytes.
     pub(super) high: u64,
-    /// …blocks are evicted down to so many.
+    /// Low watermark: evicting ends at this number of bytes.
     pub(super) low: u64,
 }
 
-/// What is charged. On cache lines of its own: every insertion writes here.
+/// The charged blocks and bytes. On cache lines of its own: every insertion writes here.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Usage {
     bytes: AtomicU64,
     blocks: AtomicU64,
-    /// How many blocks have been committed.
+    /// The number of blocks committed so far.
     pub(super) commits: AgeClock,
     insertion_failures: AtomicU64,
     pub(super) limits: CacheLimits,
@@ -42,7 +42,8 @@ impl Usage {
         }
     }
 
-    /// Charges a block of `len` bytes; false, and nothing charged, if that would exceed a limit.
+    /// Charges a block of `len` bytes. Returns false and charges nothing if that would exceed a
+    /// limit.
     pub(super) fn charge(&self, len: u64) -> bool {
         if !add_within(&self.blocks, 1, self.limits.blocks) {
             return false;
@@ -55,7 +56,7 @@ impl Usage {
         fits
     }
 
-    /// A block of `len` bytes is held no more.
+    /// Removes the charge of a block of `len` bytes.
     pub(super) fn credit(&self, len: u64) {
         // Relaxed: as in `add_within`.
         self.blocks.fetch_sub(1, Ordering::Relaxed);

@@ -109,7 +109,7 @@ impl FailureCounts {
         let line = line();
         match self.own.get(line) {
             Some(Line(counts)) => {
-                // Relaxed, both: nobody else writes here.
+                // Relaxed, both: no other thread writes here.
                 let count = counts[reason].load(Ordering::Relaxed);
                 counts[reason].store(count + 1, Ordering::Relaxed);
             }

@@ -50,7 +50,7 @@ impl Drop for Publisher {
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {
-            // A recorder that panics has said so; there is nobody else to tell.
+            // The panic message of the recorder is out; no caller could receive the panic.
             let _ = thread.join();
         }
     }

@@ -96,7 +96,7 @@ pub(in crate::pool) fn failed(pool: &str, error: &PoolError) {
             event!(WARN, pool, registrar, %error, "not registered");
             #[cfg(feature = "metrics")]
             super::exporter::registration_failed(pool, registrar);
-            // With neither feature nobody is told.
+            // Without these features the failure is not reported here.
             let _ = registrar;
         }
         None => {}
