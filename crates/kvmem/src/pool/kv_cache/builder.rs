@@ -54,7 +54,8 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
         }
     }
 
-    /// CacheLimits the bytes held, including those being written. Default: as many as fit in the pool.
+    /// CacheLimits the bytes held, including those being written. Default: as many as fit in the
+    /// pool.
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.bytes = Some(bytes);
         self
@@ -135,7 +136,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     /// part of the pool, and drop values or wait beyond that. If all values are held by such
     /// pins, an insertion fails with [`NothingToEvict`](super::KvCacheError::NothingToEvict).
     ///
-    /// **A lower tier** that is asked for what is missed must never have an older value under a key
+    /// **A lower tier** that serves misses must never have an older value under a key
     /// than the latest. Until this returns the key is not [leased](KvCache::lease). Of several
     /// values of a key that threads hand over at once, the latest may come first: check
     /// [`is_superseded`](Pinned::is_superseded) under the lock under which values are stored, and

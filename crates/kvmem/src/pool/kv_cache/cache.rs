@@ -147,7 +147,8 @@ impl<K: Hash + Eq> KvCache<K> {
     /// [`NothingToEvict`](KvCacheError::NothingToEvict) if every block was pinned or being written,
     /// and nothing new was committed meanwhile; [`Forked`](KvCacheError::Forked) in a
     /// forked child; [`WrongLength`](KvCacheError::WrongLength) if a
-    /// [function that allocates](KvCacheBuilder::with_allocator) returns a block of the wrong length.
+    /// [function that allocates](KvCacheBuilder::with_allocator) returns a block of the wrong
+    /// length.
     ///
     /// # Panics
     /// Panics if code of the caller panics: a key's `Hash`, `Eq` or `Drop`, a
@@ -193,7 +194,7 @@ impl<K: Hash + Eq> KvCache<K> {
     {
         let hash = self.inner.hasher.hash_one(key);
         let shard = self.inner.shard(hash);
-        // Ends by taking the lock, so after the lock has been let go of.
+        // Declared before the lock's guard: dropping it takes the lock, so it is dropped last.
         let invalidation;
         let found = match self.inner.state(shard) {
             // In a forked child there is no value, and no lease to withhold.
@@ -201,8 +202,8 @@ impl<K: Hash + Eq> KvCache<K> {
             Some(mut state) => {
                 state.leases.block(hash);
                 invalidation = InvalidationGuard::new(&self.inner, shard, hash);
-                // What is on its way is marked by this: so it is taken before `forget`, which sees
-                // it, or not at all.
+                // This marks the values in flight: the sink stores each before `forget`, which then
+                // removes it, or not at all.
                 self.inner.take_out(shard, &mut state, hash, key)
             }
         };
@@ -212,11 +213,11 @@ impl<K: Hash + Eq> KvCache<K> {
     }
 
     /// Requests the right to insert what is fetched from a lower tier: a [`Lease`]. Returns the
-    /// [value](Leased::Present) instead if there is one, or [`Leased::Unavailable`] if the lower tier's
-    /// value may be old. O(1).
+    /// [value](Leased::Present) instead if there is one, or [`Leased::Unavailable`] if the lower
+    /// tier's value may be old. O(1).
     ///
-    /// Take it *before* the lower tier is asked for anything. The call counts neither as a hit nor
-    /// as a miss.
+    /// Take it *before* reading from the lower tier. The call counts neither as a hit nor as a
+    /// miss.
     ///
     /// ```
     /// use kvmem::arena::PageSize;
@@ -334,9 +335,9 @@ impl<K> KvCache<K> {
     /// Returns whether this process is a forked child of the one that made the cache. The memory
     /// and the values stay with the parent. In the child, look-ups and removals find nothing,
     /// no lease is given, insertions fail with [`Forked`](KvCacheError::Forked), and nothing is
-    /// evicted. [`len`](Self::len), [`bytes`](Self::bytes) and [`stats`](Self::stats) return
-    /// what they did at the fork. No call waits for a lock that a thread of the parent held. What
-    /// the child drops frees nothing. O(1).
+    /// evicted. [`len`](Self::len), [`bytes`](Self::bytes) and [`stats`](Self::stats) return the
+    /// values at the time of the fork. No call waits for a lock that a thread of the parent held.
+    /// A drop in the child frees nothing. O(1).
     ///
     /// A child made without `fork`'s handlers, such as by the bare system call `clone`, is not
     /// detected.

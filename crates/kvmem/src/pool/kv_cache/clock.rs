@@ -7,7 +7,7 @@
 //! late, so a published figure may be too old. The thread verifies it under the lock, and looks
 //! again if it has changed.
 
-// What is public is for the model in `tests/loom`.
+// The public items are for the model in `tests/loom`.
 #![allow(unreachable_pub)]
 
 use std::sync::Arc;

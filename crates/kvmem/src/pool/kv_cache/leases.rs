@@ -136,7 +136,8 @@ impl<W> Leases<W> {
             .for_each(|in_flight| mark(&in_flight.what));
     }
 
-    /// Records the removal of all keys: breaks all leases, and calls `mark` for all values in flight.
+    /// Records the removal of all keys: breaks all leases, and calls `mark` for all values in
+    /// flight.
     #[cold]
     pub fn supersede_all(&mut self, mut mark: impl FnMut(&W)) {
         self.live.clear();

@@ -121,7 +121,7 @@ impl<K> Shard<K> {
         }
         policy.set_now(self.clock.now());
         for stripe_state in stripe_states {
-            stripe_state.uses.told(|slot| policy.touch(slot));
+            stripe_state.uses.drain(|slot| policy.touch(slot));
         }
         self.oldest.publish(policy.oldest());
     }
@@ -329,8 +329,8 @@ impl<K: Eq> ShardState<K> {
         Some((slot, Charged::taken(held, usage)))
     }
 
-    /// Removes the block under `key` if it is not pinned. The caller [informs](Self::inform_removed) the
-    /// policy.
+    /// Removes the block under `key` if it is not pinned. The caller
+    /// [informs](Self::inform_removed) the policy.
     pub(super) fn remove_unpinned<'a>(
         &mut self,
         hash: u64,

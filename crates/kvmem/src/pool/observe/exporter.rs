@@ -16,9 +16,9 @@ use super::publisher::Publisher;
 use crate::pool::kv_cache::KvCacheStats;
 use crate::pool::{KvCache, Pool, PoolError};
 
-/// Pools and caches that are to be observed. See the [module](super).
+/// Publishes figures of pools and caches. See the [module](super).
 ///
-/// It has a clone of each: what it observes stays as long as it does.
+/// It owns a clone of each, which keeps the pools and caches alive until the exporter is dropped.
 ///
 /// ```
 /// use kvmem::arena::PageSize;
@@ -75,7 +75,8 @@ impl Exporter {
         self.cache_called("cache", cache)
     }
 
-    /// As [`cache`](Self::cache), under a name of its own: where a pool has several.
+    /// Adds a cache under a name of its own, for a pool with several caches. See
+    /// [`cache`](Self::cache).
     pub fn cache_called<K: Send + Sync + 'static>(
         mut self,
         name: &str,
@@ -87,9 +88,9 @@ impl Exporter {
         self
     }
 
-    /// Publishes all figures to the recorder that is there now: the local one of this thread, or
-    /// else the global one. Blocks no request for memory, and waits for none. O(pools × threads
-    /// × classes + caches × shards).
+    /// Publishes all figures to the current recorder: the local one of this thread if it has one,
+    /// otherwise the global one. Blocks no request for memory, and waits for none. O(pools ×
+    /// threads × classes + caches × shards).
     pub fn publish(&self) {
         METRICS.iter().for_each(describe);
         for observed in &self.pools {
@@ -101,8 +102,8 @@ impl Exporter {
         }
     }
 
-    /// Publishes now and then, from a thread of its own, to the global recorder, until what is
-    /// returned is dropped.
+    /// Publishes at each interval to the global recorder, from a thread of its own, until the
+    /// returned value is dropped.
     ///
     /// # Errors
     /// [`PoolError::NoThread`].
@@ -186,10 +187,10 @@ fn publish_cache(stats: &KvCacheStats, labels: &[Label]) {
 }
 
 impl Observed {
-    /// What has come since the last time.
+    /// Publishes the measurements since the previous call.
     fn publish_latency(&self) {
         let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
-        // Under the lock, so that what is found is never less than what was recorded.
+        // Read under the lock: the counts are never below those that were recorded.
         let Some(latency) = self.pool.latency() else { return };
         let histogram = histogram!(names::ALLOCATE_SECONDS.name, self.labels.iter());
         for &(time, count) in &latency.times {

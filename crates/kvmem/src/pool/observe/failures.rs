@@ -85,7 +85,7 @@ pub(in crate::pool) struct FailureCounts {
 struct Line([AtomicU64; REASONS]);
 
 impl FailureCounts {
-    /// The offset layer's, one more.
+    /// Counts a failure of the offset layer.
     #[inline]
     pub(in crate::pool) fn count(&self, error: &AllocError) {
         self.more(match error {
@@ -99,7 +99,7 @@ impl FailureCounts {
         });
     }
 
-    /// One for which what is ready was too little.
+    /// Counts a request that failed because not enough of the pool was ready.
     pub(in crate::pool) fn count_not_ready(&self) {
         self.more(1);
     }

@@ -14,38 +14,39 @@ use std::time::{Duration, Instant};
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Up to 2^41 ns, about 37 minutes; what takes longer is in the last one.
+/// Number of buckets: they reach up to 2^41 ns, about 37 minutes. The last one has all longer
+/// times.
 const BUCKETS: usize = 160;
-/// Looks at the clock, to find how long one takes.
-const LOOKS: usize = 64;
+/// Number of readings of the clock that measure how long one reading takes.
+const READINGS: usize = 64;
 
 /// The histogram of a pool.
 pub(in crate::pool) struct Latency {
     one_in: u32,
-    /// Nanoseconds between two looks at the clock with nothing between them.
+    /// Nanoseconds between two readings of the clock with nothing between them.
     clock: u64,
     buckets: Box<[AtomicU64]>,
 }
 
-/// How long the requests took that were measured.
+/// The durations of the measured requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LatencyFigures {
-    /// One request in so many was measured, on average.
+    /// On average one request in this number was measured.
     pub one_in: u32,
-    /// Times, each the middle of a bucket, in order, and how many requests took that long. No
+    /// Times in order, each the middle of a bucket, with the number of requests in the bucket. No
     /// bucket is empty.
     pub times: Vec<(Duration, u64)>,
 }
 
 impl LatencyFigures {
-    /// Requests that were measured.
+    /// Returns the number of measured requests.
     #[must_use]
     pub fn measured(&self) -> u64 {
         self.times.iter().map(|(_, count)| count).sum()
     }
 
-    /// The time that a share of the requests was within; `None` if none was measured.
+    /// Returns the time within which a share of the requests ended; `None` if none was measured.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let wanted = (self.measured() as f64 * share.clamp(0.0, 1.0)).ceil().max(1.0) as u64;
@@ -58,13 +59,14 @@ impl LatencyFigures {
 }
 
 thread_local! {
-    /// Requests of this thread until the next is measured, and what the next number is drawn from. All pools share it.
+    /// The requests of this thread until the next measurement, and the state of the random numbers
+    /// that draw the next interval. All pools share it.
     static DRAWN: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
 }
 
 impl Latency {
     pub(in crate::pool) fn new(one_in: u32) -> Latency {
-        let clock = (0..LOOKS).map(|_| {
+        let clock = (0..READINGS).map(|_| {
             let start = Instant::now();
             black_box(());
             start.elapsed().as_nanos() as u64
