@@ -116,10 +116,11 @@ pub enum PoolError {
     /// The cache of hot sizes could not be made.
     #[error("the pool's hot sizes: {0}")]
     HotSizes(Box<ExtentSetupError>),
-    /// The thread that provisions in the background could not be started.
+    /// A background thread could not be started: one that provisions, or one that publishes
+    /// metrics.
     #[error(
-        "the thread that provisions the pool could not be started: {errno}; raise RLIMIT_NPROC or \
-         the pids limit of the cgroup, or build the pool in the foreground"
+        "a background thread of the pool could not be started: {errno}; raise RLIMIT_NPROC or the \
+         pids limit of the cgroup, or do without it: build in the foreground, publish by calls"
     )]
     NoThread {
         /// The error of the system call.

@@ -230,8 +230,8 @@ impl Provisioning {
     /// Provisions one part after the other, until all are ready or the work is cancelled.
     pub(super) fn run(&self) {
         /// Records the end of the work, also after a panic.
-        struct End<'a>(&'a Provisioning);
-        impl Drop for End<'_> {
+        struct EndOnDrop<'a>(&'a Provisioning);
+        impl Drop for EndOnDrop<'_> {
             fn drop(&mut self) {
                 self.0.change(|state| {
                     state.ended = true;
@@ -241,7 +241,7 @@ impl Provisioning {
                 });
             }
         }
-        let _end = End(self);
+        let _end = EndOnDrop(self);
         while let Some(part) = self.next() {
             span!(INFO, "ready", pool = &*self.provisioner.name, part);
             match self.provisioner.provision(&self.memory.parts()[part]) {
@@ -285,7 +285,14 @@ impl Provisioning {
         self.change(|state| {
             let Some(placeholder) = state.unready.pop_front() else { return };
             let what = Quarantined { range: placeholder.0.range(), cause, why: error.to_string() };
-            event!(WARN, pool = &*self.provisioner.name, range = ?what.range, %cause, why = %what.why, "quarantine");
+            event!(
+                WARN,
+                pool = &*self.provisioner.name,
+                range = ?what.range,
+                cause = %what.cause,
+                why = %what.why,
+                "quarantine"
+            );
             state.quarantine.push((what, Withheld::Part(placeholder)));
             state.failure.get_or_insert(error);
         });
@@ -296,7 +303,14 @@ impl Provisioning {
         let range = block.range();
         let bytes = range.end - range.start;
         let what = Quarantined { range, cause: Cause::Condemned, why };
-        event!(WARN, pool = &*self.provisioner.name, range = ?what.range, cause = %what.cause, why = %what.why, "quarantine");
+        event!(
+            WARN,
+            pool = &*self.provisioner.name,
+            range = ?what.range,
+            cause = %what.cause,
+            why = %what.why,
+            "quarantine"
+        );
         self.change(|state| {
             state.quarantine.push((what, Withheld::Block(block)));
             state.ready = state.ready.saturating_sub(bytes);

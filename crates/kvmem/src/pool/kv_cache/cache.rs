@@ -391,7 +391,7 @@ impl<K> KvCache<K> {
 }
 
 impl<K> Clone for KvCache<K> {
-    /// The same cache once more.
+    /// Returns another handle of the same cache.
     fn clone(&self) -> Self {
         KvCache { inner: Arc::clone(&self.inner) }
     }

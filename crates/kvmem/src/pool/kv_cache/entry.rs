@@ -19,14 +19,14 @@ pub(super) struct CacheEntry<K> {
     // Declared, and so dropped, before the block: see `KvCache`.
     pub(super) key: K,
     pub(super) block: Block,
-    /// Its place in the shard, known once it is there; [`SUPERSEDED`] when it has left it and is
-    /// not the latest value of its key.
+    /// The block's slot in its shard, set when it is inserted; [`SUPERSEDED`] after it has left the
+    /// shard and is not the latest value of its key.
     slot: AtomicU32,
-    /// After how many changes of the shard it was noted as used; see `shard.rs`.
+    /// The number of changes of the shard after which a use was last recorded; see `shard.rs`.
     noted: AtomicU32,
-    /// Bytes of the block behind the value: where a caller's way to allocate gave a longer one.
+    /// Bytes of the block behind the value, if the caller's allocator returned a longer block.
     padding: u32,
-    /// Blocks before it in its prefix, as far as the caller said; else 0.
+    /// Number of blocks before this one in its prefix; 0 if the caller set no depth.
     depth: u32,
 }
 
@@ -36,17 +36,17 @@ impl<K> CacheEntry<K> {
         CacheEntry { key, block, slot: zero(), noted: zero(), padding, depth }
     }
 
-    /// Blocks before it in its prefix; 0 also where the caller did not say.
+    /// Returns the number of blocks before this one in its prefix; 0 if the caller set no depth.
     pub(super) fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// Bytes that are charged for it: all of the block.
+    /// Returns the bytes that are charged: all of the block.
     pub(super) fn charge(&self) -> u64 {
         self.block.len() as u64
     }
 
-    /// Takes it apart.
+    /// Returns the key, the block, the padding and the depth.
     pub(super) fn into_parts(self) -> (K, Block, u32, u32) {
         (self.key, self.block, self.padding, self.depth)
     }
@@ -62,8 +62,8 @@ impl<K> CacheEntry<K> {
         self.slot.store(slot, Ordering::Relaxed);
     }
 
-    /// The key has another value from now on, or none. Said under the lock of the shard, when it
-    /// has left the index.
+    /// Records that the key has another value from now on, or none. The caller has the lock of the
+    /// shard, and the block has left the index.
     pub(super) fn supersede(&self) {
         // Relaxed: another lock orders the reader after the later insertion; see
         // `Pinned::is_superseded`.

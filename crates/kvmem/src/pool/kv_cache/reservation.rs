@@ -72,8 +72,9 @@ impl<K: Hash + Eq> Reservation<K> {
     /// A value fetched from a lower tier therefore never replaces a newer one. The lease ends.
     ///
     /// # Errors
-    /// [`Superseded`]: the lease was broken, or does not [cover](Lease::covers) this, or this is a forked child. Nothing has changed, and the
-    /// room is given back to the caller.
+    /// [`Superseded`]: the lease was broken, or does not [cover](Lease::covers) the reservation, or
+    /// this process is a forked child. Nothing changes then, and the caller gets the reservation
+    /// back.
     pub fn commit_leased(self, lease: Lease<K>) -> Result<Pinned<K>, Superseded<K>> {
         if !lease.covers(&self) {
             return Err(Superseded { reservation: self, found: None });

@@ -50,7 +50,8 @@ impl fmt::Display for KvCacheStats {
         let KvCacheStats { blocks, bytes, hits, misses, insertions, evictions, .. } = self;
         write!(
             f,
-            "{blocks} blocks of {bytes} bytes, {hits} hits, {misses} misses, {insertions} insertions, {evictions} evictions"
+            "{blocks} blocks of {bytes} bytes, {hits} hits, {misses} misses, \
+             {insertions} insertions, {evictions} evictions"
         )
     }
 }

@@ -57,20 +57,19 @@ fn pool_label(name: &str) -> Label {
 }
 
 impl Exporter {
-    /// Of nothing yet.
+    /// Makes an exporter without pools and caches.
     pub fn new() -> Exporter {
         Exporter::default()
     }
 
-    /// Observes a pool too, under its [name](crate::pool::PoolBuilder::name).
+    /// Adds a pool, under its [name](crate::pool::PoolBuilder::name).
     pub fn pool(mut self, pool: &Pool) -> Exporter {
         let labels = vec![pool_label(pool.name())];
         self.pools.push(Observed { pool: pool.clone(), labels, recorded: Mutex::default() });
         self
     }
 
-    /// Observes a cache too, under the name of its pool and as `cache`. Its pool is not observed by
-    /// that.
+    /// Adds a cache, under the name of its pool and as `cache`. This does not add its pool.
     pub fn cache<K: Send + Sync + 'static>(self, cache: &KvCache<K>) -> Exporter {
         self.cache_called("cache", cache)
     }
@@ -133,8 +132,8 @@ fn the_counter(what: Described, labels: &[Label]) -> Counter {
     counter!(what.name, labels.iter())
 }
 
-/// The labels, and one more.
-fn and(labels: &[Label], key: &'static str, value: &str) -> Vec<Label> {
+/// Returns the labels and one more.
+fn with_label(labels: &[Label], key: &'static str, value: &str) -> Vec<Label> {
     labels.iter().cloned().chain([Label::new(key, value.to_owned())]).collect()
 }
 
@@ -154,13 +153,14 @@ fn publish_pool(figures: &PoolFigures, labels: &[Label]) {
         the_gauge(what, labels).set(value as f64);
     }
     for (reason, count) in figures.failures.by_reason() {
-        the_counter(names::ALLOCATION_FAILURES, &and(labels, "reason", reason)).absolute(count);
+        the_counter(names::ALLOCATION_FAILURES, &with_label(labels, "reason", reason))
+            .absolute(count);
     }
     the_counter(names::RECLAIMS, labels).absolute(figures.reclaims);
     the_gauge(names::POPULATE_SECONDS, labels).set(figures.populate_seconds);
     the_counter(names::POPULATE_FAILURES, labels).increment(0);
     for (registrar, seconds) in &figures.register_seconds {
-        let labels = and(labels, "registrar", registrar);
+        let labels = with_label(labels, "registrar", registrar);
         the_gauge(names::REGISTER_SECONDS, &labels).set(*seconds);
         // There from the beginning, so that the first failure is seen as a change.
         the_counter(names::REGISTRATION_FAILURES, &labels).increment(0);
@@ -211,7 +211,7 @@ pub(super) fn populate_failed(pool: &str) {
 
 /// Registering failed, with this registrar.
 pub(super) fn registration_failed(pool: &str, registrar: &str) {
-    let labels = and(&[pool_label(pool)], "registrar", registrar);
+    let labels = with_label(&[pool_label(pool)], "registrar", registrar);
     the_counter(names::REGISTRATION_FAILURES, &labels).increment(1);
 }
 

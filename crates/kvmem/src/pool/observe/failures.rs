@@ -1,9 +1,9 @@
-//! *FailureCounts*: how many requests a pool has refused, by reason.
+//! *Failure counts*: the number of failed requests of a pool, by reason.
 //!
-//! A full pool answers most requests with no, from all threads at once, and writes nothing for it.
-//! Counting must not become what they queue for: so there are some lines of counters. The first
-//! threads have one each to themselves, and count by plain stores; those that come later share the
-//! others, and count by atomic additions.
+//! In a full pool most requests fail, in all threads at once, and a failed request writes nothing.
+//! Counting must not make these threads wait for one cache line. The counters therefore occupy
+//! several lines. Each of the first threads owns a line, and counts by plain stores; later threads
+//! share the other lines, and count by atomic additions.
 
 use std::cell::Cell;
 
@@ -12,36 +12,36 @@ use serde::Serialize;
 use crate::offset::AllocError;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 
-/// Lines with an owner, and as many that are shared.
+/// Number of lines with an owner, and number of shared lines.
 const LINES: usize = 16;
-/// Reasons there are.
+/// Number of reasons.
 const REASONS: usize = 8;
 
-/// Requests that were refused, by reason.
+/// Failed requests, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Failures {
-    /// Nothing free was long enough. A [cache](crate::pool::KvCache) that has to evict was refused
-    /// once for each value.
+    /// No free range was long enough. A [cache](crate::pool::KvCache) that has to evict fails to
+    /// allocate once for each value.
     pub out_of_space: u64,
-    /// Nothing that is ready was long enough, and more was being made ready.
+    /// No ready range was long enough, and other parts were being provisioned.
     pub not_ready: u64,
-    /// No range of this pool can ever be so long.
+    /// The request exceeds the longest range that this pool can have.
     pub too_large: u64,
-    /// No byte was asked for.
+    /// The request was for 0 bytes.
     pub zero_size: u64,
-    /// An alignment that is no power of two.
+    /// The alignment is not a power of two, or is too large.
     pub bad_align: u64,
-    /// In no range at all.
+    /// The request was for 0 ranges.
     pub no_ranges: u64,
-    /// There were too many ranges.
+    /// The metadata has no space for another range.
     pub too_many_ranges: u64,
-    /// Anything else.
+    /// All other reasons.
     pub other: u64,
 }
 
 impl Failures {
-    /// Each reason, as the label `reason` calls it, and how often.
+    /// Returns each reason, as the label `reason` has it, with its count.
     pub fn by_reason(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let Failures {
             out_of_space,
@@ -66,14 +66,14 @@ impl Failures {
         .into_iter()
     }
 
-    /// All of them.
+    /// Returns the sum of all counts.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.by_reason().map(|(_, count)| count).sum()
     }
 }
 
-/// Where they are counted.
+/// The counters of a pool's failures.
 #[derive(Default)]
 pub(in crate::pool) struct FailureCounts {
     own: [Line; LINES],

@@ -79,7 +79,7 @@ impl Latency {
         }
     }
 
-    /// Runs a request, and sees how long it takes if it is its turn.
+    /// Runs a request, and measures its duration if it is the request's turn.
     #[inline]
     pub(in crate::pool) fn measure<T>(&self, request: impl FnOnce() -> T) -> T {
         let (left, drawn) = DRAWN.get();
@@ -99,7 +99,7 @@ impl Latency {
         let wait = 1 + ((u64::from(next >> 8) * (2 * u64::from(self.one_in) - 1)) >> 24) as u32;
         DRAWN.set((wait, next));
         if drawn == 0 && self.one_in > 1 {
-            // The first of a thread makes its magazines: it says nothing of the others.
+            // The first request of a thread makes its magazines, so its duration is not typical.
             return request();
         }
         let start = Instant::now();
@@ -123,12 +123,12 @@ impl Latency {
     }
 }
 
-/// Something that differs from thread to thread, and is not 0.
+/// Returns a number that differs from thread to thread and is not 0.
 fn seed() -> u32 {
     DRAWN.with(|drawn| (std::ptr::from_ref(drawn).addr() >> 4) as u32) | 1
 }
 
-/// The bucket of so many nanoseconds.
+/// Returns the bucket of a duration in nanoseconds.
 fn bucket(nanos: u64) -> usize {
     if nanos < 4 {
         return nanos as usize;
@@ -138,7 +138,7 @@ fn bucket(nanos: u64) -> usize {
     ((log2 as usize - 1) * 4 + quarter).min(BUCKETS - 1)
 }
 
-/// Its middle.
+/// Returns the middle of a bucket.
 fn middle(bucket: usize) -> Duration {
     if bucket < 4 {
         return Duration::from_nanos(bucket as u64);

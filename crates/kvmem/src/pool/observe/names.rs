@@ -40,12 +40,19 @@ pub struct Described {
 }
 
 macro_rules! table {
-    ($($id:ident: $name:literal $kind:ident $unit:literal [$($label:literal),*] $help:literal;)*) => {
+    ($(
+        $id:ident: $name:literal $kind:ident $unit:literal [$($label:literal),*] $help:literal;
+    )*) => {
         /// All metrics, in the order of the [documentation](super).
         pub const METRICS: &[Described] = &[$($id),*];
         $(
-            pub(super) const $id: Described =
-                Described { name: $name, kind: Kind::$kind, unit: $unit, labels: &[$($label),*], help: $help };
+            pub(super) const $id: Described = Described {
+                name: $name,
+                kind: Kind::$kind,
+                unit: $unit,
+                labels: &[$($label),*],
+                help: $help,
+            };
         )*
     };
 }
