@@ -117,7 +117,7 @@ impl fmt::Display for PoolReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "pool of {}, asked {}; {} ready",
+            "pool of {}, requested {}; {} ready",
             HumanBytes(self.capacity_bytes),
             HumanBytes(self.requested_bytes),
             HumanBytes(self.ready_bytes)

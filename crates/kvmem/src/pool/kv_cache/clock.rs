@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_blocks_with_one_time_the_next_ranks_behind_those_that_went_elsewhere() {
+    fn of_blocks_with_one_time_the_next_ranks_behind_those_evicted_in_another_shard() {
         let (mut one, mut other) = (EvictedCount::default(), EvictedCount::default());
         assert_eq!(one.rank(7), other.rank(7));
         one.more(7);

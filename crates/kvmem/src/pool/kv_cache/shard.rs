@@ -4,11 +4,11 @@
 //! all the time. Look-ups therefore share the state by a [striped](crate::sync::Striped) lock, and
 //! write only to the [`StripeState`] of their stripe: counts, and a buffer of recorded uses. A
 //! thread that changes the shard takes all stripes, and first drains the buffers to the policy. The
-//! policy thus knows of every use before it is asked for anything. Look-ups write the policy's
+//! policy thus knows of every use before any other call. Look-ups write the policy's
 //! tables only when a buffer is full.
 //!
 //! A block that is used repeatedly while no block comes or goes is recorded once: the policy is not
-//! asked meanwhile. Each block stores the number of changes of the shard after which it was last
+//! called meanwhile. Each block stores the number of changes of the shard after which it was last
 //! recorded, and uses between two changes count once. A cache that is only read records nothing. An
 //! exact cache marks no block, and records every use.
 //!

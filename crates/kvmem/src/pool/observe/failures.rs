@@ -135,7 +135,7 @@ impl FailureCounts {
     }
 }
 
-/// The number of this thread, in the order in which threads have been refused something. None is
+/// The number of this thread, in the order in which threads had their first failure. None is
 /// given twice.
 #[inline]
 fn line() -> usize {
