@@ -51,7 +51,7 @@ fn compare(pool: &Pool, exporter: &Exporter, oracle: &Oracle, refused: &Refused)
     assert_eq!(bytes("free_bytes"), oracle.free_bytes());
     assert_eq!(bytes("allocations"), oracle.live() as u64);
     assert!(bytes("largest_free_bytes") <= oracle.largest_free());
-    assert_eq!(bytes("reaps_total"), pool.stats().reclaims);
+    assert_eq!(bytes("reclaims_total"), pool.stats().reclaims);
     let cached: u64 = pool
         .map()
         .iter()
