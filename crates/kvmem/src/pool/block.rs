@@ -5,12 +5,13 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
 
-use super::memory::{self, Memory};
+use super::memory::{self, PoolMemory};
 use super::{BlockRef, PoolError};
 use crate::register::Key;
 use crate::slab::Extent;
 
-/// Bytes of a [`Pool`](super::Pool), as many as requested, until this is dropped.
+/// Allocated bytes of a [`Pool`](super::Pool), exactly as many as requested. Dropping the block
+/// frees them.
 ///
 /// 20 bytes, move-only, `Send` and `Sync`. It may outlive its pool: the memory and its
 /// registrations are released with the last block. Dropping it takes as long as dropping an
@@ -45,69 +46,70 @@ use crate::slab::Extent;
 pub struct Block(Extent);
 
 impl Block {
-    /// The block over an extent.
+    /// Makes a block from an extent.
     ///
     /// # Safety
-    /// The extent's space has been [placed](memory::place): its books keep the memory, in which all
-    /// of the extent lies, mapped for reading and writing.
+    /// The extent's space has been [placed](memory::place): its metadata keeps the memory, in which
+    /// all of the extent lies, mapped for reading and writing.
     #[inline(always)]
     pub(super) unsafe fn over(extent: Extent) -> Block {
         Block(extent)
     }
 
-    /// The first address.
+    /// Returns the first address.
     #[inline(always)]
     fn at(&self) -> NonNull<u8> {
-        // SAFETY: there is this block, and it lies within the memory.
+        // SAFETY: this block exists, and it lies within the memory.
         unsafe { memory::base_of(self.space()).add(self.offset() as usize) }
     }
 
     /// Returns the bytes.
     ///
     /// A caller that gives a device work that writes to the block, or lets another process write to
-    /// it, has promised that this does not happen while the slice is used.
+    /// it, has promised that no write happens while the slice is used.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the range is mapped as long as the extent is not freed, all of its bytes have a
-        // value (the kernel gives zeros), and no other block has a part in it. Devices and
-        // other processes: those who let them have promised.
+        // SAFETY: the range is mapped until the extent is freed, all of its bytes have a value (the
+        // kernel gives zeros), and no other block overlaps it. Callers that let devices or other
+        // processes write have promised that they do not write now.
         unsafe { slice::from_raw_parts(self.at().as_ptr(), self.len()) }
     }
 
-    /// The bytes, to be written.
+    /// Returns the bytes for writing.
     ///
-    /// As for [`bytes`](Self::bytes), neither a device nor another process reads or writes them
-    /// while the slice is used.
+    /// As with [`bytes`](Self::bytes), the caller ensures that neither a device nor another process
+    /// reads or writes them while the slice is used.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `bytes`; and this block is borrowed alone.
+        // SAFETY: mapped, initialized and not overlapped, as in `bytes`; and `&mut self` borrows
+        // the block exclusively.
         unsafe { slice::from_raw_parts_mut(self.at().as_ptr(), self.len()) }
     }
 
-    /// The first address.
+    /// Returns the first address.
     #[inline]
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         self.at().as_ptr()
     }
 
-    /// The first address, to write to.
+    /// Returns the first address, for writing.
     #[inline]
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.at().as_ptr()
     }
 
-    /// Where the block begins in its pool, in bytes.
+    /// Returns the offset of the block in its pool, in bytes.
     #[inline]
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.0.offset()
     }
 
-    /// Its length in bytes: exactly what was asked for. O(1); from 4 GiB − 1 B up it takes the lock
-    /// of the books.
+    /// Returns the length in bytes, exactly as requested. O(1). From 4 GiB − 1 B up it takes the
+    /// lock of the offset allocator.
     #[inline]
     #[must_use]
     #[allow(clippy::len_without_is_empty)]
@@ -115,7 +117,7 @@ impl Block {
         self.0.len() as usize
     }
 
-    /// `offset()..offset() + len()`.
+    /// Returns `offset()..offset() + len()`.
     #[must_use]
     pub fn range(&self) -> Range<u64> {
         self.0.range()
@@ -133,16 +135,17 @@ impl Block {
         self.face().key(device, self.len())
     }
 
-    /// The key of each registrar, with its name, in order; none if there is no registrar.
+    /// Returns the key of each registrar, with its name, in order; none if there is no registrar.
     ///
     /// # Errors
-    /// As [`key`](Self::key): none where all is well.
+    /// Those of [`key`](Self::key), which do not occur in a sound pool.
     pub fn keys(&self) -> Result<Vec<(String, Key)>, PoolError> {
         self.face().keys(self.len())
     }
 
-    /// The block by plain data, for another process that has [attached](super::AttachedPool) the
-    /// pool. It says where the bytes are, and does not keep them.
+    /// Returns a reference by plain data, for another process that has
+    /// [attached](super::AttachedPool) the pool. It says where the bytes are, and does not keep the
+    /// block alive.
     ///
     /// # Errors
     /// [`PoolError::Private`].
@@ -150,17 +153,17 @@ impl Block {
         self.face().reference(self.len())
     }
 
-    /// Frees a part of the block and returns what is left before and behind it. O(1).
+    /// Frees a part of the block and returns the rest before and behind it. O(1).
     ///
     /// # Errors
-    /// As [`Extent::free_range`]; the block comes back unharmed.
+    /// Those of [`Extent::free_range`], with the unchanged block.
     pub fn free_range(
         self,
         part: Range<usize>,
     ) -> Result<(Option<Block>, Option<Block>), (Block, PoolError)> {
         let offset = self.offset();
         let sub = offset.saturating_add(part.start as u64)..offset.saturating_add(part.end as u64);
-        // SAFETY: what is left lies where the whole lay.
+        // SAFETY: the rest lies within the block, whose space was placed.
         let block = |extent| unsafe { Block::over(extent) };
         match self.0.free_range(sub) {
             Ok((left, right)) => Ok((left.map(block), right.map(block))),
@@ -168,7 +171,7 @@ impl Block {
         }
     }
 
-    /// Only a part of the block, which is not empty and lies within it.
+    /// Frees the block except for a part, which is not empty and lies within it.
     pub(super) fn narrow(self, part: Range<usize>) -> Result<Block, PoolError> {
         let len = self.len();
         let mut block = self;
@@ -192,7 +195,7 @@ impl Block {
         self.0
     }
 
-    /// The number of its space.
+    /// Returns the number of the block's space.
     #[inline(always)]
     pub(super) fn space(&self) -> u32 {
         self.0.space()
@@ -202,25 +205,26 @@ impl Block {
         Face { offset: self.offset(), space: self.space() }
     }
 
-    /// Gives back the tail: the block is `new_len` bytes afterwards and begins where it did. O(1).
+    /// Frees the tail of the block. The block then has `new_len` bytes and begins where it did.
+    /// O(1).
     ///
     /// # Errors
-    /// As [`Extent::shrink`]; nothing is changed then.
+    /// Those of [`Extent::shrink`]; nothing changes then.
     pub fn shrink(&mut self, new_len: usize) -> Result<(), PoolError> {
         Ok(self.0.shrink(new_len as u64)?)
     }
 
-    /// Takes in free bytes that lie behind: the block is `new_len` bytes afterwards and begins
-    /// where it did; nothing is moved. O(1).
+    /// Extends the block into the free bytes behind it. The block then has `new_len` bytes and
+    /// begins where it did; no byte moves. O(1).
     ///
     /// # Errors
-    /// As [`Extent::extend`]; nothing is changed then.
+    /// Those of [`Extent::extend`]; nothing changes then.
     pub fn extend(&mut self, new_len: usize) -> Result<(), PoolError> {
         Ok(self.0.extend(new_len as u64)?)
     }
 }
 
-/// What a block, or a part of one, is beside its bytes. Good as long as the block.
+/// The place of a block or of a part of one, without its bytes. Valid while the block lives.
 #[derive(Clone, Copy)]
 pub(super) struct Face {
     pub(super) offset: u64,
@@ -228,12 +232,12 @@ pub(super) struct Face {
 }
 
 impl Face {
-    /// That of a part that begins so far on.
+    /// Returns the face of a part that begins `start` bytes further on.
     pub(super) fn at(self, start: u64) -> Face {
         Face { offset: self.offset + start, ..self }
     }
 
-    /// That of a part of a block of `len` bytes.
+    /// Returns the face of a part of a block of `len` bytes.
     pub(super) fn part(self, range: &Range<usize>, len: usize) -> Result<Face, PoolError> {
         if range.start > range.end || range.end > len {
             let range = range.start as u64..range.end as u64;
@@ -242,7 +246,7 @@ impl Face {
         Ok(self.at(range.start as u64))
     }
 
-    fn memory(&self) -> &Memory {
+    fn memory(&self) -> &PoolMemory {
         // SAFETY: the owner of a face owns the block, or borrows it.
         unsafe { memory::of(self.space) }
     }

@@ -1,19 +1,19 @@
-//! *Build*: one layer after the other. Whatever fails, what was made before is dropped, and nothing
-//! is left.
+//! *Build*: makes one layer after the other. If one fails, the layers made before it are dropped,
+//! and nothing is left.
 //!
-//! What can be known to fail is asked first: a limit that registering will hit is better told
-//! before minutes of populating.
+//! Failures that can be predicted are checked first: a limit that registering will exceed is
+//! reported before minutes of populating.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::memory::{self, Memory};
+use super::memory::{self, PoolMemory};
 use super::observe::{self, Latency};
-use super::owner::{Owner, Plan, listening};
-use super::partition::{Cut, Terms, wanted};
+use super::owner::{Owner, PoolLayout, listening};
+use super::partition::{Partition, PartitionOptions, wanted};
 use super::provisioner::{Provisioner, was_cancelled};
 use super::provisioning::{Placeholder, Provisioning};
-use super::report::{Choice, Step};
+use super::report::{ReportedChoice, Step};
 use super::{Pool, PoolBuilder, PoolError, PoolReport};
 use crate::arena::{HumanBytes, Populate, Region};
 use crate::offset::OffsetAllocator;
@@ -22,50 +22,52 @@ use crate::slab::{ExtentBuilder, ExtentCache};
 use crate::sys;
 use crate::trace::{TraceContext, span};
 
-pub(super) fn build(wish: &PoolBuilder) -> Result<Pool, PoolError> {
-    let requested = wish.size.bytes()?;
-    let most = wish.max_size.as_ref().map_or(Ok(requested), |size| size.bytes())?;
+pub(super) fn build(options: &PoolBuilder) -> Result<Pool, PoolError> {
+    let requested = options.size.bytes()?;
+    let most = options.max_size.as_ref().map_or(Ok(requested), |size| size.bytes())?;
     if most < requested {
         return Err(PoolError::Limit { requested: requested as u64, most: most as u64 });
     }
-    let limits: Vec<Limits> = wish.registrars.iter().map(|registrar| registrar.limits()).collect();
-    check(wish, requested, &limits)?;
+    let limits: Vec<Limits> =
+        options.registrars.iter().map(|registrar| registrar.limits()).collect();
+    check(options, requested, &limits)?;
 
-    let by_part = wish.in_background || wish.quarantine;
+    let by_part = options.in_background || options.quarantine;
     let grows = most > requested;
     let at_once = !by_part && !grows;
     let mut steps = Vec::new();
-    span!(INFO, "build", pool = &*wish.name, bytes = most, registrars = limits.len());
-    let region = timed("map", &mut steps, || map(wish, most, at_once))?;
+    span!(INFO, "build", pool = &*options.name, bytes = most, registrars = limits.len());
+    let region = timed("map", &mut steps, || map(options, most, at_once))?;
     let receipt = region.receipt().clone();
-    let terms = Terms {
+    let partition = PartitionOptions {
         requested: requested as u64,
         receipt: &receipt,
         limits: &limits,
-        boundary: wish.boundary,
+        boundary: options.boundary,
         by_part,
         grows,
     };
-    let Cut { part_bytes, unit, boundary, choice } = terms.cut()?;
+    let Partition { part_bytes, unit, boundary, choice } = partition.partition()?;
     let mapped = region.len();
     let capacity =
         if grows { requested.next_multiple_of(unit as usize).min(mapped) } else { mapped };
-    let plan = Plan { unit, registered: !limits.is_empty(), in_background: wish.in_background };
+    let plan =
+        PoolLayout { unit, registered: !limits.is_empty(), in_background: options.in_background };
 
-    let provisioner = Provisioner::new(wish, part_bytes);
+    let provisioner = Provisioner::new(options, part_bytes);
     provisioner.set_up.populated_in(receipt.ranges.iter().map(|range| range.seconds).sum());
     let mut populated = None;
     if !by_part && !at_once {
         populated = timed("populate", &mut steps, || provisioner.populate(&region, 0..capacity))?;
     }
     let file = region.file_number()?;
-    let memory = Arc::new(Memory::new(region, part_bytes, file)?);
+    let memory = Arc::new(PoolMemory::new(region, part_bytes, file)?);
     let mut registered = None;
     if !by_part {
         registered =
             timed("register", &mut steps, || provisioner.register(memory.parts_in(0..capacity)))?;
     }
-    let space = offsets(wish, capacity as u64, boundary).build()?;
+    let space = offsets(options, capacity as u64, boundary).build()?;
     memory::place(space.number(), &memory);
     space.keep(Box::new(Arc::clone(&memory)));
     let placeholders =
@@ -82,8 +84,8 @@ pub(super) fn build(wish: &PoolBuilder) -> Result<Pool, PoolError> {
         receipt,
         populated,
         registered,
-        hot_sizes: wish.hot_sizes.clone(),
-        choices: vec![choice, pages(&memory, wish), how(wish)],
+        hot_sizes: options.hot_sizes.clone(),
+        choices: vec![choice, describe_pages(&memory, options), describe_provisioning(options)],
         steps,
         quarantined: Vec::new(),
         stopped: None,
@@ -95,12 +97,13 @@ pub(super) fn build(wish: &PoolBuilder) -> Result<Pool, PoolError> {
         capacity as u64,
     ));
     let owner = Owner::new(Arc::clone(&provisioning), plan, report);
-    let latency = (wish.measured > 0).then(|| Arc::new(Latency::new(wish.measured)));
+    let latency =
+        (options.measure_one_in > 0).then(|| Arc::new(Latency::new(options.measure_one_in)));
     let pool = Pool::new(space, memory, Arc::new(owner), latency);
-    if wish.in_background {
+    if options.in_background {
         let here = TraceContext::now();
         let thread = sys::spawn("kvmem-pool", move || here.run(|| provisioning.run()));
-        pool.owner().works(thread.map_err(|errno| PoolError::NoThread { errno })?);
+        pool.owner().set_thread(thread.map_err(|errno| PoolError::NoThread { errno })?);
     } else if by_part {
         provisioning.run();
         if let Some(error) = provisioning.take_failure() {
@@ -110,56 +113,56 @@ pub(super) fn build(wish: &PoolBuilder) -> Result<Pool, PoolError> {
     Ok(pool)
 }
 
-/// What is known to fail fails before anything is mapped.
-fn check(wish: &PoolBuilder, requested: usize, limits: &[Limits]) -> Result<(), PoolError> {
+/// Returns the errors that can be predicted, before anything is mapped.
+fn check(options: &PoolBuilder, requested: usize, limits: &[Limits]) -> Result<(), PoolError> {
     if requested == 0 {
         return Err(crate::arena::ArenaError::ZeroSize.into());
     }
-    let boundary = wish.boundary.filter(|boundary| *boundary < requested as u64);
-    offsets(wish, requested as u64, boundary).build()?;
+    let boundary = options.boundary.filter(|boundary| *boundary < requested as u64);
+    offsets(options, requested as u64, boundary).build()?;
     if !limits.is_empty() {
-        let part = wish.boundary.into_iter().chain(wanted(limits).map(|(bytes, _)| bytes)).min();
+        let part = options.boundary.into_iter().chain(wanted(limits).map(|(bytes, _)| bytes)).min();
         let admitted = register::admit(limits, requested as u64, part.unwrap_or(u64::MAX));
-        admitted.map_err(|error| tell(wish, error.into()))?;
+        admitted.map_err(|error| count_failure(options, error.into()))?;
     }
     Ok(())
 }
 
-fn map(wish: &PoolBuilder, most: usize, populate: bool) -> Result<Region, PoolError> {
+fn map(options: &PoolBuilder, most: usize, populate: bool) -> Result<Region, PoolError> {
     let mut builder = Region::builder(most)
-        .ladder(wish.ladder.clone())
-        .numa(wish.numa.clone())
-        .backing(wish.backing)
-        .readers_only(wish.readers_only)
-        .guard_pages(wish.guard_pages)
-        .populate(wish.populate)
-        .cancel(wish.cancel.clone());
-    if !populate && wish.populate != Populate::None {
+        .ladder(options.ladder.clone())
+        .numa(options.numa.clone())
+        .backing(options.backing)
+        .readers_only(options.readers_only)
+        .guard_pages(options.guard_pages)
+        .populate(options.populate)
+        .cancel(options.cancel.clone());
+    if !populate && options.populate != Populate::None {
         builder = builder.populate_later();
     }
-    if let Some(listener) = wish.on_populate.clone() {
+    if let Some(listener) = options.on_populate.clone() {
         builder = builder.progress(move |progress| listening(|| listener(progress)));
     }
-    builder.map().map_err(|error| tell(wish, error.into()))
+    builder.map().map_err(|error| count_failure(options, error.into()))
 }
 
-/// Counts a failure, unless it was asked for.
-fn tell(wish: &PoolBuilder, error: PoolError) -> PoolError {
+/// Counts a failure, unless the caller cancelled the build. Returns the error.
+fn count_failure(options: &PoolBuilder, error: PoolError) -> PoolError {
     if !was_cancelled(&error) {
-        observe::failed(&wish.name, &error);
+        observe::failed(&options.name, &error);
     }
     error
 }
 
-fn offsets(wish: &PoolBuilder, capacity: u64, boundary: Option<u64>) -> ExtentBuilder {
+fn offsets(options: &PoolBuilder, capacity: u64, boundary: Option<u64>) -> ExtentBuilder {
     let mut space = OffsetAllocator::builder(capacity);
     if let Some(bytes) = boundary {
         space = space.boundary(bytes);
     }
     let space = ExtentCache::builder(space)
-        .hot_sizes(wish.hot_sizes.iter().copied())
-        .auto_hot_sizes(wish.learns);
-    match wish.max_cached_bytes {
+        .hot_sizes(options.hot_sizes.iter().copied())
+        .auto_hot_sizes(options.auto_hot_sizes);
+    match options.max_cached_bytes {
         Some(bytes) => space.max_cached_bytes(bytes),
         None => space,
     }
@@ -176,7 +179,7 @@ fn timed<T>(
     Ok(done)
 }
 
-fn pages(memory: &Memory, wish: &PoolBuilder) -> Choice {
+fn describe_pages(memory: &PoolMemory, options: &PoolBuilder) -> ReportedChoice {
     let receipt = memory.parts()[0].region.receipt();
     let got: Vec<String> = receipt
         .ranges
@@ -186,19 +189,19 @@ fn pages(memory: &Memory, wish: &PoolBuilder) -> Choice {
     let fell: Vec<String> =
         receipt.ranges.iter().flat_map(|range| &range.fallbacks).map(ToString::to_string).collect();
     let why = match fell.len() {
-        0 => format!("the first rung of {} took all of it", Rungs(&wish.ladder.rungs)),
+        0 => format!("the first rung of {} took all of it", Rungs(&options.ladder.rungs)),
         _ => fell.join("; "),
     };
-    Choice { what: "pages".to_owned(), chosen: got.join(", "), why }
+    ReportedChoice { what: "pages".to_owned(), chosen: got.join(", "), why }
 }
 
-fn how(wish: &PoolBuilder) -> Choice {
-    let (chosen, why) = match (wish.in_background, wish.quarantine) {
-        (true, _) => ("in the background", "asked for; parts that fail are quarantined"),
+fn describe_provisioning(options: &PoolBuilder) -> ReportedChoice {
+    let (chosen, why) = match (options.in_background, options.quarantine) {
+        (true, _) => ("in the background", "requested; parts that fail are quarantined"),
         (false, true) => ("part by part", "parts that fail are to be quarantined"),
         (false, false) => ("at once", "all of it or nothing"),
     };
-    Choice { what: "ready".to_owned(), chosen: chosen.to_owned(), why: why.to_owned() }
+    ReportedChoice { what: "ready".to_owned(), chosen: chosen.to_owned(), why: why.to_owned() }
 }
 
 struct Rungs<'a>(&'a [crate::arena::PageSize]);

@@ -1,4 +1,4 @@
-//! *Pool builder*: everything that a pool is to be, in one place.
+//! *Pool builder*: all options of a pool.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::{Pool, PoolError, PoolSize};
 use crate::arena::{Backing, CancelToken, Ladder, Numa, Populate, Progress};
 use crate::register::{Policy, RegisterProgress, Registrar};
 
-/// A pool to be. See [`Pool::builder`].
+/// Builds a [`Pool`]. See [`Pool::builder`].
 #[derive(Clone)]
 #[must_use = "there is no pool before `build`"]
 pub struct PoolBuilder {
@@ -25,11 +25,11 @@ pub struct PoolBuilder {
     pub(super) policy: Policy,
     pub(super) boundary: Option<u64>,
     pub(super) hot_sizes: Vec<u64>,
-    pub(super) learns: bool,
+    pub(super) auto_hot_sizes: bool,
     pub(super) max_cached_bytes: Option<u64>,
     pub(super) in_background: bool,
     pub(super) quarantine: bool,
-    pub(super) measured: u32,
+    pub(super) measure_one_in: u32,
     pub(super) cancel: CancelToken,
     pub(super) on_populate: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
     pub(super) on_register: Option<Arc<dyn Fn(RegisterProgress) + Send + Sync>>,
@@ -51,88 +51,88 @@ impl PoolBuilder {
             policy: Policy::Auto,
             boundary: None,
             hot_sizes: Vec::new(),
-            learns: true,
+            auto_hot_sizes: true,
             max_cached_bytes: None,
             in_background: false,
             quarantine: false,
-            measured: 0,
+            measure_one_in: 0,
             cancel: CancelToken::new(),
             on_populate: None,
             on_register: None,
         }
     }
 
-    /// What it is called in [metrics](super::observe) and traces. Default: `pool`. Pools of one
-    /// name are added up by nobody: give each its own.
+    /// Sets the pool's name in [metrics](super::observe) and traces. Default: `pool`. Metrics of
+    /// pools that share a name are not aggregated; give each pool its own name.
     pub fn name(mut self, name: impl AsRef<str>) -> PoolBuilder {
         self.name = name.as_ref().into();
         self
     }
 
-    /// The most that the pool can [grow](Pool::grow_to) to. Default: its size. Addresses for all of
-    /// it are taken at once, and so are pages of a pool of hugepages; other memory is not,
-    /// before the pool grows. The size is then rounded up to whole parts.
+    /// Sets the size up to which the pool can [grow](Pool::grow_to). Default: the pool's size.
+    /// Building takes the addresses for all of it, and pages of a pool of hugepages too; other
+    /// memory is taken when the pool grows. The size is then rounded up to whole parts.
     pub fn max_size(mut self, size: impl Into<PoolSize>) -> PoolBuilder {
         self.max_size = Some(size.into());
         self
     }
 
-    /// Kinds of pages to try. Default: 2 MiB, then THP, then base pages.
+    /// Sets the kinds of pages to try. Default: 2 MiB, then THP, then base pages.
     pub fn ladder(mut self, ladder: impl Into<Ladder>) -> PoolBuilder {
         self.ladder = ladder.into();
         self
     }
 
-    /// Whether to fail if the first rung of the ladder cannot take everything. Default: as the
-    /// ladder says, which is no.
+    /// Sets whether building fails if the first rung of the ladder cannot hold all of the pool.
+    /// Default: the ladder's own setting, which is no.
     pub fn strict(mut self, strict: bool) -> PoolBuilder {
         self.ladder.strict = strict;
         self
     }
 
-    /// Where pages are to lie. Default: wherever the kernel puts them.
+    /// Sets the NUMA placement of pages. Default: the kernel's choice.
     pub fn numa(mut self, numa: Numa) -> PoolBuilder {
         self.numa = numa;
         self
     }
 
-    /// What is behind the addresses. Default: memory of this process alone. [`Backing::Shared`] can
-    /// be [attached](super::AttachedPool) by other processes.
+    /// Sets the kind of memory. Default: memory that is private to this process. Other processes
+    /// can [attach](super::AttachedPool) memory with [`Backing::Shared`].
     pub fn backing(mut self, backing: Backing) -> PoolBuilder {
         self.backing = backing;
         self
     }
 
-    /// Whether nobody but this pool writes to a shared pool's memory: see
+    /// Sets whether only this pool can write to the memory of a shared pool: see
     /// [`RegionBuilder::readers_only`](crate::arena::RegionBuilder::readers_only). Then
-    /// [`Pool::share`](super::Pool::share) gives a descriptor that can only be mapped for reading,
-    /// and a pool that [shrinks](super::Pool::shrink_to) fails. Default: no.
+    /// [`Pool::share`](super::Pool::share) returns a descriptor that can only be mapped for
+    /// reading, and [shrinking](super::Pool::shrink_to) the pool fails. Default: no.
     pub fn readers_only(mut self, readers_only: bool) -> PoolBuilder {
         self.readers_only = readers_only;
         self
     }
 
-    /// Whether a page without access lies before and behind the pool. Default: no.
+    /// Sets whether a page without access lies before and behind the pool. Default: no.
     pub fn guard_pages(mut self, guard_pages: bool) -> PoolBuilder {
         self.guard_pages = guard_pages;
         self
     }
 
-    /// Whether, and by how many threads, pages are made resident before they are handed out.
-    /// Default: [`Populate::Auto`]. With [`Populate::None`] a first touch can find no memory,
-    /// which ends the process.
+    /// Sets whether pages are made resident before blocks use them, and by how many threads.
+    /// Default: [`Populate::Auto`]. With [`Populate::None`] the first touch of a page may find no
+    /// memory, which ends the process.
     pub fn populate(mut self, populate: Populate) -> PoolBuilder {
         self.populate = populate;
         self
     }
 
-    /// One more registrar: all of the pool is registered with it.
+    /// Adds a registrar: all of the pool is registered with it.
     pub fn registrar(self, registrar: impl Registrar + 'static) -> PoolBuilder {
         self.registrars([Arc::new(registrar) as Arc<dyn Registrar>])
     }
 
-    /// Some more registrars, such as those that [`Devices::open`](crate::register::Devices::open)
-    /// gives.
+    /// Adds registrars, such as those that [`Devices::open`](crate::register::Devices::open)
+    /// returns.
     pub fn registrars(
         mut self,
         registrars: impl IntoIterator<Item = Arc<dyn Registrar>>,
@@ -141,72 +141,75 @@ impl PoolBuilder {
         self
     }
 
-    /// In which way registrars are called. Default: [`Policy::Auto`].
+    /// Sets how registrars are called: one after the other, or in parallel. Default:
+    /// [`Policy::Auto`].
     pub fn policy(mut self, policy: Policy) -> PoolBuilder {
         self.policy = policy;
         self
     }
 
-    /// Cuts the pool into parts of at most so many bytes, in whole pages; no block straddles the
-    /// edge of two, nor is longer. Default: as the registrars take it best, or, if the pool can
-    /// grow or becomes ready range by range, 1 GiB, or else no cut.
+    /// Divides the pool into parts of at most `bytes`, in whole pages. No block straddles the edge
+    /// of two parts, so no block is longer than a part. Default: the size that the registrars
+    /// prefer; without a preference 1 GiB if the pool can grow or becomes ready part by part;
+    /// otherwise one part.
     pub fn boundary(mut self, bytes: u64) -> PoolBuilder {
         self.boundary = Some(bytes);
         self
     }
 
-    /// These sizes, in bytes, are served from each thread's own magazines from the beginning; see
+    /// Adds sizes, in bytes, that each thread's own magazines serve from the beginning; see
     /// [`ExtentBuilder::hot_sizes`](crate::slab::ExtentBuilder::hot_sizes).
     pub fn hot_sizes(mut self, sizes: impl IntoIterator<Item = u64>) -> PoolBuilder {
         self.hot_sizes.extend(sizes);
         self
     }
 
-    /// Whether further sizes become hot that are asked for again and again. Default: yes.
-    pub fn auto_hot_sizes(mut self, learns: bool) -> PoolBuilder {
-        self.learns = learns;
+    /// Sets whether further sizes become hot if they are requested repeatedly. Default: yes.
+    pub fn auto_hot_sizes(mut self, enabled: bool) -> PoolBuilder {
+        self.auto_hot_sizes = enabled;
         self
     }
 
-    /// All caches together strand at most so many bytes. Default: a 32nd part of the pool.
+    /// Limits the bytes that all caches of hot sizes hold together. Default: a 32nd part of the
+    /// pool.
     pub fn max_cached_bytes(mut self, bytes: u64) -> PoolBuilder {
         self.max_cached_bytes = Some(bytes);
         self
     }
 
-    /// Whether [`build`](Self::build) returns as soon as the memory is mapped, and a thread makes
-    /// it ready part by part, in order of addresses. Blocks come only from parts that are
-    /// ready. Parts that fail are [quarantined](Self::quarantine). Default: no.
+    /// Sets whether [`build`](Self::build) returns as soon as the memory is mapped, and a thread
+    /// then provisions it part by part, in order of addresses. Blocks come only from parts that
+    /// are ready. Parts that fail are [quarantined](Self::quarantine). Default: no.
     pub fn in_background(mut self, in_background: bool) -> PoolBuilder {
         self.in_background = in_background;
         self
     }
 
-    /// Whether parts that cannot be populated or registered are kept from use and reported, while
-    /// the rest serves on. Default: no; then a pool is whole or it is not built. With it
-    /// [`build`](Self::build) still fails if no part at all could be made ready.
+    /// Sets whether parts that cannot be populated or registered are withheld from use and
+    /// reported, while the pool serves the rest. Default: no; the build then fails if any part
+    /// fails. With quarantine [`build`](Self::build) still fails if no part becomes ready.
     pub fn quarantine(mut self, quarantine: bool) -> PoolBuilder {
         self.quarantine = quarantine;
         self
     }
 
-    /// How long calls of [`Pool::allocate`] take is measured, of one in about so many; 0: of none,
-    /// which is the default and costs nothing. Measured is from the thread that asks; 1000
-    /// costs each request less than a nanosecond. See [`Pool::latency`].
+    /// Measures the duration of about one call of [`Pool::allocate`] in every `one_in`, in the
+    /// calling thread. 0 measures none, which is the default and costs nothing. 1000 costs each
+    /// request less than a nanosecond. See [`Pool::latency`].
     pub fn measure_latency(mut self, one_in: u32) -> PoolBuilder {
-        self.measured = one_in;
+        self.measure_one_in = one_in;
         self
     }
 
-    /// A token that ends building early: then there is no pool. In the background: no further part
-    /// is made ready. Once it is used the pool cannot grow.
+    /// Sets a token that cancels building: [`build`](Self::build) then returns an error. In the
+    /// background, no further part becomes ready. After the token is used the pool cannot grow.
     pub fn cancel(mut self, cancel: CancelToken) -> PoolBuilder {
         self.cancel = cancel;
         self
     }
 
-    /// Sets a listener for the progress of populating; if parts become ready one by one, of each
-    /// part.
+    /// Sets a listener for the progress of populating. If parts become ready one by one, the
+    /// progress is that of each part.
     pub fn on_populate(
         mut self,
         listener: impl Fn(Progress) + Send + Sync + 'static,
@@ -215,8 +218,8 @@ impl PoolBuilder {
         self
     }
 
-    /// Sets a listener for the progress of registering; if parts become ready one by one, of each
-    /// part.
+    /// Sets a listener for the progress of registering. If parts become ready one by one, the
+    /// progress is that of each part.
     pub fn on_register(
         mut self,
         listener: impl Fn(RegisterProgress) + Send + Sync + 'static,
@@ -225,11 +228,13 @@ impl PoolBuilder {
         self
     }
 
-    /// Builds the pool: maps, populates, registers, in that order. Takes as long as the kernel
-    /// needs to clear and pin that much memory; in the background some ten system calls.
+    /// Builds the pool: maps, populates and registers the memory, in that order. Takes as long as
+    /// the kernel needs to clear and pin that much memory; in the background, the time of about
+    /// ten system calls.
     ///
     /// # Errors
-    /// [`PoolError`] says which layer refused what, why, and what to do. Nothing is left behind.
+    /// [`PoolError`] names the layer that failed, the reason, and the remedy. Nothing is left
+    /// behind.
     pub fn build(self) -> Result<Pool, PoolError> {
         build(&self)
     }

@@ -1,4 +1,4 @@
-//! *Errors*: why a pool could not be had or changed, or a block not be had from it.
+//! *Errors*: reasons why building or changing a pool fails, or allocating a block from it.
 
 use std::ops::Range;
 
@@ -10,92 +10,104 @@ use crate::register::RegisterError;
 use crate::slab::ExtentSetupError;
 use crate::sys::Errno;
 
-/// Why a pool could not be built or changed, or a block not be had.
+/// An error of a pool: it could not be built or changed, or a request for a block failed.
 ///
-/// When building fails nothing is left behind: nothing is mapped, pinned, or running.
+/// A failed build leaves nothing behind: nothing is mapped, pinned, or running.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// The request for a block, or for a change of one, cannot be met. The value says why; nothing
-    /// was changed.
+    /// A request for a block, or for a change of a block, failed. The value holds the reason; the
+    /// pool and the block are unchanged.
     #[error(transparent)]
     Allocate(#[from] AllocError),
-    /// There is no room in what is ready, and more is being made ready.
+    /// No ready range is long enough, and a thread is still provisioning the rest of the pool.
     #[error(
-        "{requested} bytes were asked for; {ready} of {capacity} bytes are ready and the rest is being worked on: wait for it \
-         (`wait_ready`), or free something"
+        "a request for {requested} bytes failed: {ready} of {capacity} bytes are ready, and the \
+         rest is being provisioned; wait for it (`wait_ready`), or free blocks"
     )]
     NotReady {
-        /// Bytes asked for.
+        /// Bytes requested.
         requested: u64,
-        /// Bytes that are ready, used or free.
+        /// Bytes that are ready, in use or free.
         ready: u64,
-        /// Bytes that are to be.
+        /// The pool's capacity in bytes.
         capacity: u64,
     },
-    /// A text that is no size.
-    #[error("{}", no_size(.text, .fault))]
+    /// A text is not a size.
+    #[error("{}", invalid_size(.text, .fault))]
     Size {
         /// The text.
         text: Box<str>,
-        /// What is wrong with it.
+        /// The fault in the text.
         fault: Box<SizeFault>,
     },
-    /// The pool cannot be as large as this.
+    /// The requested size of the pool exceeds its maximum.
     #[error(
-        "{requested} bytes are more than the {most} bytes that this pool has addresses for: build it with a greater `max_size`"
+        "the pool cannot have {requested} bytes: it reserved addresses for at most {most}; \
+         build it with a larger `max_size`"
     )]
     Limit {
-        /// Bytes asked for.
+        /// Bytes requested.
         requested: u64,
-        /// The most it can have.
+        /// The maximum in bytes.
         most: u64,
     },
-    /// A boundary that leaves parts of less than a page, or more than about a million of them.
+    /// The boundary is shorter than a page, or makes more than about a million parts.
     #[error(
-        "a boundary of {requested} bytes is too short for this pool, in whole pages: ask for {least} or more"
+        "a boundary of {requested} bytes is too short for this pool: the minimum, in whole pages, \
+         is {least} bytes; set a boundary of at least {least} bytes, or none"
     )]
     Boundary {
-        /// Bytes asked for.
+        /// Bytes requested.
         requested: u64,
-        /// The least it can be.
+        /// The minimum in bytes.
         least: u64,
     },
-    /// The pool is still being made ready.
+    /// The size cannot change while the pool is being provisioned.
     #[error(
-        "the pool is still being made ready: wait for it (`wait_ready`) before its size is changed"
+        "the pool's size cannot change while the pool is being provisioned: wait for it \
+         (`wait_ready`) and try again"
     )]
     Initializing,
-    /// A range that is not within the block or pool it was asked of.
-    #[error("{}..{} is not a range within {len} bytes", range.start, range.end)]
+    /// A range does not lie within the block or the pool.
+    #[error(
+        "the range {}..{} is not within the {len} bytes of the block or pool: pass a range that \
+         starts at or before its end and ends at or before {len}",
+        range.start, range.end
+    )]
     OutOfBounds {
         /// The range.
         range: Range<u64>,
-        /// Bytes that there are.
+        /// Length of the block or pool in bytes.
         len: u64,
     },
-    /// The memory is this process's alone.
+    /// The pool's memory is private to this process.
     #[error(
-        "the pool's memory is private: build it with `Backing::Shared` to let other processes attach it"
+        "the pool's memory is private to this process: build the pool with `Backing::Shared` to \
+         let other processes attach it"
     )]
     Private,
-    /// The pool was attached to be read.
+    /// The pool was attached for reading only.
     #[error(
-        "the pool was attached to be read: attach it with `Access::ReadWrite`, by a descriptor that allows it"
+        "the pool was attached for reading only: attach it with `Access::ReadWrite`, through a \
+         descriptor that allows writing"
     )]
     ReadOnly,
-    /// A reference to a block of another pool.
-    #[error("the reference is to pool {of}, and this is pool {here}: attach that one")]
+    /// The reference names a block of another pool.
+    #[error(
+        "the reference names a block of pool {of}, but this is pool {here}: attach pool {of} and \
+         resolve the reference there"
+    )]
     Foreign {
-        /// The pool it names.
+        /// The pool that the reference names.
         of: u64,
-        /// The pool it was resolved in.
+        /// The pool that was to resolve it.
         here: u64,
     },
-    /// The memory could not be had.
+    /// Mapping or populating the memory failed.
     #[error("the pool's memory: {0}")]
     Memory(Box<ArenaError>),
-    /// The memory could not be registered, or there is no key.
+    /// Registering the memory failed, or there is no key.
     #[error("the pool's registration: {0}")]
     Register(Box<RegisterError>),
     /// The space of offsets could not be made, grown or shrunk.
@@ -104,12 +116,14 @@ pub enum PoolError {
     /// The cache of hot sizes could not be made.
     #[error("the pool's hot sizes: {0}")]
     HotSizes(Box<ExtentSetupError>),
-    /// No thread could be started to work in the background.
+    /// A background thread could not be started: one that provisions, or one that publishes
+    /// metrics.
     #[error(
-        "no thread could be started: {errno}; raise RLIMIT_NPROC or the pids limit of the cgroup, or build in the foreground"
+        "a background thread of the pool could not be started: {errno}; raise RLIMIT_NPROC or the \
+         pids limit of the cgroup, or do without it: build in the foreground, publish by calls"
     )]
     NoThread {
-        /// Why.
+        /// The error of the system call.
         errno: Errno,
     },
 }
@@ -141,7 +155,7 @@ impl From<ExtentSetupError> for PoolError {
     }
 }
 
-/// The words of the one reader of sizes.
-fn no_size(text: &str, fault: &SizeFault) -> SizeError {
+/// Returns the error of the parser of sizes, whose message this error shows.
+fn invalid_size(text: &str, fault: &SizeFault) -> SizeError {
     SizeError { text: text.into(), fault: fault.clone() }
 }

@@ -6,5 +6,5 @@ mod clock;
 #[path = "kv_cache/leases.rs"]
 mod leases;
 
-pub use clock::{Clock, Gone, NONE, ORDERS, Oldest, Rank, Time, time_of};
-pub use leases::{Leases, Lost};
+pub use clock::{AgeClock, EvictedCount, NONE, ORDERS, Oldest, Rank, Time, time_of};
+pub use leases::{Leases, UntrustedKeys};

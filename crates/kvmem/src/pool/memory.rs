@@ -1,17 +1,18 @@
-//! *Memory*: the bytes of a pool, cut into parts that are registered each by itself.
+//! *Memory*: the bytes of a pool, divided into parts that are registered separately.
 //!
 //! ```text
-//!  Pool ──┬──▶ books of offsets ──keep──▶ Memory ──▶ part 0: region, registration
-//!  Pool ──┘        ▲                         ▲       part 1: region, registration
-//!  Block ──────────┘ (by number)             │       …
-//!     └──────────────────────────────────────┘ (by number)
+//!  Pool ──┬──▶ offset allocator's metadata ──keeps──▶ PoolMemory ──▶ part 0: region, registration
+//!  Pool ──┘        ▲                                      ▲          part 1: region, registration
+//!  Block ──────────┘ (by number)                          │          …
+//!     └───────────────────────────────────────────────────┘ (by number)
 //! ```
 //!
-//! A block has to be good after its pool is gone, and must not pay for it: a counted reference in
-//! each would be two atomic read-modify-writes on a line that all threads share. But the books of
-//! offsets know anyway whether anything is allocated. So they keep the memory, and drop it when the
-//! last pool *and* the last block are gone. A block names its books by a number (see the offset
-//! layer's registry); a table by the same number leads to the memory.
+//! A block must stay valid after its pool is dropped, without a cost for each block: a counted
+//! reference in each block would take two atomic read-modify-writes on a cache line that all
+//! threads share. The offset allocator's metadata already knows whether any block is allocated. It
+//! therefore keeps the memory, and drops it when the last pool *and* the last block are gone. A
+//! block names the metadata by the number of its space (see the offset layer's registry). A table
+//! leads from the same number to the memory.
 
 use std::ops::Range;
 use std::ptr::{self, NonNull};
@@ -24,23 +25,23 @@ use crate::sync::{AppendOnlyTable, FIRST};
 
 /// The bytes of a pool.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct PoolMemory {
     /// The first address.
     base: NonNull<u8>,
-    /// In order, without gaps.
+    /// The parts in order of addresses, without gaps.
     parts: Box<[Part]>,
     /// Bytes of each part but the last, which may be shorter.
     part_bytes: usize,
-    /// The number of the memory file, if there is one.
+    /// The inode number of the memory file; `None`: the memory is private.
     file: Option<u64>,
 }
 
-// SAFETY: an address, and what may be sent.
-unsafe impl Send for Memory {}
-// SAFETY: as above; what changes is behind locks.
-unsafe impl Sync for Memory {}
+// SAFETY: `base` is only an address; the other fields are `Send`.
+unsafe impl Send for PoolMemory {}
+// SAFETY: `base` is only an address; the registrations, which change, are behind locks.
+unsafe impl Sync for PoolMemory {}
 
-/// A part of it.
+/// A part of a pool's memory.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) region: Arc<Region>,
@@ -48,29 +49,29 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Its registration, if it is registered.
+    /// Locks the part's registration for reading; `None` if the part is not registered.
     pub(super) fn set(&self) -> RwLockReadGuard<'_, Option<RegistrationSet>> {
-        // What is stored is stored whole.
+        // A panic cannot leave the registration half stored: it is stored by one assignment.
         self.set.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, to be changed.
+    /// Locks the part's registration for writing.
     pub(super) fn set_mut(&self) -> RwLockWriteGuard<'_, Option<RegistrationSet>> {
         self.set.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Memory {
-    /// A region as parts of `part_bytes` bytes each.
+impl PoolMemory {
+    /// Divides a region into parts of `part_bytes` bytes each.
     pub(super) fn new(
         region: Region,
         part_bytes: usize,
         file: Option<u64>,
-    ) -> Result<Memory, ArenaError> {
+    ) -> Result<PoolMemory, ArenaError> {
         let base = region.base();
         let part = |region| Part { region: Arc::new(region), set: RwLock::new(None) };
         let parts = region.split(part_bytes)?.into_iter().map(part).collect();
-        Ok(Memory { base, parts, part_bytes, file })
+        Ok(PoolMemory { base, parts, part_bytes, file })
     }
 
     pub(super) fn base(&self) -> NonNull<u8> {
@@ -85,23 +86,24 @@ impl Memory {
         self.part_bytes
     }
 
-    /// Bytes of all parts.
+    /// Returns the bytes of all parts.
     pub(super) fn len(&self) -> usize {
         self.parts.iter().map(|part| part.region.len()).sum()
     }
 
-    /// The parts that have a byte in a range.
+    /// Returns the parts that have a byte in a range.
     pub(super) fn parts_in(&self, range: Range<usize>) -> &[Part] {
         let end = range.end.div_ceil(self.part_bytes).min(self.parts.len());
         &self.parts[(range.start / self.part_bytes).min(end)..end]
     }
 
-    /// By what references name it; 0 if nobody else can have it.
+    /// Returns the number by which references name the memory; 0 if it is private.
     pub(super) fn number(&self) -> u64 {
         self.file.unwrap_or(0)
     }
 
-    /// Runs with each part that has a byte in a range, and with the range as offsets into it.
+    /// Calls `run` for each part that has a byte in a range, with the range as offsets into the
+    /// part.
     pub(super) fn each_in<T, E>(
         &self,
         range: Range<usize>,
@@ -117,8 +119,9 @@ impl Memory {
         one.collect()
     }
 
-    /// Gives back the pages of a range that is in nobody's use: how many bytes, and how many stay
-    /// because they are pages of a pool, which gives none back one by one.
+    /// Returns the pages of an unused range to the kernel. Returns the number of bytes returned,
+    /// and of bytes that stay because their pages come from a pool of hugepages, which takes none
+    /// back singly.
     pub(super) fn discard(&self, range: Range<usize>) -> Result<(u64, u64), ArenaError> {
         let (mut discarded, mut stay) = (0, 0);
         self.each_in(range, |region, within| {
@@ -135,15 +138,15 @@ impl Memory {
         Ok((discarded, stay))
     }
 
-    /// The key with which a registrar can reach all of a range.
+    /// Returns the key with which a registrar can reach all of a range.
     pub(super) fn key(&self, device: &str, range: Range<u64>) -> Result<Key, RegisterError> {
         self.with_set(&range, |set, within| set.key_for(device, within)).unwrap_or_else(|| {
             Err(RegisterError::NoSuchDevice { device: device.to_owned(), have: Vec::new() })
         })
     }
 
-    /// The keys with which each registrar can reach all of a range, in the order of the registrars;
-    /// none if there are no registrars.
+    /// Returns the keys with which each registrar can reach all of a range, in the order of the
+    /// registrars; none if there are no registrars.
     pub(super) fn keys(&self, range: Range<u64>) -> Result<Vec<(String, Key)>, RegisterError> {
         self.with_set(&range, |set, within| {
             let key = |device: &str| Ok((device.to_owned(), set.key_for(device, within.clone())?));
@@ -152,8 +155,8 @@ impl Memory {
         .unwrap_or_else(|| Ok(Vec::new()))
     }
 
-    /// Runs with the registration of the part that a range begins in, and the range as offsets into
-    /// it.
+    /// Calls `run` with the registration of the part that a range begins in, and with the range as
+    /// offsets into the part.
     fn with_set<T>(
         &self,
         range: &Range<u64>,
@@ -166,50 +169,53 @@ impl Memory {
     }
 }
 
-/// Where the memory of a space is, by the number of the space.
-static MEMORIES: AppendOnlyTable<Place> =
-    AppendOnlyTable::new([const { Place::new() }; FIRST], Place::new);
+/// The memory of each space, by the number of the space.
+static MEMORIES: AppendOnlyTable<MemoryEntry> =
+    AppendOnlyTable::new([const { MemoryEntry::new() }; FIRST], MemoryEntry::new);
 
-struct Place {
-    memory: AtomicPtr<Memory>,
-    /// Its first address, one load nearer.
+struct MemoryEntry {
+    memory: AtomicPtr<PoolMemory>,
+    /// The first address of the memory: reaching it here saves one load.
     base: AtomicPtr<u8>,
 }
 
-impl Place {
-    const fn new() -> Place {
-        Place { memory: AtomicPtr::new(ptr::null_mut()), base: AtomicPtr::new(ptr::null_mut()) }
+impl MemoryEntry {
+    const fn new() -> MemoryEntry {
+        MemoryEntry {
+            memory: AtomicPtr::new(ptr::null_mut()),
+            base: AtomicPtr::new(ptr::null_mut()),
+        }
     }
 }
 
-/// Says that the space of this number, which is the caller's and has no block yet, is of this
-/// memory.
-pub(super) fn place(space: u32, memory: &Arc<Memory>) {
+/// Stores the memory of the space with this number. The space belongs to the caller and has no
+/// block yet.
+pub(super) fn place(space: u32, memory: &Arc<PoolMemory>) {
     let place = MEMORIES.get(space);
-    // Release, both, pair with the Acquire in `of` and in `base_of`.
+    // Release, both stores: they pair with the Acquire in `of` and in `base_of`.
     place.base.store(memory.base().as_ptr(), Ordering::Release);
     place.memory.store(Arc::as_ptr(memory).cast_mut(), Ordering::Release);
 }
 
-/// The memory of a space.
+/// Returns the memory of a space.
 ///
 /// # Safety
-/// A block of that space exists for as long as the result is used.
-pub(super) unsafe fn of<'a>(space: u32) -> &'a Memory {
+/// A block of that space exists while the result is used.
+pub(super) unsafe fn of<'a>(space: u32) -> &'a PoolMemory {
     // SAFETY: the pool called `place` for the space before there was a block, and the allocator's
     // metadata, which outlives the last block, keeps the memory. Acquire pairs with the Release in
     // `place`.
     unsafe { &*MEMORIES.get(space).memory.load(Ordering::Acquire) }
 }
 
-/// The first address of the memory of a space.
+/// Returns the first address of the memory of a space.
 ///
 /// # Safety
-/// As for [`of`].
+/// A block of that space exists while the result is used.
 #[inline(always)]
 pub(super) unsafe fn base_of(space: u32) -> NonNull<u8> {
     // Acquire pairs with the Release in `place`.
     let base = MEMORIES.get(space).base.load(Ordering::Acquire);
-    // SAFETY: there is a block, so `place` was called.
+    // SAFETY: a block exists, so `place` was called and stored a non-null address.
     unsafe { NonNull::new_unchecked(base) }
 }

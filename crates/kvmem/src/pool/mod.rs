@@ -25,7 +25,7 @@ pub use builder::PoolBuilder;
 pub use error::PoolError;
 pub use kv_cache::KvCache;
 pub use pool::Pool;
-pub use report::{Cause, Choice, PoolReport, Quarantined, Step};
+pub use report::{Cause, PoolReport, Quarantined, ReportedChoice, Step};
 pub use resize::Shrunk;
 pub use shared::{Access, AttachedPool, BlockRef};
 pub use size::PoolSize;

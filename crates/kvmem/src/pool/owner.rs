@@ -1,4 +1,4 @@
-//! *Owner*: what all clones of a pool share, and what ends with the last of them.
+//! *Owner*: the state that all clones of a pool share, and that ends with the last of them.
 
 use std::cell::Cell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,68 +12,73 @@ use crate::arena::Populated;
 use crate::register::Outcome;
 
 thread_local! {
-    /// How many listeners this thread is just calling, one in another.
+    /// The number of nested listener calls of this thread.
     static LISTENING: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Calls a listener. What it drops does not wait for the work that it is told of.
+/// Calls a listener. A pool that the listener drops does not wait for the work that the listener is
+/// told of.
 pub(super) fn listening(call: impl FnOnce()) {
-    struct Back;
-    impl Drop for Back {
+    struct EndOfCall;
+    impl Drop for EndOfCall {
         fn drop(&mut self) {
             LISTENING.set(LISTENING.get() - 1);
         }
     }
     LISTENING.set(LISTENING.get() + 1);
-    let _back = Back;
+    let _end = EndOfCall;
     call();
 }
 
-/// How the pool was laid out.
+/// The layout of a pool.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
-    /// It grows and shrinks by so many bytes.
+pub(super) struct PoolLayout {
+    /// The pool grows and shrinks by multiples of this number of bytes.
     pub(super) unit: u64,
-    /// Whether there is anybody that it is registered with.
+    /// Whether the pool has a registrar.
     pub(super) registered: bool,
-    /// Whether parts become ready while it is in use.
+    /// Whether parts become ready while the pool is in use.
     pub(super) in_background: bool,
 }
 
 pub(super) struct Owner {
     pub(super) provisioning: Arc<Provisioning>,
-    pub(super) plan: Plan,
-    pub(super) refusals: FailureCounts,
+    pub(super) plan: PoolLayout,
+    pub(super) failures: FailureCounts,
     report: PoolReport,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Held while the size is changed; what growing has populated and registered.
+    /// Locked while the size changes; the memory that growing has populated and registered.
     grown: Mutex<(Option<Populated>, Option<Outcome>)>,
 }
 
 impl Owner {
-    pub(super) fn new(provisioning: Arc<Provisioning>, plan: Plan, report: PoolReport) -> Owner {
-        let refusals = FailureCounts::default();
+    pub(super) fn new(
+        provisioning: Arc<Provisioning>,
+        plan: PoolLayout,
+        report: PoolReport,
+    ) -> Owner {
+        let failures = FailureCounts::default();
         Owner {
             provisioning,
             plan,
-            refusals,
+            failures,
             report,
             thread: Mutex::new(None),
             grown: Mutex::default(),
         }
     }
 
-    /// This thread works on the pool.
-    pub(super) fn works(&self, thread: JoinHandle<()>) {
+    /// Stores the thread that provisions the pool; dropping the owner joins it.
+    pub(super) fn set_thread(&self, thread: JoinHandle<()>) {
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
     }
 
-    /// Nobody else changes the size meanwhile.
+    /// Locks the size: no other thread changes it until the guard is dropped.
     pub(super) fn resizing(&self) -> MutexGuard<'_, (Option<Populated>, Option<Outcome>)> {
         self.grown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The report as it was when the pool was built, with what has become of it.
+    /// Returns the report of the build, updated to the current state.
     pub(super) fn report(&self, capacity: u64) -> PoolReport {
         let mut report = self.report.clone();
         {
@@ -97,11 +102,11 @@ impl Drop for Owner {
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             self.provisioning.provisioner.cancel();
-            // A listener may have had the last clone; then the thread waits for it, and not the
-            // other way round.
+            // A listener may have dropped the last clone. The provisioning thread then waits for
+            // the listener, so the listener must not wait for that thread.
             let by_itself = thread.thread().id() == thread::current().id();
             if !by_itself && LISTENING.get() == 0 {
-                // Its panic has nobody to go to; what it was about has been reported.
+                // No caller could receive the panic of the thread; the report has its cause.
                 let _ = thread.join();
             }
         }

@@ -1,43 +1,46 @@
-//! *Cut*: into which parts the memory is divided, decided before anything is populated.
+//! *Partition*: divides the memory into parts, before anything is populated.
 //!
 //! A key covers a part, and a block has one key with each registrar only if it does not straddle
-//! the edge of two. So all registrars share one cut, that of the one that takes the least at once,
-//! and the offsets are told its edge as their boundary. Where nobody asks for a cut there is none,
-//! since every edge is a place where large blocks do not fit. A boundary that is only asked for is
-//! the offsets' alone: the memory stays in one piece.
+//! the edge of two parts. All registrars therefore share one partition, that of the registrar with
+//! the smallest maximum. The offset allocator takes the length of a part as its boundary. The
+//! memory stays in one part if neither the caller nor a registrar needs a partition, since large
+//! blocks do not fit across an edge. A boundary that only the caller requested applies to the
+//! offsets alone: the memory stays in one part.
 
-use super::{Choice, PoolError};
+use super::{PoolError, ReportedChoice};
 use crate::arena::{HumanBytes, PageSize, Receipt};
 use crate::register::Limits;
 
-/// Parts of a pool that grows, or is made ready range by range, where no registrar says otherwise.
+/// Bytes of a part of a pool that grows or becomes ready part by part, if no registrar prefers
+/// another size.
 const PART: u64 = 1 << 30;
-/// More parts than this are no use to anybody.
-const MOST_PARTS: u64 = 1 << 20;
+/// The maximum number of parts; more would serve no purpose.
+const MAX_PARTS: u64 = 1 << 20;
 
-/// What decides.
-pub(super) struct Terms<'a> {
-    /// Bytes asked for.
+/// The input of the decision.
+pub(super) struct PartitionOptions<'a> {
+    /// Bytes requested.
     pub(super) requested: u64,
     pub(super) receipt: &'a Receipt,
     pub(super) limits: &'a [Limits],
     pub(super) boundary: Option<u64>,
-    /// Parts become ready, or fail, each by itself.
+    /// Each part becomes ready, or fails, separately.
     pub(super) by_part: bool,
     pub(super) grows: bool,
 }
 
-/// What was decided.
-pub(super) struct Cut {
+/// The division of the memory into parts.
+pub(super) struct Partition {
     pub(super) part_bytes: usize,
-    /// The pool grows and shrinks by so many bytes.
+    /// The pool grows and shrinks by multiples of this number of bytes.
     pub(super) unit: u64,
-    /// What no block straddles; `None`: there is one part, or nobody minds.
+    /// The boundary, which no block straddles; `None`: the whole pool is within one boundary.
     pub(super) boundary: Option<u64>,
-    pub(super) choice: Choice,
+    pub(super) choice: ReportedChoice,
 }
 
-/// The most bytes of a part that these registrars want.
+/// Returns the smallest preferred part of these registrars, with the registrar's name; `None` if no
+/// registrar has a preference or a limit.
 pub(super) fn wanted(limits: &[Limits]) -> Option<(u64, &str)> {
     let wanted =
         |limits: &Limits| limits.preferred_chunk_bytes.unwrap_or(u64::MAX).min(limits.max_bytes);
@@ -45,18 +48,18 @@ pub(super) fn wanted(limits: &[Limits]) -> Option<(u64, &str)> {
     (least.0 < u64::MAX).then_some(least)
 }
 
-impl Terms<'_> {
-    pub(super) fn cut(&self) -> Result<Cut, PoolError> {
+impl PartitionOptions<'_> {
+    pub(super) fn partition(&self) -> Result<Partition, PoolError> {
         let len = self.receipt.usable_bytes as u64;
         let registrar = wanted(self.limits);
         let (most, why) = match (self.boundary, registrar) {
             (Some(requested), Some((least, device))) if least < requested => (
                 least,
                 format!(
-                    "{device} takes no more at once, which is less than the boundary asked for"
+                    "{device} takes no more at once, which is less than the requested boundary"
                 ),
             ),
-            (Some(requested), _) => (requested, "asked for".to_owned()),
+            (Some(requested), _) => (requested, "requested".to_owned()),
             (None, Some((least, device))) => {
                 (least, format!("{device} takes it best in keys of this size"))
             }
@@ -66,7 +69,7 @@ impl Terms<'_> {
             (None, None) if self.grows && !self.limits.is_empty() => {
                 (PART.min(self.requested), "it can grow".to_owned())
             }
-            (None, None) => (u64::MAX, "nothing asks for a cut".to_owned()),
+            (None, None) => (u64::MAX, "nothing requires one".to_owned()),
         };
         let part = if most >= len { len } else { self.whole_pages(most)? };
         let boundary = (part < len).then_some(part);
@@ -74,20 +77,20 @@ impl Terms<'_> {
             Some(bytes) => HumanBytes(bytes).to_string(),
             None => "none".to_owned(),
         };
-        let choice = Choice { what: "boundary".to_owned(), chosen, why };
+        let choice = ReportedChoice { what: "boundary".to_owned(), chosen, why };
         let in_parts = self.by_part || !self.limits.is_empty();
         let (part, unit) =
             if in_parts { (part, part) } else { (len, PageSize::Base.bytes() as u64) };
-        Ok(Cut { part_bytes: part as usize, unit, boundary, choice })
+        Ok(Partition { part_bytes: part as usize, unit, boundary, choice })
     }
 
-    /// Edges are where pages end, if a part has room for a page.
+    /// Rounds a length of parts down to whole pages, if a part has space for a page.
     fn whole_pages(&self, most: u64) -> Result<u64, PoolError> {
         let pages = self.receipt.ranges.iter().map(|range| range.got.bytes() as u64);
         let base = PageSize::Base.bytes() as u64;
         let fits = pages.filter(|page| *page <= most).max().unwrap_or(base);
         let part = most - most % fits;
-        let least = (self.receipt.usable_bytes as u64).div_ceil(MOST_PARTS).next_multiple_of(base);
+        let least = (self.receipt.usable_bytes as u64).div_ceil(MAX_PARTS).next_multiple_of(base);
         if part < least { Err(PoolError::Boundary { requested: most, least }) } else { Ok(part) }
     }
 }

@@ -4,23 +4,23 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::memory::Memory;
+use super::memory::PoolMemory;
 use super::observe::{Latency, LatencyFigures};
 use super::owner::Owner;
-use super::provisioning::Standing;
+use super::provisioning::ProvisionFigures;
 use super::{Block, PoolBuilder, PoolError, PoolReport, PoolSize};
 use crate::offset::{AllocError, BinReport, CheckError, Metrics};
 use crate::slab::{Extent, ExtentCache, ExtentMapRange, ExtentStats};
 
-/// Memory that is mapped, populated, registered, and allocated in blocks.
+/// PoolMemory that is mapped, populated, registered, and allocated in blocks.
 ///
 /// `Send + Sync`; clones share one pool. [Blocks](Block) may outlive it: the memory is released
 /// with the last pool or block.
 ///
 /// # Time complexity
 ///
-/// Allocate and free are O(1), and for a hot size take what [`ExtentCache`] takes and some two
-/// nanoseconds. See each method for the exceptions.
+/// Allocating and freeing are O(1). For a hot size they take about two nanoseconds more than
+/// [`ExtentCache`] does. See each method for the exceptions.
 ///
 /// # Drawbacks
 ///
@@ -30,9 +30,9 @@ use crate::slab::{Extent, ExtentCache, ExtentMapRange, ExtentStats};
 #[derive(Clone)]
 pub struct Pool {
     pub(super) space: ExtentCache,
-    pub(super) memory: Arc<Memory>,
+    pub(super) memory: Arc<PoolMemory>,
     owner: Arc<Owner>,
-    /// Measures the time of requests, if requested.
+    /// Measures the duration of requests, if the builder requested it.
     latency: Option<Arc<Latency>>,
 }
 
@@ -44,7 +44,7 @@ impl Pool {
 
     pub(super) fn new(
         space: ExtentCache,
-        memory: Arc<Memory>,
+        memory: Arc<PoolMemory>,
         owner: Arc<Owner>,
         latency: Option<Arc<Latency>>,
     ) -> Pool {
@@ -58,8 +58,8 @@ impl Pool {
     /// Allocates a block of `len` bytes. O(1), some nanoseconds for a hot size.
     ///
     /// # Errors
-    /// [`PoolError::Allocate`] with what the offset layer says; [`PoolError::NotReady`] if there is
-    /// no room in what is ready yet.
+    /// [`PoolError::Allocate`] with the error of the offset layer; [`PoolError::NotReady`] if the
+    /// parts that are ready have no space and others are still being provisioned.
     #[inline]
     pub fn allocate(&self, len: usize) -> Result<Block, PoolError> {
         match &self.latency {
@@ -82,14 +82,15 @@ impl Pool {
         }
     }
 
-    /// A block of `len` bytes whose first address is a multiple of `align`, a power of two. O(1).
+    /// Allocates a block of `len` bytes whose first address is a multiple of `align`, a power of
+    /// two. O(1).
     ///
-    /// Up to the size of the pool's largest pages its offset is a multiple too, and nothing is
-    /// wasted. Beyond, the block is cut out of one that is longer by `align`, for which there
-    /// has to be room.
+    /// If `align` is at most the size of the pool's largest pages, the offset is a multiple of it
+    /// too, and nothing is wasted. Otherwise the block is cut out of a block that is longer by
+    /// `align`, which must fit.
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate).
+    /// Those of [`allocate`](Self::allocate).
     pub fn allocate_aligned(&self, len: usize, align: usize) -> Result<Block, PoolError> {
         let aligned =
             1usize << self.memory.base().addr().get().trailing_zeros().min(usize::BITS - 1);
@@ -101,26 +102,27 @@ impl Pool {
             return self.fail(AllocError::ZeroSize, || Err(AllocError::ZeroSize));
         }
         let longer = len.checked_add(align - aligned).map_or(u64::MAX, |longer| longer as u64);
-        let cut = || self.space.allocate_aligned(longer, aligned as u64);
-        let extent =
-            self.serve(|| cut().map_err(|error| error.of_aligned(len as u64, align as u64)))?;
+        let allocate_longer = || self.space.allocate_aligned(longer, aligned as u64);
+        let extent = self.serve(|| {
+            allocate_longer().map_err(|error| error.of_aligned(len as u64, align as u64))
+        })?;
         let block = self.block(extent);
         let skip = block.as_ptr().addr().next_multiple_of(align) - block.as_ptr().addr();
         block.narrow(skip..skip + len)
     }
 
-    /// `n` blocks of `len` bytes each, all of them or none, under one lock. O(n).
+    /// Allocates `n` blocks of `len` bytes each, all of them or none, under one lock. O(n).
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate).
+    /// Those of [`allocate`](Self::allocate).
     pub fn allocate_batch(&self, len: usize, n: usize) -> Result<Vec<Block>, PoolError> {
         Ok(self.blocks(self.serve(|| self.space.allocate_batch(len as u64, n))?))
     }
 
-    /// `total` bytes in at most `max_blocks` blocks, as few and as long as can be had.
+    /// Allocates `total` bytes in at most `max_blocks` blocks, as few and as long as possible.
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate).
+    /// Those of [`allocate`](Self::allocate).
     pub fn allocate_scattered(
         &self,
         total: usize,
@@ -129,8 +131,8 @@ impl Pool {
         Ok(self.blocks(self.serve(|| self.space.allocate_scattered(total as u64, max_blocks))?))
     }
 
-    /// Frees many blocks under one lock, neighbours joined first, and none of them cached: for
-    /// those that will not come again. Blocks of another pool go back to theirs.
+    /// Frees many blocks under one lock. Neighbours are coalesced first, and no block is cached:
+    /// use it for sizes that will not be requested again. Blocks of another pool are freed there.
     pub fn free_batch(&self, run: impl IntoIterator<Item = Block>) {
         let number = self.space.number();
         let ours = run.into_iter().filter(|block| block.space() == number);
@@ -139,8 +141,7 @@ impl Pool {
 
     #[inline(always)]
     fn block(&self, extent: Extent) -> Block {
-        // SAFETY: the space was placed when the pool was built, and is never longer than its
-        // memory.
+        // SAFETY: building the pool placed the space, which is never longer than its memory.
         unsafe { Block::over(extent) }
     }
 
@@ -149,12 +150,13 @@ impl Pool {
         extents.into_iter().map(|extent| self.block(extent)).collect()
     }
 
-    /// Runs a request.
+    /// Attempts a request, and counts it if it fails.
     fn serve<T>(&self, attempt: impl Fn() -> Result<T, AllocError>) -> Result<T, PoolError> {
         attempt().or_else(|error| self.fail(error, attempt))
     }
 
-    /// Counts a failed request.
+    /// Counts a failed request and returns its error. In the background the last part may have
+    /// become ready meanwhile; then the request is attempted again.
     #[cold]
     #[inline(never)]
     pub(super) fn fail<T>(
@@ -165,7 +167,7 @@ impl Pool {
         let error = match error {
             AllocError::OutOfSpace { requested, .. } if self.owner.plan.in_background => {
                 if self.is_under_way() {
-                    self.owner.refusals.count_not_ready();
+                    self.owner.failures.count_not_ready();
                     let (ready, capacity) = (self.ready_bytes(), self.capacity());
                     return Err(PoolError::NotReady { requested, ready, capacity });
                 }
@@ -177,57 +179,57 @@ impl Pool {
             }
             error => error,
         };
-        self.owner.refusals.count(&error);
+        self.owner.failures.count(&error);
         Err(PoolError::Allocate(error))
     }
 
-    /// What it is called in [metrics](super::observe) and traces.
+    /// Returns the pool's name in [metrics](super::observe) and traces.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.owner.provisioning.provisioner.name
     }
 
-    /// How long requests took, of those that were measured; `None` if none
-    /// [are](PoolBuilder::measure_latency).
+    /// Returns the durations of the measured requests; `None` if requests are not
+    /// [measured](PoolBuilder::measure_latency).
     #[must_use]
     pub fn latency(&self) -> Option<LatencyFigures> {
         self.latency.as_deref().map(Latency::figures)
     }
 
-    /// Bytes that blocks can have, when all of it is ready and nothing is quarantined.
+    /// Returns the bytes that blocks can have if all of the pool is ready and nothing is in
+    /// quarantine.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.space.capacity()
     }
 
-    /// The first address. A block at offset `n` begins `n` bytes further on; what is mapped from
-    /// here on is [`max_bytes`](PoolReport::max_bytes) long.
+    /// Returns the first address. A block at offset `n` begins `n` bytes further on. The mapping
+    /// is [`max_bytes`](PoolReport::max_bytes) long.
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         self.memory.base().as_ptr()
     }
 
-    /// Bytes that can be used, whether or not they are in use: populated, registered, and not in
-    /// quarantine.
+    /// Returns the bytes that are populated, registered, and not in quarantine, in use or free.
     #[must_use]
     pub fn ready_bytes(&self) -> u64 {
         self.owner.provisioning.ready()
     }
 
-    /// Waits until so many bytes are ready, no more will be, or the time is over; returns how many
-    /// are ready then.
+    /// Waits until `bytes` are ready, until provisioning ends, or until `timeout` is over. Returns
+    /// the number of bytes that are ready then.
     pub fn wait_ready(&self, bytes: u64, timeout: Duration) -> u64 {
         self.owner.provisioning.wait(bytes, timeout)
     }
 
-    /// Whether parts are still being made ready.
+    /// Returns whether parts are still being provisioned.
     #[must_use]
     pub fn is_under_way(&self) -> bool {
         self.owner.provisioning.is_under_way()
     }
 
-    /// Keeps the bytes of a block from use for as long as the pool: for blocks that have turned out
-    /// to be bad, by an error of a device, or of the memory. They are reported as
+    /// Withholds the bytes of a block from use until the pool ends. Use it for a block that an
+    /// error of a device or of the memory has shown to be bad. The report lists it as
     /// [quarantined](PoolReport::quarantined). A block of another pool is only freed.
     pub fn quarantine_block(&self, block: Block, why: impl Into<String>) {
         if block.space() == self.space.number() {
@@ -235,36 +237,38 @@ impl Pool {
         }
     }
 
-    /// Takes back what threads have cached, so that neighbours join. No page is given back;
-    /// [`shrink_to`](Self::shrink_to) does that. O(threads × classes + cached ranges).
+    /// Returns the ranges that threads have cached to the free ranges, which coalesces neighbours.
+    /// No page goes back to the kernel; [`shrink_to`](Self::shrink_to) does that. O(threads ×
+    /// classes + cached ranges).
     pub fn trim(&self) {
         self.space.trim();
     }
 
-    /// What the pool is made of and how it came to be, as it is now.
+    /// Returns the composition of the pool and the steps that built it, in the current state.
     #[must_use]
     pub fn report(&self) -> PoolReport {
         self.owner.report(self.capacity())
     }
 
-    /// The registrars' names, in order.
+    /// Returns the names of the registrars, in order.
     #[must_use]
     pub fn devices(&self) -> Vec<String> {
         self.report().devices
     }
 
-    /// What no block straddles, in bytes; `None`: there is no such edge.
+    /// Returns the boundary in bytes, which no block straddles; `None`: the pool has no boundary.
     #[must_use]
     pub fn boundary(&self) -> Option<u64> {
         self.space.boundary()
     }
 
-    /// Figures of what is ready: what is not, or is in quarantine, is in none of them. What is
-    /// cached counts as free. While other threads go on, of about one moment. O(threads ×
-    /// classes + parts that are not ready).
+    /// Returns figures of the ready bytes: bytes that are not ready or are in quarantine are in no
+    /// figure. Cached ranges count as free. The figures are approximate while other threads
+    /// allocate and free. O(threads × classes + parts that are not ready).
     #[must_use]
     pub fn metrics(&self) -> Metrics {
-        let Standing { withheld: bytes, ranges, .. } = self.owner.provisioning.state().standing();
+        let ProvisionFigures { withheld: bytes, ranges, .. } =
+            self.owner.provisioning.state().figures();
         let mut metrics = self.space.metrics();
         metrics.allocated = metrics.allocated.saturating_sub(bytes);
         metrics.capacity = metrics.capacity.saturating_sub(bytes);
@@ -273,26 +277,26 @@ impl Pool {
         metrics
     }
 
-    /// What is cached, and what has been done; see [`ExtentCache::stats`].
+    /// Returns the statistics of the cache of hot sizes; see [`ExtentCache::stats`].
     #[must_use]
     pub fn stats(&self) -> ExtentStats {
         self.space.stats()
     }
 
-    /// The free ranges by size; see [`ExtentCache::bins`]. What is cached is taken back first.
+    /// Returns the free ranges by size; see [`ExtentCache::bins`]. Cached ranges are freed first.
     #[must_use]
     pub fn bins(&self) -> Vec<BinReport> {
         self.space.bins()
     }
 
-    /// All of the pool in order of addresses; see [`ExtentCache::map`]. What is not ready, or is in
-    /// quarantine, is shown as used.
+    /// Returns all ranges of the pool in order of addresses; see [`ExtentCache::map`]. Ranges that
+    /// are not ready, or are in quarantine, appear as used.
     #[must_use]
     pub fn map(&self) -> Vec<ExtentMapRange> {
         self.space.map()
     }
 
-    /// Checks the books of offsets against their numbered invariants. O(ranges).
+    /// Checks the metadata of the offset allocator against its numbered invariants. O(ranges).
     ///
     /// # Errors
     /// [`CheckError`]: a defect of this library.

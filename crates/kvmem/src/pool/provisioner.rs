@@ -1,4 +1,4 @@
-//! *Provisioner*: makes ranges of the memory fit for use: populates them, and registers them.
+//! *Provisioner*: makes ranges of the memory ready for use: populates them and registers them.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,37 +11,38 @@ use super::{PoolBuilder, PoolError};
 use crate::arena::{ArenaError, CancelToken, Populate, Populated, ProgressOptions, Region};
 use crate::register::{Outcome, Policy, RegisterError, RegistrationBuilder, RegistrationSet};
 
-/// How it is done.
+/// Populates and registers ranges of one pool.
 pub(super) struct Provisioner {
-    /// Of the pool.
+    /// The name of the pool.
     pub(super) name: Arc<str>,
-    /// What it has taken so far.
+    /// The time that setting up has taken so far.
     pub(super) set_up: Arc<SetUp>,
-    how: Populate,
-    watch: ProgressOptions,
-    /// A child of the builder's.
+    populate_mode: Populate,
+    progress_options: ProgressOptions,
+    /// A child of the builder's token.
     cancel: CancelToken,
-    /// `None`: nobody to register with.
+    /// `None`: the pool has no registrar.
     registration: Option<RegistrationBuilder>,
-    /// What turned out to be better on the first part is kept for the others.
+    /// The policy that calibration chose for the first part serves the others too.
     policy: Mutex<Policy>,
 }
 
 impl Provisioner {
-    pub(super) fn new(wish: &PoolBuilder, part_bytes: usize) -> Provisioner {
-        let cancel = wish.cancel.child();
-        let mut watch = ProgressOptions::new().cancel(cancel.clone());
-        if let Some(listener) = wish.on_populate.clone() {
-            watch = watch.progress(move |progress| listening(|| listener(progress)));
+    pub(super) fn new(options: &PoolBuilder, part_bytes: usize) -> Provisioner {
+        let cancel = options.cancel.child();
+        let mut progress_options = ProgressOptions::new().cancel(cancel.clone());
+        if let Some(listener) = options.on_populate.clone() {
+            progress_options =
+                progress_options.progress(move |progress| listening(|| listener(progress)));
         }
         let set_up = Arc::new(SetUp::new(
-            wish.registrars.iter().map(|registrar| registrar.name().to_owned()),
+            options.registrars.iter().map(|registrar| registrar.name().to_owned()),
         ));
-        let registration = (!wish.registrars.is_empty()).then(|| {
-            let (seen, listener) = (Arc::clone(&set_up), wish.on_register.clone());
+        let registration = (!options.registrars.is_empty()).then(|| {
+            let (seen, listener) = (Arc::clone(&set_up), options.on_register.clone());
             RegistrationSet::builder()
-                .registrars(wish.registrars.iter().cloned())
-                .populate(wish.populate)
+                .registrars(options.registrars.iter().cloned())
+                .populate(options.populate)
                 .chunk_bytes(part_bytes as u64)
                 .cancel(cancel.clone())
                 .progress(move |progress| {
@@ -51,19 +52,19 @@ impl Provisioner {
                     }
                 })
         });
-        let name = Arc::clone(&wish.name);
+        let name = Arc::clone(&options.name);
         Provisioner {
             name,
             set_up,
-            how: wish.populate,
-            watch,
+            populate_mode: options.populate,
+            progress_options,
             cancel,
             registration,
-            policy: Mutex::new(wish.policy),
+            policy: Mutex::new(options.policy),
         }
     }
 
-    /// Ends what is going on, and all that is begun later.
+    /// Cancels the current work and all later work.
     pub(super) fn cancel(&self) {
         self.cancel.cancel();
     }
@@ -72,15 +73,15 @@ impl Provisioner {
         self.cancel.is_cancelled()
     }
 
-    /// Makes a range resident, if that is wanted.
+    /// Makes a range resident, unless the pool is not to be populated.
     pub(super) fn populate(
         &self,
         region: &Region,
         range: Range<usize>,
     ) -> Result<Option<Populated>, PoolError> {
-        match self.how {
+        match self.populate_mode {
             Populate::None => Ok(None),
-            how => match region.populate(range, how, &self.watch) {
+            mode => match region.populate(range, mode, &self.progress_options) {
                 Ok(done) => {
                     self.set_up.populated(&done);
                     Ok(Some(done))
@@ -90,8 +91,7 @@ impl Provisioner {
         }
     }
 
-    /// Registers parts, all of them or none; says what was done, if there is anybody to register
-    /// with.
+    /// Registers parts, all of them or none. Returns the outcome; `None` without registrars.
     pub(super) fn register(&self, parts: &[Part]) -> Result<Option<Outcome>, PoolError> {
         let Some(builder) = &self.registration else { return Ok(None) };
         let mut policy = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
@@ -118,7 +118,7 @@ impl Provisioner {
         Ok(outcome)
     }
 
-    /// Counts a failure, unless it was asked for.
+    /// Counts a failure, unless the caller cancelled the work. Returns the error.
     fn failed(&self, error: PoolError) -> PoolError {
         if !was_cancelled(&error) {
             observe::failed(&self.name, &error);
@@ -126,8 +126,8 @@ impl Provisioner {
         error
     }
 
-    /// Both, for one part; else at what it failed.
-    pub(super) fn fit(
+    /// Populates and registers one part. An error comes with the step that failed.
+    pub(super) fn provision(
         &self,
         part: &Part,
     ) -> Result<(Option<Populated>, Option<Outcome>), (Cause, PoolError)> {
@@ -149,7 +149,7 @@ fn cause(error: &PoolError) -> Cause {
     }
 }
 
-/// Whether it has failed because it was to end.
+/// Returns whether an error says that the work was cancelled.
 pub(super) fn was_cancelled(error: &PoolError) -> bool {
     match error {
         PoolError::Memory(error) => matches!(**error, ArenaError::Cancelled { .. }),
@@ -161,7 +161,7 @@ pub(super) fn was_cancelled(error: &PoolError) -> bool {
     }
 }
 
-/// What both did together.
+/// Adds the figures of one population to a sum.
 pub(super) fn add_populated(sum: &mut Option<Populated>, one: Option<Populated>) {
     match (sum.as_mut(), one) {
         (Some(sum), Some(one)) => {
@@ -174,7 +174,7 @@ pub(super) fn add_populated(sum: &mut Option<Populated>, one: Option<Populated>)
     }
 }
 
-/// As above.
+/// Adds the outcome of one registration to a sum.
 pub(super) fn add_registered(sum: &mut Option<Outcome>, one: Option<Outcome>) {
     match (sum.as_mut(), one) {
         (Some(sum), Some(one)) => {

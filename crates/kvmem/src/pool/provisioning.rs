@@ -3,13 +3,13 @@
 //! The offsets of all parts that are not ready are allocated from the beginning, by *placeholders*.
 //! When a part has been populated and registered, its placeholder is dropped, and its offsets are
 //! free. The offset layer knows nothing of this, and no request is slower for it. A part that fails
-//! keeps its placeholder for ever.
+//! keeps its placeholder until the pool ends.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::memory::Memory;
+use super::memory::PoolMemory;
 use super::provisioner::{Provisioner, add_populated, add_registered, was_cancelled};
 use super::report::{Cause, Quarantined};
 use super::{Block, PoolError};
@@ -20,18 +20,17 @@ use crate::slab::ExtentCache;
 use crate::sync::{AtomicU64, Ordering, SeqCounter};
 use crate::trace::{event, span};
 
-/// Offsets that nobody gets.
+/// Offsets that are withheld from all requests.
 pub(super) struct Placeholder(Allocation);
 
 impl Placeholder {
-    /// A fresh space, claimed part by part, in order.
+    /// Claims all of a fresh space, part by part, and returns the placeholders in order.
     pub(super) fn all(
         space: &ExtentCache,
         part_bytes: u64,
     ) -> Result<Vec<Placeholder>, AllocError> {
         let (whole, rest) = (space.capacity() / part_bytes, space.capacity() % part_bytes);
-        // No placeholder straddles a boundary, so they lie where the parts do; then the rest is all
-        // that is free.
+        // No placeholder straddles a boundary, so each covers one part. Then only the rest is free.
         let mut placeholders = space.allocate_batch(part_bytes, whole as usize)?;
         if rest > 0 {
             placeholders.push(space.allocate_aligned(rest, 1)?);
@@ -45,8 +44,8 @@ impl Placeholder {
     }
 }
 
-/// What is kept from use, and by what.
-enum Bad {
+/// Keeps a quarantined range from being freed.
+enum Withheld {
     Part(#[allow(dead_code, reason = "it is held")] Placeholder),
     Block(#[allow(dead_code, reason = "it is held")] Block),
 }
@@ -55,10 +54,10 @@ enum Bad {
 pub(super) struct State {
     /// Parts that are not ready, in order.
     unready: VecDeque<Placeholder>,
-    quarantine: Vec<(Quarantined, Bad)>,
+    quarantine: Vec<(Quarantined, Withheld)>,
     /// Bytes that are ready.
     ready: u64,
-    /// No more will be made ready.
+    /// Provisioning has ended.
     ended: bool,
     pub(super) stopped: Option<String>,
     failure: Option<PoolError>,
@@ -71,32 +70,32 @@ impl State {
         self.quarantine.iter().map(|(what, _)| what.clone()).collect()
     }
 
-    /// Its figures. O(parts that are not ready).
-    pub(super) fn standing(&self) -> Standing {
+    /// Returns the figures of the state. O(parts that are not ready).
+    pub(super) fn figures(&self) -> ProvisionFigures {
         let unready: u64 = self.unready.iter().map(Placeholder::len).sum();
         let bad: u64 =
             self.quarantine.iter().map(|(what, _)| what.range.end - what.range.start).sum();
         let ranges = (self.unready.len() + self.quarantine.len()) as u64;
-        Standing { ready: self.ready, withheld: unready + bad, quarantined: bad, ranges }
+        ProvisionFigures { ready: self.ready, withheld: unready + bad, quarantined: bad, ranges }
     }
 }
 
-/// Figures of the state, for threads that must not wait for its lock. All in bytes but the last.
+/// Figures of the state, for threads that must not wait for its lock. All but the last are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Standing {
-    /// What is ready.
+pub(super) struct ProvisionFigures {
+    /// Bytes that are ready.
     pub(super) ready: u64,
-    /// What is not ready or in quarantine.
+    /// Bytes that are not ready or in quarantine.
     pub(super) withheld: u64,
-    /// What is in quarantine.
+    /// Bytes in quarantine.
     pub(super) quarantined: u64,
-    /// How many ranges are withheld.
+    /// Number of withheld ranges.
     pub(super) ranges: u64,
 }
 
-/// The same as it was published last.
+/// The figures that were published last.
 struct PublishedStats {
-    together: SeqCounter,
+    seq: SeqCounter,
     ready: AtomicU64,
     withheld: AtomicU64,
     quarantined: AtomicU64,
@@ -106,54 +105,54 @@ struct PublishedStats {
 impl PublishedStats {
     fn new(state: &State) -> PublishedStats {
         let zero = || AtomicU64::new(0);
-        let board = PublishedStats {
-            together: SeqCounter::new(),
+        let published = PublishedStats {
+            seq: SeqCounter::new(),
             ready: zero(),
             withheld: zero(),
             quarantined: zero(),
             ranges: zero(),
         };
-        board.publish(state);
-        board
+        published.publish(state);
+        published
     }
 
-    /// Under the lock of the state.
+    /// Publishes the figures. The caller has the lock of the state.
     fn publish(&self, state: &State) {
-        let Standing { ready, withheld, quarantined, ranges } = state.standing();
-        // Relaxed, all: figures to report, held together by `together`.
+        let ProvisionFigures { ready, withheld, quarantined, ranges } = state.figures();
+        // Relaxed, all stores: figures to report; `seq` makes them consistent.
         self.ready.store(ready, Ordering::Relaxed);
         self.withheld.store(withheld, Ordering::Relaxed);
         self.quarantined.store(quarantined, Ordering::Relaxed);
         self.ranges.store(ranges, Ordering::Relaxed);
     }
 
-    fn look<T>(&self, and: impl Fn() -> T) -> (Standing, T) {
-        self.together.look(|| {
-            // Relaxed, all: as above.
-            let standing = Standing {
+    fn look<T>(&self, and: impl Fn() -> T) -> (ProvisionFigures, T) {
+        self.seq.look(|| {
+            // Relaxed, all loads: `seq` repeats the reading if a change happened meanwhile.
+            let figures = ProvisionFigures {
                 ready: self.ready.load(Ordering::Relaxed),
                 withheld: self.withheld.load(Ordering::Relaxed),
                 quarantined: self.quarantined.load(Ordering::Relaxed),
                 ranges: self.ranges.load(Ordering::Relaxed),
             };
-            (standing, and())
+            (figures, and())
         })
     }
 }
 
-/// How far a pool has come; shared with the thread that works on it.
+/// The progress of provisioning a pool; shared with the thread that provisions it.
 pub(super) struct Provisioning {
-    pub(super) memory: Arc<Memory>,
+    pub(super) memory: Arc<PoolMemory>,
     pub(super) provisioner: Provisioner,
     state: Mutex<State>,
     changed: Condvar,
-    board: PublishedStats,
+    published: PublishedStats,
 }
 
 impl Provisioning {
-    /// Without placeholders the whole pool is ready.
+    /// Makes the state of a pool. Without placeholders the whole pool is ready.
     pub(super) fn new(
-        memory: Arc<Memory>,
+        memory: Arc<PoolMemory>,
         provisioner: Provisioner,
         placeholders: Vec<Placeholder>,
         capacity: u64,
@@ -165,44 +164,45 @@ impl Provisioning {
             unready: placeholders.into(),
             ..State::default()
         };
-        let board = PublishedStats::new(&state);
+        let published = PublishedStats::new(&state);
         Provisioning {
             memory,
             provisioner,
             state: Mutex::new(state),
             changed: Condvar::new(),
-            board,
+            published,
         }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        // What is changed under the lock is changed by single pushes and pops.
+        // A panic leaves no change half done: each is a single push or pop.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the state, publishes it and wakes the waiting threads.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state();
-        let done = self.board.together.change(|| {
+        let done = self.published.seq.change(|| {
             let done = change(&mut state);
-            self.board.publish(&state);
+            self.published.publish(&state);
             done
         });
         self.changed.notify_all();
         done
     }
 
-    /// The figures as they were published last, and what `and` finds beside them, without the lock.
-    pub(super) fn look<T>(&self, and: impl Fn() -> T) -> (Standing, T) {
-        self.board.look(and)
+    /// Returns the figures that were published last, with the result of `and`, both of one moment
+    /// and without the lock.
+    pub(super) fn look<T>(&self, and: impl Fn() -> T) -> (ProvisionFigures, T) {
+        self.published.look(and)
     }
 
-    /// Bytes that are ready. Under the lock, so that they can be had, and that no others can.
+    /// Returns the bytes that are ready. It takes the lock: exactly these bytes are available then.
     pub(super) fn ready(&self) -> u64 {
         self.state().ready
     }
 
-    /// The pool has become longer or shorter by what is ready.
+    /// Records that the pool has grown or shrunk by ready bytes.
     pub(super) fn resized(&self, from: u64, to: u64) {
         self.change(|state| state.ready = (state.ready + to).saturating_sub(from));
     }
@@ -211,7 +211,8 @@ impl Provisioning {
         !self.state().ended
     }
 
-    /// Waits until so many bytes are ready, no more will be, or the time is over.
+    /// Waits until `bytes` are ready, until provisioning ends, or until `timeout` is over. Returns
+    /// the bytes that are ready.
     pub(super) fn wait(&self, bytes: u64, timeout: Duration) -> u64 {
         let start = Instant::now();
         let mut state = self.state();
@@ -226,11 +227,11 @@ impl Provisioning {
         state.ready
     }
 
-    /// Makes part after part ready, until all are or it is to end.
+    /// Provisions one part after the other, until all are ready or the work is cancelled.
     pub(super) fn run(&self) {
-        /// Says that it has ended, however that came.
-        struct End<'a>(&'a Provisioning);
-        impl Drop for End<'_> {
+        /// Records the end of the work, also after a panic.
+        struct EndOnDrop<'a>(&'a Provisioning);
+        impl Drop for EndOnDrop<'_> {
             fn drop(&mut self) {
                 self.0.change(|state| {
                     state.ended = true;
@@ -240,16 +241,16 @@ impl Provisioning {
                 });
             }
         }
-        let _end = End(self);
+        let _end = EndOnDrop(self);
         while let Some(part) = self.next() {
             span!(INFO, "ready", pool = &*self.provisioner.name, part);
-            match self.provisioner.fit(&self.memory.parts()[part]) {
+            match self.provisioner.provision(&self.memory.parts()[part]) {
                 Ok((populated, registered)) => self.change(|state| {
                     add_populated(&mut state.populated, populated);
                     add_registered(&mut state.registered, registered);
                     let placeholder = state.unready.pop_front();
                     state.ready += placeholder.as_ref().map_or(0, Placeholder::len);
-                    // What was claimed is free.
+                    // The offsets of the part become free.
                     drop(placeholder);
                 }),
                 Err((_, error)) if was_cancelled(&error) => {
@@ -263,11 +264,12 @@ impl Provisioning {
         }
     }
 
-    /// The number of the part to be made ready next.
+    /// Returns the number of the part to provision next; `None` if none is left or the work was
+    /// cancelled.
     fn next(&self) -> Option<usize> {
         let mut state = self.state();
         if self.provisioner.is_cancelled() && !state.unready.is_empty() {
-            let total = state.ready + state.standing().withheld;
+            let total = state.ready + state.figures().withheld;
             let error = PoolError::from(ArenaError::Cancelled { done: state.ready, total });
             state.stopped = Some(error.to_string());
             state.failure.get_or_insert(error);
@@ -283,25 +285,39 @@ impl Provisioning {
         self.change(|state| {
             let Some(placeholder) = state.unready.pop_front() else { return };
             let what = Quarantined { range: placeholder.0.range(), cause, why: error.to_string() };
-            event!(WARN, pool = &*self.provisioner.name, range = ?what.range, %cause, why = %what.why, "quarantine");
-            state.quarantine.push((what, Bad::Part(placeholder)));
+            event!(
+                WARN,
+                pool = &*self.provisioner.name,
+                range = ?what.range,
+                cause = %what.cause,
+                why = %what.why,
+                "quarantine"
+            );
+            state.quarantine.push((what, Withheld::Part(placeholder)));
             state.failure.get_or_insert(error);
         });
     }
 
-    /// Keeps a block from use for as long as there is the pool.
+    /// Withholds a block from use until the pool ends.
     pub(super) fn quarantine_block(&self, block: Block, why: String) {
         let range = block.range();
         let bytes = range.end - range.start;
         let what = Quarantined { range, cause: Cause::Condemned, why };
-        event!(WARN, pool = &*self.provisioner.name, range = ?what.range, cause = %what.cause, why = %what.why, "quarantine");
+        event!(
+            WARN,
+            pool = &*self.provisioner.name,
+            range = ?what.range,
+            cause = %what.cause,
+            why = %what.why,
+            "quarantine"
+        );
         self.change(|state| {
-            state.quarantine.push((what, Bad::Block(block)));
+            state.quarantine.push((what, Withheld::Block(block)));
             state.ready = state.ready.saturating_sub(bytes);
         });
     }
 
-    /// Why nothing at all is ready, or the work was to end.
+    /// Takes the error for which nothing is ready, or for which the work ended early.
     pub(super) fn take_failure(&self) -> Option<PoolError> {
         let mut state = self.state();
         if state.ready == 0 || state.stopped.is_some() { state.failure.take() } else { None }

@@ -1,7 +1,7 @@
 //! *Raw face*: blocks named by plain data, for C.
 //!
-//! As [`ExtentCache`](crate::slab::ExtentCache)'s: every misuse of a handle is seen, and nothing is
-//! touched then. The block lives until its handle is freed, or as long as the pool.
+//! As in the raw face of [`ExtentCache`](crate::slab::ExtentCache), every misuse of a handle is
+//! detected and changes nothing. The block lives until its handle is freed, or until the pool ends.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -11,11 +11,11 @@ use crate::offset::{RawAllocation, RawError, RawHandle};
 use crate::register::Key;
 
 impl Pool {
-    /// As [`allocate`](Self::allocate), but the block lives until [`free_raw`](Self::free_raw), or
-    /// as long as the pool. O(1).
+    /// Allocates a block of `len` bytes that lives until [`free_raw`](Self::free_raw), or until the
+    /// pool ends. O(1).
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate).
+    /// Those of [`allocate`](Self::allocate).
     ///
     /// ```
     /// use kvmem::arena::PageSize;
@@ -39,59 +39,60 @@ impl Pool {
     /// Gives a block a raw handle. O(1).
     ///
     /// # Errors
-    /// The block, if it is of another pool.
+    /// Returns the block if it belongs to another pool.
     pub fn make_raw(&self, block: Block) -> Result<RawAllocation, Block> {
-        // SAFETY: what comes back is the extent of the block.
+        // SAFETY: the extent that comes back is the extent of the block.
         self.space.make_raw(block.into_extent()).map_err(|extent| unsafe { Block::over(extent) })
     }
 
     /// Turns a raw block into one that frees itself; the handle is stale afterwards. O(1).
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw).
+    /// Those of [`free_raw`](Self::free_raw).
     pub fn adopt_raw(&self, handle: RawHandle) -> Result<Block, RawError> {
-        // SAFETY: the space was placed when the pool was built, and is never longer than its
-        // memory.
+        // SAFETY: building the pool placed the space, which is never longer than its memory.
         self.space.adopt_raw(handle).map(|extent| unsafe { Block::over(extent) })
     }
 
-    /// Frees a raw block; returns its length in bytes. O(1).
+    /// Frees a raw block and returns its length in bytes. O(1).
     ///
     /// # Errors
-    /// [`RawError::Foreign`], [`RawError::Stale`]; nothing is changed then.
+    /// [`RawError::Foreign`], [`RawError::Stale`]; nothing changes then.
     #[inline]
     pub fn free_raw(&self, handle: RawHandle) -> Result<u64, RawError> {
         self.space.free_raw(handle)
     }
 
-    /// Where a raw block lies, in bytes of the pool. O(1).
+    /// Returns the range of a raw block, in bytes of the pool. O(1).
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw).
+    /// Those of [`free_raw`](Self::free_raw).
     pub fn resolve_raw(&self, handle: RawHandle) -> Result<Range<u64>, RawError> {
         self.space.resolve_raw(handle)
     }
 
-    /// As [`Block::shrink`], raw; the handle stays good.
+    /// Shrinks a raw block as [`Block::shrink`] does; the handle stays valid.
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw), and [`RawError::Failed`] with what [`Block::shrink`] says.
+    /// Those of [`free_raw`](Self::free_raw), and [`RawError::Failed`] with the error of
+    /// [`Block::shrink`].
     pub fn shrink_raw(&self, handle: RawHandle, new_len: usize) -> Result<(), RawError> {
         self.space.shrink_raw(handle, new_len as u64)
     }
 
-    /// As [`Block::extend`], raw; the handle stays good.
+    /// Extends a raw block as [`Block::extend`] does; the handle stays valid.
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw), and [`RawError::Failed`] with what [`Block::extend`] says.
+    /// Those of [`free_raw`](Self::free_raw), and [`RawError::Failed`] with the error of
+    /// [`Block::extend`].
     pub fn extend_raw(&self, handle: RawHandle, new_len: usize) -> Result<(), RawError> {
         self.space.extend_raw(handle, new_len as u64)
     }
 
-    /// As [`Block::key`], raw.
+    /// Returns the key of a raw block for a registrar; see [`Block::key`].
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw) and [`Block::key`].
+    /// Those of [`free_raw`](Self::free_raw) outside, those of [`Block::key`] inside.
     pub fn key_raw(
         &self,
         handle: RawHandle,
@@ -101,10 +102,10 @@ impl Pool {
         Ok(self.memory.key(device, range).map_err(PoolError::from))
     }
 
-    /// As [`Block::reference`], raw.
+    /// Returns the reference to a raw block for other processes; see [`Block::reference`].
     ///
     /// # Errors
-    /// As [`free_raw`](Self::free_raw) and [`Block::reference`].
+    /// Those of [`free_raw`](Self::free_raw) outside, those of [`Block::reference`] inside.
     pub fn reference_raw(
         &self,
         handle: RawHandle,
@@ -114,15 +115,15 @@ impl Pool {
         Ok(self.share_id().map(reference).ok_or(PoolError::Private))
     }
 
-    /// Raw blocks alive, of about one moment while other threads go on: those that go with the last
-    /// clone of the pool, where other blocks keep the memory. O(the most blocks that ever were
-    /// at a time).
+    /// Returns the number of live raw blocks; approximate while other threads change it. These
+    /// blocks end with the last clone of the pool, while other blocks keep the memory. O(maximum
+    /// number of blocks that lived at one time).
     #[must_use]
     pub fn raw_blocks(&self) -> u64 {
         self.space.raw_extents()
     }
 
-    /// The first address of the pool, to which offsets are added.
+    /// Returns the first address of the pool, to which offsets are added.
     #[inline]
     #[must_use]
     pub fn base(&self) -> NonNull<u8> {

@@ -1,4 +1,4 @@
-//! *Report*: what was asked for, what was got, what was chosen, and why.
+//! *Report*: the requested pool, the resulting pool, and each choice with its reason.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use crate::arena::{HumanBytes, Populated, Receipt};
 use crate::register::Outcome;
 
-/// What a pool is made of, and how it came to be. That of [`build`](super::PoolBuilder::build) says
-/// what was so when it returned; [`Pool::report`](super::Pool::report) what is so now.
+/// The composition of a pool and the steps that built it. [`Pool::report`](super::Pool::report)
+/// returns the current state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PoolReport {
-    /// Bytes that were asked for.
+    /// Bytes requested.
     pub requested_bytes: u64,
-    /// Bytes that blocks can have, when all of it is ready and nothing is quarantined.
+    /// Bytes that blocks can have if all of the pool is ready and nothing is in quarantine.
     pub capacity_bytes: u64,
     /// Bytes up to which the pool can grow.
     pub max_bytes: u64,
@@ -23,73 +23,75 @@ pub struct PoolReport {
     pub ready_bytes: u64,
     /// Bytes of each part but the last.
     pub part_bytes: u64,
-    /// What no block straddles.
+    /// The boundary in bytes, which no block straddles.
     pub boundary_bytes: Option<u64>,
-    /// The registrars, in order.
+    /// The names of the registrars, in order.
     pub devices: Vec<String>,
-    /// What the memory is made of, as it was when it was mapped.
+    /// The kinds of memory at the time of mapping.
     pub receipt: Receipt,
-    /// What was populated after mapping, before it was registered; `None`: nothing (the receipt
-    /// says what mapping populated).
+    /// The memory that was populated after mapping and before registering; `None`: none. The
+    /// receipt has the memory that was populated while mapping.
     pub populated: Option<Populated>,
-    /// What registering did; `None`: nothing was registered (yet).
+    /// The outcome of registering; `None`: nothing is registered, or not yet.
     pub registered: Option<Outcome>,
     /// Sizes that are hot from the beginning, in bytes.
     pub hot_sizes: Vec<u64>,
-    /// What was decided, and on what grounds.
-    pub choices: Vec<Choice>,
-    /// What was done, in order.
+    /// The choices that the pool made, with their reasons.
+    pub choices: Vec<ReportedChoice>,
+    /// The steps of building, in order.
     pub steps: Vec<Step>,
-    /// What is kept from use.
+    /// The ranges that the pool withholds from use.
     pub quarantined: Vec<Quarantined>,
-    /// Why no more is made ready, although not all of it is; `None`: all is, or it goes on.
+    /// The reason why provisioning stopped before all of the pool was ready; `None`: all is ready,
+    /// or provisioning goes on.
     pub stopped: Option<String>,
 }
 
-/// Something that was decided.
+/// A choice that the pool made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Choice {
-    /// About what.
+pub struct ReportedChoice {
+    /// The subject: `boundary`, `pages`, `ready`.
     pub what: String,
-    /// What was chosen.
+    /// The choice.
     pub chosen: String,
-    /// On what grounds.
+    /// The reason.
     pub why: String,
 }
 
-/// Something that was done.
+/// A step of building.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Step {
-    /// What: `map`, `populate`, `register`, `offsets`.
+    /// The name: `map`, `populate`, `register`.
     pub what: String,
-    /// How long it took, in seconds.
+    /// Its duration in seconds.
     pub seconds: f64,
 }
 
-/// A range that is handed out to nobody.
+/// A range that the pool allocates to no caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Quarantined {
     /// The range, in bytes of the pool.
     pub range: Range<u64>,
-    /// At what it failed.
+    /// The kind of failure.
     pub cause: Cause,
-    /// What was said.
+    /// The text of the error, or the reason that the caller gave.
     pub why: String,
 }
 
-/// Why a range is in quarantine.
+/// The reason why a range is in quarantine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Cause {
-    /// It could not be made resident.
+    /// Populating the range failed.
     Populate,
-    /// It could not be registered.
+    /// Registering the range failed.
     Register,
-    /// Its user has found it bad ([`Pool::quarantine_block`](super::Pool::quarantine_block)).
+    /// The caller reported the block as bad
+    /// ([`Pool::quarantine_block`](super::Pool::quarantine_block)).
     Condemned,
 }
 
@@ -104,7 +106,7 @@ impl fmt::Display for Cause {
 }
 
 impl PoolReport {
-    /// Bytes in quarantine.
+    /// Returns the number of bytes in quarantine.
     #[must_use]
     pub fn quarantined_bytes(&self) -> u64 {
         self.quarantined.iter().map(|bad| bad.range.end - bad.range.start).sum()
@@ -115,7 +117,7 @@ impl fmt::Display for PoolReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "pool of {}, asked {}; {} ready",
+            "pool of {}, requested {}; {} ready",
             HumanBytes(self.capacity_bytes),
             HumanBytes(self.requested_bytes),
             HumanBytes(self.ready_bytes)
@@ -124,7 +126,7 @@ impl fmt::Display for PoolReport {
             write!(f, ", may grow to {}", HumanBytes(self.max_bytes))?;
         }
         writeln!(f)?;
-        for Choice { what, chosen, why } in &self.choices {
+        for ReportedChoice { what, chosen, why } in &self.choices {
             writeln!(f, "  {what:<9} {chosen}: {why}")?;
         }
         for Step { what, seconds } in &self.steps {

@@ -1,7 +1,8 @@
-//! *Resize*: the end of a pool moves, by whole parts.
+//! *Resize*: moves the end of a pool, by whole parts.
 //!
-//! Growing: populate, register, then tell the offsets. Shrinking: the other way round. So at no
-//! time is a byte handed out that is not ready.
+//! Growing populates the new parts, registers them, and then lengthens the space of offsets.
+//! Shrinking takes these steps in the reverse order. The pool therefore never allocates a byte that
+//! is not ready.
 
 use std::time::Instant;
 
@@ -11,31 +12,31 @@ use crate::offset::SpaceError;
 use crate::register::RegisterError;
 use crate::trace::span;
 
-/// What shrinking has given back.
+/// The outcome of shrinking.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Shrunk {
     /// Bytes by which the pool is shorter.
     pub bytes: u64,
-    /// Keys given back.
+    /// Keys that were deregistered.
     pub keys: usize,
-    /// Bytes of pages given back to the kernel.
+    /// Bytes of pages returned to the kernel.
     pub discarded_bytes: u64,
-    /// Bytes of pages that stay, because they are of a pool of hugepages, which takes none back
-    /// one by one.
+    /// Bytes of pages that stay, because they come from a pool of hugepages, which takes none back
+    /// singly.
     pub kept_bytes: u64,
-    /// Seconds that it took.
+    /// Duration in seconds.
     pub seconds: f64,
 }
 
 impl Pool {
-    /// The pool is at least `bytes` long afterwards, in whole parts: what is added is populated and
-    /// registered first. Blocks are handed out meanwhile as ever.
+    /// Grows the pool to at least `bytes`, in whole parts. The new parts are populated and
+    /// registered first. Meanwhile other threads allocate and free blocks.
     ///
     /// # Errors
     /// [`PoolError::Limit`] beyond [`max_size`](super::PoolBuilder::max_size);
-    /// [`PoolError::Initializing`]; [`SpaceError::WrongDirection`] if it is longer already; and
-    /// what populating and registering can fail with. The pool is as long as it was then.
+    /// [`PoolError::Initializing`]; [`SpaceError::WrongDirection`] if the pool is longer already;
+    /// the errors of populating and registering. After an error the pool has its old length.
     pub fn grow_to(&self, bytes: u64) -> Result<(), PoolError> {
         let provisioning = &self.owner().provisioning;
         let mut grown = self.owner().resizing();
@@ -58,7 +59,7 @@ impl Pool {
         let parts =
             if self.owner().plan.registered { self.memory.parts_in(range.clone()) } else { &[] };
         for part in parts {
-            // Keys that were not taken back when the pool shrank.
+            // Keys whose deregistration failed when the pool shrank.
             let mut set = part.set_mut();
             if let Some(kept) = set.as_mut() {
                 kept.deregister()?;
@@ -82,14 +83,15 @@ impl Pool {
         Ok(())
     }
 
-    /// The pool is as short as whole parts allow, but not shorter than `bytes`: what lies behind is
-    /// deregistered, and its pages are given back. They can be had again by
-    /// [growing](Self::grow_to).
+    /// Shrinks the pool to the smallest number of whole parts that has at least `bytes`. The parts
+    /// behind the new end are deregistered, and their pages are returned to the kernel.
+    /// [Growing](Self::grow_to) makes them available again.
     ///
     /// # Errors
-    /// [`SpaceError::InUse`] if a block, or what is quarantined, lies behind;
-    /// [`PoolError::Initializing`]. Nothing is changed then. [`RegisterError::DeregisterFailed`] if
-    /// keys were not taken back: those pages stay pinned, and the pool is shorter all the same.
+    /// [`SpaceError::InUse`] if a block or a quarantined range lies behind the new end;
+    /// [`PoolError::Initializing`]. The pool is unchanged then.
+    /// [`RegisterError::DeregisterFailed`] if a registrar failed to deregister keys: those pages
+    /// stay pinned, and the pool is shorter all the same.
     pub fn shrink_to(&self, bytes: u64) -> Result<Shrunk, PoolError> {
         let start = Instant::now();
         let provisioning = &self.owner().provisioning;
@@ -130,17 +132,17 @@ impl Pool {
         Ok(shrunk)
     }
 
-    /// As [`shrink_to`](Self::shrink_to), as far as what is in use allows.
+    /// Shrinks the pool as far as the ranges in use allow. See [`shrink_to`](Self::shrink_to).
     ///
     /// # Errors
-    /// As there; it is not refused because of what is in use.
+    /// Those of [`shrink_to`](Self::shrink_to), except [`SpaceError::InUse`].
     pub fn shrink(&self) -> Result<Shrunk, PoolError> {
         let mut least = 1;
         loop {
             let shrunk = self.shrink_to(least);
             match &shrunk {
                 Err(PoolError::Space(error)) => match **error {
-                    // Others may allocate further on meanwhile, at most up to the end.
+                    // Other threads may allocate behind that meanwhile, at most up to the end.
                     SpaceError::InUse { end_of_last, .. } => least = end_of_last.max(least + 1),
                     _ => return shrunk,
                 },
@@ -149,7 +151,7 @@ impl Pool {
         }
     }
 
-    /// So many bytes in whole parts; where nothing depends on parts, in whole pages.
+    /// Returns `bytes` rounded up to whole parts, or to whole pages if nothing depends on parts.
     fn whole(&self, bytes: u64) -> u64 {
         let unit = self.owner().plan.unit;
         bytes.checked_next_multiple_of(unit).unwrap_or(u64::MAX).min(self.memory.len() as u64)

@@ -18,27 +18,27 @@ use super::{Pool, PoolError};
 use crate::arena::{Populate, ProgressOptions, ReadOnlyRegion, Region};
 use crate::trace::span;
 
-/// A block by plain data: what another process needs to find it in the pool that it has
-/// [attached](AttachedPool).
+/// A reference to a block by plain data. Another process finds the block with it in the pool that
+/// it has [attached](AttachedPool).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BlockRef {
-    /// The pool: the number of its memory file, which no other file of memory has as long as this
-    /// one is there.
+    /// The pool: the number of its memory file. No other memory file has the number while this one
+    /// exists.
     pub pool: u64,
-    /// Where the block begins in the pool, in bytes.
+    /// The offset of the block in the pool, in bytes.
     pub offset: u64,
-    /// Its length in bytes.
+    /// The length of the block in bytes.
     pub len: u64,
 }
 
 impl BlockRef {
-    /// As three numbers: pool, offset, length.
+    /// Returns three numbers: pool, offset, length.
     #[must_use]
     pub fn to_bits(self) -> [u64; 3] {
         [self.pool, self.offset, self.len]
     }
 
-    /// From these numbers. Whether they name anything is found when it is resolved.
+    /// Makes a reference from these numbers. Resolving it checks whether it names a range.
     #[must_use]
     pub fn from_bits([pool, offset, len]: [u64; 3]) -> BlockRef {
         BlockRef { pool, offset, len }
@@ -46,67 +46,68 @@ impl BlockRef {
 }
 
 impl Pool {
-    /// A descriptor of the pool's memory, by which another process can attach it to read and write.
+    /// Returns a descriptor of the pool's memory with which another process can attach it to read
+    /// and write.
     ///
     /// # Errors
-    /// [`PoolError::Private`]; [`PoolError::Memory`] if there is no descriptor left.
+    /// [`PoolError::Private`]; [`PoolError::Memory`] if the process has no free descriptor.
     ///
     /// # Safety
     /// The receiver writes to the bytes of a block only while no thread uses a slice of them that
     /// [`Block::bytes`](super::Block::bytes) or [`Block::bytes_mut`](super::Block::bytes_mut)
-    /// gave, and to no other bytes.
+    /// returned, and to no other bytes.
     pub unsafe fn share(&self) -> Result<OwnedFd, PoolError> {
         self.memory.parts()[0].region.share()?.ok_or(PoolError::Private)
     }
 
-    /// A descriptor of the pool's memory, by which another process can attach it to read.
+    /// Returns a descriptor of the pool's memory with which another process can attach it to read.
     ///
-    /// A process of another user cannot write by it: the file's mode is 0644. A process of the same
-    /// user, or of root, that means to can open `/proc/self/fd/N` for writing, unless the pool is
-    /// for [readers only](super::PoolBuilder::readers_only); and it can write to `/proc/PID/mem` in
+    /// A process of another user cannot write through it: the file's mode is 0644. A process of the
+    /// same user, or of root, can deliberately open `/proc/self/fd/N` for writing, unless the pool
+    /// is for [readers only](super::PoolBuilder::readers_only). It can write to `/proc/PID/mem` in
     /// any case.
     ///
     /// # Errors
-    /// [`PoolError::Private`]; [`PoolError::Memory`] if there is no descriptor left, `/proc` is not
-    /// mounted, or the file's mode cannot be set.
+    /// [`PoolError::Private`]; [`PoolError::Memory`] if the process has no free descriptor, `/proc`
+    /// is not mounted, or the file's mode cannot be set.
     pub fn share_read_only(&self) -> Result<OwnedFd, PoolError> {
         self.memory.parts()[0].region.share_read_only()?.ok_or(PoolError::Private)
     }
 
-    /// Makes the pool's pages resident in all other mappings that this process has of its memory:
-    /// those of an engine that was given the descriptor, say. See
-    /// [`Region::populate_aliases`]. Returns how many bytes those mappings have.
+    /// Makes the pool's pages resident in all other mappings of its memory in this process, such as
+    /// those of an engine that received the descriptor. See [`Region::populate_aliases`]. Returns
+    /// the total length of those mappings in bytes.
     ///
     /// # Errors
     /// [`PoolError::Private`]; [`PoolError::Memory`].
     pub fn populate_aliases(
         &self,
         how: Populate,
-        watch: &ProgressOptions,
+        options: &ProgressOptions,
     ) -> Result<u64, PoolError> {
         let first = &self.memory.parts()[0].region;
         first.fd().ok_or(PoolError::Private)?;
-        Ok(first.populate_aliases(how, watch)?)
+        Ok(first.populate_aliases(how, options)?)
     }
 
-    /// By what references name this pool; `None`: its memory is private.
+    /// Returns the number by which references name this pool; `None`: its memory is private.
     #[must_use]
     pub fn share_id(&self) -> Option<u64> {
         Some(self.memory.number()).filter(|number| *number != 0)
     }
 }
 
-/// What is to be done with a pool of another process.
+/// The access of this process to a pool of another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// Its bytes are read.
+    /// This process reads the bytes.
     ReadOnly,
-    /// They are read and written.
+    /// This process reads and writes the bytes.
     ReadWrite,
 }
 
-/// The memory of a pool of another process. `Send + Sync`. It stays as long as this, whatever
-/// becomes of that process.
+/// The memory of a pool of another process. `Send + Sync`. The memory stays mapped until this is
+/// dropped, also if the other process ends.
 ///
 /// ```
 /// use kvmem::arena::{Backing, PageSize};
@@ -120,7 +121,7 @@ pub enum Access {
 ///
 /// // In another process, which got the descriptor over a socket and then the bits:
 /// let seen = AttachedPool::attach(fd, Access::ReadOnly)?;
-/// // SAFETY: nobody writes to the block meanwhile.
+/// // SAFETY: no process writes to the block meanwhile.
 /// assert_eq!(unsafe { seen.bytes(BlockRef::from_bits(bits)) }?, b"bytes");
 /// # Ok::<(), kvmem::pool::PoolError>(())
 /// ```
@@ -137,12 +138,12 @@ enum Attached {
 }
 
 impl AttachedPool {
-    /// Maps the memory of a pool: `fd` is what [`Pool::share`] or [`Pool::share_read_only`] gave
-    /// there.
+    /// Maps the memory of a pool. `fd` is the descriptor that [`Pool::share`] or
+    /// [`Pool::share_read_only`] returned in the other process.
     ///
     /// # Errors
-    /// As [`Region::attach`]: what is not sealed is refused, since a touch behind its end would
-    /// kill.
+    /// Those of [`Region::attach`]. A file whose size is not sealed fails, since touching a page
+    /// behind its end would kill this process.
     pub fn attach(fd: impl Into<OwnedFd>, access: Access) -> Result<AttachedPool, PoolError> {
         span!(INFO, "attach", ?access);
         let (memory, number) = match access {
@@ -160,7 +161,7 @@ impl AttachedPool {
         Ok(AttachedPool { memory, number: number.unwrap_or(0) })
     }
 
-    /// Its length in bytes, what is not in use included.
+    /// Returns the length of the memory in bytes, in use or free.
     #[must_use]
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
@@ -170,13 +171,13 @@ impl AttachedPool {
         }
     }
 
-    /// By what references name the pool.
+    /// Returns the number by which references name the pool.
     #[must_use]
     pub fn share_id(&self) -> u64 {
         self.number
     }
 
-    /// Whether it can be written.
+    /// Returns the access with which the pool was attached.
     #[must_use]
     pub fn access(&self) -> Access {
         match self.memory {
@@ -185,32 +186,32 @@ impl AttachedPool {
         }
     }
 
-    /// The bytes of a block.
+    /// Returns the bytes of a block.
     ///
     /// # Errors
     /// [`PoolError::Foreign`]; [`PoolError::OutOfBounds`].
     ///
     /// # Safety
-    /// While the result is used nobody writes to these bytes, in no process and by no device: the
-    /// process that has the block keeps it so.
+    /// While the result is used, no process and no device writes to these bytes. The process that
+    /// owns the block ensures it.
     pub unsafe fn bytes(&self, block: BlockRef) -> Result<&[u8], PoolError> {
         let range = self.range(block)?;
         match &self.memory {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that nothing writes to the bytes.
             Attached::ReadOnly(region) => Ok(unsafe { region.bytes(range) }?),
-            // SAFETY: as above.
+            // SAFETY: the caller promises that nothing writes to the bytes.
             Attached::ReadWrite(region) => Ok(unsafe { region.slice(range)?.as_bytes() }),
         }
     }
 
-    /// The bytes of a block, to be written.
+    /// Returns the bytes of a block for writing.
     ///
     /// # Errors
     /// [`PoolError::ReadOnly`]; [`PoolError::Foreign`]; [`PoolError::OutOfBounds`].
     ///
     /// # Safety
-    /// While the result is used nobody else reads or writes these bytes, in no process, thread or
-    /// device: the process that has the block has lent it to this one.
+    /// While the result is used, no other thread, process or device reads or writes these bytes.
+    /// The process that owns the block has lent it to this one.
     #[allow(clippy::mut_from_ref, reason = "that it is the only one is the caller's promise")]
     pub unsafe fn bytes_mut(&self, block: BlockRef) -> Result<&mut [u8], PoolError> {
         let range = self.range(block)?;

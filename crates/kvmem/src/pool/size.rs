@@ -1,10 +1,10 @@
-//! *Pool size*: bytes, as a number or as people write them.
+//! *Pool size*: bytes, as a number or as a text.
 
 use super::PoolError;
 use crate::arena::{ByteSize, SizeError};
 
-/// How large a pool is to be: a number of bytes, or a text such as `"64GiB"`, which is read as
-/// every [`ByteSize`]. A text that is no size is told when the pool is built.
+/// The size of a pool: a number of bytes, or a text such as `"64GiB"`, which is parsed like every
+/// [`ByteSize`]. If the text is not a size, building the pool fails.
 ///
 /// ```
 /// use kvmem::pool::PoolSize;
@@ -12,23 +12,23 @@ use crate::arena::{ByteSize, SizeError};
 /// assert_eq!(PoolSize::from("64 GiB"), PoolSize::from(64 << 30));
 /// ```
 #[derive(Clone, Debug)]
-pub struct PoolSize(Said);
+pub struct PoolSize(Input);
 
 #[derive(Clone, Debug)]
-enum Said {
+enum Input {
     Bytes(usize),
     Text(String),
 }
 
 impl PoolSize {
-    /// The number of bytes.
+    /// Returns the number of bytes.
     ///
     /// # Errors
-    /// [`PoolError::Size`] if the text is none.
+    /// [`PoolError::Size`] if the text is not a size.
     pub fn bytes(&self) -> Result<usize, PoolError> {
         match &self.0 {
-            Said::Bytes(bytes) => Ok(*bytes),
-            Said::Text(text) => match text.parse() {
+            Input::Bytes(bytes) => Ok(*bytes),
+            Input::Text(text) => match text.parse() {
                 // A size is at most `isize::MAX`.
                 Ok(ByteSize(bytes)) => Ok(bytes as usize),
                 Err(SizeError { text, fault }) => {
@@ -40,7 +40,7 @@ impl PoolSize {
 }
 
 impl PartialEq for PoolSize {
-    /// Whether both are the same number of bytes; what is no size equals nothing.
+    /// Returns whether both are the same number of bytes. A text that is not a size equals nothing.
     fn eq(&self, other: &PoolSize) -> bool {
         matches!((self.bytes(), other.bytes()), (Ok(one), Ok(two)) if one == two)
     }
@@ -48,18 +48,18 @@ impl PartialEq for PoolSize {
 
 impl From<usize> for PoolSize {
     fn from(bytes: usize) -> PoolSize {
-        PoolSize(Said::Bytes(bytes))
+        PoolSize(Input::Bytes(bytes))
     }
 }
 
 impl From<&str> for PoolSize {
     fn from(text: &str) -> PoolSize {
-        PoolSize(Said::Text(text.to_owned()))
+        PoolSize(Input::Text(text.to_owned()))
     }
 }
 
 impl From<String> for PoolSize {
     fn from(text: String) -> PoolSize {
-        PoolSize(Said::Text(text))
+        PoolSize(Input::Text(text))
     }
 }

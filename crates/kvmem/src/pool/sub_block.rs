@@ -7,21 +7,21 @@ use super::block::Face;
 use super::{Block, BlockRef, PoolError};
 use crate::register::Key;
 
-/// A part of a [`Block`], borrowed from it: its bytes, its place, its keys. Copied as one likes.
+/// A part of a [`Block`], borrowed from it: its bytes, its place, its keys. `Copy`.
 #[derive(Clone, Copy)]
 pub struct SubBlock<'a> {
     bytes: &'a [u8],
     face: Face,
 }
 
-/// As [`SubBlock`], but the only one of its bytes, so that they can be written.
+/// A part of a [`Block`], borrowed exclusively: its bytes can be written.
 pub struct SubBlockMut<'a> {
     bytes: &'a mut [u8],
     face: Face,
 }
 
 impl Block {
-    /// A part of the block. O(1).
+    /// Borrows a part of the block. O(1).
     ///
     /// ```
     /// use kvmem::arena::PageSize;
@@ -41,7 +41,7 @@ impl Block {
         Ok(SubBlock { bytes: &self.bytes()[range], face })
     }
 
-    /// A part of the block, to be written. O(1).
+    /// Borrows a part of the block for writing. O(1).
     ///
     /// # Errors
     /// [`PoolError::OutOfBounds`].
@@ -50,7 +50,8 @@ impl Block {
         Ok(SubBlockMut { bytes: &mut self.bytes_mut()[range], face })
     }
 
-    /// The block in parts of `len` bytes each, of which the last may be shorter; none of 0 bytes.
+    /// Returns the parts of the block, of `len` bytes each; the last may be shorter. A `len` of 0
+    /// gives no parts.
     pub fn chunks(&self, len: usize) -> impl Iterator<Item = SubBlock<'_>> {
         let face = self.face();
         self.bytes()
@@ -64,62 +65,62 @@ impl Block {
 macro_rules! face {
     ($name:ident) => {
         impl $name<'_> {
-            /// The bytes; see [`Block::bytes`].
+            /// Returns the bytes; see [`Block::bytes`].
             #[must_use]
             pub fn bytes(&self) -> &[u8] {
                 self.bytes
             }
 
-            /// Its length in bytes.
+            /// Returns the length in bytes.
             #[must_use]
             pub fn len(&self) -> usize {
                 self.bytes.len()
             }
 
-            /// Whether it has no bytes.
+            /// Returns whether the part has no bytes.
             #[must_use]
             pub fn is_empty(&self) -> bool {
                 self.bytes.is_empty()
             }
 
-            /// The first address.
+            /// Returns the first address.
             #[must_use]
             pub fn as_ptr(&self) -> *const u8 {
                 self.bytes.as_ptr()
             }
 
-            /// Where it begins in the pool, in bytes.
+            /// Returns the offset of the part in the pool, in bytes.
             #[must_use]
             pub fn offset(&self) -> u64 {
                 self.face.offset
             }
 
-            /// `offset()..offset() + len()`.
+            /// Returns `offset()..offset() + len()`.
             #[must_use]
             pub fn range(&self) -> Range<u64> {
                 self.offset()..self.offset() + self.len() as u64
             }
 
-            /// As [`Block::key`].
+            /// Returns the key for a registrar; see [`Block::key`].
             ///
             /// # Errors
-            /// As there.
+            /// Those of [`Block::key`].
             pub fn key(&self, device: &str) -> Result<Key, PoolError> {
                 self.face.key(device, self.len())
             }
 
-            /// As [`Block::keys`].
+            /// Returns the key of each registrar; see [`Block::keys`].
             ///
             /// # Errors
-            /// As there.
+            /// Those of [`Block::keys`].
             pub fn keys(&self) -> Result<Vec<(String, Key)>, PoolError> {
                 self.face.keys(self.len())
             }
 
-            /// As [`Block::reference`].
+            /// Returns the reference for other processes; see [`Block::reference`].
             ///
             /// # Errors
-            /// As there.
+            /// Those of [`Block::reference`].
             pub fn reference(&self) -> Result<BlockRef, PoolError> {
                 self.face.reference(self.len())
             }
@@ -140,12 +141,12 @@ face!(SubBlock);
 face!(SubBlockMut);
 
 impl SubBlockMut<'_> {
-    /// The bytes, to be written; see [`Block::bytes_mut`].
+    /// Returns the bytes for writing; see [`Block::bytes_mut`].
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.bytes
     }
 
-    /// Two parts, `[0, mid)` and `[mid, len)`, to be written side by side.
+    /// Returns two parts, `[0, mid)` and `[mid, len)`, that can be written at the same time.
     ///
     /// # Errors
     /// [`PoolError::OutOfBounds`].

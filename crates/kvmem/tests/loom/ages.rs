@@ -1,7 +1,7 @@
 //! Published ages: shards that publish how old their next victims are, and threads that choose the
 //! shard with the oldest without its lock, and verify the choice under it.
 
-use kvmem::pool::{Clock, NONE, ORDERS, Oldest, Rank, time_of};
+use kvmem::pool::{AgeClock, NONE, ORDERS, Oldest, Rank, time_of};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
@@ -13,7 +13,7 @@ struct Shard {
 }
 
 struct Cache {
-    clock: Clock,
+    clock: AgeClock,
     shards: [Shard; 2],
 }
 
@@ -75,7 +75,7 @@ fn every_block_is_evicted_once_whatever_was_published() {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(|| {
-        let cache = Arc::new(Cache { clock: Clock::default(), shards: Default::default() });
+        let cache = Arc::new(Cache { clock: AgeClock::default(), shards: Default::default() });
         cache.commit(0);
         let threads: Vec<_> = (0..2)
             .map(|number| {

@@ -61,12 +61,12 @@ impl Toy {
 
     fn remove(&self) {
         let mut shard = self.shard.lock().unwrap();
-        shard.leases.bar(HASH);
+        shard.leases.block(HASH);
         shard.supersede(None);
         shard.value = None;
         drop(shard);
         *self.tier.lock().unwrap() = None;
-        self.shard.lock().unwrap().leases.unbar(HASH, true);
+        self.shard.lock().unwrap().leases.unblock(HASH, true);
     }
 
     /// Looks the key up, and checks a found value against the latest at that moment. Also returns

@@ -1,21 +1,21 @@
-//! *AccessBuffer*: the slots that were used, in order, until the policy is told.
+//! *Access buffer*: the slots that were used, in order, until they are drained to the policy.
 
 use super::Slot;
 use crate::sync::{AtomicU32, Ordering};
 
-/// With the figures beside them they fill what a stripe has: two cache lines.
-const MOST: usize = 24;
+/// The capacity of a buffer. With the stripe's counts it fills two cache lines.
+const CAPACITY: usize = 24;
 
 /// Recorded uses of one stripe. A thread writes them that holds the stripe of the lock, or all
 /// stripes. Everything is therefore relaxed: the lock passes one thread's records on to the next.
 #[derive(Debug, Default)]
 pub(super) struct AccessBuffer {
     len: AtomicU32,
-    slots: [AtomicU32; MOST],
+    slots: [AtomicU32; CAPACITY],
 }
 
 impl AccessBuffer {
-    /// Notes a use, if there is room for it.
+    /// Records a use. Returns false if the buffer is full.
     #[inline]
     pub(super) fn note(&self, slot: Slot) -> bool {
         // Relaxed, here and below: see the type.
@@ -28,8 +28,9 @@ impl AccessBuffer {
         place.is_some()
     }
 
-    /// Tells all, in order, and forgets them; also what `tell` panics at.
-    pub(super) fn told(&self, mut tell: impl FnMut(Slot)) {
+    /// Empties the buffer and calls `tell` for each slot, in order. The buffer is empty even if
+    /// `tell` panics.
+    pub(super) fn drain(&self, mut tell: impl FnMut(Slot)) {
         let len = self.len.swap(0, Ordering::Relaxed);
         for slot in self.slots.iter().take(len as usize) {
             tell(slot.load(Ordering::Relaxed));
@@ -43,7 +44,7 @@ mod tests {
 
     fn all(uses: &AccessBuffer) -> Vec<Slot> {
         let mut told = Vec::new();
-        uses.told(|slot| told.push(slot));
+        uses.drain(|slot| told.push(slot));
         told
     }
 
@@ -58,9 +59,9 @@ mod tests {
     #[test]
     fn they_are_as_many_as_find_room() {
         let uses = AccessBuffer::default();
-        assert!((0..MOST as Slot).all(|slot| uses.note(slot)));
+        assert!((0..CAPACITY as Slot).all(|slot| uses.note(slot)));
         assert!(!uses.note(0));
-        assert_eq!(all(&uses), (0..MOST as Slot).collect::<Vec<_>>());
+        assert_eq!(all(&uses), (0..CAPACITY as Slot).collect::<Vec<_>>());
         assert!(uses.note(0));
     }
 }

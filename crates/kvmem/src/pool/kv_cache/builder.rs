@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::thread;
 
 use super::evicted::{EvictionOutcome, EvictionSink};
-use super::room::Spread;
 use super::source::Source;
-use super::usage::Limits;
+use super::space::Spread;
+use super::usage::CacheLimits;
 use super::{Eviction, KvCache, KvCacheSetupError, Pinned};
 use crate::pool::{Block, Pool, PoolError};
 
@@ -54,13 +54,14 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
         }
     }
 
-    /// Limits the bytes held, including those being written. Default: as many as fit in the pool.
+    /// CacheLimits the bytes held, including those being written. Default: as many as fit in the
+    /// pool.
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.bytes = Some(bytes);
         self
     }
 
-    /// Limits the blocks held, including those being written. Default: about 2^32.
+    /// CacheLimits the blocks held, including those being written. Default: about 2^32.
     pub fn max_blocks(mut self, blocks: u64) -> Self {
         self.blocks = Some(blocks);
         self
@@ -135,7 +136,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     /// part of the pool, and drop values or wait beyond that. If all values are held by such
     /// pins, an insertion fails with [`NothingToEvict`](super::KvCacheError::NothingToEvict).
     ///
-    /// **A lower tier** that is asked for what is missed must never have an older value under a key
+    /// **A lower tier** that serves misses must never have an older value under a key
     /// than the latest. Until this returns the key is not [leased](KvCache::lease). Of several
     /// values of a key that threads hand over at once, the latest may come first: check
     /// [`is_superseded`](Pinned::is_superseded) under the lock under which values are stored, and
@@ -177,7 +178,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
             Some(requested) => requested.next_power_of_two(),
             None => usual_shards(blocks),
         };
-        let limits = Limits { bytes, blocks, high, low };
+        let limits = CacheLimits { bytes, blocks, high, low };
         let sink = self.sink.clone();
         Ok(KvCache::with_parts(
             self.pool.clone(),

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use super::entry::Pinned;
 use super::evicted::EvictionSink;
 use super::invalidation::{CacheInvalidationGuard, InvalidationGuard};
-use super::room::{Inner, Spread, Turn};
 use super::source::Source;
-use super::usage::Limits;
+use super::space::{Inner, Spread, Turn};
+use super::usage::CacheLimits;
 use super::{Eviction, KvCacheBuilder, KvCacheError, KvCacheStats, Lease, Leased, Reservation};
 use crate::offset::CheckError;
 use crate::pool::Pool;
@@ -62,7 +62,7 @@ impl<K: Hash + Eq> KvCache<K> {
         pool: Pool,
         source: Source,
         sink: EvictionSink<K>,
-        limits: Limits,
+        limits: CacheLimits,
         eviction: &Eviction,
         spread: Spread,
     ) -> Self {
@@ -78,7 +78,7 @@ impl<K: Hash + Eq> KvCache<K> {
     where
         K: Borrow<Q>,
     {
-        if self.inner.process.is_gone() {
+        if self.inner.process.is_forked() {
             return None;
         }
         let hash = self.inner.hasher.hash_one(key);
@@ -91,7 +91,7 @@ impl<K: Hash + Eq> KvCache<K> {
     where
         K: Borrow<Q>,
     {
-        if self.inner.process.is_gone() {
+        if self.inner.process.is_forked() {
             return false;
         }
         let hash = self.inner.hasher.hash_one(key);
@@ -147,17 +147,18 @@ impl<K: Hash + Eq> KvCache<K> {
     /// [`NothingToEvict`](KvCacheError::NothingToEvict) if every block was pinned or being written,
     /// and nothing new was committed meanwhile; [`Forked`](KvCacheError::Forked) in a
     /// forked child; [`WrongLength`](KvCacheError::WrongLength) if a
-    /// [function that allocates](KvCacheBuilder::with_allocator) returns a block of the wrong length.
+    /// [function that allocates](KvCacheBuilder::with_allocator) returns a block of the wrong
+    /// length.
     ///
     /// # Panics
     /// Panics if code of the caller panics: a key's `Hash`, `Eq` or `Drop`, a
-    /// [`Policy`](super::Policy), an eviction callback. The cache stays whole.
+    /// [`EvictionPolicy`](super::EvictionPolicy), an eviction callback. The cache stays whole.
     pub fn reserve(&self, key: K, len: usize) -> Result<Reservation<K>, KvCacheError> {
-        if self.inner.process.is_gone() {
+        if self.inner.process.is_forked() {
             return Err(KvCacheError::Forked);
         }
         let hash = self.inner.hasher.hash_one(&key);
-        let (block, padding) = self.inner.room(hash, &key, len)?;
+        let (block, padding) = self.inner.allocate_charged(hash, &key, len)?;
         let reservation = Reservation::new(Arc::clone(&self.inner), hash, key, block, padding);
         // A sink may have forked. Then the block has no memory here.
         if reservation.is_forked() { Err(KvCacheError::Forked) } else { Ok(reservation) }
@@ -193,16 +194,16 @@ impl<K: Hash + Eq> KvCache<K> {
     {
         let hash = self.inner.hasher.hash_one(key);
         let shard = self.inner.shard(hash);
-        // Ends by taking the lock, so after the lock has been let go of.
+        // Declared before the lock's guard: dropping it takes the lock, so it is dropped last.
         let invalidation;
         let found = match self.inner.state(shard) {
             // In a forked child there is no value, and no lease to withhold.
             None => return forget().map(|()| None),
             Some(mut state) => {
-                state.leases.bar(hash);
+                state.leases.block(hash);
                 invalidation = InvalidationGuard::new(&self.inner, shard, hash);
-                // What is on its way is marked by this: so it is taken before `forget`, which sees
-                // it, or not at all.
+                // This marks the values in flight: the sink stores each before `forget`, which then
+                // removes it, or not at all.
                 self.inner.take_out(shard, &mut state, hash, key)
             }
         };
@@ -212,11 +213,11 @@ impl<K: Hash + Eq> KvCache<K> {
     }
 
     /// Requests the right to insert what is fetched from a lower tier: a [`Lease`]. Returns the
-    /// [value](Leased::Present) instead if there is one, or [`Leased::Unavailable`] if the lower tier's
-    /// value may be old. O(1).
+    /// [value](Leased::Present) instead if there is one, or [`Leased::Unavailable`] if the lower
+    /// tier's value may be old. O(1).
     ///
-    /// Take it *before* the lower tier is asked for anything. The call counts neither as a hit nor
-    /// as a miss.
+    /// Take it *before* reading from the lower tier. The call counts neither as a hit nor as a
+    /// miss.
     ///
     /// ```
     /// use kvmem::arena::PageSize;
@@ -272,7 +273,7 @@ impl<K: Hash + Eq> KvCache<K> {
         let mut invalidation = CacheInvalidationGuard::new();
         for shard in &self.inner.shards {
             let Some(mut state) = self.inner.state(shard) else { break };
-            invalidation.also(&self.inner, shard, state.leases.bar_all());
+            invalidation.also(&self.inner, shard, state.leases.block_all());
             self.inner.empty(shard, &mut state);
         }
         forget()?;
@@ -334,15 +335,15 @@ impl<K> KvCache<K> {
     /// Returns whether this process is a forked child of the one that made the cache. The memory
     /// and the values stay with the parent. In the child, look-ups and removals find nothing,
     /// no lease is given, insertions fail with [`Forked`](KvCacheError::Forked), and nothing is
-    /// evicted. [`len`](Self::len), [`bytes`](Self::bytes) and [`stats`](Self::stats) return
-    /// what they did at the fork. No call waits for a lock that a thread of the parent held. What
-    /// the child drops frees nothing. O(1).
+    /// evicted. [`len`](Self::len), [`bytes`](Self::bytes) and [`stats`](Self::stats) return the
+    /// values at the time of the fork. No call waits for a lock that a thread of the parent held.
+    /// A drop in the child frees nothing. O(1).
     ///
     /// A child made without `fork`'s handlers, such as by the bare system call `clone`, is not
     /// detected.
     #[must_use]
     pub fn is_forked(&self) -> bool {
-        self.inner.process.is_gone()
+        self.inner.process.is_forked()
     }
 
     /// Returns the pool of the blocks.
@@ -390,7 +391,7 @@ impl<K> KvCache<K> {
 }
 
 impl<K> Clone for KvCache<K> {
-    /// The same cache once more.
+    /// Returns another handle of the same cache.
     fn clone(&self) -> Self {
         KvCache { inner: Arc::clone(&self.inner) }
     }

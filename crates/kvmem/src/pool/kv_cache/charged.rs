@@ -19,7 +19,7 @@ pub(super) struct Charged<'a, K> {
     usage: &'a Usage,
 }
 
-/// Ends a charge when it is dropped, also by a panic of what goes before it.
+/// Ends a charge when it is dropped, also if dropping the block before it panics.
 struct Credit<'a> {
     usage: &'a Usage,
     bytes: u64,

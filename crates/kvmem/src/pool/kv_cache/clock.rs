@@ -7,82 +7,83 @@
 //! late, so a published figure may be too old. The thread verifies it under the lock, and looks
 //! again if it has changed.
 
-// What is public is for the model in `tests/loom`.
+// The public items are for the model in `tests/loom`.
 #![allow(unreachable_pub)]
 
 use std::sync::Arc;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Blocks that had been committed.
+/// A time: the number of blocks committed before.
 pub type Time = u64;
 
-/// The count of commits. Clones are one clock.
+/// The count of commits. Clones share one count.
 #[derive(Clone, Debug, Default)]
-pub struct Clock(Arc<AtomicU64>);
+pub struct AgeClock(Arc<AtomicU64>);
 
-impl Clock {
-    /// A block has become one that can be evicted. Called under the lock of its shard.
+impl AgeClock {
+    /// Counts a block that can be evicted from now on. The caller has the lock of its shard.
     pub fn tick(&self) {
         // Release pairs with the Acquire in `now`: a thread that sees the number finds the block.
         self.0.fetch_add(1, Ordering::Release);
     }
 
-    /// How many blocks have been committed so far.
+    /// Returns the number of blocks committed so far.
     pub fn now(&self) -> Time {
         // Acquire pairs with the Release in `tick`.
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// The time at which a block at a depth of its prefix counts as used when it comes. The blocks of a
-/// prefix that are committed from the first to the last so have one time, and those that are
-/// committed from the last to the first keep their order.
+/// Returns the time at which a block at `depth` of its prefix counts as used when it is inserted.
+/// Blocks of a prefix that are committed from the first to the last therefore have one time. Those
+/// that are committed from the last to the first keep their order.
 #[inline]
 pub fn inserted_at(now: Time, depth: u32) -> Time {
     now.saturating_sub(Time::from(depth))
 }
 
-/// The order of blocks in a shard: by last use, and of those used at once the deeper ones first.
+/// Returns the sort key of blocks in a shard: by last use, and of blocks used at one time the
+/// deeper ones first.
 #[inline]
 pub fn order(used: Time, depth: u32) -> (Time, u32) {
     (used, u32::MAX - depth)
 }
 
-/// A place in the order of eviction of a whole cache: the time of the last use, and how many blocks
-/// of the shard with the same time have gone before. Blocks that one request used at once have one
-/// time, and each shard knows only the order of its own; by the count the shards give such blocks
-/// in turn, the last of a prefix first.
+/// A place in the order of eviction of a whole cache: the time of the last use, and the number of
+/// blocks of the shard with the same time that were evicted before. Blocks that one request used at
+/// once have one time, and each shard knows only the order of its own blocks. The count makes the
+/// shards give such blocks in turn, the last of a prefix first.
 pub type Rank = u64;
 
-/// Bits of a rank that count.
+/// Bits of a rank that hold the count.
 const COUNT_BITS: u32 = 12;
 
-/// What a shard publishes where it has no block.
+/// The rank that a shard publishes for an order without blocks.
 pub const NONE: Rank = Rank::MAX;
 
-/// The time of a rank.
+/// Returns the time of a rank.
 #[inline]
 pub fn time_of(rank: Rank) -> Time {
     rank >> COUNT_BITS
 }
 
-/// The blocks of one order that went with the same time.
+/// The number of evicted blocks of one order that had the same time.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Gone {
+pub struct EvictedCount {
     used: Time,
     count: u64,
 }
 
-impl Gone {
-    /// One more went that was used then.
+impl EvictedCount {
+    /// Counts the eviction of a block that was last used at `used`.
     #[inline]
     pub fn more(&mut self, used: Time) {
         self.count = if used == self.used { self.count + 1 } else { 1 };
         self.used = used;
     }
 
-    /// The rank of the next one, if that was used then.
+    /// Returns the rank of the next block, if it was last used at `used`.
     #[inline]
     pub fn rank(&self, used: Time) -> Rank {
         let count = if used == self.used { self.count.min((1 << COUNT_BITS) - 1) } else { 0 };
@@ -90,7 +91,7 @@ impl Gone {
     }
 }
 
-/// Most orders of blocks that a policy keeps; see [`super::scan_resistant`].
+/// The maximum number of orders that a policy keeps; see [`super::scan_resistant`].
 pub const ORDERS: usize = 5;
 
 /// The rank of the first block of each order of a shard.
@@ -104,19 +105,19 @@ impl Default for Oldest {
 }
 
 impl Oldest {
-    /// Publishes. The caller has the lock of the shard.
+    /// Publishes the ranks. The caller has the lock of the shard.
     #[inline]
     pub fn publish(&self, ranks: [Rank; ORDERS]) {
         for (shown, rank) in self.0.iter().zip(ranks) {
-            // Relaxed, both: it guards nothing, and is verified under the lock. A line that stays
-            // as it is, is not written.
+            // Relaxed, both: the rank guards nothing, and is verified under the lock. An unchanged
+            // rank is not written, to keep its cache line shared.
             if shown.load(Ordering::Relaxed) != rank {
                 shown.store(rank, Ordering::Relaxed);
             }
         }
     }
 
-    /// What was published last.
+    /// Returns the ranks that were published last.
     #[inline]
     pub fn ranks(&self) -> [Rank; ORDERS] {
         // Relaxed: see `publish`.
@@ -129,8 +130,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_blocks_with_one_time_the_next_ranks_behind_those_that_went_elsewhere() {
-        let (mut one, mut other) = (Gone::default(), Gone::default());
+    fn of_blocks_with_one_time_the_next_ranks_behind_those_evicted_in_another_shard() {
+        let (mut one, mut other) = (EvictedCount::default(), EvictedCount::default());
         assert_eq!(one.rank(7), other.rank(7));
         one.more(7);
         assert!(other.rank(7) < one.rank(7) && one.rank(7) < other.rank(8));

@@ -9,24 +9,24 @@ use crate::sync::{AtomicU32, Ordering};
 
 use super::Slot;
 
-/// The slot of what another value has taken the place of. No block stands there: the limit of
-/// blocks leaves it out.
+/// The slot of a block whose value was replaced or removed. No live block has this slot: the limit
+/// of blocks excludes it.
 const SUPERSEDED: Slot = Slot::MAX;
 
 /// A block under its key. The index of its shard has one reference to it, and each pin has one: so
 /// it is pinned exactly while there are two or more, and the thread that drops the last frees it.
 pub(super) struct CacheEntry<K> {
-    // Goes before the block: see `KvCache`.
+    // Declared, and so dropped, before the block: see `KvCache`.
     pub(super) key: K,
     pub(super) block: Block,
-    /// Its place in the shard, known once it is there; [`SUPERSEDED`] when it has left it and is
-    /// not the latest value of its key.
+    /// The block's slot in its shard, set when it is inserted; [`SUPERSEDED`] after it has left the
+    /// shard and is not the latest value of its key.
     slot: AtomicU32,
-    /// After how many changes of the shard it was noted as used; see `shard.rs`.
+    /// The number of changes of the shard after which a use was last recorded; see `shard.rs`.
     noted: AtomicU32,
-    /// Bytes of the block behind the value: where a caller's way to allocate gave a longer one.
+    /// Bytes of the block behind the value, if the caller's allocator returned a longer block.
     padding: u32,
-    /// Blocks before it in its prefix, as far as the caller said; else 0.
+    /// Number of blocks before this one in its prefix; 0 if the caller set no depth.
     depth: u32,
 }
 
@@ -36,17 +36,17 @@ impl<K> CacheEntry<K> {
         CacheEntry { key, block, slot: zero(), noted: zero(), padding, depth }
     }
 
-    /// Blocks before it in its prefix; 0 also where the caller did not say.
+    /// Returns the number of blocks before this one in its prefix; 0 if the caller set no depth.
     pub(super) fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// Bytes that are charged for it: all of the block.
+    /// Returns the bytes that are charged: all of the block.
     pub(super) fn charge(&self) -> u64 {
         self.block.len() as u64
     }
 
-    /// Takes it apart.
+    /// Returns the key, the block, the padding and the depth.
     pub(super) fn into_parts(self) -> (K, Block, u32, u32) {
         (self.key, self.block, self.padding, self.depth)
     }
@@ -62,15 +62,15 @@ impl<K> CacheEntry<K> {
         self.slot.store(slot, Ordering::Relaxed);
     }
 
-    /// The key has another value from now on, or none. Said under the lock of the shard, when it
-    /// has left the index.
+    /// Records that the key has another value from now on, or none. The caller has the lock of the
+    /// shard, and the block has left the index.
     pub(super) fn supersede(&self) {
         // Relaxed: another lock orders the reader after the later insertion; see
         // `Pinned::is_superseded`.
         self.slot.store(SUPERSEDED, Ordering::Relaxed);
     }
 
-    /// Whether a use since the shard's latest change is known.
+    /// Returns whether a use since the shard's latest change was recorded.
     #[inline]
     pub(super) fn is_noted(&self, changes: u32) -> bool {
         // Relaxed: it guards nothing; at worst two concurrent look-ups both record the use.
@@ -116,17 +116,17 @@ impl<K> Pinned<K> {
         &bytes[..bytes.len() - self.0.padding as usize]
     }
 
-    /// Whether the key has been given another value since, or was removed or cleared. Being evicted
-    /// does not count: what was evicted is the latest there was. A
-    /// [sink](super::KvCacheBuilder::on_evict) is answered rightly until it returns; later changes
-    /// are not told to what was evicted.
+    /// Returns whether the key has received another value since, or was removed or cleared.
+    /// Eviction does not count: an evicted value is the latest of its key. For an evicted value the
+    /// answer is correct until its [eviction sink](super::KvCacheBuilder::on_evict) returns; later
+    /// changes do not mark it.
     ///
-    /// Asked under a lock under which all values of the key are taken, and forgotten, it says
-    /// whether a later one has been, or will be. O(1).
+    /// A sink can store and invalidate all values of the key under one lock. A call under that lock
+    /// says whether the sink has stored, or will store, a later value or an invalidation. O(1).
     #[must_use]
     pub fn is_superseded(&self) -> bool {
-        // Relaxed: where another thread's value was taken before, this comes after it by the
-        // sink's lock, and that after the mark.
+        // Relaxed: if the sink stored another thread's later value before, the sink's lock orders
+        // that before this load, and the mark precedes it.
         self.0.slot.load(Ordering::Relaxed) == SUPERSEDED
     }
 
@@ -137,8 +137,8 @@ impl<K> Pinned<K> {
         &self.0.key
     }
 
-    /// Returns the block of the value: address, offset, and what else a device needs. It is as long
-    /// as the value unless [`with_allocator`](super::KvCacheBuilder::with_allocator) gave a longer one.
+    /// Returns the block of the value: address, offset, keys. It is as long as the value unless
+    /// [`with_allocator`](super::KvCacheBuilder::with_allocator) returned a longer one.
     #[inline]
     pub fn block(&self) -> &Block {
         &self.0.block

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use super::Pinned;
-use super::room::Inner;
 use super::shard::Shard;
+use super::space::Inner;
 
-/// The callback that gets each evicted value, if there is one. Returns whether it has stored it.
+/// The callback that receives each evicted value, if there is one. Returns whether it has stored
+/// the value.
 pub(super) type EvictionSink<K> = Option<Arc<dyn Fn(Pinned<K>) -> bool + Send + Sync>>;
 
-/// What a [sink](super::KvCacheBuilder::on_evict) may answer: nothing, or whether it failed.
+/// The result of an [eviction sink](super::KvCacheBuilder::on_evict): `()`, or a `Result` that says
+/// whether the sink failed.
 pub trait EvictionOutcome {
-    /// Whether from now on the value, or nothing, is what the lower tier has under the key.
+    /// Returns whether the lower tier now has the value, or nothing, under the key.
     fn is_taken(&self) -> bool;
 }
 
@@ -29,23 +31,23 @@ impl<E> EvictionOutcome for Result<(), E> {
 
 /// A value in flight to the callback. While this lives, its key is not leased. A callback that
 /// panics has not stored the value.
-pub(super) struct InFlight<'a, K> {
+pub(super) struct HandOverGuard<'a, K> {
     cache: &'a Inner<K>,
     shard: &'a Shard<K>,
     number: u64,
     pub(super) taken: bool,
 }
 
-impl<'a, K> InFlight<'a, K> {
+impl<'a, K> HandOverGuard<'a, K> {
     pub(super) fn new(cache: &'a Inner<K>, shard: &'a Shard<K>, number: u64) -> Self {
-        InFlight { cache, shard, number, taken: false }
+        HandOverGuard { cache, shard, number, taken: false }
     }
 }
 
-impl<K> Drop for InFlight<'_, K> {
+impl<K> Drop for HandOverGuard<'_, K> {
     fn drop(&mut self) {
         // A sink may fork.
-        if self.cache.process.is_gone() {
+        if self.cache.process.is_forked() {
             return;
         }
         self.shard.change_leases(|leases| {

@@ -1,8 +1,8 @@
-//! *InvalidationGuard*: a lower tier is being told of a removal.
+//! *Invalidation*: guards that block leases while a lower tier invalidates keys.
 
-use super::leases::Lost;
-use super::room::Inner;
+use super::leases::UntrustedKeys;
 use super::shard::Shard;
+use super::space::Inner;
 
 /// Keeps a key from being leased. If it is dropped before [`told`](Self::told), the lower tier
 /// counts as not informed.
@@ -14,7 +14,7 @@ pub(super) struct InvalidationGuard<'a, K> {
 }
 
 impl<'a, K> InvalidationGuard<'a, K> {
-    /// The key has been barred.
+    /// Makes a guard of a key whose leases are blocked.
     pub(super) fn new(cache: &'a Inner<K>, shard: &'a Shard<K>, hash: u64) -> Self {
         InvalidationGuard { cache, shard, hash, told: false }
     }
@@ -28,8 +28,8 @@ impl<'a, K> InvalidationGuard<'a, K> {
 impl<K> Drop for InvalidationGuard<'_, K> {
     fn drop(&mut self) {
         // The callback may have forked.
-        if !self.cache.process.is_gone() {
-            self.shard.change_leases(|leases| leases.unbar(self.hash, self.told));
+        if !self.cache.process.is_forked() {
+            self.shard.change_leases(|leases| leases.unblock(self.hash, self.told));
         }
     }
 }
@@ -41,18 +41,18 @@ pub(super) struct CacheInvalidationGuard<'a, K>(Vec<ShardInvalidationGuard<'a, K
 struct ShardInvalidationGuard<'a, K> {
     cache: &'a Inner<K>,
     shard: &'a Shard<K>,
-    before: Option<Lost>,
+    before: Option<UntrustedKeys>,
     told: bool,
 }
 
 impl<'a, K> CacheInvalidationGuard<'a, K> {
-    /// None is barred yet.
+    /// Makes a guard without shards.
     pub(super) fn new() -> Self {
         CacheInvalidationGuard(Vec::new())
     }
 
-    /// All keys of the shard have been barred.
-    pub(super) fn also(&mut self, cache: &'a Inner<K>, shard: &'a Shard<K>, before: Lost) {
+    /// Adds a shard whose leases are all blocked.
+    pub(super) fn also(&mut self, cache: &'a Inner<K>, shard: &'a Shard<K>, before: UntrustedKeys) {
         self.0.push(ShardInvalidationGuard { cache, shard, before: Some(before), told: false });
     }
 
@@ -64,8 +64,8 @@ impl<'a, K> CacheInvalidationGuard<'a, K> {
 
 impl<K> Drop for ShardInvalidationGuard<'_, K> {
     fn drop(&mut self) {
-        if let Some(before) = self.before.take().filter(|_| !self.cache.process.is_gone()) {
-            self.shard.change_leases(|leases| leases.unbar_all(self.told, before));
+        if let Some(before) = self.before.take().filter(|_| !self.cache.process.is_forked()) {
+            self.shard.change_leases(|leases| leases.unblock_all(self.told, before));
         }
     }
 }

@@ -4,33 +4,33 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::room::Inner;
+use super::space::Inner;
 use super::{Pinned, Reservation};
 
-/// What [`KvCache::lease`](super::KvCache::lease) found.
+/// The result of [`KvCache::lease`](super::KvCache::lease).
 #[must_use = "a lease is given up when it is dropped"]
 #[derive(Debug)]
 pub enum Leased<K> {
-    /// No value, and what a lower tier has is the latest: fetch it, and
-    /// [commit](Reservation::commit_leased) it under this.
+    /// The cache has no value, and the value of a lower tier is the latest: fetch it, and
+    /// [commit](Reservation::commit_leased) it under this lease.
     Lease(Lease<K>),
-    /// A value, pinned; it counts as used.
+    /// The cache has a value: it is pinned, and counts as used.
     Present(Pinned<K>),
-    /// No value, and what a lower tier has may be old: a value is just being handed over to it, or
-    /// it is being told to forget one; or it failed at that, for
-    /// which see [`on_evict`](super::KvCacheBuilder::on_evict). Take it for a miss.
+    /// The cache has no value, and the value of a lower tier may be old: the eviction sink is
+    /// storing a value under the key, or the lower tier is invalidating one, or one of these
+    /// failed (see [`on_evict`](super::KvCacheBuilder::on_evict)). Treat it as a miss.
     Unavailable,
 }
 
-/// A lease of a key: its owner has found no value, and may insert the one that it fetches. Anything
-/// that is inserted, removed or cleared under the key meanwhile *breaks* the lease. A lease that is
-/// dropped is given up.
+/// A lease of a key: its owner has found no value, and may insert the one that it fetches. An
+/// insertion, a removal or a clear under the key meanwhile *breaks* the lease. Dropping a lease
+/// gives it up.
 ///
-/// Several leases of a key may live at once; the first commit breaks the others. It may go to
-/// another thread, and keeps the cache alive.
+/// Several leases of a key may live at once; the first commit breaks the others. A lease can move
+/// to another thread, and keeps the cache alive.
 #[must_use = "a lease is given up when it is dropped"]
 pub struct Lease<K> {
-    /// Nothing once it has ended.
+    /// `None` after the lease has ended.
     cache: Option<Arc<Inner<K>>>,
     hash: u64,
     number: u64,
@@ -46,24 +46,25 @@ impl<K> Lease<K> {
     /// in a forked child. O(1).
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        let Some(cache) = self.cache.as_ref().filter(|cache| !cache.process.is_gone()) else {
+        let Some(cache) = self.cache.as_ref().filter(|cache| !cache.process.is_forked()) else {
             return false;
         };
         cache.shard(self.hash).change_leases(|leases| leases.is_live(self.hash, self.number))
     }
 
-    /// Whether it is of the reservation's key and cache. No other can be committed under it.
+    /// Returns whether the lease belongs to the reservation's key and cache. Only such a
+    /// reservation can be committed under it.
     #[must_use]
     pub fn covers(&self, reservation: &Reservation<K>) -> bool {
         self.cache.as_ref().is_some_and(|cache| reservation.is_of(cache, self.hash))
     }
 
-    /// Its number in the table.
+    /// Returns the number of the lease in the table.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Ends it, without a word to the table: the commit has seen to that.
+    /// Ends the lease without changing the table, since the commit has removed it there.
     pub(super) fn end(mut self) {
         self.cache = None;
     }
@@ -71,7 +72,7 @@ impl<K> Lease<K> {
 
 impl<K> Drop for Lease<K> {
     fn drop(&mut self) {
-        if let Some(cache) = self.cache.take().filter(|cache| !cache.process.is_gone()) {
+        if let Some(cache) = self.cache.take().filter(|cache| !cache.process.is_forked()) {
             cache.shard(self.hash).change_leases(|leases| leases.give_up(self.hash, self.number));
         }
     }
@@ -83,12 +84,12 @@ impl<K> fmt::Debug for Lease<K> {
     }
 }
 
-/// What was not [committed](Reservation::commit_leased): the lease was broken. The cache is as it
-/// was.
+/// A reservation that was not [committed](Reservation::commit_leased) because its lease was broken.
+/// The cache is unchanged.
 #[derive(Debug)]
 pub struct Superseded<K> {
-    /// The room, with what was written there: to be dropped, in general.
+    /// The reservation with the bytes that were written. Callers usually drop it.
     pub reservation: Reservation<K>,
-    /// What the key has now, if anything. It does not count as used.
+    /// The value that the key has now, if any. It does not count as used.
     pub found: Option<Pinned<K>>,
 }

@@ -1,67 +1,68 @@
-//! *Leases*: rights to insert what is fetched from a lower tier, and the values in flight to it.
+//! *Leases*: rights to insert a value fetched from a lower tier, and the values in flight to it.
 //!
 //! A look-up that misses fetches from the lower tier. The fetched value may be old when it arrives:
 //! meanwhile another thread may have inserted a new value under the key, or even removed it again.
 //! The fetching thread therefore takes a *lease* first, and inserts the value only if the lease is
-//! unbroken (Nishtala et al., *Scaling Memcache at Facebook*, NSDI 2013). Two rules make an
-//! unbroken lease a proof that what was fetched under it is the latest value:
+//! still valid (Nishtala et al., *Scaling Memcache at Facebook*, NSDI 2013). Two rules make a valid
+//! lease a proof that the value fetched under it is the latest:
 //!
-//! 1. *Whatever puts or removes a key breaks its leases.* So from the lease to the commit the
-//!    latest value is the same one.
-//! 2. *No lease is given where the lower tier may have an older value*: while the cache has one,
-//!    while an evicted one is being handed over, and while the lower tier is being told that one
-//!    was removed. So what is read from the lower tier under the lease is of that time or later.
+//! 1. *Each insertion and each removal of a key breaks its leases.* The latest value therefore does
+//!    not change between the lease and the commit.
+//! 2. *No lease is granted while the lower tier may have an older value*: while the cache has a
+//!    value, while an evicted value is in flight to the sink, and while the lower tier is
+//!    invalidating one. A value read from the lower tier under the lease is therefore the latest
+//!    one at the time of the lease, or a later one.
 //!
-//! Threads may hand over several values of one key at once, in any order. Which is the latest is
-//! known here: what puts or removes a key *marks* all that is on its way under it, and a sink that
-//! asks under its own lock takes no marked one in the place of a later one.
+//! Several threads may pass values of one key to the sink at once, in any order. This table knows
+//! which is the latest: an insertion or a removal *marks* all values in flight under its key. A
+//! sink that checks the mark under its own lock never replaces a later value by a marked one.
 //!
-//! All of it is by hash. Two keys of one hash break each other's leases and bar each other, which
-//! costs a fetch; marks must be of the key alone, so marking compares keys. Everything here is
-//! done under the lock of the shard, and none of it knows what a block is: the model in
-//! `tests/loom` is of this table.
+//! The table works by hash. Two keys with one hash break each other's leases and block each other,
+//! which costs a fetch. Marks must concern the key alone, so marking compares keys. The caller has
+//! the lock of the shard for all of this. The table does not know blocks: the model in `tests/loom`
+//! checks this table.
 
-// What is public is for that model.
+// The public items are for that model.
 #![cfg_attr(not(loom), allow(unreachable_pub))]
 
 use hashbrown::HashTable;
 
-/// The table of a shard; empty unless something is fetched, handed over or removed just now. `W`:
-/// what is on its way, to be marked.
+/// The table of a shard; empty unless a thread is fetching, evicting to a sink, or removing. `W`: a
+/// value in flight, for marking.
 #[derive(Debug)]
 pub struct Leases<W> {
-    /// Unbroken leases, one entry for each hash.
+    /// Valid leases, one entry per hash.
     live: HashTable<Live>,
-    /// Few: one for each thread that evicts.
-    handing: Vec<InFlight<W>>,
-    /// Removals that the lower tier is being told of. Few: one for each thread that removes.
-    barred: Vec<u64>,
-    /// How often all are barred.
-    all_barred: usize,
-    /// Of these nobody knows what the lower tier has.
-    lost: Lost,
-    /// The number of the next lease or hand-over: no two have the same.
+    /// Values in flight to the sink. Few: one for each thread that evicts.
+    in_flight: Vec<InFlightValue<W>>,
+    /// Hashes of keys that the lower tier is invalidating. Few: one for each thread that removes.
+    blocked: Vec<u64>,
+    /// The number of threads for which the lower tier is invalidating all keys.
+    all_blocked: usize,
+    /// Keys whose value in the lower tier is unknown.
+    untrusted: UntrustedKeys,
+    /// The last number given to a lease or a value in flight; no two have the same number.
     next: u64,
 }
 
 #[derive(Debug)]
 struct Live {
     hash: u64,
-    /// All leases of a hash that are unbroken have one number: what breaks one breaks all.
+    /// All valid leases of a hash share one number, since they break together.
     number: u64,
     holders: usize,
 }
 
 #[derive(Debug)]
-struct InFlight<W> {
+struct InFlightValue<W> {
     hash: u64,
     number: u64,
     what: W,
 }
 
-/// Keys whose eviction sinks failed, and which are not leased from then on.
+/// Keys whose sink or invalidation failed. They are not leased from then on.
 #[derive(Debug, Default)]
-pub struct Lost {
+pub struct UntrustedKeys {
     hashes: HashTable<u64>,
     all: bool,
 }
@@ -70,27 +71,29 @@ impl<W> Default for Leases<W> {
     fn default() -> Self {
         Leases {
             live: HashTable::new(),
-            handing: Vec::new(),
-            barred: Vec::new(),
-            all_barred: 0,
-            lost: Lost::default(),
+            in_flight: Vec::new(),
+            blocked: Vec::new(),
+            all_blocked: 0,
+            untrusted: UntrustedKeys::default(),
             next: 0,
         }
     }
 }
 
 impl<W> Leases<W> {
-    /// Whether there is nothing to break and nothing to mark, which is nearly always.
+    /// Returns whether there is no lease to break and no value to mark, which is nearly always so.
     #[inline]
     pub fn is_quiet(&self) -> bool {
-        self.live.is_empty() && self.handing.is_empty()
+        self.live.is_empty() && self.in_flight.is_empty()
     }
 
-    /// A lease, by its number, if what the lower tier has can be relied upon. The caller knows that
-    /// there is no value.
+    /// Grants a lease and returns its number; `None` if the value of the lower tier may be old. The
+    /// caller has checked that the cache has no value.
     pub fn lease(&mut self, hash: u64) -> Option<u64> {
-        let barred = self.all_barred > 0 || self.barred.contains(&hash);
-        if barred || self.handing.iter().any(|handing| handing.hash == hash) || self.lost.has(hash)
+        let blocked = self.all_blocked > 0 || self.blocked.contains(&hash);
+        if blocked
+            || self.in_flight.iter().any(|in_flight| in_flight.hash == hash)
+            || self.untrusted.has(hash)
         {
             return None;
         }
@@ -103,12 +106,12 @@ impl<W> Leases<W> {
         Some(number)
     }
 
-    /// Whether a lease is unbroken.
+    /// Returns whether a lease is valid.
     pub fn is_live(&self, hash: u64, number: u64) -> bool {
         self.live.find(hash, |live| live.hash == hash && live.number == number).is_some()
     }
 
-    /// Its holder lets go of a lease, broken or not.
+    /// Gives a lease up, valid or broken.
     pub fn give_up(&mut self, hash: u64, number: u64) {
         if let Ok(mut entry) =
             self.live.find_entry(hash, |live| live.hash == hash && live.number == number)
@@ -120,71 +123,73 @@ impl<W> Leases<W> {
         }
     }
 
-    /// Something was put or removed: leases of the hash are broken, and `mark` is shown what is on
-    /// its way under it.
+    /// Records an insertion or a removal: breaks the leases of the hash, and calls `mark` for each
+    /// value in flight under it.
     #[cold]
     pub fn supersede(&mut self, hash: u64, mut mark: impl FnMut(&W)) {
         if let Ok(entry) = self.live.find_entry(hash, |live| live.hash == hash) {
             entry.remove();
         }
-        self.handing
+        self.in_flight
             .iter()
-            .filter(|handing| handing.hash == hash)
-            .for_each(|handing| mark(&handing.what));
+            .filter(|in_flight| in_flight.hash == hash)
+            .for_each(|in_flight| mark(&in_flight.what));
     }
 
-    /// As `supersede`, for all.
+    /// Records the removal of all keys: breaks all leases, and calls `mark` for all values in
+    /// flight.
     #[cold]
     pub fn supersede_all(&mut self, mut mark: impl FnMut(&W)) {
         self.live.clear();
-        self.handing.iter().for_each(|handing| mark(&handing.what));
+        self.in_flight.iter().for_each(|in_flight| mark(&in_flight.what));
     }
 
-    /// A value begins its way to the lower tier. Its number is for `handed_over`.
+    /// Records that a value is in flight to the sink. Returns its number, for `handed_over`.
     pub fn hand_over(&mut self, hash: u64, what: W) -> u64 {
         let number = self.number();
-        self.handing.push(InFlight { hash, number, what });
+        self.in_flight.push(InFlightValue { hash, number, what });
         number
     }
 
-    /// It has arrived, or nobody knows what became of it.
+    /// Records that the sink has returned: it stored the value, or its state is unknown.
     pub fn handed_over(&mut self, number: u64, arrived: bool) {
-        if let Some(at) = self.handing.iter().position(|handing| handing.number == number) {
-            let handing = self.handing.swap_remove(at);
+        if let Some(at) = self.in_flight.iter().position(|in_flight| in_flight.number == number) {
+            let in_flight = self.in_flight.swap_remove(at);
             if !arrived {
-                self.lost.add(handing.hash);
+                self.untrusted.add(in_flight.hash);
             }
         }
     }
 
-    /// The lower tier is being told of a removal.
-    pub fn bar(&mut self, hash: u64) {
-        self.barred.push(hash);
+    /// Blocks leases of a hash while the lower tier invalidates the key.
+    pub fn block(&mut self, hash: u64) {
+        self.blocked.push(hash);
     }
 
-    /// It has been told, or nobody knows whether.
-    pub fn unbar(&mut self, hash: u64, told: bool) {
-        if let Some(at) = self.barred.iter().position(|&barred| barred == hash) {
-            self.barred.swap_remove(at);
+    /// Ends one block of a hash. If `told` is false, the invalidation failed.
+    pub fn unblock(&mut self, hash: u64, told: bool) {
+        if let Some(at) = self.blocked.iter().position(|&blocked| blocked == hash) {
+            self.blocked.swap_remove(at);
         }
         if !told {
-            self.lost.add(hash);
+            self.untrusted.add(hash);
         }
     }
 
-    /// The lower tier is being told that all was removed. What was lost until now is not if it
-    /// hears: see `unbar_all`.
-    pub fn bar_all(&mut self) -> Lost {
-        self.all_barred += 1;
-        std::mem::take(&mut self.lost)
+    /// Blocks all leases while the lower tier invalidates all keys. Returns the keys that were
+    /// untrusted until now, for `unblock_all`.
+    pub fn block_all(&mut self) -> UntrustedKeys {
+        self.all_blocked += 1;
+        std::mem::take(&mut self.untrusted)
     }
 
-    /// It has been told; or nobody knows whether, and what was lost before is so still.
-    pub fn unbar_all(&mut self, told: bool, before: Lost) {
-        self.all_barred -= 1;
+    /// Ends one block of all leases. If `told` is false, the invalidation failed, and the keys that
+    /// were untrusted before are untrusted again.
+    pub fn unblock_all(&mut self, told: bool, before: UntrustedKeys) {
+        self.all_blocked -= 1;
         if !told {
-            before.hashes.iter().for_each(|&hash| self.lost.add(hash));
-            self.lost.all = true;
+            before.hashes.iter().for_each(|&hash| self.untrusted.add(hash));
+            self.untrusted.all = true;
         }
     }
 
@@ -193,8 +198,8 @@ impl<W> Leases<W> {
         self.next
     }
 
-    /// What is wrong with the table, if anything: one entry for each hash, with a holder, and no
-    /// number twice.
+    /// Returns a description of a defect, if there is one: each hash must have one entry with at
+    /// least one holder, and no number may occur twice.
     pub fn defect(&self) -> Option<String> {
         for live in &self.live {
             let same = |other: &&Live| other.hash == live.hash;
@@ -204,16 +209,16 @@ impl<W> Leases<W> {
         }
         let numbers = self.live.iter().map(|live| live.number);
         let mut numbers: Vec<u64> =
-            numbers.chain(self.handing.iter().map(|handing| handing.number)).collect();
+            numbers.chain(self.in_flight.iter().map(|in_flight| in_flight.number)).collect();
         numbers.sort_unstable();
         let twice = numbers.windows(2).find(|two| two[0] == two[1]);
         twice.map(|two| format!("the number {} was given twice", two[0]))
     }
 }
 
-impl Lost {
+impl UntrustedKeys {
     fn has(&self, hash: u64) -> bool {
-        self.all || self.hashes.find(hash, |&lost| lost == hash).is_some()
+        self.all || self.hashes.find(hash, |&untrusted| untrusted == hash).is_some()
     }
 
     fn add(&mut self, hash: u64) {
@@ -234,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_put_or_removed_breaks_the_leases_of_its_hash_alone() {
+    fn an_insertion_or_a_removal_breaks_the_leases_of_its_hash_alone() {
         let mut leases = quiet();
         let (one, same, other) =
             (leases.lease(1).unwrap(), leases.lease(1).unwrap(), leases.lease(2).unwrap());
@@ -263,13 +268,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_its_way_is_barred_and_marked() {
+    fn values_in_flight_block_leases_and_are_marked() {
         let mut leases = quiet();
         let (first, second) =
             (leases.hand_over(1, Cell::new(false)), leases.hand_over(1, Cell::new(false)));
         let other = leases.hand_over(2, Cell::new(false));
         leases.supersede(1, |mark| mark.set(true));
-        assert!(leases.handing.iter().all(|handing| handing.what.get() == (handing.hash == 1)));
+        assert!(
+            leases.in_flight.iter().all(|in_flight| in_flight.what.get() == (in_flight.hash == 1))
+        );
         leases.handed_over(first, true);
         assert!(
             leases.lease(1).is_none() && leases.lease(2).is_none() && leases.lease(3).is_some()
@@ -280,28 +287,25 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_is_not_leased_until_the_lower_tier_has_forgotten_all() {
+    fn untrusted_keys_are_not_leased_until_the_lower_tier_has_invalidated_all() {
         let mut leases = quiet();
         let number = leases.hand_over(1, Cell::new(false));
         leases.handed_over(number, false);
-        leases.bar(2);
-        leases.bar(2);
-        leases.unbar(2, true);
-        assert!(leases.lease(2).is_none(), "another still tells");
-        leases.unbar(2, false);
+        leases.block(2);
+        leases.block(2);
+        leases.unblock(2, true);
+        assert!(leases.lease(2).is_none(), "another thread is still invalidating");
+        leases.unblock(2, false);
         assert!(leases.lease(1).is_none() && leases.lease(2).is_none() && leases.is_quiet());
-        let before = leases.bar_all();
+        let before = leases.block_all();
         assert!(leases.lease(3).is_none());
-        leases.unbar_all(false, before);
-        assert!(leases.lease(3).is_none(), "it has not heard");
-        let before = leases.bar_all();
+        leases.unblock_all(false, before);
+        assert!(leases.lease(3).is_none(), "the invalidation failed");
+        let before = leases.block_all();
         let number = leases.hand_over(4, Cell::new(false));
         leases.handed_over(number, false);
-        leases.unbar_all(true, before);
+        leases.unblock_all(true, before);
         assert!((1..4).all(|hash| leases.lease(hash).is_some()));
-        assert!(
-            leases.lease(4).is_none(),
-            "it was lost after it had been told to forget, for all one knows"
-        );
+        assert!(leases.lease(4).is_none(), "its sink may have failed after the invalidation");
     }
 }

@@ -3,9 +3,9 @@
 //! One [ring](super::rings), and for each block the time of its last use, by the cache's
 //! [clock](super::clock): so the oldest of one shard can be compared with that of another.
 
-use super::clock::{Gone, Rank, Time, inserted_at, order};
+use super::clock::{EvictedCount, Rank, Time, inserted_at, order};
 use super::rings::Rings;
-use super::{Policy, Slot};
+use super::{EvictionPolicy, Slot};
 
 /// Evicts the least recently used block. 20 bytes for each slot.
 #[derive(Debug, Default)]
@@ -16,8 +16,8 @@ pub(super) struct Lru {
     /// By slot: the place of a block in its prefix.
     depths: Vec<u32>,
     len: usize,
-    gone: Gone,
-    /// The time of what it is told.
+    evicted: EvictedCount,
+    /// The time of the next calls.
     pub(super) now: Time,
 }
 
@@ -25,12 +25,12 @@ impl Lru {
     /// The rank of the next victim.
     #[inline]
     pub(super) fn oldest(&self) -> Option<Rank> {
-        Some(self.gone.rank(self.used[self.ring.first(0)? as usize]))
+        Some(self.evicted.rank(self.used[self.ring.first(0)? as usize]))
     }
 }
 
 impl Lru {
-    /// Puts a block that is in no order where its time and depth belong.
+    /// Inserts a block that is in no order at the place of its time and depth.
     #[inline]
     fn place(&mut self, slot: Slot, time: Time) {
         let (used, depths) = (&self.used, &self.depths);
@@ -43,7 +43,7 @@ impl Lru {
     }
 }
 
-impl Policy for Lru {
+impl EvictionPolicy for Lru {
     fn insert(&mut self, slot: Slot, hash: u64) {
         self.insert_at_depth(slot, hash, 0);
     }
@@ -70,13 +70,13 @@ impl Policy for Lru {
     }
 
     fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
-        // What is pinned counts as used, so that the next search does not meet it again; after all
-        // have been met the search ends.
+        // A pinned block counts as used, so the next search does not meet it again. The search ends
+        // after it has met all blocks.
         for _ in 0..self.len {
             let slot = self.ring.first(0)?;
             if may_go(slot) {
                 self.remove(slot);
-                self.gone.more(self.used[slot as usize]);
+                self.evicted.more(self.used[slot as usize]);
                 return Some(slot);
             }
             self.touch(slot);

@@ -27,7 +27,7 @@ pub type Slot = u32;
 ///
 /// A policy that panics is not called again. The panic reaches the caller of the cache, and the
 /// shard goes on with LRU.
-pub trait Policy: Send {
+pub trait EvictionPolicy: Send {
     /// Adds the block at `slot`, which was empty. `hash` is the hash of its key: the same whenever
     /// the key comes again, and well mixed.
     fn insert(&mut self, slot: Slot, hash: u64);
@@ -69,7 +69,7 @@ pub enum Eviction {
     /// evicts as LRU does.
     ScanResistant,
     /// A policy of the caller: the function makes the policy of one shard.
-    Custom(Arc<dyn Fn() -> Box<dyn Policy> + Send + Sync>),
+    Custom(Arc<dyn Fn() -> Box<dyn EvictionPolicy> + Send + Sync>),
 }
 
 impl Eviction {
@@ -123,26 +123,27 @@ impl fmt::Debug for Eviction {
     }
 }
 
-/// A policy; the default one is not called through a table.
+/// A policy. Calls of the built-in ones need no virtual dispatch.
 pub(super) enum ActivePolicy {
     Lru(Lru),
     Scan(Box<ScanResistant>),
-    /// One of the caller's.
+    /// A policy of the caller.
     Own(Own),
 }
 
-/// A policy of the caller's, which may panic. What it knows afterwards is unknown, so it is not
-/// called again.
+/// A policy of the caller, which may panic. Its state is unknown afterwards, so it is not called
+/// again.
 pub(super) struct Own {
-    policy: Box<dyn Policy>,
-    /// A call began and has not ended. Under the lock of the shard that is: it panicked.
+    policy: Box<dyn EvictionPolicy>,
+    /// A call began and has not ended. A thread that sees this under the lock of the shard knows
+    /// that the call panicked.
     calling: bool,
     /// Takes its place after a panic.
     instead: Option<Lru>,
 }
 
 impl Own {
-    fn call<R>(&mut self, call: impl FnOnce(&mut dyn Policy) -> R) -> R {
+    fn call<R>(&mut self, call: impl FnOnce(&mut dyn EvictionPolicy) -> R) -> R {
         match &mut self.instead {
             Some(lru) => call(lru),
             None => {
@@ -156,7 +157,7 @@ impl Own {
 }
 
 impl ActivePolicy {
-    /// Tells the time of what follows.
+    /// Sets the time of the next calls.
     #[inline]
     pub(super) fn set_now(&mut self, now: Time) {
         match self {
@@ -166,7 +167,7 @@ impl ActivePolicy {
         }
     }
 
-    /// Tells what LRU's candidate of all shards is worth, for the next victim.
+    /// Sets the worth of LRU's candidate among all shards, for the next victim.
     #[inline]
     pub(super) fn set_other(&mut self, other: Option<f32>) {
         if let ActivePolicy::Scan(scan) = self {
@@ -174,7 +175,7 @@ impl ActivePolicy {
         }
     }
 
-    /// The rank of the first block of each order.
+    /// Returns the rank of the first block of each order.
     #[inline]
     pub(super) fn oldest(&self) -> [Rank; ORDERS] {
         let mut ranks = [NONE; ORDERS];
@@ -186,15 +187,15 @@ impl ActivePolicy {
         ranks
     }
 
-    /// Whether it has panicked, and nothing took its place yet.
+    /// Returns whether the policy has panicked and was not yet replaced.
     #[inline]
     pub(super) fn has_panicked(&self) -> bool {
         matches!(self, ActivePolicy::Own(own) if own.calling)
     }
 
-    /// An LRU takes its place, which knows the blocks at these slots. The one that panicked goes
-    /// with the cache: its `Drop` may panic, too.
-    pub(super) fn dismiss(&mut self, slots: impl Iterator<Item = Slot>) {
+    /// Replaces a policy that panicked with an LRU that knows the blocks at these slots. The old
+    /// policy is dropped with the cache, since its `Drop` may panic, too.
+    pub(super) fn replace_panicked(&mut self, slots: impl Iterator<Item = Slot>) {
         if let ActivePolicy::Own(own) = self {
             let mut lru = Lru::default();
             slots.for_each(|slot| lru.insert(slot, 0));
@@ -204,7 +205,7 @@ impl ActivePolicy {
     }
 }
 
-impl Policy for ActivePolicy {
+impl EvictionPolicy for ActivePolicy {
     fn insert(&mut self, slot: Slot, hash: u64) {
         match self {
             ActivePolicy::Lru(policy) => policy.insert(slot, hash),

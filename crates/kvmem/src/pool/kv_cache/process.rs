@@ -1,10 +1,10 @@
-//! *Process*: a cache is of the process that made it.
+//! *Process*: a cache belongs to the process that made it.
 //!
 //! A forked child has no memory at the addresses of its parent's blocks, and its copies of the
-//! cache's locks may be held by threads that it does not have. So each call asks first whether the
-//! process is still the one that made the cache. In a child the cache answers as an empty one that
-//! takes nothing: no lock is taken, nothing is freed and no table is read, because a thread
-//! of the parent may have been changing it.
+//! cache's locks may be held by threads that it does not have. Each call therefore checks first
+//! whether the process is still the one that made the cache. In a child the cache behaves like an
+//! empty cache that accepts nothing: it takes no lock, frees nothing and reads no table, because a
+//! thread of the parent may have been changing the table.
 
 use crate::sys;
 
@@ -21,9 +21,9 @@ impl Process {
         Process { generation: sys::generation() }
     }
 
-    /// Whether this process is a forked child of that one.
+    /// Returns whether this process is a forked child of that one.
     #[inline]
-    pub(super) fn is_gone(self) -> bool {
+    pub(super) fn is_forked(self) -> bool {
         self.generation != sys::generation()
     }
 }

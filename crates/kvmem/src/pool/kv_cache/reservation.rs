@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::charged::Charged;
 use super::entry::{CacheEntry, Pinned};
-use super::room::Inner;
+use super::space::Inner;
 use super::{Lease, Superseded};
 use crate::pool::Block;
 
@@ -30,7 +30,7 @@ pub struct Reservation<K> {
     charge: Charge<K>,
 }
 
-/// Credits what was charged for a block that does not come to be held.
+/// Credits the charge of a block that is dropped before it is committed.
 struct Charge<K> {
     cache: Option<Arc<Inner<K>>>,
     len: u64,
@@ -72,8 +72,9 @@ impl<K: Hash + Eq> Reservation<K> {
     /// A value fetched from a lower tier therefore never replaces a newer one. The lease ends.
     ///
     /// # Errors
-    /// [`Superseded`]: the lease was broken, or does not [cover](Lease::covers) this, or this is a forked child. Nothing has changed, and the
-    /// room is given back to the caller.
+    /// [`Superseded`]: the lease was broken, or does not [cover](Lease::covers) the reservation, or
+    /// this process is a forked child. Nothing changes then, and the caller gets the reservation
+    /// back.
     pub fn commit_leased(self, lease: Lease<K>) -> Result<Pinned<K>, Superseded<K>> {
         if !lease.covers(&self) {
             return Err(Superseded { reservation: self, found: None });
@@ -89,7 +90,9 @@ impl<K: Hash + Eq> Reservation<K> {
                 // The charge is the reservation's again.
                 drop(charged.place());
                 charge.cache = Some(Arc::clone(&cache));
-                let Some(held) = Arc::into_inner(held) else { unreachable!("nobody has seen it") };
+                let Some(held) = Arc::into_inner(held) else {
+                    unreachable!("no other thread has seen it")
+                };
                 let (key, block, padding, depth) = held.into_parts();
                 Err(Superseded {
                     reservation: Reservation { hash, key, block, padding, depth, charge },
@@ -99,7 +102,7 @@ impl<K: Hash + Eq> Reservation<K> {
         }
     }
 
-    /// As `commit`, without a pin. False in a forked child.
+    /// Commits the value without pinning it. Returns false in a forked child.
     pub(super) fn put(self) -> bool {
         let Reservation { hash, key, block, padding, depth, mut charge } = self;
         let held = Arc::new(CacheEntry::new(key, block, padding, depth));
@@ -115,10 +118,10 @@ impl<K> Reservation<K> {
     /// [`KvCache::is_forked`](super::KvCache::is_forked).
     #[must_use]
     pub fn is_forked(&self) -> bool {
-        self.charge.cache.as_ref().is_some_and(|cache| cache.process.is_gone())
+        self.charge.cache.as_ref().is_some_and(|cache| cache.process.is_forked())
     }
 
-    /// Whether it is for a key of this hash in this cache.
+    /// Returns whether the reservation is for a key with this hash in this cache.
     pub(super) fn is_of(&self, cache: &Arc<Inner<K>>, hash: u64) -> bool {
         self.hash == hash && self.charge.cache.as_ref().is_some_and(|own| Arc::ptr_eq(own, cache))
     }
@@ -140,8 +143,8 @@ impl<K> Reservation<K> {
         self.depth = depth;
     }
 
-    /// Returns the block of the bytes: address, offset, and what else a device needs. It is longer
-    /// than the value if [`with_allocator`](super::KvCacheBuilder::with_allocator) gave a longer one.
+    /// Returns the block of the bytes: address, offset, keys. It is longer than the value if
+    /// [`with_allocator`](super::KvCacheBuilder::with_allocator) returned a longer one.
     #[inline]
     pub fn block(&self) -> &Block {
         &self.block

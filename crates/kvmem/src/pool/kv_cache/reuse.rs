@@ -1,56 +1,57 @@
 //! *Reuse*: the worth of a block, learned from the uses of other blocks.
 //!
-//! A block that stays costs its place for as long as it stays, and is worth the uses that it gets
-//! meanwhile. How soon a block is used again depends on how often it was used before, its *kind*,
-//! and on the time since its last use, its *age*: a block that came and was never used is
-//! perhaps one of a scan; one that was used twenty times and is now older than it ever was before
-//! has perhaps come to its end. So the cache counts, by kind and age: at which age blocks are used
-//! again, including blocks that were evicted not long ago, and how many are not. From these counts
-//! follows a *worth* for each kind at each age: the most uses for the time that places are
-//! occupied, over all horizons *T*:
+//! A cached block occupies its place for a time, and is worth the uses that it gets meanwhile. Two
+//! things predict the next use of a block: its *kind*, which is how often it was used before, and
+//! its *age*, which is the time since its last use. A block that was inserted and never used may
+//! belong to a scan. A block that was used twenty times and is now older than ever before may not
+//! be used again. The cache therefore counts, by kind and age, at which age blocks are used again,
+//! including blocks that were evicted recently, and how many are not. These counts give a *worth*
+//! for each kind at each age: the maximum number of uses per time that places are occupied, over
+//! all horizons *T*:
 //!
 //! ```text
-//!                       uses between ages a and T, of blocks that came to age a
+//!                       uses between ages a and T, of blocks that reached age a
 //!   worth(a) =  max    ─────────────────────────────────────────────────────────
 //!              T > a    time that those blocks spend between a and T
 //! ```
 //!
 //! This is Gittins' index (*Bandit processes and dynamic allocation indices*, J. R. Stat. Soc. B
-//! 41, 1979) of a place; that it decides which object should go, if reuse depends on age alone, is
-//! shown by Aalto, Ayesta and Righter (*On the Gittins index in the M/G/1 queue*, Queueing
-//! Systems 63, 2009) for jobs, and used for caches by Beckmann, Chen and Cidon (*LHD: improving
-//! cache hit rate by maximizing hit density*, NSDI 2018), whose counts by class and age these are.
+//! 41, 1979) of a place. If reuse depends on age alone, the index decides which object to evict:
+//! Aalto, Ayesta and Righter (*On the Gittins index in the M/G/1 queue*, Queueing Systems 63, 2009)
+//! show it for jobs. Beckmann, Chen and Cidon (*LHD: improving cache hit rate by maximizing hit
+//! density*, NSDI 2018) use it for caches; the counts by class and age are theirs.
 //!
-//! Two rules keep prefixes whole. A block's prefix is used whenever the block is: so it is never
-//! older, and never of a lower kind. *Worth falls with age, and rises with kind*: where the counts
-//! say otherwise they are overruled. So the start of a prefix never goes before its end.
+//! Two rules keep prefixes whole. Each use of a block uses its prefix, too. The prefix is therefore
+//! never older than the block, and never of a lower kind. *Worth falls with age, and rises with
+//! kind*: the model overrules counts that say otherwise. The start of a prefix is therefore never
+//! evicted before its end.
 //!
-//! What a kind does at ages that none of it has come to is not known. There it is expected to be
-//! used as often as on the whole, at any age alike on the scale of logarithms: so what was used
-//! again and again outlives a scan that is longer than all that came before.
+//! The counts say nothing of ages that no block of a kind has reached. There the model expects the
+//! kind's overall share of uses, spread evenly over the logarithm of the age. Blocks that were used
+//! repeatedly therefore outlive a scan that is longer than all earlier ones.
 //!
-//! Until [`FIRST`] times of learning, worth is 1 / age for all kinds: the order of LRU.
+//! For the first [`FIRST`] model updates, worth is 1 / age for all kinds: the order of LRU.
 
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 
 use super::clock::{ORDERS, Time};
 use super::shadow_lru::Comparison;
 
-/// Kinds of blocks: by their uses since they came.
+/// Number of kinds of blocks, by their uses since they were inserted.
 pub(super) const KINDS: usize = ORDERS;
-/// Four to an octave of ages. What is older than 2^28 blocks is as old as that.
+/// Number of buckets: four per octave of ages. Ages above 2^28 blocks count as 2^28.
 const BUCKETS: usize = 4 * 28;
-/// So much of each count is left after each time of learning.
+/// Each model update multiplies all counts by this factor.
 const KEPT: f32 = 0.9;
-/// So many blocks of each kind are expected to do what their kind does on the whole, at any age.
+/// Weight of the prior, in blocks of each kind: they behave like the kind as a whole, at any age.
 const PRIOR: f32 = 64.0;
-/// At least so many blocks come between two times of learning.
+/// The minimum number of blocks inserted between two model updates.
 const LEAST: Time = 64;
-/// Times of learning before what was learned counts: what is evicted and not used again has to be
-/// forgotten first.
+/// Number of model updates before the learned worths are used. Blocks that are evicted and not used
+/// again are counted only when they are forgotten.
 const FIRST: u32 = 4;
 
-/// The kind of a block that was used so often.
+/// Returns the kind of a block that was used `uses` times.
 #[inline]
 pub(super) fn kind(uses: u8) -> usize {
     match uses {
@@ -71,12 +72,12 @@ fn bucket(age: Time) -> usize {
     (4 * octave + quarter).min(BUCKETS - 1)
 }
 
-/// The age at which a bucket begins, plus 1.
+/// Returns the age at which a bucket begins, plus 1.
 fn edge(bucket: usize) -> f32 {
     (1u64 << (bucket / 4)) as f32 * (1.0 + (bucket % 4) as f32 / 4.0)
 }
 
-/// Something that became of a block: it was used at an age, or not until it was forgotten.
+/// An outcome for a block: it was used at an age, or it was not used until it was forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Event(u16);
 
@@ -85,7 +86,7 @@ impl Event {
         Event(3 * Self::cell(uses, age) + 1)
     }
 
-    /// The block had been forgotten at an age, and was used after all.
+    /// Makes the event of a block that was forgotten at an age and then used after all.
     pub(super) fn returned(uses: u8, age: Time) -> Event {
         Event(3 * Self::cell(uses, age) + 2)
     }
@@ -99,7 +100,7 @@ impl Event {
     }
 }
 
-/// By kind and bucket.
+/// A number for each kind and bucket.
 type Table = [[f32; BUCKETS]; KINDS];
 
 #[derive(Debug)]
@@ -112,12 +113,12 @@ struct Counts {
 /// The model that all shards of a cache learn together.
 #[derive(Debug)]
 pub(super) struct Reuse {
-    /// The bits of an `f32` each.
+    /// The worths, each as the bits of an `f32`.
     worth: [[AtomicU32; BUCKETS]; KINDS],
-    /// When there is to be learned next.
+    /// The time of the next model update.
     due: AtomicU64,
     counts: Mutex<Box<Counts>>,
-    /// With what LRU would have found.
+    /// The comparison of hits with those of LRU.
     pub(super) comparison: Comparison,
 }
 
@@ -136,14 +137,14 @@ impl Default for Reuse {
 }
 
 impl Reuse {
-    /// What a block of a kind is worth at an age. O(1).
+    /// Returns the worth of a block of a kind at an age. O(1).
     #[inline]
     pub(super) fn worth(&self, kind: usize, age: Time) -> f32 {
         // Relaxed: each is a figure for itself.
         f32::from_bits(self.worth[kind][bucket(age)].load(Ordering::Relaxed))
     }
 
-    /// Counts what became of blocks.
+    /// Counts events, and empties the list.
     pub(super) fn count(&self, events: &mut Vec<Event>) {
         let mut guard = self.counts.lock();
         let Counts { used, forgotten, .. } = &mut **guard;
@@ -158,11 +159,11 @@ impl Reuse {
         }
     }
 
-    /// Whether it is time to learn, for a cache that holds so many blocks: four times while they
-    /// all change.
+    /// Returns whether a model update is due, for a cache that holds `held` blocks. An update is
+    /// due four times while as many blocks are inserted as are held.
     #[inline]
     pub(super) fn is_due(&self, now: Time, held: u64) -> bool {
-        // Relaxed, both: a thread that sees an old figure learns once more.
+        // Relaxed, both: a thread that sees an old figure only updates the model once more.
         let due = now >= self.due.load(Ordering::Relaxed);
         if due {
             self.due.store(now + (held / 4).max(LEAST), Ordering::Relaxed);
@@ -170,7 +171,8 @@ impl Reuse {
         due
     }
 
-    /// Makes new worths of the counts. O(kinds × buckets²) at most, some ten thousand steps.
+    /// Updates the model: computes new worths from the counts. O(kinds × buckets²) at most, some
+    /// ten thousand steps.
     #[cold]
     pub(super) fn learn(&self) {
         self.comparison.update();
@@ -188,7 +190,7 @@ impl Reuse {
     }
 }
 
-/// The worths that follow from counts.
+/// Returns the worths that follow from the counts.
 fn worths(counts: &Counts) -> Table {
     let sum = |table: &[f32; BUCKETS]| table.iter().sum::<f32>();
     let all_used: f32 = counts.used.iter().map(sum).sum();
@@ -198,8 +200,7 @@ fn worths(counts: &Counts) -> Table {
     for kind in 0..KINDS {
         let (known_used, known_forgotten) = (&counts.used[kind], &counts.forgotten[kind]);
         let known = sum(known_used) + sum(known_forgotten);
-        // What is expected of it, and is not known yet: its share of uses, at any age alike on the
-        // scale of logarithms.
+        // The prior: the kind's share of uses, spread evenly over the logarithm of the age.
         let share = (sum(known_used) + PRIOR * share_of_all) / (known + PRIOR);
         let used: [f32; BUCKETS] =
             std::array::from_fn(|at| known_used[at] + PRIOR * share / BUCKETS as f32);
@@ -208,7 +209,7 @@ fn worths(counts: &Counts) -> Table {
                 + known_forgotten[at]
                 + if at == BUCKETS - 1 { PRIOR * (1.0 - share) } else { 0.0 }
         });
-        // Those that came to the beginning of each bucket.
+        // The number of blocks that reached the beginning of each bucket.
         let mut came = [0.0f32; BUCKETS + 1];
         (0..BUCKETS).rev().for_each(|at| came[at] = came[at + 1] + ended[at]);
         for from in 0..BUCKETS {
@@ -223,12 +224,12 @@ fn worths(counts: &Counts) -> Table {
             }
             worth[kind][from] = best;
             if from > 0 {
-                // It falls with age.
+                // Worth falls with age.
                 worth[kind][from] = best.min(worth[kind][from - 1]);
             }
         }
         if kind > 0 {
-            // It rises with kind.
+            // Worth rises with kind.
             let (lower, higher) = worth.split_at_mut(kind);
             for (worth, least) in higher[0].iter_mut().zip(&lower[kind - 1]) {
                 *worth = worth.max(*least);

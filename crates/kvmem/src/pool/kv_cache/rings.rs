@@ -1,43 +1,43 @@
-//! *Rings*: slots in a few orders, each slot in one of them at most.
+//! *Rings*: a few orders of slots. Each slot is in at most one order.
 //!
-//! Each order is a ring of slots with a head: behind the head the first, before it the last. A slot
-//! moves to the end of an order by taking it out and putting it in before the head: both O(1), and
-//! exact.
+//! Each order is a ring of slots with a head. The first slot follows the head, and the last one
+//! precedes it. To move a slot to the end of an order, the thread takes it out and inserts it
+//! before the head; both steps are O(1) and exact.
 //!
-//! Such a move writes to the links of five slots. That would be dear in a look-up, on lines that
-//! other threads have just changed for other blocks; but uses are told late, many at a time, by a
-//! thread that has the shard to itself anyway. (A heap of stamps, of which a use writes one and the
-//! victim's search sets right what has become old, costs less at a use, but more at each eviction
-//! than all uses since the last one: its entries lie far apart, and O(log blocks) of them are
-//! moved.)
+//! Such a move writes the links of five slots. In a look-up that would be expensive, on cache lines
+//! that other threads have just changed for other blocks. But the policy learns of uses late, many
+//! at a time, from a thread that has the shard exclusively anyway. (The alternative is a heap of
+//! time stamps: a use writes one stamp, and the search for a victim repairs outdated entries. It
+//! costs less per use, but each eviction costs more than all uses since the last one: the entries
+//! lie far apart, and O(log blocks) of them move.)
 //!
-//! Invariants: (1) `links[r]` is the head of order *r*, `links[s + R]` is of slot *s*; (2)
-//! `links[links[p].next].prev` is *p* for each place *p*, and the other way round; (3) from a head
-//! on there are just the slots in that order, each once; the place of any other is linked to
-//! itself.
+//! Invariants: (1) `links[r]` is the head of order *r*, `links[s + R]` is the link of slot *s*; (2)
+//! `links[links[p].next].prev` is *p* for each index *p*, and `links[links[p].prev].next` is *p*;
+//! (3) the ring of a head has exactly the slots of its order, each once; the link of any other slot
+//! points to itself.
 
 use super::Slot;
 
-/// Number of a link: the first ones are heads, any other is `R` after its slot.
-type Place = u32;
+/// The index of a link: the first `R` are heads, and slot *s* has index *s* + `R`.
+type LinkIndex = u32;
 
 #[derive(Clone, Copy, Debug)]
 struct Link {
-    prev: Place,
-    next: Place,
+    prev: LinkIndex,
+    next: LinkIndex,
 }
 
 impl Link {
-    /// Linked to itself.
+    /// Makes a link that points to itself.
     fn alone(at: usize) -> Link {
-        Link { prev: at as Place, next: at as Place }
+        Link { prev: at as LinkIndex, next: at as LinkIndex }
     }
 }
 
-/// Most slots that [`Rings::push_before`] passes.
+/// The maximum number of slots that [`Rings::push_before`] passes.
 const MAX_WALK: usize = 64;
 
-/// `R` orders. 8 bytes for each slot.
+/// `R` orders of slots. Takes 8 bytes per slot.
 #[derive(Debug)]
 pub(super) struct Rings<const R: usize> {
     links: Vec<Link>,
@@ -51,14 +51,14 @@ impl<const R: usize> Default for Rings<R> {
 
 impl<const R: usize> Rings<R> {
     #[inline]
-    fn link(&mut self, at: Place) -> &mut Link {
+    fn link(&mut self, at: LinkIndex) -> &mut Link {
         &mut self.links[at as usize]
     }
 
-    /// Puts a slot that is in no order at the end of one.
+    /// Appends a slot that is in no order to an order.
     #[inline]
     pub(super) fn push(&mut self, ring: usize, slot: Slot) {
-        let (head, at) = (ring as Place, slot + R as Place);
+        let (head, at) = (ring as LinkIndex, slot + R as LinkIndex);
         let known = self.links.len();
         self.links.extend((known..=at as usize).map(Link::alone));
         let last = self.link(head).prev;
@@ -67,21 +67,21 @@ impl<const R: usize> Rings<R> {
         self.link(head).prev = at;
     }
 
-    /// Puts a slot that is in no order into one: before the slots at the end that are `later`, of
-    /// which at most [`MAX_WALK`] are passed. Returns the slot before it.
+    /// Inserts a slot that is in no order into an order, before the slots at its end for which
+    /// `is_later` returns true. Passes at most [`MAX_WALK`] of them. Returns the slot before it.
     pub(super) fn push_before(
         &mut self,
         ring: usize,
         slot: Slot,
         is_later: impl Fn(Slot) -> bool,
     ) -> Option<Slot> {
-        let (head, at) = (ring as Place, slot + R as Place);
+        let (head, at) = (ring as LinkIndex, slot + R as LinkIndex);
         let known = self.links.len();
         self.links.extend((known..=at as usize).map(Link::alone));
         let mut next = head;
         for _ in 0..MAX_WALK {
             let last = self.link(next).prev;
-            if last == head || !is_later(last - R as Place) {
+            if last == head || !is_later(last - R as LinkIndex) {
                 break;
             }
             next = last;
@@ -90,23 +90,23 @@ impl<const R: usize> Rings<R> {
         *self.link(at) = Link { prev, next };
         self.link(prev).next = at;
         self.link(next).prev = at;
-        prev.checked_sub(R as Place)
+        prev.checked_sub(R as LinkIndex)
     }
 
-    /// Takes a slot out of its order.
+    /// Removes a slot from its order.
     #[inline]
     pub(super) fn take(&mut self, slot: Slot) {
-        let at = slot + R as Place;
+        let at = slot + R as LinkIndex;
         let Link { prev, next } = *self.link(at);
         self.link(prev).next = next;
         self.link(next).prev = prev;
         *self.link(at) = Link::alone(at as usize);
     }
 
-    /// The first slot of an order.
+    /// Returns the first slot of an order.
     #[inline]
     pub(super) fn first(&self, ring: usize) -> Option<Slot> {
-        self.links[ring].next.checked_sub(R as Place)
+        self.links[ring].next.checked_sub(R as LinkIndex)
     }
 }
 

@@ -27,33 +27,33 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 
-use super::clock::{Gone, NONE, ORDERS, Rank, Time, inserted_at, order, time_of};
+use super::clock::{EvictedCount, NONE, ORDERS, Rank, Time, inserted_at, order, time_of};
 use super::reuse::{Event, KINDS, Reuse, kind};
 use super::rings::Rings;
 use super::shadow_lru::{EntryId, ShadowLru};
-use super::{Policy, Slot};
+use super::{EvictionPolicy, Slot};
 
-/// A block goes before an older one only if it is worth less than this part of that.
+/// A block is evicted before an older one only if its worth is below this fraction of the other's.
 const CLEARLY: f32 = 0.8;
 /// See the head of the file.
 const SOON: u64 = 32;
-/// Evicted blocks are remembered until this many times as many blocks have come as are held.
+/// A ghost is dropped after as many insertions as the cache holds blocks, times this number.
 const REMEMBERED: u64 = 4;
-/// Events that a shard collects before it has them counted.
+/// Number of events that a shard collects before the model counts them.
 const COLLECTED: usize = 16;
 
-/// What is known of a block that is held or a ghost.
+/// The history of a block that is held or a ghost.
 #[derive(Clone, Copy, Debug)]
 struct KnownBlock {
     hash: u64,
-    /// When it was last used.
+    /// The time of the last use.
     used: Time,
     uses: u8,
-    /// It is a ghost.
+    /// Whether the block is a ghost.
     evicted: bool,
     /// The age at which the model counted it as not used again; 0: not yet.
     given_up: u32,
-    /// Blocks before it in its prefix.
+    /// Number of blocks before this one in its prefix.
     depth: u32,
 }
 
@@ -70,29 +70,29 @@ struct GhostRecord {
 #[derive(Debug)]
 pub(super) struct ScanResistant {
     rings: Rings<KINDS>,
-    /// By slot.
+    /// Entries by slot.
     ids: Vec<EntryId>,
     len: usize,
     entries: Vec<KnownBlock>,
     free: Vec<EntryId>,
-    /// By hash.
+    /// Entries of ghosts by hash.
     ghosts: HashTable<EntryId>,
     queue: VecDeque<GhostRecord>,
     /// Items at the front of the queue that are given up.
     given_up: usize,
     shadow: ShadowLru,
     events: Vec<Event>,
-    /// By ring.
-    gone: [Gone; KINDS],
+    /// Evictions with the same time, by ring.
+    evicted: [EvictedCount; KINDS],
     reuse: Arc<Reuse>,
-    /// The time of what it is told.
+    /// The time of the next calls.
     pub(super) now: Time,
-    /// What LRU's candidate of several shards is worth; `None`: that of this shard counts.
+    /// The worth of LRU's candidate among several shards; `None`: this shard's candidate counts.
     pub(super) other: Option<f32>,
 }
 
 impl ScanResistant {
-    /// The policy of one shard. Shards with one `reuse` learn together.
+    /// Makes the policy of one shard. Shards with one `reuse` share the model.
     pub(super) fn new(reuse: Arc<Reuse>) -> Self {
         ScanResistant {
             rings: Rings::default(),
@@ -105,19 +105,19 @@ impl ScanResistant {
             given_up: 0,
             shadow: ShadowLru::default(),
             events: Vec::with_capacity(COLLECTED),
-            gone: [Gone::default(); KINDS],
+            evicted: [EvictedCount::default(); KINDS],
             reuse,
             now: 0,
             other: None,
         }
     }
 
-    /// Blocks in the whole cache.
+    /// Returns the number of blocks in the whole cache.
     fn held(&self) -> u64 {
         self.reuse.comparison.held()
     }
 
-    fn became(&mut self, event: Event) {
+    fn record(&mut self, event: Event) {
         self.events.push(event);
         if self.events.len() >= COLLECTED {
             self.reuse.count(&mut self.events);
@@ -128,19 +128,19 @@ impl ScanResistant {
         &self.entries[self.ids[slot as usize] as usize]
     }
 
-    /// The rank of the first block of each ring.
+    /// Returns the rank of the first block of each ring.
     pub(super) fn oldest(&self) -> [Rank; ORDERS] {
-        let rank = |ring: usize, slot: Slot| self.gone[ring].rank(self.entry(slot).used);
+        let rank = |ring: usize, slot: Slot| self.evicted[ring].rank(self.entry(slot).used);
         std::array::from_fn(|ring| self.rings.first(ring).map_or(NONE, |slot| rank(ring, slot)))
     }
 
-    /// The next choice, pinned or not.
+    /// Returns the next victim, pinned or not.
     fn choose(&self) -> Option<Slot> {
         let candidates = Candidates::of(&self.reuse, self.now, self.oldest())?;
         self.rings.first(candidates.trusted_choice(&self.reuse, self.other).ring)
     }
 
-    /// Puts a block into the ring of its kind, as one used at `time`.
+    /// Inserts a block into the ring of its kind, as last used at `time`.
     fn place(&mut self, slot: Slot, time: Time) {
         let id = self.ids[slot as usize] as usize;
         let KnownBlock { uses, depth, .. } = self.entries[id];
@@ -155,7 +155,7 @@ impl ScanResistant {
         self.entries[id].used = time.max(least);
     }
 
-    /// LRU uses the block, too. Returns whether LRU held it.
+    /// Records a use in the shadow LRU. Returns whether the shadow LRU held the block.
     fn touch_shadow(&mut self, slot: Slot) -> bool {
         let comparison = &self.reuse.comparison;
         let held = self.shadow.touch(self.ids[slot as usize], self.now, comparison);
@@ -163,19 +163,19 @@ impl ScanResistant {
         held
     }
 
-    /// Takes a block out of its ring.
+    /// Removes a block from its ring.
     fn take(&mut self, slot: Slot) {
         self.rings.take(slot);
         self.len -= 1;
         self.reuse.comparison.remove_held();
     }
 
-    /// Makes a ghost of the block at a slot, and ends ghosts that are too old.
+    /// Makes a ghost of the block at a slot, and drops ghosts that are too old.
     fn remember(&mut self, slot: Slot) {
         let id = self.ids[slot as usize];
         let KnownBlock { hash, used, .. } = self.entries[id as usize];
         if let Some(other) = self.ghost(hash) {
-            // Another key of the same hash.
+            // A ghost of another key with the same hash.
             self.release(other);
         }
         let entry = &mut self.entries[id as usize];
@@ -197,10 +197,10 @@ impl ScanResistant {
                 let age = self.now - entry.used;
                 entry.given_up = u32::try_from(age).unwrap_or(u32::MAX);
                 let event = Event::forgotten(entry.uses, age);
-                self.became(event);
+                self.record(event);
             }
         }
-        // Blocks of several sizes may be evicted faster than others come.
+        // With blocks of several sizes, one insertion may evict several blocks.
         let max = (2 * REMEMBERED as usize).saturating_mul(self.len + 1);
         while let Some(&eviction) = self.queue.front()
             && (self.now - eviction.at > REMEMBERED * held || self.queue.len() > max)
@@ -220,7 +220,7 @@ impl ScanResistant {
         entry.evicted && entry.used == eviction.used
     }
 
-    /// Takes the ghost of a hash out of the table.
+    /// Removes the ghost of a hash from the table.
     fn ghost(&mut self, hash: u64) -> Option<EntryId> {
         let entries = &self.entries;
         let found = self.ghosts.find_entry(hash, |&id| entries[id as usize].hash == hash).ok()?;
@@ -235,7 +235,7 @@ impl ScanResistant {
     }
 }
 
-impl Policy for ScanResistant {
+impl EvictionPolicy for ScanResistant {
     fn insert(&mut self, slot: Slot, hash: u64) {
         self.insert_at_depth(slot, hash, 0);
     }
@@ -246,9 +246,9 @@ impl Policy for ScanResistant {
             Some(id) => {
                 let KnownBlock { used, uses, given_up, .. } = self.entries[id as usize];
                 let age = self.now.saturating_sub(used);
-                self.became(Event::used(uses, age));
+                self.record(Event::used(uses, age));
                 if given_up > 0 {
-                    self.became(Event::returned(uses, Time::from(given_up)));
+                    self.record(Event::returned(uses, Time::from(given_up)));
                 }
                 self.entries[id as usize] = KnownBlock { uses: uses.saturating_add(1), ..fresh };
                 id
@@ -281,7 +281,7 @@ impl Policy for ScanResistant {
         let age = self.now.saturating_sub(used);
         self.rings.take(slot);
         if age * SOON >= self.held() {
-            self.became(Event::used(uses, age));
+            self.record(Event::used(uses, age));
             self.entries[self.ids[slot as usize] as usize].uses = uses.saturating_add(1);
         }
         self.place(slot, self.now);
@@ -299,14 +299,14 @@ impl Policy for ScanResistant {
         if self.reuse.is_due(self.now, self.held()) {
             self.reuse.learn();
         }
-        // Set aside until the search has ended, so that none is met twice.
+        // Pinned blocks stay out of the rings until the search ends, so it meets each only once.
         let mut pinned = Vec::new();
         let found = loop {
             let Some(slot) = self.choose() else { break None };
             let KnownBlock { used, uses, .. } = *self.entry(slot);
             self.take(slot);
             if may_go(slot) {
-                self.gone[kind(uses)].more(used);
+                self.evicted[kind(uses)].more(used);
                 self.remember(slot);
                 break Some(slot);
             }
@@ -332,8 +332,8 @@ pub(super) struct First {
 }
 
 impl First {
-    /// Whether it is worth less; of what is worth the same, the lower kind is, and then what was
-    /// used earlier.
+    /// Returns whether this block is worth less. Of blocks with the same worth, the lower kind is
+    /// less, and then the earlier use.
     fn is_less(&self, other: &First) -> bool {
         let order = self.worth.total_cmp(&other.worth);
         order.then(self.ring.cmp(&other.ring)).then(self.rank.cmp(&other.rank)).is_lt()
@@ -343,14 +343,15 @@ impl First {
 /// The two candidates for eviction: see the head of the file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidates {
-    /// LRU's.
+    /// LRU's candidate: the oldest block.
     pub(super) oldest: First,
-    /// The one that is worth least.
+    /// The block that is worth least.
     pub(super) least: First,
 }
 
 impl Candidates {
-    /// Of the rings whose first blocks have these ranks; `None` if there are no blocks.
+    /// Returns the candidates of the rings whose first blocks have these ranks; `None` if there are
+    /// no blocks.
     pub(super) fn of(reuse: &Reuse, now: Time, ranks: [Rank; ORDERS]) -> Option<Self> {
         let firsts = ranks.into_iter().enumerate().filter(|&(_, rank)| rank != NONE);
         let worth = |ring, rank| reuse.worth(ring, now.saturating_sub(time_of(rank)));
@@ -361,7 +362,7 @@ impl Candidates {
         }))
     }
 
-    /// Those of both; of equals the ones of `self`.
+    /// Returns the candidates of both sets; of equals those of `self`.
     pub(super) fn and(self, other: Candidates) -> Candidates {
         Candidates {
             oldest: if other.oldest.rank < self.oldest.rank { other.oldest } else { self.oldest },
@@ -369,12 +370,12 @@ impl Candidates {
         }
     }
 
-    /// The one that goes, or LRU's while LRU finds more.
+    /// Returns the victim: [`choice`](Self::choice), or LRU's candidate while LRU finds more.
     pub(super) fn trusted_choice(&self, reuse: &Reuse, other: Option<f32>) -> First {
         if reuse.comparison.is_trusted() { self.choice(other) } else { self.oldest }
     }
 
-    /// The one that goes. `other` is what LRU's candidate is worth if that stands elsewhere.
+    /// Returns the victim. `other` is the worth of LRU's candidate if that is in another shard.
     pub(super) fn choice(&self, other: Option<f32>) -> First {
         if self.least.worth < CLEARLY * other.unwrap_or(self.oldest.worth) {
             self.least

@@ -31,16 +31,16 @@ const MAX_PAUSE: u64 = 1024;
 /// The time of an entry that LRU would not hold.
 const ABSENT: Time = Time::MAX;
 
-/// What the shards of a cache share. Every figure is relaxed: it guards no memory.
+/// The state that the shards of a cache share. Every figure is relaxed: it guards no memory.
 #[derive(Debug)]
 pub(super) struct Comparison {
     /// Blocks in the lists of all shards.
     in_lru: AtomicU64,
     /// Blocks that the policies of all shards know.
     held: AtomicU64,
-    /// LRU would have evicted what was last used before.
+    /// LRU would have evicted the blocks last used before this time.
     horizon: AtomicU64,
-    /// AccessBuffer that the cache served, less those that LRU would have; an `i64`.
+    /// Uses that the cache served, less those that LRU would have served; an `i64`.
     lead: AtomicU64,
     /// Updates until the policy is tried again; 0: it is in use.
     pause: AtomicU64,
@@ -62,7 +62,7 @@ impl Default for Comparison {
 }
 
 impl Comparison {
-    /// Blocks held by all shards.
+    /// Returns the number of blocks held by all shards.
     #[inline]
     pub(super) fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
@@ -92,7 +92,7 @@ impl Comparison {
         let _ = self.lead.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
     }
 
-    /// Whether the policy may evict other blocks than LRU.
+    /// Returns whether the policy may evict other blocks than LRU.
     #[inline]
     pub(super) fn is_trusted(&self) -> bool {
         self.lead() * TOLERANCE >= -(self.held() as i64)
@@ -118,7 +118,7 @@ impl Comparison {
     }
 }
 
-/// What LRU would hold of one shard's keys. 16 bytes for each entry.
+/// The blocks of one shard that LRU would hold. 16 bytes per entry.
 #[derive(Debug, Default)]
 pub(super) struct ShadowLru {
     ring: Rings<1>,
@@ -152,7 +152,7 @@ impl ShadowLru {
         }
     }
 
-    /// LRU evicts what it has no room for.
+    /// Removes the blocks that LRU has no space for.
     pub(super) fn evict(&mut self, shared: &Comparison) {
         while let Some(id) = self.ring.first(0) {
             let used = self.used[id as usize];

@@ -4,11 +4,11 @@
 //! all the time. Look-ups therefore share the state by a [striped](crate::sync::Striped) lock, and
 //! write only to the [`StripeState`] of their stripe: counts, and a buffer of recorded uses. A
 //! thread that changes the shard takes all stripes, and first drains the buffers to the policy. The
-//! policy thus knows of every use before it is asked for anything. Look-ups write the policy's
+//! policy thus knows of every use before any other call. Look-ups write the policy's
 //! tables only when a buffer is full.
 //!
 //! A block that is used repeatedly while no block comes or goes is recorded once: the policy is not
-//! asked meanwhile. Each block stores the number of changes of the shard after which it was last
+//! called meanwhile. Each block stores the number of changes of the shard after which it was last
 //! recorded, and uses between two changes count once. A cache that is only read records nothing. An
 //! exact cache marks no block, and records every use.
 //!
@@ -27,36 +27,36 @@ use hashbrown::HashTable;
 
 use super::access_buffer::AccessBuffer;
 use super::charged::Charged;
-use super::clock::{Clock, Oldest};
+use super::clock::{AgeClock, Oldest};
 use super::entry::{CacheEntry, is_pinned};
 use super::leases::Leases;
 use super::policy::ActivePolicy;
 use super::stats::{Count, Others};
 use super::usage::Usage;
-use super::{Policy, Slot};
+use super::{EvictionPolicy, Slot};
 use crate::offset::CheckError;
 use crate::sync::{Mutex, Striped, StripedWriteGuard, thread_number};
 
-/// What is on its way to a lower tier is counted weakly: its bytes go with the pin.
+/// Values in flight to a lower tier are weak references: their bytes are freed with the pin.
 type ShardLeases<K> = Leases<Weak<CacheEntry<K>>>;
 
-/// A shard where it stands: on cache lines of its own.
+/// A shard, on cache lines of its own.
 #[repr(C, align(128))]
 pub(super) struct Shard<K> {
     state: Striped<ShardState<K>, StripeState>,
     pub(super) others: Others,
-    clock: Clock,
-    /// How old the next victims are.
+    clock: AgeClock,
+    /// The published ranks of the next victims.
     pub(super) oldest: Oldest,
 }
 
 impl<K> Shard<K> {
-    pub(super) fn new(policy: ActivePolicy, exact: bool, clock: Clock) -> Self {
+    pub(super) fn new(policy: ActivePolicy, exact: bool, clock: AgeClock) -> Self {
         let state = Striped::new(ShardState::new(policy, exact));
         Shard { state, others: Others::default(), clock, oldest: Oldest::default() }
     }
 
-    /// The block under `key`, which counts as used.
+    /// Returns the block under `key`, which counts as used.
     #[inline]
     pub(super) fn get<Q: Hash + Eq + ?Sized>(
         &self,
@@ -83,12 +83,12 @@ impl<K> Shard<K> {
         };
         drop(state);
         if !known {
-            self.tell(hash, &found);
+            self.drain_and_touch(hash, &found);
         }
         Some(found)
     }
 
-    /// Whether there is a block under `key`.
+    /// Returns whether the shard has a block under `key`.
     pub(super) fn contains<Q: Hash + Eq + ?Sized>(&self, hash: u64, key: &Q) -> bool
     where
         K: Borrow<Q> + Eq,
@@ -96,45 +96,46 @@ impl<K> Shard<K> {
         self.state.read(thread_number()).find(hash, key).is_some()
     }
 
-    /// The state, to be changed; what was used before is known to the policy.
+    /// Locks the state for writing. The policy has learned of all earlier uses.
     pub(super) fn state(&self) -> StripedWriteGuard<'_, ShardState<K>, StripeState> {
         let mut writing = self.state.write();
-        self.tell_all(&mut writing);
+        self.drain_uses(&mut writing);
         writing
     }
 
-    /// Runs `change` on the leases, before the policy is told anything: a policy that panics leaves
-    /// nothing undone here.
+    /// Runs `change` on the leases before the policy learns of any use. A policy that panics
+    /// therefore leaves no change of the leases undone.
     pub(super) fn change_leases<R>(&self, change: impl FnOnce(&mut ShardLeases<K>) -> R) -> R {
         let mut writing = self.state.write();
         let changed = change(&mut writing.leases);
-        self.tell_all(&mut writing);
+        self.drain_uses(&mut writing);
         changed
     }
 
-    /// Tells the policy what the notes say. One that has panicked is replaced first.
-    fn tell_all(&self, writing: &mut StripedWriteGuard<'_, ShardState<K>, StripeState>) {
+    /// Drains the access buffers to the policy. A policy that has panicked is replaced first.
+    fn drain_uses(&self, writing: &mut StripedWriteGuard<'_, ShardState<K>, StripeState>) {
         let (state, stripe_states) = writing.parts();
         let policy = state.policy.get_mut();
         if policy.has_panicked() {
-            policy.dismiss(state.index.iter().map(|held| held.slot()));
+            policy.replace_panicked(state.index.iter().map(|held| held.slot()));
         }
         policy.set_now(self.clock.now());
         for stripe_state in stripe_states {
-            stripe_state.uses.told(|slot| policy.touch(slot));
+            stripe_state.uses.drain(|slot| policy.touch(slot));
         }
         self.oldest.publish(policy.oldest());
     }
 
-    /// Publishes how old the next victims are, after a change.
+    /// Publishes the ranks of the next victims after a change.
     pub(super) fn publish(&self, state: &mut ShardState<K>) {
         self.oldest.publish(state.policy.get_mut().oldest());
     }
 
-    /// Tells the policy of what is noted, and of a use for which there was no more room.
+    /// Drains the access buffers to the policy, and reports a use for which the buffer had no
+    /// space.
     #[cold]
     #[inline(never)]
-    fn tell(&self, hash: u64, used: &Arc<CacheEntry<K>>) {
+    fn drain_and_touch(&self, hash: u64, used: &Arc<CacheEntry<K>>) {
         let mut state = self.state();
         if state.index.find(hash, |held| Arc::ptr_eq(held, used)).is_some() {
             state.policy.get_mut().touch(used.slot());
@@ -144,7 +145,7 @@ impl<K> Shard<K> {
         }
     }
 
-    /// Calls of `get` that found their key, and those that did not.
+    /// Returns the numbers of calls of `get` that found their key, and that did not.
     pub(super) fn requested(&self) -> (u64, u64) {
         let add = |(hits, misses), stripe_state: &StripeState| {
             (hits + stripe_state.hits.get(), misses + stripe_state.misses.get())
@@ -153,8 +154,8 @@ impl<K> Shard<K> {
     }
 }
 
-/// What look-ups write, for each stripe of the lock. A thread writes it that holds the stripe, or
-/// all stripes.
+/// The counts and the access buffer that look-ups write, for each stripe of the lock. Only a thread
+/// that holds the stripe, or all stripes, writes it.
 #[derive(Debug, Default)]
 pub(super) struct StripeState {
     hits: Count,
@@ -162,17 +163,17 @@ pub(super) struct StripeState {
     uses: AccessBuffer,
 }
 
-/// What the lock guards.
+/// The state that the lock guards.
 #[repr(C)]
 pub(super) struct ShardState<K> {
-    /// By the hash of the key. One pointer for each block: the index of 100,000 blocks takes a
-    /// megabyte.
+    /// Blocks by the hash of the key. One pointer per block: the index of 100,000 blocks takes
+    /// 1 MB.
     index: HashTable<Arc<CacheEntry<K>>>,
     /// Counts insertions, removals and attempts to evict; uses between two of these count once.
     changes: u32,
     /// All uses count: no block is ever marked as recorded.
     exact: bool,
-    /// The hash of the block at each slot; of a free slot, what was there.
+    /// The hash of the block at each slot; at a free slot, the hash of the last block there.
     hashes: Vec<u64>,
     free: Vec<Slot>,
     /// Threads that change the state reach it without locking. The lock exists because look-ups
@@ -184,7 +185,7 @@ pub(super) struct ShardState<K> {
 
 impl<K> ShardState<K> {
     fn new(policy: ActivePolicy, exact: bool) -> Self {
-        // What has just come has been noted after no change.
+        // Starts at 1: a fresh block has the number 0, so its first use is recorded.
         let changes = 1;
         let policy = Mutex::new(policy);
         let leases = Leases::default();
@@ -199,7 +200,7 @@ impl<K> ShardState<K> {
         }
     }
 
-    /// From now on uses are news again.
+    /// Counts a change: from now on the first use of each block is recorded again.
     fn changed(&mut self) {
         self.changes = self.changes.wrapping_add(1);
     }
@@ -214,7 +215,7 @@ impl<K: Eq> ShardState<K> {
         self.index.find(hash, |held| held.key.borrow() == key)
     }
 
-    /// The block under `key`, which counts as used.
+    /// Returns the block under `key`, which counts as used.
     pub(super) fn used<Q: Eq + ?Sized>(&mut self, hash: u64, key: &Q) -> Option<Arc<CacheEntry<K>>>
     where
         K: Borrow<Q>,
@@ -227,30 +228,31 @@ impl<K: Eq> ShardState<K> {
         Some(Arc::clone(held))
     }
 
-    /// Breaks leases of the key, and marks what is on its way under it: something else is put, or
-    /// it is removed.
+    /// Breaks the leases of the key and marks the values in flight under it, for an insertion or a
+    /// removal.
     #[inline]
     fn supersede<Q: Eq + ?Sized>(&mut self, hash: u64, key: &Q)
     where
         K: Borrow<Q>,
     {
         if !self.leases.is_quiet() {
-            self.leases.supersede(hash, |handing| {
-                if let Some(held) = handing.upgrade().filter(|held| held.key.borrow() == key) {
+            self.leases.supersede(hash, |in_flight| {
+                if let Some(held) = in_flight.upgrade().filter(|held| held.key.borrow() == key) {
                     held.supersede();
                 }
             });
         }
     }
 
-    /// What was just evicted begins its way to the sink; returns its number.
+    /// Records that a block that was just evicted is in flight to the sink. Returns its number.
     pub(super) fn hand_over(&mut self, held: &Arc<CacheEntry<K>>) -> u64 {
-        // Its slot is free, and has its hash until the next block comes.
+        // The block's slot is free, and keeps the hash until the next block takes the slot.
         self.leases.hand_over(self.hashes[held.slot() as usize], Arc::downgrade(held))
     }
 
-    /// Ends a lease. If it is unbroken, a value may be put; else the one that is there, if any, is
-    /// the answer. If `Eq` panics, the lease has not ended.
+    /// Ends a lease. Returns `Ok` if the lease was valid: the caller may insert its value.
+    /// Otherwise returns the value that the key has, if any. If `Eq` panics, the lease has not
+    /// ended.
     pub(super) fn redeem(
         &mut self,
         hash: u64,
@@ -260,12 +262,12 @@ impl<K: Eq> ShardState<K> {
         let there = self.find(hash, key).cloned();
         let live = self.leases.is_live(hash, number);
         self.leases.give_up(hash, number);
-        // Another key of the same hash could have had the lease, and this one a value.
+        // Another key with the same hash may own the lease while this key has a value.
         if live && there.is_none() { Ok(()) } else { Err(there) }
     }
 
-    /// Puts a block in. Returns its slot, and the block that was there under the same key. The
-    /// caller [tells](Self::tell_placed) the policy.
+    /// Inserts a block. Returns its slot, and the block that it replaces under the same key, if
+    /// any. The caller [informs](Self::inform_placed) the policy.
     pub(super) fn place<'a>(
         &mut self,
         hash: u64,
@@ -275,7 +277,7 @@ impl<K: Eq> ShardState<K> {
         self.changed();
         self.supersede(hash, &charged.held().key);
         if let Some(old) = self.index.find_mut(hash, |old| old.key == charged.held().key) {
-            // From here on no code of the caller's runs.
+            // From here on none of the caller's code runs.
             let slot = old.slot();
             charged.held().stands_at(slot);
             let old = mem::replace(old, charged.place());
@@ -293,8 +295,8 @@ impl<K: Eq> ShardState<K> {
         (slot, None)
     }
 
-    /// Tells the policy that a block has come to a slot, in the place of another or of none.
-    pub(super) fn tell_placed(&mut self, slot: Slot, hash: u64, depth: u32, replaced: bool) {
+    /// Informs the policy that a block was inserted at a slot, or replaced the one there.
+    pub(super) fn inform_placed(&mut self, slot: Slot, hash: u64, depth: u32, replaced: bool) {
         let policy = self.policy.get_mut();
         if replaced {
             policy.touch(slot);
@@ -303,12 +305,13 @@ impl<K: Eq> ShardState<K> {
         }
     }
 
-    /// Tells the policy that the block at a slot has gone, but not by [`evict`](Self::evict).
-    pub(super) fn tell_gone(&mut self, slot: Slot) {
+    /// Informs the policy that the block at a slot was removed otherwise than by
+    /// [`evict`](Self::evict).
+    pub(super) fn inform_removed(&mut self, slot: Slot) {
         self.policy.get_mut().remove(slot);
     }
 
-    /// Takes the block under `key` out. The caller [tells](Self::tell_gone) the policy of the slot.
+    /// Removes the block under `key`. The caller [informs](Self::inform_removed) the policy.
     pub(super) fn remove<'a, Q: Eq + ?Sized>(
         &mut self,
         hash: u64,
@@ -326,8 +329,8 @@ impl<K: Eq> ShardState<K> {
         Some((slot, Charged::taken(held, usage)))
     }
 
-    /// Takes the block under `key` out if nobody has a pin on it. The caller
-    /// [tells](Self::tell_gone) the policy of the slot.
+    /// Removes the block under `key` if it is not pinned. The caller
+    /// [informs](Self::inform_removed) the policy.
     pub(super) fn remove_unpinned<'a>(
         &mut self,
         hash: u64,
@@ -340,7 +343,7 @@ impl<K: Eq> ShardState<K> {
         Some((self.vacate(&held), Charged::taken(held, usage)))
     }
 
-    /// The slot of a block that has left the index is free.
+    /// Frees the slot of a block that has left the index.
     fn vacate(&mut self, held: &CacheEntry<K>) -> Slot {
         self.changed();
         let slot = held.slot();
@@ -348,8 +351,8 @@ impl<K: Eq> ShardState<K> {
         slot
     }
 
-    /// Takes out the block that goes next; `None` if all are pinned. The one returned is not.
-    /// `other`: what LRU's candidate of all shards is worth.
+    /// Removes the policy's next victim, which is not pinned. Returns `None` if all blocks are
+    /// pinned. `other` is the worth of LRU's candidate among all shards.
     pub(super) fn evict<'a>(
         &mut self,
         other: Option<f32>,
@@ -365,18 +368,18 @@ impl<K: Eq> ShardState<K> {
         };
         let slot = policy.get_mut().victim(&mut { may_go })?;
         let hash = *hashes.get(slot as usize)?;
-        // Looked at once more: what a policy answers need not be what it was told.
+        // Checked again: a policy may return a slot that it was not shown.
         let entry = index.find_entry(hash, |held| held.slot() == slot && !is_pinned(held)).ok()?;
         let held = entry.remove().0;
         self.free.push(slot);
         Some(Charged::taken(held, usage))
     }
 
-    /// Takes every block out. The caller [tells](Self::tell_gone) the policy of each slot.
+    /// Removes all blocks. The caller [informs](Self::inform_removed) the policy of each slot.
     pub(super) fn drain<'a>(&mut self, usage: &'a Usage) -> (Vec<Slot>, Vec<Charged<'a, K>>) {
         self.changed();
-        self.leases.supersede_all(|handing| {
-            if let Some(held) = handing.upgrade() {
+        self.leases.supersede_all(|in_flight| {
+            if let Some(held) = in_flight.upgrade() {
                 held.supersede();
             }
         });

@@ -6,37 +6,38 @@ use serde::Serialize;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Figures of a cache. Each is exact; they are not of one instant while other threads are at work.
+/// Figures of a cache. Each is exact; they are not of one instant while other threads change the
+/// cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct KvCacheStats {
-    /// Blocks held, those being written included. What was removed or replaced while pinned is
-    /// not.
+    /// Number of blocks in the cache, including those being written. Blocks that were removed or
+    /// replaced while pinned are not included.
     pub blocks: u64,
     /// Bytes of those blocks.
     pub bytes: u64,
     /// Calls of `get` that found their key.
     pub hits: u64,
-    /// Calls of `get` that did not.
+    /// Calls of `get` that did not find their key.
     pub misses: u64,
     /// Values committed.
     pub insertions: u64,
-    /// Of those, values that took the place of another under the same key.
+    /// Committed values that replaced another value under the same key.
     pub replacements: u64,
-    /// Blocks evicted, for room or by the watermarks.
+    /// Blocks evicted, for space or by the watermarks.
     pub evictions: u64,
     /// Blocks removed by their key.
     pub removals: u64,
-    /// Values that failed because there was nothing to evict.
+    /// Insertions that failed because no block could be evicted.
     pub insertion_failures: u64,
-    /// Evicted values that a lower tier [failed](super::KvCacheBuilder::on_evict) to take.
+    /// Evicted values that the [eviction sink](super::KvCacheBuilder::on_evict) failed to store.
     pub sink_failures: u64,
-    /// Values fetched and not put in, because their [lease](super::Lease) was broken.
+    /// Fetched values that were not inserted because their [lease](super::Lease) was broken.
     pub superseded: u64,
 }
 
 impl KvCacheStats {
-    /// Hits over calls of `get`; 0 before the first.
+    /// Returns the hits divided by the calls of `get`; 0 before the first call.
     #[must_use]
     pub fn hit_rate(&self) -> f64 {
         let calls = self.hits + self.misses;
@@ -49,12 +50,13 @@ impl fmt::Display for KvCacheStats {
         let KvCacheStats { blocks, bytes, hits, misses, insertions, evictions, .. } = self;
         write!(
             f,
-            "{blocks} blocks of {bytes} bytes, {hits} hits, {misses} misses, {insertions} insertions, {evictions} evictions"
+            "{blocks} blocks of {bytes} bytes, {hits} hits, {misses} misses, \
+             {insertions} insertions, {evictions} evictions"
         )
     }
 }
 
-/// What a shard has done besides answering. Written under the shard's lock only, read by anyone
+/// The counts of a shard's changes. Threads write them under the shard's lock, and read them
 /// without it.
 #[derive(Debug, Default)]
 pub(super) struct Others {
@@ -71,15 +73,15 @@ pub(super) struct Others {
 pub(super) struct Count(AtomicU64);
 
 impl Count {
-    /// One more. The caller has the lock of the shard, or of the stripe whose figure it is: that
-    /// spares an atomic read-modify-write.
+    /// Adds one. The caller has the lock of the shard, or of the stripe that owns the figure, which
+    /// saves an atomic read-modify-write.
     #[inline]
     pub(super) fn more(&self) {
         // Relaxed: writers are ordered by the lock, and readers take the figure for itself.
         self.0.store(self.0.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// The figure.
+    /// Returns the figure.
     pub(super) fn get(&self) -> u64 {
         // Relaxed: see `more`.
         self.0.load(Ordering::Relaxed)

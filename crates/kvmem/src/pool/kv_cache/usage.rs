@@ -4,45 +4,46 @@
 //! is charged never exceeds a limit. A charge is made only if it fits: two insertions that compete
 //! cannot both exceed the limit and make each other fail.
 
-use super::clock::Clock;
+use super::clock::AgeClock;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Limits; `u64::MAX` is none.
+/// The limits of a cache; `u64::MAX` is no limit.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct CacheLimits {
     pub(super) bytes: u64,
     pub(super) blocks: u64,
-    /// Above so many bytes…
+    /// High watermark: evicting begins above this number of bytes.
     pub(super) high: u64,
-    /// …blocks are evicted down to so many.
+    /// Low watermark: evicting ends at this number of bytes.
     pub(super) low: u64,
 }
 
-/// What is charged. On cache lines of its own: every insertion writes here.
+/// The charged blocks and bytes. On cache lines of its own: every insertion writes here.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Usage {
     bytes: AtomicU64,
     blocks: AtomicU64,
-    /// How many blocks have been committed.
-    pub(super) commits: Clock,
+    /// The number of blocks committed so far.
+    pub(super) commits: AgeClock,
     insertion_failures: AtomicU64,
-    pub(super) limits: Limits,
+    pub(super) limits: CacheLimits,
 }
 
 impl Usage {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: CacheLimits) -> Self {
         let zero = || AtomicU64::new(0);
         Usage {
             bytes: zero(),
             blocks: zero(),
-            commits: Clock::default(),
+            commits: AgeClock::default(),
             insertion_failures: zero(),
             limits,
         }
     }
 
-    /// Charges a block of `len` bytes; false, and nothing charged, if that would exceed a limit.
+    /// Charges a block of `len` bytes. Returns false and charges nothing if that would exceed a
+    /// limit.
     pub(super) fn charge(&self, len: u64) -> bool {
         if !add_within(&self.blocks, 1, self.limits.blocks) {
             return false;
@@ -55,7 +56,7 @@ impl Usage {
         fits
     }
 
-    /// A block of `len` bytes is held no more.
+    /// Removes the charge of a block of `len` bytes.
     pub(super) fn credit(&self, len: u64) {
         // Relaxed: as in `add_within`.
         self.blocks.fetch_sub(1, Ordering::Relaxed);
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     fn usage(bytes: u64, blocks: u64) -> Usage {
-        Usage::new(Limits { bytes, blocks, high: bytes, low: bytes })
+        Usage::new(CacheLimits { bytes, blocks, high: bytes, low: bytes })
     }
 
     #[test]

@@ -16,9 +16,9 @@ use super::publisher::Publisher;
 use crate::pool::kv_cache::KvCacheStats;
 use crate::pool::{KvCache, Pool, PoolError};
 
-/// Pools and caches that are to be observed. See the [module](super).
+/// Publishes figures of pools and caches. See the [module](super).
 ///
-/// It has a clone of each: what it observes stays as long as it does.
+/// It owns a clone of each, which keeps the pools and caches alive until the exporter is dropped.
 ///
 /// ```
 /// use kvmem::arena::PageSize;
@@ -57,25 +57,25 @@ fn pool_label(name: &str) -> Label {
 }
 
 impl Exporter {
-    /// Of nothing yet.
+    /// Makes an exporter without pools and caches.
     pub fn new() -> Exporter {
         Exporter::default()
     }
 
-    /// Observes a pool too, under its [name](crate::pool::PoolBuilder::name).
+    /// Adds a pool, under its [name](crate::pool::PoolBuilder::name).
     pub fn pool(mut self, pool: &Pool) -> Exporter {
         let labels = vec![pool_label(pool.name())];
         self.pools.push(Observed { pool: pool.clone(), labels, recorded: Mutex::default() });
         self
     }
 
-    /// Observes a cache too, under the name of its pool and as `cache`. Its pool is not observed by
-    /// that.
+    /// Adds a cache, under the name of its pool and as `cache`. This does not add its pool.
     pub fn cache<K: Send + Sync + 'static>(self, cache: &KvCache<K>) -> Exporter {
         self.cache_called("cache", cache)
     }
 
-    /// As [`cache`](Self::cache), under a name of its own: where a pool has several.
+    /// Adds a cache under a name of its own, for a pool with several caches. See
+    /// [`cache`](Self::cache).
     pub fn cache_called<K: Send + Sync + 'static>(
         mut self,
         name: &str,
@@ -87,9 +87,9 @@ impl Exporter {
         self
     }
 
-    /// Publishes all figures to the recorder that is there now: the local one of this thread, or
-    /// else the global one. Blocks no request for memory, and waits for none. O(pools × threads
-    /// × classes + caches × shards).
+    /// Publishes all figures to the current recorder: the local one of this thread if it has one,
+    /// otherwise the global one. Blocks no request for memory, and waits for none. O(pools ×
+    /// threads × classes + caches × shards).
     pub fn publish(&self) {
         METRICS.iter().for_each(describe);
         for observed in &self.pools {
@@ -101,8 +101,8 @@ impl Exporter {
         }
     }
 
-    /// Publishes now and then, from a thread of its own, to the global recorder, until what is
-    /// returned is dropped.
+    /// Publishes at each interval to the global recorder, from a thread of its own, until the
+    /// returned value is dropped.
     ///
     /// # Errors
     /// [`PoolError::NoThread`].
@@ -132,8 +132,8 @@ fn the_counter(what: Described, labels: &[Label]) -> Counter {
     counter!(what.name, labels.iter())
 }
 
-/// The labels, and one more.
-fn and(labels: &[Label], key: &'static str, value: &str) -> Vec<Label> {
+/// Returns the labels and one more.
+fn with_label(labels: &[Label], key: &'static str, value: &str) -> Vec<Label> {
     labels.iter().cloned().chain([Label::new(key, value.to_owned())]).collect()
 }
 
@@ -153,13 +153,14 @@ fn publish_pool(figures: &PoolFigures, labels: &[Label]) {
         the_gauge(what, labels).set(value as f64);
     }
     for (reason, count) in figures.failures.by_reason() {
-        the_counter(names::ALLOCATION_FAILURES, &and(labels, "reason", reason)).absolute(count);
+        the_counter(names::ALLOCATION_FAILURES, &with_label(labels, "reason", reason))
+            .absolute(count);
     }
     the_counter(names::RECLAIMS, labels).absolute(figures.reclaims);
     the_gauge(names::POPULATE_SECONDS, labels).set(figures.populate_seconds);
     the_counter(names::POPULATE_FAILURES, labels).increment(0);
     for (registrar, seconds) in &figures.register_seconds {
-        let labels = and(labels, "registrar", registrar);
+        let labels = with_label(labels, "registrar", registrar);
         the_gauge(names::REGISTER_SECONDS, &labels).set(*seconds);
         // There from the beginning, so that the first failure is seen as a change.
         the_counter(names::REGISTRATION_FAILURES, &labels).increment(0);
@@ -176,7 +177,7 @@ fn publish_cache(stats: &KvCacheStats, labels: &[Label]) {
         (names::REPLACEMENTS, stats.replacements),
         (names::EVICTIONS, stats.evictions),
         (names::REMOVALS, stats.removals),
-        (names::REFUSALS, stats.insertion_failures),
+        (names::INSERTION_FAILURES, stats.insertion_failures),
         (names::SINK_FAILURES, stats.sink_failures),
         (names::SUPERSEDED, stats.superseded),
     ];
@@ -186,10 +187,10 @@ fn publish_cache(stats: &KvCacheStats, labels: &[Label]) {
 }
 
 impl Observed {
-    /// What has come since the last time.
+    /// Publishes the measurements since the previous call.
     fn publish_latency(&self) {
         let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
-        // Under the lock, so that what is found is never less than what was recorded.
+        // Read under the lock: the counts are never below those that were recorded.
         let Some(latency) = self.pool.latency() else { return };
         let histogram = histogram!(names::ALLOCATE_SECONDS.name, self.labels.iter());
         for &(time, count) in &latency.times {
@@ -210,7 +211,7 @@ pub(super) fn populate_failed(pool: &str) {
 
 /// Registering failed, with this registrar.
 pub(super) fn registration_failed(pool: &str, registrar: &str) {
-    let labels = and(&[pool_label(pool)], "registrar", registrar);
+    let labels = with_label(&[pool_label(pool)], "registrar", registrar);
     the_counter(names::REGISTRATION_FAILURES, &labels).increment(1);
 }
 

@@ -1,9 +1,9 @@
-//! *FailureCounts*: how many requests a pool has refused, by reason.
+//! *Failure counts*: the number of failed requests of a pool, by reason.
 //!
-//! A full pool answers most requests with no, from all threads at once, and writes nothing for it.
-//! Counting must not become what they queue for: so there are some lines of counters. The first
-//! threads have one each to themselves, and count by plain stores; those that come later share the
-//! others, and count by atomic additions.
+//! In a full pool most requests fail, in all threads at once, and a failed request writes nothing.
+//! Counting must not make these threads wait for one cache line. The counters therefore occupy
+//! several lines. Each of the first threads owns a line, and counts by plain stores; later threads
+//! share the other lines, and count by atomic additions.
 
 use std::cell::Cell;
 
@@ -12,36 +12,36 @@ use serde::Serialize;
 use crate::offset::AllocError;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 
-/// Lines with an owner, and as many that are shared.
+/// Number of lines with an owner, and number of shared lines.
 const LINES: usize = 16;
-/// Reasons there are.
+/// Number of reasons.
 const REASONS: usize = 8;
 
-/// Requests that were refused, by reason.
+/// Failed requests, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Failures {
-    /// Nothing free was long enough. A [cache](crate::pool::KvCache) that has to evict was refused
-    /// once for each value.
+    /// No free range was long enough. A [cache](crate::pool::KvCache) that has to evict fails to
+    /// allocate once for each value.
     pub out_of_space: u64,
-    /// Nothing that is ready was long enough, and more was being made ready.
+    /// No ready range was long enough, and other parts were being provisioned.
     pub not_ready: u64,
-    /// No range of this pool can ever be so long.
+    /// The request exceeds the longest range that this pool can have.
     pub too_large: u64,
-    /// No byte was asked for.
+    /// The request was for 0 bytes.
     pub zero_size: u64,
-    /// An alignment that is no power of two.
+    /// The alignment is not a power of two, or is too large.
     pub bad_align: u64,
-    /// In no range at all.
+    /// The request was for 0 ranges.
     pub no_ranges: u64,
-    /// There were too many ranges.
+    /// The metadata has no space for another range.
     pub too_many_ranges: u64,
-    /// Anything else.
+    /// All other reasons.
     pub other: u64,
 }
 
 impl Failures {
-    /// Each reason, as the label `reason` calls it, and how often.
+    /// Returns each reason, as the label `reason` has it, with its count.
     pub fn by_reason(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let Failures {
             out_of_space,
@@ -66,14 +66,14 @@ impl Failures {
         .into_iter()
     }
 
-    /// All of them.
+    /// Returns the sum of all counts.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.by_reason().map(|(_, count)| count).sum()
     }
 }
 
-/// Where they are counted.
+/// The counters of a pool's failures.
 #[derive(Default)]
 pub(in crate::pool) struct FailureCounts {
     own: [Line; LINES],
@@ -85,7 +85,7 @@ pub(in crate::pool) struct FailureCounts {
 struct Line([AtomicU64; REASONS]);
 
 impl FailureCounts {
-    /// The offset layer's, one more.
+    /// Counts a failure of the offset layer.
     #[inline]
     pub(in crate::pool) fn count(&self, error: &AllocError) {
         self.more(match error {
@@ -99,7 +99,7 @@ impl FailureCounts {
         });
     }
 
-    /// One for which what is ready was too little.
+    /// Counts a request that failed because not enough of the pool was ready.
     pub(in crate::pool) fn count_not_ready(&self) {
         self.more(1);
     }
@@ -109,7 +109,7 @@ impl FailureCounts {
         let line = line();
         match self.own.get(line) {
             Some(Line(counts)) => {
-                // Relaxed, both: nobody else writes here.
+                // Relaxed, both: no other thread writes here.
                 let count = counts[reason].load(Ordering::Relaxed);
                 counts[reason].store(count + 1, Ordering::Relaxed);
             }
@@ -135,7 +135,7 @@ impl FailureCounts {
     }
 }
 
-/// The number of this thread, in the order in which threads have been refused something. None is
+/// The number of this thread, in the order in which threads had their first failure. None is
 /// given twice.
 #[inline]
 fn line() -> usize {
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn each_reason_is_counted_under_its_name() {
-        let refusals = FailureCounts::default();
+        let failures = FailureCounts::default();
         let errors = [
             (AllocError::OutOfSpace { requested: 1, free: 0, largest_free: 0 }, "out_of_space"),
             (AllocError::TooLarge { requested: 1, limit: 0 }, "too_large"),
@@ -177,26 +177,26 @@ mod tests {
             (AllocError::CannotExtend { requested: 1, most: 0 }, "other"),
         ];
         for (number, (error, _)) in errors.iter().enumerate() {
-            (0..=number).for_each(|_| refusals.count(error));
+            (0..=number).for_each(|_| failures.count(error));
         }
-        refusals.count_not_ready();
-        let found: Vec<_> = refusals.failures().by_reason().collect();
+        failures.count_not_ready();
+        let found: Vec<_> = failures.failures().by_reason().collect();
         for (number, (_, reason)) in errors.iter().enumerate() {
             assert!(found.contains(&(reason, number as u64 + 1)), "{reason}: {found:?}");
         }
         assert!(found.contains(&("not_ready", 1)), "{found:?}");
-        assert_eq!(refusals.failures().total(), 28 + 1);
+        assert_eq!(failures.failures().total(), 28 + 1);
     }
 
     #[test]
     fn threads_count_together() {
-        let refusals = FailureCounts::default();
+        let failures = FailureCounts::default();
         std::thread::scope(|scope| {
             // Those with lines of their own, and others.
             for _ in 0..2 * LINES {
-                scope.spawn(|| (0..100).for_each(|_| refusals.count(&AllocError::ZeroSize)));
+                scope.spawn(|| (0..100).for_each(|_| failures.count(&AllocError::ZeroSize)));
             }
         });
-        assert_eq!(refusals.failures().zero_size, 200 * LINES as u64);
+        assert_eq!(failures.failures().zero_size, 200 * LINES as u64);
     }
 }

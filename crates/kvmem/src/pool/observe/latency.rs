@@ -14,38 +14,39 @@ use std::time::{Duration, Instant};
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Up to 2^41 ns, about 37 minutes; what takes longer is in the last one.
+/// Number of buckets: they reach up to 2^41 ns, about 37 minutes. The last one has all longer
+/// times.
 const BUCKETS: usize = 160;
-/// Looks at the clock, to find how long one takes.
-const LOOKS: usize = 64;
+/// Number of readings of the clock that measure how long one reading takes.
+const READINGS: usize = 64;
 
 /// The histogram of a pool.
 pub(in crate::pool) struct Latency {
     one_in: u32,
-    /// Nanoseconds between two looks at the clock with nothing between them.
+    /// Nanoseconds between two readings of the clock with nothing between them.
     clock: u64,
     buckets: Box<[AtomicU64]>,
 }
 
-/// How long the requests took that were measured.
+/// The durations of the measured requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LatencyFigures {
-    /// One request in so many was measured, on average.
+    /// On average one request in this number was measured.
     pub one_in: u32,
-    /// Times, each the middle of a bucket, in order, and how many requests took that long. No
+    /// Times in order, each the middle of a bucket, with the number of requests in the bucket. No
     /// bucket is empty.
     pub times: Vec<(Duration, u64)>,
 }
 
 impl LatencyFigures {
-    /// Requests that were measured.
+    /// Returns the number of measured requests.
     #[must_use]
     pub fn measured(&self) -> u64 {
         self.times.iter().map(|(_, count)| count).sum()
     }
 
-    /// The time that a share of the requests was within; `None` if none was measured.
+    /// Returns the time within which a share of the requests ended; `None` if none was measured.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let wanted = (self.measured() as f64 * share.clamp(0.0, 1.0)).ceil().max(1.0) as u64;
@@ -58,13 +59,14 @@ impl LatencyFigures {
 }
 
 thread_local! {
-    /// Requests of this thread until the next is measured, and what the next number is drawn from. All pools share it.
+    /// The requests of this thread until the next measurement, and the state of the random numbers
+    /// that draw the next interval. All pools share it.
     static DRAWN: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
 }
 
 impl Latency {
     pub(in crate::pool) fn new(one_in: u32) -> Latency {
-        let clock = (0..LOOKS).map(|_| {
+        let clock = (0..READINGS).map(|_| {
             let start = Instant::now();
             black_box(());
             start.elapsed().as_nanos() as u64
@@ -77,7 +79,7 @@ impl Latency {
         }
     }
 
-    /// Runs a request, and sees how long it takes if it is its turn.
+    /// Runs a request, and measures its duration if it is the request's turn.
     #[inline]
     pub(in crate::pool) fn measure<T>(&self, request: impl FnOnce() -> T) -> T {
         let (left, drawn) = DRAWN.get();
@@ -97,7 +99,7 @@ impl Latency {
         let wait = 1 + ((u64::from(next >> 8) * (2 * u64::from(self.one_in) - 1)) >> 24) as u32;
         DRAWN.set((wait, next));
         if drawn == 0 && self.one_in > 1 {
-            // The first of a thread makes its magazines: it says nothing of the others.
+            // The first request of a thread makes its magazines, so its duration is not typical.
             return request();
         }
         let start = Instant::now();
@@ -121,12 +123,12 @@ impl Latency {
     }
 }
 
-/// Something that differs from thread to thread, and is not 0.
+/// Returns a number that differs from thread to thread and is not 0.
 fn seed() -> u32 {
     DRAWN.with(|drawn| (std::ptr::from_ref(drawn).addr() >> 4) as u32) | 1
 }
 
-/// The bucket of so many nanoseconds.
+/// Returns the bucket of a duration in nanoseconds.
 fn bucket(nanos: u64) -> usize {
     if nanos < 4 {
         return nanos as usize;
@@ -136,7 +138,7 @@ fn bucket(nanos: u64) -> usize {
     ((log2 as usize - 1) * 4 + quarter).min(BUCKETS - 1)
 }
 
-/// Its middle.
+/// Returns the middle of a bucket.
 fn middle(bucket: usize) -> Duration {
     if bucket < 4 {
         return Duration::from_nanos(bucket as u64);

@@ -1,15 +1,15 @@
-//! *Names*: all metrics there are, once: what is published and what is documented come from here.
+//! *Names*: the table of all metrics. The exporter and the documentation both follow it.
 
 use std::fmt;
 
-/// What a metric does.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// It goes up and down.
+    /// A value that rises and falls.
     Gauge,
-    /// It goes up.
+    /// A value that only rises.
     Counter,
-    /// It is how often which value was seen.
+    /// A distribution of values.
     Histogram,
 }
 
@@ -23,86 +23,93 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A metric.
+/// The description of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Described {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// What it does.
+    /// The kind.
     pub kind: Kind,
-    /// `bytes`, `seconds`, or what is counted.
+    /// `bytes`, `seconds`, or the things that the metric counts.
     pub unit: &'static str,
     /// Labels beside `pool`.
     pub labels: &'static [&'static str],
-    /// What it is.
+    /// One sentence on the meaning.
     pub help: &'static str,
 }
 
 macro_rules! table {
-    ($($id:ident: $name:literal $kind:ident $unit:literal [$($label:literal),*] $help:literal;)*) => {
+    ($(
+        $id:ident: $name:literal $kind:ident $unit:literal [$($label:literal),*] $help:literal;
+    )*) => {
         /// All metrics, in the order of the [documentation](super).
         pub const METRICS: &[Described] = &[$($id),*];
         $(
-            pub(super) const $id: Described =
-                Described { name: $name, kind: Kind::$kind, unit: $unit, labels: &[$($label),*], help: $help };
+            pub(super) const $id: Described = Described {
+                name: $name,
+                kind: Kind::$kind,
+                unit: $unit,
+                labels: &[$($label),*],
+                help: $help,
+            };
         )*
     };
 }
 
 table! {
     CAPACITY: "kvmem_pool_capacity_bytes" Gauge "bytes" []
-        "What blocks could have, if all of it were ready and nothing in quarantine";
+        "Bytes that blocks could have if all of the pool were ready and nothing in quarantine";
     READY: "kvmem_pool_ready_bytes" Gauge "bytes" []
-        "What is populated, registered, and not in quarantine, in use or not";
+        "Bytes that are populated, registered and not in quarantine, in use or free";
     QUARANTINED: "kvmem_pool_quarantined_bytes" Gauge "bytes" []
-        "What is kept from use because it has failed, or its user has found it bad";
+        "Bytes that the pool withholds from use because they failed or their user reported them";
     ALLOCATED: "kvmem_pool_allocated_bytes" Gauge "bytes" []
-        "What blocks have that are alive";
+        "Bytes of all live blocks";
     REQUESTED: "kvmem_pool_requested_bytes" Gauge "bytes" []
-        "What was asked for them: as much as they have, since sizes are not rounded";
+        "Bytes requested for all live blocks; equals allocated, since sizes are not rounded";
     CACHED: "kvmem_pool_cached_bytes" Gauge "bytes" []
-        "What threads and depots keep for the next request of its size; it counts as free";
+        "Bytes that threads and depots cache for requests of the same size; they count as free";
     FREE: "kvmem_pool_free_bytes" Gauge "bytes" []
-        "What is ready and in no block";
+        "Bytes that are ready and in no block";
     LARGEST_FREE: "kvmem_pool_largest_free_bytes" Gauge "bytes" []
-        "The longest free range";
+        "Length of the longest free range in bytes";
     ALLOCATIONS: "kvmem_pool_allocations" Gauge "blocks" []
-        "Blocks alive";
+        "Number of live blocks";
     ALLOCATION_FAILURES: "kvmem_pool_allocation_failures_total" Counter "requests" ["reason"]
-        "Requests that were refused";
+        "Number of failed requests for blocks";
     RECLAIMS: "kvmem_pool_reclaims_total" Counter "times" []
-        "Times that what was cached was taken back because a request found no room";
+        "Number of times that cached bytes were returned because a request found no space";
     ALLOCATE_SECONDS: "kvmem_pool_allocate_seconds" Histogram "seconds" []
-        "How long a request for a block took, of one in so many";
+        "Duration of requests for blocks; one request in N is measured";
     POPULATE_SECONDS: "kvmem_pool_populate_seconds" Gauge "seconds" []
-        "How long populating has taken so far";
+        "Total time spent on populating memory";
     REGISTER_SECONDS: "kvmem_pool_register_seconds" Gauge "seconds" ["registrar"]
-        "How long calls of a registrar have taken so far, each by itself";
+        "Total time spent in calls of a registrar; concurrent calls each count in full";
     POPULATE_FAILURES: "kvmem_pool_populate_failures_total" Counter "failures" []
-        "Times that memory could not be mapped or populated, whether or not there was a pool afterwards";
+        "Number of failures to map or populate memory, whether or not the pool was built";
     REGISTRATION_FAILURES: "kvmem_pool_registration_failures_total" Counter "failures" ["registrar"]
-        "Times that memory could not be registered, whether or not there was a pool afterwards";
+        "Number of failures to register memory, whether or not the pool was built";
     BLOCKS: "kvmem_cache_blocks" Gauge "blocks" ["cache"]
-        "Blocks held, those being written included";
+        "Number of blocks in the cache, including those being written";
     BYTES: "kvmem_cache_bytes" Gauge "bytes" ["cache"]
-        "Bytes of those blocks";
+        "Bytes of all blocks in the cache, including those being written";
     HITS: "kvmem_cache_hits_total" Counter "look-ups" ["cache"]
-        "Look-ups that found their key";
+        "Number of look-ups that found their key";
     MISSES: "kvmem_cache_misses_total" Counter "look-ups" ["cache"]
-        "Look-ups that did not";
+        "Number of look-ups that did not find their key";
     INSERTIONS: "kvmem_cache_insertions_total" Counter "blocks" ["cache"]
-        "Values committed";
+        "Number of values committed";
     REPLACEMENTS: "kvmem_cache_replacements_total" Counter "blocks" ["cache"]
-        "Of those, values that took the place of another under the same key";
+        "Number of committed values that replaced another value under the same key";
     EVICTIONS: "kvmem_cache_evictions_total" Counter "blocks" ["cache"]
-        "Blocks evicted, for room or by the watermarks";
+        "Number of blocks evicted, for space or by the watermarks";
     REMOVALS: "kvmem_cache_removals_total" Counter "blocks" ["cache"]
-        "Blocks removed by their key";
-    REFUSALS: "kvmem_cache_insertion_failures_total" Counter "requests" ["cache"]
-        "Values refused because there was nothing to evict";
+        "Number of blocks removed by their key";
+    INSERTION_FAILURES: "kvmem_cache_insertion_failures_total" Counter "requests" ["cache"]
+        "Number of insertions that failed because no block could be evicted";
     SINK_FAILURES: "kvmem_cache_sink_failures_total" Counter "blocks" ["cache"]
-        "Evicted values that a lower tier failed to take";
+        "Number of evicted values that the eviction sink failed to store";
     SUPERSEDED: "kvmem_cache_superseded_total" Counter "blocks" ["cache"]
-        "Values fetched and not put in, because their lease was broken";
+        "Number of fetched values that were not inserted because their lease was broken";
 }

@@ -1,4 +1,4 @@
-//! *Publisher*: a thread that publishes now and then.
+//! *Publisher*: a thread that publishes at intervals.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -12,19 +12,19 @@ use crate::sys;
 #[must_use = "it ends when it is dropped"]
 #[derive(Debug)]
 pub struct Publisher {
-    end: Arc<End>,
+    end: Arc<StopSignal>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
-struct End {
+struct StopSignal {
     requested: Mutex<bool>,
     changed: Condvar,
 }
 
 impl Publisher {
     pub(super) fn begin(exporter: Exporter, interval: Duration) -> Result<Publisher, PoolError> {
-        let end = Arc::new(End::default());
+        let end = Arc::new(StopSignal::default());
         let until = Arc::clone(&end);
         let thread = sys::spawn("kvmem-metrics", move || {
             loop {
@@ -50,7 +50,7 @@ impl Drop for Publisher {
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {
-            // A recorder that panics has said so; there is nobody else to tell.
+            // The panic message of the recorder is out; no caller could receive the panic.
             let _ = thread.join();
         }
     }

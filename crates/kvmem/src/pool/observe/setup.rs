@@ -1,4 +1,4 @@
-//! *Set-up*: how long populating and registering have taken, and what failed of it.
+//! *Set-up*: the durations of populating and registering, and their failures.
 
 use crate::arena::Populated;
 use crate::pool::PoolError;
@@ -6,11 +6,11 @@ use crate::register::{Phase, RegisterError, RegisterProgress};
 use crate::sync::{AtomicU64, Ordering};
 use crate::trace::event;
 
-/// Seconds so far, of all that was made ready and all that a pool has grown by.
+/// The time spent on setting up so far: for building the pool, and for growing it.
 pub(in crate::pool) struct SetUp {
-    /// In nanoseconds, as all here.
+    /// Nanoseconds of populating.
     populated: AtomicU64,
-    /// Of each registrar, in order.
+    /// Nanoseconds of each registrar's calls, in order.
     registered: Box<[(String, AtomicU64)]>,
 }
 
@@ -25,18 +25,18 @@ impl SetUp {
         SetUp { populated: AtomicU64::new(0), registered }
     }
 
-    /// Something was populated.
+    /// Adds the time of one population.
     pub(in crate::pool) fn populated(&self, done: &Populated) {
         self.populated_in(done.seconds);
     }
 
-    /// As above, in so many seconds.
+    /// Adds a time of populating, in seconds.
     pub(in crate::pool) fn populated_in(&self, seconds: f64) {
         // Relaxed: a sum to report.
         self.populated.fetch_add((seconds * 1e9) as u64, Ordering::Relaxed);
     }
 
-    /// A registrar was called.
+    /// Adds the time of one call of a registrar.
     pub(in crate::pool) fn registered(&self, progress: &RegisterProgress) {
         if progress.phase == Phase::Register
             && let Some(piece) = progress.piece
@@ -57,11 +57,11 @@ impl SetUp {
     }
 }
 
-/// What of setting up a pool has failed.
+/// The step of setting up that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failed<'a> {
     Populate,
-    /// With this registrar; empty: none of them by itself.
+    /// The registrar's name; empty: no single registrar caused the failure.
     Register(&'a str),
 }
 
@@ -96,7 +96,7 @@ pub(in crate::pool) fn failed(pool: &str, error: &PoolError) {
             event!(WARN, pool, registrar, %error, "not registered");
             #[cfg(feature = "metrics")]
             super::exporter::registration_failed(pool, registrar);
-            // With neither feature nobody is told.
+            // Unused if neither feature is enabled.
             let _ = registrar;
         }
         None => {}

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use kvmem::pool::kv_cache::{Eviction, KvCacheBuilder, Leased, Policy, Slot};
+use kvmem::pool::kv_cache::{Eviction, EvictionPolicy, KvCacheBuilder, Leased, Slot};
 use kvmem::pool::{KvCache, Pool};
 
 use super::pool;
@@ -64,7 +64,7 @@ impl Drop for Key {
 #[derive(Default)]
 struct Fifo(Vec<Slot>);
 
-impl Policy for Fifo {
+impl EvictionPolicy for Fifo {
     fn insert(&mut self, slot: Slot, _: u64) {
         call("insert");
         assert!(!self.0.contains(&slot), "it is inserted twice");
@@ -283,7 +283,7 @@ fn a_script_goes_on_after_each_panic() {
 /// A policy that panics at its first `touch` and counts its insertions.
 struct Fragile(Arc<AtomicU64>);
 
-impl Policy for Fragile {
+impl EvictionPolicy for Fragile {
     fn insert(&mut self, _: Slot, _: u64) {
         // Relaxed: a single thread counts.
         self.0.fetch_add(1, Ordering::Relaxed);

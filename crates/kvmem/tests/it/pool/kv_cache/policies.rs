@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use kvmem::pool::KvCache;
-use kvmem::pool::kv_cache::{Eviction, KvCacheError, Policy, Slot};
+use kvmem::pool::kv_cache::{Eviction, EvictionPolicy, KvCacheError, Slot};
 
 use super::{held, one_shard, pool};
 
@@ -73,7 +73,7 @@ fn every_policy_can_evict_all_but_pinned_values() {
 /// A policy that returns arbitrary victims.
 struct Liar(u64);
 
-impl Policy for Liar {
+impl EvictionPolicy for Liar {
     fn insert(&mut self, _: Slot, _: u64) {}
     fn touch(&mut self, _: Slot) {}
     fn remove(&mut self, _: Slot) {}
@@ -122,7 +122,7 @@ enum Call {
 /// A policy that records its calls and returns no victim.
 struct Recording(Arc<Mutex<Vec<Call>>>);
 
-impl Policy for Recording {
+impl EvictionPolicy for Scribe {
     fn insert(&mut self, slot: Slot, _: u64) {
         self.0.lock().unwrap().push(Call::Insert(slot));
     }

@@ -1,4 +1,4 @@
-//! What the clones of a cache share, and how space is made for another block.
+//! *Space*: the state that all clones of a cache share, and the search for space for a new block.
 
 use std::borrow::Borrow;
 use std::hash::Hash;
@@ -10,19 +10,19 @@ use foldhash::fast::SeedableRandomState;
 use super::charged::Charged;
 use super::clock::{NONE, ORDERS, Rank};
 use super::entry::Pinned;
-use super::evicted::{EvictionSink, InFlight};
+use super::evicted::{EvictionSink, HandOverGuard};
 use super::policy::Across;
 use super::process::Process;
 use super::scan_resistant::Candidates;
 use super::shard::{Shard, ShardState, StripeState};
 use super::source::Source;
-use super::usage::{Limits, Usage};
+use super::usage::{CacheLimits, Usage};
 use super::{Eviction, KvCacheError, Lease};
 use crate::offset::AllocError;
 use crate::pool::{Block, Pool, PoolError};
 use crate::sync::{AtomicBool, Ordering, StripedWriteGuard};
 
-/// What clones and reservations share.
+/// The state that clones and reservations share.
 pub(super) struct Inner<K> {
     pub(super) shards: Box<[Shard<K>]>,
     pub(super) hasher: SeedableRandomState,
@@ -33,7 +33,7 @@ pub(super) struct Inner<K> {
     pub(super) eviction: Eviction,
     across: Across,
     pub(super) usage: Usage,
-    /// A thread is evicting down to the low watermark.
+    /// Whether a thread is evicting down to the low watermark.
     trimming: AtomicBool,
 }
 
@@ -42,44 +42,44 @@ pub(super) struct Inner<K> {
 pub(super) struct Turn {
     /// The shard that gives the next block.
     next: usize,
-    /// Whether the value under the insertion's own key has been thought of.
+    /// Whether the search has already tried the value under the insertion's own key.
     begun: bool,
 }
 
-/// A shard, and what it had published.
+/// A shard, and the ranks that it had published.
 type Seen = (usize, [Rank; ORDERS]);
 
-/// How keys are spread and uses counted.
+/// The distribution of keys over shards, and the counting of uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spread {
     pub(super) shards: usize,
-    /// All uses count.
+    /// Whether all uses count.
     pub(super) exact: bool,
-    /// Of the hash function; `None`: a random one.
+    /// The seed of the hash function; `None`: a random seed.
     pub(super) seed: Option<u64>,
 }
 
-/// The shard that gives the next block, and why.
+/// The shard that gives the next block, and the ranks that decided it.
 #[derive(Debug)]
-struct Choice {
+struct VictimShard {
     shard: usize,
-    /// What it had published.
+    /// The ranks that the shard had published.
     ranks: [Rank; ORDERS],
-    /// What LRU's candidate of all shards is worth, where that counts.
+    /// The worth of LRU's candidate among all shards, for a scan-resistant cache.
     other: Option<f32>,
 }
 
-/// Shards that each eviction compares, in turn.
+/// Number of shards that an eviction compares; the next eviction compares the next ones.
 const COMPARED: usize = 8;
-/// After this many looks the chosen shard evicts a block, whatever was used meanwhile.
-const LOOKS: usize = 8;
+/// After this many attempts the chosen shard evicts a block, whatever was used meanwhile.
+const ATTEMPTS: usize = 8;
 
 impl<K> Inner<K> {
     pub(super) fn new(
         pool: Pool,
         source: Source,
         sink: EvictionSink<K>,
-        limits: Limits,
+        limits: CacheLimits,
         eviction: &Eviction,
         Spread { shards, exact, seed }: Spread,
     ) -> Self {
@@ -101,13 +101,13 @@ impl<K> Inner<K> {
         }
     }
 
-    /// The state of a shard, to be changed; `None` in a forked child, where a thread that is not
-    /// there may have them.
+    /// Locks the state of a shard for writing. Returns `None` in a forked child, where a thread
+    /// that exists only in the parent may have the lock.
     pub(super) fn state<'a>(
         &self,
         shard: &'a Shard<K>,
     ) -> Option<StripedWriteGuard<'a, ShardState<K>, StripeState>> {
-        (!self.process.is_gone()).then(|| shard.state())
+        (!self.process.is_forked()).then(|| shard.state())
     }
 
     fn place(&self, hash: u64) -> usize {
@@ -122,9 +122,9 @@ impl<K> Inner<K> {
 }
 
 impl<K: Hash + Eq> Inner<K> {
-    /// A block for a value of `len` bytes that has been charged, and by how many bytes it is
-    /// longer.
-    pub(super) fn room(
+    /// Allocates and charges a block for a value of `len` bytes. Returns the block, and the number
+    /// of bytes by which it is longer than the value.
+    pub(super) fn allocate_charged(
         &self,
         hash: u64,
         key: &K,
@@ -140,7 +140,7 @@ impl<K: Hash + Eq> Inner<K> {
         }
         let mut turn = Turn { next: self.place(hash), begun: false };
         let own = Some((hash, key));
-        // The pool first: it knows at once of what can never be.
+        // The pool comes first: it detects at once a request that can never succeed.
         let block = self.until(&mut turn, own, requested, || {
             match self.source.allocate(&self.pool, len) {
                 Ok(block) => Ok(Some(block)),
@@ -153,7 +153,7 @@ impl<K: Hash + Eq> Inner<K> {
                 Err(error) => Err(KvCacheError::Pool(error)),
             }
         })?;
-        // What is credited later is the length of what was got.
+        // The block's own length is charged now and credited later.
         let got = block.len() as u64;
         let padding = got.checked_sub(requested).and_then(|more| u32::try_from(more).ok());
         let Some(padding) = padding.filter(|_| got <= limit) else {
@@ -164,7 +164,7 @@ impl<K: Hash + Eq> Inner<K> {
         Ok((block, padding))
     }
 
-    /// Attempts and evicts in turn, until an attempt succeeds or nothing can go.
+    /// Attempts and evicts in turn, until an attempt succeeds or no block can be evicted.
     fn until<T>(
         &self,
         turn: &mut Turn,
@@ -176,20 +176,20 @@ impl<K: Hash + Eq> Inner<K> {
             if let Some(done) = attempt()? {
                 return Ok(done);
             }
-            // The attempt ran code of the caller's.
-            if self.process.is_gone() {
+            // The attempt ran the caller's code, which may have forked.
+            if self.process.is_forked() {
                 return Err(KvCacheError::Forked);
             }
             let commits = self.usage.commits.now();
             if self.evict(turn, own) {
                 continue;
             }
-            // What others evicted while their shards were passed has been freed by now, as that is
-            // done under their locks.
+            // Blocks that other threads evicted while this search passed their shards are free by
+            // now, since they are freed under the locks of those shards.
             if let Some(done) = attempt()? {
                 return Ok(done);
             }
-            // What others took and have committed behind this search can be evicted.
+            // Blocks that other threads allocated and committed behind this search can be evicted.
             if self.usage.commits.now() == commits {
                 self.usage.count_failure();
                 let (blocks, bytes) = (self.usage.blocks(), self.usage.bytes());
@@ -198,7 +198,7 @@ impl<K: Hash + Eq> Inner<K> {
         }
     }
 
-    /// Takes the value under `key` out.
+    /// Removes the value under `key` and returns it.
     pub(super) fn take_out<Q: Hash + Eq + ?Sized>(
         &self,
         shard: &Shard<K>,
@@ -211,24 +211,24 @@ impl<K: Hash + Eq> Inner<K> {
     {
         let (slot, charged) = state.remove(hash, key, &self.usage)?;
         shard.others.removals.more();
-        state.tell_gone(slot);
+        state.inform_removed(slot);
         shard.publish(state);
         Some(Pinned(charged.uncharged()))
     }
 
-    /// Takes every value of a shard out.
+    /// Removes all values of a shard.
     pub(super) fn empty(&self, shard: &Shard<K>, state: &mut ShardState<K>) {
         let (slots, all) = state.drain(&self.usage);
         slots.iter().for_each(|_| shard.others.removals.more());
-        slots.into_iter().for_each(|slot| state.tell_gone(slot));
+        slots.into_iter().for_each(|slot| state.inform_removed(slot));
         shard.publish(state);
-        // Goes under the lock of the shard; see `evicted`.
+        // The blocks are freed under the lock of the shard; see `evicted`.
         drop(all);
     }
 
-    /// Evicts one block: the one under the own key, and then the one that should go of several
-    /// shards; if that cannot, one of each shard in turn. False if a whole round over the
-    /// shards found nothing that can go.
+    /// Evicts one block. It tries the block under the insertion's own key, then the best victim of
+    /// several shards, then a block of each shard in turn. Returns false if a whole round over the
+    /// shards found no block that can be evicted.
     pub(super) fn evict(&self, turn: &mut Turn, own: Option<(u64, &K)>) -> bool {
         if let Some((hash, key)) = own.filter(|_| !turn.begun) {
             turn.begun = true;
@@ -236,18 +236,18 @@ impl<K: Hash + Eq> Inner<K> {
             let Some(mut state) = self.state(shard) else { return false };
             if let Some((slot, charged)) = state.remove_unpinned(hash, key, &self.usage) {
                 shard.others.evictions.more();
-                state.tell_gone(slot);
+                state.inform_removed(slot);
                 self.evicted(shard, state, charged);
                 return true;
             }
         }
-        for look in 1..=LOOKS {
+        for attempt in 1..=ATTEMPTS {
             let Some(choice) = self.choose(turn) else { break };
             let shard = &self.shards[choice.shard];
             let Some(mut state) = self.state(shard) else { return false };
-            // What was used meanwhile, or was not told yet, may have made another shard's block the
-            // one to go.
-            if look < LOOKS && shard.oldest.ranks() != choice.ranks {
+            // A use meanwhile, or one that the policy learned of only now, may have made a block of
+            // another shard the victim.
+            if attempt < ATTEMPTS && shard.oldest.ranks() != choice.ranks {
                 continue;
             }
             let Some(charged) = state.evict(choice.other, &self.usage) else { break };
@@ -268,9 +268,9 @@ impl<K: Hash + Eq> Inner<K> {
         false
     }
 
-    /// The shard that gives the next block, of as many as are looked at; `None` if there is nothing
-    /// to compare.
-    fn choose(&self, turn: &mut Turn) -> Option<Choice> {
+    /// Chooses the shard that gives the next block, of the [`COMPARED`] next ones. Returns `None`
+    /// if there is nothing to compare.
+    fn choose(&self, turn: &mut Turn) -> Option<VictimShard> {
         let mask = self.shards.len() - 1;
         let looked_at = self.shards.len().min(COMPARED);
         let first = turn.next;
@@ -285,7 +285,7 @@ impl<K: Hash + Eq> Inner<K> {
                 let aged = all.map(|shard| (shard, self.shards[shard].oldest.ranks()));
                 let (shard, ranks) =
                     aged.filter(|(_, ranks)| ranks[0] != NONE).min_by_key(|(_, ranks)| ranks[0])?;
-                Some(Choice { shard, ranks, other: None })
+                Some(VictimShard { shard, ranks, other: None })
             }
             Across::Worth(reuse) => {
                 let now = self.usage.commits.now();
@@ -310,12 +310,12 @@ impl<K: Hash + Eq> Inner<K> {
                 let (candidates, [oldest, least]) = best?;
                 let choice = candidates.trusted_choice(reuse, None);
                 let (shard, ranks) = if choice == candidates.oldest { oldest } else { least };
-                Some(Choice { shard, ranks, other: Some(candidates.oldest.worth) })
+                Some(VictimShard { shard, ranks, other: Some(candidates.oldest.worth) })
             }
         }
     }
 
-    /// Puts a charged block in; false in a forked child, where it goes.
+    /// Inserts a charged block. Returns false in a forked child, which drops the block.
     pub(super) fn commit(&self, hash: u64, charged: Charged<'_, K>) -> bool {
         let shard = self.shard(hash);
         let Some(state) = self.state(shard) else { return false };
@@ -323,8 +323,8 @@ impl<K: Hash + Eq> Inner<K> {
         true
     }
 
-    /// Puts a charged block in if the lease is unbroken; else answers what is there. The lease
-    /// ends.
+    /// Inserts a charged block if the lease is valid; otherwise returns the block and the value
+    /// that the key has. The lease ends.
     #[allow(clippy::type_complexity)]
     pub(super) fn commit_leased<'a>(
         &'a self,
@@ -348,7 +348,7 @@ impl<K: Hash + Eq> Inner<K> {
         }
     }
 
-    /// Puts a charged block in, in the place of what is there.
+    /// Inserts a charged block and replaces the one under the same key, if any.
     fn put<'a>(
         &'a self,
         shard: &Shard<K>,
@@ -363,9 +363,9 @@ impl<K: Hash + Eq> Inner<K> {
             shard.others.replacements.more();
         }
         self.usage.commits.tick();
-        state.tell_placed(slot, hash, depth, old.is_some());
+        state.inform_placed(slot, hash, depth, old.is_some());
         shard.publish(&mut state);
-        // Goes under the lock of the shard; see `evicted`.
+        // The old block is freed under the lock of the shard; see `evicted`.
         drop(old);
         drop(state);
         if self.usage.bytes() > self.usage.limits.high {
@@ -373,10 +373,10 @@ impl<K: Hash + Eq> Inner<K> {
         }
     }
 
-    /// Evicts down to the low watermark, unless another thread is at it.
+    /// Evicts down to the low watermark, unless another thread is doing so.
     #[cold]
     fn trim(&self, from: usize) {
-        // Acquire pairs with the Release in `Trimming`: one at a time.
+        // Acquire pairs with the Release in `Trimming`: one thread trims at a time.
         if self.trimming.swap(true, Ordering::Acquire) {
             return;
         }
@@ -385,10 +385,10 @@ impl<K: Hash + Eq> Inner<K> {
         while self.usage.bytes() > self.usage.limits.low && self.evict(&mut turn, None) {}
     }
 
-    /// Frees or passes on a block that was evicted from its index. Without an eviction sink the
-    /// block is freed under the lock of its shard: a thread that takes the lock afterwards
-    /// finds the bytes free, unless they are pinned. A sink is called without the lock, and
-    /// until it has returned the key is not leased.
+    /// Frees an evicted block, or passes it to the eviction sink. Without a sink the block is freed
+    /// under the lock of its shard: a thread that takes the lock afterwards finds the bytes free,
+    /// unless they are pinned. A sink is called without the lock, and the key is not leased until
+    /// the sink has returned.
     fn evicted(
         &self,
         shard: &Shard<K>,
@@ -400,16 +400,16 @@ impl<K: Hash + Eq> Inner<K> {
         let number = state.hand_over(charged.held());
         let held = charged.uncharged();
         drop(state);
-        let mut handing = InFlight::new(self, shard, number);
-        handing.taken = sink(Pinned(held));
+        let mut in_flight = HandOverGuard::new(self, shard, number);
+        in_flight.taken = sink(Pinned(held));
     }
 }
 
 impl<K> Drop for Inner<K> {
     fn drop(&mut self) {
-        if self.process.is_gone() {
-            // A thread of the parent may have been changing these tables, and the rest is the
-            // parent's to end.
+        if self.process.is_forked() {
+            // A thread of the parent may have been changing these tables at the fork, and the other
+            // fields belong to the parent.
             mem::forget(mem::take(&mut self.shards));
             mem::forget((
                 self.pool.clone(),
@@ -421,7 +421,7 @@ impl<K> Drop for Inner<K> {
     }
 }
 
-/// Lets others trim again, also after a panic of a policy.
+/// Lets other threads trim again when it is dropped, also after a panic of a policy.
 struct Trimming<'a>(&'a AtomicBool);
 
 impl Drop for Trimming<'_> {
