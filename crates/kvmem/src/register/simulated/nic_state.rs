@@ -58,7 +58,7 @@ pub(super) struct NicState {
     /// The number of keys ever issued.
     issued: u64,
     held_bytes: u64,
-    pub(super) in_flight: InFlight,
+    pub(super) in_flight: NicCalls,
 }
 
 impl NicState {
@@ -177,14 +177,14 @@ impl NicState {
 
 /// The calls in flight, now and at most.
 #[derive(Debug, Default)]
-pub(super) struct InFlight {
+pub(super) struct NicCalls {
     now: usize,
     untouched_now: usize,
     pub(super) max: usize,
     pub(super) max_untouched: usize,
 }
 
-impl InFlight {
+impl NicCalls {
     pub(super) fn begin(&mut self, untouched: bool) {
         self.now += 1;
         self.untouched_now += usize::from(untouched);

@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use super::costs::{CallWork, Costs};
 use super::memory::SimulatedMemory;
-use super::nic_state::{DEREGISTER, InFlight, NicState, REGISTER};
+use super::nic_state::{DEREGISTER, NicCalls, NicState, REGISTER};
 use super::{Action, CallCounts, LoggedCall};
 use crate::arena::Errno;
 use crate::register::{Key, Limits, Memlock, RegisterLimit, RegistrarError};
@@ -28,7 +28,7 @@ pub(super) struct World {
     pub(super) log: Vec<LoggedCall>,
     /// When the driver's lock is free.
     lock_free_at: u64,
-    in_flight: InFlight,
+    in_flight: NicCalls,
     max_live_keys: u64,
 }
 
@@ -119,7 +119,7 @@ impl World {
             nics,
             log: Vec::new(),
             lock_free_at: 0,
-            in_flight: InFlight::default(),
+            in_flight: NicCalls::default(),
             max_live_keys: 0,
         }
     }
