@@ -359,8 +359,8 @@ def test_unregistered_memory_raises(
     good = nixl.get_xfer_descs([(block.ptr, 4096, 0)], mem_type="DRAM")
     nixl.initialize_xfer("WRITE", good, remote, "there").release()
 
-    elsewhere = np.ones(4096, np.uint8)
-    bad = nixl.get_xfer_descs([(elsewhere.ctypes.data, 4096, 0)], mem_type="DRAM")
+    unregistered = np.ones(4096, np.uint8)
+    bad = nixl.get_xfer_descs([(unregistered.ctypes.data, 4096, 0)], mem_type="DRAM")
     with pytest.raises(Exception) as raised:
         nixl.initialize_xfer("WRITE", bad, remote, "there")
     assert type(raised.value).__name__ == "nixlNotFoundError"

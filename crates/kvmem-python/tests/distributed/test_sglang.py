@@ -233,7 +233,13 @@ assert maps() <= before + 2, "regions are left"
 if not torch.cuda.is_available():
     requested = []
     allocate = allocator.allocate
-    allocator.allocate = lambda *a, **k: (requested.append((t := allocate(*a, **k)).data_ptr()), t)[1]
+
+    def recorded(*arguments, **options):
+        tensor = allocate(*arguments, **options)
+        requested.append(tensor.data_ptr())
+        return tensor
+
+    allocator.allocate = recorded
     try:
         take((64, 16384), torch.bfloat16, "cpu", True)
     except RuntimeError as error:
