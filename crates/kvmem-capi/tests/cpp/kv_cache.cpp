@@ -11,8 +11,8 @@ static std::string text(const kvmem::KvValue &value) {
     return std::string(reinterpret_cast<const char *>(value.bytes().data()), value.size());
 }
 
-// With depths, the end of a prefix is evicted before its start, although its start was committed and
-// used first. Without, the start is evicted first.
+// With depths, the end of a prefix is evicted before its start, although its start was committed
+// and used first. Without, the start is evicted first.
 static void the_end_of_a_prefix_is_evicted_first() {
     constexpr std::uint32_t blocks = 8, half = blocks / 2;
     for (const bool with_depth : {false, true}) {
