@@ -29,7 +29,7 @@ enum Loop : std::uint32_t {
     REPLACE = 1,
     /// Requests more than is free now.
     FULL = 2,
-    /// Requests more than a space of this capacity can ever grant.
+    /// Requests more than a space of this capacity can ever allocate.
     IMPOSSIBLE = 3,
 };
 
@@ -49,8 +49,8 @@ using RustLoop = double (*)(std::uint32_t, std::uint64_t, double (*)());
 
 template <class Allocate>
 double run(Loop loop, std::uint64_t count, Allocate allocate) {
-    using Granted = decltype(allocate(std::uint64_t{1}));
-    std::vector<Granted> live;
+    using Allocated = decltype(allocate(std::uint64_t{1}));
+    std::vector<Allocated> live;
     for (std::size_t i = 0; i < LIVE; ++i) {
         live.push_back(allocate(4096));
     }
@@ -60,14 +60,14 @@ double run(Loop loop, std::uint64_t count, Allocate allocate) {
     switch (loop) {
     case PAIR:
         for (std::uint64_t i = 0; i < count; ++i) {
-            const Granted granted = allocate(pair_size(i));
-            failed += !granted;
+            const Allocated allocated = allocate(pair_size(i));
+            failed += !allocated;
         }
         break;
     case REPLACE:
         for (std::uint64_t i = 0; i < count; ++i) {
             x = x * 1664525 + 1013904223;
-            Granted &at = live[(x >> 8) % LIVE];
+            Allocated &at = live[(x >> 8) % LIVE];
             at.reset();
             at = allocate(replace_size(x));
             failed += !at;

@@ -177,7 +177,7 @@ enum kvmem_status
     KVMEM_ERR_ZERO_SIZE = 4,
     /// The alignment is not a power of two.
     KVMEM_ERR_BAD_ALIGN = 5,
-    /// The request is longer than this object can ever grant, even when empty.
+    /// The request is longer than this object can ever allocate, even when empty.
     KVMEM_ERR_TOO_LARGE = 6,
     /// No free range is long enough now. The request may succeed after something is freed.
     KVMEM_ERR_OUT_OF_SPACE = 7,
@@ -586,7 +586,7 @@ typedef struct kvmem_metrics {
     uint64_t allocated_bytes;
     /// Free bytes.
     uint64_t free_bytes;
-    /// The longest range that would be granted now.
+    /// The longest range that can be allocated now.
     uint64_t largest_free_bytes;
     /// Live allocations.
     uint64_t live;
@@ -1316,12 +1316,12 @@ kvmem_status kvmem_offset_allocator_shrink_to(const struct kvmem_offset_allocato
 kvmem_status kvmem_offset_allocator_get_metrics(const struct kvmem_offset_allocator *allocator,
                                                 struct kvmem_metrics *out_metrics);
 
-/// Returns an upper bound of the longest range that would be granted now. Takes no lock.
+/// Returns an upper bound of the longest range that can be allocated now. Takes no lock.
 kvmem_status kvmem_offset_allocator_largest_free_hint(
     const struct kvmem_offset_allocator *allocator,
     uint64_t *out_bytes);
 
-/// Returns the address of an upper bound of the longest range that would be granted now. Without a
+/// Returns the address of an upper bound of the longest range that can be allocated now. Without a
 /// call, a program can see that a request must fail: one relaxed atomic load. The address is valid
 /// as long as the allocator; other threads write the number. KVMEM_ERR_UNSUPPORTED with magazines,
 /// where several numbers decide.
@@ -1688,12 +1688,13 @@ kvmem_status kvmem_kv_cache_reserve(const struct kvmem_kv_cache *cache,
 kvmem_status kvmem_kv_cache_reservation_commit(struct kvmem_kv_cache_reservation *reservation,
                                                struct kvmem_kv_cache_value *out_value);
 
-/// Says that `depth` blocks of the prefix come before the value; 0 is the default. Blocks at the
-/// end of a prefix are evicted before those at its start, in whatever order they are committed.
+/// Sets the number of blocks of the prefix that come before the value; the default is 0. Blocks at
+/// the end of a prefix are evicted before those at its start, in whatever order they are committed
+/// and looked up.
 kvmem_status kvmem_kv_cache_reservation_set_depth(struct kvmem_kv_cache_reservation *reservation,
                                                   uint32_t depth);
 
-/// Gives the room back. The reservation is gone afterwards.
+/// Frees the block. The reservation is invalid afterwards.
 kvmem_status kvmem_kv_cache_reservation_release(struct kvmem_kv_cache_reservation *reservation);
 
 /// Returns the key that the value will be put under: `out_key_bytes` bytes at `out_key`, valid as

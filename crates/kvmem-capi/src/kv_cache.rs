@@ -311,14 +311,14 @@ pub unsafe extern "C" fn kvmem_kv_cache_reserve(
     out_reserved: *mut kvmem_kv_cache_reserved,
 ) -> kvmem_status {
     on(cache, |cache| {
-        let room = out(out_reserved, "out_reserved")?;
+        let place = out(out_reserved, "out_reserved")?;
         // SAFETY: the caller's promise.
         let key = unsafe { key_at(key, key_bytes) }?;
         let reservation = cache.reserve(copy_key(key)?, size(bytes))?;
         let block = reservation.block();
         let (data, offset) = (block.as_ptr().cast_mut().cast(), block.offset());
         let reservation = kvmem_kv_cache_reservation::table().insert(reservation)?;
-        room.put(kvmem_kv_cache_reserved { reservation, data, bytes, offset });
+        place.put(kvmem_kv_cache_reserved { reservation, data, bytes, offset });
         Ok(())
     })
 }
@@ -339,8 +339,9 @@ pub unsafe extern "C" fn kvmem_kv_cache_reservation_commit(
     })
 }
 
-/// Says that `depth` blocks of the prefix come before the value; 0 is the default. Blocks at the
-/// end of a prefix are evicted before those at its start, in whatever order they are committed.
+/// Sets the number of blocks of the prefix that come before the value; the default is 0. Blocks at
+/// the end of a prefix are evicted before those at its start, in whatever order they are committed
+/// and looked up.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_reservation_set_depth(
     reservation: *mut kvmem_kv_cache_reservation,
@@ -354,7 +355,7 @@ pub unsafe extern "C" fn kvmem_kv_cache_reservation_set_depth(
     })
 }
 
-/// Gives the room back. The reservation is gone afterwards.
+/// Frees the block. The reservation is invalid afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_reservation_release(
     reservation: *mut kvmem_kv_cache_reservation,

@@ -115,21 +115,22 @@ pub unsafe extern "C" fn kvmem_kv_cache_reservation_commit_leased(
     out_value: *mut kvmem_kv_cache_value,
 ) -> kvmem_status {
     guard(|| {
-        let (rooms, leases) = (kvmem_kv_cache_reservation::table(), kvmem_kv_cache_lease::table());
-        let room = rooms.get(reservation)?;
-        if !leases.get(lease)?.covers(room) {
+        let (reservations, leases) =
+            (kvmem_kv_cache_reservation::table(), kvmem_kv_cache_lease::table());
+        let reserved = reservations.get(reservation)?;
+        if !leases.get(lease)?.covers(reserved) {
             return Err(CallError::invalid(
                 "the lease is for another key or another cache than the reservation: commit with \
                  the lease that was taken for its key",
             ));
         }
         let mut found = None;
-        let done = rooms.take_unless(reservation, |room| {
+        let done = reservations.take_unless(reservation, |reserved| {
             let lease = match leases.take(lease) {
                 Ok(lease) => lease,
-                Err(error) => return Err((room, error)),
+                Err(error) => return Err((reserved, error)),
             };
-            match room.commit_leased(lease) {
+            match reserved.commit_leased(lease) {
                 Ok(pinned) => {
                     found = Some(pinned);
                     Ok(())

@@ -247,8 +247,8 @@ fn allocate(
     out_allocation: *mut kvmem_allocation,
 ) -> kvmem_status {
     guard_for(allocator, || {
-        let granted = out(out_allocation, "out_allocation")?;
-        granted.put(either!(space, space => space.allocate_raw(bytes))?.into());
+        let place = out(out_allocation, "out_allocation")?;
+        place.put(either!(space, space => space.allocate_raw(bytes))?.into());
         Ok(())
     })
 }
@@ -262,8 +262,8 @@ pub unsafe extern "C" fn kvmem_offset_allocator_allocate_aligned(
     out_allocation: *mut kvmem_allocation,
 ) -> kvmem_status {
     on(allocator, |space| {
-        let granted = out(out_allocation, "out_allocation")?;
-        granted.put(either!(space, space => space.allocate_aligned_raw(bytes, align))?.into());
+        let place = out(out_allocation, "out_allocation")?;
+        place.put(either!(space, space => space.allocate_aligned_raw(bytes, align))?.into());
         Ok(())
     })
 }
@@ -283,10 +283,12 @@ pub unsafe extern "C" fn kvmem_offset_allocator_allocate_batch(
         }
         let count = ranges(count)?;
         let all = raw_all(space, |space| match space {
-            Space::Plain(space) => Ok(GrantedRanges::Plain(space.allocate_batch(bytes, count)?)),
-            Space::Cached(space) => Ok(GrantedRanges::Cached(space.allocate_batch(bytes, count)?)),
+            Space::Plain(space) => Ok(AllocatedRanges::Plain(space.allocate_batch(bytes, count)?)),
+            Space::Cached(space) => {
+                Ok(AllocatedRanges::Cached(space.allocate_batch(bytes, count)?))
+            }
         })?;
-        // SAFETY: the caller promises room for `count` elements, and `count` were granted.
+        // SAFETY: the caller promises room for `count` elements, and `count` were allocated.
         unsafe { out_allocations.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
         Ok(())
     })
@@ -311,13 +313,13 @@ pub unsafe extern "C" fn kvmem_offset_allocator_allocate_scattered(
         let max_ranges = size(max_ranges);
         let all = raw_all(space, |space| match space {
             Space::Plain(space) => {
-                Ok(GrantedRanges::Plain(space.allocate_scattered(total_bytes, max_ranges)?))
+                Ok(AllocatedRanges::Plain(space.allocate_scattered(total_bytes, max_ranges)?))
             }
             Space::Cached(space) => {
-                Ok(GrantedRanges::Cached(space.allocate_scattered(total_bytes, max_ranges)?))
+                Ok(AllocatedRanges::Cached(space.allocate_scattered(total_bytes, max_ranges)?))
             }
         })?;
-        // SAFETY: the caller promises room for `max_ranges` elements, and no more were granted.
+        // SAFETY: the caller promises room for `max_ranges` elements, and no more were allocated.
         unsafe { out_allocations.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
         count.put(all.len() as u64);
         Ok(())
@@ -325,18 +327,18 @@ pub unsafe extern "C" fn kvmem_offset_allocator_allocate_scattered(
 }
 
 /// Allocations from either kind of space.
-enum GrantedRanges {
+enum AllocatedRanges {
     Plain(Vec<kvmem::offset::Allocation>),
     Cached(Vec<kvmem::slab::Extent>),
 }
 
-/// Converts granted ranges to plain data.
+/// Converts allocated ranges to plain data.
 fn raw_all(
     space: &Space,
-    grant: impl FnOnce(&Space) -> Result<GrantedRanges, CallError>,
+    allocate: impl FnOnce(&Space) -> Result<AllocatedRanges, CallError>,
 ) -> Result<Vec<kvmem_allocation>, CallError> {
-    match (space, grant(space)?) {
-        (_, GrantedRanges::Plain(all)) => Ok(all
+    match (space, allocate(space)?) {
+        (_, AllocatedRanges::Plain(all)) => Ok(all
             .into_iter()
             .map(|one| {
                 let (offset, bytes) = (one.offset(), one.len());
@@ -344,19 +346,20 @@ fn raw_all(
                 kvmem_allocation { allocator, slot, generation, offset, bytes }
             })
             .collect()),
-        (Space::Cached(space), GrantedRanges::Cached(all)) => all
+        (Space::Cached(space), AllocatedRanges::Cached(all)) => all
             .into_iter()
             .map(|one| match space.make_raw(one) {
                 Ok(raw) => Ok(raw.into()),
                 Err(_) => Err(CallError::new(
                     KVMEM_ERR_CHECK_FAILED,
-                    "an extent does not belong to the space that granted it",
+                    "an extent does not belong to the space that allocated it",
                 )),
             })
             .collect(),
-        (Space::Plain(_), GrantedRanges::Cached(_)) => {
-            Err(CallError::new(KVMEM_ERR_CHECK_FAILED, "a space without magazines granted extents"))
-        }
+        (Space::Plain(_), AllocatedRanges::Cached(_)) => Err(CallError::new(
+            KVMEM_ERR_CHECK_FAILED,
+            "a space without magazines allocated extents",
+        )),
     }
 }
 
@@ -525,7 +528,7 @@ pub struct kvmem_metrics {
     pub allocated_bytes: u64,
     /// Free bytes.
     pub free_bytes: u64,
-    /// The longest range that would be granted now.
+    /// The longest range that can be allocated now.
     pub largest_free_bytes: u64,
     /// Live allocations.
     pub live: u64,
@@ -566,7 +569,7 @@ pub unsafe extern "C" fn kvmem_offset_allocator_get_metrics(
     })
 }
 
-/// Returns an upper bound of the longest range that would be granted now. Takes no lock.
+/// Returns an upper bound of the longest range that can be allocated now. Takes no lock.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_largest_free_hint(
     allocator: *const kvmem_offset_allocator,
@@ -578,7 +581,7 @@ pub unsafe extern "C" fn kvmem_offset_allocator_largest_free_hint(
     })
 }
 
-/// Returns the address of an upper bound of the longest range that would be granted now. Without a
+/// Returns the address of an upper bound of the longest range that can be allocated now. Without a
 /// call, a program can see that a request must fail: one relaxed atomic load. The address is valid
 /// as long as the allocator; other threads write the number. KVMEM_ERR_UNSUPPORTED with magazines,
 /// where several numbers decide.

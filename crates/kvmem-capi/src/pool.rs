@@ -223,7 +223,7 @@ pub unsafe extern "C" fn kvmem_pool_create(
     })
 }
 
-/// Converts a granted block for C.
+/// Converts a block for C.
 #[inline(always)]
 pub(crate) fn block(pool: *mut kvmem_pool, of: &Pool, raw: RawAllocation) -> kvmem_block {
     let (allocator, slot, generation) = numbers(raw.handle);
@@ -252,13 +252,13 @@ pub unsafe extern "C" fn kvmem_pool_allocate(
     out_block: *mut kvmem_block,
 ) -> kvmem_status {
     on(pool, |of| {
-        let granted = out(out_block, "out_block")?;
-        granted.put(block(pool, of, of.allocate_raw(size(bytes))?));
+        let place = out(out_block, "out_block")?;
+        place.put(block(pool, of, of.allocate_raw(size(bytes))?));
         Ok(())
     })
 }
 
-/// Converts granted blocks for C.
+/// Converts blocks for C.
 fn to_c_blocks(
     pool: *mut kvmem_pool,
     of: &Pool,
@@ -268,7 +268,7 @@ fn to_c_blocks(
         Ok(raw) => Ok(block(pool, of, raw)),
         Err(_) => Err(CallError::new(
             KVMEM_ERR_CHECK_FAILED,
-            "a block does not belong to the pool that granted it",
+            "a block does not belong to the pool that allocated it",
         )),
     };
     blocks.into_iter().map(convert).collect()
@@ -284,11 +284,11 @@ pub unsafe extern "C" fn kvmem_pool_allocate_aligned(
     out_block: *mut kvmem_block,
 ) -> kvmem_status {
     on(pool, |of| {
-        let granted = out(out_block, "out_block")?;
+        let place = out(out_block, "out_block")?;
         let mut blocks =
             to_c_blocks(pool, of, vec![of.allocate_aligned(size(bytes), size(align))?])?;
         if let Some(block) = blocks.pop() {
-            granted.put(block);
+            place.put(block);
         }
         Ok(())
     })
@@ -309,7 +309,7 @@ pub unsafe extern "C" fn kvmem_pool_allocate_batch(
         }
         let count = ranges(count)?;
         let all = to_c_blocks(pool, of, of.allocate_batch(size(bytes), count)?)?;
-        // SAFETY: the caller promises room for `count` elements, and `count` were granted.
+        // SAFETY: the caller promises room for `count` elements, and `count` were allocated.
         unsafe { out_blocks.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
         Ok(())
     })
@@ -332,7 +332,7 @@ pub unsafe extern "C" fn kvmem_pool_allocate_scattered(
         }
         let all =
             to_c_blocks(pool, of, of.allocate_scattered(size(total_bytes), size(max_blocks))?)?;
-        // SAFETY: the caller promises room for `max_blocks` elements, and no more were granted.
+        // SAFETY: the caller promises room for `max_blocks` elements, and no more were allocated.
         unsafe { out_blocks.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
         count.put(all.len() as u64);
         Ok(())

@@ -24,7 +24,7 @@ pub enum kvmem_status {
     KVMEM_ERR_ZERO_SIZE = 4,
     /// The alignment is not a power of two.
     KVMEM_ERR_BAD_ALIGN = 5,
-    /// The request is longer than this object can ever grant, even when empty.
+    /// The request is longer than this object can ever allocate, even when empty.
     KVMEM_ERR_TOO_LARGE = 6,
     /// No free range is long enough now. The request may succeed after something is freed.
     KVMEM_ERR_OUT_OF_SPACE = 7,

@@ -30,12 +30,16 @@ const GARBAGE: [&str; 6] = [
     "(void *) ((uintptr_t) live ^ 0xfff000)",
 ];
 
+/// Names of parameters that may be NULL in every function.
+const MAY_BE_NULL: [&str; 7] =
+    ["options", "progress", "release", "user", "cancel", "first", "address"];
+
 /// Whether a parameter may be NULL.
 fn may_be_null(function: &Function, parameter: &Parameter) -> bool {
     let (name, of) = (parameter.name.as_str(), parameter.of.as_str());
     let by_comment = [format!("`{name}` (may be NULL"), format!("`{name}` may be NULL")];
     by_comment.iter().any(|words| function.comment.contains(words.as_str()))
-        || matches!(name, "options" | "progress" | "release" | "user" | "cancel" | "first" | "address")
+        || MAY_BE_NULL.contains(&name)
         // NULL is allowed for a buffer when only the length is requested, for a key of no bytes,
         // and for no block.
         || name == "out_needed"

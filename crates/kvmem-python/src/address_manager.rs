@@ -22,7 +22,7 @@
 //! inside a range are all ranges searched. All look-ups come before any change: if there is a gap,
 //! nothing is freed.
 //!
-//! ## KeptRanges ranges
+//! ## Kept ranges
 //!
 //! A store of chunks of one size frees one chunk to allocate another. Returning such a range to the
 //! space and allocating the next one joins it with its neighbours, cuts it off again, and waits for
@@ -332,8 +332,8 @@ impl PyAddressManager {
         }
     }
 
-    /// Returns the number of units that hold so many bytes; a number above every heap's if there
-    /// are too many.
+    /// Returns the number of units that hold `bytes` bytes. If there are too many bytes, the number
+    /// is larger than every heap's.
     fn units(&self, bytes: HeapBytes) -> u64 {
         bytes.0.map_or(u64::MAX, |bytes| bytes.div_ceil(self.align()))
     }

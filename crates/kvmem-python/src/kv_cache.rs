@@ -45,8 +45,8 @@ impl Held for Cache {
 /// - ``watermarks``: ``(low, high)`` in bytes. An insertion that leaves more than ``high`` bytes
 ///   evicts down to ``low``. None: an insertion evicts only to make space for its value.
 /// - ``eviction``: ``lru`` or ``scan-resistant``.
-/// - ``shards``: number of parts that the keys are divided into, rounded up to a power of two. None
-///   means four per processor, at least 16, and fewer if ``max_blocks`` is small.
+/// - ``shards``: number of parts that the keys are divided into, rounded up to a power of two.
+///   None means four per processor, at least 16, and fewer if ``max_blocks`` is small.
 /// - ``lower_tier``: receives evicted values and is asked for missing ones, such as
 ///   :class:`kvmem.mooncake.Store`: see :mod:`kvmem.lower_tier`.
 ///
@@ -69,21 +69,21 @@ impl PyKvCache {
     }
 
     /// Reserves space for a value. Raises what the lower tier raises meanwhile.
-    fn room(
+    fn reservation(
         &self,
         py: Python<'_>,
         key: CacheKey<'_>,
         len: usize,
     ) -> PyResult<Reservation<OwnedKey>> {
         let name = key.to_owned_key();
-        let room = if self.lower_tier.is_none() {
+        let reservation = if self.lower_tier.is_none() {
             // Without a tier this call runs no Python, and drops nothing that takes long.
             self.held.with(|cache| cache.reserve(name, len))?
         } else {
             let cache = self.cache()?;
             evicting(|| cache.reserve(name, len))?
         };
-        room.map_err(|error| error::cache(py, &error))
+        reservation.map_err(|error| error::cache(py, &error))
     }
 }
 
@@ -155,12 +155,13 @@ impl PyKvCache {
 
     /// Copies a value into a block and stores it under ``key``. Evicts until the value fits.
     ///
-    /// Raises :class:`OutOfSpaceError` if it cannot fit, and what a lower tier raises that is no
-    /// ``Exception``, such as ``KeyboardInterrupt``. Nothing is put in then, unless the tier was
-    /// called to evict down to the low watermark, which comes after.
+    /// ``depth`` is the number of blocks of the prefix that come before the value. Blocks at the
+    /// end of a prefix are evicted before those at its start, in whatever order they are inserted
+    /// and looked up.
     ///
-    /// ``depth`` is how many blocks of the prefix come before the value: blocks at the end of a
-    /// prefix are evicted before those at its start.
+    /// Raises :class:`OutOfSpaceError` if the value cannot fit. Passes on what a lower tier raises
+    /// that is no ``Exception``, such as ``KeyboardInterrupt``. The value is not stored then,
+    /// unless the tier was called to evict down to the low watermark, which follows the insertion.
     #[pyo3(
         signature = (key, value, *, depth=Int::usual(0)),
         text_signature = "($self, key, value, *, depth=0)"
@@ -174,15 +175,15 @@ impl PyKvCache {
     ) -> PyResult<()> {
         let depth = depth.u32(py, "depth")?;
         let source = Source::of(value)?;
-        let mut room = self.room(py, key, source.len())?;
-        room.set_depth(depth);
-        // SAFETY: the room is as long as the source, and nobody else's.
-        unsafe { source.copy_to(py, room.block().as_ptr().cast_mut()) };
-        evicting(|| drop(room.commit()))
+        let mut reservation = self.reservation(py, key, source.len())?;
+        reservation.set_depth(depth);
+        // SAFETY: the reserved block is as long as the source, and only this thread has it.
+        unsafe { source.copy_to(py, reservation.block().as_ptr().cast_mut()) };
+        evicting(|| drop(reservation.commit()))
     }
 
     /// Reserves space for a value of ``nbytes`` bytes, to be written in place and then
-    /// committed. Evicts until the value fits.
+    /// committed. Evicts until the value fits. ``depth`` is as for :meth:`insert`.
     ///
     /// Raises as ``insert``.
     #[pyo3(
@@ -196,9 +197,12 @@ impl PyKvCache {
         depth: Int<'_>,
     ) -> PyResult<PyReservation> {
         let depth = depth.u32(slf.py(), "depth")?;
-        let mut room = slf.get().room(slf.py(), key, nbytes.bytes())?;
-        room.set_depth(depth);
-        Ok(PyReservation { held: Holder::new(room), cache: Link::new(Some(slf.clone().unbind())) })
+        let mut reservation = slf.get().reservation(slf.py(), key, nbytes.bytes())?;
+        reservation.set_depth(depth);
+        Ok(PyReservation {
+            held: Holder::new(reservation),
+            cache: Link::new(Some(slf.clone().unbind())),
+        })
     }
 
     /// Returns the value under ``key``, pinned, and counts it as used. With a lower tier, a
@@ -464,18 +468,18 @@ impl PyReservation {
     /// Key that the value will be stored under.
     #[getter]
     fn cache_key<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        (&self.held.with(|room| room.key().clone())?).into_pyobject(py)
+        (&self.held.with(|reservation| reservation.key().clone())?).into_pyobject(py)
     }
 
     /// Offset of the value in its pool, in bytes.
     #[getter]
     fn offset(&self) -> PyResult<u64> {
-        self.held.with(|room| room.block().offset())
+        self.held.with(|reservation| reservation.block().offset())
     }
 
     /// Returns the key with which a device reaches the whole value.
     fn key<'py>(&self, py: Python<'py>, device: &str) -> PyResult<Bound<'py, PyAny>> {
-        key(py, self.held.with(|room| room.block().key(device))?)
+        key(py, self.held.with(|reservation| reservation.block().key(device))?)
     }
 
     /// Copies the bytes of ``source`` into the value from ``start`` on. Returns their number.
@@ -493,12 +497,12 @@ impl PyReservation {
     #[pyo3(signature = (*, lease=None))]
     fn commit(&self, py: Python<'_>, lease: Option<&PyLease>) -> PyResult<Option<PyPinned>> {
         let Some(lease) = lease else {
-            let room = self.held.take()?;
-            return evicting(|| py.detach(|| room.commit())).map(PyPinned::new).map(Some);
+            let reservation = self.held.take()?;
+            return evicting(|| py.detach(|| reservation.commit())).map(PyPinned::new).map(Some);
         };
         let taken = lease.held.take()?;
-        let room = match self.held.take() {
-            Ok(room) if taken.covers(&room) => room,
+        let reservation = match self.held.take() {
+            Ok(reservation) if taken.covers(&reservation) => reservation,
             other => {
                 lease.held.put_back(taken);
                 self.held.put_back(other?);
@@ -509,7 +513,7 @@ impl PyReservation {
                 ));
             }
         };
-        let committed = evicting(|| py.detach(|| room.commit_leased(taken).ok()))?;
+        let committed = evicting(|| py.detach(|| reservation.commit_leased(taken).ok()))?;
         Ok(committed.map(PyPinned::new))
     }
 
@@ -533,16 +537,21 @@ impl PyReservation {
         _exc: &Bound<'_, PyTuple>,
     ) -> PyResult<()> {
         match self.held.take_if_any()? {
-            Some(room) if kind.is_none() => evicting(|| py.detach(|| drop(room.commit()))),
-            room => {
-                drop_value(py, room);
+            Some(reservation) if kind.is_none() => {
+                evicting(|| py.detach(|| drop(reservation.commit())))
+            }
+            reservation => {
+                drop_value(py, reservation);
                 Ok(())
             }
         }
     }
 
     fn __repr__(&self) -> String {
-        match self.held.with(|room| (room.block().len(), room.block().offset())) {
+        match self
+            .held
+            .with(|reservation| (reservation.block().len(), reservation.block().offset()))
+        {
             Ok((len, offset)) => format!("<kvmem.Reservation of {len} bytes at offset {offset}>"),
             Err(_) => "<kvmem.Reservation, ended>".to_owned(),
         }

@@ -115,7 +115,7 @@ impl Traverse for Listener {
 }
 
 impl Listener {
-    /// Makes a listener for populating and registering so many bytes.
+    /// Makes a listener for populating `populate` bytes and registering `register` bytes.
     pub(crate) fn new(
         callback: Py<PyAny>,
         cancel: CancelToken,

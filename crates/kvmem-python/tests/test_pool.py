@@ -123,7 +123,7 @@ def test_the_properties_of_a_pool(pool: kvmem.Pool, caplog: pytest.LogCaptureFix
         and len(report) == len(list(report))
     )
     assert (block.offset, 5000, "used") in pool.map()
-    assert {"classes", "reaps"} <= pool.stats().keys()
+    assert {"classes", "reclaims"} <= pool.stats().keys()
     assert pool.boundary is None and pool.share_id is None and not pool.initializing
     pool.trim()
     with caplog.at_level(logging.INFO, "kvmem"):

@@ -288,8 +288,11 @@ def test_the_module_is_the_doctor() -> None:
     )
     report = json.loads(done.stdout)
     requirements = report["requirements"]
-    assert requirements["size_bytes"] == 3 << 29
-    assert (requirements["pages"], requirements["nodes"]) == (["1G", "thp"], [0, 1])
+    assert (requirements["size_bytes"], requirements["pages"], requirements["nodes"]) == (
+        3 << 29,
+        ["1G", "thp"],
+        [0, 1],
+    )
     assert requirements["shared"] and not requirements["pinned"]
     assert done.returncode == int(report["verdict"] == "fail")
     done = command("--size", "4KiB", "--pages", "4k", "--no-pin")

@@ -26,7 +26,7 @@ public:
     std::optional<bytes_span> allocate(std::uint64_t bytes,
                                        std::uint64_t align = alignof(std::max_align_t)) {
         void *data = nullptr;
-        if (!detail::granted(kvmem_bump_arena_allocate(arena_.get(), bytes, align, &data))) {
+        if (!detail::allocated(kvmem_bump_arena_allocate(arena_.get(), bytes, align, &data))) {
             return std::nullopt;
         }
         return detail::bytes_of(data, bytes);

@@ -50,7 +50,7 @@ T *present(T *object, const char *what) {
     if (object == nullptr) {
         throw error(KVMEM_ERR_NULL_ARGUMENT,
                     std::string(what) +
-                        " was moved from: hand over one that is there, or say nothing");
+                        " was moved from: pass an object that was not, or leave it out");
     }
     return object;
 }
@@ -63,7 +63,7 @@ inline bool out_of_space(kvmem_status status) noexcept {
 }
 
 /// Returns whether a call allocated; throws if it failed for another reason than lack of space.
-inline bool granted(kvmem_status status) {
+inline bool allocated(kvmem_status status) {
     if (status == KVMEM_OK) {
         return true;
     }

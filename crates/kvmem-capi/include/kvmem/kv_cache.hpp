@@ -138,8 +138,8 @@ public:
     /// Copies bytes into a block and puts it under a key, replacing the key's value. Evicts values
     /// until the new one fits; returns false if it cannot.
     bool insert(std::string_view key, bytes_view value) {
-        return detail::granted(kvmem_kv_cache_insert(native_handle(), key.data(), key.size(),
-                                                     value.data(), value.size()));
+        return detail::allocated(kvmem_kv_cache_insert(native_handle(), key.data(), key.size(),
+                                                       value.data(), value.size()));
     }
 
     bool insert(std::string_view key, const void *value, std::size_t bytes) {
@@ -150,8 +150,8 @@ public:
     /// Evicts values until the block fits; empty if it cannot.
     std::optional<KvReservation> reserve(std::string_view key, std::uint64_t bytes) {
         kvmem_kv_cache_reserved reserved;
-        if (!detail::granted(kvmem_kv_cache_reserve(native_handle(), key.data(), key.size(), bytes,
-                                                    &reserved))) {
+        if (!detail::allocated(kvmem_kv_cache_reserve(native_handle(), key.data(), key.size(),
+                                                      bytes, &reserved))) {
             return std::nullopt;
         }
         return KvReservation(reserved);

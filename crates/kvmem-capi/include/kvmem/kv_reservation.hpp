@@ -70,8 +70,9 @@ public:
         return key;
     }
 
-    /// Sets the number of blocks of the prefix before this value; the default is 0. Blocks at the
-    /// end of a prefix are evicted before those at its start, whatever the order of commits.
+    /// Sets the number of blocks of the prefix that come before the value; the default is 0. Blocks
+    /// at the end of a prefix are evicted before those at its start, in whatever order they are
+    /// committed and looked up.
     void set_depth(std::uint32_t depth) {
         detail::check(kvmem_kv_cache_reservation_set_depth(reservation_.get(), depth));
     }

@@ -69,7 +69,8 @@ inline constexpr std::uint64_t small_batch = 4096;
 
 /// Returns whether `count` ranges of `bytes` bytes exceed the free bytes, so the result array need
 /// not be allocated.
-inline bool is_hopedrop(const Metrics &metrics, std::uint64_t bytes, std::uint64_t count) noexcept {
+inline bool exceeds_free_bytes(const Metrics &metrics, std::uint64_t bytes,
+                               std::uint64_t count) noexcept {
     return bytes != 0 && count > metrics.free_bytes / bytes;
 }
 
@@ -147,7 +148,7 @@ public:
 private:
     friend class OffsetAllocator;
 
-    /// Takes ownership of a range that was just granted.
+    /// Takes ownership of a range that was just allocated.
     void take(detail::Space *space) noexcept {
         space->acquire();
         detail::Ref<detail::Space>(space).swap(space_);
@@ -171,14 +172,14 @@ public:
 
     /// Allocates `bytes` bytes; empty if there is no space. Throws if `bytes` is 0. O(1).
     std::optional<Allocation> allocate(std::uint64_t bytes) {
-        return grant([&](kvmem_allocation *got) {
+        return try_allocate([&](kvmem_allocation *got) {
             return kvmem_offset_allocator_allocate(get(), bytes, got);
         });
     }
 
     /// Allocates `bytes` bytes at a multiple of `align`, a power of two.
     std::optional<Allocation> allocate_aligned(std::uint64_t bytes, std::uint64_t align) {
-        return grant([&](kvmem_allocation *got) {
+        return try_allocate([&](kvmem_allocation *got) {
             return kvmem_offset_allocator_allocate_aligned(get(), bytes, align, got);
         });
     }
@@ -186,12 +187,12 @@ public:
     /// Allocates `count` ranges of `bytes` bytes each, or none. O(count).
     std::optional<std::vector<Allocation>> allocate_batch(std::uint64_t bytes,
                                                           std::uint64_t count) {
-        if (count > detail::small_batch && detail::is_hopedrop(metrics(), bytes, count)) {
+        if (count > detail::small_batch && detail::exceeds_free_bytes(metrics(), bytes, count)) {
             return std::nullopt;
         }
         // At least one element, because `data()` of an empty vector may be NULL.
         std::vector<kvmem_allocation> raw(count == 0 ? 1 : count);
-        return grant_many(raw, [&] {
+        return try_allocate_all(raw, [&] {
             const kvmem_status status =
                 kvmem_offset_allocator_allocate_batch(get(), bytes, count, raw.data());
             raw.resize(count);
@@ -208,7 +209,7 @@ public:
         }
         // At least one element, because `data()` of an empty vector may be NULL.
         std::vector<kvmem_allocation> raw(max_ranges == 0 ? 1 : max_ranges);
-        return grant_many(raw, [&] {
+        return try_allocate_all(raw, [&] {
             std::uint64_t count = 0;
             const kvmem_status status = kvmem_offset_allocator_allocate_scattered(
                 get(), total, max_ranges, raw.data(), &count);
@@ -234,7 +235,7 @@ public:
         return metrics;
     }
 
-    /// Returns an upper bound of the longest range that would be granted now. Takes no lock.
+    /// Returns an upper bound of the longest range that can be allocated now. Takes no lock.
     std::uint64_t largest_free_hint() const {
         std::uint64_t bytes = 0;
         detail::check(kvmem_offset_allocator_largest_free_hint(get(), &bytes));
@@ -276,12 +277,12 @@ public:
 private:
     kvmem_offset_allocator *get() const noexcept { return space_ ? space_->get() : nullptr; }
 
-    /// The call writes directly into the result: reading a copy would stall on the bytes just
-    /// written.
+    /// Runs a call that allocates; empty if there is no space. The call writes directly into the
+    /// result: reading a copy would stall on the bytes just written.
     template <class Call>
-    std::optional<Allocation> grant(Call call) {
+    std::optional<Allocation> try_allocate(Call call) {
         std::optional<Allocation> got(std::in_place);
-        if (detail::granted(call(&got->raw_))) {
+        if (detail::allocated(call(&got->raw_))) {
             got->take(space_.get());
         } else {
             got.reset();
@@ -289,12 +290,14 @@ private:
         return got;
     }
 
+    /// Runs a call that fills `raw`, and takes ownership of the results; empty if there is no
+    /// space.
     template <class Call>
-    std::optional<std::vector<Allocation>> grant_many(const std::vector<kvmem_allocation> &raw,
-                                                      Call call) {
+    std::optional<std::vector<Allocation>>
+    try_allocate_all(const std::vector<kvmem_allocation> &raw, Call call) {
         std::vector<Allocation> all;
         all.reserve(raw.size());
-        if (!detail::granted(call())) {
+        if (!detail::allocated(call())) {
             return std::nullopt;
         }
         for (const kvmem_allocation &one : raw) {

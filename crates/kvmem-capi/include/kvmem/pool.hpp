@@ -186,7 +186,7 @@ public:
 private:
     friend class Pool;
 
-    /// Takes ownership of a block that was just granted.
+    /// Takes ownership of a block that was just allocated.
     void take(detail::PoolShare *pool) noexcept {
         pool->acquire();
         detail::Ref<detail::PoolShare>(pool).swap(pool_);
@@ -211,24 +211,25 @@ public:
     /// Allocates a block of `bytes` bytes; empty if there is no space. Throws if `bytes` is 0.
     /// O(1), some nanoseconds for a hot size.
     std::optional<Block> allocate(std::uint64_t bytes) {
-        return grant([&](kvmem_block *got) { return kvmem_pool_allocate(get(), bytes, got); });
+        return try_allocate(
+            [&](kvmem_block *got) { return kvmem_pool_allocate(get(), bytes, got); });
     }
 
     /// Allocates a block whose first address is a multiple of `align`, a power of two.
     std::optional<Block> allocate_aligned(std::uint64_t bytes, std::uint64_t align) {
-        return grant([&](kvmem_block *got) {
+        return try_allocate([&](kvmem_block *got) {
             return kvmem_pool_allocate_aligned(get(), bytes, align, got);
         });
     }
 
     /// Allocates `count` blocks of `bytes` bytes each, or none. O(count).
     std::optional<std::vector<Block>> allocate_batch(std::uint64_t bytes, std::uint64_t count) {
-        if (count > detail::small_batch && detail::is_hopedrop(metrics(), bytes, count)) {
+        if (count > detail::small_batch && detail::exceeds_free_bytes(metrics(), bytes, count)) {
             return std::nullopt;
         }
         // At least one element, because `data()` of an empty vector may be NULL.
         std::vector<kvmem_block> raw(count == 0 ? 1 : count);
-        return grant_many(raw, [&] {
+        return try_allocate_all(raw, [&] {
             const kvmem_status status = kvmem_pool_allocate_batch(get(), bytes, count, raw.data());
             raw.resize(count);
             return status;
@@ -244,7 +245,7 @@ public:
         }
         // At least one element, because `data()` of an empty vector may be NULL.
         std::vector<kvmem_block> raw(max_blocks == 0 ? 1 : max_blocks);
-        return grant_many(raw, [&] {
+        return try_allocate_all(raw, [&] {
             std::uint64_t count = 0;
             const kvmem_status status =
                 kvmem_pool_allocate_scattered(get(), total, max_blocks, raw.data(), &count);
@@ -338,12 +339,12 @@ private:
         });
     }
 
-    /// The call writes directly into the result: reading a copy would stall on the bytes just
-    /// written.
+    /// Runs a call that allocates; empty if there is no space. The call writes directly into the
+    /// result: reading a copy would stall on the bytes just written.
     template <class Call>
-    std::optional<Block> grant(Call call) {
+    std::optional<Block> try_allocate(Call call) {
         std::optional<Block> got(std::in_place);
-        if (detail::granted(call(&got->raw_))) {
+        if (detail::allocated(call(&got->raw_))) {
             got->take(pool_.get());
         } else {
             got.reset();
@@ -351,11 +352,14 @@ private:
         return got;
     }
 
+    /// Runs a call that fills `raw`, and takes ownership of the results; empty if there is no
+    /// space.
     template <class Call>
-    std::optional<std::vector<Block>> grant_many(const std::vector<kvmem_block> &raw, Call call) {
+    std::optional<std::vector<Block>> try_allocate_all(const std::vector<kvmem_block> &raw,
+                                                       Call call) {
         std::vector<Block> all;
         all.reserve(raw.size());
-        if (!detail::granted(call())) {
+        if (!detail::allocated(call())) {
             return std::nullopt;
         }
         for (const kvmem_block &one : raw) {

@@ -30,7 +30,7 @@ static kvmem_kv_cache_leased lease(kvmem_kv_cache *cache, uint64_t key) {
     return leased;
 }
 
-/* Takes a lease; it must be granted. */
+/* Takes a lease, which must be available. */
 static kvmem_kv_cache_lease *leased(kvmem_kv_cache *cache, uint64_t key) {
     kvmem_kv_cache_leased found = lease(cache, key);
     CHECK(found.outcome == KVMEM_LEASED_LEASE);

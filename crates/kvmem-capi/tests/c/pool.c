@@ -335,6 +335,63 @@ static void cache(void) {
     OK(kvmem_pool_destroy(pool));
 }
 
+/* Caches the blocks of a prefix, from the first to the last, with or without their depths. */
+static void cache_prefix(kvmem_kv_cache *cache, uint32_t blocks, int with_depth) {
+    for (uint32_t block = 0; block < blocks; block++) {
+        kvmem_kv_cache_reserved reserved;
+        OK(kvmem_kv_cache_reserve(cache, &block, sizeof block, 1000, &reserved));
+        if (with_depth)
+            OK(kvmem_kv_cache_reservation_set_depth(reserved.reservation, block));
+        memset(reserved.data, (int) block, reserved.bytes);
+        OK(kvmem_kv_cache_reservation_commit(reserved.reservation, NULL));
+    }
+}
+
+/*
+ * With depths, the end of a prefix is evicted before its start, although its start was committed
+ * and used first. Without, the start is evicted first.
+ */
+static void the_end_of_a_prefix_is_evicted_first(void) {
+    enum { BLOCKS = 8, HALF = BLOCKS / 2 };
+    for (int with_depth = 0; with_depth < 2; with_depth++) {
+        for (int used = 0; used < 2; used++) {
+            for (uint32_t eviction = 0; eviction < 1 + (uint32_t) with_depth; eviction++) {
+                kvmem_pool *pool = pool_with(NULL, MIB);
+                kvmem_kv_cache_options options;
+                OK(kvmem_kv_cache_options_init(&options, sizeof options));
+                options.shards = 1;
+                options.eviction = eviction == 0 ? KVMEM_EVICT_LRU : KVMEM_EVICT_SCAN_RESISTANT;
+                kvmem_kv_cache *cache;
+                OK(kvmem_kv_cache_create(pool, &options, &cache));
+                cache_prefix(cache, BLOCKS, with_depth);
+                for (uint32_t block = 0; used && block < BLOCKS; block++) {
+                    kvmem_kv_cache_value value;
+                    OK(kvmem_kv_cache_get(cache, &block, sizeof block, &value));
+                    OK(kvmem_kv_cache_pin_release(value.pin));
+                }
+                OK(kvmem_kv_cache_evict_to(cache, HALF * 1000, NULL));
+                for (uint32_t block = 0; block < BLOCKS; block++) {
+                    uint32_t contains;
+                    OK(kvmem_kv_cache_contains(cache, &block, sizeof block, &contains));
+                    CHECK(contains == (with_depth ? block < HALF : block >= HALF));
+                }
+
+                /* A reservation that was committed has no depth any more. */
+                kvmem_kv_cache_reserved reserved;
+                OK(kvmem_kv_cache_reserve(cache, "other", 5, 1000, &reserved));
+                OK(kvmem_kv_cache_reservation_set_depth(reserved.reservation, UINT32_MAX));
+                OK(kvmem_kv_cache_reservation_commit(reserved.reservation, NULL));
+                IS(KVMEM_ERR_BAD_HANDLE,
+                   kvmem_kv_cache_reservation_set_depth(reserved.reservation, 1));
+                OK(kvmem_kv_cache_check(cache));
+                OK(kvmem_kv_cache_destroy(cache));
+                OK(kvmem_pool_destroy(pool));
+            }
+        }
+    }
+    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_kv_cache_reservation_set_depth(NULL, 1));
+}
+
 /*
  * A cache, its pins and its reservations keep the memory and keys of a destroyed pool, in any
  * order, but not longer; with blocks of the program, and without.
@@ -407,6 +464,7 @@ int main(void) {
     shared();
     readers_only();
     cache();
+    the_end_of_a_prefix_is_evicted_first();
     the_last_user_ends_the_pool();
     return 0;
 }

@@ -53,7 +53,7 @@ static kvmem::KvReservation written(kvmem::KvCache &cache, std::string_view key,
     return std::move(*reserved);
 }
 
-// Takes a lease; it must be granted.
+// Takes a lease, which must be available.
 static kvmem::KvLease leased(const kvmem::KvCache &cache, std::string_view key) {
     auto found = cache.lease(key);
     CHECK(std::holds_alternative<kvmem::KvLease>(found));

@@ -410,7 +410,7 @@ static void model(uint64_t base, uint64_t capacity, uint64_t longest, uint32 see
 }
 
 // A request that no free range can satisfy is answered by one load: no call records a failure.
-static void hopeless() {
+static void requests_above_the_bound() {
     auto allocator = OffsetAllocator::create(0, 1000, 100, 100, 8);
     auto expected_max = allocator->allocate(900);
     CHECK(expected_max.has_value());
@@ -430,7 +430,7 @@ static void hopeless() {
 }
 
 int main() {
-    hopeless();
+    requests_above_the_bound();
     handles();
     created();
     aligned();

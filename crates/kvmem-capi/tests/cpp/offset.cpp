@@ -128,7 +128,7 @@ static void outlive() {
     b.reset();
 }
 
-// Until the first free, ranges are granted end to end, for all sizes and both placements.
+// Until the first free, ranges are allocated end to end, for all sizes and both placements.
 static void in_order(kvmem::Placement placement) {
     kvmem::OffsetOptions options;
     options.placement = placement;

@@ -121,7 +121,7 @@ static void going(Make make, Take take) {
     }
 }
 
-// The number of live allocations never exceeds the limit, and all are granted.
+// The number of live allocations never exceeds the limit, and no allocation fails.
 static void bounded() {
     using mooncake::offset_allocator::OffsetAllocationHandle;
     const auto allocator = mooncake::offset_allocator::OffsetAllocator::create(4096, MIB, 16, 33);

@@ -875,22 +875,23 @@ class KvCache(_Manager):
         shards: int | None = None,
         lower_tier: LowerTierFactory | None = None,
     ) -> Self: ...
-    def insert(self, key: _Name, value: _Buffer, *, depth: SupportsIndex = 0) -> None:
-        """Copies a value into a block and puts it under ``key``. Evicts until it fits.
+    def insert(self, key: _CacheKey, value: _Buffer, *, depth: SupportsIndex = 0) -> None:
+        """Copies a value into a block and stores it under ``key``. Evicts until the value fits.
 
-        Raises :class:`OutOfSpaceError` if it cannot fit, and what a lower tier raises that is no
-        ``Exception``, such as ``KeyboardInterrupt``. Nothing is put in then, unless the tier was
-        called to evict down to the low watermark, which comes after.
+        ``depth`` is the number of blocks of the prefix that come before the value. Blocks at the
+        end of a prefix are evicted before those at its start, in whatever order they are inserted
+        and looked up.
 
-        ``depth`` is how many blocks of the prefix come before the value: blocks at the end of a
-        prefix are evicted before those at its start.
+        Raises :class:`OutOfSpaceError` if the value cannot fit. Passes on what a lower tier raises
+        that is no ``Exception``, such as ``KeyboardInterrupt``. The value is not stored then,
+        unless the tier was called to evict down to the low watermark, which follows the insertion.
         """
 
-    def reserve(self, key: _Name, nbytes: _Size, *, depth: SupportsIndex = 0) -> Reservation:
-        """Makes room for a value of ``nbytes`` bytes, to be written in place and then committed.
+    def reserve(self, key: _CacheKey, nbytes: _Size, *, depth: SupportsIndex = 0) -> Reservation:
+        """Reserves space for a value of ``nbytes`` bytes, to be written in place and then
+        committed. Evicts until the value fits. ``depth`` is as for :meth:`insert`.
 
-        Raises :class:`OutOfSpaceError` if the value cannot fit, and what the lower tier raises that
-        is no ``Exception``, such as ``KeyboardInterrupt``.
+        Raises as ``insert``.
         """
 
     def get(self, key: _CacheKey) -> Pinned | None:

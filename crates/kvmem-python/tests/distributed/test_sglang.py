@@ -233,11 +233,13 @@ assert maps() <= before + 2, "regions are left"
 if not torch.cuda.is_available():
     requested = []
     allocate = allocator.allocate
-    def recording(*arguments, **options):
+
+    def recorded(*arguments, **options):
         tensor = allocate(*arguments, **options)
         requested.append(tensor.data_ptr())
         return tensor
-    allocator.allocate = recording
+
+    allocator.allocate = recorded
     try:
         take((64, 16384), torch.bfloat16, "cpu", True)
     except RuntimeError as error:

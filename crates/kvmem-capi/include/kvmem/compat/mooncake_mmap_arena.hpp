@@ -92,10 +92,11 @@ public:
             return nullptr;
         }
         void *data = nullptr;
-        const bool granted = kvmem_bump_arena_allocate(arena, size, std::max(alignment, alignment_),
-                                                       &data) == KVMEM_OK;
+        const bool allocated =
+            kvmem_bump_arena_allocate(arena, size, std::max(alignment, alignment_), &data) ==
+            KVMEM_OK;
         // Relaxed: statistics only.
-        (granted ? allocations_ : failed_).fetch_add(1, std::memory_order_relaxed);
+        (allocated ? allocations_ : failed_).fetch_add(1, std::memory_order_relaxed);
         return data;
     }
 

@@ -15,12 +15,12 @@
 // contiguous free bytes can be allocated. Metadata grows with the live allocations, so
 // `init_capacity` is not needed. Free ranges do not count against `max_capacity`.
 //
-// A promise for callers: until the first free, an allocator grants ranges end to end, from the base
+// A promise for callers: until the first free, an allocator places ranges end to end, from the base
 // up, whatever their sizes. A store that restarts allocates the sizes of its objects in address
 // order, with a filler for each gap, and gets every object at its old address. Requests that fail
 // do not change the order; the first free ends it.
 //
-// docs/cpp.md lists what is missing and then does not compile: serialize_to, deserialize_from,
+// docs/cpp.md lists missing functions, whose uses do not compile: serialize_to, deserialize_from,
 // snapshots, the inner class __Allocator, private members, and the original's includes.
 #ifndef KVMEM_COMPAT_MOONCAKE_OFFSET_ALLOCATOR_HPP
 #define KVMEM_COMPAT_MOONCAKE_OFFSET_ALLOCATOR_HPP
@@ -80,7 +80,7 @@ private:
 struct OffsetAllocStorageReport {
     /// Free bytes; 0 when no more allocations may be made.
     uint64_t totalFreeSpace;
-    /// The longest range that would be granted now; 0 when no more allocations may be made.
+    /// The longest range that can be allocated now; 0 when no more allocations may be made.
     uint64_t largestFreeRegion;
 };
 
@@ -120,10 +120,10 @@ struct Base {
 
 using Space = kvmem::detail::Shared<kvmem_offset_allocator, kvmem_offset_allocator_destroy, Base>;
 
-/// Returns whether a range was granted. A size of 0 and one that is too large count as "no space";
-/// other failures are defects and throw.
-inline bool is_granted(kvmem_status status) {
-    return status != KVMEM_ERR_ZERO_SIZE && kvmem::detail::granted(status);
+/// Returns whether a range was allocated. A size of 0 and one that is too large count as "no
+/// space"; other failures are defects and throw.
+inline bool is_allocated(kvmem_status status) {
+    return status != KVMEM_ERR_ZERO_SIZE && kvmem::detail::allocated(status);
 }
 
 /// Formats bytes for people: "1.50 GB".
@@ -214,7 +214,7 @@ private:
         range_.bytes = size;
     }
 
-    /// Takes ownership of a range that was just granted; returns how many references existed
+    /// Takes ownership of a range that was just allocated; returns how many references existed
     /// before.
     uint64_t take(detail::Space *space, uint64_t size) noexcept {
         const uint64_t before = space->acquire();
@@ -295,7 +295,7 @@ public:
         return length <= capacity_ ? length : 0;
     }
 
-    /// Returns an upper bound of the longest range that would be granted now. Takes no lock.
+    /// Returns an upper bound of the longest range that can be allocated now. Takes no lock.
     [[nodiscard]] uint64_t getLargestFreeRegion() const noexcept {
         uint64_t bytes = 0;
         kvmem_offset_allocator_largest_free_hint(space_->get(), &bytes);
@@ -394,8 +394,8 @@ private:
         // The call writes directly into the result: reading a copy would stall on the bytes just
         // written.
         handle.emplace();
-        if (!detail::is_granted(kvmem_offset_allocator_allocate(space_->get(), normalized(size),
-                                                                &handle->range_))) {
+        if (!detail::is_allocated(kvmem_offset_allocator_allocate(space_->get(), normalized(size),
+                                                                  &handle->range_))) {
             handle.reset();
             return handle;
         }
