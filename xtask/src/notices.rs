@@ -226,7 +226,9 @@ mod tests {
 
     #[test]
     fn the_crates_of_the_workspace_are_not_third_parties() {
-        let package = |name: &str, version: &str, source: Option<&str>| json!({ "name": name, "version": version, "source": source });
+        fn package(name: &str, version: &str, source: Option<&str>) -> serde_json::Value {
+            json!({ "name": name, "version": version, "source": source })
+        }
         let metadata = json!({ "packages": [
             package("ours", "0.1.0", None),
             package("theirs", "1.0.0", Some("somewhere")),

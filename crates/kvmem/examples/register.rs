@@ -56,7 +56,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("in the end {} keys", work.wait()?.outcome().keys);
 
     println!(
-        "\n# Two published machines, in virtual time: parallel is 4.2 times as fast on one, and 2.7 times \
+        "\n# Two published machines, in virtual time: parallel is 4.2 times as fast on one, and \
+         2.7 times \
          slower on the other"
     );
     for published in Published::ALL {

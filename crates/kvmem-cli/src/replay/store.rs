@@ -64,7 +64,7 @@ pub trait Store {
     /// Whether the object is held; this does not count as a use.
     fn holds(&self, id: ObjectId) -> bool;
 
-    /// Room for an object of `size` bytes, before which `depth` blocks of its prefix come; `None` if
+    /// Reserves `size` bytes for an object with `depth` blocks of its prefix before it; `None` if
     /// all that is held is pinned or being written.
     ///
     /// # Errors

@@ -92,8 +92,9 @@ impl OffsetAllocatorBuilder {
     }
 
     /// Limits the number of ranges, used and free; metadata takes at most about 50 bytes per range.
-    /// At the limit, requests that would divide a free range fail with [`AllocError::TooManyRanges`];
-    /// exact fits and frees still succeed. The default limit is about 2^32.
+    /// At the limit, requests that would divide a free range fail with
+    /// [`AllocError::TooManyRanges`]; exact fits and frees still succeed. The default limit is
+    /// about 2^32.
     pub fn max_ranges(mut self, ranges: u32) -> Self {
         self.max_ranges = ranges;
         self
@@ -190,8 +191,8 @@ impl OffsetAllocator {
     ///
     /// # Errors
     /// [`AllocError::ZeroSize`] for 0 bytes, [`AllocError::TooLarge`] above the capacity or the
-    /// boundary, [`AllocError::OutOfSpace`] if no free range is long enough, [`AllocError::TooManyRanges`]
-    /// at the limit of ranges.
+    /// boundary, [`AllocError::OutOfSpace`] if no free range is long enough,
+    /// [`AllocError::TooManyRanges`] at the limit of ranges.
     #[inline(always)]
     pub fn allocate(&self, size: u64) -> Result<Allocation, AllocError> {
         Ok(self.wrap(self.core.allocate(size)?, size))
@@ -234,8 +235,8 @@ impl OffsetAllocator {
     /// Allocates `n` ranges of `size` bytes each under one lock, or none. O(n).
     ///
     /// # Errors
-    /// Those of [`allocate`](Self::allocate); [`AllocError::OutOfSpace`] names the bytes of all ranges
-    /// together.
+    /// Those of [`allocate`](Self::allocate); [`AllocError::OutOfSpace`] names the bytes of all
+    /// ranges together.
     pub fn allocate_batch(&self, size: u64, n: usize) -> Result<Vec<Allocation>, AllocError> {
         if n == 0 {
             return Ok(Vec::new());

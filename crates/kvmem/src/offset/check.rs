@@ -118,7 +118,8 @@ impl Heap {
                         return broken(
                             8,
                             format!(
-                                "hole {id}, [{start}, {end}): segment {segment}, run {run}, {hole:?}"
+                                "hole {id}, [{start}, {end}): segment {segment}, run {run}, \
+                                 {hole:?}"
                             ),
                         );
                     }

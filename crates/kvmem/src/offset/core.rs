@@ -24,8 +24,8 @@ pub(crate) struct SpaceState {
     pub(crate) id: u64,
     /// The allocator has been dropped; allocations may remain.
     closed: bool,
-    /// Kept alive until the allocator and all its allocations are gone: the memory that the offsets
-    /// refer to.
+    /// Kept alive until the allocator and all its allocations are gone: the memory that the
+    /// offsets refer to.
     keepalive: Option<Keepalive>,
 }
 
@@ -146,7 +146,7 @@ impl SpaceCore {
     /// Takes the lock until the returned value is dropped.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn lock_for_test(&'static self) -> HeldLock {
-        HeldLock { _books: self.state.lock() }
+        HeldLock { _state: self.state.lock() }
     }
 
     /// Runs `change` under the lock and publishes the new figures.
@@ -281,7 +281,7 @@ impl SpaceCore {
 /// The lock of a core, held.
 #[cfg(all(test, not(loom)))]
 pub(crate) struct HeldLock {
-    _books: lock_api::MutexGuard<'static, crate::sync::RawLock, Option<Box<SpaceState>>>,
+    _state: lock_api::MutexGuard<'static, crate::sync::RawLock, Option<Box<SpaceState>>>,
 }
 
 impl SpaceCore {

@@ -31,7 +31,8 @@ pub enum AllocError {
     /// No range of this space is long enough to contain such an alignment, even if the space is
     /// empty.
     #[error(
-        "{requested} bytes at a multiple of {align} were asked for, but no range here can be longer \
+        "{requested} bytes at a multiple of {align} were asked for, but no range here can be \
+         longer \
          than {limit} bytes and reach from one multiple to the next: ask for a smaller alignment"
     )]
     AlignTooLarge {
@@ -44,7 +45,8 @@ pub enum AllocError {
     },
     /// The request fits into the empty space, but not into what is free now.
     #[error(
-        "{requested} bytes were asked for; {free} bytes are free, the longest free range is at most \
+        "{requested} bytes were asked for; {free} bytes are free, the longest free range is at \
+         most \
          {largest_free}: free something, or ask for several ranges"
     )]
     OutOfSpace {
@@ -88,7 +90,8 @@ pub enum AllocError {
         allocation_end: u64,
     },
     /// The limit of the number of ranges, used and free, is reached:
-    /// [`OffsetAllocatorBuilder::max_ranges`](super::OffsetAllocatorBuilder::max_ranges), or about 2^32.
+    /// [`OffsetAllocatorBuilder::max_ranges`](super::OffsetAllocatorBuilder::max_ranges), or about
+    /// 2^32.
     #[error(
         "no node is left for another range: {ranges} ranges, used and free, are the limit; \
          free some, raise the limit, or use a second space"
@@ -111,8 +114,8 @@ impl AllocError {
         }
     }
 
-    /// Returns the error of an aligned request of `requested` bytes, given that of the longer range out
-    /// of which it would be cut.
+    /// Returns the error of an aligned request of `requested` bytes, given that of the longer range
+    /// out of which it would be cut.
     #[cold]
     pub(crate) fn of_aligned(self, requested: u64, align: u64) -> Self {
         match self {

@@ -180,7 +180,7 @@ impl fmt::Display for RemedySuffix<'_> {
 pub struct NotAvailable {
     /// The backend: `io_uring`, `verbs`, …
     pub backend: Cow<'static, str>,
-    /// What is missing, or which call failed.
+    /// The missing thing, or the failed call.
     pub reason: String,
     /// What to do.
     pub remedy: Cow<'static, str>,

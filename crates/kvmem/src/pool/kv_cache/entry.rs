@@ -19,8 +19,8 @@ pub(super) struct CacheEntry<K> {
     // Declared, and so dropped, before the block: see `KvCache`.
     pub(super) key: K,
     pub(super) block: Block,
-    /// The block's slot in its shard, set when it is inserted; [`SUPERSEDED`] after it has left the
-    /// shard and is not the latest value of its key.
+    /// The block's slot in its shard, set when it is inserted; [`SUPERSEDED`] after it has left
+    /// the shard and is not the latest value of its key.
     slot: AtomicU32,
     /// The number of changes of the shard after which a use was last recorded; see `shard.rs`.
     noted: AtomicU32,

@@ -268,8 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_once_is_worth_less_than_what_comes_again_and_what_outlived_its_uses_less_than_before()
-     {
+    fn a_block_used_once_is_worth_less_than_one_that_returns_and_less_with_age() {
         let reuse = Reuse::default();
         for _ in 0..20 {
             let mut events = Vec::new();

@@ -13,8 +13,8 @@
 //!   of 500 GiB of addresses suffices without any memory behind it. The record is kept by address:
 //!   a new region at the addresses of an old one inherits its residency
 //!   ([`SimulatedMachine::discard`]).
-//! - **Keys** are counted, calls are recorded in a [log](SimulatedMachine::log), and [faults](Fault) can be
-//!   injected.
+//! - **Keys** are counted, calls are recorded in a [log](SimulatedMachine::log), and
+//!   [faults](Fault) can be injected.
 //!
 //! ```
 //! use kvmem::arena::Region;

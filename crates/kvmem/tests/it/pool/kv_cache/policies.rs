@@ -122,7 +122,7 @@ enum Call {
 /// A policy that records its calls and returns no victim.
 struct Recording(Arc<Mutex<Vec<Call>>>);
 
-impl EvictionPolicy for Scribe {
+impl EvictionPolicy for Recording {
     fn insert(&mut self, slot: Slot, _: u64) {
         self.0.lock().unwrap().push(Call::Insert(slot));
     }

@@ -215,7 +215,7 @@ fn of_a_cache() {
             let gone = figure("evictions_total") + figure("replacements_total") + removals;
             assert_eq!(insertions, blocks + gone);
             // The pool has the values, and those that are gone but pinned.
-            assert!(book.value("kvmem_pool_allocated_bytes", &[]) as u64 >= bytes);
+            assert!(recorded.value("kvmem_pool_allocated_bytes", &[]) as u64 >= bytes);
         }
         drop((pins, cache));
         assert!(

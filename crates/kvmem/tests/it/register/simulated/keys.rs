@@ -42,9 +42,10 @@ fn limits_are_reported_and_enforced() {
     register(&*nics[1], &region, 0, 4 * GIB).expect("8 GiB and a byte");
     let used_bytes = (9 << 30) + 1;
     assert_eq!(nics[1].limits().memlock, Some(memlock(used_bytes)));
-    assert!(
-        matches!(exceeded(1, GIB), Some(RegisterLimit::Memlock { used_bytes: b, .. }) if b == used_bytes)
-    );
+    let Some(RegisterLimit::Memlock { used_bytes: used, .. }) = exceeded(1, GIB) else {
+        panic!("the limit on locked memory is exceeded");
+    };
+    assert_eq!(used, used_bytes);
     nics[0].deregister(key).expect("the key is live");
     register(&*nics[1], &region, 0, GIB).expect("below the limit again");
     assert_eq!(register(&*nics[1], &region, 0, 0).unwrap_err().errno, Errno::EINVAL);
