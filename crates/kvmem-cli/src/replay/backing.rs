@@ -56,8 +56,8 @@ pub fn pool(pool_bytes: u64, backed: bool, learn: bool) -> Result<Pool, BackingE
     if !backed {
         builder = builder.ladder(PageSize::Base).populate(Populate::None);
     }
-    let built = builder.build().map_err(|source| failure(pool_bytes, source));
-    Ok(built?)
+
+    builder.build().map_err(|source| failure(pool_bytes, source))
 }
 
 /// Allocates `pool_bytes` in one block.

@@ -36,7 +36,7 @@ pub struct VerdictCounts {
 impl Report {
     pub(super) fn new(requirements: Requirements, checks: Vec<Check>) -> Self {
         let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Unknown);
-        Report { requirements: requirements, verdict, checks }
+        Report { requirements, verdict, checks }
     }
 
     /// Returns the check with this name.

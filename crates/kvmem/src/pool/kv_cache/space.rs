@@ -158,7 +158,7 @@ impl<K: Hash + Eq> Inner<K> {
         let padding = got.checked_sub(requested).and_then(|more| u32::try_from(more).ok());
         let Some(padding) = padding.filter(|_| got <= limit) else {
             let limit = limit.min(requested.saturating_add(u64::from(u32::MAX)));
-            return Err(KvCacheError::WrongLength { requested: requested, returned: got, limit });
+            return Err(KvCacheError::WrongLength { requested, returned: got, limit });
         };
         self.until(&mut turn, own, got, || Ok(self.usage.charge(got).then_some(())))?;
         Ok((block, padding))
