@@ -187,7 +187,7 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
     /// index. Returns `None` if there is no such chunk, or if no free slot was found before it.
     /// Only for slots whose index is not stored outside. O(1).
     pub(super) fn move_slot_down(&mut self) -> Option<(u32, u32)> {
-        let Some(last) = self.marks.len().checked_sub(1) else { return None };
+        let last = self.marks.len().checked_sub(1)?;
         if matches!(self.chunks.last(), Some(None)) {
             self.trim();
             return None;
