@@ -13,6 +13,7 @@ use kvmem::slab::{Extent, ExtentCache, ExtentState};
 use crate::op::Config;
 
 /// A range with an owner.
+#[allow(clippy::len_without_is_empty)] // An owned range is never empty.
 pub trait Own: Sized + Send + fmt::Debug + 'static {
     /// Returns its start.
     fn offset(&self) -> u64;
