@@ -309,8 +309,6 @@ fn the_size_cannot_be_changed() {
     let mut all = pool.allocate(4 * MIB).expect("all of it");
     all.bytes_mut()[4 * MIB - 1] = 3;
     // SAFETY: no process writes any more.
-    assert_eq!(
-        unsafe { seen.bytes(all.reference().expect("shared")) }.expect("all of it")[4 * MIB - 1],
-        3
-    );
+    let bytes = unsafe { seen.bytes(all.reference().expect("shared")) }.expect("all of it");
+    assert_eq!(bytes[4 * MIB - 1], 3);
 }
