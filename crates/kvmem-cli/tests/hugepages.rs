@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
-const LEDGER: &str = "/run/kvmem-hugepages-2048kB.lock";
+const LOAN_FILE: &str = "/run/kvmem-hugepages-2048kB.lock";
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// One row of hugepages, 512 MiB of them.
@@ -40,7 +40,7 @@ impl Machine {
             println!("skipped: {why}");
             None
         };
-        if Path::new(LEDGER).exists() {
+        if Path::new(LOAN_FILE).exists() {
             return skip("another run borrows hugepages at the moment");
         }
         let Ok(text) = fs::read_to_string(POOL) else {
@@ -65,7 +65,7 @@ impl Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         let _ = fs::write(POOL, self.before.to_string());
-        let _ = fs::remove_file(LEDGER);
+        let _ = fs::remove_file(LOAN_FILE);
     }
 }
 
@@ -130,7 +130,7 @@ fn without_the_option_the_machine_stays_as_it_is() {
         command(&[&ROWS[..], &["map-populate", "--reps", "1"]].concat()).spawn().unwrap();
     while child.try_wait().unwrap().is_none() {
         assert_eq!(pool(), machine.before);
-        assert!(!Path::new(LEDGER).exists());
+        assert!(!Path::new(LOAN_FILE).exists());
         std::thread::sleep(Duration::from_millis(1));
     }
     let output = child.wait_with_output().unwrap();
@@ -162,7 +162,7 @@ fn a_run_that_ends_gives_back_what_it_borrowed() {
     let table = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{table}{}", String::from_utf8_lossy(&output.stderr));
     assert!(table.contains("2m, ") && !table.contains("Not measured"), "{table}");
-    assert_eq!((pool(), Path::new(LEDGER).exists()), (machine.before, false));
+    assert_eq!((pool(), Path::new(LOAN_FILE).exists()), (machine.before, false));
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn a_run_that_is_interrupted_gives_back_what_it_borrowed() {
             std::thread::sleep(Duration::from_millis(*wait));
             run.send(signal);
             assert_eq!(run.ended().signal(), Some(number), "{signal} after {wait} ms");
-            let left = (pool(), Path::new(LEDGER).exists());
+            let left = (pool(), Path::new(LOAN_FILE).exists());
             assert_eq!(left, (machine.before, false), "{signal} after {wait} ms");
         }
     }
@@ -190,7 +190,7 @@ fn a_run_that_is_interrupted_gives_back_what_it_borrowed() {
     }
     run.send("HUP");
     assert!(run.ended().success());
-    assert_eq!((pool(), Path::new(LEDGER).exists()), (machine.before, false));
+    assert_eq!((pool(), Path::new(LOAN_FILE).exists()), (machine.before, false));
 }
 
 #[test]
@@ -202,18 +202,21 @@ fn the_next_run_gives_back_what_a_killed_one_left() {
         let process = run.id();
         run.send("KILL");
         run.ended();
-        assert!(pool() > machine.before && Path::new(LEDGER).exists(), "nobody could give it back");
-        let ledger = fs::read_to_string(LEDGER).unwrap();
         assert!(
-            ledger.contains(&format!("borrower {process} ")) && ledger.contains("before 0"),
-            "{ledger}"
+            pool() > machine.before && Path::new(LOAN_FILE).exists(),
+            "a killed run cannot return its pages"
+        );
+        let loans = fs::read_to_string(LOAN_FILE).unwrap();
+        assert!(
+            loans.contains(&format!("borrower {process} ")) && loans.contains("before 0"),
+            "{loans}"
         );
         // Any run does, with the option or without.
         let output = kvmem(&OTHER);
         let message = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{message}");
         assert!(message.contains(&format!("process {process} was killed")), "{message}");
-        assert_eq!((pool(), Path::new(LEDGER).exists()), (machine.before, false));
+        assert_eq!((pool(), Path::new(LOAN_FILE).exists()), (machine.before, false));
     }
     let output = kvmem(&OTHER);
     assert_eq!(String::from_utf8_lossy(&output.stderr), "", "once");
@@ -224,7 +227,7 @@ fn two_runs_at_once_share() {
     let Some(machine) = Machine::take() else { return };
     for first_ends in ["INT", "KILL"] {
         let one = Run::borrowing(machine.before + 1);
-        // The first keeps its pages until the second has its own. The ledger is not locked any
+        // The first keeps its pages until the second has its own. The file is not locked any
         // more.
         std::thread::sleep(Duration::from_millis(300));
         one.send("STOP");
@@ -243,6 +246,6 @@ fn two_runs_at_once_share() {
         two.send("TERM");
         two.send("CONT");
         two.ended();
-        assert_eq!((pool(), Path::new(LEDGER).exists()), (machine.before, false));
+        assert_eq!((pool(), Path::new(LOAN_FILE).exists()), (machine.before, false));
     }
 }

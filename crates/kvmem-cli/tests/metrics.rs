@@ -161,7 +161,7 @@ fn pools_and_caches_are_published_when_somebody_asks() {
 }
 
 /// A thousand clients that connect and send nothing, or a little of a request, cost a replay no
-/// thread and few descriptors, and somebody who asks is answered at once.
+/// thread and few descriptors, and a request is answered at once.
 #[cfg(target_os = "linux")]
 #[test]
 fn silent_clients_are_bounded() {
@@ -218,7 +218,7 @@ fn what_others_can_reach_is_for_who_says_so() {
     }
     let server = at("0.0.0.0:0", true).expect("a port is free").expect("it was asked for");
     scrape(SocketAddr::from(([127, 0, 0, 1], server.address().port())));
-    // Not an address of this machine, whoever may reach it.
+    // Not an address of this machine.
     let error = at("192.0.2.7:9464", true).err().expect("an error");
     assert!(matches!(error, MetricsServerError::Rejected { .. }), "{error}");
 }

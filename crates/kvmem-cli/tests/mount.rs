@@ -72,7 +72,7 @@ fn json_alone_goes_to_standard_output() {
 
 #[test]
 fn what_cannot_be_had_ends_with_status_1() {
-    // So many pages of 1 GiB are reserved nowhere.
+    // No machine reserves that many pages of 1 GiB.
     let size = ["--size", "64TiB", "--pages", "1G", "--strict", "--populate", "none"];
     let output = mount(&size);
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -184,7 +184,7 @@ fn the_environment_says_how_unless_the_option_does() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{stderr}");
         assert!(stderr.contains(&format!("{variable}={value:?}")), "{stderr}");
-        // Without devices nobody asks.
+        // Without devices the environment is not read.
         assert!(
             mount_with(&["--size", "1MiB", "--populate", "none"], &[(variable, value)])
                 .status
@@ -203,7 +203,7 @@ fn nothing_is_populated_on_request() {
     assert_eq!(report["seconds"]["populate"], 0.0);
 }
 
-/// What can be known beforehand to be impossible is a mistake of the wish, not of the work.
+/// A request that is known to be impossible fails with status 2, not 1.
 #[test]
 fn a_limit_of_locked_memory_is_named_before_anything_is_done() {
     let command = std::env::temp_dir().join(format!("kvmem-mount-{}", std::process::id()));

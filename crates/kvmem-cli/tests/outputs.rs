@@ -301,7 +301,7 @@ fn the_new_file_is_like_the_old_one() {
     let run =
         kvmem(&[&["replay", &trace, "--json", &folder.path("nowhere")], &ONE_SIZE[..]].concat());
     assert!(run.status.success() && folder.names().contains(&"sub".to_owned()));
-    // Somebody else's stays theirs, where that can be.
+    // A file of another user keeps its owner, if this process may set it.
     if std::os::unix::fs::chown(&target, Some(12345), Some(54321)).is_ok() {
         kvmem(&[&["replay", &trace, "--json", &target], &ONE_SIZE[..]].concat());
         let metadata = fs::metadata(&target).unwrap();
@@ -376,7 +376,7 @@ fn what_cannot_be_written_is_told_before_any_work() {
 }
 
 /// Runs `setup` with the folder as `$1`, then a replay into its file `target`, both where mounts
-/// are seen by nobody else. `None` where there can be no such place.
+/// are seen by no other process. `None` if such a place cannot be made.
 fn replayed_in_a_namespace(folder: &Folder, setup: &str) -> Option<()> {
     let run = format!(
         "mount --make-rprivate / && {setup} && exec \"$0\" replay \"$1/t.jsonl\" --json \

@@ -18,7 +18,7 @@ fn full() -> File {
     OpenOptions::new().write(true).open("/dev/full").unwrap()
 }
 
-/// The writing end of a pipe that nobody reads.
+/// The writing end of a pipe without a reader.
 fn closed() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -122,7 +122,7 @@ fn names_with_control_characters_are_shown_and_not_obeyed() {
     let record = folder.0.join(format!("ops{EVIL}")).into_os_string().into_string().unwrap();
     let run = kvmem().args(["replay", &trace, "--record", &record]).output().unwrap();
     assert!(run.status.success());
-    // A record of a benchmark, from somebody else.
+    // A record of a benchmark of another program.
     let rows = folder.0.join("rows.json").into_os_string().into_string().unwrap();
     let bench =
         ["bench", "concurrency", "--quick", "--scenario", "impossible", "--contender", "kvmem"];
@@ -176,10 +176,10 @@ fn names_with_control_characters_are_shown_and_not_obeyed() {
     );
 }
 
-/// As a user without privileges, who may have `tasks` threads and processes in all. `None` where
+/// Runs as a user without privileges, with at most `tasks` threads and processes. `None` where
 /// nothing can be run as another.
 fn with_tasks(folder: &Folder, tasks: u32, args: &[&str]) -> Option<Output> {
-    // A number of its own, so that nobody else's count.
+    // A user number of its own, whose processes are counted separately.
     let user = 200_000 + std::process::id() % 100_000;
     let command = folder.0.join("kvmem");
     if !command.exists() {

@@ -84,7 +84,7 @@ fn each_step_is_told_and_drawn() {
         assert!(line.chars().count() <= WIDTH, "{line:?}");
     }
     assert_eq!(page(&text), file, "as an absolute path");
-    // Steps, who was at work, utilization, and two maps.
+    // Steps, work of each thread, utilization, and two maps.
     let html = browser::opened(&file, 5);
     for part in [
         "This machine",
@@ -114,7 +114,7 @@ fn it_is_what_kvmem_does_when_nothing_is_named() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// As a user without any privilege, who may lock so many KiB, where only the folder for temporary
+/// Runs as a user without privileges, with a limit of locked KiB, where only the folder for temporary
 /// files can be written.
 fn as_nobody(name: &str, memlock: &str) -> Option<(Output, PathBuf)> {
     let folder = folder(name);
@@ -187,7 +187,7 @@ fn nobody_may_lock_anything() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Lets the program that is to be run see a kernel that refuses to set rings up, as the default
+/// Lets the program that is to be run see a kernel that does not allow rings, as the default
 /// profiles of containers do.
 fn without_rings(command: &mut Command) {
     let filter = [

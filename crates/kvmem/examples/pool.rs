@@ -7,7 +7,7 @@ use kvmem::pool::{Access, AttachedPool, BlockRef, Pool};
 use kvmem::register::{Devices, Registrar};
 use std::sync::Arc;
 
-/// Two rings, or nobody where a container forbids them.
+/// Two rings, or no registrar if a container forbids them.
 fn registrars() -> Vec<Arc<dyn Registrar>> {
     let rings = "io_uring:2".parse::<Devices>().expect("a kind of registrar").open();
     rings.unwrap_or_else(|why| {
@@ -83,7 +83,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     block.bytes_mut().copy_from_slice(b"hello there");
     let (fd, bits) = (pool.share_read_only()?, block.reference()?.to_bits());
     let other = AttachedPool::attach(fd, Access::ReadOnly)?;
-    // SAFETY: nobody writes to the block meanwhile.
+    // SAFETY: no thread writes to the block meanwhile.
     let bytes = unsafe { other.bytes(BlockRef::from_bits(bits)) }?;
     println!("{bits:?} is {:?}", str::from_utf8(bytes)?);
     Ok(())

@@ -228,7 +228,7 @@ pub(super) fn signals(chaos: &Chaos) -> Result<()> {
         running.send(signal)?;
         running.wait()?;
         if signal == "KILL" && arguments.contains(&BORROW) {
-            // Nobody can give anything back at once: the next benchmark does.
+            // A killed run returns nothing: the next benchmark does.
             chaos
                 .kvmem([
                     "bench",

@@ -39,7 +39,7 @@ impl Settings {
         for (path, before) in
             self.texts.iter().filter(|(path, before)| differs(path, before).is_some())
         {
-            // Somebody else may have borrowed pages and be about to give them back.
+            // Another program may have borrowed pages and return them soon.
             let Some(_turn) = turn(path) else { continue };
             let Some(after) = differs(path, before) else { continue };
             let (before, after) = (before.trim(), after.trim());
@@ -51,7 +51,7 @@ impl Settings {
         for path in
             entries("/dev/shm").difference(&self.shared_memory).filter(|path| !is_mapped(path))
         {
-            // Somebody else's may be about to go.
+            // Files of another program may be about to go.
             thread::sleep(Duration::from_millis(200));
             if path.exists() {
                 changed.push(format!("{} was left", path.display()));
@@ -61,7 +61,7 @@ impl Settings {
     }
 }
 
-/// Whether a process has a file mapped: then it was not left, but is somebody else's.
+/// Whether a process has a file mapped: then the file is in use, not left behind.
 fn is_mapped(file: &Path) -> bool {
     let name = file.display().to_string();
     let maps = |process: &PathBuf| {
@@ -70,7 +70,7 @@ fn is_mapped(file: &Path) -> bool {
     entries("/proc").iter().any(maps)
 }
 
-/// The right to change a setting: whoever borrows pages for a test locks the kernel's file
+/// The right to change a setting: a test that borrows pages locks the kernel's file
 /// meanwhile. `None` if it does not come in time.
 fn turn(path: &Path) -> Option<File> {
     let file = File::open(path).ok()?;
@@ -146,12 +146,12 @@ impl Cgroup {
         Err(reason)
     }
 
-    /// With so many bytes of memory.
+    /// Sets the limit of memory in bytes.
     pub(super) fn memory(bytes: u64) -> Result<Cgroup, String> {
         Cgroup::new("memory", &bytes.to_string(), ["memory.limit_in_bytes", "memory.max"])
     }
 
-    /// With so many processes and threads.
+    /// Sets the limit of processes and threads.
     pub(super) fn pids(count: u64) -> Result<Cgroup, String> {
         Cgroup::new("pids", &count.to_string(), ["pids.max", "pids.max"])
     }

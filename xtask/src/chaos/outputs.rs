@@ -54,7 +54,7 @@ pub(super) fn streams(chaos: &Chaos) -> Result<()> {
         chaos.kvmem(arguments.clone()).redirect("2>/dev/full").ends(&[0]).run()?;
         chaos.kvmem(arguments).redirect(">/dev/full 2>/dev/full").ends(FAILS).run()?;
     }
-    // Errors that nobody reads have their status still.
+    // An error that no process reads still sets the status.
     for arguments in
         [&["mount", "--size", "1PiB"][..], &["replay", "/no/such/file"], &["no-such-command"]]
     {
@@ -123,7 +123,7 @@ pub(super) fn written(chaos: &Chaos) -> Result<()> {
             let replay = chaos.kvmem(["replay", &trace, option, &output.to_string_lossy()]);
             unharmed(&replay.ends(FAILS).says(["trace.jsonl"]).run()?.told)?;
         }
-        // A link may be replaced by the output, or refused.
+        // A link may be replaced by the output, or be an error.
         for output in [&linked, &hard] {
             let replay = chaos.kvmem(["replay", &trace, option, &output.to_string_lossy()]);
             unharmed(&replay.run()?.told)?;
@@ -182,6 +182,6 @@ pub(super) fn written(chaos: &Chaos) -> Result<()> {
         // A device that takes everything is no file to be renamed over.
         chaos.kvmem(writer.iter().map(String::as_str).chain(["/dev/null"])).ends(&[0]).run()?;
     }
-    unharmed("an output elsewhere")?;
+    unharmed("an output in another folder")?;
     Ok(())
 }

@@ -80,7 +80,7 @@ pub(super) fn options(chaos: &Chaos) -> Result<()> {
             chaos.kvmem([command, "--size=1MiB", &option]).run()?;
         }
     }
-    // So many threads that no machine has them.
+    // More threads than any machine has.
     for threads in ["1000000", "18446744073709551615"] {
         chaos.kvmem(["replay", trace, "--threads", threads]).run()?;
     }
@@ -259,7 +259,7 @@ pub(super) fn seccomp(chaos: &Chaos) -> Result<()> {
     Ok(())
 }
 
-/// Has the kernel refuse `io_uring_setup` to this process and its children.
+/// Makes `io_uring_setup` fail in this process and its children.
 fn forbid_rings() -> std::io::Result<()> {
     // From <linux/bpf_common.h> and <linux/seccomp.h>: load the number of the call; if it is that
     // one, skip nothing and refuse.

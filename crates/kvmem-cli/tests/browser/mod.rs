@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Looks at a page as text, and opens it where there is a browser that works: its plots, at least
-/// so many, are there, the document is whole, and the browser has no complaint. Returns the text.
+/// that many, are there, the document is whole, and the browser has no complaint. Returns the text.
 #[track_caller]
 pub(crate) fn opened(file: &Path, plots: usize) -> String {
     let name = file.file_stem().unwrap_or_default().to_string_lossy();

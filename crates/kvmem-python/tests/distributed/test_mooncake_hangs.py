@@ -1,7 +1,7 @@
 """A master and servers that hang (SIGSTOP) or die (SIGKILL): what that costs, what it may not cost,
 and that all goes on afterwards.
 
-That nobody waits again and again is told by counts, not by clocks: the clocks here only keep a test
+Counts, not clocks, show that no call waits again: the clocks here only keep a test
 from going on for ever.
 """
 

@@ -425,7 +425,7 @@ def test_a_stranger_reads_nothing(cluster: Cluster, expose: bool) -> None:
                 for address in (at, block.ptr)
             )
 
-        assert got(LOCAL), "whoever reaches the port reads: then this test would tell nothing"
+        assert got(LOCAL), "a client that reaches the port reads: then this test would tell nothing"
         assert got("127.0.0.2") == expose
         private = ctypes.create_string_buffer(secret)
         assert not any(

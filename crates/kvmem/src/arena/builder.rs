@@ -131,7 +131,7 @@ impl RegionBuilder {
     /// processes and users. Default: no. Has no effect on private memory.
     ///
     /// This applies to this process too: an engine that maps the descriptor itself can only read,
-    /// and [`Region::attach`] fails with [`Refused`](ArenaError::CallFailed). The kernel then
+    /// and [`Region::attach`] fails with [`CallFailed`](ArenaError::CallFailed). The kernel then
     /// removes no page from the file, so [`Region::discard`] fails as well.
     pub fn readers_only(mut self, readers_only: bool) -> RegionBuilder {
         self.options.readers_only = readers_only;

@@ -64,7 +64,7 @@ impl Region {
     /// - [`Pooled`](ArenaError::Pooled) for pages of a hugetlb pool: after a discard, a later touch
     ///   could find the pool empty and kill the process.
     /// - [`Registered`](ArenaError::Registered) if a part of the range is registered with a device.
-    /// - [`Refused`](ArenaError::CallFailed) if the kernel's call fails. Then a part may be
+    /// - [`CallFailed`](ArenaError::CallFailed) if the kernel's call fails. Then a part may be
     ///   discarded; after every other error nothing is.
     pub fn discard(&self, range: impl RangeBounds<usize>) -> Result<(), ArenaError> {
         let range = self.aligned(range)?;
@@ -94,7 +94,7 @@ impl Region {
     /// - [`Misaligned`](ArenaError::Misaligned) if it does not begin and end on base page
     ///   boundaries.
     /// - [`Foreign`](ArenaError::Foreign) if the memory belongs to another owner.
-    /// - [`Refused`](ArenaError::CallFailed) if the kernel does not know the advice or cannot
+    /// - [`CallFailed`](ArenaError::CallFailed) if the kernel does not know the advice or cannot
     ///   follow it.
     pub fn advise(&self, range: impl RangeBounds<usize>, advice: Advice) -> Result<(), ArenaError> {
         let range = self.aligned(range)?;

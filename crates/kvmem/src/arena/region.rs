@@ -208,7 +208,7 @@ impl Region {
     /// Duplicates [`fd`](Region::fd) for sending; returns `None` if there is none.
     ///
     /// # Errors
-    /// [`Refused`](ArenaError::CallFailed) if the process has no free descriptor.
+    /// [`CallFailed`](ArenaError::CallFailed) if the process has no free descriptor.
     pub fn share(&self) -> Result<Option<OwnedFd>, ArenaError> {
         let duplicate =
             |fd| sys::duplicate(fd).map_err(|errno| call_failed(Call::Duplicate, self.len, errno));
@@ -225,7 +225,7 @@ impl Region {
     /// also reach the memory of this process in other ways.
     ///
     /// # Errors
-    /// [`Refused`](ArenaError::CallFailed) if the process has no free descriptor, `/proc` is not
+    /// [`CallFailed`](ArenaError::CallFailed) if the process has no free descriptor, `/proc` is not
     /// mounted, or the file was made by another user and is writable for all.
     #[cfg(not(loom))]
     pub fn share_read_only(&self) -> Result<Option<OwnedFd>, ArenaError> {
@@ -339,7 +339,7 @@ impl Region {
     ///
     /// # Errors
     /// [`OutOfBounds`](ArenaError::OutOfBounds) if the range is not within the region, and
-    /// [`Refused`](ArenaError::CallFailed) if every method fails.
+    /// [`CallFailed`](ArenaError::CallFailed) if every method fails.
     pub fn residency(&self, range: impl RangeBounds<usize>) -> Result<Residency, ArenaError> {
         let range = self.resolve(range)?;
         // SAFETY: the offset lies within the region.

@@ -123,7 +123,7 @@ trait OnStore {
     fn run<S: Store>(&self, store: &S);
 }
 
-/// Does it with both, each with room for so many blocks.
+/// Runs it with both stores, each with space for this many blocks.
 fn on_both(blocks: u64, test: impl OnStore) {
     test.run(&pooled(blocks));
     test.run(&placed::<FirstFit>(blocks * BLOCK));

@@ -29,7 +29,7 @@ use crate::pool::{KvCache, Pool, PoolError};
 /// let cache: KvCache<u64> = KvCache::new(&pool);
 /// let exporter = Exporter::new().pool(&pool).cache(&cache);
 ///
-/// // Whenever somebody wants to know:
+/// // On each scrape:
 /// exporter.publish();
 /// # Ok::<(), kvmem::pool::PoolError>(())
 /// ```

@@ -1,12 +1,12 @@
-//! *Latency*: how long requests take, of one in so many.
+//! *Latency*: the time of requests, measured once every N of them.
 //!
-//! A request of a hot size takes some nanoseconds, and looking at a clock twice takes ten times
-//! that. So one request in so many is measured, and which one is drawn, that traffic with a beat of
-//! its own is not seen at one point of the beat only. What two looks at the clock take by
-//! themselves is measured when the pool is built, and taken off.
+//! A request of a hot size takes some nanoseconds, and reading the clock twice takes ten times as
+//! long. One request in N is therefore measured. The distance to the next measured request is random,
+//! because a fixed one would meet periodic traffic always at the same point of its period. The time
+//! of two readings alone is measured when the pool is built, and subtracted.
 //!
-//! Buckets are a quarter of a power of two wide: the middle of one is within 12.5 % of every time
-//! in it.
+//! Buckets are a quarter of a power of two wide: the middle of a bucket is within 12.5 % of every
+//! time in it.
 
 use std::cell::Cell;
 use std::hint::black_box;

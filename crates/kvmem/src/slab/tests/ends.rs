@@ -193,7 +193,7 @@ pub(super) fn forked(child: impl FnOnce() -> i32) -> i32 {
 fn a_child_finds_every_round_and_every_lock_free() {
     let _plan = without_kernel_faults();
     let (magazines, source) = instance(1, 100_000);
-    // So many rounds that no thread needs the source: its lock is not tested here.
+    // Enough rounds that no thread needs the source: its lock is not tested here.
     let mut rounds = Vec::new();
     magazines.get_batch(0, 20_000, &mut rounds);
     magazines.put_each(0, || rounds.pop());
