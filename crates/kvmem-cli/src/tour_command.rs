@@ -330,8 +330,10 @@ fn report(
         );
     };
     if let Some(why) = other_folder {
-        telling
-            .found("folder", &format!("not the current one, which cannot be written ({why})"))?;
+        telling.found(
+            "folder",
+            &format!("the current folder cannot be written ({why}); the report is in another"),
+        )?;
     }
     html.write(|| chapters.into_iter().fold(Page::new("kvmem: a tour"), Page::chapter))?;
     telling.found("page", &shown(&path).to_string())

@@ -83,10 +83,11 @@ fn kvmem(args: &[&str]) -> Output {
 struct Run(Option<Child>);
 
 impl Run {
-    /// Waits until it has borrowed `pages` in all.
-    fn borrowing(pages: u64) -> Run {
-        let args = [&ROWS[..], &["touch", "--reps", "5", "--borrow-hugepages"]].concat();
-        let run = Run(Some(command(&args).spawn().unwrap()));
+    /// Starts a run and waits until `pages` are borrowed in all. The run keeps them during `reps`
+    /// repetitions of at least 25 ms each.
+    fn borrowing(pages: u64, reps: u32) -> Run {
+        let args = [&ROWS[..], &["touch", "--borrow-hugepages", "--reps"]].concat();
+        let run = Run(Some(command(&args).arg(reps.to_string()).spawn().unwrap()));
         let start = Instant::now();
         while pool() < pages {
             assert!(start.elapsed() < LIMIT, "it borrows nothing");
@@ -169,8 +170,8 @@ fn a_run_that_ends_gives_back_what_it_borrowed() {
 fn a_run_that_is_interrupted_gives_back_what_it_borrowed() {
     let Some(machine) = Machine::take() else { return };
     for (signal, number) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
-        for wait in if signal == "HUP" { &[0][..] } else { &[0, 20, 150] } {
-            let run = Run::borrowing(machine.before + 1);
+        for wait in if signal == "HUP" { &[0][..] } else { &[0, 20, 100] } {
+            let run = Run::borrowing(machine.before + 1, 5);
             std::thread::sleep(Duration::from_millis(*wait));
             run.send(signal);
             assert_eq!(run.ended().signal(), Some(number), "{signal} after {wait} ms");
@@ -196,8 +197,8 @@ fn a_run_that_is_interrupted_gives_back_what_it_borrowed() {
 #[test]
 fn the_next_run_gives_back_what_a_killed_one_left() {
     let Some(machine) = Machine::take() else { return };
-    for wait in [0, 100] {
-        let run = Run::borrowing(machine.before + 1);
+    for wait in [0, 80] {
+        let run = Run::borrowing(machine.before + 1, 5);
         std::thread::sleep(Duration::from_millis(wait));
         let process = run.id();
         run.send("KILL");
@@ -226,13 +227,13 @@ fn the_next_run_gives_back_what_a_killed_one_left() {
 fn two_runs_at_once_share() {
     let Some(machine) = Machine::take() else { return };
     for first_ends in ["INT", "KILL"] {
-        let one = Run::borrowing(machine.before + 1);
+        let one = Run::borrowing(machine.before + 1, 20);
         // The first keeps its pages until the second has its own. The file is not locked any
         // more.
-        std::thread::sleep(Duration::from_millis(300));
+        std::thread::sleep(Duration::from_millis(150));
         one.send("STOP");
         let pages = pool() - machine.before;
-        let two = Run::borrowing(machine.before + pages + 1);
+        let two = Run::borrowing(machine.before + pages + 1, 20);
         std::thread::sleep(Duration::from_millis(100));
         assert_eq!(pool(), machine.before + 2 * pages, "each has its own");
         one.send(first_ends);

@@ -144,7 +144,10 @@ fn pools_and_caches_are_published_when_somebody_asks() {
             2.0 * (key + 1) as f64
         );
         assert!(text.contains("# TYPE kvmem_pool_allocate_seconds histogram"), "{text}");
-        assert!(text.contains("# HELP kvmem_pool_capacity_bytes What blocks could have"), "{text}");
+        assert!(
+            text.contains("# HELP kvmem_pool_capacity_bytes Bytes that blocks could have"),
+            "{text}"
+        );
     }
     assert!(ask(server.address(), "GET /").0.starts_with("HTTP/1.1 404"));
     assert!(ask(server.address(), "POST /metrics").0.starts_with("HTTP/1.1 405"));

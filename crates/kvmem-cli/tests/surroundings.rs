@@ -312,5 +312,5 @@ fn without_more_threads_there_is_a_message() {
     let Some(output) = with_tasks(&folder, 2, &args) else { return };
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("cannot be started") && text.contains("5/5 Report"), "{text}");
+    assert!(text.contains("cannot start thread") && text.contains("5/5 Report"), "{text}");
 }
