@@ -5,6 +5,9 @@
 //! compiler all layers are one crate; this test keeps them separate, so each layer can be read,
 //! tested and one day shipped without those above.
 
+#[path = "layers/cycles.rs"]
+mod cycles;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -153,6 +156,13 @@ fn layers_use_only_what_is_below() {
         })
         .collect();
     assert!(violations.is_empty(), "{}", violations.join("\n"));
+}
+
+#[test]
+fn the_modules_of_a_layer_form_no_cycle() {
+    let mut all = Vec::new();
+    sources(&source_root(), &[], &mut all);
+    cycles::check(&all);
 }
 
 #[test]
