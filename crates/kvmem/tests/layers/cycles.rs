@@ -345,7 +345,7 @@ impl Tree {
 }
 
 /// Fails if the modules of a layer form a cycle, or a `mod.rs` defines something.
-pub fn check(sources: &[(ModulePath, String)]) {
+pub(super) fn check(sources: &[(ModulePath, String)]) {
     let tree = Tree::of(sources);
     let tangled = |path: &ModulePath| TANGLED.contains(&path[0].as_str());
     let mut faults = Vec::new();
