@@ -1,32 +1,29 @@
 #![doc = include_str!("../../docs/pool.md")]
 
-mod block;
-mod build;
-mod builder;
+mod blocks;
 mod error;
+#[cfg(feature = "metrics")]
+mod export;
+mod figures;
 pub mod kv_cache;
-mod memory;
 pub mod observe;
 mod owner;
-mod partition;
 #[allow(clippy::module_inception)]
 mod pool;
-mod provisioner;
-mod provisioning;
+mod provision;
 mod raw;
 mod report;
 mod resize;
+mod setup;
 mod shared;
 mod size;
-mod sub_block;
 
-pub use block::Block;
-pub use builder::PoolBuilder;
+pub use blocks::{Block, SubBlock, SubBlockMut};
 pub use error::PoolError;
 pub use kv_cache::KvCache;
 pub use pool::Pool;
 pub use report::{Cause, PoolReport, Quarantined, ReportedChoice, Step};
 pub use resize::Shrunk;
+pub use setup::PoolBuilder;
 pub use shared::{Access, AttachedPool, BlockRef};
 pub use size::PoolSize;
-pub use sub_block::{SubBlock, SubBlockMut};

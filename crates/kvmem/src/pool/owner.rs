@@ -6,8 +6,7 @@ use std::thread::{self, JoinHandle};
 
 use super::PoolReport;
 use super::observe::FailureCounts;
-use super::provisioner::{add_populated, add_registered};
-use super::provisioning::Provisioning;
+use super::provision::{Provisioning, add_populated, add_registered};
 use crate::arena::Populated;
 use crate::register::Outcome;
 

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::memory::PoolMemory;
+use super::blocks::PoolMemory;
 use super::observe::{Latency, LatencyFigures};
 use super::owner::Owner;
-use super::provisioning::ProvisionFigures;
+use super::provision::ProvisionFigures;
 use super::{Block, PoolBuilder, PoolError, PoolReport, PoolSize};
 use crate::offset::{AllocError, BinReport, CheckError, Metrics};
 use crate::slab::{Extent, ExtentCache, ExtentMapRange, ExtentStats};

@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use super::provisioner::{add_populated, add_registered};
+use super::provision::{add_populated, add_registered};
 use super::{Pool, PoolError};
 use crate::offset::SpaceError;
 use crate::register::RegisterError;

@@ -6,10 +6,9 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::thread;
 
-use super::evicted::{EvictionOutcome, EvictionSink};
+use super::index::CacheLimits;
 use super::source::Source;
-use super::space::Spread;
-use super::usage::CacheLimits;
+use super::state::{EvictionOutcome, EvictionSink, Spread};
 use super::{Eviction, KvCache, KvCacheSetupError, Pinned};
 use crate::pool::{Block, Pool, PoolError};
 

@@ -5,12 +5,10 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
-use super::entry::Pinned;
-use super::evicted::EvictionSink;
-use super::invalidation::{CacheInvalidationGuard, InvalidationGuard};
+use super::index::{CacheLimits, Pinned};
 use super::source::Source;
-use super::space::{Inner, Spread, Turn};
-use super::usage::CacheLimits;
+use super::state::{EvictionSink, Inner, Spread, Turn};
+use super::tier::{CacheInvalidationGuard, InvalidationGuard};
 use super::{Eviction, KvCacheBuilder, KvCacheError, KvCacheStats, Lease, Leased, Reservation};
 use crate::offset::CheckError;
 use crate::pool::Pool;

@@ -4,9 +4,8 @@ use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use super::charged::Charged;
-use super::entry::{CacheEntry, Pinned};
-use super::space::Inner;
+use super::index::{CacheEntry, Charged, Pinned};
+use super::state::Inner;
 use super::{Lease, Superseded};
 use crate::pool::Block;
 

@@ -1,24 +1,17 @@
 #![doc = include_str!("../../../docs/metrics.md")]
 
-#[cfg(feature = "metrics")]
-mod exporter;
 mod failures;
-mod figures;
 mod latency;
-mod names;
-#[cfg(feature = "metrics")]
-mod publisher;
-mod setup;
+pub(super) mod names;
+mod setup_times;
 
 #[cfg(feature = "metrics")]
-pub use exporter::Exporter;
+pub use super::export::{Exporter, Publisher};
+pub use super::figures::PoolFigures;
 pub use failures::Failures;
-pub use figures::PoolFigures;
 pub use latency::LatencyFigures;
 pub use names::{Described, Kind, METRICS};
-#[cfg(feature = "metrics")]
-pub use publisher::Publisher;
 
 pub(super) use failures::FailureCounts;
 pub(super) use latency::Latency;
-pub(super) use setup::{SetUp, failed};
+pub(super) use setup_times::{SetUp, failed};

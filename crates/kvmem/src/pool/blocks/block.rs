@@ -1,0 +1,278 @@
+//! [`Block`]: allocated bytes of a pool.
+
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::slice;
+
+use super::memory::{self, PoolMemory};
+use crate::pool::{BlockRef, PoolError};
+use crate::register::Key;
+use crate::slab::Extent;
+
+/// Allocated bytes of a [`Pool`](crate::pool::Pool), exactly as many as requested. Dropping the block
+/// frees them.
+///
+/// 20 bytes, move-only, `Send` and `Sync`. It may outlive its pool: the memory and its
+/// registrations are released with the last block. Dropping it takes as long as dropping an
+/// [`Extent`]; only the last block of a dropped pool also pays for deregistering and unmapping.
+///
+/// A fresh block contains what the previous block left there, or zeros.
+///
+/// ```
+/// use kvmem::arena::PageSize;
+/// use kvmem::pool::Pool;
+///
+/// let pool = Pool::builder("4 MiB").ladder(PageSize::Base).build()?;
+/// let mut block = pool.allocate(1000)?;
+/// block.bytes_mut().fill(7);
+/// drop(pool);
+/// assert_eq!(block.bytes(), [7; 1000]);
+/// # Ok::<(), kvmem::pool::PoolError>(())
+/// ```
+///
+/// Its bytes cannot outlive it:
+///
+/// ```compile_fail,E0505
+/// # use kvmem::pool::Pool;
+/// let pool = Pool::builder("4 MiB").build()?;
+/// let block = pool.allocate(1000)?;
+/// let bytes = block.bytes();
+/// drop(block);
+/// println!("{}", bytes[0]);
+/// # Ok::<(), kvmem::pool::PoolError>(())
+/// ```
+#[must_use = "dropping a block frees it"]
+pub struct Block(Extent);
+
+impl Block {
+    /// Makes a block from an extent.
+    ///
+    /// # Safety
+    /// The extent's space has been [placed](memory::place): its metadata keeps the memory, in which
+    /// all of the extent lies, mapped for reading and writing.
+    #[inline(always)]
+    pub(in crate::pool) unsafe fn over(extent: Extent) -> Block {
+        Block(extent)
+    }
+
+    /// Returns the first address.
+    #[inline(always)]
+    fn at(&self) -> NonNull<u8> {
+        // SAFETY: this block exists, and it lies within the memory.
+        unsafe { memory::base_of(self.space()).add(self.offset() as usize) }
+    }
+
+    /// Returns the bytes.
+    ///
+    /// A caller that gives a device work that writes to the block, or lets another process write to
+    /// it, has promised that no write happens while the slice is used.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the range is mapped until the extent is freed, all of its bytes have a value (the
+        // kernel gives zeros), and no other block overlaps it. Callers that let devices or other
+        // processes write have promised that they do not write now.
+        unsafe { slice::from_raw_parts(self.at().as_ptr(), self.len()) }
+    }
+
+    /// Returns the bytes for writing.
+    ///
+    /// As with [`bytes`](Self::bytes), the caller ensures that neither a device nor another process
+    /// reads or writes them while the slice is used.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: mapped, initialized and not overlapped, as in `bytes`; and `&mut self` borrows
+        // the block exclusively.
+        unsafe { slice::from_raw_parts_mut(self.at().as_ptr(), self.len()) }
+    }
+
+    /// Returns the first address.
+    #[inline]
+    #[must_use]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.at().as_ptr()
+    }
+
+    /// Returns the first address, for writing.
+    #[inline]
+    #[must_use]
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.at().as_ptr()
+    }
+
+    /// Returns the offset of the block in its pool, in bytes.
+    #[inline]
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.0.offset()
+    }
+
+    /// Returns the length in bytes, exactly as requested. O(1). From 4 GiB − 1 B up it takes the
+    /// lock of the offset allocator.
+    #[inline]
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.0.len() as usize
+    }
+
+    /// Returns `offset()..offset() + len()`.
+    #[must_use]
+    pub fn range(&self) -> Range<u64> {
+        self.0.range()
+    }
+
+    /// Returns the key with which a registrar can reach all of the block. It is valid as long as
+    /// the block.
+    ///
+    /// Devices write by the key: the caller that gives them work ensures that no thread uses the
+    /// bytes meanwhile. Takes a lock of the part that is never held for long; O(registrars).
+    ///
+    /// # Errors
+    /// [`RegisterError::NoSuchDevice`](crate::register::RegisterError::NoSuchDevice).
+    pub fn key(&self, device: &str) -> Result<Key, PoolError> {
+        self.face().key(device, self.len())
+    }
+
+    /// Returns the key of each registrar, with its name, in order; none if there is no registrar.
+    ///
+    /// # Errors
+    /// Those of [`key`](Self::key), which do not occur in a sound pool.
+    pub fn keys(&self) -> Result<Vec<(String, Key)>, PoolError> {
+        self.face().keys(self.len())
+    }
+
+    /// Returns a reference by plain data, for another process that has
+    /// [attached](crate::pool::AttachedPool) the pool. It says where the bytes are, and does not keep the
+    /// block alive.
+    ///
+    /// # Errors
+    /// [`PoolError::Private`].
+    pub fn reference(&self) -> Result<BlockRef, PoolError> {
+        self.face().reference(self.len())
+    }
+
+    /// Frees a part of the block and returns the rest before and behind it. O(1).
+    ///
+    /// # Errors
+    /// Those of [`Extent::free_range`], with the unchanged block.
+    pub fn free_range(
+        self,
+        part: Range<usize>,
+    ) -> Result<(Option<Block>, Option<Block>), (Block, PoolError)> {
+        let offset = self.offset();
+        let sub = offset.saturating_add(part.start as u64)..offset.saturating_add(part.end as u64);
+        // SAFETY: the rest lies within the block, whose space was placed.
+        let block = |extent| unsafe { Block::over(extent) };
+        match self.0.free_range(sub) {
+            Ok((left, right)) => Ok((left.map(block), right.map(block))),
+            Err((whole, error)) => Err((block(whole), error.into())),
+        }
+    }
+
+    /// Frees the block except for a part, which is not empty and lies within it.
+    pub(in crate::pool) fn narrow(self, part: Range<usize>) -> Result<Block, PoolError> {
+        let len = self.len();
+        let mut block = self;
+        if part.end < len {
+            block.shrink(part.end)?;
+        }
+        if part.start == 0 {
+            return Ok(block);
+        }
+        match block.free_range(0..part.start) {
+            Ok((_, Some(rest))) => Ok(rest),
+            Ok((_, None)) => Err(PoolError::OutOfBounds {
+                range: part.start as u64..part.end as u64,
+                len: len as u64,
+            }),
+            Err((_, error)) => Err(error),
+        }
+    }
+
+    pub(in crate::pool) fn into_extent(self) -> Extent {
+        self.0
+    }
+
+    /// Returns the number of the block's space.
+    #[inline(always)]
+    pub(in crate::pool) fn space(&self) -> u32 {
+        self.0.space()
+    }
+
+    pub(in crate::pool) fn face(&self) -> Face {
+        Face { offset: self.offset(), space: self.space() }
+    }
+
+    /// Frees the tail of the block. The block then has `new_len` bytes and begins where it did.
+    /// O(1).
+    ///
+    /// # Errors
+    /// Those of [`Extent::shrink`]; nothing changes then.
+    pub fn shrink(&mut self, new_len: usize) -> Result<(), PoolError> {
+        Ok(self.0.shrink(new_len as u64)?)
+    }
+
+    /// Extends the block into the free bytes behind it. The block then has `new_len` bytes and
+    /// begins where it did; no byte moves. O(1).
+    ///
+    /// # Errors
+    /// Those of [`Extent::extend`]; nothing changes then.
+    pub fn extend(&mut self, new_len: usize) -> Result<(), PoolError> {
+        Ok(self.0.extend(new_len as u64)?)
+    }
+}
+
+/// The place of a block or of a part of one, without its bytes. Valid while the block lives.
+#[derive(Clone, Copy)]
+pub(in crate::pool) struct Face {
+    pub(in crate::pool) offset: u64,
+    space: u32,
+}
+
+impl Face {
+    /// Returns the face of a part that begins `start` bytes further on.
+    pub(in crate::pool) fn at(self, start: u64) -> Face {
+        Face { offset: self.offset + start, ..self }
+    }
+
+    /// Returns the face of a part of a block of `len` bytes.
+    pub(in crate::pool) fn part(self, range: &Range<usize>, len: usize) -> Result<Face, PoolError> {
+        if range.start > range.end || range.end > len {
+            let range = range.start as u64..range.end as u64;
+            return Err(PoolError::OutOfBounds { range, len: len as u64 });
+        }
+        Ok(self.at(range.start as u64))
+    }
+
+    fn memory(&self) -> &PoolMemory {
+        // SAFETY: the owner of a face owns the block, or borrows it.
+        unsafe { memory::of(self.space) }
+    }
+
+    fn range(&self, len: usize) -> Range<u64> {
+        self.offset..self.offset + len as u64
+    }
+
+    pub(in crate::pool) fn key(&self, device: &str, len: usize) -> Result<Key, PoolError> {
+        Ok(self.memory().key(device, self.range(len))?)
+    }
+
+    pub(in crate::pool) fn keys(&self, len: usize) -> Result<Vec<(String, Key)>, PoolError> {
+        Ok(self.memory().keys(self.range(len))?)
+    }
+
+    pub(in crate::pool) fn reference(&self, len: usize) -> Result<BlockRef, PoolError> {
+        match self.memory().number() {
+            0 => Err(PoolError::Private),
+            pool => Ok(BlockRef { pool, offset: self.offset, len: len as u64 }),
+        }
+    }
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Block").field("offset", &self.offset()).field("len", &self.len()).finish()
+    }
+}

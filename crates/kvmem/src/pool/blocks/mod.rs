@@ -1,0 +1,10 @@
+//! *Blocks*: bytes of a pool under one owner, and the memory that they lie in.
+
+mod block;
+mod memory;
+mod sub_block;
+
+pub use block::Block;
+pub use sub_block::{SubBlock, SubBlockMut};
+
+pub(super) use memory::{Part, PoolMemory, place};

@@ -1,0 +1,225 @@
+//! *Exporter*: publishes figures through the `metrics` facade, when told to.
+//!
+//! Allocations publish nothing. A scrape or a timer reads the figures, which takes no lock that a
+//! request waits for ([`Pool::figures`], [`KvCache::stats`]), and passes them to the recorder that
+//! the program has installed. Threads that allocate never take the recorder's locks.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Label, Unit, counter, gauge, histogram};
+
+use super::publisher::Publisher;
+use crate::pool::kv_cache::KvCacheStats;
+use crate::pool::observe::{Described, Kind, METRICS, PoolFigures, names};
+use crate::pool::{KvCache, Pool, PoolError};
+
+/// Publishes figures of pools and caches. See the [module](crate::pool::observe).
+///
+/// It owns a clone of each, which keeps the pools and caches alive until the exporter is dropped.
+///
+/// ```
+/// use kvmem::arena::PageSize;
+/// use kvmem::pool::observe::Exporter;
+/// use kvmem::pool::{KvCache, Pool};
+///
+/// let pool = Pool::builder("1 MiB").ladder(PageSize::Base).name("kv").build()?;
+/// let cache: KvCache<u64> = KvCache::new(&pool);
+/// let exporter = Exporter::new().pool(&pool).cache(&cache);
+///
+/// // On each scrape:
+/// exporter.publish();
+/// # Ok::<(), kvmem::pool::PoolError>(())
+/// ```
+#[derive(Default)]
+#[must_use = "it publishes when told to"]
+pub struct Exporter {
+    pools: Vec<Observed>,
+    caches: Vec<Cache>,
+}
+
+struct Observed {
+    pool: Pool,
+    labels: Vec<Label>,
+    /// The latencies recorded so far. Only publishing threads use it.
+    recorded: Mutex<Vec<(Duration, u64)>>,
+}
+
+struct Cache {
+    labels: Vec<Label>,
+    stats: Box<dyn Fn() -> KvCacheStats + Send + Sync>,
+}
+
+fn pool_label(name: &str) -> Label {
+    Label::new("pool", name.to_owned())
+}
+
+impl Exporter {
+    /// Makes an exporter without pools and caches.
+    pub fn new() -> Exporter {
+        Exporter::default()
+    }
+
+    /// Adds a pool, under its [name](crate::pool::PoolBuilder::name).
+    pub fn pool(mut self, pool: &Pool) -> Exporter {
+        let labels = vec![pool_label(pool.name())];
+        self.pools.push(Observed { pool: pool.clone(), labels, recorded: Mutex::default() });
+        self
+    }
+
+    /// Adds a cache, under the name of its pool and as `cache`. This does not add its pool.
+    pub fn cache<K: Send + Sync + 'static>(self, cache: &KvCache<K>) -> Exporter {
+        self.cache_called("cache", cache)
+    }
+
+    /// Adds a cache under a name of its own, for a pool with several caches. See
+    /// [`cache`](Self::cache).
+    pub fn cache_called<K: Send + Sync + 'static>(
+        mut self,
+        name: &str,
+        cache: &KvCache<K>,
+    ) -> Exporter {
+        let labels = vec![pool_label(cache.pool().name()), Label::new("cache", name.to_owned())];
+        let cache = cache.clone();
+        self.caches.push(Cache { labels, stats: Box::new(move || cache.stats()) });
+        self
+    }
+
+    /// Publishes all figures to the current recorder: the local one of this thread if it has one,
+    /// otherwise the global one. Blocks no request for memory, and waits for none. O(pools ×
+    /// threads × classes + caches × shards).
+    pub fn publish(&self) {
+        METRICS.iter().for_each(describe);
+        for observed in &self.pools {
+            publish_pool(&observed.pool.figures(), &observed.labels);
+            observed.publish_latency();
+        }
+        for Cache { labels, stats } in &self.caches {
+            publish_cache(&stats(), labels);
+        }
+    }
+
+    /// Publishes at each interval to the global recorder, from a thread of its own, until the
+    /// returned value is dropped.
+    ///
+    /// # Errors
+    /// [`PoolError::NoThread`].
+    pub fn publish_every(self, interval: Duration) -> Result<Publisher, PoolError> {
+        Publisher::begin(self, interval)
+    }
+}
+
+fn describe(what: &Described) {
+    let unit = match what.unit {
+        "bytes" => Unit::Bytes,
+        "seconds" => Unit::Seconds,
+        _ => Unit::Count,
+    };
+    match what.kind {
+        Kind::Gauge => metrics::describe_gauge!(what.name, unit, what.help),
+        Kind::Counter => metrics::describe_counter!(what.name, unit, what.help),
+        Kind::Histogram => metrics::describe_histogram!(what.name, unit, what.help),
+    }
+}
+
+fn the_gauge(what: Described, labels: &[Label]) -> Gauge {
+    gauge!(what.name, labels.iter())
+}
+
+fn the_counter(what: Described, labels: &[Label]) -> Counter {
+    counter!(what.name, labels.iter())
+}
+
+/// Returns the labels and one more.
+fn with_label(labels: &[Label], key: &'static str, value: &str) -> Vec<Label> {
+    labels.iter().cloned().chain([Label::new(key, value.to_owned())]).collect()
+}
+
+fn publish_pool(figures: &PoolFigures, labels: &[Label]) {
+    let bytes = [
+        (names::CAPACITY, figures.capacity),
+        (names::READY, figures.ready),
+        (names::QUARANTINED, figures.quarantined),
+        (names::ALLOCATED, figures.allocated),
+        (names::REQUESTED, figures.requested),
+        (names::CACHED, figures.cached),
+        (names::FREE, figures.free),
+        (names::LARGEST_FREE, figures.largest_free),
+        (names::ALLOCATIONS, figures.allocations),
+    ];
+    for (what, value) in bytes {
+        the_gauge(what, labels).set(value as f64);
+    }
+    for (reason, count) in figures.failures.by_reason() {
+        the_counter(names::ALLOCATION_FAILURES, &with_label(labels, "reason", reason))
+            .absolute(count);
+    }
+    the_counter(names::RECLAIMS, labels).absolute(figures.reclaims);
+    the_gauge(names::POPULATE_SECONDS, labels).set(figures.populate_seconds);
+    the_counter(names::POPULATE_FAILURES, labels).increment(0);
+    for (registrar, seconds) in &figures.register_seconds {
+        let labels = with_label(labels, "registrar", registrar);
+        the_gauge(names::REGISTER_SECONDS, &labels).set(*seconds);
+        // There from the beginning, so that the first failure is seen as a change.
+        the_counter(names::REGISTRATION_FAILURES, &labels).increment(0);
+    }
+}
+
+fn publish_cache(stats: &KvCacheStats, labels: &[Label]) {
+    the_gauge(names::BLOCKS, labels).set(stats.blocks as f64);
+    the_gauge(names::BYTES, labels).set(stats.bytes as f64);
+    let counts = [
+        (names::HITS, stats.hits),
+        (names::MISSES, stats.misses),
+        (names::INSERTIONS, stats.insertions),
+        (names::REPLACEMENTS, stats.replacements),
+        (names::EVICTIONS, stats.evictions),
+        (names::REMOVALS, stats.removals),
+        (names::INSERTION_FAILURES, stats.insertion_failures),
+        (names::SINK_FAILURES, stats.sink_failures),
+        (names::SUPERSEDED, stats.superseded),
+    ];
+    for (what, value) in counts {
+        the_counter(what, labels).absolute(value);
+    }
+}
+
+impl Observed {
+    /// Publishes the measurements since the previous call.
+    fn publish_latency(&self) {
+        let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        // Read under the lock: the counts are never below those that were recorded.
+        let Some(latency) = self.pool.latency() else { return };
+        let histogram = histogram!(names::ALLOCATE_SECONDS.name, self.labels.iter());
+        for &(time, count) in &latency.times {
+            let before =
+                recorded.iter().find(|(other, _)| *other == time).map_or(0, |(_, count)| *count);
+            if count > before {
+                histogram.record_many(time.as_secs_f64(), (count - before) as usize);
+            }
+        }
+        *recorded = latency.times;
+    }
+}
+
+/// Populating failed.
+pub(in crate::pool) fn populate_failed(pool: &str) {
+    the_counter(names::POPULATE_FAILURES, &[pool_label(pool)]).increment(1);
+}
+
+/// Registering failed, with this registrar.
+pub(in crate::pool) fn registration_failed(pool: &str, registrar: &str) {
+    let labels = with_label(&[pool_label(pool)], "registrar", registrar);
+    the_counter(names::REGISTRATION_FAILURES, &labels).increment(1);
+}
+
+impl fmt::Debug for Exporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pools: Vec<_> = self.pools.iter().map(|observed| observed.pool.name()).collect();
+        f.debug_struct("Exporter")
+            .field("pools", &pools)
+            .field("caches", &self.caches.len())
+            .finish()
+    }
+}

@@ -1,0 +1,252 @@
+//! Eviction policies: the trait, and the built-in ones.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::clock::{NONE, ORDERS, Rank, Time};
+use super::lru::Lru;
+use super::reuse::Reuse;
+use super::scan_resistant::ScanResistant;
+
+/// A block's place in its shard: a small number, used again when the block has gone. Those in use
+/// are close to 0, so tables can be indexed by it.
+pub type Slot = u32;
+
+/// Chooses the block of a shard to evict. A policy knows blocks by their slots, and never sees keys
+/// or bytes.
+///
+/// Each shard has its own policy and calls it under its lock. A policy needs no locking, should
+/// take some nanoseconds for [`touch`](Self::touch), and must not call the cache.
+///
+/// The policy learns of uses late, because look-ups do not wait for each other, but always before
+/// any other call. Uses come in the order of each thread, one thread after the other. Of several
+/// uses of one block between two other calls only the first counts.
+///
+/// The cache checks the answers: it takes an empty or pinned slot for "none". A wrong policy evicts
+/// badly and harms nothing else.
+///
+/// A policy that panics is not called again. The panic reaches the caller of the cache, and the
+/// shard goes on with LRU.
+pub trait EvictionPolicy: Send {
+    /// Adds the block at `slot`, which was empty. `hash` is the hash of its key: the same whenever
+    /// the key comes again, and well mixed.
+    fn insert(&mut self, slot: Slot, hash: u64);
+
+    /// Adds the block at `slot`, before which `depth` blocks of its prefix come; 0 also if the
+    /// caller gave no depth. The default calls [`insert`](Self::insert).
+    fn insert_at_depth(&mut self, slot: Slot, hash: u64, depth: u32) {
+        let _ = depth;
+        self.insert(slot, hash);
+    }
+
+    /// Records a use of the block at `slot`, or a new value: once or more since the last other
+    /// call.
+    fn touch(&mut self, slot: Slot);
+
+    /// Removes the block at `slot`, which left the cache otherwise than by
+    /// [`victim`](Self::victim).
+    fn remove(&mut self, slot: Slot);
+
+    /// Returns the block to evict, of those that `may_go`, and removes it; `None` if there is none.
+    /// Blocks for which `may_go` returns false are pinned, hence in use.
+    fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot>;
+}
+
+/// The eviction policies.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub enum Eviction {
+    /// Evicts the least recently used block. A pinned block on the way counts as used then. Within
+    /// a shard the order is exact for blocks used between different changes. Blocks used since
+    /// the latest change are in the order of their first use since, thread by thread. With
+    /// [`exact`](crate::pool::kv_cache::KvCacheBuilder::exact_recency) every use counts.
+    #[default]
+    Lru,
+    /// Evicts the block that is worth least, by its number of uses and the time since the last one.
+    /// The cache learns from other blocks what these say of further uses. A long run of blocks that
+    /// are used once does not evict those that are used again and again, and the end of a prefix is
+    /// evicted before its start. Until the cache has learned enough, and while LRU finds more, it
+    /// evicts as LRU does.
+    ScanResistant,
+    /// A policy of the caller: the function makes the policy of one shard.
+    Custom(Arc<dyn Fn() -> Box<dyn EvictionPolicy> + Send + Sync>),
+}
+
+impl Eviction {
+    /// Returns the name: `lru`, `scan-resistant` or `custom`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Eviction::Lru => "lru",
+            Eviction::ScanResistant => "scan-resistant",
+            Eviction::Custom(_) => "custom",
+        }
+    }
+
+    /// Returns how blocks of several shards are compared.
+    pub(in crate::pool::kv_cache) fn across(&self) -> Across {
+        match self {
+            Eviction::Lru => Across::Age,
+            Eviction::ScanResistant => Across::Worth(Arc::default()),
+            Eviction::Custom(_) => Across::Turns,
+        }
+    }
+
+    /// Makes the policy of one shard.
+    pub(in crate::pool::kv_cache) fn make(&self, across: &Across) -> ActivePolicy {
+        match (self, across) {
+            (Eviction::Custom(make), _) => {
+                ActivePolicy::Own(Own { policy: make(), calling: false, instead: None })
+            }
+            (_, Across::Worth(reuse)) => {
+                ActivePolicy::Scan(Box::new(ScanResistant::new(Arc::clone(reuse))))
+            }
+            _ => ActivePolicy::Lru(Lru::default()),
+        }
+    }
+}
+
+/// How the shard that evicts the next block is chosen.
+#[derive(Debug)]
+pub(in crate::pool::kv_cache) enum Across {
+    /// In turn: the order of the policy is unknown.
+    Turns,
+    /// The shard with the least recently used block.
+    Age,
+    /// By age and worth; see [`super::scan_resistant`].
+    Worth(Arc<Reuse>),
+}
+
+impl fmt::Debug for Eviction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A policy. Calls of the built-in ones need no virtual dispatch.
+pub(in crate::pool::kv_cache) enum ActivePolicy {
+    Lru(Lru),
+    Scan(Box<ScanResistant>),
+    /// A policy of the caller.
+    Own(Own),
+}
+
+/// A policy of the caller, which may panic. Its state is unknown afterwards, so it is not called
+/// again.
+pub(in crate::pool::kv_cache) struct Own {
+    policy: Box<dyn EvictionPolicy>,
+    /// A call began and has not ended. A thread that sees this under the lock of the shard knows
+    /// that the call panicked.
+    calling: bool,
+    /// Takes its place after a panic.
+    instead: Option<Lru>,
+}
+
+impl Own {
+    fn call<R>(&mut self, call: impl FnOnce(&mut dyn EvictionPolicy) -> R) -> R {
+        match &mut self.instead {
+            Some(lru) => call(lru),
+            None => {
+                self.calling = true;
+                let answer = call(&mut *self.policy);
+                self.calling = false;
+                answer
+            }
+        }
+    }
+}
+
+impl ActivePolicy {
+    /// Sets the time of the next calls.
+    #[inline]
+    pub(in crate::pool::kv_cache) fn set_now(&mut self, now: Time) {
+        match self {
+            ActivePolicy::Lru(lru) => lru.now = now,
+            ActivePolicy::Scan(scan) => scan.now = now,
+            ActivePolicy::Own(_) => {}
+        }
+    }
+
+    /// Sets the worth of LRU's candidate among all shards, for the next victim.
+    #[inline]
+    pub(in crate::pool::kv_cache) fn set_other(&mut self, other: Option<f32>) {
+        if let ActivePolicy::Scan(scan) = self {
+            scan.other = other;
+        }
+    }
+
+    /// Returns the rank of the first block of each order.
+    #[inline]
+    pub(in crate::pool::kv_cache) fn oldest(&self) -> [Rank; ORDERS] {
+        let mut ranks = [NONE; ORDERS];
+        match self {
+            ActivePolicy::Lru(lru) => ranks[0] = lru.oldest().unwrap_or(NONE),
+            ActivePolicy::Scan(scan) => ranks = scan.oldest(),
+            ActivePolicy::Own(_) => {}
+        }
+        ranks
+    }
+
+    /// Returns whether the policy has panicked and was not yet replaced.
+    #[inline]
+    pub(in crate::pool::kv_cache) fn has_panicked(&self) -> bool {
+        matches!(self, ActivePolicy::Own(own) if own.calling)
+    }
+
+    /// Replaces a policy that panicked with an LRU that knows the blocks at these slots. The old
+    /// policy is dropped with the cache, since its `Drop` may panic, too.
+    pub(in crate::pool::kv_cache) fn replace_panicked(
+        &mut self,
+        slots: impl Iterator<Item = Slot>,
+    ) {
+        if let ActivePolicy::Own(own) = self {
+            let mut lru = Lru::default();
+            slots.for_each(|slot| lru.insert(slot, 0));
+            own.instead = Some(lru);
+            own.calling = false;
+        }
+    }
+}
+
+impl EvictionPolicy for ActivePolicy {
+    fn insert(&mut self, slot: Slot, hash: u64) {
+        match self {
+            ActivePolicy::Lru(policy) => policy.insert(slot, hash),
+            ActivePolicy::Scan(policy) => policy.insert(slot, hash),
+            ActivePolicy::Own(own) => own.call(|policy| policy.insert(slot, hash)),
+        }
+    }
+
+    fn insert_at_depth(&mut self, slot: Slot, hash: u64, depth: u32) {
+        match self {
+            ActivePolicy::Lru(policy) => policy.insert_at_depth(slot, hash, depth),
+            ActivePolicy::Scan(policy) => policy.insert_at_depth(slot, hash, depth),
+            ActivePolicy::Own(own) => own.call(|policy| policy.insert_at_depth(slot, hash, depth)),
+        }
+    }
+
+    #[inline]
+    fn touch(&mut self, slot: Slot) {
+        match self {
+            ActivePolicy::Lru(policy) => policy.touch(slot),
+            ActivePolicy::Scan(policy) => policy.touch(slot),
+            ActivePolicy::Own(own) => own.call(|policy| policy.touch(slot)),
+        }
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        match self {
+            ActivePolicy::Lru(policy) => policy.remove(slot),
+            ActivePolicy::Scan(policy) => policy.remove(slot),
+            ActivePolicy::Own(own) => own.call(|policy| policy.remove(slot)),
+        }
+    }
+
+    fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
+        match self {
+            ActivePolicy::Lru(policy) => policy.victim(may_go),
+            ActivePolicy::Scan(policy) => policy.victim(may_go),
+            ActivePolicy::Own(own) => own.call(|policy| policy.victim(may_go)),
+        }
+    }
+}

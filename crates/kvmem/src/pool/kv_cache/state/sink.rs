@@ -1,0 +1,64 @@
+//! The eviction callback, and values in flight to it.
+
+use std::sync::Arc;
+
+use super::space::Inner;
+use crate::pool::kv_cache::index::{Pinned, Shard};
+
+/// The callback that receives each evicted value, if there is one. Returns whether it has stored
+/// the value.
+pub(in crate::pool::kv_cache) type EvictionSink<K> =
+    Option<Arc<dyn Fn(Pinned<K>) -> bool + Send + Sync>>;
+
+/// The result of an [eviction sink](crate::pool::kv_cache::KvCacheBuilder::on_evict): `()`, or a `Result` that says
+/// whether the sink failed.
+pub trait EvictionOutcome {
+    /// Returns whether the lower tier now has the value, or nothing, under the key.
+    fn is_taken(&self) -> bool;
+}
+
+impl EvictionOutcome for () {
+    fn is_taken(&self) -> bool {
+        true
+    }
+}
+
+impl<E> EvictionOutcome for Result<(), E> {
+    fn is_taken(&self) -> bool {
+        self.is_ok()
+    }
+}
+
+/// A value in flight to the callback. While this lives, its key is not leased. A callback that
+/// panics has not stored the value.
+pub(in crate::pool::kv_cache) struct HandOverGuard<'a, K> {
+    cache: &'a Inner<K>,
+    shard: &'a Shard<K>,
+    number: u64,
+    pub(in crate::pool::kv_cache) taken: bool,
+}
+
+impl<'a, K> HandOverGuard<'a, K> {
+    pub(in crate::pool::kv_cache) fn new(
+        cache: &'a Inner<K>,
+        shard: &'a Shard<K>,
+        number: u64,
+    ) -> Self {
+        HandOverGuard { cache, shard, number, taken: false }
+    }
+}
+
+impl<K> Drop for HandOverGuard<'_, K> {
+    fn drop(&mut self) {
+        // A sink may fork.
+        if self.cache.process.is_forked() {
+            return;
+        }
+        self.shard.change_leases(|leases| {
+            leases.handed_over(self.number, self.taken);
+            if !self.taken {
+                self.shard.others.sink_failures.more();
+            }
+        });
+    }
+}

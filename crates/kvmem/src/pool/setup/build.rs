@@ -1,0 +1,213 @@
+//! *Build*: makes one layer after the other. If one fails, the layers made before it are dropped,
+//! and nothing is left.
+//!
+//! Failures that can be predicted are checked first: a limit that registering will exceed is
+//! reported before minutes of populating.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::PoolBuilder;
+use super::partition::{Partition, PartitionOptions, wanted};
+use crate::arena::{HumanBytes, Populate, Region};
+use crate::offset::OffsetAllocator;
+use crate::pool::blocks::{self, PoolMemory};
+use crate::pool::observe::{self, Latency};
+use crate::pool::owner::{Owner, PoolLayout, listening};
+use crate::pool::provision::{Placeholder, Provisioner, Provisioning, was_cancelled};
+use crate::pool::{Pool, PoolError, PoolReport, ReportedChoice, Step};
+use crate::register::{self, Limits};
+use crate::slab::{ExtentBuilder, ExtentCache};
+use crate::sys;
+use crate::trace::{TraceContext, span};
+
+pub(in crate::pool) fn build(options: &PoolBuilder) -> Result<Pool, PoolError> {
+    let requested = options.size.bytes()?;
+    let most = options.max_size.as_ref().map_or(Ok(requested), |size| size.bytes())?;
+    if most < requested {
+        return Err(PoolError::Limit { requested: requested as u64, most: most as u64 });
+    }
+    let limits: Vec<Limits> =
+        options.registrars.iter().map(|registrar| registrar.limits()).collect();
+    check(options, requested, &limits)?;
+
+    let by_part = options.in_background || options.quarantine;
+    let grows = most > requested;
+    let at_once = !by_part && !grows;
+    let mut steps = Vec::new();
+    span!(INFO, "build", pool = &*options.name, bytes = most, registrars = limits.len());
+    let region = timed("map", &mut steps, || map(options, most, at_once))?;
+    let receipt = region.receipt().clone();
+    let partition = PartitionOptions {
+        requested: requested as u64,
+        receipt: &receipt,
+        limits: &limits,
+        boundary: options.boundary,
+        by_part,
+        grows,
+    };
+    let Partition { part_bytes, unit, boundary, choice } = partition.partition()?;
+    let mapped = region.len();
+    let capacity =
+        if grows { requested.next_multiple_of(unit as usize).min(mapped) } else { mapped };
+    let plan =
+        PoolLayout { unit, registered: !limits.is_empty(), in_background: options.in_background };
+
+    let provisioner = Provisioner::new(options, part_bytes);
+    provisioner.set_up.populated_in(receipt.ranges.iter().map(|range| range.seconds).sum());
+    let mut populated = None;
+    if !by_part && !at_once {
+        populated = timed("populate", &mut steps, || provisioner.populate(&region, 0..capacity))?;
+    }
+    let file = region.file_number()?;
+    let memory = Arc::new(PoolMemory::new(region, part_bytes, file)?);
+    let mut registered = None;
+    if !by_part {
+        registered =
+            timed("register", &mut steps, || provisioner.register(memory.parts_in(0..capacity)))?;
+    }
+    let space = offsets(options, capacity as u64, boundary).build()?;
+    blocks::place(space.number(), &memory);
+    space.keep(Box::new(Arc::clone(&memory)));
+    let placeholders =
+        if by_part { Placeholder::all(&space, part_bytes as u64)? } else { Vec::new() };
+
+    let report = PoolReport {
+        requested_bytes: requested as u64,
+        capacity_bytes: capacity as u64,
+        max_bytes: mapped as u64,
+        ready_bytes: 0,
+        part_bytes: part_bytes as u64,
+        boundary_bytes: boundary,
+        devices: limits.iter().map(|limits| limits.device.clone()).collect(),
+        receipt,
+        populated,
+        registered,
+        hot_sizes: options.hot_sizes.clone(),
+        choices: vec![choice, describe_pages(&memory, options), describe_provisioning(options)],
+        steps,
+        quarantined: Vec::new(),
+        stopped: None,
+    };
+    let provisioning = Arc::new(Provisioning::new(
+        Arc::clone(&memory),
+        provisioner,
+        placeholders,
+        capacity as u64,
+    ));
+    let owner = Owner::new(Arc::clone(&provisioning), plan, report);
+    let latency =
+        (options.measure_one_in > 0).then(|| Arc::new(Latency::new(options.measure_one_in)));
+    let pool = Pool::new(space, memory, Arc::new(owner), latency);
+    if options.in_background {
+        let here = TraceContext::now();
+        let thread = sys::spawn("kvmem-pool", move || here.run(|| provisioning.run()));
+        pool.owner().set_thread(thread.map_err(|errno| PoolError::NoThread { errno })?);
+    } else if by_part {
+        provisioning.run();
+        if let Some(error) = provisioning.take_failure() {
+            return Err(error);
+        }
+    }
+    Ok(pool)
+}
+
+/// Returns the errors that can be predicted, before anything is mapped.
+fn check(options: &PoolBuilder, requested: usize, limits: &[Limits]) -> Result<(), PoolError> {
+    if requested == 0 {
+        return Err(crate::arena::ArenaError::ZeroSize.into());
+    }
+    let boundary = options.boundary.filter(|boundary| *boundary < requested as u64);
+    offsets(options, requested as u64, boundary).build()?;
+    if !limits.is_empty() {
+        let part = options.boundary.into_iter().chain(wanted(limits).map(|(bytes, _)| bytes)).min();
+        let admitted = register::admit(limits, requested as u64, part.unwrap_or(u64::MAX));
+        admitted.map_err(|error| count_failure(options, error.into()))?;
+    }
+    Ok(())
+}
+
+fn map(options: &PoolBuilder, most: usize, populate: bool) -> Result<Region, PoolError> {
+    let mut builder = Region::builder(most)
+        .ladder(options.ladder.clone())
+        .numa(options.numa.clone())
+        .backing(options.backing)
+        .readers_only(options.readers_only)
+        .guard_pages(options.guard_pages)
+        .populate(options.populate)
+        .cancel(options.cancel.clone());
+    if !populate && options.populate != Populate::None {
+        builder = builder.populate_later();
+    }
+    if let Some(listener) = options.on_populate.clone() {
+        builder = builder.progress(move |progress| listening(|| listener(progress)));
+    }
+    builder.map().map_err(|error| count_failure(options, error.into()))
+}
+
+/// Counts a failure, unless the caller cancelled the build. Returns the error.
+fn count_failure(options: &PoolBuilder, error: PoolError) -> PoolError {
+    if !was_cancelled(&error) {
+        observe::failed(&options.name, &error);
+    }
+    error
+}
+
+fn offsets(options: &PoolBuilder, capacity: u64, boundary: Option<u64>) -> ExtentBuilder {
+    let mut space = OffsetAllocator::builder(capacity);
+    if let Some(bytes) = boundary {
+        space = space.boundary(bytes);
+    }
+    let space = ExtentCache::builder(space)
+        .hot_sizes(options.hot_sizes.iter().copied())
+        .auto_hot_sizes(options.auto_hot_sizes);
+    match options.max_cached_bytes {
+        Some(bytes) => space.max_cached_bytes(bytes),
+        None => space,
+    }
+}
+
+fn timed<T>(
+    what: &str,
+    steps: &mut Vec<Step>,
+    run: impl FnOnce() -> Result<T, PoolError>,
+) -> Result<T, PoolError> {
+    let start = Instant::now();
+    let done = run()?;
+    steps.push(Step { what: what.to_owned(), seconds: start.elapsed().as_secs_f64() });
+    Ok(done)
+}
+
+fn describe_pages(memory: &PoolMemory, options: &PoolBuilder) -> ReportedChoice {
+    let receipt = memory.parts()[0].region.receipt();
+    let got: Vec<String> = receipt
+        .ranges
+        .iter()
+        .map(|range| format!("{} in {} pages", HumanBytes(range.range.len() as u64), range.got))
+        .collect();
+    let fell: Vec<String> =
+        receipt.ranges.iter().flat_map(|range| &range.fallbacks).map(ToString::to_string).collect();
+    let why = match fell.len() {
+        0 => format!("the first rung of {} took all of it", Rungs(&options.ladder.rungs)),
+        _ => fell.join("; "),
+    };
+    ReportedChoice { what: "pages".to_owned(), chosen: got.join(", "), why }
+}
+
+fn describe_provisioning(options: &PoolBuilder) -> ReportedChoice {
+    let (chosen, why) = match (options.in_background, options.quarantine) {
+        (true, _) => ("in the background", "requested; parts that fail are quarantined"),
+        (false, true) => ("part by part", "parts that fail are to be quarantined"),
+        (false, false) => ("at once", "all of it or nothing"),
+    };
+    ReportedChoice { what: "ready".to_owned(), chosen: chosen.to_owned(), why: why.to_owned() }
+}
+
+struct Rungs<'a>(&'a [crate::arena::PageSize]);
+
+impl std::fmt::Display for Rungs<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&names.join(","))
+    }
+}
