@@ -18,12 +18,12 @@ mod setup;
 mod shared;
 mod size;
 
-pub use blocks::{Block, SubBlock, SubBlockMut};
+pub use blocks::{Block, BlockRef, SubBlock, SubBlockMut};
 pub use error::PoolError;
 pub use kv_cache::KvCache;
 pub use pool::Pool;
 pub use report::{Cause, PoolReport, Quarantined, ReportedChoice, Step};
 pub use resize::Shrunk;
 pub use setup::PoolBuilder;
-pub use shared::{Access, AttachedPool, BlockRef};
+pub use shared::{Access, AttachedPool};
 pub use size::PoolSize;

@@ -1,33 +1,13 @@
 //! *Owner*: the state that all clones of a pool share, and that ends with the last of them.
 
-use std::cell::Cell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use super::PoolReport;
 use super::observe::FailureCounts;
-use super::provision::{Provisioning, add_populated, add_registered};
+use super::provision::{Provisioning, add_populated, add_registered, is_listening};
 use crate::arena::Populated;
 use crate::register::Outcome;
-
-thread_local! {
-    /// The number of nested listener calls of this thread.
-    static LISTENING: Cell<u32> = const { Cell::new(0) };
-}
-
-/// Calls a listener. A pool that the listener drops does not wait for the work that the listener is
-/// told of.
-pub(super) fn listening(call: impl FnOnce()) {
-    struct EndOfCall;
-    impl Drop for EndOfCall {
-        fn drop(&mut self) {
-            LISTENING.set(LISTENING.get() - 1);
-        }
-    }
-    LISTENING.set(LISTENING.get() + 1);
-    let _end = EndOfCall;
-    call();
-}
 
 /// The layout of a pool.
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +84,7 @@ impl Drop for Owner {
             // A listener may have dropped the last clone. The provisioning thread then waits for
             // the listener, so the listener must not wait for that thread.
             let by_itself = thread.thread().id() == thread::current().id();
-            if !by_itself && LISTENING.get() == 0 {
+            if !by_itself && !is_listening() {
                 // No caller could receive the panic of the thread; the report has its cause.
                 let _ = thread.join();
             }

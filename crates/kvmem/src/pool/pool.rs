@@ -8,7 +8,7 @@ use super::blocks::PoolMemory;
 use super::observe::{Latency, LatencyFigures};
 use super::owner::Owner;
 use super::provision::ProvisionFigures;
-use super::{Block, PoolBuilder, PoolError, PoolReport, PoolSize};
+use super::{Block, PoolError, PoolReport};
 use crate::offset::{AllocError, BinReport, CheckError, Metrics};
 use crate::slab::{Extent, ExtentCache, ExtentMapRange, ExtentStats};
 
@@ -24,7 +24,7 @@ use crate::slab::{Extent, ExtentCache, ExtentMapRange, ExtentStats};
 ///
 /// # Drawbacks
 ///
-/// Large blocks do not fit across the edge of a part (see [`boundary`](PoolBuilder::boundary)).
+/// Large blocks do not fit across the edge of a part (see [`boundary`](super::PoolBuilder::boundary)).
 /// Dropping the last pool waits for the thread that provisions it, if there is one, for at most one
 /// call of a registrar. A forked child has no memory at these addresses.
 #[derive(Clone)]
@@ -37,11 +37,6 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Returns a builder of a pool of at least this size.
-    pub fn builder(size: impl Into<PoolSize>) -> PoolBuilder {
-        PoolBuilder::new(size.into())
-    }
-
     pub(super) fn new(
         space: ExtentCache,
         memory: Arc<PoolMemory>,
@@ -190,7 +185,7 @@ impl Pool {
     }
 
     /// Returns the durations of the measured requests; `None` if requests are not
-    /// [measured](PoolBuilder::measure_latency).
+    /// [measured](super::PoolBuilder::measure_latency).
     #[must_use]
     pub fn latency(&self) -> Option<LatencyFigures> {
         self.latency.as_deref().map(Latency::figures)

@@ -12,38 +12,9 @@
 use std::os::fd::OwnedFd;
 use std::slice;
 
-use serde::{Deserialize, Serialize};
-
-use super::{Pool, PoolError};
+use super::{BlockRef, Pool, PoolError};
 use crate::arena::{Populate, ProgressOptions, ReadOnlyRegion, Region};
 use crate::trace::span;
-
-/// A reference to a block by plain data. Another process finds the block with it in the pool that
-/// it has [attached](AttachedPool).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct BlockRef {
-    /// The pool: the number of its memory file. No other memory file has the number while this one
-    /// exists.
-    pub pool: u64,
-    /// The offset of the block in the pool, in bytes.
-    pub offset: u64,
-    /// The length of the block in bytes.
-    pub len: u64,
-}
-
-impl BlockRef {
-    /// Returns three numbers: pool, offset, length.
-    #[must_use]
-    pub fn to_bits(self) -> [u64; 3] {
-        [self.pool, self.offset, self.len]
-    }
-
-    /// Makes a reference from these numbers. Resolving it checks whether it names a range.
-    #[must_use]
-    pub fn from_bits([pool, offset, len]: [u64; 3]) -> BlockRef {
-        BlockRef { pool, offset, len }
-    }
-}
 
 impl Pool {
     /// Returns a descriptor of the pool's memory with which another process can attach it to read

@@ -1,12 +1,14 @@
 //! [`Block`]: allocated bytes of a pool.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
 
+use super::block_ref::BlockRef;
 use super::memory::{self, PoolMemory};
-use crate::pool::{BlockRef, PoolError};
+use crate::pool::PoolError;
 use crate::register::Key;
 use crate::slab::Extent;
 
@@ -132,7 +134,7 @@ impl Block {
     /// # Errors
     /// [`RegisterError::NoSuchDevice`](crate::register::RegisterError::NoSuchDevice).
     pub fn key(&self, device: &str) -> Result<Key, PoolError> {
-        self.face().key(device, self.len())
+        self.place().key(device, self.len())
     }
 
     /// Returns the key of each registrar, with its name, in order; none if there is no registrar.
@@ -140,7 +142,7 @@ impl Block {
     /// # Errors
     /// Those of [`key`](Self::key), which do not occur in a sound pool.
     pub fn keys(&self) -> Result<Vec<(String, Key)>, PoolError> {
-        self.face().keys(self.len())
+        self.place().keys(self.len())
     }
 
     /// Returns a reference by plain data, for another process that has
@@ -150,7 +152,7 @@ impl Block {
     /// # Errors
     /// [`PoolError::Private`].
     pub fn reference(&self) -> Result<BlockRef, PoolError> {
-        self.face().reference(self.len())
+        self.place().reference(self.len())
     }
 
     /// Frees a part of the block and returns the rest before and behind it. O(1).
@@ -201,8 +203,14 @@ impl Block {
         self.0.space()
     }
 
-    pub(in crate::pool) fn face(&self) -> Face {
-        Face { offset: self.offset(), space: self.space() }
+    pub(super) fn place(&self) -> BlockPlace<'_> {
+        BlockPlace { offset: self.offset(), space: self.space(), block: PhantomData }
+    }
+
+    /// Returns the place and the bytes for writing, both borrowed from the block.
+    pub(super) fn place_and_bytes(&mut self) -> (BlockPlace<'_>, &mut [u8]) {
+        let place = BlockPlace { offset: self.offset(), space: self.space(), block: PhantomData };
+        (place, self.bytes_mut())
     }
 
     /// Frees the tail of the block. The block then has `new_len` bytes and begins where it did.
@@ -224,21 +232,27 @@ impl Block {
     }
 }
 
-/// The place of a block or of a part of one, without its bytes. Valid while the block lives.
+/// The place of a block or of a part of one, without its bytes. The lifetime is that of a borrow
+/// of the block: the memory exists meanwhile.
 #[derive(Clone, Copy)]
-pub(in crate::pool) struct Face {
-    pub(in crate::pool) offset: u64,
+pub(super) struct BlockPlace<'a> {
+    pub(super) offset: u64,
     space: u32,
+    block: PhantomData<&'a Block>,
 }
 
-impl Face {
-    /// Returns the face of a part that begins `start` bytes further on.
-    pub(in crate::pool) fn at(self, start: u64) -> Face {
-        Face { offset: self.offset + start, ..self }
+impl<'a> BlockPlace<'a> {
+    /// Returns the place of a part that begins `start` bytes further on.
+    pub(super) fn at(self, start: u64) -> BlockPlace<'a> {
+        BlockPlace { offset: self.offset + start, ..self }
     }
 
-    /// Returns the face of a part of a block of `len` bytes.
-    pub(in crate::pool) fn part(self, range: &Range<usize>, len: usize) -> Result<Face, PoolError> {
+    /// Returns the place of a part of a block of `len` bytes.
+    pub(super) fn part(
+        self,
+        range: &Range<usize>,
+        len: usize,
+    ) -> Result<BlockPlace<'a>, PoolError> {
         if range.start > range.end || range.end > len {
             let range = range.start as u64..range.end as u64;
             return Err(PoolError::OutOfBounds { range, len: len as u64 });
@@ -247,7 +261,8 @@ impl Face {
     }
 
     fn memory(&self) -> &PoolMemory {
-        // SAFETY: the owner of a face owns the block, or borrows it.
+        // SAFETY: the block of this space is borrowed for `'a`, so it exists while `self` does, and
+        // the result is borrowed from `self`.
         unsafe { memory::of(self.space) }
     }
 
@@ -255,15 +270,15 @@ impl Face {
         self.offset..self.offset + len as u64
     }
 
-    pub(in crate::pool) fn key(&self, device: &str, len: usize) -> Result<Key, PoolError> {
+    pub(super) fn key(&self, device: &str, len: usize) -> Result<Key, PoolError> {
         Ok(self.memory().key(device, self.range(len))?)
     }
 
-    pub(in crate::pool) fn keys(&self, len: usize) -> Result<Vec<(String, Key)>, PoolError> {
+    pub(super) fn keys(&self, len: usize) -> Result<Vec<(String, Key)>, PoolError> {
         Ok(self.memory().keys(self.range(len))?)
     }
 
-    pub(in crate::pool) fn reference(&self, len: usize) -> Result<BlockRef, PoolError> {
+    pub(super) fn reference(&self, len: usize) -> Result<BlockRef, PoolError> {
         match self.memory().number() {
             0 => Err(PoolError::Private),
             pool => Ok(BlockRef { pool, offset: self.offset, len: len as u64 }),

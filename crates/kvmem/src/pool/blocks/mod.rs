@@ -1,10 +1,12 @@
 //! *Blocks*: bytes of a pool under one owner, and the memory that they lie in.
 
 mod block;
+mod block_ref;
 mod memory;
 mod sub_block;
 
 pub use block::Block;
+pub use block_ref::BlockRef;
 pub use sub_block::{SubBlock, SubBlockMut};
 
 pub(super) use memory::{Part, PoolMemory, place};

@@ -3,21 +3,22 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::block::{Block, Face};
-use crate::pool::{BlockRef, PoolError};
+use super::block::{Block, BlockPlace};
+use super::block_ref::BlockRef;
+use crate::pool::PoolError;
 use crate::register::Key;
 
 /// A part of a [`Block`], borrowed from it: its bytes, its place, its keys. `Copy`.
 #[derive(Clone, Copy)]
 pub struct SubBlock<'a> {
     bytes: &'a [u8],
-    face: Face,
+    place: BlockPlace<'a>,
 }
 
 /// A part of a [`Block`], borrowed exclusively: its bytes can be written.
 pub struct SubBlockMut<'a> {
     bytes: &'a mut [u8],
-    face: Face,
+    place: BlockPlace<'a>,
 }
 
 impl Block {
@@ -37,8 +38,8 @@ impl Block {
     /// # Errors
     /// [`PoolError::OutOfBounds`].
     pub fn sub(&self, range: Range<usize>) -> Result<SubBlock<'_>, PoolError> {
-        let face = self.face().part(&range, self.len())?;
-        Ok(SubBlock { bytes: &self.bytes()[range], face })
+        let place = self.place().part(&range, self.len())?;
+        Ok(SubBlock { bytes: &self.bytes()[range], place })
     }
 
     /// Borrows a part of the block for writing. O(1).
@@ -46,23 +47,24 @@ impl Block {
     /// # Errors
     /// [`PoolError::OutOfBounds`].
     pub fn sub_mut(&mut self, range: Range<usize>) -> Result<SubBlockMut<'_>, PoolError> {
-        let face = self.face().part(&range, self.len())?;
-        Ok(SubBlockMut { bytes: &mut self.bytes_mut()[range], face })
+        let (place, bytes) = self.place_and_bytes();
+        let place = place.part(&range, bytes.len())?;
+        Ok(SubBlockMut { bytes: &mut bytes[range], place })
     }
 
     /// Returns the parts of the block, of `len` bytes each; the last may be shorter. A `len` of 0
     /// gives no parts.
     pub fn chunks(&self, len: usize) -> impl Iterator<Item = SubBlock<'_>> {
-        let face = self.face();
+        let place = self.place();
         self.bytes()
             .chunks(len.max(1))
             .take(if len == 0 { 0 } else { usize::MAX })
             .enumerate()
-            .map(move |(number, bytes)| SubBlock { bytes, face: face.at((number * len) as u64) })
+            .map(move |(number, bytes)| SubBlock { bytes, place: place.at((number * len) as u64) })
     }
 }
 
-macro_rules! face {
+macro_rules! part_of_block {
     ($name:ident) => {
         impl $name<'_> {
             /// Returns the bytes; see [`Block::bytes`].
@@ -92,7 +94,7 @@ macro_rules! face {
             /// Returns the offset of the part in the pool, in bytes.
             #[must_use]
             pub fn offset(&self) -> u64 {
-                self.face.offset
+                self.place.offset
             }
 
             /// Returns `offset()..offset() + len()`.
@@ -106,7 +108,7 @@ macro_rules! face {
             /// # Errors
             /// Those of [`Block::key`].
             pub fn key(&self, device: &str) -> Result<Key, PoolError> {
-                self.face.key(device, self.len())
+                self.place.key(device, self.len())
             }
 
             /// Returns the key of each registrar; see [`Block::keys`].
@@ -114,7 +116,7 @@ macro_rules! face {
             /// # Errors
             /// Those of [`Block::keys`].
             pub fn keys(&self) -> Result<Vec<(String, Key)>, PoolError> {
-                self.face.keys(self.len())
+                self.place.keys(self.len())
             }
 
             /// Returns the reference for other processes; see [`Block::reference`].
@@ -122,7 +124,7 @@ macro_rules! face {
             /// # Errors
             /// Those of [`Block::reference`].
             pub fn reference(&self) -> Result<BlockRef, PoolError> {
-                self.face.reference(self.len())
+                self.place.reference(self.len())
             }
         }
 
@@ -137,8 +139,8 @@ macro_rules! face {
     };
 }
 
-face!(SubBlock);
-face!(SubBlockMut);
+part_of_block!(SubBlock);
+part_of_block!(SubBlockMut);
 
 impl SubBlockMut<'_> {
     /// Returns the bytes for writing; see [`Block::bytes_mut`].
@@ -155,8 +157,8 @@ impl SubBlockMut<'_> {
         mid: usize,
     ) -> Result<(SubBlockMut<'_>, SubBlockMut<'_>), PoolError> {
         let len = self.len();
-        let (left, right) = (self.face, self.face.part(&(mid..len), len)?);
+        let (left, right) = (self.place, self.place.part(&(mid..len), len)?);
         let (low, high) = self.bytes.split_at_mut(mid);
-        Ok((SubBlockMut { bytes: low, face: left }, SubBlockMut { bytes: high, face: right }))
+        Ok((SubBlockMut { bytes: low, place: left }, SubBlockMut { bytes: high, place: right }))
     }
 }

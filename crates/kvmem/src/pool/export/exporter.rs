@@ -8,12 +8,12 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use metrics::{Counter, Gauge, Label, Unit, counter, gauge, histogram};
+use metrics::{Label, Unit, histogram};
 
-use super::publisher::Publisher;
 use crate::pool::kv_cache::KvCacheStats;
+use crate::pool::observe::instruments::{pool_label, the_counter, the_gauge, with_label};
 use crate::pool::observe::{Described, Kind, METRICS, PoolFigures, names};
-use crate::pool::{KvCache, Pool, PoolError};
+use crate::pool::{KvCache, Pool};
 
 /// Publishes figures of pools and caches. See the [module](crate::pool::observe).
 ///
@@ -49,10 +49,6 @@ struct Observed {
 struct Cache {
     labels: Vec<Label>,
     stats: Box<dyn Fn() -> KvCacheStats + Send + Sync>,
-}
-
-fn pool_label(name: &str) -> Label {
-    Label::new("pool", name.to_owned())
 }
 
 impl Exporter {
@@ -99,15 +95,6 @@ impl Exporter {
             publish_cache(&stats(), labels);
         }
     }
-
-    /// Publishes at each interval to the global recorder, from a thread of its own, until the
-    /// returned value is dropped.
-    ///
-    /// # Errors
-    /// [`PoolError::NoThread`].
-    pub fn publish_every(self, interval: Duration) -> Result<Publisher, PoolError> {
-        Publisher::begin(self, interval)
-    }
 }
 
 fn describe(what: &Described) {
@@ -121,19 +108,6 @@ fn describe(what: &Described) {
         Kind::Counter => metrics::describe_counter!(what.name, unit, what.help),
         Kind::Histogram => metrics::describe_histogram!(what.name, unit, what.help),
     }
-}
-
-fn the_gauge(what: Described, labels: &[Label]) -> Gauge {
-    gauge!(what.name, labels.iter())
-}
-
-fn the_counter(what: Described, labels: &[Label]) -> Counter {
-    counter!(what.name, labels.iter())
-}
-
-/// Returns the labels and one more.
-fn with_label(labels: &[Label], key: &'static str, value: &str) -> Vec<Label> {
-    labels.iter().cloned().chain([Label::new(key, value.to_owned())]).collect()
 }
 
 fn publish_pool(figures: &PoolFigures, labels: &[Label]) {
@@ -201,17 +175,6 @@ impl Observed {
         }
         *recorded = latency.times;
     }
-}
-
-/// Populating failed.
-pub(in crate::pool) fn populate_failed(pool: &str) {
-    the_counter(names::POPULATE_FAILURES, &[pool_label(pool)]).increment(1);
-}
-
-/// Registering failed, with this registrar.
-pub(in crate::pool) fn registration_failed(pool: &str, registrar: &str) {
-    let labels = with_label(&[pool_label(pool)], "registrar", registrar);
-    the_counter(names::REGISTRATION_FAILURES, &labels).increment(1);
 }
 
 impl fmt::Debug for Exporter {

@@ -4,5 +4,4 @@ mod exporter;
 mod publisher;
 
 pub use exporter::Exporter;
-pub(super) use exporter::{populate_failed, registration_failed};
 pub use publisher::Publisher;

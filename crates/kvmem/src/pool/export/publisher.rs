@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::Exporter;
+use super::exporter::Exporter;
 use crate::pool::PoolError;
 use crate::sys;
 
@@ -22,11 +22,19 @@ struct StopSignal {
     changed: Condvar,
 }
 
+impl Exporter {
+    /// Publishes at each interval to the global recorder, from a thread of its own, until the
+    /// returned value is dropped.
+    ///
+    /// # Errors
+    /// [`PoolError::NoThread`].
+    pub fn publish_every(self, interval: Duration) -> Result<Publisher, PoolError> {
+        Publisher::begin(self, interval)
+    }
+}
+
 impl Publisher {
-    pub(in crate::pool) fn begin(
-        exporter: Exporter,
-        interval: Duration,
-    ) -> Result<Publisher, PoolError> {
+    fn begin(exporter: Exporter, interval: Duration) -> Result<Publisher, PoolError> {
         let end = Arc::new(StopSignal::default());
         let until = Arc::clone(&end);
         let thread = sys::spawn("kvmem-metrics", move || {

@@ -1,6 +1,8 @@
 #![doc = include_str!("../../../docs/metrics.md")]
 
 mod failures;
+#[cfg(feature = "metrics")]
+pub(super) mod instruments;
 mod latency;
 pub(super) mod names;
 mod setup_times;

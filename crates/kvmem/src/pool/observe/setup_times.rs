@@ -90,12 +90,12 @@ pub(in crate::pool) fn failed(pool: &str, error: &PoolError) {
         Some(Failed::Populate) => {
             event!(WARN, pool, %error, "not populated");
             #[cfg(feature = "metrics")]
-            crate::pool::export::populate_failed(pool);
+            super::instruments::populate_failed(pool);
         }
         Some(Failed::Register(registrar)) => {
             event!(WARN, pool, registrar, %error, "not registered");
             #[cfg(feature = "metrics")]
-            crate::pool::export::registration_failed(pool, registrar);
+            super::instruments::registration_failed(pool, registrar);
             // Unused if neither feature is enabled.
             let _ = registrar;
         }

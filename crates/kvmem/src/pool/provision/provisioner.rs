@@ -3,12 +3,38 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::arena::{ArenaError, CancelToken, Populate, Populated, ProgressOptions, Region};
+use super::listener::listening;
+use crate::arena::{
+    ArenaError, CancelToken, Populate, Populated, Progress, ProgressOptions, Region,
+};
 use crate::pool::blocks::Part;
 use crate::pool::observe::{self, SetUp};
-use crate::pool::owner::listening;
-use crate::pool::{Cause, PoolBuilder, PoolError};
-use crate::register::{Outcome, Policy, RegisterError, RegistrationBuilder, RegistrationSet};
+use crate::pool::{Cause, PoolError};
+use crate::register::{
+    Outcome, Policy, RegisterError, RegisterProgress, Registrar, RegistrationBuilder,
+    RegistrationSet,
+};
+
+/// The options of a pool that concern populating and registering.
+#[derive(Clone)]
+pub(in crate::pool) struct ProvisionOptions {
+    /// The name of the pool.
+    pub(in crate::pool) name: Arc<str>,
+    pub(in crate::pool) populate: Populate,
+    pub(in crate::pool) registrars: Vec<Arc<dyn Registrar>>,
+    pub(in crate::pool) policy: Policy,
+    pub(in crate::pool) cancel: CancelToken,
+    pub(in crate::pool) on_populate: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
+    pub(in crate::pool) on_register: Option<Arc<dyn Fn(RegisterProgress) + Send + Sync>>,
+}
+
+impl ProvisionOptions {
+    /// Counts a failure to set up the pool, unless the caller cancelled the work. Returns the
+    /// error.
+    pub(in crate::pool) fn failed(&self, error: impl Into<PoolError>) -> PoolError {
+        count_failure(&self.name, error.into())
+    }
+}
 
 /// Populates and registers ranges of one pool.
 pub(in crate::pool) struct Provisioner {
@@ -27,7 +53,7 @@ pub(in crate::pool) struct Provisioner {
 }
 
 impl Provisioner {
-    pub(in crate::pool) fn new(options: &PoolBuilder, part_bytes: usize) -> Provisioner {
+    pub(in crate::pool) fn new(options: &ProvisionOptions, part_bytes: usize) -> Provisioner {
         let cancel = options.cancel.child();
         let mut progress_options = ProgressOptions::new().cancel(cancel.clone());
         if let Some(listener) = options.on_populate.clone() {
@@ -85,7 +111,7 @@ impl Provisioner {
                     self.set_up.populated(&done);
                     Ok(Some(done))
                 }
-                Err(error) => Err(self.failed(error.into())),
+                Err(error) => Err(count_failure(&self.name, error.into())),
             },
         }
     }
@@ -96,7 +122,7 @@ impl Provisioner {
         let mut policy = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
         let regions: Vec<Arc<Region>> = parts.iter().map(|part| Arc::clone(&part.region)).collect();
         let sets = builder.clone().policy(*policy).register_batch(regions);
-        let sets = sets.map_err(|error| self.failed(error.into()))?;
+        let sets = sets.map_err(|error| count_failure(&self.name, error.into()))?;
         let outcome = sets.first().map(|set| set.outcome().clone());
         if let Some(outcome) = &outcome {
             self.set_up.populated(&outcome.populated);
@@ -117,14 +143,6 @@ impl Provisioner {
         Ok(outcome)
     }
 
-    /// Counts a failure, unless the caller cancelled the work. Returns the error.
-    fn failed(&self, error: PoolError) -> PoolError {
-        if !was_cancelled(&error) {
-            observe::failed(&self.name, &error);
-        }
-        error
-    }
-
     /// Populates and registers one part. An error comes with the step that failed.
     pub(in crate::pool) fn provision(
         &self,
@@ -137,6 +155,14 @@ impl Provisioner {
             self.register(std::slice::from_ref(part)).map_err(|error| (cause(&error), error))?;
         Ok((populated, registered))
     }
+}
+
+/// Counts a failure, unless the caller cancelled the work. Returns the error.
+fn count_failure(pool: &str, error: PoolError) -> PoolError {
+    if !was_cancelled(&error) {
+        observe::failed(pool, &error);
+    }
+    error
 }
 
 fn cause(error: &PoolError) -> Cause {

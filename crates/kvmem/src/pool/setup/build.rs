@@ -12,30 +12,50 @@ use super::partition::{Partition, PartitionOptions, wanted};
 use crate::arena::{HumanBytes, Populate, Region};
 use crate::offset::OffsetAllocator;
 use crate::pool::blocks::{self, PoolMemory};
-use crate::pool::observe::{self, Latency};
-use crate::pool::owner::{Owner, PoolLayout, listening};
-use crate::pool::provision::{Placeholder, Provisioner, Provisioning, was_cancelled};
-use crate::pool::{Pool, PoolError, PoolReport, ReportedChoice, Step};
+use crate::pool::observe::Latency;
+use crate::pool::owner::{Owner, PoolLayout};
+use crate::pool::provision::{Placeholder, Provisioner, Provisioning, listening};
+use crate::pool::{Pool, PoolError, PoolReport, PoolSize, ReportedChoice, Step};
 use crate::register::{self, Limits};
 use crate::slab::{ExtentBuilder, ExtentCache};
 use crate::sys;
 use crate::trace::{TraceContext, span};
 
-pub(in crate::pool) fn build(options: &PoolBuilder) -> Result<Pool, PoolError> {
+impl Pool {
+    /// Returns a builder of a pool of at least this size.
+    pub fn builder(size: impl Into<PoolSize>) -> PoolBuilder {
+        PoolBuilder::new(size.into())
+    }
+}
+
+impl PoolBuilder {
+    /// Builds the pool: maps, populates and registers the memory, in that order. Takes as long as
+    /// the kernel needs to clear and pin that much memory; in the background, the time of about
+    /// ten system calls.
+    ///
+    /// # Errors
+    /// [`PoolError`] names the layer that failed, the reason, and the remedy. Nothing is left
+    /// behind.
+    pub fn build(self) -> Result<Pool, PoolError> {
+        build(&self)
+    }
+}
+
+fn build(options: &PoolBuilder) -> Result<Pool, PoolError> {
     let requested = options.size.bytes()?;
     let most = options.max_size.as_ref().map_or(Ok(requested), |size| size.bytes())?;
     if most < requested {
         return Err(PoolError::Limit { requested: requested as u64, most: most as u64 });
     }
     let limits: Vec<Limits> =
-        options.registrars.iter().map(|registrar| registrar.limits()).collect();
+        options.provision.registrars.iter().map(|registrar| registrar.limits()).collect();
     check(options, requested, &limits)?;
 
     let by_part = options.in_background || options.quarantine;
     let grows = most > requested;
     let at_once = !by_part && !grows;
     let mut steps = Vec::new();
-    span!(INFO, "build", pool = &*options.name, bytes = most, registrars = limits.len());
+    span!(INFO, "build", pool = &*options.provision.name, bytes = most, registrars = limits.len());
     let region = timed("map", &mut steps, || map(options, most, at_once))?;
     let receipt = region.receipt().clone();
     let partition = PartitionOptions {
@@ -53,7 +73,7 @@ pub(in crate::pool) fn build(options: &PoolBuilder) -> Result<Pool, PoolError> {
     let plan =
         PoolLayout { unit, registered: !limits.is_empty(), in_background: options.in_background };
 
-    let provisioner = Provisioner::new(options, part_bytes);
+    let provisioner = Provisioner::new(&options.provision, part_bytes);
     provisioner.set_up.populated_in(receipt.ranges.iter().map(|range| range.seconds).sum());
     let mut populated = None;
     if !by_part && !at_once {
@@ -122,7 +142,7 @@ fn check(options: &PoolBuilder, requested: usize, limits: &[Limits]) -> Result<(
     if !limits.is_empty() {
         let part = options.boundary.into_iter().chain(wanted(limits).map(|(bytes, _)| bytes)).min();
         let admitted = register::admit(limits, requested as u64, part.unwrap_or(u64::MAX));
-        admitted.map_err(|error| count_failure(options, error.into()))?;
+        admitted.map_err(|error| options.provision.failed(error))?;
     }
     Ok(())
 }
@@ -134,23 +154,15 @@ fn map(options: &PoolBuilder, most: usize, populate: bool) -> Result<Region, Poo
         .backing(options.backing)
         .readers_only(options.readers_only)
         .guard_pages(options.guard_pages)
-        .populate(options.populate)
-        .cancel(options.cancel.clone());
-    if !populate && options.populate != Populate::None {
+        .populate(options.provision.populate)
+        .cancel(options.provision.cancel.clone());
+    if !populate && options.provision.populate != Populate::None {
         builder = builder.populate_later();
     }
-    if let Some(listener) = options.on_populate.clone() {
+    if let Some(listener) = options.provision.on_populate.clone() {
         builder = builder.progress(move |progress| listening(|| listener(progress)));
     }
-    builder.map().map_err(|error| count_failure(options, error.into()))
-}
-
-/// Counts a failure, unless the caller cancelled the build. Returns the error.
-fn count_failure(options: &PoolBuilder, error: PoolError) -> PoolError {
-    if !was_cancelled(&error) {
-        observe::failed(&options.name, &error);
-    }
-    error
+    builder.map().map_err(|error| options.provision.failed(error))
 }
 
 fn offsets(options: &PoolBuilder, capacity: u64, boundary: Option<u64>) -> ExtentBuilder {

@@ -3,42 +3,44 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::build::build;
 use crate::arena::{Backing, CancelToken, Ladder, Numa, Populate, Progress};
-use crate::pool::{Pool, PoolError, PoolSize};
+use crate::pool::PoolSize;
+use crate::pool::provision::ProvisionOptions;
 use crate::register::{Policy, RegisterProgress, Registrar};
 
-/// Builds a [`Pool`]. See [`Pool::builder`].
+/// Builds a [`Pool`](crate::pool::Pool). See [`Pool::builder`](crate::pool::Pool::builder).
 #[derive(Clone)]
 #[must_use = "there is no pool before `build`"]
 pub struct PoolBuilder {
-    pub(in crate::pool) name: Arc<str>,
-    pub(in crate::pool) size: PoolSize,
-    pub(in crate::pool) max_size: Option<PoolSize>,
-    pub(in crate::pool) ladder: Ladder,
-    pub(in crate::pool) numa: Numa,
-    pub(in crate::pool) backing: Backing,
-    pub(in crate::pool) readers_only: bool,
-    pub(in crate::pool) guard_pages: bool,
-    pub(in crate::pool) populate: Populate,
-    pub(in crate::pool) registrars: Vec<Arc<dyn Registrar>>,
-    pub(in crate::pool) policy: Policy,
-    pub(in crate::pool) boundary: Option<u64>,
-    pub(in crate::pool) hot_sizes: Vec<u64>,
-    pub(in crate::pool) auto_hot_sizes: bool,
-    pub(in crate::pool) max_cached_bytes: Option<u64>,
-    pub(in crate::pool) in_background: bool,
-    pub(in crate::pool) quarantine: bool,
-    pub(in crate::pool) measure_one_in: u32,
-    pub(in crate::pool) cancel: CancelToken,
-    pub(in crate::pool) on_populate: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
-    pub(in crate::pool) on_register: Option<Arc<dyn Fn(RegisterProgress) + Send + Sync>>,
+    pub(super) size: PoolSize,
+    pub(super) max_size: Option<PoolSize>,
+    pub(super) ladder: Ladder,
+    pub(super) numa: Numa,
+    pub(super) backing: Backing,
+    pub(super) readers_only: bool,
+    pub(super) guard_pages: bool,
+    pub(super) provision: ProvisionOptions,
+    pub(super) boundary: Option<u64>,
+    pub(super) hot_sizes: Vec<u64>,
+    pub(super) auto_hot_sizes: bool,
+    pub(super) max_cached_bytes: Option<u64>,
+    pub(super) in_background: bool,
+    pub(super) quarantine: bool,
+    pub(super) measure_one_in: u32,
 }
 
 impl PoolBuilder {
-    pub(in crate::pool) fn new(size: PoolSize) -> PoolBuilder {
-        PoolBuilder {
+    pub(super) fn new(size: PoolSize) -> PoolBuilder {
+        let provision = ProvisionOptions {
             name: "pool".into(),
+            populate: Populate::Auto,
+            registrars: Vec::new(),
+            policy: Policy::Auto,
+            cancel: CancelToken::new(),
+            on_populate: None,
+            on_register: None,
+        };
+        PoolBuilder {
             size,
             max_size: None,
             ladder: Ladder::default(),
@@ -46,9 +48,7 @@ impl PoolBuilder {
             backing: Backing::Private,
             readers_only: false,
             guard_pages: false,
-            populate: Populate::Auto,
-            registrars: Vec::new(),
-            policy: Policy::Auto,
+            provision,
             boundary: None,
             hot_sizes: Vec::new(),
             auto_hot_sizes: true,
@@ -56,20 +56,17 @@ impl PoolBuilder {
             in_background: false,
             quarantine: false,
             measure_one_in: 0,
-            cancel: CancelToken::new(),
-            on_populate: None,
-            on_register: None,
         }
     }
 
     /// Sets the pool's name in [metrics](crate::pool::observe) and traces. Default: `pool`. Metrics of
     /// pools that share a name are not aggregated; give each pool its own name.
     pub fn name(mut self, name: impl AsRef<str>) -> PoolBuilder {
-        self.name = name.as_ref().into();
+        self.provision.name = name.as_ref().into();
         self
     }
 
-    /// Sets the size up to which the pool can [grow](Pool::grow_to). Default: the pool's size.
+    /// Sets the size up to which the pool can [grow](crate::pool::Pool::grow_to). Default: the pool's size.
     /// Building takes the addresses for all of it, and pages of a pool of hugepages too; other
     /// memory is taken when the pool grows. The size is then rounded up to whole parts.
     pub fn max_size(mut self, size: impl Into<PoolSize>) -> PoolBuilder {
@@ -122,7 +119,7 @@ impl PoolBuilder {
     /// Default: [`Populate::Auto`]. With [`Populate::None`] the first touch of a page may find no
     /// memory, which ends the process.
     pub fn populate(mut self, populate: Populate) -> PoolBuilder {
-        self.populate = populate;
+        self.provision.populate = populate;
         self
     }
 
@@ -137,14 +134,14 @@ impl PoolBuilder {
         mut self,
         registrars: impl IntoIterator<Item = Arc<dyn Registrar>>,
     ) -> PoolBuilder {
-        self.registrars.extend(registrars);
+        self.provision.registrars.extend(registrars);
         self
     }
 
     /// Sets how registrars are called: one after the other, or in parallel. Default:
     /// [`Policy::Auto`].
     pub fn policy(mut self, policy: Policy) -> PoolBuilder {
-        self.policy = policy;
+        self.provision.policy = policy;
         self
     }
 
@@ -193,9 +190,9 @@ impl PoolBuilder {
         self
     }
 
-    /// Measures the duration of about one call of [`Pool::allocate`] in every `one_in`, in the
+    /// Measures the duration of about one call of [`Pool::allocate`](crate::pool::Pool::allocate) in every `one_in`, in the
     /// calling thread. 0 measures none, which is the default and costs nothing. 1000 costs each
-    /// request less than a nanosecond. See [`Pool::latency`].
+    /// request less than a nanosecond. See [`Pool::latency`](crate::pool::Pool::latency).
     pub fn measure_latency(mut self, one_in: u32) -> PoolBuilder {
         self.measure_one_in = one_in;
         self
@@ -204,7 +201,7 @@ impl PoolBuilder {
     /// Sets a token that cancels building: [`build`](Self::build) then returns an error. In the
     /// background, no further part becomes ready. After the token is used the pool cannot grow.
     pub fn cancel(mut self, cancel: CancelToken) -> PoolBuilder {
-        self.cancel = cancel;
+        self.provision.cancel = cancel;
         self
     }
 
@@ -214,7 +211,7 @@ impl PoolBuilder {
         mut self,
         listener: impl Fn(Progress) + Send + Sync + 'static,
     ) -> PoolBuilder {
-        self.on_populate = Some(Arc::new(listener));
+        self.provision.on_populate = Some(Arc::new(listener));
         self
     }
 
@@ -224,35 +221,24 @@ impl PoolBuilder {
         mut self,
         listener: impl Fn(RegisterProgress) + Send + Sync + 'static,
     ) -> PoolBuilder {
-        self.on_register = Some(Arc::new(listener));
+        self.provision.on_register = Some(Arc::new(listener));
         self
-    }
-
-    /// Builds the pool: maps, populates and registers the memory, in that order. Takes as long as
-    /// the kernel needs to clear and pin that much memory; in the background, the time of about
-    /// ten system calls.
-    ///
-    /// # Errors
-    /// [`PoolError`] names the layer that failed, the reason, and the remedy. Nothing is left
-    /// behind.
-    pub fn build(self) -> Result<Pool, PoolError> {
-        build(&self)
     }
 }
 
 impl fmt::Debug for PoolBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PoolBuilder")
-            .field("name", &self.name)
+            .field("name", &self.provision.name)
             .field("size", &self.size)
             .field("max_size", &self.max_size)
             .field("ladder", &self.ladder)
             .field("numa", &self.numa)
             .field("backing", &self.backing)
             .field("readers_only", &self.readers_only)
-            .field("populate", &self.populate)
-            .field("registrars", &self.registrars)
-            .field("policy", &self.policy)
+            .field("populate", &self.provision.populate)
+            .field("registrars", &self.provision.registrars)
+            .field("policy", &self.provision.policy)
             .field("boundary", &self.boundary)
             .field("hot_sizes", &self.hot_sizes)
             .field("in_background", &self.in_background)
