@@ -232,7 +232,7 @@ impl Tree {
         let mut modules = BTreeMap::new();
         let folders: BTreeSet<ModulePath> = sources
             .iter()
-            .filter(|(path, _)| path.len() > 1)
+            .filter(|(path, _)| path.len() > 1 && !path.iter().any(|name| name == "tests"))
             .map(|(path, _)| path[..path.len() - 1].to_vec())
             .collect();
         for (path, source) in sources {

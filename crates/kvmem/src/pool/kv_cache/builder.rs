@@ -34,6 +34,19 @@ pub struct KvCacheBuilder<K> {
     keys: PhantomData<fn() -> K>,
 }
 
+impl<K: Hash + Eq> KvCache<K> {
+    /// Returns a cache with no limits but the pool's space, with [`Eviction::Lru`].
+    #[must_use]
+    pub fn new(pool: &Pool) -> Self {
+        Self::builder(pool).build().expect("the usual settings contradict nothing")
+    }
+
+    /// Returns a builder of a cache on `pool`, which may have other users too.
+    pub fn builder(pool: &Pool) -> KvCacheBuilder<K> {
+        KvCacheBuilder::new(pool.clone())
+    }
+}
+
 impl<K: Hash + Eq> KvCacheBuilder<K> {
     pub(super) fn new(pool: Pool) -> Self {
         let (eviction, source) = (Eviction::default(), Source::Pool);

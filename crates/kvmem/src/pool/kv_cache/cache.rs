@@ -7,9 +7,8 @@ use std::sync::Arc;
 
 use super::index::{CacheLimits, Pinned};
 use super::source::Source;
-use super::state::{EvictionSink, Inner, Spread, Turn};
-use super::tier::{CacheInvalidationGuard, InvalidationGuard};
-use super::{Eviction, KvCacheBuilder, KvCacheError, KvCacheStats, Lease, Leased, Reservation};
+use super::state::{CacheState, EvictionSink, Spread, Turn};
+use super::{Eviction, KvCacheStats};
 use crate::offset::CheckError;
 use crate::pool::Pool;
 
@@ -41,21 +40,10 @@ use crate::pool::Pool;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct KvCache<K> {
-    inner: Arc<Inner<K>>,
+    pub(super) inner: Arc<CacheState<K>>,
 }
 
 impl<K: Hash + Eq> KvCache<K> {
-    /// Returns a cache with no limits but the pool's space, with [`Eviction::Lru`].
-    #[must_use]
-    pub fn new(pool: &Pool) -> Self {
-        Self::builder(pool).build().expect("the usual settings contradict nothing")
-    }
-
-    /// Returns a builder of a cache on `pool`, which may have other users too.
-    pub fn builder(pool: &Pool) -> KvCacheBuilder<K> {
-        KvCacheBuilder::new(pool.clone())
-    }
-
     pub(super) fn with_parts(
         pool: Pool,
         source: Source,
@@ -64,7 +52,7 @@ impl<K: Hash + Eq> KvCache<K> {
         eviction: &Eviction,
         spread: Spread,
     ) -> Self {
-        let inner = Inner::new(pool, source, sink, limits, eviction, spread);
+        let inner = CacheState::new(pool, source, sink, limits, eviction, spread);
         KvCache { inner: Arc::new(inner) }
     }
 
@@ -96,72 +84,6 @@ impl<K: Hash + Eq> KvCache<K> {
         self.inner.shard(hash).contains(hash, key)
     }
 
-    /// Copies `value` into a block and inserts it under `key`, replacing the value of the key if it
-    /// has one. Evicts until it fits.
-    ///
-    /// # Errors
-    /// The errors of [`reserve`](Self::reserve).
-    pub fn insert(&self, key: K, value: &[u8]) -> Result<(), KvCacheError> {
-        self.insert_with(key, value.len(), |bytes| bytes.copy_from_slice(value))
-    }
-
-    /// Inserts as [`insert`](Self::insert) does, and tells the policy that `depth` blocks of the
-    /// prefix come before the value. See
-    /// [`Reservation::set_depth`].
-    ///
-    /// # Errors
-    /// The errors of [`reserve`](Self::reserve).
-    pub fn insert_at_depth(&self, key: K, value: &[u8], depth: u32) -> Result<(), KvCacheError> {
-        let mut room = self.reserve(key, value.len())?;
-        room.set_depth(depth);
-        room.bytes_mut().copy_from_slice(value);
-        if room.put() { Ok(()) } else { Err(KvCacheError::Forked) }
-    }
-
-    /// Inserts a value of `len` bytes that `fill` writes in place. No lock is held while `fill`
-    /// runs.
-    ///
-    /// # Errors
-    /// The errors of [`reserve`](Self::reserve).
-    pub fn insert_with(
-        &self,
-        key: K,
-        len: usize,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> Result<(), KvCacheError> {
-        let mut room = self.reserve(key, len)?;
-        fill(room.bytes_mut());
-        if room.put() { Ok(()) } else { Err(KvCacheError::Forked) }
-    }
-
-    /// Reserves space for a value of `len` bytes, to be written in place and then
-    /// [committed](Reservation::commit). Evicts until it fits: first the value that `key` has, then
-    /// the blocks that the policy chooses. Pinned values and values being written stay.
-    ///
-    /// O(1) for each evicted block and for each pinned block on the way, if the policy's calls are.
-    ///
-    /// # Errors
-    /// [`TooLarge`](KvCacheError::TooLarge) if it can never fit, for which nothing is evicted;
-    /// [`NothingToEvict`](KvCacheError::NothingToEvict) if every block was pinned or being written,
-    /// and nothing new was committed meanwhile; [`Forked`](KvCacheError::Forked) in a
-    /// forked child; [`WrongLength`](KvCacheError::WrongLength) if a
-    /// [function that allocates](KvCacheBuilder::with_allocator) returns a block of the wrong
-    /// length.
-    ///
-    /// # Panics
-    /// Panics if code of the caller panics: a key's `Hash`, `Eq` or `Drop`, a
-    /// [`EvictionPolicy`](super::EvictionPolicy), an eviction callback. The cache stays whole.
-    pub fn reserve(&self, key: K, len: usize) -> Result<Reservation<K>, KvCacheError> {
-        if self.inner.process.is_forked() {
-            return Err(KvCacheError::Forked);
-        }
-        let hash = self.inner.hasher.hash_one(&key);
-        let (block, padding) = self.inner.allocate_charged(hash, &key, len)?;
-        let reservation = Reservation::new(Arc::clone(&self.inner), hash, key, block, padding);
-        // A sink may have forked. Then the block has no memory here.
-        if reservation.is_forked() { Err(KvCacheError::Forked) } else { Ok(reservation) }
-    }
-
     /// Removes the value under `key` and returns it. Its bytes are free when the last pin on it is
     /// dropped. O(1).
     pub fn remove<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Pinned<K>>
@@ -174,83 +96,6 @@ impl<K: Hash + Eq> KvCache<K> {
         self.inner.take_out(shard, &mut state, hash, key)
     }
 
-    /// Removes the value under `key` from the cache and from a lower tier. While `forget` tells the
-    /// tier, the key is not [leased](Self::lease), so no thread fetches the value. `forget` runs
-    /// under no lock of the cache.
-    ///
-    /// # Errors
-    /// The error of `forget`. The value is then out of the cache, and the key is not leased until
-    /// the cache is [cleared](Self::clear_with): a value that the tier may still have does not
-    /// come back. A panic of `forget` has the same effect.
-    pub fn remove_with<Q: Hash + Eq + ?Sized, E>(
-        &self,
-        key: &Q,
-        forget: impl FnOnce() -> Result<(), E>,
-    ) -> Result<Option<Pinned<K>>, E>
-    where
-        K: Borrow<Q>,
-    {
-        let hash = self.inner.hasher.hash_one(key);
-        let shard = self.inner.shard(hash);
-        // Declared before the lock's guard: dropping it takes the lock, so it is dropped last.
-        let invalidation;
-        let found = match self.inner.state(shard) {
-            // In a forked child there is no value, and no lease to withhold.
-            None => return forget().map(|()| None),
-            Some(mut state) => {
-                state.leases.block(hash);
-                invalidation = InvalidationGuard::new(&self.inner, shard, hash);
-                // This marks the values in flight: the sink stores each before `forget`, which then
-                // removes it, or not at all.
-                self.inner.take_out(shard, &mut state, hash, key)
-            }
-        };
-        forget()?;
-        invalidation.told();
-        Ok(found)
-    }
-
-    /// Requests the right to insert what is fetched from a lower tier: a [`Lease`]. Returns the
-    /// [value](Leased::Present) instead if there is one, or [`Leased::Unavailable`] if the lower
-    /// tier's value may be old. O(1).
-    ///
-    /// Take it *before* reading from the lower tier. The call counts neither as a hit nor as a
-    /// miss.
-    ///
-    /// ```
-    /// use kvmem::arena::PageSize;
-    /// use kvmem::pool::kv_cache::Leased;
-    /// use kvmem::pool::{KvCache, Pool};
-    ///
-    /// let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build()?;
-    /// let cache: KvCache<u64> = KvCache::new(&pool);
-    ///
-    /// let Leased::Lease(lease) = cache.lease(&7) else { panic!("there is nothing under 7") };
-    /// let mut room = cache.reserve(7, 3)?;
-    /// room.bytes_mut().copy_from_slice(b"old"); // fetched
-    /// cache.insert(7, b"new")?; // meanwhile, by another thread
-    ///
-    /// let superseded = room.commit_leased(lease).expect_err("the lease is broken");
-    /// assert_eq!(superseded.found.expect("there is a value").bytes(), b"new");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn lease<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Leased<K>
-    where
-        K: Borrow<Q>,
-    {
-        let hash = self.inner.hasher.hash_one(key);
-        let Some(mut state) = self.inner.state(self.inner.shard(hash)) else {
-            return Leased::Unavailable;
-        };
-        if let Some(held) = state.used(hash, key) {
-            return Leased::Present(Pinned(held));
-        }
-        match state.leases.lease(hash) {
-            Some(number) => Leased::Lease(Lease::new(Arc::clone(&self.inner), hash, number)),
-            None => Leased::Unavailable,
-        }
-    }
-
     /// Removes every value, shard after shard. Values inserted into a shard after its turn stay.
     /// Pins stay valid. O(blocks held).
     pub fn clear(&self) {
@@ -258,25 +103,6 @@ impl<K: Hash + Eq> KvCache<K> {
             let Some(mut state) = self.inner.state(shard) else { return };
             self.inner.empty(shard, &mut state);
         }
-    }
-
-    /// Removes every value from the cache and, by `forget`, from a lower tier. Meanwhile no key is
-    /// leased. Afterwards all keys are leased again, also those whose leases were unavailable
-    /// because an [eviction callback](KvCacheBuilder::on_evict) or a `forget` had failed.
-    ///
-    /// # Errors
-    /// The error of `forget`. The values are then out of the cache, and no key is leased until a
-    /// later call succeeds.
-    pub fn clear_with<E>(&self, forget: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
-        let mut invalidation = CacheInvalidationGuard::new();
-        for shard in &self.inner.shards {
-            let Some(mut state) = self.inner.state(shard) else { break };
-            invalidation.also(&self.inner, shard, state.leases.block_all());
-            self.inner.empty(shard, &mut state);
-        }
-        forget()?;
-        invalidation.told();
-        Ok(())
     }
 
     /// Evicts until at most `bytes` are held or no block can be evicted. Returns the bytes held
@@ -288,7 +114,7 @@ impl<K: Hash + Eq> KvCache<K> {
         inner.usage.bytes()
     }
 
-    /// Verifies the invariants, numbered in `shard.rs`, while no other thread is in the cache.
+    /// Verifies the invariants, numbered in `shard_state.rs`, while no other thread is in the cache.
     /// O(blocks), for tests.
     ///
     /// # Errors
@@ -365,7 +191,7 @@ impl<K> KvCache<K> {
     /// Returns the statistics. Takes no lock. O(shards).
     #[must_use]
     pub fn stats(&self) -> KvCacheStats {
-        let Inner { shards, usage, .. } = &*self.inner;
+        let CacheState { shards, usage, .. } = &*self.inner;
         let mut stats = KvCacheStats {
             blocks: usage.blocks(),
             bytes: usage.bytes(),
@@ -376,13 +202,13 @@ impl<K> KvCache<K> {
             let (hits, misses) = shard.requested();
             stats.hits += hits;
             stats.misses += misses;
-            let others = &shard.others;
-            stats.insertions += others.insertions.get();
-            stats.replacements += others.replacements.get();
-            stats.evictions += others.evictions.get();
-            stats.removals += others.removals.get();
-            stats.sink_failures += others.sink_failures.get();
-            stats.superseded += others.superseded.get();
+            let changes = &shard.changes;
+            stats.insertions += changes.insertions.get();
+            stats.replacements += changes.replacements.get();
+            stats.evictions += changes.evictions.get();
+            stats.removals += changes.removals.get();
+            stats.sink_failures += changes.sink_failures.get();
+            stats.superseded += changes.superseded.get();
         }
         stats
     }

@@ -5,8 +5,8 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use super::index::{CacheEntry, Charged, Pinned};
-use super::state::Inner;
-use super::{Lease, Superseded};
+use super::state::CacheState;
+use super::tier::Lease;
 use crate::pool::Block;
 
 /// Space for one value, to be written in place: by the processor through
@@ -31,7 +31,7 @@ pub struct Reservation<K> {
 
 /// Credits the charge of a block that is dropped before it is committed.
 struct Charge<K> {
-    cache: Option<Arc<Inner<K>>>,
+    cache: Option<Arc<CacheState<K>>>,
     len: u64,
 }
 
@@ -46,7 +46,13 @@ impl<K> Drop for Charge<K> {
 impl<K: Hash + Eq> Reservation<K> {
     /// Takes over a block that has been charged. The value begins where the block does, and ends
     /// `padding` bytes before it.
-    pub(super) fn new(cache: Arc<Inner<K>>, hash: u64, key: K, block: Block, padding: u32) -> Self {
+    pub(super) fn new(
+        cache: Arc<CacheState<K>>,
+        hash: u64,
+        key: K,
+        block: Block,
+        padding: u32,
+    ) -> Self {
         let charge = Charge { cache: Some(cache), len: block.len() as u64 };
         Reservation { hash, key, block, padding, depth: 0, charge }
     }
@@ -83,7 +89,12 @@ impl<K: Hash + Eq> Reservation<K> {
         let Some(cache) = charge.cache.take() else {
             unreachable!("only `commit` takes it, with the reservation")
         };
-        match cache.commit_leased(hash, Charged::taken(Arc::clone(&held), &cache.usage), lease) {
+        match cache.commit_leased(
+            hash,
+            Charged::taken(Arc::clone(&held), &cache.usage),
+            lease.number(),
+            || lease.end(),
+        ) {
             Ok(()) => Ok(Pinned(held)),
             Err((charged, found)) => {
                 // The charge is the reservation's again.
@@ -120,11 +131,6 @@ impl<K> Reservation<K> {
         self.charge.cache.as_ref().is_some_and(|cache| cache.process.is_forked())
     }
 
-    /// Returns whether the reservation is for a key with this hash in this cache.
-    pub(super) fn is_of(&self, cache: &Arc<Inner<K>>, hash: u64) -> bool {
-        self.hash == hash && self.charge.cache.as_ref().is_some_and(|own| Arc::ptr_eq(own, cache))
-    }
-
     /// Returns the bytes to be written, as many as requested. They hold what their last user left,
     /// or zeros.
     #[inline]
@@ -154,6 +160,25 @@ impl<K> Reservation<K> {
     pub fn key(&self) -> &K {
         &self.key
     }
+}
+
+impl<K> Lease<K> {
+    /// Returns whether the lease belongs to the reservation's key and cache. Only such a
+    /// reservation can be committed under it.
+    #[must_use]
+    pub fn covers(&self, reservation: &Reservation<K>) -> bool {
+        reservation.charge.cache.as_ref().is_some_and(|cache| self.is_of(cache, reservation.hash))
+    }
+}
+
+/// A reservation that was not [committed](Reservation::commit_leased) because its lease was broken.
+/// The cache is unchanged.
+#[derive(Debug)]
+pub struct Superseded<K> {
+    /// The reservation with the bytes that were written. Callers usually drop it.
+    pub reservation: Reservation<K>,
+    /// The value that the key has now, if any. It does not count as used.
+    pub found: Option<Pinned<K>>,
 }
 
 impl<K: fmt::Debug> fmt::Debug for Reservation<K> {

@@ -1,10 +1,8 @@
-//! *Stats*: what a cache holds, and what it has done.
+//! *Stats*: the figures of a cache.
 
 use std::fmt;
 
 use serde::Serialize;
-
-use crate::sync::{AtomicU64, Ordering};
 
 /// Figures of a cache. Each is exact; they are not of one instant while other threads change the
 /// cache.
@@ -53,37 +51,5 @@ impl fmt::Display for KvCacheStats {
             "{blocks} blocks of {bytes} bytes, {hits} hits, {misses} misses, \
              {insertions} insertions, {evictions} evictions"
         )
-    }
-}
-
-/// The counts of a shard's changes. Threads write them under the shard's lock, and read them
-/// without it.
-#[derive(Debug, Default)]
-pub(super) struct Others {
-    pub(super) insertions: Count,
-    pub(super) replacements: Count,
-    pub(super) evictions: Count,
-    pub(super) removals: Count,
-    pub(super) sink_failures: Count,
-    pub(super) superseded: Count,
-}
-
-/// A figure with one writer at a time.
-#[derive(Debug, Default)]
-pub(super) struct Count(AtomicU64);
-
-impl Count {
-    /// Adds one. The caller has the lock of the shard, or of the stripe that owns the figure, which
-    /// saves an atomic read-modify-write.
-    #[inline]
-    pub(super) fn more(&self) {
-        // Relaxed: writers are ordered by the lock, and readers take the figure for itself.
-        self.0.store(self.0.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    }
-
-    /// Returns the figure.
-    pub(super) fn get(&self) -> u64 {
-        // Relaxed: see `more`.
-        self.0.load(Ordering::Relaxed)
     }
 }

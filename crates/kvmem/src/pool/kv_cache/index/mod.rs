@@ -2,9 +2,11 @@
 
 mod access_buffer;
 mod charged;
+mod counts;
 mod entry;
 mod leases;
 mod shard;
+mod shard_state;
 mod usage;
 
 pub use entry::Pinned;
@@ -12,5 +14,6 @@ pub use entry::Pinned;
 pub(super) use charged::Charged;
 pub(super) use entry::CacheEntry;
 pub(super) use leases::UntrustedKeys;
-pub(super) use shard::{Shard, ShardState, StripeState};
+pub(super) use shard::{Shard, StripeState};
+pub(super) use shard_state::ShardState;
 pub(super) use usage::{CacheLimits, Usage};

@@ -4,7 +4,7 @@
 //! [clock](super::clock): so the oldest of one shard can be compared with that of another.
 
 use super::clock::{EvictedCount, Rank, Time, inserted_at, order};
-use super::eviction::{EvictionPolicy, Slot};
+use super::eviction_policy::{EvictionPolicy, Slot};
 use super::rings::Rings;
 
 /// Evicts the least recently used block. 20 bytes for each slot.

@@ -1,15 +1,18 @@
 //! *Policy*: the order in which blocks are evicted.
 
+mod candidates;
 mod clock;
 mod eviction;
+mod eviction_policy;
 mod lru;
 mod reuse;
 mod rings;
 mod scan_resistant;
 mod shadow_lru;
 
-pub use eviction::{Eviction, EvictionPolicy, Slot};
+pub use eviction::Eviction;
+pub use eviction_policy::{EvictionPolicy, Slot};
 
+pub(super) use candidates::Candidates;
 pub(super) use clock::{AgeClock, NONE, ORDERS, Oldest, Rank};
 pub(super) use eviction::{Across, ActivePolicy};
-pub(super) use scan_resistant::Candidates;

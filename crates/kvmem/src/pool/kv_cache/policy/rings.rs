@@ -16,7 +16,7 @@
 //! (3) the ring of a head has exactly the slots of its order, each once; the link of any other slot
 //! points to itself.
 
-use super::eviction::Slot;
+use super::eviction_policy::Slot;
 
 /// The index of a link: the first `R` are heads, and slot *s* has index *s* + `R`.
 type LinkIndex = u32;

@@ -4,7 +4,7 @@
 //! kind the oldest block is worth least, so the victim is the first block of one of the rings. Two
 //! candidates decide which: LRU's, the oldest of all, and the one that is worth least. Counts are
 //! estimates, and so are worths: LRU's candidate is evicted unless the other is worth clearly less,
-//! less than [`CLEARLY`] of it. LRU's candidate is evicted, too, while the
+//! less than [`CLEARLY`](super::candidates::CLEARLY) of it. LRU's candidate is evicted, too, while the
 //! [shadow LRU](super::shadow_lru) says that LRU finds more.
 //!
 //! Two uses close together count as one: a server looks a block up twice for one request, which
@@ -27,14 +27,13 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 
-use super::clock::{EvictedCount, NONE, ORDERS, Rank, Time, inserted_at, order, time_of};
-use super::eviction::{EvictionPolicy, Slot};
+use super::candidates::Candidates;
+use super::clock::{EvictedCount, NONE, ORDERS, Rank, Time, inserted_at, order};
+use super::eviction_policy::{EvictionPolicy, Slot};
 use super::reuse::{Event, KINDS, Reuse, kind};
 use super::rings::Rings;
 use super::shadow_lru::{EntryId, ShadowLru};
 
-/// A block is evicted before an older one only if its worth is below this fraction of the other's.
-const CLEARLY: f32 = 0.8;
 /// See the head of the file.
 const SOON: u64 = 32;
 /// A ghost is dropped after as many insertions as the cache holds blocks, times this number.
@@ -323,241 +322,5 @@ impl EvictionPolicy for ScanResistant {
     }
 }
 
-/// The first block of a ring.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::pool::kv_cache) struct First {
-    ring: usize,
-    rank: Rank,
-    pub(in crate::pool::kv_cache) worth: f32,
-}
-
-impl First {
-    /// Returns whether this block is worth less. Of blocks with the same worth, the lower kind is
-    /// less, and then the earlier use.
-    fn is_less(&self, other: &First) -> bool {
-        let order = self.worth.total_cmp(&other.worth);
-        order.then(self.ring.cmp(&other.ring)).then(self.rank.cmp(&other.rank)).is_lt()
-    }
-}
-
-/// The two candidates for eviction: see the head of the file.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::pool::kv_cache) struct Candidates {
-    /// LRU's candidate: the oldest block.
-    pub(in crate::pool::kv_cache) oldest: First,
-    /// The block that is worth least.
-    pub(in crate::pool::kv_cache) least: First,
-}
-
-impl Candidates {
-    /// Returns the candidates of the rings whose first blocks have these ranks; `None` if there are
-    /// no blocks.
-    pub(in crate::pool::kv_cache) fn of(
-        reuse: &Reuse,
-        now: Time,
-        ranks: [Rank; ORDERS],
-    ) -> Option<Self> {
-        let firsts = ranks.into_iter().enumerate().filter(|&(_, rank)| rank != NONE);
-        let worth = |ring, rank| reuse.worth(ring, now.saturating_sub(time_of(rank)));
-        let mut firsts = firsts.map(|(ring, rank)| First { ring, rank, worth: worth(ring, rank) });
-        let first = firsts.next()?;
-        Some(firsts.fold(Candidates { oldest: first, least: first }, |so_far, first| {
-            so_far.and(Candidates { oldest: first, least: first })
-        }))
-    }
-
-    /// Returns the candidates of both sets; of equals those of `self`.
-    pub(in crate::pool::kv_cache) fn and(self, other: Candidates) -> Candidates {
-        Candidates {
-            oldest: if other.oldest.rank < self.oldest.rank { other.oldest } else { self.oldest },
-            least: if other.least.is_less(&self.least) { other.least } else { self.least },
-        }
-    }
-
-    /// Returns the victim: [`choice`](Self::choice), or LRU's candidate while LRU finds more.
-    pub(in crate::pool::kv_cache) fn trusted_choice(
-        &self,
-        reuse: &Reuse,
-        other: Option<f32>,
-    ) -> First {
-        if reuse.comparison.is_trusted() { self.choice(other) } else { self.oldest }
-    }
-
-    /// Returns the victim. `other` is the worth of LRU's candidate if that is in another shard.
-    pub(in crate::pool::kv_cache) fn choice(&self, other: Option<f32>) -> First {
-        if self.least.worth < CLEARLY * other.unwrap_or(self.oldest.worth) {
-            self.least
-        } else {
-            self.oldest
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use super::*;
-
-    /// Slots are used again, as a shard does; keys are their own hashes, mixed.
-    struct Toy {
-        policy: ScanResistant,
-        slots: Vec<Option<u64>>,
-        free: Vec<Slot>,
-    }
-
-    fn mixed(key: u64) -> u64 {
-        (key + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17)
-    }
-
-    impl Toy {
-        fn new(room: usize) -> Self {
-            let free = (0..room as Slot).rev().collect();
-            Toy { policy: ScanResistant::new(Arc::default()), slots: vec![None; room], free }
-        }
-
-        fn find(&self, key: u64) -> Option<Slot> {
-            self.slots.iter().position(|&held| held == Some(key)).map(|slot| slot as Slot)
-        }
-
-        /// A use of `key`, which comes in if it is not there.
-        fn used(&mut self, key: u64) {
-            if let Some(slot) = self.find(key) {
-                return self.policy.touch(slot);
-            }
-            if self.free.is_empty() {
-                let slot = self.policy.victim(&mut |_| true).unwrap();
-                self.slots[slot as usize].take().unwrap();
-                self.free.push(slot);
-            }
-            let slot = self.free.pop().unwrap();
-            self.slots[slot as usize] = Some(key);
-            self.policy.now += 1;
-            self.policy.insert(slot, mixed(key));
-        }
-    }
-
-    #[test]
-    fn scans_do_not_drive_out_what_is_used_again_and_again() {
-        let mut toy = Toy::new(200);
-        for round in 0..150 {
-            (0..100).for_each(|key| toy.used(key));
-            // Each of these is used once.
-            (0..60).for_each(|key| toy.used(1000 + round * 60 + key));
-        }
-        let left = |toy: &Toy, from: u64| {
-            (from..from + 100).filter(|&key| toy.find(key).is_some()).count()
-        };
-        (0..1000).for_each(|key| toy.used(1_000_000 + key));
-        assert!(
-            left(&toy, 0) >= 90,
-            "{} of 100 outlived a scan of five times the room",
-            left(&toy, 0)
-        );
-        // Others are used again and again: these stay, and the former go.
-        for _ in 0..150 {
-            (2_000_000..2_000_150).for_each(|key| toy.used(key));
-        }
-        assert!(
-            left(&toy, 2_000_000) >= 90 && left(&toy, 0) <= 50,
-            "{} of the former",
-            left(&toy, 0)
-        );
-    }
-
-    #[test]
-    fn an_evicted_block_returns_as_its_kind_until_its_ghost_is_dropped() {
-        let mut toy = Toy::new(64);
-        for _ in 0..5 {
-            (0..40).for_each(|key| toy.used(key));
-            toy.policy.now += 64;
-        }
-        let uses = |toy: &Toy, key| toy.policy.entry(toy.find(key).unwrap()).uses;
-        assert_eq!(uses(&toy, 7), 4);
-        let mut next = 1000;
-        let scan = |toy: &mut Toy, blocks: u64, next: &mut u64| {
-            (*next..*next + blocks).for_each(|key| toy.used(key));
-            *next += blocks;
-        };
-        scan(&mut toy, 70, &mut next);
-        assert_eq!(toy.find(7), None);
-        toy.used(7);
-        assert_eq!(uses(&toy, 7), 5);
-        // The model gives it up meanwhile, and takes that back.
-        scan(&mut toy, 190, &mut next);
-        assert_eq!(toy.find(7), None);
-        toy.used(7);
-        assert_eq!(uses(&toy, 7), 6);
-        for _ in 0..2000 {
-            scan(&mut toy, 1, &mut next);
-            assert!(toy.policy.ghosts.len() <= 5 * 64 && toy.policy.entries.len() <= 7 * 64);
-        }
-        toy.used(7);
-        assert_eq!(uses(&toy, 7), 0, "its ghost was dropped");
-    }
-
-    #[test]
-    fn of_blocks_used_at_once_the_deepest_is_evicted_first_in_any_order_of_use() {
-        for forward in [true, false] {
-            let mut toy = Toy::new(16);
-            let depths: Vec<u32> = if forward { (0..8).collect() } else { (0..8).rev().collect() };
-            for &depth in &depths {
-                toy.policy.now += 1;
-                toy.policy.insert_at_depth(depth, mixed(depth.into()), depth);
-            }
-            toy.policy.now += 100;
-            depths.iter().for_each(|&depth| toy.policy.touch(depth));
-            let victims: Vec<Slot> =
-                std::iter::from_fn(|| toy.policy.victim(&mut |_| true)).collect();
-            assert_eq!(victims, (0..8).rev().collect::<Vec<_>>(), "forward: {forward}");
-        }
-    }
-
-    #[test]
-    fn a_use_soon_after_another_makes_it_young_and_no_more() {
-        let mut toy = Toy::new(64);
-        (0..64).for_each(|key| toy.used(key));
-        toy.used(60);
-        toy.used(0);
-        let known = |key| *toy.policy.entry(toy.find(key).unwrap());
-        assert_eq!((known(60).uses, known(60).used), (1, 64));
-        assert_eq!((known(0).uses, known(0).used), (1, 64));
-        let mut toy = Toy::new(64);
-        (0..64).for_each(|key| toy.used(key));
-        toy.used(63);
-        assert_eq!(toy.policy.entry(toy.find(63).unwrap()).uses, 0);
-    }
-
-    #[test]
-    fn every_block_goes_once_and_only_if_it_may() {
-        for room in [1, 2, 3, 16, 100, 1000] {
-            let mut toy = Toy::new(room);
-            (0..3 * room as u64).for_each(|key| toy.used(key % (room as u64 + 7)));
-            let mut left: HashSet<Slot> = (0..room as Slot).collect();
-            let pinned = room as Slot / 2;
-            assert_eq!(toy.policy.victim(&mut |_| false), None);
-            while let Some(slot) = toy.policy.victim(&mut |slot| slot != pinned) {
-                assert!(left.remove(&slot), "slot {slot} went twice");
-            }
-            assert_eq!(left, HashSet::from([pinned]));
-            assert_eq!(toy.policy.victim(&mut |_| true), Some(pinned));
-            assert_eq!(toy.policy.victim(&mut |_| true), None);
-        }
-    }
-
-    #[test]
-    fn an_older_block_stays_only_before_one_that_is_worth_clearly_less() {
-        let first = |ring, rank, worth| First { ring, rank, worth };
-        let of = |old: f32, least: f32| Candidates {
-            oldest: first(3, 10, old),
-            least: first(0, 90, least),
-        };
-        assert_eq!(of(1.0, 0.5).choice(None).ring, 0);
-        assert_eq!(of(1.0, 0.85).choice(None).ring, 3);
-        // LRU's candidate stands in another shard.
-        assert_eq!(of(1.0, 0.85).choice(Some(2.0)).ring, 0);
-        let both =
-            of(1.0, 0.5).and(Candidates { oldest: first(1, 5, 3.0), least: first(2, 7, 0.6) });
-        assert_eq!((both.oldest.rank, both.least.worth), (5, 0.5));
-    }
-}
+mod tests;

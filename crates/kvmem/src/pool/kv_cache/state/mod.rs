@@ -1,9 +1,13 @@
-//! *State*: the part of a cache that all its clones share.
+//! *State*: what all clones of a cache share, and the changes to it that concern several shards.
 
+mod cache_state;
+mod commit;
 mod sink;
 mod space;
+mod victim;
 
 pub use sink::EvictionOutcome;
 
+pub(super) use cache_state::{CacheState, Spread};
 pub(super) use sink::EvictionSink;
-pub(super) use space::{Inner, Spread, Turn};
+pub(super) use victim::Turn;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::space::Inner;
 use crate::pool::kv_cache::index::{Pinned, Shard};
+use crate::pool::kv_cache::process::Process;
 
 /// The callback that receives each evicted value, if there is one. Returns whether it has stored
 /// the value.
@@ -32,7 +32,7 @@ impl<E> EvictionOutcome for Result<(), E> {
 /// A value in flight to the callback. While this lives, its key is not leased. A callback that
 /// panics has not stored the value.
 pub(in crate::pool::kv_cache) struct HandOverGuard<'a, K> {
-    cache: &'a Inner<K>,
+    process: Process,
     shard: &'a Shard<K>,
     number: u64,
     pub(in crate::pool::kv_cache) taken: bool,
@@ -40,24 +40,24 @@ pub(in crate::pool::kv_cache) struct HandOverGuard<'a, K> {
 
 impl<'a, K> HandOverGuard<'a, K> {
     pub(in crate::pool::kv_cache) fn new(
-        cache: &'a Inner<K>,
+        process: Process,
         shard: &'a Shard<K>,
         number: u64,
     ) -> Self {
-        HandOverGuard { cache, shard, number, taken: false }
+        HandOverGuard { process, shard, number, taken: false }
     }
 }
 
 impl<K> Drop for HandOverGuard<'_, K> {
     fn drop(&mut self) {
         // A sink may fork.
-        if self.cache.process.is_forked() {
+        if self.process.is_forked() {
             return;
         }
         self.shard.change_leases(|leases| {
             leases.handed_over(self.number, self.taken);
             if !self.taken {
-                self.shard.others.sink_failures.more();
+                self.shard.changes.sink_failures.more();
             }
         });
     }

@@ -4,15 +4,15 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::pool::kv_cache::state::Inner;
-use crate::pool::kv_cache::{Pinned, Reservation};
+use crate::pool::kv_cache::Pinned;
+use crate::pool::kv_cache::state::CacheState;
 
 /// The result of [`KvCache::lease`](crate::pool::kv_cache::KvCache::lease).
 #[must_use = "a lease is given up when it is dropped"]
 #[derive(Debug)]
 pub enum Leased<K> {
     /// The cache has no value, and the value of a lower tier is the latest: fetch it, and
-    /// [commit](Reservation::commit_leased) it under this lease.
+    /// [commit](crate::pool::kv_cache::Reservation::commit_leased) it under this lease.
     Lease(Lease<K>),
     /// The cache has a value: it is pinned, and counts as used.
     Present(Pinned<K>),
@@ -31,13 +31,17 @@ pub enum Leased<K> {
 #[must_use = "a lease is given up when it is dropped"]
 pub struct Lease<K> {
     /// `None` after the lease has ended.
-    cache: Option<Arc<Inner<K>>>,
+    cache: Option<Arc<CacheState<K>>>,
     hash: u64,
     number: u64,
 }
 
 impl<K> Lease<K> {
-    pub(in crate::pool::kv_cache) fn new(cache: Arc<Inner<K>>, hash: u64, number: u64) -> Self {
+    pub(in crate::pool::kv_cache) fn new(
+        cache: Arc<CacheState<K>>,
+        hash: u64,
+        number: u64,
+    ) -> Self {
         Lease { cache: Some(cache), hash, number }
     }
 
@@ -52,11 +56,9 @@ impl<K> Lease<K> {
         cache.shard(self.hash).change_leases(|leases| leases.is_live(self.hash, self.number))
     }
 
-    /// Returns whether the lease belongs to the reservation's key and cache. Only such a
-    /// reservation can be committed under it.
-    #[must_use]
-    pub fn covers(&self, reservation: &Reservation<K>) -> bool {
-        self.cache.as_ref().is_some_and(|cache| reservation.is_of(cache, self.hash))
+    /// Returns whether the lease is one of this cache for a key with this hash.
+    pub(in crate::pool::kv_cache) fn is_of(&self, cache: &Arc<CacheState<K>>, hash: u64) -> bool {
+        self.hash == hash && self.cache.as_ref().is_some_and(|own| Arc::ptr_eq(own, cache))
     }
 
     /// Returns the number of the lease in the table.
@@ -82,14 +84,4 @@ impl<K> fmt::Debug for Lease<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease").field("number", &self.number).finish_non_exhaustive()
     }
-}
-
-/// A reservation that was not [committed](Reservation::commit_leased) because its lease was broken.
-/// The cache is unchanged.
-#[derive(Debug)]
-pub struct Superseded<K> {
-    /// The reservation with the bytes that were written. Callers usually drop it.
-    pub reservation: Reservation<K>,
-    /// The value that the key has now, if any. It does not count as used.
-    pub found: Option<Pinned<K>>,
 }

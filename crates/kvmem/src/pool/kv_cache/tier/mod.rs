@@ -2,7 +2,6 @@
 
 mod invalidation;
 mod lease;
+mod lower_tier;
 
-pub use lease::{Lease, Leased, Superseded};
-
-pub(super) use invalidation::{CacheInvalidationGuard, InvalidationGuard};
+pub use lease::{Lease, Leased};

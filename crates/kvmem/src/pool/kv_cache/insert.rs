@@ -1,0 +1,74 @@
+//! *Insert*: reserves space for values and writes them.
+
+use std::hash::{BuildHasher, Hash};
+use std::sync::Arc;
+
+use super::{KvCache, KvCacheError, Reservation};
+
+impl<K: Hash + Eq> KvCache<K> {
+    /// Copies `value` into a block and inserts it under `key`, replacing the value of the key if it
+    /// has one. Evicts until it fits.
+    ///
+    /// # Errors
+    /// The errors of [`reserve`](Self::reserve).
+    pub fn insert(&self, key: K, value: &[u8]) -> Result<(), KvCacheError> {
+        self.insert_with(key, value.len(), |bytes| bytes.copy_from_slice(value))
+    }
+
+    /// Inserts as [`insert`](Self::insert) does, and tells the policy that `depth` blocks of the
+    /// prefix come before the value. See
+    /// [`Reservation::set_depth`].
+    ///
+    /// # Errors
+    /// The errors of [`reserve`](Self::reserve).
+    pub fn insert_at_depth(&self, key: K, value: &[u8], depth: u32) -> Result<(), KvCacheError> {
+        let mut room = self.reserve(key, value.len())?;
+        room.set_depth(depth);
+        room.bytes_mut().copy_from_slice(value);
+        if room.put() { Ok(()) } else { Err(KvCacheError::Forked) }
+    }
+
+    /// Inserts a value of `len` bytes that `fill` writes in place. No lock is held while `fill`
+    /// runs.
+    ///
+    /// # Errors
+    /// The errors of [`reserve`](Self::reserve).
+    pub fn insert_with(
+        &self,
+        key: K,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), KvCacheError> {
+        let mut room = self.reserve(key, len)?;
+        fill(room.bytes_mut());
+        if room.put() { Ok(()) } else { Err(KvCacheError::Forked) }
+    }
+
+    /// Reserves space for a value of `len` bytes, to be written in place and then
+    /// [committed](Reservation::commit). Evicts until it fits: first the value that `key` has, then
+    /// the blocks that the policy chooses. Pinned values and values being written stay.
+    ///
+    /// O(1) for each evicted block and for each pinned block on the way, if the policy's calls are.
+    ///
+    /// # Errors
+    /// [`TooLarge`](KvCacheError::TooLarge) if it can never fit, for which nothing is evicted;
+    /// [`NothingToEvict`](KvCacheError::NothingToEvict) if every block was pinned or being written,
+    /// and nothing new was committed meanwhile; [`Forked`](KvCacheError::Forked) in a
+    /// forked child; [`WrongLength`](KvCacheError::WrongLength) if a
+    /// [function that allocates](super::KvCacheBuilder::with_allocator) returns a block of the wrong
+    /// length.
+    ///
+    /// # Panics
+    /// Panics if code of the caller panics: a key's `Hash`, `Eq` or `Drop`, a
+    /// [`EvictionPolicy`](super::EvictionPolicy), an eviction callback. The cache stays whole.
+    pub fn reserve(&self, key: K, len: usize) -> Result<Reservation<K>, KvCacheError> {
+        if self.inner.process.is_forked() {
+            return Err(KvCacheError::Forked);
+        }
+        let hash = self.inner.hasher.hash_one(&key);
+        let (block, padding) = self.inner.allocate_charged(hash, &key, len)?;
+        let reservation = Reservation::new(Arc::clone(&self.inner), hash, key, block, padding);
+        // A sink may have forked. Then the block has no memory here.
+        if reservation.is_forked() { Err(KvCacheError::Forked) } else { Ok(reservation) }
+    }
+}

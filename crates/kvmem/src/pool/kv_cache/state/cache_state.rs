@@ -1,0 +1,103 @@
+//! *Cache state*: what all clones of a cache share.
+
+use std::mem;
+
+use foldhash::SharedSeed;
+use foldhash::fast::SeedableRandomState;
+
+use super::sink::EvictionSink;
+use crate::pool::Pool;
+use crate::pool::kv_cache::Eviction;
+use crate::pool::kv_cache::index::{CacheLimits, Shard, ShardState, StripeState, Usage};
+use crate::pool::kv_cache::policy::Across;
+use crate::pool::kv_cache::process::Process;
+use crate::pool::kv_cache::source::Source;
+use crate::sync::{AtomicBool, StripedWriteGuard};
+
+/// The state that clones and reservations share.
+pub(in crate::pool::kv_cache) struct CacheState<K> {
+    pub(in crate::pool::kv_cache) shards: Box<[Shard<K>]>,
+    pub(in crate::pool::kv_cache) hasher: SeedableRandomState,
+    pub(in crate::pool::kv_cache) process: Process,
+    pub(in crate::pool::kv_cache) pool: Pool,
+    pub(super) source: Source,
+    pub(super) sink: EvictionSink<K>,
+    pub(in crate::pool::kv_cache) eviction: Eviction,
+    pub(super) across: Across,
+    pub(in crate::pool::kv_cache) usage: Usage,
+    /// Whether a thread is evicting down to the low watermark.
+    pub(super) trimming: AtomicBool,
+}
+
+/// The distribution of keys over shards, and the counting of uses.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::pool::kv_cache) struct Spread {
+    pub(in crate::pool::kv_cache) shards: usize,
+    /// Whether all uses count.
+    pub(in crate::pool::kv_cache) exact: bool,
+    /// The seed of the hash function; `None`: a random seed.
+    pub(in crate::pool::kv_cache) seed: Option<u64>,
+}
+
+impl<K> CacheState<K> {
+    pub(in crate::pool::kv_cache) fn new(
+        pool: Pool,
+        source: Source,
+        sink: EvictionSink<K>,
+        limits: CacheLimits,
+        eviction: &Eviction,
+        Spread { shards, exact, seed }: Spread,
+    ) -> Self {
+        let (across, usage) = (eviction.across(), Usage::new(limits));
+        let shard = |_| Shard::new(eviction.make(&across), exact, usage.commits.clone());
+        CacheState {
+            shards: (0..shards).map(shard).collect(),
+            hasher: seed.map_or_else(SeedableRandomState::random, |seed| {
+                SeedableRandomState::with_seed(seed, SharedSeed::global_fixed())
+            }),
+            across,
+            process: Process::this(),
+            pool,
+            source,
+            sink,
+            eviction: eviction.clone(),
+            usage,
+            trimming: AtomicBool::new(false),
+        }
+    }
+
+    /// Locks the state of a shard for writing. Returns `None` in a forked child, where a thread
+    /// that exists only in the parent may have the lock.
+    pub(in crate::pool::kv_cache) fn state<'a>(
+        &self,
+        shard: &'a Shard<K>,
+    ) -> Option<StripedWriteGuard<'a, ShardState<K>, StripeState>> {
+        (!self.process.is_forked()).then(|| shard.state())
+    }
+
+    pub(super) fn place(&self, hash: u64) -> usize {
+        // From the middle: the index of a shard uses the lowest bits and the highest.
+        (hash >> 32) as usize & (self.shards.len() - 1)
+    }
+
+    #[inline]
+    pub(in crate::pool::kv_cache) fn shard(&self, hash: u64) -> &Shard<K> {
+        &self.shards[self.place(hash)]
+    }
+}
+
+impl<K> Drop for CacheState<K> {
+    fn drop(&mut self) {
+        if self.process.is_forked() {
+            // A thread of the parent may have been changing these tables at the fork, and the other
+            // fields belong to the parent.
+            mem::forget(mem::take(&mut self.shards));
+            mem::forget((
+                self.pool.clone(),
+                self.source.clone(),
+                self.sink.clone(),
+                self.eviction.clone(),
+            ));
+        }
+    }
+}
