@@ -458,14 +458,14 @@ pub(crate) fn pool(py: Python<'_>, error: &PoolError) -> PyErr {
             .with("requested", *requested)
             .with("ready", *ready)
             .with("capacity", *capacity),
-        PoolError::Limit { requested, most } => {
-            raised("OutOfSpaceError").with("requested", *requested).with("limit", *most)
+        PoolError::Limit { requested, max } => {
+            raised("OutOfSpaceError").with("requested", *requested).with("limit", *max)
         }
         PoolError::Initializing => raised("InUseError"),
         PoolError::NoThread { errno } => raised("KvmemError").with_errno(*errno),
         PoolError::Size { text, .. } => raised("InvalidArgumentError").with("value", text.as_ref()),
-        PoolError::Boundary { requested, least } => {
-            raised("InvalidArgumentError").with("value", *requested).with("limit", *least)
+        PoolError::Boundary { requested, min } => {
+            raised("InvalidArgumentError").with("value", *requested).with("limit", *min)
         }
         PoolError::OutOfBounds { range, len } => raised("InvalidArgumentError")
             .with("value", range.end.max(range.start))

@@ -299,7 +299,7 @@ def test_growing_and_shrinking() -> None:
 def test_quarantined_bytes_are_not_used(pool: kvmem.Pool) -> None:
     pool.quarantine_block(pool.allocate(MIB), "an error of the device")
     (bad,) = pool.report()["quarantined"]
-    assert bad["cause"] == "condemned" and bad["why"] == "an error of the device"
+    assert bad["cause"] == "quarantined" and bad["why"] == "an error of the device"
     assert pool.metrics().capacity == 7 * MIB
 
 

@@ -43,25 +43,25 @@ pub enum PoolError {
     },
     /// The requested size of the pool exceeds its maximum.
     #[error(
-        "the pool cannot have {requested} bytes: it reserved addresses for at most {most}; \
+        "the pool cannot have {requested} bytes: it reserved addresses for at most {max}; \
          build it with a larger `max_size`"
     )]
     Limit {
         /// Bytes requested.
         requested: u64,
         /// The maximum in bytes.
-        most: u64,
+        max: u64,
     },
     /// The boundary is shorter than a page, or makes more than about a million parts.
     #[error(
         "a boundary of {requested} bytes is too short for this pool: the minimum, in whole pages, \
-         is {least} bytes; set a boundary of at least {least} bytes, or none"
+         is {min} bytes; set a boundary of at least {min} bytes, or none"
     )]
     Boundary {
         /// Bytes requested.
         requested: u64,
         /// The minimum in bytes.
-        least: u64,
+        min: u64,
     },
     /// The size cannot change while the pool is being provisioned.
     #[error(

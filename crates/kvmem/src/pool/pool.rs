@@ -24,9 +24,10 @@ use crate::slab::{Extent, ExtentCache, ExtentMapRange, ExtentStats};
 ///
 /// # Drawbacks
 ///
-/// Large blocks do not fit across the edge of a part (see [`boundary`](super::PoolBuilder::boundary)).
-/// Dropping the last pool waits for the thread that provisions it, if there is one, for at most one
-/// call of a registrar. A forked child has no memory at these addresses.
+/// Large blocks do not fit across the edge of a part (see
+/// [`boundary`](super::PoolBuilder::boundary)). Dropping the last pool waits for the thread that
+/// provisions it, if there is one, for at most one call of a registrar. A forked child has no
+/// memory at these addresses.
 #[derive(Clone)]
 pub struct Pool {
     pub(super) space: ExtentCache,

@@ -92,7 +92,7 @@ pub enum Cause {
     Register,
     /// The caller reported the block as bad
     /// ([`Pool::quarantine_block`](super::Pool::quarantine_block)).
-    Condemned,
+    Quarantined,
 }
 
 impl fmt::Display for Cause {
@@ -100,7 +100,7 @@ impl fmt::Display for Cause {
         f.pad(match self {
             Cause::Populate => "not populated",
             Cause::Register => "not registered",
-            Cause::Condemned => "condemned",
+            Cause::Quarantined => "quarantined by the caller",
         })
     }
 }

@@ -43,9 +43,9 @@ impl Pool {
         if provisioning.is_under_way() {
             return Err(PoolError::Initializing);
         }
-        let most = self.memory.len() as u64;
-        if bytes > most {
-            return Err(PoolError::Limit { requested: bytes, most });
+        let max = self.memory.len() as u64;
+        if bytes > max {
+            return Err(PoolError::Limit { requested: bytes, max });
         }
         let (old, new) = (self.capacity(), self.whole(bytes));
         if bytes < old {

@@ -12,8 +12,8 @@ use crate::pool::PoolError;
 use crate::register::Key;
 use crate::slab::Extent;
 
-/// Allocated bytes of a [`Pool`](crate::pool::Pool), exactly as many as requested. Dropping the block
-/// frees them.
+/// Allocated bytes of a [`Pool`](crate::pool::Pool), exactly as many as requested. Dropping the
+/// block frees them.
 ///
 /// 20 bytes, move-only, `Send` and `Sync`. It may outlive its pool: the memory and its
 /// registrations are released with the last block. Dropping it takes as long as dropping an
@@ -146,8 +146,8 @@ impl Block {
     }
 
     /// Returns a reference by plain data, for another process that has
-    /// [attached](crate::pool::AttachedPool) the pool. It says where the bytes are, and does not keep the
-    /// block alive.
+    /// [attached](crate::pool::AttachedPool) the pool. It says where the bytes are, and does not
+    /// keep the block alive.
     ///
     /// # Errors
     /// [`PoolError::Private`].

@@ -114,8 +114,8 @@ impl<K: Hash + Eq> KvCache<K> {
         inner.usage.bytes()
     }
 
-    /// Verifies the invariants, numbered in `shard_state.rs`, while no other thread is in the cache.
-    /// O(blocks), for tests.
+    /// Verifies the invariants, numbered in `shard_state.rs`, while no other thread is in the
+    /// cache. O(blocks), for tests.
     ///
     /// # Errors
     /// [`CheckError`]: a defect of this library, or of the key's `Hash` and `Eq`. In a forked child
@@ -157,11 +157,11 @@ impl<K> KvCache<K> {
     }
 
     /// Returns whether this process is a forked child of the one that made the cache. The memory
-    /// and the values stay with the parent. In the child, look-ups and removals find nothing,
-    /// no lease is given, insertions fail with [`Forked`](KvCacheError::Forked), and nothing is
+    /// and the values stay with the parent. In the child, look-ups and removals find nothing, no
+    /// lease is given, insertions fail with [`Forked`](super::KvCacheError::Forked), and nothing is
     /// evicted. [`len`](Self::len), [`bytes`](Self::bytes) and [`stats`](Self::stats) return the
-    /// values at the time of the fork. No call waits for a lock that a thread of the parent held.
-    /// A drop in the child frees nothing. O(1).
+    /// values at the time of the fork. No call waits for a lock that a thread of the parent held. A
+    /// drop in the child frees nothing. O(1).
     ///
     /// A child made without `fork`'s handlers, such as by the bare system call `clone`, is not
     /// detected.
@@ -202,13 +202,13 @@ impl<K> KvCache<K> {
             let (hits, misses) = shard.requested();
             stats.hits += hits;
             stats.misses += misses;
-            let changes = &shard.changes;
-            stats.insertions += changes.insertions.get();
-            stats.replacements += changes.replacements.get();
-            stats.evictions += changes.evictions.get();
-            stats.removals += changes.removals.get();
-            stats.sink_failures += changes.sink_failures.get();
-            stats.superseded += changes.superseded.get();
+            let counts = &shard.counts;
+            stats.insertions += counts.insertions.get();
+            stats.replacements += counts.replacements.get();
+            stats.evictions += counts.evictions.get();
+            stats.removals += counts.removals.get();
+            stats.sink_failures += counts.sink_failures.get();
+            stats.superseded += counts.superseded.get();
         }
         stats
     }

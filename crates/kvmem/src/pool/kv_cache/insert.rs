@@ -53,10 +53,9 @@ impl<K: Hash + Eq> KvCache<K> {
     /// # Errors
     /// [`TooLarge`](KvCacheError::TooLarge) if it can never fit, for which nothing is evicted;
     /// [`NothingToEvict`](KvCacheError::NothingToEvict) if every block was pinned or being written,
-    /// and nothing new was committed meanwhile; [`Forked`](KvCacheError::Forked) in a
-    /// forked child; [`WrongLength`](KvCacheError::WrongLength) if a
-    /// [function that allocates](super::KvCacheBuilder::with_allocator) returns a block of the wrong
-    /// length.
+    /// and nothing new was committed meanwhile; [`Forked`](KvCacheError::Forked) in a forked child;
+    /// [`WrongLength`](KvCacheError::WrongLength) if a [function that
+    /// allocates](super::KvCacheBuilder::with_allocator) returns a block of the wrong length.
     ///
     /// # Panics
     /// Panics if code of the caller panics: a key's `Hash`, `Eq` or `Drop`, a

@@ -1,9 +1,9 @@
 //! *Latency*: the time of requests, measured once every N of them.
 //!
 //! A request of a hot size takes some nanoseconds, and reading the clock twice takes ten times as
-//! long. One request in N is therefore measured. The distance to the next measured request is random,
-//! because a fixed one would meet periodic traffic always at the same point of its period. The time
-//! of two readings alone is measured when the pool is built, and subtracted.
+//! long. One request in N is therefore measured. The distance to the next measured request is
+//! random, because a fixed one would meet periodic traffic always at the same point of its period.
+//! The time of two readings alone is measured when the pool is built, and subtracted.
 //!
 //! Buckets are a quarter of a power of two wide: the middle of a bucket is within 12.5 % of every
 //! time in it.

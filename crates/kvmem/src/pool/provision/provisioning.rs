@@ -301,7 +301,7 @@ impl Provisioning {
     pub(in crate::pool) fn quarantine_block(&self, block: Block, why: String) {
         let range = block.range();
         let bytes = range.end - range.start;
-        let what = Quarantined { range, cause: Cause::Condemned, why };
+        let what = Quarantined { range, cause: Cause::Quarantined, why };
         event!(
             WARN,
             pool = &*self.provisioner.name,

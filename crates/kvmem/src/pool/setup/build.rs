@@ -41,22 +41,19 @@ impl PoolBuilder {
     }
 }
 
+/// Makes the layers from the bottom up.
 fn build(options: &PoolBuilder) -> Result<Pool, PoolError> {
-    let requested = options.size.bytes()?;
-    let most = options.max_size.as_ref().map_or(Ok(requested), |size| size.bytes())?;
-    if most < requested {
-        return Err(PoolError::Limit { requested: requested as u64, most: most as u64 });
-    }
+    let (requested, max) = sizes(options)?;
     let limits: Vec<Limits> =
         options.provision.registrars.iter().map(|registrar| registrar.limits()).collect();
     check(options, requested, &limits)?;
 
     let by_part = options.in_background || options.quarantine;
-    let grows = most > requested;
+    let grows = max > requested;
     let at_once = !by_part && !grows;
     let mut steps = Vec::new();
-    span!(INFO, "build", pool = &*options.provision.name, bytes = most, registrars = limits.len());
-    let region = timed("map", &mut steps, || map(options, most, at_once))?;
+    span!(INFO, "build", pool = &*options.provision.name, bytes = max, registrars = limits.len());
+    let region = timed("map", &mut steps, || map(options, max, at_once))?;
     let receipt = region.receipt().clone();
     let partition = PartitionOptions {
         requested: requested as u64,
@@ -70,8 +67,6 @@ fn build(options: &PoolBuilder) -> Result<Pool, PoolError> {
     let mapped = region.len();
     let capacity =
         if grows { requested.next_multiple_of(unit as usize).min(mapped) } else { mapped };
-    let plan =
-        PoolLayout { unit, registered: !limits.is_empty(), in_background: options.in_background };
 
     let provisioner = Provisioner::new(&options.provision, part_bytes);
     provisioner.set_up.populated_in(receipt.ranges.iter().map(|range| range.seconds).sum());
@@ -89,8 +84,6 @@ fn build(options: &PoolBuilder) -> Result<Pool, PoolError> {
     let space = offsets(options, capacity as u64, boundary).build()?;
     blocks::place(space.number(), &memory);
     space.keep(Box::new(Arc::clone(&memory)));
-    let placeholders =
-        if by_part { Placeholder::all(&space, part_bytes as u64)? } else { Vec::new() };
 
     let report = PoolReport {
         requested_bytes: requested as u64,
@@ -109,11 +102,41 @@ fn build(options: &PoolBuilder) -> Result<Pool, PoolError> {
         quarantined: Vec::new(),
         stopped: None,
     };
+    assemble(options, space, memory, provisioner, report, unit)
+}
+
+/// Returns the size of the pool and the size up to which it can grow, in bytes.
+fn sizes(options: &PoolBuilder) -> Result<(usize, usize), PoolError> {
+    let requested = options.size.bytes()?;
+    let max = options.max_size.as_ref().map_or(Ok(requested), |size| size.bytes())?;
+    if max < requested {
+        return Err(PoolError::Limit { requested: requested as u64, max: max as u64 });
+    }
+    Ok((requested, max))
+}
+
+/// Joins the layers in a pool, and provisions it if it is provisioned part by part.
+fn assemble(
+    options: &PoolBuilder,
+    space: ExtentCache,
+    memory: Arc<PoolMemory>,
+    provisioner: Provisioner,
+    report: PoolReport,
+    unit: u64,
+) -> Result<Pool, PoolError> {
+    let by_part = options.in_background || options.quarantine;
+    let placeholders =
+        if by_part { Placeholder::all(&space, report.part_bytes)? } else { Vec::new() };
+    let plan = PoolLayout {
+        unit,
+        registered: !report.devices.is_empty(),
+        in_background: options.in_background,
+    };
     let provisioning = Arc::new(Provisioning::new(
         Arc::clone(&memory),
         provisioner,
         placeholders,
-        capacity as u64,
+        report.capacity_bytes,
     ));
     let owner = Owner::new(Arc::clone(&provisioning), plan, report);
     let latency =
@@ -147,8 +170,9 @@ fn check(options: &PoolBuilder, requested: usize, limits: &[Limits]) -> Result<(
     Ok(())
 }
 
-fn map(options: &PoolBuilder, most: usize, populate: bool) -> Result<Region, PoolError> {
-    let mut builder = Region::builder(most)
+/// Maps `max` bytes.
+fn map(options: &PoolBuilder, max: usize, populate: bool) -> Result<Region, PoolError> {
+    let mut builder = Region::builder(max)
         .ladder(options.ladder.clone())
         .numa(options.numa.clone())
         .backing(options.backing)

@@ -59,16 +59,16 @@ impl PoolBuilder {
         }
     }
 
-    /// Sets the pool's name in [metrics](crate::pool::observe) and traces. Default: `pool`. Metrics of
-    /// pools that share a name are not aggregated; give each pool its own name.
+    /// Sets the pool's name in [metrics](crate::pool::observe) and traces. Default: `pool`. Metrics
+    /// of pools that share a name are not aggregated; give each pool its own name.
     pub fn name(mut self, name: impl AsRef<str>) -> PoolBuilder {
         self.provision.name = name.as_ref().into();
         self
     }
 
-    /// Sets the size up to which the pool can [grow](crate::pool::Pool::grow_to). Default: the pool's size.
-    /// Building takes the addresses for all of it, and pages of a pool of hugepages too; other
-    /// memory is taken when the pool grows. The size is then rounded up to whole parts.
+    /// Sets the size up to which the pool can [grow](crate::pool::Pool::grow_to). Default: the
+    /// pool's size. Building takes the addresses for all of it, and pages of a pool of hugepages
+    /// too; other memory is taken when the pool grows. The size is then rounded up to whole parts.
     pub fn max_size(mut self, size: impl Into<PoolSize>) -> PoolBuilder {
         self.max_size = Some(size.into());
         self
@@ -190,9 +190,10 @@ impl PoolBuilder {
         self
     }
 
-    /// Measures the duration of about one call of [`Pool::allocate`](crate::pool::Pool::allocate) in every `one_in`, in the
-    /// calling thread. 0 measures none, which is the default and costs nothing. 1000 costs each
-    /// request less than a nanosecond. See [`Pool::latency`](crate::pool::Pool::latency).
+    /// Measures the duration of about one call of [`Pool::allocate`](crate::pool::Pool::allocate)
+    /// in every `one_in`, in the calling thread. 0 measures none, which is the default and costs
+    /// nothing. 1000 costs each request less than a nanosecond. See
+    /// [`Pool::latency`](crate::pool::Pool::latency).
     pub fn measure_latency(mut self, one_in: u32) -> PoolBuilder {
         self.measure_one_in = one_in;
         self

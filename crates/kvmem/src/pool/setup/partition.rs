@@ -52,7 +52,7 @@ impl PartitionOptions<'_> {
     pub(in crate::pool) fn partition(&self) -> Result<Partition, PoolError> {
         let len = self.receipt.usable_bytes as u64;
         let registrar = wanted(self.limits);
-        let (most, why) = match (self.boundary, registrar) {
+        let (max, why) = match (self.boundary, registrar) {
             (Some(requested), Some((least, device))) if least < requested => (
                 least,
                 format!(
@@ -71,7 +71,7 @@ impl PartitionOptions<'_> {
             }
             (None, None) => (u64::MAX, "nothing requires one".to_owned()),
         };
-        let part = if most >= len { len } else { self.whole_pages(most)? };
+        let part = if max >= len { len } else { self.whole_pages(max)? };
         let boundary = (part < len).then_some(part);
         let chosen = match boundary {
             Some(bytes) => HumanBytes(bytes).to_string(),
@@ -85,12 +85,12 @@ impl PartitionOptions<'_> {
     }
 
     /// Rounds a length of parts down to whole pages, if a part has space for a page.
-    fn whole_pages(&self, most: u64) -> Result<u64, PoolError> {
+    fn whole_pages(&self, max: u64) -> Result<u64, PoolError> {
         let pages = self.receipt.ranges.iter().map(|range| range.got.bytes() as u64);
         let base = PageSize::Base.bytes() as u64;
-        let fits = pages.filter(|page| *page <= most).max().unwrap_or(base);
-        let part = most - most % fits;
-        let least = (self.receipt.usable_bytes as u64).div_ceil(MAX_PARTS).next_multiple_of(base);
-        if part < least { Err(PoolError::Boundary { requested: most, least }) } else { Ok(part) }
+        let fits = pages.filter(|page| *page <= max).max().unwrap_or(base);
+        let part = max - max % fits;
+        let min = (self.receipt.usable_bytes as u64).div_ceil(MAX_PARTS).next_multiple_of(base);
+        if part < min { Err(PoolError::Boundary { requested: max, min }) } else { Ok(part) }
     }
 }

@@ -82,7 +82,7 @@ fn callers_quarantine_bad_blocks() {
     let report = pool.report();
     assert_eq!(
         (report.quarantined[0].range.clone(), report.quarantined[0].cause),
-        (range.clone(), Cause::Condemned)
+        (range.clone(), Cause::Quarantined)
     );
     assert_eq!(pool.ready_bytes(), (MIB - 5000) as u64);
     assert_eq!((pool.metrics().allocated, pool.metrics().free), (0, (MIB - 5000) as u64));

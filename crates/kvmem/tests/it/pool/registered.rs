@@ -97,9 +97,9 @@ fn one_key_covers_the_pool_if_no_limit_requires_more() {
     let builder =
         Pool::builder("1 TiB").ladder(PageSize::Thp).populate(Populate::None).in_background(true);
     let error = builder.boundary(4096).build().unwrap_err();
-    assert_eq!(error, PoolError::Boundary { requested: 4096, least: 1 << 20 });
+    assert_eq!(error, PoolError::Boundary { requested: 4096, min: 1 << 20 });
     let error = small(MIB).boundary(100).build().unwrap_err();
-    assert_eq!(error, PoolError::Boundary { requested: 100, least: PageSize::Base.bytes() as u64 });
+    assert_eq!(error, PoolError::Boundary { requested: 100, min: PageSize::Base.bytes() as u64 });
 }
 
 #[test]

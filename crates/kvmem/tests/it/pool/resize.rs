@@ -44,7 +44,7 @@ fn growing_and_shrinking_register_and_deregister() {
     assert_eq!(pool.report().registered.expect("all").keys, 24);
     assert_eq!(
         pool.grow_to(3 * MIB as u64 + 1),
-        Err(PoolError::Limit { requested: 3 * MIB as u64 + 1, most: 3 * MIB as u64 })
+        Err(PoolError::Limit { requested: 3 * MIB as u64 + 1, max: 3 * MIB as u64 })
     );
     let error = pool.grow_to(MIB as u64).unwrap_err();
     assert!(

@@ -117,8 +117,8 @@ impl<K> Pinned<K> {
 
     /// Returns whether the key has received another value since, or was removed or cleared.
     /// Eviction does not count: an evicted value is the latest of its key. For an evicted value the
-    /// answer is correct until its [eviction sink](crate::pool::kv_cache::KvCacheBuilder::on_evict) returns; later
-    /// changes do not mark it.
+    /// answer is correct until its [eviction sink](crate::pool::kv_cache::KvCacheBuilder::on_evict)
+    /// returns; later changes do not mark it.
     ///
     /// A sink can store and invalidate all values of the key under one lock. A call under that lock
     /// says whether the sink has stored, or will store, a later value or an invalidation. O(1).
@@ -137,7 +137,8 @@ impl<K> Pinned<K> {
     }
 
     /// Returns the block of the value: address, offset, keys. It is as long as the value unless
-    /// [`with_allocator`](crate::pool::kv_cache::KvCacheBuilder::with_allocator) returned a longer one.
+    /// [`with_allocator`](crate::pool::kv_cache::KvCacheBuilder::with_allocator) returned a longer
+    /// one.
     #[inline]
     pub fn block(&self) -> &Block {
         &self.0.block

@@ -28,7 +28,7 @@ use crate::sync::{Striped, StripedWriteGuard, thread_number};
 #[repr(C, align(128))]
 pub(in crate::pool::kv_cache) struct Shard<K> {
     state: Striped<ShardState<K>, StripeState>,
-    pub(in crate::pool::kv_cache) changes: ChangeCounts,
+    pub(in crate::pool::kv_cache) counts: ChangeCounts,
     clock: AgeClock,
     /// The published ranks of the next victims.
     pub(in crate::pool::kv_cache) oldest: Oldest,
@@ -41,7 +41,7 @@ impl<K> Shard<K> {
         clock: AgeClock,
     ) -> Self {
         let state = Striped::new(ShardState::new(policy, exact));
-        Shard { state, changes: ChangeCounts::default(), clock, oldest: Oldest::default() }
+        Shard { state, counts: ChangeCounts::default(), clock, oldest: Oldest::default() }
     }
 
     /// Returns the block under `key`, which counts as used.

@@ -8,7 +8,7 @@ use super::clock::{NONE, ORDERS, Rank, Time, time_of};
 use super::reuse::Reuse;
 
 /// A block is evicted before an older one only if its worth is below this fraction of the other's.
-const CLEARLY: f32 = 0.8;
+pub(super) const CLEARLY: f32 = 0.8;
 /// The first block of a ring.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::pool::kv_cache) struct First {

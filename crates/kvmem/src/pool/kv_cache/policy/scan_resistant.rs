@@ -4,8 +4,8 @@
 //! kind the oldest block is worth least, so the victim is the first block of one of the rings. Two
 //! candidates decide which: LRU's, the oldest of all, and the one that is worth least. Counts are
 //! estimates, and so are worths: LRU's candidate is evicted unless the other is worth clearly less,
-//! less than [`CLEARLY`](super::candidates::CLEARLY) of it. LRU's candidate is evicted, too, while the
-//! [shadow LRU](super::shadow_lru) says that LRU finds more.
+//! less than [`CLEARLY`](super::candidates::CLEARLY) of it. LRU's candidate is evicted, too, while
+//! the [shadow LRU](super::shadow_lru) says that LRU finds more.
 //!
 //! Two uses close together count as one: a server looks a block up twice for one request, which
 //! says nothing of the next request. A use at an age of less than 1 / [`SOON`] of the blocks held

@@ -36,7 +36,7 @@ impl<K: Hash + Eq> CacheState<K> {
                 Ok(())
             }
             Err(there) => {
-                shard.changes.superseded.more();
+                shard.counts.superseded.more();
                 Err((charged, there.map(Pinned)))
             }
         }
@@ -52,9 +52,9 @@ impl<K: Hash + Eq> CacheState<K> {
     ) {
         let depth = charged.held().depth();
         let (slot, old) = state.place(hash, charged, &self.usage);
-        shard.changes.insertions.more();
+        shard.counts.insertions.more();
         if old.is_some() {
-            shard.changes.replacements.more();
+            shard.counts.replacements.more();
         }
         self.usage.commits.tick();
         state.inform_placed(slot, hash, depth, old.is_some());
@@ -79,7 +79,7 @@ impl<K: Hash + Eq> CacheState<K> {
         K: Borrow<Q>,
     {
         let (slot, charged) = state.remove(hash, key, &self.usage)?;
-        shard.changes.removals.more();
+        shard.counts.removals.more();
         state.inform_removed(slot);
         shard.publish(state);
         Some(Pinned(charged.uncharged()))
@@ -88,7 +88,7 @@ impl<K: Hash + Eq> CacheState<K> {
     /// Removes all values of a shard.
     pub(in crate::pool::kv_cache) fn empty(&self, shard: &Shard<K>, state: &mut ShardState<K>) {
         let (slots, all) = state.drain(&self.usage);
-        slots.iter().for_each(|_| shard.changes.removals.more());
+        slots.iter().for_each(|_| shard.counts.removals.more());
         slots.into_iter().for_each(|slot| state.inform_removed(slot));
         shard.publish(state);
         // The blocks are freed under the lock of the shard; see `evicted`.

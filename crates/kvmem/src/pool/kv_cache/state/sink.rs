@@ -10,8 +10,8 @@ use crate::pool::kv_cache::process::Process;
 pub(in crate::pool::kv_cache) type EvictionSink<K> =
     Option<Arc<dyn Fn(Pinned<K>) -> bool + Send + Sync>>;
 
-/// The result of an [eviction sink](crate::pool::kv_cache::KvCacheBuilder::on_evict): `()`, or a `Result` that says
-/// whether the sink failed.
+/// The result of an [eviction sink](crate::pool::kv_cache::KvCacheBuilder::on_evict): `()`, or a
+/// `Result` that says whether the sink failed.
 pub trait EvictionOutcome {
     /// Returns whether the lower tier now has the value, or nothing, under the key.
     fn is_taken(&self) -> bool;
@@ -57,7 +57,7 @@ impl<K> Drop for HandOverGuard<'_, K> {
         self.shard.change_leases(|leases| {
             leases.handed_over(self.number, self.taken);
             if !self.taken {
-                self.shard.changes.sink_failures.more();
+                self.shard.counts.sink_failures.more();
             }
         });
     }

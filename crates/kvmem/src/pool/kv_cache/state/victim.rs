@@ -45,7 +45,7 @@ impl<K: Hash + Eq> CacheState<K> {
             let shard = self.shard(hash);
             let Some(mut state) = self.state(shard) else { return false };
             if let Some((slot, charged)) = state.remove_unpinned(hash, key, &self.usage) {
-                shard.changes.evictions.more();
+                shard.counts.evictions.more();
                 state.inform_removed(slot);
                 self.evicted(shard, state, charged);
                 return true;
@@ -61,7 +61,7 @@ impl<K: Hash + Eq> CacheState<K> {
                 continue;
             }
             let Some(charged) = state.evict(choice.other, &self.usage) else { break };
-            shard.changes.evictions.more();
+            shard.counts.evictions.more();
             self.evicted(shard, state, charged);
             return true;
         }
@@ -70,7 +70,7 @@ impl<K: Hash + Eq> CacheState<K> {
             turn.next = turn.next.wrapping_add(1);
             let Some(mut state) = self.state(shard) else { return false };
             if let Some(charged) = state.evict(None, &self.usage) {
-                shard.changes.evictions.more();
+                shard.counts.evictions.more();
                 self.evicted(shard, state, charged);
                 return true;
             }

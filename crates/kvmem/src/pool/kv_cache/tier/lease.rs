@@ -17,8 +17,8 @@ pub enum Leased<K> {
     /// The cache has a value: it is pinned, and counts as used.
     Present(Pinned<K>),
     /// The cache has no value, and the value of a lower tier may be old: the eviction sink is
-    /// storing a value under the key, or the lower tier is invalidating one, or one of these
-    /// failed (see [`on_evict`](crate::pool::kv_cache::KvCacheBuilder::on_evict)). Treat it as a miss.
+    /// storing a value under the key, or the lower tier is invalidating one, or one of these failed
+    /// (see [`on_evict`](crate::pool::kv_cache::KvCacheBuilder::on_evict)). Treat it as a miss.
     Unavailable,
 }
 

@@ -88,7 +88,8 @@ impl<K: Hash + Eq> KvCache<K> {
 
     /// Removes every value from the cache and, by `forget`, from a lower tier. Meanwhile no key is
     /// leased. Afterwards all keys are leased again, also those whose leases were unavailable
-    /// because an [eviction callback](crate::pool::kv_cache::KvCacheBuilder::on_evict) or a `forget` had failed.
+    /// because an [eviction callback](crate::pool::kv_cache::KvCacheBuilder::on_evict) or a
+    /// `forget` had failed.
     ///
     /// # Errors
     /// The error of `forget`. The values are then out of the cache, and no key is leased until a

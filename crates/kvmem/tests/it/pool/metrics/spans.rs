@@ -182,7 +182,7 @@ fn failed_and_quarantined_ranges_are_logged() {
         assert!(failed.iter().all(|logged| logged.path == ["ready", "build"]), "{failed:?}");
         let kept = witness.warnings("quarantine");
         let causes: Vec<_> = kept.iter().map(|logged| logged.fields["cause"].as_str()).collect();
-        assert_eq!(causes, ["not registered", "not registered", "condemned"]);
+        assert_eq!(causes, ["not registered", "not registered", "quarantined by the caller"]);
     }
 }
 
