@@ -1,12 +1,12 @@
 //! *Facts*: all files that the checks use, each read once.
 
-use super::super::pages::PageSize;
 use super::cgroup::{CgroupLimits, Cgroups, Hierarchy, LimitFiles};
 use super::coverage::Coverage;
 use super::machine::{Machine, Read, Unread};
 use super::parse;
 use super::requirements::Requirements;
 use super::system::System;
+use crate::arena::PageSize;
 
 /// The folder of the settings of transparent hugepages.
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";

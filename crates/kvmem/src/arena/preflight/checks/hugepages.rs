@@ -1,6 +1,6 @@
 //! *Hugepages*: the hugetlb pools. Waiting does not add pages to a pool.
 
-use crate::arena::pages::PageSize;
+use crate::arena::PageSize;
 
 use super::super::check::{Check, Value, Verdict, human_bytes, setting_ceil};
 use super::super::facts::{Facts, HugetlbPool};

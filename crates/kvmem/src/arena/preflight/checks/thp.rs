@@ -1,7 +1,7 @@
 //! *Transparent hugepages*: ordinary memory that the kernel keeps in hugepages if its settings
 //! allow it.
 
-use crate::arena::pages::PageSize;
+use crate::arena::PageSize;
 
 use super::super::check::{Check, Value, Verdict};
 use super::super::facts::Facts;

@@ -1,0 +1,8 @@
+//! *Machine*: reads the limits that the kernel and its cgroups set.
+
+mod cpus;
+mod groups;
+pub(super) mod hugetlb;
+
+pub(crate) use cpus::usable_cores;
+pub(super) use groups::{Group, groups};
