@@ -1,8 +1,12 @@
 //! *Diagnosis*: finds the limit behind a failed system call. The kernel says ENOMEM for half a
 //! dozen limits.
 
-use super::arena_error::{ArenaError, Limit};
-use crate::arena::{Call, Errno};
+use std::ops::Range;
+
+use super::arena_error::ArenaError;
+use super::limit::Limit;
+use crate::arena::machine::{hugetlb, meminfo};
+use crate::arena::{Call, Errno, Fallback, PageSize};
 use crate::sys::{self, Resource};
 
 /// Returns the error for a call that failed while mapping, with the limit that was reached.
@@ -80,15 +84,15 @@ fn map_limit() -> Option<Limit> {
     (now + 3 > max).then_some(Limit::Maps(max))
 }
 
-/// Returns the sum of some lines of `/proc/meminfo`, in bytes.
-pub(crate) fn meminfo(lines: &[&str]) -> Option<u64> {
-    let text = sys::read_text("/proc/meminfo").ok()?;
-    let mut sum = 0;
-    for wanted in lines {
-        let line = text.lines().find_map(|line| line.strip_prefix(wanted))?;
-        sum += line.split_whitespace().next()?.parse::<u64>().ok()? << 10;
-    }
-    Some(sum)
+/// Returns the error for a range that no rung of the ladder could take; `page` is the last one.
+pub(crate) fn no_pages(range: Range<usize>, page: PageSize, reason: Fallback) -> ArenaError {
+    let limit = match reason {
+        Fallback::PoolShort { page, .. } | Fallback::PoolFailed { page, .. } => {
+            hugetlb::free(page).map(|free| Limit::Pool { page, free })
+        }
+        _ => None,
+    };
+    ArenaError::NoPages { range, page, reason, limit }
 }
 
 #[cfg(test)]

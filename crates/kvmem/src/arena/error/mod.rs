@@ -2,7 +2,9 @@
 
 mod arena_error;
 mod diagnose;
+mod limit;
 
-pub(super) use diagnose::{call_failed, limit_behind, meminfo};
+pub(super) use diagnose::{call_failed, limit_behind, no_pages};
 
-pub use arena_error::{ArenaError, Limit};
+pub use arena_error::ArenaError;
+pub use limit::Limit;

@@ -1,9 +1,13 @@
-//! *Pages*: their sizes, the ladder of kinds to try, and their NUMA nodes.
+//! *Pages*: their sizes, the ladder of kinds to try, and the NUMA nodes that they are wanted on.
 
+mod fallback;
+mod ladder;
+mod nodes;
 mod numa;
 mod size;
 
-pub(super) use numa::nodes_found;
-
-pub use numa::{Nodes, Numa, ParseNumaError};
-pub use size::{Ladder, PageSize, ParsePagesError};
+pub use fallback::Fallback;
+pub use ladder::Ladder;
+pub use nodes::Nodes;
+pub use numa::{Numa, ParseNumaError};
+pub use size::{PageSize, ParsePagesError};

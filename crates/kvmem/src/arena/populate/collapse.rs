@@ -22,20 +22,8 @@
 
 use std::ptr::NonNull;
 
-use crate::arena::region::map::{map_whole, memfd};
-use crate::arena::{ArenaError, PageSize};
+use crate::arena::PageSize;
 use crate::sys;
-
-/// Returns whether the kernel collapses shared memory here. Tries it with one hugepage, because
-/// settings and kernels differ.
-pub(crate) fn is_possible() -> bool {
-    let tried = || -> Result<bool, ArenaError> {
-        let len = PageSize::Thp.bytes();
-        let span = map_whole(&memfd::make(PageSize::Thp, len)?, len, PageSize::Thp, false, true)?;
-        Ok(collapse(span.base(), len))
-    };
-    tried().unwrap_or(false)
-}
 
 /// Turns the whole blocks of a range into hugepages where possible. Returns whether this worked for
 /// all of them. The range must be part of a mapped memory file.

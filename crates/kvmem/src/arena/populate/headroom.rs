@@ -16,8 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::reservations::{BytesReserved, ReservationTable, TableLock};
-use crate::arena::error::meminfo;
-use crate::arena::machine::{Group, groups};
+use crate::arena::machine::{Group, groups, meminfo};
 use crate::arena::{ArenaError, Limit};
 use crate::sys;
 

@@ -4,66 +4,17 @@
 //! not exist yet, and a receipt contains only what was found afterwards. If a step fails, the span
 //! is dropped and nothing remains mapped.
 
-use std::fmt;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use super::map::{MappedSpan, Mapping, Segment, map_pages, mapping};
+use super::backing::Backing;
+use super::map::{MapOptions, MappedSpan, Mapping, Segment, map_pages, survey};
 use super::receipt::Receipt;
 use super::region::Region;
 use crate::arena::populate::{PopulateRange, populate};
 use crate::arena::{
-    ArenaError, CancelToken, Ladder, Numa, PageSize, Populate, Populated, Progress, ProgressOptions,
+    ArenaError, CancelToken, Ladder, Numa, Populate, Populated, Progress, ProgressOptions,
 };
 use crate::trace::{event, span};
-
-/// The kind of memory behind the addresses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Backing {
-    /// Memory of this process alone.
-    #[default]
-    Private,
-    /// A sealed memory file that other processes can attach.
-    Shared,
-}
-
-impl fmt::Display for Backing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Backing::Private => "private",
-            Backing::Shared => "shared",
-        })
-    }
-}
-
-/// The options of a mapping.
-#[derive(Clone, Debug)]
-pub(crate) struct MapOptions {
-    pub(crate) requested: usize,
-    pub(crate) ladder: Ladder,
-    pub(crate) numa: Numa,
-    pub(crate) backing: Backing,
-    /// No other mapping of a shared region can write.
-    pub(crate) readers_only: bool,
-    pub(crate) guard_pages: bool,
-    pub(crate) dont_fork: bool,
-    pub(crate) dont_dump: bool,
-    /// All of it will be populated, now or later, before its first use.
-    pub(crate) populated: bool,
-}
-
-impl MapOptions {
-    /// Returns whether collapsing may provide hugepages of shared memory. Not for a region smaller
-    /// than a hugepage, which would be rounded up to one. Not with interleaved pages: a hugepage
-    /// lies on the node of its first page, and the first pages often all lie on the same node.
-    pub(crate) fn can_collapse(&self) -> bool {
-        self.populated
-            && self.requested >= PageSize::Thp.bytes()
-            && !matches!(self.numa, Numa::Interleave(_))
-    }
-}
 
 /// A description of a region to map. See [`Region::builder`].
 #[derive(Clone, Debug)]
@@ -72,6 +23,13 @@ pub struct RegionBuilder {
     options: MapOptions,
     populate: Populate,
     watch: ProgressOptions,
+}
+
+impl Region {
+    /// Starts the description of a region of at least `size_bytes` bytes.
+    pub fn builder(size_bytes: usize) -> RegionBuilder {
+        RegionBuilder::new(size_bytes)
+    }
 }
 
 impl RegionBuilder {
@@ -218,7 +176,7 @@ impl RegionBuilder {
                 let _ = (range, got, reason);
             }
         }
-        let parts = mapping::parts(&mapped);
+        let parts = mapped.populate_ranges();
         let done = if self.populate == Populate::None {
             self.keep_promises(&parts)?
         } else {
@@ -248,12 +206,12 @@ impl RegionBuilder {
         mapped: &MappedSpan,
         done: &[Option<Populated>],
     ) -> Result<Receipt, ArenaError> {
-        let mut ranges = mapping::ranges(mapped);
+        let mut ranges = survey::ranges(mapped);
         for (range, done) in ranges.iter_mut().zip(done) {
             if let Some(done) = done {
                 range.seconds = done.seconds;
                 range.gib_per_s = done.gib_per_s();
-                mapping::verify(range, &self.options.numa, self.options.ladder.strict)?;
+                survey::verify(range, &self.options.numa, self.options.ladder.strict)?;
             }
         }
         Ok(Receipt {

@@ -3,7 +3,7 @@
 
 use std::ops::{Range, RangeBounds};
 
-use super::builder::Backing;
+use super::backing::Backing;
 use super::region::Region;
 use crate::arena::error::call_failed;
 use crate::arena::{ArenaError, Call};

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::builder::Backing;
-use crate::arena::{ArenaError, Errno, Nodes, PageSize};
+use super::backing::Backing;
+use crate::arena::{ArenaError, Fallback, HumanBytes, Nodes, PageSize};
 
 /// The composition of a region, as found when it was mapped. Ranges are offsets into the region,
 /// lengths are bytes.
@@ -57,121 +57,6 @@ pub struct RangeReceipt {
     pub fallbacks: Vec<Fallback>,
 }
 
-/// The reason why a range is one step down the ladder.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Fallback {
-    /// The kernel has no hugetlb pool of this page size.
-    NoPool {
-        /// The page size.
-        page: PageSize,
-    },
-    /// The pool has too few pages that are neither used nor promised.
-    PoolShort {
-        /// The page size.
-        page: PageSize,
-        /// The number of pages needed.
-        wanted: u64,
-        /// The number of pages that the pool could provide.
-        free: u64,
-    },
-    /// The nodes of the policy have too few free pages of this size.
-    NodesShort {
-        /// The page size.
-        page: PageSize,
-        /// The number of pages needed.
-        wanted: u64,
-        /// The number of free pages on those nodes.
-        free: u64,
-    },
-    /// A hugetlb cgroup allows too few pages.
-    CgroupShort {
-        /// The page size.
-        page: PageSize,
-        /// The number of pages needed.
-        wanted: u64,
-        /// The number of pages that the group still allows.
-        left: u64,
-    },
-    /// The kernel could not map the pages, although the pool seemed to have them.
-    PoolFailed {
-        /// The page size.
-        page: PageSize,
-        /// The error number.
-        errno: Errno,
-    },
-    /// The remaining bytes are fewer than one page of this size.
-    Tail {
-        /// The page size.
-        page: PageSize,
-    },
-    /// In a ladder that does not descend: pages this large do not fit after the smaller ones.
-    Unaligned {
-        /// The page size.
-        page: PageSize,
-    },
-    /// Children cannot safely inherit private hugetlb pages: a child that writes while the pool is
-    /// empty would be killed.
-    Inherited {
-        /// The page size.
-        page: PageSize,
-    },
-    /// Transparent hugepages are off for the machine, for this process or for this kind of memory.
-    ThpOff {
-        /// The setting that turns them off.
-        setting: String,
-    },
-    /// The kernel did not accept the advice to use transparent hugepages.
-    ThpFailed {
-        /// The error number.
-        errno: Errno,
-    },
-    /// A part of the range is not in hugepages: the kernel had too few contiguous ones.
-    ThpPartial {
-        /// Bytes in hugepages.
-        huge: u64,
-        /// The bytes of the range.
-        wanted: u64,
-    },
-}
-
-impl fmt::Display for Fallback {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Fallback::NoPool { page } => {
-                write!(f, "the kernel has no hugetlb pool of {page} pages")
-            }
-            Fallback::PoolShort { page, wanted, free } => {
-                write!(f, "the hugetlb pool has {free} of {wanted} {page} pages")
-            }
-            Fallback::NodesShort { page, wanted, free } => {
-                write!(f, "the nodes have {free} of {wanted} {page} pages free")
-            }
-            Fallback::CgroupShort { page, wanted, left } => {
-                write!(f, "the hugetlb cgroup has {left} of {wanted} {page} pages left")
-            }
-            Fallback::PoolFailed { page, errno } => {
-                write!(f, "the kernel could not map {page} pages of the hugetlb pool: {errno}")
-            }
-            Fallback::Tail { page } => write!(f, "shorter than one {page} page"),
-            Fallback::Unaligned { page } => {
-                write!(f, "{page} pages do not fit after smaller ones")
-            }
-            Fallback::Inherited { page } => {
-                write!(f, "children cannot safely inherit private {page} pages")
-            }
-            Fallback::ThpOff { setting } => write!(f, "transparent hugepages are off: {setting}"),
-            Fallback::ThpFailed { errno } => {
-                write!(f, "the kernel does not accept advice for transparent hugepages: {errno}")
-            }
-            Fallback::ThpPartial { huge, wanted } => {
-                write!(f, "the kernel provided hugepages for {huge} of {wanted} bytes")
-            }
-        }
-    }
-}
-
 impl Receipt {
     /// Returns the resident bytes of all ranges.
     #[must_use]
@@ -209,22 +94,6 @@ impl Receipt {
     #[must_use]
     pub fn seconds(&self) -> f64 {
         self.ranges.iter().map(|range| range.seconds).sum()
-    }
-}
-
-/// A number of bytes, displayed in the largest unit that leaves at least 1.
-pub(crate) struct HumanBytes(pub(crate) u64);
-
-impl fmt::Display for HumanBytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-        let unit = (self.0.max(1).ilog2() as usize / 10).min(UNITS.len() - 1);
-        let text = if self.0.is_multiple_of(1 << (10 * unit)) {
-            format!("{} {}", self.0 >> (10 * unit), UNITS[unit])
-        } else {
-            format!("{:.2} {}", self.0 as f64 / (1u64 << (10 * unit)) as f64, UNITS[unit])
-        };
-        f.pad(&text)
     }
 }
 
@@ -273,21 +142,5 @@ impl fmt::Display for Receipt {
             writeln!(f, "  populated in {:.3} s by {} thread(s)", self.seconds(), self.threads)?;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn byte_counts_display_in_the_largest_unit() {
-        let shown = |bytes| HumanBytes(bytes).to_string();
-        assert_eq!(shown(0), "0 B");
-        assert_eq!(shown(1023), "1023 B");
-        assert_eq!(shown(4096), "4 KiB");
-        assert_eq!(shown(3 << 29), "1.50 GiB");
-        assert_eq!(shown(1 << 40), "1 TiB");
-        assert_eq!(shown(u64::MAX), "16384.00 PiB");
     }
 }

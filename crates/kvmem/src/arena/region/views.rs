@@ -6,7 +6,7 @@ use std::ops::{Range, RangeBounds};
 use std::ptr::NonNull;
 use std::slice;
 
-use super::builder::Backing;
+use super::backing::Backing;
 use super::region::Region;
 use crate::arena::ArenaError;
 
