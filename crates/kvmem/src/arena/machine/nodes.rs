@@ -1,7 +1,8 @@
 //! *Nodes*: the NUMA nodes of the machine.
 
+use super::files::MachineFiles;
+use super::parse;
 use crate::arena::Nodes;
-use crate::sys;
 
 impl Nodes {
     /// Returns the nodes that have memory. A kernel without NUMA has one.
@@ -15,9 +16,6 @@ impl Nodes {
     }
 
     fn read(path: &str) -> Nodes {
-        sys::read_text(path)
-            .ok()
-            .and_then(|text| Nodes::parse(&text))
-            .unwrap_or_else(|| Nodes(vec![0]))
+        Nodes(MachineFiles::here().value(path, parse::list).unwrap_or_else(|_| vec![0]))
     }
 }

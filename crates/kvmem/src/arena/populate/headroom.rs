@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::reservations::{BytesReserved, ReservationTable, TableLock};
-use crate::arena::machine::{Group, groups, meminfo};
+use crate::arena::machine::{CgroupLevel, Cgroups, MachineFiles, meminfo};
 use crate::arena::{ArenaError, Limit};
 use crate::sys;
 
@@ -52,6 +52,7 @@ pub(crate) fn reserve(bytes: u64) -> Result<Headroom, ArenaError> {
 #[derive(Debug)]
 pub(crate) struct Headroom {
     limits: Vec<AppliedLimit>,
+    files: MachineFiles,
     reserved: Mutex<BytesReserved>,
 }
 
@@ -59,7 +60,7 @@ pub(crate) struct Headroom {
 #[derive(Debug)]
 struct AppliedLimit {
     /// The cgroup; `None` stands for the machine.
-    group: Option<Group>,
+    group: Option<CgroupLevel>,
     table: ReservationTable,
 }
 
@@ -75,14 +76,18 @@ impl Headroom {
     pub(crate) fn find() -> Headroom {
         // Groups without a limit are left out. A limit set by hand while this call populates is
         // missed.
-        let groups = groups("memory").into_iter().filter(|group| limit(group).is_some());
-        let of_group = |group: Group| AppliedLimit {
-            table: ReservationTable::open(&group.directory),
+        let files = MachineFiles::here();
+        let groups = Cgroups::visible(&files, "memory")
+            .into_iter()
+            .filter(|group| group.memory_limit(&files).is_some());
+        let of_group = |group: CgroupLevel| AppliedLimit {
+            table: ReservationTable::open(&group.folder),
             group: Some(group),
         };
         let machine = AppliedLimit { table: ReservationTable::open(MACHINE), group: None };
         Headroom {
             limits: groups.map(of_group).chain([machine]).collect(),
+            files: files.clone(),
             reserved: Mutex::default(),
         }
     }
@@ -152,8 +157,10 @@ impl Headroom {
             // and never missed.
             let others = self.reserved().others_in(table);
             let found = match group {
-                Some(group) => remaining(group),
-                None => meminfo(&["MemTotal:"]).zip(meminfo(&["MemAvailable:", "SwapFree:"])),
+                Some(group) => {
+                    group.memory_limit(&self.files).map(|found| (found.limit, found.remaining()))
+                }
+                None => meminfo(&["MemTotal"]).zip(meminfo(&["MemAvailable", "SwapFree"])),
             };
             let Some((limit, remaining)) = found else {
                 if group.is_none() {
@@ -167,9 +174,7 @@ impl Headroom {
             let free = remaining.saturating_sub(others);
             if free < need {
                 let limit = match group {
-                    Some(group) => {
-                        Limit::Cgroup { group: group.directory.clone(), limit, left: free }
-                    }
+                    Some(group) => Limit::Cgroup { group: group.folder.clone(), limit, left: free },
                     None => Limit::Machine(free),
                 };
                 let error = ArenaError::NoHeadroom { need, limit };
@@ -213,29 +218,4 @@ fn retry_while_reserved<T>(
 /// for the upper levels.
 fn with_tables(bytes: u64) -> u64 {
     bytes.saturating_add(bytes / (sys::page_size() as u64 / 8)).saturating_add(MARGIN)
-}
-
-fn limit(group: &Group) -> Option<u64> {
-    if group.unified {
-        // Above `high` the kernel kills no process, but throttles all of them until they seem to
-        // hang.
-        [group.number("memory.max"), group.number("memory.high")].into_iter().flatten().min()
-    } else {
-        group.number("memory.limit_in_bytes")
-    }
-}
-
-/// Returns the limit of a group and its remaining bytes. Page cache that was not used recently
-/// counts as remaining, because the kernel can reclaim it.
-fn remaining(group: &Group) -> Option<(u64, u64)> {
-    let limit = limit(group)?;
-    let (usage, cache) = if group.unified {
-        (group.number("memory.current")?, "inactive_file ")
-    } else {
-        (group.number("memory.usage_in_bytes")?, "total_inactive_file ")
-    };
-    let cache = group.text("memory.stat").and_then(|text| {
-        text.lines().find_map(|line| line.strip_prefix(cache)?.trim().parse::<u64>().ok())
-    });
-    Some((limit, limit.saturating_sub(usage.saturating_sub(cache.unwrap_or(0)))))
 }

@@ -1,5 +1,7 @@
-//! *Parsers*: the file formats of the kernel that preflight reads. Each parser accepts any text and
+//! *Parsers*: the file formats of the kernel. Each parser accepts any text and
 //! returns `None` for text that it does not understand.
+
+use crate::arena::Nodes;
 
 /// The largest number of members of a list such as `0-3,8`: more than the kernel can have
 /// processors or nodes.
@@ -9,12 +11,12 @@ const LIST_MAX: usize = 1 << 16;
 const V1_UNLIMITED: u64 = 1 << 62;
 
 /// Parses one number.
-pub(super) fn number(text: &str) -> Option<u64> {
+pub(crate) fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
 /// Parses a limit of cgroup v2 (`max`) or v1 (a huge number, or -1); `Some(None)` means no limit.
-pub(super) fn limit(text: &str) -> Option<Option<u64>> {
+pub(crate) fn limit(text: &str) -> Option<Option<u64>> {
     match text.trim() {
         "max" | "-1" => Some(None),
         text => text.parse().ok().map(|limit| Some(limit).filter(|&limit| limit < V1_UNLIMITED)),
@@ -22,7 +24,7 @@ pub(super) fn limit(text: &str) -> Option<Option<u64>> {
 }
 
 /// Returns the word in brackets: `always [madvise] never`.
-pub(super) fn selected(text: &str) -> Option<String> {
+pub(crate) fn selected(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('[')?;
     let (word, _) = rest.split_once(']')?;
     Some(word)
@@ -31,7 +33,7 @@ pub(super) fn selected(text: &str) -> Option<String> {
 }
 
 /// Parses a list of numbers, in ascending order: `0-3,8`. An empty line is an empty list.
-pub(super) fn list(text: &str) -> Option<Vec<u32>> {
+pub(crate) fn list(text: &str) -> Option<Vec<u32>> {
     let mut all = Vec::new();
     let text = text.trim();
     if text.is_empty() {
@@ -51,25 +53,18 @@ pub(super) fn list(text: &str) -> Option<Vec<u32>> {
 }
 
 /// Formats a list like the kernel: `0-3,8`. An empty list is `none`.
-pub(super) fn span(list: &[u32]) -> String {
-    let runs = list.chunk_by(|a, b| a.checked_add(1) == Some(*b));
-    let run = |run: &[u32]| match run {
-        [first, .., last] => format!("{first}-{last}"),
-        [one] => one.to_string(),
-        [] => String::new(),
-    };
-    let runs: Vec<String> = runs.map(run).collect();
-    if runs.is_empty() { "none".to_owned() } else { runs.join(",") }
+pub(crate) fn span(list: &[u32]) -> String {
+    if list.is_empty() { "none".to_owned() } else { Nodes(list.to_vec()).to_string() }
 }
 
 /// Returns the value of `key` in lines of `key: value`.
-pub(super) fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+pub(crate) fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let mut fields = text.lines().filter_map(|line| line.split_once(':'));
     fields.find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim())
 }
 
 /// Returns the value of `key` in lines of `key: N kB`, in bytes.
-pub(super) fn field_bytes(text: &str, key: &str) -> Option<u64> {
+pub(crate) fn field_bytes(text: &str, key: &str) -> Option<u64> {
     kib(field(text, key)?)
 }
 
@@ -79,14 +74,14 @@ fn kib(text: &str) -> Option<u64> {
 }
 
 /// Returns the value of `key` in lines `Node 3 key: N kB` of a node's meminfo, in bytes.
-pub(super) fn node_field_bytes(text: &str, key: &str) -> Option<u64> {
+pub(crate) fn node_field_bytes(text: &str, key: &str) -> Option<u64> {
     let mut fields = text.lines().filter_map(|line| line.split_once(':'));
     let (_, value) = fields.find(|(name, _)| name.split_whitespace().next_back() == Some(key))?;
     kib(value.trim())
 }
 
 /// Returns the value of `key` in lines `key N`.
-pub(super) fn stat(text: &str, key: &str) -> Option<u64> {
+pub(crate) fn stat(text: &str, key: &str) -> Option<u64> {
     text.lines()
         .filter_map(|line| line.split_once(' '))
         .find(|(name, _)| *name == key)?
@@ -97,25 +92,25 @@ pub(super) fn stat(text: &str, key: &str) -> Option<u64> {
 }
 
 /// Returns a bit of a hexadecimal mask, such as `CapEff`.
-pub(super) fn mask_bit(text: &str, bit: u32) -> Option<bool> {
+pub(crate) fn mask_bit(text: &str, bit: u32) -> Option<bool> {
     u64::from_str_radix(text.trim(), 16).ok().map(|mask| mask >> bit & 1 == 1)
 }
 
 /// Parses the major and minor number of a kernel release: `6.18.44-fc` is (6, 18).
-pub(super) fn release(text: &str) -> Option<(u32, u32)> {
+pub(crate) fn release(text: &str) -> Option<(u32, u32)> {
     let (major, rest) = text.trim().split_once('.')?;
     let minor: &str = rest.split(|c: char| !c.is_ascii_digit()).next()?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// Parses `cpu.max` (`max 100000`) to thousandths of a processor; `Some(None)` means no quota.
-pub(super) fn cpu_max(text: &str) -> Option<Option<u64>> {
+pub(crate) fn cpu_max(text: &str) -> Option<Option<u64>> {
     let (quota, period) = text.trim().split_once(' ')?;
     cpu_quota(limit(quota)?, number(period)?)
 }
 
 /// Converts a `quota` of each `period` to thousandths of a processor.
-pub(super) fn cpu_quota(quota: Option<u64>, period: u64) -> Option<Option<u64>> {
+pub(crate) fn cpu_quota(quota: Option<u64>, period: u64) -> Option<Option<u64>> {
     match quota {
         None => Some(None),
         Some(quota) => quota.checked_mul(1000)?.checked_div(period).map(Some),
@@ -124,19 +119,19 @@ pub(super) fn cpu_quota(quota: Option<u64>, period: u64) -> Option<Option<u64>> 
 
 /// A mount, parsed from a line of `mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mount {
+pub(crate) struct Mount {
     /// The mounted folder of the file system.
-    pub(super) root: String,
+    pub(crate) root: String,
     /// The mount point.
-    pub(super) point: String,
+    pub(crate) point: String,
     /// The kind of file system.
-    pub(super) kind: String,
+    pub(crate) kind: String,
     /// The options of the file system: for cgroup v1 its controllers.
-    pub(super) options: Vec<String>,
+    pub(crate) options: Vec<String>,
 }
 
 /// Parses the mounts of `mountinfo`; skips lines of another form.
-pub(super) fn mounts(text: &str) -> Vec<Mount> {
+pub(crate) fn mounts(text: &str) -> Vec<Mount> {
     let mount = |line: &str| {
         let (left, right) = line.split_once(" - ")?;
         let mut left = left.split(' ').skip(3);
@@ -170,18 +165,18 @@ fn unescape(text: &str) -> Option<String> {
 
 /// The cgroup of a process in one hierarchy, parsed from a line of `/proc/self/cgroup`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Membership {
+pub(crate) struct Membership {
     /// Controllers of a v1 hierarchy; empty for v2.
-    pub(super) controllers: Vec<String>,
+    pub(crate) controllers: Vec<String>,
     /// The path of the cgroup from the root of the namespace.
-    pub(super) path: String,
+    pub(crate) path: String,
     /// Whether it is the hierarchy of v2.
-    pub(super) unified: bool,
+    pub(crate) unified: bool,
 }
 
 /// Parses the lines of `/proc/self/cgroup`. Returns `None` if one line has another form, because
 /// nothing is certain then.
-pub(super) fn memberships(text: &str) -> Option<Vec<Membership>> {
+pub(crate) fn memberships(text: &str) -> Option<Vec<Membership>> {
     let membership = |line: &str| {
         let mut parts = line.splitn(3, ':');
         let number: u64 = parts.next()?.parse().ok()?;
