@@ -1,76 +1,37 @@
 #![doc = include_str!("../../docs/arena.md")]
 
-#[cfg(not(loom))]
-mod aliases;
-mod builder;
 mod bump;
-mod bump_error;
 mod byte_size;
-mod cgroup;
-mod collapse;
-mod cores;
-mod cursor;
-mod diagnose;
-mod discard;
 mod error;
-mod file;
-mod headroom;
-mod hugetlb;
-mod map;
-mod mapping;
-mod memory;
-mod numa;
-#[cfg(not(loom))]
-mod own_pages;
+mod human_bytes;
+mod machine;
 mod pages;
-mod pinned;
 mod populate;
 pub mod preflight;
-#[cfg(not(loom))]
 mod process;
-#[cfg(not(loom))]
-mod process_error;
-#[cfg(not(loom))]
-mod process_global;
 mod progress;
-#[cfg(not(loom))]
-mod read_only;
-mod receipt;
 mod region;
-mod reservations;
-mod residency;
-mod settings;
-mod span;
 mod thread_team;
-mod views;
 
-pub(crate) use cores::usable as usable_cores;
-pub(crate) use headroom::{headroom, reserve as reserve_headroom};
-pub(crate) use pinned::PinnedRange;
+pub(crate) use human_bytes::HumanBytes;
+pub(crate) use machine::usable_cores;
+pub(crate) use populate::{headroom, reserve_headroom};
 pub(crate) use progress::ProgressTracker;
-pub(crate) use receipt::HumanBytes;
+pub(crate) use region::PinnedRange;
 pub(crate) use thread_team::{ThreadTeam, with_team};
 
 pub use crate::sys::{Call, Errno};
-pub use builder::{Backing, RegionBuilder};
-pub use bump::{BumpArena, BumpStats};
-pub use bump_error::BumpError;
+pub use bump::{BumpArena, BumpError, BumpStats, Exclusive, ExclusiveRegion, HeapMemory, Memory};
 pub use byte_size::{ByteSize, SizeError, SizeFault};
-pub use discard::Advice;
 pub use error::{ArenaError, Limit};
-pub use memory::{Exclusive, ExclusiveRegion, HeapMemory, Memory};
-pub use numa::{Nodes, Numa, ParseNumaError};
-pub use pages::{Ladder, PageSize, ParsePagesError};
-pub use populate::{ParsePopulateError, Populate, Populated};
+pub use pages::{Fallback, Ladder, Nodes, Numa, PageSize, ParseNumaError, ParsePagesError};
+pub use populate::{Method, ParsePopulateError, Populate, Populated, Residency};
+pub use process::{ArenaSettings, SettingError};
 #[cfg(not(loom))]
-pub use process::{FreeOutcome, ProcessArena, ProcessStats};
-#[cfg(not(loom))]
-pub use process_error::{FreeError, ProcessAllocError, SetupError};
+pub use process::{
+    FreeError, FreeOutcome, ProcessAllocError, ProcessArena, ProcessStats, SetupError,
+};
 pub use progress::{CancelToken, Progress, ProgressOptions, WorkUnit};
 #[cfg(not(loom))]
-pub use read_only::ReadOnlyRegion;
-pub use receipt::{Fallback, RangeReceipt, Receipt};
-pub use region::Region;
-pub use residency::{Method, Residency};
-pub use settings::{ArenaSettings, SettingError};
-pub use views::RegionSlice;
+pub use region::ReadOnlyRegion;
+pub use region::{Advice, Backing, RangeReceipt, Receipt, Region, RegionBuilder, RegionSlice};

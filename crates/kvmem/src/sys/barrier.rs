@@ -2,11 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::call::Call;
 #[cfg(miri)]
-use super::Errno;
+use super::errno::Errno;
+use super::gate::gate;
+use super::result::Result;
 #[cfg(not(miri))]
-use super::check;
-use super::{Call, Result, gate};
+use super::result::check;
 
 // <linux/membarrier.h>
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;

@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::{Call, Errno};
+use super::call::Call;
+use super::errno::Errno;
 
 struct FaultPlan {
     /// For each fault: the call, the first failing call (counted from 1), the number of failures,

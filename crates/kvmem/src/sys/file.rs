@@ -10,7 +10,10 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use super::{Call, Errno, Result, check, gate};
+use super::call::Call;
+use super::errno::Errno;
+use super::gate::gate;
+use super::result::{Result, check};
 
 /// Makes an anonymous file that can be sealed, closed on exec. `flags` are further `MFD_*` flags.
 pub(crate) fn memfd_create(name: &CStr, flags: u32) -> Result<File> {

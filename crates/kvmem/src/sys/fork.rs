@@ -20,7 +20,10 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
-use super::{Call, Errno, Result, gate};
+use super::call::Call;
+use super::errno::Errno;
+use super::gate::gate;
+use super::result::Result;
 
 /// The position of a layer's hooks. Before a fork the stages run in this order, after it in
 /// reverse.

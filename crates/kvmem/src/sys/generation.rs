@@ -8,7 +8,10 @@
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Call, Errno, Result, gate};
+use super::call::Call;
+use super::errno::Errno;
+use super::gate::gate;
+use super::result::Result;
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 static COUNTED: Once = Once::new();

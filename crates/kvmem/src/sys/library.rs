@@ -15,7 +15,8 @@ use std::path::Path;
 
 use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 
-use super::{Call, gate};
+use super::call::Call;
+use super::gate::gate;
 
 /// A loaded library. Errors are the loader's texts, because the loader has no error numbers.
 #[derive(Debug)]

@@ -10,7 +10,10 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use super::{Call, Errno, Result, check, gate};
+use super::call::Call;
+use super::errno::Errno;
+use super::gate::gate;
+use super::result::{Result, check};
 
 /// The end of the longest range that can be locked.
 pub(crate) const LOCK_END: u64 = i64::MAX as u64;

@@ -5,7 +5,10 @@ use std::os::fd::AsRawFd;
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 
-use super::{Call, Errno, Result, check, gate};
+use super::call::Call;
+use super::errno::Errno;
+use super::gate::gate;
+use super::result::{Result, check};
 
 /// Returns the size of a base page in bytes.
 pub(crate) fn page_size() -> usize {

@@ -6,7 +6,7 @@
 //!
 //! ## The seam for tests
 //!
-//! Each function calls [`gate`] first. In ordinary builds that is an empty inlined function. With
+//! Each function calls [`gate`](gate::gate) first. In ordinary builds that is an empty inlined function. With
 //! the feature `fault-injection` it looks up a plan that a test has made, and the call may fail
 //! without having been made. Tests can therefore reach every error path, not only those that a
 //! healthy machine shows.
@@ -18,6 +18,7 @@ mod errno;
 pub mod fault;
 mod file;
 mod fork;
+mod gate;
 #[cfg(not(loom))]
 mod generation;
 #[cfg(not(loom))]
@@ -26,6 +27,7 @@ mod lock;
 mod memory;
 mod placement;
 mod process;
+mod result;
 mod ring;
 
 pub use call::Call;
@@ -57,27 +59,7 @@ pub(crate) use process::{
 };
 #[cfg(not(loom))]
 pub(crate) use process::{add_to_environment, at_exit};
+pub(crate) use result::Result;
 pub(crate) use ring::{
     io_uring_allowed, ring_clone, ring_empty, ring_fill, ring_setup, ring_table,
 };
-
-/// The result of a call of this module.
-pub(crate) type Result<T> = std::result::Result<T, Errno>;
-
-/// Returns an error if a test's plan makes this call fail.
-#[cfg(feature = "fault-injection")]
-fn gate(call: Call) -> Result<()> {
-    fault::check(call)
-}
-
-/// Lets every call through.
-#[cfg(not(feature = "fault-injection"))]
-#[inline(always)]
-fn gate(_: Call) -> Result<()> {
-    Ok(())
-}
-
-/// Converts the result of a C function that returns −1 and sets `errno`.
-fn check(returned: libc::c_long) -> Result<usize> {
-    usize::try_from(returned).map_err(|_| Errno::last())
-}

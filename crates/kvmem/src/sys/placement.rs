@@ -2,7 +2,9 @@
 
 use std::ptr::NonNull;
 
-use super::{Call, Result, check, gate};
+use super::call::Call;
+use super::gate::gate;
+use super::result::{Result, check};
 
 /// The words of a node mask: 1024 nodes, the maximum of any Linux build.
 const WORDS: usize = 1024 / 64;

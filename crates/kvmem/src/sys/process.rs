@@ -6,7 +6,10 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
-use super::{Call, Errno, Result, check, gate};
+use super::call::Call;
+use super::errno::Errno;
+use super::gate::gate;
+use super::result::{Result, check};
 
 /// A limit of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,10 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 
-use super::{Call, Errno, Result, check, gate};
+use super::call::Call;
+use super::errno::Errno;
+use super::gate::gate;
+use super::result::{Result, check};
 
 const REGISTER_BUFFERS2: u32 = 15;
 const REGISTER_BUFFERS_UPDATE: u32 = 16;

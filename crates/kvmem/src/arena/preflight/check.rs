@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::machine::Unread;
+use crate::arena::machine::{Read, Unread};
 
 /// One limit, compared with the requirements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -77,6 +77,18 @@ impl Check {
     ) -> Self {
         let check = Check::new(name, Value::Unknown).judge(Verdict::Unknown, unread.why());
         Check { need, ..check }
+    }
+
+    /// Returns a check with its requirement, or one that says why it could not be made.
+    pub(super) fn or_unknown(
+        name: impl Into<Cow<'static, str>>,
+        need: Option<Value>,
+        check: Read<Check>,
+    ) -> Self {
+        match check {
+            Ok(check) => Check { need: check.need.or(need), ..check },
+            Err(unread) => Check::unknown(name, need, &unread),
+        }
     }
 
     pub(super) fn need(self, need: Value) -> Self {

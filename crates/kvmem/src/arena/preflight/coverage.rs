@@ -6,9 +6,9 @@
 //! underestimated. A pool on the last rung must provide everything that remains: a shortage there
 //! is the pool's alone, and no other memory replaces it.
 
-use super::super::pages::PageSize;
-use super::facts::{HugetlbPool, bytes_of};
 use super::requirements::Requirements;
+use crate::arena::PageSize;
+use crate::arena::machine::hugetlb::{HugetlbPool, bytes_of};
 
 /// The bytes that each rung provides.
 pub(super) struct Coverage {

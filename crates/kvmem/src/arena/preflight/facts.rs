@@ -1,19 +1,15 @@
 //! *Facts*: all files that the checks use, each read once.
 
-use super::super::pages::PageSize;
-use super::cgroup::{CgroupLimits, Cgroups, Hierarchy, LimitFiles};
 use super::coverage::Coverage;
-use super::machine::{Machine, Read, Unread};
-use super::parse;
 use super::requirements::Requirements;
-use super::system::System;
-
-/// The folder of the settings of transparent hugepages.
-const THP: &str = "/sys/kernel/mm/transparent_hugepage";
+use crate::arena::PageSize;
+use crate::arena::machine::hugetlb::HugetlbPool;
+use crate::arena::machine::{Cgroups, Hierarchy, MachineFiles, Read, System, Unread, parse};
 
 /// All facts.
 pub(super) struct Facts<'a> {
-    pub(super) machine: &'a Machine,
+    pub(super) files: &'a MachineFiles,
+    pub(super) system: &'a System,
     pub(super) status: Read<String>,
     pub(super) meminfo: Read<String>,
     /// The nodes that this process may use.
@@ -27,136 +23,14 @@ pub(super) struct Facts<'a> {
     pub(super) coverage: Coverage,
 }
 
-/// The hugetlb pool of one page size.
-pub(super) struct HugetlbPool {
-    pub(super) page: PageSize,
-    /// All pages of the pool, used or not, without surplus pages.
-    pub(super) total: Read<u64>,
-    /// Free pages that are not reserved.
-    pub(super) free: Read<u64>,
-    /// Pages beyond the pool's size that the kernel would try to make.
-    pub(super) surplus: Read<u64>,
-    /// Free pages of each relevant node: the allowed ones, or those of them that are required.
-    pub(super) nodes: Read<Vec<(u32, u64)>>,
-    /// The limits of cgroups; `None` if the kernel has no such controller.
-    pub(super) limits: Read<Option<CgroupLimits>>,
-}
-
-/// Returns the size of a page.
-pub(super) fn bytes_of(page: PageSize) -> u64 {
-    page.bytes() as u64
-}
-
-impl HugetlbPool {
-    /// Returns the size of one of its pages.
-    pub(super) fn bytes(&self) -> u64 {
-        bytes_of(self.page)
-    }
-
-    /// Returns the pages that are certainly available: free, and on a node that may be used.
-    pub(super) fn usable(&self) -> Read<u64> {
-        let mut usable = self.free.clone()?;
-        match &self.nodes {
-            Ok(nodes) => {
-                usable =
-                    usable.min(nodes.iter().map(|(_, free)| *free).fold(0, u64::saturating_add))
-            }
-            // A kernel without NUMA has no node files.
-            Err(unread) if unread.absent => {}
-            Err(unread) => return Err(unread.clone()),
-        }
-        Ok(usable)
-    }
-
-    /// Returns the usable pages that the cgroups also allow.
-    pub(super) fn usable_in_cgroup(&self) -> Read<u64> {
-        let usable = self.usable()?;
-        let tightest = self.limits.clone()?.and_then(|limits| limits.tightest);
-        Ok(tightest.map_or(usable, |tightest| usable.min(tightest.remaining() / self.bytes())))
-    }
-
-    /// Returns the name of the page size in `/sys/kernel/mm/hugepages`.
-    pub(super) fn folder(&self) -> String {
-        folder(self.page)
-    }
-
-    /// Returns the name of the page size in the files of cgroups.
-    pub(super) fn cgroup_name(&self) -> &'static str {
-        cgroup_name(self.page)
-    }
-
-    fn read(
-        machine: &Machine,
-        page: PageSize,
-        nodes: &Read<Vec<u32>>,
-        hugetlb: &Read<Option<Hierarchy>>,
-    ) -> Self {
-        let folder = format!("/sys/kernel/mm/hugepages/{}", folder(page));
-        let number = |file: &str| machine.value(&format!("{folder}/{file}"), parse::number);
-        let less = |more: Read<u64>, less: Read<u64>| Ok(more?.saturating_sub(less?));
-        let surplus = number("surplus_hugepages");
-        let on_node = |node: &u32| {
-            let path = format!(
-                "/sys/devices/system/node/node{node}/hugepages/{}/free_hugepages",
-                self::folder(page)
-            );
-            Ok((*node, machine.value(&path, parse::number)?))
-        };
-        let limits = |hierarchy: &Hierarchy| {
-            let name = cgroup_name(page);
-            // The limit of reservations is checked when memory is mapped, the other one when it is
-            // touched; either may be set.
-            let (limit, usage) = match hierarchy.unified {
-                true => ("max", "current"),
-                false => ("limit_in_bytes", "usage_in_bytes"),
-            };
-            let limits = |infix: &str| {
-                let (limit, usage) = (
-                    format!("hugetlb.{name}.{infix}{limit}"),
-                    format!("hugetlb.{name}.{infix}{usage}"),
-                );
-                hierarchy
-                    .limits(machine, LimitFiles { limit: &limit, usage: &usage, reclaimable: None })
-            };
-            limits("").tighter(limits("rsvd."))
-        };
-        HugetlbPool {
-            page,
-            total: less(number("nr_hugepages"), surplus.clone()),
-            free: less(number("free_hugepages"), number("resv_hugepages")),
-            surplus: less(number("nr_overcommit_hugepages"), surplus),
-            nodes: nodes.clone().and_then(|nodes| nodes.iter().map(on_node).collect()),
-            limits: hugetlb.clone().map(|hierarchy| hierarchy.as_ref().map(limits)),
-        }
-    }
-}
-
-fn folder(page: PageSize) -> String {
-    format!("hugepages-{}kB", bytes_of(page) >> 10)
-}
-
-fn cgroup_name(page: PageSize) -> &'static str {
-    if page == PageSize::Huge1G { "1GB" } else { "2MB" }
-}
-
-impl CgroupLimits {
-    /// Combines two limits of the same pages; the tighter one counts.
-    fn tighter(self, other: CgroupLimits) -> CgroupLimits {
-        CgroupLimits {
-            tightest: [self.tightest, other.tightest]
-                .into_iter()
-                .flatten()
-                .min_by_key(|level| level.remaining()),
-            unread: self.unread.or(other.unread),
-            hidden: self.hidden,
-        }
-    }
-}
-
 impl<'a> Facts<'a> {
-    pub(super) fn read(machine: &'a Machine, requirements: &Requirements) -> Self {
-        let status = machine.text("/proc/self/status");
-        let nodes_online = machine.value("/sys/devices/system/node/online", parse::list);
+    pub(super) fn read(
+        files: &'a MachineFiles,
+        system: &'a System,
+        requirements: &Requirements,
+    ) -> Self {
+        let status = files.text("/proc/self/status");
+        let nodes_online = files.value("/sys/devices/system/node/online", parse::list);
         let nodes = allowed_nodes(&status, &nodes_online);
         let wanted = nodes.clone().map(|mut nodes| {
             nodes.retain(|node| {
@@ -165,19 +39,20 @@ impl<'a> Facts<'a> {
             });
             nodes
         });
-        let cgroups = Cgroups::read(machine);
+        let cgroups = Cgroups::read(files);
         let hierarchy = |controller| match &cgroups {
-            Ok(Some(cgroups)) => cgroups.hierarchy(machine, controller),
+            Ok(Some(cgroups)) => cgroups.hierarchy(files, controller),
             Ok(None) => Ok(None),
             Err(unread) => Err(unread.clone()),
         };
         let hugetlb = hierarchy("hugetlb");
         let pools = [PageSize::Huge1G, PageSize::Huge2M]
-            .map(|page| HugetlbPool::read(machine, page, &wanted, &hugetlb));
-        let coverage = Coverage::of(requirements, &pools, machine.system().page_bytes);
+            .map(|page| HugetlbPool::read(files, page, &wanted, &hugetlb));
+        let coverage = Coverage::of(requirements, &pools, system.page_bytes);
         Facts {
-            machine,
-            meminfo: machine.text("/proc/meminfo"),
+            files,
+            system,
+            meminfo: files.text("/proc/meminfo"),
             memory: hierarchy("memory"),
             cpu: hierarchy("cpu"),
             status,
@@ -188,10 +63,6 @@ impl<'a> Facts<'a> {
         }
     }
 
-    pub(super) fn system(&self) -> &System {
-        self.machine.system()
-    }
-
     /// Returns whether the machine has more than one node.
     pub(super) fn has_several_nodes(&self) -> bool {
         self.nodes_online.as_ref().is_ok_and(|nodes| nodes.len() > 1)
@@ -199,7 +70,7 @@ impl<'a> Facts<'a> {
 
     /// Returns the major and minor number of the kernel's release.
     pub(super) fn kernel(&self) -> Read<(u32, u32)> {
-        self.machine.value("/proc/sys/kernel/osrelease", parse::release)
+        self.files.value("/proc/sys/kernel/osrelease", parse::release)
     }
 
     /// Returns a field of `/proc/self/status`.
@@ -216,24 +87,9 @@ impl<'a> Facts<'a> {
         field(&self.meminfo, "/proc/meminfo", key, parse::field_bytes)
     }
 
-    /// Returns the selected word of a setting of transparent hugepages.
-    pub(super) fn thp(&self, file: &str) -> Read<String> {
-        self.machine.value(&format!("{THP}/{file}"), parse::selected)
-    }
-
-    /// Returns the selected word of a setting like [`thp`](Self::thp), and its file. A setting for
-    /// pages of 2 MiB takes precedence over the common one.
-    pub(super) fn thp_2m(&self, file: &str) -> Read<(String, String)> {
-        let own = format!("hugepages-2048kB/{file}");
-        match self.machine.value_if_exists(&format!("{THP}/{own}"), parse::selected)? {
-            Some(word) if word != "inherit" => Ok((word, format!("{THP}/{own}"))),
-            _ => Ok((self.thp(file)?, format!("{THP}/{file}"))),
-        }
-    }
-
     /// Returns a number in `/proc/sys`.
     pub(super) fn sysctl(&self, file: &str) -> Read<u64> {
-        self.machine.value(&format!("/proc/sys/{file}"), parse::number)
+        self.files.value(&format!("/proc/sys/{file}"), parse::number)
     }
 
     /// Returns whether this process has a capability in the initial user namespace, where it
@@ -246,7 +102,7 @@ impl<'a> Facts<'a> {
         }
         // The initial namespace maps every user to itself.
         let whole = |text: &str| text.split_whitespace().eq(["0", "0", "4294967295"]);
-        self.machine.value("/proc/self/uid_map", |text| Some(whole(text)))
+        self.files.value("/proc/self/uid_map", |text| Some(whole(text)))
     }
 }
 

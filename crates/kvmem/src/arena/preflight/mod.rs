@@ -1,18 +1,17 @@
 #![doc = include_str!("../../../docs/preflight.md")]
 
-mod cgroup;
 mod check;
 mod checks;
 mod coverage;
 mod facts;
 mod machine;
-mod parse;
 mod report;
 mod requirements;
-mod system;
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests;
 
+pub use super::machine::{FileSystemSpace, Rlimit, System};
 pub use check::{Check, Value, Verdict};
 pub use machine::Machine;
 pub use report::{Report, VerdictCounts};
 pub use requirements::{Requirements, RequirementsError};
-pub use system::{FileSystemSpace, Rlimit, System};

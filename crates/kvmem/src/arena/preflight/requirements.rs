@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::super::pages::{Ladder, PageSize};
+use crate::arena::{Ladder, PageSize};
 
 /// The largest size: half of a 64-bit address space.
 const SIZE_MAX: u64 = 1 << 63;

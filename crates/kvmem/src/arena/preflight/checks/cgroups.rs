@@ -3,14 +3,14 @@
 //! At `memory.max` the kernel kills a process; above `memory.high` it slows allocations down
 //! extremely.
 
-use super::super::cgroup::{CgroupLimits, LimitFiles};
 use super::super::check::{Check, Value, Verdict, human_bytes, setting_ceil};
 use super::super::facts::Facts;
 use super::super::requirements::Requirements;
+use crate::arena::machine::{CgroupLimits, LimitFiles};
 
 pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
     memory(facts, checks);
-    super::hugepages::in_cgroups(facts, requirements, checks);
+    hugepages(facts, requirements, checks);
 }
 
 fn memory(facts: &Facts<'_>, checks: &mut Vec<Check>) {
@@ -27,14 +27,9 @@ fn memory(facts: &Facts<'_>, checks: &mut Vec<Check>) {
     if hierarchy.is_some_and(|hierarchy| hierarchy.counts_hugepages) {
         need = need.saturating_add(facts.coverage.hugetlb_bytes);
     }
-    let limits = |files| hierarchy.map(|hierarchy| hierarchy.limits(facts.machine, files));
+    let limits = |of| hierarchy.map(|hierarchy| hierarchy.limits(facts.files, of));
     let unified = hierarchy.is_none_or(|hierarchy| hierarchy.unified);
-    let (usage, reclaimable) = match unified {
-        true => ("memory.current", ("memory.stat", "inactive_file")),
-        false => ("memory.usage_in_bytes", ("memory.stat", "total_inactive_file")),
-    };
-    let files = |limit| LimitFiles { limit, usage, reclaimable: Some(reclaimable) };
-    let max = if unified { "memory.max" } else { "memory.limit_in_bytes" };
+    let max = LimitFiles::memory_max(unified);
     let fix = |folder: &str, file: &str, limit: u64| {
         let container = format!(
             "docker run --memory={}; Kubernetes: resources.limits memory: {}",
@@ -46,10 +41,8 @@ fn memory(facts: &Facts<'_>, checks: &mut Vec<Check>) {
             setting_ceil(limit, "G", "M")
         )
     };
-    checks.push(judge(names[0], limits(files(max)).as_ref(), need, Verdict::Fail, "memory", fix));
-    // v1 has no limit that throttles; its soft limit only decides which group the kernel reclaims
-    // from first.
-    let high = if unified { limits(files("memory.high")) } else { None };
+    checks.push(judge(names[0], limits(max).as_ref(), need, Verdict::Fail, "memory", fix));
+    let high = LimitFiles::memory_high(unified).and_then(limits);
     let fix = |folder: &str, file: &str, limit: u64| {
         format!(
             "echo {limit} > {folder}/{file}; systemd: MemoryHigh={}",
@@ -59,10 +52,39 @@ fn memory(facts: &Facts<'_>, checks: &mut Vec<Check>) {
     checks.push(judge(names[1], high.as_ref(), need, Verdict::Warn, "memory", fix));
 }
 
+/// Checks the limits of cgroups on hugepages, for each size on the ladder.
+fn hugepages(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
+    for pool in facts.pools.iter().filter(|pool| requirements.has(pool.page)) {
+        let pages = facts.coverage.pages_requested(pool.page);
+        // A cgroup cannot deny pages that the pool does not have, unless the last rung needs them.
+        let usable = pool.usable().unwrap_or(pages);
+        let reach = if requirements.is_last(pool.page) { pages } else { pages.min(usable) };
+        let need = reach.saturating_mul(pool.bytes());
+        let name = format!("cgroup.hugetlb.{}", pool.page);
+        let limits = match &pool.limits {
+            Ok(limits) => limits.as_ref(),
+            Err(unread) => {
+                checks.push(Check::unknown(name, Some(Value::Bytes(need)), unread));
+                continue;
+            }
+        };
+        let if_short = if requirements.is_last(pool.page) { Verdict::Fail } else { Verdict::Warn };
+        let resource = pool.cgroup_name().replace('B', "i");
+        let fix = |folder: &str, file: &str, limit: u64| {
+            let amount = setting_ceil(need, "Gi", "Mi");
+            format!(
+                "echo {limit} > {folder}/{file}; Kubernetes: resources.limits \
+                 hugepages-{resource}: {amount}"
+            )
+        };
+        checks.push(judge(name, limits, need, if_short, "hugepages", fix));
+    }
+}
+
 /// Compares the limits of all levels with `need`; `if_short` is the verdict if they are too low.
 /// `limits` is `None` if the kernel has no such controller. `fix` receives the folder and the file
 /// of the tightest level, and a sufficient limit.
-pub(super) fn judge(
+fn judge(
     name: impl Into<String>,
     limits: Option<&CgroupLimits>,
     need: u64,

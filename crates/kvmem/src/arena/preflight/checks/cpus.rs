@@ -3,29 +3,27 @@
 
 use super::super::check::{Check, Value, Verdict};
 use super::super::facts::Facts;
-use super::super::machine::Read;
-use super::super::parse;
-use super::checked;
+use crate::arena::machine::parse;
+use crate::arena::machine::{Read, within_quota};
 
 /// Populating in parallel needs at least two.
 const NEEDED: u64 = 2;
 
 pub(super) fn checks(facts: &Facts<'_>, checks: &mut Vec<Check>) {
-    checks.push(checked("cpus", Some(Value::Count(NEEDED)), cpus(facts)));
+    checks.push(Check::or_unknown("cpus", Some(Value::Count(NEEDED)), cpus(facts)));
 }
 
 fn cpus(facts: &Facts<'_>) -> Read<Check> {
     let list = |text: &str, key: &str| parse::list(parse::field(text, key)?);
-    let mask = match facts.system().cpus {
+    let mask = match facts.system.cpus {
         Some(cpus) => u64::from(cpus),
         None => facts.status("Cpus_allowed_list", list)?.len() as u64,
     };
     let quota = match facts.cpu.as_ref().map_err(Clone::clone)? {
-        Some(hierarchy) => hierarchy.cpu_quota(facts.machine)?,
+        Some(hierarchy) => hierarchy.cpu_quota(facts.files)?,
         None => None,
     };
-    // A fraction of a processor still allows one more thread.
-    let cpus = quota.map_or(mask, |quota| mask.min(quota.div_ceil(1000).max(1)));
+    let cpus = within_quota(mask, quota);
     let check = Check::new("cpus", Value::Count(cpus));
     if cpus >= NEEDED {
         return Ok(check.judge(Verdict::Ok, "several threads can populate at the same time"));

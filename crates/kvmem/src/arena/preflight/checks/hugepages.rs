@@ -1,20 +1,20 @@
 //! *Hugepages*: the hugetlb pools. Waiting does not add pages to a pool.
 
-use crate::arena::pages::PageSize;
+use crate::arena::PageSize;
+use crate::arena::machine::hugetlb::HugetlbPool;
 
 use super::super::check::{Check, Value, Verdict, human_bytes, setting_ceil};
-use super::super::facts::{Facts, HugetlbPool};
-use super::super::machine::Read;
-use super::super::parse;
+use super::super::facts::Facts;
 use super::super::requirements::Requirements;
-use super::checked;
+use crate::arena::machine::Read;
+use crate::arena::machine::parse;
 
 pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
     for pool in &facts.pools {
         let pages = facts.coverage.pages_requested(pool.page);
         let need = requirements.has(pool.page).then_some(Value::Count(pages));
         let name = format!("hugepages.{}", pool.page);
-        checks.push(checked(name.clone(), need, free(facts, requirements, pool, pages)));
+        checks.push(Check::or_unknown(name.clone(), need, free(facts, requirements, pool, pages)));
         // On a machine with one node, the node's pool is the whole pool.
         let nodes = pool.nodes.as_deref().unwrap_or_default();
         if facts.has_several_nodes() && requirements.has(pool.page) {
@@ -104,33 +104,4 @@ fn on_node(pool: &HugetlbPool, node: u32, free: u64, share: u64) -> Check {
     let path = format!("/sys/devices/system/node/node{node}/hugepages/{folder}/nr_hugepages");
     let more = share - free;
     check.judge(Verdict::Warn, why).fix(format!("echo $(($(cat {path}) + {more})) > {path}"))
-}
-
-/// Checks the limits of cgroups on hugepages, for each size on the ladder.
-pub(super) fn in_cgroups(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
-    for pool in facts.pools.iter().filter(|pool| requirements.has(pool.page)) {
-        let pages = facts.coverage.pages_requested(pool.page);
-        // A cgroup cannot deny pages that the pool does not have, unless the last rung needs them.
-        let usable = pool.usable().unwrap_or(pages);
-        let reach = if requirements.is_last(pool.page) { pages } else { pages.min(usable) };
-        let need = reach.saturating_mul(pool.bytes());
-        let name = format!("cgroup.hugetlb.{}", pool.page);
-        let limits = match &pool.limits {
-            Ok(limits) => limits.as_ref(),
-            Err(unread) => {
-                checks.push(Check::unknown(name, Some(Value::Bytes(need)), unread));
-                continue;
-            }
-        };
-        let if_short = if requirements.is_last(pool.page) { Verdict::Fail } else { Verdict::Warn };
-        let resource = pool.cgroup_name().replace('B', "i");
-        let fix = |folder: &str, file: &str, limit: u64| {
-            let amount = setting_ceil(need, "Gi", "Mi");
-            format!(
-                "echo {limit} > {folder}/{file}; Kubernetes: resources.limits \
-                 hugepages-{resource}: {amount}"
-            )
-        };
-        checks.push(super::cgroups::judge(name, limits, need, if_short, "hugepages", fix));
-    }
 }

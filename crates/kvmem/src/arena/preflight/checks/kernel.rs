@@ -2,9 +2,8 @@
 
 use super::super::check::{Check, Value, Verdict};
 use super::super::facts::Facts;
-use super::super::machine::{Read, Unread};
-use super::super::parse;
-use super::checked;
+use crate::arena::machine::parse;
+use crate::arena::machine::{Read, Unread};
 use crate::sys::Errno;
 
 /// The first kernel with `MADV_POPULATE_WRITE`.
@@ -12,8 +11,12 @@ const POPULATE: (u32, u32) = (5, 14);
 
 pub(super) fn checks(facts: &Facts<'_>, checks: &mut Vec<Check>) {
     let need = Value::Text(format!("{}.{}", POPULATE.0, POPULATE.1));
-    checks.push(checked("kernel.populate", Some(need), populate(facts)));
-    checks.push(checked("kernel.io_uring", Some(Value::Text("allowed".into())), io_uring(facts)));
+    checks.push(Check::or_unknown("kernel.populate", Some(need), populate(facts)));
+    checks.push(Check::or_unknown(
+        "kernel.io_uring",
+        Some(Value::Text("allowed".into())),
+        io_uring(facts),
+    ));
 }
 
 fn populate(facts: &Facts<'_>) -> Read<Check> {
@@ -28,14 +31,13 @@ fn populate(facts: &Facts<'_>) -> Read<Check> {
 
 /// The kernel's answer decides; the setting only explains it.
 fn io_uring(facts: &Facts<'_>) -> Read<Check> {
-    let answer = facts.system().io_uring;
+    let answer = facts.system.io_uring;
     let answer = answer.ok_or_else(|| Unread::new("the kernel was not asked for an io_uring"))?;
     let check = |word: &str| Check::new("kernel.io_uring", Value::Text(word.into()));
     let Err(errno) = answer else {
         return Ok(check("allowed").judge(Verdict::Ok, "this process may make an io_uring"));
     };
-    let setting =
-        facts.machine.value_if_exists("/proc/sys/kernel/io_uring_disabled", parse::number);
+    let setting = facts.files.value_if_exists("/proc/sys/kernel/io_uring_disabled", parse::number);
     let (why, fix) = match setting {
         Ok(Some(1)) => (
             "kernel.io_uring_disabled=1 forbids it to users outside of one group".to_owned(),

@@ -3,8 +3,7 @@
 
 use super::super::check::{Check, Value, Verdict};
 use super::super::facts::Facts;
-use super::super::machine::Read;
-use super::checked;
+use crate::arena::machine::{Read, mappings};
 
 /// The mappings that a region may need: for rungs, guard pages, and ranges that are discarded or
 /// bound separately.
@@ -13,12 +12,11 @@ const NEEDED: u64 = 1024;
 const MINIMUM: u64 = 16;
 
 pub(super) fn checks(facts: &Facts<'_>, checks: &mut Vec<Check>) {
-    checks.push(checked("maps.left", Some(Value::Count(NEEDED)), remaining(facts)));
+    checks.push(Check::or_unknown("maps.left", Some(Value::Count(NEEDED)), remaining(facts)));
 }
 
 fn remaining(facts: &Facts<'_>) -> Read<Check> {
-    let limit = facts.sysctl("vm/max_map_count")?;
-    let used = facts.machine.lines("/proc/self/maps")?;
+    let (limit, used) = mappings(facts.files)?;
     let remaining = limit.saturating_sub(used);
     let check = Check::new("maps.left", Value::Count(remaining));
     if remaining >= NEEDED {

@@ -2,18 +2,17 @@
 
 use super::super::check::{Check, Value, Verdict, human_bytes};
 use super::super::facts::Facts;
-use super::super::machine::Read;
 use super::super::requirements::Requirements;
-use super::checked;
+use crate::arena::machine::Read;
 
 /// The part of the available memory that should stay available: one twentieth.
 const SPARE_PART: u64 = 20;
 
 pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
     let need = Some(Value::Bytes(facts.coverage.ordinary_bytes));
-    checks.push(checked("memory.available", need.clone(), available(facts)));
-    checks.push(checked("memory.overcommit", need, overcommit(facts)));
-    checks.push(checked("memory.swap", None, swap(facts, requirements)));
+    checks.push(Check::or_unknown("memory.available", need.clone(), available(facts)));
+    checks.push(Check::or_unknown("memory.overcommit", need, overcommit(facts)));
+    checks.push(Check::or_unknown("memory.swap", None, swap(facts, requirements)));
 }
 
 fn available(facts: &Facts<'_>) -> Read<Check> {
@@ -112,7 +111,7 @@ fn swap(facts: &Facts<'_>, requirements: &Requirements) -> Read<Check> {
         return Ok(check.judge(Verdict::Ok, "pinned pages are never swapped"));
     }
     let forbidden = match facts.memory.as_ref().map_err(Clone::clone)? {
-        Some(hierarchy) if hierarchy.unified => hierarchy.forbids_swap(facts.machine)?,
+        Some(hierarchy) if hierarchy.unified => hierarchy.forbids_swap(facts.files)?,
         _ => false,
     };
     if forbidden {

@@ -2,15 +2,14 @@
 
 use super::super::check::{Check, Value, Verdict, human_bytes};
 use super::super::facts::Facts;
-use super::super::machine::Read;
-use super::super::parse;
 use super::super::requirements::Requirements;
-use super::checked;
+use crate::arena::machine::Read;
+use crate::arena::machine::parse;
 
 pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
     let wanted = requirements.required_nodes();
     let need = (!wanted.is_empty()).then(|| Value::Text(parse::span(wanted)));
-    checks.push(checked("numa.nodes", need, nodes(facts, wanted)));
+    checks.push(Check::or_unknown("numa.nodes", need, nodes(facts, wanted)));
     let Ok(allowed) = &facts.nodes else { return };
     // The memory of a single node is that of the machine.
     if !facts.has_several_nodes() {
@@ -21,7 +20,7 @@ pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mu
     let share = facts.coverage.ordinary_bytes.div_ceil((targets.len() as u64).max(1));
     for node in targets {
         let name = format!("memory.node{node}");
-        checks.push(checked(
+        checks.push(Check::or_unknown(
             name.clone(),
             Some(Value::Bytes(share)),
             on_node(facts, name, node, share),
@@ -65,7 +64,7 @@ fn on_node(facts: &Facts<'_>, name: String, node: u32, share: u64) -> Read<Check
         // The kernel reclaims file caches that were not used lately.
         Some(free.saturating_add(parse::node_field_bytes(text, "Inactive(file)")?))
     };
-    let free = facts.machine.value(&path, free)?;
+    let free = facts.files.value(&path, free)?;
     let check = Check::new(name, Value::Bytes(free));
     if free >= share {
         return Ok(check.judge(Verdict::Ok, "enough for an even share"));

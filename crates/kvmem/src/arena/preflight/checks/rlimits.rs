@@ -2,11 +2,10 @@
 
 use super::super::check::{Check, Value, Verdict, human_bytes};
 use super::super::facts::Facts;
-use super::super::machine::{Read, Unread};
-use super::super::parse;
 use super::super::requirements::Requirements;
-use super::super::system::Rlimit;
-use super::checked;
+use crate::arena::machine::Rlimit;
+use crate::arena::machine::parse;
+use crate::arena::machine::{Read, Unread};
 
 /// `CAP_IPC_LOCK`, which removes `RLIMIT_MEMLOCK`.
 const CAP_IPC_LOCK: u32 = 14;
@@ -14,11 +13,19 @@ const CAP_IPC_LOCK: u32 = 14;
 pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
     let mapped = facts.coverage.mapped_bytes;
     let pinned = requirements.is_pinned().then_some(mapped);
-    checks.push(checked("rlimit.memlock", pinned.map(Value::Bytes), memlock(facts, pinned)));
-    checks.push(checked("rlimit.as", Some(Value::Bytes(mapped)), address_space(facts, mapped)));
+    checks.push(Check::or_unknown(
+        "rlimit.memlock",
+        pinned.map(Value::Bytes),
+        memlock(facts, pinned),
+    ));
+    checks.push(Check::or_unknown(
+        "rlimit.as",
+        Some(Value::Bytes(mapped)),
+        address_space(facts, mapped),
+    ));
     // Shared mappings do not count as data.
     let data = if requirements.is_shared() { 0 } else { mapped };
-    checks.push(checked("rlimit.data", Some(Value::Bytes(data)), data_size(facts, data)));
+    checks.push(Check::or_unknown("rlimit.data", Some(Value::Bytes(data)), data_size(facts, data)));
 }
 
 /// Returns a limit with its soft value and the used bytes; `None` means no limit.
@@ -48,7 +55,7 @@ fn memlock(facts: &Facts<'_>, need: Option<u64>) -> Read<Check> {
         let locked = facts.status("VmLck", parse::field_bytes)?;
         Ok(locked.max(facts.status("VmPin", parse::field_bytes)?))
     };
-    let Some((limit, soft, used)) = with_usage(facts.system().memlock, "RLIMIT_MEMLOCK", used)?
+    let Some((limit, soft, used)) = with_usage(facts.system.memlock, "RLIMIT_MEMLOCK", used)?
     else {
         return Ok(Check::new(name, Value::Unlimited).judge(Verdict::Ok, "there is no limit"));
     };
@@ -80,13 +87,13 @@ fn memlock(facts: &Facts<'_>, need: Option<u64>) -> Read<Check> {
 
 fn address_space(facts: &Facts<'_>, need: u64) -> Read<Check> {
     let used = || facts.status("VmSize", parse::field_bytes);
-    let limit = with_usage(facts.system().address_space, "RLIMIT_AS", used)?;
+    let limit = with_usage(facts.system.address_space, "RLIMIT_AS", used)?;
     Ok(sized("rlimit.as", limit, need, "RLIMIT_AS", 'v', "LimitAS"))
 }
 
 fn data_size(facts: &Facts<'_>, need: u64) -> Read<Check> {
     let used = || facts.status("VmData", parse::field_bytes);
-    let limit = with_usage(facts.system().data, "RLIMIT_DATA", used)?;
+    let limit = with_usage(facts.system.data, "RLIMIT_DATA", used)?;
     Ok(sized("rlimit.data", limit, need, "RLIMIT_DATA", 'd', "LimitDATA"))
 }
 

@@ -4,18 +4,17 @@
 
 use super::super::check::{Check, Value, Verdict, setting_ceil};
 use super::super::facts::Facts;
-use super::super::machine::{Read, Unread};
 use super::super::requirements::Requirements;
-use super::checked;
+use crate::arena::machine::{Read, Unread};
 
 pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
     let need = requirements.is_shared().then(|| requirements.size_bytes());
-    checks.push(checked("shm.free", need.map(Value::Bytes), free(facts, need)));
+    checks.push(Check::or_unknown("shm.free", need.map(Value::Bytes), free(facts, need)));
 }
 
 fn free(facts: &Facts<'_>, need: Option<u64>) -> Read<Check> {
     let space = facts
-        .system()
+        .system
         .shm
         .ok_or_else(|| Unread::new("the kernel does not report the size of /dev/shm"))?;
     if space.total_bytes == 0 {

@@ -1,16 +1,13 @@
 //! *Transparent hugepages*: ordinary memory that the kernel keeps in hugepages if its settings
 //! allow it.
 
-use crate::arena::pages::PageSize;
+use crate::arena::PageSize;
 
 use super::super::check::{Check, Value, Verdict};
 use super::super::facts::Facts;
-use super::super::machine::Read;
-use super::super::parse;
 use super::super::requirements::Requirements;
-use super::checked;
-
-const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
+use crate::arena::machine::Read;
+use crate::arena::machine::thp::{self, FOLDER};
 
 pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
     // Transparent hugepages are on the ladder, and their rung is reached.
@@ -18,21 +15,27 @@ pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mu
     let if_short = if requirements.is_last(PageSize::Thp) { Verdict::Fail } else { Verdict::Warn };
     let need = |text: &str, requested: bool| requested.then(|| Value::Text(text.to_owned()));
     let private = need("madvise", requested && !requirements.is_shared());
-    checks.push(checked(
+    checks.push(Check::or_unknown(
         "thp.enabled",
         private.clone(),
         enabled(facts, private.is_some(), if_short),
     ));
-    checks.push(checked("thp.defrag", need("madvise", requested), defrag(facts, requested)));
+    checks.push(Check::or_unknown(
+        "thp.defrag",
+        need("madvise", requested),
+        defrag(facts, requested),
+    ));
     let shared = need("advise", requested && requirements.is_shared());
-    checks.push(checked("thp.shmem", shared.clone(), shmem(facts, shared.is_some(), if_short)));
+    checks.push(Check::or_unknown(
+        "thp.shmem",
+        shared.clone(),
+        shmem(facts, shared.is_some(), if_short),
+    ));
 }
 
 fn enabled(facts: &Facts<'_>, requested: bool, if_short: Verdict) -> Read<Check> {
-    let (word, path) = facts.thp_2m("enabled")?;
-    // Kernels before 5.0 do not report whether the process has disabled them for itself.
-    let number = |text: &str, key: &str| parse::number(parse::field(text, key)?);
-    let process_may = facts.status("THP_enabled", number) != Ok(0);
+    let (word, path) = thp::effective(facts.files, thp::PRIVATE)?;
+    let process_may = !facts.status.as_deref().is_ok_and(thp::disabled_for_process);
     let check = Check::new("thp.enabled", Value::Text(word.clone()));
     Ok(match word.as_str() {
         "always" | "madvise" if !process_may && requested => check
@@ -58,7 +61,7 @@ fn enabled(facts: &Facts<'_>, requested: bool, if_short: Verdict) -> Read<Check>
 }
 
 fn defrag(facts: &Facts<'_>, requested: bool) -> Read<Check> {
-    let word = facts.thp("defrag")?;
+    let word = thp::common(facts.files, "defrag")?;
     let check = Check::new("thp.defrag", Value::Text(word.clone()));
     Ok(match word.as_str() {
         "always" | "madvise" | "defer+madvise" => check
@@ -77,7 +80,7 @@ fn defrag(facts: &Facts<'_>, requested: bool) -> Read<Check> {
 }
 
 fn shmem(facts: &Facts<'_>, requested: bool, if_short: Verdict) -> Read<Check> {
-    let (word, path) = facts.thp_2m("shmem_enabled")?;
+    let (word, path) = thp::effective(facts.files, thp::SHARED)?;
     // Since Linux 6.1 shared memory can be collapsed under every setting except `deny`.
     let collapses = facts.kernel().is_ok_and(|version| version >= (6, 1));
     let check = Check::new("thp.shmem", Value::Text(word.clone()));

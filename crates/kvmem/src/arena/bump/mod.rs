@@ -1,0 +1,10 @@
+//! *Bump allocation*: hands out the bytes of one memory from the first to the last.
+
+mod arena;
+mod cursor;
+mod error;
+mod memory;
+
+pub use arena::{BumpArena, BumpStats};
+pub use error::BumpError;
+pub use memory::{Exclusive, ExclusiveRegion, HeapMemory, Memory};

@@ -1,0 +1,34 @@
+//! *Machine*: reads the limits that the kernel and its cgroups set: `/proc`, `/sys` and resource
+//! limits. Mapping, populating, planning and preflight ask here, so they agree.
+//!
+//! Every file is read through [`MachineFiles`], whose root a test can replace.
+
+mod cgroup_level;
+mod cgroups;
+mod cpus;
+mod files;
+pub(super) mod hugetlb;
+#[cfg(all(test, not(loom), not(miri)))]
+mod made_up_tree;
+mod meminfo;
+mod nodes;
+pub(super) mod parse;
+mod process;
+mod system;
+pub(super) mod thp;
+mod unread;
+
+pub(super) use cgroup_level::{CgroupLevel, LimitFiles};
+pub(super) use cgroups::{CgroupLimits, Cgroups, Hierarchy};
+pub(crate) use cpus::usable_cores;
+pub(super) use cpus::within_quota;
+#[cfg(all(test, not(loom), not(miri)))]
+pub(super) use cpus::{cpu_levels, tightest_quota};
+pub(super) use files::MachineFiles;
+#[cfg(all(test, not(loom), not(miri)))]
+pub(super) use made_up_tree::MadeUpTree;
+pub(super) use meminfo::meminfo;
+pub(super) use process::{commit_limit, longest_free, mappings, memory_use};
+pub(super) use unread::{Read, Unread};
+
+pub use system::{FileSystemSpace, Rlimit, System};

@@ -1,0 +1,501 @@
+//! *Populating*: makes pages resident with several threads, and without a risk for the process.
+//!
+//! The first store to a page can kill the process: by SIGBUS if the hugetlb pool is empty or the
+//! page is broken, by the OOM killer if a limit is reached. Here the kernel populates the pages on
+//! request (`MADV_POPULATE_WRITE`) and returns an error instead; the limits that end in a kill are
+//! checked before (see `headroom.rs`). Kernels before 5.14 do not know this request. There the
+//! kernel touches each page for us by an atomic addition of 0 (see [`sys::touch`]). The addition
+//! changes nothing, loses no store of another thread, and returns an error as well.
+//!
+//! The threads divide the range evenly, on page boundaries. None begins before all have started.
+//! Each works in chunks, and checks between two chunks whether to continue. The best number of
+//! threads is measured: the limit can be memory bandwidth, the kernel's own locks, or a host that
+//! has to find the pages first.
+
+use std::cell::Cell;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::collapse::collapse;
+use super::headroom::Headroom;
+use super::residency::measure;
+use crate::arena::error::limit_behind;
+use crate::arena::machine::{hugetlb, usable_cores};
+use crate::arena::{
+    ArenaError, Call, Errno, Limit, PageSize, ProgressOptions, ProgressTracker, with_team,
+};
+use crate::sys;
+use crate::trace::span;
+
+/// The bytes that one thread populates between two checks: some 10 ms of work.
+const CHUNK: usize = 32 << 20;
+/// The same near a limit, where processes that know of no reservations may take the remaining
+/// bytes.
+const CHUNK_NEAR: usize = 4 << 20;
+/// A limit is near if less than this remains beside the bytes to populate.
+const NEAR: u64 = 256 << 20;
+/// The most bytes that are populated between two readings of the limits.
+const CREDIT: u64 = 1 << 30;
+/// Below this size, starting threads costs more than they gain.
+const MIN_MEASURED: usize = 16 << 20;
+/// The speed-up that more threads must bring to be used.
+const MIN_SPEEDUP: f64 = 1.02;
+/// The number of times that two thread counts are compared. The fastest run of each counts, because
+/// slow runs are slowed by other processes.
+const ROUNDS: usize = 3;
+
+/// Whether `map` makes pages resident, and with how many threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Populate {
+    /// Pages become resident when they are first touched.
+    #[default]
+    None,
+    /// With this number of threads, but at most one per core that the process may use.
+    Threads(NonZeroUsize),
+    /// With the number of threads that is fastest on the first slices.
+    Auto,
+}
+
+impl Populate {
+    /// Returns [`Threads`](Populate::Threads), or [`None`](Populate::None) for 0 threads.
+    #[must_use]
+    pub fn threads(threads: usize) -> Populate {
+        NonZeroUsize::new(threads).map_or(Populate::None, Populate::Threads)
+    }
+}
+
+impl fmt::Display for Populate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Populate::None => f.pad("none"),
+            Populate::Threads(threads) => fmt::Display::fmt(threads, f),
+            Populate::Auto => f.pad("auto"),
+        }
+    }
+}
+
+impl FromStr for Populate {
+    type Err = ParsePopulateError;
+
+    /// Parses `none`, `auto`, or a number of threads.
+    fn from_str(text: &str) -> Result<Populate, ParsePopulateError> {
+        match text {
+            "none" => Ok(Populate::None),
+            "auto" => Ok(Populate::Auto),
+            number => {
+                let threads = number.parse().map(Populate::Threads);
+                threads.map_err(|_| ParsePopulateError { text: text.to_owned() })
+            }
+        }
+    }
+}
+
+/// A text that does not say how to populate.
+///
+/// ```
+/// use kvmem::arena::Populate;
+///
+/// assert_eq!("0".parse::<Populate>().unwrap_err().text, "0");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{text}` is not a way to populate: use none, auto, or a number of threads from 1")]
+pub struct ParsePopulateError {
+    /// The text.
+    pub text: String,
+}
+
+/// The result of populating.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Populated {
+    /// Bytes that are resident now, including those that were resident before.
+    pub bytes: u64,
+    /// The time in seconds.
+    pub seconds: f64,
+    /// The number of threads that did most of the work.
+    pub threads: usize,
+}
+
+impl Populated {
+    /// Returns the speed in GiB/s.
+    #[must_use]
+    pub fn gib_per_s(&self) -> f64 {
+        if self.seconds > 0.0 {
+            self.bytes as f64 / (1u64 << 30) as f64 / self.seconds
+        } else {
+            0.0
+        }
+    }
+}
+
+/// A range to populate; its pages are of one kind.
+#[derive(Clone, Debug)]
+pub(crate) struct PopulateRange {
+    /// Its first address, on a page boundary.
+    pub(crate) at: NonNull<u8>,
+    /// Its offsets in the region, for errors.
+    pub(crate) range: Range<usize>,
+    pub(crate) page: PageSize,
+    /// Whether populating makes the hugepages, because faults do not.
+    pub(crate) by_collapse: bool,
+}
+
+// SAFETY: the value is a range of addresses; populating it changes no byte.
+unsafe impl Sync for PopulateRange {}
+
+impl PopulateRange {
+    fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Returns the last page boundary in memory up to `offset`, but not before `minimum`.
+    fn boundary(&self, offset: usize, minimum: usize) -> usize {
+        (offset - ((self.at.addr().get() + offset) % self.page.bytes()).min(offset)).max(minimum)
+    }
+
+    /// Returns the share of one of `threads` threads of a window.
+    fn share(&self, window: &Range<usize>, thread: usize, threads: usize) -> Range<usize> {
+        let edge = |n: usize| match n {
+            0 => window.start,
+            n if n == threads => window.end,
+            n => self.boundary(
+                window.start + (window.len() as u128 * n as u128 / threads as u128) as usize,
+                window.start,
+            ),
+        };
+        edge(thread)..edge(thread + 1)
+    }
+}
+
+/// Populates all ranges one after the other. `resident` is the number of their bytes that are
+/// resident already.
+pub(crate) fn populate(
+    parts: &[PopulateRange],
+    how: Populate,
+    watch: &ProgressOptions,
+    resident: u64,
+) -> Result<Vec<Populated>, ArenaError> {
+    if how == Populate::None || parts.is_empty() {
+        return Ok(Vec::new());
+    }
+    span!(INFO, "populate", parts = parts.len(), %how);
+    let bytes = |parts: &mut dyn Iterator<Item = &PopulateRange>| {
+        parts.map(|part| part.len() as u64).sum::<u64>()
+    };
+    let headroom = Headroom::find();
+    let ordinary = bytes(&mut parts.iter().filter(|part| !part.page.is_pooled()));
+    let tracker = ProgressTracker::begin(watch, bytes(&mut parts.iter()));
+    headroom.reserve(ordinary.saturating_sub(resident), &|| tracker.go_on())?;
+    let job = PopulateJob {
+        headroom,
+        ordinary: AtomicU64::new(ordinary),
+        near: AtomicBool::new(false),
+        credit: AtomicU64::new(0),
+        tracker,
+        has_populate_write: sys::has_populate_write(),
+        cores: usable_cores(),
+        stop: AtomicBool::new(false),
+        error: Mutex::new(None),
+    };
+    job.tracker.go_on()?;
+    parts
+        .iter()
+        .map(|part| match how {
+            Populate::Threads(threads) => job.populate_window(part, 0..part.len(), threads.get()),
+            _ => job.populate_measured(part),
+        })
+        .collect()
+}
+
+struct PopulateJob<'a> {
+    headroom: Headroom,
+    /// Bytes of ordinary pages that are not populated yet.
+    ordinary: AtomicU64,
+    /// Whether a limit was near at its last reading.
+    near: AtomicBool,
+    /// Bytes that may be populated before the limits are read again.
+    credit: AtomicU64,
+    tracker: ProgressTracker<'a>,
+    /// Whether the kernel supports `MADV_POPULATE_WRITE`.
+    has_populate_write: bool,
+    cores: usize,
+    /// Set with the first error; the other threads then stop too.
+    stop: AtomicBool,
+    error: Mutex<Option<ArenaError>>,
+}
+
+impl PopulateJob<'_> {
+    /// Populates a range with the number of threads that is fastest on its first slices.
+    ///
+    /// Compares the best number so far with twice as many threads, in turns, until doubling gains
+    /// nothing. Each slice is real work, so a wrong guess costs only the difference on this slice.
+    fn populate_measured(&self, part: &PopulateRange) -> Result<Populated, ArenaError> {
+        let page = part.page.bytes();
+        let slice = (part.len() / 16).clamp(4 << 20, 256 << 20).next_multiple_of(page);
+        let mut total = Populated::default();
+        let mut at = 0;
+        // A few pages of 1 GiB cannot be compared, but clearing one takes long enough for a thread
+        // of its own.
+        let mut best =
+            if part.page == PageSize::Huge1G && part.len() / 16 < page { self.cores } else { 1 };
+        let mut run = |threads: usize, len: usize| {
+            let to = part.boundary((at + len).min(part.len()), at);
+            let to = if part.len() - to < page { part.len() } else { to };
+            let done = self.populate_window(part, at..to, threads)?;
+            at = to;
+            total.bytes += done.bytes;
+            total.seconds += done.seconds;
+            total.threads = done.threads;
+            Ok((done.gib_per_s(), part.len() - at))
+        };
+        let mut remaining = part.len();
+        while part.len() >= MIN_MEASURED && best < self.cores {
+            let more = (2 * best).min(self.cores);
+            // Each thread needs a page, and the rest must justify the comparison.
+            let each = slice.max(more * page);
+            if remaining / 8 < each {
+                break;
+            }
+            let (mut with_best, mut with_more) = (0.0f64, 0.0f64);
+            for _ in 0..ROUNDS {
+                with_best = with_best.max(run(best, each)?.0);
+                let (speed, rest) = run(more, each)?;
+                with_more = with_more.max(speed);
+                remaining = rest;
+            }
+            if with_more < with_best * MIN_SPEEDUP {
+                break;
+            }
+            best = more;
+        }
+        if remaining > 0 {
+            run(best, remaining)?;
+        }
+        Ok(total)
+    }
+
+    /// Populates a window of a range with `threads` threads, or fewer if no more can be started.
+    fn populate_window(
+        &self,
+        part: &PopulateRange,
+        window: Range<usize>,
+        threads: usize,
+    ) -> Result<Populated, ArenaError> {
+        let pages = window.len().div_ceil(part.page.bytes());
+        let threads = threads.min(self.cores).min(pages).max(1);
+        let start = Cell::new(Instant::now());
+        let work = |number, threads| {
+            self.populate_share(part, part.share(&window, number, threads), number, threads)
+        };
+        let threads = with_team("kvmem-populate", &work, |team| {
+            team.run(threads, |_| start.set(Instant::now()))
+        });
+        let took = start.get().elapsed();
+        match self.error.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(error) => Err(error),
+            None => Ok(Populated { bytes: window.len() as u64, seconds: seconds(took), threads }),
+        }
+    }
+
+    /// Does the work of one thread.
+    fn populate_share(
+        &self,
+        part: &PopulateRange,
+        share: Range<usize>,
+        number: usize,
+        threads: usize,
+    ) {
+        span!(DEBUG, "populate_range", thread = number, threads, bytes = share.len());
+        let mut at = share.start;
+        // Relaxed: the flag only says that more work is useless; the error itself is under a lock.
+        while at < share.end && !self.stop.load(Ordering::Relaxed) {
+            // Relaxed: it bounds the work of one call; any value is correct.
+            let chunk = if self.near.load(Ordering::Relaxed) { CHUNK_NEAR } else { CHUNK };
+            let chunk = chunk.max(part.page.bytes());
+            let to = part.boundary(at.saturating_add(chunk).min(share.end), at);
+            let to = if to == at { share.end } else { to };
+            let began = self.tracker.now();
+            if let Err(error) = self.populate_chunk(part, at..to, threads) {
+                // Relaxed: the flag publishes nothing; the error itself is under a lock.
+                self.stop.store(true, Ordering::Relaxed);
+                self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                return;
+            }
+            if !part.page.is_pooled() {
+                // Relaxed: a count; the pages are resident, and the kernel has counted them.
+                let before = self.ordinary.fetch_sub((to - at) as u64, Ordering::Relaxed);
+                self.headroom.lower_to(before.saturating_sub((to - at) as u64));
+            }
+            self.tracker.add(to - at, number, began);
+            at = to;
+        }
+    }
+
+    /// Checks that the limits allow a chunk, unless the last reading left much more than that. A
+    /// reading takes as long as a few MiB of hugepages.
+    fn check_limits(&self, at: NonNull<u8>, len: usize, threads: usize) -> Result<(), ArenaError> {
+        // Relaxed: a number of bytes that guards nothing; two threads that see the same value both
+        // read the limits.
+        let credit = self.credit.load(Ordering::Relaxed);
+        if credit >= len as u64 {
+            // Relaxed: a number of bytes that guards nothing.
+            self.credit.store(credit - len as u64, Ordering::Relaxed);
+            return Ok(());
+        }
+        // The other threads are about to take the same amount.
+        let wanted = self.tracker.left().min((threads * len) as u64);
+        let more = match self.headroom.check(wanted) {
+            Ok(more) => more,
+            // Resident pages need no more memory.
+            Err(_) if measure(at, len).is_ok_and(|found| found.is_whole()) => return Ok(()),
+            Err(_) => self.headroom.wait(wanted, &|| self.tracker.go_on())?,
+        };
+        // Relaxed: it bounds the work of one call; any value is correct.
+        self.near.store(more < NEAR, Ordering::Relaxed);
+        // Other processes use the remaining bytes too: this call takes a quarter, at most a
+        // second's worth.
+        // Relaxed: a number of bytes that guards nothing.
+        self.credit.store((more / 4).min(CREDIT), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn populate_chunk(
+        &self,
+        part: &PopulateRange,
+        chunk: Range<usize>,
+        threads: usize,
+    ) -> Result<(), ArenaError> {
+        self.tracker.go_on()?;
+        // SAFETY: the chunk lies in the range.
+        let at = unsafe { part.at.add(chunk.start) };
+        if !part.page.is_pooled() {
+            self.check_limits(at, chunk.len(), threads)?;
+        }
+        if part.by_collapse {
+            // Blocks that do not become hugepages are populated page by page.
+            collapse(at, chunk.len());
+        }
+        let filled = if self.has_populate_write {
+            populate_write(at, chunk.len())
+        } else {
+            touch(at, chunk.len(), part.page)
+        };
+        filled.map_err(|(call, errno)| {
+            let range = part.range.start + chunk.start..part.range.start + chunk.end;
+            let limit = if part.page.is_pooled() {
+                hugetlb::free(part.page).map(|free| Limit::Pool { page: part.page, free })
+            } else {
+                limit_behind(errno, chunk.len() as u64)
+            };
+            ArenaError::Populate { range, call, errno, limit, remedy: remedy(errno, part.page) }
+        })
+    }
+}
+
+fn seconds(took: Duration) -> f64 {
+    // A coarse clock may show no time; work that was done took some.
+    took.as_secs_f64().max(1e-9)
+}
+
+/// Repeats a call that the kernel interrupted, at most 100 times.
+fn retry(mut call: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+    let mut tries = 0;
+    loop {
+        match call() {
+            Err(Errno::EINTR | Errno::EAGAIN) if tries < 100 => tries += 1,
+            result => return result,
+        }
+    }
+}
+
+fn populate_write(at: NonNull<u8>, len: usize) -> Result<(), (Call, Errno)> {
+    retry(|| sys::populate_write(at, len)).map_err(|errno| (Call::PopulateWrite, errno))
+}
+
+fn touch(at: NonNull<u8>, len: usize, page: PageSize) -> Result<(), (Call, Errno)> {
+    let step = if page.is_pooled() { page.bytes() } else { sys::page_size() };
+    for offset in (0..len).step_by(step) {
+        // SAFETY: the offset lies within the chunk.
+        let at = unsafe { at.add(offset) };
+        retry(|| sys::touch(at)).map_err(|errno| (Call::Touch, errno))?;
+    }
+    Ok(())
+}
+
+fn remedy(errno: Errno, page: PageSize) -> &'static str {
+    match errno {
+        Errno::EHWPOISON => {
+            "a page has a hardware memory error and the kernel has taken it out of use: map the \
+             region again"
+        }
+        Errno::EFAULT | Errno::ENOMEM if page.is_pooled() => {
+            "the hugetlb pool, its cgroup or the bound NUMA nodes have no page left: reserve more, \
+             or allow smaller pages"
+        }
+        Errno::EFAULT => {
+            "a store there would kill the process, because the memory is not writable or none is \
+             left: check the limits"
+        }
+        Errno::ENOMEM => {
+            "the kernel has no memory of the requested kind: request less, or bind to more NUMA \
+             nodes"
+        }
+        Errno::EINTR | Errno::EAGAIN => "the call was interrupted 100 times: try again",
+        _ => "the kernel cannot make these pages resident: use ordinary writable memory",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_disjoint_even_and_on_page_boundaries() {
+        for page in [PageSize::Base, PageSize::Huge2M] {
+            let size = page.bytes();
+            for pages in [1, 2, 3, 7, 64, 1000] {
+                for skew in [0, size / 2] {
+                    let at = NonNull::without_provenance((1 << 40 | skew).try_into().unwrap());
+                    let part =
+                        PopulateRange { at, range: 0..pages * size, page, by_collapse: false };
+                    for threads in 1..=pages.min(9) {
+                        let mut end = 0;
+                        for thread in 0..threads {
+                            let share = part.share(&(0..part.len()), thread, threads);
+                            assert_eq!(share.start, end);
+                            let even = part.len() / threads;
+                            assert!(share.len() + 2 * size > even && share.len() < even + 2 * size);
+                            let inner = thread > 0;
+                            assert!(
+                                !inner
+                                    || share.is_empty()
+                                    || (skew + share.start).is_multiple_of(size)
+                                    || share.start == 0
+                            );
+                            end = share.end;
+                        }
+                        assert_eq!(end, part.len());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn populate_parses_what_it_displays() {
+        for how in [Populate::None, Populate::Auto, Populate::threads(3)] {
+            assert_eq!(how.to_string().parse(), Ok(how));
+        }
+        assert_eq!(Populate::threads(0), Populate::None);
+        assert!("0".parse::<Populate>().is_err());
+    }
+}

@@ -1,0 +1,100 @@
+//! *Memory files*: memory with a descriptor that another process can attach.
+//!
+//! The file has no name in any file system. The kernel frees the memory when the last descriptor
+//! and the last mapping are gone, even after a crash. The file's size is sealed. Without the seals,
+//! any process with the descriptor could shrink the file, and a touch beyond its new end would kill
+//! every process that maps it.
+
+use std::fs::File;
+
+use crate::arena::error::call_failed;
+use crate::arena::{ArenaError, Call, Errno, PageSize};
+use crate::sys::{self, Resource};
+
+/// The seals of a file whose size cannot change.
+const SIZE_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+/// The seals of a file that is safe to map: its size cannot change, and its seals cannot be
+/// changed.
+const SEALS: i32 = SIZE_SEALS | libc::F_SEAL_SEAL;
+
+/// The permissions to reopen the file through `/proc/PID/fd`. The kernel's default lets all users
+/// write, so any user could turn a read-only descriptor into a writable one. The owner keeps the
+/// right to write because engines in this process reopen the file for writing. A descriptor that is
+/// already open for writing stays writable.
+const MODE: u32 = 0o644;
+
+/// Makes a memory file of `len` bytes that can neither shrink nor grow. Call [`seal`] before other
+/// processes attach it.
+pub(crate) fn make(page: PageSize, len: usize) -> Result<File, ArenaError> {
+    // The kernel would kill the process by SIGXFSZ if the file exceeded this limit.
+    if let Ok(Some(max)) = sys::resource_limit(Resource::FileSize)
+        && max < len as u64
+    {
+        return Err(call_failed(Call::Truncate, len, Errno::EFBIG));
+    }
+    let flags = if page.is_pooled() {
+        libc::MFD_HUGETLB | page.bytes().ilog2() << libc::MFD_HUGE_SHIFT
+    } else {
+        0
+    };
+    let file = sys::memfd_create(c"kvmem", flags)
+        .map_err(|errno| call_failed(Call::MemfdCreate, len, errno))?;
+    sys::set_mode(&file, MODE).map_err(|errno| call_failed(Call::SetMode, len, errno))?;
+    sys::truncate(&file, len).map_err(|errno| call_failed(Call::Truncate, len, errno))?;
+    sys::set_seals(&file, SIZE_SEALS).map_err(|errno| call_failed(Call::SetSeals, len, errno))?;
+    Ok(file)
+}
+
+/// Adds the final seals to a file. With `readers_only`, no process can map it for writing any more;
+/// existing mappings stay as they are.
+pub(crate) fn seal(file: &File, len: usize, readers_only: bool) -> Result<(), ArenaError> {
+    let seals = if readers_only { SEALS | libc::F_SEAL_FUTURE_WRITE } else { SEALS };
+    sys::set_seals(file, seals).map_err(|errno| call_failed(Call::SetSeals, len, errno))
+}
+
+/// Removes the permission of all users except the owner and root to open the file for writing.
+/// Descriptors that are already open stay as they are.
+#[cfg(not(loom))]
+pub(crate) fn forbid_writers(file: &File, len: usize) -> Result<(), ArenaError> {
+    let mode = sys::mode(file).map_err(|errno| call_failed(Call::FileSize, len, errno))?;
+    if mode & !MODE != 0 {
+        // Another process made the file or widened its permissions.
+        sys::set_mode(file, mode & MODE).map_err(|errno| call_failed(Call::SetMode, len, errno))?;
+    }
+    Ok(())
+}
+
+/// Checks a file that another process made; returns its length in bytes and its kind of page.
+pub(crate) fn inspect(
+    file: &File,
+    expected: Option<usize>,
+) -> Result<(usize, PageSize), ArenaError> {
+    let system = sys::file_system(file).map_err(|errno| call_failed(Call::FileSystem, 0, errno))?;
+    if !system.memory {
+        return Err(ArenaError::NotMemory);
+    }
+    let seals = match sys::get_seals(file) {
+        Ok(seals) => seals,
+        // A file on a tmpfs, which does not support seals.
+        Err(Errno::EINVAL) => 0,
+        Err(errno) => return Err(call_failed(Call::GetSeals, 0, errno)),
+    };
+    if seals & SEALS != SEALS {
+        return Err(ArenaError::Unsealed { seals, wanted: SEALS });
+    }
+    let found = sys::file_size(file).map_err(|errno| call_failed(Call::FileSize, 0, errno))?;
+    if let Some(expected) = expected.filter(|expected| *expected as u64 != found) {
+        return Err(ArenaError::WrongSize { found, expected: expected as u64 });
+    }
+    let page = if system.huge {
+        PageSize::pooled(system.block).ok_or(ArenaError::NotMemory)?
+    } else {
+        PageSize::Base
+    };
+    match usize::try_from(found) {
+        Ok(0) => Err(ArenaError::ZeroSize),
+        Ok(len) if len.is_multiple_of(page.bytes()) => Ok((len, page)),
+        Ok(len) => Err(ArenaError::Misaligned { start: 0, end: len, page: page.bytes() }),
+        Err(_) => Err(ArenaError::TooLarge { requested: usize::MAX, most: isize::MAX as usize }),
+    }
+}

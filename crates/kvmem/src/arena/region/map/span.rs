@@ -1,0 +1,149 @@
+//! *Address span*: a reserved range of addresses.
+//!
+//! The range is reserved at once, without access and without memory; pages are mapped into it
+//! afterwards. A region of several kinds of pages is therefore contiguous, and no other mapping of
+//! the process can lie between its segments.
+//!
+//! ```text
+//!   outer                base, a multiple of the alignment
+//!     │ guard: no access │ usable                           │ guard │
+//!     └ a page ──────────┴ len ─────────────────────────────┴───────┘
+//! ```
+
+use std::ptr::NonNull;
+
+use crate::arena::error::call_failed;
+use crate::arena::{ArenaError, Call};
+use crate::sys;
+
+/// Reserved addresses; dropping the value unmaps them.
+#[derive(Debug)]
+pub(crate) struct AddressSpan {
+    outer: NonNull<u8>,
+    outer_len: usize,
+    base: NonNull<u8>,
+    len: usize,
+    /// The process that owns the addresses: a forked child has a copy of this value, but perhaps
+    /// not the mapping.
+    process: u32,
+}
+
+// SAFETY: a span is a range of addresses; it does not access the memory, and unmaps it once, when
+// dropped.
+unsafe impl Send for AddressSpan {}
+// SAFETY: a shared reference changes nothing.
+unsafe impl Sync for AddressSpan {}
+
+/// Unmaps a range that the caller owns and no code uses.
+pub(crate) fn unmap(at: NonNull<u8>, len: usize) {
+    // The call can fail while the kernel lacks memory for its own structures, which passes. After
+    // three failures the addresses leak, which is harmless.
+    for _ in 0..3 {
+        // SAFETY: the caller guarantees that no code uses the range.
+        if unsafe { sys::munmap(at, len) }.is_ok() {
+            return;
+        }
+    }
+}
+
+impl AddressSpan {
+    /// Reserves `len` bytes of addresses beginning at a multiple of `align`; `guards` adds an
+    /// inaccessible page on either side. `len` and `align` are multiples of the base page, `align`
+    /// a power of two.
+    pub(crate) fn reserve(
+        len: usize,
+        align: usize,
+        guards: bool,
+    ) -> Result<AddressSpan, ArenaError> {
+        let page = sys::page_size();
+        let guard = if guards { page } else { 0 };
+        let slack = align - page;
+        let max = isize::MAX as usize - slack - 2 * guard;
+        if len > max {
+            return Err(ArenaError::TooLarge { requested: len, most: max });
+        }
+        let whole = len + 2 * guard + slack;
+        let at = sys::reserve(whole).map_err(|errno| call_failed(Call::Reserve, whole, errno))?;
+        let head = (at.addr().get() + guard).next_multiple_of(align) - guard - at.addr().get();
+        // SAFETY: `head ≤ slack`, so this address and the following ones lie within the range.
+        let outer = unsafe { at.add(head) };
+        // SAFETY: both addresses lie within the range, or one past its end.
+        let (base, end) = unsafe { (outer.add(guard), outer.add(guard + len + guard)) };
+        let tail = slack - head;
+        if head > 0 {
+            unmap(at, head);
+        }
+        if tail > 0 {
+            unmap(end, tail);
+        }
+        Ok(AddressSpan { outer, outer_len: len + 2 * guard, base, len, process: sys::process_id() })
+    }
+
+    /// The first usable address.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Usable bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes of addresses held, guards included.
+    pub(crate) fn outer_len(&self) -> usize {
+        self.outer_len
+    }
+
+    /// The address of an offset, which must not be greater than the length.
+    pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
+        debug_assert!(offset <= self.len);
+        // SAFETY: within the range, or one past its end.
+        unsafe { self.base.add(offset) }
+    }
+}
+
+impl Drop for AddressSpan {
+    fn drop(&mut self) {
+        // In a forked child the range is absent (`dont_fork`), and what the child has mapped since
+        // may lie there.
+        if self.process == sys::process_id() {
+            unmap(self.outer, self.outer_len);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_aligned_and_guarded() {
+        let page = sys::page_size();
+        for align in [page, 2 << 20, 1 << 30] {
+            for guards in [false, true] {
+                let span =
+                    AddressSpan::reserve(3 * page, align, guards).expect("addresses are plenty");
+                assert_eq!(span.base().addr().get() % align, 0);
+                assert_eq!(span.outer_len(), 3 * page + if guards { 2 * page } else { 0 });
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_beyond_all_addresses_fail() {
+        for len in [usize::MAX, isize::MAX as usize, isize::MAX as usize - sys::page_size()] {
+            assert!(
+                matches!(
+                    AddressSpan::reserve(len, 1 << 30, true),
+                    Err(ArenaError::TooLarge { .. })
+                ),
+                "{len}"
+            );
+        }
+        let max = (isize::MAX as usize - (4 << 30)) & !4095;
+        assert!(matches!(
+            AddressSpan::reserve(max, 4096, false),
+            Err(ArenaError::CallFailed { call: Call::Reserve, .. })
+        ));
+    }
+}

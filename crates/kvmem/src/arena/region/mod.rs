@@ -1,0 +1,27 @@
+//! *Regions*: contiguous memory that kvmem maps, and the operations on it.
+
+#[cfg(not(loom))]
+mod aliases;
+mod backing;
+mod builder;
+mod discard;
+mod map;
+#[cfg(not(loom))]
+mod read_only;
+mod receipt;
+#[allow(clippy::module_inception)]
+mod region;
+mod residency;
+mod sharing;
+mod views;
+
+pub(crate) use map::PinnedRange;
+
+pub use backing::Backing;
+pub use builder::RegionBuilder;
+pub use discard::Advice;
+#[cfg(not(loom))]
+pub use read_only::ReadOnlyRegion;
+pub use receipt::{RangeReceipt, Receipt};
+pub use region::Region;
+pub use views::RegionSlice;

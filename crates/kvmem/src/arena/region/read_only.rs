@@ -1,0 +1,73 @@
+//! *Read-only region*: memory of another process, mapped for reading.
+
+use std::fs::File;
+use std::ops::RangeBounds;
+use std::os::fd::OwnedFd;
+
+use super::region::Region;
+use crate::arena::ArenaError;
+
+/// The memory of another process, mapped read-only.
+///
+/// It has no operations that change pages, and cannot be registered: a device could write to
+/// registered memory.
+///
+/// ```
+/// use kvmem::arena::{Backing, PageSize, ReadOnlyRegion, Region};
+///
+/// let builder = Region::builder(1 << 20).ladder(PageSize::Base).backing(Backing::Shared);
+/// let region = builder.map()?;
+/// let fd = region.share_read_only()?.expect("shared memory has a descriptor");
+/// // In another process, which received the descriptor over a socket:
+/// let seen = ReadOnlyRegion::attach(fd, Some(1 << 20))?;
+/// // SAFETY: no thread writes meanwhile.
+/// assert_eq!(unsafe { seen.bytes(..16) }?, [0; 16]);
+/// # Ok::<(), kvmem::arena::ArenaError>(())
+/// ```
+#[derive(Debug)]
+pub struct ReadOnlyRegion(Region);
+
+impl ReadOnlyRegion {
+    /// Maps the memory of another process: `fd` comes from that process's
+    /// [`share_read_only`](Region::share_read_only) or [`share`](Region::share).
+    ///
+    /// # Errors
+    /// [`NotMemory`](ArenaError::NotMemory), [`Unsealed`](ArenaError::Unsealed),
+    /// [`WrongSize`](ArenaError::WrongSize), and the errors of mapping. The descriptor is closed
+    /// then.
+    pub fn attach(
+        fd: impl Into<OwnedFd>,
+        expected_bytes: Option<usize>,
+    ) -> Result<Self, ArenaError> {
+        Region::map_file(File::from(fd.into()), expected_bytes, false).map(ReadOnlyRegion)
+    }
+
+    /// Returns the length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns whether the region has no bytes, which never happens.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the bytes of a range.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`](ArenaError::OutOfBounds) if the range is not within the region.
+    ///
+    /// # Safety
+    /// While the result is used, no process and no device writes to these bytes, and no thread
+    /// discards them.
+    pub unsafe fn bytes(&self, range: impl RangeBounds<usize>) -> Result<&[u8], ArenaError> {
+        // SAFETY: the caller's promise.
+        self.0.slice(range).map(|slice| unsafe { slice.as_bytes() })
+    }
+
+    pub(crate) fn file_number(&self) -> Result<Option<u64>, ArenaError> {
+        self.0.file_number()
+    }
+}

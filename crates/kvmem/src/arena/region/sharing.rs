@@ -1,0 +1,111 @@
+//! *Sharing*: descriptors of a region's memory file, and regions of another process's file.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::backing::Backing;
+use super::map::{MappedSpan, Mapping, Segment, map_whole, memfd, shield, survey};
+use super::receipt::Receipt;
+use super::region::Region;
+use crate::arena::error::call_failed;
+use crate::arena::{ArenaError, Call, Numa};
+use crate::sys;
+
+impl Region {
+    /// Maps the memory of another process: `fd` is a duplicate of the descriptor that its
+    /// [`fd`](Region::fd) returned, sent over a socket or inherited. If `expected_bytes` is given,
+    /// the file must have that size.
+    ///
+    /// The region keeps the descriptor. Forked children and core dumps omit it. It consists of the
+    /// file's pages. A file of transparent hugepages looks like one of base pages until its
+    /// residency is measured, so the receipt says base pages, and how many bytes are in hugepages.
+    ///
+    /// # Errors
+    /// [`NotMemory`](ArenaError::NotMemory), [`Unsealed`](ArenaError::Unsealed),
+    /// [`WrongSize`](ArenaError::WrongSize), and the errors of mapping. The descriptor is closed
+    /// then.
+    pub fn attach(
+        fd: impl Into<OwnedFd>,
+        expected_bytes: Option<usize>,
+    ) -> Result<Region, ArenaError> {
+        Region::map_file(File::from(fd.into()), expected_bytes, true)
+    }
+
+    /// Maps a memory file like [`attach`](Self::attach), for writing or only for reading.
+    pub(super) fn map_file(
+        file: File,
+        expected_bytes: Option<usize>,
+        write: bool,
+    ) -> Result<Region, ArenaError> {
+        let (len, page) = memfd::inspect(&file, expected_bytes)?;
+        let span = map_whole(&file, len, page, false, write)?;
+        shield(&span, true, true)?;
+        let segment = Segment {
+            range: 0..len,
+            requested: page,
+            got: page,
+            fallbacks: Vec::new(),
+            by_collapse: false,
+        };
+        let mapped =
+            MappedSpan { span, segments: vec![segment], file: Some(file), policy_verified: false };
+        let receipt = Receipt {
+            requested_bytes: expected_bytes.unwrap_or(len),
+            mapped_bytes: mapped.span.outer_len(),
+            usable_bytes: len,
+            backing: Some(Backing::Shared),
+            policy_verified: false,
+            threads: 0,
+            ranges: survey::ranges(&mapped),
+        };
+        Ok(Region::whole(Mapping::from_span(mapped, Backing::Shared, Numa::None, receipt)))
+    }
+
+    /// Returns the descriptor of the memory file behind a shared region, which another process can
+    /// attach. Its seals fix the size of the file.
+    #[must_use]
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.mapping().file().map(AsFd::as_fd)
+    }
+
+    /// Duplicates [`fd`](Region::fd) for sending; returns `None` if there is none.
+    ///
+    /// # Errors
+    /// [`CallFailed`](ArenaError::CallFailed) if the process has no free descriptor.
+    pub fn share(&self) -> Result<Option<OwnedFd>, ArenaError> {
+        let duplicate = |fd| {
+            sys::duplicate(fd).map_err(|errno| call_failed(Call::Duplicate, self.len(), errno))
+        };
+        self.fd().map(duplicate).transpose()
+    }
+
+    /// Opens a read-only descriptor of the memory file for sending
+    /// ([`ReadOnlyRegion::attach`](crate::arena::ReadOnlyRegion::attach)); returns `None` if there is no
+    /// file. Uses `/proc`.
+    ///
+    /// A process of another user cannot open the memory for writing through it: the mode of the
+    /// file is 0644. A process of the same user, or of root, can do so through `/proc/self/fd`,
+    /// unless the region is for [readers only](RegionBuilder::readers_only). Such processes can
+    /// also reach the memory of this process in other ways.
+    ///
+    /// # Errors
+    /// [`CallFailed`](ArenaError::CallFailed) if the process has no free descriptor, `/proc` is not
+    /// mounted, or the file was made by another user and is writable for all.
+    #[cfg(not(loom))]
+    pub fn share_read_only(&self) -> Result<Option<OwnedFd>, ArenaError> {
+        let Some(file) = self.mapping().file() else { return Ok(None) };
+        memfd::forbid_writers(file, self.len())?;
+        let again = sys::reopen_read_only(file.as_fd());
+        again.map(Some).map_err(|errno| call_failed(Call::Reopen, self.len(), errno))
+    }
+
+    /// Returns the inode number of the memory file: the same in every process, and unique among all
+    /// memory files that exist at the same time.
+    #[cfg(not(loom))]
+    pub(crate) fn file_number(&self) -> Result<Option<u64>, ArenaError> {
+        let number = |file| {
+            sys::file_number(file).map_err(|errno| call_failed(Call::FileSize, self.len(), errno))
+        };
+        self.mapping().file().map(number).transpose()
+    }
+}
