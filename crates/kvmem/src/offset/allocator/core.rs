@@ -6,12 +6,12 @@
 
 use std::any::Any;
 
-use super::error::{AllocError, CheckError};
-use super::heap::{Heap, MaybePlaced, Placed};
 use super::hint::Hint;
 #[cfg(not(loom))]
 use super::hint::SpaceStats;
 use super::raw::GenerationTable;
+use crate::offset::error::{AllocError, CheckError};
+use crate::offset::heap::{Heap, MaybePlaced, Placed};
 use crate::sync::Mutex;
 #[cfg(not(loom))]
 use crate::sync::{hold_over_fork, release_over_fork};
@@ -235,7 +235,7 @@ impl SpaceCore {
         };
         match placed {
             Some(placed) => Ok(run(state, placed)),
-            None => Err(allocation_error(heap, size)),
+            None => Err(heap.allocation_error(size)),
         }
     }
 
@@ -310,20 +310,6 @@ fn drop_if_unreachable(state: Option<Box<SpaceState>>) {
 #[inline(never)]
 fn never_fits(requested: u64, limit: u64) -> AllocError {
     if requested == 0 { AllocError::ZeroSize } else { AllocError::TooLarge { requested, limit } }
-}
-
-/// Returns the error of a request of at least one byte that the heap could not satisfy.
-#[cold]
-pub(crate) fn allocation_error(heap: &mut Heap, requested: u64) -> AllocError {
-    let limit = heap.limit();
-    if requested > limit {
-        return AllocError::TooLarge { requested, limit };
-    }
-    let largest_free = heap.largest_free();
-    if requested <= largest_free && !heap.has_free_nodes() {
-        return AllocError::TooManyRanges { ranges: heap.ranges() };
-    }
-    AllocError::OutOfSpace { requested, free: heap.free_bytes(), largest_free }
 }
 
 /// Reports a core without state: an allocator or allocation outlived its own count.

@@ -12,7 +12,7 @@
 //! the length from the metadata would take two more reads, one after the other, and an
 //! unpredictable branch.
 
-use super::error::RawError;
+use crate::offset::error::RawError;
 
 /// Slots per chunk.
 const CHUNK_SLOTS: usize = 256;

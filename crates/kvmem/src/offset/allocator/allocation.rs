@@ -6,11 +6,11 @@ use std::num::NonZeroU32;
 use std::ops;
 
 use super::core::SpaceCore;
-use super::error::AllocError;
-use super::heap::{Heap, Placed};
 use super::range::{LONG, Range, known_size, short_size};
 use super::raw::RawHandle;
 use super::registry;
+use crate::offset::error::AllocError;
+use crate::offset::heap::{Heap, Placed};
 
 /// An allocated range `[offset, offset + size)` of a space. Dropping it frees the range.
 ///

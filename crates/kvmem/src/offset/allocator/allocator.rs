@@ -5,15 +5,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::allocation::{Allocation, resize_down, resize_up};
-use super::core::{SpaceCore, SpaceState, allocation_error};
-use super::error::{AllocError, CheckError, RawError, SpaceError};
-use super::heap::{Heap, Placed};
-use super::placement::Placement;
+use super::core::{SpaceCore, SpaceState};
 use super::range::{known_size, short_size};
 use super::raw::{RawAllocation, RawHandle};
 use super::registry;
-use super::report::{BinReport, MapRange, Metrics};
-use super::scattered::SizedRange;
+use crate::offset::error::{AllocError, CheckError, RawError, SpaceError};
+use crate::offset::heap::SizedRange;
+use crate::offset::heap::{BinReport, MapRange, Metrics};
+use crate::offset::heap::{Heap, Placed};
+use crate::offset::placement::Placement;
 
 /// Upper bound of the capacity: 2^63 bytes.
 const CAPACITY_MAX: u64 = 1 << 63;
@@ -228,7 +228,7 @@ impl OffsetAllocator {
             state
                 .heap
                 .allocate_aligned(size, align)
-                .ok_or_else(|| allocation_error(&mut state.heap, size))
+                .ok_or_else(|| state.heap.allocation_error(size))
         })
     }
 

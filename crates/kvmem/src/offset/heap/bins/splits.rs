@@ -27,9 +27,9 @@
 //! that lie below and above the split. Those lists are always empty, but have neighbours as other
 //! lists do.
 
+use super::super::table::NIL;
 use super::bins::{BINS, Bins, LIST_MAX, PER_OCTAVE, SPLIT, UNIFORM, bin_size_min, bin_width_log2};
 use super::holes::Hole;
-use super::table::NIL;
 
 /// Number of holes in a split that become one list again.
 const MERGED: u32 = 16;
@@ -108,7 +108,7 @@ impl Split {
 }
 
 /// All splits.
-pub(super) struct Splits {
+pub(crate) struct Splits {
     splits: Vec<Option<Box<Split>>>,
     /// Free numbers.
     free: Vec<u32>,
@@ -130,11 +130,11 @@ fn split_of(list_id: u32) -> (u32, usize) {
 }
 
 impl Splits {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Splits { splits: Vec::new(), free: Vec::new(), max: MOST }
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let used = self.splits.len() - self.free.len();
         used * size_of::<Split>()
             + self.splits.capacity() * size_of::<Option<Box<Split>>>()
@@ -142,12 +142,12 @@ impl Splits {
     }
 
     #[inline]
-    pub(super) fn head(&self, list_id: u32) -> u32 {
+    pub(crate) fn head(&self, list_id: u32) -> u32 {
         let (split, list) = split_of(list_id);
         self.get(split).heads[list]
     }
 
-    pub(super) fn head_mut(&mut self, list_id: u32) -> &mut u32 {
+    pub(crate) fn head_mut(&mut self, list_id: u32) -> &mut u32 {
         let (split, list) = split_of(list_id);
         &mut self.get_mut(split).heads[list]
     }
@@ -228,13 +228,13 @@ impl Bins {
     }
 
     /// Returns whether all holes of a list have the same size.
-    pub(super) fn is_of_one_size(&self, list_id: u32) -> bool {
+    pub(crate) fn is_of_one_size(&self, list_id: u32) -> bool {
         self.is_uniform(list_id) || self.sizes_of(list_id).1 == 0
     }
 
     /// Puts a hole into the list of its size, if its bin is split or at its limit.
     #[inline(never)]
-    pub(super) fn list_in_split(&mut self, id: u32, bin: u32) {
+    pub(crate) fn list_in_split(&mut self, id: u32, bin: u32) {
         let size = self.holes[id].size;
         if self.lengths[bin as usize % BINS] != SPLIT && !self.is_split_for(bin, size) {
             self.link_first(id, bin);
@@ -390,7 +390,7 @@ impl Bins {
 
     /// Removes a hole from a list within a split.
     #[inline(never)]
-    pub(super) fn unlist_from_split(&mut self, id: u32, list_id: u32) {
+    pub(crate) fn unlist_from_split(&mut self, id: u32, list_id: u32) {
         let Hole { prev, next, .. } = self.holes[id];
         let (number, list) = split_of(list_id);
         let split = self.splits.get_mut(number);
@@ -488,7 +488,7 @@ impl Bins {
 
     /// Returns the list for `size` within a bin that is split.
     #[inline(never)]
-    pub(super) fn list_below(&self, bin: u32, size: u64) -> u32 {
+    pub(crate) fn list_below(&self, bin: u32, size: u64) -> u32 {
         let mut number = self.first(bin);
         loop {
             let split = self.splits.get(number);
@@ -502,18 +502,18 @@ impl Bins {
 
     /// Returns the non-empty list of the least sizes in a bin that is split.
     #[inline(never)]
-    pub(super) fn lowest(&self, bin: u32) -> u32 {
+    pub(crate) fn lowest(&self, bin: u32) -> u32 {
         self.splits.lowest(self.first(bin))
     }
 
     /// Returns the non-empty list of the greatest sizes in a bin that is split.
-    pub(super) fn highest(&self, bin: u32) -> u32 {
+    pub(crate) fn highest(&self, bin: u32) -> u32 {
         self.splits.highest(self.first(bin))
     }
 
     /// Returns the next non-empty list of greater sizes, for a list within a split.
     #[inline(never)]
-    pub(super) fn above_in_split(&self, mut list_id: u32) -> Option<u32> {
+    pub(crate) fn above_in_split(&self, mut list_id: u32) -> Option<u32> {
         while list_id as usize >= BINS {
             let (number, list) = split_of(list_id);
             let split = self.splits.get(number);
@@ -535,7 +535,7 @@ impl Bins {
     }
 
     /// Returns the next non-empty list of smaller sizes, for a list within a split.
-    pub(super) fn below_in_split(&self, mut list_id: u32) -> Option<u32> {
+    pub(crate) fn below_in_split(&self, mut list_id: u32) -> Option<u32> {
         while list_id as usize >= BINS {
             let (number, list) = split_of(list_id);
             let split = self.splits.get(number);
@@ -558,7 +558,7 @@ impl Bins {
 
     /// Checks the split of a list that holds sizes of `least` to `most` bytes; returns the number
     /// of its holes.
-    pub(super) fn check_split(&self, list_id: u32, least: u64, max: u64) -> Result<u32, String> {
+    pub(crate) fn check_split(&self, list_id: u32, least: u64, max: u64) -> Result<u32, String> {
         let number = self.first(list_id);
         let split = self.splits.get(number);
         let Split { above, live, nested, uncounted, filled, .. } = *split;
@@ -606,9 +606,9 @@ fn missing(split: u32) -> ! {
 
 #[cfg(test)]
 mod tests {
-    use super::super::holes::Hole;
-    use super::super::steps;
+    use super::super::Hole;
     use super::*;
+    use crate::offset::steps;
 
     /// Inserts holes of these sizes and removes them in another order; the lists stay correct
     /// throughout.

@@ -53,7 +53,7 @@ pub enum Placement {
 
 /// An end of a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HoleEnd {
+pub(crate) enum HoleEnd {
     Low,
     High,
 }
@@ -97,7 +97,7 @@ const EXACT_SIZES: usize = 8;
 const NEIGHBOUR_WEIGHT: f32 = 0.2;
 
 /// The state of the policy: recent requests, and what is derived from them.
-pub(super) struct PlacementPolicy {
+pub(crate) struct PlacementPolicy {
     placement: Placement,
     /// The recent request sizes; a new one overwrites the oldest.
     recent: Box<[u64; RECENT]>,
@@ -128,7 +128,7 @@ pub(super) struct PlacementPolicy {
 }
 
 impl PlacementPolicy {
-    pub(super) fn new(placement: Placement, capacity: u64) -> Self {
+    pub(crate) fn new(placement: Placement, capacity: u64) -> Self {
         PlacementPolicy {
             placement,
             recent: Box::new([0; RECENT]),
@@ -148,13 +148,13 @@ impl PlacementPolicy {
         }
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.recent) + self.renewal.bytes()
     }
 
     /// Returns how many of the holes that fit a request of `size` bytes are compared.
     #[inline]
-    pub(super) fn candidates(&self, size: u64) -> usize {
+    pub(crate) fn candidates(&self, size: u64) -> usize {
         if size > self.max_weighed { 1 } else { self.candidates }
     }
 
@@ -162,25 +162,25 @@ impl PlacementPolicy {
     /// more to the next request for another size, together with a neighbour. Small holes are worth
     /// too little.
     #[inline]
-    pub(super) fn weighs_exact(&self, size: u64) -> bool {
+    pub(crate) fn weighs_exact(&self, size: u64) -> bool {
         self.several_sizes && !self.is_small(size)
     }
 
     /// Returns whether a request is small.
     #[inline]
-    pub(super) fn is_small(&self, size: u64) -> bool {
+    pub(crate) fn is_small(&self, size: u64) -> bool {
         size < self.small_below
     }
 
     /// Returns whether the next request is likely to be for `size`, as the last one was.
     #[inline]
-    pub(super) fn expects(&self, size: u64) -> bool {
+    pub(crate) fn expects(&self, size: u64) -> bool {
         self.recent[self.seen.wrapping_sub(1) as usize % RECENT] == size
     }
 
     /// Records a request that succeeded.
     #[inline]
-    pub(super) fn record(&mut self, size: u64) {
+    pub(crate) fn record(&mut self, size: u64) {
         self.recent[self.seen as usize % RECENT] = size;
         self.seen += 1;
         if self.seen == self.review_at {
@@ -188,24 +188,24 @@ impl PlacementPolicy {
         }
     }
 
-    pub(super) fn set_capacity(&mut self, capacity: u64) {
+    pub(crate) fn set_capacity(&mut self, capacity: u64) {
         self.capacity = capacity;
     }
 
     /// Returns the slot length, if there are slots and a request of `size` bytes belongs into one.
     #[inline]
-    pub(super) fn slot(&self, size: u64) -> Option<u64> {
+    pub(crate) fn slot(&self, size: u64) -> Option<u64> {
         // Objects below half a slot are not the ones that the slots are for.
         (size <= self.slot && size > self.slot / 2).then_some(self.slot)
     }
 
     /// Returns the number of requests that succeeded so far.
-    pub(super) fn seen(&self) -> u64 {
+    pub(crate) fn seen(&self) -> u64 {
         self.seen
     }
 
     /// Returns the mean of the recent request sizes.
-    pub(super) fn mean(&self) -> u64 {
+    pub(crate) fn mean(&self) -> u64 {
         self.mean
     }
 
@@ -271,7 +271,7 @@ impl PlacementPolicy {
 
     /// Updates the model from recent traffic, if it is out of date.
     #[inline]
-    pub(super) fn refresh(&mut self) {
+    pub(crate) fn refresh(&mut self) {
         if self.seen >= self.update_at {
             self.update_model();
         }
@@ -281,7 +281,7 @@ impl PlacementPolicy {
     /// `neighbour_sizes` returns the holes that would appear if the left or the right neighbour
     /// were freed.
     #[inline(always)]
-    pub(super) fn weigh(
+    pub(crate) fn weigh(
         &self,
         room: u64,
         size: u64,
@@ -302,7 +302,7 @@ impl PlacementPolicy {
     /// Returns the score of taking a hole of exactly `size` bytes, for comparison with others of
     /// that size.
     #[inline(always)]
-    pub(super) fn weigh_exact(&self, size: u64, (left, right): (u64, u64)) -> f32 {
+    pub(crate) fn weigh_exact(&self, size: u64, (left, right): (u64, u64)) -> f32 {
         let value = |size: u64| self.renewal.value(size);
         let lost = |side: u64| value(side) - value(side.saturating_add(size));
         lost(left) + lost(right)
@@ -311,7 +311,7 @@ impl PlacementPolicy {
     /// Returns the end of a hole to cut from if `rest` bytes of it remain. `neighbour_sizes` are
     /// the holes that would appear if the left or the right neighbour were freed.
     #[inline(always)]
-    pub(super) fn better_end(&self, rest: u64, neighbour_sizes: (u64, u64)) -> HoleEnd {
+    pub(crate) fn better_end(&self, rest: u64, neighbour_sizes: (u64, u64)) -> HoleEnd {
         let (low, high) = self.values_by_end(rest, neighbour_sizes);
         end_of(low, high)
     }

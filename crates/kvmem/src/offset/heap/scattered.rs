@@ -2,9 +2,8 @@
 
 use std::cmp::Reverse;
 
-use super::core::allocation_error;
-use super::error::AllocError;
 use super::heap::{Heap, NODES_PER_CHANGE, Placed};
+use crate::offset::error::AllocError;
 
 /// An allocated range with its size.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +72,7 @@ impl Heap {
 
     /// Returns the error of a batch of `n` ranges of `size` bytes.
     fn batch_error(&mut self, size: u64, n: usize) -> AllocError {
-        allocation_error(self, size).of_batch(size, n)
+        self.allocation_error(size).of_batch(size, n)
     }
 
     /// Returns an error if `size` bytes cannot be allocated only because no node is left.

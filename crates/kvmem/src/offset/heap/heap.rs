@@ -39,12 +39,13 @@
 use std::hint::select_unpredictable;
 use std::ops::Range;
 
-use super::bins::Bins;
+use super::bins::{Bins, Hole, NULL_HOLE};
 use super::deferred::{DeferredFree, DeferredFrees};
-use super::holes::{Hole, NULL_HOLE};
-use super::placement::{HoleEnd, Placement, PlacementPolicy};
+
 use super::small_objects::RegionSearches;
 use super::table::{ChunkedTable, NIL, TableSlot};
+use crate::offset::error::AllocError;
+use crate::offset::placement::{HoleEnd, Placement, PlacementPolicy};
 
 /// Entries of the request's own bin that are examined before the next bin up.
 const FLOOR_ENTRIES: usize = 8;
@@ -121,14 +122,14 @@ pub(crate) struct Placed {
 /// loads it there as a whole, right after it was written in parts, waits for all earlier stores: 5
 /// ns of a call that takes 15.
 #[derive(Clone, Copy)]
-pub(super) struct MaybePlaced {
+pub(crate) struct MaybePlaced {
     /// `NIL` if there is none.
     node: u32,
     offset: u64,
 }
 
 impl MaybePlaced {
-    pub(super) fn get(self) -> Option<Placed> {
+    pub(crate) fn get(self) -> Option<Placed> {
         (self.node != NIL).then_some(Placed { node: self.node, offset: self.offset })
     }
 }
@@ -221,7 +222,7 @@ impl Heap {
 
     /// Returns the length of the longest hole, without the ranges whose coalescing is deferred.
     #[inline]
-    pub(super) fn largest_coalesced(&mut self) -> u64 {
+    pub(crate) fn largest_coalesced(&mut self) -> u64 {
         let largest = self.bins.largest();
         // All three are `NIL` unless something is held back.
         let held_back = self.wilderness & self.small_region & self.bins.first_run() != NIL;
@@ -271,7 +272,7 @@ impl Heap {
 
     /// Reuses the deferred range if it has exactly this size and may be reused.
     #[inline(always)]
-    pub(super) fn reuse(&mut self, size: u64) -> Option<Placed> {
+    pub(crate) fn reuse(&mut self, size: u64) -> Option<Placed> {
         let DeferredFree { node, offset, .. } = self.deferred.reuse(size)?;
         self.policy.record(size);
         self.count_allocated(size);
@@ -280,7 +281,7 @@ impl Heap {
 
     /// Allocates `size` bytes when there is nothing to reuse.
     #[inline(always)]
-    pub(super) fn allocate_new(&mut self, size: u64) -> Option<Placed> {
+    pub(crate) fn allocate_new(&mut self, size: u64) -> Option<Placed> {
         self.coalesce();
         if size > self.largest_coalesced() {
             return None;
@@ -642,6 +643,20 @@ impl Heap {
         let RangeNode { prev, next, .. } = self.nodes.remove(node);
         self.nodes[prev].next = next;
         self.nodes[next].prev = prev;
+    }
+
+    /// Returns the error of a request of at least one byte that failed.
+    #[cold]
+    pub(crate) fn allocation_error(&mut self, requested: u64) -> AllocError {
+        let limit = self.limit();
+        if requested > limit {
+            return AllocError::TooLarge { requested, limit };
+        }
+        let largest_free = self.largest_free();
+        if requested <= largest_free && !self.has_free_nodes() {
+            return AllocError::TooManyRanges { ranges: self.ranges() };
+        }
+        AllocError::OutOfSpace { requested, free: self.free_bytes(), largest_free }
     }
 
     /// Moves the end of the space, as the sentinel stores it.

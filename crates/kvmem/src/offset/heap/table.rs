@@ -15,10 +15,10 @@
 
 use std::ops::{Index, IndexMut};
 
-use super::steps;
+use crate::offset::steps;
 
 /// The `u32` that identifies no slot.
-pub(super) const NIL: u32 = u32::MAX;
+pub(crate) const NIL: u32 = u32::MAX;
 
 const SHIFT: u32 = 6;
 /// Slots of each chunk: one per bit of a word.

@@ -20,8 +20,8 @@
 //! tenth of it.
 
 use super::heap::{Heap, Placed};
-use super::placement::HoleEnd;
 use super::table::NIL;
+use crate::offset::placement::HoleEnd;
 
 impl Heap {
     /// Allocates `size` bytes at the low end of the only free range. Returns `None` if there are

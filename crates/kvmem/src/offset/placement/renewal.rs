@@ -31,7 +31,7 @@ const FEW_CELLS: usize = 24;
 const GAMMA: f32 = 0.7;
 
 /// U, tabulated.
-pub(super) struct Renewal {
+pub(crate) struct Renewal {
     /// U at the points of the grid, in an arbitrary unit: its values are only compared with each
     /// other.
     value: Box<[f32; POINTS]>,
@@ -43,27 +43,27 @@ pub(super) struct Renewal {
 
 impl Renewal {
     /// Creates U of no traffic: every hole has value 0.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Renewal { value: Box::new([0.0; POINTS]), scale: 0, largest: 0, filled: 0 }
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.value)
     }
 
     /// Returns the largest size of the last update.
-    pub(super) fn largest(&self) -> u64 {
+    pub(crate) fn largest(&self) -> u64 {
         self.largest
     }
 
     /// Returns the number of clearly different sizes in the traffic, if they are few.
-    pub(super) fn few_sizes(&self) -> Option<usize> {
+    pub(crate) fn few_sizes(&self) -> Option<usize> {
         (self.filled < FEW_CELLS).then_some(self.filled)
     }
 
     /// Returns U(size), in an arbitrary unit.
     #[inline]
-    pub(super) fn value(&self, size: u64) -> f32 {
+    pub(crate) fn value(&self, size: u64) -> f32 {
         let point = ((u128::from(size) * u128::from(self.scale)) >> 64) as usize;
         match self.value.get(point) {
             Some(&value) => value,
@@ -81,7 +81,7 @@ impl Renewal {
     /// Computes U from the latest request sizes if those are few, which shows a change of sizes
     /// soon, and otherwise from all stored ones.
     #[cold]
-    pub(super) fn update_model(
+    pub(crate) fn update_model(
         &mut self,
         latest: impl Iterator<Item = u64> + Clone,
         all: impl Iterator<Item = u64> + Clone,

@@ -1,7 +1,7 @@
 //! *Range*: what a handle stores about an allocated range, without the duty to free it.
 
-use super::heap::Placed;
-use super::table::NIL;
+use crate::offset::heap::NIL;
+use crate::offset::heap::Placed;
 
 /// Length of a range that does not fit into 32 bits; the metadata knows it.
 pub(crate) const LONG: u32 = u32::MAX;

@@ -6,16 +6,16 @@
 
 use std::ops::{Index, IndexMut, Range};
 
-use super::table::{ChunkedTable, MAX_SLOTS, NIL, TableSlot};
+use super::super::table::{ChunkedTable, MAX_SLOTS, NIL, TableSlot};
 
 /// Value of [`Hole::list_id`]: held back from the bins.
 const HELD_BACK: u32 = u32::MAX;
 /// Value of [`Hole::list_id`]: held back, and in the list of runs.
-pub(super) const RUN: u32 = HELD_BACK - 1;
+pub(crate) const RUN: u32 = HELD_BACK - 1;
 
 /// The hole of every range that is not free: a record with size 0. The bytes free beside a range
 /// can be read from it without testing first whether there are any.
-pub(super) const NULL_HOLE: u32 = 0;
+pub(crate) const NULL_HOLE: u32 = 0;
 
 /// Records in the first block. Loom's threads have small stacks, and a new space is created there.
 const FIRST: usize = if cfg!(loom) { 16 } else { 128 };
@@ -24,42 +24,42 @@ const MOVES_PER_FREE: usize = 4;
 
 /// A free range.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hole {
-    pub(super) offset: u64,
-    pub(super) size: u64,
+pub(crate) struct Hole {
+    pub(crate) offset: u64,
+    pub(crate) size: u64,
     /// Its node in the chain of ranges.
-    pub(super) node: u32,
+    pub(crate) node: u32,
     /// Neighbours in its list.
-    pub(super) prev: u32,
-    pub(super) next: u32,
+    pub(crate) prev: u32,
+    pub(crate) next: u32,
     /// The list that contains it, or [`RUN`], or [`HELD_BACK`].
-    pub(super) list_id: u32,
+    pub(crate) list_id: u32,
 }
 
 impl Hole {
-    pub(super) fn new(offset: u64, size: u64, node: u32) -> Self {
+    pub(crate) fn new(offset: u64, size: u64, node: u32) -> Self {
         Hole { offset, size, node, prev: NIL, next: NIL, list_id: HELD_BACK }
     }
 
-    pub(super) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.offset + self.size
     }
 
-    pub(super) fn range(&self) -> Range<u64> {
+    pub(crate) fn range(&self) -> Range<u64> {
         self.offset..self.end()
     }
 
-    pub(super) fn is_binned(&self) -> bool {
+    pub(crate) fn is_binned(&self) -> bool {
         self.list_id < RUN
     }
 
     /// Returns whether it is in the list of runs.
-    pub(super) fn is_run(&self) -> bool {
+    pub(crate) fn is_run(&self) -> bool {
         self.list_id == RUN
     }
 
     /// Marks it as being in no list.
-    pub(super) fn hold_back(&mut self) {
+    pub(crate) fn hold_back(&mut self) {
         self.list_id = HELD_BACK;
     }
 }
@@ -70,10 +70,10 @@ impl TableSlot for Hole {
 }
 
 /// The records of all holes.
-pub(super) struct Holes(ChunkedTable<Hole, FIRST>);
+pub(crate) struct Holes(ChunkedTable<Hole, FIRST>);
 
 impl Holes {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut table = ChunkedTable::new(MAX_SLOTS);
         let nothing = table.insert(Hole::EMPTY);
         debug_assert_eq!(nothing, NULL_HOLE);
@@ -81,39 +81,39 @@ impl Holes {
     }
 
     #[inline]
-    pub(super) fn insert(&mut self, hole: Hole) -> u32 {
+    pub(crate) fn insert(&mut self, hole: Hole) -> u32 {
         self.0.insert(hole)
     }
 
     #[inline]
-    pub(super) fn remove(&mut self, id: u32) -> Hole {
+    pub(crate) fn remove(&mut self, id: u32) -> Hole {
         self.0.remove(id)
     }
 
     /// Returns the number of holes.
     #[inline]
-    pub(super) fn live(&self) -> u32 {
+    pub(crate) fn live(&self) -> u32 {
         self.0.live() - 1
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.0.bytes()
     }
 
     /// Returns whether the record exists, in use or not.
-    pub(super) fn contains(&self, id: u32) -> bool {
+    pub(crate) fn contains(&self, id: u32) -> bool {
         self.0.contains(id)
     }
 
     /// Returns how many records should move down after `frees` frees.
     #[inline]
-    pub(super) fn moves_due(&self, frees: usize) -> usize {
+    pub(crate) fn moves_due(&self, frees: usize) -> usize {
         let excess = u64::from(self.0.slots()) > 4 * u64::from(self.0.live()) + 1024;
         if excess { frees * MOVES_PER_FREE } else { 0 }
     }
 
     /// Moves one record down; returns its old and new index.
-    pub(super) fn move_slot_down(&mut self) -> Option<(u32, u32)> {
+    pub(crate) fn move_slot_down(&mut self) -> Option<(u32, u32)> {
         self.0.move_slot_down()
     }
 }

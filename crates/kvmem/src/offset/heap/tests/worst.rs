@@ -4,9 +4,9 @@
 //! The tests count [steps](super::steps), not time. The bounds are those of the complexity table in
 //! `docs/offset.md`.
 
-use super::heap::{Heap, Placed};
-use super::placement::Placement;
-use super::steps;
+use super::super::heap::{Heap, Placed};
+use crate::offset::placement::Placement;
+use crate::offset::steps;
 
 /// Number of holes, and of ranges between them.
 const HOLES: u64 = 1 << 17;

@@ -20,10 +20,10 @@
 //! further on, and that must be at most *B − size*. [`first_below`] finds the least such *i* in
 //! O(log *A*) steps, as Euclid's algorithm finds a divisor.
 
-use super::error::SpaceError;
+use super::bins::Hole;
 use super::heap::{Heap, NO_BOUNDARY, Placed, SENTINEL};
-use super::holes::Hole;
 use super::table::NIL;
+use crate::offset::error::SpaceError;
 
 /// Listed runs that one aligned request examines, besides the wilderness.
 const MAX_RUN_LOOKS: usize = 64;

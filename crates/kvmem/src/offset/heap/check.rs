@@ -13,9 +13,9 @@
 //! 9. The lock-free hint is not below the largest free range (checked beside the hint, in
 //!    `core.rs`).
 
-use super::error::CheckError;
 use super::heap::{Heap, NO_BOUNDARY, Placed, SENTINEL};
 use super::table::NIL;
+use crate::offset::error::CheckError;
 
 impl Heap {
     /// Checks that a range is used and has this length.

@@ -26,28 +26,28 @@
 
 use std::hint::select_unpredictable;
 
+use super::super::table::NIL;
 use super::holes::{Hole, Holes, RUN};
-use super::split::Splits;
-use super::table::NIL;
+use super::splits::Splits;
 
 const MANTISSA_BITS: u32 = 6;
-pub(super) const PER_OCTAVE: u32 = 1 << MANTISSA_BITS;
+pub(crate) const PER_OCTAVE: u32 = 1 << MANTISSA_BITS;
 /// More than exist, so no index needs a check.
 const OCTAVES: usize = 64;
 /// Number of bins.
-pub(super) const BINS: usize = OCTAVES * PER_OCTAVE as usize;
+pub(crate) const BINS: usize = OCTAVES * PER_OCTAVE as usize;
 /// Bins below this are one size wide.
 const EXACT: u32 = 2 * PER_OCTAVE;
 /// Upper bound of the holes in a list, unless all of them have the same size.
-pub(super) const LIST_MAX: u8 = 64;
+pub(crate) const LIST_MAX: u8 = 64;
 /// Replaces the length of a uniform list: all its holes have the same size.
-pub(super) const UNIFORM: u8 = u8::MAX - 1;
+pub(crate) const UNIFORM: u8 = u8::MAX - 1;
 /// Replaces the length of a list that is split.
-pub(super) const SPLIT: u8 = u8::MAX;
+pub(crate) const SPLIT: u8 = u8::MAX;
 
 /// Returns the bin that contains `size` (the floor bin).
 #[inline]
-pub(super) fn bin_floor(size: u64) -> u32 {
+pub(crate) fn bin_floor(size: u64) -> u32 {
     if size < u64::from(PER_OCTAVE) {
         return size as u32;
     }
@@ -63,32 +63,32 @@ fn split(bin: u32) -> (usize, u32) {
 }
 
 /// Returns the least size in `bin`.
-pub(super) fn bin_size_min(bin: u32) -> u64 {
+pub(crate) fn bin_size_min(bin: u32) -> u64 {
     let (octave, mantissa) = (bin >> MANTISSA_BITS, u64::from(bin & (PER_OCTAVE - 1)));
     if octave == 0 { mantissa } else { (mantissa + u64::from(PER_OCTAVE)) << (octave - 1) }
 }
 
 /// Returns the greatest size in `bin`.
-pub(super) fn bin_size_max(bin: u32) -> u64 {
+pub(crate) fn bin_size_max(bin: u32) -> u64 {
     let width_log2 = (bin >> MANTISSA_BITS).saturating_sub(1);
     bin_size_min(bin) + ((1 << width_log2) - 1)
 }
 
 /// Returns the binary logarithm of the width of `bin`.
-pub(super) fn bin_width_log2(bin: u32) -> u32 {
+pub(crate) fn bin_width_log2(bin: u32) -> u32 {
     (bin >> MANTISSA_BITS).saturating_sub(1)
 }
 
 /// All holes, binned or held back.
-pub(super) struct Bins {
-    pub(super) holes: Holes,
+pub(crate) struct Bins {
+    pub(crate) holes: Holes,
     /// First hole of each list, or the number of the split that replaces it.
-    pub(super) heads: Box<[u32; BINS]>,
+    pub(crate) heads: Box<[u32; BINS]>,
     /// Length of each list (0 for exact bins below their limit), or [`UNIFORM`], or [`SPLIT`].
-    pub(super) lengths: Box<[u8; BINS]>,
+    pub(crate) lengths: Box<[u8; BINS]>,
     fine: [u64; OCTAVES],
     coarse: u64,
-    pub(super) splits: Splits,
+    pub(crate) splits: Splits,
     /// First of the listed [runs](super::boundary), or `NIL`.
     runs: u32,
     /// The greatest binned size and how many holes have it, or some of them. If the count is 0, an
@@ -98,7 +98,7 @@ pub(super) struct Bins {
 }
 
 impl Bins {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Bins {
             holes: Holes::new(),
             heads: Box::new([NIL; BINS]),
@@ -112,7 +112,7 @@ impl Bins {
         }
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.holes.bytes()
             + self.splits.bytes()
             + size_of_val(&*self.heads)
@@ -121,24 +121,24 @@ impl Bins {
 
     /// Creates a hole and puts it into its bin.
     #[inline]
-    pub(super) fn insert(&mut self, hole: Hole) -> u32 {
+    pub(crate) fn insert(&mut self, hole: Hole) -> u32 {
         let id = self.holes.insert(hole);
         self.push(id);
         id
     }
 
     /// Creates a hole that is held back from the bins.
-    pub(super) fn insert_held_back(&mut self, hole: Hole) -> u32 {
+    pub(crate) fn insert_held_back(&mut self, hole: Hole) -> u32 {
         self.holes.insert(hole)
     }
 
     /// Removes a hole that is held back.
-    pub(super) fn remove_held_back(&mut self, id: u32) -> Hole {
+    pub(crate) fn remove_held_back(&mut self, id: u32) -> Hole {
         self.holes.remove(id)
     }
 
     /// Moves one record to a free slot further down; returns its old and new number. O(1).
-    pub(super) fn move_slot_down(&mut self) -> Option<(u32, u32)> {
+    pub(crate) fn move_slot_down(&mut self) -> Option<(u32, u32)> {
         let (old, new) = self.holes.move_slot_down()?;
         let Hole { prev, next, .. } = self.holes[new];
         let list_id = self.list_id_of(new);
@@ -157,14 +157,14 @@ impl Bins {
 
     /// Removes the hole from its bin and frees its record.
     #[inline]
-    pub(super) fn remove(&mut self, id: u32) -> Hole {
+    pub(crate) fn remove(&mut self, id: u32) -> Hole {
         self.pull(id);
         self.holes.remove(id)
     }
 
     /// Changes the binned hole to `[offset, offset + size)`, with `size > 0`.
     #[inline(always)]
-    pub(super) fn change(&mut self, id: u32, offset: u64, size: u64) {
+    pub(crate) fn change(&mut self, id: u32, offset: u64, size: u64) {
         let hole = &mut self.holes[id];
         let before = hole.size;
         (hole.offset, hole.size) = (offset, size);
@@ -180,7 +180,7 @@ impl Bins {
 
     /// Puts a hole that was held back first into the list of its size.
     #[inline]
-    pub(super) fn push(&mut self, id: u32) {
+    pub(crate) fn push(&mut self, id: u32) {
         let size = self.holes[id].size;
         self.list(id, bin_floor(size), size);
         self.gain(size);
@@ -188,7 +188,7 @@ impl Bins {
 
     /// Removes a hole from its bin and holds it back.
     #[inline]
-    pub(super) fn pull(&mut self, id: u32) {
+    pub(crate) fn pull(&mut self, id: u32) {
         let size = self.holes[id].size;
         self.unlist(id, size);
         self.holes[id].hold_back();
@@ -196,7 +196,7 @@ impl Bins {
     }
 
     /// Puts a hole that is held back first into the list of runs.
-    pub(super) fn list_run(&mut self, id: u32) {
+    pub(crate) fn list_run(&mut self, id: u32) {
         let next = std::mem::replace(&mut self.runs, id);
         let hole = &mut self.holes[id];
         (hole.list_id, hole.prev, hole.next) = (RUN, NIL, next);
@@ -206,7 +206,7 @@ impl Bins {
     }
 
     /// Removes a hole from the list of runs, if it is in there; it stays held back.
-    pub(super) fn unlist_run(&mut self, id: u32) {
+    pub(crate) fn unlist_run(&mut self, id: u32) {
         let Hole { list_id, prev, next, .. } = self.holes[id];
         if list_id != RUN {
             return;
@@ -223,12 +223,12 @@ impl Bins {
 
     /// Returns the run listed last, or `NIL`.
     #[inline]
-    pub(super) fn first_run(&self) -> u32 {
+    pub(crate) fn first_run(&self) -> u32 {
         self.runs
     }
 
     /// Returns the listed runs, the last listed first.
-    pub(super) fn runs(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn runs(&self) -> impl Iterator<Item = u32> {
         self.listed_from(self.runs)
     }
 
@@ -255,7 +255,7 @@ impl Bins {
     }
 
     /// Links the hole as the first of the list `list_id`.
-    pub(super) fn link_first(&mut self, id: u32, list_id: u32) {
+    pub(crate) fn link_first(&mut self, id: u32, list_id: u32) {
         let next = std::mem::replace(self.head_mut(list_id), id);
         let hole = &mut self.holes[id];
         (hole.list_id, hole.prev, hole.next) = (list_id, NIL, next);
@@ -292,7 +292,7 @@ impl Bins {
 
     /// Marks a bin as empty.
     #[inline(always)]
-    pub(super) fn unmark(&mut self, bin: u32) {
+    pub(crate) fn unmark(&mut self, bin: u32) {
         self.lengths[bin as usize % BINS] = 0;
         let (octave, mantissa) = split(bin);
         let left = self.fine[octave] & !(1 << mantissa);
@@ -318,7 +318,7 @@ impl Bins {
     /// O(1): when no hole is known to have the greatest size, up to [`LIST_MAX`] holes of the list
     /// of the greatest sizes are read.
     #[inline]
-    pub(super) fn largest(&mut self) -> u64 {
+    pub(crate) fn largest(&mut self) -> u64 {
         if self.largest_count == 0 {
             self.refresh_largest();
         }
@@ -341,14 +341,14 @@ impl Bins {
     }
 
     /// Returns the non-empty list of the greatest sizes.
-    pub(super) fn top(&self) -> Option<u32> {
+    pub(crate) fn top(&self) -> Option<u32> {
         let octave = self.coarse.checked_ilog2()?;
         Some(self.highest_of(octave << MANTISSA_BITS | self.fine[octave as usize].ilog2()))
     }
 
     /// Returns the list for holes of `size` bytes, empty or not.
     #[inline]
-    pub(super) fn list_of(&self, size: u64) -> u32 {
+    pub(crate) fn list_of(&self, size: u64) -> u32 {
         let bin = bin_floor(size);
         if self.lengths[bin as usize % BINS] == SPLIT { self.list_below(bin, size) } else { bin }
     }
@@ -356,7 +356,7 @@ impl Bins {
     /// Returns the list that contains a hole. A record may name the bin although its uniform list
     /// has become part of a split since.
     #[inline]
-    pub(super) fn list_id_of(&self, id: u32) -> u32 {
+    pub(crate) fn list_id_of(&self, id: u32) -> u32 {
         let Hole { list_id, size, .. } = self.holes[id];
         match self.lengths.get(list_id as usize) {
             Some(&SPLIT) => self.list_below(list_id, size),
@@ -366,13 +366,13 @@ impl Bins {
 
     /// Returns whether a list of a bin is uniform.
     #[inline]
-    pub(super) fn is_uniform(&self, list_id: u32) -> bool {
+    pub(crate) fn is_uniform(&self, list_id: u32) -> bool {
         self.lengths.get(list_id as usize) == Some(&UNIFORM)
     }
 
     /// Returns the next non-empty list of greater sizes.
     #[inline]
-    pub(super) fn above(&self, list_id: u32) -> Option<u32> {
+    pub(crate) fn above(&self, list_id: u32) -> Option<u32> {
         if list_id as usize >= BINS {
             return self.above_in_split(list_id);
         }
@@ -381,7 +381,7 @@ impl Bins {
     }
 
     /// Returns the next non-empty list of smaller sizes.
-    pub(super) fn below(&self, list_id: u32) -> Option<u32> {
+    pub(crate) fn below(&self, list_id: u32) -> Option<u32> {
         if list_id as usize >= BINS {
             return self.below_in_split(list_id);
         }
@@ -401,7 +401,7 @@ impl Bins {
 
     /// Returns the first hole of a list, or `NIL`.
     #[inline]
-    pub(super) fn first(&self, list_id: u32) -> u32 {
+    pub(crate) fn first(&self, list_id: u32) -> u32 {
         match self.heads.get(list_id as usize) {
             Some(&head) => head,
             None => self.splits.head(list_id),
@@ -409,7 +409,7 @@ impl Bins {
     }
 
     #[inline]
-    pub(super) fn head_mut(&mut self, list_id: u32) -> &mut u32 {
+    pub(crate) fn head_mut(&mut self, list_id: u32) -> &mut u32 {
         if (list_id as usize) < BINS {
             &mut self.heads[list_id as usize]
         } else {
@@ -419,7 +419,7 @@ impl Bins {
 
     /// Returns the first non-empty bin at or above `bin`.
     #[inline]
-    pub(super) fn filled_from(&self, bin: u32) -> Option<u32> {
+    pub(crate) fn filled_from(&self, bin: u32) -> Option<u32> {
         let (octave, mantissa) = split(bin);
         let here = self.fine[octave] & (!0 << mantissa);
         // Octave 63 is always empty, so the shift amount stays below 64 where it matters.
@@ -436,30 +436,30 @@ impl Bins {
 
     /// Returns the holes of a list, in list order.
     #[inline]
-    pub(super) fn holes_of(&self, list_id: u32) -> impl Iterator<Item = u32> {
+    pub(crate) fn holes_of(&self, list_id: u32) -> impl Iterator<Item = u32> {
         self.listed_from(self.first(list_id))
     }
 
     /// Returns all binned holes, from the list of `size` upwards.
-    pub(super) fn holes_from(&self, size: u64) -> impl Iterator<Item = u32> {
+    pub(crate) fn holes_from(&self, size: u64) -> impl Iterator<Item = u32> {
         let lists = std::iter::successors(Some(self.list_of(size)), |&list_id| self.above(list_id));
         lists.flat_map(|list_id| self.holes_of(list_id))
     }
 
     /// Returns all binned holes, from the list of `size` downwards.
-    pub(super) fn holes_down_from(&self, size: u64) -> impl Iterator<Item = u32> {
+    pub(crate) fn holes_down_from(&self, size: u64) -> impl Iterator<Item = u32> {
         let lists = std::iter::successors(Some(self.list_of(size)), |&list_id| self.below(list_id));
         lists.flat_map(|list_id| self.holes_of(list_id))
     }
 
     /// Returns the holes behind `id` in its list.
     #[inline]
-    pub(super) fn after(&self, id: u32) -> impl Iterator<Item = u32> {
+    pub(crate) fn after(&self, id: u32) -> impl Iterator<Item = u32> {
         self.listed_from(self.holes[id].next)
     }
 
     #[inline]
-    pub(super) fn listed_from(&self, mut id: u32) -> impl Iterator<Item = u32> {
+    pub(crate) fn listed_from(&self, mut id: u32) -> impl Iterator<Item = u32> {
         std::iter::from_fn(move || {
             let this = id;
             (this != NIL).then(|| {
@@ -470,13 +470,13 @@ impl Bins {
     }
 
     /// Returns the greatest binned size if it is known without reading a list.
-    pub(super) fn largest_if_known(&self) -> Option<u64> {
+    pub(crate) fn largest_if_known(&self) -> Option<u64> {
         (self.largest_count > 0).then_some(self.largest)
     }
 
     /// Checks that lists and bitmaps agree, for [`super::check`]; returns the number of binned
     /// holes.
-    pub(super) fn check(&self) -> Result<u32, String> {
+    pub(crate) fn check(&self) -> Result<u32, String> {
         let mut binned = 0;
         for bin in 0..BINS as u32 {
             let octave = (bin >> MANTISSA_BITS) as usize;
@@ -502,7 +502,7 @@ impl Bins {
     }
 
     /// Checks one list of holes of `least` to `most` bytes; returns their number.
-    pub(super) fn check_list(
+    pub(crate) fn check_list(
         &self,
         list_id: u32,
         (least, most): (u64, u64),

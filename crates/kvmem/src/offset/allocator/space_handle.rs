@@ -8,12 +8,12 @@ use super::allocator::OffsetAllocator;
 #[cfg(test)]
 use super::core::HeldLock;
 use super::core::{Keepalive, SpaceCore};
-use super::error::{AllocError, CheckError};
-use super::heap::Placed;
 use super::hint::SpaceStats;
 use super::range::Range;
 use super::registry;
-use super::report::MapRange;
+use crate::offset::error::{AllocError, CheckError};
+use crate::offset::heap::MapRange;
+use crate::offset::heap::Placed;
 
 /// A space, identified by its core.
 #[derive(Clone, Copy)]

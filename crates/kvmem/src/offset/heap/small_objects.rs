@@ -14,10 +14,10 @@
 
 use std::ops::Range;
 
+use super::bins::Hole;
 use super::heap::{Heap, Placed, SENTINEL};
-use super::holes::Hole;
-use super::placement::HoleEnd;
 use super::table::NIL;
+use crate::offset::placement::HoleEnd;
 
 /// Ranges examined from the far end when a region is opened.
 const LOOK_BACK: usize = 256;
@@ -167,8 +167,8 @@ impl Heap {
 
 #[cfg(test)]
 mod tests {
-    use super::super::placement::Placement;
     use super::*;
+    use crate::offset::placement::Placement;
 
     #[test]
     fn failed_searches_become_rare_until_one_succeeds() {

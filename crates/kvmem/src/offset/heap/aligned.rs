@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
+use super::bins::Hole;
 use super::heap::{Heap, Placed};
-use super::holes::Hole;
-use super::placement::HoleEnd;
 use super::table::NIL;
+use crate::offset::placement::HoleEnd;
 
 /// Holes examined, tightest bins first, before one that is certain to fit is taken.
 const MAX_LOOKS: usize = 24;
