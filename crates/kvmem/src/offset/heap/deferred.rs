@@ -14,7 +14,7 @@
 //!   time are coalesced together, after all their nodes have been read once. Their cache misses
 //!   then overlap, which they cannot across lock and unlock.
 
-use super::heap::{Heap, SENTINEL};
+use super::ranges::{RangeTable, SENTINEL};
 
 /// Ranges that are coalesced together.
 const BATCH: usize = 16;
@@ -53,83 +53,78 @@ impl DeferredFrees {
         })
     }
 
-    fn put(&mut self, freed: DeferredFree) {
+    /// Counts a free; returns whether it belongs to a burst.
+    #[inline]
+    pub(super) fn count_free(&mut self) -> bool {
+        self.streak += 1;
+        self.streak > BURST
+    }
+
+    /// Returns whether the deferred ranges must be coalesced before another one is put.
+    #[inline]
+    pub(super) fn are_due(&self) -> bool {
+        self.len == BATCH || self.again > 0
+    }
+
+    /// Defers the coalescing of a range.
+    #[inline]
+    pub(super) fn put(&mut self, freed: DeferredFree) {
         self.freed[self.len % BATCH] = freed;
         self.bytes += freed.size;
         self.len += 1;
     }
-}
 
-impl Heap {
-    /// Frees the used range `node`, `[offset, offset + size)`. O(1).
+    /// Defers the coalescing of a range that may be reused. Nothing else is deferred.
     #[inline]
-    pub(crate) fn free(&mut self, node: u32, offset: u64, size: u64) {
-        self.allocated -= size;
-        self.live -= 1;
-        self.fresh = false;
-        self.deferred.streak += 1;
-        if self.policy.expects(size) && self.free_bytes() / 2 < size {
-            self.coalesce();
-            self.deferred.put(DeferredFree { node, offset, size });
-            self.deferred.again = size;
-        } else if self.deferred.streak > BURST {
-            if self.deferred.len == BATCH || self.deferred.again > 0 {
-                self.coalesce_deferred();
-            }
-            self.deferred.put(DeferredFree { node, offset, size });
-        } else {
-            self.coalesce();
-            self.release(node, offset, size);
-            self.trim_holes(1);
+    pub(super) fn put_for_reuse(&mut self, freed: DeferredFree) {
+        self.put(freed);
+        self.again = freed.size;
+    }
+
+    /// Coalesces the deferred ranges.
+    #[inline]
+    pub(super) fn coalesce_into(&mut self, ranges: &mut RangeTable) {
+        if self.len > 0 {
+            self.coalesce_all(ranges);
         }
     }
 
-    /// Coalesces the deferred ranges. Every operation that reads the chain or the bins calls it
-    /// first.
-    #[inline]
-    pub(super) fn coalesce(&mut self) {
-        if self.deferred.len > 0 {
-            self.coalesce_deferred();
-        }
-    }
-
-    fn coalesce_deferred(&mut self) {
-        let len = self.deferred.len.min(BATCH);
+    /// Coalesces the deferred ranges, of which there is at least one.
+    pub(super) fn coalesce_all(&mut self, ranges: &mut RangeTable) {
+        let len = self.len.min(BATCH);
         if len > 1 {
-            self.touch(len);
+            self.touch(ranges, len);
         }
         for i in 0..len {
-            let DeferredFree { node, offset, size } = self.deferred.freed[i];
-            self.release(node, offset, size);
+            let DeferredFree { node, offset, size } = self.freed[i];
+            ranges.release(node, offset, size);
         }
-        (self.deferred.len, self.deferred.bytes, self.deferred.again) = (0, 0, 0);
-        self.trim_holes(len);
+        (self.len, self.bytes, self.again) = (0, 0, 0);
+        ranges.trim_holes(len);
     }
 
     /// Reads everything that releasing the deferred ranges will read, all of it at once.
-    fn touch(&self, len: usize) {
+    fn touch(&self, ranges: &RangeTable, len: usize) {
+        let nodes = ranges.chain();
         let mut around = [(SENTINEL, SENTINEL); BATCH];
-        for (around, freed) in around.iter_mut().zip(&self.deferred.freed[..len]) {
-            let node = &self.nodes[freed.node];
+        for (around, freed) in around.iter_mut().zip(&self.freed[..len]) {
+            let node = &nodes[freed.node];
             *around = (node.prev, node.next);
         }
-        let words = around[..len]
-            .iter()
-            .map(|&(prev, next)| self.nodes[prev].word() ^ self.nodes[next].word());
+        let words =
+            around[..len].iter().map(|&(prev, next)| nodes[prev].word() ^ nodes[next].word());
         std::hint::black_box(words.fold(0, |all, word| all ^ word));
     }
 
     /// Returns an upper bound of the longest range that could be allocated now; exact if nothing is
-    /// deferred. `coalesced` is the result of [`largest_coalesced`](Heap::largest_coalesced).
+    /// deferred. `coalesced` is the longest one without the deferred ranges, `free` are all free
+    /// bytes.
     #[inline]
-    pub(crate) fn largest_free_bound(&mut self, coalesced: u64) -> u64 {
-        match self.deferred.len as u64 {
+    pub(super) fn largest_bound(&self, coalesced: u64, free: u64) -> u64 {
+        match self.len as u64 {
             0 => coalesced,
             // All of them may be in one row, with a hole between any two and at both ends.
-            len => coalesced
-                .saturating_mul(len + 1)
-                .saturating_add(self.deferred.bytes)
-                .min(self.free_bytes()),
+            len => coalesced.saturating_mul(len + 1).saturating_add(self.bytes).min(free),
         }
     }
 }

@@ -19,8 +19,8 @@
 //! ones after each time. Where bimodal traffic empties the space now and then, that costs up to a
 //! tenth of it.
 
-use super::heap::{Heap, Placed};
-use super::table::NIL;
+use super::heap::Heap;
+use super::ranges::Placed;
 use crate::offset::placement::HoleEnd;
 
 impl Heap {
@@ -29,18 +29,19 @@ impl Heap {
     // Out of line: requests come here only until the first free.
     #[inline(never)]
     pub(super) fn allocate_in_order(&mut self, size: u64) -> Option<Placed> {
-        if self.binned() == 0 {
-            self.open_segment(size);
+        if self.free_before_wilderness() == 0 {
+            self.ranges.open_segment(size);
         }
-        if self.binned() != 1 {
+        if self.free_before_wilderness() != 1 {
             return None;
         }
-        let id = self.bins.first(self.bins.top()?);
-        (self.bins.holes[id].size >= size).then(|| self.take(id, size, HoleEnd::Low))
+        let bins = self.ranges.bins();
+        let id = bins.lists().first(bins.lists().top()?);
+        (bins[id].size >= size).then(|| self.ranges.take(id, size, HoleEnd::Low))
     }
 
     /// Returns the number of free ranges without the wilderness.
-    fn binned(&self) -> u32 {
-        self.bins.holes.live() - u32::from(self.wilderness != NIL)
+    fn free_before_wilderness(&self) -> u32 {
+        self.ranges.bins().live() - u32::from(self.ranges.has_wilderness())
     }
 }

@@ -1,8 +1,8 @@
-//! Reports of an allocator.
+//! *Report*: the figures and the map of a space.
 
 use super::bins::{bin_floor, bin_size_max, bin_size_min};
-use super::heap::{Heap, SENTINEL};
-use super::table::NIL;
+use super::heap::Heap;
+use super::ranges::SENTINEL;
 
 /// Figures of a space at one moment. All sizes are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,35 +68,29 @@ impl Heap {
     pub(crate) fn metrics(&mut self) -> Metrics {
         self.coalesce();
         Metrics {
-            capacity: self.capacity,
-            allocated: self.allocated,
+            capacity: self.capacity(),
+            allocated: self.ranges.allocated(),
             free: self.free_bytes(),
             largest_free: self.largest_free(),
-            live: self.live,
-            free_ranges: u64::from(self.bins.holes.live()),
-            metadata_bytes: (size_of::<Heap>()
-                + self.nodes.bytes()
-                + self.bins.bytes()
-                + self.policy.bytes()) as u64,
+            live: self.live(),
+            free_ranges: u64::from(self.ranges.bins().live()),
+            metadata_bytes: (size_of::<Heap>() + self.ranges.bytes() + self.policy.bytes()) as u64,
         }
     }
 
     pub(crate) fn bin_reports(&mut self) -> Vec<BinReport> {
         self.coalesce();
-        // Holes held back are listed with the other holes of their size.
-        let held = [self.wilderness, self.small_region]
-            .into_iter()
-            .filter(|&id| id != NIL)
-            .chain(self.bins.runs());
         let empty = |bin| BinReport {
             size_min: bin_size_min(bin),
             size_max: bin_size_max(bin),
             ranges: 0,
             bytes: 0,
         };
-        let mut reports: Vec<BinReport> = (0..=bin_floor(self.capacity)).map(empty).collect();
-        for id in self.bins.holes_from(1).chain(held) {
-            let size = self.bins.holes[id].size;
+        let mut reports: Vec<BinReport> = (0..=bin_floor(self.capacity())).map(empty).collect();
+        let bins = self.ranges.bins();
+        // Holes held back are listed with the other holes of their size.
+        for id in bins.lists().holes_from(1).chain(self.ranges.held_back()) {
+            let size = bins[id].size;
             let report = &mut reports[bin_floor(size) as usize];
             report.ranges += 1;
             report.bytes += size;
@@ -107,13 +101,14 @@ impl Heap {
 
     pub(crate) fn map(&mut self) -> Vec<MapRange> {
         self.coalesce();
-        let mut map: Vec<MapRange> = Vec::with_capacity(self.nodes.live() as usize);
-        let mut node = self.nodes[SENTINEL].next;
+        let chain = self.ranges.chain();
+        let mut map: Vec<MapRange> = Vec::with_capacity(chain.live() as usize);
+        let mut node = chain[SENTINEL].next;
         while node != SENTINEL {
-            let next = self.nodes[node].next;
-            let offset = self.start_of(node);
-            let size = self.start_of(next) - offset;
-            let used = self.nodes[node].hole().is_none();
+            let next = chain[node].next;
+            let offset = self.ranges.start_of(node);
+            let size = self.ranges.start_of(next) - offset;
+            let used = chain[node].hole().is_none();
             match map.last_mut() {
                 Some(last) if !used && !last.used => last.size += size,
                 _ => map.push(MapRange { offset, size, used }),

@@ -1,8 +1,10 @@
-//! Changing a range in place, and freeing parts of ranges and batches of ranges.
+//! *Resize*: a range or the space becomes longer or shorter, in place.
 
 use std::ops::Range;
 
-use super::heap::{Heap, Placed};
+use super::heap::Heap;
+use super::ranges::Placed;
+use crate::offset::error::SpaceError;
 
 impl Heap {
     /// Frees the tail of a used range: it is `new_size` bytes afterwards, `0 < new_size ≤ size`.
@@ -16,53 +18,15 @@ impl Heap {
 
     fn cut_tail(&mut self, placed: Placed, size: u64, new_size: u64) {
         self.coalesce();
-        let cut = placed.offset + new_size;
-        let tail = self.link_used_after(placed.node, cut);
-        self.allocated -= size - new_size;
         self.fresh = false;
-        self.release(tail, cut, size - new_size);
+        self.ranges.cut_tail(placed, size, new_size);
     }
 
     /// Lengthens a used range into the free range behind it: it is `new_size ≥ size` bytes
     /// afterwards. On failure returns the greatest size that it could have. O(1).
     pub(crate) fn extend(&mut self, placed: Placed, size: u64, new_size: u64) -> Result<(), u64> {
         self.coalesce();
-        let end = placed.offset + size;
-        let more = new_size - size;
-        let room = self.room_behind(placed, end);
-        if room < more {
-            return Err(size + room);
-        }
-        if self.coalesced_region().is_some_and(|joined| joined.start == end) {
-            self.close_region();
-        }
-        let next = self.nodes[placed.node].next;
-        if more > 0
-            && let Some(id) = self.nodes[next].hole()
-        {
-            if room == more {
-                self.bins.remove(id);
-                self.unlink(next);
-            } else {
-                let size = self.bins.holes[id].size - more;
-                self.bins.change(id, end + more, size);
-            }
-            self.allocated += more;
-        }
-        Ok(())
-    }
-
-    /// Returns the free bytes behind a used range that it could take in, including those of the
-    /// small-object region.
-    fn room_behind(&self, placed: Placed, end: u64) -> u64 {
-        if self.is_edge(end) {
-            return 0;
-        }
-        match (self.nodes[self.nodes[placed.node].next].hole(), self.coalesced_region()) {
-            (Some(_), Some(joined)) if joined.start == end => joined.end - end,
-            (Some(id), _) => self.bins.holes[id].size,
-            (None, _) => 0,
-        }
+        self.ranges.extend(placed, size, new_size)
     }
 
     /// Frees the part `part` of the used range `placed` of `size` bytes. The rest before it keeps
@@ -78,10 +42,7 @@ impl Heap {
             return None;
         }
         let Range { start, end } = part;
-        let behind = (end < placed.offset + size).then(|| {
-            self.live += 1;
-            Placed { node: self.link_used_after(placed.node, end), offset: end }
-        });
+        let behind = (end < placed.offset + size).then(|| self.ranges.divide(placed, end));
         if start > placed.offset {
             self.cut_tail(placed, end - placed.offset, start - placed.offset);
         } else {
@@ -90,27 +51,38 @@ impl Heap {
         Some(behind)
     }
 
-    /// Frees used ranges, each listed once. Ranges that follow each other in the list and in the
-    /// space are coalesced before they reach a bin. O(ranges).
-    pub(crate) fn free_batch(&mut self, run: &[Placed]) {
-        self.coalesce();
-        let mut rest = run;
-        while let Some((&first, mut tail)) = rest.split_first() {
-            while let Some((&Placed { node, offset }, after)) = tail.split_first()
-                && node == self.nodes[first.node].next
-                && !self.is_edge(offset)
-            {
-                self.unlink(node);
-                self.live -= 1;
-                tail = after;
-            }
-            let size = self.range_of(first.node).end - first.offset;
-            self.allocated -= size;
-            self.live -= 1;
-            self.release(first.node, first.offset, size);
-            rest = tail;
+    /// Moves the end of the space up to `capacity`. O(1).
+    pub(crate) fn grow(&mut self, capacity: u64) -> Result<(), SpaceError> {
+        if capacity < self.capacity() {
+            return Err(self.wrong_direction(capacity));
         }
-        self.fresh &= run.is_empty();
-        self.trim_holes(run.len());
+        if !self.has_free_nodes() {
+            return Err(SpaceError::TooManyRanges { ranges: self.ranges() });
+        }
+        self.coalesce();
+        self.ranges.grow(capacity);
+        self.policy.set_capacity(capacity);
+        Ok(())
+    }
+
+    /// Moves the end of the space down to `capacity` ≥ 1, if nothing in use lies behind it. O(1 +
+    /// free ranges removed); several only at boundaries.
+    pub(crate) fn shrink_to(&mut self, capacity: u64) -> Result<(), SpaceError> {
+        if capacity > self.capacity() {
+            return Err(self.wrong_direction(capacity));
+        }
+        self.coalesce();
+        let end_of_last = self.ranges.end_of_last();
+        if capacity < end_of_last {
+            return Err(SpaceError::InUse { requested: capacity, end_of_last });
+        }
+        self.close_region();
+        self.ranges.cut_end(capacity);
+        self.policy.set_capacity(capacity);
+        Ok(())
+    }
+
+    fn wrong_direction(&self, requested: u64) -> SpaceError {
+        SpaceError::WrongDirection { capacity: self.capacity(), requested }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::ops::{Index, IndexMut, Range};
 
-use super::super::table::{ChunkedTable, MAX_SLOTS, NIL, TableSlot};
+use super::super::chunked_table::{ChunkedTable, MAX_SLOTS, NIL, TableSlot};
 
 /// Value of [`Hole::list_id`]: held back from the bins.
 const HELD_BACK: u32 = u32::MAX;

@@ -4,7 +4,8 @@
 //! The tests count [steps](super::steps), not time. The bounds are those of the complexity table in
 //! `docs/offset.md`.
 
-use super::super::heap::{Heap, Placed};
+use super::super::heap::Heap;
+use super::super::ranges::Placed;
 use crate::offset::placement::Placement;
 use crate::offset::steps;
 
@@ -49,7 +50,7 @@ fn holes(sizes: impl Iterator<Item = u64> + Clone, gap: u64, placement: Placemen
         assert!(steps <= BOUND, "{steps} steps to the longest hole");
     }
     heap.coalesce();
-    assert_eq!(heap.bins.holes.live() as u64, heap.live());
+    assert_eq!(heap.ranges.bins().live() as u64, heap.live());
     heap
 }
 
@@ -77,7 +78,7 @@ fn a_request_behind_holes_that_are_too_short() {
 fn the_longest_of_all_again_and_again() {
     for sizes in [one_bin().collect::<Vec<_>>(), vec![64; HOLES as usize], vec![1 << 50; 10_000]] {
         let mut heap = holes(sizes.into_iter(), 3, Placement::Renewal);
-        while heap.bins.holes.live() > 0 && heap.live() < HOLES + 5000 {
+        while heap.ranges.bins().live() > 0 && heap.live() < HOLES + 5000 {
             let (steps, largest) = steps::of(|| heap.largest_free());
             assert!(steps <= BOUND, "{steps} steps to the longest hole");
             let (steps, result) = steps::of(|| heap.allocate(largest).unwrap());
@@ -152,7 +153,7 @@ fn segments_that_share_few_factors_with_the_alignment() {
         assert!(steps <= BOUND, "{steps} steps to a failure");
     }
     heap.check().unwrap();
-    assert!(live.len() > 1000 && heap.bins.holes.live() as usize <= 3 * live.len() + 1);
+    assert!(live.len() > 1000 && heap.ranges.bins().live() as usize <= 3 * live.len() + 1);
     for (placed, size) in live {
         let (steps, ()) = steps::of(|| heap.free(placed.node, placed.offset, size));
         assert!(steps <= BOUND, "{steps} steps");
