@@ -5,10 +5,10 @@ use std::mem::ManuallyDrop;
 use std::num::NonZeroU32;
 use std::ops;
 
-use super::core::SpaceCore;
 use super::range::{LONG, Range, known_size, short_size};
-use super::raw::RawHandle;
+use super::raw_handle::RawHandle;
 use super::registry;
+use super::space_core::SpaceCore;
 use crate::offset::error::AllocError;
 use crate::offset::heap::{Heap, Placed};
 

@@ -1,25 +1,16 @@
 //! *OffsetAllocator*: the shared interface of a space.
 
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 
-use super::allocation::{Allocation, resize_down, resize_up};
-use super::core::{SpaceCore, SpaceState};
-use super::range::{known_size, short_size};
-use super::raw::{RawAllocation, RawHandle};
+use super::allocation::Allocation;
 use super::registry;
-use crate::offset::error::{AllocError, CheckError, RawError, SpaceError};
-use crate::offset::heap::SizedRange;
-use crate::offset::heap::{BinReport, MapRange, Metrics};
-use crate::offset::heap::{Heap, Placed};
-use crate::offset::placement::Placement;
+use super::space_core::SpaceCore;
+use crate::offset::error::{AllocError, CheckError, SpaceError};
+use crate::offset::heap::{BinReport, Heap, MapRange, Metrics, Placed, SizedRange};
 
 /// Upper bound of the capacity: 2^63 bytes.
 const CAPACITY_MAX: u64 = 1 << 63;
-
-/// Lower bound of [`OffsetAllocatorBuilder::max_ranges`]: a few changes must be possible.
-const MIN_RANGES: u32 = 16;
 
 /// Allocates ranges of an abstract space `[0, capacity)`; never touches the bytes.
 ///
@@ -48,7 +39,7 @@ const MIN_RANGES: u32 = 16;
 /// ```
 #[derive(Clone)]
 pub struct OffsetAllocator {
-    core: &'static SpaceCore,
+    pub(super) core: &'static SpaceCore,
     owner: Arc<CoreOwner>,
 }
 
@@ -67,62 +58,8 @@ impl Drop for CoreOwner {
     }
 }
 
-/// Settings of a new space; see [`OffsetAllocator::builder`].
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until it builds"]
-pub struct OffsetAllocatorBuilder {
-    capacity: u64,
-    boundary: Option<u64>,
-    placement: Placement,
-    max_ranges: u32,
-}
-
-impl OffsetAllocatorBuilder {
-    /// Sets a boundary: no allocation crosses a multiple of `bytes`, nor is longer. Any length is
-    /// allowed, not only powers of two.
-    pub fn boundary(mut self, bytes: u64) -> Self {
-        self.boundary = Some(bytes);
-        self
-    }
-
-    /// Sets how to choose among the holes that fit.
-    pub fn placement(mut self, placement: Placement) -> Self {
-        self.placement = placement;
-        self
-    }
-
-    /// Limits the number of ranges, used and free; metadata takes at most about 50 bytes per range.
-    /// At the limit, requests that would divide a free range fail with
-    /// [`AllocError::TooManyRanges`]; exact fits and frees still succeed. The default limit is
-    /// about 2^32.
-    pub fn max_ranges(mut self, ranges: u32) -> Self {
-        self.max_ranges = ranges;
-        self
-    }
-
-    /// Creates the space. O(1), about 42 KiB whatever the capacity.
-    ///
-    /// # Errors
-    /// [`SpaceError::Capacity`] outside of 1..=2^63, [`SpaceError::ZeroBoundary`] for boundary 0,
-    /// [`SpaceError::MaxRanges`] below 16.
-    pub fn build(self) -> Result<OffsetAllocator, SpaceError> {
-        let OffsetAllocatorBuilder { capacity, boundary, placement, max_ranges } = self;
-        check_capacity(capacity)?;
-        if boundary == Some(0) {
-            return Err(SpaceError::ZeroBoundary);
-        }
-        if max_ranges < MIN_RANGES {
-            return Err(SpaceError::MaxRanges { requested: max_ranges, least: MIN_RANGES });
-        }
-        let heap = Heap::new(capacity, boundary, placement, max_ranges);
-        let (index, id) = registry::acquire_slot();
-        let core = registry::core(index);
-        core.open(id, heap);
-        Ok(OffsetAllocator { core, owner: Arc::new(CoreOwner { index, id, boundary }) })
-    }
-}
-
-fn check_capacity(requested: u64) -> Result<(), SpaceError> {
+/// Checks the length of a space.
+pub(super) fn check_capacity(requested: u64) -> Result<(), SpaceError> {
     if (1..=CAPACITY_MAX).contains(&requested) {
         Ok(())
     } else {
@@ -135,34 +72,12 @@ fn check_align(align: u64) -> Result<(), AllocError> {
 }
 
 impl OffsetAllocator {
-    /// Creates a space of `capacity` bytes, 1..=2^63, without boundary, with
-    /// [`Placement::Renewal`].
-    ///
-    /// # Errors
-    /// See [`OffsetAllocatorBuilder::build`].
-    pub fn new(capacity: u64) -> Result<Self, SpaceError> {
-        Self::builder(capacity).build()
-    }
-
-    /// Returns a builder for a space of `capacity` bytes with settings of its own.
-    ///
-    /// ```
-    /// use kvmem::offset::OffsetAllocator;
-    ///
-    /// // Registered in chunks of 1 GiB: no allocation lies across two of them.
-    /// let space = OffsetAllocator::builder(64 << 30).boundary(1 << 30).build()?;
-    /// let a = space.allocate(600 << 20)?;
-    /// let b = space.allocate(600 << 20)?;
-    /// assert_ne!(a.offset() >> 30, b.offset() >> 30);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn builder(capacity: u64) -> OffsetAllocatorBuilder {
-        OffsetAllocatorBuilder {
-            capacity,
-            boundary: None,
-            placement: Placement::default(),
-            max_ranges: u32::MAX,
-        }
+    /// Creates the allocator of an empty space.
+    pub(super) fn of_heap(heap: Heap, boundary: Option<u64>) -> Self {
+        let (index, id) = registry::acquire_slot();
+        let core = registry::core(index);
+        core.open(id, heap);
+        OffsetAllocator { core, owner: Arc::new(CoreOwner { index, id, boundary }) }
     }
 
     /// Returns the number of its core.
@@ -171,11 +86,12 @@ impl OffsetAllocator {
     }
 
     /// Returns its identity, which is never reused in this process.
+    #[inline]
     pub(crate) fn id(&self) -> u64 {
         self.owner.id
     }
 
-    fn wrap(&self, placed: Placed, size: u64) -> Allocation {
+    pub(super) fn wrap(&self, placed: Placed, size: u64) -> Allocation {
         Allocation::new(self.owner.index, placed, size)
     }
 
@@ -221,7 +137,7 @@ impl OffsetAllocator {
         Ok(self.wrap(self.place_aligned(size, align)?, size))
     }
 
-    fn place_aligned(&self, size: u64, align: u64) -> Result<Placed, AllocError> {
+    pub(super) fn place_aligned(&self, size: u64, align: u64) -> Result<Placed, AllocError> {
         check_align(align)?;
         self.core.admit(size)?;
         self.core.with(|state| {
@@ -377,186 +293,6 @@ impl OffsetAllocator {
     pub fn check(&self) -> Result<(), CheckError> {
         self.core.check()
     }
-}
-
-/// The raw interface: allocations identified by plain data, for FFI.
-impl OffsetAllocator {
-    /// Allocates `size` bytes, as [`allocate`](Self::allocate) does, until
-    /// [`free_raw`](Self::free_raw) or the end of the process. O(1).
-    ///
-    /// # Errors
-    /// Those of [`allocate`](Self::allocate).
-    #[inline]
-    pub fn allocate_raw(&self, size: u64) -> Result<RawAllocation, AllocError> {
-        self.core.allocate_and(size, |state, placed| live_handles(state, placed, size))
-    }
-
-    /// Allocates `size` bytes at a multiple of `align`, as
-    /// [`allocate_aligned`](Self::allocate_aligned) does, until [`free_raw`](Self::free_raw).
-    ///
-    /// # Errors
-    /// Those of [`allocate_aligned`](Self::allocate_aligned).
-    pub fn allocate_aligned_raw(&self, size: u64, align: u64) -> Result<RawAllocation, AllocError> {
-        let placed = self.place_aligned(size, align)?;
-        Ok(self.core.with(|state| live_handles(state, placed, size)))
-    }
-
-    /// Frees a raw allocation; returns its size in bytes. O(1).
-    ///
-    /// # Errors
-    /// [`RawError::Foreign`] if the handle belongs to another allocator, [`RawError::Stale`] if it
-    /// identifies no live allocation. Nothing changes then.
-    ///
-    /// ```
-    /// use kvmem::offset::{OffsetAllocator, RawError};
-    ///
-    /// let space = OffsetAllocator::new(1 << 20)?;
-    /// let a = space.allocate_raw(4096)?;
-    /// assert_eq!(space.free_raw(a.handle), Ok(4096));
-    /// assert!(matches!(space.free_raw(a.handle), Err(RawError::Stale { .. })));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[inline]
-    pub fn free_raw(&self, handle: RawHandle) -> Result<u64, RawError> {
-        self.revoke_raw(handle, |state, placed, size| {
-            state.heap.free(placed.node, placed.offset, size);
-            size
-        })
-    }
-
-    /// Returns the bytes of a raw allocation. O(1).
-    ///
-    /// # Errors
-    /// Those of [`free_raw`](Self::free_raw).
-    pub fn resolve_raw(&self, handle: RawHandle) -> Result<Range<u64>, RawError> {
-        self.with_raw(handle, |_, _, range| Ok(range))
-    }
-
-    /// Returns the raw allocation that is alive at a slot, the middle number of its handle, for
-    /// programs that stored nothing else. O(1).
-    #[must_use]
-    pub fn raw_at(&self, slot: u32) -> Option<RawAllocation> {
-        self.core.with(|state| {
-            state
-                .generations
-                .generation_of(slot)
-                .map(|generation| raw_allocation(state, slot, generation))
-        })
-    }
-
-    /// Returns all raw allocations that are alive, in the order of their offsets. O(n log n) for
-    /// the most allocations that were ever alive at once; the lock is held for O(n).
-    ///
-    /// ```
-    /// # use kvmem::offset::OffsetAllocator;
-    /// let space = OffsetAllocator::new(1 << 20)?;
-    /// let (a, b) = (space.allocate_raw(100)?, space.allocate_raw(200)?);
-    /// assert_eq!(space.raw_allocations(), [a, b]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn raw_allocations(&self) -> Vec<RawAllocation> {
-        let mut all: Vec<RawAllocation> = self.core.with(|state| {
-            state
-                .generations
-                .iter()
-                .map(|(slot, generation)| raw_allocation(state, slot, generation))
-                .collect()
-        });
-        all.sort_unstable_by_key(|one| one.offset);
-        all
-    }
-
-    /// Shortens a raw allocation as [`Allocation::shrink`] does; the handle stays valid.
-    ///
-    /// # Errors
-    /// Those of [`free_raw`](Self::free_raw), and [`RawError::Failed`] with the error of
-    /// [`Allocation::shrink`].
-    pub fn shrink_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
-        self.with_raw(handle, |state, placed, _| {
-            resize_down(&mut state.heap, placed, new_size)?;
-            state.generations.resize(placed.node, short_size(new_size));
-            Ok(())
-        })
-    }
-
-    /// Lengthens a raw allocation as [`Allocation::extend`] does; the handle stays valid.
-    ///
-    /// # Errors
-    /// Those of [`free_raw`](Self::free_raw), and [`RawError::Failed`] with the error of
-    /// [`Allocation::extend`].
-    pub fn extend_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
-        self.with_raw(handle, |state, placed, _| {
-            resize_up(&mut state.heap, placed, new_size)?;
-            state.generations.resize(placed.node, short_size(new_size));
-            Ok(())
-        })
-    }
-
-    /// Turns a raw allocation into an RAII one; the handle is stale afterwards. O(1).
-    ///
-    /// # Errors
-    /// Those of [`free_raw`](Self::free_raw).
-    pub fn adopt_raw(&self, handle: RawHandle) -> Result<Allocation, RawError> {
-        self.revoke_raw(handle, |_, placed, size| self.wrap(placed, size))
-    }
-
-    /// Revokes the generation of a valid handle, and runs with its allocation.
-    #[inline(always)]
-    fn revoke_raw<R>(
-        &self,
-        handle: RawHandle,
-        run: impl FnOnce(&mut SpaceState, Placed, u64) -> R,
-    ) -> Result<R, RawError> {
-        let RawHandle { slot, generation, .. } = handle;
-        self.own(handle)?;
-        self.core.with(|state| {
-            let size = known_size(state.generations.take(slot, generation)?);
-            let placed = Placed { node: slot, offset: state.heap.offset_of(slot) };
-            let size = size.unwrap_or_else(|| state.heap.size_of(placed));
-            Ok(run(state, placed, size))
-        })
-    }
-
-    /// Checks that a handle belongs to this allocator.
-    #[inline(always)]
-    fn own(&self, handle: RawHandle) -> Result<(), RawError> {
-        let (allocator, handle_of) = (self.owner.id, handle.allocator);
-        if handle_of == allocator {
-            Ok(())
-        } else {
-            Err(RawError::Foreign { allocator, handle_of })
-        }
-    }
-
-    /// Runs `use_it` on a valid handle's allocation.
-    fn with_raw<R>(
-        &self,
-        handle: RawHandle,
-        use_it: impl FnOnce(&mut SpaceState, Placed, Range<u64>) -> Result<R, RawError>,
-    ) -> Result<R, RawError> {
-        let RawHandle { slot, generation, .. } = handle;
-        self.own(handle)?;
-        self.core.with(|state| {
-            state.generations.verify(slot, generation)?;
-            let range = state.heap.range_of(slot);
-            use_it(state, Placed { node: slot, offset: range.start }, range)
-        })
-    }
-}
-
-/// Returns the allocation of a slot with a live handle.
-fn raw_allocation(state: &SpaceState, slot: u32, generation: u32) -> RawAllocation {
-    let range = state.heap.range_of(slot);
-    let handle = RawHandle { allocator: state.id, slot, generation };
-    RawAllocation { handle, offset: range.start, size: range.end - range.start }
-}
-
-#[inline(always)]
-fn live_handles(state: &mut SpaceState, placed: Placed, size: u64) -> RawAllocation {
-    let generation = state.generations.issue(placed.node, short_size(size));
-    let handle = RawHandle { allocator: state.id, slot: placed.node, generation };
-    RawAllocation { handle, offset: placed.offset, size }
 }
 
 impl fmt::Debug for OffsetAllocator {

@@ -1,249 +1,191 @@
-//! *Raw handles*: allocations identified by plain data, for C and Python.
-//!
-//! A raw handle can be copied, kept too long, freed twice or passed to the wrong allocator. It
-//! contains the identity of its allocator (valid within one process), the slot of its range, and
-//! the *generation* that the slot received when the handle was issued. Freeing revokes the
-//! generation. Every misuse is detected, in release builds too, and changes nothing. Generations
-//! are numbered by a 32-bit counter per allocator: a stale handle could pass only if exactly a
-//! multiple of 2^32 − 1 handles were issued since, the last of them for the same slot.
-//!
-//! Generations are stored beside the nodes and exist only where raw handles do: a program that uses
-//! RAII pays nothing. Each is stored with the length of its range, as in an RAII handle. Reading
-//! the length from the metadata would take two more reads, one after the other, and an
-//! unpredictable branch.
+//! The raw interface: allocations identified by plain data, for C and Python.
 
-use crate::offset::error::RawError;
+use std::ops::Range;
 
-/// Slots per chunk.
-const CHUNK_SLOTS: usize = 256;
+use super::allocation::{Allocation, resize_down, resize_up};
+use super::allocator::OffsetAllocator;
+use super::range::{known_size, short_size};
+use super::raw_handle::{RawAllocation, RawHandle};
+use super::space_core::SpaceState;
+use crate::offset::error::{AllocError, RawError};
+use crate::offset::heap::Placed;
 
-/// Capacity for chunks that is kept when there are fewer.
-const KEPT_CHUNKS: usize = 8;
-
-/// Plain data that identifies an allocation: 16 bytes; any bits are safe to pass back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RawHandle {
-    pub(crate) allocator: u64,
-    pub(crate) slot: u32,
-    pub(crate) generation: u32,
-}
-
-impl RawHandle {
-    /// Returns the handle as one number, which is never 0.
-    pub fn to_bits(self) -> u128 {
-        u128::from(self.allocator) << 64 | u128::from(self.slot) << 32 | u128::from(self.generation)
+/// The raw interface: allocations identified by plain data, for FFI.
+impl OffsetAllocator {
+    /// Allocates `size` bytes, as [`allocate`](Self::allocate) does, until
+    /// [`free_raw`](Self::free_raw) or the end of the process. O(1).
+    ///
+    /// # Errors
+    /// Those of [`allocate`](Self::allocate).
+    #[inline]
+    pub fn allocate_raw(&self, size: u64) -> Result<RawAllocation, AllocError> {
+        self.core.allocate_and(size, |state, placed| issue(state, placed, size))
     }
 
-    /// Returns the handle that [`to_bits`](Self::to_bits) converted. Any number is safe: the
-    /// allocator rejects one that is no handle of its own.
-    pub fn from_bits(bits: u128) -> Self {
-        RawHandle {
-            allocator: (bits >> 64) as u64,
-            slot: (bits >> 32) as u32,
-            generation: bits as u32,
-        }
+    /// Allocates `size` bytes at a multiple of `align`, as
+    /// [`allocate_aligned`](Self::allocate_aligned) does, until [`free_raw`](Self::free_raw).
+    ///
+    /// # Errors
+    /// Those of [`allocate_aligned`](Self::allocate_aligned).
+    pub fn allocate_aligned_raw(&self, size: u64, align: u64) -> Result<RawAllocation, AllocError> {
+        let placed = self.place_aligned(size, align)?;
+        Ok(self.core.with(|state| issue(state, placed, size)))
     }
-}
 
-/// An allocation made through the raw interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RawAllocation {
-    /// Identifies it.
-    pub handle: RawHandle,
-    /// Where it begins, in bytes.
-    pub offset: u64,
-    /// Its length, in bytes: the requested size.
-    pub size: u64,
-}
+    /// Frees a raw allocation; returns its size in bytes. O(1).
+    ///
+    /// # Errors
+    /// [`RawError::Foreign`] if the handle belongs to another allocator, [`RawError::Stale`] if it
+    /// identifies no live allocation. Nothing changes then.
+    ///
+    /// ```
+    /// use kvmem::offset::{OffsetAllocator, RawError};
+    ///
+    /// let space = OffsetAllocator::new(1 << 20)?;
+    /// let a = space.allocate_raw(4096)?;
+    /// assert_eq!(space.free_raw(a.handle), Ok(4096));
+    /// assert!(matches!(space.free_raw(a.handle), Err(RawError::Stale { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn free_raw(&self, handle: RawHandle) -> Result<u64, RawError> {
+        self.revoke_raw(handle, |state, placed, size| {
+            state.heap.free(placed.node, placed.offset, size);
+            size
+        })
+    }
 
-/// The generation of a slot, and the length of the slot's range.
-#[derive(Clone, Copy)]
-struct SlotGeneration {
-    /// 0: no raw handle for this slot.
-    generation: u32,
-    /// As in a [`Range`](super::Range).
-    size: u32,
-}
+    /// Returns the bytes of a raw allocation. O(1).
+    ///
+    /// # Errors
+    /// Those of [`free_raw`](Self::free_raw).
+    pub fn resolve_raw(&self, handle: RawHandle) -> Result<Range<u64>, RawError> {
+        self.with_raw(handle, |_, _, range| Ok(range))
+    }
 
-impl SlotGeneration {
-    const NONE: SlotGeneration = SlotGeneration { generation: 0, size: 0 };
+    /// Returns the raw allocation that is alive at a slot, the middle number of its handle, for
+    /// programs that stored nothing else. O(1).
+    #[must_use]
+    pub fn raw_at(&self, slot: u32) -> Option<RawAllocation> {
+        self.core.with(|state| {
+            state
+                .generations
+                .generation_of(slot)
+                .map(|generation| raw_allocation(state, slot, generation))
+        })
+    }
 
+    /// Returns all raw allocations that are alive, in the order of their offsets. O(n log n) for
+    /// the most allocations that were ever alive at once; the lock is held for O(n).
+    ///
+    /// ```
+    /// # use kvmem::offset::OffsetAllocator;
+    /// let space = OffsetAllocator::new(1 << 20)?;
+    /// let (a, b) = (space.allocate_raw(100)?, space.allocate_raw(200)?);
+    /// assert_eq!(space.raw_allocations(), [a, b]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn raw_allocations(&self) -> Vec<RawAllocation> {
+        let mut all: Vec<RawAllocation> = self.core.with(|state| {
+            state
+                .generations
+                .iter()
+                .map(|(slot, generation)| raw_allocation(state, slot, generation))
+                .collect()
+        });
+        all.sort_unstable_by_key(|one| one.offset);
+        all
+    }
+
+    /// Shortens a raw allocation as [`Allocation::shrink`] does; the handle stays valid.
+    ///
+    /// # Errors
+    /// Those of [`free_raw`](Self::free_raw), and [`RawError::Failed`] with the error of
+    /// [`Allocation::shrink`].
+    pub fn shrink_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
+        self.with_raw(handle, |state, placed, _| {
+            resize_down(&mut state.heap, placed, new_size)?;
+            state.generations.resize(placed.node, short_size(new_size));
+            Ok(())
+        })
+    }
+
+    /// Lengthens a raw allocation as [`Allocation::extend`] does; the handle stays valid.
+    ///
+    /// # Errors
+    /// Those of [`free_raw`](Self::free_raw), and [`RawError::Failed`] with the error of
+    /// [`Allocation::extend`].
+    pub fn extend_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
+        self.with_raw(handle, |state, placed, _| {
+            resize_up(&mut state.heap, placed, new_size)?;
+            state.generations.resize(placed.node, short_size(new_size));
+            Ok(())
+        })
+    }
+
+    /// Turns a raw allocation into an RAII one; the handle is stale afterwards. O(1).
+    ///
+    /// # Errors
+    /// Those of [`free_raw`](Self::free_raw).
+    pub fn adopt_raw(&self, handle: RawHandle) -> Result<Allocation, RawError> {
+        self.revoke_raw(handle, |_, placed, size| self.wrap(placed, size))
+    }
+
+    /// Revokes the generation of a valid handle, and runs with its allocation.
     #[inline(always)]
-    fn matches(self, generation: u32) -> bool {
-        self.generation != 0 && self.generation == generation
+    fn revoke_raw<R>(
+        &self,
+        handle: RawHandle,
+        run: impl FnOnce(&mut SpaceState, Placed, u64) -> R,
+    ) -> Result<R, RawError> {
+        let RawHandle { slot, generation, .. } = handle;
+        self.own(handle)?;
+        self.core.with(|state| {
+            let size = known_size(state.generations.take(slot, generation)?);
+            let placed = Placed { node: slot, offset: state.heap.offset_of(slot) };
+            let size = size.unwrap_or_else(|| state.heap.size_of(placed));
+            Ok(run(state, placed, size))
+        })
+    }
+
+    /// Checks that a handle belongs to this allocator.
+    #[inline(always)]
+    fn own(&self, handle: RawHandle) -> Result<(), RawError> {
+        let (allocator, handle_of) = (self.id(), handle.allocator);
+        if handle_of == allocator {
+            Ok(())
+        } else {
+            Err(RawError::Foreign { allocator, handle_of })
+        }
+    }
+
+    /// Runs `use_it` on a valid handle's allocation.
+    fn with_raw<R>(
+        &self,
+        handle: RawHandle,
+        use_it: impl FnOnce(&mut SpaceState, Placed, Range<u64>) -> Result<R, RawError>,
+    ) -> Result<R, RawError> {
+        let RawHandle { slot, generation, .. } = handle;
+        self.own(handle)?;
+        self.core.with(|state| {
+            state.generations.verify(slot, generation)?;
+            let range = state.heap.range_of(slot);
+            use_it(state, Placed { node: slot, offset: range.start }, range)
+        })
     }
 }
 
-/// The generations of adjacent slots.
-struct GenerationChunk {
-    generations: [SlotGeneration; CHUNK_SLOTS],
-    live_handles: u32,
+/// Returns the allocation of a slot with a live handle.
+fn raw_allocation(state: &SpaceState, slot: u32, generation: u32) -> RawAllocation {
+    let range = state.heap.range_of(slot);
+    let handle = RawHandle { allocator: state.id, slot, generation };
+    RawAllocation { handle, offset: range.start, size: range.end - range.start }
 }
 
-/// The generation of every slot that has a raw handle.
-pub(crate) struct GenerationTable {
-    chunks: Vec<Option<Box<GenerationChunk>>>,
-    /// A chunk without live handles, for the next one that is needed. A caller that frees its only
-    /// allocation and requests another needs no memory for that.
-    spare_chunk: Option<Box<GenerationChunk>>,
-    /// The latest generation.
-    last: u32,
-    /// Number of live handles.
-    live_handles: u64,
-}
-
-impl GenerationTable {
-    pub(crate) fn new() -> Self {
-        GenerationTable { chunks: Vec::new(), spare_chunk: None, last: 0, live_handles: 0 }
-    }
-
-    /// Returns the number of live raw handles.
-    pub(crate) fn live_handles(&self) -> u64 {
-        self.live_handles
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.chunks.capacity() * size_of::<Option<Box<GenerationChunk>>>()
-            + self.chunks.iter().flatten().chain(&self.spare_chunk).count()
-                * size_of::<GenerationChunk>()
-    }
-
-    /// Issues a new generation for a slot that has none, whose range has the length `size`.
-    #[inline]
-    pub(crate) fn issue(&mut self, slot: u32, size: u32) -> u32 {
-        self.last = self.last.checked_add(1).unwrap_or(1);
-        let number = slot as usize / CHUNK_SLOTS;
-        let chunk = match self.chunks.get_mut(number) {
-            Some(Some(chunk)) => chunk,
-            _ => Self::open_chunk(&mut self.chunks, &mut self.spare_chunk, number),
-        };
-        chunk.generations[slot as usize % CHUNK_SLOTS] =
-            SlotGeneration { generation: self.last, size };
-        chunk.live_handles += 1;
-        self.live_handles += 1;
-        self.last
-    }
-
-    /// Creates a chunk where there is none.
-    #[cold]
-    #[inline(never)]
-    fn open_chunk<'a>(
-        chunks: &'a mut Vec<Option<Box<GenerationChunk>>>,
-        spare_chunk: &mut Option<Box<GenerationChunk>>,
-        number: usize,
-    ) -> &'a mut GenerationChunk {
-        if number >= chunks.len() {
-            chunks.resize_with(number + 1, || None);
-        }
-        let new = || {
-            Box::new(GenerationChunk {
-                generations: [SlotGeneration::NONE; CHUNK_SLOTS],
-                live_handles: 0,
-            })
-        };
-        chunks[number].get_or_insert_with(|| spare_chunk.take().unwrap_or_else(new))
-    }
-
-    /// Checks that the slot has this generation.
-    pub(crate) fn verify(&self, slot: u32, generation: u32) -> Result<(), RawError> {
-        let chunk = self.chunks.get(slot as usize / CHUNK_SLOTS).and_then(Option::as_ref);
-        match chunk.map(|chunk| chunk.generations[slot as usize % CHUNK_SLOTS]) {
-            Some(issue) if issue.matches(generation) => Ok(()),
-            _ => Err(RawError::Stale { slot, generation }),
-        }
-    }
-
-    /// Returns the generation of a slot, if it has one.
-    #[cfg(not(loom))]
-    pub(crate) fn generation_of(&self, slot: u32) -> Option<u32> {
-        let chunk = self.chunks.get(slot as usize / CHUNK_SLOTS)?.as_ref()?;
-        Some(chunk.generations[slot as usize % CHUNK_SLOTS].generation)
-            .filter(|generation| *generation != 0)
-    }
-
-    /// Returns the slots with live handles, and their generations. O(slots).
-    #[cfg(not(loom))]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32)> {
-        let slots = (0..).zip(&self.chunks).filter(|(_, chunk)| chunk.is_some());
-        let slots =
-            slots.flat_map(|(chunk, _): (usize, _)| chunk * CHUNK_SLOTS..(chunk + 1) * CHUNK_SLOTS);
-        slots.filter_map(|slot| Some((slot as u32, self.generation_of(slot as u32)?)))
-    }
-
-    /// Changes the length of the range of a slot.
-    pub(crate) fn resize(&mut self, slot: u32, size: u32) {
-        if let Some(Some(chunk)) = self.chunks.get_mut(slot as usize / CHUNK_SLOTS) {
-            chunk.generations[slot as usize % CHUNK_SLOTS].size = size;
-        }
-    }
-
-    /// Revokes the generation of a slot, if it is this one; returns the length of the range.
-    #[inline]
-    pub(crate) fn take(&mut self, slot: u32, generation: u32) -> Result<u32, RawError> {
-        let Some(Some(chunk)) = self.chunks.get_mut(slot as usize / CHUNK_SLOTS) else {
-            return Err(RawError::Stale { slot, generation });
-        };
-        let issue = &mut chunk.generations[slot as usize % CHUNK_SLOTS];
-        if !issue.matches(generation) {
-            return Err(RawError::Stale { slot, generation });
-        }
-        let size = issue.size;
-        *issue = SlotGeneration::NONE;
-        chunk.live_handles -= 1;
-        self.live_handles -= 1;
-        if chunk.live_handles == 0 {
-            self.retire_chunk(slot as usize / CHUNK_SLOTS);
-        }
-        Ok(size)
-    }
-
-    /// Removes a chunk without live handles.
-    #[cold]
-    fn retire_chunk(&mut self, number: usize) {
-        self.spare_chunk = self.chunks[number].take();
-        while let Some(None) = self.chunks.last() {
-            self.chunks.pop();
-        }
-        self.chunks.shrink_to((self.chunks.len() * 2).max(KEPT_CHUNKS));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bits_round_trip() {
-        let handle = RawHandle { allocator: u64::MAX - 1, slot: 7, generation: u32::MAX };
-        assert_eq!(RawHandle::from_bits(handle.to_bits()), handle);
-    }
-
-    #[test]
-    fn a_generation_is_valid_once() {
-        let mut generations = GenerationTable::new();
-        let first = generations.issue(300, 10);
-        assert_eq!(generations.verify(300, first), Ok(()));
-        assert!(generations.verify(300, first + 1).is_err());
-        assert!(generations.verify(299, 0).is_err(), "an unsealed slot has no generation 0");
-        generations.resize(300, 11);
-        generations.resize(1 << 20, 12);
-        assert_eq!(
-            (
-                generations.generation_of(300),
-                generations.generation_of(299),
-                generations.generation_of(1 << 20)
-            ),
-            (Some(first), None, None)
-        );
-        assert_eq!(generations.iter().collect::<Vec<_>>(), [(300, first)]);
-        assert_eq!(generations.take(300, first), Ok(11));
-        assert_eq!((generations.generation_of(300), generations.iter().count()), (None, 0));
-        assert!(generations.take(300, first).is_err());
-        assert!(generations.verify(300, first).is_err());
-        assert!(
-            generations.bytes() <= KEPT_CHUNKS * size_of::<usize>() + size_of::<GenerationChunk>()
-        );
-        assert!(generations.verify(300, 0).is_err() && generations.issue(300, 10) > first);
-    }
+#[inline(always)]
+fn issue(state: &mut SpaceState, placed: Placed, size: u64) -> RawAllocation {
+    let generation = state.generations.issue(placed.node, short_size(size));
+    let handle = RawHandle { allocator: state.id, slot: placed.node, generation };
+    RawAllocation { handle, offset: placed.offset, size }
 }

@@ -14,7 +14,7 @@
 use crate::sync::{AppendOnlyTable, FIRST, Mutex, hold_over_fork, release_over_fork};
 use crate::sys::{ForkHooks, ForkStage, around_fork};
 
-use super::core::SpaceCore;
+use super::space_core::SpaceCore;
 
 static CORES: AppendOnlyTable<SpaceCore> =
     AppendOnlyTable::new([const { SpaceCore::new() }; FIRST], SpaceCore::new);

@@ -5,12 +5,12 @@
 
 use super::allocation::Allocation;
 use super::allocator::OffsetAllocator;
-#[cfg(test)]
-use super::core::HeldLock;
-use super::core::{Keepalive, SpaceCore};
 use super::hint::SpaceStats;
 use super::range::Range;
 use super::registry;
+#[cfg(test)]
+use super::space_core::HeldLock;
+use super::space_core::{Keepalive, SpaceCore};
 use crate::offset::error::{AllocError, CheckError};
 use crate::offset::heap::MapRange;
 use crate::offset::heap::Placed;

@@ -6,10 +6,10 @@
 
 use std::any::Any;
 
+use super::generations::GenerationTable;
 use super::hint::Hint;
 #[cfg(not(loom))]
 use super::hint::SpaceStats;
-use super::raw::GenerationTable;
 use crate::offset::error::{AllocError, CheckError};
 use crate::offset::heap::{Heap, MaybePlaced, Placed};
 use crate::sync::Mutex;
