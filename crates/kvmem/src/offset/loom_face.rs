@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::core::SpaceCore;
+use super::allocator::SpaceCore;
 use super::heap::{Heap, Placed};
 use super::{AllocError, Placement};
 

@@ -1,52 +1,20 @@
 #![forbid(unsafe_code)]
 #![doc = include_str!("../../docs/offset.md")]
 
-mod aligned;
-#[cfg(not(loom))]
-mod allocation;
-#[cfg(not(loom))]
 mod allocator;
-mod bins;
-mod boundary;
-mod check;
-mod core;
-mod deferred;
 mod error;
 mod heap;
-mod hint;
-mod holes;
 #[cfg(loom)]
 #[doc(hidden)]
 pub mod loom_face;
-mod order;
 mod placement;
-#[cfg(not(loom))]
-mod range;
-mod raw;
-#[cfg(not(loom))]
-mod registry;
-mod renewal;
-mod report;
-mod resize;
-mod scattered;
-mod small_objects;
-#[cfg(not(loom))]
-mod space_handle;
-mod split;
 mod steps;
-mod table;
-#[cfg(all(test, not(loom)))]
-mod worst;
 
 #[cfg(not(loom))]
-pub use allocation::Allocation;
+pub use allocator::{Allocation, OffsetAllocator, OffsetAllocatorBuilder};
 #[cfg(not(loom))]
-pub use allocator::{OffsetAllocator, OffsetAllocatorBuilder};
+pub(crate) use allocator::{LONG, Range, SpaceHandle};
+pub use allocator::{RawAllocation, RawHandle};
 pub use error::{AllocError, CheckError, RawError, SpaceError};
+pub use heap::{BinReport, MapRange, Metrics};
 pub use placement::Placement;
-#[cfg(not(loom))]
-pub(crate) use range::{LONG, Range};
-pub use raw::{RawAllocation, RawHandle};
-pub use report::{BinReport, MapRange, Metrics};
-#[cfg(not(loom))]
-pub(crate) use space_handle::SpaceHandle;

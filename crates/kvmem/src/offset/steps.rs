@@ -20,12 +20,12 @@ mod counted {
     }
 
     /// Counts steps of this thread.
-    pub(in super::super) fn count(steps: usize) {
+    pub(in crate::offset) fn count(steps: usize) {
         STEPS.set(STEPS.get() + steps);
     }
 
     /// The steps that `call` takes, and what it returns.
-    pub(in super::super) fn of<R>(call: impl FnOnce() -> R) -> (usize, R) {
+    pub(in crate::offset) fn of<R>(call: impl FnOnce() -> R) -> (usize, R) {
         let before = STEPS.get();
         let result = call();
         (STEPS.get() - before, result)

@@ -1,0 +1,191 @@
+//! The raw interface: allocations identified by plain data, for C and Python.
+
+use std::ops::Range;
+
+use super::allocation::{Allocation, resize_down, resize_up};
+use super::allocator::OffsetAllocator;
+use super::range::{known_size, short_size};
+use super::raw_handle::{RawAllocation, RawHandle};
+use super::space_core::SpaceState;
+use crate::offset::error::{AllocError, RawError};
+use crate::offset::heap::Placed;
+
+/// The raw interface: allocations identified by plain data, for FFI.
+impl OffsetAllocator {
+    /// Allocates `size` bytes, as [`allocate`](Self::allocate) does, until
+    /// [`free_raw`](Self::free_raw) or the end of the process. O(1).
+    ///
+    /// # Errors
+    /// Those of [`allocate`](Self::allocate).
+    #[inline]
+    pub fn allocate_raw(&self, size: u64) -> Result<RawAllocation, AllocError> {
+        self.core.allocate_and(size, |state, placed| issue(state, placed, size))
+    }
+
+    /// Allocates `size` bytes at a multiple of `align`, as
+    /// [`allocate_aligned`](Self::allocate_aligned) does, until [`free_raw`](Self::free_raw).
+    ///
+    /// # Errors
+    /// Those of [`allocate_aligned`](Self::allocate_aligned).
+    pub fn allocate_aligned_raw(&self, size: u64, align: u64) -> Result<RawAllocation, AllocError> {
+        let placed = self.place_aligned(size, align)?;
+        Ok(self.core.with(|state| issue(state, placed, size)))
+    }
+
+    /// Frees a raw allocation; returns its size in bytes. O(1).
+    ///
+    /// # Errors
+    /// [`RawError::Foreign`] if the handle belongs to another allocator, [`RawError::Stale`] if it
+    /// identifies no live allocation. Nothing changes then.
+    ///
+    /// ```
+    /// use kvmem::offset::{OffsetAllocator, RawError};
+    ///
+    /// let space = OffsetAllocator::new(1 << 20)?;
+    /// let a = space.allocate_raw(4096)?;
+    /// assert_eq!(space.free_raw(a.handle), Ok(4096));
+    /// assert!(matches!(space.free_raw(a.handle), Err(RawError::Stale { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn free_raw(&self, handle: RawHandle) -> Result<u64, RawError> {
+        self.revoke_raw(handle, |state, placed, size| {
+            state.heap.free(placed.node, placed.offset, size);
+            size
+        })
+    }
+
+    /// Returns the bytes of a raw allocation. O(1).
+    ///
+    /// # Errors
+    /// Those of [`free_raw`](Self::free_raw).
+    pub fn resolve_raw(&self, handle: RawHandle) -> Result<Range<u64>, RawError> {
+        self.with_raw(handle, |_, _, range| Ok(range))
+    }
+
+    /// Returns the raw allocation that is alive at a slot, the middle number of its handle, for
+    /// programs that stored nothing else. O(1).
+    #[must_use]
+    pub fn raw_at(&self, slot: u32) -> Option<RawAllocation> {
+        self.core.with(|state| {
+            state
+                .generations
+                .generation_of(slot)
+                .map(|generation| raw_allocation(state, slot, generation))
+        })
+    }
+
+    /// Returns all raw allocations that are alive, in the order of their offsets. O(n log n) for
+    /// the most allocations that were ever alive at once; the lock is held for O(n).
+    ///
+    /// ```
+    /// # use kvmem::offset::OffsetAllocator;
+    /// let space = OffsetAllocator::new(1 << 20)?;
+    /// let (a, b) = (space.allocate_raw(100)?, space.allocate_raw(200)?);
+    /// assert_eq!(space.raw_allocations(), [a, b]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn raw_allocations(&self) -> Vec<RawAllocation> {
+        let mut all: Vec<RawAllocation> = self.core.with(|state| {
+            state
+                .generations
+                .iter()
+                .map(|(slot, generation)| raw_allocation(state, slot, generation))
+                .collect()
+        });
+        all.sort_unstable_by_key(|one| one.offset);
+        all
+    }
+
+    /// Shortens a raw allocation as [`Allocation::shrink`] does; the handle stays valid.
+    ///
+    /// # Errors
+    /// Those of [`free_raw`](Self::free_raw), and [`RawError::Failed`] with the error of
+    /// [`Allocation::shrink`].
+    pub fn shrink_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
+        self.with_raw(handle, |state, placed, _| {
+            resize_down(&mut state.heap, placed, new_size)?;
+            state.generations.resize(placed.node, short_size(new_size));
+            Ok(())
+        })
+    }
+
+    /// Lengthens a raw allocation as [`Allocation::extend`] does; the handle stays valid.
+    ///
+    /// # Errors
+    /// Those of [`free_raw`](Self::free_raw), and [`RawError::Failed`] with the error of
+    /// [`Allocation::extend`].
+    pub fn extend_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
+        self.with_raw(handle, |state, placed, _| {
+            resize_up(&mut state.heap, placed, new_size)?;
+            state.generations.resize(placed.node, short_size(new_size));
+            Ok(())
+        })
+    }
+
+    /// Turns a raw allocation into an RAII one; the handle is stale afterwards. O(1).
+    ///
+    /// # Errors
+    /// Those of [`free_raw`](Self::free_raw).
+    pub fn adopt_raw(&self, handle: RawHandle) -> Result<Allocation, RawError> {
+        self.revoke_raw(handle, |_, placed, size| self.wrap(placed, size))
+    }
+
+    /// Revokes the generation of a valid handle, and runs with its allocation.
+    #[inline(always)]
+    fn revoke_raw<R>(
+        &self,
+        handle: RawHandle,
+        run: impl FnOnce(&mut SpaceState, Placed, u64) -> R,
+    ) -> Result<R, RawError> {
+        let RawHandle { slot, generation, .. } = handle;
+        self.own(handle)?;
+        self.core.with(|state| {
+            let size = known_size(state.generations.take(slot, generation)?);
+            let placed = Placed { node: slot, offset: state.heap.offset_of(slot) };
+            let size = size.unwrap_or_else(|| state.heap.size_of(placed));
+            Ok(run(state, placed, size))
+        })
+    }
+
+    /// Checks that a handle belongs to this allocator.
+    #[inline(always)]
+    fn own(&self, handle: RawHandle) -> Result<(), RawError> {
+        let (allocator, handle_of) = (self.id(), handle.allocator);
+        if handle_of == allocator {
+            Ok(())
+        } else {
+            Err(RawError::Foreign { allocator, handle_of })
+        }
+    }
+
+    /// Runs `use_it` on a valid handle's allocation.
+    fn with_raw<R>(
+        &self,
+        handle: RawHandle,
+        use_it: impl FnOnce(&mut SpaceState, Placed, Range<u64>) -> Result<R, RawError>,
+    ) -> Result<R, RawError> {
+        let RawHandle { slot, generation, .. } = handle;
+        self.own(handle)?;
+        self.core.with(|state| {
+            state.generations.verify(slot, generation)?;
+            let range = state.heap.range_of(slot);
+            use_it(state, Placed { node: slot, offset: range.start }, range)
+        })
+    }
+}
+
+/// Returns the allocation of a slot with a live handle.
+fn raw_allocation(state: &SpaceState, slot: u32, generation: u32) -> RawAllocation {
+    let range = state.heap.range_of(slot);
+    let handle = RawHandle { allocator: state.id, slot, generation };
+    RawAllocation { handle, offset: range.start, size: range.end - range.start }
+}
+
+#[inline(always)]
+fn issue(state: &mut SpaceState, placed: Placed, size: u64) -> RawAllocation {
+    let generation = state.generations.issue(placed.node, short_size(size));
+    let handle = RawHandle { allocator: state.id, slot: placed.node, generation };
+    RawAllocation { handle, offset: placed.offset, size }
+}

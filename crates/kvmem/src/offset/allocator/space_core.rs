@@ -1,0 +1,319 @@
+//! *Core*: the metadata of a space behind a lock, and the hint in front of it.
+//!
+//! An [`OffsetAllocator`](super::OffsetAllocator) and all its allocations share one core. The core
+//! outlives both. When the allocator has been dropped, freeing its last allocation frees the
+//! metadata.
+
+use std::any::Any;
+
+use super::generations::GenerationTable;
+use super::hint::Hint;
+#[cfg(not(loom))]
+use super::hint::SpaceStats;
+use crate::offset::error::{AllocError, CheckError};
+use crate::offset::heap::{Heap, MaybePlaced, Placed};
+use crate::sync::Mutex;
+#[cfg(not(loom))]
+use crate::sync::{hold_over_fork, release_over_fork};
+
+/// The data that the lock protects.
+pub(crate) struct SpaceState {
+    pub(crate) heap: Heap,
+    pub(crate) generations: GenerationTable,
+    /// Identity of the allocator, never reused in this process.
+    pub(crate) id: u64,
+    /// The allocator has been dropped; allocations may remain.
+    closed: bool,
+    /// Kept alive until the allocator and all its allocations are gone: the memory that the
+    /// offsets refer to.
+    keepalive: Option<Keepalive>,
+}
+
+/// An object that the state of a space owns, dropped with it.
+pub(crate) type Keepalive = Box<dyn Any + Send + Sync>;
+
+impl SpaceState {
+    /// Returns whether nothing can reach this state any more. Raw allocations do not count once the
+    /// allocator is gone: no call can free them then.
+    #[inline]
+    fn over(&self) -> bool {
+        self.closed && self.heap.live() == self.generations.live_handles()
+    }
+}
+
+#[repr(align(128))]
+pub(crate) struct SpaceCore {
+    /// `None` while no allocator uses this core.
+    state: Mutex<Option<Box<SpaceState>>>,
+    hint: Hint,
+}
+
+impl SpaceCore {
+    #[cfg(not(loom))]
+    pub(crate) const fn new() -> Self {
+        SpaceCore { state: Mutex::new(None), hint: Hint::new() }
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn new() -> Self {
+        SpaceCore { state: Mutex::new(None), hint: Hint::new() }
+    }
+
+    /// Opens this core, which is free, for an allocator.
+    pub(crate) fn open(&self, id: u64, heap: Heap) {
+        let mut state = Box::new(SpaceState {
+            heap,
+            generations: GenerationTable::new(),
+            id,
+            closed: false,
+            keepalive: None,
+        });
+        let mut slot = self.state.lock();
+        debug_assert!(slot.is_none(), "the core is in use");
+        self.publish(&mut state.heap);
+        self.hint.publish_limit(state.heap.capacity(), state.heap.limit());
+        *slot = Some(state);
+    }
+
+    /// Closes the core when its allocator is dropped. Returns whether the core is free again.
+    pub(crate) fn close(&self) -> bool {
+        let mut slot = self.state.lock();
+        if let Some(state) = &mut *slot {
+            state.closed = true;
+            if !state.over() {
+                return false;
+            }
+        }
+        let state = slot.take();
+        drop(slot);
+        drop_if_unreachable(state);
+        true
+    }
+
+    #[inline]
+    fn publish(&self, heap: &mut Heap) {
+        let coalesced = heap.largest_coalesced();
+        self.hint.publish(heap.largest_free_bound(coalesced), heap.free_bytes());
+        self.hint.publish_report(coalesced, heap.live());
+    }
+
+    #[inline]
+    pub(crate) fn largest_free_hint(&self) -> u64 {
+        self.hint.largest()
+    }
+
+    #[cfg(not(loom))]
+    pub(crate) fn largest_free_address(&self) -> *const u64 {
+        self.hint.largest_address()
+    }
+
+    #[inline]
+    pub(crate) fn free_hint(&self) -> u64 {
+        self.hint.free()
+    }
+
+    /// Returns the length of the space, without the lock.
+    #[cfg(not(loom))]
+    pub(crate) fn capacity(&self) -> u64 {
+        self.hint.capacity()
+    }
+
+    /// Returns the figures that the last holder of the lock published for reports.
+    #[cfg(not(loom))]
+    pub(crate) fn published_stats(&self) -> SpaceStats {
+        self.hint.report()
+    }
+
+    #[cfg(not(loom))]
+    #[inline]
+    pub(crate) fn limit_hint(&self) -> u64 {
+        self.hint.limit()
+    }
+
+    /// Takes the lock before a fork.
+    #[cfg(not(loom))]
+    pub(crate) fn hold_over_fork(&self) {
+        hold_over_fork(&self.state);
+    }
+
+    /// Releases the lock that [`hold_over_fork`](Self::hold_over_fork) took, in the parent and in
+    /// the child.
+    #[cfg(not(loom))]
+    pub(crate) fn release_over_fork(&self) {
+        release_over_fork(&self.state);
+    }
+
+    /// Takes the lock until the returned value is dropped.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn lock_for_test(&'static self) -> HeldLock {
+        HeldLock { _state: self.state.lock() }
+    }
+
+    /// Runs `change` under the lock and publishes the new figures.
+    #[inline]
+    pub(crate) fn with<R>(&self, change: impl FnOnce(&mut SpaceState) -> R) -> R {
+        let mut slot = self.state.lock();
+        let Some(state) = &mut *slot else { unused() };
+        let result = change(state);
+        self.publish(&mut state.heap);
+        result
+    }
+
+    /// Keeps an object alive until the allocator and all its allocations are gone. A core keeps
+    /// one.
+    #[cfg(not(loom))]
+    pub(crate) fn keep(&self, keepalive: Keepalive) {
+        self.with(|state| state.keepalive = Some(keepalive));
+    }
+
+    /// Moves the end of the space, up or down.
+    pub(crate) fn resize<E>(
+        &self,
+        change: impl FnOnce(&mut Heap) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.with(|state| {
+            change(&mut state.heap)?;
+            self.hint.resize(|| {
+                self.hint.publish_limit(state.heap.capacity(), state.heap.limit());
+                self.publish(&mut state.heap);
+            });
+            Ok(())
+        })
+    }
+
+    /// Checks the invariants, including that of the hint.
+    pub(crate) fn check(&self) -> Result<(), CheckError> {
+        let mut slot = self.state.lock();
+        let Some(state) = &mut *slot else { unused() };
+        state.heap.check()?;
+        let (hint, largest) = (self.hint.largest(), state.heap.largest_free());
+        if hint < largest {
+            let what = format!("the hint is {hint}, but {largest} bytes are free in one piece");
+            return Err(CheckError { invariant: 9, what });
+        }
+        Ok(())
+    }
+
+    /// Returns an error without the lock for a request that cannot succeed.
+    #[inline]
+    pub(crate) fn admit(&self, size: u64) -> Result<(), AllocError> {
+        // Size 0 wraps around to the greatest value and fails as well.
+        let largest_free = self.hint.largest();
+        if size.wrapping_sub(1) >= largest_free {
+            Err(self.fail_early(size, largest_free))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Allocates `size` bytes.
+    ///
+    /// Short, and inlined into its callers: it answers the two cases of a full store, a failure and
+    /// a reuse.
+    #[inline(always)]
+    pub(crate) fn allocate(&self, size: u64) -> Result<Placed, AllocError> {
+        self.allocate_and(size, |_, placed| placed)
+    }
+
+    /// Allocates `size` bytes, and runs with them under the same lock.
+    #[inline(always)]
+    pub(crate) fn allocate_and<R>(
+        &self,
+        size: u64,
+        run: impl FnOnce(&mut SpaceState, Placed) -> R,
+    ) -> Result<R, AllocError> {
+        self.admit(size)?;
+        let mut slot = self.state.lock();
+        let Some(state) = &mut *slot else { unused() };
+        let heap = &mut state.heap;
+        let placed = match heap.reuse(size) {
+            Some(placed) => {
+                self.publish(heap);
+                Some(placed)
+            }
+            None => self.allocate_new(heap, size).get(),
+        };
+        match placed {
+            Some(placed) => Ok(run(state, placed)),
+            None => Err(heap.allocation_error(size)),
+        }
+    }
+
+    /// Allocates `size` bytes when there is nothing to reuse, and publishes the new figures.
+    #[inline(never)]
+    fn allocate_new(&self, heap: &mut Heap, size: u64) -> MaybePlaced {
+        let placed = heap.allocate_new(size);
+        self.publish(heap);
+        placed.into()
+    }
+
+    /// Returns the error of a request that is longer than the hint.
+    #[inline]
+    pub(crate) fn fail_early(&self, requested: u64, largest_free: u64) -> AllocError {
+        let limit = self.hint.limit();
+        // The usual error is separate: it is the answer of a full space, and its fields go directly
+        // to their destination.
+        if requested.wrapping_sub(1) < limit {
+            return AllocError::OutOfSpace { requested, free: self.hint.free(), largest_free };
+        }
+        never_fits(requested, limit)
+    }
+
+    /// Frees a used range, whose size the caller may not know. Returns whether the core is free
+    /// again.
+    #[inline]
+    pub(crate) fn free(&self, placed: Placed, size: Option<u64>) -> bool {
+        let mut slot = self.state.lock();
+        let Some(state) = &mut *slot else { unused() };
+        let size = size.unwrap_or_else(|| state.heap.size_of(placed));
+        state.heap.free(placed.node, placed.offset, size);
+        self.publish(&mut state.heap);
+        if state.over() {
+            let state = slot.take();
+            drop(slot);
+            drop_if_unreachable(state);
+            return true;
+        }
+        false
+    }
+}
+
+/// The lock of a core, held.
+#[cfg(all(test, not(loom)))]
+pub(crate) struct HeldLock {
+    _state: lock_api::MutexGuard<'static, crate::sync::RawLock, Option<Box<SpaceState>>>,
+}
+
+impl SpaceCore {
+    /// Drops the state if nothing can reach it; returns whether the core is free again.
+    pub(crate) fn drop_if_unreachable(&self) -> bool {
+        let mut slot = self.state.lock();
+        let over = slot.as_ref().is_some_and(|state| state.over());
+        if over {
+            let state = slot.take();
+            drop(slot);
+            drop_if_unreachable(state);
+        }
+        over
+    }
+}
+
+/// Drops unreachable state and its keepalive without the lock, because the keepalive's destructor
+/// may take long.
+#[cold]
+#[inline(never)]
+fn drop_if_unreachable(state: Option<Box<SpaceState>>) {
+    drop(state);
+}
+
+#[cold]
+#[inline(never)]
+fn never_fits(requested: u64, limit: u64) -> AllocError {
+    if requested == 0 { AllocError::ZeroSize } else { AllocError::TooLarge { requested, limit } }
+}
+
+/// Reports a core without state: an allocator or allocation outlived its own count.
+#[cold]
+fn unused() -> ! {
+    panic!("this core has no state");
+}

@@ -1,0 +1,146 @@
+//! *SpaceHandle*: a space as the layer above sees it, which keeps ranges of it for its threads.
+//!
+//! It identifies the space by the number of its core, as an allocation does. It stays valid after
+//! the allocator is dropped, until its last allocation is freed.
+
+use super::allocation::Allocation;
+use super::allocator::OffsetAllocator;
+use super::hint::SpaceStats;
+use super::range::Range;
+use super::registry;
+#[cfg(test)]
+use super::space_core::HeldLock;
+use super::space_core::{Keepalive, SpaceCore};
+use crate::offset::error::{AllocError, CheckError};
+use crate::offset::heap::MapRange;
+use crate::offset::heap::Placed;
+
+/// A space, identified by its core.
+#[derive(Clone, Copy)]
+pub(crate) struct SpaceHandle {
+    index: u32,
+    core: &'static SpaceCore,
+}
+
+impl SpaceHandle {
+    /// Returns the space of that number.
+    pub(crate) fn new(index: u32) -> Self {
+        SpaceHandle { index, core: registry::core(index) }
+    }
+
+    /// Returns the space of an allocator.
+    pub(crate) fn of(allocator: &OffsetAllocator) -> Self {
+        Self::new(allocator.core_index())
+    }
+
+    /// Returns its number: below 2^31, the smallest free one when the allocator was created.
+    pub(crate) fn index(self) -> u32 {
+        self.index
+    }
+
+    /// Keeps an object alive until the allocator and all allocations of the space are gone: the
+    /// memory that its offsets refer to.
+    pub(crate) fn keep(self, keepalive: Keepalive) {
+        self.core.keep(keepalive);
+    }
+
+    /// Returns an upper bound of the longest free range, without the lock.
+    #[inline]
+    pub(crate) fn largest_free_hint(self) -> u64 {
+        self.core.largest_free_hint()
+    }
+
+    /// Returns the free bytes of a recent moment, without the lock.
+    #[inline]
+    pub(crate) fn free_hint(self) -> u64 {
+        self.core.free_hint()
+    }
+
+    /// Returns the length of the longest range that this space could ever allocate, without the
+    /// lock.
+    #[inline]
+    pub(crate) fn limit_hint(self) -> u64 {
+        self.core.limit_hint()
+    }
+
+    /// Returns the figures that the last holder of the lock published for reports, without the
+    /// lock.
+    pub(crate) fn published_stats(self) -> SpaceStats {
+        self.core.published_stats()
+    }
+
+    /// Returns the error of a request that cannot succeed, without the lock.
+    #[inline]
+    pub(crate) fn early_error(self, size: u64) -> AllocError {
+        self.core.fail_early(size, self.core.largest_free_hint())
+    }
+
+    /// Allocates one range.
+    #[inline]
+    pub(crate) fn take(self, size: u32) -> Result<Range, AllocError> {
+        let Placed { node, offset } = self.core.allocate(u64::from(size))?;
+        Ok(Range::new(offset, size, node))
+    }
+
+    /// Allocates up to `n` ranges under one lock and appends them to `out`. Fewer only if no more
+    /// fit.
+    pub(crate) fn take_many(self, size: u32, n: usize, out: &mut Vec<Range>) {
+        self.core.with(|state| {
+            for _ in 0..n {
+                let Some(Placed { node, offset }) = state.heap.allocate(u64::from(size)) else {
+                    break;
+                };
+                out.push(Range::new(offset, size, node));
+            }
+        });
+    }
+
+    /// Frees one range.
+    #[inline]
+    pub(crate) fn give_back(self, range: Range) {
+        if self.core.free(range.placed(), Some(u64::from(range.size()))) {
+            registry::release_slot(self.index);
+        }
+    }
+
+    /// Frees all ranges under one lock.
+    pub(crate) fn give_back_all(self, ranges: &mut Vec<Range>) {
+        let Some(last) = ranges.pop() else { return };
+        if !ranges.is_empty() {
+            self.core.with(|state| {
+                for range in ranges.drain(..) {
+                    state.heap.free(range.node(), range.offset(), u64::from(range.size()));
+                }
+            });
+        }
+        // Freeing the last range of a space drops its state.
+        self.give_back(last);
+    }
+
+    /// Returns the range as an allocation, which frees it when dropped.
+    #[inline]
+    pub(crate) fn allocation(self, range: Range) -> Allocation {
+        Allocation::of_range(self.index, range)
+    }
+
+    /// Returns the map of the space; see [`OffsetAllocator::map`].
+    pub(crate) fn map(self) -> Vec<MapRange> {
+        self.core.with(|state| state.heap.map())
+    }
+
+    /// Checks the metadata, and that these ranges are in use.
+    pub(crate) fn check(self, ranges: &[Range]) -> Result<(), CheckError> {
+        self.core.check()?;
+        self.core.with(|state| {
+            ranges.iter().try_for_each(|range| {
+                state.heap.check_used(range.placed(), u64::from(range.size()))
+            })
+        })
+    }
+
+    /// Takes the lock of the metadata until the returned value is dropped.
+    #[cfg(test)]
+    pub(crate) fn lock_for_test(self) -> HeldLock {
+        self.core.lock_for_test()
+    }
+}

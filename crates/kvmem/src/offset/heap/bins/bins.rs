@@ -1,0 +1,251 @@
+//! *Bins*: the holes by size, and the size of the greatest one.
+//!
+//! `largest` is the size of the greatest binned hole, stored with the number of holes known to have
+//! that size. When the last of these is removed, the list of the greatest sizes is read again.
+
+use std::ops::{Index, IndexMut};
+
+use super::super::chunked_table::NIL;
+use super::bin_sizes::{BINS, EXACT, bin_floor};
+use super::holes::{Hole, RUN};
+use super::lists::{HoleLists, LIST_MAX, SPLIT, UNIFORM};
+
+/// All holes, binned or held back.
+pub(crate) struct Bins {
+    lists: HoleLists,
+    /// The greatest binned size and how many holes have it, or some of them. If the count is 0, an
+    /// upper bound of that size.
+    largest: u64,
+    largest_count: u32,
+}
+
+impl Bins {
+    pub(crate) fn new() -> Self {
+        Bins { lists: HoleLists::new(), largest: 0, largest_count: 0 }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.lists.bytes()
+    }
+
+    /// Returns the lists of the binned holes, to search them.
+    #[inline(always)]
+    pub(crate) fn lists(&self) -> &HoleLists {
+        &self.lists
+    }
+
+    /// Returns the number of holes, binned or held back.
+    #[inline]
+    pub(crate) fn live(&self) -> u32 {
+        self.lists.holes.live()
+    }
+
+    /// Returns whether the record of a hole exists, in use or not.
+    pub(crate) fn contains(&self, id: u32) -> bool {
+        self.lists.holes.contains(id)
+    }
+
+    /// Creates a hole and puts it into its bin.
+    #[inline]
+    pub(crate) fn insert(&mut self, hole: Hole) -> u32 {
+        let id = self.lists.holes.insert(hole);
+        self.push(id);
+        id
+    }
+
+    /// Creates a hole that is held back from the bins.
+    pub(crate) fn insert_held_back(&mut self, hole: Hole) -> u32 {
+        self.lists.holes.insert(hole)
+    }
+
+    /// Removes a hole that is held back.
+    pub(crate) fn remove_held_back(&mut self, id: u32) -> Hole {
+        self.lists.holes.remove(id)
+    }
+
+    /// Returns how many records should move down after `frees` frees.
+    #[inline]
+    pub(crate) fn moves_due(&self, frees: usize) -> usize {
+        self.lists.holes.moves_due(frees)
+    }
+
+    /// Moves one record to a free slot further down; returns its old and new number. The list of
+    /// runs is not corrected. O(1).
+    pub(crate) fn move_slot_down(&mut self) -> Option<(u32, u32)> {
+        let lists = &mut self.lists;
+        let (old, new) = lists.holes.move_slot_down()?;
+        let Hole { prev, next, .. } = lists.holes[new];
+        let list_id = lists.list_id_of(new);
+        if list_id < RUN {
+            match prev {
+                NIL => *lists.head_mut(list_id) = new,
+                _ => lists.holes[prev].next = new,
+            }
+            if next != NIL {
+                lists.holes[next].prev = new;
+            }
+        }
+        Some((old, new))
+    }
+
+    /// Removes the hole from its bin and frees its record.
+    #[inline]
+    pub(crate) fn remove(&mut self, id: u32) -> Hole {
+        self.pull(id);
+        self.lists.holes.remove(id)
+    }
+
+    /// Changes the binned hole to `[offset, offset + size)`, with `size > 0`.
+    #[inline(always)]
+    pub(crate) fn change(&mut self, id: u32, offset: u64, size: u64) {
+        let hole = &mut self.lists.holes[id];
+        let before = hole.size;
+        (hole.offset, hole.size) = (offset, size);
+        let bin = bin_floor(size);
+        // A uniform list holds one size only, and a split one list for each range of sizes.
+        if hole.list_id != bin || self.lists.lengths[bin as usize % BINS] >= UNIFORM {
+            self.unlist(id, before);
+            self.list(id, bin, size);
+        }
+        self.lose(before);
+        self.gain(size);
+    }
+
+    /// Puts a hole that was held back first into the list of its size.
+    #[inline]
+    pub(crate) fn push(&mut self, id: u32) {
+        let size = self.lists.holes[id].size;
+        self.list(id, bin_floor(size), size);
+        self.gain(size);
+    }
+
+    /// Removes a hole from its bin and holds it back.
+    #[inline]
+    pub(crate) fn pull(&mut self, id: u32) {
+        let size = self.lists.holes[id].size;
+        self.unlist(id, size);
+        self.lists.holes[id].hold_back();
+        self.lose(size);
+    }
+
+    /// Puts the hole of `size` bytes into the list of `bin`.
+    #[inline(always)]
+    fn list(&mut self, id: u32, bin: u32, size: u64) {
+        let lists = &mut self.lists;
+        let bin = bin % BINS as u32;
+        let length = lists.lengths[bin as usize];
+        if length < LIST_MAX {
+            lists.lengths[bin as usize] = length + u8::from(bin >= EXACT);
+        } else if length != UNIFORM || lists.holes[lists.heads[bin as usize]].size != size {
+            return lists.list_in_split(id, bin);
+        }
+        let next = std::mem::replace(&mut lists.heads[bin as usize], id);
+        let hole = &mut lists.holes[id];
+        (hole.list_id, hole.prev, hole.next) = (bin, NIL, next);
+        if next != NIL {
+            lists.holes[next].prev = id;
+        } else {
+            lists.bitmap.mark(bin);
+        }
+    }
+
+    /// Removes the hole of `size` bytes from its list.
+    #[inline(always)]
+    fn unlist(&mut self, id: u32, size: u64) {
+        let lists = &mut self.lists;
+        let list_id = lists.holes[id].list_id;
+        if list_id as usize >= BINS {
+            return lists.unlist_from_split(id, list_id);
+        }
+        let length = lists.lengths[list_id as usize % BINS];
+        if length < UNIFORM {
+            lists.lengths[list_id as usize] = length.saturating_sub(u8::from(list_id >= EXACT));
+        } else if length == SPLIT {
+            return lists.unlist_from_split(id, lists.list_below(list_id, size));
+        }
+        let Hole { prev, next, .. } = lists.holes[id];
+        if prev != NIL {
+            lists.holes[prev].next = next;
+        } else {
+            lists.heads[list_id as usize] = next;
+        }
+        if next != NIL {
+            lists.holes[next].prev = prev;
+        } else if prev == NIL {
+            lists.unmark(list_id);
+        }
+    }
+
+    // Both without branches: with mixed sizes they are unpredictable.
+    #[inline]
+    fn gain(&mut self, size: u64) {
+        let kept = self.largest_count * u32::from(size <= self.largest);
+        self.largest_count = kept + u32::from(size >= self.largest);
+        self.largest = self.largest.max(size);
+    }
+
+    #[inline]
+    fn lose(&mut self, size: u64) {
+        self.largest_count = self.largest_count.saturating_sub(u32::from(size == self.largest));
+    }
+
+    /// Returns the greatest binned size, or 0 if nothing is binned.
+    ///
+    /// O(1): when no hole is known to have the greatest size, up to [`LIST_MAX`] holes of the list
+    /// of the greatest sizes are read.
+    #[inline]
+    pub(crate) fn largest(&mut self) -> u64 {
+        if self.largest_count == 0 {
+            self.refresh_largest();
+        }
+        self.largest
+    }
+
+    #[inline(never)]
+    fn refresh_largest(&mut self) {
+        (self.largest, self.largest_count) = (0, 0);
+        let Some(list_id) = self.lists.top() else { return };
+        let mut id = self.lists.first(list_id);
+        for _ in 0..LIST_MAX {
+            if id == NIL {
+                break;
+            }
+            let Hole { size, next, .. } = self.lists.holes[id];
+            self.gain(size);
+            id = next;
+        }
+    }
+
+    /// Returns the greatest binned size if it is known without reading a list.
+    pub(crate) fn largest_if_known(&self) -> Option<u64> {
+        (self.largest_count > 0).then_some(self.largest)
+    }
+
+    /// Checks that lists and bitmaps agree; returns the number of binned holes.
+    pub(crate) fn check(&self) -> Result<u32, String> {
+        self.lists.check()
+    }
+
+    /// Returns the lists, to change their limits.
+    #[cfg(test)]
+    pub(super) fn lists_mut(&mut self) -> &mut HoleLists {
+        &mut self.lists
+    }
+}
+
+impl Index<u32> for Bins {
+    type Output = Hole;
+
+    #[inline]
+    fn index(&self, id: u32) -> &Hole {
+        &self.lists.holes[id]
+    }
+}
+
+/// Changes holes that are held back. Only [`Bins::change`] changes the size of a binned one.
+impl IndexMut<u32> for Bins {
+    #[inline]
+    fn index_mut(&mut self, id: u32) -> &mut Hole {
+        &mut self.lists.holes[id]
+    }
+}

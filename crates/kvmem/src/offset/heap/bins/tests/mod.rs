@@ -1,0 +1,2 @@
+mod bins;
+mod splits;

@@ -1,0 +1,390 @@
+//! *Chunked table*: slots identified by a `u32` that stays valid while the slot is in use.
+//!
+//! Slots live in blocks, so a growing table never moves a slot. The first `FIRST` slots are part of
+//! the table itself, which saves small spaces one step of every access. A stack holds the free ones
+//! among them. The others are in chunks of [`CHUNK`]; one word per chunk tells which of its slots
+//! are free. Chunks with a free slot form a list. A chunk without used slots is freed at once,
+//! except that one is kept for the next slot. The table therefore follows the live set in both
+//! directions. Chunks are short, so a few survivors hold little memory.
+//!
+//! Every operation takes O(1), except that the vectors of chunks grow by copying: 3 words per 64
+//! slots.
+//!
+//! New slots come in index order out of a fresh chunk. Ranges that were cut one after the other are
+//! therefore adjacent in memory, and a look at a range's neighbours mostly stays in one cache line.
+
+use std::ops::{Index, IndexMut};
+
+use crate::offset::steps;
+
+/// The `u32` that identifies no slot.
+pub(crate) const NIL: u32 = u32::MAX;
+
+const SHIFT: u32 = 6;
+/// Slots of each chunk: one per bit of a word.
+pub(super) const CHUNK: usize = 1 << SHIFT;
+/// Upper bound of the slots in a table: the last chunk is never created, so no slot is called
+/// [`NIL`].
+pub(super) const MAX_SLOTS: u32 = NIL - 2 * CHUNK as u32;
+/// Chunks that one call examines to shorten the vectors, or to find a free slot.
+const TRIM: usize = 256;
+
+/// Plain data that a table can hold.
+pub(super) trait TableSlot: Copy {
+    /// A slot that was never used.
+    const EMPTY: Self;
+}
+
+/// Slots, the first `FIRST` of them within the table itself.
+pub(super) struct ChunkedTable<T, const FIRST: usize> {
+    first: [T; FIRST],
+    /// The free ones among the first slots, the one freed last at the end.
+    free_first: [u16; FIRST],
+    free_first_len: u32,
+    /// The slots from `FIRST` up. `None` iff the chunk was freed.
+    chunks: Vec<Option<Box<[T; CHUNK]>>>,
+    /// For each chunk.
+    marks: Vec<ChunkMark>,
+    /// First in the list of chunks that have a free slot.
+    partial: u32,
+    /// First in the list of chunks that were freed.
+    absent: u32,
+    /// An empty chunk kept for the next slot, or `NIL`.
+    spare_chunk: u32,
+    /// Where [`ChunkedTable::move_slot_down`] continues to search for a chunk with a free slot.
+    cursor: u32,
+    live: u32,
+    /// Slots in blocks that exist, used or free.
+    slots: u32,
+    /// Upper bound of the slots in use.
+    max: u32,
+}
+
+/// The state of a chunk.
+#[derive(Clone, Copy)]
+struct ChunkMark {
+    /// A bit for each free slot; 0 if the chunk was freed.
+    free: u64,
+    /// Neighbours in the list that contains the chunk, if one does.
+    prev: u32,
+    next: u32,
+}
+
+impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
+    /// Creates a table for at most `max` slots.
+    pub(super) fn new(max: u32) -> Self {
+        ChunkedTable {
+            first: [T::EMPTY; FIRST],
+            free_first: std::array::from_fn(|i| (FIRST - 1 - i) as u16),
+            free_first_len: FIRST as u32,
+            chunks: Vec::new(),
+            marks: Vec::new(),
+            partial: NIL,
+            absent: NIL,
+            spare_chunk: NIL,
+            cursor: 0,
+            live: 0,
+            slots: FIRST as u32,
+            max: max.min(MAX_SLOTS),
+        }
+    }
+
+    /// Returns the number of slots in use.
+    #[inline]
+    pub(super) fn live(&self) -> u32 {
+        self.live
+    }
+
+    /// Returns the number of slots in blocks that exist, used or free.
+    #[inline]
+    pub(super) fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Returns the number of slots that can still be used.
+    #[inline]
+    pub(super) fn remaining(&self) -> u32 {
+        // The owner of the table asks before it inserts. If it forgets to, a crash would not help.
+        self.max.saturating_sub(self.live)
+    }
+
+    /// Returns the heap bytes, without the first block.
+    pub(super) fn bytes(&self) -> usize {
+        (self.slots as usize - FIRST) * size_of::<T>()
+            + self.chunks.capacity() * size_of::<Option<Box<[T; CHUNK]>>>()
+            + self.marks.capacity() * size_of::<ChunkMark>()
+    }
+
+    /// Puts `value` into a free slot and returns its index.
+    #[inline(always)]
+    pub(super) fn insert(&mut self, value: T) -> u32 {
+        if self.free_first_len == 0 {
+            return self.insert_further(value);
+        }
+        steps::count(1);
+        self.live += 1;
+        self.free_first_len -= 1;
+        let id = self.free_first[self.free_first_len as usize];
+        self.first[id as usize] = value;
+        u32::from(id)
+    }
+
+    /// Puts `value` into a free slot from `FIRST` up.
+    #[inline]
+    fn insert_further(&mut self, value: T) -> u32 {
+        if self.partial == NIL {
+            self.add_chunk();
+        }
+        self.insert_into(self.partial, value)
+    }
+
+    /// Puts `value` into a free slot of `chunk`, which has one.
+    #[inline]
+    fn insert_into(&mut self, chunk: u32, value: T) -> u32 {
+        let mark = &mut self.marks[chunk as usize];
+        let id = FIRST as u32 + (chunk << SHIFT) + mark.free.trailing_zeros();
+        mark.free &= mark.free - 1;
+        if mark.free == 0 {
+            self.unlist_partial(chunk);
+        }
+        steps::count(1);
+        *self.further_mut(id) = value;
+        self.live += 1;
+        id
+    }
+
+    /// Frees the slot `id`, which must be in use, and returns its value.
+    #[inline(always)]
+    pub(super) fn remove(&mut self, id: u32) -> T {
+        self.live -= 1;
+        if id as usize >= FIRST {
+            return self.remove_further(id);
+        }
+        steps::count(1);
+        self.free_first[self.free_first_len as usize] = id as u16;
+        self.free_first_len += 1;
+        self.first[id as usize]
+    }
+
+    /// Frees a slot from `FIRST` up, without counting it.
+    #[inline]
+    fn remove_further(&mut self, id: u32) -> T {
+        steps::count(1);
+        let value = *self.further(id);
+        let chunk = (id - FIRST as u32) >> SHIFT;
+        let mark = &mut self.marks[chunk as usize];
+        let was_full = mark.free == 0;
+        mark.free |= 1 << (id % CHUNK as u32);
+        if was_full {
+            self.list_partial(chunk);
+        } else if mark.free == !0 {
+            self.emptied(chunk);
+        }
+        value
+    }
+
+    /// Moves one slot out of the last chunk into a slot before it, and returns its old and new
+    /// index. Returns `None` if there is no such chunk, or if no free slot was found before it.
+    /// Only for slots whose index is not stored outside. O(1).
+    pub(super) fn move_slot_down(&mut self) -> Option<(u32, u32)> {
+        let last = self.marks.len().checked_sub(1)?;
+        if matches!(self.chunks.last(), Some(None)) {
+            self.trim();
+            return None;
+        }
+        let used = !self.marks[last].free;
+        if used == 0 {
+            self.give_back(last as u32);
+            return None;
+        }
+        let old = FIRST as u32 + ((last as u32) << SHIFT) + used.trailing_zeros();
+        let value = *self.further(old);
+        let new = match self.free_first_len {
+            0 => {
+                let chunk = self.free_chunk_before(last)?;
+                self.insert_into(chunk, value)
+            }
+            _ => self.insert(value),
+        };
+        self.remove(old);
+        Some((old, new))
+    }
+
+    /// Returns a chunk before `last` with a free slot, if one is found soon.
+    fn free_chunk_before(&mut self, last: usize) -> Option<u32> {
+        for _ in 0..TRIM.min(last) {
+            if self.cursor as usize >= last {
+                self.cursor = 0;
+            }
+            if self.marks[self.cursor as usize].free != 0 {
+                return Some(self.cursor);
+            }
+            self.cursor += 1;
+        }
+        None
+    }
+
+    /// Returns whether the slot exists, in use or not.
+    pub(super) fn contains(&self, id: u32) -> bool {
+        let id = id as usize;
+        id < FIRST || self.chunks.get((id - FIRST) >> SHIFT).is_some_and(Option::is_some)
+    }
+
+    #[cold]
+    fn list_partial(&mut self, chunk: u32) {
+        let next = std::mem::replace(&mut self.partial, chunk);
+        self.link(chunk, next);
+    }
+
+    /// Makes `chunk` the first of the list that begins with `next`.
+    fn link(&mut self, chunk: u32, next: u32) {
+        let mark = &mut self.marks[chunk as usize];
+        (mark.prev, mark.next) = (NIL, next);
+        if next != NIL {
+            self.marks[next as usize].prev = chunk;
+        }
+    }
+
+    #[cold]
+    fn unlist_partial(&mut self, chunk: u32) {
+        let first = self.unlink(chunk, self.partial);
+        self.partial = first;
+    }
+
+    /// Removes `chunk` from the list that begins with `first`; returns the first one afterwards.
+    fn unlink(&mut self, chunk: u32, first: u32) -> u32 {
+        let ChunkMark { prev, next, .. } = self.marks[chunk as usize];
+        if next != NIL {
+            self.marks[next as usize].prev = prev;
+        }
+        if prev == NIL {
+            return next;
+        }
+        self.marks[prev as usize].next = next;
+        first
+    }
+
+    /// Frees a chunk without used slots, or keeps it for the next slot.
+    #[cold]
+    fn emptied(&mut self, chunk: u32) {
+        let spare_chunk = std::mem::replace(&mut self.spare_chunk, chunk);
+        if spare_chunk != NIL && spare_chunk != chunk && self.marks[spare_chunk as usize].free == !0
+        {
+            self.spare_chunk = spare_chunk.min(chunk);
+            self.give_back(spare_chunk.max(chunk));
+        }
+    }
+
+    /// Frees a chunk without used slots.
+    fn give_back(&mut self, chunk: u32) {
+        self.unlist_partial(chunk);
+        self.chunks[chunk as usize] = None;
+        self.slots -= CHUNK as u32;
+        self.marks[chunk as usize].free = 0;
+        if self.spare_chunk == chunk {
+            self.spare_chunk = NIL;
+        }
+        let absent = std::mem::replace(&mut self.absent, chunk);
+        self.link(chunk, absent);
+        self.trim();
+    }
+
+    /// Removes freed chunks at the end of the vectors.
+    #[cold]
+    fn trim(&mut self) {
+        let last = self.spare_chunk != NIL && self.marks[self.spare_chunk as usize].free == !0;
+        if self.slots as usize == FIRST + CHUNK && last {
+            self.unlist_partial(self.spare_chunk);
+            self.slots = FIRST as u32;
+            (self.absent, self.spare_chunk) = (NIL, NIL);
+            self.chunks.clear();
+            self.marks.clear();
+        }
+        for _ in 0..TRIM {
+            let Some(None) = self.chunks.last() else { break };
+            let chunk = self.marks.len() as u32 - 1;
+            let absent = self.unlink(chunk, self.absent);
+            self.absent = absent;
+            self.chunks.pop();
+            self.marks.pop();
+        }
+        let len = self.chunks.len();
+        if self.chunks.capacity() > 2 * len + TRIM {
+            steps::count(3 * len);
+            self.chunks.shrink_to(len + len / 8);
+            self.marks.shrink_to(len + len / 8);
+        }
+    }
+
+    #[cold]
+    fn add_chunk(&mut self) {
+        let chunk = match self.absent {
+            NIL => {
+                let len = self.chunks.len();
+                if len == self.chunks.capacity() {
+                    // By an eighth: slack costs more than growing does.
+                    let more = (len / 8).max(16);
+                    steps::count(3 * len);
+                    self.chunks.reserve_exact(more);
+                    self.marks.reserve_exact(more);
+                }
+                self.chunks.push(None);
+                self.marks.push(ChunkMark { free: 0, prev: NIL, next: NIL });
+                self.marks.len() as u32 - 1
+            }
+            absent => {
+                self.absent = self.unlink(absent, absent);
+                absent
+            }
+        };
+        self.chunks[chunk as usize] = Some(Box::new([T::EMPTY; CHUNK]));
+        self.marks[chunk as usize].free = !0;
+        self.list_partial(chunk);
+        self.slots += CHUNK as u32;
+    }
+
+    /// Returns a slot from `FIRST` up.
+    #[inline]
+    fn further(&self, id: u32) -> &T {
+        match &self.chunks[(id as usize - FIRST) >> SHIFT] {
+            Some(chunk) => &chunk[id as usize % CHUNK],
+            None => absent(id),
+        }
+    }
+
+    /// Returns a slot from `FIRST` up.
+    #[inline]
+    fn further_mut(&mut self, id: u32) -> &mut T {
+        match &mut self.chunks[(id as usize - FIRST) >> SHIFT] {
+            Some(chunk) => &mut chunk[id as usize % CHUNK],
+            None => absent(id),
+        }
+    }
+}
+
+impl<T: TableSlot, const FIRST: usize> Index<u32> for ChunkedTable<T, FIRST> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, id: u32) -> &T {
+        steps::count(1);
+        match self.first.get(id as usize) {
+            Some(slot) => slot,
+            None => self.further(id),
+        }
+    }
+}
+
+impl<T: TableSlot, const FIRST: usize> IndexMut<u32> for ChunkedTable<T, FIRST> {
+    #[inline]
+    fn index_mut(&mut self, id: u32) -> &mut T {
+        steps::count(1);
+        if (id as usize) < FIRST { &mut self.first[id as usize] } else { self.further_mut(id) }
+    }
+}
+
+/// Reports an index without a slot: a broken invariant of the caller.
+#[cold]
+fn absent(id: u32) -> ! {
+    panic!("slot {id} is not in the table");
+}

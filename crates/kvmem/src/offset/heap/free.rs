@@ -1,0 +1,47 @@
+//! *Free*: a used range becomes free at once, and a hole at once or a little later.
+
+use super::deferred::DeferredFree;
+use super::heap::Heap;
+use super::ranges::{Placed, SizedRange};
+
+impl Heap {
+    /// Frees the used range `node`, `[offset, offset + size)`. O(1).
+    #[inline]
+    pub(crate) fn free(&mut self, node: u32, offset: u64, size: u64) {
+        self.ranges.count_freed(size);
+        self.fresh = false;
+        let burst = self.deferred.count_free();
+        if self.policy.expects(size) && self.free_bytes() / 2 < size {
+            self.coalesce();
+            self.deferred.put_for_reuse(DeferredFree { node, offset, size });
+        } else if burst {
+            if self.deferred.are_due() {
+                self.deferred.coalesce_all(&mut self.ranges);
+            }
+            self.deferred.put(DeferredFree { node, offset, size });
+        } else {
+            self.coalesce();
+            self.ranges.release(node, offset, size);
+            self.ranges.trim_holes(1);
+        }
+    }
+
+    /// Frees used ranges, each listed once. Ranges that follow each other in the list and in the
+    /// space are coalesced before they reach a bin. O(ranges).
+    pub(crate) fn free_batch(&mut self, batch: &[Placed]) {
+        self.coalesce();
+        self.ranges.free_batch(batch);
+        self.fresh &= batch.is_empty();
+        self.ranges.trim_holes(batch.len());
+    }
+
+    /// Frees the ranges of a request that failed. The space is as before, including its order.
+    pub(crate) fn give_back(&mut self, pieces: &[SizedRange]) {
+        let fresh = self.fresh;
+        for piece in pieces {
+            self.free(piece.placed.node, piece.placed.offset, piece.size);
+        }
+        self.coalesce();
+        self.fresh = fresh;
+    }
+}

@@ -1,0 +1,151 @@
+//! *Range chain*: the nodes of all ranges, in a ring in address order.
+//!
+//! Node 0, the *sentinel*, closes the ring and is neither used nor free. A used node stores where
+//! its range begins. A free node stores the number of its hole.
+
+use std::hint::select_unpredictable;
+use std::ops::Index;
+
+use super::super::bins::NULL_HOLE;
+use super::super::chunked_table::{ChunkedTable, NIL, TableSlot};
+
+/// The node that closes the ring.
+pub(crate) const SENTINEL: u32 = 0;
+
+/// Nodes stored within the metadata itself. Loom's threads have small stacks.
+const INLINE_NODES: usize = if cfg!(loom) { 64 } else { 256 };
+
+/// A range in the chain.
+#[derive(Clone, Copy)]
+pub(crate) struct RangeNode {
+    /// Where a used range begins (for the sentinel, where the space ends), or the [`free_word`] of
+    /// a free range's hole.
+    word: u64,
+    /// Neighbours in address order.
+    pub(crate) prev: u32,
+    pub(crate) next: u32,
+}
+
+/// Above every offset, so it is never mistaken for one.
+const FREE: u64 = (u32::MAX as u64) << 32;
+
+#[inline]
+fn free_word(hole: u32) -> u64 {
+    FREE | u64::from(hole)
+}
+
+impl RangeNode {
+    /// Returns the first word: where a used range begins.
+    #[inline]
+    pub(crate) fn word(&self) -> u64 {
+        self.word
+    }
+
+    /// Returns the hole of a free range.
+    #[inline]
+    pub(crate) fn hole(&self) -> Option<u32> {
+        (self.word >= FREE).then_some(self.word as u32)
+    }
+
+    /// Returns the hole of a free range, or [`NULL_HOLE`]. Without a branch: whether a neighbour is
+    /// free is unpredictable.
+    #[inline]
+    pub(super) fn hole_or_null(&self) -> u32 {
+        select_unpredictable(self.word >= FREE, self.word as u32, NULL_HOLE)
+    }
+}
+
+impl TableSlot for RangeNode {
+    const EMPTY: Self = RangeNode { word: 0, prev: NIL, next: NIL };
+}
+
+/// The nodes of all ranges.
+pub(crate) struct RangeChain(ChunkedTable<RangeNode, INLINE_NODES>);
+
+impl RangeChain {
+    /// Creates the chain of no range, whose space ends at `capacity`, for at most `max_ranges`.
+    pub(super) fn new(capacity: u64, max_ranges: u32) -> Self {
+        let mut nodes = ChunkedTable::new(max_ranges.saturating_add(1));
+        let sentinel = nodes.insert(RangeNode { word: capacity, prev: SENTINEL, next: SENTINEL });
+        debug_assert_eq!(sentinel, SENTINEL);
+        RangeChain(nodes)
+    }
+
+    /// Returns the number of nodes in use, the sentinel among them.
+    #[inline]
+    pub(crate) fn live(&self) -> u32 {
+        self.0.live()
+    }
+
+    /// Returns the number of nodes that can still be used.
+    #[inline]
+    pub(crate) fn remaining(&self) -> u32 {
+        self.0.remaining()
+    }
+
+    /// Returns whether the node exists, in use or not.
+    pub(super) fn contains(&self, node: u32) -> bool {
+        self.0.contains(node)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    /// Links a used range that begins at `offset` between `node` and the range before it.
+    #[inline]
+    pub(super) fn insert_before(&mut self, node: u32, offset: u64) -> u32 {
+        let prev = self.0[node].prev;
+        self.insert_between(prev, node, offset)
+    }
+
+    /// Links a used range that begins at `offset` between `node` and the range after it.
+    #[inline]
+    pub(super) fn insert_after(&mut self, node: u32, offset: u64) -> u32 {
+        let next = self.0[node].next;
+        self.insert_between(node, next, offset)
+    }
+
+    /// Links a used range that begins at `offset` between two neighbours.
+    #[inline(always)]
+    pub(super) fn insert_between(&mut self, prev: u32, next: u32, offset: u64) -> u32 {
+        let id = self.0.insert(RangeNode { word: offset, prev, next });
+        self.0[prev].next = id;
+        self.0[next].prev = id;
+        id
+    }
+
+    /// Removes `node` from the chain and frees it.
+    #[inline(always)]
+    pub(super) fn remove(&mut self, node: u32) {
+        let RangeNode { prev, next, .. } = self.0.remove(node);
+        self.0[prev].next = next;
+        self.0[next].prev = prev;
+    }
+
+    /// Marks a linked node as a used range that begins at `offset`.
+    #[inline]
+    pub(super) fn set_used(&mut self, node: u32, offset: u64) {
+        self.0[node].word = offset;
+    }
+
+    /// Marks a linked node as the free range of hole `id`.
+    #[inline]
+    pub(super) fn set_free(&mut self, node: u32, id: u32) {
+        self.0[node].word = free_word(id);
+    }
+
+    /// Moves the end of the space.
+    pub(super) fn set_end(&mut self, capacity: u64) {
+        self.0[SENTINEL].word = capacity;
+    }
+}
+
+impl Index<u32> for RangeChain {
+    type Output = RangeNode;
+
+    #[inline]
+    fn index(&self, node: u32) -> &RangeNode {
+        &self.0[node]
+    }
+}

@@ -1,0 +1,64 @@
+//! *Cuts*: used ranges, taken out of binned holes.
+
+use std::hint::select_unpredictable;
+use std::ops::Range;
+
+use super::super::bins::Hole;
+use super::chain::RangeNode;
+use super::placed::Placed;
+use super::range_table::RangeTable;
+use crate::offset::placement::HoleEnd;
+
+impl RangeTable {
+    /// Allocates `size` bytes at one end of the binned hole `id`, which is at least that long.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, id: u32, size: u64, end: HoleEnd) -> Placed {
+        let Hole { offset, size: before, node, .. } = self.bins[id];
+        if before == size {
+            return self.take_whole(id);
+        }
+        self.count_allocated(size);
+        // Without a branch: the end is unpredictable.
+        let RangeNode { prev, next, .. } = self.chain[node];
+        let low = end == HoleEnd::Low;
+        let (left, right) = select_unpredictable(low, (prev, node), (node, next));
+        let start = offset + (before - size) * u64::from(!low);
+        let used = self.chain.insert_between(left, right, start);
+        self.bins.change(id, offset + size * u64::from(low), before - size);
+        Placed { node: used, offset: start }
+    }
+
+    /// Allocates the whole binned hole `id`.
+    #[inline]
+    pub(crate) fn take_whole(&mut self, id: u32) -> Placed {
+        let Hole { offset, size, node, .. } = self.bins.remove(id);
+        self.chain.set_used(node, offset);
+        self.count_allocated(size);
+        Placed { node, offset }
+    }
+
+    /// Allocates `[start, start + size)` out of the binned hole `id`, which contains it.
+    pub(crate) fn take_at(&mut self, id: u32, start: u64, size: u64) -> Placed {
+        let Hole { offset, node, .. } = self.bins[id];
+        let end = self.bins[id].end();
+        if start == offset {
+            return self.take(id, size, HoleEnd::Low);
+        }
+        if start + size == end {
+            return self.take(id, size, HoleEnd::High);
+        }
+        self.count_allocated(size);
+        self.bins.change(id, offset, start - offset);
+        let used = self.chain.insert_after(node, start);
+        let rest = self.chain.insert_after(used, start + size);
+        let id = self.bins.insert(Hole::new(start + size, end - start - size, rest));
+        self.chain.set_free(rest, id);
+        Placed { node: used, offset: start }
+    }
+}
+
+/// Returns where a range of `size` bytes at a multiple of `align` begins in a free one, if it fits.
+pub(crate) fn aligned_start(free: Range<u64>, size: u64, align: u64) -> Option<u64> {
+    let start = free.start.checked_next_multiple_of(align)?;
+    (start <= free.end && free.end - start >= size).then_some(start)
+}

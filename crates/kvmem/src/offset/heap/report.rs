@@ -1,0 +1,120 @@
+//! *Report*: the figures and the map of a space.
+
+use super::bins::{bin_floor, bin_size_max, bin_size_min};
+use super::heap::Heap;
+use super::ranges::SENTINEL;
+
+/// Figures of a space at one moment. All sizes are bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Metrics {
+    /// Length of the space.
+    pub capacity: u64,
+    /// Bytes in use: exactly the requested sizes, since sizes are not rounded.
+    pub allocated: u64,
+    /// Bytes not in use.
+    pub free: u64,
+    /// The longest range that could be allocated now.
+    pub largest_free: u64,
+    /// Allocations alive.
+    pub live: u64,
+    /// Free ranges. Neighbours are coalesced, except beside the region for small objects and at
+    /// boundaries.
+    pub free_ranges: u64,
+    /// Heap memory of the metadata.
+    pub metadata_bytes: u64,
+}
+
+impl Metrics {
+    /// Returns the share of the free bytes outside the longest free range: 0 if all free bytes are
+    /// in one range, towards 1 the more they are scattered.
+    pub fn fragmentation(&self) -> f64 {
+        if self.free == 0 { 0.0 } else { 1.0 - self.largest_free as f64 / self.free as f64 }
+    }
+
+    /// Returns the share of the space in use.
+    pub fn utilization(&self) -> f64 {
+        if self.capacity == 0 { 0.0 } else { self.allocated as f64 / self.capacity as f64 }
+    }
+}
+
+/// The free ranges of one bin. All sizes are bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BinReport {
+    /// Least size that falls into the bin.
+    pub size_min: u64,
+    /// Greatest size that falls into the bin.
+    pub size_max: u64,
+    /// Free ranges in it.
+    pub ranges: u64,
+    /// Their sum.
+    pub bytes: u64,
+}
+
+/// One range of the map. Offsets and sizes are bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MapRange {
+    /// Where it begins.
+    pub offset: u64,
+    /// Its length.
+    pub size: u64,
+    /// Whether it is one allocation; otherwise it is free.
+    pub used: bool,
+}
+
+impl Heap {
+    pub(crate) fn metrics(&mut self) -> Metrics {
+        self.coalesce();
+        Metrics {
+            capacity: self.capacity(),
+            allocated: self.ranges.allocated(),
+            free: self.free_bytes(),
+            largest_free: self.largest_free(),
+            live: self.live(),
+            free_ranges: u64::from(self.ranges.bins().live()),
+            metadata_bytes: (size_of::<Heap>() + self.ranges.bytes() + self.policy.bytes()) as u64,
+        }
+    }
+
+    pub(crate) fn bin_reports(&mut self) -> Vec<BinReport> {
+        self.coalesce();
+        let empty = |bin| BinReport {
+            size_min: bin_size_min(bin),
+            size_max: bin_size_max(bin),
+            ranges: 0,
+            bytes: 0,
+        };
+        let mut reports: Vec<BinReport> = (0..=bin_floor(self.capacity())).map(empty).collect();
+        let bins = self.ranges.bins();
+        // Holes held back are listed with the other holes of their size.
+        for id in bins.lists().holes_from(1).chain(self.ranges.held_back()) {
+            let size = bins[id].size;
+            let report = &mut reports[bin_floor(size) as usize];
+            report.ranges += 1;
+            report.bytes += size;
+        }
+        reports.retain(|report| report.ranges > 0);
+        reports
+    }
+
+    pub(crate) fn map(&mut self) -> Vec<MapRange> {
+        self.coalesce();
+        let chain = self.ranges.chain();
+        let mut map: Vec<MapRange> = Vec::with_capacity(chain.live() as usize);
+        let mut node = chain[SENTINEL].next;
+        while node != SENTINEL {
+            let next = chain[node].next;
+            let offset = self.ranges.start_of(node);
+            let size = self.ranges.start_of(next) - offset;
+            let used = chain[node].hole().is_none();
+            match map.last_mut() {
+                Some(last) if !used && !last.used => last.size += size,
+                _ => map.push(MapRange { offset, size, used }),
+            }
+            node = next;
+        }
+        map
+    }
+}

@@ -1,0 +1,158 @@
+//! *Search*: which hole a request is cut from.
+//!
+//! The heap takes an exact hole among the first entries of the request's own bin. Otherwise it
+//! examines a few entries of that bin, then the next non-empty bins, in which every hole fits. The
+//! [placement policy](PlacementPolicy) chooses among the first few that fit, and chooses the end of
+//! the hole to cut from. Sizes are never rounded.
+
+use super::bins::Hole;
+use super::chunked_table::NIL;
+use super::heap::Heap;
+use super::ranges::Placed;
+use crate::offset::placement::HoleEnd;
+#[cfg(doc)]
+use crate::offset::placement::PlacementPolicy;
+
+/// Entries of the request's own bin that are examined before the next bin up.
+pub(super) const FLOOR_ENTRIES: usize = 8;
+/// Exact holes that are compared with each other. Comparing more gains nothing measurable.
+const EXACT_ENTRIES: usize = 4;
+/// Exact holes that are examined for an aligned one when no nodes are left.
+const MAX_EXACT_SCAN: usize = 1024;
+/// Number of ranges up to which exact holes are compared. The metadata then stays in the cache. In
+/// larger spaces each look at a hole's neighbours costs one or two cache misses, and the choice
+/// gains little.
+const SMALL_SPACE_RANGES: u32 = 1 << 14;
+
+impl Heap {
+    /// Allocates `size` bytes from the binned holes.
+    #[inline(always)]
+    pub(super) fn fit(&mut self, size: u64) -> Option<Placed> {
+        let bins = self.ranges.bins();
+        let own = bins.lists().list_of(size);
+        let found = match self.look_in(own, size) {
+            NIL => match bins.lists().above(own) {
+                Some(list) => bins.lists().first(list),
+                None => self.last_of(own, size)?,
+            },
+            found if bins[found].size == size => {
+                let weighs = self.policy.weighs_exact(size)
+                    && self.ranges.chain().live() <= SMALL_SPACE_RANGES;
+                let id = if weighs { self.best_exact(found, size) } else { found };
+                return Some(self.ranges.take_whole(id));
+            }
+            found => found,
+        };
+        self.policy.refresh();
+        let (id, end) = match self.policy.candidates(size) {
+            1 => (
+                found,
+                self.policy.better_end(
+                    self.ranges.bins()[found].size - size,
+                    self.ranges.neighbour_sizes(found),
+                ),
+            ),
+            candidates => self.best_of(candidates, found, size),
+        };
+        Some(self.ranges.take(id, size, end))
+    }
+
+    /// Returns an exact hole among the first entries of the request's own bin, or else the first
+    /// one that is long enough, or `NIL`.
+    #[inline(always)]
+    fn look_in(&self, own: u32, size: u64) -> u32 {
+        let bins = self.ranges.bins();
+        let mut found = NIL;
+        for id in bins.lists().holes_of(own).take(FLOOR_ENTRIES) {
+            let hole_size = bins[id].size;
+            if hole_size == size {
+                return id;
+            }
+            if hole_size > size && found == NIL {
+                found = id;
+            }
+        }
+        found
+    }
+
+    /// Returns a hole of at least `size` bytes behind the first entries of the request's own bin.
+    #[cold]
+    fn last_of(&self, own: u32, size: u64) -> Option<u32> {
+        let bins = self.ranges.bins();
+        if bins.lists().is_uniform(own) {
+            return None;
+        }
+        bins.lists().holes_of(own).skip(FLOOR_ENTRIES).find(|&id| bins[id].size >= size)
+    }
+
+    /// Returns the best of the first `candidates` holes that fit, starting with `found`, and the
+    /// end of it to cut from.
+    fn best_of(&self, candidates: usize, found: u32, size: u64) -> (u32, HoleEnd) {
+        let weigh = |id: u32| {
+            self.policy.weigh(self.ranges.bins()[id].size, size, || self.ranges.neighbour_sizes(id))
+        };
+        let (mut best, mut end) = weigh(found);
+        let (mut id, mut chosen) = (found, found);
+        for _ in 1..candidates {
+            id = self.next_fit(id, size);
+            if id == NIL {
+                break;
+            }
+            let (score, its_end) = weigh(id);
+            if score > best {
+                (best, end, chosen) = (score, its_end, id);
+            }
+        }
+        (chosen, end)
+    }
+
+    /// Returns the best of the first exact holes, `found` being one of them: the one that its
+    /// neighbours lose least by.
+    // Out of line: few requests come here.
+    #[inline(never)]
+    fn best_exact(&mut self, found: u32, size: u64) -> u32 {
+        self.policy.refresh();
+        let bins = self.ranges.bins();
+        let weigh = |id: u32| self.policy.weigh_exact(size, self.ranges.neighbour_sizes(id));
+        let (mut best, mut chosen) = (weigh(found), found);
+        let others = bins.lists().after(found).take(EXACT_ENTRIES - 1);
+        for id in others.filter(|&id| bins[id].size == size) {
+            let score = weigh(id);
+            if score > best {
+                (best, chosen) = (score, id);
+            }
+        }
+        chosen
+    }
+
+    /// Returns the next hole after `id` that fits: further on in its list, or the first of the next
+    /// bin, or `NIL`.
+    #[inline(always)]
+    fn next_fit(&self, id: u32, size: u64) -> u32 {
+        let (bins, lists) = (self.ranges.bins(), self.ranges.bins().lists());
+        // Some holes in the request's own bin are too short.
+        let mut further = lists.after(id).take(FLOOR_ENTRIES);
+        if let Some(next) = further.find(|&next| bins[next].size >= size) {
+            return next;
+        }
+        lists.above(lists.list_id_of(id)).map_or(NIL, |list| lists.first(list))
+    }
+
+    /// Allocates `size` bytes from the binned holes, or from a run of which it opens a segment.
+    pub(super) fn fit_or_open(&mut self, size: u64) -> Option<Placed> {
+        self.fit(size).or_else(|| self.ranges.open_segment(size).then(|| self.fit(size)).flatten())
+    }
+
+    /// Allocates a free range of exactly this size that begins at a multiple of `align`, when no
+    /// nodes are left for a remainder.
+    #[cold]
+    pub(super) fn fit_whole(&mut self, size: u64, align: u64) -> Option<Placed> {
+        self.coalesce();
+        let bins = self.ranges.bins();
+        let fits = |hole: &Hole| hole.size == size && hole.offset.is_multiple_of(align);
+        let own = bins.lists().list_of(size);
+        let binned = bins.lists().holes_of(own).take(MAX_EXACT_SCAN).find(|&id| fits(&bins[id]));
+        let id = binned.or_else(|| self.ranges.open_whole_run(size, align))?;
+        Some(self.ranges.take_whole(id))
+    }
+}

@@ -1,0 +1,2 @@
+mod chunked_table;
+mod worst;

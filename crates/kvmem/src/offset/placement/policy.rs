@@ -1,0 +1,366 @@
+//! *Placement*: which of the holes that fit, and which end of it.
+//!
+//! A hole's value is its [renewal value](super::renewal) *U*: the bytes of current traffic that it
+//! is expected to absorb.
+//!
+//! ## Choice
+//!
+//! Splitting a hole *h* for a request *s* leaves *r = h − s* beside one of two neighbours. Let
+//! *mL*, *mR* be the holes that would appear if the left or the right neighbour were freed. Cutting
+//! from the low end leaves *r* on the right, which changes the value of these holes by
+//!
+//! ```text
+//! gain(low)  = U(mL)     − U(mL + h)  +  U(mR + r) − U(mR + h)
+//! gain(high) = U(mL + r) − U(mL + h)  +  U(mR)     − U(mR + h)
+//! ```
+//!
+//! The policy takes the end with the larger gain, and among the holes compared the one with the
+//! largest `U(r) − U(h) + 0.2·(U(h) + gain)`. Where sizes are few, it compares the first four holes
+//! that fit; where they are many, the first two for small requests and the first alone for larger
+//! ones.
+//!
+//! An exact hole leaves no remainder and is preferred to all others. A small space compares several
+//! exact holes: while one size replaces another, an exact hole for one may be worth more to the
+//! other, together with a neighbour.
+//!
+//! ## Updating the model
+//!
+//! U is computed anew from recent requests at intervals: from the last hundred where sizes are few,
+//! which shows a change of sizes soon, and from the last thousand where they are many. The
+//! intervals grow while traffic is steady.
+//!
+//! ## Slots
+//!
+//! In a space that holds a handful of objects of slightly different sizes, no two holes are alike,
+//! and chance decides whether the last object fits. There the policy divides the space into slots
+//! of the largest recent size. An object is put at the start of a free slot if there is one, and is
+//! placed like any other if not.
+//!
+//! All of it is derived from the traffic; nothing is tuned to a workload.
+
+use super::renewal::Renewal;
+
+/// Selects among the holes that fit a request to an [`OffsetAllocator`](super::OffsetAllocator).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Placement {
+    /// By renewal value, with a region for small objects: most live bytes under mixed sizes.
+    #[default]
+    Renewal,
+    /// The tightest of the first four holes that fit, cut from its low end: fewest instructions.
+    BestFit,
+}
+
+/// An end of a hole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HoleEnd {
+    Low,
+    High,
+}
+
+/// Returns the end with the larger gain. The high end must be ahead by more than rounding, which
+/// lets an empty space fill in address order.
+#[inline]
+fn end_of(low: f32, high: f32) -> HoleEnd {
+    if high > low + low * 1e-6 { HoleEnd::High } else { HoleEnd::Low }
+}
+
+/// Holes compared where sizes are few.
+const CANDIDATES: usize = 4;
+/// Holes compared where sizes are many. More gain nothing measurable and cost 15 ns each.
+const CANDIDATES_OF_MANY: usize = 2;
+/// Where sizes are many, requests up to 1/`WEIGHED_PART` of the largest compare holes. Others take
+/// the first hole that fits.
+const WEIGHED_PART: u64 = 5;
+
+/// Number of recent requests stored.
+const RECENT: usize = 1024;
+/// Number of latest requests used where sizes are few, which shows a change of sizes soon.
+const LATEST: u64 = 128;
+/// Requests between two model updates where sizes are many: the minimum, and the maximum when
+/// update after update finds the traffic steady.
+const MODEL_INTERVAL: u64 = 8192;
+const MODEL_INTERVAL_STEADY: u64 = 8 * MODEL_INTERVAL;
+/// Traffic is steady while its mean differs by at most 1/`STEADY_PART` from the mean at the last
+/// update.
+const STEADY_PART: u64 = 8;
+/// Requests between two model updates for each size, where sizes are few and an update is less
+/// work.
+const MODEL_INTERVAL_PER_SIZE: u64 = 64;
+/// Requests between two reviews of the small limit and of slots.
+const REVIEW_EVERY: u64 = 1024;
+/// Upper bound of the objects in a space that uses slots.
+const SLOTS_MAX: u64 = 20;
+/// Upper bound of the number of different sizes that count as exact sizes.
+const EXACT_SIZES: usize = 8;
+/// Weight of the gain at the neighbours against the hole's own value.
+const NEIGHBOUR_WEIGHT: f32 = 0.2;
+
+/// The state of the policy: recent requests, and what is derived from them.
+pub(crate) struct PlacementPolicy {
+    placement: Placement,
+    /// The recent request sizes; a new one overwrites the oldest.
+    recent: Box<[u64; RECENT]>,
+    /// Requests so far.
+    seen: u64,
+    /// `seen` at which the small limit is next reviewed.
+    review_at: u64,
+    /// Requests below this many bytes are small; 0 while a small-object region does not pay.
+    small_below: u64,
+    /// Mean of the recent sizes.
+    mean: u64,
+    /// Length of the slots, or 0.
+    slot: u64,
+    capacity: u64,
+    /// Longest request that compares holes.
+    max_weighed: u64,
+    /// Number of holes that it compares.
+    candidates: usize,
+    /// Whether sizes are few, but more than one.
+    several_sizes: bool,
+    renewal: Renewal,
+    /// `seen` at which `renewal` is next updated.
+    update_at: u64,
+    /// Mean of the recent sizes at the last update.
+    model_mean: u64,
+    /// Requests between the last update and the next, where sizes are many.
+    model_interval: u64,
+}
+
+impl PlacementPolicy {
+    pub(crate) fn new(placement: Placement, capacity: u64) -> Self {
+        PlacementPolicy {
+            placement,
+            recent: Box::new([0; RECENT]),
+            seen: 0,
+            review_at: 16,
+            small_below: 0,
+            mean: 0,
+            slot: 0,
+            capacity,
+            max_weighed: u64::MAX,
+            candidates: CANDIDATES,
+            several_sizes: false,
+            renewal: Renewal::new(),
+            update_at: if placement == Placement::Renewal { 0 } else { u64::MAX },
+            model_mean: 0,
+            model_interval: MODEL_INTERVAL,
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.recent) + self.renewal.bytes()
+    }
+
+    /// Returns how many of the holes that fit a request of `size` bytes are compared.
+    #[inline]
+    pub(crate) fn candidates(&self, size: u64) -> usize {
+        if size > self.max_weighed { 1 } else { self.candidates }
+    }
+
+    /// Returns whether exact holes are compared. With several sizes, an exact hole may be worth
+    /// more to the next request for another size, together with a neighbour. Small holes are worth
+    /// too little.
+    #[inline]
+    pub(crate) fn weighs_exact(&self, size: u64) -> bool {
+        self.several_sizes && !self.is_small(size)
+    }
+
+    /// Returns whether a request is small.
+    #[inline]
+    pub(crate) fn is_small(&self, size: u64) -> bool {
+        size < self.small_below
+    }
+
+    /// Returns whether the next request is likely to be for `size`, as the last one was.
+    #[inline]
+    pub(crate) fn expects(&self, size: u64) -> bool {
+        self.recent[self.seen.wrapping_sub(1) as usize % RECENT] == size
+    }
+
+    /// Records a request that succeeded.
+    #[inline]
+    pub(crate) fn record(&mut self, size: u64) {
+        self.recent[self.seen as usize % RECENT] = size;
+        self.seen += 1;
+        if self.seen == self.review_at {
+            self.review();
+        }
+    }
+
+    pub(crate) fn set_capacity(&mut self, capacity: u64) {
+        self.capacity = capacity;
+    }
+
+    /// Returns the slot length, if there are slots and a request of `size` bytes belongs into one.
+    #[inline]
+    pub(crate) fn slot(&self, size: u64) -> Option<u64> {
+        // Objects below half a slot are not the ones that the slots are for.
+        (size <= self.slot && size > self.slot / 2).then_some(self.slot)
+    }
+
+    /// Returns the number of requests that succeeded so far.
+    pub(crate) fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// Returns the mean of the recent request sizes.
+    pub(crate) fn mean(&self) -> u64 {
+        self.mean
+    }
+
+    fn remembered(&self) -> &[u64] {
+        &self.recent[..self.seen.min(RECENT as u64) as usize]
+    }
+
+    #[cold]
+    fn review(&mut self) {
+        if self.placement != Placement::Renewal {
+            self.review_at = u64::MAX;
+            return;
+        }
+        let recent = self.remembered();
+        let largest = recent.iter().copied().max().unwrap_or(0).max(1);
+        let handful = self.capacity / largest <= SLOTS_MAX;
+        let mean = if largest < u64::MAX / RECENT as u64 {
+            recent.iter().sum::<u64>() / recent.len() as u64
+        } else {
+            (recent.iter().map(|&size| u128::from(size)).sum::<u128>() / recent.len() as u128)
+                as u64
+        };
+        let small_below = mean / 16;
+        let small = recent.iter().filter(|&&size| size < small_below).count();
+        let worthwhile = small * 10 > recent.len();
+        // Where slots may apply, this must show soon.
+        let most = if handful { REVIEW_EVERY / 4 } else { REVIEW_EVERY };
+        self.review_at = self.seen + self.seen.clamp(16, most);
+        self.mean = mean;
+        if !self.is_steady() {
+            self.update_at = self.update_at.min(self.seen + MODEL_INTERVAL);
+        }
+        self.small_below = if worthwhile { small_below } else { 0 };
+        self.slot = if handful { self.decide_slot() } else { 0 };
+    }
+
+    /// Returns the slot length that the recent large sizes suggest, or 0.
+    fn decide_slot(&self) -> u64 {
+        let large = || self.remembered().iter().copied().filter(|&size| size >= self.small_below);
+        let (Some(least), Some(most)) = (large().min(), large().max()) else { return 0 };
+        if most > least + least / 4 {
+            return 0;
+        }
+        // A few exact sizes find exact holes; slots would only keep them apart.
+        let mut distinct = [0; EXACT_SIZES];
+        let mut found = 0;
+        for size in large() {
+            if !distinct[..found].contains(&size) {
+                if found == EXACT_SIZES {
+                    // Keep the slots unless sizes have outgrown them or shrunk a good deal.
+                    return if most <= self.slot && most > self.slot - self.slot / 32 {
+                        self.slot
+                    } else {
+                        most
+                    };
+                }
+                distinct[found] = size;
+                found += 1;
+            }
+        }
+        0
+    }
+
+    /// Updates the model from recent traffic, if it is out of date.
+    #[inline]
+    pub(crate) fn refresh(&mut self) {
+        if self.seen >= self.update_at {
+            self.update_model();
+        }
+    }
+
+    /// Returns the score of cutting `size` bytes from a hole of `room`, and the end to cut from.
+    /// `neighbour_sizes` returns the holes that would appear if the left or the right neighbour
+    /// were freed.
+    #[inline(always)]
+    pub(crate) fn weigh(
+        &self,
+        room: u64,
+        size: u64,
+        neighbour_sizes: impl Fn() -> (u64, u64),
+    ) -> (f32, HoleEnd) {
+        if self.placement == Placement::BestFit {
+            return (-(room as f32), HoleEnd::Low);
+        }
+        let value = |size: u64| self.renewal.value(size);
+        let (left, right) = neighbour_sizes();
+        let rest = room - size;
+        let (low, high) = self.values_by_end(rest, (left, right));
+        let before = value(left.saturating_add(room)) + value(right.saturating_add(room));
+        let gain = low.max(high) - before;
+        (value(rest) - value(room) + NEIGHBOUR_WEIGHT * (value(room) + gain), end_of(low, high))
+    }
+
+    /// Returns the score of taking a hole of exactly `size` bytes, for comparison with others of
+    /// that size.
+    #[inline(always)]
+    pub(crate) fn weigh_exact(&self, size: u64, (left, right): (u64, u64)) -> f32 {
+        let value = |size: u64| self.renewal.value(size);
+        let lost = |side: u64| value(side) - value(side.saturating_add(size));
+        lost(left) + lost(right)
+    }
+
+    /// Returns the end of a hole to cut from if `rest` bytes of it remain. `neighbour_sizes` are
+    /// the holes that would appear if the left or the right neighbour were freed.
+    #[inline(always)]
+    pub(crate) fn better_end(&self, rest: u64, neighbour_sizes: (u64, u64)) -> HoleEnd {
+        let (low, high) = self.values_by_end(rest, neighbour_sizes);
+        end_of(low, high)
+    }
+
+    /// Returns the value of the holes that would appear if a neighbour were freed, after a cut from
+    /// the low end and from the high end.
+    #[inline(always)]
+    fn values_by_end(&self, rest: u64, (left, right): (u64, u64)) -> (f32, f32) {
+        let value = |size: u64| self.renewal.value(size);
+        (
+            value(left) + value(right.saturating_add(rest)),
+            value(left.saturating_add(rest)) + value(right),
+        )
+    }
+
+    #[cold]
+    fn update_model(&mut self) {
+        let (recent, small_below) = (&self.recent, self.small_below);
+        let last = |n: u64| {
+            let sizes =
+                (self.seen.saturating_sub(n)..self.seen).map(|i| recent[i as usize % RECENT]);
+            sizes.filter(move |&size| size >= small_below)
+        };
+        self.renewal.update_model(last(LATEST), last(RECENT as u64));
+        (self.max_weighed, self.candidates) = match self.renewal.few_sizes() {
+            Some(_) => (u64::MAX, CANDIDATES),
+            None => (self.renewal.largest() / WEIGHED_PART, CANDIDATES_OF_MANY),
+        };
+        self.several_sizes = self.renewal.few_sizes().is_some_and(|sizes| sizes > 1);
+        self.update_at = match self.seen {
+            0..16 => 16,
+            16..64 => 64,
+            64..256 => 256,
+            256..1024 => 1024,
+            seen => match self.renewal.few_sizes() {
+                Some(sizes) => seen + MODEL_INTERVAL_PER_SIZE * (sizes as u64).max(4),
+                None => {
+                    let longer =
+                        if self.is_steady() { 2 * self.model_interval } else { MODEL_INTERVAL };
+                    self.model_interval = longer.min(MODEL_INTERVAL_STEADY);
+                    seen + self.model_interval
+                }
+            },
+        };
+        self.model_mean = self.mean;
+    }
+
+    /// Returns whether the mean of recent traffic is close to that at the last update.
+    fn is_steady(&self) -> bool {
+        self.mean.abs_diff(self.model_mean) <= self.model_mean / STEADY_PART
+    }
+}
