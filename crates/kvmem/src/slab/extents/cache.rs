@@ -9,7 +9,7 @@ use crate::offset::{
     Range, SpaceError, SpaceHandle,
 };
 
-use crate::slab::magazine_stats::ClassStats;
+use crate::slab::magazine::ClassStats;
 
 use super::builder::{ExtentBuilder, default_bound};
 use super::extent::Extent;

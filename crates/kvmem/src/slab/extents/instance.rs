@@ -11,9 +11,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::offset::{AllocError, Range, SpaceHandle};
-use crate::slab::magazine_settings::MagazineSettings;
-use crate::slab::magazines::Magazines;
-use crate::slab::source::RoundSource;
+use crate::slab::magazine::MagazineSettings;
+use crate::slab::magazine::Magazines;
+use crate::slab::magazine::RoundSource;
 use crate::sync::{AppendOnlyTable, FIRST, Mutex};
 
 use super::hot::{CLASSES, HotSizes};

@@ -16,17 +16,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::caching::{CachingOptions, magazines};
-use super::class::{ALIGN, Geometry, MAX_ALIGN, MAX_SIZE_IN_SLAB};
-use super::clock::Clock;
-use super::fault;
-use super::magazines::Magazines;
 use super::object_stats::ObjectStats;
-use super::page_source::{Origin, PageSource};
-use super::slab::Chunk;
 use super::slab_allocator::SlabError;
-use super::slabs::Slabs;
-use super::source::RoundSource;
 use crate::arena::ExclusiveRegion;
+use crate::slab::magazine::Clock;
+use crate::slab::magazine::Magazines;
+use crate::slab::magazine::RoundSource;
+use crate::slab::slabs::Chunk;
+use crate::slab::slabs::Slabs;
+use crate::slab::slabs::abort_on_fault;
+use crate::slab::slabs::{ALIGN, Geometry, MAX_ALIGN, MAX_SIZE_IN_SLAB};
+use crate::slab::slabs::{Origin, PageSource};
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 
 /// Where the memory of objects comes from.
@@ -218,7 +218,7 @@ impl<T: Send + 'static> ObjectBuilder<T> {
         let size = size_of::<T>().max(1).next_multiple_of(align);
         let memory = if size <= MAX_SIZE_IN_SLAB && align <= MAX_ALIGN {
             let pages = PageSource::new(self.origin);
-            ObjectMemory::Slabs(Slabs::new(&[Geometry::new(size)], pages, Arc::new(fault::abort)))
+            ObjectMemory::Slabs(Slabs::new(&[Geometry::new(size)], pages, Arc::new(abort_on_fault)))
         } else {
             ObjectMemory::System(Layout::new::<T>(), AtomicUsize::new(0))
         };

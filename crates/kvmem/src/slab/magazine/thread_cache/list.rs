@@ -12,17 +12,17 @@ use std::sync::Arc;
 
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering, fence};
 
-use super::thread_cache::{CacheRef, ThreadCache};
+use super::block::{CacheRef, ThreadCache};
 
 /// The links. Changed under the lock of [`Caches`].
-pub(super) struct CacheList<R> {
+pub(crate) struct CacheList<R> {
     first: AtomicPtr<ThreadCache<R>>,
     /// The number of threads that follow the links without the lock.
     readers: AtomicUsize,
 }
 
 /// The list's state under its lock.
-pub(super) struct Caches<R> {
+pub(crate) struct Caches<R> {
     list: Arc<CacheList<R>>,
     /// Caches removed from the list, linked by `next_retired`.
     retired: *mut ThreadCache<R>,
@@ -35,7 +35,7 @@ unsafe impl<R: Send> Send for Caches<R> {}
 
 /// Caches that no thread can reach any more. Dropping the value frees their memory; the caller must
 /// not hold a lock then.
-pub(super) struct RetiredCaches<R: Copy + 'static>(*mut ThreadCache<R>);
+pub(crate) struct RetiredCaches<R: Copy + 'static>(*mut ThreadCache<R>);
 
 impl<R: Copy + 'static> Drop for RetiredCaches<R> {
     fn drop(&mut self) {
@@ -49,22 +49,22 @@ impl<R: Copy + 'static> Drop for RetiredCaches<R> {
 }
 
 impl<R: Copy + 'static> Caches<R> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let list =
             CacheList { first: AtomicPtr::new(ptr::null_mut()), readers: AtomicUsize::new(0) };
         Caches { list: Arc::new(list), retired: ptr::null_mut() }
     }
 
-    pub(super) fn list(&self) -> Arc<CacheList<R>> {
+    pub(crate) fn list(&self) -> Arc<CacheList<R>> {
         Arc::clone(&self.list)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = CacheRef<R>> + use<R> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = CacheRef<R>> + use<R> {
         self.list.iter()
     }
 
     /// Adds a cache.
-    pub(super) fn add(&mut self, local: CacheRef<R>) {
+    pub(crate) fn add(&mut self, local: CacheRef<R>) {
         // Relaxed, both: changed under the lock only; see the Release below.
         local.cache().next.store(self.list.first.load(Ordering::Relaxed), Ordering::Relaxed);
         // Release pairs with the Acquire in `iter`: a reader that finds the cache sees all of it.
@@ -77,7 +77,7 @@ impl<R: Copy + 'static> Caches<R> {
     ///
     /// The cache is in the list, and its thread no longer uses it.
     #[must_use]
-    pub(super) unsafe fn remove(&mut self, local: CacheRef<R>) -> RetiredCaches<R> {
+    pub(crate) unsafe fn remove(&mut self, local: CacheRef<R>) -> RetiredCaches<R> {
         // Relaxed: changed under the lock only.
         let next = local.cache().next.load(Ordering::Relaxed);
         let before = self.iter().find(|cache| {
@@ -114,7 +114,7 @@ impl<R: Copy + 'static> CacheList<R> {
 
     /// Runs `look` with all caches, without the lock. `look` may read only their atomic fields. No
     /// thread waits for it.
-    pub(super) fn read_unlocked<T>(
+    pub(crate) fn read_unlocked<T>(
         &self,
         read_unlocked: impl FnOnce(&mut dyn Iterator<Item = CacheRef<R>>) -> T,
     ) -> T {
@@ -135,7 +135,7 @@ impl<R: Copy + 'static> CacheList<R> {
 
     /// Resets the number of readers. For a forked child, in which they do not exist.
     #[cfg(not(loom))]
-    pub(super) fn reset_in_child(&self) {
+    pub(crate) fn reset_in_child(&self) {
         // Relaxed: the process has one thread.
         self.readers.store(0, Ordering::Relaxed);
     }

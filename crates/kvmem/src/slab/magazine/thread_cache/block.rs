@@ -18,7 +18,7 @@ use std::ptr::{self, NonNull};
 
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, Ordering, fence};
 
-use super::magazine::{Magazine, MagazineHead};
+use super::super::magazine::{Magazine, MagazineHead};
 use super::owner_lock::{OwnerGuard, OwnerLock};
 
 /// Loads of the owner's state before an unfinished put counts as preempted. Few for the model
@@ -33,7 +33,7 @@ pub(crate) struct ThreadCache<R> {
     /// has a magazine.
     has_magazines: AtomicBool,
     classes: usize,
-    /// The next cache in the instance's list; see [caches](super::caches).
+    /// The next cache in the instance's list; see [list](super::list).
     pub(crate) next: AtomicPtr<ThreadCache<R>>,
     /// Under the lock of that list: the next cache whose thread has ended.
     pub(crate) next_retired: Cell<*mut ThreadCache<R>>,

@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::class::Geometry;
-use super::magazine_stats::MagazineStats;
-use super::page_source::PageStats;
-use super::slabs::Slabs;
+use crate::slab::magazine::MagazineStats;
+use crate::slab::slabs::Geometry;
+use crate::slab::slabs::PageStats;
+use crate::slab::slabs::Slabs;
 
 /// The objects that an object cache holds. Read at about one moment while other threads may
 /// continue.

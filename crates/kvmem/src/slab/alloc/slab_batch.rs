@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use super::SlabAllocator;
+use super::slab_allocator::SlabAllocator;
 
 impl SlabAllocator {
     /// Frees a linked list of blocks of one size. Each block holds the address of the next one

@@ -23,11 +23,10 @@
 
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
-use super::caches::Caches;
-use super::core::MagazineCore;
-use super::depot::Depot;
-use super::source::RoundSource;
-use super::thread_cache::CacheRef;
+use super::super::depot::Depot;
+use super::super::source::RoundSource;
+use super::super::thread_cache::{CacheRef, Caches};
+use super::state::MagazineCore;
 
 /// Attempts to read all caches consistently before the thread reclaims without a verdict.
 const CHECKS: usize = 3;
@@ -38,7 +37,7 @@ const MIN_BYPASS_PUTS: u32 = 64;
 const MAX_BYPASS_PUTS: u32 = 1 << 13;
 
 /// Decides whether rounds bypass the caches.
-pub(super) struct Bypass {
+pub(crate) struct Bypass {
     /// The number of threads that reclaim now, plus [`CLOSED`] if caching is disabled.
     disabled: AtomicUsize,
     /// Puts that still have to bypass.
@@ -51,7 +50,7 @@ pub(super) struct Bypass {
 }
 
 impl Bypass {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let none = || AtomicU32::new(0);
         Bypass {
             disabled: AtomicUsize::new(0),
@@ -64,13 +63,13 @@ impl Bypass {
 
     /// Returns whether rounds bypass the caches. Called under the owner's lock, so a trim happens
     /// entirely before or after it.
-    pub(super) fn is_active(&self) -> bool {
+    pub(crate) fn is_active(&self) -> bool {
         // Relaxed, both: `disabled` is ordered by the owner's lock; `remaining` is a hint.
         self.disabled.load(Ordering::Relaxed) > 0 || self.remaining.load(Ordering::Relaxed) > 0
     }
 
     /// Returns whether this put bypasses the caches, and counts it. Called under the owner's lock.
-    pub(super) fn takes_put(&self) -> bool {
+    pub(crate) fn takes_put(&self) -> bool {
         // Relaxed, all: as in `is_active`.
         let remaining = self.remaining.load(Ordering::Relaxed);
         if remaining > 0 {
@@ -93,7 +92,7 @@ impl Bypass {
 
     /// Removes the reclaiming threads from the count. For a forked child: they do not exist in it.
     #[cfg(not(loom))]
-    pub(super) fn reset_in_child(&self) {
+    pub(crate) fn reset_in_child(&self) {
         // Relaxed: the process has one thread.
         self.disabled.store(self.disabled.load(Ordering::Relaxed) & CLOSED, Ordering::Relaxed);
     }

@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use super::block_tracker::BlockTracker;
 use super::caching::{CachingOptions, magazines};
-use super::class::{MAX_SIZE, SIZES, class_of};
-use super::clock::Clock;
-use super::debug::BlockTracker;
-use super::fault::{self, FaultHook, SlabFault};
-use super::page_source::{Origin, PageSource};
-use super::reentrancy;
 use super::slab_allocator::{Shared, SlabAllocator};
 use super::slab_settings::{SlabSettingError, SlabSettings};
-use super::slabs::Slabs;
 use crate::arena::ExclusiveRegion;
+use crate::slab::magazine::Clock;
+use crate::slab::slabs::Slabs;
+use crate::slab::slabs::reentrancy;
+use crate::slab::slabs::{FaultHook, SlabFault, abort_on_fault};
+use crate::slab::slabs::{MAX_SIZE, SIZES, class_of};
+use crate::slab::slabs::{Origin, PageSource};
 use crate::sync::AtomicUsize;
 
 /// The reason why an allocator could not be made.
@@ -71,7 +71,7 @@ impl SlabAllocatorBuilder {
             limit: MAX_SIZE,
             settings: None,
             caching: CachingOptions::default(),
-            on_fault: Arc::new(fault::abort),
+            on_fault: Arc::new(abort_on_fault),
         }
     }
 

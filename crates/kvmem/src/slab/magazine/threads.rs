@@ -29,7 +29,7 @@ use crate::sys::{self, ForkHooks, ForkStage};
 /// instance's `join` made for the calling thread and that the thread's table no longer has.
 /// `postfork` and `postfork_child` are called after `prefork`; the latter in the child, with the
 /// only thread that is left.
-pub(super) trait RegisteredInstance {
+pub(crate) trait RegisteredInstance {
     unsafe fn retire(&self, cache: *mut ());
     fn prefork(&self);
     unsafe fn postfork(&self);
@@ -88,7 +88,7 @@ thread_local! {
 
 /// The id of an instance.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct InstanceId {
+pub(crate) struct InstanceId {
     id: usize,
     /// The index of its near entry, at most `NEAR`. An instance without a near entry has the last
     /// one, which is always null, so the fast path need not test for it.
@@ -103,14 +103,14 @@ impl InstanceId {
 
 /// Returns the running thread's cache of an instance; null if it has none or its entry is far.
 #[inline(always)]
-pub(super) fn near_cache(id: InstanceId) -> *mut () {
+pub(crate) fn near_cache(id: InstanceId) -> *mut () {
     // SAFETY: there are `NEAR + 1` entries. Relaxed: this thread wrote the entry, or the instance
     // that cleared it is no longer used.
     FAST_TABLE.with(|fast| unsafe { fast.near.get_unchecked(id.near) }.load(Ordering::Relaxed))
 }
 
 /// Returns the running thread's cache of an instance; null if it has none.
-pub(super) fn cache(id: InstanceId) -> *mut () {
+pub(crate) fn cache(id: InstanceId) -> *mut () {
     // Relaxed: as in `near_cache`.
     FAST_TABLE.with(|fast| {
         fast.entry(id.id).map_or(ptr::null_mut(), |entry| entry.load(Ordering::Relaxed))
@@ -131,7 +131,7 @@ fn without_new_caches<T>(run: impl FnOnce(&FastTable) -> T) -> Option<T> {
 
 /// Creates the running thread's cache of an instance. `join` makes it and is given the thread.
 /// Returns null if the thread cannot have a cache.
-pub(super) fn make_cache(
+pub(crate) fn make_cache(
     InstanceId { id, .. }: InstanceId,
     join: impl FnOnce(*const ()) -> *mut (),
 ) -> *mut () {
@@ -249,7 +249,7 @@ impl Drop for ThreadEnd {
 /// # Safety
 ///
 /// The instance stays at its address until `unregister_instance`.
-pub(super) unsafe fn register_instance(instance: NonNull<dyn RegisteredInstance>) -> InstanceId {
+pub(crate) unsafe fn register_instance(instance: NonNull<dyn RegisteredInstance>) -> InstanceId {
     let register_instance = || {
         // If this fails, a fork while other threads are at work harms the child, and nothing else.
         let _ = sys::around_fork(ForkStage::Threads, THREADS)
@@ -278,7 +278,7 @@ pub(super) unsafe fn register_instance(instance: NonNull<dyn RegisteredInstance>
 
 /// Withdraws an id. `each_thread` calls its argument with each thread that has a cache of the
 /// instance; their entries are cleared.
-pub(super) fn unregister_instance(
+pub(crate) fn unregister_instance(
     InstanceId { id, .. }: InstanceId,
     each_thread: impl FnOnce(&mut dyn FnMut(*const ())),
 ) {
@@ -296,7 +296,7 @@ pub(super) fn unregister_instance(
 /// Runs `run` while no thread can fork or create a cache. Under an instance's locks, `run` may
 /// allocate from another instance; a forking thread that holds the second one's locks would wait
 /// for the first one's.
-pub(super) fn with_forks_blocked<T>(run: impl FnOnce() -> T) -> T {
+pub(crate) fn with_forks_blocked<T>(run: impl FnOnce() -> T) -> T {
     FAST_TABLE.with(|fast| {
         let before = fast.no_new_caches.replace(true);
         let registry = REGISTRY.lock();

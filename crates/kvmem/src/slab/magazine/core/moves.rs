@@ -10,21 +10,21 @@
 use crate::sync::{AtomicU64, Ordering, fence};
 
 /// Counters of the moves that began and of those that ended.
-pub(super) struct Moves {
+pub(crate) struct Moves {
     begun: AtomicU64,
     ended: AtomicU64,
 }
 
 /// A move in progress; dropping it ends the move.
-pub(super) struct Move<'a>(Option<&'a Moves>);
+pub(crate) struct Move<'a>(Option<&'a Moves>);
 
 impl Moves {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Moves { begun: AtomicU64::new(0), ended: AtomicU64::new(0) }
     }
 
     /// Begins a move, if moves are tracked.
-    pub(super) fn begin(&self, tracked: bool) -> Move<'_> {
+    pub(crate) fn begin(&self, tracked: bool) -> Move<'_> {
         if tracked {
             // Relaxed: ordered by the fence below.
             self.begun.fetch_add(1, Ordering::Relaxed);
@@ -38,14 +38,14 @@ impl Moves {
     /// Marks all moves as ended. For a forked child, in which the threads that were moving rounds
     /// do not exist.
     #[cfg(not(loom))]
-    pub(super) fn reset_in_child(&self) {
+    pub(crate) fn reset_in_child(&self) {
         // Relaxed, both: the process has one thread.
         self.ended.store(self.begun.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// Returns the result of `look` if no round moved meanwhile.
     #[inline]
-    pub(super) fn consistent_read<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
+    pub(crate) fn consistent_read<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
         // Acquire pairs with the Release in `Move::drop`: all stores of the ended moves are
         // visible.
         let ended = self.ended.load(Ordering::Acquire);

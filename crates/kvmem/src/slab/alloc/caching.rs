@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::clock::{Clock, SystemClock};
-use super::magazine_settings::MagazineSettings;
-use super::magazines::Magazines;
-use super::slab::Chunk;
-use super::source::RoundSource;
+use crate::slab::magazine::MagazineSettings;
+use crate::slab::magazine::Magazines;
+use crate::slab::magazine::RoundSource;
+use crate::slab::magazine::{Clock, SystemClock};
+use crate::slab::slabs::Chunk;
 
 /// The options for the magazines of a cache.
 #[derive(Clone, Debug)]

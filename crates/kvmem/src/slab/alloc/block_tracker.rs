@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ptr::NonNull;
 use std::slice;
 
-use super::fault::SlabFault;
+use crate::slab::slabs::SlabFault;
 use crate::sync::Mutex;
 
 /// The byte that freed blocks are filled with.

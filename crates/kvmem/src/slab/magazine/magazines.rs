@@ -3,9 +3,9 @@
 use std::ptr::NonNull;
 
 use super::core::MagazineCore;
-use super::magazine_settings::MagazineSettings;
-use super::magazine_stats::MagazineStats;
+use super::settings::MagazineSettings;
 use super::source::RoundSource;
+use super::stats::MagazineStats;
 use super::thread_cache::CacheRef;
 use super::threads::{self, InstanceId, RegisteredInstance};
 

@@ -98,7 +98,7 @@ pub(crate) type FaultHook = Arc<dyn Fn(&SlabFault) + Send + Sync>;
 
 /// Prints the fault to standard error and aborts the process, except for a leak, which harms no
 /// other block.
-pub(crate) fn abort(fault: &SlabFault) {
+pub(crate) fn abort_on_fault(fault: &SlabFault) {
     eprintln!("kvmem: {fault}");
     if !matches!(fault, SlabFault::Leak { .. }) {
         std::process::abort();

@@ -8,7 +8,7 @@ use super::fault::{FaultHook, SlabFault};
 use super::page_source::{PageSource, UNIT};
 use super::ring::{GiveOutcome, SlabRing};
 use super::slab::{Chunk, Slab};
-use super::source::RoundSource;
+use crate::slab::magazine::RoundSource;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 /// Ids for [`Slab::owner`]; never reused.

@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use thiserror::Error;
 
-use super::SlabAllocatorBuilder;
-use super::class::{ALIGN, MAX_SIZE, SIZES, class_of};
-use super::debug::{BlockTracker, TrackedBlock};
-use super::fault::SlabFault;
-use super::magazines::Magazines;
-use super::reentrancy;
-use super::slab::Chunk;
+use super::block_tracker::{BlockTracker, TrackedBlock};
+use super::slab_builder::SlabAllocatorBuilder;
 use super::slab_builder::SlabSetupError;
 use super::slab_stats::SlabStats;
-use super::slabs::Slabs;
+use crate::slab::magazine::Magazines;
+use crate::slab::slabs::Chunk;
+use crate::slab::slabs::SlabFault;
+use crate::slab::slabs::Slabs;
+use crate::slab::slabs::reentrancy;
+use crate::slab::slabs::{ALIGN, MAX_SIZE, SIZES, class_of};
 use crate::sync::{AtomicUsize, Ordering};
 
 /// The reason why an allocation failed.

@@ -11,12 +11,12 @@ use std::fmt;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::SlabAllocator;
-use super::class::{ALIGN, MAX_ALIGN, MAX_SIZE, class_aligned, class_of};
-use super::page_source::{Origin, Reserve};
-use super::reentrancy;
-use super::slab::Chunk;
+use super::slab_allocator::SlabAllocator;
 use super::slab_settings::SlabSettings;
+use crate::slab::slabs::Chunk;
+use crate::slab::slabs::reentrancy;
+use crate::slab::slabs::{ALIGN, MAX_ALIGN, MAX_SIZE, class_aligned, class_of};
+use crate::slab::slabs::{Origin, Reserve};
 
 /// Bytes of addresses to reserve: more than the memory of any target machine. Reserving takes no
 /// memory.

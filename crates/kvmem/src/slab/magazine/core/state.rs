@@ -33,17 +33,16 @@ use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Backoff, Mutex, Ordering, 
 #[cfg(not(loom))]
 use crate::sys;
 
-use super::caches::{CacheList, Caches};
-use super::clock::Clock;
-use super::depot::Depot;
-use super::magazine::{Chain, Magazine};
-use super::magazine_settings::{MagazineSettings, capacity_bounds};
-use super::magazine_stats::{ClassStats, MagazineStats};
+use super::super::clock::Clock;
+use super::super::depot::Depot;
+use super::super::magazine::{Chain, Magazine};
+use super::super::settings::{MagazineSettings, capacity_bounds};
+use super::super::source::RoundSource;
+use super::super::stats::{ClassStats, MagazineStats};
+use super::super::thread_cache::{CacheList, CacheRef, Caches, ClassSlot};
+use super::super::topology::Topology;
 use super::moves::Moves;
 use super::reclaim::Bypass;
-use super::source::RoundSource;
-use super::thread_cache::{CacheRef, ClassSlot};
-use super::topology::Topology;
 
 /// The value of [`MagazineCore::bound`] for no bound.
 const NO_BOUND: u64 = u64::MAX;
@@ -57,21 +56,21 @@ const VISITS_PER_NODE_LOOKUP: u32 = 16;
 
 /// One instance of the magazine layer.
 pub(crate) struct MagazineCore<R: Copy + Send + 'static, S: RoundSource<R>> {
-    pub(super) source: S,
-    pub(super) depots: Box<[Depot<R>]>,
-    pub(super) caches: Mutex<Caches<R>>,
+    pub(crate) source: S,
+    pub(crate) depots: Box<[Depot<R>]>,
+    pub(crate) caches: Mutex<Caches<R>>,
     /// The list in `caches`, for statistics, which do not take the lock.
     list: Arc<CacheList<R>>,
     trims: Mutex<Trims>,
-    pub(super) holders: AtomicUsize,
-    pub(super) moves: Moves,
-    pub(super) uncharges: Moves,
-    pub(super) bypass: Bypass,
+    pub(crate) holders: AtomicUsize,
+    pub(crate) moves: Moves,
+    pub(crate) uncharges: Moves,
+    pub(crate) bypass: Bypass,
     /// The number of trims so far.
     epoch: AtomicUsize,
     /// Transfers in flight that began in even and in odd epochs.
     in_flight: [AtomicUsize; 2],
-    pub(super) bound: AtomicU64,
+    pub(crate) bound: AtomicU64,
     /// The most full magazines that a depot keeps for each class and memory node.
     max_full_magazines: usize,
     /// The bytes that all magazines in caches, and all magazines with rounds in the depot, could
@@ -607,7 +606,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
     }
 
     /// Stops all owners, and sets `stopped` in the caches of those that could be stopped.
-    pub(super) fn stop(&self, caches: &Caches<R>) {
+    pub(crate) fn stop(&self, caches: &Caches<R>) {
         caches.iter().for_each(|local| local.cache().owner.stop());
         let reached = self.barrier(caches);
         for local in caches.iter() {
@@ -619,7 +618,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         }
     }
 
-    pub(super) fn resume(caches: &Caches<R>) {
+    pub(crate) fn resume(caches: &Caches<R>) {
         for local in caches.iter().filter(|local| local.cache().stopped.replace(false)) {
             local.cache().owner.resume();
         }

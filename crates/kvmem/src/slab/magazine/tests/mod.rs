@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use super::clock::ManualClock;
 use super::depot::Depot;
 use super::magazine::{Chain, Magazine};
-use super::magazine_settings::MagazineSettings;
 use super::magazines::Magazines;
+use super::settings::MagazineSettings;
 use super::source::RoundSource;
 use super::topology::Topology;
 
