@@ -16,89 +16,16 @@
 //! then returns all of them to the kernel and unmaps empty spans. So slabs that come and go cost no
 //! system calls, and the resident memory is bounded.
 
-use std::ops::Range;
 use std::ptr::NonNull;
 
+use super::page_origin::Origin;
+use super::page_span::{ORDERS, PageSpan, SPAN, UNIT, UNITS};
 use super::reentrancy;
-use crate::arena::{ExclusiveRegion, Region};
 use crate::sync::Mutex;
 use crate::sys;
 
-/// The smallest slab, in bytes.
-pub(crate) const UNIT: usize = 4096;
-/// The size of a span, in bytes.
-pub(crate) const SPAN: usize = 2 << 20;
-
-const UNITS: usize = SPAN / UNIT;
-const WORDS: usize = UNITS / 64;
-/// Runs have 2^0 to 2^6 units.
-const ORDERS: usize = 7;
 /// This many unused bytes may stay resident, regardless of the bytes in use.
 const MAX_DIRTY_BYTES: usize = 1 << 20;
-
-/// Where spans come from.
-pub(crate) enum Origin {
-    /// From the kernel, as needed.
-    System,
-    /// From a region, which the source keeps alive.
-    Region(Region),
-    /// From a range of addresses that is reserved once and made accessible span by span. One
-    /// comparison tells whether an address is within it.
-    Reserved(Reserve),
-}
-
-impl Origin {
-    /// Uses all of a region that no other code can reach.
-    pub(crate) fn region(region: ExclusiveRegion) -> Origin {
-        Origin::Region(region.into_region())
-    }
-}
-
-/// A reserved range of addresses without pages.
-pub(crate) struct Reserve {
-    at: NonNull<u8>,
-    len: usize,
-    /// The address of the first span, and the number of bytes from there on that are accessible.
-    first: usize,
-    opened: usize,
-}
-
-impl Reserve {
-    /// Reserves as many addresses as possible, up to `max` bytes. Returns `None` if fewer than 64
-    /// MiB are available.
-    pub(crate) fn new(max: usize) -> Option<Reserve> {
-        let mut len = max;
-        while len >= 64 << 20 {
-            if let Ok(at) = sys::reserve(len) {
-                return Some(Reserve {
-                    at,
-                    len,
-                    first: at.addr().get().next_multiple_of(SPAN),
-                    opened: 0,
-                });
-            }
-            len /= 2;
-        }
-        None
-    }
-
-    /// Returns the addresses that spans can have.
-    pub(crate) fn range(&self) -> Range<usize> {
-        let end = self.at.addr().get() + self.len;
-        self.first..self.first + (end - self.first) / SPAN * SPAN
-    }
-}
-
-/// One span. `free` and `dirty` have one bit per unit.
-struct PageSpan {
-    base: NonNull<u8>,
-    free: [u64; WORDS],
-    /// A subset of `free`.
-    dirty: [u64; WORDS],
-    free_units: usize,
-    /// The number of units within the source; all but at the ends of a region.
-    units: usize,
-}
 
 /// The bytes of a page source. `slabs + dirty + clean == mapped`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,174 +52,6 @@ unsafe impl Send for PageSource {}
 // SAFETY: all state is under the lock.
 unsafe impl Sync for PageSource {}
 
-/// Finds a free run of `2^order` units at a multiple of its length in a word; returns its first
-/// bit.
-#[inline]
-fn run_in(word: u64, order: usize) -> Option<u32> {
-    const STARTS: [u64; ORDERS] = [
-        u64::MAX,
-        0x5555_5555_5555_5555,
-        0x1111_1111_1111_1111,
-        0x0101_0101_0101_0101,
-        0x0001_0001_0001_0001,
-        0x0000_0001_0000_0001,
-        1,
-    ];
-    let mut starts = word;
-    for step in 0..order {
-        starts &= starts >> (1 << step);
-    }
-    starts &= STARTS[order];
-    (starts != 0).then(|| starts.trailing_zeros())
-}
-
-/// Returns the first byte of the page that contains an address.
-fn page_start(at: NonNull<u8>) -> NonNull<u8> {
-    // SAFETY: pages are mapped whole, so the beginning of the page is part of the same memory.
-    unsafe { at.sub(at.addr().get() % sys::page_size()) }
-}
-
-/// Returns the bits of a run.
-#[inline]
-fn bits(first: u32, order: usize) -> u64 {
-    (u64::MAX >> (64 - (1u32 << order))) << first
-}
-
-impl PageSpan {
-    fn new(base: NonNull<u8>) -> PageSpan {
-        PageSpan {
-            base,
-            free: [u64::MAX; WORDS],
-            dirty: [0; WORDS],
-            free_units: UNITS,
-            units: UNITS,
-        }
-    }
-
-    /// Makes the span at a multiple of [`SPAN`] of which only the addresses in `range` exist.
-    fn part(base: NonNull<u8>, range: Range<usize>) -> PageSpan {
-        let mut span =
-            PageSpan { free: [0; WORDS], free_units: 0, units: 0, ..PageSpan::new(base) };
-        for unit in 0..UNITS {
-            let at = base.addr().get() + unit * UNIT;
-            if range.start <= at && at + UNIT <= range.end {
-                span.free[unit / 64] |= 1 << (unit % 64);
-                span.units += 1;
-            }
-        }
-        span.free_units = span.units;
-        span
-    }
-
-    /// Takes a run; returns its address and the number of its units that were dirty.
-    fn take(&mut self, order: usize) -> Option<(NonNull<u8>, usize)> {
-        if self.free_units < 1 << order {
-            return None;
-        }
-        for word in 0..WORDS {
-            let Some(first) = run_in(self.free[word], order) else { continue };
-            let run = bits(first, order);
-            self.free[word] &= !run;
-            let dirty = (self.dirty[word] & run).count_ones() as usize;
-            self.dirty[word] &= !run;
-            self.free_units -= 1 << order;
-            // SAFETY: the unit is within the span. (The beginning of a partial span may be outside
-            // the region, the sum is not: hence `wrapping_add`.)
-            let at = self.base.as_ptr().wrapping_add((word * 64 + first as usize) * UNIT);
-            return NonNull::new(at).map(|at| (at, dirty));
-        }
-        None
-    }
-
-    fn give(&mut self, at: usize, order: usize) {
-        let unit = (at - self.base.addr().get()) / UNIT;
-        let run = bits((unit % 64) as u32, order);
-        self.free[unit / 64] |= run;
-        self.dirty[unit / 64] |= run;
-        self.free_units += 1 << order;
-    }
-
-    /// Marks units as clean and calls `purge` with the byte range of each run of whole dirty pages.
-    /// Returns the number of units.
-    fn purge(&mut self, page: usize, mut purge: impl FnMut(Range<usize>)) -> usize {
-        let mut purged = 0;
-        let is = |bits: &[u64; WORDS], unit: usize| bits[unit / 64] >> (unit % 64) & 1 == 1;
-        let mut unit = 0;
-        while unit < UNITS {
-            if !is(&self.dirty, unit) {
-                unit += 1;
-                continue;
-            }
-            let start = unit;
-            while unit < UNITS && is(&self.dirty, unit) {
-                unit += 1;
-            }
-            let whole = (start * UNIT).next_multiple_of(page)..unit * UNIT / page * page;
-            if whole.is_empty() {
-                continue;
-            }
-            for done in whole.start / UNIT..whole.end / UNIT {
-                self.dirty[done / 64] &= !(1 << (done % 64));
-            }
-            purged += whole.len() / UNIT;
-            purge(whole);
-        }
-        purged
-    }
-}
-
-/// Unmaps a span that [`map_span`] mapped.
-///
-/// # Safety
-/// The span is the caller's, and no code uses any of it.
-#[cfg(not(miri))]
-unsafe fn unmap_span(span: NonNull<u8>) -> Result<(), sys::Errno> {
-    // SAFETY: the caller's promise.
-    unsafe { sys::munmap(span, SPAN) }
-}
-
-/// Miri cannot unmap parts of a mapping and does not align mappings, so spans come from the heap.
-#[cfg(miri)]
-const SPAN_LAYOUT: std::alloc::Layout = match std::alloc::Layout::from_size_align(SPAN, SPAN) {
-    Ok(layout) => layout,
-    Err(_) => panic!("a power of two"),
-};
-
-#[cfg(miri)]
-unsafe fn unmap_span(span: NonNull<u8>) -> Result<(), sys::Errno> {
-    // SAFETY: the caller's promise; `map_span` allocated it with this layout.
-    unsafe { std::alloc::dealloc(span.as_ptr(), SPAN_LAYOUT) };
-    Ok(())
-}
-
-#[cfg(miri)]
-fn map_span() -> Option<NonNull<u8>> {
-    // SAFETY: the layout is not empty.
-    NonNull::new(unsafe { std::alloc::alloc_zeroed(SPAN_LAYOUT) })
-}
-
-/// Maps `SPAN` bytes at a multiple of `SPAN`.
-#[cfg(not(miri))]
-fn map_span() -> Option<NonNull<u8>> {
-    let first = sys::map_anonymous(SPAN).ok()?;
-    if first.addr().get().is_multiple_of(SPAN) {
-        return Some(first);
-    }
-    // SAFETY: the range is mapped and unused.
-    let _ = unsafe { sys::munmap(first, SPAN) };
-    let wide = sys::map_anonymous(2 * SPAN).ok()?;
-    let before = wide.addr().get().wrapping_neg() % SPAN;
-    // SAFETY: `before` < SPAN.
-    let at = unsafe { wide.add(before) };
-    if before > 0 {
-        // SAFETY: the front of the unused mapping, in whole pages.
-        let _ = unsafe { sys::munmap(wide, before) };
-    }
-    // SAFETY: the back of the unused mapping: `before + SPAN` < `2 * SPAN`.
-    let _ = unsafe { sys::munmap(at.add(SPAN), SPAN - before) };
-    Some(at)
-}
-
 impl PageState {
     fn take(&mut self, order: usize) -> Option<NonNull<u8>> {
         loop {
@@ -314,23 +73,7 @@ impl PageState {
     fn grow(&mut self) -> Option<()> {
         // The list of spans grows too, under the lock.
         let _guard = reentrancy::enter();
-        let base = match &mut self.origin {
-            Origin::System => map_span()?,
-            Origin::Region(_) => return None,
-            Origin::Reserved(reserve) => {
-                let range = reserve.range();
-                let at = range.start + reserve.opened;
-                if at >= range.end {
-                    return None;
-                }
-                // SAFETY: within the reserved range.
-                let base = unsafe { reserve.at.add(at - reserve.at.addr().get()) };
-                // SAFETY: the range belongs to the reserve.
-                unsafe { sys::protect(base, SPAN) }.ok()?;
-                reserve.opened += SPAN;
-                base
-            }
-        };
+        let base = self.origin.make_span()?;
         self.insert(PageSpan::new(base));
         Some(())
     }
@@ -361,58 +104,38 @@ impl PageState {
     /// Returns all unused pages to the kernel.
     fn purge(&mut self) {
         let page = sys::page_size();
-        if let Origin::System = self.origin {
-            let stats = &mut self.stats;
-            self.spans.retain(|span| {
-                // SAFETY: the span is mapped, owned by this source, and entirely free.
-                let gone = span.free_units == UNITS && unsafe { unmap_span(span.base) }.is_ok();
+        let PageState { origin, spans, hints, stats } = self;
+        if let Origin::System = origin {
+            spans.retain(|span| {
+                // SAFETY: the span came from this origin. All of its units are free, so no slab
+                // uses it, and it leaves the list, so no slab gets it again.
+                let gone = span.free_units == UNITS && unsafe { origin.unmap_span(span.base) };
                 if gone {
                     stats.mapped -= SPAN;
-                    stats.dirty -=
-                        span.dirty.iter().map(|word| word.count_ones() as usize).sum::<usize>()
-                            * UNIT;
+                    stats.dirty -= span.dirty_units() * UNIT;
                 }
                 !gone
             });
-            self.hints = [0; ORDERS];
+            *hints = [0; ORDERS];
         }
-        for span in &mut self.spans {
+        for span in spans {
             let base = span.base;
-            let purged = span.purge(page, |range| match &self.origin {
-                Origin::Region(region) => {
-                    let from = base.addr().get() + range.start - region.base().addr().get();
-                    // Pages of the hugetlb pool and of a registered region cannot be discarded:
-                    // they stay resident.
-                    let _ = region.discard(from..from + range.len());
-                }
-                Origin::System | Origin::Reserved(_) => {
-                    // SAFETY: within the span.
-                    let at = unsafe { base.add(range.start) };
-                    // SAFETY: the pages are owned by this source and free: no code relies on their
-                    // content. If the kernel refuses, they stay resident.
-                    let _ = unsafe { sys::madvise(at, range.len(), libc::MADV_DONTNEED) };
-                }
-            });
-            self.stats.dirty -= purged * UNIT;
+            // SAFETY: the units of the range exist, and all are free: no slab uses them, and the
+            // next one writes before it reads.
+            let purged = span.purge(page, |range| unsafe { origin.discard(base, range) });
+            stats.dirty -= purged * UNIT;
         }
     }
 }
 
 impl PageSource {
     pub(crate) fn new(origin: Origin) -> PageSource {
-        let mut parts = Vec::new();
-        if let Origin::Region(region) = &origin {
-            let range = region.base().addr().get()..region.base().addr().get() + region.len();
-            for base in (range.start & !(SPAN - 1)..range.end).step_by(SPAN) {
-                let offset = base.wrapping_sub(range.start);
-                if let Some(base) = NonNull::new(region.base().as_ptr().wrapping_add(offset)) {
-                    parts.push(PageSpan::part(base, range.clone()));
-                }
-            }
-        }
+        let parts = origin.parts();
         let (hints, stats) = ([0; ORDERS], PageStats::default());
         let mut state = PageState { origin, spans: Vec::with_capacity(parts.len()), hints, stats };
-        parts.into_iter().for_each(|span| state.insert(span));
+        for (base, range) in parts {
+            state.insert(PageSpan::part(base, range));
+        }
         PageSource(Mutex::new(state))
     }
 
@@ -451,16 +174,9 @@ impl PageSource {
         unsafe { self.0.force_unlock() };
     }
 
-    /// Returns whether the pages are mapped: by default, a forked child does not inherit a region.
-    /// Makes a system call.
+    /// Returns whether the pages are mapped; see [`Origin::is_mapped`].
     pub(crate) fn is_mapped(&self) -> bool {
-        match &self.0.lock().origin {
-            Origin::Region(region) => {
-                let mut page = [0];
-                sys::mincore(page_start(region.base()), 1, &mut page) != Err(sys::Errno::ENOMEM)
-            }
-            Origin::System | Origin::Reserved(_) => true,
-        }
+        self.0.lock().origin.is_mapped()
     }
 
     pub(crate) fn stats(&self) -> PageStats {
@@ -470,50 +186,19 @@ impl PageSource {
 
 impl Drop for PageState {
     fn drop(&mut self) {
-        match &self.origin {
-            Origin::System => {
-                for span in &self.spans {
-                    // SAFETY: the span is owned by this source, and its users are gone.
-                    let _ = unsafe { unmap_span(span.base) };
-                }
-            }
-            Origin::Region(_) => {}
-            Origin::Reserved(reserve) => {
-                // SAFETY: the range is owned by this source, and the users of all its spans are
-                // gone.
-                let _ = unsafe { sys::munmap(reserve.at, reserve.len) };
-            }
+        for span in &self.spans {
+            // SAFETY: the span came from this origin. Its users are gone: the source ends with its
+            // slabs, after which no object of theirs may be used.
+            let _ = unsafe { self.origin.unmap_span(span.base) };
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::page_origin::Reserve;
     use super::*;
-
-    fn naive(word: u64, order: usize) -> Option<u32> {
-        let len = 1u32 << order;
-        (0..64).step_by(len as usize).find(|at| (0..len).all(|bit| word >> (at + bit) & 1 == 1))
-    }
-
-    #[test]
-    fn runs_are_found_as_by_looking_at_each() {
-        let mut word = 0x9E37_79B9_7F4A_7C15u64;
-        for round in 0..if cfg!(miri) { 20 } else { 20_000 } {
-            word ^= word << 13;
-            word ^= word >> 7;
-            word ^= word << 17;
-            let sparse = if round % 2 == 0 {
-                word
-            } else {
-                word | word.rotate_left(7) | word.rotate_left(23)
-            };
-            for order in 0..ORDERS {
-                assert_eq!(run_in(sparse, order), naive(sparse, order), "{sparse:x} {order}");
-            }
-        }
-        assert_eq!((run_in(u64::MAX, 6), run_in(0, 0)), (Some(0), None));
-    }
+    use crate::arena::{ExclusiveRegion, Region};
 
     fn walk(source: PageSource, max: usize) {
         let mut held: Vec<(usize, NonNull<u8>)> = Vec::new();

@@ -13,7 +13,7 @@
 
 use std::ptr::{self, NonNull};
 
-use super::class::Geometry;
+use super::geometry::Geometry;
 use super::slab::{Chunk, Slab};
 
 /// The slabs of one class. The ring owns their headers.

@@ -9,12 +9,7 @@
 
 use std::ptr::NonNull;
 
-use super::class::Geometry;
-
-/// Bytes of the header.
-pub(crate) const HEADER: usize = 64;
-/// The number of objects that a header has bits for.
-pub(crate) const MAX_OBJECTS: usize = 256;
+use super::geometry::{Geometry, HEADER, MAX_OBJECTS};
 
 /// An object that is passed between the layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,9 +3,10 @@
 
 use std::ptr::{self, NonNull};
 
-use super::class::Geometry;
 use super::fault::{FaultHook, SlabFault};
-use super::page_source::{PageSource, UNIT};
+use super::geometry::Geometry;
+use super::page_source::PageSource;
+use super::page_span::UNIT;
 use super::ring::{GiveOutcome, SlabRing};
 use super::slab::{Chunk, Slab};
 use crate::slab::magazine::RoundSource;
@@ -245,7 +246,7 @@ mod tests {
     use std::sync::{Arc, Mutex as StdMutex};
 
     use super::super::class::{CLASSES, SIZES};
-    use super::super::page_source::Origin;
+    use super::super::page_origin::Origin;
     use super::*;
 
     /// Returns a hook for tests that expect no fault.
