@@ -8,7 +8,8 @@ use thiserror::Error;
 
 use super::block_tracker::BlockTracker;
 use super::caching::{CachingOptions, magazines};
-use super::slab_allocator::{Shared, SlabAllocator};
+use super::shared::Shared;
+use super::slab_allocator::SlabAllocator;
 use super::slab_settings::{SlabSettingError, SlabSettings};
 use crate::arena::ExclusiveRegion;
 use crate::slab::magazine::Clock;
@@ -40,6 +41,23 @@ pub enum SlabSetupError {
     },
 }
 
+impl SlabAllocator {
+    /// Makes an allocator with pages from the system and default options. The environment may
+    /// enable debugging; see [`SlabSettings::from_env`](super::SlabSettings::from_env).
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SlabSetupError::Setting`] if an environment variable holds an unknown word.
+    pub fn new() -> Result<SlabAllocator, SlabSetupError> {
+        Self::builder().build()
+    }
+
+    /// Returns a builder for an allocator with other options.
+    pub fn builder() -> SlabAllocatorBuilder {
+        SlabAllocatorBuilder::new()
+    }
+}
+
 /// A builder for a [`SlabAllocator`].
 ///
 /// ```
@@ -48,10 +66,10 @@ pub enum SlabSetupError {
 ///
 /// // Small blocks in a region, which may be on hugepages or on a chosen node.
 /// let region = ExclusiveRegion::new(Region::builder(8 << 20).map()?)?;
-/// let slices = SlabAllocator::builder().region(region).limit(1024).build()?;
-/// let block = slices.allocate(24)?;
+/// let slabs = SlabAllocator::builder().region(region).limit(1024).build()?;
+/// let block = slabs.allocate(24)?;
 /// // SAFETY: allocated with this size and not used afterwards.
-/// unsafe { slices.free(block, 24) };
+/// unsafe { slabs.free(block, 24) };
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "nothing is made before `build`"]
@@ -155,7 +173,7 @@ impl SlabAllocatorBuilder {
 
 impl fmt::Debug for SlabAllocatorBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SliceBuilder")
+        f.debug_struct("SlabAllocatorBuilder")
             .field("limit", &self.limit)
             .field("settings", &self.settings)
             .field("working_set", &self.caching)

@@ -33,7 +33,7 @@ const RESERVED: usize = 1 << 40;
 /// fn main() {
 ///     let words: Vec<String> = (0..1000).map(|word| word.to_string()).collect();
 ///     assert_eq!(words.concat().len(), 2890);
-///     assert!(HEAP.slices().is_some_and(|slices| slices.stats().slab_bytes > 0));
+///     assert!(HEAP.allocator().is_some_and(|slabs| slabs.stats().slab_bytes > 0));
 /// }
 /// ```
 ///
@@ -41,7 +41,7 @@ const RESERVED: usize = 1 << 40;
 /// allocator. So do requests that slabs cannot serve because no addresses or no memory are
 /// available, and this library's own metadata.
 ///
-/// The variable `KVMEM_SLICE` is observed ([`SlabSettings`]): `always-malloc` leaves everything to
+/// The variable `KVMEM_SLAB` is observed ([`SlabSettings`]): `always-malloc` leaves everything to
 /// the system, and `debug-blocks` detects misuse, which safe Rust cannot commit. An unknown word is
 /// reported on standard error and otherwise ignored. Leaks are not reported, because every program
 /// has blocks in use when it exits.
@@ -50,7 +50,7 @@ pub struct SlabGlobal {
 }
 
 struct GlobalState {
-    slices: SlabAllocator,
+    allocator: SlabAllocator,
     /// The addresses of the slabs.
     start: usize,
     len: usize,
@@ -66,8 +66,8 @@ impl SlabGlobal {
     /// Returns the slab allocator, for statistics and trimming; `None` before the first request. A
     /// block that is allocated from it directly must be freed directly.
     #[must_use]
-    pub fn slices(&self) -> Option<&SlabAllocator> {
-        self.state().map(|state| &state.slices)
+    pub fn allocator(&self) -> Option<&SlabAllocator> {
+        self.state().map(|state| &state.allocator)
     }
 
     #[inline(always)]
@@ -96,14 +96,17 @@ impl SlabGlobal {
             // Without reserved addresses there are no slabs.
             None => builder = builder.limit(0),
         }
-        let slices = match builder.build() {
-            Ok(slices) => slices,
+        let allocator = match builder.build() {
+            Ok(allocator) => allocator,
             // The limit is one of the two above and the settings are given, so no error is
             // possible.
             Err(_) => std::process::abort(),
         };
-        let made =
-            Box::into_raw(Box::new(GlobalState { slices, start: range.start, len: range.len() }));
+        let made = Box::into_raw(Box::new(GlobalState {
+            allocator,
+            start: range.start,
+            len: range.len(),
+        }));
         // Release pairs with the Acquire in `state`; Acquire pairs with the Release of another
         // thread here.
         match self.state.compare_exchange(
@@ -159,11 +162,11 @@ unsafe impl GlobalAlloc for SlabGlobal {
         if let Some(class) = SlabGlobal::class(layout)
             && !reentrancy::is_inside()
         {
-            let shared = &*self.state().unwrap_or_else(|| self.make()).slices.shared;
+            let shared = &*self.state().unwrap_or_else(|| self.make()).allocator.shared;
             let _guard = reentrancy::enter();
             if shared.fast_limit != 0 {
                 if let Some(chunk) = shared.magazines.get(class) {
-                    return chunk.0.as_ptr();
+                    return chunk.at().as_ptr();
                 }
             } else if shared.slab_limit != 0 && layout.align() <= ALIGN {
                 // Debugging: with tracking.
@@ -172,7 +175,7 @@ unsafe impl GlobalAlloc for SlabGlobal {
                 }
             }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `GlobalAlloc::alloc` requires that the layout is not empty.
         unsafe { System.alloc(layout) }
     }
 
@@ -183,17 +186,22 @@ unsafe impl GlobalAlloc for SlabGlobal {
             && let Some(class) = SlabGlobal::class(layout)
             && let Some(at) = NonNull::new(block)
         {
-            let shared = &*state.slices.shared;
+            let shared = &*state.allocator.shared;
+            // SAFETY: the block lies in the range of the slabs, and `GlobalAlloc::dealloc` requires
+            // that `alloc` returned it for this layout: it is an object of this class that no code
+            // uses any more.
+            let chunk = || unsafe { Chunk::new(at) };
             if reentrancy::is_inside() {
                 // Bypasses the magazines, which this thread is changing. It is not changing a ring
                 // of slabs: nothing is freed under a ring's lock.
-                return shared.magazines.source().give_one(class, Chunk(at));
+                return shared.magazines.source().give_one(class, chunk());
             }
             let _guard = reentrancy::enter();
             if shared.fast_limit != 0 {
-                return shared.magazines.put(class, Chunk(at));
+                return shared.magazines.put(class, chunk());
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: with debug tracking, `alloc` took the block from `shared.allocate` with this
+            // size. `GlobalAlloc::dealloc` requires that no code uses it any more.
             return unsafe { shared.free(at, layout.size()) };
         }
         // SAFETY: not in the range of the slabs, so it came from the system with this layout.
@@ -204,10 +212,10 @@ unsafe impl GlobalAlloc for SlabGlobal {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if SlabGlobal::class(layout).is_none() {
             // The system's allocator knows which of its pages are zero.
-            // SAFETY: the caller's promise.
+            // SAFETY: `GlobalAlloc::alloc_zeroed` requires that the layout is not empty.
             return unsafe { System.alloc_zeroed(layout) };
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `GlobalAlloc::alloc_zeroed` requires that the layout is not empty.
         let block = unsafe { self.alloc(layout) };
         if !block.is_null() {
             // SAFETY: a new block of this size.
@@ -218,13 +226,13 @@ unsafe impl GlobalAlloc for SlabGlobal {
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // SAFETY: the caller's promise: the new size is not 0 and does not overflow at this
-        // alignment.
+        // SAFETY: `GlobalAlloc::realloc` requires that the new size, rounded up to the alignment,
+        // does not exceed `isize::MAX`; the alignment is that of a layout.
         let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
         match self.state() {
             Some(state) if state.owns(block) => {
                 let same = SlabGlobal::class(new) == SlabGlobal::class(layout);
-                if same && state.slices.shared.fast_limit != 0 {
+                if same && state.allocator.shared.fast_limit != 0 {
                     return block;
                 }
             }
@@ -237,11 +245,12 @@ unsafe impl GlobalAlloc for SlabGlobal {
             }
             _ => {}
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `GlobalAlloc::realloc` requires that the new size is not 0.
         let to = unsafe { self.alloc(new) };
         if !to.is_null() {
-            // SAFETY: both blocks have at least this many bytes and do not overlap; the old one is
-            // not used again.
+            // SAFETY: both blocks have at least this many bytes, and the new one is no part of the
+            // old one, which is in use until here. `GlobalAlloc::realloc` requires that the old one
+            // came from `alloc` with this layout and is not used afterwards.
             unsafe {
                 to.copy_from_nonoverlapping(block, layout.size().min(new_size));
                 self.dealloc(block, layout);
@@ -253,6 +262,6 @@ unsafe impl GlobalAlloc for SlabGlobal {
 
 impl fmt::Debug for SlabGlobal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SliceGlobal").field("slices", &self.slices()).finish()
+        f.debug_struct("SlabGlobal").field("allocator", &self.allocator()).finish()
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | variable | alias | meaning |
 //! |---|---|---|
-//! | `KVMEM_SLICE` | `G_SLICE` | a list of `always-malloc` and `debug-blocks`; `all` is both |
+//! | `KVMEM_SLAB` | `G_SLICE` | a list of `always-malloc` and `debug-blocks`; `all` is both |
 //!
 //! The list is separated by commas, colons, semicolons or blanks, as GLib's is. Case does not
 //! matter, and `_` may stand for `-`. The first variable that is set and not blank counts; the
@@ -13,7 +13,7 @@ use std::ffi::OsString;
 
 use thiserror::Error;
 
-const NAMES: [&str; 2] = ["KVMEM_SLICE", "G_SLICE"];
+const NAMES: [&str; 2] = ["KVMEM_SLAB", "G_SLICE"];
 
 /// Debug settings of a slab allocator.
 ///
@@ -24,9 +24,9 @@ const NAMES: [&str; 2] = ["KVMEM_SLICE", "G_SLICE"];
 /// let settings = SlabSettings::from_lookup(variable)?;
 /// assert!(settings.debug_blocks && !settings.always_malloc);
 ///
-/// let variable = |name: &str| (name == "KVMEM_SLICE").then(|| "debug-block".into());
+/// let variable = |name: &str| (name == "KVMEM_SLAB").then(|| "debug-block".into());
 /// let error = SlabSettings::from_lookup(variable).unwrap_err().to_string();
-/// let start = r#"KVMEM_SLICE="debug-block": "debug-block" is unknown"#;
+/// let start = r#"KVMEM_SLAB="debug-block": "debug-block" is unknown"#;
 /// assert!(error.starts_with(start), "{error}");
 /// # Ok::<(), kvmem::slab::SlabSettingError>(())
 /// ```
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     fn parse(value: &str) -> Result<(bool, bool), String> {
-        SlabSettings::from_lookup(|name| (name == "KVMEM_SLICE").then(|| value.into()))
+        SlabSettings::from_lookup(|name| (name == "KVMEM_SLAB").then(|| value.into()))
             .map(|settings| (settings.always_malloc, settings.debug_blocks))
             .map_err(|error| error.word)
     }
@@ -121,7 +121,7 @@ mod tests {
     fn the_first_name_that_is_set_counts() {
         let both = |first: &'static str| {
             move |name: &str| {
-                Some(if name == "KVMEM_SLICE" { first.into() } else { "debug-blocks".into() })
+                Some(if name == "KVMEM_SLAB" { first.into() } else { "debug-blocks".into() })
             }
         };
         assert!(!SlabSettings::from_lookup(both("always-malloc")).unwrap().debug_blocks);

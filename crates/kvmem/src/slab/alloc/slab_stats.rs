@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::slab_allocator::Shared;
+use super::shared::Shared;
 use crate::sync::Ordering;
 
 /// The memory that a slab allocator holds. Read at about one moment while other threads may

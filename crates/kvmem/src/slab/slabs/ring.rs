@@ -54,15 +54,15 @@ impl SlabRing {
         while taken < want
             && let Some(head) = NonNull::new(self.head)
         {
-            // SAFETY: a slab of the ring, of the ring's geometry.
-            let some =
-                unsafe { Slab::take(head, geometry, want - taken, |chunk| out(Chunk(chunk))) };
+            // SAFETY: a slab of the ring, of the ring's geometry. `&mut self` excludes other users
+            // of its header.
+            let some = unsafe { Slab::take(head, geometry, want - taken, &mut out) };
             if some == 0 {
                 // The head is full, so all slabs are.
                 break;
             }
             taken += some;
-            // SAFETY: a slab of the ring.
+            // SAFETY: a slab of the ring; `&mut self` excludes writers of its header.
             let header = unsafe { head.as_ref() };
             if usize::from(header.live) == geometry.objects {
                 self.head = header.next;
@@ -75,9 +75,10 @@ impl SlabRing {
     /// Adds a slab whose objects are all free.
     ///
     /// # Safety
+    ///
     /// The slab has the ring's geometry, and only the caller uses it.
     pub(crate) unsafe fn add(&mut self, slab: NonNull<Slab>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that only it uses the slab, so the slab is in no ring.
         unsafe { self.link(slab) };
         self.slabs += 1;
         self.created += 1;
@@ -86,6 +87,7 @@ impl SlabRing {
     /// Gives an object back to its slab.
     ///
     /// # Safety
+    ///
     /// `slab` belongs to this ring.
     pub(crate) unsafe fn give(
         &mut self,
@@ -93,7 +95,8 @@ impl SlabRing {
         index: usize,
         geometry: &Geometry,
     ) -> GiveOutcome {
-        // SAFETY: a slab of the ring.
+        // SAFETY: the caller promises that the slab is one of this ring; `&mut self` excludes other
+        // users of its header. The reference is not used after another pointer to the header is.
         let header = unsafe { slab.as_mut() };
         let was_full = usize::from(header.live) == geometry.objects;
         if !header.give(index) {
@@ -119,11 +122,13 @@ impl SlabRing {
     /// Inserts a slab in front of the head and makes it the head.
     ///
     /// # Safety
+    ///
     /// The slab is in no ring, and only the caller uses it.
     unsafe fn link(&mut self, slab: NonNull<Slab>) {
         let at = slab.as_ptr();
-        // SAFETY: the slab is the caller's and the others belong to the ring; all are accessed by
-        // pointer, one at a time.
+        // SAFETY: the caller promises that the slab is its own, and the others belong to the ring,
+        // so all headers are initialized and have no other user. They are accessed by pointer, so
+        // it does not matter if two of them are the same.
         unsafe {
             if self.head.is_null() {
                 ((*at).next, (*at).prev) = (at, at);
@@ -140,10 +145,12 @@ impl SlabRing {
     /// Removes a slab.
     ///
     /// # Safety
+    ///
     /// The slab is in this ring.
     unsafe fn unlink(&mut self, slab: NonNull<Slab>) {
         let at = slab.as_ptr();
-        // SAFETY: all three are slabs of the ring, reached by pointer, one at a time.
+        // SAFETY: the caller promises that the slab is in this ring, so its neighbours are, too.
+        // All are accessed by pointer, so it does not matter if two of them are the same.
         unsafe {
             let (next, prev) = ((*at).next, (*at).prev);
             (*prev).next = next;

@@ -11,14 +11,35 @@ use std::ptr::NonNull;
 
 use super::geometry::{Geometry, HEADER, MAX_OBJECTS};
 
-/// An object that is passed between the layers.
+/// A free object that is passed between the layers: the right to use its memory. It is plain data,
+/// so it can be copied; of all copies one is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
-pub(crate) struct Chunk(pub(crate) NonNull<u8>);
+pub(crate) struct Chunk(NonNull<u8>);
 
-// SAFETY: a chunk is the address of memory that only the holder of the chunk uses; the memory is
-// not tied to a thread.
+// SAFETY: a chunk is the address of memory that only the holder of the chunk uses, see
+// `Chunk::new`; the memory is not tied to a thread.
 unsafe impl Send for Chunk {}
+
+impl Chunk {
+    /// Makes the chunk of an object that its user gives back.
+    ///
+    /// # Safety
+    ///
+    /// The memory came from the source of the magazines, or of the slabs, that the chunk is passed
+    /// to, and from the class under which it is passed. No code uses the memory any more. If the
+    /// source frees values, the memory holds one.
+    #[inline(always)]
+    pub(crate) unsafe fn new(at: NonNull<u8>) -> Chunk {
+        Chunk(at)
+    }
+
+    /// Returns the address of the object.
+    #[inline(always)]
+    pub(crate) fn at(self) -> NonNull<u8> {
+        self.0
+    }
+}
 
 /// The header of a slab.
 #[repr(C, align(64))]
@@ -43,6 +64,7 @@ impl Slab {
     /// Divides pages into objects, which are all free.
     ///
     /// # Safety
+    ///
     /// `at` is the beginning of `geometry.slab_bytes` bytes at a multiple of that number, and only
     /// the caller uses them.
     pub(crate) unsafe fn init(
@@ -63,7 +85,8 @@ impl Slab {
             };
         }
         let itself = slab.as_ptr();
-        // SAFETY: the bytes are the caller's, and aligned more strictly than a header.
+        // SAFETY: the caller promises that the bytes are its own and that they begin at a multiple
+        // of their number, which is a multiple of a header's size and alignment.
         unsafe {
             itself.write(Slab {
                 owner,
@@ -88,15 +111,17 @@ impl Slab {
     /// Takes up to `want` free objects and passes the address of each to `take`.
     ///
     /// # Safety
+    ///
     /// `slab` is a slab of this geometry, and no other code uses its header.
     pub(crate) unsafe fn take(
         slab: NonNull<Slab>,
         geometry: &Geometry,
         want: usize,
-        mut take: impl FnMut(NonNull<u8>),
+        mut take: impl FnMut(Chunk),
     ) -> usize {
         let mut taken = 0;
-        // SAFETY: the caller's promise. The reference covers only the header.
+        // SAFETY: the caller promises that the header is initialized and that no other code uses
+        // it. The reference covers only the header, so it does not alias objects in use.
         let header = unsafe { &mut *slab.as_ptr() };
         let first = header.first as usize;
         for word in 0..header.free.len() {
@@ -104,8 +129,9 @@ impl Slab {
             while bits != 0 && taken < want {
                 let index = word * 64 + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                // SAFETY: the object is within the slab.
-                take(unsafe { slab.cast::<u8>().add(first + index * geometry.size) });
+                // SAFETY: the object is within the slab, which has the provenance of all its
+                // bytes.
+                take(Chunk(unsafe { slab.cast::<u8>().add(first + index * geometry.size) }));
                 taken += 1;
             }
             header.free[word] = bits;

@@ -86,65 +86,74 @@ impl Slabs {
     }
 
     /// Returns objects to their slabs; reports those that are invalid.
-    fn free_objects(&self, class: usize, chunks: impl Iterator<Item = Chunk>) -> Vec<SlabFault> {
+    fn free_objects(&self, number: usize, chunks: impl Iterator<Item = Chunk>) -> Vec<SlabFault> {
         if self.is_orphaned() {
             return Vec::new();
         }
-        let number = class;
-        let class = &self.classes[class];
-        let geometry = &class.geometry;
+        let class = &self.classes[number];
         let mut faults = Vec::new();
         // Empty slabs, linked by `next`; their pages are returned after the lock is released.
         let mut emptied: *mut Slab = ptr::null_mut();
         let mut ring = class.ring.lock();
-        for Chunk(chunk) in chunks {
-            let (address, freed) = (chunk.addr().get(), geometry.size);
-            let Some(slab) = NonNull::new(Slab::of(chunk, geometry)) else {
-                faults.push(SlabFault::Foreign { address, size: freed });
-                continue;
-            };
-            // SAFETY: the caller that freed the object promised that it is one of this class (see
-            // `SlabAllocator::free`), so its slab begins there. The checks below detect only some
-            // of the violations.
-            let header = unsafe { slab.as_ref() };
-            if header.owner != self.owner {
-                faults.push(SlabFault::Foreign { address, size: freed });
-            } else if usize::from(header.class) != number {
-                let allocated = self.classes[usize::from(header.class)].geometry.size;
-                faults.push(SlabFault::WrongSize { address, allocated, freed });
-            } else if let Some(index) = header.index(chunk, geometry) {
-                // SAFETY: owner and class show that it is a slab of this ring.
-                match unsafe { ring.give(slab, index, geometry) } {
-                    GiveOutcome::Kept => {}
-                    GiveOutcome::WasFree => {
-                        faults.push(SlabFault::DoubleFree { address, size: freed })
-                    }
-                    GiveOutcome::Emptied => {
-                        // SAFETY: the slab is in no ring any more, so its link is free to use.
-                        unsafe { (*slab.as_ptr()).next = emptied };
-                        // The owner is cleared, so a second free is detected while the pages are
-                        // still mapped.
-                        // SAFETY: the slab is in no ring any more.
-                        unsafe { (*slab.as_ptr()).owner = 0 };
-                        emptied = slab.as_ptr();
-                    }
+        for chunk in chunks {
+            match self.free_object(number, &class.geometry, &mut ring, chunk) {
+                Ok(None) => {}
+                Ok(Some(slab)) => {
+                    // SAFETY: the slab is in no ring any more, and all of its objects are free, so
+                    // no other code uses its header. Its link is free to use. Without an owner, a
+                    // second free is detected while the pages are still mapped.
+                    unsafe { ((*slab.as_ptr()).next, (*slab.as_ptr()).owner) = (emptied, 0) };
+                    emptied = slab.as_ptr();
                 }
-            } else {
-                faults.push(SlabFault::Foreign { address, size: freed });
+                Err(fault) => faults.push(fault),
             }
         }
         drop(ring);
         if !emptied.is_null() {
             let runs = std::iter::from_fn(|| {
                 let slab = NonNull::new(emptied)?;
-                // SAFETY: an empty slab of this layer, linked above.
+                // SAFETY: an empty slab, linked above; its pages are not given back yet.
                 emptied = unsafe { (*slab.as_ptr()).next };
                 Some(slab.cast())
             });
-            // SAFETY: slabs are made of runs of this order, and no object of these slabs is in use.
+            // SAFETY: slabs of this class are made of runs of this order of this source. All
+            // objects of these are free, and they are in no ring.
             unsafe { self.pages.give(class.order(), runs) };
         }
         faults
+    }
+
+    /// Returns one object to its slab, in the ring of class `number`. Returns the slab if it is
+    /// empty now and has left the ring.
+    #[inline(always)]
+    fn free_object(
+        &self,
+        number: usize,
+        geometry: &Geometry,
+        ring: &mut SlabRing,
+        chunk: Chunk,
+    ) -> Result<Option<NonNull<Slab>>, SlabFault> {
+        let (address, size) = (chunk.at().addr().get(), geometry.size);
+        let foreign = SlabFault::Foreign { address, size };
+        let slab = NonNull::new(Slab::of(chunk.at(), geometry)).ok_or(foreign)?;
+        // SAFETY: `Chunk::new` required that the object is one of this class of these slabs, so
+        // its slab begins there, and its header changes under the lock of this ring only. The
+        // checks below detect only some of the violations.
+        let header = unsafe { slab.as_ref() };
+        if header.owner != self.owner {
+            return Err(foreign);
+        }
+        if usize::from(header.class) != number {
+            let allocated = self.classes[usize::from(header.class)].geometry.size;
+            return Err(SlabFault::WrongSize { address, allocated, freed: size });
+        }
+        let index = header.index(chunk.at(), geometry).ok_or(foreign)?;
+        // SAFETY: owner and class show that it is a slab of this ring.
+        match unsafe { ring.give(slab, index, geometry) } {
+            GiveOutcome::Kept => Ok(None),
+            GiveOutcome::Emptied => Ok(Some(slab)),
+            GiveOutcome::WasFree => Err(SlabFault::DoubleFree { address, size }),
+        }
     }
 
     fn is_orphaned(&self) -> bool {
@@ -174,10 +183,10 @@ impl Slabs {
             }
             let Some(pages) = self.pages.take(class.order()) else { return };
             // SAFETY: a run of this order is as long as a slab of this class and aligned to its
-            // length, and no other code uses it.
+            // length, and the page source gives it to this call alone.
             let slab =
                 unsafe { Slab::init(pages, &class.geometry, self.owner, number, ring.created) };
-            // SAFETY: the slab is new and has the ring's geometry.
+            // SAFETY: the slab was made above with the ring's geometry, and no other code knows it.
             unsafe { ring.add(slab) };
         }
     }
@@ -288,7 +297,7 @@ mod tests {
                 let mut out = Vec::new();
                 slabs.refill(class, 1 + next(60), &mut out);
                 for chunk in out {
-                    let start = chunk.0.addr().get();
+                    let start = chunk.at().addr().get();
                     let before = held.range(..start + size).next_back();
                     assert!(before.is_none_or(|(at, (class, _))| at + SIZES[*class].size <= start));
                     held.insert(start, (class, chunk));
@@ -331,7 +340,7 @@ mod tests {
             slabs.refill(class, geometry.objects * (geometry.colours() + 2), &mut out);
             let firsts = out.iter().step_by(geometry.objects);
             let seen: BTreeSet<usize> =
-                firsts.map(|chunk| chunk.0.addr().get() % geometry.slab_bytes).collect();
+                firsts.map(|chunk| chunk.at().addr().get() % geometry.slab_bytes).collect();
             assert_eq!(seen.len(), geometry.colours(), "{geometry:?}");
             assert!(seen.iter().all(|first| first % geometry.step == 0));
             coloured += usize::from(geometry.colours() > 1);
@@ -348,13 +357,13 @@ mod tests {
         let slabs = slabs(Arc::new(move |fault: &SlabFault| sink.lock().unwrap().push(*fault)));
         let kept = slabs.take_one(0).unwrap();
         let one = slabs.take_one(0).unwrap();
-        let address = one.0.addr().get();
+        let address = one.at().addr().get();
         slabs.give_one(0, one);
         slabs.give_one(0, one);
         slabs.give_one(1, kept);
-        // SAFETY: within the object.
-        slabs.give_one(0, Chunk(unsafe { kept.0.add(8) }));
-        let middle = kept.0.addr().get();
+        // SAFETY: within the object, which the test uses alone; that it is none is detected.
+        slabs.give_one(0, unsafe { Chunk::new(kept.at().add(8)) });
+        let middle = kept.at().addr().get();
         assert_eq!(
             *seen.lock().unwrap(),
             [
