@@ -20,7 +20,7 @@ fn now() -> f64 {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let n: u64 = std::env::args().nth(1).map_or(Ok(1000), |n| n.parse())?;
     let space = OffsetAllocator::new(1 << 40)?;
-    let slices = SlabAllocator::new()?;
+    let slabs = SlabAllocator::new()?;
     for _ in 0..3 {
         let mut live =
             (0..1000).map(|_| space.allocate(4096).map(Some)).collect::<Result<Vec<_>, _>>()?;
@@ -34,11 +34,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("offset pair {:.1} ns", (now() - start) / n as f64);
         let start = now();
         for _ in 0..n {
-            let block = black_box(slices.allocate(64)?);
+            let block = black_box(slabs.allocate(64)?);
             // SAFETY: the block is live, of this size, and not used again.
-            unsafe { slices.free(block, 64) };
+            unsafe { slabs.free(block, 64) };
         }
-        println!("slice pair {:.1} ns", (now() - start) / n as f64);
+        println!("slab pair {:.1} ns", (now() - start) / n as f64);
     }
     Ok(())
 }

@@ -104,7 +104,7 @@
 /// A range that a magazine caches for the next request of its size.
 #define KVMEM_RANGE_CACHED 2
 
-/// Settings: taken from the environment variable KVMEM_SLICE. The default.
+/// Settings: taken from the environment variable KVMEM_SLAB. The default.
 #define KVMEM_SLAB_FROM_ENVIRONMENT 0
 
 /// Settings: no debugging, regardless of the environment.

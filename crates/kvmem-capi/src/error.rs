@@ -50,7 +50,7 @@ pub(crate) enum CallError {
     Alloc(AllocError),
     Raw(RawError),
     Bump(BumpError),
-    Slice(SlabError),
+    Slab(SlabError),
     /// No value is stored under the key.
     NotFound,
     /// The lease is not valid any more.
@@ -86,13 +86,13 @@ impl CallError {
             CallError::Raw(RawError::Foreign { .. }) => KVMEM_ERR_FOREIGN_ALLOCATION,
             CallError::Raw(RawError::Failed(error)) => alloc_status(error),
             CallError::Raw(_) => KVMEM_ERR_STALE_ALLOCATION,
-            CallError::Bump(BumpError::Zero) | CallError::Slice(SlabError::ZeroSize) => {
+            CallError::Bump(BumpError::Zero) | CallError::Slab(SlabError::ZeroSize) => {
                 KVMEM_ERR_ZERO_SIZE
             }
             CallError::Bump(BumpError::BadAlign { .. }) => KVMEM_ERR_BAD_ALIGN,
             CallError::Bump(BumpError::Full { .. }) => KVMEM_ERR_OUT_OF_SPACE,
-            CallError::Slice(SlabError::NoMemory { .. }) => KVMEM_ERR_NO_MEMORY,
-            CallError::Bump(_) | CallError::Slice(_) => KVMEM_ERR_TOO_LARGE,
+            CallError::Slab(SlabError::NoMemory { .. }) => KVMEM_ERR_NO_MEMORY,
+            CallError::Bump(_) | CallError::Slab(_) => KVMEM_ERR_TOO_LARGE,
             CallError::NotFound => KVMEM_ERR_NOT_FOUND,
             CallError::Superseded => KVMEM_ERR_SUPERSEDED,
             CallError::InvalidateFailed(_) => KVMEM_ERR_INVALIDATE_FAILED,
@@ -142,7 +142,7 @@ impl fmt::Display for CallError {
             CallError::Alloc(error) => error.fmt(f),
             CallError::Raw(error) => error.fmt(f),
             CallError::Bump(error) => error.fmt(f),
-            CallError::Slice(error) => error.fmt(f),
+            CallError::Slab(error) => error.fmt(f),
             CallError::NotFound => f.write_str("no value is stored under this key"),
             CallError::Superseded => f.write_str(
                 "the value was not committed: a value was put, removed or cleared under the key \
@@ -271,7 +271,7 @@ impl From<BumpError> for CallError {
 
 impl From<SlabError> for CallError {
     fn from(error: SlabError) -> CallError {
-        CallError::Slice(error)
+        CallError::Slab(error)
     }
 }
 

@@ -24,7 +24,7 @@ pub struct kvmem_slab_allocator {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_slab_allocator, SlabEntry, Slice, |slab| slab.home);
+object!(kvmem_slab_allocator, SlabEntry, Slab, |slab| slab.home);
 
 /// A slab allocator in its table.
 pub struct SlabEntry {
@@ -41,7 +41,7 @@ impl Deref for SlabEntry {
     }
 }
 
-/// Settings: taken from the environment variable KVMEM_SLICE. The default.
+/// Settings: taken from the environment variable KVMEM_SLAB. The default.
 pub const KVMEM_SLAB_FROM_ENVIRONMENT: u32 = 0;
 /// Settings: no debugging, regardless of the environment.
 pub const KVMEM_SLAB_PLAIN: u32 = 1;

@@ -83,7 +83,7 @@ fn an_empty_type_gives_what_glib_gives() {
                 .collect();
             let program = compile(&source, &format!("empty{optimize}-{number}"), &flags);
             for setting in ["", "always-malloc", "debug-blocks"] {
-                output.push(succeed(Command::new(&program).env("KVMEM_SLICE", setting)));
+                output.push(succeed(Command::new(&program).env("KVMEM_SLAB", setting)));
             }
         }
         // The same with GLib's own functions.

@@ -7,21 +7,21 @@ use kvmem::slab::{ExtentCache, ObjectCache, SlabAllocator};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("# A million blocks of 1 to 512 bytes, allocated and freed by two threads");
-    let slices = SlabAllocator::new()?;
+    let slabs = SlabAllocator::new()?;
     let start = Instant::now();
     thread::scope(|scope| {
         for thread in 0..2 {
-            let slices = &slices;
+            let slabs = &slabs;
             scope.spawn(move || {
                 for number in 0..500_000usize {
                     let size = (number * 7919 + thread) % 512 + 1;
-                    let Ok(block) = slices.allocate(size) else {
+                    let Ok(block) = slabs.allocate(size) else {
                         return println!("no memory for {size} bytes");
                     };
                     // SAFETY: allocated with this size, freed once and not used afterwards.
                     unsafe {
                         block.write(1);
-                        slices.free(block, size);
+                        slabs.free(block, size);
                     }
                 }
             });
@@ -31,9 +31,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     println!("\n# Bytes in slabs while blocks are cached, and after a trim");
     let shown = |stats: &kvmem::slab::SlabStats| println!("{} bytes in slabs", stats.slab_bytes);
-    shown(&slices.stats());
-    slices.trim();
-    shown(&slices.stats());
+    shown(&slabs.stats());
+    slabs.trim();
+    shown(&slabs.stats());
 
     println!("\n# Objects that are constructed once and used again");
     let made = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));

@@ -37,7 +37,7 @@ fn collections_threads_and_strings() {
     }
     workers.into_iter().for_each(|worker| worker.join().unwrap());
     assert!(all.len() > 5000);
-    HEAP.slices().expect("the program has allocated before").trim();
+    HEAP.allocator().expect("the program has allocated before").trim();
     for texts in all.values() {
         for text in texts.iter().filter(|text| !text.is_empty()) {
             let (seed, rest) = text.split_once(':').unwrap();
@@ -55,7 +55,7 @@ fn threads_come_and_go() {
         let worker = thread::spawn(move || vec![round; 1 + round % 3000]);
         assert_eq!(worker.join().unwrap().len(), 1 + round % 3000);
     }
-    let caches = HEAP.slices().unwrap();
+    let caches = HEAP.allocator().unwrap();
     caches.trim();
     let stats = caches.stats();
     assert!(stats.slab_bytes < 64 << 20, "{}", stats.slab_bytes);
@@ -91,7 +91,7 @@ fn every_layout() {
 /// Runs this file's other tests again in a process with this setting; returns its output.
 fn rerun_with(value: &str) -> String {
     let mut command = std::process::Command::new(std::env::current_exe().expect("our own path"));
-    command.args(["--skip", "settings", "--skip", "forks"]).env("KVMEM_SLICE", value);
+    command.args(["--skip", "settings", "--skip", "forks"]).env("KVMEM_SLAB", value);
     let output = command.output().expect("a child");
     let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
@@ -108,12 +108,12 @@ fn settings_hold_for_the_whole_program() {
         assert!(!rerun_with(value).contains("kvmem:"), "{value}");
     }
     let printed = rerun_with("debug");
-    assert!(printed.contains(r#"kvmem: KVMEM_SLICE="debug": "debug" is unknown"#), "{printed}");
+    assert!(printed.contains(r#"kvmem: KVMEM_SLAB="debug": "debug" is unknown"#), "{printed}");
 }
 
 #[test]
 fn debugging_finds_nothing_wrong_with_this_program() {
-    if std::env::var_os("KVMEM_SLICE").is_none() {
+    if std::env::var_os("KVMEM_SLAB").is_none() {
         assert!(!rerun_with("debug-blocks").contains("kvmem:"));
     }
 }

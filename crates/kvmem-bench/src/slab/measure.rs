@@ -18,7 +18,7 @@ use crate::team;
 
 /// Environment variables that change the behaviour of the heaps.
 const SETTINGS: [&str; 5] =
-    ["KVMEM_SLICE", "G_SLICE", "GLIBC_TUNABLES", "MALLOC_ARENA_MAX", "_RJEM_MALLOC_CONF"];
+    ["KVMEM_SLAB", "G_SLICE", "GLIBC_TUNABLES", "MALLOC_ARENA_MAX", "_RJEM_MALLOC_CONF"];
 
 /// One measurement. Its text form, `random 512 2 mimalloc 50`, parses back to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,8 +22,8 @@ int main(void) {
         options.magazines = i;
         OK(kvmem_offset_allocator_create((uint64_t) 1 << 40, &options, &spaces[i]));
     }
-    kvmem_slab_allocator *slices;
-    OK(kvmem_slab_allocator_create(NULL, &slices));
+    kvmem_slab_allocator *slabs;
+    OK(kvmem_slab_allocator_create(NULL, &slabs));
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < 2; i++) {
             static kvmem_allocation live[1000];
@@ -44,16 +44,16 @@ int main(void) {
         double start = now();
         for (uint64_t step = 0; step < n; step++) {
             void *block;
-            OK(kvmem_slab_allocator_allocate(slices, 64, &block));
-            OK(kvmem_slab_allocator_free(slices, block, 64));
+            OK(kvmem_slab_allocator_allocate(slabs, 64, &block));
+            OK(kvmem_slab_allocator_free(slabs, block, 64));
         }
-        printf("slice pair %.1f ns\n", (now() - start) / (double) n);
+        printf("slab pair %.1f ns\n", (now() - start) / (double) n);
         start = now();
         for (uint64_t step = 0; step < n; step++)
             kvmem_gslice_free1(64, kvmem_gslice_alloc(64));
-        printf("gslice pair %.1f ns\n", (now() - start) / (double) n);
+        printf("gslab pair %.1f ns\n", (now() - start) / (double) n);
     }
-    OK(kvmem_slab_allocator_destroy(slices));
+    OK(kvmem_slab_allocator_destroy(slabs));
     for (int i = 0; i < 2; i++)
         OK(kvmem_offset_allocator_destroy(spaces[i]));
     return 0;

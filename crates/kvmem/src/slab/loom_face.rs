@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use crate::sync::{AtomicU32, Mutex, Ordering, fence};
 
-use super::clock::ManualClock;
-use super::core::MagazineCore;
-use super::magazine_settings::MagazineSettings;
-use super::owner_lock;
-use super::source::RoundSource;
-use super::thread_cache::CacheRef;
-use super::topology::Topology;
+use super::magazine::CacheRef;
+use super::magazine::MagazineCore;
+use super::magazine::MagazineSettings;
+use super::magazine::ManualClock;
+use super::magazine::OwnerLock;
+use super::magazine::RoundSource;
+use super::magazine::Topology;
 
 /// A source of the numbers below a limit.
 struct ModelNumbers<const TRACKED: bool> {
@@ -230,7 +230,7 @@ impl<const TRACKED: bool> Drop for AnyMagazineModel<TRACKED> {
 
 /// The owner lock.
 pub struct OwnerModel {
-    lock: owner_lock::OwnerLock,
+    lock: OwnerLock,
     stoppers: Mutex<()>,
 }
 
@@ -238,7 +238,7 @@ impl OwnerModel {
     /// Makes a free lock.
     #[allow(clippy::new_without_default)]
     pub fn new(fenced: bool) -> Self {
-        OwnerModel { lock: owner_lock::OwnerLock::new(fenced), stoppers: Mutex::new(()) }
+        OwnerModel { lock: OwnerLock::new(fenced), stoppers: Mutex::new(()) }
     }
 
     /// Runs `run` with the lock, as the owner.

@@ -1,4 +1,4 @@
-//! `KVMEM_SLICE` in processes of their own: without a rebuild, a misuse is reported and aborts the
+//! `KVMEM_SLAB` in processes of their own: without a rebuild, a misuse is reported and aborts the
 //! process.
 
 use std::os::unix::process::ExitStatusExt;
@@ -12,28 +12,28 @@ use super::{alone, role};
 fn child(test: &str, variable: &str, value: &str, role: &str) -> Output {
     let mut command = Command::new(std::env::current_exe().expect("our own path"));
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
-    command.env_remove("KVMEM_SLICE").env_remove("G_SLICE").env(variable, value);
+    command.env_remove("KVMEM_SLAB").env_remove("G_SLICE").env(variable, value);
     command.env("KVMEM_TEST_ROLE", role).output().expect("a child")
 }
 
 /// Commits a misuse; prints the block's address first.
 fn misuse(role: &str) {
-    let slices = SlabAllocator::get().expect("a right setting");
-    let block = slices.allocate(40).expect("there is memory");
+    let slabs = SlabAllocator::get().expect("a right setting");
+    let block = slabs.allocate(40).expect("there is memory");
     println!("\nat {:#x}", block.addr().get());
     // SAFETY: with debugging enabled, any address may be freed; the written memory still exists.
     unsafe {
         match role {
             "leak" => {}
-            "wrong size" => slices.free(block, 41),
-            "foreign pointer" => slices.free(block.add(8), 40),
-            _ => slices.free(block, 40),
+            "wrong size" => slabs.free(block, 41),
+            "foreign pointer" => slabs.free(block.add(8), 40),
+            _ => slabs.free(block, 40),
         }
         match role {
-            "double free" => slices.free(block, 40),
+            "double free" => slabs.free(block, 40),
             "write after free" => {
                 block.add(39).write(0);
-                slices.trim();
+                slabs.trim();
             }
             _ => {}
         }
@@ -48,7 +48,7 @@ fn misuse_is_reported_with_address_and_size() {
     }
     let test = "slab_allocator::misuse_is_reported_with_address_and_size";
     for (variable, value) in
-        [("KVMEM_SLICE", "debug-blocks"), ("G_SLICE", "always-malloc,debug-blocks")]
+        [("KVMEM_SLAB", "debug-blocks"), ("G_SLICE", "always-malloc,debug-blocks")]
     {
         for role in
             ["double free", "wrong size", "foreign pointer", "write after free", "leak", "nothing"]
@@ -91,11 +91,11 @@ fn an_unknown_setting_is_an_error_with_its_name() {
             "{error}"
         );
         let text = error.to_string();
-        assert!(text.starts_with(r#"KVMEM_SLICE="debug": "debug" is unknown"#), "{text}");
+        assert!(text.starts_with(r#"KVMEM_SLAB="debug": "debug" is unknown"#), "{text}");
         return;
     }
     let test = "slab_allocator::an_unknown_setting_is_an_error_with_its_name";
-    let output = child(test, "KVMEM_SLICE", "debug", "read it");
+    let output = child(test, "KVMEM_SLAB", "debug", "read it");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -106,24 +106,24 @@ fn allocations_fail_without_pages() {
     use kvmem::slab::{SlabError, SlabSettings};
 
     let _alone = alone();
-    let slices =
+    let slabs =
         SlabAllocator::builder().settings(SlabSettings::default()).build().expect("no pages yet");
     let guard = fault::fail_all(Call::MapAnonymous, Errno::ENOMEM);
-    assert_eq!(slices.allocate(100), Err(SlabError::NoMemory { requested: 100 }));
+    assert_eq!(slabs.allocate(100), Err(SlabError::NoMemory { requested: 100 }));
     assert!(guard.failed() > 0);
     drop(guard);
-    let block = slices.allocate(100).expect("there are pages now");
+    let block = slabs.allocate(100).expect("there are pages now");
     // SAFETY: allocated with this size, freed once.
-    unsafe { slices.free(block, 100) };
+    unsafe { slabs.free(block, 100) };
     let guard =
         fault::fail_all(Call::Unmap, Errno::ENOMEM).and(Call::Advise, 1, u64::MAX, Errno::ENOMEM);
-    slices.trim();
-    assert_eq!(slices.stats().slab_bytes, 0);
-    assert!(slices.stats().mapped_bytes > 0 && guard.failed() > 0);
+    slabs.trim();
+    assert_eq!(slabs.stats().slab_bytes, 0);
+    assert!(slabs.stats().mapped_bytes > 0 && guard.failed() > 0);
     drop(guard);
-    let block = slices.allocate(100).expect("the block that could not be returned serves again");
+    let block = slabs.allocate(100).expect("the block that could not be returned serves again");
     // SAFETY: allocated with this size, freed once.
-    unsafe { slices.free(block, 100) };
-    slices.trim();
-    assert_eq!(slices.stats().mapped_bytes, 0);
+    unsafe { slabs.free(block, 100) };
+    slabs.trim();
+    assert_eq!(slabs.stats().mapped_bytes, 0);
 }

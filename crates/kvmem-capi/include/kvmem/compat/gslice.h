@@ -8,7 +8,7 @@
  * was compiled without it uses GLib's own slices.
  *
  * Same as GLib: any thread; a block of 0 bytes is NULL; freeing NULL does nothing; the process
- * aborts if there is no memory. Blocks are aligned to 16 bytes. With KVMEM_SLICE=debug-blocks in
+ * aborts if there is no memory. Blocks are aligned to 16 bytes. With KVMEM_SLAB=debug-blocks in
  * the environment, misuse is detected.
  *
  * Different from GLib 2.76 and later: there, a block of g_slice_alloc may be freed with g_free and

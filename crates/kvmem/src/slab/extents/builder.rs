@@ -2,15 +2,13 @@
 
 use thiserror::Error;
 
-use crate::offset::{OffsetAllocatorBuilder, SpaceError};
+use crate::offset::{OffsetAllocator, OffsetAllocatorBuilder, SpaceError};
 
-use super::cache::ExtentCache;
+use super::cache::{ExtentCache, default_bound};
 use super::hot::CLASSES;
 
 /// The longest hot size, below 4 GiB − 1 B: handles store the lengths of such ranges themselves.
 const MAX_HOT_SIZE: u64 = u32::MAX as u64 - 1;
-/// By default one part in this many of a space may be cached.
-const DEFAULT_BOUND_SHARE: u64 = 32;
 
 /// The reason why a cached space could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -45,6 +43,33 @@ pub enum ExtentSetupError {
     },
 }
 
+impl ExtentCache {
+    /// Makes a space of `capacity` bytes, 1..=2^63, without a boundary, that detects hot sizes.
+    ///
+    /// # Errors
+    /// Returns the errors of [`OffsetAllocatorBuilder::build`].
+    pub fn new(capacity: u64) -> Result<Self, SpaceError> {
+        Ok(Self::over(OffsetAllocator::new(capacity)?, &[], true, None))
+    }
+
+    /// Returns a builder for a space with the offset layer's options and the options of the cache.
+    ///
+    /// ```
+    /// use kvmem::offset::OffsetAllocator;
+    /// use kvmem::slab::ExtentCache;
+    ///
+    /// let space = ExtentCache::builder(OffsetAllocator::builder(64 << 30).boundary(1 << 30))
+    ///     .hot_sizes([3_274_752, 658_432])
+    ///     .auto_hot_sizes(false)
+    ///     .build()?;
+    /// assert_eq!(space.stats().classes.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn builder(space: OffsetAllocatorBuilder) -> ExtentBuilder {
+        ExtentBuilder::new(space)
+    }
+}
+
 /// A builder for an [`ExtentCache`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it builds"]
@@ -53,11 +78,6 @@ pub struct ExtentBuilder {
     hot_sizes: Vec<u64>,
     auto: bool,
     max_cached_bytes: Option<u64>,
-}
-
-/// Returns the default bound of cached bytes for a space of `capacity` bytes.
-pub(super) fn default_bound(capacity: u64) -> u64 {
-    capacity / DEFAULT_BOUND_SHARE
 }
 
 impl ExtentBuilder {

@@ -1,28 +1,22 @@
 //! *Extent cache*: a shared space whose hot sizes are served from each thread's own magazines.
 
 use std::any::Any;
-use std::fmt;
 use std::sync::Arc;
 
-use crate::offset::{
-    AllocError, BinReport, CheckError, LONG, Metrics, OffsetAllocator, OffsetAllocatorBuilder,
-    Range, SpaceError, SpaceHandle,
-};
+use crate::offset::{AllocError, BinReport, LONG, OffsetAllocator, Range, SpaceHandle};
 
-use crate::slab::magazine_stats::ClassStats;
-
-use super::builder::{ExtentBuilder, default_bound};
 use super::extent::Extent;
 use super::instance::{ExtentInstance, InstanceOptions};
-use super::map::{ExtentMapRange, mark};
-use super::stats::ExtentStats;
+
+/// By default one part in this many of a space may be cached.
+const DEFAULT_BOUND_SHARE: u64 = 32;
 
 /// An allocator for ranges of an abstract space `[0, capacity)`, like [`OffsetAllocator`], for many
 /// threads at once: allocating and freeing a *hot* size takes no lock and no atomic
 /// read-modify-write.
 ///
 /// The type is `Send + Sync`, and clones share one space. Extents may outlive it. Hot sizes are
-/// [named](ExtentBuilder::hot_sizes) or detected from the requests; all others go to the offset
+/// [named](super::ExtentBuilder::hot_sizes) or detected from the requests; all others go to the offset
 /// layer. No request fails before the cached ranges have been reclaimed.
 ///
 /// # Time complexity
@@ -63,7 +57,7 @@ pub(super) struct SpaceOwner {
     instance: &'static ExtentInstance,
     pub(super) allocator: OffsetAllocator,
     /// Whether the bound of cached bytes follows the capacity.
-    bound_follows: bool,
+    pub(super) bound_follows: bool,
 }
 
 impl Drop for SpaceOwner {
@@ -75,31 +69,6 @@ impl Drop for SpaceOwner {
 }
 
 impl ExtentCache {
-    /// Makes a space of `capacity` bytes, 1..=2^63, without a boundary, that detects hot sizes.
-    ///
-    /// # Errors
-    /// Returns the errors of [`OffsetAllocatorBuilder::build`].
-    pub fn new(capacity: u64) -> Result<Self, SpaceError> {
-        Ok(Self::over(OffsetAllocator::new(capacity)?, &[], true, None))
-    }
-
-    /// Returns a builder for a space with the offset layer's options and the options of the cache.
-    ///
-    /// ```
-    /// use kvmem::offset::OffsetAllocator;
-    /// use kvmem::slab::ExtentCache;
-    ///
-    /// let space = ExtentCache::builder(OffsetAllocator::builder(64 << 30).boundary(1 << 30))
-    ///     .hot_sizes([3_274_752, 658_432])
-    ///     .auto_hot_sizes(false)
-    ///     .build()?;
-    /// assert_eq!(space.stats().classes.len(), 2);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn builder(space: OffsetAllocatorBuilder) -> ExtentBuilder {
-        ExtentBuilder::new(space)
-    }
-
     pub(super) fn over(
         allocator: OffsetAllocator,
         hot_sizes: &[u32],
@@ -246,39 +215,6 @@ impl ExtentCache {
         self.allocator().free_batch(run.into_iter().map(Extent::into_allocation));
     }
 
-    /// Extends the space to `new_capacity` bytes; see [`OffsetAllocator::grow_to`].
-    ///
-    /// # Errors
-    /// Returns the errors of [`OffsetAllocator::grow_to`].
-    pub fn grow_to(&self, new_capacity: u64) -> Result<(), SpaceError> {
-        match self.allocator().grow_to(new_capacity) {
-            // Cached ranges occupy metadata nodes.
-            Err(SpaceError::TooManyRanges { .. }) => {
-                self.instance.magazines.reclaim(|| self.allocator().grow_to(new_capacity))?;
-            }
-            result => result?,
-        }
-        self.follow_bound();
-        Ok(())
-    }
-
-    /// Shrinks the space to `new_capacity` bytes after reclaiming the cached ranges; see
-    /// [`OffsetAllocator::shrink_to`].
-    ///
-    /// # Errors
-    /// Returns the errors of [`OffsetAllocator::shrink_to`].
-    pub fn shrink_to(&self, new_capacity: u64) -> Result<(), SpaceError> {
-        self.instance.magazines.reclaim(|| self.allocator().shrink_to(new_capacity))?;
-        self.follow_bound();
-        Ok(())
-    }
-
-    fn follow_bound(&self) {
-        if self.owner.bound_follows {
-            self.instance.follow_bound(|| default_bound(self.capacity()));
-        }
-    }
-
     /// Keeps `keepalive` alive until the space and all its extents are gone. It is dropped by the
     /// thread that drops the last of them.
     pub(crate) fn keep(&self, keepalive: Box<dyn Any + Send + Sync>) {
@@ -323,115 +259,17 @@ impl ExtentCache {
         self.instance.magazines.trim();
     }
 
-    /// Returns the metrics of the space. Cached ranges count as free; `largest_free` does not
-    /// consider what they would join. Read at about one moment while other threads may continue.
-    /// O(threads × classes).
-    #[must_use]
-    pub fn metrics(&self) -> Metrics {
-        let cached = self.instance.magazines.stats();
-        let ranges: usize =
-            cached.classes.iter().map(|class| class.in_threads + class.in_depot).sum();
-        let longest = cached.classes.iter().filter(|class| class.in_threads + class.in_depot > 0);
-        let longest = longest.map(|class| class.round_bytes as u64).max().unwrap_or(0);
-        let mut metrics = self.allocator().metrics();
-        metrics.allocated = metrics.allocated.saturating_sub(cached.cached_bytes);
-        metrics.free = metrics.capacity - metrics.allocated;
-        metrics.live = metrics.live.saturating_sub(ranges as u64);
-        metrics.free_ranges += ranges as u64;
-        metrics.largest_free = metrics.largest_free.max(longest);
-        metrics.metadata_bytes += self.instance.raw.bytes() as u64;
-        metrics
-    }
-
-    /// Returns the part of [`metrics`](Self::metrics) and [`stats`](Self::stats) that can be read
-    /// without any lock that a request could wait for. O(threads × classes).
-    pub(crate) fn snapshot(&self) -> ExtentSnapshot {
-        let magazines = &self.instance.magazines;
-        let look = || (self.space.published_stats(), magazines.stats());
-        // A range that moves between metadata and cache meanwhile is counted in one of the two, in
-        // both, or in neither.
-        let (usage, cached) = (0..CONSISTENT_READ_TRIES)
-            .find_map(|_| magazines.consistent_read(look))
-            .unwrap_or_else(look);
-        let held = |class: &&ClassStats| class.in_threads + class.in_depot > 0;
-        let longest =
-            cached.classes.iter().filter(held).map(|class| class.round_bytes as u64).max();
-        let ranges: usize =
-            cached.classes.iter().map(|class| class.in_threads + class.in_depot).sum();
-        ExtentSnapshot {
-            capacity: usage.capacity,
-            allocated: usage
-                .capacity
-                .saturating_sub(usage.free)
-                .saturating_sub(cached.cached_bytes),
-            largest_free: usage.largest.max(longest.unwrap_or(0)),
-            live: usage.live.saturating_sub(ranges as u64),
-            cached: cached.cached_bytes,
-            reclaims: magazines.reclaims(),
-        }
-    }
-
-    /// Returns the statistics of the caches. Takes no lock. O(threads × classes).
-    #[must_use]
-    pub fn stats(&self) -> ExtentStats {
-        ExtentStats::of(self.instance)
-    }
-
     /// Returns the free ranges by size after reclaiming the cached ranges; see
     /// [`OffsetAllocator::bins`].
     #[must_use]
     pub fn bins(&self) -> Vec<BinReport> {
         self.instance.magazines.reclaim(|| self.allocator().bins())
     }
-
-    /// Returns the whole space in address order: one entry for each extent in use, one for each
-    /// cached range, and one for each run of free bytes. A range that a thread is moving between
-    /// cache and metadata is shown as used. Stops all threads that use the space meanwhile.
-    /// O(ranges × log cached).
-    #[must_use]
-    pub fn map(&self) -> Vec<ExtentMapRange> {
-        self.instance.magazines.with_all_stopped(|cached| mark(self.space.map(), cached))
-    }
-
-    /// Checks the metadata against their numbered invariants, and the cached ranges against the
-    /// metadata. Stops all threads that use the space meanwhile. O(ranges + cached × log cached).
-    ///
-    /// # Errors
-    /// Returns a [`CheckError`] if it finds a defect of this library.
-    pub fn check(&self) -> Result<(), CheckError> {
-        self.instance.magazines.with_all_stopped(|cached| {
-            self.space.check(cached)?;
-            let mut nodes: Vec<u32> = cached.iter().map(|range| range.node()).collect();
-            nodes.sort_unstable();
-            match nodes.windows(2).find(|pair| pair[0] == pair[1]) {
-                Some(pair) => Err(CheckError {
-                    invariant: 3,
-                    what: format!("node {} is cached twice", pair[0]),
-                }),
-                None => Ok(()),
-            }
-        })
-    }
 }
 
-/// Attempts to read metadata and caches consistently; after these they are read one after the
-/// other.
-const CONSISTENT_READ_TRIES: usize = 4;
-
-/// Figures of a space at about one moment; see [`ExtentCache::snapshot`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ExtentSnapshot {
-    pub(crate) capacity: u64,
-    /// Bytes in use, without cached bytes.
-    pub(crate) allocated: u64,
-    /// The longest free range; ranges freed last may not be joined yet.
-    pub(crate) largest_free: u64,
-    /// Extents in use.
-    pub(crate) live: u64,
-    /// Cached bytes.
-    pub(crate) cached: u64,
-    /// Times that cached ranges were reclaimed because a request found no free range.
-    pub(crate) reclaims: u64,
+/// Returns the default bound of cached bytes for a space of `capacity` bytes.
+pub(super) fn default_bound(capacity: u64) -> u64 {
+    capacity / DEFAULT_BOUND_SHARE
 }
 
 /// Reason for a missing range: the space is full according to the hint.
@@ -444,13 +282,4 @@ const FAILED: u64 = 1;
 #[inline(always)]
 fn short(size: u64) -> u32 {
     u32::try_from(size).unwrap_or(LONG)
-}
-
-impl fmt::Debug for ExtentCache {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ExtentCache")
-            .field("allocator", self.allocator())
-            .field("stats", &self.stats())
-            .finish()
-    }
 }

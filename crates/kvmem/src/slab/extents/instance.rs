@@ -11,13 +11,13 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::offset::{AllocError, Range, SpaceHandle};
-use crate::slab::magazine_settings::MagazineSettings;
-use crate::slab::magazines::Magazines;
-use crate::slab::source::RoundSource;
+use crate::slab::magazine::MagazineSettings;
+use crate::slab::magazine::Magazines;
+use crate::slab::magazine::RoundSource;
 use crate::sync::{AppendOnlyTable, FIRST, Mutex};
 
 use super::hot::{CLASSES, HotSizes};
-use super::raw::RawTable;
+use super::raw_table::RawTable;
 
 static INSTANCES: AppendOnlyTable<InstancePtr> = AppendOnlyTable::new(
     [const { InstancePtr::new(ptr::null_mut()) }; FIRST],
@@ -80,8 +80,9 @@ impl ExtentInstance {
     /// The core has had an instance.
     #[inline(always)]
     pub(super) unsafe fn known(core: u32) -> &'static ExtentInstance {
-        // SAFETY: the caller's promise, and that it is never freed. Acquire pairs with the Release
-        // in `open`.
+        // SAFETY: the caller promises that the core has had an instance, so the pointer is not
+        // null; an instance is never freed, and all access to it is shared. Acquire pairs with the
+        // Release in `open`.
         unsafe { &*INSTANCES.get(core).load(Ordering::Acquire) }
     }
 

@@ -1,8 +1,10 @@
-//! *Map*: the space in address order, with cached ranges marked.
+//! *Map*: the space in address order, with cached ranges marked; and the check of both.
 
 use serde::Serialize;
 
-use crate::offset::{MapRange, Range};
+use crate::offset::{CheckError, MapRange, Range};
+
+use super::cache::ExtentCache;
 
 /// The state of a range in the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -30,7 +32,7 @@ pub struct ExtentMapRange {
 }
 
 /// Returns the map of the metadata with the cached ranges marked.
-pub(super) fn mark(map: Vec<MapRange>, cached: &[Range]) -> Vec<ExtentMapRange> {
+fn mark(map: Vec<MapRange>, cached: &[Range]) -> Vec<ExtentMapRange> {
     let mut offsets: Vec<u64> = cached.iter().map(|range| range.offset()).collect();
     offsets.sort_unstable();
     let state = |range: &MapRange| match range.used {
@@ -41,4 +43,35 @@ pub(super) fn mark(map: Vec<MapRange>, cached: &[Range]) -> Vec<ExtentMapRange> 
     map.iter()
         .map(|range| ExtentMapRange { offset: range.offset, size: range.size, state: state(range) })
         .collect()
+}
+
+impl ExtentCache {
+    /// Returns the whole space in address order: one entry for each extent in use, one for each
+    /// cached range, and one for each run of free bytes. A range that a thread is moving between
+    /// cache and metadata is shown as used. Stops all threads that use the space meanwhile.
+    /// O(ranges × log cached).
+    #[must_use]
+    pub fn map(&self) -> Vec<ExtentMapRange> {
+        self.instance.magazines.with_all_stopped(|cached| mark(self.space.map(), cached))
+    }
+
+    /// Checks the metadata against their numbered invariants, and the cached ranges against the
+    /// metadata. Stops all threads that use the space meanwhile. O(ranges + cached × log cached).
+    ///
+    /// # Errors
+    /// Returns a [`CheckError`] if it finds a defect of this library.
+    pub fn check(&self) -> Result<(), CheckError> {
+        self.instance.magazines.with_all_stopped(|cached| {
+            self.space.check(cached)?;
+            let mut nodes: Vec<u32> = cached.iter().map(|range| range.node()).collect();
+            nodes.sort_unstable();
+            match nodes.windows(2).find(|pair| pair[0] == pair[1]) {
+                Some(pair) => Err(CheckError {
+                    invariant: 3,
+                    what: format!("node {} is cached twice", pair[0]),
+                }),
+                None => Ok(()),
+            }
+        })
+    }
 }

@@ -6,12 +6,12 @@
 //!
 //! | noun | file | meaning |
 //! |---|---|---|
-//! | extent cache | `cache.rs`, `builder.rs` | the shared interface of a space |
+//! | extent cache | `cache.rs`, `builder.rs`, `resize.rs` | the shared interface of a space |
 //! | extent | `extent.rs` | a range in use |
 //! | hot size | `hot.rs` | a size that is cached, and its detection |
 //! | instance | `instance.rs` | the state that all handles of a space share: the magazines and their source |
-//! | raw handle | `raw.rs` | a handle of plain data |
-//! | map, statistics | `map.rs`, `stats.rs` | reports |
+//! | raw handle | `raw.rs`, `raw_table.rs` | a handle of plain data, and the generations of all |
+//! | reports | `map.rs`, `snapshot.rs`, `stats.rs` | what is used, cached and free |
 
 mod builder;
 mod cache;
@@ -20,6 +20,9 @@ mod hot;
 mod instance;
 mod map;
 mod raw;
+mod raw_table;
+mod resize;
+mod snapshot;
 mod stats;
 
 #[cfg(test)]

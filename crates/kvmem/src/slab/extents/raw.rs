@@ -6,179 +6,14 @@
 //! here are in a separate table by slot, which only grows; each is stored beside the range that it
 //! names. Freeing a handle invalidates its generation with one compare-and-swap. If two threads
 //! free the same handle, one of them gets the range and the other one gets an error.
-//!
-//! The lowest bit of a generation says that it is live. The next bit says that a thread is changing
-//! the range's length and others have to wait. The rest is a counter: a stale handle could be
-//! accepted only if a multiple of exactly 2^30 handles were made for the same slot since.
 
 use std::ops;
 
-use crate::offset::{
-    AllocError, Allocation, LONG, Range, RawAllocation, RawError, RawHandle, SpaceHandle,
-};
-use crate::sync::{AppendOnlyTable, AtomicU32, AtomicU64, Backoff, FIRST, Ordering, fence};
+use crate::offset::{AllocError, Allocation, LONG, RawAllocation, RawError, RawHandle};
 
 use super::cache::ExtentCache;
 use super::extent::Extent;
-
-/// The generation is live: a handle names the slot's range.
-const LIVE: u32 = 1;
-/// A thread is changing the range.
-const BUSY: u32 = 2;
-/// The distance from one generation to the next.
-const STEP: u32 = 4;
-
-/// Returns whether a valid handle can have this generation.
-fn is_live(generation: u32) -> bool {
-    generation & (LIVE | BUSY) == LIVE
-}
-
-/// A slot's generation and the range that it names.
-struct RawEntry {
-    generation: AtomicU32,
-    /// Length as handles store it.
-    size: AtomicU32,
-    offset: AtomicU64,
-}
-
-impl RawEntry {
-    const fn new() -> Self {
-        RawEntry {
-            generation: AtomicU32::new(0),
-            size: AtomicU32::new(0),
-            offset: AtomicU64::new(0),
-        }
-    }
-
-    /// Makes the next generation live for a range; returns the generation.
-    fn issue(&self, extent: Extent) -> u32 {
-        let allocation = extent.into_allocation();
-        // Relaxed: no other thread changes a generation that is not live.
-        let generation =
-            (self.generation.load(Ordering::Relaxed) & !(LIVE | BUSY)).wrapping_add(STEP) | LIVE;
-        // Release pairs with the Acquire fence in `read`: a reader that sees these values sees that
-        // the last generation is no longer live.
-        fence(Ordering::Release);
-        self.store(allocation);
-        // Release pairs with the Acquire in `take` and in `read`.
-        self.generation.store(generation, Ordering::Release);
-        generation
-    }
-
-    /// Stores the range. Relaxed, all: ordered by the generation.
-    fn store(&self, allocation: Allocation) {
-        self.size.store(allocation.as_range().size(), Ordering::Relaxed);
-        self.offset.store(allocation.offset(), Ordering::Relaxed);
-        allocation.forget();
-    }
-
-    /// Replaces a live generation by `to`, which is not live or busy; returns `None` if it is not
-    /// live.
-    fn take(&self, generation: u32, to: u32) -> Option<()> {
-        if !is_live(generation) {
-            return None;
-        }
-        let mut backoff = Backoff::default();
-        loop {
-            // Acquire pairs with the Release in `issue` and `with_taken`. Relaxed: on failure
-            // nothing is read.
-            match self.generation.compare_exchange(
-                generation,
-                to,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return Some(()),
-                Err(now) if now == generation | BUSY => backoff.pause(),
-                Err(_) => return None,
-            }
-        }
-    }
-
-    /// Returns the offset and the size that a generation names; `None` if it is not live.
-    fn read(&self, generation: u32) -> Option<(u64, u32)> {
-        if !is_live(generation) {
-            return None;
-        }
-        let mut backoff = Backoff::default();
-        loop {
-            // Acquire pairs with the Release in `issue` and `with_taken`.
-            let before = self.generation.load(Ordering::Acquire);
-            // Relaxed, both: the generation is loaded before and after.
-            let found = (self.offset.load(Ordering::Relaxed), self.size.load(Ordering::Relaxed));
-            // Acquire pairs with the Release fences in `issue` and `with_taken`.
-            fence(Ordering::Acquire);
-            // Relaxed: ordered by the fence.
-            match self.generation.load(Ordering::Relaxed) {
-                now if now == generation && before == generation => return Some(found),
-                now if now | BUSY == generation | BUSY => backoff.pause(),
-                _ => return None,
-            }
-        }
-    }
-
-    /// Returns the range after the caller has taken the generation.
-    fn allocation(&self, space: SpaceHandle, slot: u32) -> Allocation {
-        // Relaxed, both: ordered by the caller's `take`.
-        let (offset, size) =
-            (self.offset.load(Ordering::Relaxed), self.size.load(Ordering::Relaxed));
-        space.allocation(Range::new(offset, size, slot))
-    }
-}
-
-/// The generations of a space, and of earlier spaces with the same core. A handle names its
-/// allocator, so it cannot be confused with theirs.
-pub(super) struct RawTable(AppendOnlyTable<RawEntry>);
-
-impl RawTable {
-    pub(super) fn new() -> Self {
-        RawTable(AppendOnlyTable::new([const { RawEntry::new() }; FIRST], RawEntry::new))
-    }
-
-    /// Returns the size on the heap in bytes.
-    pub(super) fn bytes(&self) -> usize {
-        self.0.bytes()
-    }
-
-    /// Returns the number of live generations.
-    fn live(&self) -> u64 {
-        // Relaxed: a statistic, read at about one moment.
-        self.0
-            .iter()
-            .filter(|(_, entry)| entry.generation.load(Ordering::Relaxed) & LIVE != 0)
-            .count() as u64
-    }
-
-    /// Frees all ranges that raw handles name. No code can reach the space any more.
-    pub(super) fn close(&self, space: SpaceHandle) {
-        for (slot, entry) in self.0.iter() {
-            // Relaxed, both: no other thread uses the table.
-            let generation = entry.generation.load(Ordering::Relaxed);
-            if generation & LIVE != 0 {
-                entry.generation.store(generation & !(LIVE | BUSY), Ordering::Relaxed);
-                drop(entry.allocation(space, slot));
-            }
-        }
-    }
-
-    /// Repairs the table in a forked child, which has one thread. Ranges that other threads were
-    /// changing get their lengths from the metadata.
-    pub(super) fn postfork_child(&self, space: SpaceHandle) {
-        for (slot, entry) in self.0.iter() {
-            // Relaxed, all: the process has one thread.
-            let generation = entry.generation.load(Ordering::Relaxed);
-            if generation & BUSY != 0 {
-                let allocation =
-                    space.allocation(Range::new(entry.offset.load(Ordering::Relaxed), LONG, slot));
-                entry
-                    .size
-                    .store(u32::try_from(allocation.len()).unwrap_or(LONG), Ordering::Relaxed);
-                allocation.forget();
-                entry.generation.store(generation & !BUSY, Ordering::Relaxed);
-            }
-        }
-    }
-}
+use super::raw_table::RawEntry;
 
 /// Raw handles: extents named by plain data, for foreign-function interfaces. A hot size takes no
 /// lock.
@@ -217,7 +52,7 @@ impl ExtentCache {
 
     fn issue_raw(&self, extent: Extent, size: u64) -> RawAllocation {
         let (slot, offset) = (extent.allocation().as_range().node(), extent.offset());
-        let generation = self.instance.raw.0.get(slot).issue(extent);
+        let generation = self.instance.raw.entry(slot).issue(extent.into_allocation());
         RawAllocation { handle: RawHandle { allocator: self.id(), slot, generation }, offset, size }
     }
 
@@ -260,8 +95,7 @@ impl ExtentCache {
     /// [`OffsetAllocator::raw_at`](crate::offset::OffsetAllocator::raw_at). O(1).
     #[must_use]
     pub fn raw_at(&self, slot: u32) -> Option<RawAllocation> {
-        // Acquire pairs with the Release in `issue`.
-        let generation = self.instance.raw.0.find(slot)?.generation.load(Ordering::Acquire) & !BUSY;
+        let generation = self.instance.raw.find(slot)?.generation();
         let handle = RawHandle { allocator: self.id(), slot, generation };
         // If the generation is not live, or changed meanwhile, the slot has, or had, no raw extent.
         let range = self.resolve_raw(handle).ok()?;
@@ -273,7 +107,7 @@ impl ExtentCache {
     /// existed at once.
     #[must_use]
     pub fn raw_allocations(&self) -> Vec<RawAllocation> {
-        let slots = self.instance.raw.0.iter().map(|(slot, _)| slot);
+        let slots = self.instance.raw.slots();
         let mut all: Vec<RawAllocation> = slots.filter_map(|slot| self.raw_at(slot)).collect();
         all.sort_unstable_by_key(|one| one.offset);
         all
@@ -309,9 +143,9 @@ impl ExtentCache {
     /// Returns [`RawError::Foreign`] if the handle belongs to another allocator, and
     /// [`RawError::Stale`] if its extent was freed.
     pub fn adopt_raw(&self, handle: RawHandle) -> Result<Extent, RawError> {
-        let entry = self.entry(handle)?;
-        entry.take(handle.generation, handle.generation & !LIVE).ok_or_else(|| stale(handle))?;
-        Ok(Extent::new(entry.allocation(self.space, handle.slot)))
+        let RawHandle { slot, generation, .. } = handle;
+        let taken = self.entry(handle)?.adopt(generation, self.space, slot);
+        taken.map(Extent::new).ok_or_else(|| stale(handle))
     }
 
     /// Returns the number of live raw extents, at about one moment while other threads may
@@ -327,17 +161,9 @@ impl ExtentCache {
         handle: RawHandle,
         run: impl FnOnce(&mut Allocation) -> Result<T, RawError>,
     ) -> Result<T, RawError> {
-        let entry = self.entry(handle)?;
-        entry.take(handle.generation, handle.generation | BUSY).ok_or_else(|| stale(handle))?;
-        // Release pairs with the Acquire fence in `read`: a reader that sees a later store sees the
-        // generation busy.
-        fence(Ordering::Release);
-        let mut allocation = entry.allocation(self.space, handle.slot);
-        let done = run(&mut allocation);
-        entry.store(allocation);
-        // Release pairs with the Acquire in `take` and `read`.
-        entry.generation.store(handle.generation, Ordering::Release);
-        done
+        let RawHandle { slot, generation, .. } = handle;
+        let done = self.entry(handle)?.with_taken(generation, self.space, slot, run);
+        done.unwrap_or_else(|| Err(stale(handle)))
     }
 
     /// Returns the entry that a handle of this space names.
@@ -346,7 +172,7 @@ impl ExtentCache {
         if allocator != self.id() {
             return Err(RawError::Foreign { allocator: self.id(), handle_of: allocator });
         }
-        self.instance.raw.0.find(slot).ok_or_else(|| stale(handle))
+        self.instance.raw.find(slot).ok_or_else(|| stale(handle))
     }
 
     fn id(&self) -> u64 {

@@ -1,7 +1,10 @@
 //! *Statistics of a cached space*.
 
+use std::fmt;
+
 use serde::Serialize;
 
+use super::cache::ExtentCache;
 use super::instance::ExtentInstance;
 
 /// The contents and counters of a space's caches, read at about one moment while other threads may
@@ -73,5 +76,22 @@ impl ExtentStats {
             threads: magazines.threads,
             reclaims: instance.magazines.reclaims(),
         }
+    }
+}
+
+impl ExtentCache {
+    /// Returns the statistics of the caches. Takes no lock. O(threads × classes).
+    #[must_use]
+    pub fn stats(&self) -> ExtentStats {
+        ExtentStats::of(self.instance)
+    }
+}
+
+impl fmt::Debug for ExtentCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExtentCache")
+            .field("allocator", self.allocator())
+            .field("stats", &self.stats())
+            .finish()
     }
 }

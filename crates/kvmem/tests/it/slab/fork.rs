@@ -9,42 +9,42 @@ use kvmem::slab::{SlabAllocator, SlabSettings};
 
 use crate::child::forked;
 
-fn pair(slices: &SlabAllocator, size: usize) -> bool {
-    let Ok(block) = slices.allocate(size) else { return false };
+fn pair(slabs: &SlabAllocator, size: usize) -> bool {
+    let Ok(block) = slabs.allocate(size) else { return false };
     // SAFETY: allocated with this size, freed once.
     unsafe {
         block.write_bytes(1, size);
-        slices.free(block, size);
+        slabs.free(block, size);
     }
     true
 }
 
 #[test]
 fn a_child_finds_every_lock_free() {
-    let slices = SlabAllocator::builder().settings(SlabSettings::default()).build().unwrap();
+    let slabs = SlabAllocator::builder().settings(SlabSettings::default()).build().unwrap();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         for seed in 0..3 {
-            let (slices, done) = (&slices, &done);
+            let (slabs, done) = (&slabs, &done);
             scope.spawn(move || {
                 let mut size = seed * 100;
                 while !done.load(Ordering::Relaxed) {
                     // Many at once, so slabs and pages are used.
                     size = (size + 391) % 8000 + 1;
                     let blocks: Vec<NonNull<u8>> =
-                        (0..300).map_while(|_| slices.allocate(size).ok()).collect();
+                        (0..300).map_while(|_| slabs.allocate(size).ok()).collect();
                     for block in blocks {
                         // SAFETY: allocated with this size, freed once.
-                        unsafe { slices.free(block, size) };
+                        unsafe { slabs.free(block, size) };
                     }
-                    slices.trim();
+                    slabs.trim();
                 }
             });
         }
         for _ in 0..30 {
             let status = forked(|| {
-                let fine = (1..8000).step_by(13).all(|size| pair(&slices, size));
-                slices.trim();
+                let fine = (1..8000).step_by(13).all(|size| pair(&slabs, size));
+                slabs.trim();
                 i32::from(!fine)
             });
             assert_eq!(status, 0);
@@ -58,7 +58,7 @@ fn allocations_fail_in_a_child_without_the_region() {
     for inherited in [false, true] {
         let region = Region::builder(1 << 20).dont_fork(!inherited).map().unwrap();
         let region = ExclusiveRegion::new(region).unwrap();
-        let slices = SlabAllocator::builder()
+        let slabs = SlabAllocator::builder()
             .settings(SlabSettings::default())
             .region(region)
             .build()
@@ -68,19 +68,19 @@ fn allocations_fail_in_a_child_without_the_region() {
         let (sender, receiver) = std::sync::mpsc::channel::<()>();
         thread::scope(|scope| {
             let (ready, wait) = std::sync::mpsc::channel();
-            let slices = &slices;
+            let slabs = &slabs;
             scope.spawn(move || {
-                assert!(pair(slices, 100));
+                assert!(pair(slabs, 100));
                 ready.send(()).expect("the test waits");
                 let _ = receiver.recv();
             });
             wait.recv().expect("a block was freed");
             let status = forked(|| {
-                slices.trim();
-                i32::from(pair(slices, 100))
+                slabs.trim();
+                i32::from(pair(slabs, 100))
             });
             assert_eq!(status, i32::from(inherited));
-            assert!(pair(slices, 100));
+            assert!(pair(slabs, 100));
             drop(sender);
         });
     }

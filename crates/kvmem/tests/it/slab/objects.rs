@@ -96,6 +96,17 @@ fn any_size_and_alignment() {
     assert_eq!((*one, *other), ((), ()));
 }
 
+/// Memory of no bytes must not be requested from the system's allocator.
+#[test]
+fn an_aligned_object_without_size() {
+    #[repr(align(128))]
+    struct Nothing;
+    let cache = ObjectCache::new(|| Nothing);
+    let one = cache.get().unwrap();
+    assert_eq!(std::ptr::from_ref(&*one).addr() % 128, 0);
+    assert!(cache.stats().object_bytes > 0);
+}
+
 #[test]
 fn objects_on_a_region() {
     let region = ExclusiveRegion::new(Region::builder(1 << 20).map().unwrap()).unwrap();

@@ -21,19 +21,19 @@ fn resident(from: usize, len: usize) -> usize {
     pages.iter().filter(|page| **page & 1 == 1).count() * page
 }
 
-fn free(slices: &SlabAllocator, blocks: impl IntoIterator<Item = NonNull<u8>>, size: usize) {
+fn free(slabs: &SlabAllocator, blocks: impl IntoIterator<Item = NonNull<u8>>, size: usize) {
     for block in blocks {
         // SAFETY: allocated with this size, freed once.
-        unsafe { slices.free(block, size) };
+        unsafe { slabs.free(block, size) };
     }
 }
 
 #[test]
 fn empty_slabs_are_returned() {
-    let slices = SlabAllocator::builder().settings(SlabSettings::default()).build().unwrap();
+    let slabs = SlabAllocator::builder().settings(SlabSettings::default()).build().unwrap();
     let mut blocks = Vec::new();
-    slices.allocate_batch(500, 100_000, &mut blocks).unwrap();
-    let full = slices.stats();
+    slabs.allocate_batch(500, 100_000, &mut blocks).unwrap();
+    let full = slabs.stats();
     assert!(full.slab_bytes > 50_000_000 && full.slab_bytes < 57_000_000, "{}", full.slab_bytes);
     // The header or an object has touched every page of a slab.
     for block in &blocks {
@@ -49,15 +49,15 @@ fn empty_slabs_are_returned() {
     // Magazines keep freed blocks for the working set's interval; trimming does not wait.
     let (blocks, rest): (Vec<_>, Vec<_>) =
         blocks.into_iter().partition(|block| (block.addr().get() / 8192).is_multiple_of(10));
-    free(&slices, rest, 500);
-    slices.trim();
-    let trimmed = slices.stats();
+    free(&slabs, rest, 500);
+    slabs.trim();
+    let trimmed = slabs.stats();
     assert!(trimmed.slab_bytes < 6_000_000 && trimmed.unused_bytes == 0, "{trimmed:?}");
     assert!(now() > 5_000_000 && now() < 8_000_000, "{}", now());
 
-    free(&slices, blocks, 500);
-    slices.trim();
-    assert_eq!(slices.stats().mapped_bytes, 0);
+    free(&slabs, blocks, 500);
+    slabs.trim();
+    assert_eq!(slabs.stats().mapped_bytes, 0);
 }
 
 #[test]
@@ -65,12 +65,12 @@ fn a_region_is_used_completely_and_kept_alive() {
     let region = Region::builder(4 << 20).map().unwrap();
     let range = region.base().addr().get()..region.base().addr().get() + region.len();
     let region = ExclusiveRegion::new(region).unwrap();
-    let slices =
+    let slabs =
         SlabAllocator::builder().settings(SlabSettings::default()).region(region).build().unwrap();
     for _ in 0..3 {
         let mut blocks = Vec::new();
         let error = loop {
-            match slices.allocate(1000) {
+            match slabs.allocate(1000) {
                 Ok(block) => blocks.push(block),
                 Err(error) => break error,
             }
@@ -83,23 +83,23 @@ fn a_region_is_used_completely_and_kept_alive() {
             unsafe { block.write_bytes(1, 1000) };
         }
         // A block above the limit comes from the system.
-        let large = slices.allocate(10_000).unwrap();
+        let large = slabs.allocate(10_000).unwrap();
         assert!(!range.contains(&large.addr().get()));
-        free(&slices, [large], 10_000);
-        free(&slices, blocks, 1000);
-        slices.trim();
-        assert_eq!(slices.stats().slab_bytes, 0);
+        free(&slabs, [large], 10_000);
+        free(&slabs, blocks, 1000);
+        slabs.trim();
+        assert_eq!(slabs.stats().slab_bytes, 0);
     }
     assert!(resident(range.start, 4 << 20) < 1 << 20);
 }
 
 #[test]
 fn dropping_frees_blocks_in_use() {
-    let slices = SlabAllocator::builder().settings(SlabSettings::default()).build().unwrap();
-    let other = slices.clone();
-    let block = slices.allocate(100).unwrap();
+    let slabs = SlabAllocator::builder().settings(SlabSettings::default()).build().unwrap();
+    let other = slabs.clone();
+    let block = slabs.allocate(100).unwrap();
     let span = block.addr().get() & !((2 << 20) - 1);
-    drop(slices);
+    drop(slabs);
     // SAFETY: a handle remains, so the block is still valid.
     unsafe { block.write_bytes(1, 100) };
     assert!(resident(span, 2 << 20) > 0);
@@ -109,21 +109,21 @@ fn dropping_frees_blocks_in_use() {
 #[test]
 fn idle_magazines_are_returned_in_time() {
     let clock = Arc::new(ManualClock::default());
-    let slices = SlabAllocator::builder()
+    let slabs = SlabAllocator::builder()
         .settings(SlabSettings::default())
         .clock(clock.clone())
         .working_set(Duration::from_secs(15))
         .build()
         .unwrap();
     let mut blocks = Vec::new();
-    slices.allocate_batch(500, 100_000, &mut blocks).unwrap();
-    let full = slices.stats().slab_bytes;
-    free(&slices, blocks, 500);
+    slabs.allocate_batch(500, 100_000, &mut blocks).unwrap();
+    let full = slabs.stats().slab_bytes;
+    free(&slabs, blocks, 500);
     for _ in 0..4 {
         clock.advance(Duration::from_secs(15));
-        slices.tick();
+        slabs.tick();
     }
-    let remaining = slices.stats();
+    let remaining = slabs.stats();
     assert!(
         remaining.slab_bytes + remaining.unused_bytes < full / 8,
         "{} of {full}",
@@ -133,14 +133,14 @@ fn idle_magazines_are_returned_in_time() {
 
 #[test]
 fn cached_bytes_are_bounded() {
-    let slices = SlabAllocator::builder()
+    let slabs = SlabAllocator::builder()
         .settings(SlabSettings::default())
         .max_cached_bytes(1 << 20)
         .build()
         .unwrap();
     let mut blocks = Vec::new();
-    slices.allocate_batch(500, 20_000, &mut blocks).unwrap();
-    free(&slices, blocks, 500);
-    let cached = slices.stats().cached_bytes;
+    slabs.allocate_batch(500, 20_000, &mut blocks).unwrap();
+    free(&slabs, blocks, 500);
+    let cached = slabs.stats().cached_bytes;
     assert!(cached > 0 && cached <= 1 << 20, "{cached}");
 }

@@ -13,24 +13,24 @@ struct Parcel(NonNull<u8>, usize);
 unsafe impl Send for Parcel {}
 
 impl Parcel {
-    fn pack(slices: &SlabAllocator, size: usize) -> Parcel {
-        let block = slices.allocate(size).expect("there is memory");
+    fn pack(slabs: &SlabAllocator, size: usize) -> Parcel {
+        let block = slabs.allocate(size).expect("there is memory");
         // SAFETY: the block is in use by this test and has this size.
         unsafe { block.write_bytes(size as u8, size) };
         Parcel(block, size)
     }
 
-    fn open(self, slices: &SlabAllocator) {
+    fn open(self, slabs: &SlabAllocator) {
         let Parcel(block, size) = self;
         // SAFETY: the block is in use by this test and was written whole.
         let bytes = unsafe { std::slice::from_raw_parts(block.as_ptr(), size) };
         assert!(bytes.iter().all(|byte| *byte == size as u8));
         // SAFETY: allocated with this size, freed once.
-        unsafe { slices.free(block, size) };
+        unsafe { slabs.free(block, size) };
     }
 }
 
-fn crossing(slices: &SlabAllocator) {
+fn crossing(slabs: &SlabAllocator) {
     let (sender, receiver) = mpsc::sync_channel::<Vec<Parcel>>(4);
     thread::scope(|scope| {
         for seed in 0..2u64 {
@@ -40,7 +40,7 @@ fn crossing(slices: &SlabAllocator) {
                 for _ in 0..60 {
                     let parcels = (0..500).map(|_| {
                         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
-                        Parcel::pack(slices, 1 + (state >> 33) as usize % 1024)
+                        Parcel::pack(slabs, 1 + (state >> 33) as usize % 1024)
                     });
                     sender.send(parcels.collect()).expect("there is a consumer");
                 }
@@ -52,21 +52,21 @@ fn crossing(slices: &SlabAllocator) {
                 // Some are freed by threads that end at once.
                 let rest = parcels.split_off(250);
                 thread::scope(|inner| {
-                    inner.spawn(|| rest.into_iter().for_each(|parcel| parcel.open(slices)));
+                    inner.spawn(|| rest.into_iter().for_each(|parcel| parcel.open(slabs)));
                 });
-                parcels.into_iter().for_each(|parcel| parcel.open(slices));
+                parcels.into_iter().for_each(|parcel| parcel.open(slabs));
                 if number % 16 == 0 {
-                    slices.trim();
+                    slabs.trim();
                 }
             }
         });
     });
-    slices.trim();
+    slabs.trim();
     assert_eq!(
-        slices.stats().classes.iter().map(|class| class.in_use + class.cached).sum::<usize>(),
+        slabs.stats().classes.iter().map(|class| class.in_use + class.cached).sum::<usize>(),
         0
     );
-    assert_eq!(slices.stats().mapped_bytes, 0);
+    assert_eq!(slabs.stats().mapped_bytes, 0);
 }
 
 #[test]

@@ -1,0 +1,219 @@
+//! *Raw table*: the generations of raw handles, each beside the range that it names.
+//!
+//! The lowest bit of a generation says that it is live. The next bit says that a thread is changing
+//! the range's length and others have to wait. The rest is a counter: a stale handle could be
+//! accepted only if a multiple of exactly 2^30 handles were made for the same slot since.
+
+use crate::offset::{Allocation, LONG, Range, SpaceHandle};
+use crate::sync::{AppendOnlyTable, AtomicU32, AtomicU64, Backoff, FIRST, Ordering, fence};
+
+/// The generation is live: a handle names the slot's range.
+const LIVE: u32 = 1;
+/// A thread is changing the range.
+const BUSY: u32 = 2;
+/// The distance from one generation to the next.
+const STEP: u32 = 4;
+
+/// Returns whether a valid handle can have this generation.
+fn is_live(generation: u32) -> bool {
+    generation & (LIVE | BUSY) == LIVE
+}
+
+/// A slot's generation and the range that it names.
+pub(super) struct RawEntry {
+    generation: AtomicU32,
+    /// Length as handles store it.
+    size: AtomicU32,
+    offset: AtomicU64,
+}
+
+impl RawEntry {
+    const fn new() -> Self {
+        RawEntry {
+            generation: AtomicU32::new(0),
+            size: AtomicU32::new(0),
+            offset: AtomicU64::new(0),
+        }
+    }
+
+    /// Makes the next generation live for a range; returns the generation.
+    pub(super) fn issue(&self, allocation: Allocation) -> u32 {
+        // Relaxed: no other thread changes a generation that is not live.
+        let generation =
+            (self.generation.load(Ordering::Relaxed) & !(LIVE | BUSY)).wrapping_add(STEP) | LIVE;
+        // Release pairs with the Acquire fence in `read`: a reader that sees these values sees that
+        // the last generation is no longer live.
+        fence(Ordering::Release);
+        self.store(allocation);
+        // Release pairs with the Acquire in `take` and in `read`.
+        self.generation.store(generation, Ordering::Release);
+        generation
+    }
+
+    /// Stores the range. Relaxed, all: ordered by the generation.
+    fn store(&self, allocation: Allocation) {
+        self.size.store(allocation.as_range().size(), Ordering::Relaxed);
+        self.offset.store(allocation.offset(), Ordering::Relaxed);
+        allocation.forget();
+    }
+
+    /// Replaces a live generation by `to`, which is not live or busy; returns `None` if it is not
+    /// live.
+    fn take(&self, generation: u32, to: u32) -> Option<()> {
+        if !is_live(generation) {
+            return None;
+        }
+        let mut backoff = Backoff::default();
+        loop {
+            // Acquire pairs with the Release in `issue` and `with_taken`. Relaxed: on failure
+            // nothing is read.
+            match self.generation.compare_exchange(
+                generation,
+                to,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return Some(()),
+                Err(now) if now == generation | BUSY => backoff.pause(),
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Returns the offset and the size that a generation names; `None` if it is not live.
+    pub(super) fn read(&self, generation: u32) -> Option<(u64, u32)> {
+        if !is_live(generation) {
+            return None;
+        }
+        let mut backoff = Backoff::default();
+        loop {
+            // Acquire pairs with the Release in `issue` and `with_taken`.
+            let before = self.generation.load(Ordering::Acquire);
+            // Relaxed, both: the generation is loaded before and after.
+            let found = (self.offset.load(Ordering::Relaxed), self.size.load(Ordering::Relaxed));
+            // Acquire pairs with the Release fences in `issue` and `with_taken`.
+            fence(Ordering::Acquire);
+            // Relaxed: ordered by the fence.
+            match self.generation.load(Ordering::Relaxed) {
+                now if now == generation && before == generation => return Some(found),
+                now if now | BUSY == generation | BUSY => backoff.pause(),
+                _ => return None,
+            }
+        }
+    }
+
+    /// Takes the range that a generation names, which is not live afterwards; `None` if it was not.
+    pub(super) fn adopt(
+        &self,
+        generation: u32,
+        space: SpaceHandle,
+        slot: u32,
+    ) -> Option<Allocation> {
+        self.take(generation, generation & !LIVE)?;
+        Some(self.allocation(space, slot))
+    }
+
+    /// Runs `run` on the range that a generation names while other users of the handle wait; `None`
+    /// if it is not live.
+    pub(super) fn with_taken<T>(
+        &self,
+        generation: u32,
+        space: SpaceHandle,
+        slot: u32,
+        run: impl FnOnce(&mut Allocation) -> T,
+    ) -> Option<T> {
+        self.take(generation, generation | BUSY)?;
+        // Release pairs with the Acquire fence in `read`: a reader that sees a later store sees the
+        // generation busy.
+        fence(Ordering::Release);
+        let mut allocation = self.allocation(space, slot);
+        let done = run(&mut allocation);
+        self.store(allocation);
+        // Release pairs with the Acquire in `take` and `read`.
+        self.generation.store(generation, Ordering::Release);
+        Some(done)
+    }
+
+    /// Returns the generation that a handle of the slot would have now, live or not.
+    pub(super) fn generation(&self) -> u32 {
+        // Acquire pairs with the Release in `issue`.
+        self.generation.load(Ordering::Acquire) & !BUSY
+    }
+
+    /// Returns the range after the caller has taken the generation.
+    fn allocation(&self, space: SpaceHandle, slot: u32) -> Allocation {
+        // Relaxed, both: ordered by the caller's `take`.
+        let (offset, size) =
+            (self.offset.load(Ordering::Relaxed), self.size.load(Ordering::Relaxed));
+        space.allocation(Range::new(offset, size, slot))
+    }
+}
+
+/// The generations of a space, and of earlier spaces with the same core. A handle names its
+/// allocator, so it cannot be confused with theirs.
+pub(super) struct RawTable(AppendOnlyTable<RawEntry>);
+
+impl RawTable {
+    pub(super) fn new() -> Self {
+        RawTable(AppendOnlyTable::new([const { RawEntry::new() }; FIRST], RawEntry::new))
+    }
+
+    /// Returns the size on the heap in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    /// Returns the entry of a slot, which need not have one yet.
+    pub(super) fn entry(&self, slot: u32) -> &RawEntry {
+        self.0.get(slot)
+    }
+
+    /// Returns the entry of a slot that a handle has named, if it has one.
+    pub(super) fn find(&self, slot: u32) -> Option<&RawEntry> {
+        self.0.find(slot)
+    }
+
+    /// Iterates over the slots that have entries.
+    pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().map(|(slot, _)| slot)
+    }
+
+    /// Returns the number of live generations.
+    pub(super) fn live(&self) -> u64 {
+        // Relaxed: a statistic, read at about one moment.
+        self.0
+            .iter()
+            .filter(|(_, entry)| entry.generation.load(Ordering::Relaxed) & LIVE != 0)
+            .count() as u64
+    }
+
+    /// Frees all ranges that raw handles name. No code can reach the space any more.
+    pub(super) fn close(&self, space: SpaceHandle) {
+        for (slot, entry) in self.0.iter() {
+            // Relaxed, both: no other thread uses the table.
+            let generation = entry.generation.load(Ordering::Relaxed);
+            if generation & LIVE != 0 {
+                entry.generation.store(generation & !(LIVE | BUSY), Ordering::Relaxed);
+                drop(entry.allocation(space, slot));
+            }
+        }
+    }
+
+    /// Repairs the table in a forked child, which has one thread. Ranges that other threads were
+    /// changing get their lengths from the metadata.
+    pub(super) fn postfork_child(&self, space: SpaceHandle) {
+        for (slot, entry) in self.0.iter() {
+            // Relaxed, all: the process has one thread.
+            let generation = entry.generation.load(Ordering::Relaxed);
+            if generation & BUSY != 0 {
+                let allocation =
+                    space.allocation(Range::new(entry.offset.load(Ordering::Relaxed), LONG, slot));
+                entry
+                    .size
+                    .store(u32::try_from(allocation.len()).unwrap_or(LONG), Ordering::Relaxed);
+                allocation.forget();
+                entry.generation.store(generation & !BUSY, Ordering::Relaxed);
+            }
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! *Magazines*: one instance of the magazine layer, classes × threads.
+
+use std::ptr::NonNull;
+
+use super::core::MagazineCore;
+use super::settings::MagazineSettings;
+use super::source::RoundSource;
+use super::stats::MagazineStats;
+use super::thread_cache::CacheRef;
+use super::threads::{self, InstanceId, RegisteredInstance};
+
+/// One instance of the magazine layer: per-thread magazines and a depot for each class, above a
+/// source.
+///
+/// Instances are independent of each other. Classes are numbered from 0; a function panics if it is
+/// given a class that does not exist. Dropping the instance drains all rounds into the source.
+pub(crate) struct Magazines<R: Copy + Send + 'static, S: RoundSource<R>> {
+    /// Owned by this value. A raw pointer instead of a box, because the registry of threads also
+    /// holds the address.
+    core: NonNull<MagazineCore<R, S>>,
+    id: InstanceId,
+    classes: usize,
+}
+
+// SAFETY: the core can be shared between threads, and a round that one thread puts can be taken by
+// another thread.
+unsafe impl<R: Copy + Send + 'static, S: RoundSource<R>> Send for Magazines<R, S> {}
+// SAFETY: as for `Send`.
+unsafe impl<R: Copy + Send + 'static, S: RoundSource<R>> Sync for Magazines<R, S> {}
+
+impl<R: Copy + Send + 'static, S: RoundSource<R>> RegisteredInstance for MagazineCore<R, S> {
+    unsafe fn retire(&self, cache: *mut ()) {
+        if let Some(local) = CacheRef::from_raw(cache) {
+            // SAFETY: the caller's promise.
+            unsafe { self.retire(local) };
+        }
+    }
+
+    fn prefork(&self) {
+        self.prefork();
+    }
+
+    unsafe fn postfork(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.postfork() };
+    }
+
+    unsafe fn postfork_child(&self, thread: *const ()) {
+        // SAFETY: the caller's promise.
+        unsafe { self.postfork_child(thread) };
+    }
+}
+
+impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
+    /// Makes an instance that holds no rounds.
+    pub(crate) fn new(source: S, settings: MagazineSettings) -> Self {
+        let classes = settings.classes;
+        let core = NonNull::from(Box::leak(Box::new(MagazineCore::new(source, settings))));
+        // SAFETY: the core stays at its address until `drop` has unregistered it.
+        let id = unsafe { threads::register_instance(core) };
+        Magazines { core, id, classes }
+    }
+
+    #[inline(always)]
+    fn core(&self) -> &MagazineCore<R, S> {
+        // SAFETY: `self` owns the core until `drop`.
+        unsafe { self.core.as_ref() }
+    }
+
+    /// Returns the source of the rounds.
+    pub(crate) fn source(&self) -> &S {
+        self.core().source()
+    }
+
+    /// Returns the number of classes.
+    #[inline(always)]
+    pub(crate) fn classes(&self) -> usize {
+        self.classes
+    }
+
+    /// Returns the calling thread's cache if its table entry is near and the class exists.
+    #[inline(always)]
+    fn local(&self, class: usize) -> Option<CacheRef<R>> {
+        if class < self.classes { CacheRef::from_raw(threads::near_cache(self.id)) } else { None }
+    }
+
+    /// Returns the calling thread's cache, near or far, if it has one and the class exists.
+    fn any_local(&self, class: usize) -> Option<CacheRef<R>> {
+        if class < self.classes { CacheRef::from_raw(threads::cache(self.id)) } else { None }
+    }
+
+    /// Returns the calling thread's cache and creates it if needed; `None` if the thread cannot
+    /// have one.
+    fn local_or_new(&self) -> Option<CacheRef<R>> {
+        CacheRef::from_raw(threads::cache(self.id)).or_else(|| {
+            let join = |thread| {
+                self.core().join(thread).map_or(std::ptr::null_mut(), |local| local.as_ptr().cast())
+            };
+            CacheRef::from_raw(threads::make_cache(self.id, join))
+        })
+    }
+
+    /// Takes a round from the calling thread's loaded magazine.
+    #[inline(always)]
+    pub(crate) fn get_loaded(&self, class: usize) -> Option<R> {
+        // SAFETY: the cache belongs to this thread and has all classes of its instance.
+        self.local(class).and_then(|local| unsafe { local.get(class, S::TRACKED) })
+    }
+
+    /// Takes a round from the calling thread's magazines, from the depot, or from the source, which
+    /// then also fills a magazine. Returns `None` if the source has no round.
+    #[inline]
+    pub(crate) fn get(&self, class: usize) -> Option<R> {
+        if let Some(round) = self.get_loaded(class) {
+            return Some(round);
+        }
+        self.get_slow(class, true)
+    }
+
+    /// Takes a round from the calling thread's magazines or from the depot.
+    #[inline]
+    pub(crate) fn get_cached(&self, class: usize) -> Option<R> {
+        if let Some(round) = self.get_loaded(class) {
+            return Some(round);
+        }
+        self.get_slow(class, false)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn get_slow(&self, class: usize, refill: bool) -> Option<R> {
+        // Every operation takes this path if the cache is far or the owner has to make fences.
+        if let Some(local) = self.any_local(class) {
+            // SAFETY: as in `get_loaded`.
+            if let Some(round) = unsafe { local.get_waiting(class, S::TRACKED) } {
+                return Some(round);
+            }
+        }
+        // A thread that finds nothing cached anywhere needs no cache of its own.
+        if !refill && !self.core().may_hold() {
+            return None;
+        }
+        self.core().get(self.local_or_new(), class, refill)
+    }
+
+    /// Puts back a round that came from `get` of this class, on any thread.
+    #[inline]
+    pub(crate) fn put(&self, class: usize, round: R) {
+        if let Some(local) = self.local(class) {
+            // SAFETY: as in `get_loaded`.
+            if unsafe { local.put(class, round, S::TRACKED) } {
+                return;
+            }
+        }
+        self.put_slow(class, round);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn put_slow(&self, class: usize, round: R) {
+        // The same two cases as in `get_slow`.
+        if let Some(local) = self.any_local(class) {
+            // SAFETY: as in `get_loaded`.
+            if unsafe { local.put_waiting(class, round, S::TRACKED) } {
+                return;
+            }
+        }
+        self.core().put(self.local_or_new(), class, round);
+    }
+
+    /// Appends up to `want` rounds to `out`; fewer only if the source has no more.
+    pub(crate) fn get_batch(&self, class: usize, want: usize, out: &mut Vec<R>) {
+        self.core().get_batch(self.local_or_new(), class, want, out);
+    }
+
+    /// Puts back each round that `next` returns. `next` must not use this instance.
+    pub(crate) fn put_each(&self, class: usize, next: impl FnMut() -> Option<R>) {
+        self.core().put_each(self.local_or_new(), class, next);
+    }
+
+    /// Drains every round that a thread or the depot cached at the time of the call into the
+    /// source.
+    ///
+    /// Any thread may call it. It stops all threads that use the instance for some microseconds. If
+    /// the kernel started to refuse barriers after the process started, this trim skips threads
+    /// that have not used the instance since.
+    pub(crate) fn trim(&self) {
+        self.core().trim();
+    }
+
+    /// Returns false only if no cache holds a round, as far as this thread can know. One load.
+    #[inline]
+    #[cfg(test)]
+    pub(crate) fn may_hold(&self) -> bool {
+        self.core().may_hold()
+    }
+
+    /// Returns the result of `look` if no round moved between caches, depot and source meanwhile.
+    pub(crate) fn consistent_read<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
+        self.core().consistent_read(look)
+    }
+
+    /// See [`MagazineCore::max_free`].
+    #[inline]
+    pub(crate) fn max_free(&self, free: impl Fn() -> u64) -> Option<u64> {
+        self.core().max_free(free)
+    }
+
+    /// See [`MagazineCore::nothing_cached_fast`].
+    #[inline(always)]
+    pub(crate) fn nothing_cached_fast(
+        &self,
+        classes: impl FnOnce() -> usize,
+        and: impl FnOnce() -> bool,
+    ) -> bool {
+        self.core().nothing_cached_fast(
+            CacheRef::from_raw(threads::near_cache(self.id)),
+            classes,
+            and,
+        )
+    }
+
+    /// See [`MagazineCore::is_local_empty`].
+    pub(crate) fn is_local_empty(&self, classes: usize) -> bool {
+        MagazineCore::<R, S>::is_local_empty(CacheRef::from_raw(threads::cache(self.id)), classes)
+    }
+
+    /// See [`MagazineCore::nothing_cached`].
+    pub(crate) fn nothing_cached(
+        &self,
+        classes: impl Fn() -> usize,
+        and: impl FnMut() -> bool,
+    ) -> bool {
+        self.core().nothing_cached(classes, and)
+    }
+
+    /// See [`MagazineCore::reclaim`].
+    pub(crate) fn reclaim<T>(&self, retry: impl FnOnce() -> T) -> T {
+        self.core().reclaim(retry)
+    }
+
+    /// See [`MagazineCore::rebind`].
+    pub(crate) fn rebind(&self, change: impl FnOnce(&MagazineCore<R, S>)) {
+        self.core().rebind(change);
+    }
+
+    /// See [`MagazineCore::with_all_stopped`].
+    pub(crate) fn with_all_stopped<T>(&self, look: impl FnOnce(&[R]) -> T) -> T {
+        threads::with_forks_blocked(|| self.core().with_all_stopped(look))
+    }
+
+    /// See [`MagazineCore::disable_caching`].
+    pub(crate) fn disable_caching(&self, change: impl FnOnce()) {
+        self.core().disable_caching(change);
+    }
+
+    /// See [`MagazineCore::enable_caching`].
+    pub(crate) fn enable_caching(&self, max_cached_bytes: u64) {
+        self.core().enable_caching(max_cached_bytes);
+    }
+
+    /// Returns the number of calls of [`reclaim`](Self::reclaim).
+    pub(crate) fn reclaims(&self) -> u64 {
+        self.core().reclaims()
+    }
+
+    /// Returns the most bytes that may be cached; `u64::MAX` if there is no bound.
+    pub(crate) fn max_cached_bytes(&self) -> u64 {
+        self.core().max_cached_bytes()
+    }
+
+    /// Sets the most bytes that may be cached. Rounds beyond a lower bound stay cached until they
+    /// are taken.
+    pub(crate) fn set_max_cached_bytes(&self, bytes: u64) {
+        self.core().set_max_cached_bytes(bytes);
+    }
+
+    /// See [`MagazineCore::charged`].
+    #[inline]
+    pub(crate) fn charged(&self) -> u64 {
+        self.core().charged()
+    }
+
+    /// Drains idle full magazines into the source if the interval of the working set has passed.
+    /// Slow paths do it too.
+    pub(crate) fn tick(&self) {
+        self.core().tick();
+    }
+
+    /// Reports the cached rounds and the counters. O(threads × classes).
+    pub(crate) fn stats(&self) -> MagazineStats {
+        self.core().stats()
+    }
+}
+
+impl<R: Copy + Send + 'static, S: RoundSource<R>> Drop for Magazines<R, S> {
+    fn drop(&mut self) {
+        threads::unregister_instance(self.id, |each| self.core().each_thread(each));
+        // SAFETY: the core is no longer registered, and it came from a box.
+        unsafe { Box::from_raw(self.core.as_ptr()) }.close();
+    }
+}
