@@ -10,7 +10,8 @@
 //! - `fork_lock.rs`: a lock that is free in a child even if the parent held it during the fork.
 //! - `error.rs`, `status.rs`, `last_error.rs`: the path of an error.
 //! - `options.rs`: structures that may be older or newer than the library.
-//! - `testing.rs`: functions for tests, declared in a header of their own.
+//! - `testing.rs`: functions for tests, built with the feature `testing` and declared in a header of
+//!   their own.
 //! - The other files define one C object each, in the order of the layers.
 //!
 //! ## Safety
@@ -85,6 +86,7 @@ mod lease;
 
 mod invalidate;
 
+#[cfg(feature = "testing")]
 mod testing;
 
 pub use attached::*;
@@ -113,5 +115,6 @@ pub use registrars::*;
 pub use registration::*;
 pub use slab::*;
 pub use status::*;
+#[cfg(feature = "testing")]
 pub use testing::*;
 pub use version::*;

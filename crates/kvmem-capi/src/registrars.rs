@@ -3,8 +3,9 @@
 use std::ffi::c_char;
 use std::sync::Arc;
 
-use kvmem::register::simulated::SimulatedNic;
 use kvmem::register::{DetectedDevice, Devices, Registrar, discover};
+#[cfg(feature = "testing")]
+use kvmem_testkit::simulated::SimulatedNic;
 
 use crate::call::{destroy, guard, on, out, report, size, some_text, write_text};
 use crate::error::CallError;
@@ -20,15 +21,21 @@ pub struct kvmem_registrars {
 
 object!(kvmem_registrars, Registrars, Registrars);
 
-/// Registrars, and the simulated ones among them.
+/// Registrars, in the order of their indices.
 pub struct Registrars {
-    pub(crate) all: Vec<Arc<dyn Registrar>>,
+    all: Vec<Arc<dyn Registrar>>,
+    /// The simulated ones: all of them, or none.
+    #[cfg(feature = "testing")]
     pub(crate) nics: Vec<Arc<SimulatedNic>>,
 }
 
 impl Registrars {
     pub(crate) fn of(all: Vec<Arc<dyn Registrar>>) -> Registrars {
-        Registrars { all, nics: Vec::new() }
+        Registrars {
+            all,
+            #[cfg(feature = "testing")]
+            nics: Vec::new(),
+        }
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<dyn Registrar>> {

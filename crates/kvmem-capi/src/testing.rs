@@ -1,11 +1,12 @@
 //! *Testing*: simulated registrars with injected failures, for tests of programs that register.
 //!
-//! These functions are declared in `kvmem/testing.h`, not in `kvmem.h`.
+//! These functions are declared in `kvmem/testing.h`, not in `kvmem.h`. Only a library that is built
+//! with the feature `testing` has them.
 
 use std::sync::Arc;
 
 use kvmem::arena::Errno;
-use kvmem::register::simulated::{Fault, NicLimits, SimulatedMachine, SimulatedNic};
+use kvmem_testkit::simulated::{Fault, NicLimits, SimulatedMachine, SimulatedNic};
 
 use crate::call::{guard, on, out, size};
 use crate::error::CallError;
@@ -41,7 +42,8 @@ pub unsafe extern "C" fn kvmem_registrars_simulated(
             .map_err(CallError::invalid)?;
         let nics: Vec<Arc<SimulatedNic>> =
             (0..size(nics)).filter_map(|nic| machine.nic(nic)).collect();
-        let registrars = Registrars { all: machine.nics(), nics };
+        let mut registrars = Registrars::of(machine.nics());
+        registrars.nics = nics;
         made.put(kvmem_registrars::table().insert(registrars)?);
         Ok(())
     })

@@ -9,6 +9,7 @@ pub mod modular;
 pub mod op;
 pub mod oracle;
 pub mod random;
+pub mod simulated;
 pub mod slabs;
 pub mod soak;
 #[cfg(any(test, feature = "proptest"))]
