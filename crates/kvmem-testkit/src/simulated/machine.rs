@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::costs::GIB;
 use super::scheduler::Scheduler;
 use super::world::{CallRequest, SimulatedCall};
-use super::{CallCounts, LoggedCall, MachineBuilder, SimulatedNic};
+use super::{CallCounts, LoggedCall, SimulatedNic};
 use kvmem::arena::{
     ArenaError, Limit, Populate, Populated, ProgressOptions, ProgressTracker, Region,
 };
@@ -27,11 +27,6 @@ pub struct SimulatedMachine {
 }
 
 impl SimulatedMachine {
-    /// Returns a builder for a machine.
-    pub fn builder() -> MachineBuilder {
-        MachineBuilder::new()
-    }
-
     /// Returns a NIC by its number, from 0; `None` if there is no such NIC.
     #[must_use]
     pub fn nic(&self, number: usize) -> Option<Arc<SimulatedNic>> {
