@@ -10,6 +10,7 @@ use kvmem_testkit::simulated::{Fault, NicLimits, SimulatedMachine, SimulatedNic}
 
 use crate::call::{guard, on, out, size};
 use crate::error::CallError;
+use crate::promise::ObjectPromise;
 use crate::registrars::{Registrars, kvmem_registrars};
 use crate::status::*;
 use crate::table::Object;
@@ -25,7 +26,8 @@ pub unsafe extern "C" fn kvmem_registrars_simulated(
     out_registrars: *mut *mut kvmem_registrars,
 ) -> kvmem_status {
     guard(|| {
-        let made = out(out_registrars, "out_registrars")?;
+        // SAFETY: promise 1 of the C caller, for `out_registrars`.
+        let made = unsafe { out(out_registrars, "out_registrars") }?;
         if !(1..=4096).contains(&nics) {
             return Err(CallError::invalid(format_args!("nics is {nics}: use 1 to 4096")));
         }
@@ -60,7 +62,9 @@ pub unsafe extern "C" fn kvmem_registrars_inject(
     nth: u64,
     times: u64,
 ) -> kvmem_status {
-    on(registrars, |registrars| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, registrars, |registrars| {
         registrars.get(index)?;
         let real = || {
             CallError::new(
@@ -87,8 +91,11 @@ pub unsafe extern "C" fn kvmem_registrars_live_keys(
     index: u64,
     out_keys: *mut u64,
 ) -> kvmem_status {
-    on(registrars, |registrars| {
-        let keys = out(out_keys, "out_keys")?;
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, registrars, |registrars| {
+        // SAFETY: promise 1 of the C caller, for `out_keys`.
+        let keys = unsafe { out(out_keys, "out_keys") }?;
         registrars.get(index)?;
         let real = || {
             CallError::new(
