@@ -122,6 +122,10 @@ fn clippy(root: &Path, report: &mut Report) {
     if report.check("setup: clippy", || setup::component("clippy", "clippy")) {
         let mut clippy = cargo_in(root, &["clippy", "--workspace", "--all-targets", "--locked"]);
         report.command("clippy", Kind::Plain, clippy.args(["--", "-D", "warnings"]));
+        // With the tests, the C library has the feature `testing`; a shipped one does not.
+        let mut shipped = cargo_in(root, &["clippy", "--package", "kvmem-capi", "--locked"]);
+        let name = "clippy: the C library as it is shipped";
+        report.command(name, Kind::Plain, shipped.args(["--", "-D", "warnings"]));
         let mut fuzz = cargo_in(root, &["clippy", "--manifest-path", FUZZ, "--all-targets"]);
         report.command("clippy: fuzz targets", Kind::Plain, fuzz.args(["--", "-D", "warnings"]));
     }

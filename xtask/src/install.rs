@@ -6,29 +6,35 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::layout::install_into;
+use crate::layout::{Parts, install_into};
 use crate::workspace::{cargo, target_folder, version};
 
-/// The destination.
+/// The destination, and which parts it gets.
 #[derive(Args)]
 pub(crate) struct InstallOptions {
     /// The folder that gets `include` and `lib`.
     #[arg(long, value_name = "DIR")]
     prefix: PathBuf,
+    /// Also install the simulated registrars of `kvmem/testing.h`. Not for libraries that are
+    /// shipped.
+    #[arg(long)]
+    testing: bool,
 }
 
 /// Builds the libraries and installs them.
 pub(crate) fn run(root: &Path, options: &InstallOptions) -> Result<ExitCode> {
-    let status = Command::new(cargo())
-        .current_dir(root)
-        .args(["build", "--release", "--locked", "--package", "kvmem-capi"])
-        .status()
-        .context("cannot run cargo")?;
+    let mut build = Command::new(cargo());
+    build.current_dir(root).args(["build", "--release", "--locked", "--package", "kvmem-capi"]);
+    let parts = if options.testing { Parts::WithTesting } else { Parts::Shipped };
+    if parts == Parts::WithTesting {
+        build.args(["--features", "testing"]);
+    }
+    let status = build.status().context("cannot run cargo")?;
     ensure!(status.success(), "the build ended with {status}");
     let crate_folder = root.join("crates/kvmem-capi");
     let version = version(&crate_folder.join("Cargo.toml"))?;
     let built = target_folder(root)?.join("release");
-    install_into(&options.prefix, &built, &crate_folder.join("include"), &version)
+    install_into(&options.prefix, &built, &crate_folder.join("include"), &version, parts)
         .with_context(|| format!("cannot install to {}", options.prefix.display()))?;
     println!("kvmem {version} is in {}", options.prefix.display());
     Ok(ExitCode::SUCCESS)

@@ -19,6 +19,18 @@ use std::path::Path;
 /// The system libraries of a static library, from `rustc --print native-static-libs`.
 const PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
+/// The headers that declare functions for tests.
+const TESTING_HEADERS: [&str; 2] = ["kvmem/testing.h", "kvmem/testing.hpp"];
+
+/// The parts of the C interface that are installed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Parts {
+    /// All but the functions for tests.
+    Shipped,
+    /// Also the headers of the functions for tests, which the library must then have.
+    WithTesting,
+}
+
 /// Copies the built libraries and the headers to their places, and writes the files for pkg-config
 /// and CMake.
 ///
@@ -28,12 +40,18 @@ pub(crate) fn install_into(
     built: &Path,
     include: &Path,
     version: &str,
+    parts: Parts,
 ) -> io::Result<()> {
     let lib = prefix.join("lib");
     for folder in ["pkgconfig", "cmake/kvmem"] {
         fs::create_dir_all(lib.join(folder))?;
     }
     copy_folder(include, &prefix.join("include"))?;
+    if parts == Parts::Shipped {
+        for header in TESTING_HEADERS {
+            remove(&prefix.join("include").join(header))?;
+        }
+    }
 
     // The version of the interface, as in the soname that the crate's build.rs sets.
     let major = version.split('.').next().unwrap_or(version);

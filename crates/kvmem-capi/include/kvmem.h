@@ -22,7 +22,8 @@
  *   destroyed handle, a handle of another type, or any other bits returns an error. The caller owns
  *   the objects that its calls make. It destroys each of them once, in any order.
  * - Any thread may use any object, and several threads may use it at once, unless a comment says
- *   otherwise. The caller must not destroy an object while another thread is in a call on it.
+ *   otherwise. The caller must not destroy an object while a call on it runs, in another thread or
+ *   around a callback.
  * - Allocations (kvmem_allocation, kvmem_block) are plain data. A call with an allocation that was
  *   freed before returns an error.
  * - Fill in options with their _init function, then change members. NULL selects all defaults. A

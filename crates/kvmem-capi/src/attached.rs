@@ -7,6 +7,7 @@ use kvmem::pool::{Access, AttachedPool, BlockRef};
 use crate::call::{destroy, guard, on, out, read};
 use crate::fork::ForkScope;
 use crate::options::flag;
+use crate::promise::ObjectPromise;
 use crate::region::duplicate;
 use crate::status::kvmem_status;
 use crate::table::{Object, object};
@@ -55,7 +56,8 @@ pub unsafe extern "C" fn kvmem_attached_pool_attach(
     out_pool: *mut *mut kvmem_attached_pool,
 ) -> kvmem_status {
     guard(|| {
-        let made = out(out_pool, "out_pool")?;
+        // SAFETY: promise 1 of the C caller, for `out_pool`.
+        let made = unsafe { out(out_pool, "out_pool") }?;
         let access = if flag(writable, "writable")? { Access::ReadWrite } else { Access::ReadOnly };
         let pool = AttachedPool::attach(duplicate(fd)?, access)?;
         made.put(kvmem_attached_pool::table().insert(pool)?);
@@ -74,9 +76,12 @@ pub unsafe extern "C" fn kvmem_attached_pool_data(
     writable: u32,
     out_data: *mut *mut c_void,
 ) -> kvmem_status {
-    on(pool, |pool| {
-        let data = out(out_data, "out_data")?;
-        // SAFETY: the caller's promise.
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pool, |pool| {
+        // SAFETY: promise 1 of the C caller, for `out_data`.
+        let data = unsafe { out(out_data, "out_data") }?;
+        // SAFETY: promise 1 of the C caller, for `reference`.
         let reference = unsafe { read(reference, "reference") }?;
         let block = BlockRef::from_bits([reference.pool, reference.offset, reference.bytes]);
         let at = if flag(writable, "writable")? {
@@ -111,8 +116,12 @@ pub unsafe extern "C" fn kvmem_attached_pool_get_info(
     pool: *const kvmem_attached_pool,
     out_info: *mut kvmem_attached_pool_info,
 ) -> kvmem_status {
-    on(pool, |pool| {
-        out(out_info, "out_info")?.put(kvmem_attached_pool_info {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pool, |pool| {
+        // SAFETY: promise 1 of the C caller, for `out_info`.
+        let place = unsafe { out(out_info, "out_info") }?;
+        place.put(kvmem_attached_pool_info {
             bytes: pool.len() as u64,
             share_id: pool.share_id(),
             writable: u32::from(pool.access() == Access::ReadWrite),
@@ -127,5 +136,7 @@ pub unsafe extern "C" fn kvmem_attached_pool_get_info(
 pub unsafe extern "C" fn kvmem_attached_pool_destroy(
     pool: *mut kvmem_attached_pool,
 ) -> kvmem_status {
-    destroy(pool)
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
+    destroy(&mut promise, pool)
 }

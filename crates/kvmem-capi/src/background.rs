@@ -9,6 +9,7 @@ use kvmem::register::Background;
 use crate::call::{destroy, guard, on, out, some_text};
 use crate::key::kvmem_key;
 use crate::progress::{kvmem_progress, register_progress};
+use crate::promise::ObjectPromise;
 use crate::region::{kvmem_region, span};
 use crate::registrars::kvmem_registrars;
 use crate::registration::{builder, kvmem_registration, kvmem_registration_options};
@@ -32,11 +33,15 @@ pub unsafe extern "C" fn kvmem_background_registration_create(
     options: *const kvmem_registration_options,
     out_background: *mut *mut kvmem_background_registration,
 ) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        let made = out(out_background, "out_background")?;
-        let region = Arc::clone(kvmem_region::table().get(region)?);
-        // SAFETY: the caller's promise.
-        let background = unsafe { builder(registrars, options) }?.register_in_background(region)?;
+        // SAFETY: promise 1 of the C caller, for `out_background`.
+        let made = unsafe { out(out_background, "out_background") }?;
+        let region = Arc::clone(kvmem_region::table().get(&promise, region)?);
+        // SAFETY: promise 1 of the C caller, for `options` and the pointers in them.
+        let background =
+            unsafe { builder(&promise, registrars, options) }?.register_in_background(region)?;
         made.put(kvmem_background_registration::table().insert(background)?);
         Ok(())
     })
@@ -51,8 +56,11 @@ pub unsafe extern "C" fn kvmem_background_registration_wait_ready(
     timeout_ns: u64,
     out_ready_bytes: *mut u64,
 ) -> kvmem_status {
-    on(background, |background| {
-        let ready = out(out_ready_bytes, "out_ready_bytes")?;
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, background, |background| {
+        // SAFETY: promise 1 of the C caller, for `out_ready_bytes`.
+        let ready = unsafe { out(out_ready_bytes, "out_ready_bytes") }?;
         ready.put(background.wait_ready(bytes, Duration::from_nanos(timeout_ns)));
         Ok(())
     })
@@ -65,9 +73,14 @@ pub unsafe extern "C" fn kvmem_background_registration_progress(
     out_progress: *mut kvmem_progress,
     out_finished: *mut u32,
 ) -> kvmem_status {
-    on(background, |background| {
-        out(out_progress, "out_progress")?.put(register_progress(&background.progress()));
-        if let Ok(finished) = out(out_finished, "") {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, background, |background| {
+        // SAFETY: promise 1 of the C caller, for `out_progress`.
+        let place = unsafe { out(out_progress, "out_progress") }?;
+        place.put(register_progress(&background.progress()));
+        // SAFETY: promise 1 of the C caller, for `out_finished`.
+        if let Ok(finished) = unsafe { out(out_finished, "") } {
             finished.put(u32::from(background.is_finished()));
         }
         Ok(())
@@ -84,9 +97,12 @@ pub unsafe extern "C" fn kvmem_background_registration_key(
     bytes: u64,
     out_key: *mut kvmem_key,
 ) -> kvmem_status {
-    on(background, |background| {
-        let found = out(out_key, "out_key")?;
-        // SAFETY: the caller's promise.
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, background, |background| {
+        // SAFETY: promise 1 of the C caller, for `out_key`.
+        let found = unsafe { out(out_key, "out_key") }?;
+        // SAFETY: promise 1 of the C caller, for `device`.
         let device = unsafe { some_text(device, "device") }?;
         found.put(background.key_for(device, span(offset, bytes))?.into());
         Ok(())
@@ -101,9 +117,12 @@ pub unsafe extern "C" fn kvmem_background_registration_wait(
     background: *mut kvmem_background_registration,
     out_registration: *mut *mut kvmem_registration,
 ) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        let made = out(out_registration, "out_registration")?;
-        let set = kvmem_background_registration::table().take(background)?.wait()?;
+        // SAFETY: promise 1 of the C caller, for `out_registration`.
+        let made = unsafe { out(out_registration, "out_registration") }?;
+        let set = kvmem_background_registration::table().take(&mut promise, background)?.wait()?;
         made.put(kvmem_registration::table().insert(RwLock::new(set))?);
         Ok(())
     })
@@ -114,5 +133,7 @@ pub unsafe extern "C" fn kvmem_background_registration_wait(
 pub unsafe extern "C" fn kvmem_background_registration_destroy(
     background: *mut kvmem_background_registration,
 ) -> kvmem_status {
-    destroy(background)
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
+    destroy(&mut promise, background)
 }

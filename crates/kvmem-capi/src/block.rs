@@ -11,6 +11,7 @@ use crate::error::CallError;
 use crate::key::kvmem_key;
 use crate::offset::handle;
 use crate::pool::{kvmem_pool, with_block};
+use crate::promise::ObjectPromise;
 use crate::status::kvmem_status;
 
 /// Bytes of a pool, as plain data: it may be copied and stored anywhere. Any bits are safe to pass
@@ -45,17 +46,19 @@ impl kvmem_block {
 /// Runs a call on a block. Its pool may have been destroyed. Poisons the pool if the call panics.
 ///
 /// # Safety
-/// The caller's promise about the block.
+/// Promise 1 of the C caller for `block`, and promise 2 (see the head of the crate).
 #[inline(always)]
 unsafe fn on_block(
     block: *const kvmem_block,
     run: impl FnOnce(&kvmem_block, &Pool) -> Result<(), CallError>,
 ) -> kvmem_status {
-    // SAFETY: the caller's promise.
+    // SAFETY: promise 1 of the C caller for `block`, which this function's caller has.
     match unsafe { read(block, "block") } {
         // A copy, because the call may write to `block`.
         Ok(&block) => guard_for(block.pool, || {
-            with_block(block.pool, block.handle(), |pool| run(&block, pool))
+            // SAFETY: promise 2 of the C caller, which this function's caller has.
+            let promise = unsafe { ObjectPromise::of_caller() };
+            with_block(&promise, block.pool, block.handle(), |pool| run(&block, pool))
         }),
         Err(error) => guard(|| Err(error)),
     }
@@ -65,7 +68,7 @@ unsafe fn on_block(
 /// before. Reads only the first four members of `block`, and writes nothing to it. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_block_free(block: *const kvmem_block) -> kvmem_status {
-    // SAFETY: the caller's promise.
+    // SAFETY: promise 1 of the C caller for `block`, and promise 2.
     unsafe { on_block(block, |block, pool| Ok(pool.free_raw(block.handle()).map(drop)?)) }
 }
 
@@ -78,12 +81,14 @@ pub unsafe extern "C" fn kvmem_block_free_batch(
     count: u64,
     out_freed: *mut u64,
 ) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `blocks`.
         let all = unsafe { list(blocks, count, "blocks") }?;
         let (mut freed, mut first) = (0, Ok(()));
         for one in all {
-            let done = with_block(one.pool, one.handle(), |pool| {
+            let done = with_block(&promise, one.pool, one.handle(), |pool| {
                 Ok(pool.free_raw(one.handle()).map(drop)?)
             });
             match done {
@@ -91,7 +96,8 @@ pub unsafe extern "C" fn kvmem_block_free_batch(
                 Err(error) => first = first.and(Err(error)),
             }
         }
-        if let Ok(count) = out(out_freed, "") {
+        // SAFETY: promise 1 of the C caller, for `out_freed`.
+        if let Ok(count) = unsafe { out(out_freed, "") } {
             count.put(freed);
         }
         first
@@ -105,7 +111,7 @@ pub unsafe extern "C" fn kvmem_block_shrink(
     block: *mut kvmem_block,
     new_bytes: u64,
 ) -> kvmem_status {
-    // SAFETY: the caller's promise.
+    // SAFETY: promise 1 of the C caller for `block`, and promise 2.
     unsafe {
         resize(block, new_bytes, |pool, block| pool.shrink_raw(block.handle(), size(new_bytes)))
     }
@@ -119,14 +125,14 @@ pub unsafe extern "C" fn kvmem_block_extend(
     block: *mut kvmem_block,
     new_bytes: u64,
 ) -> kvmem_status {
-    // SAFETY: the caller's promise.
+    // SAFETY: promise 1 of the C caller for `block`, and promise 2.
     unsafe {
         resize(block, new_bytes, |pool, block| pool.extend_raw(block.handle(), size(new_bytes)))
     }
 }
 
 /// # Safety
-/// The caller's promise about the block.
+/// Promise 1 of the C caller for `block`, also as a place for the result, and promise 2.
 unsafe fn resize(
     block: *mut kvmem_block,
     new_bytes: u64,
@@ -135,10 +141,12 @@ unsafe fn resize(
     let changed = |old: &kvmem_block, pool: &Pool| {
         let resized = kvmem_block { bytes: new_bytes, ..*old };
         change(pool, old)?;
-        out(block, "block")?.put(resized);
+        // SAFETY: promise 1 of the C caller, for `block`.
+        let place = unsafe { out(block, "block") }?;
+        place.put(resized);
         Ok(())
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: promise 1 of the C caller for `block`, and promise 2.
     unsafe { on_block(block, changed) }
 }
 
@@ -150,12 +158,13 @@ pub unsafe extern "C" fn kvmem_block_key(
     out_key: *mut kvmem_key,
 ) -> kvmem_status {
     let find = |block: &kvmem_block, pool: &Pool| {
-        let found = out(out_key, "out_key")?;
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `out_key`.
+        let found = unsafe { out(out_key, "out_key") }?;
+        // SAFETY: promise 1 of the C caller, for `device`.
         found.put(pool.key_raw(block.handle(), unsafe { some_text(device, "device") }?)??.into());
         Ok(())
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: promise 1 of the C caller for `block`, and promise 2.
     unsafe { on_block(block, find) }
 }
 
@@ -168,11 +177,12 @@ pub unsafe extern "C" fn kvmem_block_reference(
     out_reference: *mut kvmem_block_ref,
 ) -> kvmem_status {
     let refer = |block: &kvmem_block, pool: &Pool| {
-        let reference = out(out_reference, "out_reference")?;
+        // SAFETY: promise 1 of the C caller, for `out_reference`.
+        let reference = unsafe { out(out_reference, "out_reference") }?;
         reference.put(pool.reference_raw(block.handle())??.into());
         Ok(())
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: promise 1 of the C caller for `block`, and promise 2.
     unsafe { on_block(block, refer) }
 }
 
@@ -184,11 +194,11 @@ pub unsafe extern "C" fn kvmem_block_quarantine(
     why: *const c_char,
 ) -> kvmem_status {
     let quarantine = |block: &kvmem_block, pool: &Pool| {
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `why`.
         let why = unsafe { some_text(why, "why") }?;
         pool.quarantine_block(pool.adopt_raw(block.handle())?, why);
         Ok(())
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: promise 1 of the C caller for `block`, and promise 2.
     unsafe { on_block(block, quarantine) }
 }

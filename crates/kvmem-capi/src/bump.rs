@@ -8,6 +8,7 @@ use kvmem::arena::{BumpArena, Memory, Region};
 
 use crate::call::{destroy, guard, on, out, size};
 use crate::fork::ForkScope;
+use crate::promise::ObjectPromise;
 use crate::region::kvmem_region;
 use crate::status::kvmem_status;
 use crate::table::{Object, object};
@@ -44,9 +45,12 @@ pub unsafe extern "C" fn kvmem_bump_arena_create(
     region: *const kvmem_region,
     out_arena: *mut *mut kvmem_bump_arena,
 ) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        let made = out(out_arena, "out_arena")?;
-        let region = Arc::clone(kvmem_region::table().get(region)?);
+        // SAFETY: promise 1 of the C caller, for `out_arena`.
+        let made = unsafe { out(out_arena, "out_arena") }?;
+        let region = Arc::clone(kvmem_region::table().get(&promise, region)?);
         made.put(kvmem_bump_arena::table().insert(BumpArena::new(Bytes(region)))?);
         Ok(())
     })
@@ -62,8 +66,11 @@ pub unsafe extern "C" fn kvmem_bump_arena_allocate(
     align: u64,
     out_data: *mut *mut c_void,
 ) -> kvmem_status {
-    on(arena, |arena| {
-        let data = out(out_data, "out_data")?;
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, arena, |arena| {
+        // SAFETY: promise 1 of the C caller, for `out_data`.
+        let data = unsafe { out(out_data, "out_data") }?;
         data.put(arena.allocate_bytes(size(bytes), size(align))?.as_ptr().cast());
         Ok(())
     })
@@ -76,8 +83,12 @@ pub unsafe extern "C" fn kvmem_bump_arena_owns(
     address: *const c_void,
     out_owns: *mut u32,
 ) -> kvmem_status {
-    on(arena, |arena| {
-        out(out_owns, "out_owns")?.put(u32::from(arena.owns(address.cast())));
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, arena, |arena| {
+        // SAFETY: promise 1 of the C caller, for `out_owns`.
+        let place = unsafe { out(out_owns, "out_owns") }?;
+        place.put(u32::from(arena.owns(address.cast())));
         Ok(())
     })
 }
@@ -102,9 +113,13 @@ pub unsafe extern "C" fn kvmem_bump_arena_get_stats(
     arena: *const kvmem_bump_arena,
     out_stats: *mut kvmem_bump_arena_stats,
 ) -> kvmem_status {
-    on(arena, |arena| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, arena, |arena| {
         let stats = arena.stats();
-        out(out_stats, "out_stats")?.put(kvmem_bump_arena_stats {
+        // SAFETY: promise 1 of the C caller, for `out_stats`.
+        let place = unsafe { out(out_stats, "out_stats") }?;
+        place.put(kvmem_bump_arena_stats {
             data: arena.base().as_ptr().cast(),
             capacity_bytes: stats.capacity as u64,
             used_bytes: stats.used as u64,
@@ -118,8 +133,10 @@ pub unsafe extern "C" fn kvmem_bump_arena_get_stats(
 /// not use the allocated bytes any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_bump_arena_reset(arena: *mut kvmem_bump_arena) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        kvmem_bump_arena::table().exclusive(arena, |arena| {
+        kvmem_bump_arena::table().exclusive(&mut promise, arena, |arena| {
             arena.reset();
             Ok(())
         })
@@ -129,5 +146,7 @@ pub unsafe extern "C" fn kvmem_bump_arena_reset(arena: *mut kvmem_bump_arena) ->
 /// Destroys an arena and all its allocations.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_bump_arena_destroy(arena: *mut kvmem_bump_arena) -> kvmem_status {
-    destroy(arena)
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
+    destroy(&mut promise, arena)
 }

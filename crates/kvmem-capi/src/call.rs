@@ -2,7 +2,7 @@
 //!
 //! Every function runs in [`guard`] or [`on`]: no panic leaves it, and an error becomes a status
 //! and a text. The functions below read arguments and detect NULL. All other properties of a
-//! pointer are the caller's promise (see the head of the crate).
+//! pointer are promise 1 of the C caller (see the head of the crate).
 
 use std::any::Any;
 use std::ffi::{CStr, c_char, c_void};
@@ -11,6 +11,7 @@ use std::slice;
 
 use crate::error::CallError;
 use crate::last_error;
+use crate::promise::ObjectPromise;
 use crate::status::*;
 use crate::table::Object;
 
@@ -27,10 +28,16 @@ pub(crate) fn guard(run: impl FnOnce() -> Result<(), CallError>) -> kvmem_status
 /// Runs a call on an object, and poisons the object if the call panics.
 #[inline(always)]
 pub(crate) fn on<T: Object>(
+    _promise: &ObjectPromise,
     handle: *const T,
     run: impl FnOnce(&T::Value) -> Result<(), CallError>,
 ) -> kvmem_status {
-    guard_for(handle, || run(T::table().get(handle)?))
+    guard_for(handle, || {
+        // SAFETY: `_promise` proves the same, and is borrowed until this closure has returned. It is
+        // not captured, because a captured reference takes a store in every call.
+        let promise = unsafe { ObjectPromise::of_caller() };
+        run(T::table().get(&promise, handle)?)
+    })
 }
 
 /// Runs a call that looks up its own object, and poisons that object if the call panics.
@@ -50,8 +57,8 @@ pub(crate) fn guard_for<T: Object>(
 }
 
 /// Destroys an object. If the destructor panics, the object is gone nevertheless.
-pub(crate) fn destroy<T: Object>(handle: *const T) -> kvmem_status {
-    guard(|| T::table().destroy(handle))
+pub(crate) fn destroy<T: Object>(promise: &mut ObjectPromise, handle: *const T) -> kvmem_status {
+    guard(|| T::table().destroy(promise, handle))
 }
 
 #[cold]
@@ -66,33 +73,41 @@ fn panicked(panic: &(dyn Any + Send)) -> kvmem_status {
     ))
 }
 
-/// A place to write a result to.
+/// A place to write a result to: a pointer that is not NULL, with room for a `T`.
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
     #[inline(always)]
     pub(crate) fn put(self, value: T) {
-        // SAFETY: the pointer is not NULL, and the caller promises room for a `T`.
+        // SAFETY: `out` checked that the pointer is not NULL, and its caller promised that it is
+        // aligned and writable for a `T` during the call, which still runs. The old bytes are not
+        // read or dropped: the place may be uninitialized.
         unsafe { self.0.write(value) }
     }
 }
 
 /// Returns an out-parameter that is not NULL.
+///
+/// # Safety
+/// If the pointer is not NULL, it is aligned and writable for a `T` until the result is used, and no
+/// other thread accesses the place meanwhile.
 #[inline(always)]
-pub(crate) fn out<T>(pointer: *mut T, name: &'static str) -> Result<Out<T>, CallError> {
+pub(crate) unsafe fn out<T>(pointer: *mut T, name: &'static str) -> Result<Out<T>, CallError> {
     if pointer.is_null() { Err(CallError::Null(name)) } else { Ok(Out(pointer)) }
 }
 
 /// Borrows a structure.
 ///
 /// # Safety
-/// If the pointer is not NULL, it points to a `T` that lives for the duration of the call.
+/// If the pointer is not NULL, it is aligned and points to an initialized `T`. No thread writes to
+/// it during `'a`.
 #[inline(always)]
 pub(crate) unsafe fn read<'a, T>(
     pointer: *const T,
     name: &'static str,
 ) -> Result<&'a T, CallError> {
-    // SAFETY: the caller's promise.
+    // SAFETY: NULL becomes `None`. Otherwise the caller promises an aligned, initialized `T` to which
+    // no thread writes during `'a`.
     unsafe { pointer.as_ref() }.ok_or(CallError::Null(name))
 }
 
@@ -130,8 +145,8 @@ pub(crate) fn ranges(count: u64) -> Result<usize, CallError> {
 /// Borrows a list. The pointer may be NULL if there are no elements.
 ///
 /// # Safety
-/// If the pointer is not NULL, it points to `count` elements that live for the duration of the
-/// call.
+/// If the pointer is not NULL, it is aligned and points to `count` initialized elements. No thread
+/// writes to them during `'a`.
 pub(crate) unsafe fn list<'a, T>(
     pointer: *const T,
     count: u64,
@@ -142,7 +157,9 @@ pub(crate) unsafe fn list<'a, T>(
         (true, _) => Err(CallError::Null(name)),
         (false, count) => {
             let count = elements::<T>(count, name)?;
-            // SAFETY: the caller's promise; the list is not longer than the address space.
+            // SAFETY: the pointer is not NULL, and the caller promises `count` aligned, initialized
+            // elements to which no thread writes during `'a`. `elements` checked that their bytes
+            // are at most 2^47, which is less than `isize::MAX`.
             Ok(unsafe { slice::from_raw_parts(pointer, count) })
         }
     }
@@ -151,8 +168,7 @@ pub(crate) unsafe fn list<'a, T>(
 /// Borrows a list of at most `max` elements.
 ///
 /// # Safety
-/// If the pointer is not NULL, it points to `count` elements that live for the duration of the
-/// call.
+/// Those of [`list`].
 pub(crate) unsafe fn short_list<'a, T>(
     pointer: *const T,
     count: u64,
@@ -164,14 +180,15 @@ pub(crate) unsafe fn short_list<'a, T>(
             "{name} has {count} elements, and the limit is {max}: pass fewer"
         )));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `list` requires, of the same pointer and count.
     unsafe { list(pointer, count, name) }
 }
 
 /// Borrows the bytes of a value. The pointer may be NULL if there are none.
 ///
 /// # Safety
-/// If the pointer is not NULL, it points to `bytes` bytes that live for the duration of the call.
+/// If the pointer is not NULL, it points to `bytes` initialized bytes. No thread writes to them
+/// during `'a`.
 pub(crate) unsafe fn value_bytes<'a>(
     pointer: *const c_void,
     bytes: u64,
@@ -185,14 +202,16 @@ pub(crate) unsafe fn value_bytes<'a>(
             ),
         ));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that many initialized bytes, to which no thread writes during
+    // `'a`; every address is aligned for a byte.
     unsafe { list(pointer.cast::<u8>(), bytes, "data") }
 }
 
 /// Borrows a text; `None` if the pointer is NULL.
 ///
 /// # Safety
-/// If the pointer is not NULL, the text ends with a NUL and lives for the duration of the call.
+/// If the pointer is not NULL, it points to initialized bytes that end with a NUL. No thread writes
+/// to them during `'a`.
 pub(crate) unsafe fn text<'a>(
     pointer: *const c_char,
     name: &'static str,
@@ -200,7 +219,8 @@ pub(crate) unsafe fn text<'a>(
     if pointer.is_null() {
         return Ok(None);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the pointer is not NULL, and the caller promises initialized bytes that end with a NUL
+    // and to which no thread writes during `'a`.
     let text = unsafe { CStr::from_ptr(pointer) };
     text.to_str()
         .map(Some)
@@ -210,12 +230,12 @@ pub(crate) unsafe fn text<'a>(
 /// Borrows a required text.
 ///
 /// # Safety
-/// If the pointer is not NULL, the text ends with a NUL and lives for the duration of the call.
+/// Those of [`text`].
 pub(crate) unsafe fn some_text<'a>(
     pointer: *const c_char,
     name: &'static str,
 ) -> Result<&'a str, CallError> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `text` requires, of the same pointer.
     unsafe { text(pointer, name) }?.ok_or(CallError::Null(name))
 }
 
@@ -228,8 +248,8 @@ pub(crate) fn size(bytes: u64) -> usize {
 /// Writes a text and its NUL, truncated to the buffer.
 ///
 /// # Safety
-/// If `buffer` is not NULL, it points to `capacity` writable bytes. If `needed` is not NULL, it
-/// points to a number.
+/// If `buffer` is not NULL, it points to `capacity` writable bytes, none of them of `text`. If
+/// `needed` is not NULL, it is aligned and writable for a number.
 pub(crate) unsafe fn write_text(
     text: &str,
     buffer: *mut c_char,
@@ -238,7 +258,7 @@ pub(crate) unsafe fn write_text(
 ) -> Result<(), CallError> {
     let need = text.len() as u64 + 1;
     if !needed.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the pointer is not NULL, and the caller promises a place for a number.
         unsafe { needed.write(need) };
     }
     if buffer.is_null() {
@@ -255,7 +275,9 @@ pub(crate) unsafe fn write_text(
         while !text.is_char_boundary(cut) {
             cut -= 1;
         }
-        // SAFETY: the caller's promise, and `cut` is less than `capacity`.
+        // SAFETY: `cut` is at most the text's length and less than `capacity`, so the bytes that are
+        // read lie in `text`, and those that are written, with the NUL, in the `capacity` bytes that
+        // the caller promises. The caller also promises that the two do not overlap.
         unsafe {
             buffer.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), cut);
             buffer.add(cut).write(0);
@@ -271,20 +293,23 @@ pub(crate) unsafe fn write_text(
 /// Writes a list, truncated to the buffer, and its full length.
 ///
 /// # Safety
-/// If `buffer` is not NULL, it has room for `capacity` elements. If `count` is not NULL, it points
-/// to a number.
+/// If `buffer` is not NULL, it is aligned and writable for `capacity` elements, none of them of
+/// `items`. If `count` is not NULL, it is aligned and writable for a number.
 pub(crate) unsafe fn write_list<T: Copy>(
     items: &[T],
     buffer: *mut T,
     capacity: u64,
     count: *mut u64,
 ) -> Result<(), CallError> {
-    out(count, "count")?.put(items.len() as u64);
+    // SAFETY: the caller promises that `count` is NULL or a place for a number.
+    let length = unsafe { out(count, "count") }?;
+    length.put(items.len() as u64);
     if buffer.is_null() {
         return if capacity == 0 { Ok(()) } else { Err(CallError::Null("buffer")) };
     }
     let some = capacity.min(items.len() as u64) as usize;
-    // SAFETY: the caller's promise.
+    // SAFETY: `some` is at most `capacity` and the number of items. The caller promises room for
+    // `capacity` elements that are not those of `items`, so the ranges are valid and disjoint.
     unsafe { buffer.copy_from_nonoverlapping(items.as_ptr(), some) };
     if some < items.len() {
         return Err(CallError::BufferTooSmall { needed: items.len() as u64, given: capacity });
@@ -330,7 +355,10 @@ mod tests {
         let mut cancel: *mut kvmem_cancel = std::ptr::null_mut();
         // SAFETY: the variable has room for the handle.
         assert_eq!(unsafe { kvmem_cancel_create(&mut cancel) }, KVMEM_OK);
-        assert_eq!(on(cancel.cast_const(), |_| panic!("the number was {}", 7)), KVMEM_ERR_PANICKED);
+        // SAFETY: the test is the only caller, and destroys the object after its last use.
+        let mut promise = unsafe { ObjectPromise::of_caller() };
+        let panicked = on(&promise, cancel.cast_const(), |_| panic!("the number was {}", 7));
+        assert_eq!(panicked, KVMEM_ERR_PANICKED);
         assert_eq!(said(), "a defect of kvmem: the number was 7");
         // SAFETY: handles may be any bits.
         unsafe {
@@ -340,7 +368,9 @@ mod tests {
         }
         assert_eq!(guard(|| panic!("plain words")), KVMEM_ERR_PANICKED);
         assert_eq!(said(), "a defect of kvmem: plain words");
-        let changed = guard(|| kvmem_cancel::table().exclusive(cancel, |_| panic!("it is gone")));
+        let changed = guard(|| {
+            kvmem_cancel::table().exclusive(&mut promise, cancel, |_| panic!("it is gone"))
+        });
         assert_eq!(changed, KVMEM_ERR_BAD_HANDLE);
     }
 

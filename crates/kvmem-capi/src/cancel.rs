@@ -4,6 +4,7 @@ use kvmem::arena::CancelToken;
 
 use crate::call::{destroy, guard, on, out};
 use crate::fork::ForkScope;
+use crate::promise::ObjectPromise;
 use crate::status::kvmem_status;
 use crate::table::{Object, object};
 
@@ -20,7 +21,8 @@ object!(kvmem_cancel, CancelToken, CancelToken, |_| ForkScope::Copied);
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_cancel_create(out_cancel: *mut *mut kvmem_cancel) -> kvmem_status {
     guard(|| {
-        let made = out(out_cancel, "out_cancel")?;
+        // SAFETY: promise 1 of the C caller, for `out_cancel`.
+        let made = unsafe { out(out_cancel, "out_cancel") }?;
         made.put(kvmem_cancel::table().insert(CancelToken::new())?);
         Ok(())
     })
@@ -30,7 +32,9 @@ pub unsafe extern "C" fn kvmem_cancel_create(out_cancel: *mut *mut kvmem_cancel)
 /// KVMEM_ERR_CANCELLED. A request cannot be undone. Any thread, also while the work runs.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_cancel_request(cancel: *const kvmem_cancel) -> kvmem_status {
-    on(cancel, |cancel| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, cancel, |cancel| {
         cancel.cancel();
         Ok(())
     })
@@ -39,12 +43,18 @@ pub unsafe extern "C" fn kvmem_cancel_request(cancel: *const kvmem_cancel) -> kv
 /// Destroys a token. Work that was given the token continues.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_cancel_destroy(cancel: *mut kvmem_cancel) -> kvmem_status {
-    destroy(cancel)
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
+    destroy(&mut promise, cancel)
 }
 
 /// Returns the token of an option; `None` if the option is NULL.
 pub(crate) fn token(
+    promise: &ObjectPromise,
     cancel: *const kvmem_cancel,
 ) -> Result<Option<CancelToken>, crate::error::CallError> {
-    if cancel.is_null() { Ok(None) } else { kvmem_cancel::table().get(cancel).cloned().map(Some) }
+    match cancel.is_null() {
+        true => Ok(None),
+        false => kvmem_cancel::table().get(promise, cancel).cloned().map(Some),
+    }
 }

@@ -54,9 +54,10 @@ struct CustomRegistrar {
     callbacks: kvmem_registrar_callbacks,
 }
 
-// SAFETY: the header says that any thread calls the functions.
+// SAFETY: promise 3 of the C caller: the functions may run, with their user data, on any thread.
 unsafe impl Send for CustomRegistrar {}
-// SAFETY: the library makes one call at a time for each registrar.
+// SAFETY: shared references only call the functions, and the engine calls those of one registrar one
+// at a time, as the header promises to the program.
 unsafe impl Sync for CustomRegistrar {}
 
 impl fmt::Debug for CustomRegistrar {
@@ -89,7 +90,9 @@ impl Registrar for CustomRegistrar {
         let Some(register) = self.callbacks.register_bytes else {
             return Err(callback_error("register_bytes", 0));
         };
-        // SAFETY: the C caller promises that the function can be called.
+        // SAFETY: promise 3 of the C caller: the function has this type, and may be called with its
+        // user data until `release`. `key` is a local place for the result. The caller of this
+        // function promises that the bytes are mapped.
         match unsafe { register(self.callbacks.user, at.as_ptr().cast(), len as u64, &mut key) } {
             0 => Ok(key.into()),
             errno => Err(callback_error("register_bytes", errno)),
@@ -100,7 +103,8 @@ impl Registrar for CustomRegistrar {
         let Some(deregister) = self.callbacks.deregister else {
             return Err(callback_error("deregister", 0));
         };
-        // SAFETY: the C caller promises that the function can be called.
+        // SAFETY: promise 3 of the C caller: the function has this type, and may be called with its
+        // user data until `release`. The key is a local that lives until it returns.
         match unsafe { deregister(self.callbacks.user, &key.into()) } {
             0 => Ok(()),
             errno => Err(callback_error("deregister", errno)),
@@ -111,7 +115,8 @@ impl Registrar for CustomRegistrar {
 impl Drop for CustomRegistrar {
     fn drop(&mut self) {
         if let Some(release) = self.callbacks.release {
-            // SAFETY: the C caller promises that the function can be called.
+            // SAFETY: promise 3 of the C caller: the function has this type, and the user data are
+            // valid until it has run, which happens once, here.
             unsafe { release(self.callbacks.user) }
         }
     }
@@ -125,8 +130,9 @@ pub unsafe extern "C" fn kvmem_registrars_custom(
     out_registrars: *mut *mut kvmem_registrars,
 ) -> kvmem_status {
     guard(|| {
-        let made = out(out_registrars, "out_registrars")?;
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `out_registrars`.
+        let made = unsafe { out(out_registrars, "out_registrars") }?;
+        // SAFETY: promise 1 of the C caller, for `callbacks`.
         let callbacks = *unsafe { read(callbacks, "callbacks") }?;
         let known = size_of::<kvmem_registrar_callbacks>() as u64;
         if callbacks.struct_size != known {
@@ -136,7 +142,7 @@ pub unsafe extern "C" fn kvmem_registrars_custom(
                 callbacks.struct_size
             )));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `callbacks.name`.
         let name = unsafe { some_text(callbacks.name, "name") }?.to_owned();
         if name.is_empty() {
             return Err(CallError::invalid(

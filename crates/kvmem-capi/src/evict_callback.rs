@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kvmem::pool::kv_cache::Pinned;
 
 use crate::kv_cache::{Key, kvmem_kv_cache_pin, kvmem_kv_cache_value, value};
+use crate::promise::ObjectPromise;
 use crate::table::Object;
 
 /// Eviction sink: receives each value that is evicted for space or by the watermarks, and stores it
@@ -51,9 +52,10 @@ pub(crate) struct EvictCallback {
     owned: AtomicBool,
 }
 
-// SAFETY: the header says that any thread calls both functions.
+// SAFETY: promise 3 of the C caller: both functions may run, with the user data, on any thread.
 unsafe impl Send for EvictCallback {}
-// SAFETY: the header says that several threads call the first function at once.
+// SAFETY: promise 3 of the C caller: several threads may call the first function at once. The second
+// one runs in `drop`, which no shared reference survives.
 unsafe impl Sync for EvictCallback {}
 
 /// The eviction sink failed.
@@ -85,11 +87,15 @@ impl EvictCallback {
         let kept = pinned.clone();
         let key = kept.key();
         let lent = value(pinned).map_err(|_| SinkError)?;
-        // SAFETY: the C caller promises that the function can be called.
+        // SAFETY: promise 3 of the C caller: the function has this type, and may be called with its
+        // user data while the cache exists. The value and the key live until it returns.
         let answer =
             unsafe { (self.function)(self.user, &lent, key.as_ptr().cast(), key.len() as u64) };
+        // SAFETY: the pin was made above and lent to the function for the call alone (promise 3), so
+        // no other call uses it any more.
+        let mut promise = unsafe { ObjectPromise::of_caller() };
         // Fails if the function has released the pin.
-        drop(kvmem_kv_cache_pin::table().take(lent.pin));
+        drop(kvmem_kv_cache_pin::table().take(&mut promise, lent.pin));
         if answer == 0 { Ok(()) } else { Err(SinkError) }
     }
 }
@@ -98,7 +104,8 @@ impl Drop for EvictCallback {
     fn drop(&mut self) {
         // Relaxed: dropping the last reference acquires the write in `own_user_data`.
         if let Some(release) = self.release.filter(|_| self.owned.load(Ordering::Relaxed)) {
-            // SAFETY: the C caller promises that the function can be called.
+            // SAFETY: promise 3 of the C caller: the function has this type, and the user data are
+            // valid until it has run, which happens once, here.
             unsafe { release(self.user) }
         }
     }

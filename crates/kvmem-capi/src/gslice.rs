@@ -61,11 +61,11 @@ pub unsafe extern "C" fn kvmem_gslice_alloc0(bytes: u64) -> *mut c_void {
 /// bytes. Aborts the process if there is no memory. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_gslice_copy(bytes: u64, data: *const c_void) -> *mut c_void {
-    // SAFETY: the function has no precondition.
+    // SAFETY: the function takes no pointer and looks up no object, so it needs no promise.
     let copy = unsafe { kvmem_gslice_alloc(bytes) };
     if !copy.is_null() && !data.is_null() {
-        // SAFETY: the block is new and has that many bytes; the caller promises the same for
-        // `data`.
+        // SAFETY: the block has `bytes` bytes, and so has `data`, by promise 1 of the C caller. The
+        // block is new, so the two do not overlap.
         unsafe { ptr::copy_nonoverlapping(data.cast::<u8>(), copy.cast::<u8>(), size(bytes)) };
     }
     copy
@@ -77,7 +77,8 @@ pub unsafe extern "C" fn kvmem_gslice_copy(bytes: u64, data: *const c_void) -> *
 pub unsafe extern "C" fn kvmem_gslice_free1(bytes: u64, block: *mut c_void) {
     run(|| {
         if let Some(block) = NonNull::new(block.cast::<u8>()) {
-            // SAFETY: the caller's promise.
+            // SAFETY: promise 4 of the C caller: a live block of the process's allocator and of this
+            // size, no longer used.
             unsafe { process_allocator().free(block, size(bytes)) };
         }
     });
@@ -96,7 +97,9 @@ pub unsafe extern "C" fn kvmem_gslice_free_chain_with_offset(
         if let Err(error) = check_link(bytes, next_offset) {
             give_up(&error);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 4 of the C caller: live blocks of the process's allocator and of this size,
+        // no longer used, each with the next one's address at the offset. The link lies within the
+        // block.
         unsafe { process_allocator().free_chain(Some(first), size(bytes), size(next_offset)) };
     });
 }

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use crate::call::{on, out};
 use crate::error::CallError;
 use crate::kv_cache::{key_at, kvmem_kv_cache};
+use crate::promise::ObjectPromise;
 use crate::status::kvmem_status;
 
 /// Invalidates a lower tier: removes its copy, and returns 0. Any other number means that the tier
@@ -29,13 +30,17 @@ pub unsafe extern "C" fn kvmem_kv_cache_remove_with(
     user: *mut c_void,
     out_removed: *mut u32,
 ) -> kvmem_status {
-    on(cache, |cache| {
-        // SAFETY: the caller's promise.
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, cache, |cache| {
+        // SAFETY: promise 1 of the C caller, for `key`.
         let key = unsafe { key_at(key, key_bytes) }?;
         let invalidate = invalidate.ok_or(CallError::Null("invalidate"))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 3 of the C caller: the function has this type, and may be called with
+        // `user` during this call, by this thread.
         let found = cache.remove_with(key, || invalidate_result(unsafe { invalidate(user) }))?;
-        if let Ok(removed) = out(out_removed, "") {
+        // SAFETY: promise 1 of the C caller, for `out_removed`.
+        if let Ok(removed) = unsafe { out(out_removed, "") } {
             removed.put(u32::from(found.is_some()));
         }
         Ok(())
@@ -53,9 +58,12 @@ pub unsafe extern "C" fn kvmem_kv_cache_clear_with(
     invalidate: kvmem_kv_cache_invalidate_fn,
     user: *mut c_void,
 ) -> kvmem_status {
-    on(cache, |cache| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, cache, |cache| {
         let invalidate = invalidate.ok_or(CallError::Null("invalidate"))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 3 of the C caller: the function has this type, and may be called with
+        // `user` during this call, by this thread.
         cache.clear_with(|| invalidate_result(unsafe { invalidate(user) }))
     })
 }

@@ -11,6 +11,7 @@ use crate::evict_callback::{EvictCallback, kvmem_kv_cache_evict_fn};
 use crate::key::kvmem_key;
 use crate::options::{self, Options};
 use crate::pool::kvmem_pool;
+use crate::promise::ObjectPromise;
 use crate::status::*;
 use crate::table::{Object, object};
 
@@ -32,7 +33,7 @@ pub(crate) unsafe fn key_at<'a>(key: *const c_void, key_bytes: u64) -> Result<&'
              hash of the key"
         )));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: promise 1 of the C caller, for `key`.
     unsafe { list(key.cast::<u8>(), key_bytes, "key") }
 }
 
@@ -141,7 +142,7 @@ pub unsafe extern "C" fn kvmem_kv_cache_options_init(
     options: *mut kvmem_kv_cache_options,
     struct_size: u64,
 ) -> kvmem_status {
-    // SAFETY: the caller's promise.
+    // SAFETY: promise 1 of the C caller, for `options`.
     guard(|| unsafe { options::init(options, struct_size) })
 }
 
@@ -152,10 +153,13 @@ pub unsafe extern "C" fn kvmem_kv_cache_create(
     options: *const kvmem_kv_cache_options,
     out_cache: *mut *mut kvmem_kv_cache,
 ) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        let made = out(out_cache, "out_cache")?;
-        let mut builder = KvCache::<Key>::builder(kvmem_pool::table().get(pool)?);
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `out_cache`.
+        let made = unsafe { out(out_cache, "out_cache") }?;
+        let mut builder = KvCache::<Key>::builder(kvmem_pool::table().get(&promise, pool)?);
+        // SAFETY: promise 1 of the C caller, for `options`.
         let wanted = unsafe { options::read(options) }?;
         builder = match wanted.eviction {
             KVMEM_EVICT_LRU => builder.eviction(Eviction::Lru),
@@ -241,9 +245,12 @@ pub unsafe extern "C" fn kvmem_kv_cache_get(
     key_bytes: u64,
     out_value: *mut kvmem_kv_cache_value,
 ) -> kvmem_status {
-    on(cache, |cache| {
-        let found = out(out_value, "out_value")?;
-        // SAFETY: the caller's promise.
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, cache, |cache| {
+        // SAFETY: promise 1 of the C caller, for `out_value`.
+        let found = unsafe { out(out_value, "out_value") }?;
+        // SAFETY: promise 1 of the C caller, for `key`.
         let key = unsafe { key_at(key, key_bytes) }?;
         found.put(value(cache.get(key).ok_or(CallError::NotFound)?)?);
         Ok(())
@@ -258,9 +265,12 @@ pub unsafe extern "C" fn kvmem_kv_cache_contains(
     key_bytes: u64,
     out_contains: *mut u32,
 ) -> kvmem_status {
-    on(cache, |cache| {
-        let found = out(out_contains, "out_contains")?;
-        // SAFETY: the caller's promise.
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, cache, |cache| {
+        // SAFETY: promise 1 of the C caller, for `out_contains`.
+        let found = unsafe { out(out_contains, "out_contains") }?;
+        // SAFETY: promise 1 of the C caller, for `key`.
         let key = unsafe { key_at(key, key_bytes) }?;
         found.put(u32::from(cache.contains(key)));
         Ok(())
@@ -278,8 +288,10 @@ pub unsafe extern "C" fn kvmem_kv_cache_insert(
     data: *const c_void,
     bytes: u64,
 ) -> kvmem_status {
-    on(cache, |cache| {
-        // SAFETY: the caller's promise.
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, cache, |cache| {
+        // SAFETY: promise 1 of the C caller, for `key`.
         let (key, value) = unsafe { (key_at(key, key_bytes)?, value_bytes(data, bytes)?) };
         Ok(cache.insert(copy_key(key)?, value)?)
     })
@@ -310,9 +322,12 @@ pub unsafe extern "C" fn kvmem_kv_cache_reserve(
     bytes: u64,
     out_reserved: *mut kvmem_kv_cache_reserved,
 ) -> kvmem_status {
-    on(cache, |cache| {
-        let place = out(out_reserved, "out_reserved")?;
-        // SAFETY: the caller's promise.
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, cache, |cache| {
+        // SAFETY: promise 1 of the C caller, for `out_reserved`.
+        let place = unsafe { out(out_reserved, "out_reserved") }?;
+        // SAFETY: promise 1 of the C caller, for `key`.
         let key = unsafe { key_at(key, key_bytes) }?;
         let reservation = cache.reserve(copy_key(key)?, size(bytes))?;
         let block = reservation.block();
@@ -330,9 +345,12 @@ pub unsafe extern "C" fn kvmem_kv_cache_reservation_commit(
     reservation: *mut kvmem_kv_cache_reservation,
     out_value: *mut kvmem_kv_cache_value,
 ) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        let pinned = kvmem_kv_cache_reservation::table().take(reservation)?.commit();
-        if let Ok(found) = out(out_value, "") {
+        let pinned = kvmem_kv_cache_reservation::table().take(&mut promise, reservation)?.commit();
+        // SAFETY: promise 1 of the C caller, for `out_value`.
+        if let Ok(found) = unsafe { out(out_value, "") } {
             found.put(value(pinned)?);
         }
         Ok(())
@@ -347,8 +365,10 @@ pub unsafe extern "C" fn kvmem_kv_cache_reservation_set_depth(
     reservation: *mut kvmem_kv_cache_reservation,
     depth: u32,
 ) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        kvmem_kv_cache_reservation::table().exclusive(reservation, |reservation| {
+        kvmem_kv_cache_reservation::table().exclusive(&mut promise, reservation, |reservation| {
             reservation.set_depth(depth);
             Ok(())
         })
@@ -360,7 +380,9 @@ pub unsafe extern "C" fn kvmem_kv_cache_reservation_set_depth(
 pub unsafe extern "C" fn kvmem_kv_cache_reservation_release(
     reservation: *mut kvmem_kv_cache_reservation,
 ) -> kvmem_status {
-    destroy(reservation)
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
+    destroy(&mut promise, reservation)
 }
 
 /// Returns the key that the value will be put under: `out_key_bytes` bytes at `out_key`, valid as
@@ -371,15 +393,23 @@ pub unsafe extern "C" fn kvmem_kv_cache_reservation_cache_key(
     out_key: *mut *const c_void,
     out_key_bytes: *mut u64,
 ) -> kvmem_status {
-    on(reservation, |reservation| put_key(reservation.key(), out_key, out_key_bytes))
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    // SAFETY: promise 1 of the C caller, for `out_key` and `out_key_bytes`.
+    on(&promise, reservation, |reservation| unsafe {
+        put_key(reservation.key(), out_key, out_key_bytes)
+    })
 }
 
-fn put_key(
+/// # Safety
+/// Promise 1 of the C caller for `out_key` and `out_key_bytes`.
+unsafe fn put_key(
     key: &Key,
     out_key: *mut *const c_void,
     out_key_bytes: *mut u64,
 ) -> Result<(), CallError> {
-    let (at, bytes) = (out(out_key, "out_key")?, out(out_key_bytes, "out_key_bytes")?);
+    // SAFETY: promise 1 of the C caller for both pointers, which this function's caller has.
+    let (at, bytes) = unsafe { (out(out_key, "out_key")?, out(out_key_bytes, "out_key_bytes")?) };
     at.put(key.as_ptr().cast());
     bytes.put(key.len() as u64);
     Ok(())
@@ -393,9 +423,12 @@ pub unsafe extern "C" fn kvmem_kv_cache_reservation_key(
     device: *const c_char,
     out_key: *mut kvmem_key,
 ) -> kvmem_status {
-    on(reservation, |reservation| {
-        let found = out(out_key, "out_key")?;
-        // SAFETY: the caller's promise.
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, reservation, |reservation| {
+        // SAFETY: promise 1 of the C caller, for `out_key`.
+        let found = unsafe { out(out_key, "out_key") }?;
+        // SAFETY: promise 1 of the C caller, for `device`.
         found.put(reservation.block().key(unsafe { some_text(device, "device") }?)?.into());
         Ok(())
     })
@@ -407,8 +440,11 @@ pub unsafe extern "C" fn kvmem_kv_cache_pin_clone(
     pin: *const kvmem_kv_cache_pin,
     out_value: *mut kvmem_kv_cache_value,
 ) -> kvmem_status {
-    on(pin, |pin| {
-        let cloned = out(out_value, "out_value")?;
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pin, |pin| {
+        // SAFETY: promise 1 of the C caller, for `out_value`.
+        let cloned = unsafe { out(out_value, "out_value") }?;
         cloned.put(value(pin.clone())?);
         Ok(())
     })
@@ -422,7 +458,10 @@ pub unsafe extern "C" fn kvmem_kv_cache_pin_cache_key(
     out_key: *mut *const c_void,
     out_key_bytes: *mut u64,
 ) -> kvmem_status {
-    on(pin, |pin| put_key(pin.key(), out_key, out_key_bytes))
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    // SAFETY: promise 1 of the C caller, for `out_key` and `out_key_bytes`.
+    on(&promise, pin, |pin| unsafe { put_key(pin.key(), out_key, out_key_bytes) })
 }
 
 /// Returns whether the key of a pinned value has been given another value since, or was removed or
@@ -434,8 +473,12 @@ pub unsafe extern "C" fn kvmem_kv_cache_pin_is_superseded(
     pin: *const kvmem_kv_cache_pin,
     out_superseded: *mut u32,
 ) -> kvmem_status {
-    on(pin, |pin| {
-        out(out_superseded, "out_superseded")?.put(u32::from(pin.is_superseded()));
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pin, |pin| {
+        // SAFETY: promise 1 of the C caller, for `out_superseded`.
+        let place = unsafe { out(out_superseded, "out_superseded") }?;
+        place.put(u32::from(pin.is_superseded()));
         Ok(())
     })
 }
@@ -448,9 +491,12 @@ pub unsafe extern "C" fn kvmem_kv_cache_pin_key(
     device: *const c_char,
     out_key: *mut kvmem_key,
 ) -> kvmem_status {
-    on(pin, |pin| {
-        let found = out(out_key, "out_key")?;
-        // SAFETY: the caller's promise.
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pin, |pin| {
+        // SAFETY: promise 1 of the C caller, for `out_key`.
+        let found = unsafe { out(out_key, "out_key") }?;
+        // SAFETY: promise 1 of the C caller, for `device`.
         found.put(pin.block().key(unsafe { some_text(device, "device") }?)?.into());
         Ok(())
     })
@@ -459,7 +505,9 @@ pub unsafe extern "C" fn kvmem_kv_cache_pin_key(
 /// Releases a pin.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_pin_release(pin: *mut kvmem_kv_cache_pin) -> kvmem_status {
-    destroy(pin)
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
+    destroy(&mut promise, pin)
 }
 
 /// Removes the value under a key. Its bytes are freed when its last pin is released.
@@ -471,8 +519,10 @@ pub unsafe extern "C" fn kvmem_kv_cache_remove(
     key: *const c_void,
     key_bytes: u64,
 ) -> kvmem_status {
-    on(cache, |cache| {
-        // SAFETY: the caller's promise.
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, cache, |cache| {
+        // SAFETY: promise 1 of the C caller, for `key`.
         let key = unsafe { key_at(key, key_bytes) }?;
         cache.remove(key).map(drop).ok_or(CallError::NotFound)
     })
@@ -482,7 +532,9 @@ pub unsafe extern "C" fn kvmem_kv_cache_remove(
 /// kvmem_kv_cache_clear_with.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_clear(cache: *const kvmem_kv_cache) -> kvmem_status {
-    on(cache, |cache| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, cache, |cache| {
         cache.clear();
         Ok(())
     })
@@ -496,9 +548,12 @@ pub unsafe extern "C" fn kvmem_kv_cache_evict_to(
     bytes: u64,
     out_held_bytes: *mut u64,
 ) -> kvmem_status {
-    on(cache, |cache| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, cache, |cache| {
         let left = cache.evict_to(bytes);
-        if let Ok(held) = out(out_held_bytes, "") {
+        // SAFETY: promise 1 of the C caller, for `out_held_bytes`.
+        if let Ok(held) = unsafe { out(out_held_bytes, "") } {
             held.put(left);
         }
         Ok(())
@@ -539,8 +594,11 @@ pub unsafe extern "C" fn kvmem_kv_cache_get_stats(
     cache: *const kvmem_kv_cache,
     out_stats: *mut kvmem_kv_cache_stats,
 ) -> kvmem_status {
-    on(cache, |cache| {
-        let figures = out(out_stats, "out_stats")?;
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, cache, |cache| {
+        // SAFETY: promise 1 of the C caller, for `out_stats`.
+        let figures = unsafe { out(out_stats, "out_stats") }?;
         let stats = cache.stats();
         figures.put(kvmem_kv_cache_stats {
             blocks: stats.blocks,
@@ -563,12 +621,16 @@ pub unsafe extern "C" fn kvmem_kv_cache_get_stats(
 /// KVMEM_ERR_CHECK_FAILED is a defect of this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_check(cache: *const kvmem_kv_cache) -> kvmem_status {
-    on(cache, |cache| Ok(cache.check()?))
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, cache, |cache| Ok(cache.check()?))
 }
 
 /// Destroys a cache. Pinned values stay until their pins are released. The other values are
 /// dropped, not evicted: `on_evict` does not receive them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_destroy(cache: *mut kvmem_kv_cache) -> kvmem_status {
-    destroy(cache)
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
+    destroy(&mut promise, cache)
 }

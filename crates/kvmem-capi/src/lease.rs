@@ -9,6 +9,7 @@ use crate::error::CallError;
 use crate::kv_cache::{
     Key, key_at, kvmem_kv_cache, kvmem_kv_cache_reservation, kvmem_kv_cache_value, no_value, value,
 };
+use crate::promise::ObjectPromise;
 use crate::status::kvmem_status;
 use crate::table::{Object, object};
 
@@ -53,9 +54,12 @@ pub unsafe extern "C" fn kvmem_kv_cache_get_lease(
     key_bytes: u64,
     out_leased: *mut kvmem_kv_cache_leased,
 ) -> kvmem_status {
-    on(cache, |cache| {
-        let leased = out(out_leased, "out_leased")?;
-        // SAFETY: the caller's promise.
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, cache, |cache| {
+        // SAFETY: promise 1 of the C caller, for `out_leased`.
+        let leased = unsafe { out(out_leased, "out_leased") }?;
+        // SAFETY: promise 1 of the C caller, for `key`.
         let key = unsafe { key_at(key, key_bytes) }?;
         let none = kvmem_kv_cache_leased {
             outcome: KVMEM_LEASED_UNAVAILABLE,
@@ -86,8 +90,12 @@ pub unsafe extern "C" fn kvmem_kv_cache_lease_is_valid(
     lease: *const kvmem_kv_cache_lease,
     out_valid: *mut u32,
 ) -> kvmem_status {
-    on(lease, |lease| {
-        out(out_valid, "out_valid")?.put(u32::from(lease.is_valid()));
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, lease, |lease| {
+        // SAFETY: promise 1 of the C caller, for `out_valid`.
+        let place = unsafe { out(out_valid, "out_valid") }?;
+        place.put(u32::from(lease.is_valid()));
         Ok(())
     })
 }
@@ -97,7 +105,9 @@ pub unsafe extern "C" fn kvmem_kv_cache_lease_is_valid(
 pub unsafe extern "C" fn kvmem_kv_cache_lease_release(
     lease: *mut kvmem_kv_cache_lease,
 ) -> kvmem_status {
-    destroy(lease)
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
+    destroy(&mut promise, lease)
 }
 
 /// Puts the reserved value under its key, like kvmem_kv_cache_reservation_commit, if the lease is
@@ -114,19 +124,21 @@ pub unsafe extern "C" fn kvmem_kv_cache_reservation_commit_leased(
     lease: *mut kvmem_kv_cache_lease,
     out_value: *mut kvmem_kv_cache_value,
 ) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
         let (reservations, leases) =
             (kvmem_kv_cache_reservation::table(), kvmem_kv_cache_lease::table());
-        let reserved = reservations.get(reservation)?;
-        if !leases.get(lease)?.covers(reserved) {
+        let reserved = reservations.get(&promise, reservation)?;
+        if !leases.get(&promise, lease)?.covers(reserved) {
             return Err(CallError::invalid(
                 "the lease is for another key or another cache than the reservation: commit with \
                  the lease that was taken for its key",
             ));
         }
         let mut found = None;
-        let done = reservations.take_unless(reservation, |reserved| {
-            let lease = match leases.take(lease) {
+        let done = reservations.take_unless(&mut promise, reservation, |promise, reserved| {
+            let lease = match leases.take(promise, lease) {
                 Ok(lease) => lease,
                 Err(error) => return Err((reserved, error)),
             };
@@ -141,7 +153,10 @@ pub unsafe extern "C" fn kvmem_kv_cache_reservation_commit_leased(
                 }
             }
         });
-        if let (Ok(()) | Err(CallError::Superseded), Ok(there)) = (&done, out(out_value, "")) {
+        // SAFETY: promise 1 of the C caller, for `out_value`.
+        if let (Ok(()) | Err(CallError::Superseded), Ok(there)) =
+            (&done, unsafe { out(out_value, "") })
+        {
             there.put(found.map_or(Ok(no_value()), value)?);
         }
         done

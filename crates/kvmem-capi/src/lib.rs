@@ -3,14 +3,16 @@
 //! `include/kvmem.h` and `include/kvmem/testing.h` are generated from this crate, comments
 //! included. `docs/c.md` is the page for users. This page is for contributors.
 //!
-//! - `table.rs`: handles, which may be any bits, and the objects behind them.
+//! - `handle.rs`: the bits of a handle. `table.rs`: the objects behind handles, which may be any bits.
+//! - `promise.rs`: the token for promise 2 below.
 //! - `call.rs`: the frame of every function. It catches panics, checks arguments, and turns errors
 //!   into a status and a text.
 //! - `fork.rs`: which objects of the parent a forked child can use.
 //! - `fork_lock.rs`: a lock that is free in a child even if the parent held it during the fork.
 //! - `error.rs`, `status.rs`, `last_error.rs`: the path of an error.
 //! - `options.rs`: structures that may be older or newer than the library.
-//! - `testing.rs`: functions for tests, declared in a header of their own.
+//! - `testing.rs`: functions for tests, built with the feature `testing` and declared in a header of
+//!   their own.
 //! - The other files define one C object each, in the order of the layers.
 //!
 //! ## Safety
@@ -18,14 +20,22 @@
 //! All functions are `unsafe` in Rust because C passes pointers. The promise of a C caller is the
 //! same for all functions; the head of the header states it:
 //!
-//! 1. A pointer to a structure, list, text or out-parameter is NULL, or points to an aligned object
-//!    of its type that lives for the duration of the call. Options and texts are copied. Callbacks
-//!    and their user data live as long as the header says.
-//! 2. No thread destroys an object while another thread uses it.
-//! 3. Blocks of a slab allocator are freed as its functions require.
+//! 1. *Pointers.* A pointer to a structure, list, text or out-parameter is NULL, or is aligned and
+//!    points to that many objects of its type, which live for the duration of the call. Inputs are
+//!    initialized, and no thread writes to them meanwhile; results are writable, and no thread
+//!    accesses them meanwhile. Results do not overlap inputs. Options and texts are copied.
+//! 2. *Objects.* No object is destroyed, taken over or changed exclusively while a call on it runs,
+//!    neither by another thread nor by a callback that runs in the call.
+//! 3. *Callbacks.* A function pointer has the declared type. It and its user data are valid until
+//!    the header says otherwise, on every thread that the header names. It returns, and does not
+//!    unwind.
+//! 4. *Blocks.* Blocks of a slab allocator are freed as its functions require, and bytes that a
+//!    program lends to the library stay valid until it gets them back.
 //!
 //! Handles and allocations by plain data need no promise: they may be NULL, destroyed, of another
-//! type, or any bits.
+//! type, or any bits. A comment `SAFETY` that names a promise by its number means these.
+//!
+//! Promise 2 has a token: `promise::ObjectPromise`. Every function that looks an object up makes one.
 #![allow(non_camel_case_types, reason = "the names are those of C")]
 #![allow(clippy::missing_safety_doc, reason = "the promise is the same for all: see the head")]
 
@@ -43,6 +53,8 @@ mod call;
 mod error;
 mod fork;
 mod fork_lock;
+mod handle;
+mod promise;
 mod table;
 
 mod options;
@@ -85,6 +97,7 @@ mod lease;
 
 mod invalidate;
 
+#[cfg(feature = "testing")]
 mod testing;
 
 pub use attached::*;
@@ -113,5 +126,6 @@ pub use registrars::*;
 pub use registration::*;
 pub use slab::*;
 pub use status::*;
+#[cfg(feature = "testing")]
 pub use testing::*;
 pub use version::*;

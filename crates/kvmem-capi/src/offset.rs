@@ -12,6 +12,7 @@ use crate::error::CallError;
 use crate::fork::ForkScope;
 use crate::last_error;
 use crate::options::{self, Options, flag, hot_sizes};
+use crate::promise::ObjectPromise;
 use crate::status::*;
 use crate::table::{Object, object};
 
@@ -145,7 +146,7 @@ pub unsafe extern "C" fn kvmem_offset_allocator_options_init(
     options: *mut kvmem_offset_allocator_options,
     struct_size: u64,
 ) -> kvmem_status {
-    // SAFETY: the caller's promise.
+    // SAFETY: promise 1 of the C caller, for `options`.
     guard(|| unsafe { options::init(options, struct_size) })
 }
 
@@ -181,12 +182,13 @@ pub unsafe extern "C" fn kvmem_offset_allocator_create(
     out_allocator: *mut *mut kvmem_offset_allocator,
 ) -> kvmem_status {
     guard(|| {
-        let made = out(out_allocator, "out_allocator")?;
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `out_allocator`.
+        let made = unsafe { out(out_allocator, "out_allocator") }?;
+        // SAFETY: promise 1 of the C caller, for `options`.
         let wanted = unsafe { options::read(options) }?;
         let builder = builder(capacity_bytes, &wanted)?;
         let space = if flag(wanted.magazines, "magazines")? {
-            // SAFETY: the caller's promise.
+            // SAFETY: promise 1 of the C caller, for `hot_sizes` of the options.
             let hot = unsafe { hot_sizes(wanted.hot_sizes, wanted.hot_size_count) }?;
             let mut builder = ExtentCache::builder(builder)
                 .hot_sizes(hot.iter().copied())
@@ -211,8 +213,11 @@ pub unsafe extern "C" fn kvmem_offset_allocator_allocate(
     bytes: u64,
     out_allocation: *mut kvmem_allocation,
 ) -> kvmem_status {
-    let Some(space) = kvmem_offset_allocator::table().find(allocator) else {
-        return no_allocator(allocator);
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    let Some(space) = kvmem_offset_allocator::table().find(&promise, allocator) else {
+        // SAFETY: promise 2 of the C caller.
+        return unsafe { no_allocator(allocator) };
     };
     // Checked first, because a full space answers most requests here. A size of 0 wraps around to
     // the largest number.
@@ -223,13 +228,18 @@ pub unsafe extern "C" fn kvmem_offset_allocator_allocate(
     if bytes.wrapping_sub(1) >= longest && !out_allocation.is_null() {
         return fail_allocation(space, bytes, longest);
     }
-    allocate(space, allocator, bytes, out_allocation)
+    // SAFETY: promise 1 of the C caller, for `out_allocation`.
+    unsafe { allocate(space, allocator, bytes, out_allocation) }
 }
 
+/// # Safety
+/// Promise 2 of the C caller.
 #[cold]
 #[inline(never)]
-fn no_allocator(allocator: *const kvmem_offset_allocator) -> kvmem_status {
-    on(allocator, |_| Ok(()))
+unsafe fn no_allocator(allocator: *const kvmem_offset_allocator) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller, which this function's caller has.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |_| Ok(()))
 }
 
 /// Not inlined, so requests that succeed save no registers for it.
@@ -239,15 +249,19 @@ fn fail_allocation(space: &Space, bytes: u64, longest: u64) -> kvmem_status {
 }
 
 /// Not inlined, so requests that fail early save no registers for it.
+///
+/// # Safety
+/// Promise 1 of the C caller for `out_allocation`.
 #[inline(never)]
-fn allocate(
+unsafe fn allocate(
     space: &Space,
     allocator: *const kvmem_offset_allocator,
     bytes: u64,
     out_allocation: *mut kvmem_allocation,
 ) -> kvmem_status {
     guard_for(allocator, || {
-        let place = out(out_allocation, "out_allocation")?;
+        // SAFETY: promise 1 of the C caller, for `out_allocation`.
+        let place = unsafe { out(out_allocation, "out_allocation") }?;
         place.put(either!(space, space => space.allocate_raw(bytes))?.into());
         Ok(())
     })
@@ -261,8 +275,11 @@ pub unsafe extern "C" fn kvmem_offset_allocator_allocate_aligned(
     align: u64,
     out_allocation: *mut kvmem_allocation,
 ) -> kvmem_status {
-    on(allocator, |space| {
-        let place = out(out_allocation, "out_allocation")?;
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |space| {
+        // SAFETY: promise 1 of the C caller, for `out_allocation`.
+        let place = unsafe { out(out_allocation, "out_allocation") }?;
         place.put(either!(space, space => space.allocate_aligned_raw(bytes, align))?.into());
         Ok(())
     })
@@ -277,7 +294,9 @@ pub unsafe extern "C" fn kvmem_offset_allocator_allocate_batch(
     count: u64,
     out_allocations: *mut kvmem_allocation,
 ) -> kvmem_status {
-    on(allocator, |space| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |space| {
         if out_allocations.is_null() {
             return Err(CallError::Null("out_allocations"));
         }
@@ -305,8 +324,11 @@ pub unsafe extern "C" fn kvmem_offset_allocator_allocate_scattered(
     out_allocations: *mut kvmem_allocation,
     out_count: *mut u64,
 ) -> kvmem_status {
-    on(allocator, |space| {
-        let count = out(out_count, "out_count")?;
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |space| {
+        // SAFETY: promise 1 of the C caller, for `out_count`.
+        let count = unsafe { out(out_count, "out_count") }?;
         if out_allocations.is_null() {
             return Err(CallError::Null("out_allocations"));
         }
@@ -371,8 +393,10 @@ pub unsafe extern "C" fn kvmem_offset_allocator_free(
     allocator: *const kvmem_offset_allocator,
     allocation: *const kvmem_allocation,
 ) -> kvmem_status {
-    on(allocator, |space| {
-        // SAFETY: the caller's promise.
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |space| {
+        // SAFETY: promise 1 of the C caller, for `allocation`.
         let allocation = unsafe { read(allocation, "allocation") }?;
         either!(space, space => space.free_raw(allocation.handle()))?;
         Ok(())
@@ -388,8 +412,10 @@ pub unsafe extern "C" fn kvmem_offset_allocator_free_batch(
     count: u64,
     out_freed: *mut u64,
 ) -> kvmem_status {
-    on(allocator, |space| {
-        // SAFETY: the caller's promise.
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |space| {
+        // SAFETY: promise 1 of the C caller, for `allocations`.
         let all = unsafe { list(allocations, count, "allocations") }?;
         let (mut freed, mut first) = (0, Ok(()));
         for one in all {
@@ -398,7 +424,8 @@ pub unsafe extern "C" fn kvmem_offset_allocator_free_batch(
                 Err(error) => first = first.and(Err(error)),
             }
         }
-        if let Ok(count) = out(out_freed, "") {
+        // SAFETY: promise 1 of the C caller, for `out_freed`.
+        if let Ok(count) = unsafe { out(out_freed, "") } {
             count.put(freed);
         }
         Ok(first?)
@@ -414,10 +441,14 @@ pub unsafe extern "C" fn kvmem_offset_allocator_resolve(
     out_offset: *mut u64,
     out_bytes: *mut u64,
 ) -> kvmem_status {
-    on(allocator, |space| {
-        // SAFETY: the caller's promise.
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |space| {
+        // SAFETY: promise 1 of the C caller, for `allocation`.
         let allocation = unsafe { read(allocation, "allocation") }?;
-        let (offset, bytes) = (out(out_offset, "out_offset")?, out(out_bytes, "out_bytes")?);
+        // SAFETY: promise 1 of the C caller, for `out_offset` and `out_bytes`.
+        let (offset, bytes) =
+            unsafe { (out(out_offset, "out_offset")?, out(out_bytes, "out_bytes")?) };
         let range = either!(space, space => space.resolve_raw(allocation.handle()))?;
         offset.put(range.start);
         bytes.put(range.end - range.start);
@@ -434,8 +465,11 @@ pub unsafe extern "C" fn kvmem_offset_allocator_allocation_at(
     slot: u32,
     out_allocation: *mut kvmem_allocation,
 ) -> kvmem_status {
-    on(allocator, |space| {
-        let found = out(out_allocation, "out_allocation")?;
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |space| {
+        // SAFETY: promise 1 of the C caller, for `out_allocation`.
+        let found = unsafe { out(out_allocation, "out_allocation") }?;
         let none = || {
             CallError::new(KVMEM_ERR_NOT_FOUND, format_args!("slot {slot} has no live allocation"))
         };
@@ -454,10 +488,12 @@ pub unsafe extern "C" fn kvmem_offset_allocator_allocations(
     capacity: u64,
     out_count: *mut u64,
 ) -> kvmem_status {
-    on(allocator, |space| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |space| {
         let all = either!(space, space => space.raw_allocations());
         let all: Vec<kvmem_allocation> = all.into_iter().map(kvmem_allocation::from).collect();
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `out_allocations` and `out_count`.
         unsafe { write_list(&all, out_allocations, capacity, out_count) }
     })
 }
@@ -470,12 +506,16 @@ pub unsafe extern "C" fn kvmem_offset_allocator_shrink(
     allocation: *mut kvmem_allocation,
     new_bytes: u64,
 ) -> kvmem_status {
-    on(allocator, |space| {
-        // SAFETY: the caller's promise.
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |space| {
+        // SAFETY: promise 1 of the C caller, for `allocation`.
         let mut resized = *unsafe { read(allocation, "allocation") }?;
         either!(space, space => space.shrink_raw(resized.handle(), new_bytes))?;
         resized.bytes = new_bytes;
-        out(allocation, "allocation")?.put(resized);
+        // SAFETY: promise 1 of the C caller, for `allocation`.
+        let place = unsafe { out(allocation, "allocation") }?;
+        place.put(resized);
         Ok(())
     })
 }
@@ -489,12 +529,16 @@ pub unsafe extern "C" fn kvmem_offset_allocator_extend(
     allocation: *mut kvmem_allocation,
     new_bytes: u64,
 ) -> kvmem_status {
-    on(allocator, |space| {
-        // SAFETY: the caller's promise.
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |space| {
+        // SAFETY: promise 1 of the C caller, for `allocation`.
         let mut resized = *unsafe { read(allocation, "allocation") }?;
         either!(space, space => space.extend_raw(resized.handle(), new_bytes))?;
         resized.bytes = new_bytes;
-        out(allocation, "allocation")?.put(resized);
+        // SAFETY: promise 1 of the C caller, for `allocation`.
+        let place = unsafe { out(allocation, "allocation") }?;
+        place.put(resized);
         Ok(())
     })
 }
@@ -505,7 +549,9 @@ pub unsafe extern "C" fn kvmem_offset_allocator_grow_to(
     allocator: *const kvmem_offset_allocator,
     capacity_bytes: u64,
 ) -> kvmem_status {
-    on(allocator, |space| Ok(either!(space, space => space.grow_to(capacity_bytes))?))
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |space| Ok(either!(space, space => space.grow_to(capacity_bytes))?))
 }
 
 /// Lowers the capacity of the space to `capacity_bytes`. KVMEM_ERR_IN_USE if an allocation lies
@@ -515,7 +561,9 @@ pub unsafe extern "C" fn kvmem_offset_allocator_shrink_to(
     allocator: *const kvmem_offset_allocator,
     capacity_bytes: u64,
 ) -> kvmem_status {
-    on(allocator, |space| Ok(either!(space, space => space.shrink_to(capacity_bytes))?))
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |space| Ok(either!(space, space => space.shrink_to(capacity_bytes))?))
 }
 
 /// Metrics of a space. Ranges in magazines count as free.
@@ -561,8 +609,11 @@ pub unsafe extern "C" fn kvmem_offset_allocator_get_metrics(
     allocator: *const kvmem_offset_allocator,
     out_metrics: *mut kvmem_metrics,
 ) -> kvmem_status {
-    on(allocator, |space| {
-        let figures = out(out_metrics, "out_metrics")?;
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |space| {
+        // SAFETY: promise 1 of the C caller, for `out_metrics`.
+        let figures = unsafe { out(out_metrics, "out_metrics") }?;
         figures
             .put(either!(space, space => kvmem_metrics::new(&space.metrics(), space.boundary())));
         Ok(())
@@ -575,8 +626,12 @@ pub unsafe extern "C" fn kvmem_offset_allocator_largest_free_hint(
     allocator: *const kvmem_offset_allocator,
     out_bytes: *mut u64,
 ) -> kvmem_status {
-    on(allocator, |space| {
-        out(out_bytes, "out_bytes")?.put(either!(space, space => space.largest_free_hint()));
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |space| {
+        // SAFETY: promise 1 of the C caller, for `out_bytes`.
+        let place = unsafe { out(out_bytes, "out_bytes") }?;
+        place.put(either!(space, space => space.largest_free_hint()));
         Ok(())
     })
 }
@@ -590,8 +645,11 @@ pub unsafe extern "C" fn kvmem_offset_allocator_largest_free_address(
     allocator: *const kvmem_offset_allocator,
     out_address: *mut *const u64,
 ) -> kvmem_status {
-    on(allocator, |space| {
-        let address = out(out_address, "out_address")?;
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |space| {
+        // SAFETY: promise 1 of the C caller, for `out_address`.
+        let address = unsafe { out(out_address, "out_address") }?;
         let Space::Plain(space) = space else {
             return Err(CallError::new(
                 KVMEM_ERR_UNSUPPORTED,
@@ -638,10 +696,12 @@ pub unsafe extern "C" fn kvmem_offset_allocator_bins(
     capacity: u64,
     out_count: *mut u64,
 ) -> kvmem_status {
-    on(allocator, |space| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |space| {
         let bins = either!(space, space => space.bins());
         let bins: Vec<kvmem_bin> = bins.iter().map(kvmem_bin::from).collect();
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `out_bins` and `out_count`.
         unsafe { write_list(&bins, out_bins, capacity, out_count) }
     })
 }
@@ -694,7 +754,9 @@ pub unsafe extern "C" fn kvmem_offset_allocator_map(
     capacity: u64,
     out_count: *mut u64,
 ) -> kvmem_status {
-    on(allocator, |space| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |space| {
         let map = match space {
             Space::Cached(space) => kvmem_map_range::of_extents(&space.map()),
             Space::Plain(space) => {
@@ -707,7 +769,7 @@ pub unsafe extern "C" fn kvmem_offset_allocator_map(
                 space.map().iter().map(range).collect()
             }
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `out_ranges` and `out_count`.
         unsafe { write_list(&map, out_ranges, capacity, out_count) }
     })
 }
@@ -718,7 +780,9 @@ pub unsafe extern "C" fn kvmem_offset_allocator_map(
 pub unsafe extern "C" fn kvmem_offset_allocator_trim(
     allocator: *const kvmem_offset_allocator,
 ) -> kvmem_status {
-    on(allocator, |space| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |space| {
         if let Space::Cached(space) = space {
             space.trim();
         }
@@ -732,7 +796,9 @@ pub unsafe extern "C" fn kvmem_offset_allocator_trim(
 pub unsafe extern "C" fn kvmem_offset_allocator_check(
     allocator: *const kvmem_offset_allocator,
 ) -> kvmem_status {
-    on(allocator, |space| Ok(either!(space, space => space.check())?))
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |space| Ok(either!(space, space => space.check())?))
 }
 
 /// Writes the metrics as text, for logs. `buffer` as for kvmem_region_report.
@@ -743,7 +809,9 @@ pub unsafe extern "C" fn kvmem_offset_allocator_report(
     capacity: u64,
     out_needed: *mut u64,
 ) -> kvmem_status {
-    on(allocator, |space| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |space| {
         let m = either!(space, space => space.metrics());
         let text = format!(
             "{} of {} bytes in use by {} allocations; {} bytes free in {} ranges, the longest {}; \
@@ -756,7 +824,7 @@ pub unsafe extern "C" fn kvmem_offset_allocator_report(
             m.largest_free,
             m.metadata_bytes
         );
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `buffer` and `out_needed`.
         unsafe { write_text(&text, buffer, capacity, out_needed) }
     })
 }
@@ -767,5 +835,7 @@ pub unsafe extern "C" fn kvmem_offset_allocator_report(
 pub unsafe extern "C" fn kvmem_offset_allocator_destroy(
     allocator: *mut kvmem_offset_allocator,
 ) -> kvmem_status {
-    destroy(allocator)
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
+    destroy(&mut promise, allocator)
 }

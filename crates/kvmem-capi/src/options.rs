@@ -28,13 +28,15 @@ const MIN_STRUCT_SIZE: u64 = size_of::<u64>() as u64;
 /// Reads the program's options; NULL selects the defaults.
 ///
 /// # Safety
-/// If the pointer is not NULL, as many bytes are readable as the first member says.
+/// If the pointer is not NULL, it is aligned for a `u64`, as many bytes are initialized as the first
+/// member says, and no thread writes to them during the call.
 pub(crate) unsafe fn read<T: Options>(options: *const T) -> Result<T, CallError> {
     let mut wanted = T::defaults();
     if options.is_null() {
         return Ok(wanted);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the pointer is not NULL, and the caller promises an aligned, initialized structure,
+    // which begins with a `u64`.
     let said = unsafe { options.cast::<u64>().read() };
     let known = size_of::<T>() as u64;
     if !(MIN_STRUCT_SIZE..=1 << 16).contains(&said) {
@@ -45,7 +47,7 @@ pub(crate) unsafe fn read<T: Options>(options: *const T) -> Result<T, CallError>
     }
     let bytes = options.cast::<u8>();
     for at in known..said {
-        // SAFETY: the caller's promise.
+        // SAFETY: `at` is less than `said`, and the caller promises that many initialized bytes.
         if unsafe { bytes.add(at as usize).read() } != 0 {
             return Err(CallError::invalid(format_args!(
                 "the options are for a newer kvmem: byte {at} is set, and this library knows \
@@ -53,7 +55,9 @@ pub(crate) unsafe fn read<T: Options>(options: *const T) -> Result<T, CallError>
             )));
         }
     }
-    // SAFETY: the caller's promise; all bit patterns are valid.
+    // SAFETY: the number of bytes is at most `said`, which the caller promises to be initialized, and
+    // at most the size of `wanted`, a local that overlaps nothing. All bit patterns of a `T` are
+    // valid, as `Options` requires.
     unsafe {
         std::ptr::copy_nonoverlapping(
             bytes,
@@ -67,7 +71,8 @@ pub(crate) unsafe fn read<T: Options>(options: *const T) -> Result<T, CallError>
 /// Fills in the defaults, up to the size of the program's structure.
 ///
 /// # Safety
-/// If the pointer is not NULL, `struct_size` bytes are writable.
+/// If the pointer is not NULL, `struct_size` bytes are writable, and no other thread accesses them
+/// during the call.
 pub(crate) unsafe fn init<T: Options>(options: *mut T, struct_size: u64) -> Result<(), CallError> {
     if options.is_null() {
         return Err(CallError::Null("options"));
@@ -79,7 +84,10 @@ pub(crate) unsafe fn init<T: Options>(options: *mut T, struct_size: u64) -> Resu
     }
     let mut defaults = MaybeUninit::new(T::defaults());
     let known = size_of::<T>();
-    // SAFETY: the caller's promise; the first member is a `u64`.
+    // SAFETY: the first member of a `T` is a `u64`, as `Options` requires, so the first write lies
+    // within the local. The pointer is not NULL, and the caller promises `struct_size` writable
+    // bytes. The copy is no longer than those, and no longer than the local, which has no padding
+    // and overlaps nothing.
     unsafe {
         defaults.as_mut_ptr().cast::<u64>().write(struct_size);
         let to = options.cast::<u8>();
@@ -154,9 +162,9 @@ const MAX_NODES: u64 = 1024;
 /// Borrows a list of NUMA nodes.
 ///
 /// # Safety
-/// The contract of [`call::list`].
+/// That of [`call::list`].
 pub(crate) unsafe fn numa_nodes<'a>(nodes: *const u32, count: u64) -> Result<&'a [u32], CallError> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `list` requires, of the same pointer and count.
     unsafe { call::short_list(nodes, count, MAX_NODES, "numa_nodes") }
 }
 
@@ -166,18 +174,18 @@ const MAX_HOT_SIZES: u64 = 32;
 /// Borrows a list of hot sizes.
 ///
 /// # Safety
-/// The contract of [`call::list`].
+/// That of [`call::list`].
 pub(crate) unsafe fn hot_sizes<'a>(sizes: *const u64, count: u64) -> Result<&'a [u64], CallError> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `list` requires, of the same pointer and count.
     unsafe { call::short_list(sizes, count, MAX_HOT_SIZES, "hot_sizes") }
 }
 
 /// Reads a NUMA policy.
 ///
 /// # Safety
-/// The contract of [`call::list`].
+/// That of [`call::list`].
 pub(crate) unsafe fn numa(policy: u32, nodes: *const u32, count: u64) -> Result<Numa, CallError> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `numa_nodes` requires, of the same pointer and count.
     let nodes = unsafe { numa_nodes(nodes, count) }?.to_vec();
     match policy {
         KVMEM_NUMA_ANY => Ok(Numa::None),
@@ -192,12 +200,12 @@ pub(crate) unsafe fn numa(policy: u32, nodes: *const u32, count: u64) -> Result<
 /// Parses kinds of pages; NULL is the default ladder.
 ///
 /// # Safety
-/// The contract of [`call::text`].
+/// That of [`call::text`].
 pub(crate) unsafe fn ladder(
     pages: *const std::ffi::c_char,
     strict: u32,
 ) -> Result<Ladder, CallError> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `text` requires, of the same pointer.
     let ladder = match unsafe { call::text(pages, "pages") }? {
         None => Ladder::default(),
         Some(words) => words.parse().map_err(CallError::invalid)?,
@@ -208,9 +216,9 @@ pub(crate) unsafe fn ladder(
 /// Parses a registration policy; NULL is "auto".
 ///
 /// # Safety
-/// The contract of [`call::text`].
+/// That of [`call::text`].
 pub(crate) unsafe fn policy(policy: *const std::ffi::c_char) -> Result<Policy, CallError> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `text` requires, of the same pointer.
     match unsafe { call::text(policy, "policy") }? {
         None => Ok(Policy::Auto),
         Some(words) => words.parse().map_err(|_| {

@@ -19,6 +19,7 @@ use crate::fork_lock::ForkLock;
 use crate::offset::{kvmem_bin, kvmem_map_range, kvmem_metrics, numbers};
 use crate::options::{self, Options, backing, flag, hot_sizes, ladder, numa, policy, populate};
 use crate::progress::{ProgressCallback, kvmem_progress_fn};
+use crate::promise::ObjectPromise;
 use crate::registrars::kvmem_registrars;
 use crate::status::*;
 use crate::table::{Object, object};
@@ -135,7 +136,7 @@ pub unsafe extern "C" fn kvmem_pool_options_init(
     options: *mut kvmem_pool_options,
     struct_size: u64,
 ) -> kvmem_status {
-    // SAFETY: the caller's promise.
+    // SAFETY: promise 1 of the C caller, for `options`.
     guard(|| unsafe { options::init(options, struct_size) })
 }
 
@@ -148,18 +149,24 @@ pub unsafe extern "C" fn kvmem_parse_size(
     out_bytes: *mut u64,
 ) -> kvmem_status {
     guard(|| {
-        let bytes = out(out_bytes, "out_bytes")?;
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `out_bytes`.
+        let bytes = unsafe { out(out_bytes, "out_bytes") }?;
+        // SAFETY: promise 1 of the C caller, for `text`.
         bytes.put(PoolSize::from(unsafe { some_text(text, "text") }?).bytes()? as u64);
         Ok(())
     })
 }
 
 /// # Safety
-/// The caller's promise about the pointers in the options.
-unsafe fn builder(bytes: u64, wanted: &kvmem_pool_options) -> Result<PoolBuilder, CallError> {
+/// Promise 1 of the C caller for the pointers in the options.
+unsafe fn builder(
+    promise: &ObjectPromise,
+    bytes: u64,
+    wanted: &kvmem_pool_options,
+) -> Result<PoolBuilder, CallError> {
     options::check_reserved(wanted.reserved, "reserved")?;
-    // SAFETY: the caller's promise.
+    // SAFETY: promise 1 of the C caller for `pages`, `numa_nodes`, `policy` and `hot_sizes`, which
+    // this function's caller has.
     let (ladder, numa, policy, hot) = unsafe {
         (
             ladder(wanted.pages, wanted.strict)?,
@@ -184,7 +191,8 @@ unsafe fn builder(bytes: u64, wanted: &kvmem_pool_options) -> Result<PoolBuilder
         builder = builder.max_size(size(wanted.max_bytes));
     }
     if !wanted.registrars.is_null() {
-        builder = builder.registrars(kvmem_registrars::table().get(wanted.registrars)?.all());
+        let registrars = kvmem_registrars::table().get(promise, wanted.registrars)?;
+        builder = builder.registrars(registrars.all());
     }
     if wanted.boundary_bytes != 0 {
         builder = builder.boundary(wanted.boundary_bytes);
@@ -192,7 +200,7 @@ unsafe fn builder(bytes: u64, wanted: &kvmem_pool_options) -> Result<PoolBuilder
     if wanted.max_cached_bytes != u64::MAX {
         builder = builder.max_cached_bytes(wanted.max_cached_bytes);
     }
-    if let Some(cancel) = token(wanted.cancel)? {
+    if let Some(cancel) = token(promise, wanted.cancel)? {
         builder = builder.cancel(cancel);
     }
     if let Some(listener) = ProgressCallback::new(wanted.progress, wanted.progress_user) {
@@ -212,10 +220,13 @@ pub unsafe extern "C" fn kvmem_pool_create(
     options: *const kvmem_pool_options,
     out_pool: *mut *mut kvmem_pool,
 ) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        let made = out(out_pool, "out_pool")?;
-        // SAFETY: the caller's promise.
-        let pool = unsafe { builder(bytes, &options::read(options)?) }?.build()?;
+        // SAFETY: promise 1 of the C caller, for `out_pool`.
+        let made = unsafe { out(out_pool, "out_pool") }?;
+        // SAFETY: promise 1 of the C caller, for `options` and the pointers in them.
+        let pool = unsafe { builder(&promise, bytes, &options::read(options)?) }?.build()?;
         made.put(
             kvmem_pool::table().insert(PoolEntry { pool, remaining_blocks: AtomicU64::new(0) })?,
         );
@@ -227,7 +238,8 @@ pub unsafe extern "C" fn kvmem_pool_create(
 #[inline(always)]
 pub(crate) fn block(pool: *mut kvmem_pool, of: &Pool, raw: RawAllocation) -> kvmem_block {
     let (allocator, slot, generation) = numbers(raw.handle);
-    // SAFETY: an allocation of the pool lies within its memory.
+    // SAFETY: the allocator's offsets are below the length of the pool's memory, which is one
+    // allocation, so the sum stays within it.
     let data = unsafe { of.base().add(raw.offset as usize) };
     kvmem_block {
         pool,
@@ -251,8 +263,11 @@ pub unsafe extern "C" fn kvmem_pool_allocate(
     bytes: u64,
     out_block: *mut kvmem_block,
 ) -> kvmem_status {
-    on(pool, |of| {
-        let place = out(out_block, "out_block")?;
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pool, |of| {
+        // SAFETY: promise 1 of the C caller, for `out_block`.
+        let place = unsafe { out(out_block, "out_block") }?;
         place.put(block(pool, of, of.allocate_raw(size(bytes))?));
         Ok(())
     })
@@ -283,8 +298,11 @@ pub unsafe extern "C" fn kvmem_pool_allocate_aligned(
     align: u64,
     out_block: *mut kvmem_block,
 ) -> kvmem_status {
-    on(pool, |of| {
-        let place = out(out_block, "out_block")?;
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pool, |of| {
+        // SAFETY: promise 1 of the C caller, for `out_block`.
+        let place = unsafe { out(out_block, "out_block") }?;
         let mut blocks =
             to_c_blocks(pool, of, vec![of.allocate_aligned(size(bytes), size(align))?])?;
         if let Some(block) = blocks.pop() {
@@ -303,13 +321,16 @@ pub unsafe extern "C" fn kvmem_pool_allocate_batch(
     count: u64,
     out_blocks: *mut kvmem_block,
 ) -> kvmem_status {
-    on(pool, |of| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pool, |of| {
         if out_blocks.is_null() {
             return Err(CallError::Null("out_blocks"));
         }
         let count = ranges(count)?;
         let all = to_c_blocks(pool, of, of.allocate_batch(size(bytes), count)?)?;
-        // SAFETY: the caller promises room for `count` elements, and `count` were allocated.
+        // SAFETY: promise 1 of the C caller: `out_blocks`, which is not NULL, is aligned and has room
+        // for `count` elements, and `all` has `count`. `all` is new, so the two do not overlap.
         unsafe { out_blocks.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
         Ok(())
     })
@@ -325,14 +346,18 @@ pub unsafe extern "C" fn kvmem_pool_allocate_scattered(
     out_blocks: *mut kvmem_block,
     out_count: *mut u64,
 ) -> kvmem_status {
-    on(pool, |of| {
-        let count = out(out_count, "out_count")?;
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pool, |of| {
+        // SAFETY: promise 1 of the C caller, for `out_count`.
+        let count = unsafe { out(out_count, "out_count") }?;
         if out_blocks.is_null() {
             return Err(CallError::Null("out_blocks"));
         }
         let all =
             to_c_blocks(pool, of, of.allocate_scattered(size(total_bytes), size(max_blocks))?)?;
-        // SAFETY: the caller promises room for `max_blocks` elements, and no more were allocated.
+        // SAFETY: promise 1 of the C caller: `out_blocks`, which is not NULL, is aligned and has room
+        // for `max_blocks` elements, and `all` has no more. `all` is new, so the two do not overlap.
         unsafe { out_blocks.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
         count.put(all.len() as u64);
         Ok(())
@@ -371,8 +396,11 @@ pub unsafe extern "C" fn kvmem_pool_get_info(
     pool: *const kvmem_pool,
     out_info: *mut kvmem_pool_info,
 ) -> kvmem_status {
-    on(pool, |pool| {
-        let info = out(out_info, "out_info")?;
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pool, |pool| {
+        // SAFETY: promise 1 of the C caller, for `out_info`.
+        let info = unsafe { out(out_info, "out_info") }?;
         let report = pool.report();
         info.put(kvmem_pool_info {
             data: pool.base().as_ptr().cast(),
@@ -400,9 +428,11 @@ pub unsafe extern "C" fn kvmem_pool_report(
     capacity: u64,
     out_needed: *mut u64,
 ) -> kvmem_status {
-    on(pool, |pool| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pool, |pool| {
         let text = report(format, &pool.report(), ToString::to_string)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `buffer` and `out_needed`.
         unsafe { write_text(&text, buffer, capacity, out_needed) }
     })
 }
@@ -413,8 +443,12 @@ pub unsafe extern "C" fn kvmem_pool_get_metrics(
     pool: *const kvmem_pool,
     out_metrics: *mut kvmem_metrics,
 ) -> kvmem_status {
-    on(pool, |pool| {
-        out(out_metrics, "out_metrics")?.put(kvmem_metrics::new(&pool.metrics(), pool.boundary()));
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pool, |pool| {
+        // SAFETY: promise 1 of the C caller, for `out_metrics`.
+        let place = unsafe { out(out_metrics, "out_metrics") }?;
+        place.put(kvmem_metrics::new(&pool.metrics(), pool.boundary()));
         Ok(())
     })
 }
@@ -427,9 +461,11 @@ pub unsafe extern "C" fn kvmem_pool_bins(
     capacity: u64,
     out_count: *mut u64,
 ) -> kvmem_status {
-    on(pool, |pool| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pool, |pool| {
         let bins: Vec<kvmem_bin> = pool.bins().iter().map(kvmem_bin::from).collect();
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `out_bins` and `out_count`.
         unsafe { write_list(&bins, out_bins, capacity, out_count) }
     })
 }
@@ -443,9 +479,11 @@ pub unsafe extern "C" fn kvmem_pool_map(
     capacity: u64,
     out_count: *mut u64,
 ) -> kvmem_status {
-    on(pool, |pool| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pool, |pool| {
         let map = kvmem_map_range::of_extents(&pool.map());
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `out_ranges` and `out_count`.
         unsafe { write_list(&map, out_ranges, capacity, out_count) }
     })
 }
@@ -459,8 +497,11 @@ pub unsafe extern "C" fn kvmem_pool_wait_ready(
     timeout_ns: u64,
     out_ready_bytes: *mut u64,
 ) -> kvmem_status {
-    on(pool, |pool| {
-        let ready = out(out_ready_bytes, "out_ready_bytes")?;
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pool, |pool| {
+        // SAFETY: promise 1 of the C caller, for `out_ready_bytes`.
+        let ready = unsafe { out(out_ready_bytes, "out_ready_bytes") }?;
         ready.put(pool.wait_ready(bytes, Duration::from_nanos(timeout_ns)));
         Ok(())
     })
@@ -470,7 +511,9 @@ pub unsafe extern "C" fn kvmem_pool_wait_ready(
 /// Threads can allocate and free blocks meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_grow_to(pool: *const kvmem_pool, bytes: u64) -> kvmem_status {
-    on(pool, |pool| Ok(pool.grow_to(bytes)?))
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pool, |pool| Ok(pool.grow_to(bytes)?))
 }
 
 /// Shrinks the pool to the fewest whole parts with at least `bytes` bytes. The parts behind the new
@@ -482,9 +525,12 @@ pub unsafe extern "C" fn kvmem_pool_shrink_to(
     bytes: u64,
     out_capacity_bytes: *mut u64,
 ) -> kvmem_status {
-    on(pool, |pool| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pool, |pool| {
         pool.shrink_to(bytes)?;
-        if let Ok(capacity) = out(out_capacity_bytes, "") {
+        // SAFETY: promise 1 of the C caller, for `out_capacity_bytes`.
+        if let Ok(capacity) = unsafe { out(out_capacity_bytes, "") } {
             capacity.put(pool.capacity());
         }
         Ok(())
@@ -494,7 +540,9 @@ pub unsafe extern "C" fn kvmem_pool_shrink_to(
 /// Returns all ranges in magazines to the pool, where they coalesce.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_trim(pool: *const kvmem_pool) -> kvmem_status {
-    on(pool, |pool| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pool, |pool| {
         pool.trim();
         Ok(())
     })
@@ -504,7 +552,9 @@ pub unsafe extern "C" fn kvmem_pool_trim(pool: *const kvmem_pool) -> kvmem_statu
 /// library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_check(pool: *const kvmem_pool) -> kvmem_status {
-    on(pool, |pool| Ok(pool.check()?))
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pool, |pool| Ok(pool.check()?))
 }
 
 /// Returns a descriptor of the pool's memory. Another process attaches the pool with it. Owned by
@@ -518,12 +568,16 @@ pub unsafe extern "C" fn kvmem_pool_share(
     read_only: u32,
     out_fd: *mut c_int,
 ) -> kvmem_status {
-    on(pool, |pool| {
-        let made = out(out_fd, "out_fd")?;
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pool, |pool| {
+        // SAFETY: promise 1 of the C caller, for `out_fd`.
+        let made = unsafe { out(out_fd, "out_fd") }?;
         let fd = if flag(read_only, "read_only")? {
             pool.share_read_only()?
         } else {
-            // SAFETY: the caller's promise, as the header states it.
+            // SAFETY: promise 4 of the C caller, as the header states it: a program that gets a
+            // writable descriptor does not write to bytes that this process uses as its own.
             unsafe { pool.share() }?
         };
         made.put(fd.into_raw_fd());
@@ -542,9 +596,12 @@ pub unsafe extern "C" fn kvmem_pool_populate_aliases(
     how: u32,
     out_bytes: *mut u64,
 ) -> kvmem_status {
-    on(pool, |pool| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pool, |pool| {
         let bytes = pool.populate_aliases(populate(how), &ProgressOptions::new())?;
-        if let Ok(made) = out(out_bytes, "") {
+        // SAFETY: promise 1 of the C caller, for `out_bytes`.
+        if let Ok(made) = unsafe { out(out_bytes, "") } {
             made.put(bytes);
         }
         Ok(())
@@ -577,19 +634,21 @@ static CLOSED: ForkLock = ForkLock::new();
 /// may run meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_destroy(pool: *mut kvmem_pool) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
         let table = kvmem_pool::table();
-        if let Err(CallError::Forked(_)) = table.get(pool) {
-            return table.drop_handle(pool);
+        if let Err(CallError::Forked(_)) = table.get(&promise, pool) {
+            return table.drop_handle(&mut promise, pool);
         }
         let gone = {
             let _closed = CLOSED.lock();
             // A poisoned pool is dropped at once.
-            match table.get(pool).map_or(0, |of| of.raw_blocks()) {
-                0 => Some(table.take(pool)?),
+            match table.get(&promise, pool).map_or(0, |of| of.raw_blocks()) {
+                0 => Some(table.take(&mut promise, pool)?),
                 blocks => {
                     // Relaxed, here and below: only accessed under the lock.
-                    table.get(pool)?.remaining_blocks.store(blocks, Ordering::Relaxed);
+                    table.get(&promise, pool)?.remaining_blocks.store(blocks, Ordering::Relaxed);
                     table.close(pool)?;
                     None
                 }
@@ -603,32 +662,42 @@ pub unsafe extern "C" fn kvmem_pool_destroy(pool: *mut kvmem_pool) -> kvmem_stat
 /// Runs a call on a block of a pool that may have been destroyed.
 #[inline(always)]
 pub(crate) fn with_block(
+    promise: &ObjectPromise,
     pool: *mut kvmem_pool,
     block: RawHandle,
     run: impl FnOnce(&Pool) -> Result<(), CallError>,
 ) -> Result<(), CallError> {
-    match kvmem_pool::table().get(pool) {
+    match kvmem_pool::table().get(promise, pool) {
         Ok(of) => run(of),
-        Err(_) => with_block_of_closed_pool(pool, block, run),
+        // SAFETY: `promise` proves promise 2 of the C caller.
+        Err(_) => unsafe { with_block_of_closed_pool(pool, block, run) },
     }
 }
 
+/// # Safety
+/// Promise 2 of the C caller.
 #[cold]
-fn with_block_of_closed_pool(
+unsafe fn with_block_of_closed_pool(
     pool: *mut kvmem_pool,
     block: RawHandle,
     run: impl FnOnce(&Pool) -> Result<(), CallError>,
 ) -> Result<(), CallError> {
+    // SAFETY: promise 2 of the C caller, which this function's caller has.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
     let table = kvmem_pool::table();
     let (done, gone) = {
         let _closed = CLOSED.lock();
-        let of = table.get_even_closed(pool)?;
+        // SAFETY: no function uses a pool exclusively, so a closed one was closed by `close`. Closed
+        // pools are taken under `CLOSED`, which this thread holds until after the last use of `of`.
+        let of = unsafe { table.get_even_closed(&promise, pool) }?;
         let is_live = || of.resolve_raw(block).is_ok();
         let was_live = is_live();
         let done = run(of);
         let freed = was_live && !is_live();
         let last = freed && of.remaining_blocks.fetch_sub(1, Ordering::Relaxed) == 1;
-        (done, if last { table.take_closed(pool) } else { None })
+        // SAFETY: no function uses a pool exclusively, so a closed one was closed by `close`. Calls
+        // on closed pools hold `CLOSED`, so no other call has a reference to this one.
+        (done, if last { unsafe { table.take_closed(&mut promise, pool) } } else { None })
     };
     drop(gone);
     done

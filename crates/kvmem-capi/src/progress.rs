@@ -46,9 +46,10 @@ pub(crate) struct ProgressCallback {
     user: *mut c_void,
 }
 
-// SAFETY: the header says that worker threads call the function.
+// SAFETY: promise 3 of the C caller: the function may run, with its user data, on worker threads.
 unsafe impl Send for ProgressCallback {}
-// SAFETY: the header says that calls are made one at a time.
+// SAFETY: a shared reference only calls the function, and the library makes the calls of one piece of
+// work one at a time, as the header promises to the program.
 unsafe impl Sync for ProgressCallback {}
 
 impl ProgressCallback {
@@ -57,7 +58,8 @@ impl ProgressCallback {
     }
 
     fn call(&self, progress: kvmem_progress) {
-        // SAFETY: the C caller promises that the function can be called.
+        // SAFETY: promise 3 of the C caller: the function has this type, and may be called with its
+        // user data while the work runs. `progress` lives until it returns.
         unsafe { (self.function)(self.user, &progress) }
     }
 

@@ -15,6 +15,7 @@ use crate::error::CallError;
 use crate::fork::ForkScope;
 use crate::options::{self, Options, backing, flag, ladder, numa, numa_nodes, populate};
 use crate::progress::{ProgressCallback, kvmem_progress_fn};
+use crate::promise::ObjectPromise;
 use crate::status::*;
 use crate::table::{Object, object};
 
@@ -101,14 +102,19 @@ pub unsafe extern "C" fn kvmem_region_options_init(
     options: *mut kvmem_region_options,
     struct_size: u64,
 ) -> kvmem_status {
-    // SAFETY: the caller's promise.
+    // SAFETY: promise 1 of the C caller, for `options`.
     guard(|| unsafe { options::init(options, struct_size) })
 }
 
 /// # Safety
-/// The caller's promise about the pointers in the options.
-unsafe fn builder(bytes: u64, wanted: &kvmem_region_options) -> Result<RegionBuilder, CallError> {
-    // SAFETY: the caller's promise.
+/// Promise 1 of the C caller for the pointers in the options.
+unsafe fn builder(
+    promise: &ObjectPromise,
+    bytes: u64,
+    wanted: &kvmem_region_options,
+) -> Result<RegionBuilder, CallError> {
+    // SAFETY: promise 1 of the C caller for `pages` and `numa_nodes`, which this function's caller
+    // has.
     let (ladder, numa) = unsafe {
         (
             ladder(wanted.pages, wanted.strict)?,
@@ -127,7 +133,7 @@ unsafe fn builder(bytes: u64, wanted: &kvmem_region_options) -> Result<RegionBui
     if let Some(listener) = ProgressCallback::new(wanted.progress, wanted.progress_user) {
         builder = builder.progress(move |progress| listener.populated(progress));
     }
-    if let Some(cancel) = token(wanted.cancel)? {
+    if let Some(cancel) = token(promise, wanted.cancel)? {
         builder = builder.cancel(cancel);
     }
     if wanted.time_budget_ns != 0 {
@@ -151,9 +157,9 @@ pub unsafe extern "C" fn kvmem_preflight_report(
     out_needed: *mut u64,
 ) -> kvmem_status {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `options`.
         let wanted = unsafe { options::read(options) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `pages` and `numa_nodes` of the options.
         let (ladder, nodes) = unsafe {
             (
                 ladder(wanted.pages, wanted.strict)?,
@@ -165,11 +171,12 @@ pub unsafe extern "C" fn kvmem_preflight_report(
             .shared(backing(wanted.backing)? == Backing::Shared)
             .nodes(nodes.iter().copied());
         let found = Machine::here().preflight(&requirements);
-        if let Ok(fits) = out(out_fits, "") {
+        // SAFETY: promise 1 of the C caller, for `out_fits`.
+        if let Ok(fits) = unsafe { out(out_fits, "") } {
             fits.put(u32::from(found.passes()));
         }
         let text = report(format, &found, ToString::to_string)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `buffer` and `out_needed`.
         unsafe { write_text(&text, buffer, capacity, out_needed) }
     })
 }
@@ -184,10 +191,13 @@ pub unsafe extern "C" fn kvmem_region_map(
     options: *const kvmem_region_options,
     out_region: *mut *mut kvmem_region,
 ) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        let made = out(out_region, "out_region")?;
-        // SAFETY: the caller's promise.
-        let region = unsafe { builder(bytes, &options::read(options)?) }?.map()?;
+        // SAFETY: promise 1 of the C caller, for `out_region`.
+        let made = unsafe { out(out_region, "out_region") }?;
+        // SAFETY: promise 1 of the C caller, for `options` and the pointers in them.
+        let region = unsafe { builder(&promise, bytes, &options::read(options)?) }?.map()?;
         made.put(kvmem_region::table().insert(Arc::new(region))?);
         Ok(())
     })
@@ -203,7 +213,8 @@ pub unsafe extern "C" fn kvmem_region_attach(
     out_region: *mut *mut kvmem_region,
 ) -> kvmem_status {
     guard(|| {
-        let made = out(out_region, "out_region")?;
+        // SAFETY: promise 1 of the C caller, for `out_region`.
+        let made = unsafe { out(out_region, "out_region") }?;
         let expected = Some(size(expected_bytes)).filter(|bytes| *bytes != 0);
         let region = Region::attach(duplicate(fd)?, expected)?;
         made.put(kvmem_region::table().insert(Arc::new(region))?);
@@ -232,15 +243,16 @@ struct ReleaseCallback {
     user: *mut c_void,
 }
 
-// SAFETY: the header says that any thread calls it.
+// SAFETY: promise 3 of the C caller: the function may run, with its user data, on any thread.
 unsafe impl Send for ReleaseCallback {}
-// SAFETY: the function is called once, by the thread that drops this.
+// SAFETY: a shared reference gives access to nothing: only `drop` uses the members.
 unsafe impl Sync for ReleaseCallback {}
 
 impl Drop for ReleaseCallback {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: the C caller promises that the function can be called.
+            // SAFETY: promise 3 of the C caller: the function has this type, and the user data are
+            // valid until it has run, which happens once, here.
             unsafe { release(self.user) }
         }
     }
@@ -259,7 +271,8 @@ pub unsafe extern "C" fn kvmem_region_wrap(
     out_region: *mut *mut kvmem_region,
 ) -> kvmem_status {
     guard(|| {
-        let made = out(out_region, "out_region")?;
+        // SAFETY: promise 1 of the C caller, for `out_region`.
+        let made = unsafe { out(out_region, "out_region") }?;
         let at = NonNull::new(data.cast::<u8>()).ok_or(CallError::Null("data"))?;
         let max =
             size(MAX_BYTES).min(isize::MAX as usize - at.addr().get().min(isize::MAX as usize));
@@ -269,7 +282,9 @@ pub unsafe extern "C" fn kvmem_region_wrap(
         if bytes > max as u64 {
             return Err(ArenaError::TooLarge { requested: size(bytes), most: max }.into());
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 4 of the C caller: the bytes stay mapped for reading and writing until
+        // `release` runs, which is when the last owner drops the callback. They do not wrap around
+        // the address space, since `bytes` was compared with the addresses above `at`.
         let region =
             unsafe { Region::from_raw(at, size(bytes), ReleaseCallback { release, user }) }?;
         made.put(kvmem_region::table().insert(Arc::new(region))?);
@@ -280,7 +295,9 @@ pub unsafe extern "C" fn kvmem_region_wrap(
 /// Destroys a region. The memory is unmapped when no object that was made on it is left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_region_destroy(region: *mut kvmem_region) -> kvmem_status {
-    destroy(region)
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
+    destroy(&mut promise, region)
 }
 
 /// Properties of a region, as measured when it was mapped.
@@ -317,9 +334,13 @@ pub unsafe extern "C" fn kvmem_region_get_info(
     region: *const kvmem_region,
     out_info: *mut kvmem_region_info,
 ) -> kvmem_status {
-    on(region, |region| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, region, |region| {
         let receipt = region.receipt();
-        out(out_info, "out_info")?.put(kvmem_region_info {
+        // SAFETY: promise 1 of the C caller, for `out_info`.
+        let place = unsafe { out(out_info, "out_info") }?;
+        place.put(kvmem_region_info {
             data: region.base().as_ptr().cast(),
             bytes: region.len() as u64,
             requested_bytes: receipt.requested_bytes as u64,
@@ -350,9 +371,11 @@ pub unsafe extern "C" fn kvmem_region_report(
     capacity: u64,
     out_needed: *mut u64,
 ) -> kvmem_status {
-    on(region, |region| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, region, |region| {
         let text = report(format, region.receipt(), ToString::to_string)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `buffer` and `out_needed`.
         unsafe { write_text(&text, buffer, capacity, out_needed) }
     })
 }
@@ -370,12 +393,14 @@ pub unsafe extern "C" fn kvmem_region_populate(
     user: *mut c_void,
     cancel: *const kvmem_cancel,
 ) -> kvmem_status {
-    on(region, |region| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, region, |region| {
         let mut watch = ProgressOptions::new();
         if let Some(listener) = ProgressCallback::new(progress, user) {
             watch = watch.progress(move |progress| listener.populated(progress));
         }
-        if let Some(cancel) = token(cancel)? {
+        if let Some(cancel) = token(&promise, cancel)? {
             watch = watch.cancel(cancel);
         }
         region.populate(span(offset, bytes), populate(how), &watch)?;
@@ -394,9 +419,12 @@ pub unsafe extern "C" fn kvmem_region_populate_aliases(
     how: u32,
     out_bytes: *mut u64,
 ) -> kvmem_status {
-    on(region, |region| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, region, |region| {
         let bytes = region.populate_aliases(populate(how), &ProgressOptions::new())?;
-        if let Ok(made) = out(out_bytes, "") {
+        // SAFETY: promise 1 of the C caller, for `out_bytes`.
+        if let Ok(made) = unsafe { out(out_bytes, "") } {
             made.put(bytes);
         }
         Ok(())
@@ -413,11 +441,15 @@ pub unsafe extern "C" fn kvmem_region_residency(
     out_resident_bytes: *mut u64,
     out_error_bytes: *mut u64,
 ) -> kvmem_status {
-    on(region, |region| {
-        let resident = out(out_resident_bytes, "out_resident_bytes")?;
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, region, |region| {
+        // SAFETY: promise 1 of the C caller, for `out_resident_bytes`.
+        let resident = unsafe { out(out_resident_bytes, "out_resident_bytes") }?;
         let found = region.residency(span(offset, bytes))?;
         resident.put(found.resident_bytes);
-        if let Ok(error) = out(out_error_bytes, "") {
+        // SAFETY: promise 1 of the C caller, for `out_error_bytes`.
+        if let Ok(error) = unsafe { out(out_error_bytes, "") } {
             error.put(found.error_bytes);
         }
         Ok(())
@@ -432,7 +464,9 @@ pub unsafe extern "C" fn kvmem_region_discard(
     offset: u64,
     bytes: u64,
 ) -> kvmem_status {
-    on(region, |region| Ok(region.discard(span(offset, bytes))?))
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, region, |region| Ok(region.discard(span(offset, bytes))?))
 }
 
 /// Returns a descriptor of a shared region's memory. Another process attaches the memory with it.
@@ -446,8 +480,11 @@ pub unsafe extern "C" fn kvmem_region_share(
     read_only: u32,
     out_fd: *mut c_int,
 ) -> kvmem_status {
-    on(region, |region| {
-        let made = out(out_fd, "out_fd")?;
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, region, |region| {
+        // SAFETY: promise 1 of the C caller, for `out_fd`.
+        let made = unsafe { out(out_fd, "out_fd") }?;
         let fd = if flag(read_only, "read_only")? {
             region.share_read_only()?
         } else {

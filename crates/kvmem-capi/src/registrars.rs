@@ -3,11 +3,13 @@
 use std::ffi::c_char;
 use std::sync::Arc;
 
-use kvmem::register::simulated::SimulatedNic;
 use kvmem::register::{DetectedDevice, Devices, Registrar, discover};
+#[cfg(feature = "testing")]
+use kvmem_testkit::simulated::SimulatedNic;
 
 use crate::call::{destroy, guard, on, out, report, size, some_text, write_text};
 use crate::error::CallError;
+use crate::promise::ObjectPromise;
 use crate::status::*;
 use crate::table::{Object, object};
 
@@ -20,15 +22,21 @@ pub struct kvmem_registrars {
 
 object!(kvmem_registrars, Registrars, Registrars);
 
-/// Registrars, and the simulated ones among them.
+/// Registrars, in the order of their indices.
 pub struct Registrars {
-    pub(crate) all: Vec<Arc<dyn Registrar>>,
+    all: Vec<Arc<dyn Registrar>>,
+    /// The simulated ones: all of them, or none.
+    #[cfg(feature = "testing")]
     pub(crate) nics: Vec<Arc<SimulatedNic>>,
 }
 
 impl Registrars {
     pub(crate) fn of(all: Vec<Arc<dyn Registrar>>) -> Registrars {
-        Registrars { all, nics: Vec::new() }
+        Registrars {
+            all,
+            #[cfg(feature = "testing")]
+            nics: Vec::new(),
+        }
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<dyn Registrar>> {
@@ -55,8 +63,9 @@ pub unsafe extern "C" fn kvmem_registrars_open(
     out_registrars: *mut *mut kvmem_registrars,
 ) -> kvmem_status {
     guard(|| {
-        let made = out(out_registrars, "out_registrars")?;
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `out_registrars`.
+        let made = unsafe { out(out_registrars, "out_registrars") }?;
+        // SAFETY: promise 1 of the C caller, for `devices`.
         let devices: Devices = unsafe { some_text(devices, "devices") }?.parse()?;
         made.put(kvmem_registrars::table().insert(Registrars::of(devices.open()?))?);
         Ok(())
@@ -69,8 +78,12 @@ pub unsafe extern "C" fn kvmem_registrars_count(
     registrars: *const kvmem_registrars,
     out_count: *mut u64,
 ) -> kvmem_status {
-    on(registrars, |registrars| {
-        out(out_count, "out_count")?.put(registrars.all.len() as u64);
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, registrars, |registrars| {
+        // SAFETY: promise 1 of the C caller, for `out_count`.
+        let place = unsafe { out(out_count, "out_count") }?;
+        place.put(registrars.all.len() as u64);
         Ok(())
     })
 }
@@ -85,9 +98,11 @@ pub unsafe extern "C" fn kvmem_registrars_name(
     capacity: u64,
     out_needed: *mut u64,
 ) -> kvmem_status {
-    on(registrars, |registrars| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, registrars, |registrars| {
         let name = registrars.get(index)?.name();
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `buffer` and `out_needed`.
         unsafe { write_text(name, buffer, capacity, out_needed) }
     })
 }
@@ -113,8 +128,11 @@ pub unsafe extern "C" fn kvmem_registrars_limits(
     index: u64,
     out_limits: *mut kvmem_limits,
 ) -> kvmem_status {
-    on(registrars, |registrars| {
-        let found = out(out_limits, "out_limits")?;
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, registrars, |registrars| {
+        // SAFETY: promise 1 of the C caller, for `out_limits`.
+        let found = unsafe { out(out_limits, "out_limits") }?;
         let limits = registrars.get(index)?.limits();
         found.put(kvmem_limits {
             max_key_bytes: limits.max_bytes,
@@ -131,7 +149,9 @@ pub unsafe extern "C" fn kvmem_registrars_limits(
 pub unsafe extern "C" fn kvmem_registrars_destroy(
     registrars: *mut kvmem_registrars,
 ) -> kvmem_status {
-    destroy(registrars)
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
+    destroy(&mut promise, registrars)
 }
 
 /// Reports which registrars this machine has, and what the missing ones require, as text or JSON.
@@ -147,7 +167,7 @@ pub unsafe extern "C" fn kvmem_discover_report(
         let lines =
             |found: &Vec<DetectedDevice>| found.iter().map(|found| format!("{found}\n")).collect();
         let text = report(format, &discover(), lines)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `buffer` and `out_needed`.
         unsafe { write_text(&text, buffer, capacity, out_needed) }
     })
 }

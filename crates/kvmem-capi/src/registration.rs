@@ -12,6 +12,7 @@ use crate::error::CallError;
 use crate::key::kvmem_key;
 use crate::options::{self, Options, flag, policy, populate};
 use crate::progress::{ProgressCallback, kvmem_progress_fn};
+use crate::promise::ObjectPromise;
 use crate::region::{kvmem_region, span};
 use crate::registrars::kvmem_registrars;
 use crate::status::*;
@@ -76,21 +77,22 @@ pub unsafe extern "C" fn kvmem_registration_options_init(
     options: *mut kvmem_registration_options,
     struct_size: u64,
 ) -> kvmem_status {
-    // SAFETY: the caller's promise.
+    // SAFETY: promise 1 of the C caller, for `options`.
     guard(|| unsafe { options::init(options, struct_size) })
 }
 
 /// # Safety
-/// The caller's promise about the options.
+/// Promise 1 of the C caller for the options and the pointers in them.
 pub(crate) unsafe fn builder(
+    promise: &ObjectPromise,
     registrars: *const kvmem_registrars,
     options: *const kvmem_registration_options,
 ) -> Result<RegistrationBuilder, CallError> {
-    // SAFETY: the caller's promise.
+    // SAFETY: promise 1 of the C caller, for `options`.
     let wanted = unsafe { options::read(options) }?;
     let mut builder = RegistrationSet::builder()
-        .registrars(kvmem_registrars::table().get(registrars)?.all())
-        // SAFETY: the caller's promise.
+        .registrars(kvmem_registrars::table().get(promise, registrars)?.all())
+        // SAFETY: promise 1 of the C caller for `policy`, which this function's caller has.
         .policy(unsafe { policy(wanted.policy) }?)
         .populate(populate(wanted.populate))
         .by_range(flag(wanted.by_range, "by_range")?);
@@ -100,7 +102,7 @@ pub(crate) unsafe fn builder(
     if let Some(listener) = ProgressCallback::new(wanted.progress, wanted.progress_user) {
         builder = builder.progress(move |progress| listener.registered(progress));
     }
-    if let Some(cancel) = token(wanted.cancel)? {
+    if let Some(cancel) = token(promise, wanted.cancel)? {
         builder = builder.cancel(cancel);
     }
     if wanted.time_budget_ns != 0 {
@@ -119,11 +121,14 @@ pub unsafe extern "C" fn kvmem_registration_create(
     options: *const kvmem_registration_options,
     out_registration: *mut *mut kvmem_registration,
 ) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        let made = out(out_registration, "out_registration")?;
-        let region = Arc::clone(kvmem_region::table().get(region)?);
-        // SAFETY: the caller's promise.
-        let set = unsafe { builder(registrars, options) }?.register(region)?;
+        // SAFETY: promise 1 of the C caller, for `out_registration`.
+        let made = unsafe { out(out_registration, "out_registration") }?;
+        let region = Arc::clone(kvmem_region::table().get(&promise, region)?);
+        // SAFETY: promise 1 of the C caller, for `options` and the pointers in them.
+        let set = unsafe { builder(&promise, registrars, options) }?.register(region)?;
         made.put(kvmem_registration::table().insert(RwLock::new(set))?);
         Ok(())
     })
@@ -140,9 +145,12 @@ pub unsafe extern "C" fn kvmem_registration_key(
     bytes: u64,
     out_key: *mut kvmem_key,
 ) -> kvmem_status {
-    on(registration, |set| {
-        let found = out(out_key, "out_key")?;
-        // SAFETY: the caller's promise.
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, registration, |set| {
+        // SAFETY: promise 1 of the C caller, for `out_key`.
+        let found = unsafe { out(out_key, "out_key") }?;
+        // SAFETY: promise 1 of the C caller, for `device`.
         let device = unsafe { some_text(device, "device") }?;
         let set = set.read().unwrap_or_else(PoisonError::into_inner);
         found.put(set.key_for(device, span(offset, bytes))?.into());
@@ -173,8 +181,10 @@ pub unsafe extern "C" fn kvmem_registration_chunks(
     capacity: u64,
     out_count: *mut u64,
 ) -> kvmem_status {
-    on(registration, |set| {
-        // SAFETY: the caller's promise.
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, registration, |set| {
+        // SAFETY: promise 1 of the C caller, for `device`.
         let device = unsafe { some_text(device, "device") }?;
         let set = set.read().unwrap_or_else(PoisonError::into_inner);
         let chunk = |(range, key): (std::ops::Range<usize>, kvmem::register::Key)| kvmem_chunk {
@@ -183,7 +193,7 @@ pub unsafe extern "C" fn kvmem_registration_chunks(
             key: key.into(),
         };
         let chunks: Vec<kvmem_chunk> = set.registration(device)?.chunks().map(chunk).collect();
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `out_chunks` and `out_count`.
         unsafe { write_list(&chunks, out_chunks, capacity, out_count) }
     })
 }
@@ -217,10 +227,14 @@ pub unsafe extern "C" fn kvmem_registration_get_info(
     registration: *const kvmem_registration,
     out_info: *mut kvmem_registration_info,
 ) -> kvmem_status {
-    on(registration, |set| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, registration, |set| {
         let set = set.read().unwrap_or_else(PoisonError::into_inner);
         let outcome = set.outcome();
-        out(out_info, "out_info")?.put(kvmem_registration_info {
+        // SAFETY: promise 1 of the C caller, for `out_info`.
+        let place = unsafe { out(out_info, "out_info") }?;
+        place.put(kvmem_registration_info {
             bytes: outcome.len_bytes,
             resident_bytes: outcome.resident_bytes,
             devices: outcome.devices as u64,
@@ -244,10 +258,12 @@ pub unsafe extern "C" fn kvmem_registration_report(
     capacity: u64,
     out_needed: *mut u64,
 ) -> kvmem_status {
-    on(registration, |set| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, registration, |set| {
         let set = set.read().unwrap_or_else(PoisonError::into_inner);
         let text = report(format, set.outcome(), ToString::to_string)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `buffer` and `out_needed`.
         unsafe { write_text(&text, buffer, capacity, out_needed) }
     })
 }
@@ -260,9 +276,12 @@ pub unsafe extern "C" fn kvmem_registration_deregister(
     registration: *const kvmem_registration,
     out_keys: *mut u64,
 ) -> kvmem_status {
-    on(registration, |set| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, registration, |set| {
         let back = set.write().unwrap_or_else(PoisonError::into_inner).deregister()?;
-        if let Ok(keys) = out(out_keys, "") {
+        // SAFETY: promise 1 of the C caller, for `out_keys`.
+        if let Ok(keys) = unsafe { out(out_keys, "") } {
             keys.put(back.keys as u64);
         }
         Ok(())
@@ -275,5 +294,7 @@ pub unsafe extern "C" fn kvmem_registration_deregister(
 pub unsafe extern "C" fn kvmem_registration_destroy(
     registration: *mut kvmem_registration,
 ) -> kvmem_status {
-    destroy(registration)
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
+    destroy(&mut promise, registration)
 }

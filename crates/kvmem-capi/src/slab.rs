@@ -13,6 +13,7 @@ use crate::call::{destroy, elements, guard, list, on, out, size, value_bytes};
 use crate::error::CallError;
 use crate::fork::ForkScope;
 use crate::options::{self, Options};
+use crate::promise::ObjectPromise;
 use crate::region::kvmem_region;
 use crate::status::*;
 use crate::table::{Object, object};
@@ -134,7 +135,7 @@ pub unsafe extern "C" fn kvmem_slab_allocator_options_init(
     options: *mut kvmem_slab_allocator_options,
     struct_size: u64,
 ) -> kvmem_status {
-    // SAFETY: the caller's promise.
+    // SAFETY: promise 1 of the C caller, for `options`.
     guard(|| unsafe { options::init(options, struct_size) })
 }
 
@@ -144,9 +145,9 @@ struct FaultCallback {
     user: *mut c_void,
 }
 
-// SAFETY: the header says that any thread calls the function.
+// SAFETY: promise 3 of the C caller: the function may run, with its user data, on any thread.
 unsafe impl Send for FaultCallback {}
-// SAFETY: the header says that several threads call it at once.
+// SAFETY: promise 3 of the C caller: several threads may call it at once.
 unsafe impl Sync for FaultCallback {}
 
 impl FaultCallback {
@@ -167,7 +168,8 @@ impl FaultCallback {
             bytes: bytes as u64,
             text: text.as_ptr(),
         };
-        // SAFETY: the C caller promises that the function can be called.
+        // SAFETY: promise 3 of the C caller: the function has this type, and may be called with its
+        // user data while the allocator exists. `said` lives until it returns.
         unsafe { (self.function)(self.user, &said) }
     }
 }
@@ -214,9 +216,12 @@ pub unsafe extern "C" fn kvmem_slab_allocator_create(
     options: *const kvmem_slab_allocator_options,
     out_allocator: *mut *mut kvmem_slab_allocator,
 ) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
-        let made = out(out_allocator, "out_allocator")?;
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 1 of the C caller, for `out_allocator`.
+        let made = unsafe { out(out_allocator, "out_allocator") }?;
+        // SAFETY: promise 1 of the C caller, for `options`.
         let wanted = unsafe { options::read(options) }?;
         options::check_reserved(wanted.reserved, "reserved")?;
         // Built without the region first: if another option is not valid, the region stays the
@@ -229,7 +234,7 @@ pub unsafe extern "C" fn kvmem_slab_allocator_create(
                     "the region has other users: pass a region that no object was made on",
                 )
             };
-            let region = kvmem_region::table().take_if(wanted.region, |region| {
+            let region = kvmem_region::table().take_if(&mut promise, wanted.region, |region| {
                 Arc::get_mut(region).ok_or_else(in_use)?.as_mut_bytes()?;
                 Ok(())
             })?;
@@ -250,8 +255,12 @@ pub unsafe extern "C" fn kvmem_slab_allocator_allocate(
     bytes: u64,
     out_block: *mut *mut c_void,
 ) -> kvmem_status {
-    on(allocator, |slab| {
-        out(out_block, "out_block")?.put(slab.allocate(size(bytes))?.as_ptr().cast());
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |slab| {
+        // SAFETY: promise 1 of the C caller, for `out_block`.
+        let place = unsafe { out(out_block, "out_block") }?;
+        place.put(slab.allocate(size(bytes))?.as_ptr().cast());
         Ok(())
     })
 }
@@ -263,8 +272,12 @@ pub unsafe extern "C" fn kvmem_slab_allocator_allocate_zeroed(
     bytes: u64,
     out_block: *mut *mut c_void,
 ) -> kvmem_status {
-    on(allocator, |slab| {
-        out(out_block, "out_block")?.put(slab.allocate_zeroed(size(bytes))?.as_ptr().cast());
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |slab| {
+        // SAFETY: promise 1 of the C caller, for `out_block`.
+        let place = unsafe { out(out_block, "out_block") }?;
+        place.put(slab.allocate_zeroed(size(bytes))?.as_ptr().cast());
         Ok(())
     })
 }
@@ -277,9 +290,12 @@ pub unsafe extern "C" fn kvmem_slab_allocator_copy(
     bytes: u64,
     out_block: *mut *mut c_void,
 ) -> kvmem_status {
-    on(allocator, |slab| {
-        let copy = out(out_block, "out_block")?;
-        // SAFETY: the caller's promise.
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |slab| {
+        // SAFETY: promise 1 of the C caller, for `out_block`.
+        let copy = unsafe { out(out_block, "out_block") }?;
+        // SAFETY: promise 1 of the C caller, for `data`.
         copy.put(slab.copy(unsafe { value_bytes(data, bytes) }?)?.as_ptr().cast());
         Ok(())
     })
@@ -295,9 +311,12 @@ pub unsafe extern "C" fn kvmem_slab_allocator_free(
     block: *mut c_void,
     bytes: u64,
 ) -> kvmem_status {
-    on(allocator, |slab| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |slab| {
         if let Some(block) = NonNull::new(block.cast::<u8>()) {
-            // SAFETY: the caller's promise.
+            // SAFETY: promise 4 of the C caller: a live block of this allocator and size, no longer
+            // used.
             unsafe { slab.free(block, size(bytes)) };
         }
         Ok(())
@@ -314,9 +333,12 @@ pub unsafe extern "C" fn kvmem_slab_allocator_free_chain(
     bytes: u64,
     next_offset: u64,
 ) -> kvmem_status {
-    on(allocator, |slab| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |slab| {
         check_link(bytes, next_offset)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 4 of the C caller: live blocks of this allocator and size, no longer used,
+        // each with the next one's address at `next_offset`. The link lies within the block.
         unsafe { slab.free_chain(NonNull::new(first.cast()), size(bytes), size(next_offset)) };
         Ok(())
     })
@@ -347,15 +369,19 @@ pub unsafe extern "C" fn kvmem_slab_allocator_allocate_batch(
     out_blocks: *mut *mut c_void,
     out_count: *mut u64,
 ) -> kvmem_status {
-    on(allocator, |slab| {
-        let done = out(out_count, "out_count")?;
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |slab| {
+        // SAFETY: promise 1 of the C caller, for `out_count`.
+        let done = unsafe { out(out_count, "out_count") }?;
         if out_blocks.is_null() {
             return Err(CallError::Null("out_blocks"));
         }
         let (count, mut blocks) = (elements::<*mut c_void>(count, "out_blocks")?, Vec::new());
         slab.allocate_batch(size(bytes), count, &mut blocks)?;
-        // SAFETY: the caller promises room for `count` elements, and no more were allocated; a
-        // `NonNull<u8>` is an address.
+        // SAFETY: promise 1 of the C caller: `out_blocks`, which is not NULL, is aligned and has room
+        // for `count` elements, and `blocks` has no more. A `NonNull<u8>` has the layout of a
+        // pointer. `blocks` is new, so the two do not overlap.
         unsafe {
             out_blocks.cast::<NonNull<u8>>().copy_from_nonoverlapping(blocks.as_ptr(), blocks.len())
         };
@@ -373,12 +399,16 @@ pub unsafe extern "C" fn kvmem_slab_allocator_free_batch(
     count: u64,
     bytes: u64,
 ) -> kvmem_status {
-    on(allocator, |slab| {
-        // SAFETY: the caller's promise; NULL is `None`.
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |slab| {
+        // SAFETY: promise 1 of the C caller, for `blocks`; an `Option<NonNull<u8>>` has the layout of
+        // a pointer, and NULL is `None`.
         let blocks = unsafe { list(blocks.cast::<Option<NonNull<u8>>>(), count, "blocks") }?;
         let blocks: Option<Vec<NonNull<u8>>> = blocks.iter().copied().collect();
         let blocks = blocks.ok_or(CallError::Null("one of the blocks"))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: promise 4 of the C caller: live blocks of this allocator and size, no longer used,
+        // each of them once in the list.
         unsafe { slab.free_batch(&blocks, size(bytes)) };
         Ok(())
     })
@@ -391,8 +421,12 @@ pub unsafe extern "C" fn kvmem_slab_allocator_usable(
     bytes: u64,
     out_usable_bytes: *mut u64,
 ) -> kvmem_status {
-    on(allocator, |slab| {
-        out(out_usable_bytes, "out_usable_bytes")?.put(slab.usable(size(bytes)) as u64);
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |slab| {
+        // SAFETY: promise 1 of the C caller, for `out_usable_bytes`.
+        let place = unsafe { out(out_usable_bytes, "out_usable_bytes") }?;
+        place.put(slab.usable(size(bytes)) as u64);
         Ok(())
     })
 }
@@ -403,7 +437,9 @@ pub unsafe extern "C" fn kvmem_slab_allocator_usable(
 pub unsafe extern "C" fn kvmem_slab_allocator_trim(
     allocator: *const kvmem_slab_allocator,
 ) -> kvmem_status {
-    on(allocator, |slab| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |slab| {
         slab.trim();
         Ok(())
     })
@@ -415,7 +451,9 @@ pub unsafe extern "C" fn kvmem_slab_allocator_trim(
 pub unsafe extern "C" fn kvmem_slab_allocator_tick(
     allocator: *const kvmem_slab_allocator,
 ) -> kvmem_status {
-    on(allocator, |slab| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |slab| {
         slab.tick();
         Ok(())
     })
@@ -447,8 +485,11 @@ pub unsafe extern "C" fn kvmem_slab_allocator_get_stats(
     allocator: *const kvmem_slab_allocator,
     out_stats: *mut kvmem_slab_allocator_stats,
 ) -> kvmem_status {
-    on(allocator, |slab| {
-        let figures = out(out_stats, "out_stats")?;
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |slab| {
+        // SAFETY: promise 1 of the C caller, for `out_stats`.
+        let figures = unsafe { out(out_stats, "out_stats") }?;
         let stats = slab.stats();
         figures.put(kvmem_slab_allocator_stats {
             mapped_bytes: stats.mapped_bytes as u64,
@@ -470,8 +511,12 @@ pub unsafe extern "C" fn kvmem_slab_allocator_report_leaks(
     allocator: *const kvmem_slab_allocator,
     out_leaks: *mut u64,
 ) -> kvmem_status {
-    on(allocator, |slab| {
-        out(out_leaks, "out_leaks")?.put(slab.report_leaks() as u64);
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |slab| {
+        // SAFETY: promise 1 of the C caller, for `out_leaks`.
+        let place = unsafe { out(out_leaks, "out_leaks") }?;
+        place.put(slab.report_leaks() as u64);
         Ok(())
     })
 }
@@ -482,5 +527,7 @@ pub unsafe extern "C" fn kvmem_slab_allocator_report_leaks(
 pub unsafe extern "C" fn kvmem_slab_allocator_destroy(
     allocator: *mut kvmem_slab_allocator,
 ) -> kvmem_status {
-    destroy(allocator)
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
+    destroy(&mut promise, allocator)
 }

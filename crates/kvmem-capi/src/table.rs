@@ -1,20 +1,11 @@
 //! *Table*: the objects of one type, found by handles that may be any bits.
 //!
-//! A caller may pass NULL, a destroyed handle, a handle of another type, or any other bits. A
-//! handle is therefore not an address but a number in the type of a pointer:
-//!
-//! ```text
-//!   63 62 | 61       60     | 59..56 | 55..24     | 23..0
-//!    1  1 | poisoned closed | kind   | generation | slot
-//! ```
-//!
-//! Its bits 63 and 61 differ, so no processor accepts it as an address: a program that dereferences
-//! it faults at once. The slot is looked up in an [append-only table](kvmem::Stable), which is
-//! never unmapped. A slot stores the handle of its object, or 0. Finding an object is therefore a
-//! bounds check, a load and a compare, without a lock and without a store. The two upper flags
-//! never occur in a handle, only in a slot's word: the handle then does not compare equal, and the
-//! slow path determines the reason. Both flags together say that the object belongs to the process
-//! that this one was [forked](crate::fork) from.
+//! The slot of a [handle](crate::handle) is looked up in an
+//! [append-only table](kvmem::AppendOnlyTable), which is never unmapped. A slot stores the handle of
+//! its object, or 0. Finding an object is therefore a bounds check, a load and a compare, without a
+//! lock and without a store. The two upper flags never occur in a handle, only in a slot's word: the
+//! handle then does not compare equal, and the slow path determines the reason. Both flags together
+//! say that the object belongs to the process that this one was [forked](crate::fork) from.
 //!
 //! Free slots form a stack. Each free slot stores the next one. One word stores the top and the
 //! number of changes, so a delayed thread cannot mistake an old top for the current one. There is
@@ -23,8 +14,9 @@
 //!
 //! A generation is reused after 2^32 objects in one slot.
 //!
-//! The caller must not destroy an object while another thread uses it, as with `free`. If two
-//! threads destroy the same object, one of them gets KVMEM_ERR_BAD_HANDLE.
+//! No object may be destroyed while a call on it runs, as with `free`. Each call holds an
+//! [`ObjectPromise`] for that: references to objects borrow it, and removing an object borrows it
+//! mutably. If two threads destroy the same object, one of them gets KVMEM_ERR_BAD_HANDLE.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -35,66 +27,13 @@ use kvmem::{AppendOnlyTable, FIRST};
 
 use crate::error::{BadHandle, CallError};
 use crate::fork::{self, ForkScope};
-
-const SLOT_BITS: u32 = 24;
-const GENERATION_BITS: u32 = 32;
-const KIND_SHIFT: u32 = SLOT_BITS + GENERATION_BITS;
-const MARK: u64 = 0b11 << 62;
-const POISONED: u64 = 1 << 61;
-const CLOSED: u64 = 1 << 60;
-const FORKED: u64 = POISONED | CLOSED;
+use crate::handle::{CLOSED, FORKED, KIND_SHIFT, Kind, MARK, POISONED, SLOT_BITS};
+use crate::promise::ObjectPromise;
 
 /// In the word of the free slots: no free slot.
 const NONE: u32 = 1 << SLOT_BITS;
 /// One change, in the word of the free slots: the bits above the top count changes.
 const CHANGE: u64 = 2 << SLOT_BITS;
-
-/// The type of object that a handle names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Kind {
-    Region = 1,
-    Bump,
-    Registrars,
-    Registration,
-    Background,
-    Offset,
-    Slab,
-    Pool,
-    Attached,
-    Cache,
-    Pin,
-    Reservation,
-    CancelToken,
-    Lease,
-}
-
-impl Kind {
-    /// Returns the name of the type, if the bits have the form of a handle.
-    pub(crate) fn of(bits: u64) -> Option<&'static str> {
-        const NAMES: [&str; 14] = [
-            "kvmem_region",
-            "kvmem_bump_arena",
-            "kvmem_registrars",
-            "kvmem_registration",
-            "kvmem_background_registration",
-            "kvmem_offset_allocator",
-            "kvmem_slab_allocator",
-            "kvmem_pool",
-            "kvmem_attached_pool",
-            "kvmem_kv_cache",
-            "kvmem_kv_cache_pin",
-            "kvmem_kv_cache_reservation",
-            "kvmem_cancel",
-            "kvmem_kv_cache_lease",
-        ];
-        let kind = (bits >> KIND_SHIFT & 0xf) as usize;
-        NAMES
-            .get(kind.checked_sub(1)?)
-            .copied()
-            .filter(|_| bits & (MARK | POISONED | CLOSED) == MARK)
-    }
-}
 
 /// A C type that stands for a Rust object. No value of it exists: a pointer to it is a handle.
 pub(crate) trait Object: Sized + 'static {
@@ -114,7 +53,7 @@ macro_rules! object {
     ($name:ident, $value:ty, $kind:ident, $home:expr) => {
         impl crate::table::Object for $name {
             type Value = $value;
-            const KIND: crate::table::Kind = crate::table::Kind::$kind;
+            const KIND: crate::handle::Kind = crate::handle::Kind::$kind;
 
             #[inline(always)]
             fn table() -> &'static crate::table::HandleTable<Self> {
@@ -144,8 +83,10 @@ struct Slot<V> {
     below: AtomicU32,
 }
 
-// SAFETY: values are `Send + Sync` (`Object::Value`). A value is written before its handle is
-// known, and taken by the one thread that takes the handle from `word`.
+// SAFETY: a shared slot gives other threads `&V` and moves `V` between threads, and `V` is `Send +
+// Sync`. A value is written by the thread that owns the slot, before the Release store of its handle
+// to `word`, and moved out by the one thread that takes the handle from `word`. No write therefore
+// overlaps another access.
 unsafe impl<V: Send + Sync> Sync for Slot<V> {}
 
 impl<V> Slot<V> {
@@ -192,7 +133,9 @@ impl<T: Object> HandleTable<T> {
             | u64::from(index);
         slot.last.store(bits, Ordering::Relaxed);
         slot.home.store(T::home(&value).to_word(), Ordering::Relaxed);
-        // SAFETY: the slot is free, and only this thread owns it.
+        // SAFETY: the pointer comes from an `UnsafeCell` that lives as long as the table. `pop` and
+        // `fresh` gave the slot to this thread alone, and its word is 0 or old: no reference to the
+        // value exists. The slot holds no value, so none is leaked.
         unsafe { (*slot.value.get()).write(value) };
         // Release pairs with the Acquire in `get` and `take`.
         slot.word.store(bits, Ordering::Release);
@@ -253,35 +196,54 @@ impl<T: Object> HandleTable<T> {
     }
 
     /// Returns the object of a handle.
-    ///
-    /// The caller must not destroy the object during the call that uses it.
     #[inline(always)]
-    pub(crate) fn get(&self, handle: *const T) -> Result<&T::Value, CallError> {
-        self.find(handle).ok_or_else(|| self.explain(handle.addr() as u64))
+    pub(crate) fn get<'call>(
+        &'call self,
+        promise: &'call ObjectPromise,
+        handle: *const T,
+    ) -> Result<&'call T::Value, CallError> {
+        self.find(promise, handle).ok_or_else(|| self.explain(handle.addr() as u64))
     }
 
     /// Returns the object of a valid handle. Does not determine why a handle is not valid.
     #[inline(always)]
-    pub(crate) fn find(&self, handle: *const T) -> Option<&T::Value> {
+    pub(crate) fn find<'call>(
+        &'call self,
+        _promise: &'call ObjectPromise,
+        handle: *const T,
+    ) -> Option<&'call T::Value> {
         let bits = handle.addr() as u64;
         let slot = self.slots.find((bits & ((1 << SLOT_BITS) - 1)) as u32)?;
         // Acquire pairs with the Release in `insert`.
         if bits == 0 || slot.word.load(Ordering::Acquire) != bits {
             return None;
         }
-        // SAFETY: the slot holds a value, since its word is not 0.
+        // SAFETY: the value is initialized: the word is a handle, and the Acquire above makes the
+        // write before it visible. It is neither moved out nor borrowed mutably while the reference
+        // lives: by this call, since that needs the promise mutably; by other calls, since the
+        // promise says so.
         Some(unsafe { (*slot.value.get()).assume_init_ref() })
     }
 
     /// Returns the object of a handle, also if it is closed.
-    pub(crate) fn get_even_closed(&self, handle: *const T) -> Result<&T::Value, CallError> {
-        match self.get(handle) {
+    ///
+    /// # Safety
+    /// If the handle is closed, [`close`](HandleTable::close) closed it, not a function that uses
+    /// the object exclusively. Until the last use of the reference, no other call takes the object.
+    pub(crate) unsafe fn get_even_closed<'call>(
+        &'call self,
+        promise: &'call ObjectPromise,
+        handle: *const T,
+    ) -> Result<&'call T::Value, CallError> {
+        match self.get(promise, handle) {
             // Acquire pairs with the Release in `insert`.
             Err(error) => match self.slot(handle) {
                 Some(slot)
                     if slot.word.load(Ordering::Acquire) == handle.addr() as u64 | CLOSED =>
                 {
-                    // SAFETY: the slot holds a value, since its word is not 0.
+                    // SAFETY: the value is initialized, since the word is a closed handle, and the
+                    // Acquire above makes the write before it visible. The caller promises that it
+                    // is neither borrowed mutably nor moved out while the reference lives.
                     Ok(unsafe { (*slot.value.get()).assume_init_ref() })
                 }
                 _ => Err(error),
@@ -291,7 +253,11 @@ impl<T: Object> HandleTable<T> {
     }
 
     /// Takes the object out of the table; its handle is no longer valid.
-    pub(crate) fn take(&self, handle: *const T) -> Result<T::Value, CallError> {
+    pub(crate) fn take(
+        &self,
+        _promise: &mut ObjectPromise,
+        handle: *const T,
+    ) -> Result<T::Value, CallError> {
         let bits = handle.addr() as u64;
         let slot = self.slot(handle).ok_or_else(|| self.explain(bits))?;
         let from = |word| {
@@ -302,21 +268,32 @@ impl<T: Object> HandleTable<T> {
         if !(from(bits) || from(bits | POISONED)) {
             return Err(self.explain(bits));
         }
-        Ok(self.empty(slot, bits))
+        // SAFETY: the word was the object's handle, perhaps poisoned, so the slot holds a value, and
+        // this thread alone has replaced it by 0. No reference is left: those of this call borrow
+        // the promise, and other calls have none by the promise.
+        Ok(unsafe { self.empty(slot, bits) })
     }
 
     /// Destroys the object. If it belongs to the parent of this process, only its handle is
     /// dropped.
-    pub(crate) fn destroy(&self, handle: *const T) -> Result<(), CallError> {
-        match self.take(handle) {
-            Err(CallError::Forked(_)) => self.drop_handle(handle),
+    pub(crate) fn destroy(
+        &self,
+        promise: &mut ObjectPromise,
+        handle: *const T,
+    ) -> Result<(), CallError> {
+        match self.take(promise, handle) {
+            Err(CallError::Forked(_)) => self.drop_handle(promise, handle),
             taken => taken.map(drop),
         }
     }
 
     /// Drops the handle of an object that belongs to the parent of this process. Other handles are
     /// an error.
-    pub(crate) fn drop_handle(&self, handle: *const T) -> Result<(), CallError> {
+    pub(crate) fn drop_handle(
+        &self,
+        _promise: &mut ObjectPromise,
+        handle: *const T,
+    ) -> Result<(), CallError> {
         let bits = handle.addr() as u64;
         let slot = self.slot(handle).ok_or_else(|| self.explain(bits))?;
         // Relaxed, both: the value is neither read nor dropped.
@@ -345,18 +322,29 @@ impl<T: Object> HandleTable<T> {
     }
 
     /// Takes a closed object out of the table; `None` if another thread did.
-    pub(crate) fn take_closed(&self, handle: *const T) -> Option<T::Value> {
+    ///
+    /// # Safety
+    /// If the handle is closed, [`close`](HandleTable::close) closed it, not a function that uses
+    /// the object exclusively. No other call holds a reference to the object.
+    pub(crate) unsafe fn take_closed(
+        &self,
+        _promise: &mut ObjectPromise,
+        handle: *const T,
+    ) -> Option<T::Value> {
         let bits = handle.addr() as u64;
         let slot = self.slot(handle)?;
         // Acquire pairs with the Release in `insert`. Relaxed on failure: the value is not read.
         slot.word.compare_exchange(bits | CLOSED, 0, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        Some(self.empty(slot, bits))
+        // SAFETY: the word was a closed handle, so the slot holds a value, and this thread alone has
+        // replaced it by 0. No reference is left: those of this call borrow the promise, and the
+        // caller promises that other calls have none.
+        Some(unsafe { self.empty(slot, bits) })
     }
 
-    /// Runs with exclusive access to the object, whose handle is closed meanwhile. The caller
-    /// guarantees that no other thread is in a call on it, as for destroying it.
+    /// Runs with exclusive access to the object, whose handle is closed meanwhile.
     pub(crate) fn exclusive(
         &self,
+        _promise: &mut ObjectPromise,
         handle: *const T,
         run: impl FnOnce(&mut T::Value) -> Result<(), CallError>,
     ) -> Result<(), CallError> {
@@ -364,7 +352,10 @@ impl<T: Object> HandleTable<T> {
         let Some(slot) = self.slot(handle) else { return Err(self.explain(handle.addr() as u64)) };
         let bits = handle.addr() as u64;
         let done = catch_unwind(AssertUnwindSafe(|| {
-            // SAFETY: the slot holds a value, and only this thread has closed it.
+            // SAFETY: the value is initialized, since the word was its handle. This thread alone has
+            // closed it, so no lookup finds it until the word is restored below. No older
+            // reference is left: those of this call borrow the promise, and other calls have none
+            // by the promise.
             run(unsafe { (*slot.value.get()).assume_init_mut() })
         }));
         // Release, both, pair with the Acquire in `get` and `take`.
@@ -383,13 +374,13 @@ impl<T: Object> HandleTable<T> {
     /// Takes the object out of the table if `may` succeeds. Otherwise it stays unchanged.
     pub(crate) fn take_if(
         &self,
+        promise: &mut ObjectPromise,
         handle: *const T,
         may: impl FnOnce(&mut T::Value) -> Result<(), CallError>,
     ) -> Result<T::Value, CallError> {
-        self.exclusive(handle, may)?;
-        // Between the two calls no other thread uses it: the caller's promise for functions that
-        // take an object over.
-        self.take(handle)
+        self.exclusive(promise, handle, may)?;
+        // Between the two calls no other call uses it, by the promise.
+        self.take(promise, handle)
     }
 
     /// Takes the object out of the table and passes it to `run`. If `run` returns it with an error,
@@ -397,17 +388,21 @@ impl<T: Object> HandleTable<T> {
     /// panics, the object is gone.
     pub(crate) fn take_unless(
         &self,
+        promise: &mut ObjectPromise,
         handle: *const T,
-        run: impl FnOnce(T::Value) -> Result<(), (T::Value, CallError)>,
+        run: impl FnOnce(&mut ObjectPromise, T::Value) -> Result<(), (T::Value, CallError)>,
     ) -> Result<(), CallError> {
         self.close(handle)?;
         let bits = handle.addr() as u64;
         let Some(slot) = self.slot(handle) else { return Err(self.explain(bits)) };
-        // SAFETY: the slot holds a value, and only this thread has closed it.
+        // SAFETY: the value is initialized, since the word was its handle, and this thread alone has
+        // closed it. No reference is left: those of this call borrow the promise, and other calls
+        // have none by the promise. The old place counts as empty from here on.
         let value = unsafe { (*slot.value.get()).assume_init_read() };
-        let done = catch_unwind(AssertUnwindSafe(|| run(value)));
+        let done = catch_unwind(AssertUnwindSafe(|| run(promise, value)));
         if let Ok(Err((value, error))) = done {
-            // SAFETY: only this thread has closed the slot, and its old value was moved out above.
+            // SAFETY: the word is still the closed handle, which only this thread can change, so
+            // no other access to the place exists. Its old value was moved out above.
             unsafe { (*slot.value.get()).write(value) };
             // Release pairs with the Acquire in `get` and `take`.
             slot.word.store(bits, Ordering::Release);
@@ -422,9 +417,15 @@ impl<T: Object> HandleTable<T> {
         }
     }
 
-    /// Moves the value out of a slot whose word this thread has set to 0.
-    fn empty(&self, slot: &Slot<T::Value>, bits: u64) -> T::Value {
-        // SAFETY: the slot held a value, and only this thread took it.
+    /// Moves the value out of a slot, and returns the slot.
+    ///
+    /// # Safety
+    /// This thread alone has replaced the slot's handle, `bits`, by 0, with Acquire. No reference to
+    /// the value is left.
+    unsafe fn empty(&self, slot: &Slot<T::Value>, bits: u64) -> T::Value {
+        // SAFETY: the value is initialized, since the word was a handle, and its write is visible by
+        // the caller's Acquire. The caller promises that no other thread moves it out, and that no
+        // reference to it is left.
         let value = unsafe { (*slot.value.get()).assume_init_read() };
         self.push((bits & ((1 << SLOT_BITS) - 1)) as u32);
         value
@@ -498,145 +499,4 @@ fn changed(free: u64, top: u32) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Thing;
-    object!(Thing, String, CancelToken, |_| ForkScope::Copied);
-
-    fn why(error: CallError) -> BadHandle {
-        match error {
-            CallError::Handle { why, .. } => why,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn a_handle_is_valid_until_it_is_destroyed() {
-        let table = Thing::table();
-        let first = table.insert("first".into()).unwrap();
-        let second = table.insert("second".into()).unwrap();
-        assert_eq!(
-            (table.get(first).unwrap().as_str(), table.get(second).unwrap().as_str()),
-            ("first", "second")
-        );
-        assert_eq!(table.take(first).unwrap(), "first");
-        assert_eq!(why(table.get(first).unwrap_err()), BadHandle::Destroyed);
-        assert_eq!(why(table.take(first).unwrap_err()), BadHandle::Destroyed);
-        let third = table.insert("third".into()).unwrap();
-        assert_ne!(first, third);
-        assert_eq!(why(table.get(first).unwrap_err()), BadHandle::Destroyed);
-
-        assert!(matches!(table.get(std::ptr::null()), Err(CallError::Null(_))));
-        for bits in [
-            1_usize,
-            0xdead_beef,
-            usize::MAX,
-            second.addr() | POISONED as usize,
-            second.addr() + (1 << 23),
-        ] {
-            assert_eq!(
-                why(table.get(std::ptr::without_provenance(bits)).unwrap_err()),
-                BadHandle::Unknown,
-                "{bits:#x}"
-            );
-            assert!(table.take(std::ptr::without_provenance(bits)).is_err());
-        }
-        let other =
-            second.addr() ^ ((Kind::CancelToken as usize ^ Kind::Region as usize) << KIND_SHIFT);
-        assert_eq!(
-            why(table.get(std::ptr::without_provenance(other)).unwrap_err()),
-            BadHandle::WrongType("kvmem_region")
-        );
-
-        table.close(second).unwrap();
-        assert!(
-            table.get(second).is_err()
-                && table.close(second).is_err()
-                && table.take(second).is_err()
-        );
-        assert_eq!(table.get_even_closed(second).unwrap(), "second");
-        assert_eq!(table.take_closed(second).unwrap(), "second");
-        assert!(table.take_closed(second).is_none());
-
-        table.poison(third);
-        assert!(matches!(table.get(third), Err(CallError::Poisoned(_))));
-        assert_eq!(table.take(third).unwrap(), "third");
-    }
-
-    #[test]
-    fn destroying_a_forked_object_drops_only_its_handle() {
-        struct Mine;
-        object!(Mine, std::sync::Arc<()>, CancelToken);
-        static TABLE: HandleTable<Mine> = HandleTable::new();
-        let value = std::sync::Arc::new(());
-        let handle = TABLE.insert(value.clone()).unwrap();
-        let (poisoned, closed) =
-            (TABLE.insert(value.clone()).unwrap(), TABLE.insert(value.clone()).unwrap());
-        TABLE.poison(poisoned);
-        TABLE.close(closed).unwrap();
-        TABLE.mark_forked();
-        for handle in [handle, poisoned, closed] {
-            assert!(matches!(TABLE.get(handle), Err(CallError::Forked(_))));
-            assert!(matches!(TABLE.take(handle), Err(CallError::Forked(_))));
-            assert!(matches!(TABLE.exclusive(handle, |_| Ok(())), Err(CallError::Forked(_))));
-            assert!(TABLE.get_even_closed(handle).is_err() && TABLE.take_closed(handle).is_none());
-            assert!(TABLE.destroy(handle).is_ok());
-            assert_eq!(why(TABLE.destroy(handle).unwrap_err()), BadHandle::Destroyed);
-        }
-        // No value was dropped, and the slots can be reused.
-        assert_eq!(std::sync::Arc::strong_count(&value), 4);
-        let fresh = TABLE.insert(value).unwrap();
-        assert!(
-            TABLE.get(fresh).is_ok()
-                && TABLE.drop_handle(fresh).is_err()
-                && TABLE.destroy(fresh).is_ok()
-        );
-    }
-
-    #[test]
-    fn an_object_that_is_returned_keeps_its_handle() {
-        let table = Thing::table();
-        let handle = table.insert("first".into()).unwrap();
-        let returned = table.take_unless(handle, |mut thing| {
-            assert_eq!(why(table.get(handle).unwrap_err()), BadHandle::Closed);
-            assert!(table.take(handle).is_err() && table.take_unless(handle, |_| Ok(())).is_err());
-            thing.push_str(", given back");
-            Err((thing, CallError::NotFound))
-        });
-        assert!(matches!(returned, Err(CallError::NotFound)));
-        assert_eq!(table.get(handle).unwrap(), "first, given back");
-        table
-            .take_unless(handle, |thing| {
-                assert_eq!(thing, "first, given back");
-                Ok(())
-            })
-            .unwrap();
-        assert_eq!(why(table.get(handle).unwrap_err()), BadHandle::Destroyed);
-        assert!(table.take_unless(handle, |_| panic!("it is gone")).is_err());
-
-        let panicking = table.insert("second".into()).unwrap();
-        let panicked =
-            catch_unwind(AssertUnwindSafe(|| table.take_unless(panicking, |_| panic!("no more"))));
-        assert!(panicked.is_err());
-        assert_eq!(why(table.take(panicking).unwrap_err()), BadHandle::Destroyed);
-    }
-
-    #[test]
-    fn threads_insert_and_take_at_once() {
-        let make = || {
-            let handles: Vec<usize> =
-                (0..500).map(|n| Thing::table().insert(n.to_string()).unwrap().addr()).collect();
-            for (n, bits) in handles.iter().enumerate() {
-                let handle = std::ptr::without_provenance::<Thing>(*bits);
-                assert_eq!(Thing::table().get(handle).unwrap(), &n.to_string());
-                assert_eq!(Thing::table().take(handle).unwrap(), n.to_string());
-            }
-        };
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(make);
-            }
-        });
-    }
-}
+mod tests;

@@ -1,14 +1,16 @@
 //! *Testing*: simulated registrars with injected failures, for tests of programs that register.
 //!
-//! These functions are declared in `kvmem/testing.h`, not in `kvmem.h`.
+//! These functions are declared in `kvmem/testing.h`, not in `kvmem.h`. Only a library that is built
+//! with the feature `testing` has them.
 
 use std::sync::Arc;
 
 use kvmem::arena::Errno;
-use kvmem::register::simulated::{Fault, NicLimits, SimulatedMachine, SimulatedNic};
+use kvmem_testkit::simulated::{Fault, NicLimits, SimulatedMachine, SimulatedNic};
 
 use crate::call::{guard, on, out, size};
 use crate::error::CallError;
+use crate::promise::ObjectPromise;
 use crate::registrars::{Registrars, kvmem_registrars};
 use crate::status::*;
 use crate::table::Object;
@@ -24,7 +26,8 @@ pub unsafe extern "C" fn kvmem_registrars_simulated(
     out_registrars: *mut *mut kvmem_registrars,
 ) -> kvmem_status {
     guard(|| {
-        let made = out(out_registrars, "out_registrars")?;
+        // SAFETY: promise 1 of the C caller, for `out_registrars`.
+        let made = unsafe { out(out_registrars, "out_registrars") }?;
         if !(1..=4096).contains(&nics) {
             return Err(CallError::invalid(format_args!("nics is {nics}: use 1 to 4096")));
         }
@@ -41,7 +44,8 @@ pub unsafe extern "C" fn kvmem_registrars_simulated(
             .map_err(CallError::invalid)?;
         let nics: Vec<Arc<SimulatedNic>> =
             (0..size(nics)).filter_map(|nic| machine.nic(nic)).collect();
-        let registrars = Registrars { all: machine.nics(), nics };
+        let mut registrars = Registrars::of(machine.nics());
+        registrars.nics = nics;
         made.put(kvmem_registrars::table().insert(registrars)?);
         Ok(())
     })
@@ -58,7 +62,9 @@ pub unsafe extern "C" fn kvmem_registrars_inject(
     nth: u64,
     times: u64,
 ) -> kvmem_status {
-    on(registrars, |registrars| {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, registrars, |registrars| {
         registrars.get(index)?;
         let real = || {
             CallError::new(
@@ -85,8 +91,11 @@ pub unsafe extern "C" fn kvmem_registrars_live_keys(
     index: u64,
     out_keys: *mut u64,
 ) -> kvmem_status {
-    on(registrars, |registrars| {
-        let keys = out(out_keys, "out_keys")?;
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, registrars, |registrars| {
+        // SAFETY: promise 1 of the C caller, for `out_keys`.
+        let keys = unsafe { out(out_keys, "out_keys") }?;
         registrars.get(index)?;
         let real = || {
             CallError::new(

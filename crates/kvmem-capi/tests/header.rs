@@ -9,7 +9,8 @@ mod support;
 #[path = "support/header.rs"]
 mod functions;
 
-use support::{crate_folder, prefix};
+use support::layout::{Parts, install_into};
+use support::{crate_folder, prefix, scratch};
 
 #[test]
 fn the_headers_match_the_sources() {
@@ -61,6 +62,39 @@ fn the_library_exports_what_the_header_declares() {
     declared.sort();
     assert_eq!(exported, declared);
     assert!(exported.iter().all(|name| name.starts_with("kvmem_")), "{exported:?}");
+}
+
+#[test]
+fn a_shipped_prefix_has_no_headers_for_tests() {
+    let (shipped, lib) = (scratch("shipped"), scratch("built"));
+    for name in ["libkvmem_capi.so", "libkvmem_capi.a"] {
+        std::fs::write(lib.join(name), "").expect("the target folder can be written");
+    }
+    let headers = || {
+        let kvmem = std::fs::read_dir(shipped.join("include/kvmem")).expect("it is installed");
+        let names = kvmem.map(|entry| entry.expect("a readable folder").file_name());
+        let mut names: Vec<String> =
+            names.map(|name| name.into_string().expect("a plain name")).collect();
+        names.sort();
+        names
+    };
+    let install = |parts| {
+        let include = crate_folder().join("include");
+        install_into(&shipped, &lib, &include, env!("CARGO_PKG_VERSION"), parts)
+            .expect("the prefix can be written");
+        headers()
+    };
+    let all = install(Parts::WithTesting);
+    assert!(all.iter().filter(|name| name.starts_with("testing.")).count() == 2, "{all:?}");
+    // An installation without them removes those of an earlier one.
+    let without: Vec<String> =
+        all.into_iter().filter(|name| !name.starts_with("testing.")).collect();
+    assert_eq!(install(Parts::Shipped), without);
+    // No other header needs them.
+    for name in without.iter().filter(|name| name.ends_with(".hpp")) {
+        let text = std::fs::read_to_string(shipped.join("include/kvmem").join(name));
+        assert!(!text.expect("a header").contains("testing.h"), "{name}");
+    }
 }
 
 #[test]

@@ -34,17 +34,17 @@ use anyhow::{Result, ensure};
 use kvmem::offset::{OffsetAllocator, RawHandle, SpaceError};
 use kvmem::slab::ExtentCache;
 
-use self::face::Face;
 use self::other_threads::OtherThreads;
 use self::space::{HeldRange, Space};
+use self::tested_allocator::TestedAllocator;
 use crate::op::{Config, Op, Pick};
 
 mod changes;
-pub mod face;
 mod misuse;
 mod other_threads;
 mod requests;
 mod space;
+pub mod tested_allocator;
 
 /// Handles and spaces of the past that are kept for misuse.
 const MEMORY: usize = 64;
@@ -140,18 +140,18 @@ fn run_comparing(
     depth: impl Fn(usize) -> Depth,
 ) -> Result<Tally, StepError> {
     match config.cache {
-        None => run_face::<OffsetAllocator>(config, ops, depth),
-        Some(_) => run_face::<ExtentCache>(config, ops, depth),
+        None => run_on::<OffsetAllocator>(config, ops, depth),
+        Some(_) => run_on::<ExtentCache>(config, ops, depth),
     }
 }
 
-fn run_face<F: Face>(
+fn run_on<A: TestedAllocator>(
     config: &Config,
     ops: &[Op],
     depth: impl Fn(usize) -> Depth,
 ) -> Result<Tally, StepError> {
     let failure = |step, op| move |what| StepError { step, op, what };
-    let mut driver = ManuallyDrop::new(Driver::<F>::new(config).map_err(failure(0, None))?);
+    let mut driver = ManuallyDrop::new(Driver::<A>::new(config).map_err(failure(0, None))?);
     for (step, op) in ops.iter().enumerate() {
         driver.step(op, depth(step)).map_err(failure(step, Some(*op)))?;
     }
@@ -160,10 +160,10 @@ fn run_face<F: Face>(
 }
 
 /// An allocator with its oracle.
-pub struct Driver<F: Face> {
-    space: Space<F>,
+pub struct Driver<A: TestedAllocator> {
+    space: Space<A>,
     /// Spaces whose allocator was dropped.
-    orphans: VecDeque<Space<F>>,
+    orphans: VecDeque<Space<A>>,
     /// Handles of this space that are no longer valid.
     stale: VecDeque<RawHandle>,
     /// Handles of other spaces.
@@ -175,7 +175,7 @@ pub struct Driver<F: Face> {
     figures_read: bool,
 }
 
-impl<F: Face> Driver<F> {
+impl<A: TestedAllocator> Driver<A> {
     /// Creates an empty space with these settings.
     ///
     /// # Errors
@@ -334,7 +334,7 @@ impl<F: Face> Driver<F> {
     }
 
     /// Records a granted range.
-    fn hold(&mut self, offset: u64, size: u64, held: HeldRange<F>) -> Result<()> {
+    fn hold(&mut self, offset: u64, size: u64, held: HeldRange<A>) -> Result<()> {
         self.space.oracle.grant(offset, size)?;
         self.space.hold(offset, held);
         Ok(())

@@ -1,6 +1,23 @@
 //! # kvmem-testkit — common parts of kvmem's tests
 //!
-//! Models, generators and runners that several tests, fuzz targets or benchmarks use.
+//! Models, generators and runners that several tests, fuzz targets or benchmarks use. They use only
+//! the public interface of kvmem.
+//!
+//! | module | contents | users |
+//! |---|---|---|
+//! | [`op`] | operations on a space of offsets, as plain data | the modules below |
+//! | [`oracle`], [`modular`] | the correct state of a space, as maps of intervals; arithmetic for it | `driver`, tests of metrics |
+//! | [`driver`] | runs operations on an allocator and on the oracle, and compares them after every step | tests, fuzz targets |
+//! | `strategy` | proptest strategies for spaces and operations (feature `proptest`) | property tests |
+//! | [`codec`], [`corpus`] | operations as bytes; the initial inputs | fuzz targets |
+//! | [`soak`] | hundreds of millions of operations, with comparisons | `cargo xtask soak`, a test |
+//! | [`slabs`] | the same for slabs: operations, record of blocks, threads, codec, strategies | tests, a fuzz target |
+//! | [`workload`] | sizes and lifetimes that drive an allocator | benchmarks, the tour |
+//! | [`simulated`] | a machine with NICs in virtual time, with limits and faults | tests and benchmarks of registration, the C API's tests |
+//! | [`random`] | numbers that are the same every time | all tests |
+//!
+//! In [`driver`], [`TestedAllocator`](driver::tested_allocator::TestedAllocator) is what an
+//! allocator must offer to be compared: allocators with caches and without are driven alike.
 
 pub mod codec;
 pub mod corpus;
@@ -9,6 +26,7 @@ pub mod modular;
 pub mod op;
 pub mod oracle;
 pub mod random;
+pub mod simulated;
 pub mod slabs;
 pub mod soak;
 #[cfg(any(test, feature = "proptest"))]

@@ -13,7 +13,7 @@ use std::fmt;
 
 use kvmem::offset::Placement;
 
-use crate::driver::face::Face;
+use crate::driver::tested_allocator::TestedAllocator;
 use crate::driver::{Depth, Driver, StepError, Tally};
 use crate::op::{Amount, Base, Cache, Call, Change, Config, Count, Forgery, Op, Order, Part, Pick};
 use crate::random::Random;
@@ -91,12 +91,12 @@ impl fmt::Display for Report {
     }
 }
 
-/// Makes `ops` steps that the seed determines, on spaces of type `F`; calls `progress` after each
+/// Makes `ops` steps that the seed determines, on spaces of type `A`; calls `progress` after each
 /// age.
 ///
 /// # Errors
 /// [`StepError`] if the allocator and the oracle disagree.
-pub fn soak<F: Face>(
+pub fn soak<A: TestedAllocator>(
     ops: u64,
     seed: u64,
     mut progress: impl FnMut(&Report),
@@ -104,10 +104,10 @@ pub fn soak<F: Face>(
     let mut random = Random::new(seed);
     let mut report = Report::default();
     let failure = |step: u64, op| move |what| StepError { step: step as usize, op, what };
-    let mut config = draw_config(F::CACHES, &mut random);
+    let mut config = draw_config(A::CACHES, &mut random);
     // Not dropped on failure: frees might not survive broken metadata.
     let mut driver =
-        std::mem::ManuallyDrop::new(Driver::<F>::new(&config).map_err(failure(0, None))?);
+        std::mem::ManuallyDrop::new(Driver::<A>::new(&config).map_err(failure(0, None))?);
     let age = (ops / 20).clamp(10_000, AGE);
     let compare_every = COMPARE_EVERY.min(age / 4);
     while report.ops < ops {
@@ -142,7 +142,7 @@ pub fn soak<F: Face>(
         report.ages += 1;
         report.tally = driver.tally().clone();
         progress(&report);
-        config = draw_config(F::CACHES, &mut random);
+        config = draw_config(A::CACHES, &mut random);
         driver.step(&Op::Replace(config), Depth::Everything).map_err(failure(report.ops, None))?;
     }
     driver.finish().map_err(failure(report.ops, None))?;

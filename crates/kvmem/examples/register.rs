@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use kvmem::arena::{Ladder, PageSize, Region};
 use kvmem::offset::OffsetAllocator;
-use kvmem::register::simulated::Published;
 use kvmem::register::{Devices, NotAvailable, Policy, RegistrationSet, discover};
+use kvmem_testkit::simulated::Published;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("# Registrars of this machine");

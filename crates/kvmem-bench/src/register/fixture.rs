@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use kvmem::arena::{ArenaError, PageSize, Populate, Region};
-use kvmem::register::simulated::Published;
 use kvmem::register::{IoUring, Memlock, Platform, RegisterLimit, Registrar, SystemPlatform};
+use kvmem_testkit::simulated::Published;
 
 use super::plain_ring::PlainRing;
 use super::plan::{Cell, RegisterGroup};

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 #[path = "../../../../xtask/src/layout.rs"]
-mod layout;
+pub(crate) mod layout;
 
 /// Returns the folder of this crate.
 pub(crate) fn crate_folder() -> PathBuf {
@@ -36,6 +36,7 @@ pub(crate) fn prefix() -> &'static Path {
             built,
             &crate_folder().join("include"),
             env!("CARGO_PKG_VERSION"),
+            layout::Parts::WithTesting,
         )
         .expect("the libraries are built and can be copied");
         prefix

@@ -5,8 +5,8 @@ use std::ops::Range;
 use anyhow::{Context, Result, ensure};
 use kvmem::offset::{AllocError, RawError, RawHandle};
 
-use super::face::{Face, Own};
 use super::space::{HeldRange, Space};
+use super::tested_allocator::{OwnedRange, TestedAllocator};
 use super::{Driver, Tally, pick_of};
 use crate::op::{Change, Order, Part, Pick};
 
@@ -27,10 +27,10 @@ fn alloc_error(error: RawError) -> Result<AllocError> {
     }
 }
 
-impl<F: Face> HeldRange<F> {
-    fn shrink(&mut self, space: &Space<F>, new_size: u64) -> Result<Result<(), AllocError>> {
+impl<A: TestedAllocator> HeldRange<A> {
+    fn shrink(&mut self, space: &Space<A>, new_size: u64) -> Result<Result<(), AllocError>> {
         Ok(match self {
-            HeldRange::Own(allocation) => allocation.shrink(new_size),
+            HeldRange::Owned(allocation) => allocation.shrink(new_size),
             HeldRange::Raw(handle) => match space.allocator().shrink_raw(*handle, new_size) {
                 Ok(()) => Ok(()),
                 Err(error) => Err(alloc_error(error)?),
@@ -38,9 +38,9 @@ impl<F: Face> HeldRange<F> {
         })
     }
 
-    fn extend(&mut self, space: &Space<F>, new_size: u64) -> Result<Result<(), AllocError>> {
+    fn extend(&mut self, space: &Space<A>, new_size: u64) -> Result<Result<(), AllocError>> {
         Ok(match self {
-            HeldRange::Own(allocation) => allocation.extend(new_size),
+            HeldRange::Owned(allocation) => allocation.extend(new_size),
             HeldRange::Raw(handle) => match space.allocator().extend_raw(*handle, new_size) {
                 Ok(()) => Ok(()),
                 Err(error) => Err(alloc_error(error)?),
@@ -49,7 +49,7 @@ impl<F: Face> HeldRange<F> {
     }
 }
 
-impl<F: Face> Space<F> {
+impl<A: TestedAllocator> Space<A> {
     /// Returns the used range that begins at `start`.
     fn range_at(&self, start: u64) -> Range<u64> {
         self.oracle.used_at(start).expect("what is held is in use")
@@ -96,8 +96,10 @@ impl<F: Face> Space<F> {
                 tally.count("free");
                 self.oracle.free(start)?;
                 match held {
-                    HeldRange::Own(allocation) if F::CACHES => self.other_threads.free(allocation),
-                    HeldRange::Own(allocation) => drop(allocation),
+                    HeldRange::Owned(allocation) if A::CACHES => {
+                        self.other_threads.free(allocation)
+                    }
+                    HeldRange::Owned(allocation) => drop(allocation),
                     HeldRange::Raw(handle) => {
                         let freed = self.allocator().free_raw(handle);
                         ensure!(freed == Ok(size), "{range:?} by handle: {freed:?}");
@@ -140,17 +142,17 @@ impl<F: Face> Space<F> {
             }
             Change::FreeRange(from, to) => return self.free_range(start, held, from, to, tally),
             Change::Turn => match held {
-                HeldRange::Own(allocation) => {
-                    let turned = F::turn(self.allocator.as_ref(), allocation);
-                    if turned.is_ok() {
+                HeldRange::Owned(allocation) => {
+                    let raw = A::make_raw(self.allocator.as_ref(), allocation);
+                    if raw.is_ok() {
                         tally.count("into_raw");
                     }
-                    self.hold(start, turned.map_or_else(HeldRange::Own, HeldRange::Raw));
+                    self.hold(start, raw.map_or_else(HeldRange::Owned, HeldRange::Raw));
                 }
                 HeldRange::Raw(handle) => {
                     tally.count("adopt_raw");
                     let allocation = self.allocator().adopt_raw(handle).context("a good handle")?;
-                    self.hold(start, HeldRange::Own(allocation));
+                    self.hold(start, HeldRange::Owned(allocation));
                     return Ok(Some(handle));
                 }
             },
@@ -161,7 +163,7 @@ impl<F: Face> Space<F> {
     fn free_range(
         &mut self,
         start: u64,
-        held: HeldRange<F>,
+        held: HeldRange<A>,
         from: Part,
         to: Part,
         tally: &mut Tally,
@@ -173,7 +175,7 @@ impl<F: Face> Space<F> {
         };
         let sub = bound(from)..bound(to);
         let (allocation, outdated) = match held {
-            HeldRange::Own(allocation) => (allocation, None),
+            HeldRange::Owned(allocation) => (allocation, None),
             HeldRange::Raw(handle) => {
                 (self.allocator().adopt_raw(handle).context("a good handle")?, Some(handle))
             }
@@ -188,12 +190,12 @@ impl<F: Face> Space<F> {
                 let got = [left_and_right.0, left_and_right.1];
                 for (got, expected) in got.into_iter().zip(expected) {
                     ensure!(
-                        got.as_ref().map(Own::range)
+                        got.as_ref().map(OwnedRange::range)
                             == (!expected.is_empty()).then(|| expected.clone()),
                         "{sub:?} of {range:?} was freed: {got:?} is left instead of {expected:?}"
                     );
                     if let Some(allocation) = got {
-                        self.hold(expected.start, HeldRange::Own(allocation));
+                        self.hold(expected.start, HeldRange::Owned(allocation));
                     }
                 }
             }
@@ -206,14 +208,14 @@ impl<F: Face> Space<F> {
                     "{sub:?} of {range:?}: {got:?}"
                 );
                 tally.count("free_range: failed");
-                self.hold(start, HeldRange::Own(allocation));
+                self.hold(start, HeldRange::Owned(allocation));
             }
         }
         Ok(outdated)
     }
 }
 
-impl<F: Face> Driver<F> {
+impl<A: TestedAllocator> Driver<A> {
     /// Changes an allocation of the space.
     pub(super) fn change(&mut self, pick: Pick, change: Change) -> Result<()> {
         let Some(index) = self.space.pick(pick) else { return Ok(()) };
@@ -284,7 +286,7 @@ impl<F: Face> Driver<F> {
         }
         if let Some(orphan) = self.orphans.iter_mut().find(|orphan| !orphan.is_empty()) {
             let (start, held) = orphan.take(0);
-            if let HeldRange::Own(allocation) = held {
+            if let HeldRange::Owned(allocation) = held {
                 orphan.oracle.free(start)?;
                 run.push(allocation);
                 self.tally.count("free_run with a stranger");

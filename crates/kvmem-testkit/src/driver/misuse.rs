@@ -3,12 +3,12 @@
 use anyhow::{Result, ensure};
 use kvmem::offset::{RawError, RawHandle};
 
-use super::face::Face;
 use super::space::allocator_of;
+use super::tested_allocator::TestedAllocator;
 use super::{Driver, pick_of};
 use crate::op::{Call, Forgery};
 
-impl<F: Face> Driver<F> {
+impl<A: TestedAllocator> Driver<A> {
     /// Calls the raw interface with an invalid handle. The comparison after the step checks that
     /// the call changed nothing.
     pub(super) fn misuse(&mut self, call: Call, forgery: Forgery) -> Result<()> {

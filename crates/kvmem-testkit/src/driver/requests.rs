@@ -4,11 +4,11 @@ use anyhow::{Context, Result, ensure};
 use kvmem::offset::AllocError;
 
 use super::Driver;
-use super::face::{Face, Own};
 use super::space::{HeldRange, Space};
+use super::tested_allocator::{OwnedRange, TestedAllocator};
 use crate::op::Count;
 
-impl<F: Face> Space<F> {
+impl<A: TestedAllocator> Space<A> {
     /// Returns the expected error of a request that no free range can serve.
     fn out_of_space(&self, requested: u64) -> AllocError {
         let oracle = &self.oracle;
@@ -34,12 +34,12 @@ impl<F: Face> Space<F> {
     }
 }
 
-impl<F: Face> Driver<F> {
+impl<A: TestedAllocator> Driver<A> {
     /// Requests one range, aligned if an alignment is given.
     pub(super) fn allocate(&mut self, size: u64, align: Option<u64>, raw: bool) -> Result<()> {
         let allocator = self.space.allocator();
-        let own = |allocation: F::Own| {
-            (allocation.offset(), allocation.len(), HeldRange::Own(allocation))
+        let own = |allocation: A::Owned| {
+            (allocation.offset(), allocation.len(), HeldRange::Owned(allocation))
         };
         let got = match (align, raw) {
             (None, false) => allocator.allocate(size).map(own),
@@ -104,7 +104,7 @@ impl<F: Face> Driver<F> {
                     largest_free,
                 }),
             ) => {
-                if F::CACHES {
+                if A::CACHES {
                     return requested == expected_requested
                         && free <= expected_free
                         && bound <= free;
@@ -147,7 +147,7 @@ impl<F: Face> Driver<F> {
                         "{} bytes instead of {size}",
                         allocation.len()
                     );
-                    self.hold(allocation.offset(), size, HeldRange::Own(allocation))?;
+                    self.hold(allocation.offset(), size, HeldRange::Owned(allocation))?;
                 }
                 Ok(())
             }
@@ -188,16 +188,16 @@ impl<F: Face> Driver<F> {
                 ensure!((1..=max_ranges).contains(&parts.len()), "{}: {parts:?}", what());
                 ensure!(
                     parts.len() == 1
-                        || F::CACHES
+                        || A::CACHES
                         || total > oracle.largest_free()
                         || self.space.may_be_too_many(max_ranges),
                     "{} fit into one: {parts:?}",
                     what()
                 );
-                let sum: u64 = parts.iter().map(Own::len).sum();
+                let sum: u64 = parts.iter().map(OwnedRange::len).sum();
                 ensure!(sum == total, "{}: {sum} were granted", what());
                 for part in parts {
-                    self.hold(part.offset(), part.len(), HeldRange::Own(part))
+                    self.hold(part.offset(), part.len(), HeldRange::Owned(part))
                         .with_context(what)?;
                 }
                 Ok(())

@@ -7,9 +7,9 @@ use std::rc::Rc;
 use anyhow::{Context, Result, bail, ensure};
 use kvmem::offset::{RawHandle, SpaceError};
 
-use super::face::{Face, Own};
 use super::other_threads::OtherThreads;
 use super::pick_of;
+use super::tested_allocator::{OwnedRange, TestedAllocator};
 use crate::op::{Amount, Base, Config, Part, Pick};
 use crate::oracle::Oracle;
 
@@ -18,22 +18,22 @@ const MAX_CAPACITY: u64 = 1 << 63;
 const EMPTYING_EVERY: u32 = 8;
 
 /// An allocation, owned or raw.
-pub(super) enum HeldRange<F: Face> {
-    Own(F::Own),
+pub(super) enum HeldRange<A: TestedAllocator> {
+    Owned(A::Owned),
     Raw(RawHandle),
 }
 
-pub(super) struct Space<F: Face> {
+pub(super) struct Space<A: TestedAllocator> {
     /// `None` after the allocator was dropped.
-    pub(super) allocator: Option<F>,
+    pub(super) allocator: Option<A>,
     /// The threads that free allocations.
-    pub(super) other_threads: Rc<OtherThreads<F::Own>>,
+    pub(super) other_threads: Rc<OtherThreads<A::Owned>>,
     /// Identity of the allocator in its raw handles.
     pub(super) id: u64,
     pub(super) oracle: Oracle,
     max_ranges: Option<u32>,
     /// The start of each allocation, and the allocation.
-    held: Vec<(u64, HeldRange<F>)>,
+    held: Vec<(u64, HeldRange<A>)>,
     /// Start → index in `held`.
     indexes: HashMap<u64, usize>,
     /// Full comparisons so far.
@@ -45,13 +45,13 @@ pub(super) fn allocator_of(handle: RawHandle) -> u64 {
     (handle.to_bits() >> 64) as u64
 }
 
-impl<F: Face> Space<F> {
+impl<A: TestedAllocator> Space<A> {
     /// Creates an empty space; also returns a stale handle of it.
     pub(super) fn new(
         config: &Config,
-        other_threads: Rc<OtherThreads<F::Own>>,
+        other_threads: Rc<OtherThreads<A::Owned>>,
     ) -> Result<(Self, RawHandle)> {
-        let allocator = F::open(config)?;
+        let allocator = A::open(config)?;
         ensure!(allocator.boundary() == config.boundary, "{config:?} became {allocator:?}");
         let first = allocator.allocate_raw(1).context("the first byte of an empty space")?;
         ensure!(allocator.free_raw(first.handle) == Ok(1), "the first byte cannot be freed");
@@ -68,7 +68,7 @@ impl<F: Face> Space<F> {
         Ok((space, first.handle))
     }
 
-    pub(super) fn allocator(&self) -> &F {
+    pub(super) fn allocator(&self) -> &A {
         self.allocator.as_ref().expect("an orphan has no allocator")
     }
 
@@ -85,7 +85,7 @@ impl<F: Face> Space<F> {
             if let HeldRange::Raw(handle) = self.held[index].1 {
                 handles.push(handle);
                 let (start, _) = self.take(index);
-                if F::CACHES {
+                if A::CACHES {
                     self.oracle.free(start)?;
                 }
             }
@@ -101,13 +101,13 @@ impl<F: Face> Space<F> {
         self.held.len()
     }
 
-    pub(super) fn hold(&mut self, start: u64, held: HeldRange<F>) {
+    pub(super) fn hold(&mut self, start: u64, held: HeldRange<A>) {
         self.indexes.insert(start, self.held.len());
         self.held.push((start, held));
     }
 
     /// Removes the allocation at `index`; the last allocation moves there.
-    pub(super) fn take(&mut self, index: usize) -> (u64, HeldRange<F>) {
+    pub(super) fn take(&mut self, index: usize) -> (u64, HeldRange<A>) {
         let (start, held) = self.held.swap_remove(index);
         self.indexes.remove(&start);
         if let Some((moved, _)) = self.held.get(index) {
@@ -117,10 +117,10 @@ impl<F: Face> Space<F> {
     }
 
     /// Removes the owned allocation that begins at `start`, if there is one.
-    pub(super) fn take_own_at(&mut self, start: u64) -> Option<F::Own> {
+    pub(super) fn take_own_at(&mut self, start: u64) -> Option<A::Owned> {
         let index = *self.indexes.get(&start)?;
-        matches!(self.held[index].1, HeldRange::Own(_)).then(|| match self.take(index).1 {
-            HeldRange::Own(allocation) => allocation,
+        matches!(self.held[index].1, HeldRange::Owned(_)).then(|| match self.take(index).1 {
+            HeldRange::Owned(allocation) => allocation,
             HeldRange::Raw(_) => unreachable!("checked before"),
         })
     }
@@ -138,7 +138,7 @@ impl<F: Face> Space<F> {
         let (before, behind) = self.held.split_at(self.pick(pick)?);
         behind.iter().chain(before).find_map(|(_, held)| match held {
             HeldRange::Raw(handle) => Some(*handle),
-            HeldRange::Own(_) => None,
+            HeldRange::Owned(_) => None,
         })
     }
 
@@ -228,7 +228,7 @@ impl<F: Face> Space<F> {
             "the longest free range is in {metrics:?}"
         );
         // The reported longest range may be a part of a longer one.
-        let cached = F::CACHES && allocator.cached().0 > 0;
+        let cached = A::CACHES && allocator.cached().0 > 0;
         let largest_free = if cached { oracle.largest_free() } else { metrics.largest_free };
         let got = (metrics.capacity, metrics.allocated, metrics.free, metrics.live, largest_free);
         let expected = (
@@ -254,7 +254,7 @@ impl<F: Face> Space<F> {
         self.allocator().check()?;
         self.compare_map()?;
         self.comparisons.set(self.comparisons.get() + 1);
-        if !F::CACHES || self.comparisons.get().is_multiple_of(EMPTYING_EVERY) {
+        if !A::CACHES || self.comparisons.get().is_multiple_of(EMPTYING_EVERY) {
             self.compare_bins()?;
             ensure!(
                 self.allocator().cached().0 == 0,
@@ -270,7 +270,7 @@ impl<F: Face> Space<F> {
         for (offset, size, used) in self.allocator().map() {
             match map.last_mut() {
                 Some((start, length, false))
-                    if !used && F::CACHES && *start + *length == offset =>
+                    if !used && A::CACHES && *start + *length == offset =>
                 {
                     *length += size;
                 }
@@ -333,7 +333,7 @@ impl<F: Face> Space<F> {
                 bail!("the test is wrong: nothing is in use at {start}");
             };
             match held {
-                HeldRange::Own(allocation) => {
+                HeldRange::Owned(allocation) => {
                     let got = (allocation.offset(), allocation.len(), allocation.range());
                     ensure!(
                         got == (*start, expected.end - start, expected.clone()),

@@ -16,7 +16,6 @@ mod thread_team;
 pub(crate) use human_bytes::HumanBytes;
 pub(crate) use machine::usable_cores;
 pub(crate) use populate::{headroom, reserve_headroom};
-pub(crate) use progress::ProgressTracker;
 pub(crate) use region::PinnedRange;
 pub(crate) use thread_team::{ThreadTeam, with_team};
 
@@ -31,7 +30,7 @@ pub use process::{ArenaSettings, SettingError};
 pub use process::{
     FreeError, FreeOutcome, ProcessAllocError, ProcessArena, ProcessStats, SetupError,
 };
-pub use progress::{CancelToken, Progress, ProgressOptions, WorkUnit};
+pub use progress::{CancelToken, Progress, ProgressOptions, ProgressTracker, WorkUnit};
 #[cfg(not(loom))]
 pub use region::ReadOnlyRegion;
 pub use region::{Advice, Backing, RangeReceipt, Receipt, Region, RegionBuilder, RegionSlice};

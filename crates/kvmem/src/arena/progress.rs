@@ -143,8 +143,11 @@ impl fmt::Debug for ProgressOptions {
     }
 }
 
-/// Tracks the progress of one call.
-pub(crate) struct ProgressTracker<'a> {
+/// The progress of one call that obeys [`ProgressOptions`].
+///
+/// An implementation of [`Platform`](crate::register::Platform) with a clock of its own uses it to
+/// report progress and to end the work early.
+pub struct ProgressTracker<'a> {
     options: &'a ProgressOptions,
     /// Returns the time since the start.
     elapsed: Box<dyn Fn() -> Duration + Send + Sync + 'a>,
@@ -153,14 +156,24 @@ pub(crate) struct ProgressTracker<'a> {
     done: Mutex<u64>,
 }
 
+impl fmt::Debug for ProgressTracker<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProgressTracker")
+            .field("options", &self.options)
+            .field("total", &self.total)
+            .field("done", &self.done())
+            .finish_non_exhaustive()
+    }
+}
+
 impl<'a> ProgressTracker<'a> {
     pub(crate) fn begin(options: &'a ProgressOptions, total: u64) -> ProgressTracker<'a> {
         let start = Instant::now();
         ProgressTracker::timed(options, total, move || start.elapsed())
     }
 
-    /// Begins like [`begin`](ProgressTracker::begin), with another clock.
-    pub(crate) fn timed(
+    /// Begins work on `total` bytes. `elapsed` returns the time since the work began.
+    pub fn timed(
         options: &'a ProgressOptions,
         total: u64,
         elapsed: impl Fn() -> Duration + Send + Sync + 'a,
@@ -178,7 +191,11 @@ impl<'a> ProgressTracker<'a> {
     }
 
     /// Returns an error if the work is cancelled or out of time.
-    pub(crate) fn go_on(&self) -> Result<(), ArenaError> {
+    ///
+    /// # Errors
+    /// [`ArenaError::Cancelled`] if the token of the options is cancelled;
+    /// [`ArenaError::OverBudget`] if their time has passed.
+    pub fn go_on(&self) -> Result<(), ArenaError> {
         if self.options.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
             return Err(ArenaError::Cancelled { done: self.done(), total: self.total });
         }
@@ -190,13 +207,14 @@ impl<'a> ProgressTracker<'a> {
         }
     }
 
-    /// Returns the time, for [`add`](ProgressTracker::add).
-    pub(crate) fn now(&self) -> Duration {
+    /// Returns the time since the work began, for [`add`](ProgressTracker::add).
+    #[must_use]
+    pub fn now(&self) -> Duration {
         (self.elapsed)()
     }
 
     /// Counts the bytes that `worker` has finished since `began`, and reports them.
-    pub(crate) fn add(&self, bytes: usize, worker: usize, began: Duration) {
+    pub fn add(&self, bytes: usize, worker: usize, began: Duration) {
         let piece = WorkUnit::new(worker, began, self.now());
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         *done += bytes as u64;

@@ -28,7 +28,6 @@ mod registrar;
 mod registration;
 mod release;
 mod set;
-pub mod simulated;
 mod team;
 pub mod verbs;
 

@@ -24,7 +24,7 @@ use crate::arena::{Region, WorkUnit};
 /// region is unmapped, unless something else holds it. The memory cannot be unmapped earlier:
 ///
 /// ```compile_fail,E0505
-/// # use kvmem::{arena::Region, register::{RegistrationSet, simulated::Machine}};
+/// # use kvmem::{arena::Region, register::RegistrationSet};
 /// let set = RegistrationSet::builder().register(Region::builder(1 << 20).map()?)?;
 /// let region = set.region();
 /// drop(set);

@@ -13,5 +13,4 @@ mod nixl;
 mod plan;
 mod policy;
 mod rollback;
-mod simulated;
 mod verbs;

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use kvmem::offset::OffsetAllocator;
 use kvmem::slab::ExtentCache;
-use kvmem_testkit::driver::face::Face;
+use kvmem_testkit::driver::tested_allocator::TestedAllocator;
 use kvmem_testkit::soak::soak;
 
 pub(super) fn setting(name: &str, default: u64) -> u64 {
@@ -30,10 +30,10 @@ fn long_lives_with_caches() {
     run::<ExtentCache>(100_000);
 }
 
-fn run<F: Face>(ops: u64) {
+fn run<A: TestedAllocator>(ops: u64) {
     let (ops, seed) = (setting("KVMEM_SOAK_OPS", ops), setting("KVMEM_SOAK_SEED", 1));
     let start = Instant::now();
-    let report = soak::<F>(ops, seed, |report| {
+    let report = soak::<A>(ops, seed, |report| {
         if report.ages % 10 == 0 {
             eprintln!("{} operations in {:.0?}", report.ops, start.elapsed());
         }

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use kvmem::arena::{PageSize, Region};
-use kvmem::register::simulated::{CallCosts, Costs, Fault, NicLimits, Published, SimulatedMachine};
 use kvmem::register::{Outcome, Policy, RegisterError, RegistrationSet};
+use kvmem_testkit::simulated::{CallCosts, Costs, Fault, NicLimits, Published, SimulatedMachine};
 
 fn region(gib: usize) -> Arc<Region> {
     // Only addresses; no test touches the memory.

@@ -7,8 +7,8 @@ use super::nic_state::REGISTER;
 use super::scheduler::Scheduler;
 use super::world::{CallRequest, SimulatedCall};
 use super::{CallCounts, Fault, NicLimits};
-use crate::arena::Errno;
-use crate::register::{Key, Limits, Registrar, RegistrarError};
+use kvmem::arena::Errno;
+use kvmem::register::{Key, Limits, Registrar, RegistrarError};
 
 /// A NIC of a [`SimulatedMachine`](super::SimulatedMachine). It records its keys and never touches
 /// the bytes.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kvmem::arena::{ArenaError, CancelToken, Errno, Populate, ProgressOptions};
 use kvmem::register::Platform;
-use kvmem::register::simulated::{CallCosts, SimulatedMachine};
+use kvmem_testkit::simulated::{CallCosts, SimulatedMachine};
 
 use super::{GIB, PLAIN, addresses, fixed, machine, register};
 

@@ -16,8 +16,8 @@ use super::costs::{CallWork, Costs};
 use super::memory::SimulatedMemory;
 use super::nic_state::{DEREGISTER, NicCalls, NicState, REGISTER};
 use super::{Action, CallCounts, LoggedCall};
-use crate::arena::Errno;
-use crate::register::{Key, Limits, Memlock, RegisterLimit, RegistrarError};
+use kvmem::arena::Errno;
+use kvmem::register::{Key, Limits, Memlock, RegisterLimit, RegistrarError};
 
 /// The state of the machine.
 #[derive(Debug)]

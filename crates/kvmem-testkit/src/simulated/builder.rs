@@ -16,17 +16,24 @@ const MAX_NICS: usize = 4096;
 #[derive(Clone, Debug)]
 #[must_use = "there is no machine before `build`"]
 pub struct MachineBuilder {
-    pub(super) costs: Costs,
-    pub(super) cores: usize,
-    pub(super) nics: usize,
-    pub(super) resident: bool,
-    pub(super) memory_bytes: u64,
-    pub(super) limits: NicLimits,
-    pub(super) stall_timeout: Duration,
+    costs: Costs,
+    cores: usize,
+    nics: usize,
+    resident: bool,
+    memory_bytes: u64,
+    limits: NicLimits,
+    stall_timeout: Duration,
+}
+
+impl SimulatedMachine {
+    /// Returns a builder for a machine.
+    pub fn builder() -> MachineBuilder {
+        MachineBuilder::new()
+    }
 }
 
 impl MachineBuilder {
-    pub(super) fn new() -> MachineBuilder {
+    fn new() -> MachineBuilder {
         MachineBuilder {
             costs: Costs::default(),
             cores: 64,

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kvmem::arena::{Errno, Populate, ProgressOptions};
 use kvmem::register::Platform;
-use kvmem::register::simulated::{Action, CallCosts, LoggedCall};
+use kvmem_testkit::simulated::{Action, CallCosts, LoggedCall};
 
 use super::{GIB, PLAIN, addresses, ends, fixed, machine, register, together};
 

@@ -4,8 +4,8 @@ use std::sync::Barrier as Rendezvous;
 use std::thread;
 
 use kvmem::arena::Region;
-use kvmem::register::simulated::{CallCosts, Costs, SimulatedMachine};
 use kvmem::register::{Key, Platform, Registrar, RegistrarError};
+use kvmem_testkit::simulated::{CallCosts, Costs, SimulatedMachine};
 
 mod clock;
 mod gatherings;

@@ -6,8 +6,8 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::{CallCounts, Fault};
-use crate::arena::Errno;
-use crate::register::{Key, Memlock, RegisterLimit, RegistrarError};
+use kvmem::arena::Errno;
+use kvmem::register::{Key, Memlock, RegisterLimit, RegistrarError};
 
 pub(super) const REGISTER: &str = "simulated register";
 pub(super) const DEREGISTER: &str = "simulated deregister";

@@ -2,7 +2,7 @@
 
 use kvmem::arena::{Populate, ProgressOptions, Region};
 use kvmem::register::Platform;
-use kvmem::register::simulated::{CallCosts, Costs, Fault, LoggedCall, SimulatedMachine};
+use kvmem_testkit::simulated::{CallCosts, Costs, Fault, LoggedCall, SimulatedMachine};
 use proptest::prelude::*;
 
 use super::{GIB, addresses, register, together};

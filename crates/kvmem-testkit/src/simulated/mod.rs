@@ -2,11 +2,11 @@
 //!
 //! It serves tests that need a fault at the third key of the second NIC, it reproduces machines of
 //! which only figures are known, and it shows how a policy works on them. A [`SimulatedMachine`] is
-//! a [`Platform`](super::Platform), and its [`SimulatedNic`]s are [`Registrar`](super::Registrar)s.
+//! a [`Platform`], and its [`SimulatedNic`]s are [`Registrar`]s.
 //! The code that runs on them is the same as on real machines, threads included.
 //!
 //! - **Time** is virtual. It passes only in calls, by the issued [`Costs`]. Of the threads of a
-//!   gathering ([`Platform::gather`](super::Platform::gather)) one runs at a time, in the order of
+//!   gathering ([`Platform::gather`]) one runs at a time, in the order of
 //!   virtual time. The result is therefore the same, bit by bit, however the system schedules the
 //!   threads. The threads must follow [some rules](self#threads).
 //! - **Memory** is only a record of which addresses are resident. No byte is touched, so a region
@@ -18,8 +18,8 @@
 //!
 //! ```
 //! use kvmem::arena::Region;
-//! use kvmem::register::simulated::SimulatedMachine;
 //! use kvmem::register::{Platform, Registrar};
+//! use kvmem_testkit::simulated::SimulatedMachine;
 //!
 //! // 1 GiB of addresses, none of them resident.
 //! let region = Region::builder(1 << 30).map()?;
@@ -51,6 +51,10 @@
 //!
 //! Breaking these rules costs time (30 s, see [`MachineBuilder::stall_timeout`]) and determinism,
 //! but does not block forever. A thread that ends without leaving counts as having left.
+//!
+//! [`Platform`]: kvmem::register::Platform
+//! [`Platform::gather`]: kvmem::register::Platform::gather
+//! [`Registrar`]: kvmem::register::Registrar
 
 mod builder;
 mod costs;

@@ -14,7 +14,7 @@ use crate::op::Config;
 
 /// A range with an owner.
 #[allow(clippy::len_without_is_empty)] // An owned range is never empty.
-pub trait Own: Sized + Send + fmt::Debug + 'static {
+pub trait OwnedRange: Sized + Send + fmt::Debug + 'static {
     /// Returns its start.
     fn offset(&self) -> u64;
     /// Returns its length.
@@ -33,9 +33,9 @@ pub trait Own: Sized + Send + fmt::Debug + 'static {
 }
 
 /// An allocator of offsets.
-pub trait Face: Sized + Clone + fmt::Debug {
+pub trait TestedAllocator: Sized + Clone + fmt::Debug {
     /// The type of an owned allocation.
-    type Own: Own;
+    type Owned: OwnedRange;
 
     /// Whether free ranges may be in caches. In that case the reported longest free range may be
     /// too short, errors may describe only the ranges outside the caches, and most full
@@ -45,19 +45,19 @@ pub trait Face: Sized + Clone + fmt::Debug {
     /// Creates a space with these settings.
     fn open(config: &Config) -> Result<Self>;
     /// See [`OffsetAllocator::allocate`].
-    fn allocate(&self, size: u64) -> Result<Self::Own, AllocError>;
+    fn allocate(&self, size: u64) -> Result<Self::Owned, AllocError>;
     /// See [`OffsetAllocator::allocate_aligned`].
-    fn allocate_aligned(&self, size: u64, align: u64) -> Result<Self::Own, AllocError>;
+    fn allocate_aligned(&self, size: u64, align: u64) -> Result<Self::Owned, AllocError>;
     /// See [`OffsetAllocator::allocate_batch`].
-    fn allocate_batch(&self, size: u64, n: usize) -> Result<Vec<Self::Own>, AllocError>;
+    fn allocate_batch(&self, size: u64, n: usize) -> Result<Vec<Self::Owned>, AllocError>;
     /// See [`OffsetAllocator::allocate_scattered`].
     fn allocate_scattered(
         &self,
         total: u64,
         max_ranges: usize,
-    ) -> Result<Vec<Self::Own>, AllocError>;
+    ) -> Result<Vec<Self::Owned>, AllocError>;
     /// See [`OffsetAllocator::free_batch`].
-    fn free_batch(&self, run: Vec<Self::Own>);
+    fn free_batch(&self, run: Vec<Self::Owned>);
     /// See [`OffsetAllocator::grow_to`].
     fn grow_to(&self, to: u64) -> Result<(), SpaceError>;
     /// See [`OffsetAllocator::shrink_to`].
@@ -89,9 +89,9 @@ pub trait Face: Sized + Clone + fmt::Debug {
     /// See [`OffsetAllocator::extend_raw`].
     fn extend_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError>;
     /// See [`OffsetAllocator::adopt_raw`].
-    fn adopt_raw(&self, handle: RawHandle) -> Result<Self::Own, RawError>;
+    fn adopt_raw(&self, handle: RawHandle) -> Result<Self::Owned, RawError>;
     /// Converts to a raw allocation; without its allocator it may stay owned.
-    fn turn(allocator: Option<&Self>, own: Self::Own) -> Result<RawHandle, Self::Own>;
+    fn make_raw(allocator: Option<&Self>, own: Self::Owned) -> Result<RawHandle, Self::Owned>;
     /// Returns all cached ranges to the space.
     fn trim(&self);
     /// Returns the number of cached ranges, and how often they were reclaimed for a request.
@@ -99,9 +99,9 @@ pub trait Face: Sized + Clone + fmt::Debug {
 }
 
 /// Implements the methods that both types have under the same names.
-macro_rules! own {
-    ($own:ty) => {
-        impl Own for $own {
+macro_rules! owned_range {
+    ($owned:ty) => {
+        impl OwnedRange for $owned {
             fn offset(&self) -> u64 {
                 self.offset()
             }
@@ -132,11 +132,11 @@ macro_rules! own {
     };
 }
 
-own!(Allocation);
-own!(Extent);
+owned_range!(Allocation);
+owned_range!(Extent);
 
 /// Forwards each method to the inherent method of the same name.
-macro_rules! same {
+macro_rules! forward {
     ($($name:ident($($of:ident: $what:ty),*) -> $gives:ty;)*) => {
         $(fn $name(&self $(, $of: $what)*) -> $gives {
             self.$name($($of),*)
@@ -144,14 +144,14 @@ macro_rules! same {
     };
 }
 
-macro_rules! common {
+macro_rules! common_calls {
     () => {
-        same! {
-            allocate(size: u64) -> Result<Self::Own, AllocError>;
-            allocate_aligned(size: u64, align: u64) -> Result<Self::Own, AllocError>;
-            allocate_batch(size: u64, n: usize) -> Result<Vec<Self::Own>, AllocError>;
-            allocate_scattered(total: u64, max_ranges: usize) -> Result<Vec<Self::Own>, AllocError>;
-            free_batch(run: Vec<Self::Own>) -> ();
+        forward! {
+            allocate(size: u64) -> Result<Self::Owned, AllocError>;
+            allocate_aligned(size: u64, align: u64) -> Result<Self::Owned, AllocError>;
+            allocate_batch(size: u64, n: usize) -> Result<Vec<Self::Owned>, AllocError>;
+            allocate_scattered(total: u64, max_ranges: usize) -> Result<Vec<Self::Owned>, AllocError>;
+            free_batch(run: Vec<Self::Owned>) -> ();
             grow_to(to: u64) -> Result<(), SpaceError>;
             shrink_to(to: u64) -> Result<(), SpaceError>;
             capacity() -> u64;
@@ -166,7 +166,7 @@ macro_rules! common {
             resolve_raw(handle: RawHandle) -> Result<Range<u64>, RawError>;
             shrink_raw(handle: RawHandle, new_size: u64) -> Result<(), RawError>;
             extend_raw(handle: RawHandle, new_size: u64) -> Result<(), RawError>;
-            adopt_raw(handle: RawHandle) -> Result<Self::Own, RawError>;
+            adopt_raw(handle: RawHandle) -> Result<Self::Owned, RawError>;
         }
     };
 }
@@ -177,11 +177,11 @@ fn space_builder(config: &Config) -> kvmem::offset::OffsetAllocatorBuilder {
     config.max_ranges.map_or(builder.clone(), |ranges| builder.max_ranges(ranges))
 }
 
-impl Face for OffsetAllocator {
-    type Own = Allocation;
+impl TestedAllocator for OffsetAllocator {
+    type Owned = Allocation;
     const CACHES: bool = false;
 
-    common!();
+    common_calls!();
 
     fn open(config: &Config) -> Result<Self> {
         space_builder(config).build().with_context(|| format!("{config:?}"))
@@ -191,7 +191,7 @@ impl Face for OffsetAllocator {
         self.map().iter().map(|range| (range.offset, range.size, range.used)).collect()
     }
 
-    fn turn(_: Option<&Self>, own: Allocation) -> Result<RawHandle, Allocation> {
+    fn make_raw(_: Option<&Self>, own: Allocation) -> Result<RawHandle, Allocation> {
         Ok(own.into_raw())
     }
 
@@ -202,11 +202,11 @@ impl Face for OffsetAllocator {
     }
 }
 
-impl Face for ExtentCache {
-    type Own = Extent;
+impl TestedAllocator for ExtentCache {
+    type Owned = Extent;
     const CACHES: bool = true;
 
-    common!();
+    common_calls!();
 
     fn open(config: &Config) -> Result<Self> {
         let cache = config.cache.unwrap_or_default();
@@ -228,7 +228,7 @@ impl Face for ExtentCache {
             .collect()
     }
 
-    fn turn(allocator: Option<&Self>, own: Extent) -> Result<RawHandle, Extent> {
+    fn make_raw(allocator: Option<&Self>, own: Extent) -> Result<RawHandle, Extent> {
         match allocator {
             Some(allocator) => allocator.make_raw(own).map(|raw| raw.handle),
             None => Err(own),

@@ -1,8 +1,8 @@
 //! Limits and faults of simulated NICs.
 
 use kvmem::arena::Errno;
-use kvmem::register::simulated::{Fault, NicLimits, SimulatedMachine};
 use kvmem::register::{Account, Memlock, RegisterLimit, Registrar};
+use kvmem_testkit::simulated::{Fault, NicLimits, SimulatedMachine};
 
 use super::{GIB, PLAIN, addresses, machine, register};
 

@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::arena::Errno;
+use kvmem::arena::Errno;
 
 /// A fault in some calls of one NIC. See [`SimulatedNic::inject`](super::SimulatedNic::inject).
 ///
 /// ```
 /// use kvmem::arena::Errno;
-/// use kvmem::register::simulated::Fault;
+/// use kvmem_testkit::simulated::Fault;
 ///
 /// // The third registering call fails, and so does the next one.
 /// let fault = Fault::register(2).times(2).errno(Errno::EIO);

@@ -7,11 +7,11 @@ use std::time::Duration;
 use super::costs::GIB;
 use super::scheduler::Scheduler;
 use super::world::{CallRequest, SimulatedCall};
-use super::{CallCounts, LoggedCall, MachineBuilder, SimulatedNic};
-use crate::arena::{
+use super::{CallCounts, LoggedCall, SimulatedNic};
+use kvmem::arena::{
     ArenaError, Limit, Populate, Populated, ProgressOptions, ProgressTracker, Region,
 };
-use crate::register::{Platform, Registrar};
+use kvmem::register::{Platform, Registrar};
 
 /// The fewest bytes populated between two checks of the options.
 const CHUNK: usize = (GIB / 4) as usize;
@@ -27,11 +27,6 @@ pub struct SimulatedMachine {
 }
 
 impl SimulatedMachine {
-    /// Returns a builder for a machine.
-    pub fn builder() -> MachineBuilder {
-        MachineBuilder::new()
-    }
-
     /// Returns a NIC by its number, from 0; `None` if there is no such NIC.
     #[must_use]
     pub fn nic(&self, number: usize) -> Option<Arc<SimulatedNic>> {
@@ -83,7 +78,7 @@ impl SimulatedMachine {
         region: &Region,
         range: impl RangeBounds<usize>,
     ) -> Result<(), ArenaError> {
-        let addresses = addresses(region, region.resolve(range)?);
+        let addresses = addresses(region, range)?;
         self.scheduler.with_state(|state| state.world.memory.discard(addresses));
         Ok(())
     }
@@ -93,7 +88,7 @@ impl SimulatedMachine {
     /// # Errors
     /// [`OutOfBounds`](ArenaError::OutOfBounds) if the range is not within the region.
     pub fn touch(&self, region: &Region, range: impl RangeBounds<usize>) -> Result<(), ArenaError> {
-        let addresses = addresses(region, region.resolve(range)?);
+        let addresses = addresses(region, range)?;
         self.scheduler.with_state(|state| state.world.memory.touch(addresses));
         Ok(())
     }
@@ -106,10 +101,11 @@ impl SimulatedMachine {
     }
 }
 
-/// Returns the addresses of a range of a region.
-fn addresses(region: &Region, range: Range<usize>) -> Range<usize> {
-    let base = region.base().addr().get();
-    base + range.start..base + range.end
+/// Returns the addresses of a range of a region, if the range lies within the region.
+fn addresses(region: &Region, range: impl RangeBounds<usize>) -> Result<Range<usize>, ArenaError> {
+    let slice = region.slice(range)?;
+    let start = slice.as_ptr().addr();
+    Ok(start..start + slice.len())
 }
 
 impl Platform for SimulatedMachine {
@@ -124,7 +120,7 @@ impl Platform for SimulatedMachine {
 
     /// Returns the exact number.
     fn resident_bytes(&self, region: &Region, range: Range<usize>) -> Result<u64, ArenaError> {
-        let addresses = addresses(region, region.resolve(range)?);
+        let addresses = addresses(region, range)?;
         let untouched = self.scheduler.with_state(|state| state.world.memory.untouched(&addresses));
         Ok(addresses.len() as u64 - untouched)
     }
@@ -139,7 +135,7 @@ impl Platform for SimulatedMachine {
         how: Populate,
         watch: &ProgressOptions,
     ) -> Result<Populated, ArenaError> {
-        let range = region.resolve(range)?;
+        let addresses = addresses(region, range)?;
         let enough = self
             .scheduler
             .with_state(|state| state.world.costs.populate.useful_threads(self.cores));
@@ -148,24 +144,30 @@ impl Platform for SimulatedMachine {
             Populate::Threads(threads) => threads.get().min(self.cores),
             Populate::Auto => enough,
         };
-        let bytes = range.len() as u64;
-        self.headroom(bytes - self.resident_bytes(region, range.clone())?)?;
+        let bytes = addresses.len() as u64;
+        let untouched = self.scheduler.with_state(|state| state.world.memory.untouched(&addresses));
+        self.headroom(untouched)?;
         let start = self.scheduler.now();
         let elapsed = || Duration::from_nanos(self.scheduler.now().saturating_sub(start));
         let watched = ProgressTracker::timed(watch, bytes, elapsed);
         watched.go_on()?;
-        let chunk = range.len().div_ceil(MAX_CHECKS).max(CHUNK);
-        for from in range.clone().step_by(chunk) {
-            let part = from..(from + chunk).min(range.end);
+        let chunk = addresses.len().div_ceil(MAX_CHECKS).max(CHUNK);
+        for from in addresses.clone().step_by(chunk) {
+            let part = from..addresses.end.min(from.saturating_add(chunk));
+            let (len, end) = (part.len(), part.end);
             let began = watched.now();
-            let request = CallRequest::Populate { range: addresses(region, part.clone()), threads };
+            let request = CallRequest::Populate { range: part, threads };
             self.scheduler.call(SimulatedCall::new(request));
-            watched.add(part.len(), 0, began);
-            if part.end < range.end {
+            watched.add(len, 0, began);
+            if end < addresses.end {
                 watched.go_on()?;
             }
         }
-        Ok(Populated { bytes, seconds: elapsed().as_secs_f64(), threads })
+        let mut populated = Populated::default();
+        populated.bytes = bytes;
+        populated.seconds = elapsed().as_secs_f64();
+        populated.threads = threads;
+        Ok(populated)
     }
 
     fn headroom(&self, bytes: u64) -> Result<(), ArenaError> {

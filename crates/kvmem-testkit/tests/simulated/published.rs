@@ -4,7 +4,7 @@ use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use kvmem::register::simulated::{LoggedCall, Published, Seconds};
+use kvmem_testkit::simulated::{LoggedCall, Published, Seconds};
 
 use super::{GIB, addresses, ends, fixed};
 

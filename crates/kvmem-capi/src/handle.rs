@@ -1,0 +1,74 @@
+//! *Handle*: the bits by which a program names an object.
+//!
+//! A caller may pass NULL, a destroyed handle, a handle of another type, or any other bits. A
+//! handle is therefore not an address but a number in the type of a pointer:
+//!
+//! ```text
+//!   63 62 | 61       60     | 59..56 | 55..24     | 23..0
+//!    1  1 | poisoned closed | kind   | generation | slot
+//! ```
+//!
+//! Its bits 63 and 61 differ, so no processor accepts it as an address: a program that dereferences
+//! it faults at once. The two upper flags are 0 in a handle. They occur only in the
+//! [table](crate::table).
+
+/// The bits of the slot.
+pub(crate) const SLOT_BITS: u32 = 24;
+const GENERATION_BITS: u32 = 32;
+/// The position of the type of object.
+pub(crate) const KIND_SHIFT: u32 = SLOT_BITS + GENERATION_BITS;
+/// The two upper bits, which every handle has.
+pub(crate) const MARK: u64 = 0b11 << 62;
+/// In a slot: a call on the object has panicked.
+pub(crate) const POISONED: u64 = 1 << 61;
+/// In a slot: the handle is no longer valid, but the object exists.
+pub(crate) const CLOSED: u64 = 1 << 60;
+/// In a slot: the object belongs to the parent of this process.
+pub(crate) const FORKED: u64 = POISONED | CLOSED;
+
+/// The type of object that a handle names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Region = 1,
+    Bump,
+    Registrars,
+    Registration,
+    Background,
+    Offset,
+    Slab,
+    Pool,
+    Attached,
+    Cache,
+    Pin,
+    Reservation,
+    CancelToken,
+    Lease,
+}
+
+impl Kind {
+    /// Returns the name of the type, if the bits have the form of a handle.
+    pub(crate) fn of(bits: u64) -> Option<&'static str> {
+        const NAMES: [&str; 14] = [
+            "kvmem_region",
+            "kvmem_bump_arena",
+            "kvmem_registrars",
+            "kvmem_registration",
+            "kvmem_background_registration",
+            "kvmem_offset_allocator",
+            "kvmem_slab_allocator",
+            "kvmem_pool",
+            "kvmem_attached_pool",
+            "kvmem_kv_cache",
+            "kvmem_kv_cache_pin",
+            "kvmem_kv_cache_reservation",
+            "kvmem_cancel",
+            "kvmem_kv_cache_lease",
+        ];
+        let kind = (bits >> KIND_SHIFT & 0xf) as usize;
+        NAMES
+            .get(kind.checked_sub(1)?)
+            .copied()
+            .filter(|_| bits & (MARK | POISONED | CLOSED) == MARK)
+    }
+}
