@@ -1,13 +1,13 @@
 //! Benchmarks of kvmem's layers: workloads × contenders → rows.
 //!
 //! One module per suite; each has a function `run` that returns a report. A report converts to JSON
-//! (`serde`), to a table (`Display`) and to a chapter of a page ([`html`]).
+//! (`serde`), to tables (`Display`) and to a chapter of a page ([`suite::Draw`]).
 //!
 //! | suite | measures | report |
 //! |---|---|---|
 //! | [`arena`] | bump allocation; mapping and populating memory | [`arena::ArenaReport`] |
 //! | [`register`] | registering a region with several devices | [`register::RegisterReport`] |
-//! | [`offset`] | one allocator of offsets, one thread: placement and time | [`report::OffsetReport`] |
+//! | [`offset`] | one allocator of offsets, one thread: placement and time | [`offset::OffsetReport`] |
 //! | [`concurrency`] | one allocator of offsets shared by threads | [`concurrency::ConcurrencyReport`] |
 //! | [`slab`] | small memory blocks of several threads | [`slab::SlabReport`] |
 //! | [`cache`] | keyed blocks shared by threads; hit rates on a trace | [`cache::CacheReport`] |
@@ -19,6 +19,7 @@
 //! - [`loops`]: each loop drives one contender through one workload. The generators of requests are
 //!   in [`kvmem_testkit::workload`].
 //! - [`published`]: figures that others published for the same workloads.
+//! - [`suite`]: the framework: names, the run, reports, their text and pages, goals.
 //! - [`concurrent_suite`]: the common part of [`concurrency`] and [`cache`].
 //! - [`hugepages`]: hugepages for the rows that need them, and how a run borrows them.
 //!
@@ -35,25 +36,20 @@
 pub mod arena;
 pub mod cache;
 pub mod clock;
-mod columns;
 pub mod concurrency;
 pub mod concurrent_suite;
 pub mod contender;
-
-pub mod html;
 pub mod hugepages;
 pub mod live;
 pub mod loops;
 pub mod machine;
-mod names;
 pub mod offset;
 pub mod progress;
 pub mod published;
 pub mod register;
-pub mod report;
 pub mod slab;
 pub mod stats;
-mod table;
+pub mod suite;
 mod team;
 
 pub use team::{SpawnError, TeamError};

@@ -1,12 +1,10 @@
 //! The progress of a long run. The library itself prints nothing.
 
-use crate::report::OffsetRow;
-
 /// Receives the progress of a run. All methods do nothing unless they are overridden; `()` ignores
 /// everything.
 ///
 /// No method is called while a clock runs. `R` is the suite's row type.
-pub trait Progress<R = OffsetRow> {
+pub trait Progress<R> {
     /// Called once before the first measurement with the units of work of the whole run. A unit is
     /// about a millisecond.
     fn begin(&mut self, _units: u64) {}

@@ -3,10 +3,10 @@
 use kvmem_bench::cache::{self, CacheContenderId, CacheOptions, CacheReport, CacheScenario};
 
 mod concurrent_suite;
-mod watch;
+mod suite;
 
-use concurrent_suite::{check_names, is_reported_in_full, ran};
-use watch::Watch;
+use concurrent_suite::{is_reported_in_full, ran};
+use suite::{Watch, check_names};
 
 #[test]
 fn rows_are_reported_in_full() {
@@ -53,7 +53,7 @@ fn options_select_what_runs() {
     let report = cache::run(&options, &mut ()).unwrap();
     let expected = [CacheContenderId::Kvmem, CacheContenderId::QuickCache]
         .map(|id| (CacheScenario::GetMiss, id, 3));
-    assert_eq!((ran(&report).as_slice(), report.reps), (&expected[..], 2));
+    assert_eq!((ran(&report).as_slice(), report.details.reps), (&expected[..], 2));
 }
 
 #[test]

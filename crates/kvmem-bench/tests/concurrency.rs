@@ -5,10 +5,10 @@ use kvmem_bench::concurrency::{
 };
 
 mod concurrent_suite;
-mod watch;
+mod suite;
 
-use concurrent_suite::{check_names, is_reported_in_full, ran};
-use watch::Watch;
+use concurrent_suite::{is_reported_in_full, ran};
+use suite::{Watch, check_names};
 
 #[test]
 fn rows_are_reported_in_full() {
@@ -56,7 +56,7 @@ fn options_select_what_runs() {
     let report = concurrency::run(&options, &mut ()).unwrap();
     let expected = [ConcurrencyContenderId::Kvmem, ConcurrencyContenderId::Mutex]
         .map(|id| (ConcurrencyScenario::Impossible, id, 3));
-    assert_eq!((ran(&report).as_slice(), report.reps), (&expected[..], 2));
+    assert_eq!((ran(&report).as_slice(), report.details.reps), (&expected[..], 2));
 }
 
 #[test]

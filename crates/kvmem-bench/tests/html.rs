@@ -1,9 +1,8 @@
 //! Reports as pages: every figure of every row is shown, and every suite has its plots.
 
-use kvmem_bench::html::Draw;
 use kvmem_bench::machine::Machine;
-use kvmem_bench::report::Goal;
-use kvmem_bench::{arena, cache, concurrency, register, report, slab};
+use kvmem_bench::suite::{Draw, Goal, Repetitions, SeededRepetitions};
+use kvmem_bench::{arena, cache, concurrency, offset, register, slab};
 use kvmem_report::Page;
 use serde::de::DeserializeOwned;
 
@@ -32,7 +31,7 @@ fn goal() -> Goal {
 
 #[test]
 fn the_offset_report_has_every_row_and_the_published_figures() {
-    let report: report::OffsetReport = recorded("");
+    let report: offset::OffsetReport = recorded("");
     let html = page(&report);
     assert!(count(&html, "<svg role=\"img\"") >= 12, "{}", count(&html, "<svg"));
     for row in &report.rows {
@@ -107,9 +106,8 @@ fn the_slab_report_has_every_row_and_the_absent_contenders() {
     let report = slab::SlabReport {
         suite: "slab".to_owned(),
         version: "0.1.0".to_owned(),
-        seed: 1,
         quick: true,
-        reps: 3,
+        details: SeededRepetitions { seed: 1, reps: 3 },
         machine: Machine::here(),
         seconds: 1.0,
         rows: vec![
@@ -147,13 +145,14 @@ fn the_concurrency_report_has_every_row() {
         suite: "concurrency".to_owned(),
         version: "0.1.0".to_owned(),
         quick: false,
-        reps: 7,
+        details: Repetitions { reps: 7 },
         machine: Machine::here(),
         seconds: 1.0,
         rows: vec![
             row(1, concurrency::ConcurrencyContenderId::Kvmem, 45.5),
             row(16, concurrency::ConcurrencyContenderId::KvmemCached, 180.125),
         ],
+        skipped: vec![],
         goals: vec![goal()],
     };
     let html = page(&report);
@@ -176,13 +175,14 @@ fn the_cache_report_has_look_ups_and_blocks() {
         suite: "cache".to_owned(),
         version: "0.1.0".to_owned(),
         quick: false,
-        reps: 7,
+        details: Repetitions { reps: 7 },
         machine: Machine::here(),
         seconds: 1.0,
         rows: vec![
             row(cache::CacheScenario::GetHit, cache::CacheContenderId::Floor, 12.5),
             row(cache::CacheScenario::BlockPair, cache::CacheContenderId::Pool, 8.25),
         ],
+        skipped: vec![],
         goals: vec![goal()],
     };
     let html = page(&report);

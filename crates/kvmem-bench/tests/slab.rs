@@ -7,9 +7,9 @@ use kvmem_bench::slab::{
     self, Pattern, SlabContenderId, SlabMeasureError, SlabOptions, SlabReport, Task,
 };
 
-mod watch;
+mod suite;
 
-use watch::Watch;
+use suite::{Watch, check_names, check_rows};
 
 const TASK: &str = "KVMEM_BENCH_TEST_TASK";
 
@@ -42,24 +42,18 @@ fn rows_are_reported_in_full() {
     let present = SlabContenderId::ALL.len() - report.skipped.len();
     // Two sizes and one size with four numbers of threads each, and pairs of threads with two.
     assert_eq!(report.rows.len(), present * (2 * 4 + 4 + 2));
-    assert_eq!((watch.steps.len(), watch.rows), (report.rows.len(), report.rows.len()));
-    assert_eq!(watch.planned, watch.done);
+    assert_eq!(watch.steps.len(), report.rows.len());
     assert!(watch.steps.iter().any(|step| step == "random ≤ 512 B malloc ×3"), "{:?}", watch.steps);
     for skipped in &report.skipped {
         println!("skipped: {}: {}", skipped.contender, skipped.reason);
         assert!(!skipped.reason.is_empty() && skipped.contender != SlabContenderId::Malloc);
     }
 
-    let json = serde_json::to_value(&report).unwrap();
-    assert_eq!((&json["suite"], &json["seed"]), (&"slab".into(), &123_456_789.into()));
+    let keys = ["contender", "max_block_bytes", "ns_per_pair", "pattern", "rss_bytes", "threads"];
+    let json = check_rows(&report, &watch, &keys);
+    assert_eq!(json["seed"], 123_456_789);
     let known = kvmem_bench::machine::resident_bytes().is_some();
     for row in json["rows"].as_array().unwrap() {
-        let mut keys: Vec<_> = row.as_object().unwrap().keys().map(String::as_str).collect();
-        keys.sort_unstable();
-        assert_eq!(
-            keys,
-            ["contender", "max_block_bytes", "ns_per_pair", "pattern", "rss_bytes", "threads"]
-        );
         assert!(row["ns_per_pair"].as_f64() > Some(0.0), "{row}");
         assert_eq!(row["rss_bytes"].is_number(), known, "{row}");
         if known && row["pattern"] == "random" {
@@ -70,7 +64,6 @@ fn rows_are_reported_in_full() {
             assert!((live * 9 / 10..live * 4 + (64 << 20)).contains(&rss), "{row}");
         }
     }
-    assert_eq!(serde_json::from_value::<SlabReport>(json).unwrap(), report);
 
     let table = report.to_string();
     for part in [
@@ -83,7 +76,6 @@ fn rows_are_reported_in_full() {
         assert!(table.contains(part), "{part} in\n{table}");
     }
     assert_eq!(table.contains("Not measured"), !report.skipped.is_empty());
-    assert!(table.ends_with('\n'));
 }
 
 #[test]
@@ -122,21 +114,13 @@ fn a_failing_child_is_an_error_with_its_message() {
         matches!(&error.error, SlabMeasureError::Child(said) if said.contains("out of luck")),
         "{error}"
     );
-    assert!(error.to_string().starts_with("fixed 64 1 malloc"), "{error}");
+    assert!(error.to_string().starts_with("fixed ≤ 64 B malloc ×1: "), "{error}");
     let missing = run(|_| Command::new("/no/such/program"));
     assert!(matches!(missing.error, SlabMeasureError::Child(_)));
 }
 
 #[test]
 fn names_parse_back() {
-    for id in Pattern::ALL {
-        assert_eq!(id.to_string().parse(), Ok(id));
-        assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{id}\""));
-    }
-    for id in SlabContenderId::ALL {
-        assert_eq!(id.to_string().parse(), Ok(id));
-        assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{id}\""));
-    }
-    let error = "nothing".parse::<SlabContenderId>().unwrap_err().to_string();
-    assert!(error.contains("nothing") && error.contains("g-slice"), "{error}");
+    check_names::<Pattern>();
+    check_names::<SlabContenderId>();
 }

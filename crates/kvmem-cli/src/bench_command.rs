@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use indicatif::ProgressBar;
-use kvmem_bench::html::Draw;
 use kvmem_bench::hugepages::{self, Restored};
 use kvmem_bench::progress::Progress;
+use kvmem_bench::suite::Draw;
 use kvmem_bench::{arena, cache, concurrency, offset, register, slab};
 use kvmem_report::Page;
 use serde::Serialize;
@@ -159,7 +159,7 @@ fn recorded(path: &Path) -> SuiteResult {
         match value["suite"].as_str() {
             Some("arena") => report::<arena::ArenaReport>(value),
             Some("register") => report::<register::RegisterReport>(value),
-            Some("offset") => report::<kvmem_bench::report::OffsetReport>(value),
+            Some("offset") => report::<offset::OffsetReport>(value),
             Some("slab") => report::<slab::SlabReport>(value),
             Some("concurrency") => report::<concurrency::ConcurrencyReport>(value),
             Some("cache") => report::<cache::CacheReport>(value),

@@ -1,100 +1,70 @@
 //! The performance goals of the arena layer, evaluated on the rows.
-//!
-//! A goal is reported when the rows it needs exist. If several rows count, the worst is reported
-//! with its name.
 
 use super::{ArenaContenderId, ArenaRow, Op, Pages};
-use crate::report::Goal;
+use crate::suite::{Figure, GoalList, ratios};
 
-/// Returns every goal that `rows` and the bytes resident after mapping 1 TiB can decide.
-pub(super) fn of(rows: &[ArenaRow], mapped_resident_bytes: Option<u64>) -> Vec<Goal> {
-    let rows = ArenaRows(rows);
-    let mut goals = Vec::new();
-    for (threads, limit, what) in [
-        (1, 0.6, "bump, one thread: time over that of published-arena"),
-        (2, 0.7, "bump, two threads: time over that of published-arena"),
+use ArenaContenderId::{Kvmem, KvmemAuto, MapPopulate, PublishedArena};
+
+/// Adds every goal that `rows` and the bytes resident after mapping 1 TiB can decide.
+pub(super) fn add(rows: &[ArenaRow], mapped_resident_bytes: Option<u64>, goals: &mut GoalList) {
+    for (name, threads, limit) in [
+        ("bump, one thread: time over that of published-arena", 1, 0.6),
+        ("bump, two threads: time over that of published-arena", 2, 0.7),
     ] {
-        goals.extend(Goal::at_most(what, rows.bump_over_published(threads), limit));
+        let ours = |row: &ArenaRow| is(row, Op::Bump, Kvmem) && row.threads == threads;
+        let published = |ours: &ArenaRow, row: &ArenaRow| {
+            is(row, Op::Bump, PublishedArena)
+                && (row.threads, row.size_bytes) == (ours.threads, ours.size_bytes)
+        };
+        goals.at_most(name, limit, ratios(rows, ours, published, |row| row.ns_per_op, size));
     }
-    goals.extend(Goal::at_most(
-        "bump-full: time over that of a call that succeeds",
-        rows.full_over_bump(),
-        1.0,
-    ));
-    let two = rows.rate_over_populate(|row| {
-        row.contender == ArenaContenderId::Kvmem
-            && row.threads == 2
-            && row.pages == Some(Pages::Thp)
-    });
-    goals.extend(Goal::at_least(
+    let full = |row: &ArenaRow| is(row, Op::BumpFull, Kvmem);
+    let bump = |full: &ArenaRow, row: &ArenaRow| {
+        is(row, Op::Bump, Kvmem) && row.threads == 1 && row.size_bytes == full.size_bytes
+    };
+    let full_over_bump = ratios(rows, full, bump, |row| row.ns_per_op, size);
+    goals.at_most("bump-full: time over that of a call that succeeds", 1.0, full_over_bump);
+    let two =
+        |row: &ArenaRow| (row.contender, row.threads, row.pages) == (Kvmem, 2, Some(Pages::Thp));
+    goals.at_least(
         "populate, THP, two threads: rate over that of map-populate",
-        two,
         1.7,
-    ));
-    let auto = rows.rate_over_populate(|row| row.contender == ArenaContenderId::KvmemAuto);
-    goals.extend(Goal::at_least(
+        rate_over_populate(rows, two),
+    );
+    goals.at_least(
         "populate, threads chosen: rate over that of map-populate",
-        auto,
         1.0,
-    ));
-    let shared = rows.rate_over_populate(|row| {
-        row.contender == ArenaContenderId::KvmemAuto && row.pages == Some(Pages::Shared)
-    });
-    goals.extend(Goal::at_least(
+        rate_over_populate(rows, |row| row.contender == KvmemAuto),
+    );
+    let shared = |row: &ArenaRow| row.contender == KvmemAuto && row.pages == Some(Pages::Shared);
+    goals.at_least(
         "populate, shared memory: rate over that of map-populate",
-        shared,
         4.0,
-    ));
-    let map = rows.0.iter().filter(|row| row.op == Op::Map);
+        rate_over_populate(rows, shared),
+    );
+    let map = rows.iter().filter(|row| row.op == Op::Map);
     let map = map.filter_map(|row| Some((row.ns_per_op? / 1e6, None)));
-    goals.extend(Goal::at_most("map: milliseconds for 1 TiB, untouched", map, 5.0));
+    goals.at_most("map: milliseconds for 1 TiB, untouched", 5.0, map);
     let resident = mapped_resident_bytes.map(|bytes| (bytes as f64, None));
-    goals.extend(Goal::at_most(
-        "map: bytes resident after 1 TiB, untouched",
-        resident,
-        ((1 << 20) - 1) as f64,
-    ));
-    goals
+    let under_a_mebibyte = ((1 << 20) - 1) as f64;
+    goals.at_most("map: bytes resident after 1 TiB, untouched", under_a_mebibyte, resident);
 }
 
-struct ArenaRows<'a>(&'a [ArenaRow]);
+fn is(row: &ArenaRow, op: Op, contender: ArenaContenderId) -> bool {
+    (row.op, row.contender) == (op, contender)
+}
 
-impl<'a> ArenaRows<'a> {
-    fn of(&self, op: Op, contender: ArenaContenderId) -> impl Iterator<Item = &'a ArenaRow> {
-        self.0.iter().filter(move |row| row.op == op && row.contender == contender)
-    }
-
-    fn bump_over_published(&self, threads: u32) -> impl Iterator<Item = (f64, Option<String>)> {
-        self.of(Op::Bump, ArenaContenderId::Kvmem)
-            .filter(move |row| row.threads == threads)
-            .filter_map(move |ours| {
-                let same = |row: &&ArenaRow| {
-                    row.threads == ours.threads && row.size_bytes == ours.size_bytes
-                };
-                let published = self.of(Op::Bump, ArenaContenderId::PublishedArena).find(same)?;
-                Some((ours.ns_per_op? / published.ns_per_op?, size(ours)))
-            })
-    }
-
-    fn full_over_bump(&self) -> impl Iterator<Item = (f64, Option<String>)> {
-        self.of(Op::BumpFull, ArenaContenderId::Kvmem).filter_map(|full| {
-            let same = |row: &&ArenaRow| row.threads == 1 && row.size_bytes == full.size_bytes;
-            let bump = self.of(Op::Bump, ArenaContenderId::Kvmem).find(same)?;
-            Some((full.ns_per_op? / bump.ns_per_op?, size(full)))
-        })
-    }
-
-    fn rate_over_populate(
-        &self,
-        ours: fn(&ArenaRow) -> bool,
-    ) -> impl Iterator<Item = (Option<f64>, Option<String>)> {
-        self.0.iter().filter(move |row| row.op == Op::Populate && ours(row)).filter_map(|row| {
-            let same = |other: &&ArenaRow| other.pages == row.pages;
-            let plain = self.of(Op::Populate, ArenaContenderId::MapPopulate).find(same)?;
-            let ratio = row.gib_per_s? / plain.gib_per_s?;
-            Some((Some(ratio), Some(format!("{}, {} thread(s)", row.pages?, row.threads))))
-        })
-    }
+fn rate_over_populate(
+    rows: &[ArenaRow],
+    ours: impl Fn(&ArenaRow) -> bool,
+) -> impl Iterator<Item = Figure> {
+    ratios(
+        rows,
+        move |row| row.op == Op::Populate && ours(row),
+        |ours, row| is(row, Op::Populate, MapPopulate) && row.pages == ours.pages,
+        |row| row.gib_per_s,
+        |row| row.pages.map(|pages| format!("{pages}, {} thread(s)", row.threads)),
+    )
 }
 
 fn size(row: &ArenaRow) -> Option<String> {
@@ -104,6 +74,13 @@ fn size(row: &ArenaRow) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::suite::Goal;
+
+    fn of(rows: &[ArenaRow], mapped_resident_bytes: Option<u64>) -> Vec<Goal> {
+        let mut goals = GoalList::default();
+        add(rows, mapped_resident_bytes, &mut goals);
+        goals.into_goals()
+    }
 
     fn bump(
         op: Op,
@@ -137,7 +114,6 @@ mod tests {
 
     #[test]
     fn the_worst_size_counts_and_threads_are_not_mixed() {
-        use ArenaContenderId::{Kvmem, PublishedArena};
         let rows = [
             bump(Op::Bump, Kvmem, 1, 64, 5.0),
             bump(Op::Bump, PublishedArena, 1, 64, 10.0),
@@ -155,7 +131,6 @@ mod tests {
 
     #[test]
     fn rates_are_compared_within_a_kind_of_pages() {
-        use ArenaContenderId::{Kvmem, KvmemAuto, MapPopulate};
         let rows = [
             populate(Kvmem, Pages::Thp, 2, 8.0),
             populate(Kvmem, Pages::Thp, 4, 1.0),

@@ -6,7 +6,7 @@ use super::{ArenaContenderId, ArenaMeasureError, Op, Pages, mapping, region};
 
 /// The result of one measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct ArenaSample {
+pub(crate) struct ArenaSample {
     /// Nanoseconds per operation; of the whole size for `populate` and `discard`.
     pub(super) ns: f64,
     /// Threads that took part.

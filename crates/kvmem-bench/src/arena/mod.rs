@@ -9,33 +9,26 @@
 //! 3. *Time.* A bump allocation computes and never waits, so its time is the processor time of its
 //!    thread, the mean of the threads. Callers wait for populating, so its time is wall time, from
 //!    before the mapping until the memory is resident; unmapping is not part of it.
-//! 4. *Noise.* Machines drift. In a virtual machine, the first touch of memory that was returned to
-//!    the host costs many times as much as the second. The tasks of a group therefore take turns,
-//!    each repetition starts with another task, medians count, and the memory is populated once
-//!    before the clock runs.
+//! 4. *Noise.* In a virtual machine, the first touch of memory that was returned to the host costs
+//!    many times as much as the second. The memory is therefore populated once before the clock
+//!    runs. Tasks that are compared take turns, and medians count.
 //! 5. *Missing rows.* Rows need their kind of pages. Missing hugepages of 2 MiB are
 //!    [borrowed](crate::hugepages) if the options allow it, and returned however the run ends. Rows
 //!    that this machine cannot measure are absent, and the report says why.
 
 pub mod bump;
 mod goals;
-mod html;
 pub(crate) mod mapping;
 mod measure;
 mod plan;
 pub(crate) mod region;
-mod report;
+mod sections;
 mod suite;
 pub(crate) mod system;
-mod table;
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
-
-pub use self::report::{ArenaReport, ArenaRow, ArenaSkipped};
-use crate::names::names;
+pub use self::suite::{ArenaDetails, ArenaRow, ArenaSkipped, ArenaSuite};
 use crate::progress::Progress;
+use crate::suite::{BenchError, Report, names};
 
 /// The options of a run.
 #[derive(Clone, Debug, Default)]
@@ -54,6 +47,11 @@ pub struct ArenaOptions {
     pub borrow_hugepages: bool,
 }
 
+/// The result of a run.
+pub type ArenaReport = Report<ArenaSuite>;
+/// The error that ended a run early.
+pub type ArenaBenchError = BenchError<ArenaMeasureError>;
+
 /// Runs the benchmark that `options` select.
 ///
 /// The full run makes up to 2 GiB resident at a time, a quick one 512 MiB; less if less is
@@ -61,24 +59,12 @@ pub struct ArenaOptions {
 ///
 /// # Errors
 /// [`ArenaBenchError`] when a contender fails at an operation that should succeed on this machine.
-/// Rows that the machine cannot measure are no error: see [`ArenaReport::skipped`].
+/// Rows that the machine cannot measure are no error: see [`Report::skipped`].
 pub fn run(
     options: &ArenaOptions,
     progress: &mut dyn Progress<ArenaRow>,
 ) -> Result<ArenaReport, ArenaBenchError> {
-    suite::run(options, progress)
-}
-
-/// The error that ended a run early.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{op} with {contender}: {error}")]
-pub struct ArenaBenchError {
-    /// The operation under measurement.
-    pub op: Op,
-    /// The contender that ran.
-    pub contender: ArenaContenderId,
-    /// The error.
-    pub error: ArenaMeasureError,
+    crate::suite::run(options, progress)
 }
 
 /// The error of one measurement.
@@ -131,131 +117,59 @@ pub enum ArenaMeasureError {
     Unsupported,
 }
 
-/// The operations by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Op {
-    /// An allocation that succeeds.
-    Bump,
-    /// An allocation that fails because the arena is full.
-    BumpFull,
-    /// Mapping memory and making it resident.
-    Populate,
-    /// Returning the pages of resident memory.
-    Discard,
-    /// Mapping memory without making it resident.
-    Map,
-}
-
-impl Op {
-    /// All operations, in the order in which they run.
-    pub const ALL: [Self; 5] =
-        [Self::Bump, Self::BumpFull, Self::Map, Self::Populate, Self::Discard];
-
-    /// Returns the name on the command line and in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Bump => "bump",
-            Self::BumpFull => "bump-full",
-            Self::Populate => "populate",
-            Self::Discard => "discard",
-            Self::Map => "map",
-        }
+names! {
+    /// The operations by name.
+    pub enum Op ("operation", UnknownOpError) {
+        /// An allocation that succeeds.
+        Bump = "bump",
+        /// An allocation that fails because the arena is full.
+        BumpFull = "bump-full",
+        /// Mapping memory without making it resident.
+        Map = "map",
+        /// Mapping memory and making it resident.
+        Populate = "populate",
+        /// Returning the pages of resident memory.
+        Discard = "discard",
     }
 }
 
-names!(Op, UnknownOpError, "operation", "No operation has this name.");
-
-/// The contenders by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ArenaContenderId {
-    /// The library under test, with the row's number of threads.
-    Kvmem,
-    /// The library under test, which chooses its number of threads; the row reports it.
-    KvmemAuto,
-    /// A model of the published arena that kvmem's descends from. Older records call it `seed`.
-    #[serde(alias = "seed")]
-    PublishedArena,
-    /// A bump pointer behind a mutex.
-    Mutex,
-    /// The crate `bumpalo`.
-    Bumpalo,
-    /// One thread and `MAP_POPULATE`.
-    MapPopulate,
-    /// One thread that writes to each page.
-    Touch,
-}
-
-impl ArenaContenderId {
-    /// All contenders, in the order in which reports list them.
-    pub const ALL: [Self; 7] = [
-        Self::Kvmem,
-        Self::KvmemAuto,
-        Self::PublishedArena,
-        Self::Mutex,
-        Self::Bumpalo,
-        Self::MapPopulate,
-        Self::Touch,
-    ];
-
-    /// Returns the name on the command line and in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kvmem => "kvmem",
-            Self::KvmemAuto => "kvmem-auto",
-            Self::PublishedArena => "published-arena",
-            Self::Mutex => "mutex",
-            Self::Bumpalo => "bumpalo",
-            Self::MapPopulate => "map-populate",
-            Self::Touch => "touch",
-        }
+names! {
+    /// The contenders by name.
+    pub enum ArenaContenderId ("contender", UnknownArenaContenderError) {
+        /// The library under test, with the row's number of threads.
+        Kvmem = "kvmem",
+        /// The library under test, which chooses its number of threads; the row reports it.
+        KvmemAuto = "kvmem-auto",
+        /// A model of the published arena that kvmem's descends from. Older records call it `seed`.
+        #[serde(alias = "seed")]
+        PublishedArena = "published-arena",
+        /// A bump pointer behind a mutex.
+        Mutex = "mutex",
+        /// The crate `bumpalo`.
+        Bumpalo = "bumpalo",
+        /// One thread and `MAP_POPULATE`.
+        MapPopulate = "map-populate",
+        /// One thread that writes to each page.
+        Touch = "touch",
     }
 }
 
-names!(ArenaContenderId, UnknownArenaContenderError, "contender", "No contender has this name.");
-
-/// Kinds of pages by name, and kinds of memory where they decide about the pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Pages {
-    /// The machine's smallest pages; transparent hugepages are declined.
-    #[serde(rename = "base")]
-    Base,
-    /// Transparent hugepages.
-    #[serde(rename = "thp")]
-    Thp,
-    /// Hugepages of 2 MiB from the system's pool.
-    #[serde(rename = "2m")]
-    Huge,
-    /// Memory that another process can attach: a memory file, in transparent hugepages if they are
-    /// available.
-    #[serde(rename = "shared")]
-    Shared,
+names! {
+    /// Kinds of pages by name, and kinds of memory where they decide about the pages.
+    pub enum Pages ("kind of pages", UnknownPagesError) {
+        /// The machine's smallest pages; transparent hugepages are declined.
+        Base = "base",
+        /// Transparent hugepages.
+        Thp = "thp",
+        /// Hugepages of 2 MiB from the system's pool.
+        Huge = "2m",
+        /// Memory that another process can attach: a memory file, in transparent hugepages if they
+        /// are available.
+        Shared = "shared",
+    }
 }
 
 impl Pages {
-    /// All kinds, in the order in which reports list them.
-    pub const ALL: [Self; 4] = [Self::Base, Self::Thp, Self::Huge, Self::Shared];
-
     /// The kinds for private memory.
     pub const PRIVATE: [Self; 3] = [Self::Base, Self::Thp, Self::Huge];
-
-    /// Returns the name in reports and JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Base => "base",
-            Self::Thp => "thp",
-            Self::Huge => "2m",
-            Self::Shared => "shared",
-        }
-    }
-}
-
-impl fmt::Display for Pages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
 }

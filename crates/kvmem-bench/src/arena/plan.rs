@@ -1,7 +1,11 @@
 //! The plan of a run: groups of tasks that take turns, and the length of each.
 
-use super::system;
-use super::{ArenaContenderId, ArenaOptions, ArenaSkipped, Op, Pages};
+use super::suite::ArenaFixture;
+use super::{
+    ArenaContenderId, ArenaDetails, ArenaOptions, ArenaSkipped, ArenaSuite, Op, Pages, system,
+};
+use crate::suite::plan::{Group, Order, Turn};
+use crate::suite::{Plan, chosen};
 
 use ArenaContenderId::{Bumpalo, Kvmem, KvmemAuto, MapPopulate, Mutex, PublishedArena, Touch};
 
@@ -12,7 +16,7 @@ const BUMP_THREADS: [u32; 3] = [1, 2, 8];
 /// Threads that populate.
 const POPULATE_THREADS: [u32; 3] = [1, 2, 4];
 /// Bytes mapped and left untouched.
-pub(super) const MAPPED: u64 = 1 << 40;
+const MAPPED: u64 = 1 << 40;
 /// The smallest size that is worth populating.
 const MIN_POPULATED: u64 = 64 << 20;
 
@@ -63,7 +67,7 @@ impl ArenaEffort {
 
 /// One measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct ArenaTask {
+pub(crate) struct ArenaTask {
     pub(super) op: Op,
     pub(super) pages: Option<Pages>,
     /// `None` where the contender chooses.
@@ -73,6 +77,16 @@ pub(super) struct ArenaTask {
 }
 
 impl ArenaTask {
+    /// Returns the bytes that it makes resident.
+    pub(super) fn resident_bytes(&self) -> u64 {
+        if matches!(self.op, Op::Populate | Op::Discard) { self.size_bytes } else { 0 }
+    }
+
+    /// Returns the record of its group as skipped.
+    pub(super) fn skipped(&self, reason: String) -> ArenaSkipped {
+        ArenaSkipped { op: self.op, pages: self.pages, reason }
+    }
+
     /// Estimates its duration in milliseconds.
     pub(super) fn units(&self, effort: &ArenaEffort) -> u64 {
         let nanoseconds = match self.op {
@@ -88,49 +102,36 @@ impl ArenaTask {
     }
 }
 
-/// Tasks that take turns.
-#[derive(Debug)]
-pub(super) struct ArenaGroup {
-    pub(super) tasks: Vec<ArenaTask>,
-    pub(super) reps: u32,
-}
-
-impl ArenaGroup {
-    fn of(tasks: Vec<ArenaTask>, reps: u32) -> Self {
-        Self { tasks, reps }
-    }
-
-    /// Returns the kind of pages that all tasks need.
-    pub(super) fn pages(&self) -> Option<Pages> {
-        self.tasks.first().and_then(|task| task.pages)
-    }
-
-    /// Returns the bytes that a task makes resident.
-    pub(super) fn resident_bytes(&self) -> u64 {
-        let resident =
-            self.tasks.iter().filter(|task| matches!(task.op, Op::Populate | Op::Discard));
-        resident.map(|task| task.size_bytes).max().unwrap_or(0)
-    }
-
-    pub(super) fn units(&self, effort: &ArenaEffort) -> u64 {
-        let each: u64 = self.tasks.iter().map(|task| task.units(effort)).sum();
-        each * u64::from(self.reps)
+/// Returns the plan that `options` select.
+pub(super) fn plan(options: &ArenaOptions) -> Plan<ArenaSuite> {
+    let mut effort = ArenaEffort::of(options);
+    let (groups, skipped) = groups(options, &mut effort);
+    let (bump_reps, page_reps) = (effort.bump_reps, effort.page_reps);
+    Plan {
+        quick: options.quick,
+        groups,
+        skipped,
+        fixture: ArenaFixture {
+            effort,
+            borrow_hugepages: options.borrow_hugepages,
+            hugepages: None,
+        },
+        details: ArenaDetails { bump_reps, page_reps, mapped_resident_bytes: None },
     }
 }
 
 /// Returns the groups that `options` select, in order, and the rows that this machine must skip.
-pub(super) fn groups(
+fn groups(
     options: &ArenaOptions,
     effort: &mut ArenaEffort,
-) -> (Vec<ArenaGroup>, Vec<ArenaSkipped>) {
-    let wanted = |op| options.ops.is_empty() || options.ops.contains(&op);
+) -> (Vec<Group<ArenaTask>>, Vec<ArenaSkipped>) {
     let mut groups = Vec::new();
     let mut skipped = Vec::new();
-    for op in Op::ALL.into_iter().filter(|&op| wanted(op)) {
+    for op in chosen(&options.ops) {
         match op {
-            Op::Bump => groups.extend(bump(effort)),
-            Op::BumpFull => groups.extend(bump_full(effort)),
-            Op::Map => groups.push(map(effort)),
+            Op::Bump => groups.extend(bump()),
+            Op::BumpFull => groups.extend(bump_full()),
+            Op::Map => groups.push(map()),
             Op::Populate | Op::Discard => match fit(effort) {
                 Ok(()) => {
                     for pages in able(op) {
@@ -146,14 +147,17 @@ pub(super) fn groups(
             },
         }
     }
-    for group in &mut groups {
-        let named = |task: &ArenaTask| {
-            options.contenders.is_empty() || options.contenders.contains(&task.contender)
+    let contenders = chosen(&options.contenders);
+    let group = |mut tasks: Vec<ArenaTask>| {
+        tasks.retain(|task| contenders.contains(&task.contender));
+        let turn = |task: ArenaTask| {
+            let bump = matches!(task.op, Op::Bump | Op::BumpFull);
+            let reps = if bump { effort.bump_reps } else { effort.page_reps };
+            Turn { task, reps, units: task.units(effort) }
         };
-        group.tasks.retain(named);
-    }
-    groups.retain(|group| !group.tasks.is_empty());
-    (groups, skipped)
+        Group { turns: tasks.into_iter().map(turn).collect(), order: Order::Rotated }
+    };
+    (groups.into_iter().map(group).filter(|group| !group.turns.is_empty()).collect(), skipped)
 }
 
 /// Returns the kinds of pages that take part. Hugepages of a pool are not discarded individually:
@@ -162,7 +166,7 @@ fn able(op: Op) -> impl Iterator<Item = Pages> {
     Pages::ALL.into_iter().filter(move |&pages| op != Op::Discard || pages != Pages::Huge)
 }
 
-fn bump(effort: &ArenaEffort) -> impl Iterator<Item = ArenaGroup> {
+fn bump() -> impl Iterator<Item = Vec<ArenaTask>> {
     SIZES.into_iter().flat_map(|size| BUMP_THREADS.map(|threads| (size, threads))).map(
         |(size_bytes, threads)| {
             let able: &[ArenaContenderId] = if threads == 1 {
@@ -177,12 +181,12 @@ fn bump(effort: &ArenaEffort) -> impl Iterator<Item = ArenaGroup> {
                 size_bytes,
                 contender,
             };
-            ArenaGroup::of(able.iter().map(task).collect(), effort.bump_reps)
+            able.iter().map(task).collect()
         },
     )
 }
 
-fn bump_full(effort: &ArenaEffort) -> impl Iterator<Item = ArenaGroup> {
+fn bump_full() -> impl Iterator<Item = Vec<ArenaTask>> {
     SIZES.into_iter().map(|size_bytes| {
         let task = |contender| ArenaTask {
             op: Op::BumpFull,
@@ -191,22 +195,21 @@ fn bump_full(effort: &ArenaEffort) -> impl Iterator<Item = ArenaGroup> {
             size_bytes,
             contender,
         };
-        ArenaGroup::of([Kvmem, PublishedArena, Mutex, Bumpalo].map(task).to_vec(), effort.bump_reps)
+        [Kvmem, PublishedArena, Mutex, Bumpalo].map(task).to_vec()
     })
 }
 
-fn map(effort: &ArenaEffort) -> ArenaGroup {
-    let task = ArenaTask {
+fn map() -> Vec<ArenaTask> {
+    vec![ArenaTask {
         op: Op::Map,
         pages: Some(Pages::Thp),
         threads: Some(1),
         size_bytes: MAPPED,
         contender: Kvmem,
-    };
-    ArenaGroup::of(vec![task], effort.page_reps)
+    }]
 }
 
-fn resident(op: Op, pages: Pages, effort: &ArenaEffort) -> ArenaGroup {
+fn resident(op: Op, pages: Pages, effort: &ArenaEffort) -> Vec<ArenaTask> {
     let task = |threads, contender| ArenaTask {
         op,
         pages: Some(pages),
@@ -214,14 +217,13 @@ fn resident(op: Op, pages: Pages, effort: &ArenaEffort) -> ArenaGroup {
         size_bytes: effort.populate_bytes,
         contender,
     };
-    let tasks = if op == Op::Discard {
+    if op == Op::Discard {
         vec![task(Some(1), Kvmem)]
     } else {
         let ours = POPULATE_THREADS.map(|threads| task(Some(threads), Kvmem));
         let rest = [task(None, KvmemAuto), task(Some(1), MapPopulate), task(Some(1), Touch)];
         [&ours[..], &rest].concat()
-    };
-    ArenaGroup::of(tasks, effort.page_reps)
+    }
 }
 
 /// Reduces the populated size to at most half of the available memory.
@@ -249,9 +251,8 @@ mod tests {
         let all = ArenaOptions::default();
         let mut effort = ArenaEffort::of(&all);
         let (groups, skipped) = groups(&all, &mut effort);
-        let tasks = |op| {
-            groups.iter().flat_map(|group| &group.tasks).filter(move |task| task.op == op).count()
-        };
+        let tasks =
+            |op| groups.iter().flat_map(Group::tasks).filter(move |task| task.op == op).count();
         // Three contenders, and the fourth with one thread only.
         assert_eq!((tasks(Op::Bump), tasks(Op::BumpFull), tasks(Op::Map)), (2 * (4 + 3 + 3), 8, 1));
         let kinds =
@@ -261,6 +262,7 @@ mod tests {
         let some = ArenaOptions { ops: vec![Op::Bump], contenders: vec![Bumpalo], ..all };
         let (groups, _) = super::groups(&some, &mut effort);
         assert_eq!(groups.len(), 2);
-        assert!(groups.iter().all(|group| group.tasks.len() == 1 && group.resident_bytes() == 0));
+        assert!(groups.iter().all(|group| group.turns.len() == 1));
+        assert!(groups.iter().flat_map(Group::tasks).all(|task| task.resident_bytes() == 0));
     }
 }

@@ -1,135 +1,186 @@
-//! Runs the plan.
+//! The suite: its rows, and how they are measured.
 
-use std::time::Instant;
+use std::fmt::{self, Display, Formatter};
+
+use serde::{Deserialize, Serialize};
 
 use super::measure::{ArenaSample, measure};
-use super::plan::{ArenaEffort, ArenaGroup, ArenaTask, groups};
-use super::report::{ArenaReport, ArenaRow, ArenaSkipped};
+use super::plan::{self, ArenaEffort, ArenaTask};
 use super::{
-    ArenaBenchError, ArenaContenderId, ArenaMeasureError, ArenaOptions, Op, Pages, goals, mapping,
+    ArenaContenderId, ArenaMeasureError, ArenaOptions, Op, Pages, goals, mapping, sections,
 };
 use crate::hugepages::Hugepages;
-use crate::machine::Machine;
 use crate::progress::Progress;
 use crate::stats::median;
+use crate::suite::plan::Stop;
+use crate::suite::{GoalList, Measured, Plan, Report, Section, Suite};
 
-pub(super) fn run(
-    options: &ArenaOptions,
-    progress: &mut dyn Progress<ArenaRow>,
-) -> Result<ArenaReport, ArenaBenchError> {
-    let start = Instant::now();
-    let mut effort = ArenaEffort::of(options);
-    let (groups, skipped) = groups(options, &mut effort);
-    progress.begin(groups.iter().map(|group| group.units(&effort)).sum());
-    let mut results = ArenaResults {
-        borrow_hugepages: options.borrow_hugepages,
-        rows: Vec::new(),
-        skipped,
-        mapped_resident_bytes: None,
-    };
-    for group in &groups {
-        results.add(group, &effort, progress)?;
+/// The benchmark of the arena layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ArenaSuite;
+
+/// One contender in one operation. A figure that the operation lacks is `None`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ArenaRow {
+    /// The operation.
+    pub op: Op,
+    /// The kind of pages, for operations on pages.
+    pub pages: Option<Pages>,
+    /// Requested threads; for `kvmem-auto` the number it chose. The library populates with at most
+    /// one thread per core.
+    pub threads: u32,
+    /// Bytes of an allocation or of a mapping.
+    pub size_bytes: u64,
+    /// The contender.
+    pub contender: ArenaContenderId,
+    /// Nanoseconds of each thread's processor time per call, or of a whole mapping; the median of
+    /// the repetitions.
+    pub ns_per_op: Option<f64>,
+    /// GiB per second of wall time, populated or returned; the median of the repetitions.
+    pub gib_per_s: Option<f64>,
+}
+
+/// Rows that this machine cannot measure.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArenaSkipped {
+    /// The operation.
+    pub op: Op,
+    /// The kind of pages; all when `None`.
+    pub pages: Option<Pages>,
+    /// The reason.
+    pub reason: String,
+}
+
+impl Display for ArenaSkipped {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let pages = self.pages.map_or_else(String::new, |pages| format!(", {pages}"));
+        write!(f, "{}{pages}: {}", self.op, self.reason)
     }
-    let goals = goals::of(&results.rows, results.mapped_resident_bytes);
-    Ok(ArenaReport {
-        suite: "arena".to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        quick: options.quick,
-        bump_reps: effort.bump_reps,
-        page_reps: effort.page_reps,
-        machine: Machine::here(),
-        seconds: start.elapsed().as_secs_f64(),
-        rows: results.rows,
-        mapped_resident_bytes: results.mapped_resident_bytes,
-        skipped: results.skipped,
-        goals,
-    })
 }
 
-/// The results of the groups so far.
-struct ArenaResults {
-    borrow_hugepages: bool,
-    rows: Vec<ArenaRow>,
-    skipped: Vec<ArenaSkipped>,
-    mapped_resident_bytes: Option<u64>,
+/// The settings of a run, and the figure that belongs to no row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArenaDetails {
+    /// Repetitions of bump loops; figures are medians.
+    pub bump_reps: u32,
+    /// Repetitions of everything else.
+    pub page_reps: u32,
+    /// Bytes that became resident by mapping 1 TiB, if measured and known to the system.
+    pub mapped_resident_bytes: Option<u64>,
 }
 
-impl ArenaResults {
-    /// Measures the tasks of `group` in turns and adds a row for each.
-    fn add(
-        &mut self,
-        group: &ArenaGroup,
-        effort: &ArenaEffort,
-        progress: &mut dyn Progress<ArenaRow>,
-    ) -> Result<(), ArenaBenchError> {
-        let Some(first) = group.tasks.first() else { return Ok(()) };
-        let skip = |reason| ArenaSkipped { op: first.op, pages: group.pages(), reason };
-        let borrowed = match group.pages() {
-            Some(Pages::Huge) => {
-                Hugepages::provide(group.resident_bytes(), self.borrow_hugepages).map(Some)
-            }
-            _ => Ok(None),
-        };
-        let _hugepages = match borrowed {
-            Ok(hugepages) => hugepages,
-            Err(reason) => {
-                progress.advance(group.units(effort));
-                self.skipped.push(skip(reason));
-                return Ok(());
-            }
-        };
-        if let Some(pages) = group.pages().filter(|_| group.resident_bytes() > 0) {
-            // Fetches the memory from the host here, before the first task.
-            let warm = mapping::map_populate(pages, group.resident_bytes() as usize);
-            warm.map_err(|error| failed(first, error.into()))?;
+impl Display for ArenaDetails {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} and {} repetition(s)", self.bump_reps, self.page_reps)
+    }
+}
+
+/// What the measurements share.
+pub(crate) struct ArenaFixture {
+    pub(super) effort: ArenaEffort,
+    pub(super) borrow_hugepages: bool,
+    /// The hugepages of the current group.
+    pub(super) hugepages: Option<Hugepages>,
+}
+
+impl Suite for ArenaSuite {
+    const NAME: &'static str = "arena";
+    type Row = ArenaRow;
+    type Skipped = ArenaSkipped;
+    type Details = ArenaDetails;
+
+    fn goals(report: &Report<Self>, goals: &mut GoalList) {
+        goals::add(&report.rows, report.details.mapped_resident_bytes, goals);
+    }
+
+    fn sections(report: &Report<Self>) -> Vec<Section> {
+        sections::of(&report.rows, report.details.mapped_resident_bytes)
+    }
+}
+
+impl Measured for ArenaSuite {
+    type Options = ArenaOptions;
+    type Task = ArenaTask;
+    type Sample = ArenaSample;
+    type Fixture = ArenaFixture;
+    type Error = ArenaMeasureError;
+
+    fn plan(options: &ArenaOptions) -> Plan<Self> {
+        plan::plan(options)
+    }
+
+    fn name(task: &ArenaTask) -> String {
+        let pages = task.pages.map_or_else(String::new, |pages| format!("{pages} "));
+        format!("{} {pages}{}", task.op, label(task))
+    }
+
+    /// Provides the hugepages of a group, and fetches its memory from the host.
+    fn prepare(
+        fixture: &mut ArenaFixture,
+        first: &ArenaTask,
+        _: &mut dyn Progress<ArenaRow>,
+    ) -> Result<(), Stop<ArenaSkipped, ArenaMeasureError>> {
+        fixture.hugepages = None;
+        let Some(pages) = first.pages else { return Ok(()) };
+        let bytes = first.resident_bytes();
+        if pages == Pages::Huge {
+            let hugepages = Hugepages::provide(bytes, fixture.borrow_hugepages);
+            fixture.hugepages =
+                Some(hugepages.map_err(|reason| Stop::Skip(first.skipped(reason)))?);
         }
-        let mut done = 0;
-        let mut samples: Vec<Vec<ArenaSample>> = group.tasks.iter().map(|_| Vec::new()).collect();
-        for rep in 0..group.reps as usize {
-            for i in 0..group.tasks.len() {
-                let i = (i + rep) % group.tasks.len();
-                let task = &group.tasks[i];
-                progress.step(&name(task));
-                // Creating hugepages for a memory file after a task that used base pages would also
-                // pay for fetching them from the host; an unmeasured run pays instead.
-                let again = task.pages == Some(Pages::Shared) && task.op == Op::Populate;
-                let warm = if again { measure(task, effort).map(drop) } else { Ok(()) };
-                match warm.and_then(|()| measure(task, effort)) {
-                    Ok(one) => samples[i].push(one),
-                    // A limit forbids the mapping; this says nothing about a contender's speed.
-                    Err(error)
-                        if task.op == Op::Map || matches!(error, ArenaMeasureError::System(_)) =>
-                    {
-                        progress.advance(group.units(effort) - done);
-                        self.skipped.push(skip(format!("{}: {error}", label(task))));
-                        return Ok(());
-                    }
-                    Err(error) => return Err(failed(task, error)),
-                }
-                progress.advance(task.units(effort));
-                done += task.units(effort);
-            }
-        }
-        for (task, samples) in group.tasks.iter().zip(&samples) {
-            if task.op == Op::Map {
-                self.mapped_resident_bytes =
-                    samples.iter().filter_map(|one| one.resident_bytes).max();
-            }
-            let row = row(task, samples);
-            progress.row(&row);
-            self.rows.push(row);
+        if bytes > 0 {
+            mapping::map_populate(pages, bytes as usize).map_err(ArenaMeasureError::from)?;
         }
         Ok(())
     }
-}
 
-fn failed(task: &ArenaTask, error: ArenaMeasureError) -> ArenaBenchError {
-    ArenaBenchError { op: task.op, contender: task.contender, error }
-}
+    fn measure(
+        fixture: &mut ArenaFixture,
+        task: &ArenaTask,
+        _: u32,
+    ) -> Result<ArenaSample, Stop<ArenaSkipped, ArenaMeasureError>> {
+        // Creating hugepages for a memory file after a task that used base pages would also pay for
+        // fetching them from the host; an unmeasured run pays instead.
+        let again = task.pages == Some(Pages::Shared) && task.op == Op::Populate;
+        let warm = if again { measure(task, &fixture.effort).map(drop) } else { Ok(()) };
+        warm.and_then(|()| measure(task, &fixture.effort)).map_err(|error| {
+            // A limit forbids the mapping; this says nothing about a contender's speed.
+            if task.op == Op::Map || matches!(error, ArenaMeasureError::System(_)) {
+                Stop::Skip(task.skipped(format!("{}: {error}", label(task))))
+            } else {
+                Stop::Fail(error)
+            }
+        })
+    }
 
-fn name(task: &ArenaTask) -> String {
-    let pages = task.pages.map_or_else(String::new, |pages| format!("{pages} "));
-    format!("{} {pages}{}", task.op, label(task))
+    fn row(
+        details: &mut ArenaDetails,
+        task: &ArenaTask,
+        samples: &[ArenaSample],
+    ) -> Option<ArenaRow> {
+        if task.op == Op::Map {
+            details.mapped_resident_bytes =
+                samples.iter().filter_map(|one| one.resident_bytes).max();
+        }
+        let ns = median(samples.iter().map(|one| one.ns).collect());
+        let rate = matches!(task.op, Op::Populate | Op::Discard);
+        let gib = task.size_bytes as f64 / (1u64 << 30) as f64;
+        let threads = if task.contender == ArenaContenderId::KvmemAuto {
+            median(samples.iter().map(|one| f64::from(one.threads)).collect())
+                .map_or(1, |threads| threads as u32)
+        } else {
+            task.threads.unwrap_or(1)
+        };
+        Some(ArenaRow {
+            op: task.op,
+            pages: task.pages,
+            threads,
+            size_bytes: task.size_bytes,
+            contender: task.contender,
+            ns_per_op: if rate { None } else { ns },
+            gib_per_s: if rate { ns.map(|ns| gib * 1e9 / ns) } else { None },
+        })
+    }
 }
 
 /// Names what distinguishes tasks with the same operation and pages: size, contender and threads.
@@ -137,26 +188,4 @@ fn label(task: &ArenaTask) -> String {
     let size = if task.pages.is_none() { format!("{} B ", task.size_bytes) } else { String::new() };
     let threads = task.threads.map_or_else(String::new, |threads| format!(" ×{threads}"));
     format!("{size}{}{threads}", task.contender)
-}
-
-/// Returns the medians of the samples.
-fn row(task: &ArenaTask, samples: &[ArenaSample]) -> ArenaRow {
-    let ns = median(samples.iter().map(|one| one.ns).collect());
-    let rate = matches!(task.op, Op::Populate | Op::Discard);
-    let gib = task.size_bytes as f64 / (1u64 << 30) as f64;
-    let threads = if task.contender == ArenaContenderId::KvmemAuto {
-        median(samples.iter().map(|one| f64::from(one.threads)).collect())
-            .map_or(1, |threads| threads as u32)
-    } else {
-        task.threads.unwrap_or(1)
-    };
-    ArenaRow {
-        op: task.op,
-        pages: task.pages,
-        threads,
-        size_bytes: task.size_bytes,
-        contender: task.contender,
-        ns_per_op: if rate { None } else { ns },
-        gib_per_s: if rate { ns.map(|ns| gib * 1e9 / ns) } else { None },
-    }
 }

@@ -1,13 +1,12 @@
 //! The performance goals of keyed blocks, evaluated on the rows.
 //!
-//! A goal is reported when the rows it needs exist. A second thread counts only if it has its own
-//! processor.
+//! A second thread counts only if it has its own processor.
 
 use super::{CacheContenderId, CacheRow, CacheScenario};
-use crate::report::Goal;
+use crate::suite::GoalList;
 
-/// Returns every goal that `rows`, of a machine with `cores` processors, can decide.
-pub(super) fn of(rows: &[CacheRow], cores: usize) -> Vec<Goal> {
+/// Adds every goal that `rows`, of a machine with `cores` processors, can decide.
+pub(super) fn add(rows: &[CacheRow], cores: usize, goals: &mut GoalList) {
     let find = |scenario, contender, threads: u32| {
         rows.iter().find(|row| {
             (row.scenario, row.contender, row.threads) == (scenario, contender, threads)
@@ -15,28 +14,29 @@ pub(super) fn of(rows: &[CacheRow], cores: usize) -> Vec<Goal> {
     };
     let hit = |threads| find(CacheScenario::GetHit, CacheContenderId::Kvmem, threads);
     let pair = |contender| find(CacheScenario::BlockPair, contender, 1);
-    let mut goals = Vec::new();
     let alone = hit(1).map(|row| (row.ns, None));
-    goals.extend(Goal::at_most("get-hit: ns on one thread, 100,000 keys", alone, 60.0));
+    goals.at_most("get-hit: ns on one thread, 100,000 keys", 60.0, alone);
     if cores >= 2 {
-        let ratio = hit(1).zip(hit(2)).map(|(one, two)| (Some(two.mops / one.mops), None));
-        goals.extend(Goal::at_least("get-hit: rate of two threads over that of one", ratio, 1.7));
+        let ratio = hit(1).zip(hit(2)).map(|(one, two)| (two.mops / one.mops, None));
+        goals.at_least("get-hit: rate of two threads over that of one", 1.7, ratio);
     }
     let more = pair(CacheContenderId::Pool).zip(pair(CacheContenderId::Extents));
     let more = more.map(|(pool, extents)| (pool.ns - extents.ns, None));
-    goals.extend(Goal::at_most(
-        "block-pair: ns of a pool more than of its extents, one thread",
-        more,
-        10.0,
-    ));
-    goals
+    goals.at_most("block-pair: ns of a pool more than of its extents, one thread", 10.0, more);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::suite::Goal;
     use CacheContenderId::{Extents, Kvmem, Pool, QuickCache};
     use CacheScenario::{BlockPair, GetHit, GetMiss};
+
+    fn of(rows: &[CacheRow], cores: usize) -> Vec<Goal> {
+        let mut goals = GoalList::default();
+        add(rows, cores, &mut goals);
+        goals.into_goals()
+    }
 
     #[test]
     fn hits_are_compared_with_the_clock_two_threads_with_one_and_blocks_with_extents() {

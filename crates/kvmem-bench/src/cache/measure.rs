@@ -8,7 +8,7 @@ use kvmem::slab::ExtentCache;
 use super::contender::{Floor, Insert, LookUp, Quick};
 use super::pairs::{BlockSource, NoBlocks};
 use super::{CacheContenderId, CacheMeasureError, CacheScenario, KEYS};
-use crate::concurrent_suite::suite;
+use crate::concurrent_suite::ConcurrentTask;
 use crate::concurrent_suite::thread_loop::{ThreadLoop, mops};
 use crate::team;
 
@@ -20,7 +20,7 @@ const WARM: u32 = 320;
 const FRESH_KEYS: u64 = 1 << 40;
 
 /// One measurement.
-pub(super) type CacheTask = suite::SuiteTask<CacheScenario, CacheContenderId>;
+pub(super) type CacheTask = ConcurrentTask<CacheScenario, CacheContenderId>;
 
 /// Measures `task` once; returns the million calls per second of all threads.
 pub(super) fn measure(task: &CacheTask) -> Result<f64, CacheMeasureError> {

@@ -23,18 +23,15 @@ mod goals;
 pub mod hits;
 mod measure;
 mod pairs;
-mod row;
 mod suite;
 
+pub use self::suite::{CacheRow, CacheSuite};
+use crate::concurrent_suite::ConcurrentOptions;
+use crate::progress::Progress;
+use crate::suite::{BenchError, Report, names};
 use kvmem::pool::PoolError;
 use kvmem::pool::kv_cache::{KvCacheError, KvCacheSetupError};
 use kvmem::slab::ExtentSetupError;
-use serde::{Deserialize, Serialize};
-
-pub use self::row::CacheRow;
-use crate::concurrent_suite;
-use crate::names::names;
-use crate::progress::Progress;
 
 /// Number of values in the cache.
 pub const KEYS: u64 = 100_000;
@@ -45,12 +42,11 @@ pub const VALUE_BYTES: usize = 256;
 pub const BLOCK_BYTES: usize = 4096;
 
 /// What to run. Threads: 1, 2 and 4 unless others are named.
-pub type CacheOptions = concurrent_suite::SuiteOptions<CacheScenario, CacheContenderId>;
+pub type CacheOptions = ConcurrentOptions<CacheScenario, CacheContenderId>;
 /// The result of a run.
-pub type CacheReport = concurrent_suite::SuiteReport<CacheRow>;
+pub type CacheReport = Report<CacheSuite>;
 /// The error that ended a run early.
-pub type CacheBenchError =
-    concurrent_suite::SuiteBenchError<CacheScenario, CacheContenderId, CacheMeasureError>;
+pub type CacheBenchError = BenchError<CacheMeasureError>;
 
 /// Runs the benchmark that `options` select.
 ///
@@ -60,7 +56,7 @@ pub fn run(
     options: &CacheOptions,
     progress: &mut dyn Progress<CacheRow>,
 ) -> Result<CacheReport, CacheBenchError> {
-    concurrent_suite::suite::run::<suite::Caches>(options, progress)
+    crate::suite::run(options, progress)
 }
 
 /// The error of one measurement.
@@ -104,84 +100,41 @@ pub enum CacheMeasureError {
     Team(#[from] crate::TeamError),
 }
 
-/// The scenarios by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum CacheScenario {
-    /// A cached key is looked up, and its value released.
-    GetHit,
-    /// A key that is not cached is looked up.
-    GetMiss,
-    /// A new key is inserted, and another value evicted.
-    InsertEvict,
-    /// A block of a hot size is allocated and dropped.
-    BlockPair,
-}
-
-impl CacheScenario {
-    /// All scenarios, in the order in which they run.
-    pub const ALL: [Self; 4] = [Self::GetHit, Self::GetMiss, Self::InsertEvict, Self::BlockPair];
-
-    /// Returns the name on the command line and in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::GetHit => "get-hit",
-            Self::GetMiss => "get-miss",
-            Self::InsertEvict => "insert-evict",
-            Self::BlockPair => "block-pair",
-        }
+names! {
+    /// The scenarios by name.
+    pub enum CacheScenario ("scenario", UnknownCacheScenarioError) {
+        /// A cached key is looked up, and its value released.
+        GetHit = "get-hit",
+        /// A key that is not cached is looked up.
+        GetMiss = "get-miss",
+        /// A new key is inserted, and another value evicted.
+        InsertEvict = "insert-evict",
+        /// A block of a hot size is allocated and dropped.
+        BlockPair = "block-pair",
     }
 }
 
-names!(CacheScenario, UnknownCacheScenarioError, "scenario", "No scenario has this name.");
-
-/// The contenders by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum CacheContenderId {
-    /// The library under test, with LRU.
-    Kvmem,
-    /// The library under test, with its scan-resistant policy.
-    KvmemScan,
-    /// The concurrent cache of `quick_cache`, over the heap.
-    QuickCache,
-    /// An immutable table, for look-ups only.
-    Floor,
-    /// Blocks of a pool of the library under test.
-    Pool,
-    /// The ranges from which a pool takes its blocks.
-    Extents,
-    /// No allocator: the loop alone.
-    Null,
+names! {
+    /// The contenders by name.
+    pub enum CacheContenderId ("contender", UnknownCacheContenderError) {
+        /// The library under test, with LRU.
+        Kvmem = "kvmem",
+        /// The library under test, with its scan-resistant policy.
+        KvmemScan = "kvmem-scan",
+        /// The concurrent cache of `quick_cache`, over the heap.
+        QuickCache = "quick-cache",
+        /// An immutable table, for look-ups only.
+        Floor = "floor",
+        /// Blocks of a pool of the library under test.
+        Pool = "pool",
+        /// The ranges from which a pool takes its blocks.
+        Extents = "extents",
+        /// No allocator: the loop alone.
+        Null = "null",
+    }
 }
 
 impl CacheContenderId {
-    /// All contenders, in the order in which reports list them.
-    pub const ALL: [Self; 7] = [
-        Self::Kvmem,
-        Self::KvmemScan,
-        Self::QuickCache,
-        Self::Floor,
-        Self::Pool,
-        Self::Extents,
-        Self::Null,
-    ];
-
-    /// Returns the name on the command line and in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kvmem => "kvmem",
-            Self::KvmemScan => "kvmem-scan",
-            Self::QuickCache => "quick-cache",
-            Self::Floor => "floor",
-            Self::Pool => "pool",
-            Self::Extents => "extents",
-            Self::Null => "null",
-        }
-    }
-
     /// Returns whether it supports a scenario.
     #[must_use]
     pub fn takes_part(self, scenario: CacheScenario) -> bool {
@@ -194,5 +147,3 @@ impl CacheContenderId {
         }
     }
 }
-
-names!(CacheContenderId, UnknownCacheContenderError, "contender", "No contender has this name.");

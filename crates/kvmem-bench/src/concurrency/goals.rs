@@ -1,11 +1,11 @@
 //! The performance goals of shared allocators of offsets, evaluated on the rows.
 //!
-//! A goal is reported when the rows it needs exist. A second thread counts only if it has its own
-//! processor. If several rows count, the worst is reported with its name.
+//! A second thread counts only if it has its own processor.
 
 use super::{ConcurrencyContenderId, ConcurrencyRow, ConcurrencyScenario};
-use crate::report::Goal;
+use crate::suite::{GoalList, ratios};
 
+use ConcurrencyContenderId::{Binned, KvmemCached};
 use ConcurrencyScenario::{
     CrossThread, Fragmented, HighWater, Impossible, Pair2M, Pair4K, PairOdd,
 };
@@ -19,64 +19,45 @@ const KINDS: [(&str, &[ConcurrencyScenario]); 5] = [
     ("cross-thread", &[CrossThread]),
 ];
 
-/// Returns every goal that `rows`, of a machine with `cores` processors, can decide.
-pub(super) fn of(rows: &[ConcurrencyRow], cores: usize) -> Vec<Goal> {
-    let mut goals = Vec::new();
+/// Adds every goal that `rows`, of a machine with `cores` processors, can decide.
+pub(super) fn add(rows: &[ConcurrencyRow], cores: usize, goals: &mut GoalList) {
     if cores >= 2 {
-        for (kind, scenarios) in KINDS {
-            let what = format!("{kind}: rate of two threads over that of one");
-            goals.extend(Goal::at_least(
-                &what,
-                two_over(rows, scenarios, ConcurrencyContenderId::KvmemCached, 1),
-                1.8,
-            ));
-        }
-        for (kind, scenarios) in KINDS {
-            let what = format!("{kind}: rate of two threads over that of binned");
-            goals.extend(Goal::at_least(
-                &what,
-                two_over(rows, scenarios, ConcurrencyContenderId::Binned, 2),
-                10.0,
-            ));
+        for (other, contender, threads, limit) in
+            [("one", KvmemCached, 1, 1.8), ("binned", Binned, 2, 10.0)]
+        {
+            for (kind, scenarios) in KINDS {
+                let name = format!("{kind}: rate of two threads over that of {other}");
+                let ratios = ratios(
+                    rows,
+                    |row| {
+                        scenarios.contains(&row.scenario)
+                            && (row.contender, row.threads) == (KvmemCached, 2)
+                    },
+                    |ours, row| {
+                        (row.scenario, row.contender, row.threads)
+                            == (ours.scenario, contender, threads)
+                    },
+                    |row| Some(row.mops),
+                    |row| Some(row.scenario.to_string()),
+                );
+                goals.at_least(name, limit, ratios);
+            }
         }
     }
     let alone = |row: &&ConcurrencyRow| {
-        row.scenario == Impossible
-            && row.contender == ConcurrencyContenderId::KvmemCached
-            && row.threads as usize <= cores
+        (row.scenario, row.contender) == (Impossible, KvmemCached) && row.threads as usize <= cores
     };
     let each = rows.iter().filter(alone).map(|row| {
         let ns = f64::from(row.threads) * 1e3 / row.mops;
         (ns, Some(format!("{} thread(s)", row.threads)))
     });
-    goals.extend(Goal::at_most("impossible: ns of a request that fails", each, 10.0));
-    goals
-}
-
-/// Divides the library's rate on two threads by that of `other` on `threads`, for each scenario.
-fn two_over(
-    rows: &[ConcurrencyRow],
-    scenarios: &[ConcurrencyScenario],
-    other: ConcurrencyContenderId,
-    threads: u32,
-) -> impl Iterator<Item = (Option<f64>, Option<String>)> {
-    let rate = |scenario, contender, threads| {
-        let same = |row: &&ConcurrencyRow| {
-            (row.scenario, row.contender, row.threads) == (scenario, contender, threads)
-        };
-        rows.iter().find(same).map(|row| row.mops)
-    };
-    scenarios.iter().map(move |&scenario| {
-        let ratio = rate(scenario, ConcurrencyContenderId::KvmemCached, 2)
-            .zip(rate(scenario, other, threads));
-        (ratio.map(|(ours, theirs)| ours / theirs), Some(scenario.to_string()))
-    })
+    goals.at_most("impossible: ns of a request that fails", 10.0, each);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ConcurrencyContenderId::{Binned, KvmemCached};
+    use crate::suite::Goal;
 
     fn row(
         scenario: ConcurrencyScenario,
@@ -85,6 +66,12 @@ mod tests {
         mops: f64,
     ) -> ConcurrencyRow {
         ConcurrencyRow { scenario, contender, threads, mops, p50_ns: 1.0, p99_ns: 2.0 }
+    }
+
+    fn of(rows: &[ConcurrencyRow], cores: usize) -> Vec<Goal> {
+        let mut goals = GoalList::default();
+        add(rows, cores, &mut goals);
+        goals.into_goals()
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::contender::{SharedAllocator, SharedVisitor, visit};
 use super::scenario::{Scene, Timed};
 use super::{ConcurrencyContenderId, ConcurrencyMeasureError, ConcurrencyScenario};
-use crate::concurrent_suite::suite::SuiteTask;
+use crate::concurrent_suite::ConcurrentTask;
 use crate::concurrent_suite::thread_loop::{ThreadLoop, mops};
 use crate::team::{self, Member};
 
@@ -18,11 +18,11 @@ const WARM_STEPS: u32 = 1000;
 const KEPT: usize = 1 << 15;
 
 /// One measurement: `time` for the rate, and half as long again for single calls.
-pub(super) type ConcurrencyTask = SuiteTask<ConcurrencyScenario, ConcurrencyContenderId>;
+pub(super) type ConcurrencyTask = ConcurrentTask<ConcurrencyScenario, ConcurrencyContenderId>;
 
 /// The result of one measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct ConcurrencySample {
+pub(crate) struct ConcurrencySample {
     /// Million calls per second, all threads together.
     pub(super) mops: f64,
     /// Half of the calls took at most this long.

@@ -20,28 +20,20 @@
 mod contender;
 mod goals;
 mod measure;
-mod row;
 mod scenario;
 mod suite;
 
-use serde::{Deserialize, Serialize};
-
-pub use self::row::ConcurrencyRow;
-use crate::concurrent_suite;
-use crate::names::names;
+pub use self::suite::{ConcurrencyRow, ConcurrencySuite};
+use crate::concurrent_suite::ConcurrentOptions;
 use crate::progress::Progress;
+use crate::suite::{BenchError, Report, names};
 
 /// The options of a run. Threads: 1, 2, 4 and 16 unless others are named.
-pub type ConcurrencyOptions =
-    concurrent_suite::SuiteOptions<ConcurrencyScenario, ConcurrencyContenderId>;
+pub type ConcurrencyOptions = ConcurrentOptions<ConcurrencyScenario, ConcurrencyContenderId>;
 /// The result of a run.
-pub type ConcurrencyReport = concurrent_suite::SuiteReport<ConcurrencyRow>;
+pub type ConcurrencyReport = Report<ConcurrencySuite>;
 /// The error that ended a run early.
-pub type ConcurrencyBenchError = concurrent_suite::SuiteBenchError<
-    ConcurrencyScenario,
-    ConcurrencyContenderId,
-    ConcurrencyMeasureError,
->;
+pub type ConcurrencyBenchError = BenchError<ConcurrencyMeasureError>;
 
 /// Runs the benchmark that `options` select.
 ///
@@ -51,7 +43,7 @@ pub fn run(
     options: &ConcurrencyOptions,
     progress: &mut dyn Progress<ConcurrencyRow>,
 ) -> Result<ConcurrencyReport, ConcurrencyBenchError> {
-    concurrent_suite::suite::run::<suite::Concurrency>(options, progress)
+    crate::suite::run(options, progress)
 }
 
 /// The error of one measurement.
@@ -80,100 +72,38 @@ pub enum ConcurrencyMeasureError {
     Team(#[from] crate::TeamError),
 }
 
-/// The scenarios by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ConcurrencyScenario {
-    /// 4 KiB allocated and freed.
-    #[serde(rename = "pair-4k")]
-    Pair4K,
-    /// 2 MiB allocated and freed.
-    #[serde(rename = "pair-2m")]
-    Pair2M,
-    /// 3,274,752 B allocated and freed.
-    #[serde(rename = "pair-3274752")]
-    PairOdd,
-    /// Nine tenths in use, one request in twenty must fail.
-    HighWater,
-    /// Only requests that must fail, with nine tenths in use.
-    Impossible,
-    /// Half in use, fragmented, random sizes.
-    Fragmented,
-    /// Allocated by one thread, freed by another.
-    CrossThread,
-}
-
-impl ConcurrencyScenario {
-    /// All scenarios, in the order in which they run.
-    pub const ALL: [Self; 7] = [
-        Self::Pair4K,
-        Self::Pair2M,
-        Self::PairOdd,
-        Self::HighWater,
-        Self::Impossible,
-        Self::Fragmented,
-        Self::CrossThread,
-    ];
-
-    /// Returns the name on the command line and in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Pair4K => "pair-4k",
-            Self::Pair2M => "pair-2m",
-            Self::PairOdd => "pair-3274752",
-            Self::HighWater => "high-water",
-            Self::Impossible => "impossible",
-            Self::Fragmented => "fragmented",
-            Self::CrossThread => "cross-thread",
-        }
+names! {
+    /// The scenarios by name.
+    pub enum ConcurrencyScenario ("scenario", UnknownConcurrencyScenarioError) {
+        /// 4 KiB allocated and freed.
+        Pair4K = "pair-4k",
+        /// 2 MiB allocated and freed.
+        Pair2M = "pair-2m",
+        /// 3,274,752 B allocated and freed.
+        PairOdd = "pair-3274752",
+        /// Nine tenths in use, one request in twenty must fail.
+        HighWater = "high-water",
+        /// Only requests that must fail, with nine tenths in use.
+        Impossible = "impossible",
+        /// Half in use, fragmented, random sizes.
+        Fragmented = "fragmented",
+        /// Allocated by one thread, freed by another.
+        CrossThread = "cross-thread",
     }
 }
 
-names!(
-    ConcurrencyScenario,
-    UnknownConcurrencyScenarioError,
-    "scenario",
-    "No scenario has this name."
-);
-
-/// The contenders by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ConcurrencyContenderId {
-    /// The library under test.
-    Kvmem,
-    /// The library under test, hot sizes cached per thread.
-    KvmemCached,
-    /// The published allocator behind its mutex.
-    Binned,
-    /// The library's allocator behind an additional mutex.
-    Mutex,
-    /// No allocator: the loop alone.
-    Null,
-}
-
-impl ConcurrencyContenderId {
-    /// All contenders, in the order in which reports list them.
-    pub const ALL: [Self; 5] =
-        [Self::Kvmem, Self::KvmemCached, Self::Binned, Self::Mutex, Self::Null];
-
-    /// Returns the name on the command line and in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kvmem => "kvmem",
-            Self::KvmemCached => "kvmem-cached",
-            Self::Binned => "binned",
-            Self::Mutex => "mutex",
-            Self::Null => "null",
-        }
+names! {
+    /// The contenders by name.
+    pub enum ConcurrencyContenderId ("contender", UnknownConcurrencyContenderError) {
+        /// The library under test.
+        Kvmem = "kvmem",
+        /// The library under test, hot sizes cached per thread.
+        KvmemCached = "kvmem-cached",
+        /// The published allocator behind its mutex.
+        Binned = "binned",
+        /// The library's allocator behind an additional mutex.
+        Mutex = "mutex",
+        /// No allocator: the loop alone.
+        Null = "null",
     }
 }
-
-names!(
-    ConcurrencyContenderId,
-    UnknownConcurrencyContenderError,
-    "contender",
-    "No contender has this name."
-);

@@ -20,8 +20,7 @@ pub mod crates_io;
 pub mod kvmem;
 pub mod null;
 
-use std::fmt;
-use std::str::FromStr;
+use crate::suite::names;
 
 /// A live range of a contender's space. Dropping it frees the range.
 pub trait Held {
@@ -89,54 +88,27 @@ pub trait Contender: Sized {
     }
 }
 
-/// The contenders by name.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum ContenderId {
-    /// The library under test.
-    Kvmem,
-    /// The library under test, hot sizes cached per thread.
-    KvmemCached,
-    /// The published allocator, sizes rounded up to a bin.
-    Binned,
-    /// The published allocator before that change.
-    BinnedUnrounded,
-    /// The crate `offset-allocator`.
-    OffsetAllocator,
-    /// Exact best fit.
-    BestFit,
-    /// No placement: the loop alone.
-    Null,
+names! {
+    /// The contenders by name.
+    pub enum ContenderId ("contender", UnknownContenderError) {
+        /// The library under test.
+        Kvmem = "kvmem",
+        /// The library under test, hot sizes cached per thread.
+        KvmemCached = "kvmem-cached",
+        /// The published allocator, sizes rounded up to a bin.
+        Binned = "binned",
+        /// The published allocator before that change.
+        BinnedUnrounded = "binned-unrounded",
+        /// The crate `offset-allocator`.
+        OffsetAllocator = "offset-allocator",
+        /// Exact best fit.
+        BestFit = "best-fit",
+        /// No placement: the loop alone.
+        Null = "null",
+    }
 }
 
 impl ContenderId {
-    /// All contenders, in the order in which reports list them.
-    pub const ALL: [Self; 7] = [
-        Self::Kvmem,
-        Self::KvmemCached,
-        Self::Binned,
-        Self::BinnedUnrounded,
-        Self::OffsetAllocator,
-        Self::BestFit,
-        Self::Null,
-    ];
-
-    /// Returns the name on the command line and in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kvmem => "kvmem",
-            Self::KvmemCached => "kvmem-cached",
-            Self::Binned => "binned",
-            Self::BinnedUnrounded => "binned-unrounded",
-            Self::OffsetAllocator => "offset-allocator",
-            Self::BestFit => "best-fit",
-            Self::Null => "null",
-        }
-    }
-
     /// Calls `visitor` with the type that the name stands for.
     pub fn visit<V: Visitor>(self, visitor: V) -> V::Output {
         match self {
@@ -148,31 +120,6 @@ impl ContenderId {
             Self::BestFit => visitor.visit::<best_fit::BestFit>(),
             Self::Null => visitor.visit::<null::Null>(),
         }
-    }
-}
-
-impl fmt::Display for ContenderId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// No contender has this name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "unknown contender {0:?}: use one of kvmem, kvmem-cached, binned, binned-unrounded, \
-     offset-allocator, best-fit, null"
-)]
-pub struct UnknownContenderError(pub String);
-
-impl FromStr for ContenderId {
-    type Err = UnknownContenderError;
-
-    fn from_str(s: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|id| id.name() == s)
-            .ok_or_else(|| UnknownContenderError(s.to_owned()))
     }
 }
 

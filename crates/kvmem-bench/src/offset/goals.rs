@@ -1,30 +1,38 @@
 //! The performance goals of the offset layer, evaluated on the rows.
 //!
-//! A goal is reported when the rows it needs exist. The goal of `rl` also needs a full run: the
-//! peak of live bytes determines the pool, and in a shorter run the peak exceeds the average by
-//! less, so the pool is tighter. If several rows count, the worst is reported with its name.
+//! The goal of `rl` also needs a full run: the peak of live bytes determines the pool, and in a
+//! shorter run the peak exceeds the average by less, so the pool is tighter.
 
-use super::WorkloadId;
+use super::{OffsetRow, WorkloadId};
 use crate::contender::ContenderId;
-use crate::report::{Goal, OffsetRow};
 use crate::stats::mean;
+use crate::suite::{Figure, GoalList, ratios};
+
+use ContenderId::{Binned, BinnedUnrounded, Kvmem, KvmemCached, Null};
+use WorkloadId::{Metadata, Mix, Paired, Random, Rl, Scatter, Shift, Uniform};
 
 /// Uniform rows with at most this many live objects fit in the processor's caches.
 const FEW_LIVE: u64 = 20_000;
 
-/// Returns every goal that `rows`, of a quick run or a full one, can decide.
-pub(super) fn of(rows: &[OffsetRow], quick: bool) -> Vec<Goal> {
+/// Adds every goal that `rows`, of a quick run or a full one, can decide.
+pub(super) fn add(rows: &[OffsetRow], quick: bool, goals: &mut GoalList) {
     let rows = OffsetRows(rows);
-    let mut goals = Vec::new();
-    rows.utilization(&mut goals);
+    // The magazines must not lose anything: the same limits hold with them.
+    rows.utilization(Kvmem, "", goals);
+    rows.distributions(goals);
     if !quick {
-        rows.rl(&mut goals);
+        let rates = rows.of(Rl, Kvmem).filter_map(|row| Some((row.fail_rate?, name(row))));
+        goals.at_most("rl: share of payloads that fail at 0.95 live", 1e-4, rates);
     }
-    rows.time(&mut goals);
-    rows.cached_space(&mut goals);
-    rows.metadata(&mut goals);
-    rows.models(&mut goals);
-    goals
+    rows.time(goals);
+    rows.utilization(KvmemCached, ", cached", goals);
+    goals.at_most(
+        "uniform, cached, up to 20,000 live: time over that of the loop alone",
+        2.5,
+        rows.time_over(Uniform, KvmemCached, Null, few),
+    );
+    rows.metadata(goals);
+    rows.models(goals);
 }
 
 struct OffsetRows<'a>(&'a [OffsetRow]);
@@ -35,195 +43,114 @@ impl<'a> OffsetRows<'a> {
         workload: WorkloadId,
         contender: ContenderId,
     ) -> impl Iterator<Item = &'a OffsetRow> {
-        self.0.iter().filter(move |row| row.workload == workload && row.contender == contender)
+        self.0.iter().filter(move |row| (row.workload, row.contender) == (workload, contender))
     }
 
-    fn cached(&self, workload: WorkloadId) -> impl Iterator<Item = &'a OffsetRow> {
-        self.of(workload, ContenderId::KvmemCached)
-    }
-
-    fn ours(&self, workload: WorkloadId) -> impl Iterator<Item = &'a OffsetRow> {
-        self.of(workload, ContenderId::Kvmem)
-    }
-
-    /// Pairs each of the library's rows of `workload` with the corresponding row of `other`.
-    fn beside(
-        &self,
-        workload: WorkloadId,
-        other: ContenderId,
-    ) -> impl Iterator<Item = (&'a OffsetRow, &'a OffsetRow)> {
-        self.ours(workload).filter_map(move |row| {
-            let same = |theirs: &&OffsetRow| {
-                theirs.variant == row.variant && theirs.size_bytes == row.size_bytes
-            };
-            Some((row, self.of(workload, other).find(same)?))
-        })
-    }
-
-    fn utilization(&self, goals: &mut Vec<Goal>) {
-        let gaps = self.ours(WorkloadId::Uniform).filter_map(|row| {
+    /// Adds the goals for the utilization of the published workloads.
+    fn utilization(&self, ours: ContenderId, suffix: &str, goals: &mut GoalList) {
+        let gaps = self.of(Uniform, ours).filter_map(|row| {
             let gap = (row.util_bound? - row.util_min?).abs();
             Some((gap, name(row)))
         });
-        goals.extend(Goal::at_most("uniform: smallest utilization below the bound", gaps, 1e-6));
-        for row in self.ours(WorkloadId::Random) {
-            goals.extend(Goal::at_least(
-                "random: mean utilization of three seeds",
-                [(row.util_avg, None)],
-                0.874,
-            ));
+        goals.at_most(format!("uniform{suffix}: smallest utilization below the bound"), 1e-6, gaps);
+        let limits: [(_, _, _, fn(&OffsetRow) -> Option<f64>); 3] = [
+            (Random, "mean utilization of three seeds", 0.874, |row| row.util_avg),
+            (Paired, "mean utilization", 0.9996, |row| row.util_avg),
+            (Paired, "smallest utilization", 0.999, |row| row.util_min),
+        ];
+        for (workload, what, limit, figure) in limits {
+            let figures = self.of(workload, ours).filter_map(|row| Some((figure(row)?, None)));
+            goals.at_least(format!("{workload}{suffix}: {what}"), limit, figures);
         }
-        for row in self.ours(WorkloadId::Paired) {
-            goals.extend(Goal::at_least(
-                "paired: mean utilization",
-                [(row.util_avg, None)],
-                0.9996,
-            ));
-            goals.extend(Goal::at_least(
-                "paired: smallest utilization",
-                [(row.util_min, None)],
-                0.999,
-            ));
-        }
-        for (workload, what, limit) in [
-            (
-                WorkloadId::Shift,
-                "shift: one to two turnovers after, mean of the five ratios",
-                0.905,
-            ),
-            (WorkloadId::Mix, "mix: mean of the seven distributions", 0.885),
+    }
+
+    /// Adds the goals for the utilization of other distributions of sizes.
+    fn distributions(&self, goals: &mut GoalList) {
+        for (workload, name, limit) in [
+            (Shift, "shift: one to two turnovers after, mean of the five ratios", 0.905),
+            (Mix, "mix: mean of the seven distributions", 0.885),
         ] {
-            let all: Vec<f64> = self.ours(workload).filter_map(|row| row.util_avg).collect();
-            goals.extend(Goal::at_least(what, [(mean(&all), None)], limit));
+            let all: Vec<f64> = self.of(workload, Kvmem).filter_map(|row| row.util_avg).collect();
+            goals.at_least(name, limit, mean(&all).map(|mean| (mean, None)));
         }
-        let ahead = self.beside(WorkloadId::Mix, ContenderId::Binned).map(|(ours, theirs)| {
-            (ours.util_avg.zip(theirs.util_avg).map(|(a, b)| a - b), name(ours))
+        let ahead = self.of(Mix, Kvmem).filter_map(|ours| {
+            let theirs = self.of(Mix, Binned).find(|row| row.variant == ours.variant)?;
+            Some((ours.util_avg? - theirs.util_avg?, name(ours)))
         });
-        goals.extend(Goal::at_least("mix: ahead of binned in every distribution", ahead, 0.0));
+        goals.at_least("mix: ahead of binned in every distribution", 0.0, ahead);
         for (ranges, limit) in [(2, 0.945), (4, 0.97)] {
             let variant = format!("ranges<={ranges}");
-            let rows =
-                self.ours(WorkloadId::Scatter).filter(|row| row.variant.as_ref() == Some(&variant));
-            let what = format!("scatter: mean utilization with at most {ranges} ranges");
-            goals.extend(Goal::at_least(&what, rows.map(|row| (row.util_avg, None)), limit));
+            let rows = self.of(Scatter, Kvmem).filter(|row| row.variant.as_ref() == Some(&variant));
+            goals.at_least(
+                format!("scatter: mean utilization with at most {ranges} ranges"),
+                limit,
+                rows.filter_map(|row| Some((row.util_avg?, None))),
+            );
         }
     }
 
-    /// Adds the goals of the same loops with magazines: the magazines must not lose anything.
-    fn cached_space(&self, goals: &mut Vec<Goal>) {
-        let gaps = self.cached(WorkloadId::Uniform).filter_map(|row| {
-            let gap = (row.util_bound? - row.util_min?).abs();
-            Some((gap, name(row)))
-        });
-        goals.extend(Goal::at_most(
-            "uniform, cached: smallest utilization below the bound",
-            gaps,
-            1e-6,
-        ));
-        for row in self.cached(WorkloadId::Random) {
-            goals.extend(Goal::at_least(
-                "random, cached: mean utilization of three seeds",
-                [(row.util_avg, None)],
-                0.874,
-            ));
+    /// Divides the time of `ours` by that of `theirs` in each row of `workload` that `counts`.
+    fn time_over(
+        &self,
+        workload: WorkloadId,
+        ours: ContenderId,
+        theirs: ContenderId,
+        counts: fn(&OffsetRow) -> bool,
+    ) -> impl Iterator<Item = Figure> {
+        ratios(
+            self.0,
+            move |row| (row.workload, row.contender) == (workload, ours) && counts(row),
+            move |ours, row| {
+                (row.workload, row.contender) == (workload, theirs)
+                    && (&row.variant, row.size_bytes) == (&ours.variant, ours.size_bytes)
+            },
+            |row| row.ns_per_op,
+            name,
+        )
+    }
+
+    fn time(&self, goals: &mut GoalList) {
+        let limits: [(_, _, _, fn(&OffsetRow) -> bool, _); 5] = [
+            ("uniform, up to 20,000 live: time over that of binned", Uniform, Binned, few, 0.5),
+            (
+                "uniform, more live: time over that of binned",
+                Uniform,
+                Binned,
+                |row| !few(row),
+                0.65,
+            ),
+            (
+                "uniform, up to 20,000 live: time over that of the loop alone",
+                Uniform,
+                Null,
+                few,
+                5.0,
+            ),
+            ("paired: time over that of binned", Paired, Binned, |_| true, 0.65),
+            ("random: time over that of binned", Random, Binned, |_| true, 1.0),
+        ];
+        for (name, workload, other, counts, limit) in limits {
+            goals.at_most(name, limit, self.time_over(workload, Kvmem, other, counts));
         }
-        for row in self.cached(WorkloadId::Paired) {
-            goals.extend(Goal::at_least(
-                "paired, cached: mean utilization",
-                [(row.util_avg, None)],
-                0.9996,
-            ));
-            goals.extend(Goal::at_least(
-                "paired, cached: smallest utilization",
-                [(row.util_min, None)],
-                0.999,
-            ));
-        }
-        let ratios = self.cached(WorkloadId::Uniform).filter(|row| few(row)).filter_map(|row| {
-            let null = self
-                .of(WorkloadId::Uniform, ContenderId::Null)
-                .find(|null| null.size_bytes == row.size_bytes)?;
-            Some((row.ns_per_op? / null.ns_per_op?, name(row)))
-        });
-        goals.extend(Goal::at_most(
-            "uniform, cached, up to 20,000 live: time over that of the loop alone",
-            ratios,
-            2.5,
-        ));
     }
 
-    fn rl(&self, goals: &mut Vec<Goal>) {
-        let rates = self.ours(WorkloadId::Rl).filter_map(|row| Some((row.fail_rate?, name(row))));
-        goals.extend(Goal::at_most("rl: share of payloads that fail at 0.95 live", rates, 1e-4));
-    }
-
-    fn time(&self, goals: &mut Vec<Goal>) {
-        let ratios = |workload, other, keep: fn(bool) -> bool| {
-            self.beside(workload, other).filter(move |(ours, _)| keep(few(ours))).filter_map(
-                |(ours, theirs)| Some((ours.ns_per_op? / theirs.ns_per_op?, name(ours))),
-            )
-        };
-        let uniform = WorkloadId::Uniform;
-        let binned = ContenderId::Binned;
-        goals.extend(Goal::at_most(
-            "uniform, up to 20,000 live: time over that of binned",
-            ratios(uniform, binned, |few| few),
-            0.5,
-        ));
-        goals.extend(Goal::at_most(
-            "uniform, more live: time over that of binned",
-            ratios(uniform, binned, |few| !few),
-            0.65,
-        ));
-        goals.extend(Goal::at_most(
-            "uniform, up to 20,000 live: time over that of the loop alone",
-            ratios(uniform, ContenderId::Null, |few| few),
-            5.0,
-        ));
-        goals.extend(Goal::at_most(
-            "paired: time over that of binned",
-            ratios(WorkloadId::Paired, binned, |_| true),
-            0.65,
-        ));
-        goals.extend(Goal::at_most(
-            "random: time over that of binned",
-            ratios(WorkloadId::Random, binned, |_| true),
-            1.0,
-        ));
-    }
-
-    fn metadata(&self, goals: &mut Vec<Goal>) {
-        let packed = || {
-            self.ours(WorkloadId::Metadata).filter(|row| row.variant.as_deref() == Some("packed"))
-        };
+    fn metadata(&self, goals: &mut GoalList) {
+        let packed =
+            || self.of(Metadata, Kvmem).filter(|row| row.variant.as_deref() == Some("packed"));
         let bytes = packed().filter_map(|row| Some((row.metadata_bytes_per_live?, None)));
-        goals.extend(Goal::at_most(
-            "metadata: bytes for each of 1,000,000 live, handle included",
-            bytes,
-            40.0,
-        ));
+        goals.at_most("metadata: bytes for each of 1,000,000 live, handle included", 40.0, bytes);
         let resident = packed().filter_map(|row| Some((row.resident_bytes? as f64, None)));
-        goals.extend(Goal::at_most(
-            "metadata: bytes resident in a fresh space of 1 TiB",
-            resident,
-            65_535.0,
-        ));
+        goals.at_most("metadata: bytes resident in a fresh space of 1 TiB", 65_535.0, resident);
     }
 
     /// Adds the goal that the models reproduce the published utilization.
-    fn models(&self, goals: &mut Vec<Goal>) {
-        let off = [WorkloadId::Uniform, WorkloadId::Random, WorkloadId::Paired]
+    fn models(&self, goals: &mut GoalList) {
+        let off = [Uniform, Random, Paired]
             .into_iter()
-            .flat_map(|workload| {
-                [ContenderId::Binned, ContenderId::BinnedUnrounded].map(|id| (workload, id))
-            })
+            .flat_map(|workload| [Binned, BinnedUnrounded].map(|id| (workload, id)))
             .flat_map(|(workload, id)| self.of(workload, id))
             .filter_map(|row| Some(((row.util_avg? - row.published_util_avg?).abs(), name(row))));
-        goals.extend(Goal::at_most(
-            "models: mean utilization off the published figure",
-            off,
-            0.002,
-        ));
+        goals.at_most("models: mean utilization off the published figure", 0.002, off);
     }
 }
 
@@ -239,6 +166,13 @@ fn name(row: &OffsetRow) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::suite::Goal;
+
+    fn of(rows: &[OffsetRow], quick: bool) -> Vec<Goal> {
+        let mut goals = GoalList::default();
+        add(rows, quick, &mut goals);
+        goals.into_goals()
+    }
 
     fn row(
         workload: WorkloadId,
@@ -260,7 +194,6 @@ mod tests {
 
     #[test]
     fn the_worst_row_of_the_right_kind_counts() {
-        use ContenderId::{Binned, Kvmem};
         let rows = [
             uniform(Kvmem, 1, 10, 40.0),
             uniform(Binned, 1, 10, 100.0),

@@ -2,9 +2,12 @@
 
 use kvmem_testkit::workload::Lifetimes;
 
-use super::{OffsetOptions, WorkloadId};
+use super::suite::OffsetFixture;
+use super::{OffsetOptions, OffsetSuite, WorkloadId};
 use crate::contender::ContenderId;
 use crate::loops::{random, shift, uniform};
+use crate::suite::plan::{Group, Order, Turn};
+use crate::suite::{Plan, SeededRepetitions, chosen};
 
 use ContenderId::{BestFit, Binned, BinnedUnrounded, Kvmem, KvmemCached, Null, OffsetAllocator};
 
@@ -110,6 +113,46 @@ impl Job {
         }
     }
 
+    /// Returns the workload.
+    pub(super) fn workload(self) -> WorkloadId {
+        match self {
+            Self::Metadata { .. } => WorkloadId::Metadata,
+            Self::Uniform { .. } => WorkloadId::Uniform,
+            Self::Random => WorkloadId::Random,
+            Self::Paired => WorkloadId::Paired,
+            Self::Rl { .. } => WorkloadId::Rl,
+            Self::Shift { .. } => WorkloadId::Shift,
+            Self::Mix { .. } => WorkloadId::Mix,
+            Self::Scatter { .. } => WorkloadId::Scatter,
+        }
+    }
+
+    /// Returns what distinguishes it from other jobs of its workload.
+    pub(super) fn form(self) -> Option<String> {
+        match self {
+            Self::Uniform { size } => Some(size.to_string()),
+            other => other.variant(),
+        }
+    }
+
+    /// Returns the variant of the workload in reports. The rows of `uniform` have their size.
+    pub(super) fn variant(self) -> Option<String> {
+        match self {
+            Self::Metadata { churn: false } => Some("packed".to_owned()),
+            Self::Metadata { churn: true } => Some("churned".to_owned()),
+            Self::Uniform { .. } | Self::Random | Self::Paired => None,
+            Self::Rl { producers, lifetimes: Lifetimes::Object } => {
+                Some(format!("producers={producers} lifetimes=object"))
+            }
+            Self::Rl { producers, lifetimes: Lifetimes::Batch } => {
+                Some(format!("producers={producers} lifetimes=batch"))
+            }
+            Self::Shift { ratio } => Some(format!("B/A={ratio}")),
+            Self::Mix { index } => Some(random::mixes()[index].0.to_owned()),
+            Self::Scatter { max_ranges } => Some(format!("ranges<={max_ranges}")),
+        }
+    }
+
     /// Returns the contenders that can take part.
     fn supported(self) -> &'static [ContenderId] {
         match self {
@@ -150,7 +193,7 @@ impl Job {
     }
 
     /// Returns the repetitions of `contender`: one if its time is not compared.
-    pub(super) fn reps(self, contender: ContenderId, effort: &OffsetEffort) -> u32 {
+    fn reps(self, contender: ContenderId, effort: &OffsetEffort) -> u32 {
         match self {
             // The goal is a mean of three seeds.
             Self::Random => effort.reps.max(3),
@@ -164,7 +207,7 @@ impl Job {
     }
 
     /// Estimates the milliseconds of one measurement.
-    pub(super) fn units(self, contender: ContenderId, effort: &OffsetEffort) -> u64 {
+    fn units(self, contender: ContenderId, effort: &OffsetEffort) -> u64 {
         let ns = |live: u64| match contender {
             Null => 30,
             BestFit => 400,
@@ -189,27 +232,37 @@ impl Job {
     }
 }
 
-/// A job and its contenders.
-pub(super) struct PlannedJob {
+/// One contender in a job.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OffsetTask {
     pub(super) job: Job,
-    pub(super) contenders: Vec<ContenderId>,
+    pub(super) contender: ContenderId,
 }
 
-/// Returns the jobs that `options` select, in order.
-pub(super) fn planned_jobs(options: &OffsetOptions) -> Vec<PlannedJob> {
-    WorkloadId::ALL
-        .into_iter()
-        .filter(|workload| options.workloads.is_empty() || options.workloads.contains(workload))
-        .flat_map(Job::of)
-        .map(|job| {
-            let contenders = if options.contenders.is_empty() {
-                job.default_contenders(options.quick).to_vec()
-            } else {
-                let named = |id: &ContenderId| options.contenders.contains(id);
-                job.supported().iter().copied().filter(named).collect()
-            };
-            PlannedJob { job, contenders }
-        })
-        .filter(|planned| !planned.contenders.is_empty())
-        .collect()
+/// Returns the plan that `options` select: the contenders of a job take turns.
+pub(super) fn plan(options: &OffsetOptions) -> Plan<OffsetSuite> {
+    let effort = OffsetEffort::of(options);
+    let jobs = chosen(&options.workloads).into_iter().flat_map(Job::of);
+    let group = |job: Job| {
+        let contenders = if options.contenders.is_empty() {
+            job.default_contenders(options.quick).to_vec()
+        } else {
+            let named = |id: &ContenderId| options.contenders.contains(id);
+            job.supported().iter().copied().filter(named).collect()
+        };
+        let turn = |contender| Turn {
+            task: OffsetTask { job, contender },
+            reps: job.reps(contender, &effort),
+            units: job.units(contender, &effort),
+        };
+        Group { turns: contenders.into_iter().map(turn).collect(), order: Order::Rotated }
+    };
+    let (seed, reps) = (options.seed, effort.reps);
+    Plan {
+        quick: options.quick,
+        groups: jobs.map(group).filter(|group| !group.turns.is_empty()).collect(),
+        skipped: Vec::new(),
+        fixture: OffsetFixture { seed, effort, events: None },
+        details: SeededRepetitions { seed, reps },
+    }
 }

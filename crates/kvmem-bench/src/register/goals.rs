@@ -1,109 +1,88 @@
 //! The performance goals of the register layer, evaluated on the rows.
-//!
-//! A goal is reported when the rows it needs exist. If several cells count, the worst is reported
-//! with its name.
 
 use super::plan::Cell;
 use super::{Pages, RegisterContenderId, RegisterRow};
-use crate::report::Goal;
+use crate::suite::{Figure, GoalList, ratios};
 
 use RegisterContenderId::{Auto, KvmemParallel, KvmemSequential, Parallel, Sequential};
 
 /// The largest number of contexts, with which parallel registration can gain or lose most.
 const MANY: u32 = 8;
 
-/// Returns every goal that `rows` and the time of planning can decide.
-pub(super) fn of(rows: &[RegisterRow], plan_ms: Option<f64>) -> Vec<Goal> {
-    let rows = RegisterRows(rows);
-    let mut goals = Vec::new();
+/// Adds every goal that `rows` and the time of planning can decide.
+pub(super) fn add(rows: &[RegisterRow], plan_ms: Option<f64>, goals: &mut GoalList) {
     for (simulated, place) in [(false, "io_uring"), (true, "simulated")] {
         let here = move |row: &RegisterRow| row.backend.is_simulated() == simulated;
-        goals.extend(Goal::at_most(
-            &format!("auto, {place}: total over that of the better of sequential and parallel"),
-            rows.auto_over_best(&[Sequential, Parallel], here),
-            1.1,
-        ));
-        goals.extend(Goal::at_most(
-            &format!("auto, {place}: total over that of the best of all four"),
-            rows.auto_over_best(&[Sequential, Parallel, KvmemSequential, KvmemParallel], here),
-            1.1,
-        ));
+        for (others, ids) in [
+            ("the better of sequential and parallel", &[Sequential, Parallel][..]),
+            ("the best of all four", &[Sequential, Parallel, KvmemSequential, KvmemParallel]),
+        ] {
+            let name = format!("auto, {place}: total over that of {others}");
+            goals.at_most(name, 1.1, auto_over_best(rows, ids, here));
+        }
     }
     for (pages, limit) in [(Pages::Thp, 0.5), (Pages::Base, 0.9)] {
         let cell = move |row: &RegisterRow| {
             row.pages == Some(pages) && !row.resident && row.contexts == MANY
         };
-        goals.extend(Goal::at_most(
-            &format!("auto, {pages}, not resident, {MANY} contexts: total over that of sequential"),
-            rows.auto_over_best(&[Sequential], cell),
+        goals.at_most(
+            format!("auto, {pages}, not resident, {MANY} contexts: total over that of sequential"),
             limit,
-        ));
+            auto_over_best(rows, &[Sequential], cell),
+        );
     }
-    goals.extend(Goal::at_most(
+    // One context leaves nothing to do in parallel. A deregistration of less than a millisecond
+    // depends on the number of keys, not on the order in which they are given back.
+    let give_back = ratios(
+        rows,
+        |row| row.policy == Auto && row.contexts > 1,
+        |auto, row| {
+            row.policy == Sequential && row.unregister_s >= 1e-3 && Cell::of(row) == Cell::of(auto)
+        },
+        |row| Some(row.unregister_s),
+        |row| Some(Cell::of(row).to_string()),
+    );
+    goals.at_most(
         "auto, several contexts: time to give back over that of sequential, where that is a \
          millisecond",
-        rows.give_back_over_sequential(),
         1.0,
-    ));
-    goals.extend(Goal::at_most(
-        "plan: milliseconds for 1 TiB and 8 registrars",
-        plan_ms.map(|ms| (ms, None)),
-        1.0,
-    ));
-    goals
+        give_back,
+    );
+    let planning = plan_ms.map(|ms| (ms, None));
+    goals.at_most("plan: milliseconds for 1 TiB and 8 registrars", 1.0, planning);
 }
 
-struct RegisterRows<'a>(&'a [RegisterRow]);
-
-impl<'a> RegisterRows<'a> {
-    fn autos(
-        &self,
-        wanted: impl Fn(&RegisterRow) -> bool,
-    ) -> impl Iterator<Item = &'a RegisterRow> {
-        self.0.iter().filter(move |row| row.policy == Auto && wanted(row))
-    }
-
-    /// Returns the rows of `ids` in the cell of `row`, if all exist.
-    fn others(
-        &self,
-        row: &RegisterRow,
-        ids: &[RegisterContenderId],
-    ) -> Option<Vec<&'a RegisterRow>> {
-        let cell = Cell::of(row);
-        let find = |id: &RegisterContenderId| {
-            self.0.iter().find(|other| other.policy == *id && Cell::of(other) == cell)
+/// Divides the total of `auto` in each cell that is `wanted` by the smallest total of `ids` in that
+/// cell, if all of them have a row.
+fn auto_over_best(
+    rows: &[RegisterRow],
+    ids: &[RegisterContenderId],
+    wanted: impl Fn(&RegisterRow) -> bool,
+) -> impl Iterator<Item = Figure> {
+    let autos = rows.iter().filter(move |row| row.policy == Auto && wanted(row));
+    autos.filter_map(move |auto| {
+        let cell = Cell::of(auto);
+        let total = |id: &RegisterContenderId| {
+            let mut others = rows.iter().filter(|row| row.policy == *id);
+            others.find(|row| Cell::of(row) == cell).map(|row| row.total_s)
         };
-        ids.iter().map(find).collect()
-    }
-
-    fn auto_over_best(
-        &self,
-        ids: &'a [RegisterContenderId],
-        wanted: impl Fn(&RegisterRow) -> bool,
-    ) -> impl Iterator<Item = (f64, Option<String>)> {
-        self.autos(wanted).filter_map(move |auto| {
-            let others = self.others(auto, ids)?;
-            let best = others.iter().map(|other| other.total_s).min_by(f64::total_cmp)?;
-            Some((auto.total_s / best, Some(Cell::of(auto).to_string())))
-        })
-    }
-
-    /// One context leaves nothing to do in parallel. A deregistration of less than a millisecond
-    /// depends on the number of keys, not on the order in which they are given back.
-    fn give_back_over_sequential(&self) -> impl Iterator<Item = (f64, Option<String>)> {
-        self.autos(|row| row.contexts > 1).filter_map(|auto| {
-            let others = self.others(auto, &[Sequential])?;
-            let sequential = others.first()?.unregister_s;
-            (sequential >= 1e-3)
-                .then(|| (auto.unregister_s / sequential, Some(Cell::of(auto).to_string())))
-        })
-    }
+        let totals: Option<Vec<f64>> = ids.iter().map(total).collect();
+        let best = totals?.into_iter().min_by(f64::total_cmp)?;
+        Some((auto.total_s / best, Some(cell.to_string())))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::Backend;
     use super::*;
+    use crate::suite::Goal;
+
+    fn of(rows: &[RegisterRow], plan_ms: Option<f64>) -> Vec<Goal> {
+        let mut goals = GoalList::default();
+        add(rows, plan_ms, &mut goals);
+        goals.into_goals()
+    }
 
     fn row(
         backend: Backend,

@@ -11,7 +11,7 @@ use super::{RegisterContenderId, RegisterMeasureError};
 
 /// The result of one run, in seconds of the platform's clock.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct RegisterSample {
+pub(crate) struct RegisterSample {
     pub(super) populate_s: f64,
     pub(super) register_s: f64,
     pub(super) unregister_s: f64,

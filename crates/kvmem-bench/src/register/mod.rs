@@ -38,21 +38,19 @@
 mod ballast;
 mod fixture;
 mod goals;
-mod html;
 mod measure;
+mod memory;
 mod plain_ring;
 mod plan;
-mod report;
+mod planning;
+mod sections;
 mod strategies;
 mod suite;
-mod table;
 
-use serde::{Deserialize, Serialize};
-
-pub use self::report::{RegisterReport, RegisterRow, RegisterSkipped};
+pub use self::suite::{RegisterDetails, RegisterRow, RegisterSkipped, RegisterSuite};
 pub use crate::arena::Pages;
-use crate::names::names;
 use crate::progress::Progress;
+use crate::suite::{BenchError, Report, names};
 
 /// The options of a run.
 #[derive(Clone, Debug, Default)]
@@ -75,6 +73,11 @@ pub struct RegisterOptions {
     pub borrow_hugepages: bool,
 }
 
+/// The result of a run.
+pub type RegisterReport = Report<RegisterSuite>;
+/// The error that ended a run early.
+pub type RegisterBenchError = BenchError<RegisterMeasureError>;
+
 /// Runs the benchmark that `options` select.
 ///
 /// On io_uring the full run makes up to 8 GiB resident at a time, a quick one 1 GiB; less if less
@@ -82,24 +85,12 @@ pub struct RegisterOptions {
 ///
 /// # Errors
 /// [`RegisterBenchError`] when a contender fails at an operation that should succeed on this
-/// machine. Rows that the machine cannot measure are no error: see [`RegisterReport::skipped`].
+/// machine. Rows that the machine cannot measure are no error: see [`Report::skipped`].
 pub fn run(
     options: &RegisterOptions,
     progress: &mut dyn Progress<RegisterRow>,
 ) -> Result<RegisterReport, RegisterBenchError> {
-    suite::run(options, progress)
-}
-
-/// The error that ended a run early.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{cell}, {contender}: {error}")]
-pub struct RegisterBenchError {
-    /// The name of the cell.
-    pub cell: String,
-    /// The contender that ran.
-    pub contender: RegisterContenderId,
-    /// The error.
-    pub error: RegisterMeasureError,
+    crate::suite::run(options, progress)
 }
 
 /// The error of one measurement.
@@ -122,34 +113,19 @@ pub enum RegisterMeasureError {
     Registrar(String),
 }
 
-/// The kinds of registrars by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Backend {
-    /// Rings of io_uring with fixed buffers.
-    #[serde(rename = "io_uring")]
-    IoUring,
-    /// The simulated machine on which parallel registration of resident memory wins.
-    #[serde(rename = "simulated-parallel-wins")]
-    ParallelWins,
-    /// The simulated machine on which parallel registration loses.
-    #[serde(rename = "simulated-parallel-loses")]
-    ParallelLoses,
+names! {
+    /// The kinds of registrars by name.
+    pub enum Backend ("backend", UnknownBackendError) {
+        /// Rings of io_uring with fixed buffers.
+        IoUring = "io_uring",
+        /// The simulated machine on which parallel registration of resident memory wins.
+        ParallelWins = "simulated-parallel-wins",
+        /// The simulated machine on which parallel registration loses.
+        ParallelLoses = "simulated-parallel-loses",
+    }
 }
 
 impl Backend {
-    /// All backends, in the order in which they run.
-    pub const ALL: [Self; 3] = [Self::IoUring, Self::ParallelWins, Self::ParallelLoses];
-
-    /// Returns the name on the command line and in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::IoUring => "io_uring",
-            Self::ParallelWins => "simulated-parallel-wins",
-            Self::ParallelLoses => "simulated-parallel-loses",
-        }
-    }
-
     /// Returns whether time and memory are simulated.
     #[must_use]
     pub fn is_simulated(self) -> bool {
@@ -157,40 +133,18 @@ impl Backend {
     }
 }
 
-names!(Backend, UnknownBackendError, "backend", "No backend has this name.");
-
-/// The contenders by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum RegisterContenderId {
-    /// As published: one context after another, each registers the whole unpopulated region.
-    Sequential,
-    /// As published: one thread per context, each registers the whole unpopulated region.
-    Parallel,
-    /// The library with its sequential policy.
-    KvmemSequential,
-    /// The library with its parallel policy, all registrars at once.
-    KvmemParallel,
-    /// The library, which chooses the policy itself.
-    Auto,
-}
-
-impl RegisterContenderId {
-    /// All contenders, in the order in which reports list them.
-    pub const ALL: [Self; 5] =
-        [Self::Sequential, Self::Parallel, Self::KvmemSequential, Self::KvmemParallel, Self::Auto];
-
-    /// Returns the name on the command line and in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Sequential => "sequential",
-            Self::Parallel => "parallel",
-            Self::KvmemSequential => "kvmem-sequential",
-            Self::KvmemParallel => "kvmem-parallel",
-            Self::Auto => "auto",
-        }
+names! {
+    /// The contenders by name.
+    pub enum RegisterContenderId ("policy", UnknownRegisterContenderError) {
+        /// As published: one context after another, each registers the whole unpopulated region.
+        Sequential = "sequential",
+        /// As published: one thread per context, each registers the whole unpopulated region.
+        Parallel = "parallel",
+        /// The library with its sequential policy.
+        KvmemSequential = "kvmem-sequential",
+        /// The library with its parallel policy, all registrars at once.
+        KvmemParallel = "kvmem-parallel",
+        /// The library, which chooses the policy itself.
+        Auto = "auto",
     }
 }
-
-names!(RegisterContenderId, UnknownRegisterContenderError, "policy", "No policy has this name.");

@@ -6,8 +6,14 @@ use std::time::Duration;
 use kvmem::register::IoUring;
 
 use super::fixture::simulated;
-use super::{Backend, Pages, RegisterContenderId, RegisterOptions, RegisterRow, RegisterSkipped};
+use super::memory::RegisterFixture;
+use super::{
+    Backend, Pages, RegisterContenderId, RegisterDetails, RegisterOptions, RegisterRow,
+    RegisterSkipped, RegisterSuite,
+};
 use crate::arena::system;
+use crate::suite::plan::{Group, Order, Shuffled, Turn};
+use crate::suite::{Plan, chosen};
 
 /// Contexts that register a region.
 const CONTEXTS: [u32; 3] = [1, 4, 8];
@@ -18,22 +24,24 @@ const LARGE: u64 = 2 << 30;
 /// The smallest region that is worth registering.
 const MIN_REGION: u64 = 4 << 20;
 const GIB: u64 = 1 << 30;
+/// Seed of the order in which contenders take turns.
+const SEED: u64 = 1;
 
 /// Lengths of the measurements.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RegisterEffort {
+struct RegisterEffort {
     /// The smallest number of rounds that count.
-    pub(super) reps: u32,
+    reps: u32,
     /// Contenders in the round that does not count.
-    pub(super) warm: usize,
+    warm: usize,
     /// The largest number of rounds that count.
-    pub(super) max_reps: u32,
+    max_reps: u32,
     /// A cell gets more than `reps` rounds only within this time.
-    pub(super) budget: Duration,
+    budget: Duration,
 }
 
 impl RegisterEffort {
-    pub(super) fn of(options: &RegisterOptions) -> Self {
+    fn of(options: &RegisterOptions) -> Self {
         let mut effort = if options.quick {
             Self { reps: 3, warm: 1, max_reps: 31, budget: Duration::from_millis(300) }
         } else {
@@ -72,12 +80,6 @@ impl Cell {
             _ => 0,
         };
         self.region_bytes * each / GIB + 1
-    }
-
-    /// Estimates the milliseconds of all rounds with this many contenders, the discarded round
-    /// included.
-    pub(super) fn units(&self, contenders: usize, effort: &RegisterEffort) -> u64 {
-        self.run_units() * contenders as u64 * (u64::from(effort.reps) + 1)
     }
 }
 
@@ -122,10 +124,6 @@ impl RegisterGroup {
         Self { backend, region_bytes, pages, cells: resident.chain(rest).collect() }
     }
 
-    pub(super) fn units(&self, contenders: usize, effort: &RegisterEffort) -> u64 {
-        self.cells.iter().map(|cell| cell.units(contenders, effort)).sum()
-    }
-
     pub(super) fn skipped(&self, contexts: Option<u32>, reason: String) -> RegisterSkipped {
         RegisterSkipped {
             backend: self.backend,
@@ -137,31 +135,62 @@ impl RegisterGroup {
     }
 }
 
-/// Returns the contenders that `options` select.
-pub(super) fn contenders(options: &RegisterOptions) -> Vec<RegisterContenderId> {
-    let wanted =
-        |id: &RegisterContenderId| options.contenders.is_empty() || options.contenders.contains(id);
-    RegisterContenderId::ALL.into_iter().filter(wanted).collect()
+/// One contender in one cell.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RegisterTask {
+    /// The number of the cell's group.
+    pub(super) group: usize,
+    pub(super) cell: Cell,
+    pub(super) contender: RegisterContenderId,
+}
+
+/// Returns the plan that `options` select: the contenders of a cell take turns.
+pub(super) fn plan(options: &RegisterOptions) -> Plan<RegisterSuite> {
+    let effort = RegisterEffort::of(options);
+    let (cells, skipped) = groups(options, &Resources::here());
+    let contenders = chosen(&options.contenders);
+    let turns = |group: usize, cell: Cell| {
+        let shuffled = Shuffled {
+            seed: SEED,
+            warm: effort.warm,
+            max_reps: if cell.backend.is_simulated() { effort.reps } else { effort.max_reps },
+            budget: effort.budget,
+        };
+        let turn = |&contender| {
+            let task = RegisterTask { group, cell, contender };
+            Turn { task, reps: effort.reps, units: cell.run_units() }
+        };
+        Group { turns: contenders.iter().map(turn).collect(), order: Order::Shuffled(shuffled) }
+    };
+    let groups = cells.iter().enumerate();
+    let groups = groups.flat_map(|(at, group)| group.cells.iter().map(move |&cell| (at, cell)));
+    Plan {
+        quick: options.quick,
+        groups: groups.map(|(at, cell)| turns(at, cell)).collect(),
+        skipped,
+        fixture: RegisterFixture::new(cells, options.borrow_hugepages),
+        details: RegisterDetails { reps: effort.reps, plan_ms: None },
+    }
 }
 
 /// The resources of this machine.
 #[derive(Debug)]
-pub(super) struct Resources {
+struct Resources {
     /// Bytes that can be made resident, if known.
-    pub(super) available: Option<u64>,
+    available: Option<u64>,
     /// Why no ring can be created, if none can.
-    pub(super) no_rings: Option<String>,
+    no_rings: Option<String>,
 }
 
 impl Resources {
-    pub(super) fn here() -> Self {
+    fn here() -> Self {
         let no_rings = IoUring::available().err().map(|reason| reason.to_string());
         Self { available: system::available_bytes(), no_rings }
     }
 }
 
 /// Returns the groups that `options` select, in order, and the rows that this machine must skip.
-pub(super) fn groups(
+fn groups(
     options: &RegisterOptions,
     resources: &Resources,
 ) -> (Vec<RegisterGroup>, Vec<RegisterSkipped>) {
@@ -265,14 +294,12 @@ mod tests {
         assert_eq!(cells(&groups, Backend::IoUring, false), kinds * (CONTEXTS.len() + 1));
         assert_eq!(cells(&groups, Backend::ParallelWins, false), 3);
         assert_eq!(cells(&groups, Backend::ParallelLoses, true), 3);
-        assert_eq!(contenders(&RegisterOptions::default()), RegisterContenderId::ALL);
     }
 
     #[test]
     fn options_restrict_the_plan() {
         let options = RegisterOptions {
             backends: vec![Backend::IoUring],
-            contenders: vec![RegisterContenderId::Auto],
             region_bytes: vec![64 << 20, 64 << 20],
             contexts: vec![2, 0],
             ..RegisterOptions::default()
@@ -286,7 +313,6 @@ mod tests {
             );
             assert!(group.cells.iter().all(|cell| cell.contexts == 2));
         }
-        assert_eq!(contenders(&options), [RegisterContenderId::Auto]);
     }
 
     #[test]

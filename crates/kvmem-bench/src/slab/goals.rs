@@ -1,62 +1,54 @@
 //! The performance goals of the slab layer, evaluated on the rows.
 //!
-//! A goal is reported when the rows it needs exist. If several rows count, the worst is reported
-//! with its name. Three threads are measured but are not part of a goal.
+//! Three threads are measured but are not part of a goal.
 
 use super::{Pattern, SlabContenderId, SlabRow};
-use crate::report::Goal;
+use crate::suite::{GoalList, ratios};
+
+use SlabContenderId::{GSlice, Kvmem, Mimalloc};
 
 /// Numbers of threads that are part of the goals.
 const THREADS: [u32; 3] = [1, 2, 4];
 
-/// Returns every goal that `rows` can decide.
-pub(super) fn of(rows: &[SlabRow]) -> Vec<Goal> {
+/// Adds every goal that `rows` can decide.
+pub(super) fn add(rows: &[SlabRow], goals: &mut GoalList) {
     let time = |row: &SlabRow| Some(row.ns_per_pair);
     let memory = |row: &SlabRow| row.rss_bytes.map(|bytes| bytes as f64);
-    let found = [
-        Goal::at_most(
-            "random: time over that of mimalloc",
-            over(rows, SlabContenderId::Mimalloc, time),
-            0.8,
-        ),
-        Goal::at_most(
-            "random: time over that of g-slice",
-            over(rows, SlabContenderId::GSlice, time),
-            0.5,
-        ),
-        Goal::at_most(
-            "random: resident memory over that of mimalloc",
-            over(rows, SlabContenderId::Mimalloc, memory),
-            1.15,
-        ),
+    let limits: [(&str, SlabContenderId, f64, fn(&SlabRow) -> Option<f64>); 3] = [
+        ("random: time over that of mimalloc", Mimalloc, 0.8, time),
+        ("random: time over that of g-slice", GSlice, 0.5, time),
+        ("random: resident memory over that of mimalloc", Mimalloc, 1.15, memory),
     ];
-    found.into_iter().flatten().collect()
-}
-
-/// Divides a figure of the library by that of `other`, row by row.
-fn over(
-    rows: &[SlabRow],
-    other: SlabContenderId,
-    figure: impl Fn(&SlabRow) -> Option<f64>,
-) -> impl Iterator<Item = (f64, Option<String>)> {
-    let of = |id| {
-        rows.iter().filter(move |row| {
-            row.contender == id && row.pattern == Pattern::Random && THREADS.contains(&row.threads)
-        })
-    };
-    of(SlabContenderId::Kvmem).filter_map(move |ours| {
-        let same = |row: &&SlabRow| {
-            (row.max_block_bytes, row.threads) == (ours.max_block_bytes, ours.threads)
+    for (name, other, limit, figure) in limits {
+        let counts = |row: &SlabRow, contender| {
+            row.contender == contender
+                && row.pattern == Pattern::Random
+                && THREADS.contains(&row.threads)
         };
-        let ratio = figure(ours)? / figure(of(other).find(same)?)?;
-        Some((ratio, Some(format!("≤ {} B, {} thread(s)", ours.max_block_bytes, ours.threads))))
-    })
+        let ratios = ratios(
+            rows,
+            |row| counts(row, Kvmem),
+            |ours, row| {
+                counts(row, other)
+                    && (row.max_block_bytes, row.threads) == (ours.max_block_bytes, ours.threads)
+            },
+            figure,
+            |row| Some(format!("≤ {} B, {} thread(s)", row.max_block_bytes, row.threads)),
+        );
+        goals.at_most(name, limit, ratios);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use SlabContenderId::{GSlice, Kvmem, Mimalloc};
+    use crate::suite::Goal;
+
+    fn of(rows: &[SlabRow]) -> Vec<Goal> {
+        let mut goals = GoalList::default();
+        add(rows, &mut goals);
+        goals.into_goals()
+    }
 
     fn row(
         contender: SlabContenderId,

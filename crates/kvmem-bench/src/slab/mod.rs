@@ -15,28 +15,24 @@
 //! 4. *Memory.* The bytes that became resident from before the first block until all live blocks
 //!    were written, before any thread ends; in `producer-consumer`, until all blocks were freed.
 //!    Every measurement has its own process, so heaps share neither memory nor history.
-//! 5. *Noise.* The contenders of a group take turns, each repetition starts with another one, and
-//!    medians count.
+//! 5. *Noise.* The contenders take turns for each pattern, size and number of threads, and medians
+//!    count.
 
 mod goals;
 mod heap;
-mod html;
 mod loops;
 mod measure;
 mod plan;
-mod report;
 mod ring;
+mod sections;
 mod suite;
-mod table;
 
 use std::process::Command;
 
-use serde::{Deserialize, Serialize};
-
 pub use self::measure::{SlabSample, Task, UnknownTaskError, measure};
-pub use self::report::{SlabReport, SlabRow, SlabSkipped};
-use crate::names::names;
+pub use self::suite::{SlabRow, SlabSkipped, SlabSuite};
 use crate::progress::Progress;
+use crate::suite::{BenchError, Report, names};
 
 /// Returns the command of a process that calls [`measure()`] with the task and prints the
 /// [`SlabSample`].
@@ -60,26 +56,21 @@ pub struct SlabOptions {
     pub child: Option<Child>,
 }
 
+/// The result of a run.
+pub type SlabReport = Report<SlabSuite>;
+/// The error that ended a run early.
+pub type SlabBenchError = BenchError<SlabMeasureError>;
+
 /// Runs the benchmark that `options` select.
 ///
 /// # Errors
 /// [`SlabBenchError`] when an available contender cannot be measured. An absent one is no error:
-/// see [`SlabReport::skipped`].
+/// see [`skipped`](Report::skipped).
 pub fn run(
     options: &SlabOptions,
     progress: &mut dyn Progress<SlabRow>,
 ) -> Result<SlabReport, SlabBenchError> {
-    suite::run(options, progress)
-}
-
-/// The error that ended a run early.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{task}: {error}")]
-pub struct SlabBenchError {
-    /// The measurement.
-    pub task: Task,
-    /// The error.
-    pub error: SlabMeasureError,
+    crate::suite::run(options, progress)
 }
 
 /// The error of one measurement.
@@ -102,70 +93,32 @@ pub enum SlabMeasureError {
     Child(String),
 }
 
-/// The patterns by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Pattern {
-    /// Half of the blocks is freed and allocated again with new random sizes.
-    Random,
-    /// The same with blocks of one size.
-    Fixed,
-    /// One thread allocates, another frees.
-    ProducerConsumer,
-}
-
-impl Pattern {
-    /// All patterns, in the order in which they run.
-    pub const ALL: [Self; 3] = [Self::Random, Self::Fixed, Self::ProducerConsumer];
-
-    /// Returns the name on the command line and in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Random => "random",
-            Self::Fixed => "fixed",
-            Self::ProducerConsumer => "producer-consumer",
-        }
+names! {
+    /// The patterns by name.
+    pub enum Pattern ("pattern", UnknownPatternError) {
+        /// Half of the blocks is freed and allocated again with new random sizes.
+        Random = "random",
+        /// The same with blocks of one size.
+        Fixed = "fixed",
+        /// One thread allocates, another frees.
+        ProducerConsumer = "producer-consumer",
     }
 }
 
-names!(Pattern, UnknownPatternError, "pattern", "No pattern has this name.");
-
-/// The contenders by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SlabContenderId {
-    /// The library under test.
-    Kvmem,
-    /// The C library's `malloc`.
-    Malloc,
-    /// mimalloc.
-    Mimalloc,
-    /// jemalloc.
-    Jemalloc,
-    /// snmalloc.
-    Snmalloc,
-    /// GLib's slice allocator.
-    GSlice,
-}
-
-impl SlabContenderId {
-    /// All contenders, in the order in which reports list them.
-    pub const ALL: [Self; 6] =
-        [Self::Kvmem, Self::Malloc, Self::Mimalloc, Self::Jemalloc, Self::Snmalloc, Self::GSlice];
-
-    /// Returns the name on the command line and in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kvmem => "kvmem",
-            Self::Malloc => "malloc",
-            Self::Mimalloc => "mimalloc",
-            Self::Jemalloc => "jemalloc",
-            Self::Snmalloc => "snmalloc",
-            Self::GSlice => "g-slice",
-        }
+names! {
+    /// The contenders by name.
+    pub enum SlabContenderId ("contender", UnknownSlabContenderError) {
+        /// The library under test.
+        Kvmem = "kvmem",
+        /// The C library's `malloc`.
+        Malloc = "malloc",
+        /// mimalloc.
+        Mimalloc = "mimalloc",
+        /// jemalloc.
+        Jemalloc = "jemalloc",
+        /// snmalloc.
+        Snmalloc = "snmalloc",
+        /// GLib's slice allocator.
+        GSlice = "g-slice",
     }
 }
-
-names!(SlabContenderId, UnknownSlabContenderError, "contender", "No contender has this name.");

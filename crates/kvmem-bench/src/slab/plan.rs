@@ -1,6 +1,8 @@
-//! The plan of a run: groups of tasks that take turns, and the length of each.
+//! The plan of a run: the groups of each pattern, and the length of each measurement.
 
-use super::{Pattern, SlabContenderId, SlabOptions, SlabSkipped, Task, heap};
+use super::{Pattern, SlabContenderId, SlabOptions, SlabSkipped, SlabSuite, Task, heap, loops};
+use crate::suite::plan::Group;
+use crate::suite::{Plan, SeededRepetitions, chosen};
 
 /// Largest blocks of the random pattern, in bytes.
 const RANDOM_MAX: [u32; 2] = [512, 1024];
@@ -9,70 +11,41 @@ const FIXED: u32 = 64;
 /// Threads of the first two patterns.
 const THREADS: [u32; 4] = [1, 2, 3, 4];
 
-/// Lengths of the measurements.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SlabEffort {
-    pub(super) reps: u32,
-    /// Duration of one measurement.
-    pub(super) milliseconds: u32,
-}
+/// Milliseconds that a measurement takes longer than its loop: its process and its preparation.
+const PREPARATION: u64 = 20;
 
-impl SlabEffort {
-    pub(super) fn of(options: &SlabOptions) -> Self {
-        let effort = if options.quick {
-            Self { reps: 3, milliseconds: 20 }
-        } else {
-            Self { reps: 9, milliseconds: 250 }
-        };
-        Self { reps: options.reps.map_or(effort.reps, |reps| reps.max(1)), ..effort }
-    }
-
-    /// Estimates the milliseconds of a task, including its process and its preparation.
-    pub(super) fn units(&self) -> u64 {
-        u64::from(self.milliseconds) + 20
-    }
-}
-
-/// Tasks that differ only in the contender and take turns.
-#[derive(Debug)]
-pub(super) struct SlabGroup {
-    pub(super) tasks: Vec<Task>,
-}
-
-/// Returns the groups that `options` select, in order, and the absent contenders.
-pub(super) fn groups(
-    options: &SlabOptions,
-    effort: &SlabEffort,
-) -> (Vec<SlabGroup>, Vec<SlabSkipped>) {
-    let wanted = SlabContenderId::ALL
-        .into_iter()
-        .filter(|id| options.contenders.is_empty() || options.contenders.contains(id));
-    let mut present = Vec::new();
+/// Returns the plan that `options` select. Tasks that differ only in the contender take turns.
+pub(super) fn plan(options: &SlabOptions) -> Plan<SlabSuite> {
+    let (usual_reps, milliseconds) = if options.quick { (3, 20) } else { (9, 250) };
+    let reps = options.reps.map_or(usual_reps, |reps| reps.max(1));
+    let mut present: Vec<SlabContenderId> = Vec::new();
     let mut skipped = Vec::new();
-    for contender in wanted {
+    for contender in chosen(&options.contenders) {
         match heap::absent(contender) {
             None => present.push(contender),
             Some(reason) => skipped.push(SlabSkipped { contender, reason }),
         }
     }
     let mut groups = Vec::new();
-    for pattern in Pattern::ALL {
-        if !options.patterns.is_empty() && !options.patterns.contains(&pattern) {
-            continue;
-        }
+    for pattern in chosen(&options.patterns) {
         for (max_block_bytes, threads) in shapes(pattern, &options.threads) {
-            let task = |&contender: &SlabContenderId| Task {
+            let tasks = present.iter().map(|&contender| Task {
                 pattern,
                 max_block_bytes,
                 threads,
                 contender,
-                milliseconds: effort.milliseconds,
-            };
-            groups.push(SlabGroup { tasks: present.iter().map(task).collect() });
+                milliseconds,
+            });
+            groups.push(Group::rotated(tasks, reps, u64::from(milliseconds) + PREPARATION));
         }
     }
-    groups.retain(|group| !group.tasks.is_empty());
-    (groups, skipped)
+    Plan {
+        quick: options.quick,
+        groups,
+        skipped,
+        fixture: options.child,
+        details: SeededRepetitions { seed: loops::SEED.into(), reps },
+    }
 }
 
 /// Returns the sizes and numbers of threads of a pattern; `named` are the selected numbers.

@@ -1,92 +1,108 @@
-//! Runs the plan.
+//! The suite: its rows, and how they are measured.
 
-use std::time::Instant;
+use std::fmt::{self, Display, Formatter};
+
+use serde::{Deserialize, Serialize};
 
 use super::measure::{SlabSample, Task, in_child, measure};
-use super::plan::{SlabEffort, SlabGroup, groups};
-use super::report::{SlabReport, SlabRow};
-use super::{SlabBenchError, SlabMeasureError, SlabOptions, goals, loops};
-use crate::machine::Machine;
-use crate::progress::Progress;
+use super::{
+    Child, Pattern, SlabContenderId, SlabMeasureError, SlabOptions, goals, plan, sections,
+};
 use crate::stats::median;
+use crate::suite::plan::Stop;
+use crate::suite::{GoalList, Measured, Plan, Report, Section, SeededRepetitions, Suite};
 
-pub(super) fn run(
-    options: &SlabOptions,
-    progress: &mut dyn Progress<SlabRow>,
-) -> Result<SlabReport, SlabBenchError> {
-    let start = Instant::now();
-    let effort = SlabEffort::of(options);
-    let (groups, skipped) = groups(options, &effort);
-    let tasks: usize = groups.iter().map(|group| group.tasks.len()).sum();
-    progress.begin(tasks as u64 * u64::from(effort.reps) * effort.units());
-    let mut rows = Vec::new();
-    for group in &groups {
-        rows.extend(turns(group, options, &effort, progress)?);
-    }
-    let goals = goals::of(&rows);
-    Ok(SlabReport {
-        suite: "slab".to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        seed: loops::SEED,
-        quick: options.quick,
-        reps: effort.reps,
-        machine: Machine::here(),
-        seconds: start.elapsed().as_secs_f64(),
-        rows,
-        skipped,
-        goals,
-    })
+/// The benchmark of the slab layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlabSuite;
+
+/// One contender in one pattern.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SlabRow {
+    /// The pattern.
+    pub pattern: Pattern,
+    /// Bytes of the largest block; in `fixed`, of every block.
+    pub max_block_bytes: u32,
+    /// Threads; in `producer-consumer` half of them allocate.
+    pub threads: u32,
+    /// The contender.
+    pub contender: SlabContenderId,
+    /// Nanoseconds of a processor per allocation and free, waiting included; the median of the
+    /// repetitions.
+    pub ns_per_pair: f64,
+    /// Bytes that became resident; the median of the repetitions. `None` if the system does not
+    /// report them, or if the measurement had no process of its own.
+    pub rss_bytes: Option<u64>,
 }
 
-/// Measures the tasks of `group` in turns; returns a row for each.
-fn turns(
-    group: &SlabGroup,
-    options: &SlabOptions,
-    effort: &SlabEffort,
-    progress: &mut dyn Progress<SlabRow>,
-) -> Result<Vec<SlabRow>, SlabBenchError> {
-    let mut samples: Vec<Vec<SlabSample>> = group.tasks.iter().map(|_| Vec::new()).collect();
-    for rep in 0..effort.reps as usize {
-        for i in 0..group.tasks.len() {
-            let i = (i + rep) % group.tasks.len();
-            let task = &group.tasks[i];
-            progress.step(&name(task));
-            let one = once(task, options).map_err(|error| SlabBenchError { task: *task, error })?;
-            samples[i].push(one);
-            progress.advance(effort.units());
-        }
-    }
-    let mut rows = Vec::new();
-    for (task, samples) in group.tasks.iter().zip(&samples) {
-        if let Some(row) = row(task, samples) {
-            progress.row(&row);
-            rows.push(row);
-        }
-    }
-    Ok(rows)
+/// An absent contender.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlabSkipped {
+    /// The contender.
+    pub contender: SlabContenderId,
+    /// The reason.
+    pub reason: String,
 }
 
-fn once(task: &Task, options: &SlabOptions) -> Result<SlabSample, SlabMeasureError> {
-    match options.child {
-        Some(child) => in_child(task, child),
-        // All heaps share the memory of this process.
-        None => measure(task).map(|sample| SlabSample { rss_bytes: None, ..sample }),
+impl Display for SlabSkipped {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.contender, self.reason)
     }
 }
 
-fn name(task: &Task) -> String {
-    format!("{} ≤ {} B {} ×{}", task.pattern, task.max_block_bytes, task.contender, task.threads)
+impl Suite for SlabSuite {
+    const NAME: &'static str = "slab";
+    type Row = SlabRow;
+    type Skipped = SlabSkipped;
+    type Details = SeededRepetitions;
+
+    fn goals(report: &Report<Self>, goals: &mut GoalList) {
+        goals::add(&report.rows, goals);
+    }
+
+    fn sections(report: &Report<Self>) -> Vec<Section> {
+        sections::of(&report.rows)
+    }
 }
 
-/// Returns the medians of the samples.
-fn row(task: &Task, samples: &[SlabSample]) -> Option<SlabRow> {
-    let rss = samples.iter().filter_map(|one| one.rss_bytes).map(|bytes| bytes as f64);
-    Some(SlabRow {
-        pattern: task.pattern,
-        max_block_bytes: task.max_block_bytes,
-        threads: task.threads,
-        contender: task.contender,
-        ns_per_pair: median(samples.iter().map(|one| one.ns_per_pair).collect())?,
-        rss_bytes: median(rss.collect()).map(|bytes| bytes as u64),
-    })
+impl Measured for SlabSuite {
+    type Options = SlabOptions;
+    type Task = Task;
+    type Sample = SlabSample;
+    /// How to start a process for each measurement.
+    type Fixture = Option<Child>;
+    type Error = SlabMeasureError;
+
+    fn plan(options: &SlabOptions) -> Plan<Self> {
+        plan::plan(options)
+    }
+
+    fn name(task: &Task) -> String {
+        let Task { pattern, max_block_bytes, contender, threads, .. } = task;
+        format!("{pattern} ≤ {max_block_bytes} B {contender} ×{threads}")
+    }
+
+    fn measure(
+        child: &mut Option<Child>,
+        task: &Task,
+        _: u32,
+    ) -> Result<SlabSample, Stop<SlabSkipped, SlabMeasureError>> {
+        Ok(match *child {
+            Some(child) => in_child(task, child)?,
+            // All heaps share the memory of this process.
+            None => SlabSample { rss_bytes: None, ..measure(task)? },
+        })
+    }
+
+    fn row(_: &mut SeededRepetitions, task: &Task, samples: &[SlabSample]) -> Option<SlabRow> {
+        let rss = samples.iter().filter_map(|one| one.rss_bytes).map(|bytes| bytes as f64);
+        Some(SlabRow {
+            pattern: task.pattern,
+            max_block_bytes: task.max_block_bytes,
+            threads: task.threads,
+            contender: task.contender,
+            ns_per_pair: median(samples.iter().map(|one| one.ns_per_pair).collect())?,
+            rss_bytes: median(rss.collect()).map(|bytes| bytes as u64),
+        })
+    }
 }

@@ -6,9 +6,8 @@
 use std::time::{Duration, Instant};
 
 use kvmem_bench::contender::ContenderId;
-use kvmem_bench::html::Draw;
-use kvmem_bench::offset::WorkloadId;
-use kvmem_bench::report::{Goal, OffsetRow};
+use kvmem_bench::offset::{OffsetRow, WorkloadId};
+use kvmem_bench::suite::{Draw, Goal};
 use kvmem_bench::{arena, cache, concurrency, offset, register, slab};
 
 use super::telling::Going;

@@ -20,25 +20,23 @@
 //!    its prefix, and no policy finds more blocks with their prefixes either.
 
 mod arc;
-mod html;
 mod library;
 mod model;
 mod optimum;
-mod report;
 mod s3_fifo;
+mod suite;
 mod trace;
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::sync::Arc;
 
 use kvmem_testkit::workload::Prefixes;
-use serde::{Deserialize, Serialize};
 
-pub use self::report::{HitRateReport, HitRateRow};
+pub use self::suite::{HitRateDetails, HitRateRow, HitRateSuite};
 pub use self::trace::Trace;
 use super::CacheMeasureError;
-use crate::names::names;
 use crate::progress::Progress;
+use crate::suite::{BenchError, Report, names};
 
 /// Requests of a generated trace.
 const REQUESTS: usize = 12_000;
@@ -50,6 +48,9 @@ const SEED: u64 = 1;
 pub const POOLS: [u64; 6] = [64, 32, 16, 8, 4, 2];
 /// Shards of the library's caches.
 pub const SHARDS: [u32; 2] = [1, 8];
+
+/// The result of a run.
+pub type HitRateReport = Report<HitRateSuite>;
 
 /// What to run.
 #[derive(Clone, Debug, Default)]
@@ -73,42 +74,26 @@ pub enum HitsError {
     },
     /// The library's cache failed.
     #[error(transparent)]
-    Cache(#[from] CacheMeasureError),
+    Cache(#[from] BenchError<CacheMeasureError>),
 }
 
-/// The policies by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PolicyId {
-    /// The library's LRU.
-    Lru,
-    /// The library's scan-resistant policy.
-    ScanResistant,
-    /// S3-FIFO.
-    S3Fifo,
-    /// ARC.
-    Arc,
-    /// The bound of all policies.
-    Optimum,
+names! {
+    /// The policies by name.
+    pub enum PolicyId ("policy", UnknownPolicyError) {
+        /// The library's LRU.
+        Lru = "lru",
+        /// The library's scan-resistant policy.
+        ScanResistant = "scan-resistant",
+        /// S3-FIFO.
+        S3Fifo = "s3-fifo",
+        /// ARC.
+        Arc = "arc",
+        /// The bound of all policies.
+        Optimum = "optimum",
+    }
 }
 
 impl PolicyId {
-    /// All policies, in the order in which reports list them.
-    pub const ALL: [Self; 5] =
-        [Self::Lru, Self::ScanResistant, Self::S3Fifo, Self::Arc, Self::Optimum];
-
-    /// Returns the name in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Lru => "lru",
-            Self::ScanResistant => "scan-resistant",
-            Self::S3Fifo => "s3-fifo",
-            Self::Arc => "arc",
-            Self::Optimum => "optimum",
-        }
-    }
-
     /// Returns the numbers of shards with which it is measured.
     fn shards(self) -> &'static [u32] {
         match self {
@@ -117,8 +102,6 @@ impl PolicyId {
         }
     }
 }
-
-names!(PolicyId, UnknownPolicyError, "policy", "No policy has this name.");
 
 /// Returns the number of requested blocks that are found with all blocks before them.
 ///
@@ -150,39 +133,14 @@ pub fn run(
     options: &HitRateOptions,
     progress: &mut dyn Progress<HitRateRow>,
 ) -> Result<HitRateReport, HitsError> {
-    let began = Instant::now();
     let requests = if options.quick { QUICK_REQUESTS } else { REQUESTS };
     let mut traces = Vec::new();
     for path in &options.traces {
         traces.push(Trace::read(path, options.quick.then_some(QUICK_REQUESTS))?);
     }
     traces.extend(Prefixes::ALL.map(|kind| Trace::new(kind.name(), kind.requests(SEED, requests))));
-    let columns = PolicyId::ALL
-        .iter()
-        .flat_map(|&policy| policy.shards().iter().map(move |&shards| (policy, shards)));
-    let columns: Vec<(PolicyId, u32)> = columns.collect();
-    progress.begin((traces.len() * POOLS.len() * columns.len()) as u64);
-    let mut rows = Vec::new();
-    for trace in &traces {
-        for pool in POOLS {
-            let blocks = (trace.distinct / pool).max(1);
-            for &(policy, shards) in &columns {
-                progress.step(&format!("{} 1/{pool} {}", trace.name, policy.name()));
-                let hits = hits(trace, policy, shards, blocks)?;
-                rows.push(HitRateRow {
-                    trace: trace.name.clone(),
-                    pool,
-                    blocks,
-                    policy,
-                    shards,
-                    hits,
-                    requested: trace.requested,
-                });
-                progress.advance(1);
-            }
-        }
-    }
-    Ok(HitRateReport::new(options.quick, began.elapsed().as_secs_f64(), rows))
+    let traces = traces.into_iter().map(Arc::new).collect();
+    Ok(crate::suite::run(&suite::Traces { quick: options.quick, traces }, progress)?)
 }
 
 #[cfg(test)]

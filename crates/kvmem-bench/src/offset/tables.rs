@@ -1,60 +1,24 @@
-//! The report as text.
+//! The tables.
 //!
 //! `uniform` has one line for each size with the contenders side by side; the other workloads have
 //! one line for each row. A published figure stands beside the contender's if there is one,
 //! otherwise a dash.
 
-use std::fmt::{self, Display, Formatter};
-
-use crate::columns::{Columns, count, goals, nanoseconds, strings};
+use super::{OffsetRow, WorkloadId};
 use crate::contender::ContenderId;
-use crate::offset::WorkloadId;
-use crate::report::{OffsetReport, OffsetRow};
+use crate::suite::columns::{Columns, count, dash, decimal, distinct};
 
+/// Formats a share of the pool.
 fn share(value: Option<f64>) -> String {
-    value.map_or_else(|| "–".to_owned(), |value| format!("{value:.4}"))
+    decimal(value, 4)
 }
 
-fn exact_share(value: Option<f64>) -> String {
-    value.map_or_else(|| "–".to_owned(), |value| format!("{value:.6}"))
+/// Formats whole nanoseconds.
+fn nanoseconds(value: Option<f64>) -> String {
+    decimal(value, 0)
 }
 
-impl Display for OffsetReport {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let pace = if self.quick { "quick" } else { "full" };
-        writeln!(
-            f,
-            "kvmem {} · {} · {pace} run, seed {}, {} repetition(s), {:.0} s",
-            self.version, self.suite, self.seed, self.reps, self.seconds
-        )?;
-        writeln!(f, "{}", self.machine)?;
-        for workload in WorkloadId::ALL {
-            let rows: Vec<&OffsetRow> =
-                self.rows.iter().filter(|row| row.workload == workload).collect();
-            if rows.is_empty() {
-                continue;
-            }
-            writeln!(f, "\n{}", title(workload))?;
-            if workload == WorkloadId::Uniform {
-                for baselines in [false, true] {
-                    if rows.iter().any(|row| is_baseline(row.contender) == baselines) {
-                        let gap = if baselines { "\n" } else { "" };
-                        write!(f, "{gap}{}", uniform(&rows, baselines))?;
-                    }
-                }
-            } else {
-                write!(f, "{}", section(workload, &rows))?;
-            }
-        }
-        if !self.goals.is_empty() {
-            writeln!(f, "\nGoals")?;
-            write!(f, "{}", goals(&self.goals))?;
-        }
-        Ok(())
-    }
-}
-
-pub(crate) fn title(workload: WorkloadId) -> &'static str {
+pub(super) fn title(workload: WorkloadId) -> &'static str {
     match workload {
         WorkloadId::Metadata => {
             "metadata: bytes for each live allocation, handle included; bytes resident in a fresh \
@@ -80,26 +44,28 @@ pub(crate) fn title(workload: WorkloadId) -> &'static str {
     }
 }
 
-pub(crate) fn section(workload: WorkloadId, rows: &[&OffsetRow]) -> Columns {
+/// Returns the tables of a workload.
+pub(super) fn of(workload: WorkloadId, rows: &[&OffsetRow]) -> Vec<Columns> {
     match workload {
-        WorkloadId::Metadata => metadata(rows),
-        WorkloadId::Rl => rl(rows),
-        WorkloadId::Shift => shift(rows),
-        _ => mixed(rows),
+        WorkloadId::Uniform => [false, true].map(|baselines| uniform(rows, baselines)).into(),
+        WorkloadId::Metadata => vec![metadata(rows)],
+        WorkloadId::Rl => vec![rl(rows)],
+        WorkloadId::Shift => vec![shift(rows)],
+        _ => vec![mixed(rows)],
     }
 }
 
-pub(crate) fn variant(row: &OffsetRow) -> String {
+pub(super) fn variant(row: &OffsetRow) -> String {
     row.variant.clone().unwrap_or_else(|| row.workload.to_string())
 }
 
 /// Returns whether the contender is a baseline that runs in few uniform rows and gets its own
 /// table.
-pub(crate) fn is_baseline(id: ContenderId) -> bool {
+pub(super) fn is_baseline(id: ContenderId) -> bool {
     matches!(id, ContenderId::OffsetAllocator | ContenderId::BestFit)
 }
 
-pub(crate) fn uniform(rows: &[&OffsetRow], baselines: bool) -> Columns {
+fn uniform(rows: &[&OffsetRow], baselines: bool) -> Columns {
     let rows = || rows.iter().filter(|row| is_baseline(row.contender) == baselines);
     let present: Vec<ContenderId> =
         ContenderId::ALL.into_iter().filter(|&id| rows().any(|row| row.contender == id)).collect();
@@ -108,29 +74,27 @@ pub(crate) fn uniform(rows: &[&OffsetRow], baselines: bool) -> Columns {
     let is_model = |id| matches!(id, ContenderId::Binned | ContenderId::BinnedUnrounded);
     let all = !present.contains(&ContenderId::Binned);
     let with_published = |id| all || is_model(id);
-    let mut head: Vec<String> = strings(["size", "live", "bound"]).into();
+    let mut head: Vec<String> = ["size", "live", "bound"].map(str::to_owned).into();
     for &id in &present {
         head.extend([id.to_string(), "ns".to_owned()]);
         if with_published(id) {
-            head.extend(strings(["(publ.", "ns)"]));
+            head.extend(["(publ.", "ns)"].map(str::to_owned));
         }
     }
     let mut columns = Columns::new(head);
-    let mut sizes: Vec<u64> = rows().filter_map(|row| row.size_bytes).collect();
-    sizes.dedup();
-    for size in sizes {
+    for size in distinct(rows().filter_map(|row| row.size_bytes)) {
         let of = |id| rows().find(|row| row.size_bytes == Some(size) && row.contender == id);
         let any = rows().find(|row| row.size_bytes == Some(size));
         let mut line = vec![
             count(Some(size)),
             count(any.and_then(|row| row.live)),
-            exact_share(any.and_then(|row| row.util_bound)),
+            decimal(any.and_then(|row| row.util_bound), 6),
         ];
         for &id in &present {
             let row = of(id);
             let ours = id == ContenderId::Kvmem;
             line.push(if ours {
-                exact_share(row.and_then(|row| row.util_min))
+                decimal(row.and_then(|row| row.util_min), 6)
             } else {
                 share(row.and_then(|row| row.util_avg))
             });
@@ -146,7 +110,7 @@ pub(crate) fn uniform(rows: &[&OffsetRow], baselines: bool) -> Columns {
 }
 
 fn mixed(rows: &[&OffsetRow]) -> Columns {
-    let mut columns = Columns::new(strings([
+    let mut columns = Columns::new([
         "",
         "contender",
         "min",
@@ -158,7 +122,7 @@ fn mixed(rows: &[&OffsetRow]) -> Columns {
         "(publ. avg)",
         "ns",
         "(publ. ns)",
-    ]));
+    ]);
     for row in rows {
         columns.push([
             variant(row),
@@ -178,23 +142,21 @@ fn mixed(rows: &[&OffsetRow]) -> Columns {
 }
 
 fn rl(rows: &[&OffsetRow]) -> Columns {
-    let two =
-        |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"));
-    let mut columns = Columns::new(strings([
+    let mut columns = Columns::new([
         "",
         "contender",
         "no failure",
         "≤ 1 in 10,000",
         "failed at 0.95",
         "(published)",
-    ]));
+    ]);
     for row in rows {
         columns.push([
             variant(row),
             row.contender.to_string(),
-            two(row.live_fraction_no_failure),
-            two(row.live_fraction),
-            row.fail_rate.map_or_else(|| "–".to_owned(), |rate| format!("{:.4} %", rate * 100.0)),
+            decimal(row.live_fraction_no_failure, 2),
+            decimal(row.live_fraction, 2),
+            row.fail_rate.map_or_else(dash, |rate| format!("{:.4} %", rate * 100.0)),
             share(row.published_util_avg),
         ]);
     }
@@ -202,7 +164,7 @@ fn rl(rows: &[&OffsetRow]) -> Columns {
 }
 
 fn shift(rows: &[&OffsetRow]) -> Columns {
-    let mut columns = Columns::new(strings([
+    let mut columns = Columns::new([
         "",
         "contender",
         "during",
@@ -210,7 +172,7 @@ fn shift(rows: &[&OffsetRow]) -> Columns {
         "1–2 turnovers after",
         "10–20",
         "(published)",
-    ]));
+    ]);
     for row in rows {
         columns.push([
             variant(row),
@@ -226,11 +188,9 @@ fn shift(rows: &[&OffsetRow]) -> Columns {
 }
 
 fn metadata(rows: &[&OffsetRow]) -> Columns {
-    let mut columns = Columns::new(strings(["", "contender", "live", "bytes each", "resident"]));
+    let mut columns = Columns::new(["", "contender", "live", "bytes each", "resident"]);
     for row in rows {
-        let each = row
-            .metadata_bytes_per_live
-            .map_or_else(|| "–".to_owned(), |bytes| format!("{bytes:.1}"));
+        let each = decimal(row.metadata_bytes_per_live, 1);
         columns.push([
             variant(row),
             row.contender.to_string(),

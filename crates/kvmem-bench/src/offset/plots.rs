@@ -1,38 +1,21 @@
-//! The report as a chapter of a page: utilization beside the published figures and the bound, times
-//! on a log scale.
+//! The plots: utilization beside the published figures and the bound, times on a log scale.
 //!
 //! The 55 sizes of `uniform` form five families of eleven. A bar shows the smallest utilization of
 //! each family; points show times over sizes.
 
-use kvmem_report::{Bars, Chapter, Lines, Scale, Section};
+use kvmem_report::{Bars, Lines, Scale};
 
-use super::WorkloadId;
+use super::tables::{is_baseline, variant};
+use super::{OffsetRow, WorkloadId};
 use crate::contender::ContenderId;
-use crate::html::{Draw, bars, head, section, tail};
 use crate::loops::uniform::sizes;
-use crate::report::{OffsetReport, OffsetRow};
-use crate::table::{is_baseline, title, uniform, variant};
+use crate::suite::{Section, bars};
 
-impl Draw for OffsetReport {
-    fn chapter(&self) -> Chapter {
-        let how = format!("seed {}, {} repetition(s)", self.seed, self.reps);
-        let mut chapter =
-            head(&self.suite, &self.version, self.quick, &how, self.seconds, &self.machine);
-        for workload in WorkloadId::ALL {
-            let rows: Vec<&OffsetRow> =
-                self.rows.iter().filter(|row| row.workload == workload).collect();
-            if rows.is_empty() {
-                continue;
-            }
-            chapter = chapter.section(match workload {
-                WorkloadId::Uniform => one_size(&rows),
-                _ => {
-                    let table = crate::table::section(workload, &rows);
-                    section(title(workload), plots(workload, &rows)).table(table.into())
-                }
-            });
-        }
-        tail(chapter, None, &self.goals)
+/// Adds the plots of a workload to its section.
+pub(super) fn plotted(section: Section, workload: WorkloadId, rows: &[&OffsetRow]) -> Section {
+    match workload {
+        WorkloadId::Uniform => section.bars(families(rows)).lines(over_sizes(rows)),
+        _ => plots(workload, rows).into_iter().fold(section, Section::bars),
     }
 }
 
@@ -77,7 +60,7 @@ fn utilization(about: &str, rows: &[&OffsetRow]) -> Bars {
     let mut bars = Bars::new(about, "share of the pool", Scale::Linear).series(names());
     for (row, published) in with_published(rows, |row| row.published_util_avg) {
         if let Some(ours) = row.util_avg {
-            add(bars.group(variant(row)), row, ours, published);
+            beside(bars.group(variant(row)), row, ours, published);
         }
         if let Some(bound) = row.util_bound {
             bars.group(variant(row)).bound(bound);
@@ -91,13 +74,14 @@ fn times(rows: &[&OffsetRow]) -> Bars {
     let mut bars = Bars::new("Time of a request, less is better", "ns", Scale::Log).series(names());
     for (row, published) in with_published(rows, |row| row.published_ns) {
         if let Some(ours) = row.ns_per_op {
-            add(bars.group(variant(row)), row, ours, published);
+            beside(bars.group(variant(row)), row, ours, published);
         }
     }
     bars
 }
 
-fn add(
+/// Adds a bar, and the published figure beside it.
+fn beside(
     mut group: kvmem_report::bars::GroupMut<'_>,
     row: &OffsetRow,
     ours: f64,
@@ -133,27 +117,6 @@ fn with_published<'a>(
     rows.iter().map(move |&row| (row, figure(row).filter(|_| of(row))))
 }
 
-/// Builds the section of `uniform`: smallest utilization of each family, times over sizes, and a
-/// table of all sizes.
-fn one_size(rows: &[&OffsetRow]) -> Section {
-    let mut section =
-        Section::new(title(WorkloadId::Uniform).split_whitespace().collect::<Vec<_>>().join(" "));
-    let families = families(rows);
-    if !families.is_empty() {
-        section = section.plot(families.plot());
-    }
-    let times = over_sizes(rows);
-    if !times.is_empty() {
-        section = section.plot(times.plot());
-    }
-    for baselines in [false, true] {
-        if rows.iter().any(|row| is_baseline(row.contender) == baselines) {
-            section = section.table(uniform(rows, baselines).into());
-        }
-    }
-    section
-}
-
 fn families(rows: &[&OffsetRow]) -> Bars {
     const NAMES: [&str; 5] =
         ["32 × 4ⁿ B", "17 B less", "17 B more", "nine tenths of it", "eleven tenths of it"];
@@ -187,7 +150,7 @@ fn families(rows: &[&OffsetRow]) -> Bars {
             if let Some(found) = smallest(&mut own.iter().filter_map(ours)) {
                 let published = with_published(rows, |row| row.published_util_avg)
                     .filter(|(row, _)| row.contender == id && family(row) == Some(number));
-                add(
+                beside(
                     bars.group(name),
                     own[0],
                     found,

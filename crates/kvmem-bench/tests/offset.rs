@@ -1,36 +1,40 @@
-//! The report of a small run: its JSON, its table, its progress.
+//! The report of small offset runs: its JSON, its table, its progress.
 
 use kvmem_bench::contender::ContenderId;
-use kvmem_bench::offset::{self, OffsetOptions, WorkloadId};
-use kvmem_bench::progress::Progress;
-use kvmem_bench::report::{OffsetReport, OffsetRow};
+use kvmem_bench::offset::{self, OffsetOptions, OffsetReport, OffsetRow, WorkloadId};
 
-#[derive(Default)]
-struct Watch {
-    planned: u64,
-    done: u64,
-    steps: usize,
-    rows: usize,
-}
+mod suite;
 
-impl Progress for Watch {
-    fn begin(&mut self, units: u64) {
-        self.planned = units;
-    }
+use suite::{Watch, check_names, check_rows};
 
-    fn step(&mut self, what: &str) {
-        assert!(what.starts_with("shift B/A="), "{what}");
-        self.steps += 1;
-    }
-
-    fn advance(&mut self, units: u64) {
-        self.done += units;
-    }
-
-    fn row(&mut self, _row: &OffsetRow) {
-        self.rows += 1;
-    }
-}
+/// The keys of a row.
+const KEYS: [&str; 25] = [
+    "workload",
+    "contender",
+    "variant",
+    "size_bytes",
+    "pool_bytes",
+    "util_min",
+    "util_p99",
+    "util_p90",
+    "util_p50",
+    "util_max",
+    "util_avg",
+    "util_bound",
+    "util_during",
+    "util_late",
+    "live_fraction",
+    "live_fraction_no_failure",
+    "fail_rate",
+    "ns_per_op",
+    "live",
+    "samples",
+    "metadata_bytes_per_live",
+    "resident_bytes",
+    "published_util_min",
+    "published_util_avg",
+    "published_ns",
+];
 
 fn small() -> (OffsetReport, Watch) {
     let options = OffsetOptions {
@@ -48,10 +52,10 @@ fn small() -> (OffsetReport, Watch) {
 fn a_run_is_reported_in_full() {
     let (report, watch) = small();
     assert_eq!(report.rows.len(), 10);
-    assert_eq!((watch.steps, watch.rows), (10, 10));
-    assert_eq!(watch.planned, watch.done);
+    assert_eq!(watch.steps.len(), 10);
+    assert!(watch.steps.iter().all(|step| step.starts_with("shift B/A=")), "{:?}", watch.steps);
 
-    let json = serde_json::to_value(&report).unwrap();
+    let json = check_rows(&report, &watch, &KEYS);
     for key in ["suite", "version", "seed", "quick", "machine", "seconds", "rows", "goals"] {
         assert!(json.get(key).is_some(), "{key}");
     }
@@ -75,13 +79,12 @@ fn a_run_is_reported_in_full() {
     for key in ["pool_bytes", "util_min", "util_avg"] {
         assert!(row[key].is_number(), "{key}");
     }
-    assert_eq!(serde_json::from_value::<OffsetReport>(json).unwrap(), report);
 
     let table = report.to_string();
     for part in ["shift: ", "B/A=0.3", "B/A=2.3", "binned", "null"] {
         assert!(table.contains(part), "{part} in\n{table}");
     }
-    assert!(table.ends_with('\n') && !table.contains("uniform"));
+    assert!(!table.contains("uniform"));
 }
 
 #[test]
@@ -106,11 +109,8 @@ fn published_figures_are_in_the_table() {
 
 #[test]
 fn names_parse_back() {
-    for id in WorkloadId::ALL {
-        assert_eq!(id.to_string().parse(), Ok(id));
-        assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{id}\""));
-    }
-    assert!("nothing".parse::<WorkloadId>().unwrap_err().to_string().contains("nothing"));
+    check_names::<WorkloadId>();
+    check_names::<ContenderId>();
 }
 
 #[test]

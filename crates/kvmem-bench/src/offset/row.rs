@@ -1,10 +1,9 @@
-//! The report of the offset suite, and the goals of every suite.
+//! A row of the report.
 
 use serde::{Deserialize, Serialize};
 
+use super::WorkloadId;
 use crate::contender::ContenderId;
-use crate::machine::Machine;
-use crate::offset::WorkloadId;
 
 /// One contender in one workload. Shares are in 0..=1; a figure that the workload lacks is `None`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -93,73 +92,5 @@ impl OffsetRow {
             published_util_avg: None,
             published_ns: None,
         }
-    }
-}
-
-/// The result of a run: the machine, the settings and every row. `Display` prints the table.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct OffsetReport {
-    /// The layer: "offset".
-    pub suite: String,
-    /// Version of the library.
-    pub version: String,
-    /// Seed of all workloads.
-    pub seed: u64,
-    /// Whether loops were shortened.
-    pub quick: bool,
-    /// Repetitions of each timed loop; figures are medians.
-    pub reps: u32,
-    /// The machine.
-    pub machine: Machine,
-    /// Duration of the whole run in seconds.
-    pub seconds: f64,
-    /// The figures.
-    pub rows: Vec<OffsetRow>,
-    /// The performance goals, and whether this run meets them.
-    pub goals: Vec<Goal>,
-}
-
-/// A performance goal.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Goal {
-    /// The measured quantity.
-    pub name: String,
-    /// The figure of this run; the worst if several rows count.
-    pub value: f64,
-    /// The limit.
-    pub limit: f64,
-    /// Whether the limit is a minimum; otherwise it is a maximum.
-    pub at_least: bool,
-    /// The row of the worst figure.
-    pub at: Option<String>,
-}
-
-impl Goal {
-    /// Creates the goal that the largest of `found` is at most `limit`; `None` if `found` is empty.
-    pub(crate) fn at_most(
-        what: &str,
-        found: impl IntoIterator<Item = (f64, Option<String>)>,
-        limit: f64,
-    ) -> Option<Self> {
-        let (value, at) = found.into_iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
-        Some(Self { name: what.to_owned(), value, limit, at_least: false, at })
-    }
-
-    /// Creates the goal that the smallest of `found` is at least `limit`; `None` if `found` is
-    /// empty.
-    pub(crate) fn at_least(
-        what: &str,
-        found: impl IntoIterator<Item = (Option<f64>, Option<String>)>,
-        limit: f64,
-    ) -> Option<Self> {
-        let known = found.into_iter().filter_map(|(value, at)| Some((value?, at)));
-        let (value, at) = known.min_by(|a, b| a.0.total_cmp(&b.0))?;
-        Some(Self { name: what.to_owned(), value, limit, at_least: true, at })
-    }
-
-    /// Returns whether the figure meets the limit.
-    #[must_use]
-    pub fn met(&self) -> bool {
-        if self.at_least { self.value >= self.limit } else { self.value <= self.limit }
     }
 }
