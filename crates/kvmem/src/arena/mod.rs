@@ -41,7 +41,6 @@ mod reservations;
 mod residency;
 mod settings;
 mod span;
-mod thread_team;
 mod views;
 
 pub(crate) use cores::usable as usable_cores;
@@ -49,7 +48,6 @@ pub(crate) use headroom::{headroom, reserve as reserve_headroom};
 pub(crate) use pinned::PinnedRange;
 pub(crate) use progress::ProgressTracker;
 pub(crate) use receipt::HumanBytes;
-pub(crate) use thread_team::{ThreadTeam, with_team};
 
 pub use crate::sys::{Call, Errno};
 pub use builder::{Backing, RegionBuilder};

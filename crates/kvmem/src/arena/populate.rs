@@ -30,9 +30,9 @@ use super::diagnose::limit_behind;
 use super::headroom::Headroom;
 use super::progress::{ProgressOptions, ProgressTracker};
 use super::residency::measure;
-use super::thread_team::with_team;
 use super::{ArenaError, Call, Errno, Limit, PageSize, cores, hugetlb};
 use crate::sys;
+use crate::threads::with_team;
 use crate::trace::span;
 
 /// The bytes that one thread populates between two checks: some 10 ms of work.

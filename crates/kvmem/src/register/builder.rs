@@ -4,10 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::background::Background;
-use super::engine::{Engine, RegionJob};
-use super::layout::MemoryLayout;
-use super::plan::CallStrategy;
-use super::progress::RunOptions;
+use super::engine::{Engine, RegionJob, RunOptions};
+use super::plan::{CallStrategy, MemoryLayout};
 use super::{
     Limits, Plan, PlanOptions, Platform, Policy, RegisterError, RegisterProgress, Registrar,
     RegistrationSet, SystemPlatform,

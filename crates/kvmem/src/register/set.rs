@@ -4,8 +4,7 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::progress::RegisterListener;
-use super::release::{IssuedKeys, release};
+use super::engine::{IssuedKeys, RegisterListener, release};
 use super::{
     Deregistered, Key, Outcome, Phase, Platform, RegisterError, RegisterProgress, Registration,
     RegistrationBuilder,
