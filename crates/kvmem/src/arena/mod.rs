@@ -50,6 +50,7 @@ pub(crate) use progress::ProgressTracker;
 pub(crate) use receipt::HumanBytes;
 
 pub use crate::sys::{Call, Errno};
+pub use crate::threads::{CancelToken, Progress, ProgressOptions, WorkUnit};
 pub use builder::{Backing, RegionBuilder};
 pub use bump::{BumpArena, BumpStats};
 pub use bump_error::BumpError;
@@ -64,7 +65,6 @@ pub use populate::{ParsePopulateError, Populate, Populated};
 pub use process::{FreeOutcome, ProcessArena, ProcessStats};
 #[cfg(not(loom))]
 pub use process_error::{FreeError, ProcessAllocError, SetupError};
-pub use progress::{CancelToken, Progress, ProgressOptions, WorkUnit};
 #[cfg(not(loom))]
 pub use read_only::ReadOnlyRegion;
 pub use receipt::{Fallback, RangeReceipt, Receipt};

@@ -93,13 +93,13 @@ impl RegistrationBuilder {
 
     /// Sets a token that cancels registering; nothing is registered then.
     pub fn cancel(mut self, cancel: CancelToken) -> RegistrationBuilder {
-        self.options.cancel = cancel;
+        self.options.budget.cancel = cancel;
         self
     }
 
     /// Limits the time for registering; if it runs out, nothing is registered.
     pub fn time_budget(mut self, budget: Duration) -> RegistrationBuilder {
-        self.options.budget = Some(budget);
+        self.options.budget.time = Some(budget);
         self
     }
 
@@ -161,7 +161,7 @@ impl RegistrationBuilder {
         region: impl Into<Arc<Region>>,
     ) -> Result<Background, RegisterError> {
         // Dropping the handle cancels a child token, not everything that uses the user's token.
-        let builder = self.clone().by_range(true).cancel(self.options.cancel.child());
+        let builder = self.clone().by_range(true).cancel(self.options.budget.cancel.child());
         Background::begin(builder.engine(vec![region.into()])?)
     }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
+use super::clock::{now, seconds};
 use crate::sys;
 use crate::trace::TraceContext;
 
@@ -18,8 +19,46 @@ const START_TIMEOUT: Duration = Duration::from_millis(20);
 /// The largest number of threads in a team: a command holds thread numbers in 16 bits.
 const MAX_THREADS: usize = 1 << 15;
 
+/// The machine on which a team works: its clock, and calls that announce the team's threads to it.
+pub(crate) trait TeamHost: Sync {
+    /// Returns the time since an arbitrary start.
+    fn now(&self) -> Duration;
+
+    /// Announces that the calling thread is about to work in a team of `threads` threads, itself
+    /// included. Not called for a single thread, and neither are the other two.
+    fn gather(&self, _threads: usize) {}
+
+    /// Starts the work of the calling thread, which has this number in its team.
+    fn enter(&self, _number: usize) {}
+
+    /// Ends the work of the calling thread.
+    fn leave(&self) {}
+}
+
+/// The machine this process runs on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RealTime;
+
+impl TeamHost for RealTime {
+    fn now(&self) -> Duration {
+        now()
+    }
+}
+
+/// The result of one run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct TeamRun {
+    /// The number of threads that worked.
+    pub(crate) threads: usize,
+    /// The time when all were ready, by the clock of the host.
+    pub(crate) began: Duration,
+    /// The seconds from then until all had finished.
+    pub(crate) seconds: f64,
+}
+
 /// The state that all threads of a team share. Threads are numbered from 0, which is the leader.
 struct TeamState<'a> {
+    host: &'a dyn TeamHost,
     /// Called with the number of the thread and the number of working threads.
     work: &'a (dyn Fn(usize, usize) + Sync),
     /// The current [`Command`] in one word: a helper that reads it late must not mix two commands.
@@ -65,39 +104,41 @@ pub(crate) struct ThreadTeam<'scope, 'env> {
     helpers: Vec<ScopedJoinHandle<'scope, ()>>,
 }
 
-/// Makes a team and calls `lead` with it. The team's threads are called `name` and do `work` in
-/// each run; `work` receives the number of the thread, from 0, and the number of threads in this
-/// run. All threads have ended when this returns.
+/// Makes a team on `host` and calls `lead` with it. The team's threads are called `name` and do
+/// `work` in each run; `work` receives the number of the thread, from 0, and the number of threads
+/// in this run. All threads have ended when this returns.
 ///
 /// # Panics
 /// Resumes a panic of `work` in the calling thread.
 pub(crate) fn with_team<R>(
     name: &str,
+    host: &dyn TeamHost,
     work: &(dyn Fn(usize, usize) + Sync),
     lead: impl FnOnce(&mut ThreadTeam<'_, '_>) -> R,
 ) -> R {
     let (command, busy, arrived) = (AtomicU64::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
-    let state = TeamState { work, command, busy, arrived, trace: TraceContext::now() };
+    let state = TeamState { host, work, command, busy, arrived, trace: TraceContext::now() };
     thread::scope(|scope| lead(&mut ThreadTeam { scope, name, state: &state, helpers: Vec::new() }))
 }
 
 impl ThreadTeam<'_, '_> {
-    /// Lets `threads` threads work, the leader included, or fewer if no more can be started;
-    /// returns how many worked. Calls `begin` with that number when all are ready, before any of
-    /// them works.
-    pub(crate) fn run(&mut self, threads: usize, begin: impl FnOnce(usize)) -> usize {
+    /// Lets `threads` threads work, the leader included, or fewer if no more can be started.
+    pub(crate) fn run(&mut self, threads: usize) -> TeamRun {
         self.grow(threads.min(MAX_THREADS));
         let threads = threads.min(self.helpers.len() + 1).max(1);
-        begin(threads);
+        let host = self.state.host;
+        let began = host.now();
         if threads > 1 {
+            host.gather(threads);
             // Relaxed: the command publishes it.
             self.state.busy.store(threads - 1, Ordering::Relaxed);
             self.publish(u16::MAX, threads as u16);
         }
-        // Waits for the helpers on return, and also when a panic unwinds through here.
-        let _all_done = WaitForHelpers(&self.state.busy);
-        (self.state.work)(0, threads);
-        threads
+        // Waits for the helpers when dropped, also when a panic unwinds through here.
+        let all_done = WaitForHelpers(&self.state.busy);
+        self.state.take_part(0, threads);
+        drop(all_done);
+        TeamRun { threads, began, seconds: seconds(host.now().saturating_sub(began)) }
     }
 
     /// Ends all threads numbered `threads` or above.
@@ -180,9 +221,31 @@ impl TeamState<'_> {
             }
             if number < command.workers.into() {
                 let _done = HelperDone(&self.busy);
-                self.trace.run(|| (self.work)(number, command.workers.into()));
+                self.trace.run(|| self.take_part(number, command.workers.into()));
             }
         }
+    }
+
+    /// Does the work of one thread of a run.
+    fn take_part(&self, number: usize, threads: usize) {
+        let _entered = (threads > 1).then(|| EnteredThread::enter(self.host, number));
+        (self.work)(number, threads);
+    }
+}
+
+/// A thread at work. It leaves even if it panics: the others wait for it.
+struct EnteredThread<'a>(&'a dyn TeamHost);
+
+impl<'a> EnteredThread<'a> {
+    fn enter(host: &'a dyn TeamHost, number: usize) -> EnteredThread<'a> {
+        host.enter(number);
+        EnteredThread(host)
+    }
+}
+
+impl Drop for EnteredThread<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
     }
 }
 
@@ -232,10 +295,10 @@ mod tests {
         let present: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
         let work =
             |_, _| present.lock().expect("no thread panics here").push(thread::current().id());
-        with_team("test", &work, |team| {
+        with_team("test", &RealTime, &work, |team| {
             for round in 0..200 {
                 let threads = [1, 4, 2, 3, 4, 1][round % 6];
-                assert_eq!(team.run(threads, |all| assert_eq!(all, threads)), threads);
+                assert_eq!(team.run(threads).threads, threads);
                 let mut all = std::mem::take(&mut *present.lock().expect("no thread panics here"));
                 all.sort_unstable_by_key(|id| format!("{id:?}"));
                 all.dedup();
@@ -259,7 +322,7 @@ mod tests {
                 )
             };
             let result = catch_unwind(AssertUnwindSafe(|| {
-                with_team("test", &work, |team| team.run(4, drop))
+                with_team("test", &RealTime, &work, |team| team.run(4))
             }));
             assert!(result.is_err());
         }

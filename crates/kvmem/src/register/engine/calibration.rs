@@ -17,65 +17,48 @@ use std::sync::{Arc, PoisonError};
 use super::engine::{Engine, leak};
 use super::lanes::Lanes;
 use super::release::{IssuedKeys, release};
-use super::team::TimedTeam;
-use crate::register::plan::{CalibrationPlan, ladder};
+use crate::register::CalibrationPlan;
 use crate::register::{Calibration, ChunkError, Deregistered, Key, RegisterError};
-
-/// How much faster more threads must be to be used.
-const GAIN: f64 = 1.02;
+use crate::threads::{ThreadProbe, ThreadTeam, choose_threads};
 
 impl Engine {
     /// Returns the number of threads to register with, and the figures behind it.
     pub(in crate::register) fn choose(
         &self,
-        team: &mut TimedTeam<'_, '_, '_>,
+        team: &mut ThreadTeam<'_, '_>,
     ) -> Result<(usize, Option<Calibration>), RegisterError> {
         let Some(trial) = self.strategy.trial else { return Ok((self.strategy.threads, None)) };
         let start = self.host.now();
-        let mut probe = match trial {
-            CalibrationPlan::Chunks { rounds } => Probe { rounds, slices: None },
+        let (rounds, slices) = match trial {
+            CalibrationPlan::Chunks { rounds } => (rounds, None),
             CalibrationPlan::Slices { rounds, slice_bytes } => {
-                Probe { rounds, slices: Some(SliceProbe::new(self, slice_bytes as usize)) }
+                (rounds, Some(SliceProbe::new(self, slice_bytes as usize)))
             }
         };
-        let (mut best, mut sequential, mut parallel, mut tried) = (1, 0.0f64, 0.0f64, 1);
-        for more in ladder(self.strategy.threads) {
-            let (mut best_speed, mut more_speed) = (0.0f64, 0.0f64);
-            for _ in 0..probe.rounds {
-                for (threads, speed) in [(best, &mut best_speed), (more, &mut more_speed)] {
-                    // A number that cannot be measured is not chosen. If registering fails for all
-                    // numbers, the real work reports it.
-                    let Some(measured) = probe.measure(self, team, threads, more)? else {
-                        return Ok((1, None));
-                    };
-                    *speed = speed.max(measured);
-                }
-            }
-            if best == 1 {
-                sequential = best_speed;
-            }
-            if more_speed > parallel {
-                (parallel, tried) = (more_speed, more);
-            }
-            if more_speed < best_speed * GAIN {
-                break;
-            }
-            best = more;
-        }
+        let mut probe = RegisterProbe { engine: self, team, rounds, slices };
+        // If registering fails for all numbers, the real work reports it.
+        let Some(choice) = choose_threads(1, self.strategy.threads, &mut probe)? else {
+            return Ok((1, None));
+        };
         let seconds = self.host.now().saturating_sub(start).as_secs_f64();
-        let trial = Calibration {
-            sequential_gib_per_s: sequential,
-            parallel_gib_per_s: parallel,
-            threads: tried,
-            seconds,
-        };
-        Ok((best, Some(trial)))
+        let mut measured =
+            Calibration { sequential_gib_per_s: 0.0, parallel_gib_per_s: 0.0, threads: 1, seconds };
+        if let Some(first) = choice.comparisons.first() {
+            measured.sequential_gib_per_s = first.fewer_gib_per_s;
+        }
+        for comparison in choice.comparisons {
+            if comparison.more_gib_per_s > measured.parallel_gib_per_s {
+                measured.parallel_gib_per_s = comparison.more_gib_per_s;
+                measured.threads = comparison.more_threads;
+            }
+        }
+        Ok((choice.threads, Some(measured)))
     }
 
     /// Registers the next chunk of each of the first `lanes` lanes; returns the speed in GiB/s.
     fn measure_chunks(
         &self,
-        team: &mut TimedTeam<'_, '_, '_>,
+        team: &mut ThreadTeam<'_, '_>,
         threads: usize,
         lanes: usize,
     ) -> Result<f64, RegisterError> {
@@ -86,26 +69,27 @@ impl Engine {
     }
 }
 
-/// The work on which two ways are compared.
-struct Probe<'a> {
+/// The work on which numbers of threads are compared.
+struct RegisterProbe<'a, 't, 'scope, 'env> {
+    engine: &'a Engine,
+    team: &'t mut ThreadTeam<'scope, 'env>,
     rounds: usize,
     /// `None`: on chunks.
     slices: Option<SliceProbe<'a>>,
 }
 
-impl Probe<'_> {
-    /// Returns the speed in GiB/s of `threads` threads with the first `lanes` lanes; `None` if it
-    /// cannot be measured.
-    fn measure(
-        &mut self,
-        engine: &Engine,
-        team: &mut TimedTeam<'_, '_, '_>,
-        threads: usize,
-        lanes: usize,
-    ) -> Result<Option<f64>, RegisterError> {
+impl ThreadProbe for RegisterProbe<'_, '_, '_, '_> {
+    type Error = RegisterError;
+
+    fn rounds(&self, _more: usize) -> usize {
+        self.rounds
+    }
+
+    /// Registers with the first `more` lanes.
+    fn measure(&mut self, threads: usize, more: usize) -> Result<Option<f64>, RegisterError> {
         match &mut self.slices {
-            Some(slices) => slices.measure(team, threads, lanes),
-            None => engine.measure_chunks(team, threads, lanes).map(Some),
+            Some(slices) => slices.measure(self.team, threads, more),
+            None => self.engine.measure_chunks(self.team, threads, more).map(Some),
         }
     }
 }
@@ -129,7 +113,7 @@ impl SliceProbe<'_> {
     /// speed in GiB/s, or `None` if a registrar failed.
     fn measure(
         &mut self,
-        team: &mut TimedTeam<'_, '_, '_>,
+        team: &mut ThreadTeam<'_, '_>,
         threads: usize,
         lanes: usize,
     ) -> Result<Option<f64>, RegisterError> {
@@ -141,7 +125,7 @@ impl SliceProbe<'_> {
         self.next = range.end;
         let (engine, region) = (self.engine, &self.engine.jobs[0].region);
         let active = ActiveSlice::begin(engine, range, lanes);
-        let (_, seconds) = team.run(threads);
+        let seconds = team.run(threads).seconds;
         let (back, kept) = active.end();
         if !kept.is_empty() {
             leak(region);

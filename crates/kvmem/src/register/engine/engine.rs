@@ -17,13 +17,14 @@ use super::calibration::ProbeSlice;
 use super::lanes::{ChunkTurn, Lanes};
 use super::progress::{RunOptions, RunProgress};
 use super::release::{IssuedKeys, release};
-use super::team::{TimedTeam, with_team};
+use super::team::with_team;
 use crate::arena::{PinnedRange, Populate, Populated, Region, WorkUnit};
 use crate::register::plan::{CallStrategy, check_keys, check_memlock};
 use crate::register::{
     Calibration, ChunkError, DevicePlan, Key, Limits, Outcome, Plan, Platform, Policy,
     RegisterError, Registrar, Registration, RegistrationSet,
 };
+use crate::threads::{TeamRun, ThreadTeam};
 use crate::trace::span;
 
 /// If registering took longer than this many seconds, several threads deregister. Deregistering is
@@ -227,13 +228,13 @@ impl Engine {
     /// returns their number, and the seconds that it took.
     pub(in crate::register) fn run_team(
         &self,
-        team: &mut TimedTeam<'_, '_, '_>,
+        team: &mut ThreadTeam<'_, '_>,
         threads: usize,
     ) -> Result<(usize, f64), RegisterError> {
-        let done = team.run(threads);
+        let TeamRun { threads, seconds, .. } = team.run(threads);
         match self.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(error) => Err(error),
-            None => Ok(done),
+            None => Ok((threads, seconds)),
         }
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::lanes::Lanes;
 use super::team::run_on_team;
-use crate::arena::WorkUnit;
 use crate::register::{ChunkError, Deregistered, Key, Platform, Registrar};
+use crate::threads::{TeamRun, WorkUnit};
 
 /// The number of attempts to deregister a key.
 const ATTEMPTS: usize = 3;
@@ -37,7 +37,7 @@ pub(in crate::register) fn release(
     }
     let turns: Lanes<Vec<ChunkError>> = Lanes::new(lanes.len());
     turns.open(lanes.iter().map(|lane| lane.keys.len().div_ceil(KEYS_PER_CALL)));
-    let (threads, seconds) = run_on_team(host, threads.min(lanes.len()), || {
+    let TeamRun { threads, seconds, .. } = run_on_team(host, threads.min(lanes.len()), || {
         while let Some(turn) = turns.take() {
             let lane = &lanes[turn.lane];
             let began = host.now();

@@ -8,7 +8,7 @@ mod policy;
 
 pub(super) use layout::MemoryLayout;
 pub(crate) use plan::admit;
-pub(super) use plan::{CallStrategy, check_keys, check_memlock, ladder};
+pub(super) use plan::{CallStrategy, check_keys, check_memlock};
 
 pub use plan::{CalibrationPlan, DevicePlan, Estimate, Plan, PlanOptions, plan};
 pub use policy::{ParsePolicyError, Policy, PolicyError};

@@ -25,6 +25,7 @@ use super::costs;
 use super::layout::MemoryLayout;
 use crate::arena::{HumanBytes, Populate, Receipt};
 use crate::register::{Account, Limits, Memlock, Policy, RegisterError, RegisterLimit};
+use crate::threads::{ROUNDS, ladder};
 
 /// The limit of chunks per registrar; a plan that needs more comes from a mistaken request.
 const MAX_CHUNKS: u64 = 1 << 20;
@@ -36,8 +37,6 @@ const CHUNKS_SHARE: usize = 32;
 const MAX_CHUNKS_SHARE: usize = 8;
 /// The longest slice; longer ones add no information.
 const MAX_SLICE_BYTES: u64 = 256 << 20;
-/// The number of rounds in which two ways of calling are compared.
-const ROUNDS: usize = 3;
 
 /// The user's options for a plan, and the machine's cores.
 #[derive(Clone, Debug, PartialEq)]
@@ -332,12 +331,6 @@ fn boundary(ends: &[usize]) -> Option<u64> {
 
 fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
-}
-
-/// Returns the numbers of threads that are compared with the best so far: 2, 4, … up to `threads`.
-pub(in crate::register) fn ladder(threads: usize) -> impl Iterator<Item = usize> {
-    let next = move |more: &usize| (*more < threads).then(|| (2 * more).min(threads));
-    std::iter::successors((threads > 1).then_some(2), next)
 }
 
 /// How registrars are called for one or more regions.
