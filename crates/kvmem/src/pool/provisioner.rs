@@ -104,7 +104,7 @@ impl Provisioner {
         }
         if let Some(outcome) = &outcome
             && *policy == Policy::Auto
-            && outcome.trial.is_some()
+            && outcome.calibration.is_some()
         {
             *policy = if outcome.threads > 1 {
                 Policy::parallel(outcome.threads)
@@ -183,7 +183,7 @@ pub(super) fn add_registered(sum: &mut Option<Outcome>, one: Option<Outcome>) {
             sum.register_seconds += one.register_seconds;
             sum.keys += one.keys;
             sum.threads = sum.threads.max(one.threads);
-            sum.trial = sum.trial.or(one.trial);
+            sum.calibration = sum.calibration.or(one.calibration);
             let mut populated = Some(sum.populated);
             add_populated(&mut populated, Some(one.populated));
             sum.populated = populated.unwrap_or_default();

@@ -12,70 +12,58 @@
 //! of each way counts, because other work on the machine can only slow a round down.
 
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
-use super::engine::{Engine, leak};
-use super::lanes::Lanes;
-use super::release::{IssuedKeys, release};
-use crate::register::CalibrationPlan;
-use crate::register::{Calibration, ChunkError, Deregistered, Key, RegisterError};
+use super::chunk_work::ChunkWork;
+use super::probe_slice::ProbeSlice;
+use super::release::{leak, release};
+use crate::register::{Calibration, CalibrationPlan, ChunkError, Deregistered, RegisterError};
 use crate::threads::{ThreadProbe, ThreadTeam, choose_threads};
 
-impl Engine {
-    /// Returns the number of threads to register with, and the figures behind it.
-    pub(in crate::register) fn choose(
-        &self,
-        team: &mut ThreadTeam<'_, '_>,
-    ) -> Result<(usize, Option<Calibration>), RegisterError> {
-        let Some(trial) = self.strategy.trial else { return Ok((self.strategy.threads, None)) };
-        let start = self.host.now();
-        let (rounds, slices) = match trial {
-            CalibrationPlan::Chunks { rounds } => (rounds, None),
-            CalibrationPlan::Slices { rounds, slice_bytes } => {
-                (rounds, Some(SliceProbe::new(self, slice_bytes as usize)))
-            }
-        };
-        let mut probe = RegisterProbe { engine: self, team, rounds, slices };
-        // If registering fails for all numbers, the real work reports it.
-        let Some(choice) = choose_threads(1, self.strategy.threads, &mut probe)? else {
-            return Ok((1, None));
-        };
-        let seconds = self.host.now().saturating_sub(start).as_secs_f64();
-        let mut measured =
-            Calibration { sequential_gib_per_s: 0.0, parallel_gib_per_s: 0.0, threads: 1, seconds };
-        if let Some(first) = choice.comparisons.first() {
-            measured.sequential_gib_per_s = first.fewer_gib_per_s;
+/// Returns the number of threads to register with, at most `max_threads`, and the figures behind
+/// it.
+pub(super) fn calibrate(
+    work: &ChunkWork,
+    team: &mut ThreadTeam<'_, '_>,
+    plan: CalibrationPlan,
+    max_threads: usize,
+) -> Result<(usize, Option<Calibration>), RegisterError> {
+    let start = work.host.now();
+    let (rounds, slices) = match plan {
+        CalibrationPlan::Chunks { rounds } => (rounds, None),
+        CalibrationPlan::Slices { rounds, slice_bytes } => {
+            (rounds, Some(SliceCursor::new(work, slice_bytes as usize)))
         }
-        for comparison in choice.comparisons {
-            if comparison.more_gib_per_s > measured.parallel_gib_per_s {
-                measured.parallel_gib_per_s = comparison.more_gib_per_s;
-                measured.threads = comparison.more_threads;
-            }
+    };
+    let mut probe = RegisterProbe { work, team, rounds, slices };
+    // If registering fails for all numbers, the real work reports it.
+    let Some(choice) = choose_threads(1, max_threads, &mut probe)? else {
+        return Ok((1, None));
+    };
+    let seconds = work.host.now().saturating_sub(start).as_secs_f64();
+    let sequential = choice.comparisons.first().map_or(0.0, |first| first.fewer_gib_per_s);
+    let (mut threads, mut parallel) = (1, 0.0);
+    for comparison in &choice.comparisons {
+        if comparison.more_gib_per_s > parallel {
+            (threads, parallel) = (comparison.more_threads, comparison.more_gib_per_s);
         }
-        Ok((choice.threads, Some(measured)))
     }
-
-    /// Registers the next chunk of each of the first `lanes` lanes; returns the speed in GiB/s.
-    fn measure_chunks(
-        &self,
-        team: &mut ThreadTeam<'_, '_>,
-        threads: usize,
-        lanes: usize,
-    ) -> Result<f64, RegisterError> {
-        let before = self.tracker.done();
-        self.lanes.open((0..lanes).map(|lane| self.lanes.count(lane) + 1).collect::<Vec<_>>());
-        let (_, seconds) = self.run_team(team, threads)?;
-        Ok(gib(self.tracker.done() - before) / seconds)
-    }
+    let measured = Calibration {
+        sequential_gib_per_s: sequential,
+        parallel_gib_per_s: parallel,
+        threads,
+        seconds,
+    };
+    Ok((choice.threads, Some(measured)))
 }
 
 /// The work on which numbers of threads are compared.
 struct RegisterProbe<'a, 't, 'scope, 'env> {
-    engine: &'a Engine,
+    work: &'a ChunkWork,
     team: &'t mut ThreadTeam<'scope, 'env>,
     rounds: usize,
     /// `None`: on chunks.
-    slices: Option<SliceProbe<'a>>,
+    slices: Option<SliceCursor<'a>>,
 }
 
 impl ThreadProbe for RegisterProbe<'_, '_, '_, '_> {
@@ -85,53 +73,63 @@ impl ThreadProbe for RegisterProbe<'_, '_, '_, '_> {
         self.rounds
     }
 
-    /// Registers with the first `more` lanes.
+    /// Registers with the first `more` registrars.
     fn measure(&mut self, threads: usize, more: usize) -> Result<Option<f64>, RegisterError> {
         match &mut self.slices {
             Some(slices) => slices.measure(self.team, threads, more),
-            None => self.engine.measure_chunks(self.team, threads, more).map(Some),
+            None => measure_chunks(self.work, self.team, threads, more).map(Some),
         }
     }
 }
 
+/// Registers the next chunk of each of the first `lanes` lanes; returns the speed in GiB/s.
+fn measure_chunks(
+    work: &ChunkWork,
+    team: &mut ThreadTeam<'_, '_>,
+    threads: usize,
+    lanes: usize,
+) -> Result<f64, RegisterError> {
+    let before = work.tracker.done();
+    work.lanes.open((0..lanes).map(|lane| work.lanes.count(lane) + 1).collect::<Vec<_>>());
+    let seconds = work.run(team, threads)?.seconds;
+    Ok(gib(work.tracker.done() - before) / seconds)
+}
+
 /// Slices of the first region, taken in order of addresses.
-struct SliceProbe<'a> {
-    engine: &'a Engine,
+struct SliceCursor<'a> {
+    work: &'a ChunkWork,
     bytes: usize,
     next: usize,
     end: usize,
 }
 
-impl SliceProbe<'_> {
-    fn new(engine: &Engine, bytes: usize) -> SliceProbe<'_> {
+impl SliceCursor<'_> {
+    fn new(work: &ChunkWork, bytes: usize) -> SliceCursor<'_> {
         // Only the first step is certain to be populated.
-        let end = engine.jobs[0].plan.steps[0].end;
-        SliceProbe { engine, bytes, next: 0, end }
+        let end = work.schedule.first().plan().steps[0].end;
+        SliceCursor { work, bytes, next: 0, end }
     }
 
-    /// Registers one slice with each of the first `lanes` lanes and deregisters it; returns the
-    /// speed in GiB/s, or `None` if a registrar failed.
+    /// Registers one slice with each of the first `lanes` registrars and deregisters it; returns
+    /// the speed in GiB/s, or `None` if a registrar failed.
     fn measure(
         &mut self,
         team: &mut ThreadTeam<'_, '_>,
         threads: usize,
         lanes: usize,
     ) -> Result<Option<f64>, RegisterError> {
-        self.engine.tracker.check()?;
+        self.work.tracker.check()?;
         if self.next + self.bytes > self.end {
             self.next = 0;
         }
         let range = self.next..self.next + self.bytes;
         self.next = range.end;
-        let (engine, region) = (self.engine, &self.engine.jobs[0].region);
-        let active = ActiveSlice::begin(engine, range, lanes);
+        let active = ActiveSlice::begin(self.work, range, lanes);
         let seconds = team.run(threads).seconds;
         let (back, kept) = active.end();
         if !kept.is_empty() {
-            leak(region);
-            return Err(RegisterError::DeregisterFailed {
-                kept: kept.into_iter().map(|(_, error)| error).collect(),
-            });
+            let kept = kept.into_iter().map(|(_, error)| error).collect();
+            return Err(RegisterError::DeregisterFailed { kept });
         }
         Ok((back.keys == lanes).then(|| gib((self.bytes * lanes) as u64) / seconds))
     }
@@ -140,64 +138,40 @@ impl SliceProbe<'_> {
 /// A slice that threads register instead of their chunks. It is deregistered in any case, even if a
 /// registrar panics.
 struct ActiveSlice<'a> {
-    engine: &'a Engine,
+    work: &'a ChunkWork,
     slice: Arc<ProbeSlice>,
 }
 
 impl<'a> ActiveSlice<'a> {
-    fn begin(engine: &'a Engine, range: Range<usize>, lanes: usize) -> ActiveSlice<'a> {
-        let slice = Arc::new(ProbeSlice { range, turns: Lanes::new(lanes) });
-        slice.turns.open(vec![1; lanes]);
-        *engine.probe.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&slice));
-        ActiveSlice { engine, slice }
+    fn begin(work: &'a ChunkWork, range: Range<usize>, lanes: usize) -> ActiveSlice<'a> {
+        let slice = Arc::new(ProbeSlice::new(work.schedule.first().region(), range, lanes));
+        // SAFETY: the slice is of the first job's region, whose pages the job holds as long as
+        // `work` exists. This type borrows `work`, and its `Drop` ends the slice: it deregisters
+        // all keys, and leaks the region if one of them fails.
+        unsafe { work.set_probe(Some(Arc::clone(&slice))) };
+        ActiveSlice { work, slice }
     }
 
     fn end(self) -> (Deregistered, Vec<(usize, ChunkError)>) {
         self.release()
     }
 
+    /// Deregisters the slice. A second call finds no keys.
     fn release(&self) -> (Deregistered, Vec<(usize, ChunkError)>) {
-        *self.engine.probe.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let ProbeSlice { range, turns } = &*self.slice;
-        let issued =
-            turns.drain().into_iter().zip(&self.engine.registrars).map(|(keys, registrar)| {
-                IssuedKeys {
-                    registrar: Arc::clone(registrar),
-                    keys: keys.into_iter().map(|key| (0, range.clone(), key)).collect(),
-                }
-            });
-        release(&*self.engine.host, &issued.collect::<Vec<_>>(), 1, &|_, _| ())
+        // SAFETY: without a slice there are no conditions.
+        unsafe { self.work.set_probe(None) };
+        let issued = self.slice.take_keys(&self.work.registrars);
+        let released = release(&*self.work.host, &issued, 1, &|_, _| ());
+        if !released.1.is_empty() {
+            leak(self.work.schedule.first().region());
+        }
+        released
     }
 }
 
 impl Drop for ActiveSlice<'_> {
     fn drop(&mut self) {
-        // No keys remain after `end`.
-        if !self.release().1.is_empty() {
-            leak(&self.engine.jobs[0].region);
-        }
-    }
-}
-
-/// A range of the first region that is registered in some lanes.
-pub(in crate::register) struct ProbeSlice {
-    range: Range<usize>,
-    turns: Lanes<Key>,
-}
-
-impl ProbeSlice {
-    /// The work of one thread.
-    pub(in crate::register) fn register(&self, engine: &Engine) {
-        let region = &engine.jobs[0].region;
-        while let Some(turn) = self.turns.take() {
-            // SAFETY: the slice lies in the region, which `engine` keeps mapped and held. The
-            // creator of the slice deregisters the key, or never unmaps the region.
-            let key = unsafe {
-                engine.registrars[turn.lane]
-                    .register(region.base().add(self.range.start), self.range.len())
-            };
-            self.turns.finish(turn, key.ok());
-        }
+        self.release();
     }
 }
 

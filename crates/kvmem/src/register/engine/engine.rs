@@ -1,30 +1,22 @@
-//! *Engine*: carries out a plan, all of it or nothing.
-//!
-//! ```text
-//!  for each step:   populate missing pages
-//!                   the first time: measure which strategy is faster          (calibration.rs)
-//!                   threads take turns at the registrars                      (lanes.rs)
-//!  on any failure:  all threads stop, every key is deregistered, the first failure is returned
-//! ```
-//!
-//! The pages are held from before the first key is issued until after the last one is deregistered.
+//! *Engine*: one run, from the plans of its regions to their keys, or back.
 
 use std::any::Any;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::calibration::ProbeSlice;
-use super::lanes::{ChunkTurn, Lanes};
-use super::progress::{RunOptions, RunProgress};
-use super::release::{IssuedKeys, release};
+use super::calibration::calibrate;
+use super::chunk_work::ChunkWork;
+use super::outcome::{Calibration, Outcome};
+use super::progress::{RegisterListener, RunOptions, RunProgress};
+use super::release::{IssuedKeys, leak, release};
+use super::schedule::{RegionJob, Schedule};
 use super::team::with_team;
-use crate::arena::{PinnedRange, Populate, Populated, Region, WorkUnit};
+use crate::arena::{Populate, Populated, Region};
 use crate::register::plan::{CallStrategy, check_keys, check_memlock};
 use crate::register::{
-    Calibration, ChunkError, DevicePlan, Key, Limits, Outcome, Plan, Platform, Policy,
-    RegisterError, Registrar, Registration, RegistrationSet,
+    ChunkError, Key, Limits, PlanOptions, Platform, Policy, RegisterError, Registrar,
 };
-use crate::threads::{TeamRun, ThreadTeam};
+use crate::threads::ThreadTeam;
 use crate::trace::span;
 
 /// If registering took longer than this many seconds, several threads deregister. Deregistering is
@@ -32,113 +24,109 @@ use crate::trace::span;
 /// second thread gained nothing until it took some milliseconds.
 const PARALLEL_RELEASE_SECONDS: f64 = 0.05;
 
-/// One region that is being registered.
-pub(in crate::register) struct RegionJob {
-    pub(in crate::register) region: Arc<Region>,
-    pub(in crate::register) plan: Plan,
-    /// Bytes that are not resident and not populated beforehand: registering faults them in.
-    pub(in crate::register) faulted: u64,
-}
-
 /// Regions that are being registered together.
 pub(in crate::register) struct Engine {
-    pub(in crate::register) host: Arc<dyn Platform>,
-    pub(in crate::register) registrars: Vec<Arc<dyn Registrar>>,
-    pub(in crate::register) jobs: Vec<RegionJob>,
-    pub(in crate::register) strategy: CallStrategy,
+    work: ChunkWork,
+    strategy: CallStrategy,
     populate: Populate,
-    /// For each lane and job, the number of the lane's chunks that precede those of the job, and
-    /// one more entry at the end for the total.
-    chunks_before: Vec<Vec<usize>>,
-    pub(in crate::register) lanes: Lanes<Key>,
-    pub(in crate::register) tracker: Arc<RunProgress>,
-    options: RunOptions,
-    /// The slice that threads register instead of their chunks while slices are calibrated.
-    pub(in crate::register) probe: Mutex<Option<Arc<ProbeSlice>>>,
-    failure: Mutex<Option<RegisterError>>,
-    _pinned: Vec<PinnedRange>,
+    listener: Option<RegisterListener>,
     /// The reservation for the bytes that the first registrar faults in, held until the run ends.
     reserved: Mutex<Option<Box<dyn Any + Send + Sync>>>,
 }
 
+/// The result of a successful run.
+pub(in crate::register) struct EngineResult {
+    /// For each region, its keys by registrar.
+    pub(in crate::register) keys: Vec<Vec<IssuedKeys>>,
+    pub(in crate::register) outcome: Outcome,
+    /// The number of threads that deregister the keys.
+    pub(in crate::register) release_threads: usize,
+}
+
 /// The figures collected during a run.
 #[derive(Debug, Default)]
-pub(in crate::register) struct RunFigures {
+struct RunFigures {
     populated: Populated,
     threads: usize,
-    trial: Option<Calibration>,
+    calibration: Option<Calibration>,
     register_seconds: f64,
 }
 
-/// The work done before the next step begins.
-struct EngineStep {
-    /// The ranges to populate, each with the index of its job.
-    populate: Vec<(usize, Range<usize>)>,
-    /// The number of chunks up to which each lane is opened.
-    open_chunks: Vec<usize>,
-}
-
 impl Engine {
-    /// Prepares a run. Reports every failure that can be known before the run.
+    /// Prepares a run for at least one region. Reports every failure that can be known before the
+    /// run.
     pub(in crate::register) fn new(
         host: Arc<dyn Platform>,
         registrars: Vec<Arc<dyn Registrar>>,
-        limits: &[Limits],
-        jobs: Vec<RegionJob>,
-        strategy: CallStrategy,
-        populate: Populate,
-        options: RunOptions,
+        regions: Vec<Arc<Region>>,
+        options: &PlanOptions,
+        run: RunOptions,
     ) -> Result<Engine, RegisterError> {
-        let total: u64 = jobs.iter().map(|job| job.plan.len_bytes).sum();
-        check_memlock(limits, total)?;
-        let chunks_before: Vec<Vec<usize>> = (0..registrars.len())
-            .map(|lane| {
-                let mut count = 0;
-                let counts = jobs.iter().map(|job| {
-                    count += job.plan.lanes[lane].chunks.len();
-                    count
-                });
-                [0].into_iter().chain(counts).collect()
-            })
-            .collect();
-        for (limits, before) in limits.iter().zip(&chunks_before) {
-            check_keys(limits, before[jobs.len()] as u64)?;
+        let limits: Vec<Limits> = registrars.iter().map(|registrar| registrar.limits()).collect();
+        let jobs =
+            regions.into_iter().map(|region| RegionJob::new(region, &*host, &limits, options));
+        let jobs = jobs.collect::<Result<Vec<_>, RegisterError>>()?;
+        if jobs.is_empty() {
+            return Err(RegisterError::Empty);
         }
-        let reserved = host.reserve(jobs.iter().map(|job| job.faulted).sum())?;
-        let to_populate =
-            jobs.iter().flat_map(|job| &job.plan.populate).map(|range| range.len() as u64).sum();
-        let to_register = total * registrars.len() as u64;
+        let schedule = Schedule::new(jobs, registrars.len());
+        let strategy = choose_strategy(options, &schedule);
+        check_memlock(&limits, schedule.len_bytes())?;
+        for (limits, chunks) in limits.iter().zip(schedule.chunk_counts()) {
+            check_keys(limits, chunks as u64)?;
+        }
+        let reserved = host.reserve(schedule.faulted_bytes())?;
+        let to_register = schedule.len_bytes() * registrars.len() as u64;
+        let listener = run.listener.clone();
         let tracker =
-            RunProgress::begin(Arc::clone(&host), options.clone(), to_populate, to_register);
+            RunProgress::begin(Arc::clone(&host), run, schedule.populated_bytes(), to_register);
         Ok(Engine {
-            lanes: Lanes::new(registrars.len()),
-            tracker: Arc::new(tracker),
-            probe: Mutex::new(None),
-            failure: Mutex::new(None),
-            _pinned: jobs.iter().map(|job| job.region.pin_pages()).collect(),
-            reserved: Mutex::new(Some(reserved)),
-            host,
-            registrars,
-            jobs,
+            work: ChunkWork::new(host, registrars, schedule, Arc::new(tracker)),
             strategy,
-            populate,
-            chunks_before,
-            options,
+            populate: options.populate,
+            listener,
+            reserved: Mutex::new(Some(reserved)),
         })
     }
 
-    /// Runs all steps. On failure nothing is registered.
-    pub(in crate::register) fn run(&self) -> Result<Vec<RegistrationSet>, RegisterError> {
-        span!(INFO, "register", regions = self.jobs.len(), registrars = self.registrars.len());
+    pub(in crate::register) fn host(&self) -> &Arc<dyn Platform> {
+        &self.work.host
+    }
+
+    /// Returns the regions with their plans, at least one.
+    pub(in crate::register) fn jobs(&self) -> &[RegionJob] {
+        self.work.schedule.jobs()
+    }
+
+    pub(in crate::register) fn tracker(&self) -> &RunProgress {
+        &self.work.tracker
+    }
+
+    pub(in crate::register) fn listener(&self) -> Option<&RegisterListener> {
+        self.listener.as_ref()
+    }
+
+    /// Returns the key of a chunk in the lane of a registrar, or the number of chunks that have
+    /// keys if this one has none yet.
+    pub(in crate::register) fn key(&self, lane: usize, chunk: usize) -> Result<Key, usize> {
+        self.work.lanes.get(lane, chunk).ok_or_else(|| self.work.lanes.count(lane))
+    }
+
+    /// Runs all steps; then `finish` takes the keys. On failure nothing is registered.
+    pub(in crate::register) fn run<R>(
+        &self,
+        finish: impl FnOnce(EngineResult) -> R,
+    ) -> Result<R, RegisterError> {
+        span!(INFO, "register", regions = self.jobs().len(), registrars = self.registrars());
         let undo = UndoOnPanic(self);
         let result = self.run_steps();
         std::mem::forget(undo);
         drop(self.reserved.lock().unwrap_or_else(PoisonError::into_inner).take());
         match result {
             Ok(figures) => {
-                let sets = self.sets(&figures);
-                self.tracker.end(true);
-                Ok(sets)
+                let done = finish(self.result(figures));
+                self.work.tracker.end(true);
+                Ok(done)
             }
             Err(error) => Err(self.undo(error)),
         }
@@ -147,180 +135,73 @@ impl Engine {
     fn run_steps(&self) -> Result<RunFigures, RegisterError> {
         let mut figures = RunFigures::default();
         let mut chosen = None;
-        for step in self.steps() {
+        let host = &*self.work.host;
+        for step in self.work.schedule.steps() {
             for (job, range) in step.populate {
-                self.populate(job, range, &mut figures.populated)?;
+                self.populate(&self.jobs()[job], range, &mut figures.populated)?;
             }
-            let start = self.host.now();
-            figures.threads = with_team(
-                &*self.host,
-                || self.work(),
-                |team| {
-                    let threads = match chosen {
-                        Some(threads) => threads,
-                        None => {
-                            let (threads, trial) = self.choose(team)?;
-                            figures.trial = trial;
-                            *chosen.insert(threads)
-                        }
-                    };
-                    team.shrink(threads);
-                    self.lanes.open(step.open_chunks);
-                    self.run_team(team, threads).map(|(threads, _)| threads)
-                },
-            )?;
-            figures.register_seconds += self.host.now().saturating_sub(start).as_secs_f64();
+            let start = host.now();
+            let lead = |team: &mut ThreadTeam<'_, '_>| {
+                let threads = match chosen {
+                    Some(threads) => threads,
+                    None => {
+                        let (threads, calibration) = self.choose_threads(team)?;
+                        figures.calibration = calibration;
+                        *chosen.insert(threads)
+                    }
+                };
+                team.shrink(threads);
+                self.work.lanes.open(step.open_chunks);
+                self.work.run(team, threads)
+            };
+            figures.threads = with_team(host, || self.work.work(), lead)?.threads;
+            figures.register_seconds += host.now().saturating_sub(start).as_secs_f64();
         }
         Ok(figures)
     }
 
-    /// Returns the steps. By default all regions are populated before any is registered; with
-    /// `by_range`, each range is populated and then registered.
-    fn steps(&self) -> Vec<EngineStep> {
-        let by_range = self.jobs.iter().any(|job| job.plan.steps.len() > 1);
-        let all =
-            |job: usize| self.jobs[job].plan.populate.iter().map(move |range| (job, range.clone()));
-        if !by_range {
-            let open_chunks =
-                self.chunks_before.iter().map(|before| before[self.jobs.len()]).collect();
-            return vec![EngineStep {
-                populate: (0..self.jobs.len()).flat_map(all).collect(),
-                open_chunks,
-            }];
+    /// Returns the number of threads to register with, and the figures behind it.
+    fn choose_threads(
+        &self,
+        team: &mut ThreadTeam<'_, '_>,
+    ) -> Result<(usize, Option<Calibration>), RegisterError> {
+        let threads = self.strategy.threads;
+        match self.strategy.calibration {
+            Some(plan) => calibrate(&self.work, team, plan, threads),
+            None => Ok((threads, None)),
         }
-        let mut steps = Vec::new();
-        for (job, RegionJob { plan, .. }) in self.jobs.iter().enumerate() {
-            for step in &plan.steps {
-                let common =
-                    |range: &Range<usize>| range.start.max(step.start)..range.end.min(step.end);
-                let populate = plan.populate.iter().map(common).filter(|range| !range.is_empty());
-                let open_chunks =
-                    plan.lanes.iter().zip(&self.chunks_before).map(|(lane, before)| {
-                        before[job] + lane.chunks.partition_point(|chunk| chunk.end <= step.end)
-                    });
-                steps.push(EngineStep {
-                    populate: populate.map(|range| (job, range)).collect(),
-                    open_chunks: open_chunks.collect(),
-                });
-            }
-        }
-        steps
     }
 
     fn populate(
         &self,
-        job: usize,
+        job: &RegionJob,
         range: Range<usize>,
         sum: &mut Populated,
     ) -> Result<(), RegisterError> {
-        self.tracker.check()?;
-        let options = self.tracker.populate_options(sum.bytes);
+        let tracker = &self.work.tracker;
+        tracker.check()?;
+        let options = tracker.populate_options(sum.bytes);
         let how = if self.populate == Populate::None { Populate::Auto } else { self.populate };
-        let done = self.host.populate(&self.jobs[job].region, range, how, &options);
-        let done = done.map_err(|error| self.tracker.convert_error(error))?;
+        let done = self.work.host.populate(job.region(), range, how, &options);
+        let done = done.map_err(|error| tracker.convert_error(error))?;
         sum.bytes += done.bytes;
         sum.seconds += done.seconds;
         sum.threads = sum.threads.max(done.threads);
         Ok(())
     }
 
-    /// Runs the open chunks of all lanes on `threads` threads, or fewer if they cannot be created;
-    /// returns their number, and the seconds that it took.
-    pub(in crate::register) fn run_team(
-        &self,
-        team: &mut ThreadTeam<'_, '_>,
-        threads: usize,
-    ) -> Result<(usize, f64), RegisterError> {
-        let TeamRun { threads, seconds, .. } = team.run(threads);
-        match self.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            Some(error) => Err(error),
-            None => Ok((threads, seconds)),
-        }
+    fn registrars(&self) -> usize {
+        self.work.registrars.len()
     }
 
-    /// The work of one thread.
-    fn work(&self) {
-        let probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        match probe {
-            Some(slice) => slice.register(self),
-            None => self.take_turns(),
-        }
-    }
-
-    fn take_turns(&self) {
-        let _stop = StopOnPanic(&self.lanes);
-        while let Some(turn) = self.lanes.take() {
-            let began = self.tracker.elapsed();
-            match self.tracker.check().and_then(|()| self.register(turn)) {
-                Ok((key, bytes)) => {
-                    let piece = WorkUnit::new(turn.lane, began, self.tracker.elapsed());
-                    self.lanes.finish(turn, Some(key));
-                    self.tracker.registered(bytes, self.ready(), piece);
-                }
-                Err(error) => {
-                    // Only the first failure is reported.
-                    self.failure
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .get_or_insert(error);
-                    self.lanes.finish(turn, None);
-                }
-            }
-        }
-    }
-
-    fn register(&self, turn: ChunkTurn) -> Result<(Key, u64), RegisterError> {
-        let (job, chunk) = self.job_of(turn);
-        let RegionJob { region, plan, .. } = &self.jobs[job];
-        let range = &plan.lanes[turn.lane].chunks[chunk];
-        let registrar = &self.registrars[turn.lane];
-        span!(DEBUG, "register_chunk", registrar = registrar.name(), chunk, bytes = range.len());
-        // SAFETY: the chunk lies in the region, which is mapped for reading and writing. `self`,
-        // and later the registration, keeps the region mapped and its pages held until the key is
-        // deregistered, or forever.
-        let key = unsafe { registrar.register(region.base().add(range.start), range.len()) };
-        match key {
-            Ok(key) => Ok((key, range.len() as u64)),
-            Err(cause) => {
-                let device = registrar.name().to_owned();
-                let error = Box::new(ChunkError { device, chunk, range: range.clone(), cause });
-                Err(RegisterError::ChunkFailed { error, kept: Vec::new() })
-            }
-        }
-    }
-
-    /// Returns the job of a turn, and the index of the chunk within the job.
-    fn job_of(&self, turn: ChunkTurn) -> (usize, usize) {
-        let before = &self.chunks_before[turn.lane];
-        let job = before.partition_point(|before| *before <= turn.index) - 1;
-        (job, turn.index - before[job])
-    }
-
-    /// Returns the bytes, from the beginning of the first region, that have keys in all lanes.
-    fn ready(&self) -> u64 {
-        let mut ready = 0;
-        for (job, RegionJob { plan, .. }) in self.jobs.iter().enumerate() {
-            let ends = plan.lanes.iter().enumerate().map(|(lane, DevicePlan { chunks, .. })| {
-                let done = self
-                    .lanes
-                    .count(lane)
-                    .saturating_sub(self.chunks_before[lane][job])
-                    .min(chunks.len());
-                done.checked_sub(1).map_or(0, |last| chunks[last].end as u64)
-            });
-            let ends = ends.min().unwrap_or(0);
-            ready += ends;
-            if ends < plan.len_bytes {
-                break;
-            }
-        }
-        ready
+    fn issued_keys(&self, keys: Vec<Vec<Key>>) -> Vec<Vec<IssuedKeys>> {
+        self.work.schedule.issued_keys(keys, &self.work.registrars)
     }
 
     /// Deregisters everything, and adds the keys that failed to the error.
     fn undo(&self, error: RegisterError) -> RegisterError {
         let kept = self.roll_back();
-        self.tracker.end(false);
+        self.work.tracker.end(false);
         match error {
             RegisterError::ChunkFailed { error, .. } => RegisterError::ChunkFailed { error, kept },
             error if kept.is_empty() => error,
@@ -329,78 +210,51 @@ impl Engine {
     }
 
     fn roll_back(&self) -> Vec<ChunkError> {
-        let jobs = self.issued_keys(self.lanes.drain());
         let mut kept = Vec::new();
-        for (job, lanes) in jobs.iter().enumerate() {
-            let threads = self.release_threads(f64::INFINITY);
-            let (_, failed) = release(&*self.host, lanes, threads, &|_, _| ());
+        let threads = self.release_threads(f64::INFINITY);
+        for (job, issued) in self.jobs().iter().zip(self.issued_keys(self.work.lanes.drain())) {
+            let (_, failed) = release(&*self.work.host, &issued, threads, &|_, _| ());
             if !failed.is_empty() {
-                leak(&self.jobs[job].region);
+                leak(job.region());
             }
             kept.extend(failed.into_iter().map(|(_, error)| error));
         }
         kept
     }
 
-    /// Distributes the keys of all lanes over the jobs: for each job, the keys of each lane.
-    fn issued_keys(&self, keys: Vec<Vec<Key>>) -> Vec<Vec<IssuedKeys>> {
-        let mut lanes: Vec<_> = keys.into_iter().map(Vec::into_iter).collect();
-        let jobs = self.jobs.iter().map(|RegionJob { plan, .. }| {
-            let issued = lanes.iter_mut().zip(&plan.lanes).zip(&self.registrars);
-            let issued = issued.map(|((keys, lane), registrar)| {
-                let chunks = lane.chunks.iter().cloned().enumerate();
-                let keys = chunks.zip(keys).map(|((chunk, range), key)| (chunk, range, key));
-                IssuedKeys { registrar: Arc::clone(registrar), keys: keys.collect() }
-            });
-            issued.collect()
-        });
-        jobs.collect()
-    }
-
     /// Returns the number of threads that deregister, given how long registering took.
     fn release_threads(&self, register_seconds: f64) -> usize {
         let sequential = self.strategy.policy == Policy::Sequential
             || register_seconds < PARALLEL_RELEASE_SECONDS;
-        if sequential { 1 } else { self.host.cores().min(self.registrars.len()).max(1) }
+        if sequential { 1 } else { self.work.host.cores().min(self.registrars()).max(1) }
     }
 
-    /// Turns the keys of a successful run into registration sets.
-    fn sets(&self, figures: &RunFigures) -> Vec<RegistrationSet> {
+    fn result(&self, figures: RunFigures) -> EngineResult {
+        let schedule = &self.work.schedule;
         let outcome = Outcome {
-            len_bytes: self.jobs.iter().map(|job| job.plan.len_bytes).sum(),
-            resident_bytes: self.jobs.iter().map(|job| job.plan.resident_bytes).sum(),
-            devices: self.registrars.len(),
+            len_bytes: schedule.len_bytes(),
+            resident_bytes: schedule.resident_bytes(),
+            devices: self.registrars(),
             policy: self.strategy.policy,
             populated: figures.populated,
             threads: figures.threads,
-            trial: figures.trial,
+            calibration: figures.calibration,
             register_seconds: figures.register_seconds,
-            keys: self.chunks_before.iter().map(|before| before[self.jobs.len()]).sum(),
+            keys: schedule.chunk_counts().sum(),
         };
-        let threads = self.release_threads(figures.register_seconds);
-        let jobs = self.issued_keys(self.lanes.all()).into_iter().zip(&self.jobs);
-        let sets = jobs.map(|(lanes, job)| {
-            let lanes =
-                lanes.into_iter().map(|issued| Registration::new(&self.host, &job.region, issued));
-            RegistrationSet::new(
-                &self.host,
-                &job.region,
-                lanes.collect(),
-                outcome.clone(),
-                job.plan.boundary_bytes,
-                threads,
-                self.options.listener.clone(),
-            )
-        });
-        sets.collect()
+        EngineResult {
+            keys: self.issued_keys(self.work.lanes.all()),
+            release_threads: self.release_threads(outcome.register_seconds),
+            outcome,
+        }
     }
 }
 
-/// Keeps a region mapped, and its pages held, for the life of the process, because a device can
-/// still reach them.
-pub(in crate::register) fn leak(region: &Arc<Region>) {
-    std::mem::forget(region.pin_pages());
-    std::mem::forget(Arc::clone(region));
+/// Returns how registrars are called for all regions of a run.
+fn choose_strategy(options: &PlanOptions, schedule: &Schedule) -> CallStrategy {
+    let regions: Vec<_> = schedule.jobs().iter().map(|job| &job.plan().devices[..]).collect();
+    let (len, untouched) = (schedule.len_bytes(), schedule.is_untouched());
+    CallStrategy::choose(options, &regions, len, untouched, schedule.min_slice_bytes()).0
 }
 
 /// Rolls back on a panic.
@@ -409,17 +263,6 @@ struct UndoOnPanic<'a>(&'a Engine);
 impl Drop for UndoOnPanic<'_> {
     fn drop(&mut self) {
         self.0.roll_back();
-        self.0.tracker.end(false);
-    }
-}
-
-/// Stops the other threads if this one panics.
-struct StopOnPanic<'a>(&'a Lanes<Key>);
-
-impl Drop for StopOnPanic<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.stop();
-        }
+        self.0.work.tracker.end(false);
     }
 }

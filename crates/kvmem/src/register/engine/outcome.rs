@@ -1,11 +1,10 @@
 //! *Outcome*: the result of registering, its duration, and the measurements behind its choices.
 
 use std::fmt;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::arena::{HumanBytes, Populated, WorkUnit};
+use crate::arena::{HumanBytes, Populated};
 use crate::register::Policy;
 
 /// The result of registering one region or a batch of regions.
@@ -26,7 +25,7 @@ pub struct Outcome {
     pub threads: usize,
     /// The measurements behind that number; `None` if there was nothing to decide or too little
     /// work to measure.
-    pub trial: Option<Calibration>,
+    pub calibration: Option<Calibration>,
     /// Seconds spent registering, calibration included.
     pub register_seconds: f64,
     /// The number of keys issued.
@@ -87,15 +86,15 @@ impl fmt::Display for Outcome {
             "  registered in {register_seconds:.3} s, {how} ({policy}), {:.2} GiB/s",
             self.gib_per_s()
         )?;
-        if let Some(trial) = &self.trial {
+        if let Some(measured) = &self.calibration {
             writeln!(
                 f,
                 "  measured {:.2} GiB/s one after another, {:.2} GiB/s with {} side by side, \
                  in {:.1} ms",
-                trial.sequential_gib_per_s,
-                trial.parallel_gib_per_s,
-                trial.threads,
-                trial.seconds * 1e3
+                measured.sequential_gib_per_s,
+                measured.parallel_gib_per_s,
+                measured.threads,
+                measured.seconds * 1e3
             )?;
         }
         Ok(())
@@ -113,44 +112,4 @@ pub struct Deregistered {
     /// The number of registrars called concurrently; 1: one call after another; 0: there were no
     /// keys.
     pub threads: usize,
-}
-
-/// A phase of the work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Phase {
-    /// Memory is made resident.
-    Populate,
-    /// Memory is registered.
-    Register,
-    /// Keys are deregistered.
-    Deregister,
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Phase::Populate => "populate",
-            Phase::Register => "register",
-            Phase::Deregister => "deregister",
-        })
-    }
-}
-
-/// The progress of registering or deregistering.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct RegisterProgress {
-    /// The current phase.
-    pub phase: Phase,
-    /// Bytes done in this phase. Registering counts each byte once for each registrar.
-    pub done_bytes: u64,
-    /// Total bytes of this phase.
-    pub total_bytes: u64,
-    /// Bytes, from the beginning of the first region, that have keys with all registrars.
-    pub ready_bytes: u64,
-    /// Time since the start of registering; while deregistering, since the start of that.
-    pub elapsed: Duration,
-    /// The piece of work that this report is about; `None` if the progress was queried.
-    pub piece: Option<WorkUnit>,
 }

@@ -1,12 +1,54 @@
-//! *Progress*: the progress of a run, its listener, and the two ways to end it early.
+//! *Progress*: the phases of a run, its reports, and their listener.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::arena::ArenaError;
-use crate::register::{Phase, Platform, RegisterError, RegisterProgress};
+use crate::register::{Platform, RegisterError};
 use crate::threads::{Interruption, ProgressOptions, WorkBudget, WorkTracker, WorkUnit};
+
+/// A phase of the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Memory is made resident.
+    Populate,
+    /// Memory is registered.
+    Register,
+    /// Keys are deregistered.
+    Deregister,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Phase::Populate => "populate",
+            Phase::Register => "register",
+            Phase::Deregister => "deregister",
+        })
+    }
+}
+
+/// The progress of registering or deregistering.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct RegisterProgress {
+    /// The current phase.
+    pub phase: Phase,
+    /// Bytes done in this phase. Registering counts each byte once for each registrar.
+    pub done_bytes: u64,
+    /// Total bytes of this phase.
+    pub total_bytes: u64,
+    /// Bytes, from the beginning of the first region, that have keys with all registrars.
+    pub ready_bytes: u64,
+    /// Time since the start of registering; while deregistering, since the start of that.
+    pub elapsed: Duration,
+    /// The piece of work that this report is about; `None` if the progress was queried.
+    pub piece: Option<WorkUnit>,
+}
 
 /// A callback that receives progress.
 pub(in crate::register) type RegisterListener = Arc<dyn Fn(RegisterProgress) + Send + Sync>;

@@ -1,10 +1,11 @@
-//! *Release*: deregistering keys, as many as possible.
+//! *Release*: deregistering keys, as many as possible; memory of the rest stays mapped.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::lanes::Lanes;
 use super::team::run_on_team;
+use crate::arena::Region;
 use crate::register::{ChunkError, Deregistered, Key, Platform, Registrar};
 use crate::threads::{TeamRun, WorkUnit};
 
@@ -23,7 +24,7 @@ pub(in crate::register) struct IssuedKeys {
 }
 
 /// Deregisters all keys on `threads` threads. The failure of one key does not stop the others.
-/// Returns the failed keys, each with the index of its lane. Calls `report` after each call to a
+/// Returns the failed keys, each with the index of its registrar. Calls `report` after each call to a
 /// registrar, with its piece of work by the clock of the platform, and its bytes.
 pub(in crate::register) fn release(
     host: &dyn Platform,
@@ -77,4 +78,11 @@ fn deregister_some(
         cause,
     })
     .collect()
+}
+
+/// Keeps a region mapped, and its pages held, for the life of the process, because a device can
+/// still reach them.
+pub(in crate::register) fn leak(region: &Arc<Region>) {
+    std::mem::forget(region.pin_pages());
+    std::mem::forget(Arc::clone(region));
 }

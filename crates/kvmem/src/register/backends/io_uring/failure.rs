@@ -11,19 +11,13 @@ const SECCOMP: &str = "allow io_uring_setup, io_uring_enter and io_uring_registe
 /// Bytes that a ring and its side ring charge for themselves.
 const RING_BYTES: u64 = 16 << 10;
 
-/// Returns the limit that was hit.
-fn exceeded(limit: Memlock, need_bytes: u64) -> RegisterLimit {
-    let Memlock { account, limit_bytes, used_bytes } = limit;
-    RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes }
-}
-
 /// Explains why a ring cannot be created.
 pub(super) fn unavailable(call: Call, errno: Errno) -> NotAvailable {
     let setting = sys::read_text("/proc/sys/kernel/io_uring_disabled").ok();
     let (reason, remedy) = match memlock::limit(Account::Rings) {
         // Kernels before 5.12 and from 6.14 on charge a ring's own memory.
         Some(limit) if errno == Errno::ENOMEM => {
-            let exceeded = exceeded(limit, RING_BYTES);
+            let exceeded = limit.exceeded(RING_BYTES);
             (format!("; {exceeded}"), exceeded.remedy())
         }
         _ => {
@@ -126,7 +120,7 @@ pub(super) fn registering(
         }
         Errno::EFAULT if len == 0 => failure("the range is empty: register at least one byte"),
         Errno::ENOMEM if memlock.is_some() => {
-            failure("").exceeded(memlock.map(|limit| exceeded(limit, need_bytes)))
+            failure("").exceeded(memlock.map(|limit| limit.exceeded(need_bytes)))
         }
         Errno::EMFILE => failure("").exceeded(RegisterLimit::Descriptors),
         Errno::EFAULT | Errno::EOPNOTSUPP => failure(

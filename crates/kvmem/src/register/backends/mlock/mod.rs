@@ -25,9 +25,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use self::coverage::KeyCoverage;
 use super::memlock;
-use crate::register::{
-    Account, Key, Limits, Memlock, NotAvailable, RegisterLimit, Registrar, RegistrarError,
-};
+use crate::register::{Account, Key, Limits, Memlock, NotAvailable, Registrar, RegistrarError};
 use crate::sync::{AtomicU64, Ordering};
 use crate::sys::{self, Call, Errno};
 
@@ -84,7 +82,7 @@ impl Mlock {
     pub fn available() -> Result<(), NotAvailable> {
         match memlock::limit(Account::Locked) {
             Some(limit) if limit.limit_bytes < sys::page_size() as u64 => {
-                let exceeded = exceeded(limit, sys::page_size() as u64);
+                let exceeded = limit.exceeded(sys::page_size() as u64);
                 Err(NotAvailable::new("mlock", exceeded.to_string(), exceeded.remedy()))
             }
             _ => Ok(()),
@@ -136,11 +134,6 @@ fn unlock(coverage: &mut KeyCoverage, pages: &Range<usize>) -> Result<(), Errno>
     Ok(())
 }
 
-fn exceeded(limit: Memlock, need_bytes: u64) -> RegisterLimit {
-    let Memlock { account, limit_bytes, used_bytes } = limit;
-    RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes }
-}
-
 /// Explains a failed `mlock`. `limit` is the limit that applies; no other key locks `new_bytes` of
 /// the range.
 fn lock_failure(errno: Errno, limit: Option<Memlock>, new_bytes: u64) -> RegistrarError {
@@ -148,9 +141,9 @@ fn lock_failure(errno: Errno, limit: Option<Memlock>, new_bytes: u64) -> Registr
     let exceeds = |limit: &Memlock| limit.used_bytes.saturating_add(new_bytes) > limit.limit_bytes;
     match (errno, limit) {
         // EPERM: the limit is 0. ENOMEM has other causes, too.
-        (Errno::EPERM, Some(limit)) => failure("").exceeded(exceeded(limit, new_bytes)),
+        (Errno::EPERM, Some(limit)) => failure("").exceeded(limit.exceeded(new_bytes)),
         (Errno::ENOMEM, Some(limit)) if exceeds(&limit) => {
-            failure("").exceeded(exceeded(limit, new_bytes))
+            failure("").exceeded(limit.exceeded(new_bytes))
         }
         (Errno::ENOMEM, _) => failure(
             "not all of it is mapped for reading and writing, or the process has too many \
