@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::error::RegistrarError;
 use super::limits::Limits;
 
+/// The number of attempts to deregister a key if no later call can repeat the attempt.
+pub(super) const DEREGISTER_ATTEMPTS: usize = 3;
+
 /// One DMA consumer of memory: a NIC's protection domain, a ring, a GPU.
 ///
 /// Registering pins the pages and returns a key. The device may then read and write them by that

@@ -12,6 +12,7 @@ use std::collections::HashSet;
 use std::fmt;
 
 use crate::arena::Errno;
+use crate::register::registrar::DEREGISTER_ATTEMPTS;
 use crate::register::{Key, RegistrarError};
 use crate::sync::Mutex;
 
@@ -63,9 +64,20 @@ impl LiveKeys {
         result
     }
 
-    /// Returns all live keys.
-    pub(super) fn all(&self) -> Vec<Key> {
-        self.0.lock().iter().copied().collect()
+    /// Deregisters all live keys by calling `deregister`, each in several attempts. Returns whether
+    /// none is left.
+    pub(super) fn remove_all(
+        &self,
+        deregister: impl Fn(Key) -> Result<(), RegistrarError>,
+    ) -> bool {
+        for _ in 0..DEREGISTER_ATTEMPTS {
+            let keys: Vec<Key> = self.0.lock().iter().copied().collect();
+            for key in keys {
+                // The next attempt repeats the calls that fail.
+                let _ = deregister(key);
+            }
+        }
+        self.len() == 0
     }
 
     /// Returns the number of live keys.

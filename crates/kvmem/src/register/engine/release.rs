@@ -6,11 +6,10 @@ use std::sync::Arc;
 use super::lanes::Lanes;
 use super::team::run_on_team;
 use crate::arena::Region;
+use crate::register::registrar::DEREGISTER_ATTEMPTS;
 use crate::register::{ChunkError, Deregistered, Key, Platform, Registrar};
 use crate::threads::{TeamRun, WorkUnit};
 
-/// The number of attempts to deregister a key.
-const ATTEMPTS: usize = 3;
 /// The number of keys deregistered in one call. More would save little time, and progress is
 /// reported after each call.
 const KEYS_PER_CALL: usize = 8;
@@ -66,7 +65,7 @@ fn deregister_some(
     let results = registrar.deregister_all(&all).into_iter().zip(keys);
     let kept = results.filter_map(|(result, (chunk, range, key))| {
         let retry = |cause| {
-            let mut retries = (1..ATTEMPTS).map(|_| registrar.deregister(*key));
+            let mut retries = (1..DEREGISTER_ATTEMPTS).map(|_| registrar.deregister(*key));
             retries.try_fold(cause, |_, result| result.err()).map(|cause| (chunk, range, cause))
         };
         result.err().and_then(retry)

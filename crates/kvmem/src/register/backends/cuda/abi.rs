@@ -47,15 +47,18 @@ impl CudaAbi {
     /// Loads the library and finds its functions, or says what is missing.
     ///
     /// # Safety
-    /// If the file is a library with these functions, it has this ABI.
+    /// If the file is a library with these functions, it has this ABI. The code that runs when it is
+    /// loaded and unloaded is sound.
     pub(super) unsafe fn load(path: &Path) -> Result<CudaAbi, String> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the code that runs when the library is loaded and unloaded
+        // is sound.
         let library =
             unsafe { Library::open(path) }.map_err(|error| format!("no library: {error}"))?;
         macro_rules! function {
             ($name:literal) => {
-                // SAFETY: the field that receives the function has its type from the driver's
-                // header, and the library is stored beside it.
+                // SAFETY: the field that receives the function has the type of the driver's header,
+                // which the caller promises for this library. The library is stored beside it, or
+                // never unloaded.
                 unsafe { library.symbol($name) }.map_err(|error| {
                     format!(
                         "{} has no function {}: {error}",

@@ -8,10 +8,10 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-use super::ATTEMPTS;
-use super::HostFlags;
 use super::abi::{CuContext, CuDevice, CudaAbi, DevicePointer, SUCCESS};
 use super::failure::{CudaFailure, check};
+use super::host_flags::HostFlags;
+use crate::register::registrar::DEREGISTER_ATTEMPTS;
 
 /// A retained primary context. Released when dropped.
 pub(super) struct PrimaryContext {
@@ -37,7 +37,8 @@ impl PrimaryContext {
         device: CuDevice,
     ) -> Result<PrimaryContext, CudaFailure> {
         let mut raw = ptr::null_mut();
-        // SAFETY: the output has the type that the call fills.
+        // SAFETY: the call stores a context at `raw`, which has its type and is borrowed by this
+        // call alone; it checks the device.
         let result = unsafe { (abi.primary_ctx_retain)(&mut raw, device) };
         check(abi, "cuDevicePrimaryCtxRetain", result)?;
         Ok(PrimaryContext { abi: Arc::clone(abi), device, raw, kept: false })
@@ -45,7 +46,7 @@ impl PrimaryContext {
 
     /// Makes the context current in this thread.
     fn enter(&self) -> Result<CurrentContext<'_>, CudaFailure> {
-        // SAFETY: the context is retained.
+        // SAFETY: `retain` has retained the context, and only `drop` releases it.
         check(&self.abi, "cuCtxPushCurrent_v2", unsafe { (self.abi.ctx_push_current)(self.raw) })?;
         Ok(CurrentContext(&self.abi))
     }
@@ -63,20 +64,21 @@ impl PrimaryContext {
     ) -> Result<DevicePointer, CudaFailure> {
         let abi = &*self.abi;
         let _current = self.enter()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the memory stays mapped until it is unregistered; the
+        // driver checks address, length and flags.
         let result = unsafe { (abi.mem_host_register)(at, len, flags.bits()) };
         check(abi, abi.mem_host_register_name, result)?;
         if !flags.contains(HostFlags::DEVICE_MAP) {
             return Ok(0);
         }
         let mut pointer = 0;
-        // SAFETY: registered just now, and the output has the type that the call fills. The call
-        // defines no flags.
+        // SAFETY: `at` was registered just now. The call stores an address at `pointer`, which has
+        // its type and is borrowed by this call alone. 0 is the only valid value of the flags.
         let result = unsafe { (abi.mem_host_get_device_pointer)(&mut pointer, at, 0) };
         check(abi, "cuMemHostGetDevicePointer_v2", result).inspect_err(|_| {
-            // SAFETY: registered by this function just now. The call is retried if it fails,
-            // because no key will exist to retry it later.
-            (0..ATTEMPTS).any(|_| unsafe { (abi.mem_host_unregister)(at) } == SUCCESS);
+            // SAFETY: this function has registered `at`, and no key or other code knows that. The
+            // call is repeated if it fails, because no key will exist to repeat it later.
+            (0..DEREGISTER_ATTEMPTS).any(|_| unsafe { (abi.mem_host_unregister)(at) } == SUCCESS);
         })?;
         Ok(pointer)
     }
@@ -87,7 +89,7 @@ impl PrimaryContext {
     /// It was registered by this context.
     pub(super) unsafe fn unregister(&self, at: *mut c_void) -> Result<(), CudaFailure> {
         let _current = self.enter()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that this context has registered the memory.
         check(&self.abi, "cuMemHostUnregister", unsafe { (self.abi.mem_host_unregister)(at) })
     }
 
@@ -100,7 +102,8 @@ impl PrimaryContext {
 impl Drop for PrimaryContext {
     fn drop(&mut self) {
         if !self.kept {
-            // SAFETY: retained once, by `retain`. An error has no remedy here.
+            // SAFETY: `retain` has retained the context once, and it is released once. No memory is
+            // registered in it any more: `keep` was not called. An error has no remedy here.
             let _ = unsafe { (self.abi.primary_ctx_release)(self.device) };
         }
     }
@@ -112,8 +115,8 @@ struct CurrentContext<'a>(&'a CudaAbi);
 impl Drop for CurrentContext<'_> {
     fn drop(&mut self) {
         let mut ours = ptr::null_mut();
-        // SAFETY: the output has the type that the call fills. The top of the stack is the context
-        // that `enter` pushed. The result may be an error of work started earlier by other code;
+        // SAFETY: the call stores a context at `ours`, which has its type and is borrowed by this
+        // call alone. The top of this thread's stack is the context that `enter` pushed. The result may be an error of work started earlier by other code;
         // the context is popped all the same.
         let _ = unsafe { (self.0.ctx_pop_current)(&mut ours) };
     }

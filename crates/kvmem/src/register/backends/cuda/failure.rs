@@ -1,12 +1,12 @@
 //! *Failures*: what the driver's error numbers mean.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
 use std::ptr;
 
 use super::abi::{CuResult, CudaAbi, SUCCESS};
 use crate::arena::Errno;
-use crate::register::RegistrarError;
+use crate::register::{NotAvailable, RegistrarError};
 
 /// A failed call of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,13 +47,15 @@ pub(super) fn check(
     }
     let mut name: *const c_char = ptr::null();
     if let Some(get_error_name) = abi.get_error_name {
-        // SAFETY: the output has the type that the call fills; the call accepts any number.
+        // SAFETY: the call accepts any number, and stores a pointer at `name`, which has its type
+        // and is borrowed by this call alone.
         let known = unsafe { get_error_name(result, &mut name) };
         if known != SUCCESS {
             name = ptr::null();
         }
     }
-    // SAFETY: names are strings of the library, which is loaded.
+    // SAFETY: a name that is not null is a string constant of the library, which ends with a zero
+    // and stays loaded while `abi` exists. It is copied at once.
     let name =
         (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned());
     Err(CudaFailure { call, result, name })
@@ -158,4 +160,14 @@ impl CudaFailure {
             }
         }
     }
+}
+
+/// Returns the error for a library, a driver or a GPU that is missing.
+pub(super) fn not_available(reason: String, remedy: &'static str) -> NotAvailable {
+    NotAvailable::new("cuda", reason, remedy)
+}
+
+/// Returns the error for a GPU that exists and cannot be used.
+pub(super) fn not_usable(ordinal: c_int, failure: &CudaFailure) -> NotAvailable {
+    not_available(format!("cuda:{ordinal}: {failure}"), failure.start_remedy())
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
 
 use super::context::PrimaryContext;
-use super::{ATTEMPTS, HostFlags};
+use super::host_flags::HostFlags;
 use crate::arena::Errno;
 use crate::register::backends::live_keys::LiveKeys;
 use crate::register::{Key, Limits, RegisterLimit, Registrar, RegistrarError};
@@ -88,7 +88,8 @@ impl Registrar for Gpu {
                 error.exceeded(RegisterLimit::KeyBytes { limit_bytes: MAX_BYTES, need_bytes })
             );
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the bytes stay mapped until the key is deregistered, which
+        // unregisters them.
         match unsafe { self.context.register(at.as_ptr().cast(), len, self.flags) } {
             Ok(pointer) => {
                 let handle = at.expose_provenance().get() as u64;
@@ -100,8 +101,9 @@ impl Registrar for Gpu {
 
     fn deregister(&self, key: Key) -> Result<(), RegistrarError> {
         self.live.remove_with(key, "cuMemHostUnregister", || {
-            // SAFETY: a live key's handle is an address that was registered here, and no other
-            // thread unregisters it meanwhile.
+            // SAFETY: `remove_with` calls this only for a key that `register` has inserted, once,
+            // and removes the key first. Its handle is therefore the exposed address of memory that
+            // this context has registered, and no other thread unregisters it.
             unsafe { self.context.unregister(with_exposed_provenance_mut(key.handle as usize)) }
                 .map_err(|failure| failure.to_error())
         })
@@ -110,13 +112,7 @@ impl Registrar for Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        for _ in 0..ATTEMPTS {
-            for key in self.live.all() {
-                // Failed keys are retried by the next iteration.
-                let _ = self.deregister(key);
-            }
-        }
-        if self.live.len() > 0 {
+        if !self.live.remove_all(|key| self.deregister(key)) {
             self.context.keep();
         }
     }

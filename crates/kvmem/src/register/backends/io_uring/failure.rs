@@ -1,9 +1,12 @@
 //! *Failures of rings*: what the kernel's error numbers mean here, and what to do.
 
-use super::{BACKEND, MAX_BYTES};
+use super::table::MAX_BYTES;
 use crate::register::backends::memlock;
 use crate::register::{Account, Memlock, NotAvailable, RegisterLimit, RegistrarError};
 use crate::sys::{self, Call, Errno};
+
+/// The name of this backend.
+pub(super) const BACKEND: &str = "io_uring";
 
 const SECCOMP: &str = "allow io_uring_setup, io_uring_enter and io_uring_register in the seccomp \
                        profile of the container (docker run --security-opt seccomp=PROFILE)";

@@ -1,6 +1,6 @@
 //! *Slots*: the slots of a ring's table in use, and their keys.
 //!
-//! BufferSlots are reused. With the slot's number alone, a stale key could deregister the buffer of
+//! Slots are reused. With the slot's number alone, a stale key could deregister the buffer of
 //! another owner. A key is therefore the slot and a serial number that no other key of the ring
 //! has.
 
@@ -48,7 +48,7 @@ impl BufferSlots {
         self.free
     }
 
-    /// Limits the table to `max_slots` slots. BufferSlots beyond that stay in use until they are
+    /// Limits the table to `max_slots` slots. Slots beyond that stay in use until they are
     /// freed.
     pub(super) fn shrink(&mut self, max_slots: u32) {
         self.max_slots = self.max_slots.min(max_slots);

@@ -109,15 +109,18 @@ impl NixlAbi {
     /// Loads the library and finds its functions, or says what is missing.
     ///
     /// # Safety
-    /// If the file is a library with these functions, it has this ABI.
+    /// If the file is a library with these functions, it has this ABI. The code that runs when it is
+    /// loaded and unloaded is sound.
     pub(super) unsafe fn load(path: &Path) -> Result<NixlAbi, String> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the code that runs when the library is loaded and unloaded
+        // is sound.
         let library =
             unsafe { Library::open(path) }.map_err(|error| format!("no library: {error}"))?;
         macro_rules! function {
             ($name:literal) => {
-                // SAFETY: the field that receives the function has its type from the header, and
-                // the library is stored beside it.
+                // SAFETY: the field that receives the function has the type of the header, which
+                // the caller promises for this library. The library is stored beside it, or never
+                // unloaded.
                 unsafe { library.symbol($name) }.map_err(|error| {
                     format!(
                         "{} has no function {}: {error}",
@@ -127,7 +130,7 @@ impl NixlAbi {
                 })
             };
         }
-        // SAFETY: the function is not called.
+        // SAFETY: the function is not called, so its type does not matter.
         let sorted =
             unsafe { library.symbol::<unsafe extern "C" fn()>(c"nixl_capi_reg_dlist_is_sorted") };
         if sorted.is_ok() {

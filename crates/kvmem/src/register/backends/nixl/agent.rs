@@ -1,15 +1,14 @@
 //! *Agent*: a NIXL agent with one backend, as a registrar.
 
-use std::ffi::{CString, c_void};
+use std::ffi::c_void;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::handle::AgentHandle;
-use super::{ATTEMPTS, Nixl, not_available};
 use crate::arena::Errno;
 use crate::register::backends::live_keys::LiveKeys;
-use crate::register::{Key, Limits, NotAvailable, Registrar, RegistrarError};
+use crate::register::{Key, Limits, Registrar, RegistrarError};
 
 /// An agent with one backend, as a registrar. Its own transfers and those of its peers can use the
 /// memory that it has registered.
@@ -31,73 +30,12 @@ pub struct Agent {
     handle: Mutex<AgentHandle>,
 }
 
-/// The options of an agent. See [`Nixl::agent`].
-#[derive(Clone, Debug)]
-#[must_use = "this only says how; `open` does it"]
-pub struct AgentBuilder {
-    nixl: Nixl,
-    /// The registrar's name; `None`: the agent's.
-    name: Option<String>,
-    agent: String,
-    backend: String,
-    parameters: Vec<(String, String)>,
-}
-
-impl AgentBuilder {
-    pub(super) fn new(nixl: &Nixl, agent: String) -> AgentBuilder {
-        let backend = Nixl::BACKEND.to_owned();
-        AgentBuilder { nixl: nixl.clone(), name: None, agent, backend, parameters: Vec::new() }
-    }
-
-    /// Sets the registrar's name. Default: the agent's name.
-    pub fn named(mut self, name: impl Into<String>) -> AgentBuilder {
-        self.name = Some(name.into());
-        self
-    }
-
-    /// Sets the backend. Default: UCX. [`Nixl::backends`] lists the available ones.
-    pub fn backend(mut self, backend: impl Into<String>) -> AgentBuilder {
-        self.backend = backend.into();
-        self
-    }
-
-    /// Adds a setting of the backend, such as `num_workers` of UCX. A later value replaces an
-    /// earlier one with the same key. A backend ignores settings that it does not know.
-    pub fn parameter(mut self, key: impl Into<String>, value: impl Into<String>) -> AgentBuilder {
-        self.parameters.push((key.into(), value.into()));
-        self
-    }
-
-    /// Creates the agent and starts its backend. This takes from milliseconds to a second; threads
-    /// of NIXL run from then on.
-    ///
-    /// # Errors
-    /// [`NotAvailable`] if there is no such backend, it cannot be started here, or it does not
-    /// support host memory. No agent remains then.
-    pub fn open(&self) -> Result<Agent, NotAvailable> {
-        let AgentBuilder { nixl, name, agent, backend, parameters } = self.clone();
-        if agent.is_empty() {
-            return Err(not_available(
-                "the agent has no name".to_owned(),
-                "give it a name that no peer has",
-            ));
-        }
-        let convert = |pair: &(String, String)| Ok((c_string(&pair.0)?, c_string(&pair.1)?));
-        let parameters: Result<Vec<_>, NotAvailable> = parameters.iter().map(convert).collect();
-        let handle =
-            AgentHandle::new(nixl.abi(), &c_string(&agent)?, &c_string(&backend)?, &parameters?)?;
-        let name = name.unwrap_or_else(|| agent.clone());
-        Ok(Agent { name, agent, backend, live: LiveKeys::new(), handle: Mutex::new(handle) })
-    }
-}
-
-/// Converts a string for C.
-fn c_string(text: &str) -> Result<CString, NotAvailable> {
-    CString::new(text)
-        .map_err(|_| not_available(format!("{text:?} contains a NUL"), "use text without NULs"))
-}
-
 impl Agent {
+    /// Returns a registrar of this name over an agent with its backend.
+    pub(super) fn new(name: String, agent: String, backend: String, handle: AgentHandle) -> Agent {
+        Agent { name, agent, backend, live: LiveKeys::new(), handle: Mutex::new(handle) }
+    }
+
     /// Returns the name by which peers know the agent.
     #[must_use]
     pub fn agent(&self) -> &str {
@@ -190,7 +128,7 @@ impl Registrar for Agent {
                 "{len} bytes at {address:#x} have a key; the library was not called"
             )));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the bytes stay mapped until the key is deregistered.
         match unsafe { handle.register(address, len) } {
             Ok(()) => Ok(self.live.insert(key)),
             Err(failure) => Err(failure.register()),
@@ -208,13 +146,7 @@ impl Registrar for Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        for _ in 0..ATTEMPTS {
-            for key in self.live.all() {
-                // Failed keys are retried by the next iteration.
-                let _ = self.deregister(key);
-            }
-        }
-        if self.live.len() > 0 {
+        if !self.live.remove_all(|key| self.deregister(key)) {
             // A device may still access the memory.
             self.handle().leak();
         }

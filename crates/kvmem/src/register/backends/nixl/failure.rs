@@ -128,8 +128,13 @@ impl NixlFailure {
         } else {
             LOG
         };
-        super::not_available(format!("{about}{self}"), remedy)
+        not_available(format!("{about}{self}"), remedy)
     }
+}
+
+/// Returns the error for a library or a backend that is missing.
+pub(super) fn not_available(reason: String, remedy: &'static str) -> NotAvailable {
+    NotAvailable::new("nixl", reason, remedy)
 }
 
 #[cfg(test)]

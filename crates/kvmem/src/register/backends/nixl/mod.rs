@@ -76,125 +76,13 @@
 
 mod abi;
 mod agent;
+mod agent_builder;
 mod failure;
 mod handle;
+mod library;
 mod owned;
 mod ucx;
 
-pub use agent::{Agent, AgentBuilder};
-
-use std::env;
-use std::path::Path;
-use std::sync::Arc;
-
-use self::abi::NixlAbi;
-use crate::register::NotAvailable;
-use crate::sync::{AtomicU64, Ordering};
-use crate::sys;
-
-/// The number of attempts to deregister memory if no later call can retry it.
-const ATTEMPTS: usize = 3;
-
-/// The device number of host memory.
-const DEVICE: u64 = 0;
-
-/// The library, loaded for the life of the process.
-#[derive(Clone, Debug)]
-pub struct Nixl(Arc<NixlAbi>);
-
-impl Nixl {
-    /// The file name under which the loader finds the library.
-    pub const LIBRARY: &str = "libnixl_capi.so";
-
-    /// The environment variable with the path of the library, if the loader does not find it.
-    pub const ENVIRONMENT: &str = "KVMEM_NIXL_LIBRARY";
-
-    /// The default backend.
-    pub const BACKEND: &str = "UCX";
-
-    /// Loads the library that [`ENVIRONMENT`](Self::ENVIRONMENT) names; if it is not set, loads
-    /// [`LIBRARY`](Self::LIBRARY) from the loader's search path.
-    ///
-    /// # Errors
-    /// [`NotAvailable`] if the library is missing, is from a NIXL before 1.0, or lacks a function.
-    pub fn load() -> Result<Nixl, NotAvailable> {
-        match env::var_os(Self::ENVIRONMENT).filter(|path| !path.is_empty()) {
-            // SAFETY: the environment's author is responsible for the file, as with
-            // LD_LIBRARY_PATH.
-            Some(path) => unsafe { Nixl::load_from(path) }.map_err(|error| {
-                let reason = format!("{} names the library: {}", Self::ENVIRONMENT, error.reason);
-                NotAvailable { reason, ..error }
-            }),
-            // SAFETY: the name stands for the ABI; every program linked with the library relies on
-            // it, too.
-            None => unsafe { Nixl::load_from(Self::LIBRARY) },
-        }
-    }
-
-    /// Loads the library from a file, or by another name.
-    ///
-    /// # Errors
-    /// [`NotAvailable`] if the library is missing, is from a NIXL before 1.0, or lacks a function.
-    ///
-    /// # Safety
-    /// If the file is a library with these functions, they behave like those of NIXL. The code that
-    /// runs when the library is loaded is sound.
-    pub unsafe fn load_from(path: impl AsRef<Path>) -> Result<Nixl, NotAvailable> {
-        ucx::avoid_ib();
-        // SAFETY: the caller's promise.
-        let mut abi = unsafe { NixlAbi::load(path.as_ref()) }.map_err(|reason| {
-            not_available(
-                reason,
-                "install NIXL (`pip install --no-deps nixl-cu12`; needs no CUDA) and set \
-                 KVMEM_NIXL_LIBRARY to the wheel's \
-                 site-packages/.nixl_cu12.mesonpy.libs/libnixl_capi.so",
-            )
-        })?;
-        abi.keep();
-        Ok(Nixl(Arc::new(abi)))
-    }
-
-    fn abi(&self) -> &Arc<NixlAbi> {
-        &self.0
-    }
-
-    /// Returns the names of the backends that NIXL has plugins for. Not all of them can be started
-    /// on this machine, and not all of them support host memory.
-    ///
-    /// # Errors
-    /// [`NotAvailable`] if NIXL does not list them.
-    pub fn backends(&self) -> Result<Vec<String>, NotAvailable> {
-        let agent = handle::agent(&self.0, c"kvmem-asks");
-        let names = agent.and_then(|agent| handle::plugins(&self.0, &agent));
-        names.map_err(|failure| failure.not_available(""))
-    }
-
-    /// Opens an agent with this backend, under a unique name made of the host, the process, and a
-    /// number. The registrar is named `nixl:` and the backend.
-    ///
-    /// # Errors
-    /// The errors of [`AgentBuilder::open`].
-    pub fn open(&self, backend: &str) -> Result<Agent, NotAvailable> {
-        self.agent(unique()).named(format!("nixl:{backend}")).backend(backend).open()
-    }
-
-    /// Returns a builder for an agent of this name, with UCX and the same name for the registrar by
-    /// default. Peers know an agent by its name: agents that talk to each other must have different
-    /// names.
-    pub fn agent(&self, name: impl Into<String>) -> AgentBuilder {
-        AgentBuilder::new(self, name.into())
-    }
-}
-
-/// Returns a unique agent name, if hosts have unique names.
-fn unique() -> String {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
-    // Relaxed: the numbers only have to differ.
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let host = sys::read_text("/proc/sys/kernel/hostname").unwrap_or_default();
-    format!("kvmem-{}-{}-{number}", host.trim(), sys::process_id())
-}
-
-fn not_available(reason: String, remedy: &'static str) -> NotAvailable {
-    NotAvailable::new("nixl", reason, remedy)
-}
+pub use agent::Agent;
+pub use agent_builder::AgentBuilder;
+pub use library::Nixl;

@@ -29,14 +29,15 @@ impl<T> OwnedObject<T> {
     ) -> Result<OwnedObject<T>, NixlFailure> {
         let mut raw = null_mut();
         check(call, make(&mut raw))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that after success `raw` is an object or null, and that
+        // `destroy` destroys such an object.
         unsafe { OwnedObject::from_raw(call, destroy, raw) }
     }
 
     /// Takes ownership of an object that `call` has created.
     ///
     /// # Safety
-    /// `raw` is such an object or null, and `destroy` destroys it.
+    /// `raw` is such an object, which no other code owns, or null, and `destroy` destroys it.
     pub(super) unsafe fn from_raw(
         call: &'static str,
         destroy: Destroy<T>,
@@ -65,7 +66,8 @@ impl<T> OwnedObject<T> {
 impl<T> Drop for OwnedObject<T> {
     fn drop(&mut self) {
         if let Some(destroy) = self.destroy {
-            // SAFETY: owned, and destroyed once.
+            // SAFETY: the caller of `from_raw` promised that `destroy` destroys this object, and that
+            // no other code owns it. It is destroyed once, here, and the library is never unloaded.
             let _ = unsafe { destroy(self.raw.as_ptr()) };
         }
     }

@@ -131,15 +131,18 @@ impl VerbsAbi {
     /// Loads the library and finds its functions, or says what is missing.
     ///
     /// # Safety
-    /// If the file is a library with these functions, it has this ABI.
+    /// If the file is a library with these functions, it has this ABI. The code that runs when it is
+    /// loaded and unloaded is sound.
     pub(super) unsafe fn load(path: &Path) -> Result<VerbsAbi, String> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the code that runs when the library is loaded and unloaded
+        // is sound.
         let library =
             unsafe { Library::open(path) }.map_err(|error| format!("no library: {error}"))?;
         macro_rules! function {
             ($name:literal) => {
-                // SAFETY: the field that receives the function has its type from the header, and
-                // the library is stored beside it.
+                // SAFETY: the field that receives the function has the type of the header, which
+                // the caller promises for this library. The library is stored beside it, and is
+                // unloaded only when both are dropped.
                 unsafe { library.symbol($name) }.map_err(|error| {
                     format!(
                         "{} has no function {}: {error}",
@@ -170,8 +173,9 @@ impl VerbsAbi {
     /// # Safety
     /// `mr` was returned by `reg_mr` of this library and is not deregistered.
     pub(super) unsafe fn keys(&self, mr: NonNull<IbvMr>) -> (u32, u32) {
-        // SAFETY: the caller's promise. The fields are read one by one: the rest of the structure
-        // is the driver's.
+        // SAFETY: the caller promises that `mr` is a live memory region of this library, so it points
+        // to a structure that begins with `IbvMr`, whose keys are initialized and do not change. The
+        // fields are read one by one, without a reference: the rest belongs to the driver.
         unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) }
     }
 }

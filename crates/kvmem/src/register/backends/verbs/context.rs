@@ -29,13 +29,17 @@ pub(super) fn check_errno(call: &'static str, returned: c_int) -> Result<(), Ver
 }
 
 /// Returns a device's limits. Queried once: they do not change.
-pub(super) fn query(
+///
+/// # Safety
+/// `context` is a device that was opened by the library of `abi` and is not closed.
+pub(super) unsafe fn query(
     abi: &VerbsAbi,
     context: NonNull<IbvContext>,
 ) -> Result<IbvDeviceAttr, VerbsFailure> {
     let mut attr = IbvDeviceAttr::EMPTY;
     Errno::clear();
-    // SAFETY: an open device, and a structure of the type that the call fills.
+    // SAFETY: the caller promises that the device is open. `attr` is an initialized structure of the
+    // header's layout, and is borrowed by this call alone.
     check_errno("ibv_query_device", unsafe { (abi.query_device)(context.as_ptr(), &mut attr) })?;
     Ok(attr)
 }
@@ -56,7 +60,8 @@ impl OpenDevice {
         device: NonNull<IbvDevice>,
     ) -> Result<OpenDevice, VerbsFailure> {
         Errno::clear();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `device` is on a list of this library that is not freed,
+        // so it points to a device.
         let raw = NonNull::new(unsafe { (abi.open_device)(device.as_ptr()) });
         let raw = raw.ok_or_else(|| ("ibv_open_device", last_errno()))?;
         Ok(OpenDevice { abi: Arc::clone(abi), raw })
@@ -65,7 +70,7 @@ impl OpenDevice {
     /// Allocates a protection domain on the device.
     pub(super) fn alloc_pd(&self) -> Result<NonNull<IbvPd>, VerbsFailure> {
         Errno::clear();
-        // SAFETY: the device is open.
+        // SAFETY: `open` has opened the device, and only `drop` closes it.
         let pd = NonNull::new(unsafe { (self.abi.alloc_pd)(self.raw.as_ptr()) });
         pd.ok_or_else(|| ("ibv_alloc_pd", last_errno()))
     }
@@ -73,8 +78,9 @@ impl OpenDevice {
 
 impl Drop for OpenDevice {
     fn drop(&mut self) {
-        // SAFETY: opened by `open`, and every object on it is freed. An error has no remedy here:
-        // the descriptor is closed in any case.
+        // SAFETY: `open` has opened the device. The only object on it is the domain that
+        // `Domain::new` allocates, and `Domain` drops this value only after that is freed. An error
+        // has no remedy here: the descriptor is closed in any case.
         let _ = unsafe { (self.abi.close_device)(self.raw.as_ptr()) };
     }
 }

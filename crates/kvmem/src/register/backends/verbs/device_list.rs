@@ -19,7 +19,8 @@ impl<'a> DeviceList<'a> {
     pub(super) fn query(abi: &'a VerbsAbi) -> Result<DeviceList<'a>, Errno> {
         let mut count: c_int = 0;
         Errno::clear();
-        // SAFETY: the number has the type that the call fills.
+        // SAFETY: the call stores a number at `count`, which has its type and is borrowed by this
+        // call alone.
         let list = unsafe { (abi.get_device_list)(&mut count) };
         let list = NonNull::new(list).ok_or_else(last_errno)?;
         Ok(DeviceList { abi, list, count: usize::try_from(count).unwrap_or(0) })
@@ -28,14 +29,16 @@ impl<'a> DeviceList<'a> {
     /// Returns each device with its name.
     pub(super) fn iter(&self) -> impl Iterator<Item = (NonNull<IbvDevice>, String)> {
         (0..self.count).filter_map(|at| {
-            // SAFETY: the list has `count` entries and is not freed.
+            // SAFETY: the library returned a list of `count` initialized entries, `at` is less than
+            // `count`, and only `drop` frees the list.
             let device = NonNull::new(unsafe { *self.list.as_ptr().add(at) })?;
-            // SAFETY: the device is on the list.
+            // SAFETY: `device` is an entry of the list, so it points to a device.
             let name = unsafe { (self.abi.get_device_name)(device.as_ptr()) };
             if name.is_null() {
                 return None;
             }
-            // SAFETY: the name is a string that is valid as long as the device.
+            // SAFETY: the name ends with a zero and is part of the device, which lives at least as
+            // long as the list. It is copied before this closure returns.
             let name = unsafe { CStr::from_ptr(name) };
             Some((device, name.to_string_lossy().into_owned()))
         })
@@ -44,7 +47,8 @@ impl<'a> DeviceList<'a> {
 
 impl Drop for DeviceList<'_> {
     fn drop(&mut self) {
-        // SAFETY: the list came from the library, and no device is used through it any more.
+        // SAFETY: the library returned the list, and it is freed once. `iter` borrows `self`, so no
+        // code reads the list any more; open devices do not need it.
         unsafe { (self.abi.free_device_list)(self.list.as_ptr()) };
     }
 }

@@ -8,8 +8,8 @@ use std::mem::{self, ManuallyDrop};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::Access;
 use super::abi::{IbvDeviceAttr, IbvMr, IbvPd, VerbsAbi};
+use super::access::Access;
 use super::context::{OpenDevice, VerbsFailure, check_errno, last_errno, query};
 use crate::arena::Errno;
 
@@ -44,10 +44,12 @@ impl Domain {
 
     /// Returns the device's limits.
     pub(super) fn query(&self) -> Result<IbvDeviceAttr, VerbsFailure> {
-        // SAFETY: the domain is allocated, and names its device.
+        // SAFETY: `self.pd` points to a domain that is not freed before `self`; the library
+        // initializes the field when it allocates the domain, and does not change it.
         let context = unsafe { (*self.pd.as_ptr()).context };
         let context = NonNull::new(context).ok_or(("ibv_query_device", Errno::ENODEV))?;
-        query(&self.abi, context)
+        // SAFETY: a domain's device is open as long as the domain is allocated.
+        unsafe { query(&self.abi, context) }
     }
 
     /// Returns the flags that the library accepts. A library without `ibv_reg_mr_iova2` does not
@@ -80,15 +82,15 @@ impl Domain {
             Some(reg_mr_iova2) if call == "ibv_reg_mr_iova2" => {
                 // Peers address the memory by its address in this process, as with `ibv_reg_mr`.
                 let iova = at.addr().get() as u64;
-                // SAFETY: the domain is allocated; the caller promises that the memory is mapped.
+                // SAFETY: `pd` is a domain of this library that is not freed before `self`. The
+                // caller promises that the memory stays mapped until it is deregistered.
                 unsafe { reg_mr_iova2(pd, address, len, iova, access.bits()) }
             }
-            // SAFETY: the domain is allocated; the caller promises that the memory is mapped. The
-            // bits fit into 31.
+            // SAFETY: as above; the bits fit into 31.
             _ => unsafe { (self.abi.reg_mr)(pd, address, len, access.bits() as i32) },
         };
         let mr = NonNull::new(mr).ok_or_else(|| (call, last_errno()))?;
-        // SAFETY: `mr` was returned just now.
+        // SAFETY: `reg_mr` of this library has returned `mr` just now, and no other code knows it.
         let (lkey, rkey) = unsafe { self.abi.keys(mr) };
         Ok((mr, lkey, rkey))
     }
@@ -99,7 +101,8 @@ impl Domain {
     /// It came from [`register`](Self::register) and is not deregistered.
     pub(super) unsafe fn deregister(&self, mr: *mut IbvMr) -> Result<(), VerbsFailure> {
         Errno::clear();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `mr` is a memory region of this domain, and thus of this
+        // library, and that it is not deregistered.
         check_errno("ibv_dereg_mr", unsafe { (self.abi.dereg_mr)(mr) })
     }
 
@@ -114,7 +117,8 @@ impl Drop for Domain {
     fn drop(&mut self) {
         let Some(context) = self.own_device.take() else { return };
         Errno::clear();
-        // SAFETY: allocated by `new`, and not known outside of this module.
+        // SAFETY: `new` has allocated the domain, and no other code frees it. If memory regions are
+        // left in it, the library returns an error and frees nothing.
         if unsafe { (self.abi.dealloc_pd)(self.pd.as_ptr()) } == 0 {
             drop(ManuallyDrop::into_inner(context));
         }

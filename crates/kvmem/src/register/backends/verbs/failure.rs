@@ -2,7 +2,7 @@
 
 use super::context::VerbsFailure;
 use crate::arena::Errno;
-use crate::register::{Limits, RegisterLimit, RegistrarError};
+use crate::register::{Limits, NotAvailable, RegisterLimit, RegistrarError};
 
 /// Explains why memory could not be registered. `limits` are the current ones.
 pub(super) fn register((call, errno): VerbsFailure, limits: &Limits, len: usize) -> RegistrarError {
@@ -41,12 +41,7 @@ fn exceeded(errno: Errno, limits: &Limits, need_bytes: u64) -> Option<RegisterLi
             || errno == Errno::ENOMEM
                 && memlock.used_bytes.saturating_add(need_bytes) > memlock.limit_bytes)
     {
-        return Some(RegisterLimit::Memlock {
-            account: memlock.account,
-            limit_bytes: memlock.limit_bytes,
-            used_bytes: memlock.used_bytes,
-            need_bytes,
-        });
+        return Some(memlock.exceeded(need_bytes));
     }
     (limits.max_keys == 0 && errno != Errno::EPERM)
         .then_some(RegisterLimit::Keys { limit: 0, need: 1 })
@@ -97,4 +92,14 @@ pub(super) fn open_remedy(errno: Errno) -> &'static str {
         }
         _ => "see the kernel's log (dmesg), and `ibv_devinfo` (Debian package ibverbs-utils)",
     }
+}
+
+/// Returns the error for a library or a device that is missing.
+pub(super) fn not_available(reason: String, remedy: &'static str) -> NotAvailable {
+    NotAvailable::new("verbs", reason, remedy)
+}
+
+/// Returns the error for a device that exists and cannot be used.
+pub(super) fn not_usable(name: &str, (call, errno): VerbsFailure) -> NotAvailable {
+    not_available(format!("{name}: {call}: {errno}"), open_remedy(errno))
 }

@@ -4,8 +4,11 @@ use std::ffi::c_void;
 use std::fmt;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
 
+use super::access::Access;
+use super::context::OpenDevice;
 use super::domain::Domain;
-use super::{Access, Verbs, failure, not_usable};
+use super::failure::{self, not_available, not_usable};
+use super::library::Verbs;
 use crate::register::backends::live_keys::LiveKeys;
 use crate::register::backends::memlock;
 use crate::register::{Account, Key, Limits, NotAvailable, Registrar, RegistrarError};
@@ -27,9 +30,33 @@ pub struct Nic {
     max_mr: i32,
 }
 
+impl Verbs {
+    /// Opens a device and allocates a protection domain on it. Its keys allow
+    /// [`Access::default`]; [`Nic::with_access`] changes that.
+    ///
+    /// # Errors
+    /// [`NotAvailable`] if there is no device of this name, or it cannot be opened. Nothing stays
+    /// open then.
+    pub fn open(&self, name: &str) -> Result<Nic, NotAvailable> {
+        let list = self.list()?;
+        let Some((device, _)) = list.iter().find(|(_, listed)| listed == name) else {
+            let have: Vec<String> = list.iter().map(|(_, name)| name).collect();
+            return Err(not_available(
+                format!("no device is called {name}: there are {}", have.join(", ")),
+                "name one of them",
+            ));
+        };
+        // SAFETY: `device` is an entry of `list`, which this library returned and which lives until
+        // the end of this function.
+        let context = unsafe { OpenDevice::open(self.abi(), device) };
+        let domain = context.and_then(|context| Domain::new(self.abi(), context));
+        Nic::new(name.to_owned(), domain.map_err(|failed| not_usable(name, failed))?)
+    }
+}
+
 impl Nic {
     /// Wraps an allocated domain.
-    pub(super) fn new(name: String, domain: Domain) -> Result<Nic, NotAvailable> {
+    fn new(name: String, domain: Domain) -> Result<Nic, NotAvailable> {
         let attr = domain.query().map_err(|failed| not_usable(&name, failed))?;
         Ok(Nic {
             name,
@@ -55,7 +82,8 @@ impl Nic {
         name: impl Into<String>,
         pd: NonNull<c_void>,
     ) -> Result<Nic, NotAvailable> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `pd` was allocated by the library of `verbs`, and is
+        // freed after the result, which owns this domain, is dropped.
         let domain = unsafe { Domain::foreign(verbs.abi(), pd.cast()) };
         Nic::new(name.into(), domain)
     }
@@ -91,9 +119,6 @@ impl Nic {
     }
 }
 
-/// The number of attempts to deregister the remaining keys on drop.
-const ATTEMPTS: usize = 3;
-
 impl Registrar for Nic {
     fn name(&self) -> &str {
         &self.name
@@ -114,7 +139,8 @@ impl Registrar for Nic {
     }
 
     unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, RegistrarError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the bytes stay mapped until the key is deregistered, which
+        // deregisters the memory region.
         match unsafe { self.domain.register(at, len, self.access) } {
             Ok((mr, lkey, rkey)) => {
                 let handle = mr.expose_provenance().get() as u64;
@@ -126,8 +152,9 @@ impl Registrar for Nic {
 
     fn deregister(&self, key: Key) -> Result<(), RegistrarError> {
         self.live.remove_with(key, "ibv_dereg_mr", || {
-            // SAFETY: a live key's handle is a memory region of this domain, and no other thread
-            // deregisters it meanwhile.
+            // SAFETY: `remove_with` calls this only for a key that `register` has inserted, once,
+            // and removes the key first. Its handle is therefore the exposed address of a memory
+            // region of this domain that is not deregistered, and no other thread has it.
             unsafe { self.domain.deregister(with_exposed_provenance_mut(key.handle as usize)) }
                 .map_err(failure::deregister)
         })
@@ -136,13 +163,7 @@ impl Registrar for Nic {
 
 impl Drop for Nic {
     fn drop(&mut self) {
-        for _ in 0..ATTEMPTS {
-            for key in self.live.all() {
-                // Failed keys are retried by the next iteration.
-                let _ = self.deregister(key);
-            }
-        }
-        if self.live.len() > 0 {
+        if !self.live.remove_all(|key| self.deregister(key)) {
             // The device can still access the memory: the domain and the device must stay.
             self.domain.leak();
         }
