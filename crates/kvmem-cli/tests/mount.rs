@@ -155,7 +155,7 @@ fn each_step_of_registering_is_timed() {
 #[test]
 fn a_plan_is_printed_and_nothing_done() {
     let Some(report) = registered(&["--devices", "io_uring:3", "--plan"], &[]) else { return };
-    assert_eq!(report["plan"]["lanes"].as_array().map(Vec::len), Some(3), "{report:#}");
+    assert_eq!(report["plan"]["devices"].as_array().map(Vec::len), Some(3), "{report:#}");
     assert_eq!(report["receipt"]["ranges"][0]["resident_bytes"], 0);
     assert!(report.get("outcome").is_none());
     let text = mount(&["--size", "2MiB", "--devices", "io_uring:3", "--plan"]).stdout;

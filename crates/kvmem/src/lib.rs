@@ -67,6 +67,7 @@ pub mod register;
 pub mod slab;
 mod sync;
 mod sys;
+mod threads;
 mod trace;
 
 #[cfg(feature = "fault-injection")]

@@ -15,13 +15,15 @@ use std::str::FromStr;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// Every module of the crate, and the modules that it may use.
-const LAYERS: [(&str, &[&str]); 8] = [
+const LAYERS: [(&str, &[&str]); 9] = [
     ("sys", &[]),
     ("sync", &["sys"]),
     // Where spans are emitted, if anywhere.
     ("trace", &[]),
-    ("arena", &["sys", "sync", "trace"]),
-    ("register", &["sys", "sync", "trace", "arena"]),
+    // Teams of threads: populating and registering use them.
+    ("threads", &["sys", "trace"]),
+    ("arena", &["sys", "sync", "trace", "threads"]),
+    ("register", &["sys", "sync", "trace", "threads", "arena"]),
     // Offsets of an abstract space: this layer knows of no memory.
     ("offset", &["sys", "sync"]),
     ("slab", &["sys", "sync", "arena", "register", "offset"]),

@@ -84,9 +84,9 @@ fn library(
         unregister_s: (end - between).as_secs_f64(),
         chosen: outcome.chosen(),
         calibration: outcome
-            .trial
+            .calibration
             .as_ref()
-            .map(|trial| (trial.sequential_gib_per_s, trial.parallel_gib_per_s)),
+            .map(|measured| (measured.sequential_gib_per_s, measured.parallel_gib_per_s)),
     })
 }
 

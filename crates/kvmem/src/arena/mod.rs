@@ -11,15 +11,14 @@ pub mod preflight;
 mod process;
 mod progress;
 mod region;
-mod thread_team;
 
 pub(crate) use human_bytes::HumanBytes;
 pub(crate) use machine::usable_cores;
 pub(crate) use populate::{headroom, reserve_headroom};
 pub(crate) use region::PinnedRange;
-pub(crate) use thread_team::{ThreadTeam, with_team};
 
 pub use crate::sys::{Call, Errno};
+pub use crate::threads::{CancelToken, Progress, ProgressOptions, WorkUnit};
 pub use bump::{BumpArena, BumpError, BumpStats, Exclusive, ExclusiveRegion, HeapMemory, Memory};
 pub use byte_size::{ByteSize, SizeError, SizeFault};
 pub use error::{ArenaError, Limit};
@@ -30,7 +29,7 @@ pub use process::{ArenaSettings, SettingError};
 pub use process::{
     FreeError, FreeOutcome, ProcessAllocError, ProcessArena, ProcessStats, SetupError,
 };
-pub use progress::{CancelToken, Progress, ProgressOptions, ProgressTracker, WorkUnit};
+pub use progress::ProgressTracker;
 #[cfg(not(loom))]
 pub use region::ReadOnlyRegion;
 pub use region::{Advice, Backing, RangeReceipt, Receipt, Region, RegionBuilder, RegionSlice};

@@ -1,6 +1,6 @@
 //! *Background*: registering in another thread, while the beginning is already in use.
 
-use std::ops::RangeBounds;
+use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -30,40 +30,41 @@ impl Background {
         let engine = Arc::new(engine);
         let works = Arc::clone(&engine);
         let here = TraceContext::now();
-        let thread = sys::spawn("kvmem-register", move || here.run(|| works.run()))
-            .map_err(|errno| RegisterError::NoThread { errno })?;
+        let thread =
+            sys::spawn("kvmem-register", move || here.run(|| RegistrationSet::run(&works)))
+                .map_err(|errno| RegisterError::NoThread { errno })?;
         Ok(Background { engine, thread: Some(thread) })
     }
 
     /// Returns the region.
     #[must_use]
     pub fn region(&self) -> &Region {
-        &self.engine.jobs[0].region
+        self.engine.jobs()[0].region()
     }
 
     /// Returns the number of bytes, from the beginning, that have keys with all registrars. The
     /// number never falls, except to 0 when all keys are deregistered.
     #[must_use]
     pub fn ready_bytes(&self) -> u64 {
-        self.engine.tracker.ready()
+        self.engine.tracker().ready()
     }
 
     /// Waits until `bytes` bytes are ready, the work has ended, or `timeout` has passed. Returns
     /// the number of bytes ready then.
     pub fn wait_ready(&self, bytes: u64, timeout: Duration) -> u64 {
-        self.engine.tracker.wait(bytes, timeout)
+        self.engine.tracker().wait(bytes, timeout)
     }
 
     /// Returns the progress.
     #[must_use]
     pub fn progress(&self) -> RegisterProgress {
-        self.engine.tracker.progress()
+        self.engine.tracker().progress()
     }
 
     /// Returns whether the work has ended, with success or failure.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.engine.tracker.has_ended()
+        self.engine.tracker().has_ended()
     }
 
     /// Returns the key with which this registrar can reach all of a range, if the range is
@@ -78,20 +79,16 @@ impl Background {
         device: &str,
         range: impl RangeBounds<usize>,
     ) -> Result<Key, RegisterError> {
-        let engine = &*self.engine;
-        let lanes = &engine.jobs[0].plan.lanes;
-        let lane = lanes.iter().position(|lane| lane.device == device);
+        let plans = &self.engine.jobs()[0].plan().devices;
+        let lane = plans.iter().position(|plan| plan.device == device);
         let lane =
-            lane.ok_or_else(|| no_such_device(device, lanes.iter().map(|lane| &*lane.device)))?;
-        let chunks = &lanes[lane].chunks;
+            lane.ok_or_else(|| no_such_device(device, plans.iter().map(|plan| &*plan.device)))?;
+        let chunks = &plans[lane].chunks;
         let chunk = locate(device, chunks, self.region().len(), range)?;
-        engine.lanes.get(lane, chunk).ok_or_else(|| {
-            let done = engine.lanes.count(lane).checked_sub(1).map_or(0, |last| chunks[last].end);
-            RegisterError::OutOfBounds {
-                start: chunks[chunk].start,
-                end: chunks[chunk].end,
-                len: done,
-            }
+        self.engine.key(lane, chunk).map_err(|done| {
+            let Range { start, end } = chunks[chunk];
+            let len = done.checked_sub(1).map_or(0, |last| chunks[last].end);
+            RegisterError::OutOfBounds { start, end, len }
         })
     }
 
@@ -99,7 +96,7 @@ impl Background {
     /// [`Cancelled`](RegisterError::Cancelled). Cancelling the builder's token has the same effect;
     /// this function does not cancel that token.
     pub fn cancel(&self) {
-        self.engine.tracker.cancel();
+        self.engine.tracker().cancel();
     }
 
     /// Waits until the whole region is registered and returns the set.

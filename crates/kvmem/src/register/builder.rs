@@ -4,10 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::background::Background;
-use super::engine::{Engine, RegionJob};
-use super::layout::MemoryLayout;
-use super::plan::CallStrategy;
-use super::progress::RunOptions;
+use super::engine::{Engine, RunOptions};
+use super::plan::MemoryLayout;
 use super::{
     Limits, Plan, PlanOptions, Platform, Policy, RegisterError, RegisterProgress, Registrar,
     RegistrationSet, SystemPlatform,
@@ -27,8 +25,16 @@ pub struct RegistrationBuilder {
     host: Arc<dyn Platform>,
 }
 
+impl RegistrationSet {
+    /// Returns a builder that registers regions with the registrars given to it.
+    #[must_use = "nothing is registered before `register`"]
+    pub fn builder() -> RegistrationBuilder {
+        RegistrationBuilder::new()
+    }
+}
+
 impl RegistrationBuilder {
-    pub(super) fn new() -> RegistrationBuilder {
+    fn new() -> RegistrationBuilder {
         RegistrationBuilder {
             registrars: Vec::new(),
             policy: Policy::Auto,
@@ -95,13 +101,13 @@ impl RegistrationBuilder {
 
     /// Sets a token that cancels registering; nothing is registered then.
     pub fn cancel(mut self, cancel: CancelToken) -> RegistrationBuilder {
-        self.options.cancel = cancel;
+        self.options.budget.cancel = cancel;
         self
     }
 
     /// Limits the time for registering; if it runs out, nothing is registered.
     pub fn time_budget(mut self, budget: Duration) -> RegistrationBuilder {
-        self.options.budget = Some(budget);
+        self.options.budget.time = Some(budget);
         self
     }
 
@@ -118,7 +124,9 @@ impl RegistrationBuilder {
     /// The errors of [`plan`](super::plan), and [`Populate`](RegisterError::Populate) if the
     /// resident pages cannot be determined.
     pub fn plan(&self, region: &Region) -> Result<Plan, RegisterError> {
-        MemoryLayout::current(region, &*self.host)?.plan(&self.limits(), &self.plan_options())
+        let limits: Vec<Limits> =
+            self.registrars.iter().map(|registrar| registrar.limits()).collect();
+        MemoryLayout::current(region, &*self.host)?.plan(&limits, &self.plan_options())
     }
 
     /// Registers a region: all of it with all registrars, or nothing.
@@ -149,7 +157,7 @@ impl RegistrationBuilder {
         if regions.is_empty() {
             return Ok(Vec::new());
         }
-        self.engine(regions)?.run()
+        RegistrationSet::run(&self.engine(regions)?)
     }
 
     /// Starts registering a region in a background thread. The thread populates and registers chunk
@@ -163,38 +171,13 @@ impl RegistrationBuilder {
         region: impl Into<Arc<Region>>,
     ) -> Result<Background, RegisterError> {
         // Dropping the handle cancels a child token, not everything that uses the user's token.
-        let builder = self.clone().by_range(true).cancel(self.options.cancel.child());
+        let builder = self.clone().by_range(true).cancel(self.options.budget.cancel.child());
         Background::begin(builder.engine(vec![region.into()])?)
     }
 
     fn engine(&self, regions: Vec<Arc<Region>>) -> Result<Engine, RegisterError> {
-        let (limits, options) = (self.limits(), self.plan_options());
-        let job = |region: Arc<Region>| {
-            let layout = MemoryLayout::current(&region, &*self.host)?;
-            let plan = layout.plan(&limits, &options)?;
-            let faulted = if plan.populate.is_empty() { layout.absent_outside_pools() } else { 0 };
-            Ok((layout.min_slice_bytes(), RegionJob { region, plan, faulted }))
-        };
-        let jobs = regions.into_iter().map(job).collect::<Result<Vec<_>, RegisterError>>()?;
-        let (slices, jobs): (Vec<u64>, Vec<RegionJob>) = jobs.into_iter().unzip();
-        let lanes: Vec<_> = jobs.iter().map(|job| &job.plan.lanes[..]).collect();
-        let untouched = jobs.iter().any(|job| {
-            job.plan.populate.is_empty() && job.plan.resident_bytes < job.plan.len_bytes
-        });
-        let len = jobs.iter().map(|job| job.plan.len_bytes).sum();
-        let (strategy, _) = CallStrategy::choose(
-            &options,
-            &lanes,
-            len,
-            untouched,
-            slices.first().copied().unwrap_or(1),
-        );
         let (host, registrars) = (Arc::clone(&self.host), self.registrars.clone());
-        Engine::new(host, registrars, &limits, jobs, strategy, self.populate, self.options.clone())
-    }
-
-    fn limits(&self) -> Vec<Limits> {
-        self.registrars.iter().map(|registrar| registrar.limits()).collect()
+        Engine::new(host, registrars, regions, &self.plan_options(), self.options.clone())
     }
 
     fn plan_options(&self) -> PlanOptions {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::Account;
+use super::limits::RegisterLimit;
 use crate::arena::{ArenaError, Errno};
 
 /// The failure of a registrar's call.
@@ -55,100 +55,6 @@ impl RegistrarError {
     #[must_use]
     pub fn exceeded(self, exceeded: impl Into<Option<RegisterLimit>>) -> RegistrarError {
         RegistrarError { exceeded: exceeded.into(), ..self }
-    }
-}
-
-/// A limit that prevents registering.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum RegisterLimit {
-    /// `RLIMIT_MEMLOCK`, without `CAP_IPC_LOCK`.
-    Memlock {
-        /// The account to which the kernel charges the bytes.
-        account: Account,
-        /// The limit in bytes.
-        limit_bytes: u64,
-        /// Bytes charged before this request, as far as the kernel reports them.
-        used_bytes: u64,
-        /// Bytes of this request.
-        need_bytes: u64,
-    },
-    /// The largest number of bytes that one key can cover.
-    KeyBytes {
-        /// The limit in bytes.
-        limit_bytes: u64,
-        /// Bytes requested.
-        need_bytes: u64,
-    },
-    /// The number of keys that the device can issue.
-    Keys {
-        /// Keys that it can still issue.
-        limit: u64,
-        /// Keys requested.
-        need: u64,
-    },
-    /// The number of descriptors that the process may have open (`RLIMIT_NOFILE`).
-    Descriptors,
-}
-
-impl RegisterLimit {
-    /// Returns what to do about this limit.
-    #[must_use]
-    pub fn remedy(&self) -> String {
-        match self {
-            RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes } => {
-                // A call that fails below the limit met bytes that the kernel does not report:
-                // rings of other processes, and the memory of the ring itself. An unknown part of
-                // the limit is then used up.
-                let known = need_bytes.saturating_add(*used_bytes);
-                let bytes = if known > *limit_bytes {
-                    known
-                } else {
-                    limit_bytes.saturating_add(*need_bytes)
-                };
-                let kib = bytes.div_ceil(1024);
-                let unknown = match account {
-                    Account::Rings if known <= *limit_bytes => {
-                        ", because rings charge their own memory too, and rings of other processes \
-                         of this user count as well,"
-                    }
-                    _ => "",
-                };
-                format!(
-                    "raise it to {kib} KiB or more{unknown} (`ulimit -l unlimited` in the shell, \
-                     `memlock` in /etc/security/limits.conf, LimitMEMLOCK=infinity in a systemd \
-                     unit, --ulimit memlock=-1 for a container), or give the process CAP_IPC_LOCK"
-                )
-            }
-            RegisterLimit::KeyBytes { .. } => "register it in smaller chunks".to_owned(),
-            RegisterLimit::Keys { .. } => {
-                "use larger chunks or fewer regions, or deregister keys that are not needed"
-                    .to_owned()
-            }
-            RegisterLimit::Descriptors => {
-                "raise RLIMIT_NOFILE (`ulimit -n`), or close files that are not needed".to_owned()
-            }
-        }
-    }
-}
-
-impl fmt::Display for RegisterLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes } => write!(
-                f,
-                "RLIMIT_MEMLOCK is {limit_bytes} bytes, of which {used_bytes} are known to be \
-                 {account}, and {need_bytes} more are needed"
-            ),
-            RegisterLimit::KeyBytes { limit_bytes, need_bytes } => {
-                write!(f, "one key covers at most {limit_bytes} bytes, and {need_bytes} are needed")
-            }
-            RegisterLimit::Keys { limit, need } => {
-                write!(f, "the device can issue {limit} more keys, and {need} are needed")
-            }
-            RegisterLimit::Descriptors => f.write_str("the process has no free file descriptor"),
-        }
     }
 }
 
@@ -359,38 +265,5 @@ struct FirstFailure<'a>(&'a [ChunkError]);
 impl fmt::Display for FirstFailure<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.first().map_or(Ok(()), |first| first.fmt(f))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_remedy_raises_the_limit_above_its_value() {
-        for account in [Account::Rings, Account::Pinned, Account::Locked] {
-            for (limit_bytes, used_bytes, need_bytes) in [
-                (65536, 0, 65536),
-                (65536, 4096, 1),
-                (0, 0, 4096),
-                (8 << 20, 8 << 20, 1 << 30),
-                (1 << 20, 0, 0),
-            ] {
-                let remedy =
-                    RegisterLimit::Memlock { account, limit_bytes, used_bytes, need_bytes }
-                        .remedy();
-                let kib: u64 = remedy
-                    .strip_prefix("raise it to ")
-                    .and_then(|rest| rest.split(' ').next()?.parse().ok())
-                    .expect("a number of KiB");
-                assert!(kib << 10 >= limit_bytes + need_bytes.min(1), "{remedy}");
-                assert!(kib << 10 >= used_bytes + need_bytes, "{remedy}");
-            }
-        }
-        let (limit_bytes, used_bytes, need_bytes) = (65536, 0, 65536);
-        let remedy =
-            RegisterLimit::Memlock { account: Account::Rings, limit_bytes, used_bytes, need_bytes }
-                .remedy();
-        assert!(remedy.starts_with("raise it to 128 KiB or more, because rings"), "{remedy}");
     }
 }

@@ -6,10 +6,10 @@
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::arena::{self, ArenaError, Populate, Populated, ProgressOptions, Region};
+use crate::threads;
 
 /// The machine under the registrars.
 pub trait Platform: fmt::Debug + Send + Sync {
@@ -75,8 +75,7 @@ impl Platform for SystemPlatform {
     }
 
     fn now(&self) -> Duration {
-        static START: OnceLock<Instant> = OnceLock::new();
-        START.get_or_init(Instant::now).elapsed()
+        threads::now()
     }
 
     fn resident_bytes(&self, region: &Region, range: Range<usize>) -> Result<u64, ArenaError> {

@@ -1,11 +1,15 @@
-//! *Registrar*: one DMA consumer, its limits, and the keys that it issues.
+//! *Registrar*: one DMA consumer, and the keys that it issues.
 
 use std::fmt;
 use std::ptr::NonNull;
 
 use serde::{Deserialize, Serialize};
 
-use super::RegistrarError;
+use super::error::RegistrarError;
+use super::limits::Limits;
+
+/// The number of attempts to deregister a key if no later call can repeat the attempt.
+pub(super) const DEREGISTER_ATTEMPTS: usize = 3;
 
 /// One DMA consumer of memory: a NIC's protection domain, a ring, a GPU.
 ///
@@ -64,70 +68,4 @@ pub struct Key {
     pub lkey: u64,
     /// The value for remote peers, if the device has any: the rkey.
     pub rkey: Option<u32>,
-}
-
-/// A registrar's limits.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
-    /// The registrar's [`name`](Registrar::name).
-    pub device: String,
-    /// The largest number of bytes that one key can cover.
-    pub max_bytes: u64,
-    /// The number of further keys that the registrar can issue.
-    pub max_keys: u64,
-    /// The chunk length in bytes at which registering is fastest, if many keys cost nothing;
-    /// `None`: fewer keys are better.
-    pub preferred_chunk_bytes: Option<u64>,
-    /// The limit on pinned bytes that applies to this registrar; `None`: no known limit.
-    pub memlock: Option<Memlock>,
-}
-
-impl Limits {
-    /// Returns the limits of a registrar that has none.
-    #[must_use]
-    pub fn none(device: impl Into<String>) -> Limits {
-        Limits {
-            device: device.into(),
-            max_bytes: u64::MAX,
-            max_keys: u64::MAX,
-            preferred_chunk_bytes: None,
-            memlock: None,
-        }
-    }
-}
-
-/// `RLIMIT_MEMLOCK` as it applies to one registrar. The limit is off with `CAP_IPC_LOCK`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Memlock {
-    /// The account to which the kernel charges the bytes.
-    pub account: Account,
-    /// The limit in bytes.
-    pub limit_bytes: u64,
-    /// Bytes already charged when the limit was read, as far as the kernel reports them.
-    pub used_bytes: u64,
-}
-
-/// An account of bytes that the kernel compares with `RLIMIT_MEMLOCK`. The kernel keeps three
-/// accounts and limits each separately.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Account {
-    /// Bytes pinned by the rings of this user, in all processes. The kernel does not report this
-    /// number.
-    Rings,
-    /// Bytes pinned by RDMA drivers for this process (`VmPin`).
-    Pinned,
-    /// Bytes locked by this process (`VmLck`).
-    Locked,
-}
-
-impl fmt::Display for Account {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Account::Rings => "pinned by rings of this user",
-            Account::Pinned => "pinned by this process",
-            Account::Locked => "locked by this process",
-        })
-    }
 }

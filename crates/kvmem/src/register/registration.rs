@@ -3,8 +3,7 @@
 use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
 
-use super::engine::leak;
-use super::release::{IssuedKeys, release};
+use super::engine::{IssuedKeys, leak, release};
 use super::{Deregistered, Key, Platform, RegisterError, Registrar};
 use crate::arena::{PinnedRange, Region};
 

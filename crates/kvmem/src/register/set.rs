@@ -4,11 +4,9 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::progress::RegisterListener;
-use super::release::{IssuedKeys, release};
+use super::engine::{Engine, IssuedKeys, RegisterListener, release};
 use super::{
     Deregistered, Key, Outcome, Phase, Platform, RegisterError, RegisterProgress, Registration,
-    RegistrationBuilder,
 };
 use crate::arena::{Region, WorkUnit};
 
@@ -53,30 +51,25 @@ pub struct RegistrationSet {
 }
 
 impl RegistrationSet {
-    /// Returns a builder that registers regions with the registrars given to it.
-    #[must_use = "nothing is registered before `register`"]
-    pub fn builder() -> RegistrationBuilder {
-        RegistrationBuilder::new()
-    }
-
-    pub(super) fn new(
-        host: &Arc<dyn Platform>,
-        region: &Arc<Region>,
-        registrations: Vec<Registration>,
-        outcome: Outcome,
-        boundary_bytes: Option<u64>,
-        threads: usize,
-        listener: Option<RegisterListener>,
-    ) -> RegistrationSet {
-        RegistrationSet {
-            host: Arc::clone(host),
-            registrations,
-            region: Arc::clone(region),
-            outcome,
-            boundary_bytes,
-            threads,
-            listener,
-        }
+    /// Runs an engine. Returns a set for each of its regions, in their order.
+    pub(super) fn run(engine: &Engine) -> Result<Vec<RegistrationSet>, RegisterError> {
+        let host = engine.host();
+        engine.run(|result| {
+            let sets = result.keys.into_iter().zip(engine.jobs()).map(|(issued, job)| {
+                let registrations =
+                    issued.into_iter().map(|issued| Registration::new(host, job.region(), issued));
+                RegistrationSet {
+                    host: Arc::clone(host),
+                    registrations: registrations.collect(),
+                    region: Arc::clone(job.region()),
+                    outcome: result.outcome.clone(),
+                    boundary_bytes: job.plan().boundary_bytes,
+                    threads: result.release_threads,
+                    listener: engine.listener().cloned(),
+                }
+            });
+            sets.collect()
+        })
     }
 
     /// Returns the region.

@@ -12,7 +12,6 @@
 //! threads is measured: the limit can be memory bandwidth, the kernel's own locks, or a host that
 //! has to find the pages first.
 
-use std::cell::Cell;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -20,7 +19,6 @@ use std::ptr::NonNull;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -30,10 +28,11 @@ use super::headroom::Headroom;
 use super::residency::measure;
 use crate::arena::error::limit_behind;
 use crate::arena::machine::{hugetlb, usable_cores};
-use crate::arena::{
-    ArenaError, Call, Errno, Limit, PageSize, ProgressOptions, ProgressTracker, with_team,
-};
+use crate::arena::{ArenaError, Call, Errno, Limit, PageSize, ProgressTracker};
 use crate::sys;
+use crate::threads::{
+    ProgressOptions, ROUNDS, RealTime, ThreadProbe, choose_threads, now, seconds, with_team,
+};
 use crate::trace::span;
 
 /// The bytes that one thread populates between two checks: some 10 ms of work.
@@ -47,11 +46,6 @@ const NEAR: u64 = 256 << 20;
 const CREDIT: u64 = 1 << 30;
 /// Below this size, starting threads costs more than they gain.
 const MIN_MEASURED: usize = 16 << 20;
-/// The speed-up that more threads must bring to be used.
-const MIN_SPEEDUP: f64 = 1.02;
-/// The number of times that two thread counts are compared. The fastest run of each counts, because
-/// slow runs are slowed by other processes.
-const ROUNDS: usize = 3;
 
 /// Whether `map` makes pages resident, and with how many threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -234,53 +228,21 @@ struct PopulateJob<'a> {
 }
 
 impl PopulateJob<'_> {
-    /// Populates a range with the number of threads that is fastest on its first slices.
-    ///
-    /// Compares the best number so far with twice as many threads, in turns, until doubling gains
-    /// nothing. Each slice is real work, so a wrong guess costs only the difference on this slice.
+    /// Populates a range with the number of threads that is fastest on its first slices. Each slice
+    /// is real work, so a wrong guess costs only the difference on this slice.
     fn populate_measured(&self, part: &PopulateRange) -> Result<Populated, ArenaError> {
+        let mut probe = SliceProbe::new(self, part);
         let page = part.page.bytes();
-        let slice = (part.len() / 16).clamp(4 << 20, 256 << 20).next_multiple_of(page);
-        let mut total = Populated::default();
-        let mut at = 0;
         // A few pages of 1 GiB cannot be compared, but clearing one takes long enough for a thread
         // of its own.
-        let mut best =
+        let start =
             if part.page == PageSize::Huge1G && part.len() / 16 < page { self.cores } else { 1 };
-        let mut run = |threads: usize, len: usize| {
-            let to = part.boundary((at + len).min(part.len()), at);
-            let to = if part.len() - to < page { part.len() } else { to };
-            let done = self.populate_window(part, at..to, threads)?;
-            at = to;
-            total.bytes += done.bytes;
-            total.seconds += done.seconds;
-            total.threads = done.threads;
-            Ok((done.gib_per_s(), part.len() - at))
-        };
-        let mut remaining = part.len();
-        while part.len() >= MIN_MEASURED && best < self.cores {
-            let more = (2 * best).min(self.cores);
-            // Each thread needs a page, and the rest must justify the comparison.
-            let each = slice.max(more * page);
-            if remaining / 8 < each {
-                break;
-            }
-            let (mut with_best, mut with_more) = (0.0f64, 0.0f64);
-            for _ in 0..ROUNDS {
-                with_best = with_best.max(run(best, each)?.0);
-                let (speed, rest) = run(more, each)?;
-                with_more = with_more.max(speed);
-                remaining = rest;
-            }
-            if with_more < with_best * MIN_SPEEDUP {
-                break;
-            }
-            best = more;
-        }
+        let choice = choose_threads(start, self.cores, &mut probe)?;
+        let remaining = part.len() - probe.at;
         if remaining > 0 {
-            run(best, remaining)?;
+            probe.populate(choice.map_or(1, |choice| choice.threads), remaining)?;
         }
-        Ok(total)
+        Ok(probe.total)
     }
 
     /// Populates a window of a range with `threads` threads, or fewer if no more can be started.
@@ -292,17 +254,15 @@ impl PopulateJob<'_> {
     ) -> Result<Populated, ArenaError> {
         let pages = window.len().div_ceil(part.page.bytes());
         let threads = threads.min(self.cores).min(pages).max(1);
-        let start = Cell::new(Instant::now());
         let work = |number, threads| {
             self.populate_share(part, part.share(&window, number, threads), number, threads)
         };
-        let threads = with_team("kvmem-populate", &work, |team| {
-            team.run(threads, |_| start.set(Instant::now()))
-        });
-        let took = start.get().elapsed();
+        let run = with_team("kvmem-populate", &RealTime, &work, |team| team.run(threads));
+        // The end of the helpers counts, too: every window has its own.
+        let seconds = seconds(now().saturating_sub(run.began));
         match self.error.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(error) => Err(error),
-            None => Ok(Populated { bytes: window.len() as u64, seconds: seconds(took), threads }),
+            None => Ok(Populated { bytes: window.len() as u64, seconds, threads: run.threads }),
         }
     }
 
@@ -401,9 +361,57 @@ impl PopulateJob<'_> {
     }
 }
 
-fn seconds(took: Duration) -> f64 {
-    // A coarse clock may show no time; work that was done took some.
-    took.as_secs_f64().max(1e-9)
+/// Populates a range slice by slice while numbers of threads are compared on it.
+struct SliceProbe<'a> {
+    job: &'a PopulateJob<'a>,
+    part: &'a PopulateRange,
+    /// Bytes of a slice.
+    slice: usize,
+    /// The offset up to which the range is populated.
+    at: usize,
+    total: Populated,
+}
+
+impl<'a> SliceProbe<'a> {
+    fn new(job: &'a PopulateJob<'a>, part: &'a PopulateRange) -> SliceProbe<'a> {
+        let slice = (part.len() / 16).clamp(4 << 20, 256 << 20);
+        let slice = slice.next_multiple_of(part.page.bytes());
+        SliceProbe { job, part, slice, at: 0, total: Populated::default() }
+    }
+
+    /// Returns the bytes of a slice for a comparison up to `more` threads: each thread needs a
+    /// page.
+    fn slice_for(&self, more: usize) -> usize {
+        self.slice.max(more * self.part.page.bytes())
+    }
+
+    /// Populates the next `len` bytes; returns the speed in GiB/s.
+    fn populate(&mut self, threads: usize, len: usize) -> Result<f64, ArenaError> {
+        let (part, page) = (self.part, self.part.page.bytes());
+        let to = part.boundary((self.at + len).min(part.len()), self.at);
+        let to = if part.len() - to < page { part.len() } else { to };
+        let done = self.job.populate_window(part, self.at..to, threads)?;
+        self.at = to;
+        self.total.bytes += done.bytes;
+        self.total.seconds += done.seconds;
+        self.total.threads = done.threads;
+        Ok(done.gib_per_s())
+    }
+}
+
+impl ThreadProbe for SliceProbe<'_> {
+    type Error = ArenaError;
+
+    /// The rest of the range must justify the comparison.
+    fn rounds(&self, more: usize) -> usize {
+        let remaining = self.part.len() - self.at;
+        let enough = self.part.len() >= MIN_MEASURED && remaining / 8 >= self.slice_for(more);
+        if enough { ROUNDS } else { 0 }
+    }
+
+    fn measure(&mut self, threads: usize, more: usize) -> Result<Option<f64>, ArenaError> {
+        self.populate(threads, self.slice_for(more)).map(Some)
+    }
 }
 
 /// Repeats a call that the kernel interrupted, at most 100 times.

@@ -129,7 +129,7 @@ impl Provisioner {
         }
         if let Some(outcome) = &outcome
             && *policy == Policy::Auto
-            && outcome.trial.is_some()
+            && outcome.calibration.is_some()
         {
             *policy = if outcome.threads > 1 {
                 Policy::parallel(outcome.threads)
@@ -208,7 +208,7 @@ pub(in crate::pool) fn add_registered(sum: &mut Option<Outcome>, one: Option<Out
             sum.register_seconds += one.register_seconds;
             sum.keys += one.keys;
             sum.threads = sum.threads.max(one.threads);
-            sum.trial = sum.trial.or(one.trial);
+            sum.calibration = sum.calibration.or(one.calibration);
             let mut populated = Some(sum.populated);
             add_populated(&mut populated, Some(one.populated));
             sum.populated = populated.unwrap_or_default();

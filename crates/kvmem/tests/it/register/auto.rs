@@ -58,13 +58,13 @@ fn auto_is_close_to_the_better_fixed_policy_on_both_published_machines() {
                     "{name}, {resident}: {seconds} s, published {all} s, {outcome}"
                 );
             }
-            let trial = outcome.trial.expect("calibration is possible");
+            let measured = outcome.calibration.expect("calibration is possible");
             let wins =
                 published.resident_parallel.register < published.resident_sequential.register;
             assert_eq!(
                 outcome.chosen(),
                 if wins { "parallel" } else { "sequential" },
-                "{name}: {trial:?}"
+                "{name}: {measured:?}"
             );
             assert_eq!(outcome.populated.bytes > 0, !resident);
             assert_eq!(outcome.keys, published.nics, "one key for everything");
@@ -112,9 +112,9 @@ fn threads_are_added_while_they_gain() {
         .build()
         .expect("sound costs");
     let (_, outcome) = run(&machine, &region(64), Policy::Auto);
-    let trial = outcome.trial.expect("calibration is possible");
+    let measured = outcome.calibration.expect("calibration is possible");
     assert!((2..=4).contains(&outcome.threads), "{outcome}");
-    assert!(trial.parallel_gib_per_s > 1.8 * trial.sequential_gib_per_s, "{trial:?}");
+    assert!(measured.parallel_gib_per_s > 1.8 * measured.sequential_gib_per_s, "{measured:?}");
 }
 
 #[test]
@@ -123,7 +123,11 @@ fn a_failed_calibration_is_abandoned_and_leaves_no_keys() {
     let nic = machine.nic(1).expect("there are eight");
     nic.inject(Fault::register(0));
     let (_, outcome) = run(&machine, &region(64), Policy::Auto);
-    assert_eq!((outcome.trial, outcome.threads), (None, 1), "an unmeasured number is not chosen");
+    assert_eq!(
+        (outcome.calibration, outcome.threads),
+        (None, 1),
+        "an unmeasured number is not chosen"
+    );
     // A call that fails every time is an error.
     nic.inject(Fault::register(0).forever());
     let builder =

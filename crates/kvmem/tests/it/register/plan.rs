@@ -52,17 +52,17 @@ fn check(plan: &Plan, receipt: &Receipt, limits: &[Limits], options: &PlanOption
     };
     let least = limits.iter().map(cap).min().expect("a registrar");
     let finest: Vec<usize> = plan
-        .lanes
+        .devices
         .iter()
-        .map(|lane| lane.chunks.iter().map(|chunk| chunk.end).collect::<Vec<_>>())
+        .map(|device| device.chunks.iter().map(|chunk| chunk.end).collect::<Vec<_>>())
         .max_by_key(Vec::len)
-        .expect("a lane");
-    assert_eq!(plan.lanes.len(), limits.len());
-    for (lane, limits) in plan.lanes.iter().zip(limits) {
-        assert_eq!(lane.device, limits.device);
-        assert!(lane.chunks.len() as u64 <= limits.max_keys);
+        .expect("a device");
+    assert_eq!(plan.devices.len(), limits.len());
+    for (device, limits) in plan.devices.iter().zip(limits) {
+        assert_eq!(device.device, limits.device);
+        assert!(device.chunks.len() as u64 <= limits.max_keys);
         let mut end = 0;
-        for chunk in &lane.chunks {
+        for chunk in &device.chunks {
             assert_eq!(chunk.start, end, "no gap, no overlap");
             assert!(
                 !chunk.is_empty() && chunk.len() as u64 <= cap(limits),
@@ -71,7 +71,7 @@ fn check(plan: &Plan, receipt: &Receipt, limits: &[Limits], options: &PlanOption
             end = chunk.end;
         }
         assert_eq!(end, len, "the whole region is covered");
-        for edge in lane.chunks.iter().skip(1).map(|chunk| chunk.start) {
+        for edge in device.chunks.iter().skip(1).map(|chunk| chunk.start) {
             let (page, base) = (page_at(receipt, edge).bytes(), PageSize::Base.bytes());
             let unit = [page, base, 1]
                 .into_iter()
@@ -119,16 +119,18 @@ fn check(plan: &Plan, receipt: &Receipt, limits: &[Limits], options: &PlanOption
         }
         Policy::Parallel(threads) => assert_eq!(plan.threads, threads.get().min(limits.len())),
         Policy::Auto => {
-            assert!(plan.threads <= options.cores && (plan.trial.is_some() == (plan.threads > 1)))
+            assert!(
+                plan.threads <= options.cores && (plan.calibration.is_some() == (plan.threads > 1))
+            )
         }
     }
-    let shortest = plan.lanes.iter().map(|lane| lane.chunks.len()).min().expect("a lane");
-    match plan.trial {
+    let shortest = plan.devices.iter().map(|device| device.chunks.len()).min().expect("a device");
+    match plan.calibration {
         Some(CalibrationPlan::Chunks { rounds }) => {
             assert!(2 * rounds <= shortest && !options.by_range)
         }
         Some(CalibrationPlan::Slices { slice_bytes, .. }) => {
-            assert!(plan.lanes.iter().all(|lane| slice_bytes <= lane.chunks[0].len() as u64));
+            assert!(plan.devices.iter().all(|device| slice_bytes <= device.chunks[0].len() as u64));
             assert!(slice_bytes * 24 <= plan.len_bytes * limits.len() as u64);
         }
         _ => {}
@@ -227,7 +229,7 @@ fn chunks_are_as_large_as_they_may_be() {
     let region = receipt(&[(PageSize::Huge2M, 4096, 4096)]);
     let chunks = |limits: &[Limits], options: &PlanOptions| -> Vec<usize> {
         let plan = plan(&region, limits, options).expect("no limit is hit");
-        plan.lanes.iter().map(|lane| lane.chunks.len()).collect()
+        plan.devices.iter().map(|device| device.chunks.len()).collect()
     };
     let options = PlanOptions::new(Policy::Auto, 2);
     // One key for everything, unless the device, its preferred length, or the user requires smaller
@@ -323,7 +325,7 @@ fn memory_at_any_address_is_divided_on_page_boundaries() {
         ))
         .plan(&region)
         .expect("no limit is hit");
-    let chunks = &plan.lanes[0].chunks;
+    let chunks = &plan.devices[0].chunks;
     assert_eq!((chunks.len(), chunks[0].clone()), (6, 0..8 * page - 100));
     assert!(
         chunks
@@ -343,5 +345,5 @@ fn a_part_of_a_region_is_planned_by_its_own_offsets() {
         builder.policy(Policy::Parallel(NonZeroUsize::MIN)).plan(&part).expect("no limit is hit");
     assert_eq!(plan.len_bytes, (4 << 20) - 4096);
     assert_eq!(plan.populate, std::slice::from_ref(&(0..(4 << 20) - 4096)));
-    assert_eq!(plan.lanes[0].chunks.len(), 4);
+    assert_eq!(plan.devices[0].chunks.len(), 4);
 }

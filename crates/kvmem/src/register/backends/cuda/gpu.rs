@@ -1,0 +1,130 @@
+//! *GPU*: one device, as a registrar.
+
+use std::fmt;
+use std::ptr::{NonNull, with_exposed_provenance_mut};
+
+use super::context::PrimaryContext;
+use super::host_flags::HostFlags;
+use crate::arena::Errno;
+use crate::register::backends::live_keys::LiveKeys;
+use crate::register::{Key, Limits, RegisterLimit, Registrar, RegistrarError};
+
+/// A GPU, as a registrar: CUDA pins the memory, and copies between the memory and GPUs need no
+/// intermediate buffer.
+///
+/// A key's `handle` is the address of the memory in this process; its `lkey` is the address on the
+/// GPU (0 without [`HostFlags::DEVICE_MAP`]); there is no rkey.
+///
+/// Dropping the registrar deregisters the live keys and releases the GPU's primary context. Memory
+/// that CUDA fails to unregister is leaked, together with the context.
+pub struct Gpu {
+    name: String,
+    model: String,
+    flags: HostFlags,
+    live: LiveKeys,
+    context: PrimaryContext,
+}
+
+/// The largest number of bytes per key. CUDA states no limit; this one bounds the duration of one
+/// call and the cost of its failure.
+const MAX_BYTES: u64 = 256 << 30;
+
+impl Gpu {
+    pub(super) fn new(ordinal: u32, model: String, context: PrimaryContext) -> Gpu {
+        let name = format!("cuda:{ordinal}");
+        Gpu { name, model, flags: HostFlags::default(), live: LiveKeys::new(), context }
+    }
+
+    /// Returns the registrar with other flags for its future keys; the default is
+    /// [`HostFlags::default`].
+    ///
+    /// ```no_run
+    /// use kvmem::register::cuda::{Cuda, HostFlags};
+    ///
+    /// let gpu = Cuda::load()?.open(0)?.with_flags(HostFlags::PORTABLE);
+    /// # Ok::<(), kvmem::register::NotAvailable>(())
+    /// ```
+    #[must_use]
+    pub fn with_flags(mut self, flags: HostFlags) -> Gpu {
+        self.flags = flags;
+        self
+    }
+
+    /// Returns the flags of future keys.
+    #[must_use]
+    pub fn flags(&self) -> HostFlags {
+        self.flags
+    }
+
+    /// Returns the GPU's model name.
+    #[must_use]
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// Returns the number of registered keys.
+    #[must_use]
+    pub fn live_keys(&self) -> u64 {
+        self.live.len()
+    }
+}
+
+impl Registrar for Gpu {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns a limit of 256 GiB per key. CUDA's driver pins pages itself and does not charge them
+    /// to `RLIMIT_MEMLOCK`.
+    fn limits(&self) -> Limits {
+        Limits { max_bytes: MAX_BYTES, ..Limits::none(&self.name) }
+    }
+
+    unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, RegistrarError> {
+        let need_bytes = len as u64;
+        if need_bytes > MAX_BYTES {
+            let error = RegistrarError::new("cuMemHostRegister", Errno::EINVAL, "");
+            return Err(
+                error.exceeded(RegisterLimit::KeyBytes { limit_bytes: MAX_BYTES, need_bytes })
+            );
+        }
+        // SAFETY: the caller promises that the bytes stay mapped until the key is deregistered, which
+        // unregisters them.
+        match unsafe { self.context.register(at.as_ptr().cast(), len, self.flags) } {
+            Ok(pointer) => {
+                let handle = at.expose_provenance().get() as u64;
+                Ok(self.live.insert(Key { handle, lkey: pointer, rkey: None }))
+            }
+            Err(failure) => Err(failure.to_error()),
+        }
+    }
+
+    fn deregister(&self, key: Key) -> Result<(), RegistrarError> {
+        self.live.remove_with(key, "cuMemHostUnregister", || {
+            // SAFETY: `remove_with` calls this only for a key that `register` has inserted, once,
+            // and removes the key first. Its handle is therefore the exposed address of memory that
+            // this context has registered, and no other thread unregisters it.
+            unsafe { self.context.unregister(with_exposed_provenance_mut(key.handle as usize)) }
+                .map_err(|failure| failure.to_error())
+        })
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        if !self.live.remove_all(|key| self.deregister(key)) {
+            self.context.keep();
+        }
+    }
+}
+
+impl fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gpu")
+            .field("name", &self.name)
+            .field("model", &self.model)
+            .field("flags", &self.flags)
+            .field("live_keys", &self.live.len())
+            .finish_non_exhaustive()
+    }
+}
