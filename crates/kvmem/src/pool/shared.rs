@@ -190,9 +190,10 @@ impl AttachedPool {
         let range = self.range(block)?;
         let Attached::ReadWrite(region) = &self.memory else { return Err(PoolError::ReadOnly) };
         let bytes = region.slice(range)?;
-        // SAFETY: the slice lies in the region, which is mapped for reading and writing while `self`
-        // is borrowed. Its bytes have values: those of the file, or zeros. No thread, process or
-        // device uses them while the result is used, as the caller of this function promises.
+        // SAFETY: the slice lies in the region, which is mapped for reading and writing while
+        // `self` is borrowed. Its bytes have values: those of the file, or zeros. No thread,
+        // process or device uses them while the result is used, as the caller of this function
+        // promises.
         Ok(unsafe { slice::from_raw_parts_mut(bytes.as_ptr(), bytes.len()) })
     }
 

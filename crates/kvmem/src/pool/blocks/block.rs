@@ -68,8 +68,8 @@ impl Block {
 
     /// Returns the bytes.
     ///
-    /// The caller ensures that no device and no other process writes to the bytes while the slice is
-    /// used: see [`key`](Self::key) and [`Pool::share`](crate::pool::Pool::share).
+    /// The caller ensures that no device and no other process writes to the bytes while the slice
+    /// is used: see [`key`](Self::key) and [`Pool::share`](crate::pool::Pool::share).
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
