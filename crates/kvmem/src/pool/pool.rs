@@ -181,7 +181,7 @@ impl Pool {
     ) -> Result<T, PoolError> {
         let error = match error {
             AllocError::OutOfSpace { requested, .. } if self.owner.plan.in_background => {
-                if self.is_under_way() {
+                if self.is_initializing() {
                     self.owner.failures.count_not_ready();
                     let (ready, capacity) = (self.ready_bytes(), self.capacity());
                     return Err(PoolError::NotReady { requested, ready, capacity });
@@ -239,8 +239,8 @@ impl Pool {
 
     /// Returns whether parts are still being provisioned.
     #[must_use]
-    pub fn is_under_way(&self) -> bool {
-        self.owner.provisioning.is_under_way()
+    pub fn is_initializing(&self) -> bool {
+        self.owner.provisioning.is_initializing()
     }
 
     /// Withholds the bytes of a block from use until the pool ends. Use it for a block that an
