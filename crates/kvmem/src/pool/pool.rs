@@ -12,7 +12,7 @@ use super::{Block, PoolError, PoolReport};
 use crate::offset::{AllocError, BinReport, CheckError, Metrics};
 use crate::slab::{Extent, ExtentCache, ExtentMapRange, ExtentStats};
 
-/// PoolMemory that is mapped, populated, registered, and allocated in blocks.
+/// Memory that is mapped, populated, registered, and allocated in blocks.
 ///
 /// `Send + Sync`; clones share one pool. [Blocks](Block) may outlive it: the memory is released
 /// with the last pool or block.

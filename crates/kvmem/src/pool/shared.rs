@@ -1,4 +1,4 @@
-//! Shared pools: other processes attach their memory.
+//! *Shared pools*: other processes attach their memory.
 //!
 //! The memory is a file without a name and of sealed size. Its descriptor passes from process to
 //! process by a socket or by inheritance. After that, three plain numbers name a block
