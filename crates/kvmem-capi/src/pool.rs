@@ -411,7 +411,7 @@ pub unsafe extern "C" fn kvmem_pool_get_info(
             boundary_bytes: pool.boundary().unwrap_or(0),
             share_id: pool.share_id().unwrap_or(0),
             devices: report.devices.len() as u64,
-            initializing: u32::from(pool.is_under_way()),
+            initializing: u32::from(pool.is_initializing()),
             reserved: 0,
         });
         Ok(())

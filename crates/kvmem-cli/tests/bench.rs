@@ -1,5 +1,4 @@
-//! `kvmem bench` as its users meet it. What the figures mean is tested where they are made, in
-//! `kvmem-bench`.
+//! `kvmem bench`, run as a command. The crate `kvmem-bench` tests the meaning of the figures.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -13,7 +12,7 @@ fn kvmem(args: &[&str]) -> Output {
 }
 
 #[test]
-fn rows_come_as_a_table_and_as_json() {
+fn the_offset_suite_prints_a_table_and_json() {
     let file =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-rows.json", std::process::id()));
     let json = file.to_str().unwrap();
@@ -44,7 +43,7 @@ fn rows_come_as_a_table_and_as_json() {
 }
 
 #[test]
-fn the_arena_suite_has_a_table_and_rows_too() {
+fn the_arena_suite_prints_a_table_and_json() {
     let file =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-arena.json", std::process::id()));
     let json = file.to_str().unwrap();
@@ -79,7 +78,7 @@ fn the_arena_suite_has_a_table_and_rows_too() {
 }
 
 #[test]
-fn the_register_suite_has_a_table_and_rows_too() {
+fn the_register_suite_prints_a_table_and_json() {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR"))
         .join(format!("{}-register.json", std::process::id()));
     let json = file.to_str().unwrap();
@@ -124,7 +123,7 @@ fn the_register_suite_has_a_table_and_rows_too() {
 }
 
 #[test]
-fn the_slab_suite_has_a_table_and_rows_too() {
+fn the_slab_suite_prints_a_table_and_json() {
     let file =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-slab.json", std::process::id()));
     let json = file.to_str().unwrap();
@@ -171,7 +170,7 @@ fn the_slab_suite_has_a_table_and_rows_too() {
 }
 
 #[test]
-fn the_concurrency_suite_has_a_table_and_rows_too() {
+fn the_concurrency_suite_prints_a_table_and_json() {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR"))
         .join(format!("{}-concurrency.json", std::process::id()));
     let json = file.to_str().unwrap();
@@ -213,7 +212,7 @@ fn the_concurrency_suite_has_a_table_and_rows_too() {
 }
 
 #[test]
-fn the_cache_suite_has_a_table_and_rows_too() {
+fn the_cache_suite_prints_a_table_and_json() {
     let file =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-cache.json", std::process::id()));
     let json = file.to_str().unwrap();
@@ -254,18 +253,18 @@ fn the_cache_suite_has_a_table_and_rows_too() {
     }
 }
 
-/// Limits of the machine take rows away, and the table says so; they do not end the run.
+/// A limit of the machine removes rows, and the table says so. The run goes on.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_limit_on_addresses_leaves_the_rows_that_fit() {
+fn a_limit_of_address_space_drops_the_rows_beyond_it() {
     let run = "ulimit -v 2000000 && exec \"$0\" bench arena --quick --reps 1 --op bump,map \
                --contender kvmem,mutex";
     let output =
         Command::new("sh").args(["-c", run, env!("CARGO_BIN_EXE_kvmem")]).output().unwrap();
     let table = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{table}{}", String::from_utf8_lossy(&output.stderr));
-    // The small arenas fit; those of 4 KiB blocks for several threads and the mapping of 1 TiB do
-    // not.
+    // The small arenas fit. The arenas of 4 KiB blocks for several threads and the mapping of 1 TiB
+    // do not.
     for part in
         ["64 B, 8 thread(s)", "Not measured", "bump: 4096 B kvmem ×8: ", "map, thp: kvmem ×1: "]
     {
@@ -273,10 +272,10 @@ fn a_limit_on_addresses_leaves_the_rows_that_fit() {
     }
 }
 
-/// Where no ring can be made the simulated machines are left.
+/// If the process cannot make a ring, the suite measures the simulated machines only.
 #[cfg(target_os = "linux")]
 #[test]
-fn without_descriptors_there_are_no_rings() {
+fn without_descriptors_the_simulated_machines_remain() {
     let run = "ulimit -n 8 && exec \"$0\" bench register --quick --reps 1 --size 16MiB --contexts \
                8 --policy sequential,auto";
     let output =
@@ -289,7 +288,7 @@ fn without_descriptors_there_are_no_rings() {
 }
 
 #[test]
-fn options_that_make_no_sense_fail() {
+fn contradictory_options_fail() {
     for (arguments, expected) in [
         (&["--workload", "nosuch"][..], "uniform"),
         (&["--contender", "nosuch"], "binned-unrounded"),
@@ -314,10 +313,10 @@ fn options_that_make_no_sense_fail() {
     );
 }
 
-/// Without a suite all are meant. They are not run here: that takes a minute, and each is run
-/// above.
+/// `kvmem bench` without a suite runs all suites. This test only parses the options: the tests
+/// above run each suite, and together they take a minute.
 #[test]
-fn no_suite_means_all() {
+fn without_a_suite_all_are_selected() {
     let parsed = |arguments: &[&str]| {
         Args::try_parse_from(arguments).expect("good arguments").command.expect("a command")
     };

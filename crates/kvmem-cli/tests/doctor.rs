@@ -1,5 +1,4 @@
-//! `kvmem doctor` as its users meet it. What the verdicts mean is tested where they are given, in
-//! `kvmem`.
+//! `kvmem doctor`, run as a command. The crate `kvmem` tests the verdicts.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -21,7 +20,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The report on standard output, which is complete whatever the verdict.
+/// Returns the report on standard output. It is complete for every verdict.
 #[track_caller]
 fn report(output: &Output) -> Value {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
@@ -49,7 +48,7 @@ fn report(output: &Output) -> Value {
 }
 
 #[test]
-fn the_requirements_are_those_of_the_options() {
+fn options_set_the_requirements() {
     let args = [
         "--size", "1.5GiB", "--pages", "1G,thp", "--nodes", "1,0", "--shared", "--no-pin", "--json",
     ];
@@ -68,7 +67,7 @@ fn the_requirements_are_those_of_the_options() {
 }
 
 #[test]
-fn too_much_is_a_failure_with_a_reason_and_a_fix() {
+fn excessive_requirements_fail_with_a_reason_and_a_fix() {
     let output = kvmem(&["--size", "1024PiB", "--pages", "4k"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let table = text(&output.stdout);
@@ -80,7 +79,7 @@ fn too_much_is_a_failure_with_a_reason_and_a_fix() {
 }
 
 #[test]
-fn registrars_are_listed_with_their_limits_or_the_reason_why_not() {
+fn registrars_are_listed_with_limits_or_an_error() {
     let report = report(&kvmem(&["--size", "4096", "--no-pin", "--json"]));
     let table = text(&kvmem(&["--size", "4096", "--no-pin"]).stdout);
     let (_, listed) = table.split_once("\nregistrars\n").unwrap_or_else(|| panic!("{table}"));
@@ -109,7 +108,7 @@ fn registrars_are_listed_with_their_limits_or_the_reason_why_not() {
 }
 
 #[test]
-fn json_goes_to_a_file_as_well() {
+fn json_can_go_to_a_file() {
     let file =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-doctor.json", std::process::id()));
     let output = kvmem(&["--json", file.to_str().unwrap(), "--size", "4096", "--no-pin"]);
@@ -120,7 +119,7 @@ fn json_goes_to_a_file_as_well() {
 }
 
 #[test]
-fn bad_options_say_what_is_wrong() {
+fn invalid_options_name_the_fault() {
     let cases: [(&[&str], &str); 8] = [
         (&["--size", "much"], "such as 64GiB"),
         (&["--size", "0"], "it comes to 0 bytes"),
@@ -140,13 +139,13 @@ fn bad_options_say_what_is_wrong() {
     }
 }
 
-/// As a user without any privilege, and with a limit of locked memory that containers often have.
+/// Runs as a user without privileges, with a limit of locked memory that is usual in containers.
 #[test]
-fn it_works_without_privileges() {
-    // The build's folder may be closed to others.
+fn doctor_works_without_privileges() {
+    // Other users may have no access to the build's folder.
     let command = std::env::temp_dir().join(format!("kvmem-doctor-{}", std::process::id()));
-    // Copied by another process: a file that this one has open for writing could be inherited by a
-    // test that starts a process just then, and would be too busy to be run.
+    // Another process copies the file. A copy that this process writes could be inherited, open, by
+    // a process that another test starts at that moment; running it then fails with ETXTBSY.
     let copied =
         Command::new("cp").arg(env!("CARGO_BIN_EXE_kvmem")).arg(&command).status().unwrap();
     assert!(copied.success());

@@ -1,8 +1,7 @@
-//! `--html` as its users meet it: each page is written by the built command and opened by a real
-//! browser.
+//! `--html`: the command writes each page, and a real browser opens it.
 //!
-//! The browser is Chromium, headless; where there is none that works the pages are still written
-//! and looked at as text, and the test says that it did not open them.
+//! The browser is headless Chromium. Without a working one the tests write the pages, check them as
+//! text, and print that they did not open them.
 
 mod browser;
 
@@ -13,7 +12,7 @@ use std::time::Duration;
 
 use self::browser::browse;
 
-/// Where the pages of a test go, and are left to be looked at.
+/// Returns the path of a page. The pages stay there for inspection.
 fn page(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.html"))
 }
@@ -22,8 +21,8 @@ fn kvmem(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kvmem")).args(args).stdin(Stdio::null()).output().unwrap()
 }
 
-/// Runs the command with `--html`, opens the page, and returns it. `plots`: the least number of
-/// plots that are on it.
+/// Runs the command with `--html`, opens the page, and returns it. The page must have at least
+/// `plots` plots.
 fn drawn(name: &str, args: &[&str], plots: usize) -> String {
     let file = page(name);
     let output = kvmem(&[args, &["--html", file.to_str().unwrap()]].concat());
@@ -38,7 +37,7 @@ fn record(ending: &str) -> String {
 }
 
 #[test]
-fn a_console_error_would_be_seen() {
+fn a_console_error_is_detected() {
     let file = page("broken");
     std::fs::write(&file, "<!doctype html><title>x</title><script>console.error('wrong')</script>")
         .unwrap();
@@ -49,8 +48,8 @@ fn a_console_error_would_be_seen() {
 }
 
 #[test]
-fn a_browser_that_hangs_is_killed_with_all_that_it_started() {
-    // The second sleep belongs to the group of the first.
+fn a_hanging_browser_is_killed_with_its_children() {
+    // Both sleeps are in one process group.
     let script = "sleep 600 & echo $! && sleep 600";
     let mut child = Command::new("sh")
         .args(["-c", script])
@@ -67,7 +66,7 @@ fn a_browser_that_hangs_is_killed_with_all_that_it_started() {
     assert!(browser::ended(child, Duration::from_millis(100)).unwrap().is_none());
     let state =
         || std::fs::read_to_string(format!("/proc/{}/stat", line.trim())).unwrap_or_default();
-    // Gone, or dead and not yet waited for by the process that inherits it.
+    // The process is gone, or a zombie that its new parent has not waited for.
     let gone = || state().is_empty() || state().contains(") Z ");
     for _ in 0..500 {
         if gone() {
@@ -79,7 +78,7 @@ fn a_browser_that_hangs_is_killed_with_all_that_it_started() {
 }
 
 #[test]
-fn benchmarks_that_were_recorded() {
+fn page_of_recorded_benchmarks() {
     let files = [record("-arena"), record("-register"), record("")].join(",");
     let html = drawn("recorded", &["bench", "--from", &files], 20);
     for suite in ["<h2>arena</h2>", "<h2>register</h2>", "<h2>offset</h2>"] {
@@ -88,19 +87,19 @@ fn benchmarks_that_were_recorded() {
 }
 
 #[test]
-fn a_benchmark_of_arenas() {
+fn page_of_the_arena_suite() {
     drawn("arena", &["bench", "arena", "--quick", "--reps", "1", "--op", "bump,bump-full"], 2);
 }
 
 #[test]
-fn a_benchmark_of_registering() {
+fn page_of_the_register_suite() {
     let args =
         ["bench", "register", "--quick", "--reps", "1", "--backend", "simulated-parallel-wins"];
     drawn("register", &args, 1);
 }
 
 #[test]
-fn a_benchmark_of_offsets() {
+fn page_of_the_offset_suite() {
     let args = [
         "bench",
         "offset",
@@ -115,13 +114,13 @@ fn a_benchmark_of_offsets() {
 }
 
 #[test]
-fn a_benchmark_of_slabs() {
+fn page_of_the_slab_suite() {
     let args = ["bench", "slab", "--quick", "--reps", "1", "--pattern", "fixed", "--threads", "1"];
     drawn("slab", &[&args[..], &["--contender", "kvmem,malloc"]].concat(), 1);
 }
 
 #[test]
-fn a_benchmark_of_threads() {
+fn page_of_the_concurrency_suite() {
     let args = [
         "bench",
         "concurrency",
@@ -137,7 +136,7 @@ fn a_benchmark_of_threads() {
 }
 
 #[test]
-fn a_mount() {
+fn page_of_a_mount() {
     let html = drawn("mount", &["mount", "--size", "96MiB", "--pages", "4k", "--populate", "2"], 1);
     for part in ["Time line", "thread 0", "Receipt", "0x0..0x6000000"] {
         assert!(html.contains(part), "{part}");
@@ -153,12 +152,12 @@ fn a_mount() {
 }
 
 #[test]
-fn a_plan_is_a_page_without_plots() {
+fn page_of_a_plan_has_no_plots() {
     let args = ["mount", "--size", "4MiB", "--pages", "4k", "--devices", "mlock", "--plan"];
     assert!(drawn_without_plots("plan", &args).contains("Receipt"));
 }
 
-/// As [`drawn`], but nothing was measured.
+/// Runs the command with `--html` and returns the page, which must have no plots.
 fn drawn_without_plots(name: &str, args: &[&str]) -> String {
     let file = page(name);
     let output = kvmem(&[args, &["--html", file.to_str().unwrap()]].concat());
@@ -169,7 +168,7 @@ fn drawn_without_plots(name: &str, args: &[&str]) -> String {
 }
 
 #[test]
-fn a_replay() {
+fn page_of_a_replay() {
     let trace = format!("{}/tests/data/small_trace.jsonl", env!("CARGO_MANIFEST_DIR"));
     for (contender, plots) in [("kvmem", 5), ("binned", 5), ("null", 1)] {
         let args = [
@@ -192,7 +191,7 @@ fn a_replay() {
 }
 
 #[test]
-fn what_cannot_be_written_or_read_is_told_before_anything_is_done() {
+fn unreadable_inputs_and_unwritable_pages_fail_before_any_work() {
     let fails = |args: &[&str]| {
         let output = kvmem(args);
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();

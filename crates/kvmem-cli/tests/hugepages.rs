@@ -1,6 +1,6 @@
-//! Benchmarks and the machine's pool of hugepages: it is changed only with `--borrow-hugepages`,
-//! and has its size again however a run ends. These tests take root and a gibibyte of free memory,
-//! and put the pool back as it was.
+//! Benchmarks and the machine's pool of hugepages. Only `--borrow-hugepages` resizes the pool, and
+//! the pool has its old size after the run, however the run ends. These tests need root and 1 GiB
+//! of free memory, and restore the pool.
 #![cfg(target_os = "linux")]
 
 use std::fs;
@@ -14,9 +14,9 @@ const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 const LOAN_FILE: &str = "/run/kvmem-hugepages-2048kB.lock";
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// One row of hugepages, 512 MiB of them.
+/// A benchmark of one row that needs 512 MiB of hugepages.
 const ROWS: [&str; 6] = ["bench", "arena", "--quick", "--op", "populate", "--contender"];
-/// A run that needs no hugepages.
+/// A benchmark that needs no hugepages.
 const OTHER: [&str; 8] =
     ["bench", "arena", "--quick", "--op", "map", "--reps", "1", "--contender=kvmem"];
 
@@ -24,15 +24,15 @@ fn pool() -> u64 {
     fs::read_to_string(POOL).unwrap().trim().parse().unwrap()
 }
 
-/// The pool, for one test at a time. It is as it was afterwards.
+/// The pool, for one test at a time. Dropping this restores the pool.
 struct Machine {
     before: u64,
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Machine {
-    /// `None` where the pool cannot be resized, or is not empty: what others have free there would
-    /// be used first.
+    /// Returns `None` if the pool cannot be resized, or is not empty: a run would use its free
+    /// pages before it borrows any.
     fn take() -> Option<Machine> {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,12 +79,12 @@ fn kvmem(args: &[&str]) -> Output {
     command(args).output().unwrap()
 }
 
-/// A run that is killed when a test ends early: it would keep what it borrowed.
+/// A run that borrows pages. Dropping this kills the run, also if the test panics.
 struct Run(Option<Child>);
 
 impl Run {
-    /// Starts a run and waits until `pages` are borrowed in all. The run keeps them during `reps`
-    /// repetitions of at least 25 ms each.
+    /// Starts a run and waits until the pool has `pages` pages. The run keeps its pages during
+    /// `reps` repetitions of at least 25 ms each.
     fn borrowing(pages: u64, reps: u32) -> Run {
         let args = [&ROWS[..], &["touch", "--borrow-hugepages", "--reps"]].concat();
         let run = Run(Some(command(&args).arg(reps.to_string()).spawn().unwrap()));
@@ -125,7 +125,7 @@ impl Drop for Run {
 }
 
 #[test]
-fn without_the_option_the_machine_stays_as_it_is() {
+fn without_the_option_no_page_is_borrowed() {
     let Some(machine) = Machine::take() else { return };
     let mut child =
         command(&[&ROWS[..], &["map-populate", "--reps", "1"]].concat()).spawn().unwrap();
@@ -138,7 +138,7 @@ fn without_the_option_the_machine_stays_as_it_is() {
     let table = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{table}{}", String::from_utf8_lossy(&output.stderr));
     assert!(table.contains("Not measured") && table.contains("--borrow-hugepages"), "{table}");
-    // Pages that are there are used without it.
+    // Without the option a run uses the pages that the pool has.
     fs::write(POOL, "256").unwrap();
     let output = kvmem(&[&ROWS[..], &["map-populate", "--reps", "1"]].concat());
     let table = String::from_utf8_lossy(&output.stdout);
@@ -156,7 +156,7 @@ fn without_the_option_the_machine_stays_as_it_is() {
 }
 
 #[test]
-fn a_run_that_ends_gives_back_what_it_borrowed() {
+fn a_finished_run_returns_its_pages() {
     let Some(machine) = Machine::take() else { return };
     let output =
         kvmem(&[&ROWS[..], &["map-populate", "--reps", "1", "--borrow-hugepages"]].concat());
@@ -167,7 +167,7 @@ fn a_run_that_ends_gives_back_what_it_borrowed() {
 }
 
 #[test]
-fn a_run_that_is_interrupted_gives_back_what_it_borrowed() {
+fn an_interrupted_run_returns_its_pages() {
     let Some(machine) = Machine::take() else { return };
     for (signal, number) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
         for wait in if signal == "HUP" { &[0][..] } else { &[0, 20, 100] } {
@@ -195,7 +195,7 @@ fn a_run_that_is_interrupted_gives_back_what_it_borrowed() {
 }
 
 #[test]
-fn the_next_run_gives_back_what_a_killed_one_left() {
+fn the_next_run_returns_the_pages_of_a_killed_run() {
     let Some(machine) = Machine::take() else { return };
     for wait in [0, 80] {
         let run = Run::borrowing(machine.before + 1, 5);
@@ -212,7 +212,7 @@ fn the_next_run_gives_back_what_a_killed_one_left() {
             loans.contains(&format!("borrower {process} ")) && loans.contains("before 0"),
             "{loans}"
         );
-        // Any run does, with the option or without.
+        // Every later run returns the pages, with the option or without.
         let output = kvmem(&OTHER);
         let message = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{message}");
@@ -224,12 +224,11 @@ fn the_next_run_gives_back_what_a_killed_one_left() {
 }
 
 #[test]
-fn two_runs_at_once_share() {
+fn concurrent_runs_share_the_pool() {
     let Some(machine) = Machine::take() else { return };
     for first_ends in ["INT", "KILL"] {
         let one = Run::borrowing(machine.before + 1, 20);
-        // The first keeps its pages until the second has its own. The file is not locked any
-        // more.
+        // The first run keeps its pages until the second has its own. It has unlocked the file.
         std::thread::sleep(Duration::from_millis(150));
         one.send("STOP");
         let pages = pool() - machine.before;
@@ -239,7 +238,7 @@ fn two_runs_at_once_share() {
         one.send(first_ends);
         one.send("CONT");
         one.ended();
-        // A third settles for a killed one, and leaves the second its pages.
+        // A third run returns the pages of a killed one, and leaves those of the second.
         std::thread::sleep(Duration::from_millis(100));
         two.send("STOP");
         assert!(kvmem(&OTHER).status.success());

@@ -1,4 +1,4 @@
-//! `kvmem replay --metrics` as Prometheus meets it, and what the command logs.
+//! `kvmem replay --metrics`, scraped as Prometheus does, and the log of the command.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -26,8 +26,8 @@ fn kvmem(args: &[&str], log: Option<&str>) -> Output {
     command.output().expect("it can be started")
 }
 
-/// Asks as a client without a library would: head and body of the answer.
-fn ask(address: SocketAddr, request: &str) -> (String, String) {
+/// Sends a request without an HTTP library. Returns the head and the body of the response.
+fn send(address: SocketAddr, request: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).expect("it listens");
     write!(stream, "{request} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
         .expect("it reads");
@@ -38,13 +38,13 @@ fn ask(address: SocketAddr, request: &str) -> (String, String) {
 }
 
 fn scrape(address: SocketAddr) -> String {
-    let (head, body) = ask(address, "GET /metrics");
+    let (head, body) = send(address, "GET /metrics");
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     assert!(head.to_lowercase().contains("content-type: text/plain; version=0.0.4"), "{head}");
     body
 }
 
-/// The value of a line such as `name{labels} 7`.
+/// Returns the value of a line such as `name{labels} 7`.
 fn value(text: &str, series: &str) -> Option<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     line.map(|value| value.parse().expect("a number"))
@@ -84,7 +84,7 @@ impl Replay {
 }
 
 #[test]
-fn a_replay_is_watched_while_it_runs() {
+fn a_scrape_follows_a_running_replay() {
     let trace = small_trace();
     let mut replay = Replay::start();
     replay.feed(&trace[..100]);
@@ -117,7 +117,7 @@ fn at(address: &str, anywhere: bool) -> Result<Option<MetricsServer>, MetricsSer
 }
 
 #[test]
-fn pools_and_caches_are_published_when_somebody_asks() {
+fn a_scrape_returns_the_figures_of_pools_and_caches() {
     assert!(MetricsServer::start(&MetricsArgs::default()).expect("nothing can fail").is_none());
     let server = at("127.0.0.1:0", false).expect("a port is free").expect("it was asked for");
     let builder = Pool::builder("1 MiB").ladder(PageSize::Base).name("served").measure_latency(1);
@@ -149,9 +149,9 @@ fn pools_and_caches_are_published_when_somebody_asks() {
             "{text}"
         );
     }
-    assert!(ask(server.address(), "GET /").0.starts_with("HTTP/1.1 404"));
-    assert!(ask(server.address(), "POST /metrics").0.starts_with("HTTP/1.1 405"));
-    let (head, body) = ask(server.address(), "HEAD /metrics");
+    assert!(send(server.address(), "GET /").0.starts_with("HTTP/1.1 404"));
+    assert!(send(server.address(), "POST /metrics").0.starts_with("HTTP/1.1 405"));
+    let (head, body) = send(server.address(), "HEAD /metrics");
     assert!(head.starts_with("HTTP/1.1 200") && body.is_empty(), "{head}\n{body}");
     let address = server.address();
     drop(server);
@@ -163,11 +163,11 @@ fn pools_and_caches_are_published_when_somebody_asks() {
     }
 }
 
-/// A thousand clients that connect and send nothing, or a little of a request, cost a replay no
-/// thread and few descriptors, and a request is answered at once.
+/// 1000 clients connect and send nothing, or the beginning of a request. The replay starts no
+/// thread for them, keeps few descriptors, and answers another request at once.
 #[cfg(target_os = "linux")]
 #[test]
-fn silent_clients_are_bounded() {
+fn idle_clients_take_no_threads_and_few_descriptors() {
     let mut replay = Replay::start();
     replay.feed(&small_trace()[..10]);
     scrape(replay.address);
@@ -175,27 +175,27 @@ fn silent_clients_are_bounded() {
     let threads = || std::fs::read_dir(format!("{process}/task")).expect("it runs").count();
     let descriptors = || std::fs::read_dir(format!("{process}/fd")).expect("it runs").count();
     let before = threads();
-    let mut silent = Vec::new();
+    let mut idle = Vec::new();
     for number in 0..1000 {
         let mut stream = TcpStream::connect(replay.address).expect("it listens");
         if number % 2 == 0 {
-            // One that has been closed for another may say so.
+            // Fails if the server has closed this connection for a later one.
             let _ = stream.write_all(b"GET /metrics HTT");
         }
-        silent.push(stream);
+        idle.push(stream);
         if number % 100 == 99 {
             let start = Instant::now();
             assert!(value(&scrape(replay.address), "kvmem_replay_requests_total").is_some());
             assert!(
                 start.elapsed() < Duration::from_secs(4),
-                "sooner than a silent client's time is over"
+                "before the time-out of an idle client"
             );
             assert_eq!(threads(), before, "{number}");
             assert!(descriptors() < 64, "{number}: {}", descriptors());
         }
     }
-    // The others are closed in the end, and nothing is answered to them.
-    for mut stream in silent {
+    // The server closes the other connections in the end, without a response.
+    for mut stream in idle {
         stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a time");
         let mut answer = Vec::new();
         match stream.read_to_end(&mut answer) {
@@ -203,7 +203,7 @@ fn silent_clients_are_bounded() {
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}"),
         }
     }
-    // A head without end is not collected.
+    // The server does not store a head without end.
     let mut stream = TcpStream::connect(replay.address).expect("it listens");
     let _ = stream.write_all(&[b'x'; 64 << 10]);
     let mut answer = [0; 12];
@@ -213,7 +213,7 @@ fn silent_clients_are_bounded() {
 }
 
 #[test]
-fn what_others_can_reach_is_for_who_says_so() {
+fn a_public_address_needs_an_option() {
     for reachable in ["0.0.0.0:0", "[::]:0", "192.0.2.7:9464"] {
         let error = at(reachable, false).err().expect("an error");
         assert!(matches!(error, MetricsServerError::Reachable { .. }), "{error}");
@@ -227,7 +227,7 @@ fn what_others_can_reach_is_for_who_says_so() {
 }
 
 #[test]
-fn a_port_in_use_is_said_with_what_to_do() {
+fn a_port_in_use_fails_with_a_remedy() {
     let other = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let address = other.local_addr().expect("it has one").to_string();
     let error = at(&address, false).err().expect("an error");
@@ -237,11 +237,11 @@ fn a_port_in_use_is_said_with_what_to_do() {
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(stderr.contains(&address) && stderr.contains("name another port"), "{stderr}");
     let output = kvmem(&["replay", "-", "--metrics-anywhere"], None);
-    assert_eq!(output.status.code(), Some(2), "there is nothing to be anywhere");
+    assert_eq!(output.status.code(), Some(2), "the option needs --metrics");
 }
 
 #[test]
-fn steps_are_printed_for_who_asks() {
+fn verbose_options_print_the_steps() {
     let mount = ["mount", "--size", "1MiB", "--pages", "4k", "--populate", "1"];
     let (quiet, info) = (kvmem(&mount, None), kvmem(&[&mount[..], &["-v"]].concat(), None));
     let text = |output: &Output| {

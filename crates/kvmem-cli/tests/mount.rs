@@ -1,4 +1,4 @@
-//! `kvmem mount` as its users meet it, with small sizes.
+//! `kvmem mount`, run as a command with small sizes.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -11,7 +11,7 @@ fn mount(args: &[&str]) -> Output {
     mount_with(args, &[])
 }
 
-/// With these variables, and none of those that say how to register.
+/// Runs `kvmem mount` with these variables, and without the variables that set the policy.
 fn mount_with(args: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvmem"));
     for name in
@@ -23,7 +23,7 @@ fn mount_with(args: &[&str], variables: &[(&str, &str)]) -> Output {
     command.arg("mount").args(args).stdin(Stdio::null()).output().unwrap()
 }
 
-/// What registering small memory gave; `None` where there can be no rings, or no pinned memory.
+/// Registers 2 MiB and returns the report; `None` if rings or locked memory are not available.
 fn registered(args: &[&str], variables: &[(&str, &str)]) -> Option<Value> {
     let output =
         mount_with(&[&["--size", "2MiB", "--pages", "4k", "--json"], args].concat(), variables);
@@ -40,7 +40,7 @@ fn registered(args: &[&str], variables: &[(&str, &str)]) -> Option<Value> {
 }
 
 #[test]
-fn the_receipt_says_what_was_got() {
+fn the_receipt_lists_the_mapped_pages() {
     let file =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-receipt.json", std::process::id()));
     let json = file.to_str().unwrap();
@@ -62,7 +62,7 @@ fn the_receipt_says_what_was_got() {
 }
 
 #[test]
-fn json_alone_goes_to_standard_output() {
+fn standard_output_has_json_alone() {
     let output = mount(&["--size", "1MiB", "--pages", "4k", "--populate", "none", "--json"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let receipt: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -71,8 +71,8 @@ fn json_alone_goes_to_standard_output() {
 }
 
 #[test]
-fn what_cannot_be_had_ends_with_status_1() {
-    // No machine reserves that many pages of 1 GiB.
+fn unavailable_memory_ends_with_status_1() {
+    // No machine has that many pages of 1 GiB.
     let size = ["--size", "64TiB", "--pages", "1G", "--strict", "--populate", "none"];
     let output = mount(&size);
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -82,7 +82,7 @@ fn what_cannot_be_had_ends_with_status_1() {
 }
 
 #[test]
-fn options_that_make_no_sense_end_with_status_2() {
+fn invalid_options_end_with_status_2() {
     for (arguments, expected) in [
         (&[][..], "--size"),
         (&["--size", "0"], "0 bytes"),
@@ -153,7 +153,7 @@ fn each_step_of_registering_is_timed() {
 }
 
 #[test]
-fn a_plan_is_printed_and_nothing_done() {
+fn a_plan_populates_and_registers_nothing() {
     let Some(report) = registered(&["--devices", "io_uring:3", "--plan"], &[]) else { return };
     assert_eq!(report["plan"]["devices"].as_array().map(Vec::len), Some(3), "{report:#}");
     assert_eq!(report["receipt"]["ranges"][0]["resident_bytes"], 0);
@@ -164,12 +164,12 @@ fn a_plan_is_printed_and_nothing_done() {
 }
 
 #[test]
-fn the_environment_says_how_unless_the_option_does() {
+fn options_override_the_environment() {
     let devices = ["--devices", "io_uring:2"];
     let one_by_one = [("KVMEM_PARALLEL_REGISTER", "0")];
     let Some(report) = registered(&devices, &one_by_one) else { return };
     assert_eq!(report["outcome"]["policy"], "sequential", "{report:#}");
-    // Untouched memory is not populated first, then: that is what sequential means.
+    // With the sequential policy memory is not populated before it is registered.
     assert_eq!(report["outcome"]["populated"]["threads"], 0, "{report:#}");
     assert_eq!(registered(&devices, &[]).unwrap()["outcome"]["policy"], "auto");
     let auto = [&devices[..], &["--policy", "auto"]].concat();
@@ -194,7 +194,7 @@ fn the_environment_says_how_unless_the_option_does() {
 }
 
 #[test]
-fn nothing_is_populated_on_request() {
+fn populating_can_be_disabled() {
     let Some(report) = registered(&["--devices", "io_uring:2", "--populate", "none"], &[]) else {
         return;
     };
@@ -203,11 +203,11 @@ fn nothing_is_populated_on_request() {
     assert_eq!(report["seconds"]["populate"], 0.0);
 }
 
-/// A request that is known to be impossible fails with status 2, not 1.
+/// The command predicts this failure, so the status is 2, not 1.
 #[test]
-fn a_limit_of_locked_memory_is_named_before_anything_is_done() {
+fn too_little_locked_memory_fails_before_any_work() {
     let command = std::env::temp_dir().join(format!("kvmem-mount-{}", std::process::id()));
-    // Copied by another process: see the tests of `doctor`.
+    // Another process copies the file: see the tests of `doctor`.
     assert!(
         Command::new("cp")
             .arg(env!("CARGO_BIN_EXE_kvmem"))

@@ -1,6 +1,5 @@
-//! Files that options name, as users of the built command meet them: a file is replaced when its
-//! new content is complete, or not at all; an input is never an output; devices, FIFOs and
-//! descriptors are written directly.
+//! Files that options name. The command replaces a file when its new content is complete, or not at
+//! all. An input is never an output. Devices, FIFOs and descriptors are written directly.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -45,7 +44,7 @@ impl Folder {
         self.file("t.jsonl", &fs::read_to_string(path).unwrap())
     }
 
-    /// Everything in it, in order.
+    /// Lists the files in the folder, in order.
     fn names(&self) -> Vec<String> {
         let list = fs::read_dir(&self.0).unwrap();
         let mut names: Vec<_> =
@@ -61,7 +60,7 @@ impl Drop for Folder {
     }
 }
 
-/// Runs what must fail, and returns the message.
+/// Runs the command, which must fail, and returns the message.
 #[track_caller]
 fn fails(args: &[&str]) -> String {
     let output = kvmem(args);
@@ -87,7 +86,7 @@ fn an_input_is_never_an_output() {
             assert!(message.contains(option) && message.contains("this is the trace"), "{message}");
             assert!(message.contains("name another file"), "{message}");
         }
-        // The input may be named by the link as well.
+        // The link may name the input, too.
         fails(&[&["replay", output, "--html", &trace], &ONE_SIZE[..]].concat());
     }
     // From standard input.
@@ -150,7 +149,7 @@ fn two_options_do_not_share_a_file() {
 }
 
 #[test]
-fn a_run_that_fails_leaves_what_was_there() {
+fn a_failed_run_leaves_existing_files_unchanged() {
     let folder = Folder::new("failing");
     let trace = folder.file("bad.jsonl", "{\"timestamp\": 0}\n");
     let (html, json, ops) =
@@ -160,7 +159,7 @@ fn a_run_that_fails_leaves_what_was_there() {
     fails(&[&["replay", &folder.path("none")], &outputs[..], &ONE_SIZE].concat());
     fails(&["replay", "--ops", &trace, "--json", &json]);
     fails(&["bench", "--from", &trace, "--html", &html]);
-    // More memory than there is.
+    // More memory than the machine has.
     for args in [
         ["mount", "--size=1PiB", "--json", &json, "--html", &html],
         ["tour", "--pool=1PiB", "--no-bench", "--html", &html, "--seconds=1"],
@@ -174,7 +173,7 @@ fn a_run_that_fails_leaves_what_was_there() {
     assert_eq!(folder.names(), ["bad.jsonl", "c.ops", "p.html", "r.json"], "and nothing else");
 }
 
-/// A replay that fails leaves no file behind that was not there.
+/// A failed replay leaves no file that did not exist before.
 #[test]
 fn a_failed_replay_leaves_no_empty_file() {
     let folder = Folder::new("failing");
@@ -194,7 +193,7 @@ fn a_failed_replay_leaves_no_empty_file() {
     }
 }
 
-/// A replay of standard input, which does not end.
+/// A replay whose standard input does not end.
 fn endless(folder: &Folder, lines: usize) -> Child {
     let outputs = ["r.json", "p.html", "c.ops"].map(|name| folder.path(name));
     let mut child = Command::new(env!("CARGO_BIN_EXE_kvmem"))
@@ -222,7 +221,7 @@ fn endless(folder: &Folder, lines: usize) -> Child {
         );
     }
     child.stdin = Some(stdin);
-    // Until it has all three open.
+    // Waits until the replay has all three files open.
     let fds = format!("/proc/{}/fd", child.id());
     let start = Instant::now();
     let open = || {
@@ -237,7 +236,7 @@ fn endless(folder: &Folder, lines: usize) -> Child {
 }
 
 #[test]
-fn an_interrupted_run_leaves_what_was_there() {
+fn an_interrupted_run_leaves_existing_files_unchanged() {
     const ENDS: [(&str, i32); 3] = [("INT", 2), ("TERM", 15), ("KILL", 9)];
     for (signal, number) in ENDS {
         for lines in [0, 1, 1000, 20_000] {
@@ -265,7 +264,7 @@ fn an_interrupted_run_leaves_what_was_there() {
             }
         }
     }
-    // And one that is not interrupted puts them all in place.
+    // A run that is not interrupted puts all files in place.
     let folder = Folder::new("not-interrupted");
     let old = ["c.ops", "p.html", "r.json"].map(|name| folder.file(name, GOOD));
     let mut child = endless(&folder, 10);
@@ -278,7 +277,7 @@ fn an_interrupted_run_leaves_what_was_there() {
 }
 
 #[test]
-fn the_new_file_is_like_the_old_one() {
+fn a_replaced_file_keeps_its_mode_and_owner() {
     let folder = Folder::new("like");
     let (trace, target) = (folder.trace(), folder.file("real.json", GOOD));
     let link = folder.path("link.json");
@@ -291,12 +290,12 @@ fn the_new_file_is_like_the_old_one() {
         assert_eq!(fs::metadata(&target).unwrap().mode() & 0o7777, mode);
         assert!(fs::read_to_string(&target).unwrap().starts_with('{'));
     }
-    // A new one is as any other new file.
+    // A file that did not exist has the usual mode of new files.
     let other = folder.file("other", "");
     let new = folder.path("new.json");
     kvmem(&[&["replay", &trace, "--json", &new], &ONE_SIZE[..]].concat());
     assert_eq!(fs::metadata(&new).unwrap().mode(), fs::metadata(&other).unwrap().mode());
-    // At the end of a link that leads nowhere yet, too.
+    // So has a file at the end of a dangling link.
     symlink("sub", folder.path("nowhere")).unwrap();
     let run =
         kvmem(&[&["replay", &trace, "--json", &folder.path("nowhere")], &ONE_SIZE[..]].concat());
@@ -323,7 +322,7 @@ fn devices_fifos_and_descriptors_are_written_directly() {
         command
     };
     for json in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
-        // A file of the shell's, with something before.
+        // A file that the shell opened, with earlier content.
         let path = folder.file("redirected", "before\n");
         let file = fs::OpenOptions::new().append(true).open(&path).unwrap();
         let id = file.metadata().unwrap().ino();
@@ -355,7 +354,7 @@ fn devices_fifos_and_descriptors_are_written_directly() {
 }
 
 #[test]
-fn what_cannot_be_written_is_told_before_any_work() {
+fn unwritable_outputs_fail_before_any_work() {
     let folder = Folder::new("cannot");
     let trace = folder.trace();
     fs::create_dir(folder.path("sub")).unwrap();
@@ -375,8 +374,8 @@ fn what_cannot_be_written_is_told_before_any_work() {
     assert_eq!(folder.names(), ["one", "sub", "t.jsonl", "two"]);
 }
 
-/// Runs `setup` with the folder as `$1`, then a replay into its file `target`, both where mounts
-/// are seen by no other process. `None` if such a place cannot be made.
+/// Runs `setup` with the folder as `$1`, then a replay into its file `target`, both in a mount
+/// namespace of their own. Returns `None` if the process cannot make one.
 fn replayed_in_a_namespace(folder: &Folder, setup: &str) -> Option<()> {
     let run = format!(
         "mount --make-rprivate / && {setup} && exec \"$0\" replay \"$1/t.jsonl\" --json \
@@ -402,9 +401,9 @@ fn is_report(path: &str) -> bool {
 }
 
 #[test]
-fn a_file_that_cannot_be_replaced_is_overwritten_in_the_end() {
-    // A file that is mounted into a container cannot be renamed over; and with a folder that is
-    // read-only none can be made beside it.
+fn a_file_that_cannot_be_replaced_is_overwritten() {
+    // A file that is mounted into a container cannot be renamed over. In a read-only folder no file
+    // can be made beside it.
     let mount = "mount --bind \"$1/backing\" \"$1/target\"";
     let read_only = "mount --rbind \"$1\" \"$1\" && mount -o remount,ro,bind \"$1\"";
     for setup in [mount.to_owned(), format!("{mount} && {read_only}")] {
@@ -424,7 +423,7 @@ fn a_file_that_cannot_be_replaced_is_overwritten_in_the_end() {
 }
 
 #[test]
-fn without_unnamed_files_there_are_named_ones() {
+fn without_unnamed_files_the_command_uses_named_ones() {
     // Unnamed files get their names through /proc.
     let folder = Folder::new("named");
     folder.trace();

@@ -1,5 +1,4 @@
-//! `kvmem replay` as its users meet it: the built command, a small trace, exit statuses and
-//! messages.
+//! `kvmem replay`, run as a command on a small trace: figures, exit statuses and messages.
 //!
 //! The expected figures of `data/small_trace.jsonl` (160 requests of made-up conversations on three
 //! system prompts) come from a separate simulation of the cache's rules over a plain list.
@@ -50,7 +49,7 @@ fn report(args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Runs what must fail and returns the message.
+/// Runs the command, which must fail, and returns the message.
 fn fails(args: &[&str]) -> String {
     let output = kvmem(args);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -61,7 +60,7 @@ fn fails(args: &[&str]) -> String {
 }
 
 #[test]
-fn figures_of_the_small_trace() {
+fn the_small_trace_has_the_expected_figures() {
     // (blocks that fit, hits, hit tokens, evictions, not cached)
     for (fit, hits, hit_tokens, evictions, not_cached) in [
         (10_000, 731, 374_272, 0, 0),
@@ -124,10 +123,10 @@ fn two_sizes_in_a_backed_pool_stay_intact() {
         assert_eq!(report["backed"]["verified_on_hits_bytes"], hits * block_bytes);
         assert_eq!(report["backed"]["verified_at_end_bytes"], report["held_bytes"]);
         let held = report["blocks_held"].as_u64().unwrap();
-        // At most one block is held in part: the one that is going.
+        // At most one block is held in part: the block that is being evicted.
         let part = report["held_bytes"].as_u64().unwrap() - held * block_bytes;
         assert!(part < block_bytes, "{contender}: {part} bytes beside {held} blocks");
-        // Moved is what was inserted and what was hit.
+        // Inserted and hit bytes are the moved bytes.
         let written = report["backed"]["written_bytes"].as_u64().unwrap();
         assert!(written >= (1295 - hits) * block_bytes / 2, "{contender}: {written}");
         let of_plain = report["backed"]["of_plain"].as_f64().unwrap();
@@ -168,8 +167,8 @@ fn threads_share_the_pool_and_lose_nothing() {
 }
 
 #[test]
-fn policies_differ_where_blocks_come_once() {
-    // Sixteen blocks that come again, each time twice, among many that come once.
+fn policies_differ_if_many_blocks_are_used_once() {
+    // 16 blocks are used repeatedly, twice each time, among many blocks that are used once.
     let mut trace = String::new();
     for round in 0..400 {
         let cold = (0..8).map(|number| 1000 + 8 * round + number);
@@ -219,7 +218,7 @@ fn ops(file: &Scratch, args: &[&str]) -> Value {
 }
 
 #[test]
-fn what_was_recorded_is_decided_again_in_the_same_way() {
+fn a_recording_is_replayed_with_the_same_decisions() {
     let two_sizes = ["--object-bytes", "3333,517", "--pool", "1.5MiB"];
     for contender in ["kvmem", "kvmem-cached", "binned", "best-fit", "offset-allocator"] {
         for policy in ["lru", "scan-resistant"] {
@@ -249,7 +248,7 @@ fn what_was_recorded_is_decided_again_in_the_same_way() {
 }
 
 #[test]
-fn recorded_calls_meet_all_contenders_side_by_side() {
+fn recorded_calls_run_on_all_contenders() {
     let (file, replay) = recorded("all.ops", &["--object-bytes", "3333,517", "--pool", "1.5MiB"]);
     let report = ops(&file, &["--contender", "all"]);
     let rows = report["rows"].as_array().unwrap();
@@ -275,10 +274,10 @@ fn recorded_calls_meet_all_contenders_side_by_side() {
     }
     let row = |name| &rows[names.iter().position(|other| *other == name).unwrap()];
     assert_eq!(row("kvmem")["same_decisions"], true);
-    // One that rounds up cannot hold what fitted exactly.
+    // An allocator that rounds sizes up cannot hold blocks that fitted exactly.
     assert!(row("binned")["failures"].as_u64() > Some(0), "{:#}", row("binned"));
 
-    // To verify another allocator is to find it differs.
+    // Verifying another allocator fails, because its decisions differ.
     let output = kvmem(&["replay", "--ops", file.path(), "--contender", "binned", "--verify"]);
     assert_eq!(output.status.code(), Some(1));
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -288,7 +287,7 @@ fn recorded_calls_meet_all_contenders_side_by_side() {
         assert!(text.contains(word), "{word} is missing in\n{text}");
     }
 
-    // A space that is too large for one of them keeps the others from nothing.
+    // If the space is too large for one contender, the others still run.
     let (file, _) = recorded("large.ops", &["--pool", "1TiB", "--requests", "20"]);
     let report = ops(&file, &["--contender", "all"]);
     assert_eq!(report["rows"].as_array().unwrap().len(), 6);
@@ -299,7 +298,7 @@ fn recorded_calls_meet_all_contenders_side_by_side() {
 }
 
 #[test]
-fn calls_of_threads_stand_in_an_order_in_which_they_can_have_been_made() {
+fn recorded_calls_of_threads_have_a_possible_order() {
     use kvmem_cli::ops::format::{Call, Recording};
 
     for round in 0..4 {
@@ -332,13 +331,13 @@ fn calls_of_threads_stand_in_an_order_in_which_they_can_have_been_made() {
                 Call::Failed { .. } => {}
             }
         }
-        // And any allocator can be asked them.
+        // Every allocator can serve the calls.
         assert_eq!(ops(&file, &["--contender", "best-fit"])["threads"], 4);
     }
 }
 
 #[test]
-fn files_that_are_no_recordings_fail() {
+fn files_without_a_recording_fail() {
     let (good, _) = recorded("good.ops", &["--pool", "1TiB", "--requests", "20"]);
     let bytes = std::fs::read(good.path()).unwrap();
     let message = |bytes: &[u8]| {
@@ -374,7 +373,7 @@ fn files_that_are_no_recordings_fail() {
 }
 
 #[test]
-fn only_the_first_requests_are_replayed_on_request() {
+fn an_option_limits_the_number_of_requests() {
     let report = report(&["--requests", "10", "--pool", "64GiB"]);
     assert_eq!((&report["requests"], &report["model"]), (&10.into(), &"glm-5.1-dsa".into()));
     assert_eq!(
@@ -384,7 +383,7 @@ fn only_the_first_requests_are_replayed_on_request() {
 }
 
 #[test]
-fn the_text_names_every_figure_and_json_goes_to_its_file() {
+fn text_has_every_figure_and_json_goes_to_a_file() {
     let json = Scratch::new("report.json", "old content");
     let trace = small_trace();
     let output = kvmem(&["replay", &trace, "--pool", "2GiB", "--json", json.path()]);
@@ -409,7 +408,7 @@ fn the_text_names_every_figure_and_json_goes_to_its_file() {
 }
 
 #[test]
-fn a_trace_comes_through_a_pipe_too() {
+fn a_trace_can_come_through_a_pipe() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvmem"));
     command.args(["replay", "-", "--json", "-", "--pool", "64GiB"]);
     let trace = std::fs::File::open(small_trace()).unwrap();
@@ -419,7 +418,7 @@ fn a_trace_comes_through_a_pipe_too() {
 }
 
 #[test]
-fn a_malformed_line_is_named() {
+fn a_malformed_line_is_reported_by_number() {
     let good = r#"{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [1, 2]}"#;
     for bad in [
         r#"{"timestamp": 0, "input_length": 600"#,
@@ -437,7 +436,7 @@ fn a_malformed_line_is_named() {
 }
 
 #[test]
-fn a_trace_that_cannot_be_read_or_is_empty_fails() {
+fn unreadable_and_empty_traces_fail() {
     let message = fails(&["replay", "no/such/trace.jsonl"]);
     assert!(message.contains("cannot read no/such/trace.jsonl"), "{message}");
     let message = fails(&["replay", env!("CARGO_MANIFEST_DIR")]);
@@ -448,7 +447,7 @@ fn a_trace_that_cannot_be_read_or_is_empty_fails() {
 }
 
 #[test]
-fn a_pool_that_cannot_work_fails() {
+fn an_impossible_pool_fails() {
     let trace = small_trace();
     let message = fails(&["replay", &trace, "--pool", "3274751"]);
     assert!(
@@ -474,7 +473,7 @@ fn a_pool_that_cannot_work_fails() {
 }
 
 #[test]
-fn options_that_make_no_sense_fail() {
+fn contradictory_options_fail() {
     let trace = small_trace();
     for (options, expected) in [
         (["--pool", "12 parsecs"], "--pool"),
@@ -507,21 +506,21 @@ fn options_that_make_no_sense_fail() {
     assert!(fails(&["replay", &trace, "--verify"]).contains("--ops"));
 }
 
-/// The published conversation trace, where it lies beside the checkout.
+/// Replays the published conversation trace, if the file lies beside the checkout.
 #[test]
-fn the_published_trace_when_it_is_at_hand() {
+fn the_published_trace_has_the_expected_figures() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let trace = root.join("../shared/traces/conversation_trace.jsonl");
     if !trace.is_file() {
         return;
     }
-    // Pages of a whole block: the same bytes in fewer objects, as this build is a slow one.
+    // Pages of a whole block: the same bytes in fewer objects, because a debug build is slow.
     let pages = ["--page-tokens", "512", "--pool", "1TiB"];
     let output = kvmem(&[&["replay", trace.to_str().unwrap(), "--json", "-"], &pages[..]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["requests"], &report["blocks"]), (&12_031.into(), &288_500.into()));
-    // 182,790 different blocks: the others are hits if nothing is ever evicted.
+    // The trace has 182,790 different blocks. Without evictions all other look-ups are hits.
     assert!(report["hits"].as_u64().unwrap() <= 288_500 - 182_790);
     // 34,943 blocks would fill the pool to the last byte.
     let held = report["blocks_held"].as_u64().unwrap();

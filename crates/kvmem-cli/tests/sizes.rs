@@ -1,12 +1,11 @@
-//! Sizes as options of the built command: the table that the library, C and Python are tested with
-//! as well.
+//! Sizes as options of the command. The tests of the library, C and Python use the same table.
 
 use std::process::{Command, Stdio};
 
 const TABLE: &str = include_str!("../../kvmem/tests/data/sizes.tsv");
 
 #[test]
-fn texts_are_read_as_the_table_says() {
+fn sizes_parse_as_in_the_table() {
     for line in TABLE.lines().filter(|line| !line.starts_with('#')) {
         let (text, expected) = line.split_once('\t').expect("a text and what it is");
         let size = format!("--size={text}");
@@ -18,7 +17,7 @@ fn texts_are_read_as_the_table_says() {
         let message = String::from_utf8_lossy(&output.stderr);
         match expected.parse::<u64>() {
             Ok(bytes) => {
-                // Whether or not the machine has so much.
+                // The machine may have less.
                 let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
                 assert_eq!(report["requirements"]["size_bytes"], bytes, "{text:?}: {message}");
             }

@@ -1,5 +1,5 @@
-//! The built command in surroundings that give it little: no more threads, nowhere to write, names
-//! with control characters. It ends with a message and a status of its own, never with a panic.
+//! The command without threads, without a place to write, or with control characters in names. It
+//! ends with a message and a status of its own, never with a panic.
 #![cfg(target_os = "linux")]
 
 use std::fs::{self, File, OpenOptions};
@@ -29,7 +29,7 @@ fn small_trace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/small_trace.jsonl")
 }
 
-/// A folder of its own for each test, which others may read.
+/// A folder for one test, which other users may read.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -53,7 +53,7 @@ fn standard_error_may_be_full_or_closed() {
     let trace = small_trace();
     let trace = trace.to_str().unwrap();
     let mount = ["mount", "--size", "1MiB", "--pages", "4k"];
-    // The work, and how it ends.
+    // Commands, and their exit statuses.
     let runs: [(&[&str], i32); 6] = [
         (&[&mount[..], &["-v"]].concat(), 0),
         (&[&mount[..], &["-vvv"]].concat(), 0),
@@ -67,7 +67,7 @@ fn standard_error_may_be_full_or_closed() {
             let output = kvmem().args(args).stderr(stderr).output().unwrap();
             assert_eq!(output.status.code(), Some(status), "{args:?}: {:?}", output.status);
         }
-        // Both are one pipe, of which one line is read.
+        // Both outputs go to one pipe, whose reader ends after one line.
         let run = format!(
             "\"$0\" {} 2>&1 | head -n 1 >/dev/null; echo ${{PIPESTATUS[0]}}",
             args.join(" ")
@@ -80,7 +80,7 @@ fn standard_error_may_be_full_or_closed() {
 }
 
 #[test]
-fn text_that_cannot_be_printed_is_a_failure() {
+fn a_failed_write_to_standard_output_is_a_failure() {
     let trace = small_trace();
     let trace = trace.to_str().unwrap();
     let runs: [&[&str]; 8] = [
@@ -98,18 +98,18 @@ fn text_that_cannot_be_printed_is_a_failure() {
         let message = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{args:?}: {message}");
         assert!(message.contains("cannot write to standard output"), "{args:?}: {message}");
-        // A reader that has seen enough is none.
+        // A closed pipe is no failure: its reader has read enough.
         let output = kvmem().args(args).stdout(closed()).output().unwrap();
         let message = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), &*message), (Some(0), ""), "{args:?}");
     }
 }
 
-/// What a terminal would obey.
+/// Characters that control a terminal.
 const EVIL: &str = "a\x1b[31mb\x07\rc\u{9b}2Jd\u{202e}e";
 
 #[test]
-fn names_with_control_characters_are_shown_and_not_obeyed() {
+fn control_characters_in_names_are_escaped() {
     let folder = Folder::new("evil");
     let copy = |name: &str| {
         let path = folder.0.join(name);
@@ -122,7 +122,7 @@ fn names_with_control_characters_are_shown_and_not_obeyed() {
     let record = folder.0.join(format!("ops{EVIL}")).into_os_string().into_string().unwrap();
     let run = kvmem().args(["replay", &trace, "--record", &record]).output().unwrap();
     assert!(run.status.success());
-    // A record of a benchmark of another program.
+    // A benchmark record of another program.
     let rows = folder.0.join("rows.json").into_os_string().into_string().unwrap();
     let bench =
         ["bench", "concurrency", "--quick", "--scenario", "impossible", "--contender", "kvmem"];
@@ -176,14 +176,14 @@ fn names_with_control_characters_are_shown_and_not_obeyed() {
     );
 }
 
-/// Runs as a user without privileges, with at most `tasks` threads and processes. `None` where
-/// nothing can be run as another.
+/// Runs as a user without privileges, with at most `tasks` threads and processes. Returns `None` if
+/// the process cannot run commands as another user.
 fn with_tasks(folder: &Folder, tasks: u32, args: &[&str]) -> Option<Output> {
-    // A user number of its own, whose processes are counted separately.
+    // The kernel counts the processes of each user number separately.
     let user = 200_000 + std::process::id() % 100_000;
     let command = folder.0.join("kvmem");
     if !command.exists() {
-        // By another process: see the tour's tests.
+        // Another process copies the file: see the tests of the tour.
         let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_kvmem")).arg(&command).status();
         assert!(copied.unwrap().success());
         fs::set_permissions(&command, fs::Permissions::from_mode(0o755)).unwrap();
@@ -193,7 +193,7 @@ fn with_tasks(folder: &Folder, tasks: u32, args: &[&str]) -> Option<Output> {
         "-c",
         &format!("ulimit -u {tasks} || exit 126; exec timeout -s KILL 100 \"$0\" \"$@\""),
     ]);
-    // `timeout` is one of them.
+    // `timeout` counts as one of the processes.
     limited.arg(&command).args(args).current_dir("/").env("TMPDIR", &folder.0).stdin(Stdio::null());
     match limited.uid(user).gid(65534).output() {
         Ok(output) if output.status.code() != Some(126) => Some(output),
@@ -205,11 +205,11 @@ fn with_tasks(folder: &Folder, tasks: u32, args: &[&str]) -> Option<Output> {
 }
 
 #[test]
-fn without_more_threads_there_is_a_message() {
+fn without_threads_the_command_ends_with_a_message() {
     let folder = Folder::new("threads");
     let trace = small_trace();
     let trace = trace.to_str().unwrap();
-    // What must fail with so few, and what can do with less.
+    // Commands that must fail with so few threads, and commands that work with fewer.
     let needs: [&[&str]; 8] = [
         &["bench", "arena", "--quick", "--reps", "1", "--op", "bump"],
         &[
@@ -307,7 +307,7 @@ fn without_more_threads_there_is_a_message() {
             }
         }
     }
-    // Benchmarks that cannot be had are told by the tour, which goes on.
+    // The tour names the benchmarks that it cannot run, and goes on.
     let args = ["tour", "--pool", "16MiB", "--seconds", "1"];
     let Some(output) = with_tasks(&folder, 2, &args) else { return };
     let text = String::from_utf8_lossy(&output.stdout);

@@ -1,5 +1,4 @@
-//! The tour as its users meet it: on small pools and without the benchmarks, but on machines that
-//! lack what others have.
+//! `kvmem tour` on small pools, without the benchmarks, and with restricted rights and limits.
 
 mod browser;
 
@@ -20,7 +19,7 @@ fn kvmem() -> Command {
     command
 }
 
-/// An empty folder for one test, which anybody may write to.
+/// Makes an empty folder for one test, which all users may write to.
 fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("kvmem-tour-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
@@ -28,7 +27,7 @@ fn folder(name: &str) -> PathBuf {
     folder
 }
 
-/// What it said. It must have ended well.
+/// Returns the printed text. The command must have succeeded.
 #[track_caller]
 fn told(output: &Output) -> String {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
@@ -36,7 +35,7 @@ fn told(output: &Output) -> String {
     text
 }
 
-/// All of `words` are in `text`, however its lines are broken, in this order.
+/// Checks that `text` has all of `words` in this order, ignoring line breaks.
 #[track_caller]
 fn says(text: &str, words: &[&str]) {
     let one_line = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -49,7 +48,7 @@ fn says(text: &str, words: &[&str]) {
     }
 }
 
-/// The path that the tour prints.
+/// Returns the path of the page, which the tour prints.
 #[track_caller]
 fn page(text: &str) -> PathBuf {
     let line = text
@@ -60,7 +59,7 @@ fn page(text: &str) -> PathBuf {
 }
 
 #[test]
-fn each_step_is_told_and_drawn() {
+fn each_step_is_printed_and_plotted() {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tour.html");
     let text = told(&kvmem().args(SHORT).arg("--html").arg(&file).output().unwrap());
     says(
@@ -99,7 +98,7 @@ fn each_step_is_told_and_drawn() {
 }
 
 #[test]
-fn it_is_what_kvmem_does_when_nothing_is_named() {
+fn the_command_without_arguments_runs_the_tour() {
     let folder = folder("unnamed");
     let mut child =
         kvmem().current_dir(&folder).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -114,13 +113,13 @@ fn it_is_what_kvmem_does_when_nothing_is_named() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Runs as a user without privileges, with a limit of locked KiB, where only the folder for temporary
-/// files can be written.
+/// Runs a tour as a user without privileges, with a limit of `memlock` KiB of locked memory. Only
+/// the folder for temporary files can be written. Returns `None` if this is not possible here.
 fn as_nobody(name: &str, memlock: &str) -> Option<(Output, PathBuf)> {
     let folder = folder(name);
     let command = folder.join("kvmem");
-    // Copied by another process: a file that this one has open for writing could be inherited by a
-    // test that starts a process just then, and would be too busy to be run.
+    // Another process copies the file. A copy that this process writes could be inherited, open, by
+    // a process that another test starts at that moment; running it then fails with ETXTBSY.
     assert!(
         Command::new("cp")
             .arg(env!("CARGO_BIN_EXE_kvmem"))
@@ -149,7 +148,7 @@ fn as_nobody(name: &str, memlock: &str) -> Option<(Output, PathBuf)> {
 }
 
 #[test]
-fn a_user_without_privileges_and_with_little_locked_memory_sees_how_rings_pin_some() {
+fn with_little_locked_memory_a_small_pool_is_registered() {
     let Some((output, folder)) = as_nobody("memlock", "8192") else { return };
     let text = told(&output);
     if !text.contains("    registrars") {
@@ -173,11 +172,10 @@ fn a_user_without_privileges_and_with_little_locked_memory_sees_how_rings_pin_so
 }
 
 #[test]
-fn nobody_may_lock_anything() {
+fn without_locked_memory_nothing_is_registered() {
     let Some((output, folder)) = as_nobody("nothing", "0") else { return };
     let text = told(&output);
-    // Of the rings themselves, or of what they were to pin; or it is not even that which stands in
-    // the way.
+    // The limit concerns the rings or the memory to pin, unless rings fail for another reason.
     assert!(
         text.contains("RLIMIT_MEMLOCK is 0") || text.contains("missing     io_uring:"),
         "{text}"
@@ -187,11 +185,11 @@ fn nobody_may_lock_anything() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Lets the program that is to be run see a kernel that does not allow rings, as the default
-/// profiles of containers do.
+/// Makes the system call that sets up rings fail for a command, as the default profiles of
+/// containers do.
 fn without_rings(command: &mut Command) {
     let filter = [
-        // The number of the call, which stands first in what a filter is shown.
+        // Loads the number of the call, the first field of `seccomp_data`.
         libc::sock_filter {
             code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16,
             jt: 0,
@@ -220,7 +218,8 @@ fn without_rings(command: &mut Command) {
     let install = move || {
         let mut filter = filter;
         let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        // SAFETY: plain numbers, and a program of the length that it says, alive during the call.
+        // SAFETY: the first call takes only numbers. The second reads `program` and the filter
+        // behind it, which has the length that `program` states; both live until the call returns.
         let failing = unsafe {
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
                 || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
@@ -228,13 +227,13 @@ fn without_rings(command: &mut Command) {
         };
         if failing { Err(std::io::Error::last_os_error()) } else { Ok(()) }
     };
-    // SAFETY: between fork and exec only two system calls are made; nothing is allocated and no
-    // lock is taken.
+    // SAFETY: between fork and exec the closure makes two system calls. It allocates nothing and
+    // takes no lock, so it is safe in the child of a process with several threads.
     unsafe { command.pre_exec(install) };
 }
 
 #[test]
-fn where_rings_are_forbidden_the_tour_goes_on_without() {
+fn without_io_uring_the_tour_continues() {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tour-without-rings.html");
     let mut command = kvmem();
     command.args(SHORT).arg("--html").arg(&file);
@@ -252,7 +251,7 @@ fn where_rings_are_forbidden_the_tour_goes_on_without() {
 }
 
 #[test]
-fn a_pool_fits_what_the_process_may_have() {
+fn the_pool_fits_the_limit_of_address_space() {
     let tour = |kib: u32| {
         let limited =
             format!(r#"ulimit -v {kib} && exec "$0" tour --no-bench --seconds 2 --html "$1""#);
@@ -277,14 +276,14 @@ fn a_pool_fits_what_the_process_may_have() {
 }
 
 #[test]
-fn a_report_that_can_be_written_nowhere_is_told() {
+fn a_report_that_cannot_be_written_is_mentioned() {
     let output =
         kvmem().args(SHORT).current_dir("/proc").env("TMPDIR", "/no/such/folder").output().unwrap();
     says(&told(&output), &["no mismatch", "not written", "kvmem tour --html FILE"]);
 }
 
 #[test]
-fn what_cannot_be_is_no_success() {
+fn impossible_requests_fail() {
     let failed = |args: &[&str], status| {
         let output = kvmem().arg("tour").args(args).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();

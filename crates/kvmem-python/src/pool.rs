@@ -307,7 +307,7 @@ impl PyPool {
     /// Whether parts of the pool are still being initialized.
     #[getter]
     fn initializing(&self) -> PyResult<bool> {
-        self.held.with(Pool::is_under_way)
+        self.held.with(Pool::is_initializing)
     }
 
     /// Waits until ``nbytes`` bytes are initialized (None: all of them), initialization has
@@ -326,7 +326,7 @@ impl PyPool {
             let turn = remaining.min(SIGNAL_INTERVAL);
             let ready = py.detach(|| pool.wait_ready(bytes, turn));
             remaining -= turn;
-            if ready >= bytes || remaining.is_zero() || !pool.is_under_way() {
+            if ready >= bytes || remaining.is_zero() || !pool.is_initializing() {
                 break ready;
             }
             py.check_signals()?;

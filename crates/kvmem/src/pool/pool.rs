@@ -12,7 +12,7 @@ use super::{Block, PoolError, PoolReport};
 use crate::offset::{AllocError, BinReport, CheckError, Metrics};
 use crate::slab::{Extent, ExtentCache, ExtentMapRange, ExtentStats};
 
-/// PoolMemory that is mapped, populated, registered, and allocated in blocks.
+/// Memory that is mapped, populated, registered, and allocated in blocks.
 ///
 /// `Send + Sync`; clones share one pool. [Blocks](Block) may outlive it: the memory is released
 /// with the last pool or block.
@@ -72,9 +72,13 @@ impl Pool {
     #[inline(always)]
     fn allocate_unmeasured(&self, len: usize) -> Result<Block, PoolError> {
         match self.space.allocate(len as u64) {
-            Ok(extent) => Ok(self.block(extent)),
-            Err(error) => self
-                .fail(error, || self.space.allocate(len as u64).map(|extent| self.block(extent))),
+            // SAFETY: the extent is of the pool's space.
+            Ok(extent) => Ok(unsafe { self.block(extent) }),
+            Err(error) => self.fail(error, || {
+                let extent = self.space.allocate(len as u64)?;
+                // SAFETY: the extent is of the pool's space.
+                Ok(unsafe { self.block(extent) })
+            }),
         }
     }
 
@@ -92,7 +96,8 @@ impl Pool {
             1usize << self.memory.base().addr().get().trailing_zeros().min(usize::BITS - 1);
         if align <= aligned || !align.is_power_of_two() {
             let extent = self.serve(|| self.space.allocate_aligned(len as u64, align as u64));
-            return extent.map(|extent| self.block(extent));
+            // SAFETY: the extent is of the pool's space.
+            return extent.map(|extent| unsafe { self.block(extent) });
         }
         if len == 0 {
             return self.fail(AllocError::ZeroSize, || Err(AllocError::ZeroSize));
@@ -102,7 +107,8 @@ impl Pool {
         let extent = self.serve(|| {
             allocate_longer().map_err(|error| error.of_aligned(len as u64, align as u64))
         })?;
-        let block = self.block(extent);
+        // SAFETY: the extent is of the pool's space.
+        let block = unsafe { self.block(extent) };
         let skip = block.as_ptr().addr().next_multiple_of(align) - block.as_ptr().addr();
         block.narrow(skip..skip + len)
     }
@@ -112,7 +118,9 @@ impl Pool {
     /// # Errors
     /// Those of [`allocate`](Self::allocate).
     pub fn allocate_batch(&self, len: usize, n: usize) -> Result<Vec<Block>, PoolError> {
-        Ok(self.blocks(self.serve(|| self.space.allocate_batch(len as u64, n))?))
+        let extents = self.serve(|| self.space.allocate_batch(len as u64, n))?;
+        // SAFETY: the extents are of the pool's space.
+        Ok(unsafe { self.blocks(extents) })
     }
 
     /// Allocates `total` bytes in at most `max_blocks` blocks, as few and as long as possible.
@@ -124,7 +132,9 @@ impl Pool {
         total: usize,
         max_blocks: usize,
     ) -> Result<Vec<Block>, PoolError> {
-        Ok(self.blocks(self.serve(|| self.space.allocate_scattered(total as u64, max_blocks))?))
+        let extents = self.serve(|| self.space.allocate_scattered(total as u64, max_blocks))?;
+        // SAFETY: the extents are of the pool's space.
+        Ok(unsafe { self.blocks(extents) })
     }
 
     /// Frees many blocks under one lock. Neighbours are coalesced first, and no block is cached:
@@ -135,15 +145,24 @@ impl Pool {
         self.space.free_batch(ours.map(Block::into_extent));
     }
 
+    /// Makes a block from an extent.
+    ///
+    /// # Safety
+    /// The extent is of the pool's space.
     #[inline(always)]
-    fn block(&self, extent: Extent) -> Block {
-        // SAFETY: building the pool placed the space, which is never longer than its memory.
+    pub(super) unsafe fn block(&self, extent: Extent) -> Block {
+        // SAFETY: building the pool attached its memory to its space, of which the extent is.
         unsafe { Block::over(extent) }
     }
 
+    /// Makes blocks from extents.
+    ///
+    /// # Safety
+    /// All extents are of the pool's space.
     #[inline(always)]
-    fn blocks(&self, extents: Vec<Extent>) -> Vec<Block> {
-        extents.into_iter().map(|extent| self.block(extent)).collect()
+    unsafe fn blocks(&self, extents: Vec<Extent>) -> Vec<Block> {
+        // SAFETY: the condition of this function is that of `block`.
+        extents.into_iter().map(|extent| unsafe { self.block(extent) }).collect()
     }
 
     /// Attempts a request, and counts it if it fails.
@@ -162,7 +181,7 @@ impl Pool {
     ) -> Result<T, PoolError> {
         let error = match error {
             AllocError::OutOfSpace { requested, .. } if self.owner.plan.in_background => {
-                if self.is_under_way() {
+                if self.is_initializing() {
                     self.owner.failures.count_not_ready();
                     let (ready, capacity) = (self.ready_bytes(), self.capacity());
                     return Err(PoolError::NotReady { requested, ready, capacity });
@@ -220,8 +239,8 @@ impl Pool {
 
     /// Returns whether parts are still being provisioned.
     #[must_use]
-    pub fn is_under_way(&self) -> bool {
-        self.owner.provisioning.is_under_way()
+    pub fn is_initializing(&self) -> bool {
+        self.owner.provisioning.is_initializing()
     }
 
     /// Withholds the bytes of a block from use until the pool ends. Use it for a block that an

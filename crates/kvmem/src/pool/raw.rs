@@ -41,7 +41,7 @@ impl Pool {
     /// # Errors
     /// Returns the block if it belongs to another pool.
     pub fn make_raw(&self, block: Block) -> Result<RawAllocation, Block> {
-        // SAFETY: the extent that comes back is the extent of the block.
+        // SAFETY: the extent that comes back was that of a block, whose space has memory.
         self.space.make_raw(block.into_extent()).map_err(|extent| unsafe { Block::over(extent) })
     }
 
@@ -50,8 +50,8 @@ impl Pool {
     /// # Errors
     /// Those of [`free_raw`](Self::free_raw).
     pub fn adopt_raw(&self, handle: RawHandle) -> Result<Block, RawError> {
-        // SAFETY: building the pool placed the space, which is never longer than its memory.
-        self.space.adopt_raw(handle).map(|extent| unsafe { Block::over(extent) })
+        // SAFETY: the extent is of the pool's space.
+        self.space.adopt_raw(handle).map(|extent| unsafe { self.block(extent) })
     }
 
     /// Frees a raw block and returns its length in bytes. O(1).

@@ -40,7 +40,7 @@ impl Pool {
     pub fn grow_to(&self, bytes: u64) -> Result<(), PoolError> {
         let provisioning = &self.owner().provisioning;
         let mut grown = self.owner().resizing();
-        if provisioning.is_under_way() {
+        if provisioning.is_initializing() {
             return Err(PoolError::Initializing);
         }
         let max = self.memory.len() as u64;
@@ -96,7 +96,7 @@ impl Pool {
         let start = Instant::now();
         let provisioning = &self.owner().provisioning;
         let _alone = self.owner().resizing();
-        if provisioning.is_under_way() {
+        if provisioning.is_initializing() {
             return Err(PoolError::Initializing);
         }
         let (old, new) = (self.capacity(), self.whole(bytes.max(1)));

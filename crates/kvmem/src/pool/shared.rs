@@ -1,4 +1,4 @@
-//! Shared pools: other processes attach their memory.
+//! *Shared pools*: other processes attach their memory.
 //!
 //! The memory is a file without a name and of sealed size. Its descriptor passes from process to
 //! process by a socket or by inheritance. After that, three plain numbers name a block
@@ -168,9 +168,11 @@ impl AttachedPool {
     pub unsafe fn bytes(&self, block: BlockRef) -> Result<&[u8], PoolError> {
         let range = self.range(block)?;
         match &self.memory {
-            // SAFETY: the caller promises that nothing writes to the bytes.
+            // SAFETY: no process and no device writes to the bytes while the result is used, as the
+            // caller of this function promises, and no function of this type discards them.
             Attached::ReadOnly(region) => Ok(unsafe { region.bytes(range) }?),
-            // SAFETY: the caller promises that nothing writes to the bytes.
+            // SAFETY: as above; a thread of this process writes to them only by `bytes_mut`, whose
+            // caller promises that no thread reads them meanwhile.
             Attached::ReadWrite(region) => Ok(unsafe { region.slice(range)?.as_bytes() }),
         }
     }
@@ -183,12 +185,15 @@ impl AttachedPool {
     /// # Safety
     /// While the result is used, no other thread, process or device reads or writes these bytes.
     /// The process that owns the block has lent it to this one.
-    #[allow(clippy::mut_from_ref, reason = "that it is the only one is the caller's promise")]
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that it is the only one")]
     pub unsafe fn bytes_mut(&self, block: BlockRef) -> Result<&mut [u8], PoolError> {
         let range = self.range(block)?;
         let Attached::ReadWrite(region) = &self.memory else { return Err(PoolError::ReadOnly) };
         let bytes = region.slice(range)?;
-        // SAFETY: in bounds and mapped for writing; the rest is the caller's promise.
+        // SAFETY: the slice lies in the region, which is mapped for reading and writing while
+        // `self` is borrowed. Its bytes have values: those of the file, or zeros. No thread,
+        // process or device uses them while the result is used, as the caller of this function
+        // promises.
         Ok(unsafe { slice::from_raw_parts_mut(bytes.as_ptr(), bytes.len()) })
     }
 

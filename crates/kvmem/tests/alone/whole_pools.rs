@@ -67,7 +67,7 @@ fn shared() -> Result<(), PoolError> {
 fn part_by_part() -> Result<(), PoolError> {
     let pool = builder().in_background(true).build()?;
     let ready = pool.wait_ready(u64::MAX, LONG);
-    assert!(!pool.is_under_way());
+    assert!(!pool.is_initializing());
     let report = pool.report();
     assert_eq!(ready + report.quarantined_bytes(), pool.capacity(), "{report}");
     // Every ready byte can be allocated, and no other byte.

@@ -51,8 +51,7 @@ impl Block {
     /// Makes a block from an extent.
     ///
     /// # Safety
-    /// The extent's space has been [placed](memory::place): its metadata keeps the memory, in which
-    /// all of the extent lies, mapped for reading and writing.
+    /// Memory was [attached](memory::attach) to the extent's space.
     #[inline(always)]
     pub(in crate::pool) unsafe fn over(extent: Extent) -> Block {
         Block(extent)
@@ -61,20 +60,24 @@ impl Block {
     /// Returns the first address.
     #[inline(always)]
     fn at(&self) -> NonNull<u8> {
-        // SAFETY: this block exists, and it lies within the memory.
+        // SAFETY: `over` promises that the space has memory, and this block keeps it. The block
+        // lies within the space, which is never longer than the memory (`attach`): so the sum is
+        // an address of the same mapping, and the offset is below `isize::MAX`.
         unsafe { memory::base_of(self.space()).add(self.offset() as usize) }
     }
 
     /// Returns the bytes.
     ///
-    /// A caller that gives a device work that writes to the block, or lets another process write to
-    /// it, has promised that no write happens while the slice is used.
+    /// The caller ensures that no device and no other process writes to the bytes while the slice
+    /// is used: see [`key`](Self::key) and [`Pool::share`](crate::pool::Pool::share).
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the range is mapped until the extent is freed, all of its bytes have a value (the
-        // kernel gives zeros), and no other block overlaps it. Callers that let devices or other
-        // processes write have promised that they do not write now.
+        // SAFETY: all of the range is mapped for reading while the block exists, in one mapping
+        // shorter than `isize::MAX`. Its bytes have values: the kernel gives zeros. Extents do not
+        // overlap, so this process writes to them only by `&mut self`, which `&self` excludes.
+        // Other processes do not write to them meanwhile (`Pool::share`), nor do devices, which
+        // write only what the caller requests (`key`).
         unsafe { slice::from_raw_parts(self.at().as_ptr(), self.len()) }
     }
 
@@ -84,8 +87,9 @@ impl Block {
     /// reads or writes them while the slice is used.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: mapped, initialized and not overlapped, as in `bytes`; and `&mut self` borrows
-        // the block exclusively.
+        // SAFETY: mapped, for writing too, and with values, as in `bytes`. No other block overlaps
+        // the range, and `&mut self` excludes other slices of this one. Other processes
+        // (`Pool::share`) and devices (`key`) do not use the bytes meanwhile.
         unsafe { slice::from_raw_parts_mut(self.at().as_ptr(), self.len()) }
     }
 
@@ -165,7 +169,8 @@ impl Block {
     ) -> Result<(Option<Block>, Option<Block>), (Block, PoolError)> {
         let offset = self.offset();
         let sub = offset.saturating_add(part.start as u64)..offset.saturating_add(part.end as u64);
-        // SAFETY: the rest lies within the block, whose space was placed.
+        // SAFETY: the extents are of the space of this block, and `over` promised for this block
+        // that the space has memory.
         let block = |extent| unsafe { Block::over(extent) };
         match self.0.free_range(sub) {
             Ok((left, right)) => Ok((left.map(block), right.map(block))),

@@ -21,13 +21,13 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::arena::{ArenaError, Region};
 use crate::register::{Key, RegisterError, RegistrationSet};
+use crate::slab::ExtentCache;
 use crate::sync::{AppendOnlyTable, FIRST};
 
 /// The bytes of a pool.
 #[derive(Debug)]
 pub(in crate::pool) struct PoolMemory {
-    /// The first address.
-    base: NonNull<u8>,
+    base: Address,
     /// The parts in order of addresses, without gaps.
     parts: Box<[Part]>,
     /// Bytes of each part but the last, which may be shorter.
@@ -36,10 +36,15 @@ pub(in crate::pool) struct PoolMemory {
     file: Option<u64>,
 }
 
-// SAFETY: `base` is only an address; the other fields are `Send`.
-unsafe impl Send for PoolMemory {}
-// SAFETY: `base` is only an address; the registrations, which change, are behind locks.
-unsafe impl Sync for PoolMemory {}
+/// The first address of a pool's memory.
+#[derive(Clone, Copy, Debug)]
+struct Address(NonNull<u8>);
+
+// SAFETY: no method of this module reads or writes through the address. Users of the address need
+// `unsafe` of their own, whichever thread they run in.
+unsafe impl Send for Address {}
+// SAFETY: as for `Send`; a shared `Address` gives out only copies of the address.
+unsafe impl Sync for Address {}
 
 /// A part of a pool's memory.
 #[derive(Debug)]
@@ -68,14 +73,14 @@ impl PoolMemory {
         part_bytes: usize,
         file: Option<u64>,
     ) -> Result<PoolMemory, ArenaError> {
-        let base = region.base();
+        let base = Address(region.base());
         let part = |region| Part { region: Arc::new(region), set: RwLock::new(None) };
         let parts = region.split(part_bytes)?.into_iter().map(part).collect();
         Ok(PoolMemory { base, parts, part_bytes, file })
     }
 
     pub(in crate::pool) fn base(&self) -> NonNull<u8> {
-        self.base
+        self.base.0
     }
 
     pub(in crate::pool) fn parts(&self) -> &[Part] {
@@ -195,34 +200,41 @@ impl MemoryEntry {
     }
 }
 
-/// Stores the memory of the space with this number. The space belongs to the caller and has no
-/// block yet.
-pub(in crate::pool) fn place(space: u32, memory: &Arc<PoolMemory>) {
-    let place = MEMORIES.get(space);
+/// Attaches memory to a space: blocks of the space find the memory, and the metadata of the space
+/// keeps it until the space and all its blocks are gone.
+///
+/// # Safety
+/// The space has no extent yet, and has never had memory. It never becomes longer than the memory.
+pub(in crate::pool) unsafe fn attach(space: &ExtentCache, memory: &Arc<PoolMemory>) {
+    let entry = MEMORIES.get(space.number());
     // Release, both stores: they pair with the Acquire in `of` and in `base_of`.
-    place.base.store(memory.base().as_ptr(), Ordering::Release);
-    place.memory.store(Arc::as_ptr(memory).cast_mut(), Ordering::Release);
+    entry.base.store(memory.base().as_ptr(), Ordering::Release);
+    entry.memory.store(Arc::as_ptr(memory).cast_mut(), Ordering::Release);
+    space.keep(Box::new(Arc::clone(memory)));
 }
 
 /// Returns the memory of a space.
 ///
 /// # Safety
-/// A block of that space exists while the result is used.
-pub(in crate::pool) unsafe fn of<'a>(space: u32) -> &'a PoolMemory {
-    // SAFETY: the pool called `place` for the space before there was a block, and the allocator's
-    // metadata, which outlives the last block, keeps the memory. Acquire pairs with the Release in
-    // `place`.
+/// Memory was [attached](attach) to the space, and a block of the space exists while the result is
+/// used.
+pub(super) unsafe fn of<'a>(space: u32) -> &'a PoolMemory {
+    // Acquire pairs with the Release in `attach`.
+    // SAFETY: `attach` stored a pointer to a live `PoolMemory`, and gave the space's metadata a
+    // counted reference to it. The metadata outlives the last block, which exists while the result
+    // is used: so the value is not dropped meanwhile. It is never borrowed mutably.
     unsafe { &*MEMORIES.get(space).memory.load(Ordering::Acquire) }
 }
 
 /// Returns the first address of the memory of a space.
 ///
 /// # Safety
-/// A block of that space exists while the result is used.
+/// Memory was [attached](attach) to the space, and a block of the space exists now.
 #[inline(always)]
-pub(in crate::pool) unsafe fn base_of(space: u32) -> NonNull<u8> {
-    // Acquire pairs with the Release in `place`.
+pub(super) unsafe fn base_of(space: u32) -> NonNull<u8> {
+    // Acquire pairs with the Release in `attach`.
     let base = MEMORIES.get(space).base.load(Ordering::Acquire);
-    // SAFETY: a block exists, so `place` was called and stored a non-null address.
+    // SAFETY: a block exists, so `attach` ran before and stored the address of a `NonNull`. A later
+    // `attach` under the same number needs the space, and so this block, to be gone.
     unsafe { NonNull::new_unchecked(base) }
 }

@@ -9,4 +9,4 @@ pub use block::Block;
 pub use block_ref::BlockRef;
 pub use sub_block::{SubBlock, SubBlockMut};
 
-pub(super) use memory::{Part, PoolMemory, place};
+pub(super) use memory::{Part, PoolMemory, attach};

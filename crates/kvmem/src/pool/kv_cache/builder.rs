@@ -66,14 +66,14 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
         }
     }
 
-    /// CacheLimits the bytes held, including those being written. Default: as many as fit in the
+    /// Limits the bytes held, including those being written. Default: as many as fit in the
     /// pool.
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.bytes = Some(bytes);
         self
     }
 
-    /// CacheLimits the blocks held, including those being written. Default: about 2^32.
+    /// Limits the blocks held, including those being written. Default: about 2^32.
     pub fn max_blocks(mut self, blocks: u64) -> Self {
         self.blocks = Some(blocks);
         self

@@ -1,4 +1,4 @@
-//! The public face of the cache: [`KvCache`].
+//! [`KvCache`]: finds, pins, removes and evicts values.
 
 use std::borrow::Borrow;
 use std::fmt;

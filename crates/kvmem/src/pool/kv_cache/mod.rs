@@ -4,7 +4,7 @@ mod builder;
 mod cache;
 mod error;
 mod index;
-mod insert;
+mod insertion;
 mod policy;
 mod process;
 mod reservation;

@@ -1,13 +1,13 @@
-//! *Source*: how a cache asks its pool for a block.
+//! *Source*: how a cache allocates blocks from its pool.
 
 use std::sync::Arc;
 
 use crate::pool::{Block, Pool, PoolError};
 
-/// A way of the caller's.
+/// The caller's function that allocates a block.
 type Allocate = dyn Fn(&Pool, usize) -> Result<Block, PoolError> + Send + Sync;
 
-/// In the usual way, which is not called through a table, or in another.
+/// Allocates blocks by [`Pool::allocate`], without a virtual call, or by the caller's function.
 #[derive(Clone)]
 pub(super) enum Source {
     Pool,

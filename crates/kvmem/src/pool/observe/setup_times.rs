@@ -84,7 +84,8 @@ fn of(error: &PoolError) -> Option<Failed<'_>> {
     })
 }
 
-/// Says that populating or registering has failed: now, for there may be no pool to ask later.
+/// Reports that populating or registering failed. It does so at once: a pool that could not be
+/// built has no figures to read later.
 pub(in crate::pool) fn failed(pool: &str, error: &PoolError) {
     match of(error) {
         Some(Failed::Populate) => {

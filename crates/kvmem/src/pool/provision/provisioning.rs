@@ -206,7 +206,7 @@ impl Provisioning {
         self.change(|state| state.ready = (state.ready + to).saturating_sub(from));
     }
 
-    pub(in crate::pool) fn is_under_way(&self) -> bool {
+    pub(in crate::pool) fn is_initializing(&self) -> bool {
         !self.state().ended
     }
 

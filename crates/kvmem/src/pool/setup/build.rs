@@ -82,8 +82,9 @@ fn build(options: &PoolBuilder) -> Result<Pool, PoolError> {
             timed("register", &mut steps, || provisioner.register(memory.parts_in(0..capacity)))?;
     }
     let space = offsets(options, capacity as u64, boundary).build()?;
-    blocks::place(space.number(), &memory);
-    space.keep(Box::new(Arc::clone(&memory)));
+    // SAFETY: the space was just built. Its capacity is at most the length of the memory, and
+    // `Pool::grow_to`, the only function that lengthens it, keeps it so.
+    unsafe { blocks::attach(&space, &memory) };
 
     let report = PoolReport {
         requested_bytes: requested as u64,

@@ -50,7 +50,7 @@ fn blocks_come_only_from_ready_parts() {
     }
     assert!(not_ready > 0, "the whole pool was ready at once");
     assert_eq!(pool.wait_ready(u64::MAX, LONG), pool.capacity());
-    assert!(!pool.is_under_way());
+    assert!(!pool.is_initializing());
     assert!(
         matches!(pool.allocate(1).unwrap_err(), PoolError::Allocate(_)),
         "full, and no more will come"
@@ -110,7 +110,7 @@ fn after_a_cancellation_the_ready_parts_serve_on() {
     cancel.cancel();
     let ready = pool.wait_ready(u64::MAX, LONG);
     assert!((2 * PART as u64..pool.capacity()).contains(&ready));
-    assert!(!pool.is_under_way() && pool.report().stopped.is_some());
+    assert!(!pool.is_initializing() && pool.report().stopped.is_some());
     let blocks: Vec<Block> = std::iter::from_fn(|| pool.allocate(PART).ok()).collect();
     assert_eq!((blocks.len() * PART) as u64, ready);
     assert_eq!(live(&fakes), blocks.len());

@@ -1,4 +1,4 @@
-//! A block under its key ([`CacheEntry`]), and a pin on it ([`Pinned`]).
+//! *Entry*: a block under its key ([`CacheEntry`]), and a pin on it ([`Pinned`]).
 
 use std::fmt;
 use std::ops::Deref;

@@ -1,4 +1,4 @@
-//! LRU: the blocks of a shard in the order of their last uses.
+//! *LRU*: the blocks of a shard in the order of their last uses.
 //!
 //! One [ring](super::rings), and for each block the time of its last use, by the cache's
 //! [clock](super::clock): so the oldest of one shard can be compared with that of another.

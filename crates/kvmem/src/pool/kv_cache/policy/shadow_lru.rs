@@ -1,4 +1,4 @@
-//! A *shadow LRU*: the blocks that LRU would hold now, and which of the two policies finds more.
+//! *Shadow LRU*: the blocks that LRU would hold now, and which of the two policies finds more.
 //!
 //! LRU with room for *N* blocks holds the *N* blocks that were used last. So a list of the known
 //! blocks, held or not, in the order of their last uses tells what LRU would hold. Each shard has

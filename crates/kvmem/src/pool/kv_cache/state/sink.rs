@@ -1,4 +1,4 @@
-//! The eviction callback, and values in flight to it.
+//! *Eviction sink*: the callback that receives evicted values, and values in flight to it.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! *Insert*: reserves space for values and writes them.
+//! *Insertion*: reserves space for a value, writes it, and commits it.
 
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
