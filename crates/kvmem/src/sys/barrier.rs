@@ -3,12 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::call::Call;
-#[cfg(miri)]
-use super::errno::Errno;
 use super::gate::gate;
-use super::result::Result;
-#[cfg(not(miri))]
-use super::result::check;
+use super::result::{Result, check};
 
 // <linux/membarrier.h>
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
@@ -35,13 +31,6 @@ pub(crate) fn barrier() -> Result<()> {
     membarrier(PRIVATE_EXPEDITED)
 }
 
-/// Miri does not know this call and acts like a kernel without it.
-#[cfg(miri)]
-fn membarrier(_: libc::c_int) -> Result<()> {
-    Err(Errno::new(libc::ENOSYS))
-}
-
-#[cfg(not(miri))]
 fn membarrier(command: libc::c_int) -> Result<()> {
     // SAFETY: the call takes no pointers.
     check(unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }).map(drop)

@@ -99,11 +99,9 @@ pub(crate) fn around_fork(stage: ForkStage, hooks: ForkHooks) -> Result<()> {
         return Ok(());
     }
     gate(Call::AtFork)?;
-    if cfg!(miri) {
-        return Err(Errno::new(libc::ENOSYS));
-    }
     FORKS.lock();
-    // SAFETY: this thread holds the lock.
+    // SAFETY: this thread holds the lock until the end of the function, so no other reference to the
+    // hooks exists.
     let state = unsafe { &mut *FORKS.hooks.get() };
     let mut errno = 0;
     if !state.registered {
@@ -127,7 +125,8 @@ pub(crate) fn around_fork(stage: ForkStage, hooks: ForkHooks) -> Result<()> {
 /// # Safety
 /// The caller holds the lock of `FORKS`, or is the copy of a thread that holds it.
 unsafe fn hooks() -> impl DoubleEndedIterator<Item = ForkHooks> {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's condition: the lock is held by this thread, so no other thread has a
+    // reference to the hooks; the forked copy of a holder is the only thread of its process.
     let state = unsafe { &*FORKS.hooks.get() };
     state.hooks.iter().copied().flatten()
 }

@@ -35,9 +35,6 @@ pub(crate) fn count_forks() {
 /// Runs `child` in each forked child before `fork` returns there.
 fn in_forked_child(child: unsafe extern "C" fn()) -> Result<()> {
     gate(Call::AtFork)?;
-    if cfg!(miri) {
-        return Err(Errno::new(libc::ENOSYS));
-    }
     // SAFETY: the function exists until the process ends, and any thread may call it.
     match unsafe { libc::pthread_atfork(None, None, Some(child)) } {
         0 => Ok(()),

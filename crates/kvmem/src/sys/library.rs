@@ -29,7 +29,7 @@ impl Library {
     /// The library's code that runs when it is loaded and unloaded is harmless.
     pub(crate) unsafe fn open(path: &Path) -> Result<Library, String> {
         gate(Call::OpenLibrary).map_err(|errno| errno.to_string())?;
-        // SAFETY: the caller guarantees that loading is harmless.
+        // SAFETY: loading runs the library's code, which is harmless by this function's condition.
         let opened = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
         opened.map(Library).map_err(|error| message(&error))
     }
@@ -48,8 +48,9 @@ impl Library {
         if address.is_null() {
             return Err("the symbol exists, but its address is null".to_owned());
         }
-        // SAFETY: `F` is a function pointer of the same size, as the caller guarantees, and the
-        // address is not null.
+        // SAFETY: by this function's condition `F` is the type of this function. The assertion
+        // checked that it has the size of a pointer, and a function pointer may be any address of
+        // a function except null.
         Ok(unsafe { mem::transmute_copy::<*mut c_void, F>(&address) })
     }
 

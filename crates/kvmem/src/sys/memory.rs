@@ -33,8 +33,8 @@ unsafe fn mmap(
     fd: i32,
     offset: i64,
 ) -> Result<NonNull<u8>> {
-    // SAFETY: without MAP_FIXED the kernel chooses free addresses; with it, the caller is
-    // responsible for them.
+    // SAFETY: without MAP_FIXED the kernel chooses free addresses. With it, no code uses what was
+    // mapped there, by this function's condition, so no pointer or reference becomes invalid.
     let at = unsafe { libc::mmap(address.cast(), len, protection, flags, fd, offset) };
     if at == libc::MAP_FAILED {
         return Err(Errno::last());
@@ -89,7 +89,8 @@ pub(crate) unsafe fn map_huge(
     let size = (page_shift << libc::MAP_HUGE_SHIFT) as i32;
     let fixed = if at.is_some() { libc::MAP_FIXED } else { 0 };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | size | fixed;
-    // SAFETY: the caller's guarantee.
+    // SAFETY: `mmap` demands for a fixed address what this function demands: the range is the
+    // caller's, and no code uses it.
     unsafe {
         mmap(
             at.map_or(ptr::null_mut(), NonNull::as_ptr),
@@ -117,7 +118,8 @@ pub(crate) unsafe fn map_file(
     gate(Call::MapFile)?;
     let access = libc::PROT_READ | if write { libc::PROT_WRITE } else { 0 };
     let fixed = if at.is_some() { libc::MAP_FIXED } else { 0 };
-    // SAFETY: the caller's guarantee.
+    // SAFETY: `mmap` demands for a fixed address what this function demands: the range is the
+    // caller's, and no code uses it.
     unsafe {
         mmap(
             at.map_or(ptr::null_mut(), NonNull::as_ptr),
@@ -136,7 +138,8 @@ pub(crate) unsafe fn map_file(
 /// The caller owns the range.
 pub(crate) unsafe fn protect(at: NonNull<u8>, len: usize) -> Result<()> {
     gate(Call::Protect)?;
-    // SAFETY: access is only widened, in a range that the caller owns.
+    // SAFETY: access is only widened, which invalidates no pointer, in a range that is the caller's
+    // by this function's condition.
     let returned =
         unsafe { libc::mprotect(at.as_ptr().cast(), len, libc::PROT_READ | libc::PROT_WRITE) };
     check(returned.into()).map(drop)
@@ -148,7 +151,8 @@ pub(crate) unsafe fn protect(at: NonNull<u8>, len: usize) -> Result<()> {
 /// The caller owns the range, and no code uses it any more.
 pub(crate) unsafe fn munmap(at: NonNull<u8>, len: usize) -> Result<()> {
     gate(Call::Unmap)?;
-    // SAFETY: the caller's guarantee.
+    // SAFETY: by this function's conditions no pointer or reference into the range is used after
+    // this call, and the range is nobody else's.
     check(unsafe { libc::munmap(at.as_ptr().cast(), len) }.into()).map(drop)
 }
 
@@ -158,7 +162,8 @@ pub(crate) unsafe fn munmap(at: NonNull<u8>, len: usize) -> Result<()> {
 /// The caller owns the range. If the advice drops its contents, no code relies on them.
 pub(crate) unsafe fn madvise(at: NonNull<u8>, len: usize, advice: i32) -> Result<()> {
     gate(Call::Advise)?;
-    // SAFETY: the caller's guarantee.
+    // SAFETY: the range is the caller's, and by this function's condition no code relies on bytes
+    // that the advice drops.
     check(unsafe { libc::madvise(at.as_ptr().cast(), len, advice) }.into()).map(drop)
 }
 
@@ -194,7 +199,7 @@ pub(crate) fn touch(at: NonNull<u8>) -> Result<()> {
     gate(Call::Touch)?;
     // The operation adds 0; the comparison after it wakes up to 0 waiters.
     let add_zero = libc::FUTEX_OP(libc::FUTEX_OP_ADD, 0, libc::FUTEX_OP_CMP_EQ, 0);
-    // SAFETY: the kernel checks the address and changes no byte.
+    // SAFETY: the kernel checks the address, and adding 0 atomically changes no byte.
     let returned = unsafe {
         libc::syscall(
             libc::SYS_futex,

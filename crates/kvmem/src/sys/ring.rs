@@ -89,7 +89,8 @@ unsafe fn register<T>(
     count: usize,
 ) -> Result<usize> {
     let argument = ptr::from_ref(argument);
-    // SAFETY: the caller's guarantee; the kernel only reads the argument.
+    // SAFETY: `argument` is a live reference to the type that the operation reads, by this function's
+    // condition, which also covers the memory that it names. The kernel writes nothing through it.
     check(unsafe {
         libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), operation, argument, count)
     })
@@ -131,7 +132,7 @@ pub(crate) unsafe fn ring_fill(
     len: usize,
 ) -> Result<()> {
     gate(Call::RingFill)?;
-    // SAFETY: the caller's guarantee.
+    // SAFETY: `update` demands for each vector what this function demands for its range.
     unsafe { update(ring, slot, &[libc::iovec { iov_base: at.as_ptr().cast(), iov_len: len }]) }
 }
 

@@ -4,7 +4,10 @@ mod fallback;
 mod ladder;
 mod nodes;
 mod numa;
+mod page_bounds;
 mod size;
+
+pub(super) use page_bounds::{address_at, outward};
 
 pub use fallback::Fallback;
 pub use ladder::Ladder;

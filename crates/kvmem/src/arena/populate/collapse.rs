@@ -23,6 +23,7 @@
 use std::ptr::NonNull;
 
 use crate::arena::PageSize;
+use crate::arena::pages::address_at;
 use crate::sys;
 
 /// Turns the whole blocks of a range into hugepages where possible. Returns whether this worked for
@@ -34,16 +35,13 @@ pub(crate) fn collapse(at: NonNull<u8>, len: usize) -> bool {
     if whole == 0 {
         return true;
     }
-    // SAFETY: `first + whole ≤ len`.
-    let at = unsafe { at.add(first) };
+    let at = address_at(at, first);
     for offset in (0..whole).step_by(block) {
-        // SAFETY: `offset < whole`, and `first + whole ≤ len`.
-        let seed = unsafe { at.add(offset) };
-        if sys::populate_write(seed, sys::page_size()).is_err() {
+        if sys::populate_write(address_at(at, offset), sys::page_size()).is_err() {
             return false;
         }
     }
-    // SAFETY: the kernel moves the same bytes to other pages, as in a page migration; no address
-    // and no byte changes.
+    // SAFETY: the kernel moves the same bytes to other pages, as in a page migration: no address and
+    // no byte changes, so pointers and references stay valid. It checks that the range is mapped.
     unsafe { sys::madvise(at, whole, libc::MADV_COLLAPSE) }.is_ok()
 }

@@ -28,6 +28,7 @@ use super::headroom::Headroom;
 use super::residency::measure;
 use crate::arena::error::limit_behind;
 use crate::arena::machine::{hugetlb, usable_cores};
+use crate::arena::pages::address_at;
 use crate::arena::{ArenaError, Call, Errno, Limit, PageSize, ProgressTracker};
 use crate::sys;
 use crate::threads::{
@@ -143,7 +144,7 @@ pub(crate) struct PopulateRange {
     pub(crate) by_collapse: bool,
 }
 
-// SAFETY: the value is a range of addresses; populating it changes no byte.
+// SAFETY: the address is a number for calls of the kernel, and no byte is accessed through it.
 unsafe impl Sync for PopulateRange {}
 
 impl PopulateRange {
@@ -335,8 +336,7 @@ impl PopulateJob<'_> {
         threads: usize,
     ) -> Result<(), ArenaError> {
         self.tracker.go_on()?;
-        // SAFETY: the chunk lies in the range.
-        let at = unsafe { part.at.add(chunk.start) };
+        let at = address_at(part.at, chunk.start);
         if !part.page.is_pooled() {
             self.check_limits(at, chunk.len(), threads)?;
         }
@@ -432,9 +432,7 @@ fn populate_write(at: NonNull<u8>, len: usize) -> Result<(), (Call, Errno)> {
 fn touch(at: NonNull<u8>, len: usize, page: PageSize) -> Result<(), (Call, Errno)> {
     let step = if page.is_pooled() { page.bytes() } else { sys::page_size() };
     for offset in (0..len).step_by(step) {
-        // SAFETY: the offset lies within the chunk.
-        let at = unsafe { at.add(offset) };
-        retry(|| sys::touch(at)).map_err(|errno| (Call::Touch, errno))?;
+        retry(|| sys::touch(address_at(at, offset))).map_err(|errno| (Call::Touch, errno))?;
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ use std::ptr::NonNull;
 use serde::{Deserialize, Serialize};
 
 use crate::arena::Errno;
+use crate::arena::pages::address_at;
 use crate::sys::{self, PageRegion};
 
 /// The largest number of pages that are checked one by one; longer ranges are sampled.
@@ -73,9 +74,7 @@ pub(crate) fn measure(at: NonNull<u8>, len: usize) -> Result<Residency, Errno> {
     }
     count_resident(len, Method::Mincore, |first, pages| {
         let page = sys::page_size();
-        // SAFETY: the pages lie within the range.
-        let from = unsafe { at.add(first * page) };
-        sys::mincore(from, pages.len() * page, pages)
+        sys::mincore(address_at(at, first * page), pages.len() * page, pages)
     })
 }
 
@@ -87,8 +86,7 @@ pub(crate) fn glance(at: NonNull<u8>, len: usize) -> Result<u64, Errno> {
     let strata = (len >> 21).clamp(16, 64).min(len / page);
     let pagemap = sys::open_pagemap();
     let found = sample(len / page, strata, |number| {
-        // SAFETY: the page lies within the range.
-        let at = unsafe { at.add(number * page) };
+        let at = address_at(at, number * page);
         let mut answer = [0u8];
         if let Ok(pagemap) = &pagemap {
             if let Ok(found) = scan(pagemap, at, page) {

@@ -40,7 +40,7 @@ impl OwnPages {
             // SAFETY: `len` < `self.len` bytes are whole pages at the front of this value's pages;
             // no other code knows their addresses.
             unsafe { sys::munmap(self.base, len) }?;
-            // SAFETY: within the pages.
+            // SAFETY: `len < self.len`: the address lies within the mapping.
             self.base = unsafe { self.base.add(len) };
             self.len -= len;
         }

@@ -110,10 +110,12 @@ impl Region {
         if range.is_empty() {
             return Ok(());
         }
-        // SAFETY: the offset is within the region.
+        // SAFETY: `aligned` found the range within the region, which is one allocation.
         let at = unsafe { self.base().add(range.start) };
-        // SAFETY: the range is part of a mapping that this region owns. Only `discard` asks for
-        // advice that drops bytes, and by its contract no caller relies on them.
+        // SAFETY: the range is part of a mapping that kvmem made: both callers exclude memory of
+        // other owners. Only `discard` gives advice that changes bytes, to zeros, which are valid.
+        // References to them do not exist: making one promises that no thread discards its bytes,
+        // and `as_mut_bytes` borrows the region exclusively.
         unsafe { sys::madvise(at, range.len(), advice) }
             .map_err(|errno| call_failed(Call::Advise, range.len(), errno))
     }

@@ -13,6 +13,8 @@ mod receipt;
 mod region;
 mod residency;
 mod sharing;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod views;
 
 pub(crate) use map::PinnedRange;

@@ -63,7 +63,8 @@ impl ReadOnlyRegion {
     /// While the result is used, no process and no device writes to these bytes, and no thread
     /// discards them.
     pub unsafe fn bytes(&self, range: impl RangeBounds<usize>) -> Result<&[u8], ArenaError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's condition excludes writes and discards while the result is used,
+        // which is the condition of `as_bytes`. The mapping lives as long as the borrow of `self`.
         self.0.slice(range).map(|slice| unsafe { slice.as_bytes() })
     }
 

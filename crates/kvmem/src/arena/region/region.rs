@@ -49,8 +49,8 @@ impl Region {
     /// range exceeds the address space.
     ///
     /// # Safety
-    /// The `len` bytes at `ptr` are one allocation, mapped for reading and writing, and stay so
-    /// until `owner` is dropped. Any thread may use them. Until then no code has a plain reference
+    /// The `len` bytes at `ptr` are one allocation, initialized, mapped for reading and writing, and
+    /// stay so until `owner` is dropped. Any thread may use them. Until then no code has a plain reference
     /// to them, except through this region and under the conditions of its methods.
     pub unsafe fn from_raw(
         ptr: NonNull<u8>,
@@ -68,7 +68,8 @@ impl Region {
     /// Returns the first address.
     #[must_use]
     pub fn base(&self) -> NonNull<u8> {
-        // SAFETY: a region lies within its mapping.
+        // SAFETY: `start + len` is at most the mapping's length, since `whole`, `split_at` and
+        // `split` make regions. A mapping is one allocation that lives as long as `self`.
         unsafe { self.mapping.base().add(self.start) }
     }
 

@@ -3,10 +3,11 @@
 use std::ops::{Range, RangeBounds};
 use std::time::Instant;
 
-use super::map::{nodes_found, outward};
+use super::map::nodes_found;
 use super::receipt::Receipt;
 use super::region::Region;
 use crate::arena::error::call_failed;
+use crate::arena::pages::outward;
 use crate::arena::populate::{PopulateRange, glance, measure, populate};
 use crate::arena::{ArenaError, Call, Populate, Populated, ProgressOptions, Residency};
 use crate::sys;
@@ -31,7 +32,7 @@ impl Region {
         let parts: Vec<PopulateRange> = self
             .segments(range.clone())
             .map(|(segment, within)| {
-                // SAFETY: the offset lies within the region.
+                // SAFETY: the range lies within the region, which is one allocation.
                 let at = unsafe { self.base().add(within.start) };
                 let (at, len) = outward(at, within.len());
                 PopulateRange {
@@ -74,7 +75,7 @@ impl Region {
     /// [`CallFailed`](ArenaError::CallFailed) if every method fails.
     pub fn residency(&self, range: impl RangeBounds<usize>) -> Result<Residency, ArenaError> {
         let range = self.resolve(range)?;
-        // SAFETY: the offset lies within the region.
+        // SAFETY: the range lies within the region, which is one allocation.
         let (at, len) = outward(unsafe { self.base().add(range.start) }, range.len());
         measure(at, len).map_err(|errno| call_failed(Call::Mincore, len, errno))
     }
@@ -95,7 +96,7 @@ impl Region {
         if self.mapping().was_populated(&(range.start + start..range.end + start)) {
             return Ok(range.len() as u64);
         }
-        // SAFETY: the offset lies within the region.
+        // SAFETY: the range lies within the region, which is one allocation.
         let (at, len) = outward(unsafe { self.base().add(range.start) }, range.len());
         let found = glance(at, len).map_err(|errno| call_failed(Call::Mincore, len, errno))?;
         Ok(found.min(range.len() as u64))

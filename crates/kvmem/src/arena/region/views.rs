@@ -20,8 +20,8 @@ pub struct RegionSlice<'a> {
     region: PhantomData<&'a Region>,
 }
 
-// SAFETY: a slice is an address and a length; accesses through it are unsafe and have their own
-// conditions. Any thread may use the memory.
+// SAFETY: a slice is an address and a length, and reads no byte by itself. Accesses through it are
+// unsafe and have their own conditions; no byte of a region belongs to one thread.
 unsafe impl Send for RegionSlice<'_> {}
 // SAFETY: any thread may use the memory; a shared reference gives only address and length.
 unsafe impl Sync for RegionSlice<'_> {}
@@ -59,8 +59,9 @@ impl<'a> RegionSlice<'a> {
     /// discards them.
     #[must_use]
     pub unsafe fn as_bytes(&self) -> &'a [u8] {
-        // SAFETY: the range stays mapped while the region is borrowed, all of its bytes are
-        // initialized (the kernel provides zeros), and the caller guarantees the rest.
+        // SAFETY: the range lies in one mapping that stays while the region is borrowed, for `'a`.
+        // All of its bytes are initialized: the kernel provides zeros, and `from_raw` promises it
+        // for other memory. This function's condition excludes writes and discards meanwhile.
         unsafe { slice::from_raw_parts(self.at.as_ptr(), self.len) }
     }
 
@@ -71,8 +72,9 @@ impl<'a> RegionSlice<'a> {
     /// and no thread discards them.
     #[must_use]
     pub unsafe fn as_mut_bytes(&self) -> &'a mut [u8] {
-        // SAFETY: the range stays mapped while the region is borrowed, and all of its bytes are
-        // initialized; the caller guarantees that no other reference exists.
+        // SAFETY: the range lies in one mapping that stays while the region is borrowed, for `'a`,
+        // and its bytes are initialized as in `as_bytes`. This function's condition excludes every
+        // other access meanwhile, so the reference is the only one.
         unsafe { slice::from_raw_parts_mut(self.at.as_ptr(), self.len) }
     }
 }
@@ -97,7 +99,8 @@ impl Region {
     /// [`OutOfBounds`](ArenaError::OutOfBounds) if the range is not within the region.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<RegionSlice<'_>, ArenaError> {
         let range = self.resolve(range)?;
-        // SAFETY: the offset lies within the region.
+        // SAFETY: `resolve` found `start ≤ len`, so the address lies within the region, which is one
+        // allocation, or one past its end.
         let at = unsafe { self.base().add(range.start) };
         Ok(RegionSlice { at, len: range.len(), region: PhantomData })
     }
@@ -110,7 +113,7 @@ impl Region {
     #[must_use]
     pub unsafe fn bytes(&self) -> &[u8] {
         let all = RegionSlice { at: self.base(), len: self.len(), region: PhantomData };
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's condition is that of `RegionSlice::as_bytes`, for the same bytes.
         unsafe { all.as_bytes() }
     }
 

@@ -23,10 +23,12 @@ enum MappingOrigin {
     Foreign { at: NonNull<u8>, len: usize, _owner: Box<dyn Any + Send + Sync> },
 }
 
-// SAFETY: the address of foreign memory is only a number here. The caller that made the region
-// promised that all threads may use it.
+// SAFETY: spans and files may move between threads, and so may the owner, by its bounds. The address
+// of foreign memory is only a number here, and `Region::from_raw` demands that any thread may use
+// the bytes.
 unsafe impl Send for MappingOrigin {}
-// SAFETY: a shared reference gives no more access than an owned value.
+// SAFETY: a shared reference gives addresses and the file, which threads may share. The owner is
+// never referred to; it is only dropped.
 unsafe impl Sync for MappingOrigin {}
 
 /// Memory with its receipt and its pins.

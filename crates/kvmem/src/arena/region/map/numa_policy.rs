@@ -7,6 +7,7 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 
+use crate::arena::pages::address_at;
 use crate::arena::{ArenaError, Call, Errno, Nodes, Numa};
 use crate::sys;
 
@@ -84,8 +85,7 @@ pub(crate) fn nodes_found(at: NonNull<u8>, len: usize, unit: usize) -> Result<No
     let sample: Vec<NonNull<u8>> = (0..count)
         .map(|n| {
             let page = (pages as u128 * n as u128 / count as u128) as usize;
-            // SAFETY: `page < pages`, so the address is within the range.
-            unsafe { at.add(page * unit) }
+            address_at(at, page * unit)
         })
         .collect();
     if sample.is_empty() {

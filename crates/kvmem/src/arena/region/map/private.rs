@@ -73,13 +73,15 @@ fn plain(
     len: usize,
     transparent: bool,
 ) -> Result<usize, ArenaError> {
-    // SAFETY: the part lies in the span, which the caller owns.
+    // SAFETY: the part lies in the span, whose addresses belong to its value alone. Access to bytes
+    // that had none invalidates no pointer.
     unsafe { sys::protect(span.at(at), len) }
         .map_err(|errno| call_failed(Call::Protect, len, errno))?;
     if !transparent {
         // Where the machine uses hugepages for everything, base pages need this advice. A kernel
         // without transparent hugepages rejects it and uses base pages anyway.
-        // SAFETY: the part lies in the span, which the caller owns; no byte changes.
+        // SAFETY: the part lies in the span, whose addresses belong to its value alone, and this
+        // advice changes no byte.
         let _ = unsafe { sys::madvise(span.at(at), len, libc::MADV_NOHUGEPAGE) };
     }
     Ok(len)
@@ -95,7 +97,8 @@ fn transparent(
         return Ok((0, Some(Fallback::ThpOff { setting })));
     }
     plain(span, at, len, true)?;
-    // SAFETY: the part lies in the span, which the caller owns; no byte changes.
+    // SAFETY: the part lies in the span, whose addresses belong to its value alone, and this advice
+    // changes no byte.
     match unsafe { sys::madvise(span.at(at), len, libc::MADV_HUGEPAGE) } {
         Ok(()) => Ok((len, None)),
         Err(errno) => Ok((0, Some(Fallback::ThpFailed { errno }))),
@@ -129,10 +132,12 @@ fn pooled(
 
 fn map_hugetlb(at: NonNull<u8>, len: usize, page: PageSize) -> Result<(), Errno> {
     let shift = page.bytes().ilog2();
-    // SAFETY: no address is given, so no existing mapping is replaced.
+    // SAFETY: no address is given, so the kernel replaces no mapping.
     let trial = unsafe { sys::map_huge(None, len, shift) }?;
-    unmap(trial, len);
-    // SAFETY: the range lies in the span, which the caller owns, and holds nothing yet.
+    // SAFETY: the kernel chose the range just now, and no code has its address.
+    unsafe { unmap(trial, len) };
+    // SAFETY: the range lies in a span that the caller borrows, and nothing is mapped there yet
+    // except the span's reservation, which has no accessible byte.
     let mapped = unsafe { sys::map_huge(Some(at), len, shift) };
     mapped.map(drop).inspect_err(|_| sys::refill(at, len))
 }

@@ -87,7 +87,7 @@ fn shared_of(
     // After kvmem's own mapping, which needs the right to write.
     memfd::seal(&file, len, options.readers_only)?;
     if page == PageSize::Thp {
-        // SAFETY: the span belongs to this call; no byte changes.
+        // SAFETY: the span is this call's own, and the advice changes no byte.
         if let Err(errno) = unsafe { sys::madvise(span.base(), len, libc::MADV_HUGEPAGE) } {
             return Ok(Err(Fallback::ThpFailed { errno }));
         }
@@ -115,11 +115,13 @@ pub(crate) fn map_whole(
     if page.is_pooled() {
         // The pool promises pages to the file, not to the mapping: the second mapping gets the
         // pages of the first.
-        // SAFETY: no address is given, so no existing mapping is replaced.
+        // SAFETY: no address is given, so the kernel replaces no mapping.
         let trial = unsafe { sys::map_file(None, len, file, write) }.map_err(error)?;
-        unmap(trial, len);
+        // SAFETY: the kernel chose the range just now, and no code has its address.
+        unsafe { unmap(trial, len) };
     }
-    // SAFETY: the range belongs to the span, and holds nothing yet.
+    // SAFETY: the range is the new span's, and nothing is mapped there except its reservation, which
+    // has no accessible byte.
     if let Err(errno) = unsafe { sys::map_file(Some(span.base()), len, file, write) } {
         sys::refill(span.base(), len);
         return Err(error(errno));

@@ -13,6 +13,7 @@
 use std::ptr::NonNull;
 
 use crate::arena::error::call_failed;
+use crate::arena::pages::address_at;
 use crate::arena::{ArenaError, Call};
 use crate::sys;
 
@@ -28,18 +29,23 @@ pub(crate) struct AddressSpan {
     process: u32,
 }
 
-// SAFETY: a span is a range of addresses; it does not access the memory, and unmaps it once, when
-// dropped.
+// SAFETY: a span is a range of addresses: it reads and writes no byte of them. Unmapping is a call
+// of the kernel that any thread may make, once, because dropping takes the value.
 unsafe impl Send for AddressSpan {}
-// SAFETY: a shared reference changes nothing.
+// SAFETY: a shared reference gives addresses and lengths, which never change.
 unsafe impl Sync for AddressSpan {}
 
-/// Unmaps a range that the caller owns and no code uses.
-pub(crate) fn unmap(at: NonNull<u8>, len: usize) {
+/// Unmaps a range.
+///
+/// # Safety
+/// The range consists of whole pages that only the caller's code has mapped, and no code uses a
+/// pointer or reference into it from now on.
+pub(crate) unsafe fn unmap(at: NonNull<u8>, len: usize) {
     // The call can fail while the kernel lacks memory for its own structures, which passes. After
     // three failures the addresses leak, which is harmless.
     for _ in 0..3 {
-        // SAFETY: the caller guarantees that no code uses the range.
+        // SAFETY: the two conditions of this function are those of the call. After a failure the
+        // range is still mapped and still the caller's, so they hold again.
         if unsafe { sys::munmap(at, len) }.is_ok() {
             return;
         }
@@ -65,16 +71,21 @@ impl AddressSpan {
         let whole = len + 2 * guard + slack;
         let at = sys::reserve(whole).map_err(|errno| call_failed(Call::Reserve, whole, errno))?;
         let head = (at.addr().get() + guard).next_multiple_of(align) - guard - at.addr().get();
-        // SAFETY: `head ≤ slack`, so this address and the following ones lie within the range.
+        // SAFETY: one mapping of `whole` ≤ `isize::MAX` bytes begins at `at`, and `head ≤ slack`,
+        // so the address lies within it.
         let outer = unsafe { at.add(head) };
-        // SAFETY: both addresses lie within the range, or one past its end.
+        // SAFETY: `head + guard + len + guard ≤ whole`: both addresses lie within the same mapping,
+        // or one past its end.
         let (base, end) = unsafe { (outer.add(guard), outer.add(guard + len + guard)) };
         let tail = slack - head;
         if head > 0 {
-            unmap(at, head);
+            // SAFETY: `reserve` mapped the range just now; `head` is its first part, whole pages
+            // that are not part of the span.
+            unsafe { unmap(at, head) };
         }
         if tail > 0 {
-            unmap(end, tail);
+            // SAFETY: the same range; `tail` is its last part, behind the span.
+            unsafe { unmap(end, tail) };
         }
         Ok(AddressSpan { outer, outer_len: len + 2 * guard, base, len, process: sys::process_id() })
     }
@@ -94,11 +105,10 @@ impl AddressSpan {
         self.outer_len
     }
 
-    /// The address of an offset, which must not be greater than the length.
+    /// The address of an offset, for calls of the kernel.
     pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
         debug_assert!(offset <= self.len);
-        // SAFETY: within the range, or one past its end.
-        unsafe { self.base.add(offset) }
+        address_at(self.base, offset)
     }
 }
 
@@ -107,7 +117,9 @@ impl Drop for AddressSpan {
         // In a forked child the range is absent (`dont_fork`), and what the child has mapped since
         // may lie there.
         if self.process == sys::process_id() {
-            unmap(self.outer, self.outer_len);
+            // SAFETY: the value owns the addresses, and this is its only drop. Pointers into the
+            // range come from borrows of the value, or from code with a promise of its own.
+            unsafe { unmap(self.outer, self.outer_len) };
         }
     }
 }

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use super::mapped_span::{MappedSpan, Segment};
 use super::numa_policy::nodes_found;
-use super::page_bounds::outward;
+use crate::arena::pages::outward;
 use crate::arena::populate::measure;
 use crate::arena::region::receipt::RangeReceipt;
 use crate::arena::{ArenaError, Fallback, Numa, PageSize};
