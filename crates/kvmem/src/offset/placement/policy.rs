@@ -216,26 +216,29 @@ impl PlacementPolicy {
         }
     }
 
-    /// Returns the score of cutting `size` bytes from a hole of `room`, and the end to cut from.
+    /// Returns the score of cutting `size` bytes from a hole of `hole_size` bytes, and the end to cut from.
     /// `neighbour_sizes` returns the holes that would appear if the left or the right neighbour
     /// were freed.
     #[inline(always)]
     pub(crate) fn weigh(
         &self,
-        room: u64,
+        hole_size: u64,
         size: u64,
         neighbour_sizes: impl Fn() -> (u64, u64),
     ) -> (f32, HoleEnd) {
         if self.placement == Placement::BestFit {
-            return (-(room as f32), HoleEnd::Low);
+            return (-(hole_size as f32), HoleEnd::Low);
         }
         let value = |size: u64| self.renewal.value(size);
         let (left, right) = neighbour_sizes();
-        let rest = room - size;
+        let rest = hole_size - size;
         let (low, high) = self.values_by_end(rest, (left, right));
-        let before = value(left.saturating_add(room)) + value(right.saturating_add(room));
+        let before = value(left.saturating_add(hole_size)) + value(right.saturating_add(hole_size));
         let gain = low.max(high) - before;
-        (value(rest) - value(room) + NEIGHBOUR_WEIGHT * (value(room) + gain), end_of(low, high))
+        (
+            value(rest) - value(hole_size) + NEIGHBOUR_WEIGHT * (value(hole_size) + gain),
+            end_of(low, high),
+        )
     }
 
     /// Returns the score of taking a hole of exactly `size` bytes, for comparison with others of
