@@ -45,8 +45,8 @@ pub enum AllocError {
     },
     /// The request fits into the empty space, but not into what is free now.
     #[error(
-        "{requested} bytes were asked for; {free} bytes are free, the longest free range is at most \
-         {largest_free}: free something, or ask for several ranges"
+        "{requested} bytes were asked for; {free} bytes are free, the longest free range is at \
+         most {largest_free}: free something, or ask for several ranges"
     )]
     OutOfSpace {
         /// Requested bytes; those of all ranges together for a batch.

@@ -216,9 +216,9 @@ impl PlacementPolicy {
         }
     }
 
-    /// Returns the score of cutting `size` bytes from a hole of `hole_size` bytes, and the end to cut from.
-    /// `neighbour_sizes` returns the holes that would appear if the left or the right neighbour
-    /// were freed.
+    /// Returns the score of cutting `size` bytes from a hole of `hole_size` bytes, and the end to
+    /// cut from. `neighbour_sizes` returns the holes that would appear if the left or the right
+    /// neighbour were freed.
     #[inline(always)]
     pub(crate) fn weigh(
         &self,
