@@ -115,8 +115,8 @@ pub(crate) fn alloc(py: Python<'_>, error: &AllocError) -> PyErr {
             .with("requested", requested)
             .with("free", free)
             .with("largest_free", largest_free),
-        AllocError::CannotExtend { requested, most } => {
-            raised("OutOfSpaceError").with("requested", requested).with("limit", most)
+        AllocError::CannotExtend { requested, max } => {
+            raised("OutOfSpaceError").with("requested", requested).with("limit", max)
         }
         AllocError::TooManyRanges { ranges } => raised("OutOfSpaceError").with("ranges", ranges),
         AllocError::ZeroSize => raised("InvalidArgumentError").with("value", 0).with("limit", 1),
@@ -285,8 +285,8 @@ pub(crate) fn space(py: Python<'_>, error: &SpaceError) -> PyErr {
         SpaceError::ZeroBoundary => {
             raised("InvalidArgumentError").with("value", 0).with("limit", 1)
         }
-        SpaceError::MaxRanges { requested, least } => {
-            raised("InvalidArgumentError").with("value", requested).with("limit", least)
+        SpaceError::MaxRanges { requested, min } => {
+            raised("InvalidArgumentError").with("value", requested).with("limit", min)
         }
         SpaceError::WrongDirection { capacity, requested } => {
             raised("InvalidArgumentError").with("value", requested).with("limit", capacity)

@@ -74,7 +74,7 @@ impl<A: TestedAllocator> Space<A> {
         } else if new_size > limit {
             Err(AllocError::TooLarge { requested: new_size, limit })
         } else if new_size > max {
-            Err(AllocError::CannotExtend { requested: new_size, most: max })
+            Err(AllocError::CannotExtend { requested: new_size, max })
         } else {
             Ok(())
         }

@@ -32,8 +32,8 @@ pub enum AllocError {
     /// empty.
     #[error(
         "{requested} bytes at a multiple of {align} were asked for, but no range here can be \
-         longer \
-         than {limit} bytes and reach from one multiple to the next: ask for a smaller alignment"
+         longer than \
+         {limit} bytes and reach from one multiple to the next: ask for a smaller alignment"
     )]
     AlignTooLarge {
         /// Requested bytes.
@@ -46,8 +46,7 @@ pub enum AllocError {
     /// The request fits into the empty space, but not into what is free now.
     #[error(
         "{requested} bytes were asked for; {free} bytes are free, the longest free range is at \
-         most \
-         {largest_free}: free something, or ask for several ranges"
+         most {largest_free}: free something, or ask for several ranges"
     )]
     OutOfSpace {
         /// Requested bytes; those of all ranges together for a batch.
@@ -59,14 +58,14 @@ pub enum AllocError {
     },
     /// An allocation cannot be extended that far in place.
     #[error(
-        "cannot extend to {requested} bytes in place: there is room for at most {most}; \
+        "cannot extend to {requested} bytes in place: there is room for at most {max}; \
          allocate a new range and copy"
     )]
     CannotExtend {
         /// Requested size, in bytes.
         requested: u64,
         /// The greatest size that the allocation could have in place, in bytes.
-        most: u64,
+        max: u64,
     },
     /// A scattered request allows no range at all.
     #[error("{requested} bytes were asked for in at most 0 ranges: allow at least 1")]
@@ -177,12 +176,12 @@ pub enum SpaceError {
     #[error("boundary 0 allows no range: leave the boundary out, or set it to at least 1 byte")]
     ZeroBoundary,
     /// The limit of the number of ranges is too low to be useful.
-    #[error("the limit of {requested} ranges is too low: allow at least {least}")]
+    #[error("the limit of {requested} ranges is too low: allow at least {min}")]
     MaxRanges {
         /// Requested limit.
         requested: u32,
         /// The least limit that is allowed.
-        least: u32,
+        min: u32,
     },
     /// `grow` to less, or `shrink_to` to more, than the current capacity.
     #[error(
@@ -221,7 +220,7 @@ pub enum SpaceError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("invariant {invariant} does not hold: {what}")]
 pub struct CheckError {
-    /// Number of the invariant in the list at the head of `check.rs`.
+    /// Number of the invariant in the list at the head of `heap/ranges/check.rs`.
     pub invariant: u32,
     /// Where and how it is broken.
     pub what: String,

@@ -250,5 +250,5 @@ pub(super) fn resize_up(heap: &mut Heap, placed: Placed, new_size: u64) -> Resul
         return Err(AllocError::TooLarge { requested: new_size, limit: heap.limit() });
     }
     heap.extend(placed, size, new_size)
-        .map_err(|most| AllocError::CannotExtend { requested: new_size, most })
+        .map_err(|max| AllocError::CannotExtend { requested: new_size, max })
 }

@@ -55,7 +55,7 @@ impl OffsetAllocatorBuilder {
             return Err(SpaceError::ZeroBoundary);
         }
         if max_ranges < MIN_RANGES {
-            return Err(SpaceError::MaxRanges { requested: max_ranges, least: MIN_RANGES });
+            return Err(SpaceError::MaxRanges { requested: max_ranges, min: MIN_RANGES });
         }
         let heap = Heap::new(capacity, boundary, placement, max_ranges);
         Ok(OffsetAllocator::of_heap(heap, boundary))

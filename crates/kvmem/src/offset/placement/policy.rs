@@ -1,4 +1,4 @@
-//! *Placement*: which of the holes that fit, and which end of it.
+//! *Placement policy*: which of the holes that fit, and which end of it.
 //!
 //! A hole's value is its [renewal value](super::renewal) *U*: the bytes of current traffic that it
 //! is expected to absorb.
@@ -31,32 +31,15 @@
 //!
 //! ## Slots
 //!
-//! In a space that holds a handful of objects of slightly different sizes, no two holes are alike,
-//! and chance decides whether the last object fits. There the policy divides the space into slots
-//! of the largest recent size. An object is put at the start of a free slot if there is one, and is
-//! placed like any other if not.
+//! In a space that holds a handful of objects of slightly different sizes, the policy divides the
+//! space into [slots](super::slot_length).
 //!
 //! All of it is derived from the traffic; nothing is tuned to a workload.
 
+use super::placement::{HoleEnd, Placement};
+use super::recent_sizes::{RECENT, RecentSizes};
 use super::renewal::Renewal;
-
-/// Selects among the holes that fit a request to an [`OffsetAllocator`](super::OffsetAllocator).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Placement {
-    /// By renewal value, with a region for small objects: most live bytes under mixed sizes.
-    #[default]
-    Renewal,
-    /// The tightest of the first four holes that fit, cut from its low end: fewest instructions.
-    BestFit,
-}
-
-/// An end of a hole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HoleEnd {
-    Low,
-    High,
-}
+use super::slot_length::{SLOTS_MAX, slot_length};
 
 /// Returns the end with the larger gain. The high end must be ahead by more than rounding, which
 /// lets an empty space fill in address order.
@@ -73,8 +56,6 @@ const CANDIDATES_OF_MANY: usize = 2;
 /// the first hole that fits.
 const WEIGHED_PART: u64 = 5;
 
-/// Number of recent requests stored.
-const RECENT: usize = 1024;
 /// Number of latest requests used where sizes are few, which shows a change of sizes soon.
 const LATEST: u64 = 128;
 /// Requests between two model updates where sizes are many: the minimum, and the maximum when
@@ -89,21 +70,14 @@ const STEADY_PART: u64 = 8;
 const MODEL_INTERVAL_PER_SIZE: u64 = 64;
 /// Requests between two reviews of the small limit and of slots.
 const REVIEW_EVERY: u64 = 1024;
-/// Upper bound of the objects in a space that uses slots.
-const SLOTS_MAX: u64 = 20;
-/// Upper bound of the number of different sizes that count as exact sizes.
-const EXACT_SIZES: usize = 8;
 /// Weight of the gain at the neighbours against the hole's own value.
 const NEIGHBOUR_WEIGHT: f32 = 0.2;
 
 /// The state of the policy: recent requests, and what is derived from them.
 pub(crate) struct PlacementPolicy {
     placement: Placement,
-    /// The recent request sizes; a new one overwrites the oldest.
-    recent: Box<[u64; RECENT]>,
-    /// Requests so far.
-    seen: u64,
-    /// `seen` at which the small limit is next reviewed.
+    recent: RecentSizes,
+    /// Number of requests at which the small limit is next reviewed.
     review_at: u64,
     /// Requests below this many bytes are small; 0 while a small-object region does not pay.
     small_below: u64,
@@ -119,7 +93,7 @@ pub(crate) struct PlacementPolicy {
     /// Whether sizes are few, but more than one.
     several_sizes: bool,
     renewal: Renewal,
-    /// `seen` at which `renewal` is next updated.
+    /// Number of requests at which `renewal` is next updated.
     update_at: u64,
     /// Mean of the recent sizes at the last update.
     model_mean: u64,
@@ -131,8 +105,7 @@ impl PlacementPolicy {
     pub(crate) fn new(placement: Placement, capacity: u64) -> Self {
         PlacementPolicy {
             placement,
-            recent: Box::new([0; RECENT]),
-            seen: 0,
+            recent: RecentSizes::new(),
             review_at: 16,
             small_below: 0,
             mean: 0,
@@ -149,7 +122,7 @@ impl PlacementPolicy {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&*self.recent) + self.renewal.bytes()
+        self.recent.bytes() + self.renewal.bytes()
     }
 
     /// Returns how many of the holes that fit a request of `size` bytes are compared.
@@ -175,15 +148,13 @@ impl PlacementPolicy {
     /// Returns whether the next request is likely to be for `size`, as the last one was.
     #[inline]
     pub(crate) fn expects(&self, size: u64) -> bool {
-        self.recent[self.seen.wrapping_sub(1) as usize % RECENT] == size
+        self.recent.latest() == size
     }
 
     /// Records a request that succeeded.
     #[inline]
     pub(crate) fn record(&mut self, size: u64) {
-        self.recent[self.seen as usize % RECENT] = size;
-        self.seen += 1;
-        if self.seen == self.review_at {
+        if self.recent.record(size) == self.review_at {
             self.review();
         }
     }
@@ -201,16 +172,12 @@ impl PlacementPolicy {
 
     /// Returns the number of requests that succeeded so far.
     pub(crate) fn seen(&self) -> u64 {
-        self.seen
+        self.recent.seen()
     }
 
     /// Returns the mean of the recent request sizes.
     pub(crate) fn mean(&self) -> u64 {
         self.mean
-    }
-
-    fn remembered(&self) -> &[u64] {
-        &self.recent[..self.seen.min(RECENT as u64) as usize]
     }
 
     #[cold]
@@ -219,84 +186,59 @@ impl PlacementPolicy {
             self.review_at = u64::MAX;
             return;
         }
-        let recent = self.remembered();
-        let largest = recent.iter().copied().max().unwrap_or(0).max(1);
+        let (recent, seen) = (self.recent.stored(), self.recent.seen());
+        let (largest, mean) = self.recent.largest_and_mean();
         let handful = self.capacity / largest <= SLOTS_MAX;
-        let mean = if largest < u64::MAX / RECENT as u64 {
-            recent.iter().sum::<u64>() / recent.len() as u64
-        } else {
-            (recent.iter().map(|&size| u128::from(size)).sum::<u128>() / recent.len() as u128)
-                as u64
-        };
         let small_below = mean / 16;
         let small = recent.iter().filter(|&&size| size < small_below).count();
         let worthwhile = small * 10 > recent.len();
         // Where slots may apply, this must show soon.
-        let most = if handful { REVIEW_EVERY / 4 } else { REVIEW_EVERY };
-        self.review_at = self.seen + self.seen.clamp(16, most);
+        let max = if handful { REVIEW_EVERY / 4 } else { REVIEW_EVERY };
+        self.review_at = seen + seen.clamp(16, max);
         self.mean = mean;
         if !self.is_steady() {
-            self.update_at = self.update_at.min(self.seen + MODEL_INTERVAL);
+            self.update_at = self.update_at.min(seen + MODEL_INTERVAL);
         }
         self.small_below = if worthwhile { small_below } else { 0 };
-        self.slot = if handful { self.decide_slot() } else { 0 };
-    }
-
-    /// Returns the slot length that the recent large sizes suggest, or 0.
-    fn decide_slot(&self) -> u64 {
-        let large = || self.remembered().iter().copied().filter(|&size| size >= self.small_below);
-        let (Some(least), Some(most)) = (large().min(), large().max()) else { return 0 };
-        if most > least + least / 4 {
-            return 0;
-        }
-        // A few exact sizes find exact holes; slots would only keep them apart.
-        let mut distinct = [0; EXACT_SIZES];
-        let mut found = 0;
-        for size in large() {
-            if !distinct[..found].contains(&size) {
-                if found == EXACT_SIZES {
-                    // Keep the slots unless sizes have outgrown them or shrunk a good deal.
-                    return if most <= self.slot && most > self.slot - self.slot / 32 {
-                        self.slot
-                    } else {
-                        most
-                    };
-                }
-                distinct[found] = size;
-                found += 1;
-            }
-        }
-        0
+        self.slot = if handful {
+            let large = recent.iter().copied().filter(|&size| size >= self.small_below);
+            slot_length(large, self.slot)
+        } else {
+            0
+        };
     }
 
     /// Updates the model from recent traffic, if it is out of date.
     #[inline]
     pub(crate) fn refresh(&mut self) {
-        if self.seen >= self.update_at {
+        if self.recent.seen() >= self.update_at {
             self.update_model();
         }
     }
 
-    /// Returns the score of cutting `size` bytes from a hole of `room`, and the end to cut from.
-    /// `neighbour_sizes` returns the holes that would appear if the left or the right neighbour
-    /// were freed.
+    /// Returns the score of cutting `size` bytes from a hole of `hole_size` bytes, and the end to
+    /// cut from. `neighbour_sizes` returns the holes that would appear if the left or the right
+    /// neighbour were freed.
     #[inline(always)]
     pub(crate) fn weigh(
         &self,
-        room: u64,
+        hole_size: u64,
         size: u64,
         neighbour_sizes: impl Fn() -> (u64, u64),
     ) -> (f32, HoleEnd) {
         if self.placement == Placement::BestFit {
-            return (-(room as f32), HoleEnd::Low);
+            return (-(hole_size as f32), HoleEnd::Low);
         }
         let value = |size: u64| self.renewal.value(size);
         let (left, right) = neighbour_sizes();
-        let rest = room - size;
+        let rest = hole_size - size;
         let (low, high) = self.values_by_end(rest, (left, right));
-        let before = value(left.saturating_add(room)) + value(right.saturating_add(room));
+        let before = value(left.saturating_add(hole_size)) + value(right.saturating_add(hole_size));
         let gain = low.max(high) - before;
-        (value(rest) - value(room) + NEIGHBOUR_WEIGHT * (value(room) + gain), end_of(low, high))
+        (
+            value(rest) - value(hole_size) + NEIGHBOUR_WEIGHT * (value(hole_size) + gain),
+            end_of(low, high),
+        )
     }
 
     /// Returns the score of taking a hole of exactly `size` bytes, for comparison with others of
@@ -329,19 +271,15 @@ impl PlacementPolicy {
 
     #[cold]
     fn update_model(&mut self) {
-        let (recent, small_below) = (&self.recent, self.small_below);
-        let last = |n: u64| {
-            let sizes =
-                (self.seen.saturating_sub(n)..self.seen).map(|i| recent[i as usize % RECENT]);
-            sizes.filter(move |&size| size >= small_below)
-        };
+        let small_below = self.small_below;
+        let last = |n: u64| self.recent.last(n).filter(move |&size| size >= small_below);
         self.renewal.update_model(last(LATEST), last(RECENT as u64));
         (self.max_weighed, self.candidates) = match self.renewal.few_sizes() {
             Some(_) => (u64::MAX, CANDIDATES),
             None => (self.renewal.largest() / WEIGHED_PART, CANDIDATES_OF_MANY),
         };
         self.several_sizes = self.renewal.few_sizes().is_some_and(|sizes| sizes > 1);
-        self.update_at = match self.seen {
+        self.update_at = match self.recent.seen() {
             0..16 => 16,
             16..64 => 64,
             64..256 => 256,

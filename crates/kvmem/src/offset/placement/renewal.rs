@@ -12,23 +12,20 @@
 //! ```
 //!
 //! This is a renewal equation (Feller, *An Introduction to Probability Theory and Its
-//! Applications*, vol. 2, ch. XI). It is solved from small *m* to large on a grid up to the largest
-//! recent size and on to four times that; beyond, *U* continues with the same slope.
+//! Applications*, vol. 2, ch. XI). It is [solved](super::equation) from small *m* to large on a
+//! grid up to the largest recent size and on to four times that; beyond, *U* continues with the
+//! same slope.
 //!
-//! Where sizes are few, U is a staircase and the grid must be fine, but few terms are not zero.
-//! Where they are many, every term counts, but U is smooth and a grid with half of the points
-//! suffices. Either way a solution costs a few microseconds.
+//! Where sizes are few, U is a staircase and the grid must be fine. Where they are many, U is
+//! smooth and a grid with half of the points suffices.
 
-/// Grid points up to the largest recent size.
-const GRID: usize = 320;
+use super::equation::solve;
+use super::traffic::{FEW_CELLS, GRID, GridCell, Traffic};
+
 /// Grid points in all.
 const POINTS: usize = 4 * GRID + 1;
 /// Fine cells per coarse one, where sizes are many.
 const FOLD: usize = 2;
-/// Sizes are few while fewer cells than this are non-empty.
-const FEW_CELLS: usize = 24;
-/// The discount of waiting: the weight of a hole's value after a request that does not fit.
-const GAMMA: f32 = 0.7;
 
 /// U, tabulated.
 pub(crate) struct Renewal {
@@ -119,125 +116,9 @@ impl Renewal {
     }
 }
 
-/// Request sizes on the grid.
-struct Traffic {
-    /// Cell j contains the sizes in (j, j + 1] points.
-    cells: [GridCell; GRID],
-    requests: f32,
-    /// The largest size; it is on the last point.
-    largest: u64,
-    /// Number of non-empty cells.
-    filled: usize,
-}
-
-impl Traffic {
-    fn of(sizes: impl Iterator<Item = u64> + Clone) -> Option<Self> {
-        // The largest size is on a point. Where there is one size only, the step of U is therefore
-        // at that size. It is at least as large as the grid is long, so the scale fits.
-        let largest = sizes.clone().max()?.max(GRID as u64 + 1);
-        let mut traffic =
-            Traffic { cells: [GridCell::default(); GRID], requests: 0.0, largest, filled: 0 };
-        let points_a_byte = GRID as f32 / largest as f32;
-        for size in sizes {
-            let points = size as f32 * points_a_byte;
-            let whole = points as usize;
-            // A size on a point belongs to the cell below it.
-            let j = whole - usize::from(whole as f32 == points && whole > 0);
-            let cell = &mut traffic.cells[j.min(GRID - 1)];
-            traffic.filled += usize::from(cell.requests == 0.0);
-            cell.requests += 1.0;
-            cell.sum += points;
-            traffic.requests += 1.0;
-        }
-        Some(traffic)
-    }
-
-    fn is_few(&self) -> bool {
-        self.filled < FEW_CELLS
-    }
-}
-
-/// Requests within one cell of the grid.
-#[derive(Clone, Copy, Default)]
-struct GridCell {
-    requests: f32,
-    sum: f32,
-}
-
-/// Solves the renewal equation on the grid of `cells`, up to four times its length. `value` is
-/// longer than that by one more, and zero.
-fn solve(cells: &[GridCell], requests: f32, few: bool, value: &mut [f32]) {
-    // With s between two points, U(m − s) is a mixture of U(m − cell) and U(m − cell − 1):
-    // kernel[k] is the total weight of U(m − k). U(m) itself is on both sides of the equation if
-    // sizes below one step occur.
-    let mut kernel = [0.0f32; GRID + 1];
-    let share = requests.recip();
-    for (j, cell) in cells.iter().enumerate() {
-        let beyond = (cell.sum - cell.requests * j as f32) * share;
-        kernel[j] += cell.requests * share - beyond;
-        kernel[j + 1] += beyond;
-    }
-    let kernel = &kernel[..cells.len() + 1];
-    // By point: the bytes that a request that fits absorbs at once, and the factor for a wait.
-    let mut absorbed = [0.0; GRID];
-    let mut wait = [0.0; GRID];
-    let (mut fits, mut bytes) = (0.0, 0.0);
-    for (i, cell) in cells.iter().enumerate() {
-        fits += cell.requests * share;
-        bytes += cell.sum * share;
-        (absorbed[i], wait[i]) =
-            (bytes, (1.0 - GAMMA * (1.0 - fits) - kernel[0]).max(1e-6).recip());
-    }
-    // From the largest size on, everything fits.
-    let last = cells.len() - 1;
-    let solved = |m: usize, gathered: f32| {
-        (absorbed[(m - 1).min(last)] + gathered) * wait[(m - 1).min(last)]
-    };
-    if few {
-        // Each point needs only those that lie one of a few steps below: a block as long as the
-        // shortest step can be gathered at once.
-        let mut steps = [(0, 0.0); 2 * FEW_CELLS];
-        let mut len = 0;
-        for (k, &weight) in kernel.iter().enumerate().skip(1).filter(|(_, weight)| **weight != 0.0)
-        {
-            steps[len] = (k, weight);
-            len += 1;
-        }
-        let steps = &steps[..len];
-        let points = 4 * cells.len();
-        let mut m = 1;
-        while m <= points {
-            let end = (m + steps[0].0).min(points + 1);
-            for &(k, weight) in steps.iter().filter(|(k, _)| *k < end) {
-                let skip = k.saturating_sub(m);
-                let (below, block) = value.split_at_mut(m);
-                let below = &below[m + skip - k..];
-                for (sum, &u) in block[skip..end - m].iter_mut().zip(below) {
-                    *sum += u * weight;
-                }
-            }
-            let block = &mut value[m..end];
-            if m > last {
-                block.iter_mut().for_each(|u| *u = (absorbed[last] + *u) * wait[last]);
-            } else {
-                block.iter_mut().zip(m..).for_each(|(u, m)| *u = solved(m, *u));
-            }
-            m = end;
-        }
-    } else {
-        // So far value[m] has gathered the kernel's terms of what lies below.
-        for m in 1..=4 * cells.len() {
-            let u = solved(m, value[m]);
-            value[m] = u;
-            for (above, weight) in value[m + 1..].iter_mut().zip(&kernel[1..]) {
-                *above += u * weight;
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::equation::GAMMA;
     use super::*;
 
     fn of(sizes: &[u64]) -> Renewal {

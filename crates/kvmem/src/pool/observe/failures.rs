@@ -174,7 +174,7 @@ mod tests {
             (AllocError::BadAlign { align: 3 }, "bad_align"),
             (AllocError::NoRanges { requested: 1 }, "no_ranges"),
             (AllocError::TooManyRanges { ranges: 1 }, "too_many_ranges"),
-            (AllocError::CannotExtend { requested: 1, most: 0 }, "other"),
+            (AllocError::CannotExtend { requested: 1, max: 0 }, "other"),
         ];
         for (number, (error, _)) in errors.iter().enumerate() {
             (0..=number).for_each(|_| failures.count(error));

@@ -185,10 +185,10 @@ fn shrinking_and_extending() {
     let mut cases: Vec<(u64, bool, AllocError)> = vec![(0, true, AllocError::ZeroSize)];
     cases.extend([201, 1000, u64::MAX].map(|size| (size, true, out_of_bounds(size))));
     cases.extend([0, 1, 199].map(|size| (size, false, out_of_bounds(size))));
-    cases
-        .extend([401, 1000].map(|requested| {
-            (requested, false, AllocError::CannotExtend { requested, most: 400 })
-        }));
+    cases.extend(
+        [401, 1000]
+            .map(|requested| (requested, false, AllocError::CannotExtend { requested, max: 400 })),
+    );
     cases.extend(
         [1001, u64::MAX]
             .map(|requested| (requested, false, AllocError::TooLarge { requested, limit: 1000 })),
@@ -223,7 +223,7 @@ fn extending_up_to_a_boundary_and_no_further() {
     granted.shrink(250).unwrap();
     let (_, right) = granted.free_range(start..start + 100).unwrap();
     let mut right = right.unwrap();
-    fails(&space, |_| right.extend(201), AllocError::CannotExtend { requested: 201, most: 200 });
+    fails(&space, |_| right.extend(201), AllocError::CannotExtend { requested: 201, max: 200 });
     right.extend(200).unwrap();
     assert_eq!(right.range(), start + 100..start + 300);
 }

@@ -450,10 +450,10 @@ impl Test {
             (true, Err(AllocError::TooLarge { requested: said, limit: most })) => {
                 requested > limit && (said, most) == (requested, limit)
             }
-            (true, Err(AllocError::CannotExtend { requested: said, most })) => {
+            (true, Err(AllocError::CannotExtend { requested: said, max })) => {
                 requested > size + room
                     && requested <= limit
-                    && (said, most) == (requested, size + room)
+                    && (said, max) == (requested, size + room)
             }
             (false, Err(AllocError::ZeroSize)) => requested == 0,
             (

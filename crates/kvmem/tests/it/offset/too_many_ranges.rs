@@ -130,7 +130,7 @@ fn metadata_stays_within_the_bound() {
 #[test]
 fn a_space_for_no_ranges_is_an_error() {
     let error = OffsetAllocator::builder(1 << 20).max_ranges(3).build().unwrap_err();
-    assert_eq!(error, SpaceError::MaxRanges { requested: 3, least: 16 });
+    assert_eq!(error, SpaceError::MaxRanges { requested: 3, min: 16 });
     assert!(error.to_string().contains("at least 16"));
     // The lowest allowed limit is enough for some use.
     let space = OffsetAllocator::builder(1 << 20).max_ranges(16).build().unwrap();

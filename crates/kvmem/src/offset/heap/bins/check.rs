@@ -73,8 +73,8 @@ impl HoleLists {
         }
         let (mut holes, mut inner) = (0, 0);
         for list in 0..LISTS {
-            let first = split.least_of(list).max(min);
-            let last = (split.least_of(list) + ((1 << split.width_log2) - 1)).min(max);
+            let first = split.min_of(list).max(min);
+            let last = (split.min_of(list) + ((1 << split.width_log2) - 1)).min(max);
             let filled = split.heads[list] != NIL;
             if filled != (split.filled >> list & 1 == 1) {
                 return Err(format!("list {list} of split {number}: filled {filled}"));

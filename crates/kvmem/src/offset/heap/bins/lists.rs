@@ -90,7 +90,7 @@ impl HoleLists {
         }
         let (number, list) = split_of(list_id);
         let split = self.splits.get(number);
-        (split.least_of(list), split.width_log2)
+        (split.min_of(list), split.width_log2)
     }
 
     /// Returns the next non-empty list of greater sizes.

@@ -45,7 +45,7 @@ pub(super) const MAX_SPLITS: usize = (u32::MAX as usize - BINS) / IDS_PER_SPLIT 
 /// A list divided into narrower ones.
 pub(super) struct Split {
     /// The least size.
-    pub(super) least: u64,
+    pub(super) min: u64,
     /// Binary logarithm of the width of each list.
     pub(super) width_log2: u32,
     /// Counted holes in the lists of this split, without those in nested splits.
@@ -71,7 +71,7 @@ impl Split {
     pub(super) fn new(above: u32, size: u64, width_log2: u32) -> Self {
         let covered_log2 = width_log2 + LISTS_LOG2;
         Split {
-            least: size >> covered_log2 << covered_log2,
+            min: size >> covered_log2 << covered_log2,
             width_log2,
             live: 0,
             filled: 0,
@@ -86,10 +86,10 @@ impl Split {
     /// Returns the list for `size`, or [`BELOW`] or [`ABOVE`].
     #[inline(always)]
     pub(super) fn list_for(&self, size: u64) -> usize {
-        let list = size.wrapping_sub(self.least) >> self.width_log2;
+        let list = size.wrapping_sub(self.min) >> self.width_log2;
         match list < LISTS as u64 {
             true => list as usize,
-            false if size < self.least => BELOW,
+            false if size < self.min => BELOW,
             false => ABOVE,
         }
     }
@@ -100,8 +100,8 @@ impl Split {
     }
 
     /// Returns the least size of a list.
-    pub(super) fn least_of(&self, list: usize) -> u64 {
-        self.least + ((list as u64) << self.width_log2)
+    pub(super) fn min_of(&self, list: usize) -> u64 {
+        self.min + ((list as u64) << self.width_log2)
     }
 }
 

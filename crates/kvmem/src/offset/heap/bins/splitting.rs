@@ -83,11 +83,11 @@ impl HoleLists {
             return false;
         }
         let sizes = self.holes_of(list_id).map(|id| self.holes[id].size);
-        let (least, max) =
-            sizes.fold((u64::MAX, 0), |(least, max), size| (least.min(size), max.max(size)));
-        let differing = (least ^ max).checked_ilog2().unwrap_or(0);
+        let (min, max) =
+            sizes.fold((u64::MAX, 0), |(min, max), size| (min.min(size), max.max(size)));
+        let differing = (min ^ max).checked_ilog2().unwrap_or(0);
         let width_log2 = (differing + 1).saturating_sub(LISTS_LOG2);
-        let number = self.splits.insert(Split::new(list_id, least, width_log2));
+        let number = self.splits.insert(Split::new(list_id, min, width_log2));
         let mut rest = self.replace(list_id, number);
         let mut ids = [NIL; LIST_MAX as usize];
         while rest != NIL {
@@ -136,12 +136,12 @@ impl HoleLists {
         if !self.splits.has_free_number() {
             return None;
         }
-        let &Split { least, width_log2, above, .. } = self.splits.get(number);
+        let &Split { min, width_log2, above, .. } = self.splits.get(number);
         // One list must cover the inner split, and all lists together must cover the size.
         let width_log2 =
-            (width_log2 + LISTS_LOG2).max(((least ^ size).ilog2() + 1).saturating_sub(LISTS_LOG2));
+            (width_log2 + LISTS_LOG2).max(((min ^ size).ilog2() + 1).saturating_sub(LISTS_LOG2));
         let mut wider = Split::new(above, size, width_log2);
-        let list = wider.list_for(least);
+        let list = wider.list_for(min);
         (wider.filled, wider.nested, wider.heads[list]) = (1 << list, 1 << list, number);
         let wider = self.splits.insert(wider);
         self.replace(above, wider);

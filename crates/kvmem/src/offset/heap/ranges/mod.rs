@@ -8,7 +8,7 @@
 //! holes            └─ {offset, size, bin links}      32 bytes each
 //! ```
 //!
-//! Each range has a node in a ring in address order, the [chain](chain). A used node stores where
+//! Each range has a node in a ring in address order, the [chain]. A used node stores where
 //! its range begins; the next node tells where it ends. A free node names its hole, which stores
 //! offset, size and a place in a bin.
 //!
