@@ -1,17 +1,15 @@
 //! The magazine layer without its thread-local tables, for the model checks in `tests/loom` and
 //! `tests/shuttle`. The model checkers do not support statics.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::sync::{AtomicU32, Mutex, Ordering, fence};
 
-use super::magazine::CacheRef;
-use super::magazine::MagazineCore;
-use super::magazine::MagazineSettings;
-use super::magazine::ManualClock;
-use super::magazine::OwnerLock;
-use super::magazine::RoundSource;
-use super::magazine::Topology;
+use super::magazine::{
+    MagazineCore, MagazineSettings, ManualClock, OwnCache, OwnerLock, RoundSource, ThreadCache,
+    Topology,
+};
 
 /// A source of the numbers below a limit.
 struct ModelNumbers<const TRACKED: bool> {
@@ -73,7 +71,14 @@ pub struct AnyMagazineModel<const TRACKED: bool> {
 }
 
 /// The cache of a thread.
-pub struct ModelCache(CacheRef<u32>);
+pub struct ModelCache(NonNull<ThreadCache<u32>>);
+
+impl ModelCache {
+    fn own(&self) -> OwnCache<'_, u32> {
+        // SAFETY: the cache lives until `retire`, and each thread of a model uses its own.
+        unsafe { OwnCache::from_raw(self.0.as_ptr().cast()) }.expect("not null")
+    }
+}
 
 // SAFETY: each thread of a model uses its own cache.
 unsafe impl Send for ModelCache {}
@@ -124,27 +129,26 @@ impl<const TRACKED: bool> AnyMagazineModel<TRACKED> {
     /// Makes a cache for a thread that stays on this node.
     pub fn join_on(&self, node: usize) -> ModelCache {
         let cache = self.join();
-        cache.0.cache().node.set(node);
-        cache.0.cache().node_visits_remaining.set(u32::MAX);
+        cache.own().set_node(node, u32::MAX);
         cache
     }
 
     /// Models `Magazines::get` and `get_cached`.
     pub fn get(&self, cache: Option<&ModelCache>, refill: bool) -> Option<u32> {
         // SAFETY: the cache has this class, and is the caller's.
-        if let Some(round) = cache.and_then(|cache| unsafe { cache.0.get(0, TRACKED) }) {
+        if let Some(round) = cache.and_then(|cache| unsafe { cache.own().get(0, TRACKED) }) {
             return Some(round);
         }
-        self.core.get(cache.map(|cache| cache.0), 0, refill)
+        self.core.get(cache.map(ModelCache::own).as_mut(), 0, refill)
     }
 
     /// Models `Magazines::put`.
     pub fn put(&self, cache: Option<&ModelCache>, round: u32) {
         // SAFETY: the cache has this class, and is the caller's.
-        if cache.is_some_and(|cache| unsafe { cache.0.put(0, round, TRACKED) }) {
+        if cache.is_some_and(|cache| unsafe { cache.own().put(0, round, TRACKED) }) {
             return;
         }
-        self.core.put(cache.map(|cache| cache.0), 0, round);
+        self.core.put(cache.map(ModelCache::own).as_mut(), 0, round);
     }
 
     /// Models a request that may fail only if nothing is cached: see
@@ -168,7 +172,8 @@ impl<const TRACKED: bool> AnyMagazineModel<TRACKED> {
     /// Returns whether one load shows that no other thread has magazines, the caller's are empty,
     /// and the source is empty.
     pub fn nothing_cached_fast(&self, cache: Option<&ModelCache>) -> bool {
-        self.core.nothing_cached_fast(cache.map(|cache| cache.0), || 1, || self.inside() == 0)
+        let own = cache.map(|cache| cache.own().shared());
+        self.core.nothing_cached_fast(own, || 1, || self.inside() == 0)
     }
 
     /// Models `Magazines::disable_caching`.
@@ -208,7 +213,7 @@ impl<const TRACKED: bool> AnyMagazineModel<TRACKED> {
     /// Ends a thread.
     pub fn retire(&self, cache: ModelCache) {
         // SAFETY: the cache belongs to this instance and is not used again.
-        unsafe { self.core.retire(cache.0) };
+        unsafe { self.core.retire(cache.own()) };
     }
 
     /// Returns the bytes charged against the bound; 0 if there is none.
@@ -224,7 +229,8 @@ impl<const TRACKED: bool> AnyMagazineModel<TRACKED> {
 
 impl<const TRACKED: bool> Drop for AnyMagazineModel<TRACKED> {
     fn drop(&mut self) {
-        self.core.close();
+        // SAFETY: `&mut self` shows that no thread uses the instance.
+        unsafe { self.core.close() };
     }
 }
 
@@ -243,7 +249,8 @@ impl OwnerModel {
 
     /// Runs `run` with the lock, as the owner.
     pub fn enter(&self, run: impl FnOnce()) {
-        let _guard = self.lock.try_enter().unwrap_or_else(|| self.lock.enter());
+        // SAFETY: one thread of a model is the owner, and `run` does not enter.
+        let _guard = unsafe { self.lock.try_enter().unwrap_or_else(|| self.lock.enter()) };
         run();
     }
 
@@ -260,7 +267,8 @@ impl OwnerModel {
         let settled = self.lock.wait_until_out(reached);
         if settled {
             run();
-            self.lock.resume();
+            // SAFETY: this thread has stopped the owner, and `run` is done.
+            unsafe { self.lock.resume() };
         }
         settled
     }

@@ -49,10 +49,11 @@ impl Shared {
         done
     }
 
-    /// Frees each block that `next` returns. `next` must not use the allocator.
+    /// Frees each block that `next` returns.
     ///
     /// # Safety
     ///
+    /// `next` does not use the allocator: it is called under the owner's lock.
     /// Each block satisfies the requirements of [`SlabAllocator::free`].
     pub(crate) unsafe fn free_each(
         &self,
@@ -63,7 +64,9 @@ impl Shared {
             // SAFETY: the caller promises that the block was allocated here with this size, so it
             // is of this class, and that no code uses it any more.
             let chunk = |block| unsafe { Chunk::new(block) };
-            return self.magazines.put_each(class_of(size), || next().map(chunk));
+            // SAFETY: the caller promises that `next` does not use the allocator.
+            unsafe { self.magazines.put_each(class_of(size), || next().map(chunk)) };
+            return;
         }
         while let Some(block) = next() {
             // SAFETY: the caller promises of each block what `SlabAllocator::free` requires.
@@ -113,7 +116,7 @@ impl SlabAllocator {
     pub unsafe fn free_batch(&self, blocks: &[NonNull<u8>], size: usize) {
         let mut blocks = blocks.iter().copied();
         // SAFETY: the caller promises of each block what `free` requires, and that none occurs
-        // twice.
+        // twice. Reading the list does not use the allocator.
         unsafe { self.shared.free_each(size, || blocks.next()) };
     }
 
@@ -160,7 +163,8 @@ impl SlabAllocator {
                 NonNull::new(unsafe { block.add(next_offset).cast::<*mut u8>().read_unaligned() });
             Some(block)
         };
-        // SAFETY: the caller promises of each block what `free` requires.
+        // SAFETY: the caller promises of each block what `free` requires. Following the links does
+        // not use the allocator.
         unsafe { self.shared.free_each(size, take) };
     }
 }

@@ -17,6 +17,8 @@
 //! so threads visit the depot less often. They shrink after an interval without contention.
 
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
+#[cfg(not(loom))]
+use crate::sync::{hold_over_fork, release_over_fork};
 
 use super::magazine::{Chain, Magazine};
 
@@ -332,18 +334,13 @@ impl<R: Copy + Send> Depot<R> {
     /// Locks all nodes before a fork and keeps the locks. No other code holds two of them at once.
     #[cfg(not(loom))]
     pub(crate) fn prefork(&self) {
-        self.nodes.iter().for_each(|node| std::mem::forget(node.lists.lock()));
+        self.nodes.iter().for_each(|node| hold_over_fork(&node.lists));
     }
 
-    /// Unlocks all nodes after a fork, in the parent and in the child.
-    ///
-    /// # Safety
-    ///
-    /// This thread, or the thread that forked it, has locked them by `prefork`.
+    /// Unlocks the nodes that [`prefork`](Self::prefork) locked, in the parent and in the child.
     #[cfg(not(loom))]
-    pub(crate) unsafe fn postfork(&self) {
-        // SAFETY: the caller's promise.
-        self.nodes.iter().for_each(|node| unsafe { node.lists.force_unlock() });
+    pub(crate) fn postfork(&self) {
+        self.nodes.iter().for_each(|node| release_over_fork(&node.lists));
     }
 }
 

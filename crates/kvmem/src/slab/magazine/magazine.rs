@@ -87,7 +87,8 @@ impl<R: Copy> Magazine<R> {
     /// The header came from `into_raw` of a magazine of the same type, and no other thread or value
     /// uses it. The first `count` rounds are written.
     pub(crate) unsafe fn from_raw(head: NonNull<MagazineHead>, count: u32) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the header came from `into_raw`, so it is initialized,
+        // and that no other thread or value uses it.
         unsafe { (*head.as_ptr()).count = count };
         Magazine { head, rounds: PhantomData }
     }

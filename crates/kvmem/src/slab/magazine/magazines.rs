@@ -1,12 +1,12 @@
 //! *Magazines*: one instance of the magazine layer, classes × threads.
 
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 use super::core::MagazineCore;
 use super::settings::MagazineSettings;
 use super::source::RoundSource;
 use super::stats::MagazineStats;
-use super::thread_cache::CacheRef;
+use super::thread_cache::OwnCache;
 use super::threads::{self, InstanceId, RegisteredInstance};
 
 /// One instance of the magazine layer: per-thread magazines and a depot for each class, above a
@@ -30,9 +30,12 @@ unsafe impl<R: Copy + Send + 'static, S: RoundSource<R>> Sync for Magazines<R, S
 
 impl<R: Copy + Send + 'static, S: RoundSource<R>> RegisteredInstance for MagazineCore<R, S> {
     unsafe fn retire(&self, cache: *mut ()) {
-        if let Some(local) = CacheRef::from_raw(cache) {
-            // SAFETY: the caller's promise.
-            unsafe { self.retire(local) };
+        // SAFETY: the trait requires that `join` made the cache for the calling thread and that its
+        // table does not have it any more, so no other `OwnCache` of it is made.
+        if let Some(own) = unsafe { OwnCache::from_raw(cache) } {
+            // SAFETY: the trait requires that the cache came from this instance. The thread cannot
+            // find it any more.
+            unsafe { self.retire(own) };
         }
     }
 
@@ -41,12 +44,13 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> RegisteredInstance for Magazin
     }
 
     unsafe fn postfork(&self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the trait requires a call of `prefork` before each of this one.
         unsafe { self.postfork() };
     }
 
     unsafe fn postfork_child(&self, thread: *const ()) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the trait requires that the process has only this thread; it is inside the
+        // registry and in no cache.
         unsafe { self.postfork_child(thread) };
     }
 }
@@ -80,31 +84,42 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
 
     /// Returns the calling thread's cache if its table entry is near and the class exists.
     #[inline(always)]
-    fn local(&self, class: usize) -> Option<CacheRef<R>> {
-        if class < self.classes { CacheRef::from_raw(threads::near_cache(self.id)) } else { None }
+    fn local(&self, class: usize) -> Option<OwnCache<'_, R>> {
+        if class < self.classes { self.near_local() } else { None }
     }
 
-    /// Returns the calling thread's cache, near or far, if it has one and the class exists.
-    fn any_local(&self, class: usize) -> Option<CacheRef<R>> {
-        if class < self.classes { CacheRef::from_raw(threads::cache(self.id)) } else { None }
+    /// Returns the calling thread's cache if its table entry is near.
+    #[inline(always)]
+    fn near_local(&self) -> Option<OwnCache<'_, R>> {
+        // SAFETY: the entry is null, or a cache that `join` of this instance made for this thread.
+        // It lives until the thread ends or `self` is dropped. No code of this layer uses the
+        // instance under the owner's lock; see `put_each` for the code that callers pass in.
+        unsafe { OwnCache::from_raw(threads::near_cache(self.id)) }
+    }
+
+    /// Returns the calling thread's cache, near or far, if it has one.
+    fn any_local(&self) -> Option<OwnCache<'_, R>> {
+        // SAFETY: as in `near_local`.
+        unsafe { OwnCache::from_raw(threads::cache(self.id)) }
     }
 
     /// Returns the calling thread's cache and creates it if needed; `None` if the thread cannot
     /// have one.
-    fn local_or_new(&self) -> Option<CacheRef<R>> {
-        CacheRef::from_raw(threads::cache(self.id)).or_else(|| {
-            let join = |thread| {
-                self.core().join(thread).map_or(std::ptr::null_mut(), |local| local.as_ptr().cast())
-            };
-            CacheRef::from_raw(threads::make_cache(self.id, join))
+    fn local_or_new(&self) -> Option<OwnCache<'_, R>> {
+        self.any_local().or_else(|| {
+            let join =
+                |thread| self.core().join(thread).map_or(ptr::null_mut(), |it| it.as_ptr().cast());
+            // SAFETY: `join` makes a cache of the core that was registered under this id. The rest
+            // is as in `near_local`.
+            unsafe { OwnCache::from_raw(threads::make_cache(self.id, join)) }
         })
     }
 
     /// Takes a round from the calling thread's loaded magazine.
     #[inline(always)]
     pub(crate) fn get_loaded(&self, class: usize) -> Option<R> {
-        // SAFETY: the cache belongs to this thread and has all classes of its instance.
-        self.local(class).and_then(|local| unsafe { local.get(class, S::TRACKED) })
+        // SAFETY: the class exists, and a cache has all classes of its instance.
+        self.local(class).and_then(|mut local| unsafe { local.get(class, S::TRACKED) })
     }
 
     /// Takes a round from the calling thread's magazines, from the depot, or from the source, which
@@ -130,7 +145,9 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
     #[inline(never)]
     fn get_slow(&self, class: usize, refill: bool) -> Option<R> {
         // Every operation takes this path if the cache is far or the owner has to make fences.
-        if let Some(local) = self.any_local(class) {
+        if class < self.classes
+            && let Some(mut local) = self.any_local()
+        {
             // SAFETY: as in `get_loaded`.
             if let Some(round) = unsafe { local.get_waiting(class, S::TRACKED) } {
                 return Some(round);
@@ -140,13 +157,13 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
         if !refill && !self.core().may_hold() {
             return None;
         }
-        self.core().get(self.local_or_new(), class, refill)
+        self.core().get(self.local_or_new().as_mut(), class, refill)
     }
 
     /// Puts back a round that came from `get` of this class, on any thread.
     #[inline]
     pub(crate) fn put(&self, class: usize, round: R) {
-        if let Some(local) = self.local(class) {
+        if let Some(mut local) = self.local(class) {
             // SAFETY: as in `get_loaded`.
             if unsafe { local.put(class, round, S::TRACKED) } {
                 return;
@@ -159,13 +176,15 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
     #[inline(never)]
     fn put_slow(&self, class: usize, round: R) {
         // The same two cases as in `get_slow`.
-        if let Some(local) = self.any_local(class) {
+        if class < self.classes
+            && let Some(mut local) = self.any_local()
+        {
             // SAFETY: as in `get_loaded`.
             if unsafe { local.put_waiting(class, round, S::TRACKED) } {
                 return;
             }
         }
-        self.core().put(self.local_or_new(), class, round);
+        self.core().put(self.local_or_new().as_mut(), class, round);
     }
 
     /// Appends up to `want` rounds to `out`; fewer only if the source has no more.
@@ -173,9 +192,14 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
         self.core().get_batch(self.local_or_new(), class, want, out);
     }
 
-    /// Puts back each round that `next` returns. `next` must not use this instance.
-    pub(crate) fn put_each(&self, class: usize, next: impl FnMut() -> Option<R>) {
-        self.core().put_each(self.local_or_new(), class, next);
+    /// Puts back each round that `next` returns.
+    ///
+    /// # Safety
+    ///
+    /// `next` does not use this instance: it is called under the owner's lock.
+    pub(crate) unsafe fn put_each(&self, class: usize, next: impl FnMut() -> Option<R>) {
+        // SAFETY: the caller promises that `next` does not use this instance.
+        unsafe { self.core().put_each(self.local_or_new(), class, next) };
     }
 
     /// Drains every round that a thread or the depot cached at the time of the call into the
@@ -200,10 +224,10 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
         self.core().consistent_read(look)
     }
 
-    /// See [`MagazineCore::max_free`].
+    /// See `max_free` of [`MagazineCore::bound`].
     #[inline]
     pub(crate) fn max_free(&self, free: impl Fn() -> u64) -> Option<u64> {
-        self.core().max_free(free)
+        self.core().bound().max_free(free)
     }
 
     /// See [`MagazineCore::nothing_cached_fast`].
@@ -213,16 +237,13 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
         classes: impl FnOnce() -> usize,
         and: impl FnOnce() -> bool,
     ) -> bool {
-        self.core().nothing_cached_fast(
-            CacheRef::from_raw(threads::near_cache(self.id)),
-            classes,
-            and,
-        )
+        let own = self.near_local().map(|own| own.shared());
+        self.core().nothing_cached_fast(own, classes, and)
     }
 
-    /// See [`MagazineCore::is_local_empty`].
+    /// See [`MagazineCore::is_own_empty`].
     pub(crate) fn is_local_empty(&self, classes: usize) -> bool {
-        MagazineCore::<R, S>::is_local_empty(CacheRef::from_raw(threads::cache(self.id)), classes)
+        MagazineCore::<R, S>::is_own_empty(self.any_local(), classes)
     }
 
     /// See [`MagazineCore::nothing_cached`].
@@ -266,19 +287,19 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
 
     /// Returns the most bytes that may be cached; `u64::MAX` if there is no bound.
     pub(crate) fn max_cached_bytes(&self) -> u64 {
-        self.core().max_cached_bytes()
+        self.core().bound().max_cached_bytes().unwrap_or(u64::MAX)
     }
 
     /// Sets the most bytes that may be cached. Rounds beyond a lower bound stay cached until they
     /// are taken.
     pub(crate) fn set_max_cached_bytes(&self, bytes: u64) {
-        self.core().set_max_cached_bytes(bytes);
+        self.core().bound().set_max_cached_bytes(bytes);
     }
 
-    /// See [`MagazineCore::charged`].
+    /// See `charged` of [`MagazineCore::bound`].
     #[inline]
     pub(crate) fn charged(&self) -> u64 {
-        self.core().charged()
+        self.core().bound().charged()
     }
 
     /// Drains idle full magazines into the source if the interval of the working set has passed.
@@ -295,8 +316,13 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
 
 impl<R: Copy + Send + 'static, S: RoundSource<R>> Drop for Magazines<R, S> {
     fn drop(&mut self) {
-        threads::unregister_instance(self.id, |each| self.core().each_thread(each));
-        // SAFETY: the core is no longer registered, and it came from a box.
-        unsafe { Box::from_raw(self.core.as_ptr()) }.close();
+        // SAFETY: the caches of the core belong to threads that exist: a thread's caches end with it.
+        unsafe { threads::unregister_instance(self.id, |each| self.core().each_thread(each)) };
+        // SAFETY: the core came from a box, and the registry, which also had its address, has
+        // forgotten it.
+        let mut core = unsafe { Box::from_raw(self.core.as_ptr()) };
+        // SAFETY: the tables of all threads have forgotten the caches, and `&mut self` shows that
+        // no thread uses the instance.
+        unsafe { core.close() };
     }
 }

@@ -40,6 +40,6 @@ pub(crate) use stats::{ClassStats, MagazineStats};
 #[cfg(loom)]
 pub(crate) use {
     core::MagazineCore,
-    thread_cache::{CacheRef, OwnerLock},
+    thread_cache::{OwnCache, OwnerLock, ThreadCache},
     topology::Topology,
 };

@@ -131,7 +131,12 @@ fn without_new_caches<T>(run: impl FnOnce(&FastTable) -> T) -> Option<T> {
 
 /// Creates the running thread's cache of an instance. `join` makes it and is given the thread.
 /// Returns null if the thread cannot have a cache.
-pub(crate) fn make_cache(
+///
+/// # Safety
+///
+/// The id is that of a registered instance, and `join` returns null or a cache of it that
+/// [`RegisteredInstance::retire`] accepts.
+pub(crate) unsafe fn make_cache(
     InstanceId { id, .. }: InstanceId,
     join: impl FnOnce(*const ()) -> *mut (),
 ) -> *mut () {
@@ -179,10 +184,16 @@ impl FastTable {
         // SAFETY: the layout has at least 16 entries. Zero bytes are null entries.
         let far =
             NonNull::new(unsafe { System.alloc_zeroed(layout) })?.cast::<AtomicPtr<()>>().as_ptr();
-        // SAFETY: the old table has `len` entries, the new one more.
+        // SAFETY: the old table has `len` entries, the new one more, and the two are different
+        // blocks. Other threads change entries under the registry's lock only, which this thread
+        // holds.
         unsafe { ptr::copy_nonoverlapping(self.far.get().cast_const(), far, self.len.get()) };
-        free_table(self.far.replace(far), self.len.replace(len));
-        // SAFETY: the thread's own table, under the lock.
+        // SAFETY: an earlier call allocated the old table with this length. The thread has replaced
+        // it just now, and other threads read its address under the registry's lock only; the
+        // next statement corrects it there.
+        unsafe { free_table(self.far.replace(far), self.len.replace(len)) };
+        // SAFETY: the block was made above or by an earlier call and lives as long as the thread.
+        // Other threads use it under the registry's lock only, which this thread holds.
         unsafe { self.thread.get().write(ThreadTable { near: &raw const self.near, far }) };
         Some(())
     }
@@ -202,9 +213,16 @@ impl ThreadTable {
     }
 }
 
-fn free_table(table: *mut AtomicPtr<()>, len: usize) {
+/// Frees a table of far entries.
+///
+/// # Safety
+///
+/// The table is null, or `FastTable::reach` allocated it with `len` entries and no code uses it any
+/// more.
+unsafe fn free_table(table: *mut AtomicPtr<()>, len: usize) {
     if let (false, Ok(layout)) = (table.is_null(), Layout::array::<AtomicPtr<()>>(len)) {
-        // SAFETY: the table came from `allocate_zeroed` with this layout.
+        // SAFETY: the caller promises that `reach` allocated the table, with the layout of `len`
+        // entries, and that it is not used any more.
         unsafe { System.dealloc(table.cast(), layout) };
     }
 }
@@ -233,7 +251,9 @@ impl Drop for ThreadEnd {
                     unsafe { instance.as_ref().retire(cache) };
                 }
             }
-            free_table(far, len);
+            // SAFETY: `reach` allocated the table with this length. The thread's table does not have
+            // it any more, and the caches by which other threads find that are retired.
+            unsafe { free_table(far, len) };
             let thread = fast.thread.replace(ptr::null_mut());
             if !thread.is_null() {
                 // SAFETY: it came from `allocate` with this layout, and no cache refers to it any
@@ -278,16 +298,21 @@ pub(crate) unsafe fn register_instance(instance: NonNull<dyn RegisteredInstance>
 
 /// Withdraws an id. `each_thread` calls its argument with each thread that has a cache of the
 /// instance; their entries are cleared.
-pub(crate) fn unregister_instance(
+///
+/// # Safety
+///
+/// The id is that of a registered instance that no thread uses any more. The threads are those that
+/// `make_cache` passed to `join`, and their caches are not retired.
+pub(crate) unsafe fn unregister_instance(
     InstanceId { id, .. }: InstanceId,
     each_thread: impl FnOnce(&mut dyn FnMut(*const ())),
 ) {
     let mut registry = REGISTRY.lock();
     each_thread(&mut |thread| {
         let thread: *const ThreadTable = thread.cast();
-        // SAFETY: a thread that a cache refers to exists while the cache is in the instance's list,
-        // and its table has an entry for every cache. Relaxed: no thread uses the entry now; see
-        // the head of the module.
+        // SAFETY: the caller promises that the thread has a cache that is not retired. So the thread
+        // has not ended, its table is alive, and `reach` has made it long enough for the id. Relaxed:
+        // no thread uses the entry now; see the head of the module.
         unsafe { (*(*thread).entry(id)).store(ptr::null_mut(), Ordering::Relaxed) };
     });
     registry.instances[id] = None;
@@ -324,7 +349,8 @@ const CACHES: ForkHooks =
 ///
 /// The calling thread holds the registry's lock, or is the copy of a thread that holds it.
 unsafe fn instances() -> impl Iterator<Item = NonNull<dyn RegisteredInstance>> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that its thread holds the lock, or is the copy of a thread that
+    // does, so no other thread changes the list.
     unsafe { &*REGISTRY.data_ptr() }.instances.iter().flatten().copied()
 }
 

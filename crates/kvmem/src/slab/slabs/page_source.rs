@@ -21,7 +21,7 @@ use std::ptr::NonNull;
 use super::page_origin::Origin;
 use super::page_span::{ORDERS, PageSpan, SPAN, UNIT, UNITS};
 use super::reentrancy;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, hold_over_fork, release_over_fork};
 use crate::sys;
 
 /// This many unused bytes may stay resident, regardless of the bytes in use.
@@ -165,13 +165,12 @@ impl PageSource {
 
     /// Takes the lock before a fork, so the child finds the state consistent.
     pub(crate) fn prefork(&self) {
-        std::mem::forget(self.0.lock());
+        hold_over_fork(&self.0);
     }
 
     /// Releases the lock that [`prefork`](Self::prefork) took, in the parent and in the child.
     pub(crate) fn postfork(&self) {
-        // SAFETY: `prefork` locked it, in this thread or in the one that this was forked from.
-        unsafe { self.0.force_unlock() };
+        release_over_fork(&self.0);
     }
 
     /// Returns whether the pages are mapped; see [`Origin::is_mapped`].

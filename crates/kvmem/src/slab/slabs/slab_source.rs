@@ -10,7 +10,7 @@ use super::page_span::UNIT;
 use super::ring::{GiveOutcome, SlabRing};
 use super::slab::{Chunk, Slab};
 use crate::slab::magazine::RoundSource;
-use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, hold_over_fork, release_over_fork};
 
 /// Ids for [`Slab::owner`]; never reused.
 static NEXT: AtomicU64 = AtomicU64::new(0x51ab_0000_0000_0001);
@@ -227,7 +227,7 @@ impl RoundSource<Chunk> for Slabs {
     fn prefork(&self) {
         // In the order of classes, then the pages. Other code never holds two of the rings' locks.
         for class in &self.classes {
-            std::mem::forget(class.ring.lock());
+            hold_over_fork(&class.ring);
         }
         self.pages.prefork();
     }
@@ -235,8 +235,7 @@ impl RoundSource<Chunk> for Slabs {
     fn postfork(&self) {
         self.pages.postfork();
         for class in &self.classes {
-            // SAFETY: `prefork` locked it, in this thread or in the one that this was forked from.
-            unsafe { class.ring.force_unlock() };
+            release_over_fork(&class.ring);
         }
         if !self.pages.is_mapped() {
             // Relaxed: a newly forked child has one thread.

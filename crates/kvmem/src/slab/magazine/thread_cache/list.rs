@@ -7,12 +7,14 @@
 //! when a later cache ends while there is no reader. A retired cache keeps its link, so a reader
 //! that is at it continues to the others.
 
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering, fence};
 
 use super::block::{CacheRef, ThreadCache};
+#[cfg(not(loom))]
+use crate::sys;
 
 /// The links. Changed under the lock of [`Caches`].
 pub(crate) struct CacheList<R> {
@@ -26,11 +28,12 @@ pub(crate) struct Caches<R> {
     list: Arc<CacheList<R>>,
     /// Caches removed from the list, linked by `next_retired`.
     retired: *mut ThreadCache<R>,
+    /// Owners have to make fences.
+    pub(super) fenced: bool,
 }
 
-// SAFETY: a cache's cells are used under the owner's lock or under the lock of this list;
-// `in_slow_path`, `scratch` and `thread` are used by the owner only; the rounds in a cache may go
-// to other threads.
+// SAFETY: the list owns the blocks of its caches. Their cells are used by the thread that has the
+// right to (see `block.rs`), and the rounds in a cache may go to other threads.
 unsafe impl<R: Send> Send for Caches<R> {}
 
 /// Caches that no thread can reach any more. Dropping the value frees their memory; the caller must
@@ -39,11 +42,15 @@ pub(crate) struct RetiredCaches<R: Copy + 'static>(*mut ThreadCache<R>);
 
 impl<R: Copy + 'static> Drop for RetiredCaches<R> {
     fn drop(&mut self) {
-        while let Some(local) = CacheRef::from_raw(self.0.cast()) {
-            self.0 = local.cache().next_retired.get();
-            // SAFETY: `Caches::remove`, which made this value, ensures that no thread uses the
-            // cache.
-            drop(unsafe { local.destroy() });
+        while let Some(block) = NonNull::new(self.0) {
+            // SAFETY: `Caches::remove`, which made this value, took the cache out of the list when
+            // no reader followed the links, so no other code reaches it. Its block is alive until
+            // the next statement.
+            unsafe {
+                let cache = CacheRef::from_raw(block.as_ptr()).expect("not null");
+                self.0 = cache.list_state().next_retired.get();
+                drop(ThreadCache::destroy(block));
+            }
         }
     }
 }
@@ -52,44 +59,58 @@ impl<R: Copy + 'static> Caches<R> {
     pub(crate) fn new() -> Self {
         let list =
             CacheList { first: AtomicPtr::new(ptr::null_mut()), readers: AtomicUsize::new(0) };
-        Caches { list: Arc::new(list), retired: ptr::null_mut() }
+        Caches { list: Arc::new(list), retired: ptr::null_mut(), fenced: barrier_fails() }
     }
 
     pub(crate) fn list(&self) -> Arc<CacheList<R>> {
         Arc::clone(&self.list)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = CacheRef<R>> + use<R> {
-        self.list.iter()
+    /// Iterates over the caches in the list.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = CacheRef<'_, R>> {
+        // SAFETY: caches leave the list, and are destroyed, by a mutable borrow of `self` only.
+        unsafe { self.list.iter() }
     }
 
-    /// Adds a cache.
-    pub(crate) fn add(&mut self, local: CacheRef<R>) {
+    /// Makes a cache for a thread and adds it; `None` if the system has no memory. The cache stays
+    /// in the list until [`remove`](Self::remove).
+    pub(crate) fn add(
+        &mut self,
+        classes: usize,
+        thread: *const (),
+    ) -> Option<NonNull<ThreadCache<R>>> {
+        let block = ThreadCache::create(classes, self.fenced, thread)?;
+        // SAFETY: the block is new, and no other code can destroy it.
+        let header = unsafe { block.as_ref() };
         // Relaxed, both: changed under the lock only; see the Release below.
-        local.cache().next.store(self.list.first.load(Ordering::Relaxed), Ordering::Relaxed);
+        header.next.store(self.list.first.load(Ordering::Relaxed), Ordering::Relaxed);
         // Release pairs with the Acquire in `iter`: a reader that finds the cache sees all of it.
-        self.list.first.store(local.as_ptr(), Ordering::Release);
+        self.list.first.store(block.as_ptr(), Ordering::Release);
+        Some(block)
     }
 
     /// Removes a cache. Returns all retired caches that can be freed now.
     ///
     /// # Safety
     ///
-    /// The cache is in the list, and its thread no longer uses it.
+    /// The cache is in this list, and no thread uses it any more, except by this list.
     #[must_use]
-    pub(crate) unsafe fn remove(&mut self, local: CacheRef<R>) -> RetiredCaches<R> {
+    pub(crate) unsafe fn remove(&mut self, block: NonNull<ThreadCache<R>>) -> RetiredCaches<R> {
+        // SAFETY: the caller promises that the cache is in the list, so its block is alive.
+        let cache = unsafe { CacheRef::from_raw(block.as_ptr()) }.expect("not null");
         // Relaxed: changed under the lock only.
-        let next = local.cache().next.load(Ordering::Relaxed);
-        let before = self.iter().find(|cache| {
+        let next = cache.header().next.load(Ordering::Relaxed);
+        let before = self.iter().find(|other| {
             // Relaxed: changed under the lock only.
-            ptr::eq(cache.cache().next.load(Ordering::Relaxed), local.as_ptr())
+            ptr::eq(other.header().next.load(Ordering::Relaxed), block.as_ptr())
         });
-        let link = before.as_ref().map_or(&self.list.first, |cache| &cache.cache().next);
+        let link = before.as_ref().map_or(&self.list.first, |other| &other.header().next);
         // Release pairs with the Acquire in `iter`: a reader sees all of the next cache, as it did
         // through the removed one.
         link.store(next, Ordering::Release);
-        local.cache().next_retired.set(self.retired);
-        self.retired = local.as_ptr();
+        // SAFETY: `&mut self` shows that this thread holds the lock of the list.
+        unsafe { cache.list_state() }.next_retired.set(self.retired);
+        self.retired = block.as_ptr();
         // SeqCst pairs with the fence in `read_unlocked`: either the reader is counted here, or the
         // reader finds the changed links.
         fence(Ordering::SeqCst);
@@ -102,21 +123,24 @@ impl<R: Copy + 'static> Caches<R> {
 }
 
 impl<R: Copy + 'static> CacheList<R> {
-    fn iter(&self) -> impl Iterator<Item = CacheRef<R>> + use<R> {
+    /// # Safety
+    ///
+    /// No cache of the list is destroyed within `'a`.
+    unsafe fn iter<'a>(&self) -> impl Iterator<Item = CacheRef<'a, R>> + use<'a, R> {
         // Acquire, both, pair with the Release in `add` and `remove`.
         let mut at = self.first.load(Ordering::Acquire);
         std::iter::from_fn(move || {
-            let local = CacheRef::from_raw(at.cast())?;
-            at = local.cache().next.load(Ordering::Acquire);
-            Some(local)
+            // SAFETY: links lead to caches of the list, and the caller promises that these live.
+            let cache = unsafe { CacheRef::from_raw(at) }?;
+            at = cache.header().next.load(Ordering::Acquire);
+            Some(cache)
         })
     }
 
-    /// Runs `look` with all caches, without the lock. `look` may read only their atomic fields. No
-    /// thread waits for it.
+    /// Runs `look` with all caches, without the lock. No thread waits for it.
     pub(crate) fn read_unlocked<T>(
         &self,
-        read_unlocked: impl FnOnce(&mut dyn Iterator<Item = CacheRef<R>>) -> T,
+        look: impl for<'a> FnOnce(&mut dyn Iterator<Item = CacheRef<'a, R>>) -> T,
     ) -> T {
         struct Reader<'a>(&'a AtomicUsize);
         impl Drop for Reader<'_> {
@@ -130,7 +154,9 @@ impl<R: Copy + 'static> CacheList<R> {
         let _reader = Reader(&self.readers);
         // SeqCst pairs with the fence in `remove`.
         fence(Ordering::SeqCst);
-        read_unlocked(&mut self.iter())
+        // SAFETY: `remove` retires caches and destroys them only when no reader is counted. `look`
+        // cannot keep a reference, because it accepts any lifetime.
+        look(&mut unsafe { self.iter() })
     }
 
     /// Resets the number of readers. For a forked child, in which they do not exist.
@@ -139,4 +165,16 @@ impl<R: Copy + 'static> CacheList<R> {
         // Relaxed: the process has one thread.
         self.readers.store(0, Ordering::Relaxed);
     }
+}
+
+#[cfg(not(loom))]
+fn barrier_fails() -> bool {
+    sys::register_barrier().is_err()
+}
+
+/// In the model both sides make fences, and no barrier fails: otherwise the model would check only
+/// the fallback.
+#[cfg(loom)]
+fn barrier_fails() -> bool {
+    false
 }

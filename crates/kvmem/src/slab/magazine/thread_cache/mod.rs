@@ -1,10 +1,16 @@
 //! *Thread caches*: the magazines that one thread has in one instance, and the list of all threads'.
 
+mod access;
 mod block;
 mod list;
+mod owner;
 mod owner_lock;
+mod slot;
+mod stop;
 
-pub(crate) use block::{CacheRef, ClassSlot};
+pub(crate) use access::CacheAccess;
+pub(crate) use block::{CacheRef, ThreadCache};
 pub(crate) use list::{CacheList, Caches};
+pub(crate) use owner::{OwnCache, OwnerAccess, SlowPath};
 #[cfg(loom)]
 pub(crate) use owner_lock::OwnerLock;

@@ -46,9 +46,13 @@ impl OwnerLock {
         }
     }
 
-    /// Takes the lock. For the owner only, which must not hold it already.
+    /// Takes the lock.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread is the owner and does not hold the lock.
     #[inline(always)]
-    pub(crate) fn enter(&self) -> OwnerGuard<'_> {
+    pub(crate) unsafe fn enter(&self) -> OwnerGuard<'_> {
         // Relaxed: ordered before the load by the barrier of `wait_until_out`'s caller, which pairs
         // with the fence below.
         self.busy.store(true, Ordering::Relaxed);
@@ -61,9 +65,13 @@ impl OwnerLock {
     }
 
     /// Takes the lock if the owner need neither wait nor make a fence; otherwise the caller has to
-    /// use `enter`. For the owner only, which must not hold the lock already.
+    /// use `enter`.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread is the owner and does not hold the lock.
     #[inline(always)]
-    pub(crate) fn try_enter(&self) -> Option<OwnerGuard<'_>> {
+    pub(crate) unsafe fn try_enter(&self) -> Option<OwnerGuard<'_>> {
         // Relaxed and Acquire, both as in `enter`.
         self.busy.store(true, Ordering::Relaxed);
         light_fence();
@@ -125,7 +133,9 @@ impl OwnerLock {
     pub(crate) fn wait_until_out(&self, reached: bool) -> bool {
         // Acquire pairs with the Release in `enter_slow`.
         if !reached && !self.fences.load(Ordering::Acquire) {
-            self.resume();
+            // SAFETY: the caller called `stop` before. It does not hold the lock, so it uses nothing
+            // that the lock protects.
+            unsafe { self.resume() };
             return false;
         }
         let mut backoff = Backoff::default();
@@ -137,7 +147,12 @@ impl OwnerLock {
     }
 
     /// Releases the stopper's hold; the owner may enter again.
-    pub(crate) fn resume(&self) {
+    ///
+    /// # Safety
+    ///
+    /// The calling thread has called [`stop`](Self::stop), and uses nothing any more that the lock
+    /// protects.
+    pub(crate) unsafe fn resume(&self) {
         // Release pairs with the Acquire in `enter`: the owner sees the stopper's changes.
         self.stop.fetch_and(!STOP, Ordering::Release);
     }

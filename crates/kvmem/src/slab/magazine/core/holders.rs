@@ -1,0 +1,52 @@
+//! *Holders*: counts the caches that have any magazine, plus the full magazines in the depot.
+//!
+//! A magazine that moves is counted at its new place before it is uncounted at the old one. Rounds
+//! that return to the source stay counted until the source has them. So the count is 0 only when
+//! nothing is cached. A thread counts its cache when the cache gets its first magazine, and not
+//! again until a trim has taken all magazines: the fast path does not count.
+
+use super::super::thread_cache::CacheAccess;
+use crate::sync::{AtomicUsize, Ordering};
+
+/// The number of holders of rounds.
+pub(crate) struct Holders(AtomicUsize);
+
+impl Holders {
+    pub(crate) fn new() -> Self {
+        Holders(AtomicUsize::new(0))
+    }
+
+    /// Counts one more holder of rounds.
+    pub(crate) fn add(&self) {
+        // Relaxed: the count is a single variable, and a thread that sees the round has seen this
+        // before.
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn remove(&self, count: usize) {
+        // Release pairs with the Acquire in `count`: a thread that reads 0 finds in the source what
+        // was cached.
+        self.0.fetch_sub(count, Ordering::Release);
+    }
+
+    /// Counts a cache before one of its slots gets a magazine.
+    pub(crate) fn add_cache<R: Copy + 'static>(&self, access: &CacheAccess<'_, R>) {
+        if !access.set_has_magazines(true) {
+            self.add();
+        }
+    }
+
+    /// Returns the number of holders.
+    #[inline(always)]
+    pub(crate) fn count(&self) -> usize {
+        // Acquire pairs with the Release in `remove`.
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Sets the count anew. For a forked child.
+    #[cfg(not(loom))]
+    pub(crate) fn reset_in_child(&self, count: usize) {
+        // Relaxed: the process has one thread.
+        self.0.store(count, Ordering::Relaxed);
+    }
+}
