@@ -1,11 +1,11 @@
 //! *Table*: the objects of one type, found by handles that may be any bits.
 //!
-//! The slot of a [handle](crate::handle) is looked up in an
-//! [append-only table](kvmem::AppendOnlyTable), which is never unmapped. A slot stores the handle of
-//! its object, or 0. Finding an object is therefore a bounds check, a load and a compare, without a
-//! lock and without a store. The two upper flags never occur in a handle, only in a slot's word: the
-//! handle then does not compare equal, and the slow path determines the reason. Both flags together
-//! say that the object belongs to the process that this one was [forked](crate::fork) from.
+//! The slot of a [handle](crate::handle) is looked up in an [append-only
+//! table](kvmem::AppendOnlyTable), which is never unmapped. A slot stores the handle of its object,
+//! or 0. Finding an object is therefore a bounds check, a load and a compare, without a lock and
+//! without a store. The two upper flags never occur in a handle, only in a slot's word: the handle
+//! then does not compare equal, and the slow path determines the reason. Both flags together say
+//! that the object belongs to the process that this one was [forked](crate::fork) from.
 //!
 //! Free slots form a stack. Each free slot stores the next one. One word stores the top and the
 //! number of changes, so a delayed thread cannot mistake an old top for the current one. There is
@@ -83,10 +83,10 @@ struct Slot<V> {
     below: AtomicU32,
 }
 
-// SAFETY: a shared slot gives other threads `&V` and moves `V` between threads, and `V` is `Send +
-// Sync`. A value is written by the thread that owns the slot, before the Release store of its handle
-// to `word`, and moved out by the one thread that takes the handle from `word`. No write therefore
-// overlaps another access.
+// SAFETY: a shared slot gives other threads `&V`, and moves `V` between threads; `V` is `Send` and
+// `Sync`. A value is written by the thread that owns the slot, before the Release store of its
+// handle to `word`, and moved out by the one thread that takes the handle from `word`. No write
+// therefore overlaps another access.
 unsafe impl<V: Send + Sync> Sync for Slot<V> {}
 
 impl<V> Slot<V> {
@@ -268,9 +268,9 @@ impl<T: Object> HandleTable<T> {
         if !(from(bits) || from(bits | POISONED)) {
             return Err(self.explain(bits));
         }
-        // SAFETY: the word was the object's handle, perhaps poisoned, so the slot holds a value, and
-        // this thread alone has replaced it by 0. No reference is left: those of this call borrow
-        // the promise, and other calls have none by the promise.
+        // SAFETY: the word was the object's handle, perhaps poisoned, so the slot holds a value,
+        // and this thread alone has replaced it by 0. No reference is left: those of this call
+        // borrow the promise, and other calls have none by the promise.
         Ok(unsafe { self.empty(slot, bits) })
     }
 
@@ -335,9 +335,9 @@ impl<T: Object> HandleTable<T> {
         let slot = self.slot(handle)?;
         // Acquire pairs with the Release in `insert`. Relaxed on failure: the value is not read.
         slot.word.compare_exchange(bits | CLOSED, 0, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        // SAFETY: the word was a closed handle, so the slot holds a value, and this thread alone has
-        // replaced it by 0. No reference is left: those of this call borrow the promise, and the
-        // caller promises that other calls have none.
+        // SAFETY: the word was a closed handle, so the slot holds a value, and this thread alone
+        // has replaced it by 0. No reference is left: those of this call borrow the promise, and
+        // the caller promises that other calls have none.
         Some(unsafe { self.empty(slot, bits) })
     }
 
@@ -352,8 +352,8 @@ impl<T: Object> HandleTable<T> {
         let Some(slot) = self.slot(handle) else { return Err(self.explain(handle.addr() as u64)) };
         let bits = handle.addr() as u64;
         let done = catch_unwind(AssertUnwindSafe(|| {
-            // SAFETY: the value is initialized, since the word was its handle. This thread alone has
-            // closed it, so no lookup finds it until the word is restored below. No older
+            // SAFETY: the value is initialized, since the word was its handle. This thread alone
+            // has closed it, so no lookup finds it until the word is restored below. No older
             // reference is left: those of this call borrow the promise, and other calls have none
             // by the promise.
             run(unsafe { (*slot.value.get()).assume_init_mut() })
@@ -395,9 +395,9 @@ impl<T: Object> HandleTable<T> {
         self.close(handle)?;
         let bits = handle.addr() as u64;
         let Some(slot) = self.slot(handle) else { return Err(self.explain(bits)) };
-        // SAFETY: the value is initialized, since the word was its handle, and this thread alone has
-        // closed it. No reference is left: those of this call borrow the promise, and other calls
-        // have none by the promise. The old place counts as empty from here on.
+        // SAFETY: the value is initialized, since the word was its handle, and this thread alone
+        // has closed it. No reference is left: those of this call borrow the promise, and other
+        // calls have none by the promise. The old place counts as empty from here on.
         let value = unsafe { (*slot.value.get()).assume_init_read() };
         let done = catch_unwind(AssertUnwindSafe(|| run(promise, value)));
         if let Ok(Err((value, error))) = done {
@@ -420,12 +420,12 @@ impl<T: Object> HandleTable<T> {
     /// Moves the value out of a slot, and returns the slot.
     ///
     /// # Safety
-    /// This thread alone has replaced the slot's handle, `bits`, by 0, with Acquire. No reference to
-    /// the value is left.
+    /// This thread alone has replaced the slot's handle, `bits`, by 0, with Acquire. No reference
+    /// to the value is left.
     unsafe fn empty(&self, slot: &Slot<T::Value>, bits: u64) -> T::Value {
-        // SAFETY: the value is initialized, since the word was a handle, and its write is visible by
-        // the caller's Acquire. The caller promises that no other thread moves it out, and that no
-        // reference to it is left.
+        // SAFETY: the value is initialized, since the word was a handle, and its write is visible
+        // by the caller's Acquire. The caller promises that no other thread moves it out, and that
+        // no reference to it is left.
         let value = unsafe { (*slot.value.get()).assume_init_read() };
         self.push((bits & ((1 << SLOT_BITS) - 1)) as u32);
         value
