@@ -4,7 +4,7 @@
 //! included. `docs/c.md` is the page for users. This page is for contributors.
 //!
 //! - `handle.rs`: the bits of a handle. `table.rs`: the objects behind handles, which may be any
-//!   bits.
+//!   bits. `slots.rs`: their places.
 //! - `promise.rs`: the token for promise 2 below.
 //! - `call.rs`: the frame of every function. It catches panics, checks arguments, and turns errors
 //!   into a status and a text.
@@ -57,6 +57,7 @@ mod fork;
 mod fork_lock;
 mod handle;
 mod promise;
+mod slots;
 mod table;
 
 mod options;

@@ -7,33 +7,20 @@
 //! then does not compare equal, and the slow path determines the reason. Both flags together say
 //! that the object belongs to the process that this one was [forked](crate::fork) from.
 //!
-//! Free slots form a stack. Each free slot stores the next one. One word stores the top and the
-//! number of changes, so a delayed thread cannot mistake an old top for the current one. There is
-//! no lock: a program may fork while another thread makes or destroys objects, and the child's
-//! table is consistent, except that the slot of that thread may be lost.
-//!
 //! A generation is reused after 2^32 objects in one slot.
 //!
 //! No object may be destroyed while a call on it runs, as with `free`. Each call holds an
 //! [`ObjectPromise`] for that: references to objects borrow it, and removing an object borrows it
 //! mutably. If two threads destroy the same object, one of them gets KVMEM_ERR_BAD_HANDLE.
 
-use std::cell::UnsafeCell;
-use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-
-use kvmem::{AppendOnlyTable, FIRST};
+use std::sync::atomic::Ordering;
 
 use crate::error::{BadHandle, CallError};
 use crate::fork::{self, ForkScope};
 use crate::handle::{CLOSED, FORKED, KIND_SHIFT, Kind, MARK, POISONED, SLOT_BITS};
 use crate::promise::ObjectPromise;
-
-/// In the word of the free slots: no free slot.
-const NONE: u32 = 1 << SLOT_BITS;
-/// One change, in the word of the free slots: the bits above the top count changes.
-const CHANGE: u64 = 2 << SLOT_BITS;
+use crate::slots::{Slot, Slots};
 
 /// A C type that stands for a Rust object. No value of it exists: a pointer to it is a handle.
 pub(crate) trait Object: Sized + 'static {
@@ -70,62 +57,22 @@ macro_rules! object {
 }
 pub(crate) use object;
 
-struct Slot<V> {
-    /// The handle of this slot's object, with the flags; 0: no object.
-    word: AtomicU64,
-    /// Initialized if `word` is not 0.
-    value: UnsafeCell<MaybeUninit<V>>,
-    /// The last handle of this slot. Written by the thread that took the slot from the free ones.
-    last: AtomicU64,
-    /// The object's [`ForkScope`], as a word. Written by the thread that took the slot.
-    home: AtomicUsize,
-    /// The next free slot, or [`NONE`], while this one is free.
-    below: AtomicU32,
-}
-
-// SAFETY: a shared slot gives other threads `&V`, and moves `V` between threads; `V` is `Send` and
-// `Sync`. A value is written by the thread that owns the slot, before the Release store of its
-// handle to `word`, and moved out by the one thread that takes the handle from `word`. No write
-// therefore overlaps another access.
-unsafe impl<V: Send + Sync> Sync for Slot<V> {}
-
-impl<V> Slot<V> {
-    const fn new() -> Self {
-        Slot {
-            word: AtomicU64::new(0),
-            value: UnsafeCell::new(MaybeUninit::uninit()),
-            last: AtomicU64::new(0),
-            home: AtomicUsize::new(0),
-            below: AtomicU32::new(NONE),
-        }
-    }
-}
-
 /// The objects of one type.
 pub(crate) struct HandleTable<T: Object> {
-    slots: AppendOnlyTable<Slot<T::Value>>,
-    /// The top of the free slots, or [`NONE`], and the number of changes.
-    free: AtomicU64,
-    /// The number of slots that were ever in use.
-    used: AtomicU32,
+    slots: Slots<T::Value>,
 }
 
 impl<T: Object> HandleTable<T> {
     pub(crate) const fn new() -> Self {
-        HandleTable {
-            slots: AppendOnlyTable::new([const { Slot::new() }; FIRST], Slot::new),
-            free: AtomicU64::new(NONE as u64),
-            used: AtomicU32::new(0),
-        }
+        HandleTable { slots: Slots::new() }
     }
 
     /// Adds an object and returns its handle.
     pub(crate) fn insert(&self, value: T::Value) -> Result<*mut T, CallError> {
         fork::install_handler();
-        let index =
-            self.pop().or_else(|| self.fresh()).ok_or(CallError::TooManyObjects(1 << SLOT_BITS))?;
+        let index = self.slots.acquire().ok_or(CallError::TooManyObjects(1 << SLOT_BITS))?;
         let slot = self.slots.get(index);
-        // Relaxed, both: this thread owns the slot; it came through `pop`, which acquires.
+        // Relaxed, both: this thread owns the slot; `acquire` returned it.
         let generation = (slot.last.load(Ordering::Relaxed) >> SLOT_BITS) as u32;
         let bits = MARK
             | (T::KIND as u64) << KIND_SHIFT
@@ -133,66 +80,13 @@ impl<T: Object> HandleTable<T> {
             | u64::from(index);
         slot.last.store(bits, Ordering::Relaxed);
         slot.home.store(T::home(&value).to_word(), Ordering::Relaxed);
-        // SAFETY: the pointer comes from an `UnsafeCell` that lives as long as the table. `pop` and
-        // `fresh` gave the slot to this thread alone, and its word is 0 or old: no reference to the
-        // value exists. The slot holds no value, so none is leaked.
+        // SAFETY: the pointer comes from an `UnsafeCell` that lives as long as the table. `acquire`
+        // gave the slot to this thread alone, and its word is 0: the slot holds no value, and
+        // no reference to one exists.
         unsafe { (*slot.value.get()).write(value) };
         // Release pairs with the Acquire in `get` and `take`.
         slot.word.store(bits, Ordering::Release);
         Ok(std::ptr::without_provenance_mut(bits as usize))
-    }
-
-    /// Takes a slot that was never in use.
-    fn fresh(&self) -> Option<u32> {
-        let next = |used: u32| (used < NONE).then_some(used + 1);
-        // Relaxed: no thread has written to the slot.
-        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()
-    }
-
-    /// Takes a slot that was returned.
-    fn pop(&self) -> Option<u32> {
-        // Acquire, here and below, pairs with the Release in `push`: all earlier use of the slot is
-        // complete, and its `below` is visible.
-        let mut free = self.free.load(Ordering::Acquire);
-        loop {
-            let index = top(free);
-            if index == NONE {
-                return None;
-            }
-            // Relaxed: if another thread takes the slot and writes here, `free` has changed.
-            let below = self.slots.get(index).below.load(Ordering::Relaxed);
-            match self.free.compare_exchange_weak(
-                free,
-                changed(free, below),
-                Ordering::Acquire,
-                Ordering::Acquire,
-            ) {
-                Ok(_) => return Some(index),
-                Err(now) => free = now,
-            }
-        }
-    }
-
-    /// Returns a slot.
-    fn push(&self, index: u32) {
-        let slot = self.slots.get(index);
-        // Relaxed: only compared below.
-        let mut free = self.free.load(Ordering::Relaxed);
-        loop {
-            // Relaxed: the Release below publishes it.
-            slot.below.store(top(free), Ordering::Relaxed);
-            // Release pairs with the Acquire in `pop`. Relaxed on failure: the value is only
-            // compared again.
-            match self.free.compare_exchange_weak(
-                free,
-                changed(free, index),
-                Ordering::Release,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return,
-                Err(now) => free = now,
-            }
-        }
     }
 
     /// Returns the object of a handle.
@@ -304,7 +198,7 @@ impl<T: Object> HandleTable<T> {
         {
             return Err(self.explain(bits));
         }
-        self.push((bits & ((1 << SLOT_BITS) - 1)) as u32);
+        self.slots.release((bits & ((1 << SLOT_BITS) - 1)) as u32);
         Ok(())
     }
 
@@ -312,8 +206,7 @@ impl<T: Object> HandleTable<T> {
     pub(crate) fn mark_forked(&self) {
         // Relaxed, all: the process has one thread, the copy of the one that forked. A slot that
         // another thread was filling or emptying is lost to this process.
-        let used = self.used.load(Ordering::Relaxed);
-        for slot in (0..used).filter_map(|index| self.slots.find(index)) {
+        for slot in self.slots.ever_used() {
             let word = slot.word.load(Ordering::Relaxed);
             if word != 0 && !ForkScope::is_present(slot.home.load(Ordering::Relaxed)) {
                 slot.word.store(word | FORKED, Ordering::Relaxed);
@@ -410,7 +303,7 @@ impl<T: Object> HandleTable<T> {
         }
         // Relaxed: no value is left to read.
         slot.word.store(0, Ordering::Relaxed);
-        self.push((bits & ((1 << SLOT_BITS) - 1)) as u32);
+        self.slots.release((bits & ((1 << SLOT_BITS) - 1)) as u32);
         match done {
             Ok(_) => Ok(()),
             Err(panic) => resume_unwind(panic),
@@ -427,7 +320,7 @@ impl<T: Object> HandleTable<T> {
         // by the caller's Acquire. The caller promises that no other thread moves it out, and that
         // no reference to it is left.
         let value = unsafe { (*slot.value.get()).assume_init_read() };
-        self.push((bits & ((1 << SLOT_BITS) - 1)) as u32);
+        self.slots.release((bits & ((1 << SLOT_BITS) - 1)) as u32);
         value
     }
 
@@ -486,16 +379,6 @@ impl<T: Object> HandleTable<T> {
         };
         CallError::Handle { wanted, bits, why }
     }
-}
-
-/// Returns the top slot in the word of the free slots.
-fn top(free: u64) -> u32 {
-    (free & (CHANGE - 1)) as u32
-}
-
-/// Returns the word after `free`, with another slot at the top.
-fn changed(free: u64, top: u32) -> u64 {
-    (free & !(CHANGE - 1)).wrapping_add(CHANGE) | u64::from(top)
 }
 
 #[cfg(test)]
