@@ -33,8 +33,8 @@ pub(crate) fn on<T: Object>(
     run: impl FnOnce(&T::Value) -> Result<(), CallError>,
 ) -> kvmem_status {
     guard_for(handle, || {
-        // SAFETY: `_promise` proves the same, and is borrowed until this closure has returned. It is
-        // not captured, because a captured reference takes a store in every call.
+        // SAFETY: `_promise` proves the same, and is borrowed until this closure has returned. It
+        // is not captured, because a captured reference takes a store in every call.
         let promise = unsafe { ObjectPromise::of_caller() };
         run(T::table().get(&promise, handle)?)
     })
@@ -89,8 +89,8 @@ impl<T> Out<T> {
 /// Returns an out-parameter that is not NULL.
 ///
 /// # Safety
-/// If the pointer is not NULL, it is aligned and writable for a `T` until the result is used, and no
-/// other thread accesses the place meanwhile.
+/// If the pointer is not NULL, it is aligned and writable for a `T` until the result is used, and
+/// no other thread accesses the place meanwhile.
 #[inline(always)]
 pub(crate) unsafe fn out<T>(pointer: *mut T, name: &'static str) -> Result<Out<T>, CallError> {
     if pointer.is_null() { Err(CallError::Null(name)) } else { Ok(Out(pointer)) }
@@ -106,8 +106,8 @@ pub(crate) unsafe fn read<'a, T>(
     pointer: *const T,
     name: &'static str,
 ) -> Result<&'a T, CallError> {
-    // SAFETY: NULL becomes `None`. Otherwise the caller promises an aligned, initialized `T` to which
-    // no thread writes during `'a`.
+    // SAFETY: NULL becomes `None`. Otherwise the caller promises an aligned, initialized `T` to
+    // which no thread writes during `'a`.
     unsafe { pointer.as_ref() }.ok_or(CallError::Null(name))
 }
 
@@ -219,8 +219,8 @@ pub(crate) unsafe fn text<'a>(
     if pointer.is_null() {
         return Ok(None);
     }
-    // SAFETY: the pointer is not NULL, and the caller promises initialized bytes that end with a NUL
-    // and to which no thread writes during `'a`.
+    // SAFETY: the pointer is not NULL, and the caller promises initialized bytes that end with a
+    // NUL and to which no thread writes during `'a`.
     let text = unsafe { CStr::from_ptr(pointer) };
     text.to_str()
         .map(Some)
@@ -275,9 +275,9 @@ pub(crate) unsafe fn write_text(
         while !text.is_char_boundary(cut) {
             cut -= 1;
         }
-        // SAFETY: `cut` is at most the text's length and less than `capacity`, so the bytes that are
-        // read lie in `text`, and those that are written, with the NUL, in the `capacity` bytes that
-        // the caller promises. The caller also promises that the two do not overlap.
+        // SAFETY: `cut` is at most the text's length and less than `capacity`, so the bytes that
+        // are read lie in `text`, and those that are written, with the NUL, in the `capacity` bytes
+        // that the caller promises. The caller also promises that the two do not overlap.
         unsafe {
             buffer.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), cut);
             buffer.add(cut).write(0);

@@ -56,8 +56,8 @@ struct CustomRegistrar {
 
 // SAFETY: promise 3 of the C caller: the functions may run, with their user data, on any thread.
 unsafe impl Send for CustomRegistrar {}
-// SAFETY: shared references only call the functions, and the engine calls those of one registrar one
-// at a time, as the header promises to the program.
+// SAFETY: shared references only call the functions, and the engine calls those of one registrar
+// one at a time, as the header promises to the program.
 unsafe impl Sync for CustomRegistrar {}
 
 impl fmt::Debug for CustomRegistrar {

@@ -54,8 +54,8 @@ pub(crate) struct EvictCallback {
 
 // SAFETY: promise 3 of the C caller: both functions may run, with the user data, on any thread.
 unsafe impl Send for EvictCallback {}
-// SAFETY: promise 3 of the C caller: several threads may call the first function at once. The second
-// one runs in `drop`, which no shared reference survives.
+// SAFETY: promise 3 of the C caller: several threads may call the first function at once. The
+// second one runs in `drop`, which no shared reference survives.
 unsafe impl Sync for EvictCallback {}
 
 /// The eviction sink failed.
@@ -91,8 +91,8 @@ impl EvictCallback {
         // user data while the cache exists. The value and the key live until it returns.
         let answer =
             unsafe { (self.function)(self.user, &lent, key.as_ptr().cast(), key.len() as u64) };
-        // SAFETY: the pin was made above and lent to the function for the call alone (promise 3), so
-        // no other call uses it any more.
+        // SAFETY: the pin was made above and lent to the function for the call alone (promise 3),
+        // so no other call uses it any more.
         let mut promise = unsafe { ObjectPromise::of_caller() };
         // Fails if the function has released the pin.
         drop(kvmem_kv_cache_pin::table().take(&mut promise, lent.pin));

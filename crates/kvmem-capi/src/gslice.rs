@@ -77,8 +77,8 @@ pub unsafe extern "C" fn kvmem_gslice_copy(bytes: u64, data: *const c_void) -> *
 pub unsafe extern "C" fn kvmem_gslice_free1(bytes: u64, block: *mut c_void) {
     run(|| {
         if let Some(block) = NonNull::new(block.cast::<u8>()) {
-            // SAFETY: promise 4 of the C caller: a live block of the process's allocator and of this
-            // size, no longer used.
+            // SAFETY: promise 4 of the C caller: a live block of the process's allocator and of
+            // this size, no longer used.
             unsafe { process_allocator().free(block, size(bytes)) };
         }
     });
@@ -97,9 +97,9 @@ pub unsafe extern "C" fn kvmem_gslice_free_chain_with_offset(
         if let Err(error) = check_link(bytes, next_offset) {
             give_up(&error);
         }
-        // SAFETY: promise 4 of the C caller: live blocks of the process's allocator and of this size,
-        // no longer used, each with the next one's address at the offset. The link lies within the
-        // block.
+        // SAFETY: promise 4 of the C caller: live blocks of the process's allocator and of this
+        // size, no longer used, each with the next one's address at the offset. The link lies
+        // within the block.
         unsafe { process_allocator().free_chain(Some(first), size(bytes), size(next_offset)) };
     });
 }

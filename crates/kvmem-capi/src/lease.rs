@@ -154,9 +154,8 @@ pub unsafe extern "C" fn kvmem_kv_cache_reservation_commit_leased(
             }
         });
         // SAFETY: promise 1 of the C caller, for `out_value`.
-        if let (Ok(()) | Err(CallError::Superseded), Ok(there)) =
-            (&done, unsafe { out(out_value, "") })
-        {
+        let place = unsafe { out(out_value, "") };
+        if let (Ok(()) | Err(CallError::Superseded), Ok(there)) = (&done, place) {
             there.put(found.map_or(Ok(no_value()), value)?);
         }
         done

@@ -3,7 +3,8 @@
 //! `include/kvmem.h` and `include/kvmem/testing.h` are generated from this crate, comments
 //! included. `docs/c.md` is the page for users. This page is for contributors.
 //!
-//! - `handle.rs`: the bits of a handle. `table.rs`: the objects behind handles, which may be any bits.
+//! - `handle.rs`: the bits of a handle. `table.rs`: the objects behind handles, which may be any
+//!   bits. `slots.rs`: their places.
 //! - `promise.rs`: the token for promise 2 below.
 //! - `call.rs`: the frame of every function. It catches panics, checks arguments, and turns errors
 //!   into a status and a text.
@@ -11,8 +12,8 @@
 //! - `fork_lock.rs`: a lock that is free in a child even if the parent held it during the fork.
 //! - `error.rs`, `status.rs`, `last_error.rs`: the path of an error.
 //! - `options.rs`: structures that may be older or newer than the library.
-//! - `testing.rs`: functions for tests, built with the feature `testing` and declared in a header of
-//!   their own.
+//! - `testing.rs`: functions for tests, built with the feature `testing` and declared in a header
+//!   of their own.
 //! - The other files define one C object each, in the order of the layers.
 //!
 //! ## Safety
@@ -35,7 +36,8 @@
 //! Handles and allocations by plain data need no promise: they may be NULL, destroyed, of another
 //! type, or any bits. A comment `SAFETY` that names a promise by its number means these.
 //!
-//! Promise 2 has a token: `promise::ObjectPromise`. Every function that looks an object up makes one.
+//! Promise 2 has a token: `promise::ObjectPromise`. Every function that looks an object up makes
+//! one.
 #![allow(non_camel_case_types, reason = "the names are those of C")]
 #![allow(clippy::missing_safety_doc, reason = "the promise is the same for all: see the head")]
 
@@ -55,6 +57,7 @@ mod fork;
 mod fork_lock;
 mod handle;
 mod promise;
+mod slots;
 mod table;
 
 mod options;

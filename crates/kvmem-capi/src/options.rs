@@ -28,8 +28,8 @@ const MIN_STRUCT_SIZE: u64 = size_of::<u64>() as u64;
 /// Reads the program's options; NULL selects the defaults.
 ///
 /// # Safety
-/// If the pointer is not NULL, it is aligned for a `u64`, as many bytes are initialized as the first
-/// member says, and no thread writes to them during the call.
+/// If the pointer is not NULL, it is aligned for a `u64`, as many bytes are initialized as the
+/// first member says, and no thread writes to them during the call.
 pub(crate) unsafe fn read<T: Options>(options: *const T) -> Result<T, CallError> {
     let mut wanted = T::defaults();
     if options.is_null() {
@@ -55,9 +55,9 @@ pub(crate) unsafe fn read<T: Options>(options: *const T) -> Result<T, CallError>
             )));
         }
     }
-    // SAFETY: the number of bytes is at most `said`, which the caller promises to be initialized, and
-    // at most the size of `wanted`, a local that overlaps nothing. All bit patterns of a `T` are
-    // valid, as `Options` requires.
+    // SAFETY: the number of bytes is at most `said`, which the caller promises to be initialized,
+    // and at most the size of `wanted`, a local that overlaps nothing. All bit patterns of a `T`
+    // are valid, as `Options` requires.
     unsafe {
         std::ptr::copy_nonoverlapping(
             bytes,

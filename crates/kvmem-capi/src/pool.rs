@@ -329,8 +329,9 @@ pub unsafe extern "C" fn kvmem_pool_allocate_batch(
         }
         let count = ranges(count)?;
         let all = to_c_blocks(pool, of, of.allocate_batch(size(bytes), count)?)?;
-        // SAFETY: promise 1 of the C caller: `out_blocks`, which is not NULL, is aligned and has room
-        // for `count` elements, and `all` has `count`. `all` is new, so the two do not overlap.
+        // SAFETY: promise 1 of the C caller: `out_blocks`, which is not NULL, is aligned and has
+        // room for `count` elements, and `all` has `count`. `all` is new, so the two do not
+        // overlap.
         unsafe { out_blocks.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
         Ok(())
     })
@@ -356,8 +357,9 @@ pub unsafe extern "C" fn kvmem_pool_allocate_scattered(
         }
         let all =
             to_c_blocks(pool, of, of.allocate_scattered(size(total_bytes), size(max_blocks))?)?;
-        // SAFETY: promise 1 of the C caller: `out_blocks`, which is not NULL, is aligned and has room
-        // for `max_blocks` elements, and `all` has no more. `all` is new, so the two do not overlap.
+        // SAFETY: promise 1 of the C caller: `out_blocks`, which is not NULL, is aligned and has
+        // room for `max_blocks` elements, and `all` has no more. `all` is new, so the two do not
+        // overlap.
         unsafe { out_blocks.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
         count.put(all.len() as u64);
         Ok(())
@@ -687,8 +689,9 @@ unsafe fn with_block_of_closed_pool(
     let table = kvmem_pool::table();
     let (done, gone) = {
         let _closed = CLOSED.lock();
-        // SAFETY: no function uses a pool exclusively, so a closed one was closed by `close`. Closed
-        // pools are taken under `CLOSED`, which this thread holds until after the last use of `of`.
+        // SAFETY: no function uses a pool exclusively, so a closed one was closed by `close`.
+        // Closed pools are taken under `CLOSED`, which this thread holds until after the last use
+        // of `of`.
         let of = unsafe { table.get_even_closed(&promise, pool) }?;
         let is_live = || of.resolve_raw(block).is_ok();
         let was_live = is_live();

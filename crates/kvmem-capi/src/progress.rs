@@ -48,8 +48,8 @@ pub(crate) struct ProgressCallback {
 
 // SAFETY: promise 3 of the C caller: the function may run, with its user data, on worker threads.
 unsafe impl Send for ProgressCallback {}
-// SAFETY: a shared reference only calls the function, and the library makes the calls of one piece of
-// work one at a time, as the header promises to the program.
+// SAFETY: a shared reference only calls the function, and the library makes the calls of one piece
+// of work one at a time, as the header promises to the program.
 unsafe impl Sync for ProgressCallback {}
 
 impl ProgressCallback {

@@ -337,8 +337,8 @@ pub unsafe extern "C" fn kvmem_slab_allocator_free_chain(
     let promise = unsafe { ObjectPromise::of_caller() };
     on(&promise, allocator, |slab| {
         check_link(bytes, next_offset)?;
-        // SAFETY: promise 4 of the C caller: live blocks of this allocator and size, no longer used,
-        // each with the next one's address at `next_offset`. The link lies within the block.
+        // SAFETY: promise 4 of the C caller: live blocks of this allocator and size, no longer
+        // used, each with the next one's address at `next_offset`. The link lies within the block.
         unsafe { slab.free_chain(NonNull::new(first.cast()), size(bytes), size(next_offset)) };
         Ok(())
     })
@@ -379,8 +379,8 @@ pub unsafe extern "C" fn kvmem_slab_allocator_allocate_batch(
         }
         let (count, mut blocks) = (elements::<*mut c_void>(count, "out_blocks")?, Vec::new());
         slab.allocate_batch(size(bytes), count, &mut blocks)?;
-        // SAFETY: promise 1 of the C caller: `out_blocks`, which is not NULL, is aligned and has room
-        // for `count` elements, and `blocks` has no more. A `NonNull<u8>` has the layout of a
+        // SAFETY: promise 1 of the C caller: `out_blocks`, which is not NULL, is aligned and has
+        // room for `count` elements, and `blocks` has no more. A `NonNull<u8>` has the layout of a
         // pointer. `blocks` is new, so the two do not overlap.
         unsafe {
             out_blocks.cast::<NonNull<u8>>().copy_from_nonoverlapping(blocks.as_ptr(), blocks.len())
@@ -402,13 +402,13 @@ pub unsafe extern "C" fn kvmem_slab_allocator_free_batch(
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     on(&promise, allocator, |slab| {
-        // SAFETY: promise 1 of the C caller, for `blocks`; an `Option<NonNull<u8>>` has the layout of
-        // a pointer, and NULL is `None`.
+        // SAFETY: promise 1 of the C caller, for `blocks`; an `Option<NonNull<u8>>` has the layout
+        // of a pointer, and NULL is `None`.
         let blocks = unsafe { list(blocks.cast::<Option<NonNull<u8>>>(), count, "blocks") }?;
         let blocks: Option<Vec<NonNull<u8>>> = blocks.iter().copied().collect();
         let blocks = blocks.ok_or(CallError::Null("one of the blocks"))?;
-        // SAFETY: promise 4 of the C caller: live blocks of this allocator and size, no longer used,
-        // each of them once in the list.
+        // SAFETY: promise 4 of the C caller: live blocks of this allocator and size, no longer
+        // used, each of them once in the list.
         unsafe { slab.free_batch(&blocks, size(bytes)) };
         Ok(())
     })

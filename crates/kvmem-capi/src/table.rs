@@ -1,16 +1,11 @@
 //! *Table*: the objects of one type, found by handles that may be any bits.
 //!
-//! The slot of a [handle](crate::handle) is looked up in an
-//! [append-only table](kvmem::AppendOnlyTable), which is never unmapped. A slot stores the handle of
-//! its object, or 0. Finding an object is therefore a bounds check, a load and a compare, without a
-//! lock and without a store. The two upper flags never occur in a handle, only in a slot's word: the
-//! handle then does not compare equal, and the slow path determines the reason. Both flags together
-//! say that the object belongs to the process that this one was [forked](crate::fork) from.
-//!
-//! Free slots form a stack. Each free slot stores the next one. One word stores the top and the
-//! number of changes, so a delayed thread cannot mistake an old top for the current one. There is
-//! no lock: a program may fork while another thread makes or destroys objects, and the child's
-//! table is consistent, except that the slot of that thread may be lost.
+//! The slot of a [handle](crate::handle) is looked up in an [append-only
+//! table](kvmem::AppendOnlyTable), which is never unmapped. A slot stores the handle of its object,
+//! or 0. Finding an object is therefore a bounds check, a load and a compare, without a lock and
+//! without a store. The two upper flags never occur in a handle, only in a slot's word: the handle
+//! then does not compare equal, and the slow path determines the reason. Both flags together say
+//! that the object belongs to the process that this one was [forked](crate::fork) from.
 //!
 //! A generation is reused after 2^32 objects in one slot.
 //!
@@ -18,22 +13,14 @@
 //! [`ObjectPromise`] for that: references to objects borrow it, and removing an object borrows it
 //! mutably. If two threads destroy the same object, one of them gets KVMEM_ERR_BAD_HANDLE.
 
-use std::cell::UnsafeCell;
-use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-
-use kvmem::{AppendOnlyTable, FIRST};
+use std::sync::atomic::Ordering;
 
 use crate::error::{BadHandle, CallError};
 use crate::fork::{self, ForkScope};
 use crate::handle::{CLOSED, FORKED, KIND_SHIFT, Kind, MARK, POISONED, SLOT_BITS};
 use crate::promise::ObjectPromise;
-
-/// In the word of the free slots: no free slot.
-const NONE: u32 = 1 << SLOT_BITS;
-/// One change, in the word of the free slots: the bits above the top count changes.
-const CHANGE: u64 = 2 << SLOT_BITS;
+use crate::slots::{Slot, Slots};
 
 /// A C type that stands for a Rust object. No value of it exists: a pointer to it is a handle.
 pub(crate) trait Object: Sized + 'static {
@@ -70,62 +57,22 @@ macro_rules! object {
 }
 pub(crate) use object;
 
-struct Slot<V> {
-    /// The handle of this slot's object, with the flags; 0: no object.
-    word: AtomicU64,
-    /// Initialized if `word` is not 0.
-    value: UnsafeCell<MaybeUninit<V>>,
-    /// The last handle of this slot. Written by the thread that took the slot from the free ones.
-    last: AtomicU64,
-    /// The object's [`ForkScope`], as a word. Written by the thread that took the slot.
-    home: AtomicUsize,
-    /// The next free slot, or [`NONE`], while this one is free.
-    below: AtomicU32,
-}
-
-// SAFETY: a shared slot gives other threads `&V` and moves `V` between threads, and `V` is `Send +
-// Sync`. A value is written by the thread that owns the slot, before the Release store of its handle
-// to `word`, and moved out by the one thread that takes the handle from `word`. No write therefore
-// overlaps another access.
-unsafe impl<V: Send + Sync> Sync for Slot<V> {}
-
-impl<V> Slot<V> {
-    const fn new() -> Self {
-        Slot {
-            word: AtomicU64::new(0),
-            value: UnsafeCell::new(MaybeUninit::uninit()),
-            last: AtomicU64::new(0),
-            home: AtomicUsize::new(0),
-            below: AtomicU32::new(NONE),
-        }
-    }
-}
-
 /// The objects of one type.
 pub(crate) struct HandleTable<T: Object> {
-    slots: AppendOnlyTable<Slot<T::Value>>,
-    /// The top of the free slots, or [`NONE`], and the number of changes.
-    free: AtomicU64,
-    /// The number of slots that were ever in use.
-    used: AtomicU32,
+    slots: Slots<T::Value>,
 }
 
 impl<T: Object> HandleTable<T> {
     pub(crate) const fn new() -> Self {
-        HandleTable {
-            slots: AppendOnlyTable::new([const { Slot::new() }; FIRST], Slot::new),
-            free: AtomicU64::new(NONE as u64),
-            used: AtomicU32::new(0),
-        }
+        HandleTable { slots: Slots::new() }
     }
 
     /// Adds an object and returns its handle.
     pub(crate) fn insert(&self, value: T::Value) -> Result<*mut T, CallError> {
         fork::install_handler();
-        let index =
-            self.pop().or_else(|| self.fresh()).ok_or(CallError::TooManyObjects(1 << SLOT_BITS))?;
+        let index = self.slots.acquire().ok_or(CallError::TooManyObjects(1 << SLOT_BITS))?;
         let slot = self.slots.get(index);
-        // Relaxed, both: this thread owns the slot; it came through `pop`, which acquires.
+        // Relaxed, both: this thread owns the slot; `acquire` returned it.
         let generation = (slot.last.load(Ordering::Relaxed) >> SLOT_BITS) as u32;
         let bits = MARK
             | (T::KIND as u64) << KIND_SHIFT
@@ -133,66 +80,13 @@ impl<T: Object> HandleTable<T> {
             | u64::from(index);
         slot.last.store(bits, Ordering::Relaxed);
         slot.home.store(T::home(&value).to_word(), Ordering::Relaxed);
-        // SAFETY: the pointer comes from an `UnsafeCell` that lives as long as the table. `pop` and
-        // `fresh` gave the slot to this thread alone, and its word is 0 or old: no reference to the
-        // value exists. The slot holds no value, so none is leaked.
+        // SAFETY: the pointer comes from an `UnsafeCell` that lives as long as the table. `acquire`
+        // gave the slot to this thread alone, and its word is 0: the slot holds no value, and
+        // no reference to one exists.
         unsafe { (*slot.value.get()).write(value) };
         // Release pairs with the Acquire in `get` and `take`.
         slot.word.store(bits, Ordering::Release);
         Ok(std::ptr::without_provenance_mut(bits as usize))
-    }
-
-    /// Takes a slot that was never in use.
-    fn fresh(&self) -> Option<u32> {
-        let next = |used: u32| (used < NONE).then_some(used + 1);
-        // Relaxed: no thread has written to the slot.
-        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()
-    }
-
-    /// Takes a slot that was returned.
-    fn pop(&self) -> Option<u32> {
-        // Acquire, here and below, pairs with the Release in `push`: all earlier use of the slot is
-        // complete, and its `below` is visible.
-        let mut free = self.free.load(Ordering::Acquire);
-        loop {
-            let index = top(free);
-            if index == NONE {
-                return None;
-            }
-            // Relaxed: if another thread takes the slot and writes here, `free` has changed.
-            let below = self.slots.get(index).below.load(Ordering::Relaxed);
-            match self.free.compare_exchange_weak(
-                free,
-                changed(free, below),
-                Ordering::Acquire,
-                Ordering::Acquire,
-            ) {
-                Ok(_) => return Some(index),
-                Err(now) => free = now,
-            }
-        }
-    }
-
-    /// Returns a slot.
-    fn push(&self, index: u32) {
-        let slot = self.slots.get(index);
-        // Relaxed: only compared below.
-        let mut free = self.free.load(Ordering::Relaxed);
-        loop {
-            // Relaxed: the Release below publishes it.
-            slot.below.store(top(free), Ordering::Relaxed);
-            // Release pairs with the Acquire in `pop`. Relaxed on failure: the value is only
-            // compared again.
-            match self.free.compare_exchange_weak(
-                free,
-                changed(free, index),
-                Ordering::Release,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return,
-                Err(now) => free = now,
-            }
-        }
     }
 
     /// Returns the object of a handle.
@@ -268,9 +162,9 @@ impl<T: Object> HandleTable<T> {
         if !(from(bits) || from(bits | POISONED)) {
             return Err(self.explain(bits));
         }
-        // SAFETY: the word was the object's handle, perhaps poisoned, so the slot holds a value, and
-        // this thread alone has replaced it by 0. No reference is left: those of this call borrow
-        // the promise, and other calls have none by the promise.
+        // SAFETY: the word was the object's handle, perhaps poisoned, so the slot holds a value,
+        // and this thread alone has replaced it by 0. No reference is left: those of this call
+        // borrow the promise, and other calls have none by the promise.
         Ok(unsafe { self.empty(slot, bits) })
     }
 
@@ -304,7 +198,7 @@ impl<T: Object> HandleTable<T> {
         {
             return Err(self.explain(bits));
         }
-        self.push((bits & ((1 << SLOT_BITS) - 1)) as u32);
+        self.slots.release((bits & ((1 << SLOT_BITS) - 1)) as u32);
         Ok(())
     }
 
@@ -312,8 +206,7 @@ impl<T: Object> HandleTable<T> {
     pub(crate) fn mark_forked(&self) {
         // Relaxed, all: the process has one thread, the copy of the one that forked. A slot that
         // another thread was filling or emptying is lost to this process.
-        let used = self.used.load(Ordering::Relaxed);
-        for slot in (0..used).filter_map(|index| self.slots.find(index)) {
+        for slot in self.slots.ever_used() {
             let word = slot.word.load(Ordering::Relaxed);
             if word != 0 && !ForkScope::is_present(slot.home.load(Ordering::Relaxed)) {
                 slot.word.store(word | FORKED, Ordering::Relaxed);
@@ -335,9 +228,9 @@ impl<T: Object> HandleTable<T> {
         let slot = self.slot(handle)?;
         // Acquire pairs with the Release in `insert`. Relaxed on failure: the value is not read.
         slot.word.compare_exchange(bits | CLOSED, 0, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        // SAFETY: the word was a closed handle, so the slot holds a value, and this thread alone has
-        // replaced it by 0. No reference is left: those of this call borrow the promise, and the
-        // caller promises that other calls have none.
+        // SAFETY: the word was a closed handle, so the slot holds a value, and this thread alone
+        // has replaced it by 0. No reference is left: those of this call borrow the promise, and
+        // the caller promises that other calls have none.
         Some(unsafe { self.empty(slot, bits) })
     }
 
@@ -352,8 +245,8 @@ impl<T: Object> HandleTable<T> {
         let Some(slot) = self.slot(handle) else { return Err(self.explain(handle.addr() as u64)) };
         let bits = handle.addr() as u64;
         let done = catch_unwind(AssertUnwindSafe(|| {
-            // SAFETY: the value is initialized, since the word was its handle. This thread alone has
-            // closed it, so no lookup finds it until the word is restored below. No older
+            // SAFETY: the value is initialized, since the word was its handle. This thread alone
+            // has closed it, so no lookup finds it until the word is restored below. No older
             // reference is left: those of this call borrow the promise, and other calls have none
             // by the promise.
             run(unsafe { (*slot.value.get()).assume_init_mut() })
@@ -395,9 +288,9 @@ impl<T: Object> HandleTable<T> {
         self.close(handle)?;
         let bits = handle.addr() as u64;
         let Some(slot) = self.slot(handle) else { return Err(self.explain(bits)) };
-        // SAFETY: the value is initialized, since the word was its handle, and this thread alone has
-        // closed it. No reference is left: those of this call borrow the promise, and other calls
-        // have none by the promise. The old place counts as empty from here on.
+        // SAFETY: the value is initialized, since the word was its handle, and this thread alone
+        // has closed it. No reference is left: those of this call borrow the promise, and other
+        // calls have none by the promise. The old place counts as empty from here on.
         let value = unsafe { (*slot.value.get()).assume_init_read() };
         let done = catch_unwind(AssertUnwindSafe(|| run(promise, value)));
         if let Ok(Err((value, error))) = done {
@@ -410,7 +303,7 @@ impl<T: Object> HandleTable<T> {
         }
         // Relaxed: no value is left to read.
         slot.word.store(0, Ordering::Relaxed);
-        self.push((bits & ((1 << SLOT_BITS) - 1)) as u32);
+        self.slots.release((bits & ((1 << SLOT_BITS) - 1)) as u32);
         match done {
             Ok(_) => Ok(()),
             Err(panic) => resume_unwind(panic),
@@ -420,14 +313,14 @@ impl<T: Object> HandleTable<T> {
     /// Moves the value out of a slot, and returns the slot.
     ///
     /// # Safety
-    /// This thread alone has replaced the slot's handle, `bits`, by 0, with Acquire. No reference to
-    /// the value is left.
+    /// This thread alone has replaced the slot's handle, `bits`, by 0, with Acquire. No reference
+    /// to the value is left.
     unsafe fn empty(&self, slot: &Slot<T::Value>, bits: u64) -> T::Value {
-        // SAFETY: the value is initialized, since the word was a handle, and its write is visible by
-        // the caller's Acquire. The caller promises that no other thread moves it out, and that no
-        // reference to it is left.
+        // SAFETY: the value is initialized, since the word was a handle, and its write is visible
+        // by the caller's Acquire. The caller promises that no other thread moves it out, and that
+        // no reference to it is left.
         let value = unsafe { (*slot.value.get()).assume_init_read() };
-        self.push((bits & ((1 << SLOT_BITS) - 1)) as u32);
+        self.slots.release((bits & ((1 << SLOT_BITS) - 1)) as u32);
         value
     }
 
@@ -486,16 +379,6 @@ impl<T: Object> HandleTable<T> {
         };
         CallError::Handle { wanted, bits, why }
     }
-}
-
-/// Returns the top slot in the word of the free slots.
-fn top(free: u64) -> u32 {
-    (free & (CHANGE - 1)) as u32
-}
-
-/// Returns the word after `free`, with another slot at the top.
-fn changed(free: u64, top: u32) -> u64 {
-    (free & !(CHANGE - 1)).wrapping_add(CHANGE) | u64::from(top)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! *Testing*: simulated registrars with injected failures, for tests of programs that register.
 //!
-//! These functions are declared in `kvmem/testing.h`, not in `kvmem.h`. Only a library that is built
-//! with the feature `testing` has them.
+//! These functions are declared in `kvmem/testing.h`, not in `kvmem.h`. Only a library that is
+//! built with the feature `testing` has them.
 
 use std::sync::Arc;
 

@@ -55,9 +55,12 @@ impl PyAttachedPool {
         let memory = self.held.with(Arc::clone)?;
         let reference = BlockRef { pool, offset, len };
         let span = match memory.access() {
-            // SAFETY: only the address and the length are kept; nothing is read here.
+            // SAFETY: the slice becomes an address and a length at once. No byte is read through
+            // it, so no write of another process overlaps an access.
             Access::ReadOnly => unsafe { memory.bytes(reference) }.map(Span::read_only),
-            // SAFETY: only the address and the length are kept; nothing is read or written here.
+            // SAFETY: the slice becomes an address and a length at once. No byte is read or written
+            // through it, so no other access overlaps, and no other slice of the bytes is in use:
+            // this module makes none.
             Access::ReadWrite => unsafe { memory.bytes_mut(reference) }
                 .map(|bytes| Span::writable(bytes.as_mut_ptr(), bytes.len())),
         };

@@ -97,8 +97,11 @@ impl Offsets {
         } else {
             std::ptr::null_mut()
         };
-        // SAFETY: the interpreter provides the view to be filled in. Its pointers lead into the
-        // object, which never changes and which the view keeps by a reference.
+        // SAFETY: the interpreter calls this with a view to be filled in: not NULL (checked above),
+        // aligned, writable, and used by no other thread. The pointers stored in it lead into the
+        // object or are static. The object is frozen, and `obj` holds a counted reference to it
+        // until the view is released. The view is read-only, so nothing is written through the
+        // pointers.
         unsafe {
             (*view).buf = numbers.as_ptr().cast_mut().cast::<c_void>();
             (*view).len = size_of_val(&**numbers) as ffi::Py_ssize_t;

@@ -84,7 +84,8 @@ pub(crate) fn write<T: Bytes>(
     let Span { at, len, .. } = held.view(T::span)?;
     let written = match start.checked_add(source.len()) {
         Some(end) if end <= len => {
-            // SAFETY: the range lies within the span, which stays while the view exists; the class
+            // SAFETY: `copy_to` requires room for the source at the target: the range lies within
+            // the span, which is mapped and stays where it is while `view` counts a view. The class
             // has checked that it is writable.
             unsafe { source.copy_to(py, at.wrapping_add(start)) };
             Ok(source.len())

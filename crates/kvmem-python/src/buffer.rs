@@ -38,7 +38,8 @@ impl Span {
     }
 }
 
-// SAFETY: an address and a length. Every user of them has a view.
+// SAFETY: a span is an address and a length, with no access of its own. Code that accesses the
+// bytes counts a view on their object, on every thread.
 unsafe impl Send for Span {}
 
 /// A value with bytes in memory.
@@ -69,8 +70,10 @@ pub(crate) unsafe fn export<C: Viewed>(
         return Err(PyBufferError::new_err("the buffer request has no Py_buffer"));
     }
     let Span { at, len, writable } = held.view(C::Value::span)?;
-    // SAFETY: the interpreter provides the view for this object. The bytes stay while the view is
-    // counted, which `release` ends.
+    // SAFETY: `view` is not NULL, and by this function's contract it is the interpreter's: aligned,
+    // writable, used by no other thread. `object` is alive, since it is borrowed, and the
+    // interpreter is attached to this thread. The bytes are mapped and stay where they are while
+    // the view is counted, until `release`.
     let status = unsafe {
         ffi::PyBuffer_FillInfo(
             view,
@@ -110,8 +113,8 @@ impl Exported {
 
     /// Visits the object that exports the buffer.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // SAFETY: the collector traverses objects in a thread that is attached. The token only
-        // serves to read a reference.
+        // SAFETY: the collector calls this in a thread that is attached to the interpreter, for
+        // which the token is proof. It serves only to read a reference; no Python code runs.
         let py = unsafe { Python::assume_attached() };
         visit.call(self.buffer.obj(py).map(Bound::as_unbound))
     }
@@ -167,10 +170,11 @@ impl<'a> Source<'a> {
         let to = Span::writable(to, from.len);
         let copy = move || {
             let (from, to) = (from, to);
-            // SAFETY: the bytes stay while their object is borrowed or its buffer exported, and the
-            // target by the caller's promise; the two may overlap. Other threads of the program may
-            // write to them meanwhile, as to all bytes that Python code shares. The copied bytes
-            // are then undefined, as with `bytearray`.
+            // SAFETY: the source is valid for reading: its object is borrowed, or its buffer
+            // exported, until the copy is done. The target is valid for writing as many bytes, by
+            // the contract of `copy_to`. `copy` allows overlap, and bytes need no alignment. Python
+            // code may write to shared bytes from another thread meanwhile: the program then has a
+            // data race of its own, as with `bytearray`.
             unsafe { std::ptr::copy(from.at, to.at, from.len) };
         };
         if from.len >= LONG { py.detach(copy) } else { copy() }
@@ -215,7 +219,8 @@ macro_rules! memory_methods {
                 view: *mut pyo3::ffi::Py_buffer,
                 flags: std::ffi::c_int,
             ) -> PyResult<()> {
-                // SAFETY: the interpreter's view of this object.
+                // SAFETY: `view` is the argument that the interpreter passed to `__getbuffer__` of
+                // this object, as `export` requires.
                 unsafe { $crate::buffer::export(&slf, view, flags) }
             }
 

@@ -157,8 +157,9 @@ fn text<'a>(given: Borrowed<'a, '_, PyAny>) -> PyResult<CacheKey<'a>> {
 #[inline]
 fn int<'a>(given: Borrowed<'a, '_, PyAny>) -> PyResult<CacheKey<'a>> {
     let mut overflow: c_int = 0;
-    // SAFETY: an int, and a valid address for the overflow flag. For an int the call fails only by
-    // overflow, which it reports there.
+    // SAFETY: the borrowed object is alive, and the token of its type says that this thread is
+    // attached. The flag is a local, writable until the call returns. For an int, which the caller
+    // checked, the call sets no exception: it reports overflow in the flag.
     let number = unsafe { ffi::PyLong_AsLongLongAndOverflow(given.as_ptr(), &raw mut overflow) };
     if overflow == 0 { Ok(CacheKey::Int(i128::from(number))) } else { long(given) }
 }

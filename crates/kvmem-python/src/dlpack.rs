@@ -186,7 +186,9 @@ unsafe extern "C" fn delete<M: Layout>(managed: *mut M) {
     if managed.is_null() {
         return;
     }
-    // SAFETY: the context of a tensor of this module is the box that contains it.
+    // SAFETY: by this function's contract `managed` is not used elsewhere, and [`capsule`] made it:
+    // its context is the pointer of the box that contains it, from `Box::into_raw` with this type.
+    // It is deleted once, so the box has one owner again.
     let export = unsafe { Box::from_raw((*managed).context().cast::<Export<M>>()) };
     let Export { keeper, copied, .. } = *export;
     drop(copied);
@@ -203,8 +205,9 @@ unsafe extern "C" fn delete<M: Layout>(managed: *mut M) {
 /// # Safety
 /// The interpreter calls this with a capsule of [`capsule`].
 unsafe extern "C" fn forget<M: Layout>(capsule: *mut ffi::PyObject) {
-    // SAFETY: a capsule. Under its first name it still contains the tensor; a consumer that takes
-    // the tensor renames the capsule.
+    // SAFETY: by this function's contract the object is a capsule of this module, alive, in a
+    // thread that is attached. Under its first name it still owns the tensor, which `delete` then
+    // gets once: a consumer that takes the tensor over renames the capsule.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, M::NAME.as_ptr()) == 1 {
             delete(ffi::PyCapsule_GetPointer(capsule, M::NAME.as_ptr()).cast::<M>());
@@ -231,9 +234,10 @@ pub(crate) fn export<'py, C: Viewed>(
     if options.copy == Some(true) {
         let Span { at, len, .. } = held.view(C::Value::span)?;
         let mut bytes = vec![0; len].into_boxed_slice();
-        // SAFETY: both sides have the same length; those of the object stay while the view exists,
-        // until the next line. Other threads may write to them meanwhile; no reference to them is
-        // made.
+        // SAFETY: both sides have `len` bytes. The source is mapped and stays where it is while the
+        // view is counted, until the next line. The target is a new allocation, so the two do not
+        // overlap. No reference to the source is made: Python code may write to it from another
+        // thread, and then has a data race of its own, as with `bytearray`.
         unsafe { ptr::copy_nonoverlapping(at, bytes.as_mut_ptr(), len) };
         held.release();
         return make(py, versioned, IS_COPIED, None, Err(bytes));
@@ -290,7 +294,8 @@ fn capsule<M: Layout>(
     let managed = M::new(tensor, flags);
     let export =
         Box::into_raw(Box::new(Export { managed, shape: len as i64, stride: 1, keeper, copied }));
-    // SAFETY: no other code has the box yet; its internal pointers stay valid.
+    // SAFETY: `export` comes from `Box::into_raw`, so it is valid and unique: no other code has it
+    // yet. The pointers stored in it lead into the same box, which does not move until `delete`.
     let managed = unsafe {
         let tensor = (*export).managed.tensor();
         tensor.shape = &raw mut (*export).shape;
@@ -298,8 +303,9 @@ fn capsule<M: Layout>(
         (*export).managed.set_context(export.cast());
         &raw mut (*export).managed
     };
-    // SAFETY: the name is static, the destructor is for such a tensor, and this thread holds the
-    // GIL.
+    // SAFETY: the token says that this thread is attached. The tensor is not NULL, the name is
+    // static and ends with a NUL, and the destructor is for capsules of this type. On failure the
+    // capsule does not exist, so `delete` gets the tensor once, here.
     unsafe {
         let capsule = ffi::PyCapsule_New(managed.cast(), M::NAME.as_ptr(), Some(forget::<M>));
         Bound::from_owned_ptr_or_err(py, capsule).inspect_err(|_| delete(managed))

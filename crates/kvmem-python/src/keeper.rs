@@ -69,10 +69,10 @@ impl Memory {
     /// Makes a region over the bytes of a buffer.
     pub(crate) fn over(py: Python<'_>, source: Exported) -> PyResult<Memory> {
         let (at, len): (NonNull<u8>, usize) = (source.writable_at(py)?, source.len());
-        // SAFETY: the buffer keeps its bytes, writable, until the keeper drops it: after every
-        // object that has the region is gone, and not while the region is alive. Sharing a buffer
-        // means several users of its bytes: neither this code nor the region's methods that it
-        // calls make Rust references to them.
+        // SAFETY: the bytes are one allocation, writable and in place while the buffer is exported.
+        // The keeper holds the export until every object that has the region is gone. The
+        // exporter's code may use the bytes too; therefore neither this module nor the region's
+        // methods that it calls make Rust references to them.
         let region = unsafe { Region::from_raw(at, len, ()) };
         let region = Arc::new(region.map_err(|error: ArenaError| error::arena(py, &error))?);
         let keeper = Keeper {

@@ -177,7 +177,9 @@ impl PyKvCache {
         let source = Source::of(value)?;
         let mut reservation = self.reservation(py, key, source.len())?;
         reservation.set_depth(depth);
-        // SAFETY: the reserved block is as long as the source, and only this thread has it.
+        // SAFETY: `copy_to` requires room for the source at the target: the reserved block has
+        // `source.len()` bytes, mapped while `reservation` lives. Only this thread knows the block
+        // before the commit, so no other access overlaps.
         unsafe { source.copy_to(py, reservation.block().as_ptr().cast_mut()) };
         evicting(|| drop(reservation.commit()))
     }

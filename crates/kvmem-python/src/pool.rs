@@ -496,8 +496,9 @@ context_manager!(PyPool, PyPool::close);
 
 fn share(pool: &Pool, writable: bool) -> Result<OwnedFd, PoolError> {
     if writable {
-        // SAFETY: this module keeps no slices of a block's bytes: it copies by address. The owners
-        // of views, in all processes, have to agree on their writes.
+        // SAFETY: `share` forbids writes to bytes of which a thread uses a slice. This module makes
+        // no slices of a block's bytes: it copies by address. Python code, in all processes, has to
+        // agree on its writes, as for all shared memory.
         unsafe { pool.share() }
     } else {
         pool.share_read_only()

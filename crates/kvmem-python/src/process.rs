@@ -74,7 +74,8 @@ pub(crate) fn _after_fork() {
 /// Fails in all interpreters but the first.
 fn admit() -> PyResult<()> {
     static FIRST: AtomicI64 = AtomicI64::new(-1);
-    // SAFETY: a thread that imports a module is attached to its interpreter.
+    // SAFETY: both calls require an attached thread, and a thread that imports a module is attached
+    // to its interpreter, which stays alive during the import.
     let here = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };
     // Relaxed, both: they publish nothing.
     match FIRST.compare_exchange(-1, here, Ordering::Relaxed, Ordering::Relaxed) {

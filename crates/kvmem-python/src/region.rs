@@ -299,8 +299,9 @@ pub(crate) fn part<'py>(
 /// Duplicates a descriptor.
 pub(crate) fn duplicate<'py>(py: Python<'py>, fd: Int<'py>) -> PyResult<OwnedFd> {
     let fd = fd.fd(py)?;
-    // SAFETY: the descriptor is borrowed for this call only. The kernel rejects a number that is no
-    // descriptor, or that another thread closes meanwhile.
+    // SAFETY: a borrowed descriptor must not be -1, which `fd` excludes, and must be open while it
+    // is borrowed: only for the call below, which passes it to the kernel. If the number names no
+    // open descriptor, the kernel returns an error, and nothing else is done with it.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     borrowed.try_clone_to_owned().map_err(|error| {
         let message = format!("fd {fd} cannot be duplicated: {error}; give an open descriptor");

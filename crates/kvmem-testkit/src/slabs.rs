@@ -19,14 +19,15 @@
 //!
 //! The driver uses only the public interface of the allocator.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use kvmem::slab::{ManualClock, SlabAllocator, SlabError, SlabSettings};
+use anyhow::{Context, Result, ensure};
+use kvmem::slab::{SlabAllocator, SlabError};
 
-use self::blocks::{Block, Blocks};
+use self::blocks::Block;
 use self::op::{How, SEATS, SlabConfig, SlabOp, Who};
+use self::under_test::{UnderTest, WORKING_SET};
 use self::workers::Workers;
 use crate::driver::Tally;
 
@@ -35,16 +36,11 @@ pub mod codec;
 pub mod op;
 #[cfg(any(test, feature = "proptest"))]
 pub mod strategy;
+mod under_test;
 mod workers;
 
 /// The limit of bytes in use: requests beyond it are skipped.
 const MAX_IN_USE: usize = 24 << 20;
-/// The interval after which the depot returns unused magazines.
-const WORKING_SET: Duration = Duration::from_secs(15);
-/// The largest number of freed blocks that debugging holds back.
-const MAX_RESTING: usize = 1024;
-/// The limit of resident bytes of released slabs: this, or an eighth of the bytes in use.
-const MAX_UNUSED: usize = 1 << 20;
 
 /// Runs a whole test, and frees everything at the end.
 ///
@@ -58,7 +54,7 @@ pub fn run(config: &SlabConfig, ops: &[SlabOp]) -> Result<Tally> {
         quiet: 0,
     };
     for (step, op) in ops.iter().enumerate() {
-        let done = driver.step(op).and_then(|()| driver.compare());
+        let done = driver.step(op).and_then(|()| driver.under_test.compare());
         if let Err(wrong) = done.with_context(|| format!("step {step}, {op:?}, of {config:?}")) {
             return Err(driver.give_up(wrong));
         }
@@ -66,50 +62,6 @@ pub fn run(config: &SlabConfig, ops: &[SlabOp]) -> Result<Tally> {
     match driver.finish().with_context(|| format!("after {} steps of {config:?}", ops.len())) {
         Ok(()) => Ok(driver.tally),
         Err(wrong) => Err(driver.give_up(wrong)),
-    }
-}
-
-/// The allocator under test, and the record of its blocks.
-struct UnderTest {
-    config: SlabConfig,
-    allocator: SlabAllocator,
-    clock: Arc<ManualClock>,
-    /// The misuse that the allocator reported.
-    faults: Arc<Mutex<Vec<String>>>,
-    blocks: Blocks,
-}
-
-impl UnderTest {
-    fn new(config: &SlabConfig) -> Result<UnderTest> {
-        let clock = Arc::new(ManualClock::default());
-        let faults = Arc::new(Mutex::new(Vec::new()));
-        let reported = faults.clone();
-        let mut builder = SlabAllocator::builder()
-            .settings(SlabSettings {
-                always_malloc: config.always_malloc,
-                debug_blocks: config.debug_blocks,
-            })
-            .limit(config.limit.into())
-            .working_set(WORKING_SET)
-            .clock(clock.clone())
-            .on_fault(move |fault| {
-                reported.lock().unwrap_or_else(PoisonError::into_inner).push(fault.to_string());
-            });
-        if let Some(max) = config.max_cached_bytes {
-            builder = builder.max_cached_bytes(max.into());
-        }
-        let allocator = builder.build()?;
-        Ok(UnderTest { config: *config, allocator, clock, faults, blocks: Blocks::default() })
-    }
-
-    /// Returns the largest size that slabs serve.
-    fn limit(&self) -> usize {
-        if self.config.always_malloc { 0 } else { self.config.limit.into() }
-    }
-
-    /// Returns the misuse that the allocator has reported since the last call.
-    fn faults(&self) -> Vec<String> {
-        std::mem::take(&mut *self.faults.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -303,7 +255,7 @@ impl SlabDriver {
             );
         }
         // The trim also released blocks that debugging held back.
-        self.compare_in_use(0)
+        self.under_test.compare_in_use(0)
     }
 
     fn tick(&mut self, who: Who, seconds: u8) -> Result<()> {
@@ -360,81 +312,13 @@ impl SlabDriver {
         Ok(())
     }
 
-    /// Checks points 3 and 6.
-    fn compare(&self) -> Result<()> {
-        let faults = self.under_test.faults();
-        ensure!(faults.is_empty(), "misuse was reported that did not happen: {faults:?}");
-        self.compare_in_use(if self.under_test.config.debug_blocks { MAX_RESTING } else { 0 })?;
-        let stats = self.under_test.allocator.stats();
-        if let Some(max) = self.under_test.config.max_cached_bytes {
-            ensure!(
-                stats.cached_bytes <= max.into(),
-                "{} bytes are cached, more than {max}",
-                stats.cached_bytes
-            );
-        }
-        let (mut cached, mut slabs) = (0, 0);
-        for class in &stats.classes {
-            let objects = class.slabs * class.slab_objects;
-            ensure!(class.in_use + class.cached <= objects, "more than its slabs have: {class:?}");
-            cached += class.cached * class.object_bytes;
-            slabs += class.slabs * class.slab_bytes;
-        }
-        ensure!(cached as u64 == stats.cached_bytes, "{cached} bytes are cached: {stats:?}");
-        ensure!(slabs == stats.slab_bytes, "{slabs} bytes are in slabs: {stats:?}");
-        ensure!(
-            stats.slab_bytes + stats.unused_bytes <= stats.mapped_bytes,
-            "more than is mapped: {stats:?}"
-        );
-        ensure!(
-            stats.unused_bytes <= MAX_UNUSED.max(stats.slab_bytes / 8),
-            "too much is kept: {stats:?}"
-        );
-        Ok(())
-    }
-
-    /// Checks the objects in use of each class and the system blocks: those of the record, and up
-    /// to `resting` more.
-    fn compare_in_use(&self, resting: usize) -> Result<()> {
-        let under_test = &self.under_test;
-        let stats = under_test.allocator.stats();
-        let limit = under_test.limit();
-        let mut expected = vec![0; stats.classes.len()];
-        let (mut blocks, mut bytes) = (0, 0);
-        for size in under_test.blocks.sizes() {
-            if size > limit {
-                (blocks, bytes) = (blocks + 1, bytes + size);
-                continue;
-            }
-            let class = stats.classes.partition_point(|class| class.object_bytes < size);
-            let Some(expected) = expected.get_mut(class) else {
-                bail!("no class for {size} bytes")
-            };
-            *expected += 1;
-        }
-        let mut more = 0;
-        for (class, expected) in stats.classes.iter().zip(expected) {
-            ensure!(class.in_use >= expected, "{expected} objects are in use: {class:?}");
-            more += class.in_use - expected;
-        }
-        ensure!(stats.system_blocks >= blocks, "{blocks} blocks are the system's: {stats:?}");
-        ensure!(stats.system_bytes >= bytes, "{bytes} bytes are the system's: {stats:?}");
-        more += stats.system_blocks - blocks;
-        ensure!(more <= resting, "{more} more blocks are in use than are live: {stats:?}");
-        ensure!(
-            more > 0 || stats.system_bytes == bytes,
-            "{bytes} bytes are the system's: {stats:?}"
-        );
-        Ok(())
-    }
-
     /// Frees every block, by all threads in turn, and checks that nothing remains.
     fn finish(&mut self) -> Result<()> {
         self.under_test.blocks.check_all()?;
         let mut seat = 0;
         while self.under_test.blocks.bytes() > 0 {
             self.free_batch(seat, u16::MAX / 2, 100)?;
-            self.compare()?;
+            self.under_test.compare()?;
             seat = (seat + 1) % SEATS;
         }
         self.trim(Who::Outsider)?;
@@ -451,7 +335,7 @@ impl SlabDriver {
             self.workers.end(seat)?;
         }
         is_empty(&self.under_test.allocator)?;
-        self.compare()
+        self.under_test.compare()
     }
 
     /// Ends the threads and leaks the broken allocator.

@@ -150,7 +150,10 @@ macro_rules! common_calls {
             allocate(size: u64) -> Result<Self::Owned, AllocError>;
             allocate_aligned(size: u64, align: u64) -> Result<Self::Owned, AllocError>;
             allocate_batch(size: u64, n: usize) -> Result<Vec<Self::Owned>, AllocError>;
-            allocate_scattered(total: u64, max_ranges: usize) -> Result<Vec<Self::Owned>, AllocError>;
+            allocate_scattered(
+                total: u64,
+                max_ranges: usize
+            ) -> Result<Vec<Self::Owned>, AllocError>;
             free_batch(run: Vec<Self::Owned>) -> ();
             grow_to(to: u64) -> Result<(), SpaceError>;
             shrink_to(to: u64) -> Result<(), SpaceError>;
