@@ -114,8 +114,8 @@ fn it_is_what_kvmem_does_when_nothing_is_named() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Runs as a user without privileges, with a limit of locked KiB, where only the folder for temporary
-/// files can be written.
+/// Runs as a user without privileges, with a limit of locked KiB, where only the folder for
+/// temporary files can be written.
 fn as_nobody(name: &str, memlock: &str) -> Option<(Output, PathBuf)> {
     let folder = folder(name);
     let command = folder.join("kvmem");

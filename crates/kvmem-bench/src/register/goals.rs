@@ -1,6 +1,6 @@
 //! The performance goals of the register layer, evaluated on the rows.
 
-use super::plan::Cell;
+use super::cell::Cell;
 use super::{Pages, RegisterContenderId, RegisterRow};
 use crate::suite::{Figure, GoalList, ratios};
 

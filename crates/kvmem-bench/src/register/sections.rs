@@ -3,7 +3,7 @@
 
 use kvmem_report::Scale;
 
-use super::plan::{Cell, size};
+use super::cell::{Cell, size};
 use super::{Backend, RegisterContenderId, RegisterRow};
 use crate::suite::columns::{Columns, dash, decimal, distinct};
 use crate::suite::{Section, bars};
