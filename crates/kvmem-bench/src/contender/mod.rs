@@ -2,7 +2,7 @@
 //!
 //! Every allocator of ranges implements [`Contender`]. One loop drives all of them and is compiled
 //! once for each, so no call goes through a table of pointers while the clock runs. A live range is
-//! a [`RangeHandle`] that frees the range when it is dropped, as users of such an allocator hold it.
+//! a [`RangeHandle`], as users of such an allocator hold it: dropping it frees the range.
 //!
 //! | name | allocator |
 //! |---|---|

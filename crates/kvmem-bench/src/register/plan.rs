@@ -1,4 +1,4 @@
-//! The plan of a run: cells in groups that share their memory, and the time limits of each.
+//! *Plan* of a run: cells in groups that share their memory, and the time limits of each.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The tables and plots: one line for each cell, with the totals side by side and the details of
-//! `auto`.
+//! *Sections*: tables and plots with one line for each cell. A table shows the totals side by side,
+//! and the details of `auto`.
 
 use kvmem_report::Scale;
 

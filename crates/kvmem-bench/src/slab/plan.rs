@@ -1,4 +1,4 @@
-//! The plan of a run: the groups of each pattern, and the length of each measurement.
+//! *Plan* of a run: the groups of each pattern, and the length of each measurement.
 
 use super::{Pattern, SlabContenderId, SlabOptions, SlabSkipped, SlabSuite, SlabTask, heap, loops};
 use crate::suite::plan::Group;

@@ -1,4 +1,5 @@
-//! Rows from samples: medians of times, and means over repetitions with different seeds.
+//! *Summary*: the row of a task, from its samples: medians of times, and means over repetitions
+//! with different seeds.
 
 use super::OffsetRow;
 use super::measure::OffsetSample;
