@@ -6,7 +6,7 @@
 //! for the rounded form only. The machine is not named; compare times within one machine only.
 
 use crate::contender::ContenderId;
-use crate::stats::Util;
+use crate::stats::Utilization;
 
 /// Published figures of one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,7 +34,7 @@ pub struct Uniform {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mixed {
     /// Utilization.
-    pub util: Util,
+    pub util: Utilization,
     /// Nanoseconds per request.
     pub ns: f64,
 }
@@ -109,7 +109,7 @@ pub const UNIFORM: [Uniform; 55] = [
 
 /// Sizes from 1 KiB to 64 MiB in 2 GiB, rounded.
 pub const RANDOM_ROUNDED: Mixed = Mixed {
-    util: Util {
+    util: Utilization {
         min: 0.544250,
         p99: 0.713338,
         p90: 0.779739,
@@ -122,7 +122,7 @@ pub const RANDOM_ROUNDED: Mixed = Mixed {
 
 /// Sizes from 1 KiB to 64 MiB in 2 GiB, exact.
 pub const RANDOM_EXACT: Mixed = Mixed {
-    util: Util {
+    util: Utilization {
         min: 0.569255,
         p99: 0.712076,
         p90: 0.781224,
@@ -135,7 +135,7 @@ pub const RANDOM_EXACT: Mixed = Mixed {
 
 /// KV and index objects in 1 TiB, rounded. The figures come from 243 samples.
 pub const PAIRED_ROUNDED: Mixed = Mixed {
-    util: Util {
+    util: Utilization {
         min: 0.951814,
         p99: 0.951879,
         p90: 0.952077,

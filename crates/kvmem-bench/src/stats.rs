@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Shares of the pool, in 0..=1. Percentiles are defined as in the published table: 99 % of the
 /// samples are at least p99, so `min ≤ p99 ≤ p90 ≤ p50 ≤ max`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Util {
+pub struct Utilization {
     /// Smallest sample.
     pub min: f64,
     /// 99 % of the samples are at least this.
@@ -20,7 +20,7 @@ pub struct Util {
     pub avg: f64,
 }
 
-impl Util {
+impl Utilization {
     /// Summarizes samples in bytes of a pool of `pool` bytes, and sorts them. `None` without
     /// samples.
     pub fn of(samples: &mut [u64], pool: u64) -> Option<Self> {
@@ -60,13 +60,13 @@ mod tests {
     #[test]
     fn percentiles_count_from_the_top() {
         let mut samples: Vec<u64> = (0..1000).rev().collect();
-        let util = Util::of(&mut samples, 1000).unwrap();
+        let util = Utilization::of(&mut samples, 1000).unwrap();
         assert_eq!(
             (util.min, util.p99, util.p90, util.p50, util.max),
             (0.0, 0.01, 0.1, 0.5, 0.999)
         );
         assert!((util.avg - 0.4995).abs() < 1e-12);
-        assert_eq!(Util::of(&mut [], 1), None);
+        assert_eq!(Utilization::of(&mut [], 1), None);
     }
 
     #[test]

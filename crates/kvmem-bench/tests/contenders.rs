@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kvmem_bench::contender::binned::{Binned, BinnedUnrounded};
 use kvmem_bench::contender::crates_io::CrateAllocator;
 use kvmem_bench::contender::null::Null;
-use kvmem_bench::contender::{Contender, ContenderId, Held, Space, Visitor};
+use kvmem_bench::contender::{Contender, ContenderId, RangeHandle, Space, Visitor};
 use kvmem_testkit::workload::{Sizes, stream};
 use rand::RngExt;
 
@@ -14,7 +14,7 @@ use rand::RngExt;
 struct Account(BTreeMap<u64, u64>);
 
 impl Account {
-    fn add(&mut self, capacity: u64, held: &impl Held) {
+    fn add(&mut self, capacity: u64, held: &impl RangeHandle) {
         let (start, end) = (held.offset(), held.offset() + held.size());
         assert!(end <= capacity, "{start}..{end} passes the end, {capacity}");
         let before = self.0.range(..end).next_back();
@@ -25,7 +25,7 @@ impl Account {
         self.0.insert(start, end);
     }
 
-    fn remove(&mut self, held: &impl Held) {
+    fn remove(&mut self, held: &impl RangeHandle) {
         assert_eq!(self.0.remove(&held.offset()), Some(held.offset() + held.size()));
     }
 }
@@ -108,7 +108,7 @@ impl Visitor for Scatter {
             let (total, most) = (rng.random_range(1..=1 << 17), rng.random_range(1..=4));
             if let Some(ranges) = space.allocate_scattered(total, most) {
                 assert!((1..=most).contains(&ranges.len()));
-                assert_eq!(ranges.iter().map(Held::size).sum::<u64>(), total);
+                assert_eq!(ranges.iter().map(RangeHandle::size).sum::<u64>(), total);
                 ranges.iter().for_each(|held| account.add(capacity, held));
                 in_pieces += usize::from(ranges.len() > 1);
                 live.push(ranges);

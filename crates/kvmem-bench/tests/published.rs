@@ -99,7 +99,7 @@ fn calibrated_workloads_stay_calibrated() {
     near(mix::<Null>(), 0.992, 0.001);
 
     fn shift<C: Contender>() -> f64 {
-        let run = |ratio| shift::run::<C>(SEED, shift::Plan::standard(ratio)).unwrap().early;
+        let run = |ratio| shift::run::<C>(SEED, shift::ShiftPlan::standard(ratio)).unwrap().early;
         mean(&shift::RATIOS.map(run)).unwrap()
     }
     near(shift::<Binned>(), 0.856, 0.004);

@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use kvmem_bench::slab::{
-    self, Pattern, SlabContenderId, SlabMeasureError, SlabOptions, SlabReport, Task,
+    self, Pattern, SlabContenderId, SlabMeasureError, SlabOptions, SlabReport, SlabTask,
 };
 
 mod suite;
@@ -21,7 +21,7 @@ fn small(options: SlabOptions) -> (SlabReport, Watch) {
 }
 
 /// Returns the command that runs only [`measure_the_task`] of this program.
-fn child(task: &Task) -> Command {
+fn child(task: &SlabTask) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "measure_the_task", "--nocapture"]).env(TASK, task.to_string());
     command
@@ -93,7 +93,7 @@ fn without_child_processes_no_memory_is_reported() {
 
 #[test]
 fn a_failing_child_is_an_error_with_its_message() {
-    let run = |child: slab::Child| {
+    let run = |child: slab::ChildCommand| {
         let options = SlabOptions {
             quick: true,
             patterns: vec![Pattern::Fixed],
@@ -104,7 +104,7 @@ fn a_failing_child_is_an_error_with_its_message() {
         };
         slab::run(&options, &mut ()).unwrap_err()
     };
-    let complain = |_: &Task| {
+    let complain = |_: &SlabTask| {
         let mut command = Command::new("sh");
         command.args(["-c", "echo out of luck >&2; exit 3"]);
         command

@@ -15,8 +15,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::args::{
-    BenchArenaArgs, BenchCacheArgs, BenchConcurrencyArgs, BenchOffsetArgs, BenchRegisterArgs,
-    BenchSlabArgs, BenchSuite,
+    BenchArenaArgs, BenchArgs, BenchCacheArgs, BenchConcurrencyArgs, BenchOffsetArgs,
+    BenchRegisterArgs, BenchSlabArgs, BenchSuite, SuiteArgs,
 };
 use crate::escape::shown;
 use crate::output::{Failure, HtmlSink, JsonSink, print, progress_bar, tell};
@@ -25,49 +25,69 @@ use crate::output_file::OutputFiles;
 /// The result of a suite.
 type SuiteResult = Result<Box<dyn Draw>, Failure>;
 
-/// Runs a suite, prints its table, and draws its page.
-pub(crate) fn run(suite: &BenchSuite) -> Result<(), Failure> {
-    if !matches!(suite, BenchSuite::Slab(BenchSlabArgs { alone: Some(_), .. })) {
-        recover();
+/// The options of a suite, with which it can run.
+trait SuiteOptions {
+    /// Returns the options that every suite has.
+    fn common(&self) -> &SuiteArgs;
+
+    /// Returns the traces that the suite reads. No output may be one of them.
+    fn traces(&self) -> &[PathBuf] {
+        &[]
     }
-    match suite {
-        BenchSuite::Arena(args) => one(&args.json, &args.html, |json| run_arena(args, json)),
-        BenchSuite::Offset(args) => one(&args.json, &args.html, |json| run_offset(args, json)),
-        BenchSuite::Register(args) => one(&args.json, &args.html, |json| run_register(args, json)),
-        BenchSuite::Slab(BenchSlabArgs { alone: Some(task), .. }) => run_alone(task),
-        BenchSuite::Slab(args) => one(&args.json, &args.html, |json| run_slab(args, json)),
-        BenchSuite::Concurrency(args) => {
-            one(&args.json, &args.html, |json| run_concurrency(args, json))
+
+    /// Runs the suite under a progress bar, and shows its report.
+    fn measure(&self, json: JsonSink) -> SuiteResult;
+}
+
+/// Runs the benchmarks that `args` select, prints their tables, and draws their page.
+pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
+    match &args.suite {
+        Some(BenchSuite::Slab(BenchSlabArgs { alone: Some(task), .. })) => run_alone(task),
+        Some(suite) => {
+            recover();
+            run_one(match suite {
+                BenchSuite::Arena(suite) => suite,
+                BenchSuite::Offset(suite) => suite,
+                BenchSuite::Register(suite) => suite,
+                BenchSuite::Slab(suite) => suite,
+                BenchSuite::Concurrency(suite) => suite,
+                BenchSuite::Cache(suite) => suite,
+            })
         }
-        BenchSuite::Cache(args) => {
-            one_from(&args.trace, &args.json, &args.html, |json| run_cache(args, json))
+        None if !args.from.is_empty() => show(&args.from, args.html.as_deref()),
+        None => {
+            recover();
+            run_all(args)
         }
     }
 }
 
+/// Opens the outputs of one suite, runs it, and draws its page.
+fn run_one(suite: &dyn SuiteOptions) -> Result<(), Failure> {
+    let mut files = OutputFiles::new();
+    for trace in suite.traces() {
+        files = files.protect("a file that --trace names", trace);
+    }
+    let SuiteArgs { json, html, .. } = suite.common();
+    let json = JsonSink::open(&mut files, json.as_deref())?;
+    let html = HtmlSink::open(&mut files, html.as_deref())?;
+    page(html, || Ok(vec![suite.measure(json)?]))
+}
+
 /// Runs every suite, from the lowest layer up.
-pub(crate) fn run_all(
-    quick: bool,
-    borrow_hugepages: bool,
-    html: Option<&Path>,
-) -> Result<(), Failure> {
-    recover();
-    let none = || JsonSink::None;
-    let suites: [&dyn Fn() -> SuiteResult; 6] = [
-        &|| run_arena(&BenchArenaArgs { quick, borrow_hugepages, ..Default::default() }, none()),
-        &|| {
-            run_register(
-                &BenchRegisterArgs { quick, borrow_hugepages, ..Default::default() },
-                none(),
-            )
-        },
-        &|| run_offset(&BenchOffsetArgs { quick, ..Default::default() }, none()),
-        &|| run_slab(&BenchSlabArgs { quick, ..Default::default() }, none()),
-        &|| run_concurrency(&BenchConcurrencyArgs { quick, ..Default::default() }, none()),
-        &|| run_cache(&BenchCacheArgs { quick, ..Default::default() }, none()),
+fn run_all(args: &BenchArgs) -> Result<(), Failure> {
+    let run = || SuiteArgs { quick: args.quick, ..SuiteArgs::default() };
+    let hugepages = args.hugepages;
+    let suites: [&dyn SuiteOptions; 6] = [
+        &BenchArenaArgs { run: run(), hugepages, ..Default::default() },
+        &BenchRegisterArgs { run: run(), hugepages, ..Default::default() },
+        &BenchOffsetArgs { run: run(), ..Default::default() },
+        &BenchSlabArgs { run: run(), ..Default::default() },
+        &BenchConcurrencyArgs { run: run(), ..Default::default() },
+        &BenchCacheArgs { run: run(), ..Default::default() },
     ];
-    let html = HtmlSink::open(&mut OutputFiles::new(), html)?;
-    page(html, || one_after_the_other(suites))
+    let html = HtmlSink::open(&mut OutputFiles::new(), args.html.as_deref())?;
+    page(html, || one_after_the_other(suites.map(|suite| move || suite.measure(JsonSink::None))))
 }
 
 /// Returns the hugepages that a killed run has borrowed, and prints that.
@@ -85,37 +105,12 @@ fn recover() {
 }
 
 /// Shows the results of earlier runs.
-pub(crate) fn show(from: &[PathBuf], html: Option<&Path>) -> Result<(), Failure> {
+fn show(from: &[PathBuf], html: Option<&Path>) -> Result<(), Failure> {
     let files = OutputFiles::new();
     let mut files =
         from.iter().fold(files, |files, from| files.protect("a file that --from names", from));
     let html = HtmlSink::open(&mut files, html)?;
     page(html, || one_after_the_other(from.iter().map(|file| || recorded(file))))
-}
-
-/// Opens the outputs of one suite, runs it, and draws its page.
-fn one(
-    json: &Option<PathBuf>,
-    html: &Option<PathBuf>,
-    run: impl FnOnce(JsonSink) -> SuiteResult,
-) -> Result<(), Failure> {
-    one_from(&[], json, html, run)
-}
-
-/// Opens the outputs of a suite that reads traces, runs it, and draws its page. No output may be
-/// one of the traces.
-fn one_from(
-    traces: &[PathBuf],
-    json: &Option<PathBuf>,
-    html: &Option<PathBuf>,
-    run: impl FnOnce(JsonSink) -> SuiteResult,
-) -> Result<(), Failure> {
-    let files = OutputFiles::new();
-    let mut files =
-        traces.iter().fold(files, |files, trace| files.protect("a file that --trace names", trace));
-    let json = JsonSink::open(&mut files, json.as_deref())?;
-    let html = HtmlSink::open(&mut files, html.as_deref())?;
-    page(html, || Ok(vec![run(json)?]))
 }
 
 fn one_after_the_other(
@@ -171,91 +166,132 @@ fn recorded(path: &Path) -> SuiteResult {
     read().map_err(|error| Failure::usage(format_args!("cannot show {}: {error}", shown(path))))
 }
 
-fn run_arena(args: &BenchArenaArgs, json: JsonSink) -> SuiteResult {
-    let options = arena::ArenaOptions {
-        quick: args.quick,
-        reps: args.reps,
-        ops: args.op.clone(),
-        contenders: args.contender.clone(),
-        borrow_hugepages: args.borrow_hugepages,
-    };
-    measure(json, |bar| arena::run(&options, bar))
+impl SuiteOptions for BenchArenaArgs {
+    fn common(&self) -> &SuiteArgs {
+        &self.run
+    }
+
+    fn measure(&self, json: JsonSink) -> SuiteResult {
+        let options = arena::ArenaOptions {
+            quick: self.run.quick,
+            reps: self.run.reps,
+            ops: self.op.clone(),
+            contenders: self.contender.clone(),
+            borrow_hugepages: self.hugepages.borrow_hugepages,
+        };
+        measure(json, |bar| arena::run(&options, bar))
+    }
 }
 
-fn run_register(args: &BenchRegisterArgs, json: JsonSink) -> SuiteResult {
-    let options = register::RegisterOptions {
-        quick: args.quick,
-        reps: args.reps,
-        backends: args.backend.clone(),
-        contenders: args.policy.clone(),
-        region_bytes: args.size.clone(),
-        contexts: args.contexts.clone(),
-        borrow_hugepages: args.borrow_hugepages,
-    };
-    measure(json, |bar| register::run(&options, bar))
+impl SuiteOptions for BenchRegisterArgs {
+    fn common(&self) -> &SuiteArgs {
+        &self.run
+    }
+
+    fn measure(&self, json: JsonSink) -> SuiteResult {
+        let options = register::RegisterOptions {
+            quick: self.run.quick,
+            reps: self.run.reps,
+            backends: self.backend.clone(),
+            contenders: self.policy.clone(),
+            region_bytes: self.size.clone(),
+            contexts: self.contexts.clone(),
+            borrow_hugepages: self.hugepages.borrow_hugepages,
+        };
+        measure(json, |bar| register::run(&options, bar))
+    }
 }
 
-fn run_offset(args: &BenchOffsetArgs, json: JsonSink) -> SuiteResult {
-    let options = offset::OffsetOptions {
-        seed: args.seed,
-        quick: args.quick,
-        reps: args.reps,
-        contenders: args.contender.clone(),
-        workloads: args.workload.clone(),
-    };
-    measure(json, |bar| offset::run(&options, bar))
+impl SuiteOptions for BenchOffsetArgs {
+    fn common(&self) -> &SuiteArgs {
+        &self.run
+    }
+
+    fn measure(&self, json: JsonSink) -> SuiteResult {
+        let options = offset::OffsetOptions {
+            seed: self.seed,
+            quick: self.run.quick,
+            reps: self.run.reps,
+            contenders: self.contender.clone(),
+            workloads: self.workload.clone(),
+        };
+        measure(json, |bar| offset::run(&options, bar))
+    }
 }
 
-fn run_slab(args: &BenchSlabArgs, json: JsonSink) -> SuiteResult {
-    let options = slab::SlabOptions {
-        quick: args.quick,
-        reps: args.reps,
-        patterns: args.pattern.clone(),
-        contenders: args.contender.clone(),
-        threads: args.threads.clone(),
-        child: Some(alone),
-    };
-    measure(json, |bar| slab::run(&options, bar))
+impl SuiteOptions for BenchSlabArgs {
+    fn common(&self) -> &SuiteArgs {
+        &self.run
+    }
+
+    fn measure(&self, json: JsonSink) -> SuiteResult {
+        let options = slab::SlabOptions {
+            quick: self.run.quick,
+            reps: self.run.reps,
+            patterns: self.pattern.clone(),
+            contenders: self.contender.clone(),
+            threads: self.threads.threads.clone(),
+            child: Some(alone),
+        };
+        measure(json, |bar| slab::run(&options, bar))
+    }
+}
+
+impl SuiteOptions for BenchConcurrencyArgs {
+    fn common(&self) -> &SuiteArgs {
+        &self.run
+    }
+
+    fn measure(&self, json: JsonSink) -> SuiteResult {
+        let options = concurrency::ConcurrencyOptions {
+            quick: self.run.quick,
+            reps: self.run.reps,
+            scenarios: self.scenario.clone(),
+            contenders: self.contender.clone(),
+            threads: self.threads.threads.clone(),
+        };
+        measure(json, |bar| concurrency::run(&options, bar))
+    }
+}
+
+impl SuiteOptions for BenchCacheArgs {
+    fn common(&self) -> &SuiteArgs {
+        &self.run
+    }
+
+    fn traces(&self) -> &[PathBuf] {
+        &self.trace
+    }
+
+    fn measure(&self, json: JsonSink) -> SuiteResult {
+        let quick = self.run.quick;
+        if self.policy {
+            let options = cache::hits::HitRateOptions { quick, traces: self.trace.clone() };
+            return measure(json, |bar| cache::hits::run(&options, bar));
+        }
+        let options = cache::CacheOptions {
+            quick,
+            reps: self.run.reps,
+            scenarios: self.scenario.clone(),
+            contenders: self.contender.clone(),
+            threads: self.threads.threads.clone(),
+        };
+        measure(json, |bar| cache::run(&options, bar))
+    }
 }
 
 /// Runs one measurement of the slab suite in this process.
-fn run_alone(task: &slab::Task) -> Result<(), Failure> {
+fn run_alone(task: &slab::SlabTask) -> Result<(), Failure> {
     let seen = slab::measure(task).map_err(|error| Failure::new(error, 1))?;
     print(format_args!("{seen}\n"))
 }
 
 /// The command that runs one measurement of the slab suite.
-pub(crate) fn alone(task: &slab::Task) -> Command {
+pub(crate) fn alone(task: &slab::SlabTask) -> Command {
     // The link leads to the running program, even if its file was replaced.
     let mut command = Command::new("/proc/self/exe");
     command.args(["bench", "slab", "--alone", &task.to_string()]);
     command
-}
-
-fn run_concurrency(args: &BenchConcurrencyArgs, json: JsonSink) -> SuiteResult {
-    let options = concurrency::ConcurrencyOptions {
-        quick: args.quick,
-        reps: args.reps,
-        scenarios: args.scenario.clone(),
-        contenders: args.contender.clone(),
-        threads: args.threads.clone(),
-    };
-    measure(json, |bar| concurrency::run(&options, bar))
-}
-
-fn run_cache(args: &BenchCacheArgs, json: JsonSink) -> SuiteResult {
-    if args.policy {
-        let options = cache::hits::HitRateOptions { quick: args.quick, traces: args.trace.clone() };
-        return measure(json, |bar| cache::hits::run(&options, bar));
-    }
-    let options = cache::CacheOptions {
-        quick: args.quick,
-        reps: args.reps,
-        scenarios: args.scenario.clone(),
-        contenders: args.contender.clone(),
-        threads: args.threads.clone(),
-    };
-    measure(json, |bar| cache::run(&options, bar))
 }
 
 /// Runs a suite under a progress bar and shows its report.

@@ -31,13 +31,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     log::begin(args.verbose)?;
     match args.command.unwrap_or_else(|| Command::Tour(TourArgs::default())) {
         Command::Tour(tour) => tour_command::run(&tour),
-        Command::Bench { html, from, suite: None, .. } if !from.is_empty() => {
-            bench_command::show(&from, html.as_deref())
-        }
-        Command::Bench { quick, borrow_hugepages, html, suite: None, .. } => {
-            bench_command::run_all(quick, borrow_hugepages, html.as_deref())
-        }
-        Command::Bench { suite: Some(suite), .. } => bench_command::run(&suite),
+        Command::Bench(bench) => bench_command::run(&bench),
         Command::Doctor(doctor) => doctor_command::run(&doctor),
         Command::Mount(mount) => mount_command::run(&mount),
         Command::Replay(replay) => replay_command::run(&replay),

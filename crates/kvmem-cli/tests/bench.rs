@@ -320,20 +320,20 @@ fn without_a_suite_all_are_selected() {
     let parsed = |arguments: &[&str]| {
         Args::try_parse_from(arguments).expect("good arguments").command.expect("a command")
     };
+    let bench = |arguments: &[&str]| match parsed(arguments) {
+        args::Command::Bench(bench) => bench,
+        other => panic!("{other:?}"),
+    };
+    let all = bench(&["kvmem", "bench"]);
+    assert!(!all.quick && all.suite.is_none());
+    let quick = bench(&["kvmem", "bench", "--quick"]);
+    assert!(quick.quick && quick.suite.is_none());
     assert!(matches!(
-        parsed(&["kvmem", "bench"]),
-        args::Command::Bench { quick: false, suite: None, .. }
+        bench(&["kvmem", "bench", "register", "--quick"]).suite,
+        Some(BenchSuite::Register(register)) if register.run.quick
     ));
     assert!(matches!(
-        parsed(&["kvmem", "bench", "--quick"]),
-        args::Command::Bench { quick: true, suite: None, .. }
-    ));
-    assert!(matches!(
-        parsed(&["kvmem", "bench", "register", "--quick"]),
-        args::Command::Bench { suite: Some(BenchSuite::Register(register)), .. } if register.quick
-    ));
-    assert!(matches!(
-        parsed(&["kvmem", "bench", "offset", "--quick"]),
-        args::Command::Bench { suite: Some(BenchSuite::Offset(offset)), .. } if offset.quick
+        bench(&["kvmem", "bench", "offset", "--quick"]).suite,
+        Some(BenchSuite::Offset(offset)) if offset.run.quick
     ));
 }

@@ -1,4 +1,4 @@
-//! The performance goals of the arena layer, evaluated on the rows.
+//! *Goals* of the arena layer, evaluated on the rows.
 
 use super::{ArenaContenderId, ArenaRow, Op, Pages};
 use crate::suite::{Figure, GoalList, ratios};
@@ -77,9 +77,7 @@ mod tests {
     use crate::suite::Goal;
 
     fn of(rows: &[ArenaRow], mapped_resident_bytes: Option<u64>) -> Vec<Goal> {
-        let mut goals = GoalList::default();
-        add(rows, mapped_resident_bytes, &mut goals);
-        goals.into_goals()
+        GoalList::filled(|goals| add(rows, mapped_resident_bytes, goals))
     }
 
     fn bump(

@@ -1,4 +1,4 @@
-//! The plan of a run: groups of tasks that take turns, and the length of each.
+//! *Plan* of a run: groups of tasks that take turns, and the length of each.
 
 use super::suite::ArenaFixture;
 use super::{

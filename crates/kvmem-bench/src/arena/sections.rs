@@ -1,4 +1,4 @@
-//! The tables and plots: times on log scales, rates on linear ones.
+//! *Sections*: tables, and plots with times on log scales and rates on linear ones.
 //!
 //! Bump rows share a line for each size and number of threads, with the contenders side by side;
 //! page rows share a line for each kind of pages.

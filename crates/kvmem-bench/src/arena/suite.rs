@@ -1,4 +1,4 @@
-//! The suite: its rows, and how they are measured.
+//! *Suite*: its rows, and how they are measured.
 
 use std::fmt::{self, Display, Formatter};
 

@@ -51,16 +51,16 @@ impl Insert for KvCache<u64> {
 }
 
 /// The `quick_cache` crate's concurrent cache.
-pub(super) type Quick = Cache<u64, Arc<[u8]>, UnitWeighter, Hasher>;
+pub(super) type QuickTable = Cache<u64, Arc<[u8]>, UnitWeighter, Hasher>;
 
-impl LookUp for Quick {
+impl LookUp for QuickTable {
     #[inline]
     fn get(&self, key: u64) -> bool {
         Cache::get(self, &key).is_some()
     }
 }
 
-impl Insert for Quick {
+impl Insert for QuickTable {
     fn create(_: CacheContenderId) -> Result<Self, CacheMeasureError> {
         let lifecycle = DefaultLifecycle::default();
         Ok(Cache::with(KEYS as usize, KEYS, UnitWeighter, Hasher::default(), lifecycle))
@@ -75,15 +75,15 @@ impl Insert for Quick {
 
 /// An immutable table. A hit reads one line of the value, as the head of a value is read in the
 /// other tables.
-pub(super) struct Floor(HashMap<u64, Box<[u64; 8]>, Hasher>);
+pub(super) struct FloorTable(HashMap<u64, Box<[u64; 8]>, Hasher>);
 
-impl Floor {
+impl FloorTable {
     pub(super) fn filled() -> Self {
-        Floor((0..KEYS).map(|key| (key, Box::new([key; 8]))).collect())
+        FloorTable((0..KEYS).map(|key| (key, Box::new([key; 8]))).collect())
     }
 }
 
-impl LookUp for Floor {
+impl LookUp for FloorTable {
     #[inline]
     fn get(&self, key: u64) -> bool {
         self.0.get(&key).is_some_and(|head| black_box(head[0]) == key)

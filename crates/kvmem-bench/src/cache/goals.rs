@@ -1,4 +1,4 @@
-//! The performance goals of keyed blocks, evaluated on the rows.
+//! *Goals* of keyed blocks, evaluated on the rows.
 //!
 //! A second thread counts only if it has its own processor.
 
@@ -33,9 +33,7 @@ mod tests {
     use CacheScenario::{BlockPair, GetHit, GetMiss};
 
     fn of(rows: &[CacheRow], cores: usize) -> Vec<Goal> {
-        let mut goals = GoalList::default();
-        add(rows, cores, &mut goals);
-        goals.into_goals()
+        GoalList::filled(|goals| add(rows, cores, goals))
     }
 
     #[test]

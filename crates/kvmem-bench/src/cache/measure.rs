@@ -5,7 +5,7 @@ use std::hint::black_box;
 use kvmem::pool::{KvCache, Pool};
 use kvmem::slab::ExtentCache;
 
-use super::contender::{Floor, Insert, LookUp, Quick};
+use super::contender::{FloorTable, Insert, LookUp, QuickTable};
 use super::pairs::{BlockSource, NoBlocks};
 use super::{CacheContenderId, CacheMeasureError, CacheScenario, KEYS};
 use crate::concurrent_suite::ConcurrentTask;
@@ -26,8 +26,8 @@ pub(super) type CacheTask = ConcurrentTask<CacheScenario, CacheContenderId>;
 pub(super) fn measure(task: &CacheTask) -> Result<f64, CacheMeasureError> {
     match task.contender {
         CacheContenderId::Kvmem | CacheContenderId::KvmemScan => cached::<KvCache<u64>>(task),
-        CacheContenderId::QuickCache => cached::<Quick>(task),
-        CacheContenderId::Floor => looked_up(task, &Floor::filled()),
+        CacheContenderId::QuickCache => cached::<QuickTable>(task),
+        CacheContenderId::Floor => looked_up(task, &FloorTable::filled()),
         CacheContenderId::Pool => paired::<Pool>(task),
         CacheContenderId::Extents => paired::<ExtentCache>(task),
         CacheContenderId::Null => paired::<NoBlocks>(task),

@@ -1,4 +1,4 @@
-//! The performance goals of shared allocators of offsets, evaluated on the rows.
+//! *Goals* of shared allocators of offsets, evaluated on the rows.
 //!
 //! A second thread counts only if it has its own processor.
 
@@ -69,9 +69,7 @@ mod tests {
     }
 
     fn of(rows: &[ConcurrencyRow], cores: usize) -> Vec<Goal> {
-        let mut goals = GoalList::default();
-        add(rows, cores, &mut goals);
-        goals.into_goals()
+        GoalList::filled(|goals| add(rows, cores, goals))
     }
 
     #[test]

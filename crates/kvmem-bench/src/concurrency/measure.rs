@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use super::contender::{SharedAllocator, SharedVisitor, visit};
-use super::scenario::{Scene, Timed};
+use super::scenario::{ScenarioState, Timed};
 use super::{ConcurrencyContenderId, ConcurrencyMeasureError, ConcurrencyScenario};
 use crate::concurrent_suite::ConcurrentTask;
 use crate::concurrent_suite::thread_loop::{ThreadLoop, mops};
@@ -49,13 +49,13 @@ fn with<C: SharedAllocator>(
     task: &ConcurrencyTask,
 ) -> Result<ConcurrencySample, ConcurrencyMeasureError> {
     let ConcurrencyTask { scenario, threads, time, .. } = *task;
-    let scene = Scene::<C>::new(scenario, threads)?;
+    let scene = ScenarioState::<C>::new(scenario, threads)?;
     let rate = team::run(threads, time, |member| work(&scene, member, &mut ()), || ());
     let rate = all(rate?.threads)?;
     let mops = mops(&rate).ok_or(ConcurrencyMeasureError::NothingDone)?;
     drop(scene);
 
-    let scene = Scene::<C>::new(scenario, threads)?;
+    let scene = ScenarioState::<C>::new(scenario, threads)?;
     let timed = team::run(
         threads,
         time / 2,
@@ -84,7 +84,7 @@ fn all<T>(
 }
 
 fn work<C: SharedAllocator>(
-    scene: &Scene<C>,
+    scene: &ScenarioState<C>,
     member: &Member<'_>,
     timed: &mut impl Timed,
 ) -> Result<ThreadLoop, ConcurrencyMeasureError> {

@@ -33,7 +33,7 @@ const SEED: u64 = 123_456_789;
 type Inbox<H> = Mutex<Vec<Vec<H>>>;
 
 /// The state that all threads share.
-pub(super) struct Scene<C: SharedAllocator> {
+pub(super) struct ScenarioState<C: SharedAllocator> {
     // Handles are dropped before their allocator.
     inboxes: Vec<Inbox<C::Handle>>,
     /// The initial blocks of each thread, until the thread takes them.
@@ -47,7 +47,7 @@ struct LiveBlock<H> {
     size: u64,
 }
 
-impl<C: SharedAllocator> Scene<C> {
+impl<C: SharedAllocator> ScenarioState<C> {
     pub(super) fn new(
         scenario: ConcurrencyScenario,
         threads: u32,
@@ -143,7 +143,7 @@ pub(super) struct Worker<'a, C: SharedAllocator> {
     random: Rng,
     /// An unexpected result of a call.
     pub(super) error: Option<ConcurrencyMeasureError>,
-    scene: &'a Scene<C>,
+    scene: &'a ScenarioState<C>,
 }
 
 impl<C: SharedAllocator> Worker<'_, C> {
@@ -282,7 +282,7 @@ mod tests {
 
     fn steps<C: SharedAllocator>() {
         for scenario in ConcurrencyScenario::ALL {
-            let scene = Scene::<C>::new(scenario, 2).unwrap();
+            let scene = ScenarioState::<C>::new(scenario, 2).unwrap();
             let mut workers = [scene.worker(0), scene.worker(1)];
             let target = scene.target() as f64;
             let mut calls = 0;

@@ -1,4 +1,4 @@
-//! The suite: its size, its rows and their presentation.
+//! *Suite*: its size, its rows and their presentation.
 
 use serde::{Deserialize, Serialize};
 

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Contender, ContenderId, CreateError, Held, Space};
+use super::{Contender, ContenderId, CreateError, RangeHandle, Space};
 
 /// The free ranges of a space.
 #[derive(Default)]
@@ -75,7 +75,7 @@ pub struct BestFitHandle {
     size: u64,
 }
 
-impl Held for BestFitHandle {
+impl RangeHandle for BestFitHandle {
     fn offset(&self) -> u64 {
         self.offset
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use offset_allocator::{Allocation, Allocator};
 
-use super::{Contender, ContenderId, CreateError, Held, Space};
+use super::{Contender, ContenderId, CreateError, RangeHandle, Space};
 
 /// The size of its largest bin.
 const MAX_CAPACITY: u64 = 15 << 28;
@@ -29,7 +29,7 @@ pub struct CrateHandle {
     size: u32,
 }
 
-impl Held for CrateHandle {
+impl RangeHandle for CrateHandle {
     #[inline]
     fn offset(&self) -> u64 {
         u64::from(self.allocation.offset)

@@ -7,11 +7,11 @@
 use kvmem::offset::{Allocation, OffsetAllocator};
 use kvmem::slab::{Extent, ExtentCache};
 
-use super::{Contender, ContenderId, CreateError, Held, Space};
+use super::{Contender, ContenderId, CreateError, RangeHandle, Space};
 
 macro_rules! contender {
     ($allocator:ident, $handle:ident, $id:expr) => {
-        impl Held for $handle {
+        impl RangeHandle for $handle {
             #[inline]
             fn offset(&self) -> u64 {
                 self.offset()

@@ -2,7 +2,7 @@
 //!
 //! Every allocator of ranges implements [`Contender`]. One loop drives all of them and is compiled
 //! once for each, so no call goes through a table of pointers while the clock runs. A live range is
-//! a [`Held`] value that frees the range when it is dropped, as users of such an allocator hold it.
+//! a [`RangeHandle`], as users of such an allocator hold it: dropping it frees the range.
 //!
 //! | name | allocator |
 //! |---|---|
@@ -23,7 +23,7 @@ pub mod null;
 use crate::suite::names;
 
 /// A live range of a contender's space. Dropping it frees the range.
-pub trait Held {
+pub trait RangeHandle {
     /// Returns the first byte of the range.
     fn offset(&self) -> u64;
     /// Returns the requested length of the range in bytes.
@@ -68,7 +68,7 @@ pub trait Contender: Sized {
     /// Whether [`Contender::allocate_scattered`] is implemented.
     const SCATTERS: bool = false;
     /// A live range.
-    type Handle: Held;
+    type Handle: RangeHandle;
 
     /// Creates an empty allocator over `space`.
     fn create(space: Space) -> Result<Self, CreateError>;

@@ -13,7 +13,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use super::{Contender, ContenderId, CreateError, Held, Space};
+use super::{Contender, ContenderId, CreateError, RangeHandle, Space};
 
 /// The number of `null` allocators that can exist at once.
 const SLOTS: usize = 64;
@@ -48,7 +48,7 @@ fn join([low, high]: [u32; 2]) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
-impl Held for NullHandle {
+impl RangeHandle for NullHandle {
     #[inline]
     fn offset(&self) -> u64 {
         join(self.offset)

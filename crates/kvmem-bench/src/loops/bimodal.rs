@@ -68,7 +68,7 @@ const GRID: u64 = 100;
 
 /// The highest live fractions that meet a condition.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Highest {
+pub struct HighestLive {
     /// Without any failure.
     pub no_failure: f64,
     /// With at most one payload in 10,000 failed.
@@ -83,7 +83,7 @@ pub fn pool_for(run: &Bimodal, percent: u64) -> u64 {
 
 /// Finds the highest live fractions, from 1.00 downwards. A condition can hold at one fraction and
 /// not at a lower one, so each is tried, but a replay ends at the failure that decides.
-pub fn highest<C: Contender>(run: &Bimodal) -> Result<Highest, LoopError> {
+pub fn highest<C: Contender>(run: &Bimodal) -> Result<HighestLive, LoopError> {
     let allowed = run.payloads() / 10_000;
     let mut few = None;
     for percent in (1..=GRID).rev() {
@@ -96,8 +96,8 @@ pub fn highest<C: Contender>(run: &Bimodal) -> Result<Highest, LoopError> {
             few = Some(fraction);
         }
         if !failures.any() {
-            return Ok(Highest { no_failure: fraction, few_failures: few.unwrap_or(fraction) });
+            return Ok(HighestLive { no_failure: fraction, few_failures: few.unwrap_or(fraction) });
         }
     }
-    Ok(Highest { no_failure: 0.0, few_failures: few.unwrap_or(0.0) })
+    Ok(HighestLive { no_failure: 0.0, few_failures: few.unwrap_or(0.0) })
 }

@@ -4,7 +4,7 @@ use kvmem_testkit::workload::{Sizes, stream};
 
 use super::{LoopError, REQUESTS, VICTIMS};
 use crate::contender::{Contender, Space};
-use crate::live::Live;
+use crate::live_set::LiveSet;
 use crate::machine::resident_bytes;
 
 /// Live objects in [`per_live`].
@@ -28,7 +28,7 @@ pub fn per_live<C: Contender>(
 ) -> Result<Option<f64>, LoopError> {
     let space = Space { capacity: POOL, max_live: live + churn };
     let sizes = Sizes::Uniform { min: 4 << 10, max: 64 << 10 };
-    let mut set = Live::new(C::create(space)?, live + churn, stream(seed, VICTIMS));
+    let mut set = LiveSet::new(C::create(space)?, live + churn, stream(seed, VICTIMS));
     let mut requests = stream(seed, REQUESTS);
     for _ in 0..live + churn {
         set.put(sizes.sample(&mut requests))?;

@@ -14,8 +14,8 @@ pub mod shift;
 pub mod uniform;
 
 use crate::contender::CreateError;
-use crate::live::StuckError;
-use crate::stats::Util;
+use crate::live_set::StuckError;
+use crate::stats::Utilization;
 
 /// The seed's stream of requests.
 const REQUESTS: u64 = 0;
@@ -40,7 +40,7 @@ pub enum LoopError {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// Utilization.
-    pub util: Util,
+    pub util: Utilization,
     /// Nanoseconds per operation.
     pub ns_per_op: f64,
     /// Objects alive at the end.

@@ -11,8 +11,8 @@ use rand::RngExt;
 use super::{LoopError, Outcome, REQUESTS, VICTIMS};
 use crate::clock::Stopwatch;
 use crate::contender::{Contender, Space};
-use crate::live::Live;
-use crate::stats::Util;
+use crate::live_set::LiveSet;
+use crate::stats::Utilization;
 
 /// Bytes of a KV object: 64 tokens of the published model.
 pub const KV_BYTES: u64 = 3_274_752;
@@ -31,10 +31,10 @@ pub fn run<C: Contender>(
     rounds: u64,
 ) -> Result<Outcome, LoopError> {
     let space = Space::for_sizes_from(INDEX_BYTES, pool);
-    let mut live = Live::new(C::create(space)?, space.max_live, stream(seed, VICTIMS));
+    let mut live = LiveSet::new(C::create(space)?, space.max_live, stream(seed, VICTIMS));
     let mut requests = stream(seed, REQUESTS);
     let mut samples = Vec::with_capacity(4096);
-    let mut round = |live: &mut Live<C>, samples: &mut Vec<u64>| -> Result<u64, LoopError> {
+    let mut round = |live: &mut LiveSet<C>, samples: &mut Vec<u64>| -> Result<u64, LoopError> {
         let n = requests.random_range(1..=128u64);
         for size in [KV_BYTES, INDEX_BYTES] {
             for _ in 0..n {
@@ -53,6 +53,6 @@ pub fn run<C: Contender>(
         ops += round(&mut live, &mut samples)?;
     }
     let ns_per_op = watch.ns_per_op(ops);
-    let util = Util::of(&mut samples, pool).ok_or(LoopError::NoSamples)?;
+    let util = Utilization::of(&mut samples, pool).ok_or(LoopError::NoSamples)?;
     Ok(Outcome { util, ns_per_op, live: live.len(), samples: samples.len() })
 }

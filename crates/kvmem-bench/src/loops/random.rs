@@ -14,8 +14,8 @@ use super::paired::KV_BYTES;
 use super::{LoopError, Outcome, REQUESTS, VICTIMS};
 use crate::clock::Stopwatch;
 use crate::contender::{Contender, Space};
-use crate::live::Live;
-use crate::stats::Util;
+use crate::live_set::LiveSet;
+use crate::stats::Utilization;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -62,7 +62,7 @@ pub fn run<C: Contender>(
     ops: u64,
 ) -> Result<Outcome, LoopError> {
     let space = Space::for_sizes_from(sizes.min(), pool);
-    let mut live = Live::new(C::create(space)?, 1 << 16, stream(seed, VICTIMS));
+    let mut live = LiveSet::new(C::create(space)?, 1 << 16, stream(seed, VICTIMS));
     let mut requests = stream(seed, REQUESTS);
     let mut requested = 0;
     while requested < pool {
@@ -77,6 +77,6 @@ pub fn run<C: Contender>(
         samples.push(live.bytes());
     }
     let ns_per_op = watch.ns_per_op(ops);
-    let util = Util::of(&mut samples, pool).ok_or(LoopError::NoSamples)?;
+    let util = Utilization::of(&mut samples, pool).ok_or(LoopError::NoSamples)?;
     Ok(Outcome { util, ns_per_op, live: live.len(), samples: samples.len() })
 }

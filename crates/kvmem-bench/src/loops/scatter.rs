@@ -8,9 +8,9 @@ use rand::RngExt;
 
 use super::{LoopError, Outcome, REQUESTS, VICTIMS};
 use crate::clock::Stopwatch;
-use crate::contender::{Contender, Held, Space};
-use crate::live::StuckError;
-use crate::stats::Util;
+use crate::contender::{Contender, RangeHandle, Space};
+use crate::live_set::StuckError;
+use crate::stats::Utilization;
 
 /// Runs `ops` measured requests from `sizes` in `pool` bytes, each in at most `max_ranges` ranges.
 pub fn run<C: Contender>(
@@ -34,7 +34,7 @@ pub fn run<C: Contender>(
             return Err(StuckError { size });
         }
         let victim = live.swap_remove(victims.random_range(0..live.len()));
-        *bytes -= victim.iter().map(Held::size).sum::<u64>();
+        *bytes -= victim.iter().map(RangeHandle::size).sum::<u64>();
     };
     let mut requested = 0;
     while requested < pool {
@@ -49,6 +49,6 @@ pub fn run<C: Contender>(
         samples.push(bytes);
     }
     let ns_per_op = watch.ns_per_op(ops);
-    let util = Util::of(&mut samples, pool).ok_or(LoopError::NoSamples)?;
+    let util = Utilization::of(&mut samples, pool).ok_or(LoopError::NoSamples)?;
     Ok(Outcome { util, ns_per_op, live: live.len(), samples: samples.len() })
 }

@@ -20,7 +20,7 @@ use rand::RngExt;
 
 use super::{LoopError, REQUESTS, VICTIMS};
 use crate::contender::{Contender, Space};
-use crate::live::Live;
+use crate::live_set::LiveSet;
 
 /// The ratios B/A of the workload.
 pub const RATIOS: [f64; 5] = [0.3, 0.7, 1.1, 1.4, 2.3];
@@ -33,7 +33,7 @@ pub const CHANGE: f64 = 2.5;
 
 /// The parameters of the change.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct ShiftPlan {
     /// Size before.
     pub a: u64,
     /// Size after.
@@ -48,7 +48,7 @@ pub struct Plan {
     pub after: f64,
 }
 
-impl Plan {
+impl ShiftPlan {
     /// Returns the change of the workload, with B = `ratio` · A.
     #[must_use]
     pub fn standard(ratio: f64) -> Self {
@@ -92,10 +92,10 @@ impl Mean {
 }
 
 /// Runs the change.
-pub fn run<C: Contender>(seed: u64, plan: Plan) -> Result<ShiftOutcome, LoopError> {
-    let Plan { a, b, pool, warm_up, change, after } = plan;
+pub fn run<C: Contender>(seed: u64, plan: ShiftPlan) -> Result<ShiftOutcome, LoopError> {
+    let ShiftPlan { a, b, pool, warm_up, change, after } = plan;
     let space = Space::for_sizes_from(a.min(b), pool);
-    let mut live = Live::new(C::create(space)?, space.max_live, stream(seed, VICTIMS));
+    let mut live = LiveSet::new(C::create(space)?, space.max_live, stream(seed, VICTIMS));
     let mut requests = stream(seed, REQUESTS);
     let mut requested = 0;
     while (requested as f64) < warm_up * pool as f64 {

@@ -8,7 +8,7 @@ use kvmem_testkit::workload::stream;
 use super::{LoopError, VICTIMS};
 use crate::clock::Stopwatch;
 use crate::contender::{Contender, Space};
-use crate::live::Live;
+use crate::live_set::LiveSet;
 
 /// The published pool for sizes from 1 KiB.
 pub const POOL: u64 = 2 << 30;
@@ -62,7 +62,7 @@ pub fn run<C: Contender>(
     ops: u64,
 ) -> Result<UniformOutcome, LoopError> {
     let space = Space::for_sizes_from(size, pool);
-    let mut live = Live::new(C::create(space)?, space.max_live, stream(seed ^ size, VICTIMS));
+    let mut live = LiveSet::new(C::create(space)?, space.max_live, stream(seed ^ size, VICTIMS));
     for _ in 0..pool / size {
         live.put(size)?;
     }

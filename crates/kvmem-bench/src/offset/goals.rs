@@ -1,4 +1,4 @@
-//! The performance goals of the offset layer, evaluated on the rows.
+//! *Goals* of the offset layer, evaluated on the rows.
 //!
 //! The goal of `rl` also needs a full run: the peak of live bytes determines the pool, and in a
 //! shorter run the peak exceeds the average by less, so the pool is tighter.
@@ -169,9 +169,7 @@ mod tests {
     use crate::suite::Goal;
 
     fn of(rows: &[OffsetRow], quick: bool) -> Vec<Goal> {
-        let mut goals = GoalList::default();
-        add(rows, quick, &mut goals);
-        goals.into_goals()
+        GoalList::filled(|goals| add(rows, quick, goals))
     }
 
     fn row(

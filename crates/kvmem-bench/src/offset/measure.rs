@@ -19,22 +19,22 @@ pub(super) struct Measurement<'a> {
 
 /// The result of one repetition.
 pub(crate) enum OffsetSample {
-    Metadata(Memory),
+    Metadata(MetadataBytes),
     Uniform(uniform::UniformOutcome),
     Mixed(Outcome),
-    Rl(Fractions),
+    Rl(LiveFractions),
     Shift(Vec<shift::ShiftOutcome>),
 }
 
 /// Bytes per live object, and bytes resident in a fresh space.
-pub(crate) struct Memory {
+pub(crate) struct MetadataBytes {
     pub(super) per_live: Option<f64>,
     pub(super) resident: Option<u64>,
 }
 
 /// The highest live fractions, and the share of failures at a fixed one.
-pub(crate) struct Fractions {
-    pub(super) highest: bimodal::Highest,
+pub(crate) struct LiveFractions {
+    pub(super) highest: bimodal::HighestLive,
     pub(super) fail_rate: f64,
     pub(super) pool: u64,
 }
@@ -52,7 +52,7 @@ impl Visitor for Measurement<'_> {
                 let resident = if churn { None } else { memory::resident::<C>(RESIDENT_SPACES)? };
                 let freed = if churn { memory::LIVE / 2 } else { 0 };
                 let per_live = memory::per_live::<C>(seed, memory::LIVE, freed)?;
-                OffsetSample::Metadata(Memory { per_live, resident })
+                OffsetSample::Metadata(MetadataBytes { per_live, resident })
             }
             Job::Uniform { size } => {
                 let pool = uniform::pool_for(size);
@@ -81,11 +81,11 @@ impl Visitor for Measurement<'_> {
                 let pool = bimodal::pool_for(events, RL_PERCENT);
                 let highest = bimodal::highest::<C>(events)?;
                 let fail_rate = bimodal::fail_rate::<C>(events, pool)?;
-                OffsetSample::Rl(Fractions { highest, fail_rate, pool })
+                OffsetSample::Rl(LiveFractions { highest, fail_rate, pool })
             }
             Job::Shift { ratio } => {
                 let seeds = (0..effort.shift_seeds).map(|i| seed.wrapping_add(i));
-                let plan = shift::Plan::standard;
+                let plan = shift::ShiftPlan::standard;
                 let outcomes = seeds.map(|seed| shift::run::<C>(seed, plan(ratio)));
                 OffsetSample::Shift(outcomes.collect::<Result<_, _>>()?)
             }

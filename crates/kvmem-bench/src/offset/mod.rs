@@ -7,13 +7,13 @@
 //!    objects and do not run in those rows.
 //! 4. *Goals.* The report lists the performance goals and the figures of the run.
 
-mod fill;
 mod goals;
 mod measure;
 mod plan;
 mod plots;
 mod row;
 mod suite;
+mod summary;
 mod tables;
 
 pub use self::row::OffsetRow;

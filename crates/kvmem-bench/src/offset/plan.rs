@@ -1,4 +1,4 @@
-//! The plan of a run: jobs, the contenders of each, and the lengths of the loops.
+//! *Plan* of a run: jobs, the contenders of each, and the lengths of the loops.
 
 use kvmem_testkit::workload::Lifetimes;
 

@@ -1,4 +1,4 @@
-//! The plots: utilization beside the published figures and the bound, times on a log scale.
+//! *Plots*: utilization beside the published figures and the bound, times on a log scale.
 //!
 //! The 55 sizes of `uniform` form five families of eleven. A bar shows the smallest utilization of
 //! each family; points show times over sizes.

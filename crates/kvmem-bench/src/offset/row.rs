@@ -1,4 +1,4 @@
-//! A row of the report.
+//! *Row*: one contender in one workload.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,10 +1,10 @@
-//! The suite: how its rows are measured, and their presentation.
+//! *Suite*: how its rows are measured, and their presentation.
 
 use kvmem_testkit::workload::Bimodal;
 
 use super::measure::{Measurement, OffsetSample};
 use super::plan::{self, Job, OffsetEffort, OffsetTask};
-use super::{OffsetOptions, OffsetRow, WorkloadId, fill, goals, plots, tables};
+use super::{OffsetOptions, OffsetRow, WorkloadId, goals, plots, summary, tables};
 use crate::loops::LoopError;
 use crate::progress::Progress;
 use crate::suite::plan::Stop;
@@ -92,6 +92,6 @@ impl Measured for OffsetSuite {
         task: &OffsetTask,
         samples: &[OffsetSample],
     ) -> Option<OffsetRow> {
-        Some(fill::row(task, samples))
+        Some(summary::row(task, samples))
     }
 }

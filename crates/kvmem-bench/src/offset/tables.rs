@@ -1,4 +1,4 @@
-//! The tables.
+//! *Tables* of each workload.
 //!
 //! `uniform` has one line for each size with the contenders side by side; the other workloads have
 //! one line for each row. A published figure stands beside the contender's if there is one,

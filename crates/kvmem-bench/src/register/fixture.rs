@@ -7,8 +7,8 @@ use kvmem::arena::{ArenaError, PageSize, Populate, Region};
 use kvmem::register::{IoUring, Memlock, Platform, RegisterLimit, Registrar, SystemPlatform};
 use kvmem_testkit::simulated::Published;
 
+use super::cell::{Cell, RegisterGroup};
 use super::plain_ring::PlainRing;
-use super::plan::{Cell, RegisterGroup};
 use super::{Backend, Pages, RegisterMeasureError};
 use crate::arena::region::page_size;
 

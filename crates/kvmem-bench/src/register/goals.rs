@@ -1,6 +1,6 @@
-//! The performance goals of the register layer, evaluated on the rows.
+//! *Goals* of the register layer, evaluated on the rows.
 
-use super::plan::Cell;
+use super::cell::Cell;
 use super::{Pages, RegisterContenderId, RegisterRow};
 use crate::suite::{Figure, GoalList, ratios};
 
@@ -79,9 +79,7 @@ mod tests {
     use crate::suite::Goal;
 
     fn of(rows: &[RegisterRow], plan_ms: Option<f64>) -> Vec<Goal> {
-        let mut goals = GoalList::default();
-        add(rows, plan_ms, &mut goals);
-        goals.into_goals()
+        GoalList::filled(|goals| add(rows, plan_ms, goals))
     }
 
     fn row(

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use kvmem::arena::Region;
 
 use super::ballast::Ballast;
+use super::cell::{Cell, RegisterGroup};
 use super::fixture::GroupFixture;
 use super::measure::{RegisterSample, measure};
-use super::plan::{Cell, RegisterGroup, RegisterTask};
+use super::plan::RegisterTask;
 use super::{Pages, RegisterMeasureError, RegisterRow, RegisterSkipped};
 use crate::arena::mapping;
 use crate::hugepages::Hugepages;

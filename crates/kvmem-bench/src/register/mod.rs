@@ -36,6 +36,7 @@
 //!    number of contexts only: with fewer, a run takes as long and says less.
 
 mod ballast;
+mod cell;
 mod fixture;
 mod goals;
 mod measure;

@@ -1,15 +1,15 @@
-//! The plan of a run: cells in groups that share their memory, and the time limits of each.
+//! *Plan* of a run: cells in groups that share their memory, and the time limits of each.
 
-use std::fmt;
 use std::time::Duration;
 
 use kvmem::register::IoUring;
 
+use super::cell::{Cell, RegisterGroup, size};
 use super::fixture::simulated;
 use super::memory::RegisterFixture;
 use super::{
-    Backend, Pages, RegisterContenderId, RegisterDetails, RegisterOptions, RegisterRow,
-    RegisterSkipped, RegisterSuite,
+    Backend, Pages, RegisterContenderId, RegisterDetails, RegisterOptions, RegisterSkipped,
+    RegisterSuite,
 };
 use crate::arena::system;
 use crate::suite::plan::{Group, Order, Shuffled, Turn};
@@ -19,11 +19,8 @@ use crate::suite::{Plan, chosen};
 const CONTEXTS: [u32; 3] = [1, 4, 8];
 /// Sizes of a region on io_uring.
 const SIZES: [u64; 2] = [1 << 30, 8 << 30];
-/// Larger regions that are not resident are registered with the most contexts only.
-const LARGE: u64 = 2 << 30;
 /// The smallest region that is worth registering.
 const MIN_REGION: u64 = 4 << 20;
-const GIB: u64 = 1 << 30;
 /// Seed of the order in which contenders take turns.
 const SEED: u64 = 1;
 
@@ -51,87 +48,6 @@ impl RegisterEffort {
             (effort.reps, effort.max_reps) = (reps.max(1), reps.max(1));
         }
         effort
-    }
-}
-
-/// A region and its contexts: the conditions that all contenders share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cell {
-    pub(super) backend: Backend,
-    pub(super) region_bytes: u64,
-    pub(super) contexts: u32,
-    pub(super) pages: Option<Pages>,
-    pub(super) resident: bool,
-}
-
-impl Cell {
-    pub(super) fn of(row: &RegisterRow) -> Self {
-        let RegisterRow { backend, region_bytes, contexts, pages, resident, .. } = *row;
-        Self { backend, region_bytes, contexts, pages, resident }
-    }
-
-    /// Estimates the milliseconds of a run.
-    fn run_units(&self) -> u64 {
-        let each = match (self.backend, self.pages, self.resident) {
-            (Backend::IoUring, Some(Pages::Base), false) => 600,
-            (Backend::IoUring, _, false) => 400,
-            (Backend::IoUring, Some(Pages::Base), true) => 30 * u64::from(self.contexts),
-            (Backend::IoUring, _, true) => 3 * u64::from(self.contexts),
-            _ => 0,
-        };
-        self.region_bytes * each / GIB + 1
-    }
-}
-
-impl fmt::Display for Cell {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pages = self.pages.map_or_else(String::new, |pages| format!(" {pages}"));
-        let not = if self.resident { "" } else { "not " };
-        let many = if self.contexts == 1 { "" } else { "s" };
-        let (backend, size, contexts) = (self.backend, size(self.region_bytes), self.contexts);
-        write!(f, "{backend}, {size}{pages}, {not}resident, {contexts} context{many}")
-    }
-}
-
-/// Formats bytes in the largest unit in which they are a whole number.
-pub(super) fn size(bytes: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let unit = (bytes.max(1).trailing_zeros() as usize / 10).min(units.len() - 1);
-    format!("{} {}", bytes >> (10 * unit), units[unit])
-}
-
-/// Cells with the same size and kind of pages.
-#[derive(Clone, Debug)]
-pub(super) struct RegisterGroup {
-    pub(super) backend: Backend,
-    pub(super) region_bytes: u64,
-    pub(super) pages: Option<Pages>,
-    pub(super) cells: Vec<Cell>,
-}
-
-impl RegisterGroup {
-    fn new(backend: Backend, region_bytes: u64, pages: Option<Pages>, contexts: &[u32]) -> Self {
-        let max_contexts = contexts.iter().copied().max();
-        let cell = |resident, contexts| Cell { backend, region_bytes, contexts, pages, resident };
-        let large = |contexts| {
-            backend == Backend::IoUring && region_bytes > LARGE && Some(contexts) != max_contexts
-        };
-        let resident = contexts.iter().map(|&contexts| cell(true, contexts));
-        let rest = contexts
-            .iter()
-            .filter(|&&contexts| !large(contexts))
-            .map(|&contexts| cell(false, contexts));
-        Self { backend, region_bytes, pages, cells: resident.chain(rest).collect() }
-    }
-
-    pub(super) fn skipped(&self, contexts: Option<u32>, reason: String) -> RegisterSkipped {
-        RegisterSkipped {
-            backend: self.backend,
-            region_bytes: Some(self.region_bytes),
-            pages: self.pages,
-            contexts,
-            reason,
-        }
     }
 }
 
@@ -340,21 +256,5 @@ mod tests {
         let reasons: Vec<_> =
             skipped.iter().map(|skip| (skip.backend, skip.reason.as_str())).collect();
         assert_eq!(reasons, [(Backend::IoUring, "seccomp")]);
-    }
-
-    #[test]
-    fn cells_and_sizes_have_names() {
-        let cell = Cell {
-            backend: Backend::IoUring,
-            region_bytes: 3 << 29,
-            contexts: 1,
-            pages: Some(Pages::Huge),
-            resident: false,
-        };
-        assert_eq!(cell.to_string(), "io_uring, 1536 MiB 2m, not resident, 1 context");
-        assert_eq!(
-            (size(0), size(4096), size(1 << 50)),
-            ("0 B".into(), "4 KiB".into(), "1024 TiB".into())
-        );
     }
 }

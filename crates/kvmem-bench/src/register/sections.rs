@@ -1,9 +1,9 @@
-//! The tables and plots: one line for each cell, with the totals side by side and the details of
-//! `auto`.
+//! *Sections*: tables and plots with one line for each cell. A table shows the totals side by side,
+//! and the details of `auto`.
 
 use kvmem_report::Scale;
 
-use super::plan::{Cell, size};
+use super::cell::{Cell, size};
 use super::{Backend, RegisterContenderId, RegisterRow};
 use crate::suite::columns::{Columns, dash, decimal, distinct};
 use crate::suite::{Section, bars};

@@ -1,13 +1,14 @@
-//! The suite: its rows, and how they are measured.
+//! *Suite*: its rows, and how they are measured.
 
 use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter};
 
 use serde::{Deserialize, Serialize};
 
+use super::cell::size;
 use super::measure::RegisterSample;
 use super::memory::RegisterFixture;
-use super::plan::{self, RegisterTask, size};
+use super::plan::{self, RegisterTask};
 use super::planning::plan_ms;
 use super::{
     Backend, Pages, RegisterContenderId, RegisterMeasureError, RegisterOptions, goals, sections,

@@ -1,4 +1,4 @@
-//! The performance goals of the slab layer, evaluated on the rows.
+//! *Goals* of the slab layer, evaluated on the rows.
 //!
 //! Three threads are measured but are not part of a goal.
 
@@ -45,9 +45,7 @@ mod tests {
     use crate::suite::Goal;
 
     fn of(rows: &[SlabRow]) -> Vec<Goal> {
-        let mut goals = GoalList::default();
-        add(rows, &mut goals);
-        goals.into_goals()
+        GoalList::filled(|goals| add(rows, goals))
     }
 
     fn row(

@@ -6,68 +6,18 @@
 
 use std::fmt;
 use std::process::Stdio;
-use std::str::FromStr;
 use std::time::Duration;
 
 use super::heap::{self, Heap, HeapVisitor};
 use super::loops::{self, ThreadWork};
 use super::ring::Ring;
-use super::{Child, Pattern, SlabContenderId, SlabMeasureError};
+use super::{ChildCommand, Pattern, SlabMeasureError, SlabTask};
 use crate::machine::resident_bytes;
 use crate::team;
 
 /// Environment variables that change the behaviour of the heaps.
 const SETTINGS: [&str; 5] =
     ["KVMEM_SLAB", "G_SLICE", "GLIBC_TUNABLES", "MALLOC_ARENA_MAX", "_RJEM_MALLOC_CONF"];
-
-/// One measurement. Its text form, `random 512 2 mimalloc 50`, parses back to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Task {
-    /// The pattern of the threads.
-    pub pattern: Pattern,
-    /// Bytes of the largest block; of all blocks in `fixed`.
-    pub max_block_bytes: u32,
-    /// Number of threads.
-    pub threads: u32,
-    /// The allocator.
-    pub contender: SlabContenderId,
-    /// Duration in milliseconds.
-    pub milliseconds: u32,
-}
-
-impl fmt::Display for Task {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { pattern, max_block_bytes, threads, contender, milliseconds } = self;
-        write!(f, "{pattern} {max_block_bytes} {threads} {contender} {milliseconds}")
-    }
-}
-
-/// The text is not a measurement.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a measurement: write it as `random 512 2 mimalloc 50`")]
-pub struct UnknownTaskError(pub String);
-
-impl FromStr for Task {
-    type Err = UnknownTaskError;
-
-    fn from_str(s: &str) -> Result<Self, Self::Err> {
-        let words: Vec<&str> = s.split_whitespace().collect();
-        let parse = || {
-            let [pattern, max, threads, contender, milliseconds] = words.as_slice() else {
-                return None;
-            };
-            let number = |word: &str| word.parse::<u32>().ok();
-            Some(Self {
-                pattern: pattern.parse().ok()?,
-                max_block_bytes: number(max).filter(|&max| max > 0)?,
-                threads: number(threads).filter(|threads| (1..=1024).contains(threads))?,
-                contender: contender.parse().ok()?,
-                milliseconds: number(milliseconds)?,
-            })
-        };
-        parse().ok_or_else(|| UnknownTaskError(s.to_owned()))
-    }
-}
 
 /// The result of one measurement. Its text form parses back to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -106,8 +56,8 @@ impl SlabSample {
 ///
 /// # Errors
 /// [`SlabMeasureError`] if the allocator is absent or runs out of memory.
-pub fn measure(task: &Task) -> Result<SlabSample, SlabMeasureError> {
-    struct HeapRun<'a>(&'a Task);
+pub fn measure(task: &SlabTask) -> Result<SlabSample, SlabMeasureError> {
+    struct HeapRun<'a>(&'a SlabTask);
     impl HeapVisitor for HeapRun<'_> {
         type Output = Result<SlabSample, SlabMeasureError>;
         fn visit<H: Heap>(self, heap: H) -> Self::Output {
@@ -117,8 +67,8 @@ pub fn measure(task: &Task) -> Result<SlabSample, SlabMeasureError> {
     heap::visit(task.contender, HeapRun(task)).map_err(SlabMeasureError::Absent)?
 }
 
-fn with<H: Heap>(heap: &H, task: &Task) -> Result<SlabSample, SlabMeasureError> {
-    let Task { pattern, max_block_bytes: max, threads, .. } = *task;
+fn with<H: Heap>(heap: &H, task: &SlabTask) -> Result<SlabSample, SlabMeasureError> {
+    let SlabTask { pattern, max_block_bytes: max, threads, .. } = *task;
     let rings: Vec<Ring> = match pattern {
         Pattern::ProducerConsumer => (0..threads / 2).map(|_| Ring::new()).collect(),
         Pattern::Random | Pattern::Fixed => Vec::new(),
@@ -146,7 +96,10 @@ fn per_pair(threads: &[ThreadWork], processors: usize) -> Option<f64> {
 }
 
 /// Measures `task` once, in the process that `child` starts.
-pub(super) fn in_child(task: &Task, child: Child) -> Result<SlabSample, SlabMeasureError> {
+pub(super) fn in_child(
+    task: &SlabTask,
+    child: ChildCommand,
+) -> Result<SlabSample, SlabMeasureError> {
     let mut command = child(task);
     for name in SETTINGS {
         command.env_remove(name);
@@ -164,10 +117,11 @@ pub(super) fn in_child(task: &Task, child: Child) -> Result<SlabSample, SlabMeas
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slab::SlabContenderId;
 
     #[test]
     fn texts_parse_back() {
-        let task: Task = "producer-consumer 512 4 g-slice 25".parse().unwrap();
+        let task: SlabTask = "producer-consumer 512 4 g-slice 25".parse().unwrap();
         assert_eq!(
             (task.pattern, task.contender),
             (Pattern::ProducerConsumer, SlabContenderId::GSlice)
@@ -182,7 +136,7 @@ mod tests {
             "random 8 1 nobody 5",
             "r 8 1 malloc 5",
         ] {
-            assert!(bad.parse::<Task>().unwrap_err().to_string().contains("mimalloc"), "{bad}");
+            assert!(bad.parse::<SlabTask>().unwrap_err().to_string().contains("mimalloc"), "{bad}");
         }
         for rss_bytes in [None, Some(4096)] {
             let sample = SlabSample { ns_per_pair: 12.25, rss_bytes };
@@ -206,7 +160,7 @@ mod tests {
     #[test]
     fn every_pattern_is_measured() {
         for pattern in Pattern::ALL {
-            let task = Task {
+            let task = SlabTask {
                 pattern,
                 max_block_bytes: 64,
                 threads: 2,

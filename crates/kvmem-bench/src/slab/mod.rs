@@ -26,17 +26,19 @@ mod plan;
 mod ring;
 mod sections;
 mod suite;
+mod task;
 
 use std::process::Command;
 
-pub use self::measure::{SlabSample, Task, UnknownTaskError, measure};
+pub use self::measure::{SlabSample, measure};
 pub use self::suite::{SlabRow, SlabSkipped, SlabSuite};
+pub use self::task::{SlabTask, UnknownTaskError};
 use crate::progress::Progress;
 use crate::suite::{BenchError, Report, names};
 
 /// Returns the command of a process that calls [`measure()`] with the task and prints the
 /// [`SlabSample`].
-pub type Child = fn(&Task) -> Command;
+pub type ChildCommand = fn(&SlabTask) -> Command;
 
 /// The options of a run.
 #[derive(Clone, Debug, Default)]
@@ -53,7 +55,7 @@ pub struct SlabOptions {
     pub threads: Vec<u32>,
     /// How to start a process for each measurement. Without it everything is measured in this
     /// process, and resident memory, which all heaps would share, is not reported.
-    pub child: Option<Child>,
+    pub child: Option<ChildCommand>,
 }
 
 /// The result of a run.

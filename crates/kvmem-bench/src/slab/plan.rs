@@ -1,6 +1,6 @@
-//! The plan of a run: the groups of each pattern, and the length of each measurement.
+//! *Plan* of a run: the groups of each pattern, and the length of each measurement.
 
-use super::{Pattern, SlabContenderId, SlabOptions, SlabSkipped, SlabSuite, Task, heap, loops};
+use super::{Pattern, SlabContenderId, SlabOptions, SlabSkipped, SlabSuite, SlabTask, heap, loops};
 use crate::suite::plan::Group;
 use crate::suite::{Plan, SeededRepetitions, chosen};
 
@@ -29,7 +29,7 @@ pub(super) fn plan(options: &SlabOptions) -> Plan<SlabSuite> {
     let mut groups = Vec::new();
     for pattern in chosen(&options.patterns) {
         for (max_block_bytes, threads) in shapes(pattern, &options.threads) {
-            let tasks = present.iter().map(|&contender| Task {
+            let tasks = present.iter().map(|&contender| SlabTask {
                 pattern,
                 max_block_bytes,
                 threads,

@@ -1,4 +1,4 @@
-//! The tables and plots: numbers of threads from top to bottom, the contenders side by side.
+//! *Sections*: tables and plots, numbers of threads from top to bottom, contenders side by side.
 
 use kvmem_report::Scale;
 

@@ -1,12 +1,13 @@
-//! The suite: its rows, and how they are measured.
+//! *Suite*: its rows, and how they are measured.
 
 use std::fmt::{self, Display, Formatter};
 
 use serde::{Deserialize, Serialize};
 
-use super::measure::{SlabSample, Task, in_child, measure};
+use super::measure::{SlabSample, in_child, measure};
 use super::{
-    Child, Pattern, SlabContenderId, SlabMeasureError, SlabOptions, goals, plan, sections,
+    ChildCommand, Pattern, SlabContenderId, SlabMeasureError, SlabOptions, SlabTask, goals, plan,
+    sections,
 };
 use crate::stats::median;
 use crate::suite::plan::Stop;
@@ -67,24 +68,24 @@ impl Suite for SlabSuite {
 
 impl Measured for SlabSuite {
     type Options = SlabOptions;
-    type Task = Task;
+    type Task = SlabTask;
     type Sample = SlabSample;
     /// How to start a process for each measurement.
-    type Fixture = Option<Child>;
+    type Fixture = Option<ChildCommand>;
     type Error = SlabMeasureError;
 
     fn plan(options: &SlabOptions) -> Plan<Self> {
         plan::plan(options)
     }
 
-    fn name(task: &Task) -> String {
-        let Task { pattern, max_block_bytes, contender, threads, .. } = task;
+    fn name(task: &SlabTask) -> String {
+        let SlabTask { pattern, max_block_bytes, contender, threads, .. } = task;
         format!("{pattern} ≤ {max_block_bytes} B {contender} ×{threads}")
     }
 
     fn measure(
-        child: &mut Option<Child>,
-        task: &Task,
+        child: &mut Option<ChildCommand>,
+        task: &SlabTask,
         _: u32,
     ) -> Result<SlabSample, Stop<SlabSkipped, SlabMeasureError>> {
         Ok(match *child {
@@ -94,7 +95,7 @@ impl Measured for SlabSuite {
         })
     }
 
-    fn row(_: &mut SeededRepetitions, task: &Task, samples: &[SlabSample]) -> Option<SlabRow> {
+    fn row(_: &mut SeededRepetitions, task: &SlabTask, samples: &[SlabSample]) -> Option<SlabRow> {
         let rss = samples.iter().filter_map(|one| one.rss_bytes).map(|bytes| bytes as f64);
         Some(SlabRow {
             pattern: task.pattern,

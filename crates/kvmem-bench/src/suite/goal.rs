@@ -48,6 +48,13 @@ pub(crate) type Figure = (f64, Option<String>);
 pub struct GoalList(Vec<Goal>);
 
 impl GoalList {
+    /// Returns the goals that `add` adds, in their order.
+    pub(crate) fn filled(add: impl FnOnce(&mut GoalList)) -> Vec<Goal> {
+        let mut goals = GoalList::default();
+        add(&mut goals);
+        goals.0
+    }
+
     /// Adds the goal that the largest of `figures` is at most `limit`; nothing without figures.
     pub(crate) fn at_most(
         &mut self,
@@ -81,11 +88,6 @@ impl GoalList {
             at,
         }));
     }
-
-    /// Returns the goals in the order in which they were added.
-    pub(crate) fn into_goals(self) -> Vec<Goal> {
-        self.0
-    }
 }
 
 /// Divides a figure of each row that `ours` selects by the figure of the first row that `theirs`
@@ -109,11 +111,11 @@ mod tests {
 
     #[test]
     fn the_worst_figure_counts_and_limits_are_inclusive() {
-        let mut goals = GoalList::default();
-        goals.at_most("most", 2.0, [(1.0, None), (2.0, Some("b".to_owned()))]);
-        goals.at_least("least", 2.0, [(1.0, Some("a".to_owned())), (2.0, None)]);
-        goals.at_least("nothing", 2.0, []);
-        let goals = goals.into_goals();
+        let goals = GoalList::filled(|goals| {
+            goals.at_most("most", 2.0, [(1.0, None), (2.0, Some("b".to_owned()))]);
+            goals.at_least("least", 2.0, [(1.0, Some("a".to_owned())), (2.0, None)]);
+            goals.at_least("nothing", 2.0, []);
+        });
         let found: Vec<_> = goals.iter().map(|goal| (goal.met(), goal.at.as_deref())).collect();
         assert_eq!(found, [(true, Some("b")), (false, Some("a"))]);
         assert_eq!((goals[0].bound(), goals[1].bound()), ("≤ 2".to_owned(), "≥ 2".to_owned()));

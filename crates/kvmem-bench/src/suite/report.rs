@@ -51,9 +51,7 @@ impl<S: Suite> Report<S> {
             skipped,
             goals: Vec::new(),
         };
-        let mut goals = GoalList::default();
-        S::goals(&report, &mut goals);
-        report.goals = goals.into_goals();
+        report.goals = GoalList::filled(|goals| S::goals(&report, goals));
         report
     }
 

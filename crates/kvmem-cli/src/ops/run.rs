@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use kvmem_bench::contender::{Contender, ContenderId, CreateError, Held, Space, Visitor};
+use kvmem_bench::contender::{Contender, ContenderId, CreateError, RangeHandle, Space, Visitor};
 
 use super::format::{Call, Recording};
 use super::report::Row;

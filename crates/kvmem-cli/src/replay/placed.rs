@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use kvmem::pool::kv_cache::{Eviction, KvCacheError, Pinned, Reservation};
 use kvmem::pool::{Block, KvCache, Pool};
-use kvmem_bench::contender::{Contender, ContenderId, Held};
+use kvmem_bench::contender::{Contender, ContenderId, RangeHandle};
 
 use super::backing::{self, BackingError};
 use super::calls::{ask, ticket};
@@ -53,12 +53,12 @@ struct Usage {
 }
 
 /// The range of an object.
-pub struct ObjectRange<H: Held> {
+pub struct ObjectRange<H: RangeHandle> {
     held: H,
     usage: Rc<Usage>,
 }
 
-impl<H: Held> Drop for ObjectRange<H> {
+impl<H: RangeHandle> Drop for ObjectRange<H> {
     fn drop(&mut self) {
         self.usage.bytes.set(self.usage.bytes.get() - self.held.size());
         if let Some(ranges) = &self.usage.ranges {
@@ -129,7 +129,7 @@ impl<C: Contender> Store for Placed<C> {
     ) -> Result<Option<Self::Room>, StoreError> {
         let attempt = || self.space.allocate(size).ok_or(());
         let held = loop {
-            if let Ok(held) = ask(self.recorder.as_ref(), size, attempt, Held::offset) {
+            if let Ok(held) = ask(self.recorder.as_ref(), size, attempt, RangeHandle::offset) {
                 break held;
             }
             let objects = self.cache.bytes();

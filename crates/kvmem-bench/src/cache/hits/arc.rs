@@ -14,7 +14,7 @@ enum List {
     B2,
 }
 
-pub(super) struct Arc {
+pub(super) struct ArcPolicy {
     capacity: usize,
     /// The target size of `T1`.
     share: f64,
@@ -24,9 +24,9 @@ pub(super) struct Arc {
     next: u64,
 }
 
-impl Arc {
-    pub(super) fn new(capacity: usize) -> Arc {
-        Arc { capacity, share: 0.0, at: HashMap::new(), orders: Default::default(), next: 0 }
+impl ArcPolicy {
+    pub(super) fn new(capacity: usize) -> ArcPolicy {
+        ArcPolicy { capacity, share: 0.0, at: HashMap::new(), orders: Default::default(), next: 0 }
     }
 
     fn len(&self, list: List) -> usize {
@@ -73,7 +73,7 @@ impl Arc {
     }
 }
 
-impl Blocks for Arc {
+impl Blocks for ArcPolicy {
     fn holds(&self, block: u32) -> bool {
         matches!(self.at.get(&block), Some((List::T1 | List::T2, _)))
     }
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn the_lists_keep_the_bounds_of_the_paper() {
-        let mut cache = Arc::new(16);
+        let mut cache = ArcPolicy::new(16);
         let mut state = 1u64;
         for _ in 0..20_000 {
             state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);

@@ -119,7 +119,7 @@ pub fn hits(
             &mut library::Library::new(policy, shards, blocks)?
         }
         PolicyId::S3Fifo => &mut s3_fifo::S3Fifo::new(capacity),
-        PolicyId::Arc => &mut arc::Arc::new(capacity),
+        PolicyId::Arc => &mut arc::ArcPolicy::new(capacity),
         PolicyId::Optimum => &mut optimum::Optimum::new(capacity, trace),
     };
     trace.requests.iter().map(|chain| model.request(chain)).sum()

@@ -1,4 +1,4 @@
-//! The suite: its rows, how they are computed, and their presentation.
+//! *Suite*: its rows, how they are computed, and their presentation.
 
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;

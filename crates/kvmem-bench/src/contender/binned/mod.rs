@@ -27,7 +27,7 @@ mod small_float;
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::{Contender, ContenderId, CreateError, Held, Space};
+use super::{Contender, ContenderId, CreateError, RangeHandle, Space};
 use heap::{BinHeap, NONE};
 use small_float::MAX_BIN_SIZE;
 
@@ -65,7 +65,7 @@ pub struct ModelHandle<const ROUND: bool> {
     size: u64,
 }
 
-impl<const ROUND: bool> Held for ModelHandle<ROUND> {
+impl<const ROUND: bool> RangeHandle for ModelHandle<ROUND> {
     #[inline]
     fn offset(&self) -> u64 {
         self.base

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use kvmem::pool::kv_cache::Eviction;
-use kvmem_bench::contender::{Contender, ContenderId, CreateError, Held, Space};
+use kvmem_bench::contender::{Contender, ContenderId, CreateError, RangeHandle, Space};
 
 use super::super::backing;
 use super::super::placed::Placed;
@@ -30,7 +30,7 @@ struct Fitted {
     live: Rc<RefCell<BTreeMap<u64, u64>>>,
 }
 
-impl Held for Fitted {
+impl RangeHandle for Fitted {
     fn offset(&self) -> u64 {
         self.offset
     }
@@ -76,7 +76,7 @@ struct Broken(Cell<u64>);
 /// A range of [`Broken`]: its offset and its size.
 struct Spot(u64, u64);
 
-impl Held for Spot {
+impl RangeHandle for Spot {
     fn offset(&self) -> u64 {
         self.0
     }

@@ -1,4 +1,5 @@
-//! Rows from samples: medians of times, and means over repetitions with different seeds.
+//! *Summary*: the row of a task, from its samples: medians of times, and means over repetitions
+//! with different seeds.
 
 use super::OffsetRow;
 use super::measure::OffsetSample;
@@ -6,7 +7,7 @@ use super::plan::{Job, OffsetTask};
 use crate::loops::shift::ShiftOutcome;
 use crate::loops::{Outcome, memory, paired, random, shift, uniform};
 use crate::published;
-use crate::stats::{Util, mean, median};
+use crate::stats::{Utilization, mean, median};
 
 /// Makes the row of a task.
 pub(super) fn row(task: &OffsetTask, samples: &[OffsetSample]) -> OffsetRow {
@@ -74,8 +75,9 @@ fn one_size(row: &mut OffsetRow, size: u64, samples: &[OffsetSample]) {
 /// Fills a row from repetitions with different seeds: overall extremes, means of the percentiles,
 /// and the median of the times.
 fn mixture(row: &mut OffsetRow, pool: u64, outcomes: &[Outcome]) {
-    let all = |pick: fn(&Util) -> f64| outcomes.iter().map(move |outcome| pick(&outcome.util));
-    let average = |pick: fn(&Util) -> f64| mean(&all(pick).collect::<Vec<_>>());
+    let all =
+        |pick: fn(&Utilization) -> f64| outcomes.iter().map(move |outcome| pick(&outcome.util));
+    let average = |pick: fn(&Utilization) -> f64| mean(&all(pick).collect::<Vec<_>>());
     row.pool_bytes = Some(pool);
     row.util_min = all(|util| util.min).reduce(f64::min);
     row.util_p99 = average(|util| util.p99);

@@ -3,7 +3,7 @@
 use kvmem_testkit::workload::Rng;
 use rand::RngExt;
 
-use crate::contender::{Contender, Held};
+use crate::contender::{Contender, RangeHandle};
 
 /// A request failed although nothing was left to evict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,7 +14,7 @@ pub struct StuckError {
 }
 
 /// A space and its live ranges.
-pub struct Live<C: Contender> {
+pub struct LiveSet<C: Contender> {
     // Handles are dropped before their allocator.
     handles: Vec<C::Handle>,
     space: C,
@@ -22,7 +22,7 @@ pub struct Live<C: Contender> {
     victims: Rng,
 }
 
-impl<C: Contender> Live<C> {
+impl<C: Contender> LiveSet<C> {
     /// Creates an empty set for `expected` handles; `victims` selects the ranges to evict.
     pub fn new(space: C, expected: usize, victims: Rng) -> Self {
         Self { handles: Vec::with_capacity(expected), space, bytes: 0, victims }

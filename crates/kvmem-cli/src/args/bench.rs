@@ -1,0 +1,292 @@
+//! Options of `kvmem bench`.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Subcommand};
+use kvmem_bench::arena::{self, ArenaContenderId};
+use kvmem_bench::cache::{CacheContenderId, CacheScenario};
+use kvmem_bench::concurrency::{ConcurrencyContenderId, ConcurrencyScenario};
+use kvmem_bench::contender::ContenderId;
+use kvmem_bench::offset::WorkloadId;
+use kvmem_bench::register::{self, RegisterContenderId};
+use kvmem_bench::slab::{self, SlabContenderId};
+
+use super::{named, size};
+
+/// Options of `kvmem bench`.
+#[derive(Clone, Debug, ClapArgs)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct BenchArgs {
+    /// Fewer operations, less memory: a minute or two instead of many
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Draw the figures as a page of plots and tables in FILE
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// The use of hugepages.
+    #[command(flatten)]
+    pub hugepages: HugepageArgs,
+
+    /// Show the results of earlier runs, written with --json, and measure nothing
+    #[arg(
+        long, value_name = "FILE,…", value_delimiter = ',',
+        conflicts_with_all = ["quick", "borrow_hugepages"]
+    )]
+    pub from: Vec<PathBuf>,
+
+    /// The suite to measure (default: all).
+    #[command(subcommand)]
+    pub suite: Option<BenchSuite>,
+}
+
+/// The suites.
+#[derive(Clone, Debug, Subcommand)]
+pub enum BenchSuite {
+    /// Memory: time per bump allocation, and how fast pages are made resident
+    Arena(BenchArenaArgs),
+    /// The allocator of offsets: utilization and time per operation
+    Offset(BenchOffsetArgs),
+    /// Registering memory with rings and with two simulated machines: seconds to register and to
+    /// deregister
+    Register(BenchRegisterArgs),
+    /// Small blocks of memory: time per allocation and free, beside mimalloc, jemalloc, snmalloc,
+    /// g_slice and malloc
+    Slab(BenchSlabArgs),
+    /// One allocator of offsets that several threads share: calls a second, and time per call
+    Concurrency(BenchConcurrencyArgs),
+    /// Keyed blocks that several threads share: time per look-up and per insertion
+    Cache(BenchCacheArgs),
+}
+
+/// Options of every suite.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub struct SuiteArgs {
+    /// Less memory, shorter and fewer repetitions: seconds instead of minutes
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Repetitions of each measurement; the median counts
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub reps: Option<u32>,
+
+    /// Write the rows as JSON to FILE; - for standard output instead of the table
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Draw the figures as a page of plots and tables in FILE
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+/// Options of suites that measure several numbers of threads.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub struct ThreadArgs {
+    /// Numbers of threads to measure, instead of those of the suite (1, 2 and 4; offsets also 16,
+    /// small blocks also 3)
+    #[arg(
+        long, value_name = "N,…", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=256)
+    )]
+    pub threads: Vec<u32>,
+}
+
+/// Options of suites with rows that need hugepages.
+#[derive(Clone, Copy, Debug, Default, ClapArgs)]
+pub struct HugepageArgs {
+    /// Add the hugepages that rows of 2 MiB pages lack to the machine's pool (vm.nr_hugepages, as
+    /// root) while they are measured. The pool gets its former size back at the end, when the run
+    /// is interrupted, or else by the next kvmem bench. Without this option the machine stays as
+    /// it is, and rows that lack hugepages are left out
+    #[arg(long)]
+    pub borrow_hugepages: bool,
+}
+
+/// Options of `kvmem bench arena`.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub struct BenchArenaArgs {
+    /// Only these operations (default: all)
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named::<arena::Op>())]
+    pub op: Vec<arena::Op>,
+
+    /// Only these contenders (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named::<ArenaContenderId>()
+    )]
+    pub contender: Vec<ArenaContenderId>,
+
+    /// The options of every suite.
+    #[command(flatten)]
+    pub run: SuiteArgs,
+
+    /// The use of hugepages.
+    #[command(flatten)]
+    pub hugepages: HugepageArgs,
+}
+
+/// Options of `kvmem bench register`.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub struct BenchRegisterArgs {
+    /// Only these backends (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named::<register::Backend>()
+    )]
+    pub backend: Vec<register::Backend>,
+
+    /// Only these policies (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named::<RegisterContenderId>()
+    )]
+    pub policy: Vec<RegisterContenderId>,
+
+    /// Regions of these sizes on io_uring, instead of 1GiB and 8GiB
+    #[arg(long, value_name = "SIZE,…", value_delimiter = ',', value_parser = size)]
+    pub size: Vec<u64>,
+
+    /// Numbers of contexts to measure, instead of 1, 4 and 8
+    #[arg(
+        long, value_name = "N,…", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=64)
+    )]
+    pub contexts: Vec<u32>,
+
+    /// The options of every suite.
+    #[command(flatten)]
+    pub run: SuiteArgs,
+
+    /// The use of hugepages.
+    #[command(flatten)]
+    pub hugepages: HugepageArgs,
+}
+
+/// Options of `kvmem bench slab`.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub struct BenchSlabArgs {
+    /// Only these patterns (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named::<slab::Pattern>()
+    )]
+    pub pattern: Vec<slab::Pattern>,
+
+    /// Only these allocators (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named::<SlabContenderId>()
+    )]
+    pub contender: Vec<SlabContenderId>,
+
+    /// The numbers of threads.
+    #[command(flatten)]
+    pub threads: ThreadArgs,
+
+    /// The options of every suite.
+    #[command(flatten)]
+    pub run: SuiteArgs,
+
+    /// Run one measurement in this process; the suite runs each of its own this way
+    #[arg(long, value_name = "TASK", hide = true, exclusive = true)]
+    pub alone: Option<slab::SlabTask>,
+}
+
+/// Options of `kvmem bench concurrency`.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub struct BenchConcurrencyArgs {
+    /// Only these scenarios (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named::<ConcurrencyScenario>()
+    )]
+    pub scenario: Vec<ConcurrencyScenario>,
+
+    /// Only these allocators (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named::<ConcurrencyContenderId>()
+    )]
+    pub contender: Vec<ConcurrencyContenderId>,
+
+    /// The numbers of threads.
+    #[command(flatten)]
+    pub threads: ThreadArgs,
+
+    /// The options of every suite.
+    #[command(flatten)]
+    pub run: SuiteArgs,
+}
+
+/// Options of `kvmem bench cache`.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub struct BenchCacheArgs {
+    /// Measure hit rates instead of times: each eviction policy beside S3-FIFO, ARC and the
+    /// offline optimum, on prefix traces
+    #[arg(long, conflicts_with_all = ["scenario", "contender", "threads", "reps"])]
+    pub policy: bool,
+
+    /// With --policy: also measure on this trace, one JSON object a line with hash_ids; repeatable
+    #[arg(long, value_name = "FILE", requires = "policy")]
+    pub trace: Vec<PathBuf>,
+
+    /// Only these scenarios (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named::<CacheScenario>()
+    )]
+    pub scenario: Vec<CacheScenario>,
+
+    /// Only these caches (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named::<CacheContenderId>()
+    )]
+    pub contender: Vec<CacheContenderId>,
+
+    /// The numbers of threads.
+    #[command(flatten)]
+    pub threads: ThreadArgs,
+
+    /// The options of every suite.
+    #[command(flatten)]
+    pub run: SuiteArgs,
+}
+
+/// Options of `kvmem bench offset`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct BenchOffsetArgs {
+    /// Seed of every random choice
+    #[arg(long, value_name = "N", default_value_t = kvmem_bench::offset::DEFAULT_SEED)]
+    pub seed: u64,
+
+    /// Only these workloads (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named::<WorkloadId>()
+    )]
+    pub workload: Vec<WorkloadId>,
+
+    /// Only these allocators (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named::<ContenderId>()
+    )]
+    pub contender: Vec<ContenderId>,
+
+    /// The options of every suite.
+    #[command(flatten)]
+    pub run: SuiteArgs,
+}
+
+impl Default for BenchOffsetArgs {
+    fn default() -> Self {
+        BenchOffsetArgs {
+            seed: kvmem_bench::offset::DEFAULT_SEED,
+            workload: Vec::new(),
+            contender: Vec::new(),
+            run: SuiteArgs::default(),
+        }
+    }
+}
