@@ -46,7 +46,6 @@ mod views;
 pub(crate) use cores::usable as usable_cores;
 pub(crate) use headroom::{headroom, reserve as reserve_headroom};
 pub(crate) use pinned::PinnedRange;
-pub(crate) use progress::ProgressTracker;
 pub(crate) use receipt::HumanBytes;
 
 pub use crate::sys::{Call, Errno};
@@ -65,6 +64,7 @@ pub use populate::{ParsePopulateError, Populate, Populated};
 pub use process::{FreeOutcome, ProcessArena, ProcessStats};
 #[cfg(not(loom))]
 pub use process_error::{FreeError, ProcessAllocError, SetupError};
+pub use progress::ProgressTracker;
 #[cfg(not(loom))]
 pub use read_only::ReadOnlyRegion;
 pub use receipt::{Fallback, RangeReceipt, Receipt};

@@ -1,12 +1,16 @@
 //! *Progress*: what a call that populates has done, and when it ends early.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::ArenaError;
 use crate::threads::{Interruption, Progress, ProgressOptions, WorkTracker, WorkUnit};
 
-/// Tracks the progress of one call, in bytes.
-pub(crate) struct ProgressTracker<'a> {
+/// The progress of one call that obeys [`ProgressOptions`], in bytes.
+///
+/// An implementation of [`Platform`](crate::register::Platform) with a clock of its own uses it to
+/// report progress and to end the work early.
+pub struct ProgressTracker<'a> {
     options: &'a ProgressOptions,
     total: u64,
     /// Counts the finished bytes.
@@ -19,8 +23,8 @@ impl<'a> ProgressTracker<'a> {
         ProgressTracker::timed(options, total, move || start.elapsed())
     }
 
-    /// Begins like [`begin`](ProgressTracker::begin), with another clock.
-    pub(crate) fn timed(
+    /// Begins work on `total` bytes. `elapsed` returns the time since the work began.
+    pub fn timed(
         options: &'a ProgressOptions,
         total: u64,
         elapsed: impl Fn() -> Duration + Send + Sync + 'a,
@@ -39,7 +43,11 @@ impl<'a> ProgressTracker<'a> {
     }
 
     /// Returns an error if the work is cancelled or out of time.
-    pub(crate) fn go_on(&self) -> Result<(), ArenaError> {
+    ///
+    /// # Errors
+    /// [`ArenaError::Cancelled`] if the token of the options is cancelled;
+    /// [`ArenaError::OverBudget`] if their time has passed.
+    pub fn go_on(&self) -> Result<(), ArenaError> {
         self.work.check().map_err(|why| {
             let (done, total) = (self.done(), self.total);
             match why {
@@ -49,13 +57,14 @@ impl<'a> ProgressTracker<'a> {
         })
     }
 
-    /// Returns the time, for [`add`](ProgressTracker::add).
-    pub(crate) fn now(&self) -> Duration {
+    /// Returns the time since the work began, for [`add`](ProgressTracker::add).
+    #[must_use]
+    pub fn now(&self) -> Duration {
         self.work.elapsed()
     }
 
     /// Counts the bytes that `worker` has finished since `began`, and reports them.
-    pub(crate) fn add(&self, bytes: usize, worker: usize, began: Duration) {
+    pub fn add(&self, bytes: usize, worker: usize, began: Duration) {
         let piece = WorkUnit::new(worker, began, self.now());
         let mut done = self.work.counts();
         *done += bytes as u64;
@@ -65,5 +74,15 @@ impl<'a> ProgressTracker<'a> {
             elapsed: self.now(),
             piece,
         });
+    }
+}
+
+impl fmt::Debug for ProgressTracker<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProgressTracker")
+            .field("options", &self.options)
+            .field("total", &self.total)
+            .field("done", &self.done())
+            .finish_non_exhaustive()
     }
 }

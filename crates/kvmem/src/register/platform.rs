@@ -1,8 +1,7 @@
 //! *Platform*: the clock, the cores and the memory of the machine under the registrars.
 //!
-//! There are two implementations: this machine, and a simulated one (see
-//! [`simulated`](super::simulated)). In the simulated one time passes only in calls, and memory
-//! need not exist. The same code, threads included, runs on both.
+//! [`SystemPlatform`] is the machine of this process. A test can bring another one, in which time
+//! passes only in calls and memory need not exist. The same code, threads included, runs on both.
 
 use std::any::Any;
 use std::fmt;

@@ -8,7 +8,8 @@ use super::engine::{Engine, IssuedKeys, RegisterListener, release};
 use super::{
     Deregistered, Key, Outcome, Phase, Platform, RegisterError, RegisterProgress, Registration,
 };
-use crate::arena::{Region, WorkUnit};
+use crate::arena::Region;
+use crate::threads::{WorkBudget, WorkTracker, WorkUnit};
 
 /// One region, registered with several registrars: all of it with all of them.
 ///
@@ -139,22 +140,20 @@ impl RegistrationSet {
             .flat_map(Registration::chunks)
             .map(|(range, _)| range.len() as u64)
             .sum();
-        let start = self.host.now();
-        let done = std::sync::Mutex::new(0);
+        let (host, start) = (Arc::clone(&self.host), self.host.now());
+        let since = move |at: Duration| at.saturating_sub(start);
+        let work = WorkTracker::begin(WorkBudget::default(), 0, move || since(host.now()));
         let listener = self.listener.clone();
-        let host = Arc::clone(&self.host);
         self.release(&|piece, bytes| {
             let Some(listener) = &listener else { return };
-            let since = |at: Duration| at.saturating_sub(start);
-            // The listener is called under the lock, which keeps its reports in order.
-            let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut done = work.counts();
             *done += bytes;
             listener(RegisterProgress {
                 phase: Phase::Deregister,
                 done_bytes: *done,
                 total_bytes: total,
                 ready_bytes: 0,
-                elapsed: since(host.now()),
+                elapsed: work.elapsed(),
                 piece: Some(WorkUnit::new(piece.worker, since(piece.began), since(piece.ended))),
             });
         })

@@ -113,13 +113,38 @@ unsafe fn has_dram(abi: &NixlAbi, kinds: &OwnedObject<MemList>) -> Result<bool, 
     check("nixl_capi_mem_list_size", unsafe { (abi.mem_list_size)(kinds.raw(), &mut count) })?;
     for at in 0..count {
         let mut kind: MemType = MemType::MAX;
-        // SAFETY: as above; the call checks the index and stores a kind at `kind`.
+        // SAFETY: the caller promises that the list is of this library, and `kinds` owns it. The call
+        // checks the index and stores a kind at `kind`, which has its type and is borrowed by this
+        // call alone.
         check("nixl_capi_mem_list_get", unsafe { (abi.mem_list_get)(kinds.raw(), at, &mut kind) })?;
         if kind == DRAM {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// Adds parameters to the settings of a backend, which `about` names in errors.
+///
+/// # Safety
+/// The library of `abi` has created the settings.
+unsafe fn add_parameters(
+    abi: &NixlAbi,
+    params: &OwnedObject<Params>,
+    parameters: &[(CString, CString)],
+    about: &str,
+) -> Result<(), NotAvailable> {
+    for (key, value) in parameters {
+        let Some(params_add) = abi.params_add else {
+            let reason = format!("{about}the library has no function nixl_capi_params_add");
+            return Err(not_available(reason, "set no parameters, or install a newer NIXL"));
+        };
+        // SAFETY: the caller promises that the settings are of this library, and `params` owns
+        // them. The call copies both strings, which end with a zero.
+        let status = unsafe { params_add(params.raw(), key.as_ptr(), value.as_ptr()) };
+        check("nixl_capi_params_add", status).map_err(|failure| failure.not_available(about))?;
+    }
+    Ok(())
 }
 
 impl AgentHandle {
@@ -156,16 +181,8 @@ impl AgentHandle {
             let reason = format!("{about}the backend does not support host memory");
             return Err(not_available(reason, "use UCX, which supports it"));
         }
-        for (key, value) in parameters {
-            let Some(params_add) = abi.params_add else {
-                let reason = format!("{about}the library has no function nixl_capi_params_add");
-                return Err(not_available(reason, "set no parameters, or install a newer NIXL"));
-            };
-            // SAFETY: `params` owns an object of this library. The call copies both strings, which
-            // end with a zero.
-            let status = unsafe { params_add(params.raw(), key.as_ptr(), value.as_ptr()) };
-            check("nixl_capi_params_add", status).map_err(failed)?;
-        }
+        // SAFETY: this library has created the settings.
+        unsafe { add_parameters(abi, &params, parameters, &about) }?;
         // SAFETY: `agent` and `params` own objects of this library, and the name ends with a zero. On
         // success the call stores a backend at the output, which has its type, and `destroy_backend`
         // destroys such a handle.
