@@ -4,7 +4,7 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::engine::{Engine, IssuedKeys, RegisterListener, release};
+use super::engine::{Engine, EngineResult, IssuedKeys, RegisterListener, release};
 use super::{
     Deregistered, Key, Outcome, Phase, Platform, RegisterError, RegisterProgress, Registration,
 };
@@ -55,7 +55,7 @@ impl RegistrationSet {
     /// Runs an engine. Returns a set for each of its regions, in their order.
     pub(super) fn run(engine: &Engine) -> Result<Vec<RegistrationSet>, RegisterError> {
         let host = engine.host();
-        engine.run(|result| {
+        let finish = |result: EngineResult| {
             let sets = result.keys.into_iter().zip(engine.jobs()).map(|(issued, job)| {
                 let registrations =
                     issued.into_iter().map(|issued| Registration::new(host, job.region(), issued));
@@ -70,7 +70,9 @@ impl RegistrationSet {
                 }
             });
             sets.collect()
-        })
+        };
+        // SAFETY: `finish` gives the keys of each region to registrations, which hold the region.
+        unsafe { engine.run(finish) }
     }
 
     /// Returns the region.
