@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::ArenaError;
 use crate::threads::{Interruption, Progress, ProgressOptions, WorkTracker, WorkUnit};
 
-/// The progress of one call, in bytes, that obeys [`ProgressOptions`].
+/// The progress of one call that obeys [`ProgressOptions`], in bytes.
 ///
 /// An implementation of [`Platform`](crate::register::Platform) with a clock of its own uses it to
 /// report progress and to end the work early.
@@ -15,15 +15,6 @@ pub struct ProgressTracker<'a> {
     total: u64,
     /// Counts the finished bytes.
     work: WorkTracker<'a, u64>,
-}
-
-impl fmt::Debug for ProgressTracker<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProgressTracker")
-            .field("total", &self.total)
-            .field("work", &self.work)
-            .finish_non_exhaustive()
-    }
 }
 
 impl<'a> ProgressTracker<'a> {
@@ -83,5 +74,15 @@ impl<'a> ProgressTracker<'a> {
             elapsed: self.now(),
             piece,
         });
+    }
+}
+
+impl fmt::Debug for ProgressTracker<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProgressTracker")
+            .field("options", &self.options)
+            .field("total", &self.total)
+            .field("done", &self.done())
+            .finish_non_exhaustive()
     }
 }

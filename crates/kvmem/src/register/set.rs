@@ -4,11 +4,12 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::engine::{Engine, IssuedKeys, RegisterListener, release};
+use super::engine::{Engine, EngineResult, IssuedKeys, RegisterListener, release};
 use super::{
     Deregistered, Key, Outcome, Phase, Platform, RegisterError, RegisterProgress, Registration,
 };
-use crate::arena::{Region, WorkUnit};
+use crate::arena::Region;
+use crate::threads::{WorkBudget, WorkTracker, WorkUnit};
 
 /// One region, registered with several registrars: all of it with all of them.
 ///
@@ -54,7 +55,7 @@ impl RegistrationSet {
     /// Runs an engine. Returns a set for each of its regions, in their order.
     pub(super) fn run(engine: &Engine) -> Result<Vec<RegistrationSet>, RegisterError> {
         let host = engine.host();
-        engine.run(|result| {
+        let finish = |result: EngineResult| {
             let sets = result.keys.into_iter().zip(engine.jobs()).map(|(issued, job)| {
                 let registrations =
                     issued.into_iter().map(|issued| Registration::new(host, job.region(), issued));
@@ -69,7 +70,9 @@ impl RegistrationSet {
                 }
             });
             sets.collect()
-        })
+        };
+        // SAFETY: `finish` gives the keys of each region to registrations, which hold the region.
+        unsafe { engine.run(finish) }
     }
 
     /// Returns the region.
@@ -139,22 +142,20 @@ impl RegistrationSet {
             .flat_map(Registration::chunks)
             .map(|(range, _)| range.len() as u64)
             .sum();
-        let start = self.host.now();
-        let done = std::sync::Mutex::new(0);
+        let (host, start) = (Arc::clone(&self.host), self.host.now());
+        let since = move |at: Duration| at.saturating_sub(start);
+        let work = WorkTracker::begin(WorkBudget::default(), 0, move || since(host.now()));
         let listener = self.listener.clone();
-        let host = Arc::clone(&self.host);
         self.release(&|piece, bytes| {
             let Some(listener) = &listener else { return };
-            let since = |at: Duration| at.saturating_sub(start);
-            // The listener is called under the lock, which keeps its reports in order.
-            let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut done = work.counts();
             *done += bytes;
             listener(RegisterProgress {
                 phase: Phase::Deregister,
                 done_bytes: *done,
                 total_bytes: total,
                 ready_bytes: 0,
-                elapsed: since(host.now()),
+                elapsed: work.elapsed(),
                 piece: Some(WorkUnit::new(piece.worker, since(piece.began), since(piece.ended))),
             });
         })

@@ -29,7 +29,7 @@ pub(crate) trait ThreadProbe {
 
 /// Two numbers of threads, each with the speed of its fastest round in GiB/s.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Comparison {
+pub(crate) struct SpeedComparison {
     pub(crate) fewer_gib_per_s: f64,
     pub(crate) more_threads: usize,
     pub(crate) more_gib_per_s: f64,
@@ -39,7 +39,7 @@ pub(crate) struct Comparison {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ThreadChoice {
     pub(crate) threads: usize,
-    pub(crate) comparisons: Vec<Comparison>,
+    pub(crate) comparisons: Vec<SpeedComparison>,
 }
 
 /// Returns the numbers of threads that are compared with the best so far: 2, 4, … up to `max`.
@@ -75,7 +75,7 @@ pub(crate) fn choose_threads<P: ThreadProbe>(
                 *speed = speed.max(measured);
             }
         }
-        choice.comparisons.push(Comparison {
+        choice.comparisons.push(SpeedComparison {
             fewer_gib_per_s: best_speed,
             more_threads: more,
             more_gib_per_s: more_speed,

@@ -1,7 +1,7 @@
 //! *Tracker*: the state of one long work: its budget, its clock, and its counts.
 //!
-//! Threads count what they have done, and a listener gets reports. Both happen under one lock, which
-//! keeps the reports in order.
+//! Threads count what they have done, and a listener gets reports. Both happen under one lock,
+//! which keeps the reports in order.
 
 use std::fmt;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -14,7 +14,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::chunk_work::ChunkWork;
+use super::chunk_work::{ChunkRun, ChunkWork};
 use super::probe_slice::ProbeSlice;
 use super::release::{leak, release};
 use crate::register::{Calibration, CalibrationPlan, ChunkError, Deregistered, RegisterError};
@@ -23,11 +23,12 @@ use crate::threads::{ThreadProbe, ThreadTeam, choose_threads};
 /// Returns the number of threads to register with, at most `max_threads`, and the figures behind
 /// it.
 pub(super) fn calibrate(
-    work: &ChunkWork,
+    run: &ChunkRun<'_>,
     team: &mut ThreadTeam<'_, '_>,
     plan: CalibrationPlan,
     max_threads: usize,
 ) -> Result<(usize, Option<Calibration>), RegisterError> {
+    let work = run.shared();
     let start = work.host.now();
     let (rounds, slices) = match plan {
         CalibrationPlan::Chunks { rounds } => (rounds, None),
@@ -35,7 +36,7 @@ pub(super) fn calibrate(
             (rounds, Some(SliceCursor::new(work, slice_bytes as usize)))
         }
     };
-    let mut probe = RegisterProbe { work, team, rounds, slices };
+    let mut probe = RegisterProbe { run, team, rounds, slices };
     // If registering fails for all numbers, the real work reports it.
     let Some(choice) = choose_threads(1, max_threads, &mut probe)? else {
         return Ok((1, None));
@@ -59,7 +60,7 @@ pub(super) fn calibrate(
 
 /// The work on which numbers of threads are compared.
 struct RegisterProbe<'a, 't, 'scope, 'env> {
-    work: &'a ChunkWork,
+    run: &'a ChunkRun<'a>,
     team: &'t mut ThreadTeam<'scope, 'env>,
     rounds: usize,
     /// `None`: on chunks.
@@ -77,21 +78,22 @@ impl ThreadProbe for RegisterProbe<'_, '_, '_, '_> {
     fn measure(&mut self, threads: usize, more: usize) -> Result<Option<f64>, RegisterError> {
         match &mut self.slices {
             Some(slices) => slices.measure(self.team, threads, more),
-            None => measure_chunks(self.work, self.team, threads, more).map(Some),
+            None => measure_chunks(self.run, self.team, threads, more).map(Some),
         }
     }
 }
 
 /// Registers the next chunk of each of the first `lanes` lanes; returns the speed in GiB/s.
 fn measure_chunks(
-    work: &ChunkWork,
+    run: &ChunkRun<'_>,
     team: &mut ThreadTeam<'_, '_>,
     threads: usize,
     lanes: usize,
 ) -> Result<f64, RegisterError> {
+    let work = run.shared();
     let before = work.tracker.done();
     work.lanes.open((0..lanes).map(|lane| work.lanes.count(lane) + 1).collect::<Vec<_>>());
-    let seconds = work.run(team, threads)?.seconds;
+    let seconds = run.run(team, threads)?.seconds;
     Ok(gib(work.tracker.done() - before) / seconds)
 }
 

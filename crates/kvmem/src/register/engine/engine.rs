@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::calibration::calibrate;
-use super::chunk_work::ChunkWork;
+use super::chunk_work::{ChunkRun, ChunkWork};
 use super::outcome::{Calibration, Outcome};
 use super::progress::{RegisterListener, RunOptions, RunProgress};
-use super::release::{IssuedKeys, leak, release};
+use super::release::IssuedKeys;
 use super::schedule::{RegionJob, Schedule};
 use super::team::with_team;
 use crate::arena::{Populate, Populated, Region};
@@ -113,26 +113,31 @@ impl Engine {
     }
 
     /// Runs all steps; then `finish` takes the keys. On failure nothing is registered.
-    pub(in crate::register) fn run<R>(
+    ///
+    /// # Safety
+    /// `finish` gives all keys to registrations, which hold their regions.
+    pub(in crate::register) unsafe fn run<R>(
         &self,
         finish: impl FnOnce(EngineResult) -> R,
     ) -> Result<R, RegisterError> {
         span!(INFO, "register", regions = self.jobs().len(), registrars = self.registrars());
-        let undo = UndoOnPanic(self);
-        let result = self.run_steps();
-        std::mem::forget(undo);
+        let run = ChunkRun::begin(&self.work, self.release_threads(f64::INFINITY));
+        let result = self.run_steps(&run);
         drop(self.reserved.lock().unwrap_or_else(PoisonError::into_inner).take());
         match result {
             Ok(figures) => {
-                let done = finish(self.result(figures));
+                // SAFETY: the caller promises that `finish` gives the keys to registrations; `self`
+                // still borrows the work then.
+                let keys = unsafe { run.take_keys() };
+                let done = finish(self.result(keys, figures));
                 self.work.tracker.end(true);
                 Ok(done)
             }
-            Err(error) => Err(self.undo(error)),
+            Err(error) => Err(with_kept(error, run.roll_back())),
         }
     }
 
-    fn run_steps(&self) -> Result<RunFigures, RegisterError> {
+    fn run_steps(&self, run: &ChunkRun<'_>) -> Result<RunFigures, RegisterError> {
         let mut figures = RunFigures::default();
         let mut chosen = None;
         let host = &*self.work.host;
@@ -145,16 +150,16 @@ impl Engine {
                 let threads = match chosen {
                     Some(threads) => threads,
                     None => {
-                        let (threads, calibration) = self.choose_threads(team)?;
+                        let (threads, calibration) = self.choose_threads(run, team)?;
                         figures.calibration = calibration;
                         *chosen.insert(threads)
                     }
                 };
                 team.shrink(threads);
                 self.work.lanes.open(step.open_chunks);
-                self.work.run(team, threads)
+                run.run(team, threads)
             };
-            figures.threads = with_team(host, || self.work.work(), lead)?.threads;
+            figures.threads = with_team(host, || run.work(), lead)?.threads;
             figures.register_seconds += host.now().saturating_sub(start).as_secs_f64();
         }
         Ok(figures)
@@ -163,11 +168,12 @@ impl Engine {
     /// Returns the number of threads to register with, and the figures behind it.
     fn choose_threads(
         &self,
+        run: &ChunkRun<'_>,
         team: &mut ThreadTeam<'_, '_>,
     ) -> Result<(usize, Option<Calibration>), RegisterError> {
         let threads = self.strategy.threads;
         match self.strategy.calibration {
-            Some(plan) => calibrate(&self.work, team, plan, threads),
+            Some(plan) => calibrate(run, team, plan, threads),
             None => Ok((threads, None)),
         }
     }
@@ -194,34 +200,6 @@ impl Engine {
         self.work.registrars.len()
     }
 
-    fn issued_keys(&self, keys: Vec<Vec<Key>>) -> Vec<Vec<IssuedKeys>> {
-        self.work.schedule.issued_keys(keys, &self.work.registrars)
-    }
-
-    /// Deregisters everything, and adds the keys that failed to the error.
-    fn undo(&self, error: RegisterError) -> RegisterError {
-        let kept = self.roll_back();
-        self.work.tracker.end(false);
-        match error {
-            RegisterError::ChunkFailed { error, .. } => RegisterError::ChunkFailed { error, kept },
-            error if kept.is_empty() => error,
-            _ => RegisterError::DeregisterFailed { kept },
-        }
-    }
-
-    fn roll_back(&self) -> Vec<ChunkError> {
-        let mut kept = Vec::new();
-        let threads = self.release_threads(f64::INFINITY);
-        for (job, issued) in self.jobs().iter().zip(self.issued_keys(self.work.lanes.drain())) {
-            let (_, failed) = release(&*self.work.host, &issued, threads, &|_, _| ());
-            if !failed.is_empty() {
-                leak(job.region());
-            }
-            kept.extend(failed.into_iter().map(|(_, error)| error));
-        }
-        kept
-    }
-
     /// Returns the number of threads that deregister, given how long registering took.
     fn release_threads(&self, register_seconds: f64) -> usize {
         let sequential = self.strategy.policy == Policy::Sequential
@@ -229,7 +207,7 @@ impl Engine {
         if sequential { 1 } else { self.work.host.cores().min(self.registrars()).max(1) }
     }
 
-    fn result(&self, figures: RunFigures) -> EngineResult {
+    fn result(&self, keys: Vec<Vec<IssuedKeys>>, figures: RunFigures) -> EngineResult {
         let schedule = &self.work.schedule;
         let outcome = Outcome {
             len_bytes: schedule.len_bytes(),
@@ -242,11 +220,8 @@ impl Engine {
             register_seconds: figures.register_seconds,
             keys: schedule.chunk_counts().sum(),
         };
-        EngineResult {
-            keys: self.issued_keys(self.work.lanes.all()),
-            release_threads: self.release_threads(outcome.register_seconds),
-            outcome,
-        }
+        let release_threads = self.release_threads(outcome.register_seconds);
+        EngineResult { keys, outcome, release_threads }
     }
 }
 
@@ -257,12 +232,11 @@ fn choose_strategy(options: &PlanOptions, schedule: &Schedule) -> CallStrategy {
     CallStrategy::choose(options, &regions, len, untouched, schedule.min_slice_bytes()).0
 }
 
-/// Rolls back on a panic.
-struct UndoOnPanic<'a>(&'a Engine);
-
-impl Drop for UndoOnPanic<'_> {
-    fn drop(&mut self) {
-        self.0.roll_back();
-        self.0.work.tracker.end(false);
+/// Returns the error of a run whose keys were deregistered, except those that failed.
+fn with_kept(error: RegisterError, kept: Vec<ChunkError>) -> RegisterError {
+    match error {
+        RegisterError::ChunkFailed { error, .. } => RegisterError::ChunkFailed { error, kept },
+        error if kept.is_empty() => error,
+        _ => RegisterError::DeregisterFailed { kept },
     }
 }

@@ -21,7 +21,7 @@ mod release;
 mod schedule;
 mod team;
 
-pub(super) use engine::Engine;
+pub(super) use engine::{Engine, EngineResult};
 pub(super) use progress::{RegisterListener, RunOptions};
 pub(super) use release::{IssuedKeys, leak, release};
 

@@ -23,8 +23,8 @@ pub(in crate::register) struct IssuedKeys {
 }
 
 /// Deregisters all keys on `threads` threads. The failure of one key does not stop the others.
-/// Returns the failed keys, each with the index of its registrar. Calls `report` after each call to a
-/// registrar, with its piece of work by the clock of the platform, and its bytes.
+/// Returns the failed keys, each with the index of its registrar. Calls `report` after each call to
+/// a registrar, with its piece of work by the clock of the platform, and its bytes.
 pub(in crate::register) fn release(
     host: &dyn Platform,
     lanes: &[IssuedKeys],

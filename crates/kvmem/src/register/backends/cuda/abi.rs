@@ -47,11 +47,11 @@ impl CudaAbi {
     /// Loads the library and finds its functions, or says what is missing.
     ///
     /// # Safety
-    /// If the file is a library with these functions, it has this ABI. The code that runs when it is
-    /// loaded and unloaded is sound.
+    /// If the file is a library with these functions, it has this ABI. The code that runs when it
+    /// is loaded and unloaded is sound.
     pub(super) unsafe fn load(path: &Path) -> Result<CudaAbi, String> {
-        // SAFETY: the caller promises that the code that runs when the library is loaded and unloaded
-        // is sound.
+        // SAFETY: the caller promises that the code that runs when the library is loaded and
+        // unloaded is sound.
         let library =
             unsafe { Library::open(path) }.map_err(|error| format!("no library: {error}"))?;
         macro_rules! function {

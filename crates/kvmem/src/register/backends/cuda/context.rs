@@ -116,8 +116,9 @@ impl Drop for CurrentContext<'_> {
     fn drop(&mut self) {
         let mut ours = ptr::null_mut();
         // SAFETY: the call stores a context at `ours`, which has its type and is borrowed by this
-        // call alone. The top of this thread's stack is the context that `enter` pushed. The result may be an error of work started earlier by other code;
-        // the context is popped all the same.
+        // call alone. The top of this thread's stack is the context that `enter` pushed. The result
+        // may be an error of work started earlier by other code; the context is popped all the
+        // same.
         let _ = unsafe { (self.0.ctx_pop_current)(&mut ours) };
     }
 }

@@ -39,8 +39,8 @@ impl Cuda {
     /// If the file is a library with these functions, they behave like those of the CUDA driver.
     /// The code that runs when the library is loaded is sound.
     pub unsafe fn load_from(path: impl AsRef<Path>) -> Result<Cuda, NotAvailable> {
-        // SAFETY: the caller promises that a library with these functions behaves like the driver, so
-        // it has this ABI, and that the code that runs when it is loaded is sound.
+        // SAFETY: the caller promises that a library with these functions behaves like the driver,
+        // so it has this ABI, and that the code that runs when it is loaded is sound.
         let mut abi = unsafe { CudaAbi::load(path.as_ref()) }.map_err(|reason| {
             let remedy = "install NVIDIA's driver (Debian: libcuda1); in a container --gpus all, \
                           with the NVIDIA container toolkit";
@@ -65,7 +65,8 @@ impl Cuda {
     }
 
     /// Opens a GPU by its ordinal, which depends on `CUDA_VISIBLE_DEVICES`, and retains its primary
-    /// context. Its keys have [`HostFlags::default`](super::HostFlags::default); [`Gpu::with_flags`] changes that.
+    /// context. Its keys have [`HostFlags::default`](super::HostFlags::default);
+    /// [`Gpu::with_flags`] changes that.
     ///
     /// # Errors
     /// [`NotAvailable`] if there is no such GPU, or it cannot be used. No context is retained then.
@@ -112,8 +113,8 @@ impl Cuda {
         let result = unsafe { (self.0.device_get)(&mut device, ordinal) };
         check(&self.0, "cuDeviceGet", result).map_err(failed)?;
         let mut name = [0u8; 256];
-        // SAFETY: the call writes at most the length that it is given, one byte less than the buffer
-        // has. All bytes are initialized, and the last one stays zero.
+        // SAFETY: the call writes at most the length that it is given, one byte less than the
+        // buffer has. All bytes are initialized, and the last one stays zero.
         let result = unsafe {
             (self.0.device_get_name)(
                 name.as_mut_ptr().cast::<c_char>(),

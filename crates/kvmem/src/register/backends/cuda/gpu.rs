@@ -88,8 +88,8 @@ impl Registrar for Gpu {
                 error.exceeded(RegisterLimit::KeyBytes { limit_bytes: MAX_BYTES, need_bytes })
             );
         }
-        // SAFETY: the caller promises that the bytes stay mapped until the key is deregistered, which
-        // unregisters them.
+        // SAFETY: the caller promises that the bytes stay mapped until the key is deregistered,
+        // which unregisters them.
         match unsafe { self.context.register(at.as_ptr().cast(), len, self.flags) } {
             Ok(pointer) => {
                 let handle = at.expose_provenance().get() as u64;

@@ -22,8 +22,8 @@
 //! fork the child cannot use it. The library is never unloaded: the driver has threads, and
 //! handlers for the end of the process.
 //!
-//! Three things can be missing, and [`NotAvailable`] distinguishes them: the library, the driver
-//! behind it, a GPU.
+//! Three things can be missing, and [`NotAvailable`](crate::register::NotAvailable) distinguishes
+//! them: the library, the driver behind it, a GPU.
 //!
 //! ```no_run
 //! use kvmem::register::Registrar;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::failure::{self, BACKEND};
@@ -12,7 +13,6 @@ use super::table::{MAX_BYTES, MAX_SLOTS, NEW_SLOTS, RingTable};
 use crate::register::backends::memlock;
 use crate::register::backends::retry::retry;
 use crate::register::{Account, Key, Limits, Memlock, NotAvailable, Registrar, RegistrarError};
-use crate::sync::{AtomicU64, Ordering};
 use crate::sys::{self, Call, Errno};
 
 /// Bytes of a hugepage of the usual size.

@@ -73,8 +73,8 @@ fn one_slot() -> Option<OwnedFd> {
 /// The conditions of [`Registrar::register`](crate::register::Registrar::register), until the slot
 /// is empty.
 pub(super) unsafe fn pin(ring: BorrowedFd<'_>, slot: u32, at: NonNull<u8>, len: usize) -> Filled {
-    // SAFETY: the caller promises that the bytes are mapped for reading and writing, and stay mapped
-    // at the same pages until the slot is empty; that is all that `ring_fill` requires.
+    // SAFETY: the caller promises that the bytes are mapped for reading and writing, and stay
+    // mapped at the same pages until the slot is empty; that is all that `ring_fill` requires.
     retry(|| unsafe { sys::ring_fill(ring, slot, at, len) })
         .map_err(|errno| (Call::RingFill, errno))
 }

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::coverage::KeyCoverage;
 use crate::register::backends::memlock;
 use crate::register::backends::retry::retry;
 use crate::register::{Account, Key, Limits, Memlock, NotAvailable, Registrar, RegistrarError};
-use crate::sync::{AtomicU64, Ordering};
 use crate::sys::{self, Call, Errno};
 
 /// The number of keys over each locked page.

@@ -1,13 +1,13 @@
 //! *Agent builder*: the options of an agent, and its creation.
 
 use std::ffi::CString;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::agent::Agent;
 use super::failure::not_available;
 use super::handle::AgentHandle;
 use super::library::Nixl;
 use crate::register::NotAvailable;
-use crate::sync::{AtomicU64, Ordering};
 use crate::sys;
 
 /// The options of an agent. See [`Nixl::agent`].

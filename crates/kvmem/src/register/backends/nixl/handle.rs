@@ -28,8 +28,8 @@ unsafe impl Send for AgentHandle {}
 
 /// Creates an agent.
 pub(super) fn agent(abi: &NixlAbi, name: &CStr) -> Result<OwnedObject<RawAgent>, NixlFailure> {
-    // SAFETY: `name` ends with a zero and lives during the call. On success the call stores an agent
-    // at the output, which has its type, and `destroy_agent` destroys such an agent.
+    // SAFETY: `name` ends with a zero and lives during the call. On success the call stores an
+    // agent at the output, which has its type, and `destroy_agent` destroys such an agent.
     unsafe {
         OwnedObject::create(CREATE_AGENT, abi.destroy_agent, |agent| {
             (abi.create_agent)(name.as_ptr(), agent)
@@ -45,30 +45,30 @@ pub(super) unsafe fn plugins(
     abi: &NixlAbi,
     agent: &OwnedObject<RawAgent>,
 ) -> Result<Vec<String>, NixlFailure> {
-    // SAFETY: the caller promises that the agent is of this library, and `agent` owns it. On success
-    // the call stores a list at the output, which has its type, and `destroy_string_list` destroys
-    // such a list.
+    // SAFETY: the caller promises that the agent is of this library, and `agent` owns it. On
+    // success the call stores a list at the output, which has its type, and `destroy_string_list`
+    // destroys such a list.
     let list = unsafe {
         OwnedObject::create("nixl_capi_get_available_plugins", abi.destroy_string_list, |list| {
             (abi.get_available_plugins)(agent.raw(), list)
         })
     }?;
     let mut count = 0;
-    // SAFETY: `list` owns a list of this library. The call stores a number at `count`, which has its
-    // type and is borrowed by this call alone.
+    // SAFETY: `list` owns a list of this library. The call stores a number at `count`, which has
+    // its type and is borrowed by this call alone.
     check("nixl_capi_string_list_size", unsafe { (abi.string_list_size)(list.raw(), &mut count) })?;
     let name = |at| {
         let mut name = null();
-        // SAFETY: `list` owns a list of this library. The call checks the index and stores a pointer
-        // at `name`, which has its type and is borrowed by this call alone.
+        // SAFETY: `list` owns a list of this library. The call checks the index and stores a
+        // pointer at `name`, which has its type and is borrowed by this call alone.
         check("nixl_capi_string_list_get", unsafe {
             (abi.string_list_get)(list.raw(), at, &mut name)
         })?;
         if name.is_null() {
             return Err(NixlFailure::nothing("nixl_capi_string_list_get"));
         }
-        // SAFETY: the name is part of the list, which `list` owns, and ends with a zero. It is copied
-        // at once.
+        // SAFETY: the name is part of the list, which `list` owns, and ends with a zero. It is
+        // copied at once.
         Ok(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
     };
     (0..count).map(name).collect()
@@ -113,13 +113,38 @@ unsafe fn has_dram(abi: &NixlAbi, kinds: &OwnedObject<MemList>) -> Result<bool, 
     check("nixl_capi_mem_list_size", unsafe { (abi.mem_list_size)(kinds.raw(), &mut count) })?;
     for at in 0..count {
         let mut kind: MemType = MemType::MAX;
-        // SAFETY: as above; the call checks the index and stores a kind at `kind`.
+        // SAFETY: the caller promises that the list is of this library, and `kinds` owns it. The
+        // call checks the index and stores a kind at `kind`, which has its type and is borrowed by
+        // this call alone.
         check("nixl_capi_mem_list_get", unsafe { (abi.mem_list_get)(kinds.raw(), at, &mut kind) })?;
         if kind == DRAM {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// Adds parameters to the settings of a backend, which `about` names in errors.
+///
+/// # Safety
+/// The library of `abi` has created the settings.
+unsafe fn add_parameters(
+    abi: &NixlAbi,
+    params: &OwnedObject<Params>,
+    parameters: &[(CString, CString)],
+    about: &str,
+) -> Result<(), NotAvailable> {
+    for (key, value) in parameters {
+        let Some(params_add) = abi.params_add else {
+            let reason = format!("{about}the library has no function nixl_capi_params_add");
+            return Err(not_available(reason, "set no parameters, or install a newer NIXL"));
+        };
+        // SAFETY: the caller promises that the settings are of this library, and `params` owns
+        // them. The call copies both strings, which end with a zero.
+        let status = unsafe { params_add(params.raw(), key.as_ptr(), value.as_ptr()) };
+        check("nixl_capi_params_add", status).map_err(|failure| failure.not_available(about))?;
+    }
+    Ok(())
 }
 
 impl AgentHandle {
@@ -156,19 +181,11 @@ impl AgentHandle {
             let reason = format!("{about}the backend does not support host memory");
             return Err(not_available(reason, "use UCX, which supports it"));
         }
-        for (key, value) in parameters {
-            let Some(params_add) = abi.params_add else {
-                let reason = format!("{about}the library has no function nixl_capi_params_add");
-                return Err(not_available(reason, "set no parameters, or install a newer NIXL"));
-            };
-            // SAFETY: `params` owns an object of this library. The call copies both strings, which
-            // end with a zero.
-            let status = unsafe { params_add(params.raw(), key.as_ptr(), value.as_ptr()) };
-            check("nixl_capi_params_add", status).map_err(failed)?;
-        }
-        // SAFETY: `agent` and `params` own objects of this library, and the name ends with a zero. On
-        // success the call stores a backend at the output, which has its type, and `destroy_backend`
-        // destroys such a handle.
+        // SAFETY: this library has created the settings.
+        unsafe { add_parameters(abi, &params, parameters, &about) }?;
+        // SAFETY: `agent` and `params` own objects of this library, and the name ends with a zero.
+        // On success the call stores a backend at the output, which has its type, and
+        // `destroy_backend` destroys such a handle.
         let backend = unsafe {
             OwnedObject::create("nixl_capi_create_backend", abi.destroy_backend, |made| {
                 (abi.create_backend)(agent.raw(), backend.as_ptr(), params.raw(), made)
@@ -183,9 +200,9 @@ impl AgentHandle {
             })
         }
         .map_err(failed)?;
-        // SAFETY: `args` and `backend` own objects of this library. The backend lives until its agent
-        // is destroyed, and the fields of the result are dropped in the order of their declaration:
-        // the arguments first.
+        // SAFETY: `args` and `backend` own objects of this library. The backend lives until its
+        // agent is destroyed, and the fields of the result are dropped in the order of their
+        // declaration: the arguments first.
         let status = unsafe { (abi.opt_args_add_backend)(args.raw(), backend.raw()) };
         check("nixl_capi_opt_args_add_backend", status).map_err(failed)?;
         Ok(AgentHandle { abi: Arc::clone(abi), args, backend, agent })
@@ -200,8 +217,8 @@ impl AgentHandle {
                 (self.abi.create_reg_dlist)(DRAM, list)
             })
         }?;
-        // SAFETY: `list` owns a list of this library. The call stores address and length as numbers;
-        // null with the length 0 is no metadata for the backend.
+        // SAFETY: `list` owns a list of this library. The call stores address and length as
+        // numbers; null with the length 0 is no metadata for the backend.
         let status =
             unsafe { (self.abi.reg_dlist_add_desc)(list.raw(), address, len, DEVICE, null(), 0) };
         check("nixl_capi_reg_dlist_add_desc", status)?;
@@ -241,9 +258,9 @@ impl AgentHandle {
     pub(super) fn metadata(&mut self) -> Result<Vec<u8>, NixlFailure> {
         let call = "nixl_capi_get_local_md";
         let (mut data, mut len) = (null_mut(), 0);
-        // SAFETY: `new` has created the agent with this library, and `&mut self` excludes concurrent
-        // calls. The call stores a pointer and a number at the outputs, which have its types and are
-        // borrowed by this call alone.
+        // SAFETY: `new` has created the agent with this library, and `&mut self` excludes
+        // concurrent calls. The call stores a pointer and a number at the outputs, which have its
+        // types and are borrowed by this call alone.
         check(call, unsafe { (self.abi.get_local_md)(self.agent.raw(), &mut data, &mut len) })?;
         let data = NonNull::new(data).ok_or_else(|| NixlFailure::nothing(call))?;
         // SAFETY: the call has allocated and initialized `len` bytes at `data`, which no other code

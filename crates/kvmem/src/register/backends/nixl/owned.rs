@@ -66,8 +66,9 @@ impl<T> OwnedObject<T> {
 impl<T> Drop for OwnedObject<T> {
     fn drop(&mut self) {
         if let Some(destroy) = self.destroy {
-            // SAFETY: the caller of `from_raw` promised that `destroy` destroys this object, and that
-            // no other code owns it. It is destroyed once, here, and the library is never unloaded.
+            // SAFETY: the caller of `from_raw` promised that `destroy` destroys this object, and
+            // that no other code owns it. It is destroyed once, here, and the library is never
+            // unloaded.
             let _ = unsafe { destroy(self.raw.as_ptr()) };
         }
     }

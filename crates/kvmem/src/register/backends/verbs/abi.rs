@@ -131,11 +131,11 @@ impl VerbsAbi {
     /// Loads the library and finds its functions, or says what is missing.
     ///
     /// # Safety
-    /// If the file is a library with these functions, it has this ABI. The code that runs when it is
-    /// loaded and unloaded is sound.
+    /// If the file is a library with these functions, it has this ABI. The code that runs when it
+    /// is loaded and unloaded is sound.
     pub(super) unsafe fn load(path: &Path) -> Result<VerbsAbi, String> {
-        // SAFETY: the caller promises that the code that runs when the library is loaded and unloaded
-        // is sound.
+        // SAFETY: the caller promises that the code that runs when the library is loaded and
+        // unloaded is sound.
         let library =
             unsafe { Library::open(path) }.map_err(|error| format!("no library: {error}"))?;
         macro_rules! function {
@@ -173,9 +173,10 @@ impl VerbsAbi {
     /// # Safety
     /// `mr` was returned by `reg_mr` of this library and is not deregistered.
     pub(super) unsafe fn keys(&self, mr: NonNull<IbvMr>) -> (u32, u32) {
-        // SAFETY: the caller promises that `mr` is a live memory region of this library, so it points
-        // to a structure that begins with `IbvMr`, whose keys are initialized and do not change. The
-        // fields are read one by one, without a reference: the rest belongs to the driver.
+        // SAFETY: the caller promises that `mr` is a live memory region of this library, so it
+        // points to a structure that begins with `IbvMr`, whose keys are initialized and do not
+        // change. The fields are read one by one, without a reference: the rest belongs to the
+        // driver.
         unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) }
     }
 }

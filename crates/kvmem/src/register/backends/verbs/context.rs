@@ -38,8 +38,8 @@ pub(super) unsafe fn query(
 ) -> Result<IbvDeviceAttr, VerbsFailure> {
     let mut attr = IbvDeviceAttr::EMPTY;
     Errno::clear();
-    // SAFETY: the caller promises that the device is open. `attr` is an initialized structure of the
-    // header's layout, and is borrowed by this call alone.
+    // SAFETY: the caller promises that the device is open. `attr` is an initialized structure of
+    // the header's layout, and is borrowed by this call alone.
     check_errno("ibv_query_device", unsafe { (abi.query_device)(context.as_ptr(), &mut attr) })?;
     Ok(attr)
 }

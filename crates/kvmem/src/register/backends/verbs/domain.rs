@@ -24,7 +24,8 @@ pub(super) struct Domain {
 // SAFETY: the library documents that threads may call all its functions concurrently, also with the
 // same objects, and that objects belong to no thread.
 unsafe impl Send for Domain {}
-// SAFETY: the library's functions may be called concurrently with the same objects.
+// SAFETY: the library documents that threads may call all its functions concurrently, also with the
+// same objects; the other fields are `Sync`.
 unsafe impl Sync for Domain {}
 
 impl Domain {
@@ -83,10 +84,12 @@ impl Domain {
                 // Peers address the memory by its address in this process, as with `ibv_reg_mr`.
                 let iova = at.addr().get() as u64;
                 // SAFETY: `pd` is a domain of this library that is not freed before `self`. The
-                // caller promises that the memory stays mapped until it is deregistered.
+                // caller promises that the memory stays mapped until it is deregistered; the
+                // library checks address, length and flags.
                 unsafe { reg_mr_iova2(pd, address, len, iova, access.bits()) }
             }
-            // SAFETY: as above; the bits fit into 31.
+            // SAFETY: `pd` is a domain of this library that is not freed before `self`. The caller
+            // promises that the memory stays mapped until it is deregistered. The bits fit into 31.
             _ => unsafe { (self.abi.reg_mr)(pd, address, len, access.bits() as i32) },
         };
         let mr = NonNull::new(mr).ok_or_else(|| (call, last_errno()))?;

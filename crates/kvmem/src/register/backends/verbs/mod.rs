@@ -23,9 +23,9 @@
 //! The library is unloaded after the last [`Verbs`] and [`Nic`] that use it.
 //!
 //! Some functions return an error number; others return `NULL` and set `errno`. Both become an
-//! [`Errno`]. `ENOMEM` can mean the memory lock limit, the number of regions on the card, or
-//! memory; a [`RegisterLimit`](crate::register::RegisterLimit) names the limit if the figures tell which it
-//! is.
+//! [`Errno`](crate::arena::Errno). `ENOMEM` can mean the memory lock limit, the number of regions
+//! on the card, or memory; a [`RegisterLimit`](crate::register::RegisterLimit) names the limit if
+//! the figures tell which it is.
 //!
 //! ```no_run
 //! use kvmem::register::Registrar;

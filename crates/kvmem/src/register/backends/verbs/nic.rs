@@ -139,8 +139,8 @@ impl Registrar for Nic {
     }
 
     unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, RegistrarError> {
-        // SAFETY: the caller promises that the bytes stay mapped until the key is deregistered, which
-        // deregisters the memory region.
+        // SAFETY: the caller promises that the bytes stay mapped until the key is deregistered,
+        // which deregisters the memory region.
         match unsafe { self.domain.register(at, len, self.access) } {
             Ok((mr, lkey, rkey)) => {
                 let handle = mr.expose_provenance().get() as u64;
