@@ -81,6 +81,22 @@ impl Replay {
         lines.iter().for_each(|line| writeln!(trace, "{line}").expect("it reads"));
         trace.flush().expect("it reads");
     }
+
+    /// Waits until the replay has served this number of requests. Returns the response to the last
+    /// scrape.
+    fn wait_for(&self, requests: f64) -> String {
+        let start = Instant::now();
+        loop {
+            let text = scrape(self.address);
+            let served = value(&text, "kvmem_replay_requests_total");
+            if served == Some(requests) {
+                return text;
+            }
+            assert!(served.is_none_or(|served| served < requests), "{text}");
+            assert!(start.elapsed() < Duration::from_secs(60), "{text}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
 
 #[test]
@@ -88,18 +104,8 @@ fn a_scrape_follows_a_running_replay() {
     let trace = small_trace();
     let mut replay = Replay::start();
     replay.feed(&trace[..100]);
-    let start = Instant::now();
-    loop {
-        let text = scrape(replay.address);
-        let served = value(&text, "kvmem_replay_requests_total");
-        if served == Some(100.0) {
-            assert!(text.contains("# TYPE kvmem_replay_requests_total counter"), "{text}");
-            break;
-        }
-        assert!(served.is_none_or(|served| served < 100.0), "{text}");
-        assert!(start.elapsed() < Duration::from_secs(60), "{text}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let text = replay.wait_for(100.0);
+    assert!(text.contains("# TYPE kvmem_replay_requests_total counter"), "{text}");
     replay.feed(&trace[100..]);
     drop(replay.trace.take());
     let output = replay.child.wait_with_output().expect("it ends");
@@ -170,7 +176,8 @@ fn a_scrape_returns_the_figures_of_pools_and_caches() {
 fn idle_clients_take_no_threads_and_few_descriptors() {
     let mut replay = Replay::start();
     replay.feed(&small_trace()[..10]);
-    scrape(replay.address);
+    // Then all threads of the replay run.
+    replay.wait_for(10.0);
     let process = format!("/proc/{}", replay.child.id());
     let threads = || std::fs::read_dir(format!("{process}/task")).expect("it runs").count();
     let descriptors = || std::fs::read_dir(format!("{process}/fd")).expect("it runs").count();
