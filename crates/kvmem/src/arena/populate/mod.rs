@@ -2,15 +2,19 @@
 
 mod collapse;
 mod headroom;
+mod how;
 #[allow(clippy::module_inception)]
 mod populate;
+mod range;
 mod reservations;
 mod residency;
+mod touch;
 
 pub(super) use collapse::collapse;
 pub(crate) use headroom::{headroom, reserve as reserve_headroom};
-pub(super) use populate::{PopulateRange, populate};
+pub(super) use populate::populate;
+pub(super) use range::PopulateRange;
 pub(super) use residency::{glance, measure};
 
-pub use populate::{ParsePopulateError, Populate, Populated};
+pub use how::{ParsePopulateError, Populate, Populated};
 pub use residency::{Method, Residency};

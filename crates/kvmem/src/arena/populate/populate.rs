@@ -12,24 +12,21 @@
 //! threads is measured: the limit can be memory bandwidth, the kernel's own locks, or a host that
 //! has to find the pages first.
 
-use std::fmt;
-use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use serde::{Deserialize, Serialize};
-use thiserror::Error;
-
 use super::collapse::collapse;
 use super::headroom::Headroom;
+use super::how::{Populate, Populated};
+use super::range::PopulateRange;
 use super::residency::measure;
+use super::touch::{make_resident, remedy};
 use crate::arena::error::limit_behind;
 use crate::arena::machine::{hugetlb, usable_cores};
 use crate::arena::pages::address_at;
-use crate::arena::{ArenaError, Call, Errno, Limit, PageSize, ProgressTracker};
+use crate::arena::{ArenaError, Limit, PageSize, ProgressTracker};
 use crate::sys;
 use crate::threads::{
     ProgressOptions, ROUNDS, RealTime, ThreadProbe, choose_threads, now, seconds, with_team,
@@ -47,129 +44,6 @@ const NEAR: u64 = 256 << 20;
 const CREDIT: u64 = 1 << 30;
 /// Below this size, starting threads costs more than they gain.
 const MIN_MEASURED: usize = 16 << 20;
-
-/// Whether `map` makes pages resident, and with how many threads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Populate {
-    /// Pages become resident when they are first touched.
-    #[default]
-    None,
-    /// With this number of threads, but at most one per core that the process may use.
-    Threads(NonZeroUsize),
-    /// With the number of threads that is fastest on the first slices.
-    Auto,
-}
-
-impl Populate {
-    /// Returns [`Threads`](Populate::Threads), or [`None`](Populate::None) for 0 threads.
-    #[must_use]
-    pub fn threads(threads: usize) -> Populate {
-        NonZeroUsize::new(threads).map_or(Populate::None, Populate::Threads)
-    }
-}
-
-impl fmt::Display for Populate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Populate::None => f.pad("none"),
-            Populate::Threads(threads) => fmt::Display::fmt(threads, f),
-            Populate::Auto => f.pad("auto"),
-        }
-    }
-}
-
-impl FromStr for Populate {
-    type Err = ParsePopulateError;
-
-    /// Parses `none`, `auto`, or a number of threads.
-    fn from_str(text: &str) -> Result<Populate, ParsePopulateError> {
-        match text {
-            "none" => Ok(Populate::None),
-            "auto" => Ok(Populate::Auto),
-            number => {
-                let threads = number.parse().map(Populate::Threads);
-                threads.map_err(|_| ParsePopulateError { text: text.to_owned() })
-            }
-        }
-    }
-}
-
-/// A text that does not say how to populate.
-///
-/// ```
-/// use kvmem::arena::Populate;
-///
-/// assert_eq!("0".parse::<Populate>().unwrap_err().text, "0");
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{text}` is not a way to populate: use none, auto, or a number of threads from 1")]
-pub struct ParsePopulateError {
-    /// The text.
-    pub text: String,
-}
-
-/// The result of populating.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Populated {
-    /// Bytes that are resident now, including those that were resident before.
-    pub bytes: u64,
-    /// The time in seconds.
-    pub seconds: f64,
-    /// The number of threads that did most of the work.
-    pub threads: usize,
-}
-
-impl Populated {
-    /// Returns the speed in GiB/s.
-    #[must_use]
-    pub fn gib_per_s(&self) -> f64 {
-        if self.seconds > 0.0 {
-            self.bytes as f64 / (1u64 << 30) as f64 / self.seconds
-        } else {
-            0.0
-        }
-    }
-}
-
-/// A range to populate; its pages are of one kind.
-#[derive(Clone, Debug)]
-pub(crate) struct PopulateRange {
-    /// Its first address, on a page boundary.
-    pub(crate) at: NonNull<u8>,
-    /// Its offsets in the region, for errors.
-    pub(crate) range: Range<usize>,
-    pub(crate) page: PageSize,
-    /// Whether populating makes the hugepages, because faults do not.
-    pub(crate) by_collapse: bool,
-}
-
-// SAFETY: the address is a number for calls of the kernel, and no byte is accessed through it.
-unsafe impl Sync for PopulateRange {}
-
-impl PopulateRange {
-    fn len(&self) -> usize {
-        self.range.len()
-    }
-
-    /// Returns the last page boundary in memory up to `offset`, but not before `minimum`.
-    fn boundary(&self, offset: usize, minimum: usize) -> usize {
-        (offset - ((self.at.addr().get() + offset) % self.page.bytes()).min(offset)).max(minimum)
-    }
-
-    /// Returns the share of one of `threads` threads of a window.
-    fn share(&self, window: &Range<usize>, thread: usize, threads: usize) -> Range<usize> {
-        let edge = |n: usize| match n {
-            0 => window.start,
-            n if n == threads => window.end,
-            n => self.boundary(
-                window.start + (window.len() as u128 * n as u128 / threads as u128) as usize,
-                window.start,
-            ),
-        };
-        edge(thread)..edge(thread + 1)
-    }
-}
 
 /// Populates all ranges one after the other. `resident` is the number of their bytes that are
 /// resident already.
@@ -344,11 +218,7 @@ impl PopulateJob<'_> {
             // Blocks that do not become hugepages are populated page by page.
             collapse(at, chunk.len());
         }
-        let filled = if self.has_populate_write {
-            populate_write(at, chunk.len())
-        } else {
-            touch(at, chunk.len(), part.page)
-        };
+        let filled = make_resident(at, chunk.len(), part.page, self.has_populate_write);
         filled.map_err(|(call, errno)| {
             let range = part.range.start + chunk.start..part.range.start + chunk.end;
             let limit = if part.page.is_pooled() {
@@ -411,97 +281,5 @@ impl ThreadProbe for SliceProbe<'_> {
 
     fn measure(&mut self, threads: usize, more: usize) -> Result<Option<f64>, ArenaError> {
         self.populate(threads, self.slice_for(more)).map(Some)
-    }
-}
-
-/// Repeats a call that the kernel interrupted, at most 100 times.
-fn retry(mut call: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
-    let mut tries = 0;
-    loop {
-        match call() {
-            Err(Errno::EINTR | Errno::EAGAIN) if tries < 100 => tries += 1,
-            result => return result,
-        }
-    }
-}
-
-fn populate_write(at: NonNull<u8>, len: usize) -> Result<(), (Call, Errno)> {
-    retry(|| sys::populate_write(at, len)).map_err(|errno| (Call::PopulateWrite, errno))
-}
-
-fn touch(at: NonNull<u8>, len: usize, page: PageSize) -> Result<(), (Call, Errno)> {
-    let step = if page.is_pooled() { page.bytes() } else { sys::page_size() };
-    for offset in (0..len).step_by(step) {
-        retry(|| sys::touch(address_at(at, offset))).map_err(|errno| (Call::Touch, errno))?;
-    }
-    Ok(())
-}
-
-fn remedy(errno: Errno, page: PageSize) -> &'static str {
-    match errno {
-        Errno::EHWPOISON => {
-            "a page has a hardware memory error and the kernel has taken it out of use: map the \
-             region again"
-        }
-        Errno::EFAULT | Errno::ENOMEM if page.is_pooled() => {
-            "the hugetlb pool, its cgroup or the bound NUMA nodes have no page left: reserve more, \
-             or allow smaller pages"
-        }
-        Errno::EFAULT => {
-            "a store there would kill the process, because the memory is not writable or none is \
-             left: check the limits"
-        }
-        Errno::ENOMEM => {
-            "the kernel has no memory of the requested kind: request less, or bind to more NUMA \
-             nodes"
-        }
-        Errno::EINTR | Errno::EAGAIN => "the call was interrupted 100 times: try again",
-        _ => "the kernel cannot make these pages resident: use ordinary writable memory",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shares_are_disjoint_even_and_on_page_boundaries() {
-        for page in [PageSize::Base, PageSize::Huge2M] {
-            let size = page.bytes();
-            for pages in [1, 2, 3, 7, 64, 1000] {
-                for skew in [0, size / 2] {
-                    let at = NonNull::without_provenance((1 << 40 | skew).try_into().unwrap());
-                    let part =
-                        PopulateRange { at, range: 0..pages * size, page, by_collapse: false };
-                    for threads in 1..=pages.min(9) {
-                        let mut end = 0;
-                        for thread in 0..threads {
-                            let share = part.share(&(0..part.len()), thread, threads);
-                            assert_eq!(share.start, end);
-                            let even = part.len() / threads;
-                            assert!(share.len() + 2 * size > even && share.len() < even + 2 * size);
-                            let inner = thread > 0;
-                            assert!(
-                                !inner
-                                    || share.is_empty()
-                                    || (skew + share.start).is_multiple_of(size)
-                                    || share.start == 0
-                            );
-                            end = share.end;
-                        }
-                        assert_eq!(end, part.len());
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn populate_parses_what_it_displays() {
-        for how in [Populate::None, Populate::Auto, Populate::threads(3)] {
-            assert_eq!(how.to_string().parse(), Ok(how));
-        }
-        assert_eq!(Populate::threads(0), Populate::None);
-        assert!("0".parse::<Populate>().is_err());
     }
 }

@@ -124,7 +124,7 @@ impl Drop for AddressSpan {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
 
