@@ -36,7 +36,7 @@ pub(crate) enum Kind {
     Registration,
     Background,
     Offset,
-    Slice,
+    Slab,
     Pool,
     Attached,
     Cache,

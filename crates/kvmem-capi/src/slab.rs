@@ -25,7 +25,7 @@ pub struct kvmem_slab_allocator {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_slab_allocator, SlabEntry, Slice, |slab| slab.home);
+object!(kvmem_slab_allocator, SlabEntry, Slab, |slab| slab.home);
 
 /// A slab allocator in its table.
 pub struct SlabEntry {
