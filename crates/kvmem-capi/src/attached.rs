@@ -20,7 +20,8 @@ pub struct kvmem_attached_pool {
 
 object!(kvmem_attached_pool, AttachedPool, Attached, |pool| {
     let first = BlockRef { pool: pool.share_id(), offset: 0, len: 0 };
-    // SAFETY: only the address is taken.
+    // SAFETY: the slice becomes an address at once. No byte is read through it, so no write of
+    // another process overlaps an access.
     match unsafe { pool.bytes(first) } {
         Ok(bytes) => ForkScope::IfMapped(bytes.as_ptr().addr()),
         Err(_) => ForkScope::ParentOnly,
@@ -85,10 +86,12 @@ pub unsafe extern "C" fn kvmem_attached_pool_data(
         let reference = unsafe { read(reference, "reference") }?;
         let block = BlockRef::from_bits([reference.pool, reference.offset, reference.bytes]);
         let at = if flag(writable, "writable")? {
-            // SAFETY: only the address is taken, and no byte is read or written here.
+            // SAFETY: the slice becomes an address at once. No byte is read or written through it,
+            // so no other access overlaps, and this crate keeps no other slice of the bytes.
             unsafe { pool.bytes_mut(block) }?.as_mut_ptr()
         } else {
-            // SAFETY: only the address is taken, and no byte is read or written here.
+            // SAFETY: the slice becomes an address at once. No byte is read through it, so no write
+            // of another process overlaps an access.
             unsafe { pool.bytes(block) }?.as_ptr().cast_mut()
         };
         data.put(at.cast());

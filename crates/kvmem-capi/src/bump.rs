@@ -26,8 +26,9 @@ object!(kvmem_bump_arena, BumpArena<Bytes>, Bump, |arena| ForkScope::IfMapped(
 /// A region that other objects may share.
 pub struct Bytes(Arc<Region>);
 
-// SAFETY: the properties of the region, which lives as long as this: 1. it does not change; 2. a
-// region is one allocation; 3. it is unmapped with its last owner.
+// SAFETY: what `Memory` requires holds for the region, which lives as long as this value: 1. its
+// address and length do not change; 2. its bytes are one allocation; 3. they stay mapped, since a
+// region is unmapped with its last owner, and this value is one.
 unsafe impl Memory for Bytes {
     fn base(&self) -> NonNull<u8> {
         self.0.base()

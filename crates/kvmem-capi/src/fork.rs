@@ -51,7 +51,8 @@ fn is_mapped(at: usize) -> bool {
     // SAFETY: the call takes no pointers.
     let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     let mut resident = 0;
-    // SAFETY: the kernel looks up the address in its own tables, and writes one byte for one page.
+    // SAFETY: the kernel looks the address up in its own tables and does not read or write there.
+    // It writes one byte for one page to `resident`, a local.
     unsafe {
         libc::mincore(std::ptr::without_provenance_mut(at & !(page - 1)), 1, &mut resident) == 0
     }
@@ -75,8 +76,9 @@ pub(crate) fn generation() -> u32 {
 pub(crate) fn install_handler() {
     // Relaxed, both: installing the handler twice is harmless.
     if !INSTALLED.load(Ordering::Relaxed) {
-        // SAFETY: the function lives as long as the library, and does only what the child of a
-        // process with several threads may do.
+        // SAFETY: the function has the C ABI, does not unwind, and lives as long as the library. In
+        // the child it only loads and stores atomics, and calls `mincore`: it takes no lock that
+        // another thread may have held during the fork.
         if unsafe { libc::pthread_atfork(None, None, Some(in_child)) } == 0 {
             INSTALLED.store(true, Ordering::Relaxed);
         }

@@ -25,7 +25,7 @@ pub const KVMEM_MAX_KEY_BYTES: u64 = 1 << 20;
 /// Borrows a key for a lookup.
 ///
 /// # Safety
-/// The contract of [`list`].
+/// Those of [`list`], for `key_bytes` bytes.
 pub(crate) unsafe fn key_at<'a>(key: *const c_void, key_bytes: u64) -> Result<&'a [u8], CallError> {
     if key_bytes > KVMEM_MAX_KEY_BYTES {
         return Err(CallError::invalid(format_args!(
@@ -118,7 +118,8 @@ pub struct kvmem_kv_cache_options {
     pub on_evict_release: Option<unsafe extern "C" fn(user: *mut c_void)>,
 }
 
-// SAFETY: numbers and addresses only, of 8 bytes or in pairs of 4; the first is the size.
+// SAFETY: `Options` requires a `u64` size first, no padding, and that all bits are valid: the
+// members are numbers, raw pointers and optional functions, of 8 bytes or in pairs of 4.
 unsafe impl Options for kvmem_kv_cache_options {
     fn defaults() -> Self {
         kvmem_kv_cache_options {

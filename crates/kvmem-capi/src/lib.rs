@@ -24,7 +24,8 @@
 //! 1. *Pointers.* A pointer to a structure, list, text or out-parameter is NULL, or is aligned and
 //!    points to that many objects of its type, which live for the duration of the call. Inputs are
 //!    initialized, and no thread writes to them meanwhile; results are writable, and no thread
-//!    accesses them meanwhile. Results do not overlap inputs. Options and texts are copied.
+//!    accesses them meanwhile. Results do not overlap inputs, unless one parameter is both.
+//!    Options and texts are copied.
 //! 2. *Objects.* No object is destroyed, taken over or changed exclusively while a call on it runs,
 //!    neither by another thread nor by a callback that runs in the call.
 //! 3. *Callbacks.* A function pointer has the declared type. It and its user data are valid until

@@ -123,7 +123,8 @@ pub struct kvmem_offset_allocator_options {
     pub max_cached_bytes: u64,
 }
 
-// SAFETY: numbers and pointers only, of 8 bytes or in pairs of 4; the first is the size.
+// SAFETY: `Options` requires a `u64` size first, no padding, and that all bits are valid: the
+// members are numbers, raw pointers and optional functions, of 8 bytes or in pairs of 4.
 unsafe impl Options for kvmem_offset_allocator_options {
     fn defaults() -> Self {
         kvmem_offset_allocator_options {
@@ -307,7 +308,9 @@ pub unsafe extern "C" fn kvmem_offset_allocator_allocate_batch(
                 Ok(AllocatedRanges::Cached(space.allocate_batch(bytes, count)?))
             }
         })?;
-        // SAFETY: the caller promises room for `count` elements, and `count` were allocated.
+        // SAFETY: promise 1 of the C caller: `out_allocations`, which is not NULL, is aligned and
+        // has room for `count` elements, and `all` has `count`. `all` is new, so the two do not
+        // overlap.
         unsafe { out_allocations.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
         Ok(())
     })
@@ -341,7 +344,9 @@ pub unsafe extern "C" fn kvmem_offset_allocator_allocate_scattered(
                 Ok(AllocatedRanges::Cached(space.allocate_scattered(total_bytes, max_ranges)?))
             }
         })?;
-        // SAFETY: the caller promises room for `max_ranges` elements, and no more were allocated.
+        // SAFETY: promise 1 of the C caller: `out_allocations`, which is not NULL, is aligned and
+        // has room for `max_ranges` elements, and `all` has no more. `all` is new, so the two do
+        // not overlap.
         unsafe { out_allocations.copy_from_nonoverlapping(all.as_ptr(), all.len()) };
         count.put(all.len() as u64);
         Ok(())

@@ -98,7 +98,8 @@ pub struct kvmem_pool_options {
     pub reserved: u32,
 }
 
-// SAFETY: numbers and pointers only, of 8 bytes or in pairs of 4; the first is the size.
+// SAFETY: `Options` requires a `u64` size first, no padding, and that all bits are valid: the
+// members are numbers, raw pointers and optional functions, of 8 bytes or in pairs of 4.
 unsafe impl Options for kvmem_pool_options {
     fn defaults() -> Self {
         kvmem_pool_options {

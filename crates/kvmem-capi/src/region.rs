@@ -72,7 +72,8 @@ pub struct kvmem_region_options {
     pub time_budget_ns: u64,
 }
 
-// SAFETY: numbers and pointers only, of 8 bytes or in pairs of 4; the first is the size.
+// SAFETY: `Options` requires a `u64` size first, no padding, and that all bits are valid: the
+// members are numbers, raw pointers and optional functions, of 8 bytes or in pairs of 4.
 unsafe impl Options for kvmem_region_options {
     fn defaults() -> Self {
         kvmem_region_options {
@@ -232,7 +233,9 @@ pub(crate) fn duplicate(fd: c_int) -> Result<OwnedFd, CallError> {
     if fd < 0 {
         return Err(invalid(&"it is negative"));
     }
-    // SAFETY: not -1, and used for this call only; if it is not open, the kernel returns an error.
+    // SAFETY: a borrowed descriptor must not be -1, which is checked above, and must be open while
+    // it is borrowed: only for the call below, which passes it to the kernel. If the number names
+    // no open descriptor, the kernel returns an error, and nothing else is done with it.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     fd.try_clone_to_owned().map_err(|error| invalid(&error))
 }
@@ -282,9 +285,10 @@ pub unsafe extern "C" fn kvmem_region_wrap(
         if bytes > max as u64 {
             return Err(ArenaError::TooLarge { requested: size(bytes), most: max }.into());
         }
-        // SAFETY: promise 4 of the C caller: the bytes stay mapped for reading and writing until
-        // `release` runs, which is when the last owner drops the callback. They do not wrap around
-        // the address space, since `bytes` was compared with the addresses above `at`.
+        // SAFETY: promise 4 of the C caller: the bytes are one allocation, mapped for reading and
+        // writing, and any thread may use them, until `release` runs; the last owner of the region
+        // drops the callback, which runs it. Rust code outside of the region has no reference to
+        // them. They do not wrap around: `bytes` was compared with the addresses above `at`.
         let region =
             unsafe { Region::from_raw(at, size(bytes), ReleaseCallback { release, user }) }?;
         made.put(kvmem_region::table().insert(Arc::new(region))?);

@@ -54,7 +54,8 @@ pub struct kvmem_registration_options {
     pub time_budget_ns: u64,
 }
 
-// SAFETY: numbers and pointers only, of 8 bytes or in pairs of 4; the first is the size.
+// SAFETY: `Options` requires a `u64` size first, no padding, and that all bits are valid: the
+// members are numbers, raw pointers and optional functions, of 8 bytes or in pairs of 4.
 unsafe impl Options for kvmem_registration_options {
     fn defaults() -> Self {
         kvmem_registration_options {

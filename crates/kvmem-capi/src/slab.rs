@@ -112,7 +112,8 @@ pub struct kvmem_slab_allocator_options {
     pub on_fault_user: *mut c_void,
 }
 
-// SAFETY: numbers and pointers only, of 8 bytes or in pairs of 4; the first is the size.
+// SAFETY: `Options` requires a `u64` size first, no padding, and that all bits are valid: the
+// members are numbers, raw pointers and optional functions, of 8 bytes or in pairs of 4.
 unsafe impl Options for kvmem_slab_allocator_options {
     fn defaults() -> Self {
         kvmem_slab_allocator_options {

@@ -26,7 +26,8 @@ pub(crate) struct Slot<V> {
     pub(crate) value: UnsafeCell<MaybeUninit<V>>,
     /// The last handle of this slot. Written by the thread that took the slot from the free ones.
     pub(crate) last: AtomicU64,
-    /// The object's [`ForkScope`](crate::fork::ForkScope), as a word. Written by the thread that took the slot.
+    /// The object's [`ForkScope`](crate::fork::ForkScope), as a word. Written by the thread that
+    /// took the slot.
     pub(crate) home: AtomicUsize,
     /// The next free slot, or [`NONE`], while this one is free.
     below: AtomicU32,
@@ -100,8 +101,8 @@ impl<V: 'static> Slots<V> {
 
     /// Takes a slot that was returned.
     fn pop(&self) -> Option<u32> {
-        // Acquire, here and below, pairs with the Release in `release`: all earlier use of the slot is
-        // complete, and its `below` is visible.
+        // Acquire, here and below, pairs with the Release in `release`: all earlier use of the slot
+        // is complete, and its `below` is visible.
         let mut free = self.free.load(Ordering::Acquire);
         loop {
             let index = top(free);
