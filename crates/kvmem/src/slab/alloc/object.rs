@@ -102,8 +102,8 @@ macro_rules! handle {
         impl<$($life,)? T: Send + 'static> Drop for $name<$($life,)? T> {
             #[inline]
             fn drop(&mut self) {
-                // SAFETY: the object came from `take` of this cache. The handle owns it and is being
-                // dropped, so no code uses it afterwards.
+                // SAFETY: the object came from `take` of this cache. The handle owns it and is
+                // being dropped, so no code uses it afterwards.
                 unsafe { self.cache.put(self.at) };
             }
         }

@@ -102,7 +102,8 @@ impl<T: Send + 'static> ObjectCache<T> {
     fn construct(&self) -> Result<NonNull<T>, SlabError> {
         let store = self.inner.magazines.source();
         let at = store.take().ok_or(SlabError::NoMemory { requested: size_of::<T>() })?;
-        // SAFETY: `take` returned the memory just now. If the constructor panics, it holds no value.
+        // SAFETY: `take` returned the memory just now. If the constructor panics, it holds no
+        // value.
         let back = unsafe { FreeOnDrop::new(store, at) };
         let value = (self.inner.construct)();
         std::mem::forget(back);

@@ -11,10 +11,10 @@ use crate::slab::slabs::{SIZES, class_of, reentrancy};
 
 /// An allocator for blocks of any size that is told the size of a block when the block is freed.
 ///
-/// A block up to the allocator's [limit](super::SlabAllocatorBuilder::limit) comes from a slab of its size
-/// class, through the calling thread's magazines. A larger block comes from the system's `malloc`.
-/// All blocks are aligned to 16. Cloning is cheap: clones are handles of the same allocator. Any
-/// thread may free the blocks of any other thread.
+/// A block up to the allocator's [limit](super::SlabAllocatorBuilder::limit) comes from a slab of
+/// its size class, through the calling thread's magazines. A larger block comes from the system's
+/// `malloc`. All blocks are aligned to 16. Cloning is cheap: clones are handles of the same
+/// allocator. Any thread may free the blocks of any other thread.
 ///
 /// Dropping the last handle frees all slabs with their pages, including blocks that are still in
 /// use. Blocks above the limit stay valid until they are freed.

@@ -16,8 +16,8 @@ const DEFAULT_BOUND_SHARE: u64 = 32;
 /// read-modify-write.
 ///
 /// The type is `Send + Sync`, and clones share one space. Extents may outlive it. Hot sizes are
-/// [named](super::ExtentBuilder::hot_sizes) or detected from the requests; all others go to the offset
-/// layer. No request fails before the cached ranges have been reclaimed.
+/// [named](super::ExtentBuilder::hot_sizes) or detected from the requests; all others go to the
+/// offset layer. No request fails before the cached ranges have been reclaimed.
 ///
 /// # Time complexity
 ///

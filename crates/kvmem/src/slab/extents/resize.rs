@@ -1,4 +1,5 @@
-//! *Resizing* of a cached space: cached ranges are in the way, and the bound of cached bytes follows.
+//! *Resize*: cached ranges are in the way of a new capacity, and the bound of cached bytes follows
+//! it.
 
 use crate::offset::SpaceError;
 

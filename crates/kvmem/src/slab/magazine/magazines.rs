@@ -30,8 +30,8 @@ unsafe impl<R: Copy + Send + 'static, S: RoundSource<R>> Sync for Magazines<R, S
 
 impl<R: Copy + Send + 'static, S: RoundSource<R>> RegisteredInstance for MagazineCore<R, S> {
     unsafe fn retire(&self, cache: *mut ()) {
-        // SAFETY: the trait requires that `join` made the cache for the calling thread and that its
-        // table does not have it any more, so no other `OwnCache` of it is made.
+        // SAFETY: the trait requires that the cache was made for the calling thread, and that the
+        // thread's table does not have it any more, so no other `OwnCache` of it is made.
         if let Some(own) = unsafe { OwnCache::from_raw(cache) } {
             // SAFETY: the trait requires that the cache came from this instance. The thread cannot
             // find it any more.
@@ -60,7 +60,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
     pub(crate) fn new(source: S, settings: MagazineSettings) -> Self {
         let classes = settings.classes;
         let core = NonNull::from(Box::leak(Box::new(MagazineCore::new(source, settings))));
-        // SAFETY: the core stays at its address until `drop` has unregistered it.
+        // SAFETY: the core stays at its address until `drop` has unregistered it, and it is `Sync`.
         let id = unsafe { threads::register_instance(core) };
         Magazines { core, id, classes }
     }
@@ -316,7 +316,8 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
 
 impl<R: Copy + Send + 'static, S: RoundSource<R>> Drop for Magazines<R, S> {
     fn drop(&mut self) {
-        // SAFETY: the caches of the core belong to threads that exist: a thread's caches end with it.
+        // SAFETY: `&mut self` shows that no thread uses the instance. Its list has the caches that
+        // `join` made and that are not retired.
         unsafe { threads::unregister_instance(self.id, |each| self.core().each_thread(each)) };
         // SAFETY: the core came from a box, and the registry, which also had its address, has
         // forgotten it.

@@ -21,18 +21,32 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use crate::sync::{Mutex, hold_over_fork, release_over_fork};
 use crate::sys::{self, ForkHooks, ForkStage};
 
-/// The functions of an instance that the registry calls.
-///
-/// # Safety
-///
-/// All functions are called under the registry's lock. `retire` is called with a cache that the
-/// instance's `join` made for the calling thread and that the thread's table no longer has.
-/// `postfork` and `postfork_child` are called after `prefork`; the latter in the child, with the
-/// only thread that is left.
+/// The functions of an instance that the registry calls, all under the registry's lock.
 pub(crate) trait RegisteredInstance {
+    /// Ends a cache of the calling thread.
+    ///
+    /// # Safety
+    ///
+    /// [`make_cache`] stored the cache for this instance and the calling thread, whose table does
+    /// not have it any more.
     unsafe fn retire(&self, cache: *mut ());
+
+    /// Takes every lock that a fork must not find held.
     fn prefork(&self);
+
+    /// Releases these locks, in the parent and in the child.
+    ///
+    /// # Safety
+    ///
+    /// This thread, or the thread that forked it, has called `prefork`, and `postfork` was not
+    /// called since.
     unsafe fn postfork(&self);
+
+    /// Repairs the instance in the child, after `postfork`.
+    ///
+    /// # Safety
+    ///
+    /// The process has only this thread, whose identity is `thread`, and it uses no cache now.
     unsafe fn postfork_child(&self, thread: *const ());
 }
 
@@ -41,7 +55,8 @@ struct Registry {
     instances: Vec<Option<NonNull<dyn RegisteredInstance>>>,
 }
 
-// SAFETY: instances are shared between threads under the conditions of the trait.
+// SAFETY: an instance stays at its address until it is unregistered (see `register_instance`). All
+// threads call the trait's functions under the registry's lock, and instances are `Sync`.
 unsafe impl Send for Registry {}
 
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry { instances: Vec::new() });
@@ -251,12 +266,12 @@ impl Drop for ThreadEnd {
                     unsafe { instance.as_ref().retire(cache) };
                 }
             }
-            // SAFETY: `reach` allocated the table with this length. The thread's table does not have
-            // it any more, and the caches by which other threads find that are retired.
+            // SAFETY: `reach` allocated the table with this length. The thread does not have it any
+            // more, and the caches by which other threads find it are retired.
             unsafe { free_table(far, len) };
             let thread = fast.thread.replace(ptr::null_mut());
             if !thread.is_null() {
-                // SAFETY: it came from `allocate` with this layout, and no cache refers to it any
+                // SAFETY: `reach` allocated it with this layout, and no cache refers to it any
                 // more.
                 unsafe { System.dealloc(thread.cast(), Layout::new::<ThreadTable>()) };
             }
@@ -268,7 +283,7 @@ impl Drop for ThreadEnd {
 ///
 /// # Safety
 ///
-/// The instance stays at its address until `unregister_instance`.
+/// The instance stays at its address until `unregister_instance`. It is `Sync`.
 pub(crate) unsafe fn register_instance(instance: NonNull<dyn RegisteredInstance>) -> InstanceId {
     let register_instance = || {
         // If this fails, a fork while other threads are at work harms the child, and nothing else.
@@ -310,9 +325,9 @@ pub(crate) unsafe fn unregister_instance(
     let mut registry = REGISTRY.lock();
     each_thread(&mut |thread| {
         let thread: *const ThreadTable = thread.cast();
-        // SAFETY: the caller promises that the thread has a cache that is not retired. So the thread
-        // has not ended, its table is alive, and `reach` has made it long enough for the id. Relaxed:
-        // no thread uses the entry now; see the head of the module.
+        // SAFETY: the caller promises that the thread has a cache that is not retired. So the
+        // thread has not ended, its table is alive, and `reach` has made it long enough for the id.
+        // Relaxed: no thread uses the entry now; see the head of the module.
         unsafe { (*(*thread).entry(id)).store(ptr::null_mut(), Ordering::Relaxed) };
     });
     registry.instances[id] = None;

@@ -4,8 +4,8 @@
 //! cannot serve it
 //!
 //! 1. exchanges the loaded and the previous magazine, if the previous one can;
-//! 2. otherwise gives the previous magazine to the depot, makes the loaded one the previous one, and
-//!    loads a full (or empty) one of the depot;
+//! 2. otherwise gives the previous magazine to the depot, makes the loaded one the previous one,
+//!    and loads a full (or empty) one of the depot;
 //! 3. and if the depot has none, refills a magazine from the source (or allocates an empty one).
 //!
 //! A thread without a cache, or one that is on a slow path already, takes single rounds from the

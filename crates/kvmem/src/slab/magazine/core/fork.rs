@@ -50,9 +50,8 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
     ///
     /// The process has only this thread, and it uses no cache of this instance now.
     pub(crate) unsafe fn postfork_child(&self, thread: *const ()) {
-        // SAFETY: a thread that was trimming does not exist in the child, so no guard of the lock
-        // is left, by the caller's promise that this thread is the only one. Unlocking a free lock
-        // does nothing.
+        // SAFETY: the caller promises that this thread is the only one, and it is not trimming. So
+        // no guard of the lock is in use. Unlocking a free lock does nothing.
         unsafe { self.trims.force_unlock() };
         let orphan = || {
             let caches = self.caches.lock();

@@ -1,4 +1,4 @@
-//! *Thread caches*: the magazines that one thread has in one instance, and the list of all threads'.
+//! *Thread caches*: the magazines that a thread has in one instance, and the list of all threads'.
 
 mod access;
 mod block;

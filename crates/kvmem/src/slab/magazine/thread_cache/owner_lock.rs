@@ -133,8 +133,8 @@ impl OwnerLock {
     pub(crate) fn wait_until_out(&self, reached: bool) -> bool {
         // Acquire pairs with the Release in `enter_slow`.
         if !reached && !self.fences.load(Ordering::Acquire) {
-            // SAFETY: the caller called `stop` before. It does not hold the lock, so it uses nothing
-            // that the lock protects.
+            // SAFETY: the caller called `stop` before. It does not hold the lock yet, so it uses
+            // nothing that the lock protects.
             unsafe { self.resume() };
             return false;
         }
