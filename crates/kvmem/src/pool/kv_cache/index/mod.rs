@@ -4,7 +4,7 @@ mod access_buffer;
 mod charged;
 mod counts;
 mod entry;
-mod leases;
+pub(super) mod leases;
 mod shard;
 mod shard_state;
 mod usage;

@@ -1,7 +1,7 @@
 //! *Policy*: the order in which blocks are evicted.
 
 mod candidates;
-mod clock;
+pub(super) mod clock;
 mod eviction;
 mod eviction_policy;
 mod lru;
