@@ -267,7 +267,7 @@ pub unsafe extern "C" fn kvmem_region_wrap(
             return Err(ArenaError::ZeroSize.into());
         }
         if bytes > max as u64 {
-            return Err(ArenaError::TooLarge { requested: size(bytes), most: max }.into());
+            return Err(ArenaError::TooLarge { requested: size(bytes), max }.into());
         }
         // SAFETY: the caller's promise.
         let region =
