@@ -90,7 +90,8 @@ const INTEGRATION: [&str; 4] = ["slab::", "arena::", "offset::", "pool::"];
 const SANITIZED_CASES: &str = "20";
 /// The library's tests that run under Miri: no layer that consists of system calls, and few of the
 /// layer without unsafe code.
-const INTERPRETED: [&str; 4] = ["slab::", "sync::", "offset::bins::", "offset::raw::"];
+const INTERPRETED: [&str; 6] =
+    ["arena::region::", "arena::pages::", "slab::", "sync::", "offset::bins::", "offset::raw::"];
 /// Cases of each property test under Miri, which is hundreds of times slower.
 const INTERPRETED_CASES: &str = "2";
 

@@ -124,7 +124,7 @@ pub unsafe extern "C" fn kvmem_bump_arena_get_stats(
             data: arena.base().as_ptr().cast(),
             capacity_bytes: stats.capacity as u64,
             used_bytes: stats.used as u64,
-            remaining_bytes: stats.left as u64,
+            remaining_bytes: stats.remaining as u64,
         });
         Ok(())
     })

@@ -283,7 +283,7 @@ pub unsafe extern "C" fn kvmem_region_wrap(
             return Err(ArenaError::ZeroSize.into());
         }
         if bytes > max as u64 {
-            return Err(ArenaError::TooLarge { requested: size(bytes), most: max }.into());
+            return Err(ArenaError::TooLarge { requested: size(bytes), max }.into());
         }
         // SAFETY: promise 4 of the C caller: the bytes are one allocation, mapped for reading and
         // writing, and any thread may use them, until `release` runs; the last owner of the region

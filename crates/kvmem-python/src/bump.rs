@@ -95,7 +95,7 @@ impl PyBumpArena {
     #[getter]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let stats = self.held.with(|arena| arena.stats())?;
-        report::named(py, "BumpStats", (stats.capacity, stats.used, stats.left))
+        report::named(py, "BumpStats", (stats.capacity, stats.used, stats.remaining))
     }
 
     /// Region that the arena allocates from.

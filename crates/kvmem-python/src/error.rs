@@ -251,10 +251,10 @@ pub(crate) fn bad_batch(py: Python<'_>, n: &Bound<'_, PyAny>) -> PyErr {
 #[cold]
 pub(crate) fn bump(py: Python<'_>, error: &BumpError) -> PyErr {
     match *error {
-        BumpError::Full { requested, left } => Raised::new(py, "OutOfSpaceError", error)
+        BumpError::Full { requested, remaining } => Raised::new(py, "OutOfSpaceError", error)
             .with("requested", requested)
-            .with("free", left)
-            .with("largest_free", left),
+            .with("free", remaining)
+            .with("largest_free", remaining),
         BumpError::Zero => {
             Raised::new(py, "InvalidArgumentError", error).with("value", 0).with("limit", 1)
         }
@@ -330,7 +330,7 @@ pub(crate) fn arena(py: Python<'_>, error: &ArenaError) -> PyErr {
             .with("seconds", budget.as_secs_f64()),
         ArenaError::Pooled { .. } | ArenaError::Registered { .. } => raised("InUseError"),
         ArenaError::ZeroSize => raised("InvalidArgumentError").with("value", 0).with("limit", 1),
-        ArenaError::TooLarge { requested, most } => {
+        ArenaError::TooLarge { requested, max: most } => {
             raised("InvalidArgumentError").with("value", *requested).with("limit", *most)
         }
         ArenaError::EmptyLadder => {

@@ -89,7 +89,7 @@ pub(crate) fn log_receipt(
                 format!(
                     "{} bytes in {} pages instead of {}: {fallback}",
                     range.range.len(),
-                    range.got,
+                    range.obtained,
                     range.requested
                 )
             })?;

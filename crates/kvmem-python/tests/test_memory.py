@@ -290,7 +290,7 @@ def test_regions() -> None:
         assert region.populate(0, PAGE) >= 0
         assert region.residency().resident_bytes == PAGE
         receipt = region.receipt
-        assert receipt["usable_bytes"] == 3 << 20 and receipt["ranges"][0]["got"] == "4k"
+        assert receipt["usable_bytes"] == 3 << 20 and receipt["ranges"][0]["obtained"] == "4k"
         assert str(receipt).startswith("requested 3 MiB, mapped")
         with pytest.raises(kvmem.InvalidArgumentError):
             region.populate(0, 4 << 20)

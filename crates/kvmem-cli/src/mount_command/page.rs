@@ -23,7 +23,7 @@ pub(crate) fn receipt(receipt: &Receipt) -> Section {
             format!("{:#x}..{:#x}", part.range.start, part.range.end),
             part.range.len().to_string(),
             part.requested.to_string(),
-            part.got.to_string(),
+            part.obtained.to_string(),
             part.resident_bytes.to_string(),
             part.nodes.to_string(),
             format!("{:.4}", part.seconds),

@@ -72,7 +72,9 @@ fn take(kind: usize) {
 }
 
 fn check_error(error: &ArenaError, bytes: usize) {
-    let ArenaError::NoHeadroom { need, limit: Limit::Cgroup { limit, left, .. } } = error else {
+    let ArenaError::NoHeadroom { need, limit: Limit::Cgroup { limit, remaining: left, .. } } =
+        error
+    else {
         panic!("{error}")
     };
     assert!(*limit == LIMIT as u64 && left < need && *need >= bytes as u64 / 20, "{error}");

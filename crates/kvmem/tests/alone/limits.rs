@@ -208,7 +208,7 @@ fn a_small_memory_cgroup() {
                     let error = builder.populate(populate).map().expect_err("more than the limit");
                     let ArenaError::NoHeadroom {
                         need,
-                        limit: Limit::Cgroup { group, limit, left },
+                        limit: Limit::Cgroup { group, limit, remaining: left },
                     } = &error
                     else {
                         panic!("{error}")

@@ -102,7 +102,7 @@ fn a_sufficient_pool_provides_all_pages() {
         let region =
             huge(16 * MIB).backing(backing).populate(Populate::Auto).map().expect("8 pages");
         let [part] = &region.receipt().ranges[..] else { panic!("{}", region.receipt()) };
-        assert_eq!((part.got, part.resident_bytes), (PageSize::Huge2M, 16 << 20));
+        assert_eq!((part.obtained, part.resident_bytes), (PageSize::Huge2M, 16 << 20));
         assert!(part.fallbacks.is_empty());
         assert_eq!(region.base().addr().get() % HUGE, 0);
         assert!(part.huge_bytes.is_none_or(|huge| huge == 16 << 20), "{part:?}");
@@ -139,8 +139,8 @@ fn a_partial_pool_provides_its_pages_and_the_rest_falls_one_rung() {
     let region =
         huge(10 * MIB + 1).populate(Populate::threads(2)).map().expect("3 pages and others");
     let [first, rest] = &region.receipt().ranges[..] else { panic!("{}", region.receipt()) };
-    assert_eq!((first.range.clone(), first.got), (0..3 * HUGE, PageSize::Huge2M));
-    assert_eq!((rest.range.clone(), rest.got), (3 * HUGE..region.len(), PageSize::Base));
+    assert_eq!((first.range.clone(), first.obtained), (0..3 * HUGE, PageSize::Huge2M));
+    assert_eq!((rest.range.clone(), rest.obtained), (3 * HUGE..region.len(), PageSize::Base));
     assert_eq!(
         rest.fallbacks,
         [Fallback::PoolShort { page: PageSize::Huge2M, wanted: 5, free: 3 }]
@@ -163,7 +163,7 @@ fn a_partial_pool_provides_its_pages_and_the_rest_falls_one_rung() {
     // A file has one kind of pages: all of them are from the pool, or none.
     let region = huge(10 * MIB).backing(kvmem::arena::Backing::Shared).map().expect("base pages");
     let [part] = &region.receipt().ranges[..] else { panic!("{}", region.receipt()) };
-    assert_eq!(part.got, PageSize::Base);
+    assert_eq!(part.obtained, PageSize::Base);
     assert_eq!(
         part.fallbacks,
         [Fallback::PoolShort { page: PageSize::Huge2M, wanted: 5, free: 3 }]
@@ -272,11 +272,11 @@ fn pages_of_a_gibibyte_then_of_two_mebibytes_then_others() {
     assert_eq!(region.base().addr().get() % GIB, 0);
     let receipt = region.receipt();
     assert_eq!(
-        (receipt.ranges[0].range.clone(), receipt.ranges[0].got),
+        (receipt.ranges[0].range.clone(), receipt.ranges[0].obtained),
         (0..GIB, PageSize::Huge1G)
     );
     assert_eq!(
-        (receipt.ranges[1].range.clone(), receipt.ranges[1].got),
+        (receipt.ranges[1].range.clone(), receipt.ranges[1].obtained),
         (GIB..GIB + 4 * MIB, PageSize::Huge2M)
     );
     assert_eq!(receipt.ranges[1].fallbacks, [Fallback::Tail { page: PageSize::Huge1G }]);
@@ -300,7 +300,7 @@ fn pages_of_a_gibibyte_then_of_two_mebibytes_then_others() {
     let ladder: Ladder = "2M,1G,4k".parse().expect("kinds of pages");
     let region = Region::builder(GIB + 4 * MIB).ladder(ladder).map().expect("2 pages and others");
     let rest = &region.receipt().ranges[1];
-    assert_eq!((rest.range.start, rest.got), (4 * MIB, PageSize::Base));
+    assert_eq!((rest.range.start, rest.obtained), (4 * MIB, PageSize::Base));
     assert_eq!(rest.fallbacks[1], Fallback::Unaligned { page: PageSize::Huge1G });
 }
 
@@ -351,10 +351,10 @@ fn a_hugetlb_cgroup_is_read_before_its_pages_would_kill() {
         fs::write(format!("{path}/cgroup.procs"), "0").expect("the parent could make the group");
         let mut region = huge(8 * MIB).map().expect("2 pages and others");
         let [first, rest] = &region.receipt().ranges[..] else { panic!("{}", region.receipt()) };
-        assert_eq!((first.range.clone(), first.got), (0..4 * MIB, PageSize::Huge2M));
+        assert_eq!((first.range.clone(), first.obtained), (0..4 * MIB, PageSize::Huge2M));
         assert_eq!(
             rest.fallbacks,
-            [Fallback::CgroupShort { page: PageSize::Huge2M, wanted: 4, left: 2 }]
+            [Fallback::CgroupShort { page: PageSize::Huge2M, wanted: 4, remaining: 2 }]
         );
         // Without the check the kernel would kill the process here.
         region.as_mut_bytes().expect("private memory").fill(1);

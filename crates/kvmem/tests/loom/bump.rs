@@ -105,7 +105,7 @@ fn statistics_include_published_allocations() {
             assert_eq!(allocate(&arena, 60, 1), Err(54));
         }
         let stats = arena.stats();
-        assert!(matches!(stats.used, 0 | 10) && stats.used + stats.left == 64);
+        assert!(matches!(stats.used, 0 | 10) && stats.used + stats.remaining == 64);
         publisher.join().unwrap();
     });
 }

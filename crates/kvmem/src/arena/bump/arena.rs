@@ -10,7 +10,7 @@
 //!
 //! The cursor is the only state (see `cursor.rs`). All other fields are constant and lie on other
 //! cache lines, where the exchanges of other threads do not disturb them. The statistics follow
-//! from that: `used` and `left` come from one load of the cursor, therefore they always add up to
+//! from that: `used` and `remaining` come from one load of the cursor, therefore they always add up to
 //! the capacity and cost the allocations nothing. The arena does not count its allocations: a
 //! counter would be a second atomic operation for each of them. A caller that needs this number
 //! counts its own calls.
@@ -65,7 +65,7 @@ use super::memory::{Exclusive, Memory};
 ///
 /// // Nothing is borrowed any more: the whole memory can be handed out again.
 /// arena.reset();
-/// assert_eq!(arena.stats().left, 1 << 20);
+/// assert_eq!(arena.stats().remaining, 1 << 20);
 /// # Ok::<(), BumpError>(())
 /// ```
 ///
@@ -93,7 +93,7 @@ unsafe impl<M: Memory> Sync for BumpArena<M> {}
 /// let arena = BumpArena::new(HeapMemory::new(1024, 64)?);
 /// arena.allocate_bytes(1, 1)?;
 /// arena.allocate_bytes(64, 64)?; // 63 bytes of padding before it
-/// assert_eq!(arena.stats(), BumpStats { capacity: 1024, used: 128, left: 896 });
+/// assert_eq!(arena.stats(), BumpStats { capacity: 1024, used: 128, remaining: 896 });
 /// # Ok::<(), kvmem::arena::BumpError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +103,7 @@ pub struct BumpStats {
     /// Bytes handed out since the arena was made or last reset, padding included.
     pub used: usize,
     /// Bytes not handed out yet.
-    pub left: usize,
+    pub remaining: usize,
 }
 
 impl<M: Memory> BumpArena<M> {
@@ -145,7 +145,7 @@ impl<M: Memory> BumpArena<M> {
         }
         match self.cursor.take(size, mask, self.limit) {
             Ok(start) => Ok(self.bytes(start, size)),
-            Err(left) => Err(BumpError::Full { requested: size, left }),
+            Err(remaining) => Err(BumpError::Full { requested: size, remaining }),
         }
     }
 
@@ -202,7 +202,7 @@ impl<M: Memory> BumpArena<M> {
     /// # use kvmem::arena::{BumpArena, BumpError, HeapMemory};
     /// let arena = BumpArena::new(HeapMemory::new(1000, 64)?);
     /// arena.allocate_bytes(300, 1)?;
-    /// assert_eq!(arena.stats().left, 700);
+    /// assert_eq!(arena.stats().remaining, 700);
     /// # Ok::<(), kvmem::arena::BumpError>(())
     /// ```
     #[inline]
@@ -212,7 +212,7 @@ impl<M: Memory> BumpArena<M> {
         BumpStats {
             capacity: self.capacity(),
             used: at - self.base.addr().get(),
-            left: self.limit - at,
+            remaining: self.limit - at,
         }
     }
 

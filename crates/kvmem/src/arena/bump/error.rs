@@ -14,7 +14,7 @@ use thiserror::Error;
 /// assert_eq!(arena.allocate_bytes(8, 3), Err(BumpError::BadAlign { align: 3 }));
 /// let overflow = BumpError::Overflow { requested: usize::MAX, align: 8 };
 /// assert_eq!(arena.allocate_bytes(usize::MAX, 8), Err(overflow));
-/// assert_eq!(arena.allocate_bytes(1025, 8), Err(BumpError::Full { requested: 1025, left: 1024 }));
+/// assert_eq!(arena.allocate_bytes(1025, 8), Err(BumpError::Full { requested: 1025, remaining: 1024 }));
 /// # Ok::<(), BumpError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -43,7 +43,7 @@ pub enum BumpError {
     },
     /// Fewer bytes are left than were requested.
     #[error(
-        "cannot allocate {requested} bytes: {left} are left at this alignment; make the arena \
+        "cannot allocate {requested} bytes: {remaining} are left at this alignment; make the arena \
          larger, \
          or reset it"
     )]
@@ -52,7 +52,7 @@ pub enum BumpError {
         requested: usize,
         /// The largest size that would have succeeded at this alignment: always less than
         /// `requested`. Bytes that only padding could use do not count.
-        left: usize,
+        remaining: usize,
     },
 }
 

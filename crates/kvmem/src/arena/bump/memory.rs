@@ -130,7 +130,8 @@ impl HeapMemory {
         let layout = BumpError::layout(len_bytes, align)?;
         // SAFETY: `BumpError::layout` returns only layouts with a size greater than 0.
         let base = unsafe { alloc::alloc_zeroed(layout) };
-        let base = NonNull::new(base).ok_or(BumpError::Full { requested: len_bytes, left: 0 })?;
+        let base =
+            NonNull::new(base).ok_or(BumpError::Full { requested: len_bytes, remaining: 0 })?;
         Ok(HeapMemory { base, layout })
     }
 }

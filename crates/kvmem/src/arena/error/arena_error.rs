@@ -20,12 +20,12 @@ pub enum ArenaError {
     #[error("cannot map a region of 0 bytes: request at least 1")]
     ZeroSize,
     /// The requested size exceeds the address space.
-    #[error("cannot map {requested} bytes: a region has at most {most}; request less")]
+    #[error("cannot map {requested} bytes: a region has at most {max}; request less")]
     TooLarge {
         /// The requested size in bytes.
         requested: usize,
         /// The largest size of a region with this alignment, in bytes.
-        most: usize,
+        max: usize,
     },
     /// The ladder has no rungs.
     #[error("cannot map with an empty page ladder: name at least one kind of page")]

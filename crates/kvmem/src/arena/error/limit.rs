@@ -32,7 +32,7 @@ pub enum Limit {
         /// Its limit in bytes.
         limit: u64,
         /// The remaining bytes, minus those that other calls and processes have reserved.
-        left: u64,
+        remaining: u64,
     },
     /// The hugetlb pool of this page size: its pages that are neither used nor promised.
     Pool {
@@ -91,8 +91,8 @@ impl fmt::Display for Limit {
             Limit::Locked(bytes) => write!(f, "RLIMIT_MEMLOCK is {bytes} bytes"),
             Limit::FileSize(bytes) => write!(f, "RLIMIT_FSIZE is {bytes} bytes"),
             Limit::Machine(bytes) => write!(f, "the machine has {bytes} bytes available"),
-            Limit::Cgroup { group, limit, left } => {
-                write!(f, "cgroup {group} has {left} bytes left of {limit}")
+            Limit::Cgroup { group, limit, remaining } => {
+                write!(f, "cgroup {group} has {remaining} bytes left of {limit}")
             }
             Limit::Pool { page, free } => {
                 write!(f, "the hugetlb pool of {page} pages has {free} free")

@@ -108,8 +108,8 @@ pub(crate) fn available(
         let free = nodes.0.iter().filter_map(|node| free_on_node(&files, page, *node).ok()).sum();
         limit_to(free, Fallback::NodesShort { page, wanted, free });
     }
-    if let Some(left) = remaining_in_cgroups(&files, page) {
-        limit_to(left, Fallback::CgroupShort { page, wanted, left });
+    if let Some(remaining) = remaining_in_cgroups(&files, page) {
+        limit_to(remaining, Fallback::CgroupShort { page, wanted, remaining });
     }
     result
 }

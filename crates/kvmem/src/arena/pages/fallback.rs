@@ -42,7 +42,7 @@ pub enum Fallback {
         /// The number of pages needed.
         wanted: u64,
         /// The number of pages that the group still allows.
-        left: u64,
+        remaining: u64,
     },
     /// The kernel could not map the pages, although the pool seemed to have them.
     PoolFailed {
@@ -98,8 +98,8 @@ impl fmt::Display for Fallback {
             Fallback::NodesShort { page, wanted, free } => {
                 write!(f, "the nodes have {free} of {wanted} {page} pages free")
             }
-            Fallback::CgroupShort { page, wanted, left } => {
-                write!(f, "the hugetlb cgroup has {left} of {wanted} {page} pages left")
+            Fallback::CgroupShort { page, wanted, remaining } => {
+                write!(f, "the hugetlb cgroup has {remaining} of {wanted} {page} pages left")
             }
             Fallback::PoolFailed { page, errno } => {
                 write!(f, "the kernel could not map {page} pages of the hugetlb pool: {errno}")

@@ -174,7 +174,9 @@ impl Headroom {
             let free = remaining.saturating_sub(others);
             if free < need {
                 let limit = match group {
-                    Some(group) => Limit::Cgroup { group: group.folder.clone(), limit, left: free },
+                    Some(group) => {
+                        Limit::Cgroup { group: group.folder.clone(), limit, remaining: free }
+                    }
                     None => Limit::Machine(free),
                 };
                 let error = ArenaError::NoHeadroom { need, limit };

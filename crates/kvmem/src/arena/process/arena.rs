@@ -111,7 +111,7 @@ impl ProcessArena {
     /// ```
     /// # use kvmem::arena::{ArenaSettings, ProcessArena};
     /// let arena = ProcessArena::new(ArenaSettings::pool(1 << 20))?;
-    /// assert_eq!(arena.stats().pool.map(|pool| pool.left), Some(1 << 20));
+    /// assert_eq!(arena.stats().pool.map(|pool| pool.remaining), Some(1 << 20));
     /// // The address space is too small.
     /// assert!(ProcessArena::new(ArenaSettings::pool(usize::MAX)).is_err());
     /// # Ok::<(), kvmem::arena::SetupError>(())

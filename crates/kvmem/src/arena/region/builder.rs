@@ -171,9 +171,9 @@ impl RegionBuilder {
         let mapped = map_pages(options)?;
         for segment in &mapped.segments {
             for reason in &segment.fallbacks {
-                let Segment { range, got, .. } = segment;
-                event!(WARN, ?range, %got, %reason, "a rung of the ladder was passed");
-                let _ = (range, got, reason);
+                let Segment { range, obtained, .. } = segment;
+                event!(WARN, ?range, got = %obtained, %reason, "a rung of the ladder was passed");
+                let _ = (range, obtained, reason);
             }
         }
         let parts = mapped.populate_ranges();

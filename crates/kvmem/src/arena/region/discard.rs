@@ -76,9 +76,9 @@ impl Region {
             None => return Err(ArenaError::Foreign { what: "discarding" }),
         };
         if let Some((segment, part)) =
-            self.segments(range.clone()).find(|(segment, _)| segment.got.is_pooled())
+            self.segments(range.clone()).find(|(segment, _)| segment.obtained.is_pooled())
         {
-            return Err(ArenaError::Pooled { range: part, page: segment.got });
+            return Err(ArenaError::Pooled { range: part, page: segment.obtained });
         }
         let in_mapping = range.start + self.start_in_mapping()..range.end + self.start_in_mapping();
         let (pinned, _lock) = self.mapping().pinned().overlapping(&in_mapping);

@@ -38,7 +38,7 @@ pub struct RangeReceipt {
     /// The first rung of the ladder.
     pub requested: PageSize,
     /// The rung that provided its pages.
-    pub got: PageSize,
+    pub obtained: PageSize,
     /// The nodes of its resident pages, from a sample of up to 64. Empty if none is resident, or
     /// if the kernel does not report nodes.
     pub nodes: Nodes,
@@ -67,7 +67,11 @@ impl Receipt {
     /// Returns the bytes of the region on this rung.
     #[must_use]
     pub fn bytes_on(&self, page: PageSize) -> usize {
-        self.ranges.iter().filter(|range| range.got == page).map(|range| range.range.len()).sum()
+        self.ranges
+            .iter()
+            .filter(|range| range.obtained == page)
+            .map(|range| range.range.len())
+            .sum()
     }
 
     /// Checks that transparent hugepages are not resident as base pages. A strict ladder requires
@@ -76,13 +80,18 @@ impl Receipt {
     /// # Errors
     /// [`NoPages`](ArenaError::NoPages) with the first range that is partly in base pages.
     pub fn check_hugepages(&self) -> Result<(), ArenaError> {
-        for part in self.ranges.iter().filter(|part| part.got == PageSize::Thp) {
+        for part in self.ranges.iter().filter(|part| part.obtained == PageSize::Thp) {
             let wanted = part.range.len() as u64;
             match part.huge_bytes {
                 Some(huge) if huge < wanted && part.resident_bytes > huge => {
                     let reason = Fallback::ThpPartial { huge, wanted };
                     let range = part.range.clone();
-                    return Err(ArenaError::NoPages { range, page: part.got, reason, limit: None });
+                    return Err(ArenaError::NoPages {
+                        range,
+                        page: part.obtained,
+                        reason,
+                        limit: None,
+                    });
                 }
                 _ => {}
             }
@@ -117,12 +126,12 @@ impl fmt::Display for Receipt {
                 part.range.end,
                 HumanBytes(part.range.len() as u64),
                 part.requested,
-                part.got,
+                part.obtained,
                 if part.resident_error_bytes == 0 { "" } else { "about " },
                 HumanBytes(part.resident_bytes),
             )?;
             if let Some(huge) = part.huge_bytes
-                && part.got == PageSize::Thp
+                && part.obtained == PageSize::Thp
                 && part.resident_bytes > 0
             {
                 write!(f, " ({} in hugepages)", HumanBytes(huge))?;

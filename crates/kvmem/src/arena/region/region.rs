@@ -60,7 +60,7 @@ impl Region {
         let max = isize::MAX as usize - ptr.addr().get().min(isize::MAX as usize);
         match len {
             0 => Err(ArenaError::ZeroSize),
-            len if len > max => Err(ArenaError::TooLarge { requested: len, most: max }),
+            len if len > max => Err(ArenaError::TooLarge { requested: len, max }),
             len => Ok(Region::whole(Mapping::from_owner(ptr, len, Box::new(owner)))),
         }
     }
@@ -114,7 +114,7 @@ impl Region {
     /// Returns the kind of page at an offset; `None` beyond the end.
     #[must_use]
     pub fn page_at(&self, offset: usize) -> Option<PageSize> {
-        self.segments(offset..offset.checked_add(1)?).next().map(|(segment, _)| segment.got)
+        self.segments(offset..offset.checked_add(1)?).next().map(|(segment, _)| segment.obtained)
     }
 
     /// Splits the region into `[0, mid)` and `[mid, len)`, which share the mapping. The mapping

@@ -38,7 +38,7 @@ impl Region {
                 PopulateRange {
                     at,
                     range: within.start..within.start + len,
-                    page: segment.got,
+                    page: segment.obtained,
                     by_collapse: segment.by_collapse,
                 }
             })

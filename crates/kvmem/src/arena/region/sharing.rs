@@ -43,7 +43,7 @@ impl Region {
         let segment = Segment {
             range: 0..len,
             requested: page,
-            got: page,
+            obtained: page,
             fallbacks: Vec::new(),
             by_collapse: false,
         };

@@ -131,7 +131,7 @@ impl PoolMemory {
         let (mut discarded, mut stay) = (0, 0);
         self.each_in(range, |region, within| {
             for (piece, pages) in region.segments(within) {
-                if piece.got.is_pooled() {
+                if piece.obtained.is_pooled() {
                     stay += pages.len() as u64;
                 } else {
                     region.discard(pages.clone())?;

@@ -220,7 +220,9 @@ fn describe_pages(memory: &PoolMemory, options: &PoolBuilder) -> ReportedChoice 
     let got: Vec<String> = receipt
         .ranges
         .iter()
-        .map(|range| format!("{} in {} pages", HumanBytes(range.range.len() as u64), range.got))
+        .map(|range| {
+            format!("{} in {} pages", HumanBytes(range.range.len() as u64), range.obtained)
+        })
         .collect();
     let fell: Vec<String> =
         receipt.ranges.iter().flat_map(|range| &range.fallbacks).map(ToString::to_string).collect();

@@ -86,7 +86,7 @@ impl PartitionOptions<'_> {
 
     /// Rounds a length of parts down to whole pages, if a part has space for a page.
     fn whole_pages(&self, max: u64) -> Result<u64, PoolError> {
-        let pages = self.receipt.ranges.iter().map(|range| range.got.bytes() as u64);
+        let pages = self.receipt.ranges.iter().map(|range| range.obtained.bytes() as u64);
         let base = PageSize::Base.bytes() as u64;
         let fits = pages.filter(|page| *page <= max).max().unwrap_or(base);
         let part = max - max % fits;

@@ -31,7 +31,7 @@ impl MemoryLayout {
     pub(in crate::register) fn from_receipt(receipt: &Receipt) -> MemoryLayout {
         let segments = receipt.ranges.iter().map(|part| PageSegment {
             range: part.range.clone(),
-            page: part.got,
+            page: part.obtained,
             resident_bytes: part.resident_bytes.min(part.range.len() as u64),
         });
         MemoryLayout { address: 0, len: receipt.usable_bytes, segments: segments.collect() }
@@ -44,7 +44,7 @@ impl MemoryLayout {
     ) -> Result<MemoryLayout, RegisterError> {
         let segments = region.segments(0..region.len()).map(|(piece, range)| {
             let resident_bytes = host.resident_bytes(region, range.clone())?;
-            Ok(PageSegment { range, page: piece.got, resident_bytes })
+            Ok(PageSegment { range, page: piece.obtained, resident_bytes })
         });
         Ok(MemoryLayout {
             address: region.base().addr().get(),

@@ -15,7 +15,7 @@ fn of_populated_base_pages() {
     assert_eq!(receipt.threads, 1);
     let [part] = &receipt.ranges[..] else { panic!("{receipt:?}") };
     assert_eq!(
-        (part.range.clone(), part.requested, part.got),
+        (part.range.clone(), part.requested, part.obtained),
         (0..region.len(), PageSize::Base, PageSize::Base)
     );
     assert_eq!((part.resident_bytes, part.resident_error_bytes), (region.len() as u64, 0));
@@ -31,7 +31,7 @@ fn of_hugepages_and_a_tail() {
     }
     let region = ordinary(4 * MIB + 1).populate(Populate::Auto).map().expect("little memory");
     let [huge, tail] = &region.receipt().ranges[..] else { panic!("{:?}", region.receipt()) };
-    assert_eq!((huge.range.clone(), huge.got), (0..4 * MIB, PageSize::Thp));
+    assert_eq!((huge.range.clone(), huge.obtained), (0..4 * MIB, PageSize::Thp));
     match huge.huge_bytes {
         // Bytes that are not in hugepages have a reason.
         Some(bytes) if bytes < 4 << 20 => {
@@ -39,7 +39,7 @@ fn of_hugepages_and_a_tail() {
         }
         _ => assert!(huge.fallbacks.is_empty()),
     }
-    assert_eq!((tail.range.clone(), tail.got), (4 * MIB..4 * MIB + page(), PageSize::Base));
+    assert_eq!((tail.range.clone(), tail.obtained), (4 * MIB..4 * MIB + page(), PageSize::Base));
     assert_eq!(tail.fallbacks, [Fallback::Tail { page: PageSize::Thp }]);
     assert_eq!(region.receipt().resident_bytes(), region.len() as u64);
     assert_eq!(region.page_at(0), Some(PageSize::Thp));

@@ -169,7 +169,7 @@ fn populated_shared_memory_is_in_hugepages_whatever_the_setting() {
         .map()
         .expect("little memory");
     let [part] = &region.receipt().ranges[..] else { panic!("{:?}", region.receipt()) };
-    assert_eq!((part.got, part.resident_bytes), (PageSize::Thp, LEN as u64));
+    assert_eq!((part.obtained, part.resident_bytes), (PageSize::Thp, LEN as u64));
     if let Some(huge) = part.huge_bytes {
         // The kernel may have few free hugepages, which the receipt then says; but not none.
         let partial = [Fallback::ThpPartial { huge, wanted: LEN as u64 }];
@@ -228,7 +228,7 @@ fn shared_memory_that_is_not_collapsed_says_so() {
     if !setting.contains("[never]") {
         return println!("skipped: faults make hugepages of shared memory here");
     }
-    let got = |region: &Region| region.receipt().ranges[0].got;
+    let got = |region: &Region| region.receipt().ranges[0].obtained;
     // Not populated; populated, but interleaved over nodes; and smaller than a hugepage.
     let lazy = ordinary(4 * MIB).backing(Backing::Shared).map().expect("little memory");
     assert_eq!(got(&lazy), PageSize::Base);

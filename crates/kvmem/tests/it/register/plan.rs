@@ -20,7 +20,7 @@ fn receipt(segments: &[(PageSize, usize, usize)]) -> Receipt {
     for (page, pages, resident) in segments {
         let len = pages * page.bytes();
         ranges.push(serde_json::json!({
-            "range": { "start": at, "end": at + len }, "requested": page, "got": page, "nodes": [],
+            "range": { "start": at, "end": at + len }, "requested": page, "obtained": page, "nodes": [],
             "resident_bytes": resident * page.bytes(), "resident_error_bytes": 0,
             "huge_bytes": null, "seconds": 0.0, "gib_per_s": 0.0, "fallbacks": [],
         }));
@@ -41,7 +41,7 @@ fn nics(count: usize, max_bytes: u64) -> Vec<Limits> {
 /// Returns the page size at an offset.
 fn page_at(receipt: &Receipt, offset: usize) -> PageSize {
     let part = receipt.ranges.iter().find(|part| part.range.contains(&offset));
-    part.expect("an offset within").got
+    part.expect("an offset within").obtained
 }
 
 fn check(plan: &Plan, receipt: &Receipt, limits: &[Limits], options: &PlanOptions) {

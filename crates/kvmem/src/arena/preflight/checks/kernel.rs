@@ -59,5 +59,5 @@ fn io_uring(facts: &Facts<'_>) -> Read<Check> {
         ),
     };
     let why = format!("{why}; registering with io_uring is not possible, other registrars are");
-    Ok(check("refused").judge(Verdict::Warn, why).fix(fix))
+    Ok(check("not allowed").judge(Verdict::Warn, why).fix(fix))
 }

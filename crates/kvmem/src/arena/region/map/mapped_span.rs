@@ -13,7 +13,7 @@ pub(crate) struct Segment {
     /// Offsets into the span.
     pub(crate) range: Range<usize>,
     pub(crate) requested: PageSize,
-    pub(crate) got: PageSize,
+    pub(crate) obtained: PageSize,
     pub(crate) fallbacks: Vec<Fallback>,
     /// Transparent hugepages that populating makes, because faults do not. See `collapse.rs`.
     pub(crate) by_collapse: bool,
@@ -36,7 +36,7 @@ impl MappedSpan {
             .map(|segment| PopulateRange {
                 at: self.span.at(segment.range.start),
                 range: segment.range.clone(),
-                page: segment.got,
+                page: segment.obtained,
                 by_collapse: segment.by_collapse,
             })
             .collect()

@@ -62,7 +62,7 @@ impl Mapping {
         let segment = Segment {
             range: 0..len,
             requested: page,
-            got: page,
+            obtained: page,
             fallbacks: Vec::new(),
             by_collapse: false,
         };

@@ -95,6 +95,6 @@ pub(crate) fn inspect(
         Ok(0) => Err(ArenaError::ZeroSize),
         Ok(len) if len.is_multiple_of(page.bytes()) => Ok((len, page)),
         Ok(len) => Err(ArenaError::Misaligned { start: 0, end: len, page: page.bytes() }),
-        Err(_) => Err(ArenaError::TooLarge { requested: usize::MAX, most: isize::MAX as usize }),
+        Err(_) => Err(ArenaError::TooLarge { requested: usize::MAX, max: isize::MAX as usize }),
     }
 }

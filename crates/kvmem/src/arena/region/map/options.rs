@@ -36,7 +36,7 @@ impl MapOptions {
         self.requested
             .checked_next_multiple_of(page)
             .filter(|len| *len <= max)
-            .ok_or(ArenaError::TooLarge { requested: self.requested, most: max })
+            .ok_or(ArenaError::TooLarge { requested: self.requested, max })
     }
 
     /// Returns how many of `wanted` pages of a hugetlb pool are available on the nodes of the

@@ -50,7 +50,7 @@ pub(super) fn private(options: &MapOptions) -> Result<MappedSpan, ArenaError> {
             segments.push(Segment {
                 range: at..at + got,
                 requested: rungs[0],
-                got: page,
+                obtained: page,
                 fallbacks,
                 by_collapse: false,
             });

@@ -42,7 +42,7 @@ pub(super) fn shared(options: &MapOptions) -> Result<MappedSpan, ArenaError> {
                 let segment = Segment {
                     range: 0..len,
                     requested: rungs[0],
-                    got: page,
+                    obtained: page,
                     fallbacks: reasons,
                     by_collapse,
                 };

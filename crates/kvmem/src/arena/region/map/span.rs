@@ -66,7 +66,7 @@ impl AddressSpan {
         let slack = align - page;
         let max = isize::MAX as usize - slack - 2 * guard;
         if len > max {
-            return Err(ArenaError::TooLarge { requested: len, most: max });
+            return Err(ArenaError::TooLarge { requested: len, max });
         }
         let whole = len + 2 * guard + slack;
         let at = sys::reserve(whole).map_err(|errno| call_failed(Call::Reserve, whole, errno))?;

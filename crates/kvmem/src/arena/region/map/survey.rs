@@ -15,11 +15,12 @@ use crate::trace::event;
 pub(super) fn range_receipt(segment: &Segment, at: NonNull<u8>) -> RangeReceipt {
     let (start, len) = outward(at, segment.range.len());
     let found = measure(start, len).ok();
-    let unit = if segment.got == PageSize::Thp { sys::page_size() } else { segment.got.bytes() };
+    let unit =
+        if segment.obtained == PageSize::Thp { sys::page_size() } else { segment.obtained.bytes() };
     RangeReceipt {
         range: segment.range.clone(),
         requested: segment.requested,
-        got: segment.got,
+        obtained: segment.obtained,
         nodes: nodes_found(start, len, unit).unwrap_or_default(),
         resident_bytes: found
             .map_or(0, |found| found.resident_bytes.min(segment.range.len() as u64)),
@@ -50,7 +51,7 @@ pub(crate) fn verify(
 ) -> Result<(), ArenaError> {
     numa.verify(&range.range, &range.nodes)?;
     let wanted = range.range.len() as u64;
-    if range.got == PageSize::Thp
+    if range.obtained == PageSize::Thp
         && let Some(huge) = range.huge_bytes
         && huge < wanted
         && range.resident_bytes > huge
@@ -65,9 +66,9 @@ pub(crate) fn verify(
                 limit: None,
             });
         }
-        let RangeReceipt { range: offsets, got, .. } = &*range;
-        event!(WARN, range = ?offsets, %got, %reason, "a rung of the ladder was passed");
-        let _ = (offsets, got);
+        let RangeReceipt { range: offsets, obtained, .. } = &*range;
+        event!(WARN, range = ?offsets, got = %obtained, %reason, "a rung of the ladder was passed");
+        let _ = (offsets, obtained);
         range.fallbacks.push(reason);
     }
     Ok(())

@@ -43,14 +43,16 @@ fn take_all<M: Memory>(
                 sum += size;
                 granted.push((align, at - base..at - base + size));
             }
-            Err(BumpError::Full { requested, left }) => {
-                assert!(requested == size && left < size && left <= arena.capacity() - sum);
+            Err(BumpError::Full { requested, remaining }) => {
+                assert!(
+                    requested == size && remaining < size && remaining <= arena.capacity() - sum
+                );
                 failed += 1;
             }
             Err(error) => panic!("{error}"),
         }
         let stats = arena.stats();
-        assert_eq!(stats.used + stats.left, stats.capacity);
+        assert_eq!(stats.used + stats.remaining, stats.capacity);
         assert!(stats.used >= sum, "{stats:?}: this thread alone has {sum} bytes");
     }
     granted

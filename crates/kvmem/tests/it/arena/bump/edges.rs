@@ -41,33 +41,39 @@ fn sizes_at_the_end() {
     for size in [1, 2, LEN - 1, LEN] {
         let arena = arena(LEN);
         arena.allocate_bytes(size, 1).unwrap();
-        let left = LEN - size;
-        assert_eq!(arena.stats(), BumpStats { capacity: LEN, used: size, left });
-        let too_large = arena.allocate_bytes(left + 1, 1);
-        assert_eq!(too_large, Err(BumpError::Full { requested: left + 1, left }));
-        if left > 0 {
-            let rest = arena.allocate_bytes(left, 1).unwrap();
-            assert_eq!((start(rest), rest.len()), (arena.base().addr().get() + size, left));
+        let remaining = LEN - size;
+        assert_eq!(arena.stats(), BumpStats { capacity: LEN, used: size, remaining });
+        let too_large = arena.allocate_bytes(remaining + 1, 1);
+        assert_eq!(too_large, Err(BumpError::Full { requested: remaining + 1, remaining }));
+        if remaining > 0 {
+            let rest = arena.allocate_bytes(remaining, 1).unwrap();
+            assert_eq!((start(rest), rest.len()), (arena.base().addr().get() + size, remaining));
         }
-        assert_eq!(arena.stats().left, 0);
-        assert_eq!(arena.allocate_bytes(1, 1), Err(BumpError::Full { requested: 1, left: 0 }));
+        assert_eq!(arena.stats().remaining, 0);
+        assert_eq!(arena.allocate_bytes(1, 1), Err(BumpError::Full { requested: 1, remaining: 0 }));
     }
     let arena = arena(LEN);
     assert_eq!(
         arena.allocate_bytes(LEN + 1, 1),
-        Err(BumpError::Full { requested: LEN + 1, left: LEN })
+        Err(BumpError::Full { requested: LEN + 1, remaining: LEN })
     );
 }
 
-/// `left` does not count bytes that only padding could use.
+/// `remaining` does not count bytes that only padding could use.
 #[test]
 fn left_is_the_largest_possible_request() {
     let arena = arena(256);
     arena.allocate_bytes(1, 1).unwrap();
-    assert_eq!(arena.allocate_bytes(193, 64), Err(BumpError::Full { requested: 193, left: 192 }));
-    assert_eq!(arena.allocate_bytes(1, 1 << 40), Err(BumpError::Full { requested: 1, left: 0 }));
+    assert_eq!(
+        arena.allocate_bytes(193, 64),
+        Err(BumpError::Full { requested: 193, remaining: 192 })
+    );
+    assert_eq!(
+        arena.allocate_bytes(1, 1 << 40),
+        Err(BumpError::Full { requested: 1, remaining: 0 })
+    );
     arena.allocate_bytes(192, 64).unwrap();
-    assert_eq!(arena.allocate_bytes(1, 64), Err(BumpError::Full { requested: 1, left: 0 }));
+    assert_eq!(arena.allocate_bytes(1, 64), Err(BumpError::Full { requested: 1, remaining: 0 }));
 }
 
 /// A failed request has no effect: a smaller one still gets the same address.
@@ -103,8 +109,8 @@ fn invalid_requests_have_distinct_errors() {
         (max + 1, 1, BumpError::Overflow { requested: max + 1, align: 1 }),
         (max, 2, BumpError::Overflow { requested: max, align: 2 }),
         (1, 1 << 63, BumpError::Overflow { requested: 1, align: 1 << 63 }),
-        (max, 1, BumpError::Full { requested: max, left: 4096 }),
-        (1 << 62, 1 << 62, BumpError::Full { requested: 1 << 62, left: 0 }),
+        (max, 1, BumpError::Full { requested: max, remaining: 4096 }),
+        (1 << 62, 1 << 62, BumpError::Full { requested: 1 << 62, remaining: 0 }),
     ];
     for (size, align, error) in wrong {
         assert_eq!(arena.allocate_bytes(size, align), Err(error), "{size} at {align}");
@@ -134,9 +140,9 @@ fn a_reset_hands_out_the_same_bytes_again() {
         let first = arena.allocate_uninit(1 << 15, 4096).unwrap().as_ptr();
         assert_eq!(first.addr(), arena.base().addr().get());
         arena.allocate_uninit(1 << 15, 1).unwrap();
-        assert_eq!(arena.stats().left, 0);
+        assert_eq!(arena.stats().remaining, 0);
         arena.reset();
-        assert_eq!(arena.stats(), BumpStats { capacity: 1 << 16, used: 0, left: 1 << 16 });
+        assert_eq!(arena.stats(), BumpStats { capacity: 1 << 16, used: 0, remaining: 1 << 16 });
     }
     assert_eq!(arena.into_memory().len(), 1 << 16);
 }
@@ -163,7 +169,7 @@ fn a_failed_request_writes_nothing() {
         full.allocate_bytes(size, align).unwrap_err();
         full.allocate_uninit(size, align).unwrap_err();
     }
-    assert_eq!(full.stats().left, 0);
+    assert_eq!(full.stats().remaining, 0);
     assert!(full.owns(full.base().as_ptr()));
     // SAFETY: the page belongs to this test; the arena is moved out before the page is unmapped,
     // and is not used at its old address.

@@ -69,7 +69,7 @@ fn a_full_pool_maps_and_still_serves_small_requests() {
         arena.owns(pooled.as_ptr()) && arena.owns(mapped.as_ptr()) && arena.owns(last.as_ptr())
     );
     let stats = arena.stats();
-    assert_eq!(stats.pool.map(|pool| pool.left), Some(0));
+    assert_eq!(stats.pool.map(|pool| pool.remaining), Some(0));
     assert_eq!((stats.pool_allocations, stats.mapped_allocations), (2, 1));
     // SAFETY: no allocation is used afterwards.
     unsafe {
@@ -160,7 +160,7 @@ fn threads_share_it() {
             while !done.load(Ordering::Relaxed) {
                 let stats = arena.stats();
                 let pool = stats.pool.unwrap();
-                assert_eq!(pool.used + pool.left, pool.capacity);
+                assert_eq!(pool.used + pool.remaining, pool.capacity);
                 assert!(stats.pool_frees <= stats.pool_allocations, "{stats:?}");
                 assert!(stats.mapped_frees <= stats.mapped_allocations, "{stats:?}");
             }

@@ -73,7 +73,7 @@ fn expected(
     if start + wide_size > limit {
         return Err(BumpError::Full {
             requested: size,
-            left: limit.saturating_sub(start) as usize,
+            remaining: limit.saturating_sub(start) as usize,
         });
     }
     Ok(start as usize)
@@ -101,8 +101,8 @@ proptest! {
                 Op::Alloc { size, align } => (size, align),
                 Op::Rest { align, more } => {
                     let start = (base + used).next_multiple_of(align);
-                    let left = (base + capacity).saturating_sub(start);
-                    (left.saturating_add_signed(more), align)
+                    let remaining = (base + capacity).saturating_sub(start);
+                    (remaining.saturating_add_signed(more), align)
                 }
             };
             let due = expected(base, used, capacity, size, align);
@@ -112,10 +112,10 @@ proptest! {
             if let Ok(at) = due {
                 used = at + size - base;
             }
-            if let Err(BumpError::Full { requested, left }) = due {
-                prop_assert!(left < requested);
+            if let Err(BumpError::Full { requested, remaining }) = due {
+                prop_assert!(remaining < requested);
             }
-            prop_assert_eq!(arena.stats(), BumpStats { capacity, used, left: capacity - used });
+            prop_assert_eq!(arena.stats(), BumpStats { capacity, used, remaining: capacity - used });
         }
     }
 }

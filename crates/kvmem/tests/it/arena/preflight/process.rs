@@ -116,7 +116,7 @@ fn rings() {
         tree.system.io_uring = Some(Err(errno));
         let report = tree.machine().preflight(&requirements(GIB, "2M"));
         let check =
-            expect(&report, "kernel.io_uring", Value::Text("refused".into()), Verdict::Warn);
+            expect(&report, "kernel.io_uring", Value::Text("not allowed".into()), Verdict::Warn);
         assert!(check.fix.as_ref().unwrap().contains(way), "{check:?}");
     };
     denied(Some("2"), Errno::EPERM, "sysctl kernel.io_uring_disabled=0");
