@@ -29,7 +29,8 @@ const DEFAULT_BOUND_SHARE: u64 = 32;
 /// # Drawbacks
 ///
 /// Cached ranges are not joined with their neighbours until they are reclaimed. The bound of cached
-/// bytes ([`ExtentBuilder::max_cached_bytes`]) limits how much of the space that can be.
+/// bytes limits how much of the space that can be; see
+/// [`max_cached_bytes`](super::ExtentBuilder::max_cached_bytes).
 ///
 /// ```
 /// use kvmem::slab::ExtentCache;

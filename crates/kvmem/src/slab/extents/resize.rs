@@ -6,10 +6,11 @@ use crate::offset::SpaceError;
 use super::cache::{ExtentCache, default_bound};
 
 impl ExtentCache {
-    /// Extends the space to `new_capacity` bytes; see [`OffsetAllocator::grow_to`].
+    /// Extends the space to `new_capacity` bytes; see
+    /// [`grow_to`](crate::offset::OffsetAllocator::grow_to).
     ///
     /// # Errors
-    /// Returns the errors of [`OffsetAllocator::grow_to`].
+    /// Returns the errors of [`grow_to`](crate::offset::OffsetAllocator::grow_to).
     pub fn grow_to(&self, new_capacity: u64) -> Result<(), SpaceError> {
         match self.allocator().grow_to(new_capacity) {
             // Cached ranges occupy metadata nodes.
@@ -23,10 +24,10 @@ impl ExtentCache {
     }
 
     /// Shrinks the space to `new_capacity` bytes after reclaiming the cached ranges; see
-    /// [`OffsetAllocator::shrink_to`].
+    /// [`shrink_to`](crate::offset::OffsetAllocator::shrink_to).
     ///
     /// # Errors
-    /// Returns the errors of [`OffsetAllocator::shrink_to`].
+    /// Returns the errors of [`shrink_to`](crate::offset::OffsetAllocator::shrink_to).
     pub fn shrink_to(&self, new_capacity: u64) -> Result<(), SpaceError> {
         self.instance.magazines.reclaim(|| self.allocator().shrink_to(new_capacity))?;
         self.follow_bound();
