@@ -41,7 +41,7 @@ impl PoolBuilder {
     }
 }
 
-/// Makes the layers from the bottom up.
+/// Makes the layers from the bottom up. Long, because the report has a value of every step.
 fn build(options: &PoolBuilder) -> Result<Pool, PoolError> {
     let (requested, max) = sizes(options)?;
     let limits: Vec<Limits> =
