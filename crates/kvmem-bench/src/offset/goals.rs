@@ -6,7 +6,7 @@
 use super::{OffsetRow, WorkloadId};
 use crate::contender::ContenderId;
 use crate::stats::mean;
-use crate::suite::{Figure, GoalList, ratios};
+use crate::suite::{Figure, FigureOf, GoalList, ratios};
 
 use ContenderId::{Binned, BinnedUnrounded, Kvmem, KvmemCached, Null};
 use WorkloadId::{Metadata, Mix, Paired, Random, Rl, Scatter, Shift, Uniform};
@@ -35,6 +35,9 @@ pub(super) fn add(rows: &[OffsetRow], quick: bool, goals: &mut GoalList) {
     rows.models(goals);
 }
 
+/// Returns whether a row counts for a goal.
+type Counts = fn(&OffsetRow) -> bool;
+
 struct OffsetRows<'a>(&'a [OffsetRow]);
 
 impl<'a> OffsetRows<'a> {
@@ -53,7 +56,7 @@ impl<'a> OffsetRows<'a> {
             Some((gap, name(row)))
         });
         goals.at_most(format!("uniform{suffix}: smallest utilization below the bound"), 1e-6, gaps);
-        let limits: [(_, _, _, fn(&OffsetRow) -> Option<f64>); 3] = [
+        let limits: [(_, _, _, FigureOf<OffsetRow>); 3] = [
             (Random, "mean utilization of three seeds", 0.874, |row| row.util_avg),
             (Paired, "mean utilization", 0.9996, |row| row.util_avg),
             (Paired, "smallest utilization", 0.999, |row| row.util_min),
@@ -95,7 +98,7 @@ impl<'a> OffsetRows<'a> {
         workload: WorkloadId,
         ours: ContenderId,
         theirs: ContenderId,
-        counts: fn(&OffsetRow) -> bool,
+        counts: Counts,
     ) -> impl Iterator<Item = Figure> {
         ratios(
             self.0,
@@ -110,7 +113,7 @@ impl<'a> OffsetRows<'a> {
     }
 
     fn time(&self, goals: &mut GoalList) {
-        let limits: [(_, _, _, fn(&OffsetRow) -> bool, _); 5] = [
+        let limits: [(_, _, _, Counts, _); 5] = [
             ("uniform, up to 20,000 live: time over that of binned", Uniform, Binned, few, 0.5),
             (
                 "uniform, more live: time over that of binned",

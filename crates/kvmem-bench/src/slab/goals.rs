@@ -3,7 +3,7 @@
 //! Three threads are measured but are not part of a goal.
 
 use super::{Pattern, SlabContenderId, SlabRow};
-use crate::suite::{GoalList, ratios};
+use crate::suite::{FigureOf, GoalList, ratios};
 
 use SlabContenderId::{GSlice, Kvmem, Mimalloc};
 
@@ -14,7 +14,7 @@ const THREADS: [u32; 3] = [1, 2, 4];
 pub(super) fn add(rows: &[SlabRow], goals: &mut GoalList) {
     let time = |row: &SlabRow| Some(row.ns_per_pair);
     let memory = |row: &SlabRow| row.rss_bytes.map(|bytes| bytes as f64);
-    let limits: [(&str, SlabContenderId, f64, fn(&SlabRow) -> Option<f64>); 3] = [
+    let limits: [(&str, SlabContenderId, f64, FigureOf<SlabRow>); 3] = [
         ("random: time over that of mimalloc", Mimalloc, 0.8, time),
         ("random: time over that of g-slice", GSlice, 0.5, time),
         ("random: resident memory over that of mimalloc", Mimalloc, 1.15, memory),

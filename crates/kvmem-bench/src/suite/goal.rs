@@ -43,6 +43,9 @@ impl Goal {
 /// A figure, and the name of its row if several rows count.
 pub(crate) type Figure = (f64, Option<String>);
 
+/// Returns a figure of a row that has it.
+pub(crate) type FigureOf<R> = fn(&R) -> Option<f64>;
+
 /// The goals of a report.
 #[derive(Debug, Default)]
 pub struct GoalList(Vec<Goal>);

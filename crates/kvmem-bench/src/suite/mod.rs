@@ -34,7 +34,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use self::details::{Repetitions, SeededRepetitions};
-pub(crate) use self::goal::{Figure, ratios};
+pub(crate) use self::goal::{Figure, FigureOf, ratios};
 pub use self::goal::{Goal, GoalList};
 pub use self::measured::BenchError;
 pub(crate) use self::measured::{Measured, Plan};

@@ -10,7 +10,7 @@ use kvmem_testkit::workload::{Rng, stream};
 use rand::seq::SliceRandom;
 
 use super::plan::{Group, Order, Stop};
-use super::{BenchError, Measured, Plan, Report};
+use super::{BenchError, Measured, Plan, Report, Suite};
 use crate::progress::Progress;
 
 /// Runs the benchmark that `options` select.
@@ -68,7 +68,7 @@ impl<S: Measured> Run<'_, S> {
         &mut self,
         group: &Group<S::Task>,
         remaining: &mut u64,
-    ) -> Result<Vec<Vec<S::Sample>>, Stop<S::Skipped, BenchError<S::Error>>> {
+    ) -> Result<Vec<Vec<S::Sample>>, TaskStop<S>> {
         let Some(first) = group.turns.first() else { return Ok(Vec::new()) };
         let prepared = S::prepare(&mut self.fixture, &first.task, self.progress);
         prepared.map_err(|stop| of_task::<S>(&first.task, stop))?;
@@ -93,11 +93,11 @@ impl<S: Measured> Run<'_, S> {
     }
 }
 
+/// The reason why a group ends early, with the name of the task.
+type TaskStop<S> = Stop<<S as Suite>::Skipped, BenchError<<S as Measured>::Error>>;
+
 /// Names the task that stopped.
-fn of_task<S: Measured>(
-    task: &S::Task,
-    stop: Stop<S::Skipped, S::Error>,
-) -> Stop<S::Skipped, BenchError<S::Error>> {
+fn of_task<S: Measured>(task: &S::Task, stop: Stop<S::Skipped, S::Error>) -> TaskStop<S> {
     match stop {
         Stop::Skip(skipped) => Stop::Skip(skipped),
         Stop::Fail(error) => Stop::Fail(BenchError { task: S::name(task), error }),
