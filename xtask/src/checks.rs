@@ -146,23 +146,26 @@ fn examples(root: &Path, report: &mut Report) {
     }
 }
 
-/// Runs the model checks: the library is built against loom's atomics, in a target folder of its
-/// own, because the flags would otherwise rebuild everything twice.
+/// Runs the model checks in every order: the library is built against loom's atomics.
 fn loom(root: &Path, report: &mut Report) {
-    let mut loom =
-        cargo_in(root, &["test", "--release", "--locked", "--package", "kvmem", "--test", "loom"]);
-    loom.env("RUSTFLAGS", "--cfg loom").args(["--target-dir", "target/loom"]);
+    let mut loom = models(root, "--cfg loom", "target/loom");
     report.command("loom", Kind::Tests, &mut loom);
 }
 
-/// Runs the model that is built for loom on shuttle, which tries random schedules.
+/// Runs the model checks that are for random schedules: the library is built against shuttle's
+/// atomics.
 fn shuttle(root: &Path, report: &mut Report) {
-    let mut shuttle = cargo_in(
-        root,
-        &["test", "--release", "--locked", "--package", "kvmem", "--test", "shuttle"],
-    );
-    shuttle.env("RUSTFLAGS", "--cfg loom --cfg shuttle").args(["--target-dir", "target/shuttle"]);
+    let mut shuttle = models(root, "--cfg loom --cfg shuttle", "target/shuttle");
     report.command("shuttle", Kind::Tests, &mut shuttle);
+}
+
+/// Returns the command of the model checks, which are unit tests in modules `models`. They have a
+/// target folder of their own, because the flags would otherwise rebuild everything twice.
+fn models(root: &Path, flags: &str, target: &str) -> Command {
+    let mut models =
+        cargo_in(root, &["test", "--profile", "models", "--locked", "--package", "kvmem"]);
+    models.env("RUSTFLAGS", flags).args(["--target-dir", target, "--lib", "models::"]);
+    models
 }
 
 /// Runs every fuzz target: first its stored corpus, then random inputs. If cargo-fuzz and a nightly

@@ -47,22 +47,10 @@
     not(all(feature = "metrics", feature = "tracing")),
     allow(rustdoc::broken_intra_doc_links)
 )]
-// The model checks use only a part of the crate.
-#![cfg_attr(loom, allow(dead_code, unused_imports))]
 
 pub mod arena;
 pub mod offset;
-#[cfg(not(loom))]
 pub mod pool;
-/// The part that the model checks use.
-#[cfg(loom)]
-#[path = "pool/loom_face.rs"]
-pub mod pool;
-#[cfg(not(loom))]
-pub mod register;
-/// The part that the model checks use.
-#[cfg(loom)]
-#[path = "register/loom_face.rs"]
 pub mod register;
 pub mod slab;
 mod sync;
@@ -75,10 +63,5 @@ mod trace;
 pub use sys::fault;
 
 /// For the C ABI, which looks up its handles in such tables.
-#[cfg(not(loom))]
 #[doc(hidden)]
 pub use sync::{AppendOnlyTable, FIRST};
-
-#[cfg(loom)]
-#[doc(hidden)]
-pub use sync::loom_face as sync_loom_face;

@@ -1,8 +1,9 @@
 //! *Types*: a type's name is defined in one file of a crate.
 //!
 //! A name that is defined in several files of a crate sends a reader to the wrong one. Tests may
-//! call their fixtures what they like: what is under `tests/`, in a file `tests.rs`, or behind
-//! `#[cfg(test)]` does not count, and neither do the associated types of implementations.
+//! call their fixtures what they like: what is under `tests/` or `models/`, in a file `tests.rs` or
+//! `models.rs`, or behind `#[cfg(test)]` does not count, and neither do the associated types of
+//! implementations.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +11,12 @@ use super::File;
 
 const KEYWORDS: [&str; 5] = ["struct", "enum", "union", "trait", "type"];
 
-/// The names that are defined in more than one file of a crate, with the places. (One file may
-/// define a type once for loom and once without.)
+/// The names that are defined in more than one file of a crate, with the places.
 pub(super) fn twice(files: &[File]) -> impl Iterator<Item = String> {
     let mut defined: BTreeMap<(&str, &str), BTreeMap<&str, usize>> = BTreeMap::new();
     for file in files {
         let Some((home, inner)) = file.path.split_once("/src/") else { continue };
-        let test = |part: &str| part == "tests" || part == "tests.rs";
+        let test = |part: &str| ["tests", "models"].contains(&part.trim_end_matches(".rs"));
         if !file.path.ends_with(".rs") || inner.split('/').any(test) {
             continue;
         }

@@ -25,11 +25,9 @@ pub use error::{ArenaError, Limit};
 pub use pages::{Fallback, Ladder, Nodes, Numa, PageSize, ParseNumaError, ParsePagesError};
 pub use populate::{Method, ParsePopulateError, Populate, Populated, Residency};
 pub use process::{ArenaSettings, SettingError};
-#[cfg(not(loom))]
 pub use process::{
     FreeError, FreeOutcome, ProcessAllocError, ProcessArena, ProcessStats, SetupError,
 };
 pub use progress::ProgressTracker;
-#[cfg(not(loom))]
 pub use region::ReadOnlyRegion;
 pub use region::{Advice, Backing, RangeReceipt, Receipt, Region, RegionBuilder, RegionSlice};

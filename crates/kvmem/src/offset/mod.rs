@@ -4,15 +4,10 @@
 mod allocator;
 mod error;
 mod heap;
-#[cfg(loom)]
-#[doc(hidden)]
-pub mod loom_face;
 mod placement;
 mod steps;
 
-#[cfg(not(loom))]
 pub use allocator::{Allocation, OffsetAllocator, OffsetAllocatorBuilder};
-#[cfg(not(loom))]
 pub(crate) use allocator::{LONG, Range, SpaceHandle};
 pub use allocator::{RawAllocation, RawHandle};
 pub use error::{AllocError, CheckError, RawError, SpaceError};

@@ -23,14 +23,16 @@
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 
-use super::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, RawLock};
+use super::checker::{AtomicBool, AtomicU32, MODELLED, Ordering};
+use super::lock::RawLock;
+use super::{Mutex, MutexGuard};
 
 /// The number of stripes of a lock: the number of threads that can read in parallel, and at worst
 /// the number of cache lines that a writer waits for.
-pub(crate) const STRIPES: usize = if cfg!(loom) { 2 } else { 8 };
+pub(crate) const STRIPES: usize = if MODELLED { 2 } else { 8 };
 
 /// The number of writes without a reader after which a stripe is left out.
-const IDLE_WRITES: u32 = if cfg!(loom) { 1 } else { 16 };
+const IDLE_WRITES: u32 = if MODELLED { 1 } else { 16 };
 
 /// The lock, the guarded value, and the states of the stripes.
 #[repr(C)]
@@ -79,7 +81,7 @@ impl<T, S: Default> Striped<T, S> {
     /// Makes a free lock without joined stripes.
     pub(crate) fn new(value: T) -> Self {
         let stripes = std::array::from_fn(|_| Stripe {
-            lock: RawLock::free(),
+            lock: RawLock::new(),
             joined: AtomicBool::new(false),
             idle_writes: AtomicU32::new(0),
             own: S::default(),
@@ -100,7 +102,8 @@ impl<T, S> Striped<T, S> {
         // stripe before it gets the value. The thread that set it held the writers' lock, so
         // earlier writers have released the value.
         if !stripe.joined.load(Ordering::Relaxed) {
-            stripe.lock.release();
+            // SAFETY: this thread took it above.
+            unsafe { stripe.lock.release() };
             self.join(at);
         }
         // Relaxed: under the stripe's lock.
@@ -134,7 +137,8 @@ impl<T, S> Striped<T, S> {
                 // No thread has read by it since the latest writer, so its state has not changed.
                 joined.0 &= !(1 << at);
                 stripe.joined.store(false, Ordering::Relaxed);
-                stripe.lock.release();
+                // SAFETY: this thread took it above.
+                unsafe { stripe.lock.release() };
             }
         }
         StripedWriteGuard { lock: self, joined }
@@ -174,7 +178,8 @@ impl<T, S> Deref for StripedReadGuard<'_, T, S> {
 impl<T, S> Drop for StripedReadGuard<'_, T, S> {
     #[inline]
     fn drop(&mut self) {
-        self.stripe.lock.release();
+        // SAFETY: `read` took the stripe for this guard, and no other code releases it.
+        unsafe { self.stripe.lock.release() };
     }
 }
 
@@ -218,14 +223,15 @@ impl<T, S> Drop for StripedWriteGuard<'_, T, S> {
     #[inline]
     fn drop(&mut self) {
         for at in self.joined.stripes() {
-            self.lock.stripes[at].lock.release();
+            // SAFETY: `write` took every joined stripe for this guard. No stripe was joined or left
+            // out since, because the guard holds the writers' lock.
+            unsafe { self.lock.stripes[at].lock.release() };
         }
     }
 }
 
 /// Returns the running thread's number, for [`Striped::read`]. Threads are numbered at their first
 /// call, so threads that start together get different stripes.
-#[cfg(not(loom))]
 #[inline]
 pub(crate) fn thread_number() -> usize {
     use std::cell::Cell;
@@ -250,7 +256,7 @@ pub(crate) fn thread_number() -> usize {
     })
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicU64;

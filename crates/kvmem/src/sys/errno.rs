@@ -56,7 +56,6 @@ impl Errno {
 
     /// Clears the error of this thread's last call. For calls of foreign libraries that claim to
     /// set `errno`: a value found afterwards is theirs.
-    #[cfg(not(loom))]
     pub(crate) fn clear() {
         // SAFETY: the address is that of this thread's own variable.
         unsafe { *libc::__errno_location() = 0 };

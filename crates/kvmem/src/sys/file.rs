@@ -5,7 +5,6 @@ use std::fs::{self, File, Permissions};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-#[cfg(not(loom))]
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -40,7 +39,6 @@ pub(crate) fn set_mode(file: &File, mode: u32) -> Result<()> {
 }
 
 /// Returns the permission bits of a file.
-#[cfg(not(loom))]
 pub(crate) fn mode(file: &File) -> Result<u32> {
     gate(Call::FileSize)?;
     file.metadata().map(|data| data.mode() & 0o777).map_err(|error| Errno::of(&error))
@@ -68,7 +66,6 @@ pub(crate) fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
 }
 
 /// Opens a read-only descriptor of the same file through `/proc`, closed on exec.
-#[cfg(not(loom))]
 pub(crate) fn reopen_read_only(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     gate(Call::Reopen)?;
     let file = File::open(format!("/proc/self/fd/{}", fd.as_raw_fd()));
@@ -77,14 +74,12 @@ pub(crate) fn reopen_read_only(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
 
 /// Returns the inode number of a file, which is unique among the memory files that exist at the
 /// same time.
-#[cfg(not(loom))]
 pub(crate) fn file_number(file: &File) -> Result<u64> {
     gate(Call::FileSize)?;
     file.metadata().map(|data| data.ino()).map_err(|error| Errno::of(&error))
 }
 
 /// The identity of a file in `/proc/PID/maps`.
-#[cfg(not(loom))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileId {
     /// The device numbers of its file system.
@@ -95,7 +90,6 @@ pub(crate) struct FileId {
 }
 
 /// Returns the identity of a file.
-#[cfg(not(loom))]
 pub(crate) fn file_id(file: &File) -> Result<FileId> {
     gate(Call::FileSize)?;
     let data = file.metadata().map_err(|error| Errno::of(&error))?;

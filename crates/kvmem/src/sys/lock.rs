@@ -87,7 +87,7 @@ pub(crate) fn unlock(file: &File) -> Result<()> {
     file.unlock().map_err(|error| Errno::of(&error))
 }
 
-#[cfg(all(test, not(loom), not(miri)))]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
 

@@ -19,9 +19,7 @@ pub mod fault;
 mod file;
 mod fork;
 mod gate;
-#[cfg(not(loom))]
 mod generation;
-#[cfg(not(loom))]
 mod library;
 mod lock;
 mod memory;
@@ -34,7 +32,6 @@ pub use call::Call;
 pub use errno::Errno;
 
 pub(crate) use barrier::{barrier, register_barrier};
-#[cfg(not(loom))]
 pub(crate) use file::{FileId, file_id, file_number, mode, reopen_read_only};
 pub(crate) use file::{
     PageRegion, duplicate, file_size, file_system, get_seals, is_folder, memfd_create,
@@ -42,9 +39,7 @@ pub(crate) use file::{
     truncate,
 };
 pub(crate) use fork::{ForkHooks, ForkStage, around_fork};
-#[cfg(not(loom))]
 pub(crate) use generation::{count_forks, generation};
-#[cfg(not(loom))]
 pub(crate) use library::Library;
 pub(crate) use lock::{
     LOCK_END, find_lock, lock_range, open_to_lock, try_lock, unlock, unlock_range,
@@ -57,7 +52,6 @@ pub(crate) use placement::{bind, node_here, nodes_of, policy_at};
 pub(crate) use process::{
     Resource, affinity, process_id, resource_limit, resource_limits, spawn, spawn_scoped,
 };
-#[cfg(not(loom))]
 pub(crate) use process::{add_to_environment, at_exit};
 pub(crate) use result::Result;
 pub(crate) use ring::{

@@ -1,6 +1,5 @@
 //! *Process calls*: limits, cores, threads and the environment.
 
-#[cfg(not(loom))]
 use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
@@ -66,7 +65,6 @@ pub(crate) fn affinity() -> Result<usize> {
 /// `setenv` may free the table of entries while another thread reads it with `getenv`. This
 /// function leaves the old table and its entries in place: a reader sees the old table or the new
 /// one.
-#[cfg(not(loom))]
 pub(crate) fn add_to_environment(entry: &'static CStr) {
     use std::ffi::c_char;
     use std::ptr::null_mut;
@@ -107,7 +105,6 @@ pub(crate) fn process_id() -> u32 {
 
 /// Registers a function to be called when the process exits normally. Does nothing if the C library
 /// has no room for it.
-#[cfg(not(loom))]
 pub(crate) fn at_exit(call: extern "C" fn()) {
     // SAFETY: the function exists until the process ends.
     let _ = unsafe { libc::atexit(call) };

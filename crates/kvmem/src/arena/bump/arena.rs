@@ -190,7 +190,6 @@ impl<M: Memory> BumpArena<M> {
     }
 
     /// Returns whether the address lies in bytes that have been handed out, padding included.
-    #[cfg(not(loom))]
     pub(in crate::arena) fn has_handed_out(&self, address: *const u8) -> bool {
         (self.base.addr().get()..self.cursor.at()).contains(&address.addr())
     }
@@ -318,7 +317,7 @@ impl<M: Memory> fmt::Debug for BumpArena<M> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::mem::offset_of;
 

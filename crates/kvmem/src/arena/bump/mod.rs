@@ -4,6 +4,8 @@ mod arena;
 mod cursor;
 mod error;
 mod memory;
+#[cfg(all(test, loom, not(shuttle)))]
+mod models;
 
 pub use arena::{BumpArena, BumpStats};
 pub use error::BumpError;

@@ -217,7 +217,7 @@ impl Hierarchy {
     }
 }
 
-#[cfg(all(test, not(loom), not(miri)))]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
     use crate::arena::machine::MadeUpTree;

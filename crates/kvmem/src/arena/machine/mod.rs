@@ -8,7 +8,7 @@ mod cgroups;
 mod cpus;
 mod files;
 pub(super) mod hugetlb;
-#[cfg(all(test, not(loom), not(miri)))]
+#[cfg(all(test, not(miri)))]
 mod made_up_tree;
 mod meminfo;
 mod nodes;
@@ -22,10 +22,10 @@ pub(super) use cgroup_level::{CgroupLevel, LimitFiles};
 pub(super) use cgroups::{CgroupLimits, Cgroups, Hierarchy};
 pub(crate) use cpus::usable_cores;
 pub(super) use cpus::within_quota;
-#[cfg(all(test, not(loom), not(miri)))]
+#[cfg(all(test, not(miri)))]
 pub(super) use cpus::{cpu_levels, tightest_quota};
 pub(super) use files::MachineFiles;
-#[cfg(all(test, not(loom), not(miri)))]
+#[cfg(all(test, not(miri)))]
 pub(super) use made_up_tree::MadeUpTree;
 pub(super) use meminfo::meminfo;
 pub(super) use process::{commit_limit, longest_free, mappings, memory_use};

@@ -247,7 +247,7 @@ impl Drop for TableLock<'_> {
     }
 }
 
-#[cfg(all(test, not(loom), not(miri)))]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use std::fs;
 

@@ -7,7 +7,7 @@ mod facts;
 mod machine;
 mod report;
 mod requirements;
-#[cfg(all(test, not(loom), not(miri)))]
+#[cfg(all(test, not(miri)))]
 mod tests;
 
 pub use super::machine::{FileSystemSpace, Rlimit, System};

@@ -70,7 +70,6 @@ impl OwnPages {
     }
 
     /// Unmaps the pages; returns them with the error if the kernel's call fails.
-    #[cfg(not(loom))]
     pub(super) fn unmap(self) -> Result<(), (OwnPages, Errno)> {
         // SAFETY: the value owns the pages, and `self` is not used again after they are unmapped.
         match unsafe { sys::munmap(self.base, self.len) } {
@@ -96,7 +95,7 @@ impl Drop for OwnPages {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -1,19 +1,17 @@
 //! *Regions*: contiguous memory that kvmem maps, and the operations on it.
 
-#[cfg(not(loom))]
 mod aliases;
 mod backing;
 mod builder;
 mod discard;
 mod map;
-#[cfg(not(loom))]
 mod read_only;
 mod receipt;
 #[allow(clippy::module_inception)]
 mod region;
 mod residency;
 mod sharing;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;
 mod views;
 
@@ -22,7 +20,6 @@ pub(crate) use map::PinnedRange;
 pub use backing::Backing;
 pub use builder::RegionBuilder;
 pub use discard::Advice;
-#[cfg(not(loom))]
 pub use read_only::ReadOnlyRegion;
 pub use receipt::{RangeReceipt, Receipt};
 pub use region::Region;

@@ -91,7 +91,6 @@ impl Region {
     /// # Errors
     /// [`CallFailed`](ArenaError::CallFailed) if the process has no free descriptor, `/proc` is not
     /// mounted, or the file was made by another user and is writable for all.
-    #[cfg(not(loom))]
     pub fn share_read_only(&self) -> Result<Option<OwnedFd>, ArenaError> {
         let Some(file) = self.mapping().file() else { return Ok(None) };
         memfd::forbid_writers(file, self.len())?;
@@ -101,7 +100,6 @@ impl Region {
 
     /// Returns the inode number of the memory file: the same in every process, and unique among all
     /// memory files that exist at the same time.
-    #[cfg(not(loom))]
     pub(crate) fn file_number(&self) -> Result<Option<u64>, ArenaError> {
         let number = |file| {
             sys::file_number(file).map_err(|errno| call_failed(Call::FileSize, self.len(), errno))

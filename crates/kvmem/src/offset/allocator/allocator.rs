@@ -259,7 +259,6 @@ impl OffsetAllocator {
 
     /// Returns the address of the number that [`largest_free_hint`](Self::largest_free_hint) loads.
     /// It stays mapped as long as the allocator. Other threads write it: load it atomically.
-    #[cfg(not(loom))]
     #[doc(hidden)]
     #[must_use]
     pub fn largest_free_address(&self) -> *const u64 {

@@ -115,7 +115,6 @@ impl GenerationTable {
     }
 
     /// Returns the generation of a slot, if it has one.
-    #[cfg(not(loom))]
     pub(crate) fn generation_of(&self, slot: u32) -> Option<u32> {
         let chunk = self.chunks.get(slot as usize / CHUNK_SLOTS)?.as_ref()?;
         Some(chunk.generations[slot as usize % CHUNK_SLOTS].generation)
@@ -123,7 +122,6 @@ impl GenerationTable {
     }
 
     /// Returns the slots with live handles, and their generations. O(slots).
-    #[cfg(not(loom))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32)> {
         let slots = (0..).zip(&self.chunks).filter(|(_, chunk)| chunk.is_some());
         let slots =

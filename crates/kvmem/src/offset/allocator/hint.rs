@@ -9,7 +9,9 @@
 //! publishing store of a free precedes the free's return, and coherence forbids reading anything
 //! older.
 
-use crate::sync::{AtomicU64, Ordering, SeqCounter};
+use std::ptr;
+
+use crate::sync::{AtomicU64, Ordering, SeqCounter, const_new};
 
 /// Largest free range and free bytes, readable without the lock.
 ///
@@ -43,29 +45,17 @@ pub(crate) struct SpaceStats {
 }
 
 impl Hint {
-    #[cfg(not(loom))]
-    pub(super) const fn new() -> Self {
-        Hint {
-            largest: AtomicU64::new(0),
-            free: AtomicU64::new(0),
-            limit: AtomicU64::new(0),
-            coalesced: AtomicU64::new(0),
-            live: AtomicU64::new(0),
-            capacity: AtomicU64::new(0),
-            resizes: SeqCounter::new(),
-        }
-    }
-
-    #[cfg(loom)]
-    pub(super) fn new() -> Self {
-        Hint {
-            largest: AtomicU64::new(0),
-            free: AtomicU64::new(0),
-            limit: AtomicU64::new(0),
-            coalesced: AtomicU64::new(0),
-            live: AtomicU64::new(0),
-            capacity: AtomicU64::new(0),
-            resizes: SeqCounter::new(),
+    const_new! {
+        pub(super) const fn new() -> Self {
+            Hint {
+                largest: AtomicU64::new(0),
+                free: AtomicU64::new(0),
+                limit: AtomicU64::new(0),
+                coalesced: AtomicU64::new(0),
+                live: AtomicU64::new(0),
+                capacity: AtomicU64::new(0),
+                resizes: SeqCounter::new(),
+            }
         }
     }
 
@@ -102,7 +92,6 @@ impl Hint {
     }
 
     /// Returns the length of the space.
-    #[cfg(not(loom))]
     pub(super) fn capacity(&self) -> u64 {
         // Relaxed: see `publish_limit`. A thread that learns of the resize sees it, by the
         // coherence of this one atomic.
@@ -110,13 +99,12 @@ impl Hint {
     }
 
     /// Returns the address of the largest free range, for readers in C++: one relaxed load.
-    #[cfg(not(loom))]
     pub(super) fn largest_address(&self) -> *const u64 {
-        self.largest.as_ptr().cast_const()
+        // An atomic has the representation of its number.
+        ptr::from_ref(&self.largest).cast()
     }
 
     /// Returns all figures for reports.
-    #[cfg(not(loom))]
     pub(super) fn report(&self) -> SpaceStats {
         // Relaxed, all: the figures are independent, except for those that `resizes` keeps
         // together.

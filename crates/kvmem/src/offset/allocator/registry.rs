@@ -11,15 +11,21 @@
 //! therefore finds every space consistent and every lock free. This costs one atomic
 //! read-modify-write for each core that was ever in use.
 
-use crate::sync::{AppendOnlyTable, FIRST, Mutex, hold_over_fork, release_over_fork};
+use crate::sync::{
+    AppendOnlyTable, FIRST, Mutex, filled, hold_over_fork, per_process, release_over_fork,
+};
 use crate::sys::{ForkHooks, ForkStage, around_fork};
 
 use super::space_core::SpaceCore;
 
-static CORES: AppendOnlyTable<SpaceCore> =
-    AppendOnlyTable::new([const { SpaceCore::new() }; FIRST], SpaceCore::new);
-static CORE_SLOTS: Mutex<CoreSlots> =
-    Mutex::new(CoreSlots { free: Vec::new(), used: 0, created: 0 });
+per_process! {
+    static CORES: AppendOnlyTable<SpaceCore> =
+        AppendOnlyTable::new(filled![SpaceCore::new(); FIRST], SpaceCore::new);
+}
+per_process! {
+    static CORE_SLOTS: Mutex<CoreSlots> =
+        Mutex::new(CoreSlots { free: Vec::new(), used: 0, created: 0 });
+}
 
 /// The cores in use.
 struct CoreSlots {

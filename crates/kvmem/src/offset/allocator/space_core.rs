@@ -8,13 +8,10 @@ use std::any::Any;
 
 use super::generations::GenerationTable;
 use super::hint::Hint;
-#[cfg(not(loom))]
 use super::hint::SpaceStats;
 use crate::offset::error::{AllocError, CheckError};
 use crate::offset::heap::{Heap, MaybePlaced, Placed};
-use crate::sync::Mutex;
-#[cfg(not(loom))]
-use crate::sync::{hold_over_fork, release_over_fork};
+use crate::sync::{Mutex, const_new, hold_over_fork, release_over_fork};
 
 /// The data that the lock protects.
 pub(crate) struct SpaceState {
@@ -49,14 +46,10 @@ pub(crate) struct SpaceCore {
 }
 
 impl SpaceCore {
-    #[cfg(not(loom))]
-    pub(crate) const fn new() -> Self {
-        SpaceCore { state: Mutex::new(None), hint: Hint::new() }
-    }
-
-    #[cfg(loom)]
-    pub(crate) fn new() -> Self {
-        SpaceCore { state: Mutex::new(None), hint: Hint::new() }
+    const_new! {
+        pub(crate) const fn new() -> Self {
+            SpaceCore { state: Mutex::new(None), hint: Hint::new() }
+        }
     }
 
     /// Opens this core, which is free, for an allocator.
@@ -102,7 +95,6 @@ impl SpaceCore {
         self.hint.largest()
     }
 
-    #[cfg(not(loom))]
     pub(crate) fn largest_free_address(&self) -> *const u64 {
         self.hint.largest_address()
     }
@@ -113,38 +105,33 @@ impl SpaceCore {
     }
 
     /// Returns the length of the space, without the lock.
-    #[cfg(not(loom))]
     pub(crate) fn capacity(&self) -> u64 {
         self.hint.capacity()
     }
 
     /// Returns the figures that the last holder of the lock published for reports.
-    #[cfg(not(loom))]
     pub(crate) fn published_stats(&self) -> SpaceStats {
         self.hint.report()
     }
 
-    #[cfg(not(loom))]
     #[inline]
     pub(crate) fn limit_hint(&self) -> u64 {
         self.hint.limit()
     }
 
     /// Takes the lock before a fork.
-    #[cfg(not(loom))]
     pub(crate) fn hold_over_fork(&self) {
         hold_over_fork(&self.state);
     }
 
     /// Releases the lock that [`hold_over_fork`](Self::hold_over_fork) took, in the parent and in
     /// the child.
-    #[cfg(not(loom))]
     pub(crate) fn release_over_fork(&self) {
         release_over_fork(&self.state);
     }
 
     /// Takes the lock until the returned value is dropped.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
     pub(crate) fn lock_for_test(&'static self) -> HeldLock {
         HeldLock { _state: self.state.lock() }
     }
@@ -161,7 +148,6 @@ impl SpaceCore {
 
     /// Keeps an object alive until the allocator and all its allocations are gone. A core keeps
     /// one.
-    #[cfg(not(loom))]
     pub(crate) fn keep(&self, keepalive: Keepalive) {
         self.with(|state| state.keepalive = Some(keepalive));
     }
@@ -279,9 +265,9 @@ impl SpaceCore {
 }
 
 /// The lock of a core, held.
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 pub(crate) struct HeldLock {
-    _state: lock_api::MutexGuard<'static, crate::sync::RawLock, Option<Box<SpaceState>>>,
+    _state: crate::sync::MutexGuard<'static, Option<Box<SpaceState>>>,
 }
 
 impl SpaceCore {

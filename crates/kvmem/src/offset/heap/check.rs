@@ -1,7 +1,6 @@
 //! The check of the heap; the [range table](RangeTable::check) numbers the invariants.
 
 use super::heap::Heap;
-#[cfg(not(loom))]
 use super::ranges::Placed;
 #[cfg(doc)]
 use super::ranges::RangeTable;
@@ -9,7 +8,6 @@ use crate::offset::error::CheckError;
 
 impl Heap {
     /// Checks that a range is used and has this length.
-    #[cfg(not(loom))]
     pub(crate) fn check_used(&self, placed: Placed, size: u64) -> Result<(), CheckError> {
         let Placed { node, offset } = placed;
         let range = offset..offset + size;

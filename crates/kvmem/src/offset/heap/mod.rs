@@ -42,10 +42,9 @@ mod scattered;
 mod search;
 mod slots;
 mod small_objects;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;
 
-#[cfg(not(loom))]
 pub(crate) use chunked_table::NIL;
 pub(crate) use heap::Heap;
 pub(crate) use ranges::{MaybePlaced, Placed, SizedRange};

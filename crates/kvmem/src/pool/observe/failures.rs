@@ -6,11 +6,12 @@
 //! share the other lines, and count by atomic additions.
 
 use std::cell::Cell;
+use std::sync::atomic::AtomicUsize;
 
 use serde::Serialize;
 
 use crate::offset::AllocError;
-use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 /// Number of lines with an owner, and number of shared lines.
 const LINES: usize = 16;

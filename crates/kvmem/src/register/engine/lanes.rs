@@ -8,14 +8,11 @@
 //! A thread that finds no free lane is done: every lane with remaining work has a thread in it,
 //! and that thread looks again when it finishes its chunk.
 
-// The model check sees what is public here.
-#![cfg_attr(not(loom), allow(unreachable_pub))]
-
 use crate::sync::Mutex;
 
 /// The lanes of one run; `T` is the result of one chunk.
 #[derive(Debug)]
-pub struct Lanes<T> {
+pub(crate) struct Lanes<T> {
     state: Mutex<LanesState<T>>,
 }
 
@@ -37,24 +34,24 @@ struct LaneState<T> {
 
 /// A chunk assigned to the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChunkTurn {
+pub(crate) struct ChunkTurn {
     /// The index of the lane.
-    pub lane: usize,
+    pub(crate) lane: usize,
     /// The index of the chunk in its lane.
-    pub index: usize,
+    pub(crate) index: usize,
 }
 
 impl<T> Lanes<T> {
     /// Returns `lanes` lanes, all closed.
     #[must_use]
-    pub fn new(lanes: usize) -> Lanes<T> {
+    pub(crate) fn new(lanes: usize) -> Lanes<T> {
         let lanes =
             (0..lanes).map(|_| LaneState { open: 0, busy: false, done: Vec::new() }).collect();
         Lanes { state: Mutex::new(LanesState { lanes, stopped: false }) }
     }
 
     /// Opens each lane up to this number of chunks in total. A lane never becomes less open.
-    pub fn open(&self, limits: impl IntoIterator<Item = usize>) {
+    pub(crate) fn open(&self, limits: impl IntoIterator<Item = usize>) {
         for (lane, limits) in self.state.lock().lanes.iter_mut().zip(limits) {
             lane.open = lane.open.max(limits);
         }
@@ -63,7 +60,7 @@ impl<T> Lanes<T> {
     /// Returns the next chunk, or `None` if this thread has no more work. The caller
     /// [finishes](Lanes::finish) every chunk that it takes.
     #[must_use = "a chunk that is taken must be finished"]
-    pub fn take(&self) -> Option<ChunkTurn> {
+    pub(crate) fn take(&self) -> Option<ChunkTurn> {
         let mut state = self.state.lock();
         if state.stopped {
             return None;
@@ -82,7 +79,7 @@ impl<T> Lanes<T> {
 
     /// Finishes this turn with the chunk's result; `None` means that it failed, which stops all
     /// lanes.
-    pub fn finish(&self, turn: ChunkTurn, done: Option<T>) {
+    pub(crate) fn finish(&self, turn: ChunkTurn, done: Option<T>) {
         let mut state = self.state.lock();
         let lane = &mut state.lanes[turn.lane];
         debug_assert!(lane.busy && lane.done.len() == turn.index, "a turn is finished once");
@@ -94,19 +91,19 @@ impl<T> Lanes<T> {
     }
 
     /// Stops the lanes: no more chunks are handed out.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.state.lock().stopped = true;
     }
 
     /// Returns the number of chunks done in a lane.
     #[must_use]
-    pub fn count(&self, lane: usize) -> usize {
+    pub(crate) fn count(&self, lane: usize) -> usize {
         self.state.lock().lanes[lane].done.len()
     }
 
     /// Returns the result of a chunk, if it is done.
     #[must_use]
-    pub fn get(&self, lane: usize, index: usize) -> Option<T>
+    pub(crate) fn get(&self, lane: usize, index: usize) -> Option<T>
     where
         T: Copy,
     {
@@ -115,7 +112,7 @@ impl<T> Lanes<T> {
 
     /// Returns all results, lane by lane.
     #[must_use]
-    pub fn all(&self) -> Vec<Vec<T>>
+    pub(crate) fn all(&self) -> Vec<Vec<T>>
     where
         T: Clone,
     {
@@ -124,7 +121,7 @@ impl<T> Lanes<T> {
 
     /// Stops the lanes and takes all results, lane by lane. No thread may be in a lane.
     #[must_use]
-    pub fn drain(&self) -> Vec<Vec<T>> {
+    pub(crate) fn drain(&self) -> Vec<Vec<T>> {
         let mut state = self.state.lock();
         state.stopped = true;
         state.lanes.iter_mut().map(|lane| std::mem::take(&mut lane.done)).collect()

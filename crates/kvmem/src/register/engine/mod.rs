@@ -14,6 +14,8 @@ mod chunk_work;
 #[allow(clippy::module_inception)]
 mod engine;
 mod lanes;
+#[cfg(all(test, loom, not(shuttle)))]
+mod models;
 mod outcome;
 mod probe_slice;
 mod progress;

@@ -54,13 +54,13 @@ fn hash<const BITS: u32>(size: u32) -> usize {
 impl HotSizes {
     pub(super) fn new() -> Self {
         HotSizes {
-            buckets: [const { AtomicU64::new(0) }; BUCKETS],
-            sizes: [const { AtomicU32::new(0) }; CLASSES],
+            buckets: std::array::from_fn(|_| AtomicU64::new(0)),
+            sizes: std::array::from_fn(|_| AtomicU32::new(0)),
             used: AtomicUsize::new(0),
             named: AtomicUsize::new(0),
             max_size: AtomicU32::new(0),
             auto: AtomicU32::new(0),
-            candidates: [const { AtomicU64::new(0) }; CANDIDATES],
+            candidates: std::array::from_fn(|_| AtomicU64::new(0)),
             cold_requests: AtomicU32::new(0),
         }
     }

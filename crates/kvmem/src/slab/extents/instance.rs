@@ -204,19 +204,12 @@ impl ExtentInstance {
         &self,
         mut attempt: impl FnMut() -> Result<T, AllocError>,
     ) -> Result<T, AllocError> {
-        let error = match attempt() {
-            Err(error) if self.caches_may_help(&error) => error,
-            result => return result,
-        };
-        let mut last = Err(error);
-        let nothing = self.magazines.nothing_cached(
-            || self.hot.used(),
-            || {
-                last = attempt();
-                last.is_err()
-            },
-        );
-        if nothing || last.is_ok() { last } else { self.magazines.reclaim(attempt) }
+        match attempt() {
+            Err(error) if self.caches_may_help(&error) => {
+                self.magazines.retry(error, || self.hot.used(), attempt)
+            }
+            result => result,
+        }
     }
 
     fn caches_may_help(&self, error: &AllocError) -> bool {

@@ -5,7 +5,7 @@
 //! accepted only if a multiple of exactly 2^30 handles were made for the same slot since.
 
 use crate::offset::{Allocation, LONG, Range, SpaceHandle};
-use crate::sync::{AppendOnlyTable, AtomicU32, AtomicU64, Backoff, FIRST, Ordering, fence};
+use crate::sync::{AppendOnlyTable, AtomicU32, AtomicU64, Backoff, Ordering, fence};
 
 /// The generation is live: a handle names the slot's range.
 const LIVE: u32 = 1;
@@ -28,7 +28,7 @@ pub(super) struct RawEntry {
 }
 
 impl RawEntry {
-    const fn new() -> Self {
+    fn new() -> Self {
         RawEntry {
             generation: AtomicU32::new(0),
             size: AtomicU32::new(0),
@@ -155,7 +155,7 @@ pub(super) struct RawTable(AppendOnlyTable<RawEntry>);
 
 impl RawTable {
     pub(super) fn new() -> Self {
-        RawTable(AppendOnlyTable::new([const { RawEntry::new() }; FIRST], RawEntry::new))
+        RawTable(AppendOnlyTable::new(std::array::from_fn(|_| RawEntry::new()), RawEntry::new))
     }
 
     /// Returns the size on the heap in bytes.

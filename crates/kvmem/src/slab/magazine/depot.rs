@@ -16,9 +16,7 @@
 //! *Magazine size*: the more often a thread finds the lock taken, the larger new magazines become,
 //! so threads visit the depot less often. They shrink after an interval without contention.
 
-use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
-#[cfg(not(loom))]
-use crate::sync::{hold_over_fork, release_over_fork};
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, hold_over_fork, release_over_fork};
 
 use super::magazine::{Chain, Magazine};
 
@@ -332,13 +330,11 @@ impl<R: Copy + Send> Depot<R> {
     }
 
     /// Locks all nodes before a fork and keeps the locks. No other code holds two of them at once.
-    #[cfg(not(loom))]
     pub(crate) fn prefork(&self) {
         self.nodes.iter().for_each(|node| hold_over_fork(&node.lists));
     }
 
     /// Unlocks the nodes that [`prefork`](Self::prefork) locked, in the parent and in the child.
-    #[cfg(not(loom))]
     pub(crate) fn postfork(&self) {
         self.nodes.iter().for_each(|node| release_over_fork(&node.lists));
     }

@@ -260,6 +260,17 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
         self.core().reclaim(retry)
     }
 
+    /// See [`MagazineCore::retry`].
+    #[inline]
+    pub(crate) fn retry<T, E>(
+        &self,
+        error: E,
+        classes: impl Fn() -> usize,
+        attempt: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.core().retry(error, classes, attempt)
+    }
+
     /// See [`MagazineCore::rebind`].
     pub(crate) fn rebind(&self, change: impl FnOnce(&MagazineCore<R, S>)) {
         self.core().rebind(change);

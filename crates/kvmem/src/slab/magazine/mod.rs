@@ -17,29 +17,21 @@ mod core;
 mod depot;
 #[allow(clippy::module_inception)]
 mod magazine;
-#[cfg(not(loom))]
 mod magazines;
+#[cfg(all(test, loom))]
+mod models;
 mod settings;
 mod source;
 mod stats;
 mod thread_cache;
-#[cfg(not(loom))]
 mod threads;
 mod topology;
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;
 
 pub use clock::{Clock, ManualClock, SystemClock};
-#[cfg(not(loom))]
 pub(crate) use magazines::Magazines;
 pub(crate) use settings::MagazineSettings;
 pub(crate) use source::RoundSource;
 pub(crate) use stats::{ClassStats, MagazineStats};
-/// For the model checks.
-#[cfg(loom)]
-pub(crate) use {
-    core::MagazineCore,
-    thread_cache::{OwnCache, OwnerLock, ThreadCache},
-    topology::Topology,
-};

@@ -41,7 +41,7 @@ impl Topology for SystemTopology {
     }
 }
 
-#[cfg(all(test, feature = "fault-injection", not(loom)))]
+#[cfg(all(test, feature = "fault-injection"))]
 mod tests {
     use super::*;
     use crate::sys::{Call, Errno, fault};

@@ -2,6 +2,7 @@
 //! drained into it.
 
 use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicU64;
 
 use super::fault::{FaultHook, SlabFault};
 use super::geometry::Geometry;
@@ -10,7 +11,7 @@ use super::page_span::UNIT;
 use super::ring::{GiveOutcome, SlabRing};
 use super::slab::{Chunk, Slab};
 use crate::slab::magazine::RoundSource;
-use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, hold_over_fork, release_over_fork};
+use crate::sync::{AtomicBool, Mutex, Ordering, hold_over_fork, release_over_fork};
 
 /// Ids for [`Slab::owner`]; never reused.
 static NEXT: AtomicU64 = AtomicU64::new(0x51ab_0000_0000_0001);

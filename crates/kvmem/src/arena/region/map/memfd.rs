@@ -54,7 +54,6 @@ pub(crate) fn seal(file: &File, len: usize, readers_only: bool) -> Result<(), Ar
 
 /// Removes the permission of all users except the owner and root to open the file for writing.
 /// Descriptors that are already open stay as they are.
-#[cfg(not(loom))]
 pub(crate) fn forbid_writers(file: &File, len: usize) -> Result<(), ArenaError> {
     let mode = sys::mode(file).map_err(|errno| call_failed(Call::FileSize, len, errno))?;
     if mode & !MODE != 0 {

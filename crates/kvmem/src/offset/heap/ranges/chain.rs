@@ -3,6 +3,8 @@
 //! Node 0, the *sentinel*, closes the ring and is neither used nor free. A used node stores where
 //! its range begins. A free node stores the number of its hole.
 
+use crate::sync::MODELLED;
+
 use std::hint::select_unpredictable;
 use std::ops::Index;
 
@@ -13,7 +15,7 @@ use super::super::chunked_table::{ChunkedTable, NIL, TableSlot};
 pub(crate) const SENTINEL: u32 = 0;
 
 /// Nodes stored within the metadata itself. Loom's threads have small stacks.
-const INLINE_NODES: usize = if cfg!(loom) { 64 } else { 256 };
+const INLINE_NODES: usize = if MODELLED { 64 } else { 256 };
 
 /// A range in the chain.
 #[derive(Clone, Copy)]

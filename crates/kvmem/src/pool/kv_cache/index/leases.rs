@@ -19,18 +19,15 @@
 //!
 //! The table works by hash. Two keys with one hash break each other's leases and block each other,
 //! which costs a fetch. Marks must concern the key alone, so marking compares keys. The caller has
-//! the lock of the shard for all of this. The table does not know blocks: the model in `tests/loom`
-//! checks this table.
-
-// The public items are for that model.
-#![cfg_attr(not(loom), allow(unreachable_pub))]
+//! the lock of the shard for all of this. The table does not know blocks: its model checks
+//! need no memory.
 
 use hashbrown::HashTable;
 
 /// The table of a shard; empty unless a thread is fetching, evicting to a sink, or removing. `W`: a
 /// value in flight, for marking.
 #[derive(Debug)]
-pub struct Leases<W> {
+pub(crate) struct Leases<W> {
     /// Valid leases, one entry per hash.
     live: HashTable<Live>,
     /// Values in flight to the sink. Few: one for each thread that evicts.
@@ -62,7 +59,7 @@ struct InFlightValue<W> {
 
 /// Keys whose sink or invalidation failed. They are not leased from then on.
 #[derive(Debug, Default)]
-pub struct UntrustedKeys {
+pub(crate) struct UntrustedKeys {
     hashes: HashTable<u64>,
     all: bool,
 }
@@ -83,13 +80,13 @@ impl<W> Default for Leases<W> {
 impl<W> Leases<W> {
     /// Returns whether there is no lease to break and no value to mark, which is nearly always so.
     #[inline]
-    pub fn is_quiet(&self) -> bool {
+    pub(crate) fn is_quiet(&self) -> bool {
         self.live.is_empty() && self.in_flight.is_empty()
     }
 
     /// Grants a lease and returns its number; `None` if the value of the lower tier may be old. The
     /// caller has checked that the cache has no value.
-    pub fn lease(&mut self, hash: u64) -> Option<u64> {
+    pub(crate) fn lease(&mut self, hash: u64) -> Option<u64> {
         let blocked = self.all_blocked > 0 || self.blocked.contains(&hash);
         if blocked
             || self.in_flight.iter().any(|in_flight| in_flight.hash == hash)
@@ -107,12 +104,12 @@ impl<W> Leases<W> {
     }
 
     /// Returns whether a lease is valid.
-    pub fn is_live(&self, hash: u64, number: u64) -> bool {
+    pub(crate) fn is_live(&self, hash: u64, number: u64) -> bool {
         self.live.find(hash, |live| live.hash == hash && live.number == number).is_some()
     }
 
     /// Gives a lease up, valid or broken.
-    pub fn give_up(&mut self, hash: u64, number: u64) {
+    pub(crate) fn give_up(&mut self, hash: u64, number: u64) {
         if let Ok(mut entry) =
             self.live.find_entry(hash, |live| live.hash == hash && live.number == number)
         {
@@ -126,7 +123,7 @@ impl<W> Leases<W> {
     /// Records an insertion or a removal: breaks the leases of the hash, and calls `mark` for each
     /// value in flight under it.
     #[cold]
-    pub fn supersede(&mut self, hash: u64, mut mark: impl FnMut(&W)) {
+    pub(crate) fn supersede(&mut self, hash: u64, mut mark: impl FnMut(&W)) {
         if let Ok(entry) = self.live.find_entry(hash, |live| live.hash == hash) {
             entry.remove();
         }
@@ -139,20 +136,20 @@ impl<W> Leases<W> {
     /// Records the removal of all keys: breaks all leases, and calls `mark` for all values in
     /// flight.
     #[cold]
-    pub fn supersede_all(&mut self, mut mark: impl FnMut(&W)) {
+    pub(crate) fn supersede_all(&mut self, mut mark: impl FnMut(&W)) {
         self.live.clear();
         self.in_flight.iter().for_each(|in_flight| mark(&in_flight.what));
     }
 
     /// Records that a value is in flight to the sink. Returns its number, for `handed_over`.
-    pub fn hand_over(&mut self, hash: u64, what: W) -> u64 {
+    pub(crate) fn hand_over(&mut self, hash: u64, what: W) -> u64 {
         let number = self.number();
         self.in_flight.push(InFlightValue { hash, number, what });
         number
     }
 
     /// Records that the sink has returned: it stored the value, or its state is unknown.
-    pub fn handed_over(&mut self, number: u64, arrived: bool) {
+    pub(crate) fn handed_over(&mut self, number: u64, arrived: bool) {
         if let Some(at) = self.in_flight.iter().position(|in_flight| in_flight.number == number) {
             let in_flight = self.in_flight.swap_remove(at);
             if !arrived {
@@ -162,12 +159,12 @@ impl<W> Leases<W> {
     }
 
     /// Blocks leases of a hash while the lower tier invalidates the key.
-    pub fn block(&mut self, hash: u64) {
+    pub(crate) fn block(&mut self, hash: u64) {
         self.blocked.push(hash);
     }
 
     /// Ends one block of a hash. If `told` is false, the invalidation failed.
-    pub fn unblock(&mut self, hash: u64, told: bool) {
+    pub(crate) fn unblock(&mut self, hash: u64, told: bool) {
         if let Some(at) = self.blocked.iter().position(|&blocked| blocked == hash) {
             self.blocked.swap_remove(at);
         }
@@ -178,14 +175,14 @@ impl<W> Leases<W> {
 
     /// Blocks all leases while the lower tier invalidates all keys. Returns the keys that were
     /// untrusted until now, for `unblock_all`.
-    pub fn block_all(&mut self) -> UntrustedKeys {
+    pub(crate) fn block_all(&mut self) -> UntrustedKeys {
         self.all_blocked += 1;
         std::mem::take(&mut self.untrusted)
     }
 
     /// Ends one block of all leases. If `told` is false, the invalidation failed, and the keys that
     /// were untrusted before are untrusted again.
-    pub fn unblock_all(&mut self, told: bool, before: UntrustedKeys) {
+    pub(crate) fn unblock_all(&mut self, told: bool, before: UntrustedKeys) {
         self.all_blocked -= 1;
         if !told {
             before.hashes.iter().for_each(|&hash| self.untrusted.add(hash));
@@ -200,7 +197,7 @@ impl<W> Leases<W> {
 
     /// Returns a description of a defect, if there is one: each hash must have one entry with at
     /// least one holder, and no number may occur twice.
-    pub fn defect(&self) -> Option<String> {
+    pub(crate) fn defect(&self) -> Option<String> {
         for live in &self.live {
             let same = |other: &&Live| other.hash == live.hash;
             if live.holders == 0 || self.live.iter_hash(live.hash).filter(same).count() != 1 {

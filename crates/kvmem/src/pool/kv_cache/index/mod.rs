@@ -5,6 +5,8 @@ mod charged;
 mod counts;
 mod entry;
 pub(super) mod leases;
+#[cfg(all(test, loom))]
+mod models;
 mod shard;
 mod shard_state;
 mod usage;

@@ -7,29 +7,26 @@
 //! late, so a published figure may be too old. The thread verifies it under the lock, and looks
 //! again if it has changed.
 
-// The public items are for the model in `tests/loom`.
-#![allow(unreachable_pub)]
-
 use std::sync::Arc;
 
 use crate::sync::{AtomicU64, Ordering};
 
 /// A time: the number of blocks committed before.
-pub type Time = u64;
+pub(crate) type Time = u64;
 
 /// The count of commits. Clones share one count.
 #[derive(Clone, Debug, Default)]
-pub struct AgeClock(Arc<AtomicU64>);
+pub(crate) struct AgeClock(Arc<AtomicU64>);
 
 impl AgeClock {
     /// Counts a block that can be evicted from now on. The caller has the lock of its shard.
-    pub fn tick(&self) {
+    pub(crate) fn tick(&self) {
         // Release pairs with the Acquire in `now`: a thread that sees the number finds the block.
         self.0.fetch_add(1, Ordering::Release);
     }
 
     /// Returns the number of blocks committed so far.
-    pub fn now(&self) -> Time {
+    pub(crate) fn now(&self) -> Time {
         // Acquire pairs with the Release in `tick`.
         self.0.load(Ordering::Acquire)
     }
@@ -39,14 +36,14 @@ impl AgeClock {
 /// Blocks of a prefix that are committed from the first to the last therefore have one time. Those
 /// that are committed from the last to the first keep their order.
 #[inline]
-pub fn inserted_at(now: Time, depth: u32) -> Time {
+pub(crate) fn inserted_at(now: Time, depth: u32) -> Time {
     now.saturating_sub(Time::from(depth))
 }
 
 /// Returns the sort key of blocks in a shard: by last use, and of blocks used at one time the
 /// deeper ones first.
 #[inline]
-pub fn order(used: Time, depth: u32) -> (Time, u32) {
+pub(crate) fn order(used: Time, depth: u32) -> (Time, u32) {
     (used, u32::MAX - depth)
 }
 
@@ -54,23 +51,23 @@ pub fn order(used: Time, depth: u32) -> (Time, u32) {
 /// blocks of the shard with the same time that were evicted before. Blocks that one request used at
 /// once have one time, and each shard knows only the order of its own blocks. The count makes the
 /// shards give such blocks in turn, the last of a prefix first.
-pub type Rank = u64;
+pub(crate) type Rank = u64;
 
 /// Bits of a rank that hold the count.
 const COUNT_BITS: u32 = 12;
 
 /// The rank that a shard publishes for an order without blocks.
-pub const NONE: Rank = Rank::MAX;
+pub(crate) const NONE: Rank = Rank::MAX;
 
 /// Returns the time of a rank.
 #[inline]
-pub fn time_of(rank: Rank) -> Time {
+pub(crate) fn time_of(rank: Rank) -> Time {
     rank >> COUNT_BITS
 }
 
 /// The number of evicted blocks of one order that had the same time.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct EvictedCount {
+pub(crate) struct EvictedCount {
     used: Time,
     count: u64,
 }
@@ -78,25 +75,25 @@ pub struct EvictedCount {
 impl EvictedCount {
     /// Counts the eviction of a block that was last used at `used`.
     #[inline]
-    pub fn more(&mut self, used: Time) {
+    pub(crate) fn more(&mut self, used: Time) {
         self.count = if used == self.used { self.count + 1 } else { 1 };
         self.used = used;
     }
 
     /// Returns the rank of the next block, if it was last used at `used`.
     #[inline]
-    pub fn rank(&self, used: Time) -> Rank {
+    pub(crate) fn rank(&self, used: Time) -> Rank {
         let count = if used == self.used { self.count.min((1 << COUNT_BITS) - 1) } else { 0 };
         used << COUNT_BITS | count
     }
 }
 
 /// The maximum number of orders that a policy keeps; see [`super::scan_resistant`].
-pub const ORDERS: usize = 5;
+pub(crate) const ORDERS: usize = 5;
 
 /// The rank of the first block of each order of a shard.
 #[derive(Debug)]
-pub struct Oldest([AtomicU64; ORDERS]);
+pub(crate) struct Oldest([AtomicU64; ORDERS]);
 
 impl Default for Oldest {
     fn default() -> Self {
@@ -107,7 +104,7 @@ impl Default for Oldest {
 impl Oldest {
     /// Publishes the ranks. The caller has the lock of the shard.
     #[inline]
-    pub fn publish(&self, ranks: [Rank; ORDERS]) {
+    pub(crate) fn publish(&self, ranks: [Rank; ORDERS]) {
         for (shown, rank) in self.0.iter().zip(ranks) {
             // Relaxed, both: the rank guards nothing, and is verified under the lock. An unchanged
             // rank is not written, to keep its cache line shared.
@@ -119,7 +116,7 @@ impl Oldest {
 
     /// Returns the ranks that were published last.
     #[inline]
-    pub fn ranks(&self) -> [Rank; ORDERS] {
+    pub(crate) fn ranks(&self) -> [Rank; ORDERS] {
         // Relaxed: see `publish`.
         std::array::from_fn(|at| self.0[at].load(Ordering::Relaxed))
     }

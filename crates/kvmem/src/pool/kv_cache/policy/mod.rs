@@ -5,6 +5,8 @@ pub(super) mod clock;
 mod eviction;
 mod eviction_policy;
 mod lru;
+#[cfg(all(test, loom, not(shuttle)))]
+mod models;
 mod reuse;
 mod rings;
 mod scan_resistant;

@@ -80,7 +80,6 @@ impl CacheBound {
     }
 
     /// Marks all uncharges as ended. For a forked child.
-    #[cfg(not(loom))]
     pub(crate) fn reset_in_child(&self) {
         self.uncharges.reset_in_child();
     }

@@ -97,7 +97,6 @@ impl Bypass {
     }
 
     /// Removes the reclaiming threads from the count. For a forked child: they do not exist in it.
-    #[cfg(not(loom))]
     pub(crate) fn reset_in_child(&self) {
         // Relaxed: the process has one thread.
         self.disabled.store(self.disabled.load(Ordering::Relaxed) & CLOSED, Ordering::Relaxed);

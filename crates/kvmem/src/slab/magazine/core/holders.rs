@@ -44,7 +44,6 @@ impl Holders {
     }
 
     /// Sets the count anew. For a forked child.
-    #[cfg(not(loom))]
     pub(crate) fn reset_in_child(&self, count: usize) {
         // Relaxed: the process has one thread.
         self.0.store(count, Ordering::Relaxed);

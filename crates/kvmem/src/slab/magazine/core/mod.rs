@@ -21,7 +21,6 @@ mod batch;
 mod bound;
 mod bypass;
 mod exchange;
-#[cfg(not(loom))]
 mod fork;
 mod holders;
 mod moves;

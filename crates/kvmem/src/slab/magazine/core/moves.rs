@@ -37,7 +37,6 @@ impl Moves {
 
     /// Marks all moves as ended. For a forked child, in which the threads that were moving rounds
     /// do not exist.
-    #[cfg(not(loom))]
     pub(crate) fn reset_in_child(&self) {
         // Relaxed, both: the process has one thread.
         self.ended.store(self.begun.load(Ordering::Relaxed), Ordering::Relaxed);

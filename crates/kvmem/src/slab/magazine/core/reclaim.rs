@@ -103,6 +103,24 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         false
     }
 
+    /// Repeats an `attempt` that failed with `error`, if cached rounds may be the reason. The second
+    /// attempt is made while nothing is cached in the first `classes()` classes. If there is no
+    /// such moment, it is made after a [reclaim](Self::reclaim).
+    #[inline]
+    pub(crate) fn retry<T, E>(
+        &self,
+        error: E,
+        classes: impl Fn() -> usize,
+        mut attempt: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut last = Err(error);
+        let nothing = self.nothing_cached(classes, || {
+            last = attempt();
+            last.is_err()
+        });
+        if nothing || last.is_ok() { last } else { self.reclaim(attempt) }
+    }
+
     /// Runs `retry` at a time when everything that was cached is back in the source and nothing can
     /// be cached.
     #[cold]

@@ -77,7 +77,6 @@ impl Transfers {
     }
 
     /// Forgets the transfers in flight. For a forked child, in which their threads do not exist.
-    #[cfg(not(loom))]
     pub(crate) fn reset_in_child(&self) {
         // Relaxed: the process has one thread.
         self.in_flight.iter().for_each(|in_flight| in_flight.store(0, Ordering::Relaxed));

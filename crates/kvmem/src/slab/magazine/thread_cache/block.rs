@@ -24,11 +24,11 @@ use std::ptr::{self, NonNull};
 
 use super::owner_lock::OwnerLock;
 use super::slot::ClassSlot;
-use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, MODELLED, Ordering, Witness};
 
 /// Loads of the owner's state before an unfinished put counts as preempted. Few for the model
 /// checker.
-const CHECKS_PER_PUT: u32 = if cfg!(loom) { 1 } else { 100 };
+const CHECKS_PER_PUT: u32 = if MODELLED { 1 } else { 100 };
 
 /// The header of the block. Aligned to two cache lines, because processors fetch lines in pairs.
 #[repr(C, align(128))]
@@ -47,8 +47,7 @@ pub(crate) struct ThreadCache<R> {
     pub(super) puts: AtomicU32,
     owner_state: OwnerState<R>,
     /// Lets the model checker verify that one thread at a time holds the owner's lock.
-    #[cfg(all(loom, not(shuttle)))]
-    witness: loom::cell::UnsafeCell<()>,
+    witness: Witness,
 }
 
 /// The part of the header that changes under the lock of the instance's list.
@@ -115,8 +114,7 @@ impl<R: Copy + 'static> ThreadCache<R> {
                 node_visits_remaining: Cell::new(0),
                 scratch: UnsafeCell::new(Vec::new()),
             },
-            #[cfg(all(loom, not(shuttle)))]
-            witness: loom::cell::UnsafeCell::new(()),
+            witness: Witness::new(),
         };
         // SAFETY: the block is new and large enough; a slot needs no stricter alignment than the
         // header, and the size of the header is a multiple of its alignment.
@@ -282,7 +280,6 @@ impl<'a, R: Copy + 'static> CacheRef<'a, R> {
     /// Tells the model checker that this thread holds the owner's lock.
     #[inline(always)]
     pub(super) fn touch(self) {
-        #[cfg(all(loom, not(shuttle)))]
-        self.header().witness.with_mut(|_| ());
+        self.header().witness.touch();
     }
 }

@@ -10,11 +10,9 @@
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use crate::sync::{AtomicPtr, AtomicUsize, Ordering, fence};
+use crate::sync::{AtomicPtr, AtomicUsize, Ordering, fence, heavy_fence_fails};
 
 use super::block::{CacheRef, ThreadCache};
-#[cfg(not(loom))]
-use crate::sys;
 
 /// The links. Changed under the lock of [`Caches`].
 pub(crate) struct CacheList<R> {
@@ -59,7 +57,7 @@ impl<R: Copy + 'static> Caches<R> {
     pub(crate) fn new() -> Self {
         let list =
             CacheList { first: AtomicPtr::new(ptr::null_mut()), readers: AtomicUsize::new(0) };
-        Caches { list: Arc::new(list), retired: ptr::null_mut(), fenced: barrier_fails() }
+        Caches { list: Arc::new(list), retired: ptr::null_mut(), fenced: heavy_fence_fails() }
     }
 
     pub(crate) fn list(&self) -> Arc<CacheList<R>> {
@@ -160,21 +158,8 @@ impl<R: Copy + 'static> CacheList<R> {
     }
 
     /// Resets the number of readers. For a forked child, in which they do not exist.
-    #[cfg(not(loom))]
     pub(crate) fn reset_in_child(&self) {
         // Relaxed: the process has one thread.
         self.readers.store(0, Ordering::Relaxed);
     }
-}
-
-#[cfg(not(loom))]
-fn barrier_fails() -> bool {
-    sys::register_barrier().is_err()
-}
-
-/// In the model both sides make fences, and no barrier fails: otherwise the model would check only
-/// the fallback.
-#[cfg(loom)]
-fn barrier_fails() -> bool {
-    false
 }

@@ -3,6 +3,8 @@
 mod access;
 mod block;
 mod list;
+#[cfg(all(test, loom))]
+mod models;
 mod owner;
 mod owner_lock;
 mod slot;
@@ -12,5 +14,3 @@ pub(crate) use access::CacheAccess;
 pub(crate) use block::{CacheRef, ThreadCache};
 pub(crate) use list::{CacheList, Caches};
 pub(crate) use owner::{OwnCache, OwnerAccess, SlowPath};
-#[cfg(loom)]
-pub(crate) use owner_lock::OwnerLock;

@@ -14,10 +14,7 @@
 //! does not test for that: a bit in the word *stop* that is never cleared sends the owner to the
 //! slow path, which has the fence.
 
-#[cfg(not(loom))]
-use std::sync::atomic::compiler_fence;
-
-use crate::sync::{AtomicBool, AtomicU32, Backoff, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicU32, Backoff, Ordering, fence, light_fence};
 
 /// In `stop`: a stopper wants the lock or holds it.
 const STOP: u32 = 1;
@@ -164,17 +161,4 @@ impl Drop for OwnerGuard<'_> {
         // Release pairs with the Acquire in `wait_until_out`.
         self.0.busy.store(false, Ordering::Release);
     }
-}
-
-/// The owner's half of the fence. SeqCst pairs with the stopper's barrier.
-#[cfg(not(loom))]
-#[inline(always)]
-fn light_fence() {
-    compiler_fence(Ordering::SeqCst);
-}
-
-/// loom has no barriers on other threads: in the model both sides make a fence.
-#[cfg(loom)]
-fn light_fence() {
-    fence(Ordering::SeqCst);
 }

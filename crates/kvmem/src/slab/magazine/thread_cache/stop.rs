@@ -6,9 +6,7 @@
 
 use super::access::CacheAccess;
 use super::list::Caches;
-use crate::sync::{Ordering, fence};
-#[cfg(not(loom))]
-use crate::sys;
+use crate::sync::{Ordering, fence, heavy_fence};
 
 /// The caches whose owners are stopped; dropping it resumes them.
 pub(crate) struct StoppedCaches<'a, R: Copy + 'static>(&'a Caches<R>);
@@ -30,7 +28,7 @@ impl<R: Copy + 'static> Caches<R> {
     /// Makes every thread run a barrier and returns true, or makes the owners use fences from now
     /// on and returns false.
     fn barrier(&mut self) -> bool {
-        let reached = !self.fenced && barrier_on_all();
+        let reached = !self.fenced && heavy_fence();
         if !reached {
             self.fenced = true;
             self.iter().for_each(|cache| cache.header().owner.make_fenced());
@@ -46,7 +44,6 @@ impl<R: Copy + 'static> Caches<R> {
     ///
     /// This thread, or the thread that forked it, has called [`stop`](Self::stop) and forgotten the
     /// result, and holds the lock of the list.
-    #[cfg(not(loom))]
     pub(crate) unsafe fn resume(&self) {
         drop(StoppedCaches(self));
     }
@@ -74,15 +71,4 @@ impl<R: Copy + 'static> Drop for StoppedCaches<'_, R> {
             }
         }
     }
-}
-
-#[cfg(not(loom))]
-fn barrier_on_all() -> bool {
-    sys::barrier().is_ok()
-}
-
-/// See `barrier_fails` in [list](super::list).
-#[cfg(loom)]
-fn barrier_on_all() -> bool {
-    true
 }

@@ -1,10 +1,11 @@
 //! Lanes: every chunk is done once, in order within its lane, and all finished chunks are known
 //! after a failure.
 
-use kvmem::register::{ChunkTurn, Lanes};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
+
+use super::lanes::{ChunkTurn, Lanes};
 
 /// Runs two threads on these lanes; the turn `fails` fails. Returns the finished chunks of each
 /// lane.

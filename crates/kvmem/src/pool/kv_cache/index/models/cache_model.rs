@@ -1,7 +1,8 @@
-// A cache of one key and a lower tier, with the library's own table of leases. The including file
-// has `Mutex`, `Arc`, `AtomicBool` and `Ordering` of the checker in scope.
+//! *Cache model*: a cache of one key and a lower tier, with the shard's own table of leases.
 
-use kvmem::pool::Leases;
+use super::super::leases::Leases;
+use crate::sync::models::Arc;
+use crate::sync::{AtomicBool, Mutex, Ordering};
 
 /// The hash of the only key.
 const HASH: u64 = 7;
@@ -16,7 +17,7 @@ struct Shard {
     leases: Leases<Mark>,
 }
 
-struct Toy {
+pub(super) struct CacheModel {
     shard: Mutex<Shard>,
     tier: Mutex<Option<u64>>,
 }
@@ -31,56 +32,56 @@ impl Shard {
     }
 }
 
-impl Toy {
-    /// Returns a toy whose cache is empty and whose tier has `latest`.
-    fn new(latest: Option<u64>) -> Self {
+impl CacheModel {
+    /// Returns a model whose cache is empty and whose tier has `latest`.
+    pub(super) fn new(latest: Option<u64>) -> Self {
         let shard = Shard { value: None, latest, leases: Leases::default() };
-        Toy { shard: Mutex::new(shard), tier: Mutex::new(latest) }
+        CacheModel { shard: Mutex::new(shard), tier: Mutex::new(latest) }
     }
 
-    fn put(&self, value: u64) {
-        let mut shard = self.shard.lock().unwrap();
+    pub(super) fn put(&self, value: u64) {
+        let mut shard = self.shard.lock();
         shard.supersede(Some(value));
         shard.value = Some(value);
     }
 
-    fn evict(&self) {
+    pub(super) fn evict(&self) {
         let mark = Arc::new(AtomicBool::new(false));
-        let mut shard = self.shard.lock().unwrap();
+        let mut shard = self.shard.lock();
         let Some(value) = shard.value.take() else { return };
         let number = shard.leases.hand_over(HASH, mark.clone());
         drop(shard);
-        let mut tier = self.tier.lock().unwrap();
+        let mut tier = self.tier.lock();
         // Relaxed: as in the library, which relies on the lock of the eviction sink for the order.
         if !mark.load(Ordering::Relaxed) {
             *tier = Some(value);
         }
         drop(tier);
-        self.shard.lock().unwrap().leases.handed_over(number, true);
+        self.shard.lock().leases.handed_over(number, true);
     }
 
-    fn remove(&self) {
-        let mut shard = self.shard.lock().unwrap();
+    pub(super) fn remove(&self) {
+        let mut shard = self.shard.lock();
         shard.leases.block(HASH);
         shard.supersede(None);
         shard.value = None;
         drop(shard);
-        *self.tier.lock().unwrap() = None;
-        self.shard.lock().unwrap().leases.unblock(HASH, true);
+        *self.tier.lock() = None;
+        self.shard.lock().leases.unblock(HASH, true);
     }
 
     /// Looks the key up, and checks a found value against the latest at that moment. Also returns
     /// whether a lease was unavailable or broken, so that a miss is allowed.
-    fn get(&self) -> (Option<u64>, bool) {
-        let mut shard = self.shard.lock().unwrap();
+    pub(super) fn get(&self) -> (Option<u64>, bool) {
+        let mut shard = self.shard.lock();
         if shard.value.is_some() {
             assert_eq!(shard.value, shard.latest);
             return (shard.value, false);
         }
         let Some(number) = shard.leases.lease(HASH) else { return (None, true) };
         drop(shard);
-        let fetched = *self.tier.lock().unwrap();
-        let mut shard = self.shard.lock().unwrap();
+        let fetched = *self.tier.lock();
+        let mut shard = self.shard.lock();
         let live = shard.leases.is_live(HASH, number);
         shard.leases.give_up(HASH, number);
         if live {
@@ -97,12 +98,15 @@ impl Toy {
     /// Checks that the latest value is found after all threads have ended, in the cache or below
     /// it. If a removal ran, nothing may be found: it may have removed a value that was put and
     /// evicted in its middle.
-    fn end(&self, removed: bool) {
-        let latest = self.shard.lock().unwrap().latest;
+    pub(super) fn end(&self, removed: bool) {
+        let latest = self.shard.lock().latest;
         let (found, doubt) = self.get();
-        assert!(!doubt && (found == latest || (removed && found.is_none())), "{found:?}, \
-            {latest:?} is the latest");
-        let shard = self.shard.lock().unwrap();
+        assert!(
+            !doubt && (found == latest || (removed && found.is_none())),
+            "{found:?}, \
+            {latest:?} is the latest"
+        );
+        let shard = self.shard.lock();
         assert!(shard.leases.is_quiet(), "{:?}", shard.leases.defect());
     }
 }

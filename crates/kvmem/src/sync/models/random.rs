@@ -1,18 +1,9 @@
-//! Random schedules of the concurrent parts that have too many threads and steps for `tests/loom`
-//! to check all orders.
+//! *Random schedules*: runs models that have too many threads and steps for loom to check all
+//! orders.
 //!
-//! `RUSTFLAGS="--cfg loom --cfg shuttle" cargo test --release -p kvmem --test shuttle`; without the
-//! flags there are no tests here. The first flag builds the model, the second one puts shuttle
-//! under it instead of loom. Half of the schedules are random at every step. The others run one
-//! thread for as long as possible, with a few changes at random places, which finds errors that
-//! need long runs of one thread. Memory is sequentially consistent here; loom checks weaker
-//! orderings.
-#![cfg(shuttle)]
-
-mod leases;
-mod owner;
-mod slab;
-mod striped;
+//! Half of the schedules are random at every step. The others run one thread for as long as
+//! possible, with a few changes at random places, which finds errors that need long runs of one
+//! thread. Memory is sequentially consistent here; loom checks weaker orderings.
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, Runner};
@@ -24,7 +15,7 @@ const CHANGES: usize = 4;
 
 /// Runs a test under many schedules. A schedule that fails is printed in full; `shuttle::replay`
 /// runs it again.
-fn check(run: impl Fn() + Send + Sync + Clone + 'static) {
+pub(crate) fn check(run: impl Fn() + Send + Sync + Clone + 'static) {
     fn with(scheduler: impl Scheduler + 'static, run: impl Fn() + Send + Sync + 'static) {
         let mut config = Config::new();
         // Silences the warning that orderings are treated as the strongest one.

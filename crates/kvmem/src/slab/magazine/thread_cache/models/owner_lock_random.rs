@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use kvmem::slab::loom_face::OwnerModel;
 use shuttle::sync::Arc;
 use shuttle::thread;
 
-use crate::check;
+use super::guarded_owner::GuardedOwner;
+use crate::sync::models::random::check;
 
 struct Guarded {
-    owner: OwnerModel,
+    owner: GuardedOwner,
     // The standard atomics: they cause no change of thread.
     inside: AtomicBool,
     entered: AtomicU32,
@@ -27,7 +27,7 @@ impl Guarded {
 fn owner_and_stoppers(fenced: bool, reached: [bool; 3]) {
     check(move || {
         let guarded = Arc::new(Guarded {
-            owner: OwnerModel::new(fenced),
+            owner: GuardedOwner::new(fenced),
             inside: AtomicBool::new(false),
             entered: AtomicU32::new(0),
         });

@@ -3,11 +3,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use kvmem::sync_loom_face::StripedModel;
 use shuttle::sync::Arc;
 use shuttle::thread;
 
-use crate::check;
+use super::random::check;
+use crate::sync::{AtomicU32 as OwnNumber, Striped};
+
+/// A striped lock with a number as the state of each stripe.
+type CountedLock = Striped<Inside, OwnNumber>;
 
 /// The current holders. The standard atomics: they cause no change of thread.
 #[derive(Default)]
@@ -35,18 +38,18 @@ impl Inside {
 #[test]
 fn readers_and_writers() {
     check(|| {
-        let lock = Arc::new(StripedModel::new(Inside::default()));
-        let note = |lock: &StripedModel<Inside>, number| {
-            lock.read(number, |inside, own| {
-                inside.read();
-                own.store(own.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-            });
+        let lock = Arc::new(CountedLock::new(Inside::default()));
+        let note = |lock: &CountedLock, number| {
+            let inside = lock.read(number);
+            inside.read();
+            let own = inside.own();
+            own.store(own.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         };
-        let reports = |lock: &StripedModel<Inside>| -> u32 {
-            lock.write(|inside, all| {
-                inside.write();
-                all.map(|own| own.swap(0, Ordering::Relaxed)).sum()
-            })
+        let reports = |lock: &CountedLock| -> u32 {
+            let mut writing = lock.write();
+            let (inside, all) = writing.parts();
+            inside.write();
+            all.map(|own| own.swap(0, Ordering::Relaxed)).sum()
         };
         // There are two stripes: the first and the third reader share one.
         let readers = [0, 1, 2].map(|number| {

@@ -1,10 +1,11 @@
 //! The cursor of a bump arena: it hands out no byte twice, adds padding only for alignment, and
 //! fails no request that fits.
 
-use kvmem::arena::{BumpArena, BumpError, HeapMemory};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
+
+use crate::arena::{BumpArena, BumpError, HeapMemory};
 
 type Arena = BumpArena<HeapMemory>;
 /// The alignment and the range of an allocation, or the largest size that would have fit.
@@ -21,9 +22,9 @@ fn allocate(arena: &Arena, size: usize, align: usize) -> Answer {
             let start = bytes.cast::<u8>().addr().get() - arena.base().addr().get();
             Ok((align, start..start + bytes.len()))
         }
-        Err(BumpError::Full { requested, left }) => {
-            assert!(requested == size && left < size);
-            Err(left)
+        Err(BumpError::Full { requested, remaining }) => {
+            assert!(requested == size && remaining < size);
+            Err(remaining)
         }
         Err(error) => panic!("{error}"),
     }

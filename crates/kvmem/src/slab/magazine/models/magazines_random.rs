@@ -3,11 +3,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kvmem::slab::loom_face::{MagazineModel, ModelCache};
 use shuttle::sync::{Arc, Mutex};
 use shuttle::thread;
 
-use crate::check;
+use super::magazine_model::{MagazineModel, ModelCache};
+use crate::sync::models::random::check;
 
 /// A model that checks that each round has at most one user.
 struct Counted {

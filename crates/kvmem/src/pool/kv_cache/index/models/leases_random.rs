@@ -1,43 +1,44 @@
-//! Leases, with more threads and steps than loom can check; the model is in `loom/leases_toy.rs`.
+//! Leases, with more threads and steps than loom can check.
 
-use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use shuttle::sync::{Arc, Mutex};
+use shuttle::sync::Arc;
+use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::thread;
 
-include!("../loom/leases_toy.rs");
+use super::cache_model::CacheModel;
+use crate::sync::models::random::check;
 
 #[test]
 fn no_thread_finds_a_value_older_than_one_that_was_put() {
-    super::check(|| {
-        let toy = Arc::new(Toy::new(None));
+    check(|| {
+        let cache = Arc::new(CacheModel::new(None));
         // The last version put before a lookup began; one thread puts, so versions rise.
         let put = Arc::new(AtomicU64::new(0));
         let mut threads = Vec::new();
         {
-            let (toy, put) = (toy.clone(), put.clone());
+            let (cache, put) = (cache.clone(), put.clone());
             threads.push(thread::spawn(move || {
                 for version in 1..=3 {
-                    toy.put(version);
+                    cache.put(version);
                     put.store(version, Ordering::SeqCst);
                     if version == 2 {
-                        toy.remove();
+                        cache.remove();
                     }
                 }
             }));
         }
         for _ in 0..2 {
-            let toy = toy.clone();
+            let cache = cache.clone();
             threads.push(thread::spawn(move || {
-                toy.evict();
-                toy.evict();
+                cache.evict();
+                cache.evict();
             }));
         }
         for _ in 0..2 {
-            let (toy, put) = (toy.clone(), put.clone());
+            let (cache, put) = (cache.clone(), put.clone());
             threads.push(thread::spawn(move || {
                 for _ in 0..2 {
                     let known = put.load(Ordering::SeqCst);
-                    let (found, _) = toy.get();
+                    let (found, _) = cache.get();
                     assert!(found.is_none_or(|found| found >= known), "{found:?} after {known}");
                 }
             }));
@@ -45,6 +46,6 @@ fn no_thread_finds_a_value_older_than_one_that_was_put() {
         for thread in threads {
             thread.join().unwrap();
         }
-        toy.end(true);
+        cache.end(true);
     });
 }

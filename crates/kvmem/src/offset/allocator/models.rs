@@ -4,32 +4,77 @@
 //! "Happened before" has the meaning of the memory model: in the same thread, or passed on by a
 //! join, or by a Release store that an Acquire load has read.
 
-use kvmem::offset::AllocError;
-use kvmem::offset::loom_face::{ModelRange, SpaceModel};
+use std::ops::Range;
+
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
+use super::space_core::SpaceCore;
+use crate::offset::heap::{Heap, Placed};
+use crate::offset::{AllocError, Placement};
+
 const ALL: u64 = 100;
 
+/// The core of a space, without registry and RAII.
+struct Space(SpaceCore);
+
+/// An allocated range.
+#[derive(Debug)]
+struct Granted {
+    placed: Placed,
+    size: u64,
+}
+
+impl Granted {
+    fn range(&self) -> Range<u64> {
+        self.placed.offset..self.placed.offset + self.size
+    }
+}
+
+impl Space {
+    fn new(capacity: u64) -> Self {
+        let core = SpaceCore::new();
+        core.open(1, Heap::new(capacity, None, Placement::BestFit, u32::MAX));
+        Space(core)
+    }
+
+    fn allocate(&self, size: u64) -> Result<Granted, AllocError> {
+        Ok(Granted { placed: self.0.allocate(size)?, size })
+    }
+
+    fn free(&self, range: Granted) {
+        self.0.free(range.placed, Some(range.size));
+    }
+
+    fn grow(&self, capacity: u64) {
+        self.0.resize(|heap| heap.grow(capacity)).expect("larger than before");
+    }
+
+    fn hint(&self) -> u64 {
+        self.0.largest_free_hint()
+    }
+
+    fn check(&self) {
+        self.0.check().expect("consistent metadata");
+    }
+}
+
 /// Returns a space divided into ranges of these sizes, all in use.
-fn full(sizes: &[u64]) -> (Arc<SpaceModel>, Vec<ModelRange>) {
-    let space = Arc::new(SpaceModel::new(sizes.iter().sum()));
+fn full(sizes: &[u64]) -> (Arc<Space>, Vec<Granted>) {
+    let space = Arc::new(Space::new(sizes.iter().sum()));
     let granted = sizes.iter().map(|size| space.allocate(*size).expect("there is room")).collect();
     assert_eq!(space.hint(), 0);
     (space, granted)
 }
 
-fn spawn(
-    space: &Arc<SpaceModel>,
-    work: impl FnOnce(&SpaceModel) + 'static,
-) -> thread::JoinHandle<()> {
+fn spawn(space: &Arc<Space>, work: impl FnOnce(&Space) + 'static) -> thread::JoinHandle<()> {
     let space = space.clone();
     thread::spawn(move || work(&space))
 }
 
 /// Returns whether `size` bytes, which are known to be free in one range, can be allocated.
-fn must_fit(space: &SpaceModel, size: u64) {
+fn must_fit(space: &Space, size: u64) {
     let hint = space.hint();
     assert!(hint >= size, "the hint is {hint}, but {size} bytes were freed before");
     let granted = space.allocate(size).expect("a request that fits succeeds");
@@ -119,7 +164,7 @@ fn requests_beside_frees() {
 #[test]
 fn two_threads_allocate_and_free() {
     loom::model(|| {
-        let space = Arc::new(SpaceModel::new(ALL));
+        let space = Arc::new(Space::new(ALL));
         let threads = [40, 60].map(|size| {
             spawn(&space, move |space| {
                 let granted = space.allocate(size).expect("there is room for both");

@@ -1,18 +1,20 @@
 //! The striped lock, and the cache that is built on it: lookups that pin, evictions that check
 //! pins, and pins that end at any time.
 
-use kvmem::sync_loom_face::StripedModel;
 use loom::cell::UnsafeCell;
-use loom::model::Builder;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use loom::thread;
 
+use super::preemptions;
+use crate::sync::{AtomicU32, Striped};
+
+/// A striped lock with a number as the state of each stripe.
+type NumberedLock<T> = Striped<T, AtomicU32>;
+
 /// Checks all orders with up to four preemptions: with more, three threads have too many.
 fn check(run: impl Fn() + Send + Sync + 'static) {
-    let mut builder = Builder::new();
-    builder.preemption_bound = Some(4);
-    builder.check(run);
+    preemptions::check(4, run);
 }
 
 /// A value that may be accessed under the lock alone: loom fails if a reader and a writer access it
@@ -24,18 +26,18 @@ unsafe impl Sync for Value {}
 // SAFETY: as for `Sync`.
 unsafe impl Send for Value {}
 
-fn value() -> Arc<StripedModel<Value>> {
-    Arc::new(StripedModel::new(Value(UnsafeCell::new(0))))
+fn value() -> Arc<NumberedLock<Value>> {
+    Arc::new(Striped::new(Value(UnsafeCell::new(0))))
 }
 
-fn get(lock: &StripedModel<Value>, number: usize) -> u32 {
+fn get(lock: &NumberedLock<Value>, number: usize) -> u32 {
     // SAFETY: only read, under the lock.
-    lock.read(number, |value, _| value.0.with(|value| unsafe { *value }))
+    lock.read(number).0.with(|value| unsafe { *value })
 }
 
-fn add_one(lock: &StripedModel<Value>) {
+fn add_one(lock: &NumberedLock<Value>) {
     // SAFETY: under the writer's lock.
-    lock.write(|value, _| value.0.with_mut(|value| unsafe { *value += 1 }));
+    lock.write().0.with_mut(|value| unsafe { *value += 1 });
 }
 
 #[test]
@@ -91,13 +93,16 @@ fn two_readers_and_a_writer() {
 fn a_note_of_a_reader_reaches_one_writer() {
     check(|| {
         let lock = value();
-        let note = |lock: &StripedModel<Value>| {
+        let note = |lock: &NumberedLock<Value>| {
+            let reading = lock.read(0);
+            let own = reading.own();
             // Relaxed, and two steps: this reader alone has the state.
-            lock.read(0, |_, own| own.store(own.load(Ordering::Relaxed) + 1, Ordering::Relaxed));
+            own.store(own.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         };
-        let reports = |lock: &StripedModel<Value>| -> u32 {
+        let reports = |lock: &NumberedLock<Value>| -> u32 {
+            let mut writing = lock.write();
             // Relaxed: the writer alone has the states.
-            lock.write(|_, all| all.map(|own| own.swap(0, Ordering::Relaxed)).sum())
+            writing.parts().1.map(|own| own.swap(0, Ordering::Relaxed)).sum()
         };
         let reader = {
             let lock = lock.clone();
@@ -125,12 +130,12 @@ unsafe impl Sync for Block {}
 unsafe impl Send for Block {}
 
 /// The index of a shard that holds at most one block.
-type Index = StripedModel<Option<Arc<Block>>>;
+type Index = NumberedLock<Option<Arc<Block>>>;
 
 fn index() -> (Arc<Index>, Arc<Block>) {
     let count = AtomicUsize::new(1);
     let block = Arc::new(Block { count, bytes: UnsafeCell::new(7), freed: AtomicBool::new(false) });
-    (Arc::new(StripedModel::new(Some(block.clone()))), block)
+    (Arc::new(Striped::new(Some(block.clone()))), block)
 }
 
 impl Block {
@@ -148,12 +153,12 @@ impl Block {
 
 /// Looks the block up like `Shard::get`, and drops the pin.
 fn look_up(index: &Index, number: usize) -> bool {
-    let pinned = index.read(number, |block, _| {
-        let block = block.clone()?;
+    let reading = index.read(number);
+    let pinned = reading.clone().inspect(|block| {
         // Relaxed: as in `Arc::clone`.
         block.count.fetch_add(1, Ordering::Relaxed);
-        Some(block)
     });
+    drop(reading);
     pinned.is_some_and(|block| {
         // SAFETY: the block is pinned.
         assert_eq!(block.bytes.with(|bytes| unsafe { *bytes }), 7);
@@ -164,22 +169,20 @@ fn look_up(index: &Index, number: usize) -> bool {
 
 /// Evicts like the shard does: returns whether the index is empty afterwards.
 fn evict(index: &Index) -> bool {
-    index.write(|block, _| {
-        // Relaxed: as in `Arc::strong_count`; see `is_pinned`.
-        let unpinned = block.take_if(|block| block.count.load(Ordering::Relaxed) == 1);
-        unpinned.inspect(|block| {
-            block.let_go();
-            assert!(block.freed.load(Ordering::Relaxed), "an evicted block leaves its bytes free");
-        });
-        block.is_none()
-    })
+    let mut entry = index.write();
+    // Relaxed: as in `Arc::strong_count`; see `is_pinned`.
+    let unpinned = entry.take_if(|block| block.count.load(Ordering::Relaxed) == 1);
+    unpinned.inspect(|block| {
+        block.let_go();
+        assert!(block.freed.load(Ordering::Relaxed), "an evicted block leaves its bytes free");
+    });
+    entry.is_none()
 }
 
 /// Removes the block like the shard does: pins may outlive the entry.
 fn remove(index: &Index) {
-    if let Some(block) = index.write(|block, _| block.take()) {
-        block.let_go();
-    }
+    let removed = index.write().take();
+    removed.inspect(|block| block.let_go());
 }
 
 #[test]

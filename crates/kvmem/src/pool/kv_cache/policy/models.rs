@@ -1,9 +1,11 @@
 //! Published ages: shards that publish how old their next victims are, and threads that choose the
 //! shard with the oldest without its lock, and verify the choice under it.
 
-use kvmem::pool::{AgeClock, NONE, ORDERS, Oldest, Rank, time_of};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
+
+use super::clock::{AgeClock, NONE, ORDERS, Oldest, Rank, time_of};
+use crate::sync::models::preemptions;
 
 /// A shard: the times of its blocks, the oldest first.
 #[derive(Default)]
@@ -72,9 +74,7 @@ impl Cache {
 
 #[test]
 fn every_block_is_evicted_once_whatever_was_published() {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(|| {
+    preemptions::check(3, || {
         let cache = Arc::new(Cache { clock: AgeClock::default(), shards: Default::default() });
         cache.commit(0);
         let threads: Vec<_> = (0..2)

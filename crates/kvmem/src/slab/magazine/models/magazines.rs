@@ -1,77 +1,16 @@
-//! Magazines: the owner lock excludes all others, and no round is lost or duplicated when threads,
-//! trims and ends meet.
+//! No round is lost or duplicated when threads, trims and ends meet.
 
-use kvmem::slab::loom_face::{MagazineModel, OwnerModel, TrackedModel};
-use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
-/// Operations have many steps: checks all orders with up to `preemptions` preemptions.
-fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(run);
-}
-
-/// A number that only the holder of the lock may access.
-struct Guarded {
-    owner: OwnerModel,
-    number: UnsafeCell<u32>,
-}
-
-// SAFETY: `number` is accessed under the lock alone; loom detects it if not.
-unsafe impl Sync for Guarded {}
-// SAFETY: as for `Sync`.
-unsafe impl Send for Guarded {}
-
-impl Guarded {
-    fn add(&self) {
-        // SAFETY: this thread holds the lock.
-        self.number.with_mut(|number| unsafe { *number += 1 });
-    }
-}
-
-fn owner_and_stoppers(fenced: bool, reached: bool, stoppers: u32) {
-    model(2, move || {
-        let guarded =
-            Arc::new(Guarded { owner: OwnerModel::new(fenced), number: UnsafeCell::new(0) });
-        let others: Vec<_> = (0..stoppers)
-            .map(|_| {
-                let guarded = guarded.clone();
-                thread::spawn(move || u32::from(guarded.owner.stop(reached, || guarded.add())))
-            })
-            .collect();
-        guarded.owner.enter(|| guarded.add());
-        guarded.owner.enter(|| guarded.add());
-        let stopped: u32 = others.into_iter().map(|other| other.join().unwrap()).sum();
-        assert!(!(fenced || reached) || stopped == stoppers);
-        guarded.owner.enter(|| {
-            // SAFETY: this thread holds the lock.
-            assert_eq!(guarded.number.with(|number| unsafe { *number }), 2 + stopped);
-        });
-    });
-}
-
-#[test]
-fn an_owner_and_two_trimmers_exclude_each_other() {
-    owner_and_stoppers(false, true, 2);
-}
-
-#[test]
-fn an_owner_with_fences_and_two_trimmers_exclude_each_other() {
-    owner_and_stoppers(true, false, 2);
-}
-
-#[test]
-fn an_owner_excludes_trimmers_when_barriers_start_to_fail() {
-    owner_and_stoppers(false, false, 2);
-}
+use super::magazine_model::{MagazineModel, TrackedModel};
+use crate::sync::models::preemptions::check;
 
 /// One thread works with its cache while another one trims: afterwards every round exists once.
 #[test]
 fn exchange_against_trim() {
-    model(2, || {
+    check(2, || {
         let model = Arc::new(MagazineModel::new(4, 1));
         let cache = model.join();
         let other = {
@@ -97,7 +36,7 @@ fn exchange_against_trim() {
 /// working set is trimmed.
 #[test]
 fn exchange_against_exchange() {
-    model(2, || {
+    check(2, || {
         let model = Arc::new(MagazineModel::new(4, 1));
         let (mine, theirs) = (model.join(), model.join());
         let rounds: Vec<u32> = (0..4).filter_map(|_| model.get(Some(&mine), true)).collect();
@@ -127,7 +66,7 @@ fn exchange_against_exchange() {
 /// while the working set is trimmed.
 #[test]
 fn exchange_across_nodes() {
-    model(2, || {
+    check(2, || {
         let model = Arc::new(MagazineModel::on_nodes(3, 1, 2));
         let (mine, theirs) = (model.join_on(0), model.join_on(1));
         let rounds: Vec<u32> = (0..3).filter_map(|_| model.get(Some(&mine), true)).collect();
@@ -160,7 +99,7 @@ fn exchange_across_nodes() {
 
 #[test]
 fn the_end_of_a_thread_against_trim() {
-    model(3, || {
+    check(3, || {
         let model = Arc::new(MagazineModel::new(2, 2));
         let cache = model.join();
         let other = {
@@ -185,7 +124,7 @@ fn the_end_of_a_thread_against_trim() {
 /// first thread has in flight.
 #[test]
 fn reclaim_on_failure_misses_nothing() {
-    model(2, || {
+    check(2, || {
         let model = Arc::new(MagazineModel::new(2, 2));
         let said = Arc::new(AtomicBool::new(false));
         let cache = model.join();
@@ -218,7 +157,7 @@ fn reclaim_on_failure_misses_nothing() {
 /// source.
 #[test]
 fn a_trim_waits_for_rounds_in_flight() {
-    model(3, || {
+    check(3, || {
         let model = Arc::new(MagazineModel::new(2, 2));
         let cache = model.join();
         let other = {
@@ -246,7 +185,7 @@ fn a_trim_waits_for_rounds_in_flight() {
 /// request gets it.
 #[test]
 fn a_failed_request_reclaims_what_others_cache() {
-    model(2, || {
+    check(2, || {
         let model = Arc::new(TrackedModel::new(2, 1));
         let (mine, theirs) = (model.join(), model.join());
         let out = model.get(Some(&mine), true).expect("there are two");
@@ -275,7 +214,7 @@ fn a_failed_request_reclaims_what_others_cache() {
 #[test]
 fn no_request_fails_while_one_of_two_is_free() {
     for putter_first in [false, true] {
-        model(3, move || {
+        check(3, move || {
             let model = Arc::new(TrackedModel::new(2, 1));
             let (first, second) = (model.join(), model.join());
             let (putter, requester) = if putter_first { (first, second) } else { (second, first) };
@@ -318,7 +257,7 @@ fn no_request_fails_while_one_of_two_is_free() {
 /// thread has a cache.
 #[test]
 fn no_request_fails_while_another_puts_and_gets() {
-    model(2, || {
+    check(2, || {
         let model = Arc::new(TrackedModel::new(2, 2));
         let (mine, theirs) = (model.join(), model.join());
         let round = model.get(Some(&theirs), true).expect("there are two");
@@ -343,7 +282,7 @@ fn no_request_fails_while_another_puts_and_gets() {
 /// After caching is disabled nothing is cached, even if threads put meanwhile.
 #[test]
 fn nothing_stays_cached_after_caching_is_disabled() {
-    model(3, || {
+    check(3, || {
         let model = Arc::new(TrackedModel::new(2, 1));
         let cache = model.join();
         let rounds: Vec<u32> = (0..2).filter_map(|_| model.get(Some(&cache), true)).collect();
@@ -367,7 +306,7 @@ fn nothing_stays_cached_after_caching_is_disabled() {
 /// these stays cached under the class.
 #[test]
 fn no_round_stays_under_a_rebound_class() {
-    model(3, || {
+    check(3, || {
         let model = Arc::new(TrackedModel::new(3, 1));
         let cache = model.join();
         let old: Vec<u32> = (0..3).filter_map(|_| model.get(Some(&cache), true)).collect();

@@ -1,15 +1,16 @@
 //! The lock: one holder at a time, which sees the changes of the last one, and waiters make
 //! progress.
 
-use kvmem::sync_loom_face::Lock;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
+use crate::sync::lock::RawLock;
+
 /// A number that only the holder of the lock may access: loom fails if two threads access it
 /// without order.
 struct Guarded {
-    lock: Lock,
+    lock: RawLock,
     number: UnsafeCell<u32>,
 }
 
@@ -19,17 +20,17 @@ unsafe impl Sync for Guarded {}
 
 impl Guarded {
     fn new() -> Arc<Self> {
-        Arc::new(Guarded { lock: Lock::new(), number: UnsafeCell::new(0) })
+        Arc::new(Guarded { lock: RawLock::new(), number: UnsafeCell::new(0) })
     }
 
     fn add_one(&self) {
-        self.lock.lock();
+        self.lock.acquire();
         self.add_and_unlock();
     }
 
     /// Tries to take the lock and add one; returns whether it did.
     fn try_add_one(&self) -> bool {
-        let taken = self.lock.try_lock();
+        let taken = self.lock.try_acquire();
         if taken {
             self.add_and_unlock();
         }
@@ -41,7 +42,7 @@ impl Guarded {
         // SAFETY: this thread holds the lock.
         self.number.with_mut(|number| unsafe { *number += 1 });
         // SAFETY: this thread holds the lock.
-        unsafe { self.lock.unlock() };
+        unsafe { self.lock.release() };
     }
 
     fn number(&self) -> u32 {
