@@ -128,10 +128,9 @@ impl Reader<'_> {
                     }
                 }
                 TokenTree::Ident(word) if word == "self" => {
-                    if !resolved {
-                        base.clone_from(&self.here);
-                        resolved = true;
-                    }
+                    // In a group it is the group's own path.
+                    base = if resolved { base } else { self.here.clone() };
+                    resolved = true;
                 }
                 TokenTree::Ident(word) if word == "as" => {
                     let name = tree[at + 1].to_string();

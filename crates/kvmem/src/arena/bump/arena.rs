@@ -340,6 +340,31 @@ mod tests {
         }
     }
 
+    /// Miri sees that no two slices overlap and that none leaves the memory.
+    #[test]
+    fn threads_write_to_slices_of_heap_memory() -> Result<(), BumpError> {
+        let mut arena = BumpArena::new(HeapMemory::new(1000, 8)?);
+        for _ in 0..2 {
+            std::thread::scope(|scope| {
+                for number in 0..2u8 {
+                    let arena = &arena;
+                    scope.spawn(move || {
+                        while let Ok(bytes) = arena.allocate_uninit(7 + usize::from(number), 8) {
+                            bytes.fill(MaybeUninit::new(number));
+                            for byte in bytes {
+                                // SAFETY: `fill` has just initialized all bytes.
+                                assert_eq!(unsafe { byte.assume_init() }, number);
+                            }
+                        }
+                    });
+                }
+            });
+            assert!(arena.stats().remaining < 15);
+            arena.reset();
+        }
+        Ok(())
+    }
+
     #[test]
     fn an_error_is_small() {
         assert!(size_of::<BumpError>() <= 24);
