@@ -10,8 +10,8 @@
 //!
 //! The cursor is the only state (see `cursor.rs`). All other fields are constant and lie on other
 //! cache lines, where the exchanges of other threads do not disturb them. The statistics follow
-//! from that: `used` and `remaining` come from one load of the cursor, therefore they always add up to
-//! the capacity and cost the allocations nothing. The arena does not count its allocations: a
+//! from that: `used` and `remaining` come from one load of the cursor, therefore they always add up
+//! to the capacity and cost the allocations nothing. The arena does not count its allocations: a
 //! counter would be a second atomic operation for each of them. A caller that needs this number
 //! counts its own calls.
 //!
