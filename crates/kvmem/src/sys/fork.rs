@@ -100,8 +100,8 @@ pub(crate) fn around_fork(stage: ForkStage, hooks: ForkHooks) -> Result<()> {
     }
     gate(Call::AtFork)?;
     FORKS.lock();
-    // SAFETY: this thread holds the lock until the end of the function, so no other reference to the
-    // hooks exists.
+    // SAFETY: this thread holds the lock until the end of the function, so no other reference to
+    // the hooks exists.
     let state = unsafe { &mut *FORKS.hooks.get() };
     let mut errno = 0;
     if !state.registered {

@@ -6,10 +6,10 @@
 //!
 //! ## The seam for tests
 //!
-//! Each function calls [`gate`](gate::gate) first. In ordinary builds that is an empty inlined function. With
-//! the feature `fault-injection` it looks up a plan that a test has made, and the call may fail
-//! without having been made. Tests can therefore reach every error path, not only those that a
-//! healthy machine shows.
+//! Each function calls [`gate`](gate::gate) first. In ordinary builds that is an empty inlined
+//! function. With the feature `fault-injection` it looks up a plan that a test has made, and the
+//! call may fail without having been made. Tests can therefore reach every error path, not only
+//! those that a healthy machine shows.
 
 mod barrier;
 mod call;

@@ -89,8 +89,9 @@ unsafe fn register<T>(
     count: usize,
 ) -> Result<usize> {
     let argument = ptr::from_ref(argument);
-    // SAFETY: `argument` is a live reference to the type that the operation reads, by this function's
-    // condition, which also covers the memory that it names. The kernel writes nothing through it.
+    // SAFETY: `argument` is a live reference to the type that the operation reads, by this
+    // function's condition, which also covers the memory that it names. The kernel writes nothing
+    // through it.
     check(unsafe {
         libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), operation, argument, count)
     })

@@ -10,8 +10,8 @@
 //!
 //! The cursor is the only state (see `cursor.rs`). All other fields are constant and lie on other
 //! cache lines, where the exchanges of other threads do not disturb them. The statistics follow
-//! from that: `used` and `remaining` come from one load of the cursor, therefore they always add up to
-//! the capacity and cost the allocations nothing. The arena does not count its allocations: a
+//! from that: `used` and `remaining` come from one load of the cursor, therefore they always add up
+//! to the capacity and cost the allocations nothing. The arena does not count its allocations: a
 //! counter would be a second atomic operation for each of them. A caller that needs this number
 //! counts its own calls.
 //!
@@ -337,6 +337,31 @@ mod tests {
         {
             assert!(!lines.contains(&constant), "{constant} is within {lines:?}");
         }
+    }
+
+    /// Miri sees that no two slices overlap and that none leaves the memory.
+    #[test]
+    fn threads_write_to_slices_of_heap_memory() -> Result<(), BumpError> {
+        let mut arena = BumpArena::new(HeapMemory::new(1000, 8)?);
+        for _ in 0..2 {
+            std::thread::scope(|scope| {
+                for number in 0..2u8 {
+                    let arena = &arena;
+                    scope.spawn(move || {
+                        while let Ok(bytes) = arena.allocate_uninit(7 + usize::from(number), 8) {
+                            bytes.fill(MaybeUninit::new(number));
+                            for byte in bytes {
+                                // SAFETY: `fill` has just initialized all bytes.
+                                assert_eq!(unsafe { byte.assume_init() }, number);
+                            }
+                        }
+                    });
+                }
+            });
+            assert!(arena.stats().remaining < 15);
+            arena.reset();
+        }
+        Ok(())
     }
 
     #[test]

@@ -14,7 +14,8 @@ use thiserror::Error;
 /// assert_eq!(arena.allocate_bytes(8, 3), Err(BumpError::BadAlign { align: 3 }));
 /// let overflow = BumpError::Overflow { requested: usize::MAX, align: 8 };
 /// assert_eq!(arena.allocate_bytes(usize::MAX, 8), Err(overflow));
-/// assert_eq!(arena.allocate_bytes(1025, 8), Err(BumpError::Full { requested: 1025, remaining: 1024 }));
+/// let full = BumpError::Full { requested: 1025, remaining: 1024 };
+/// assert_eq!(arena.allocate_bytes(1025, 8), Err(full));
 /// # Ok::<(), BumpError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

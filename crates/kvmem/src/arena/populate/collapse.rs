@@ -41,7 +41,8 @@ pub(crate) fn collapse(at: NonNull<u8>, len: usize) -> bool {
             return false;
         }
     }
-    // SAFETY: the kernel moves the same bytes to other pages, as in a page migration: no address and
-    // no byte changes, so pointers and references stay valid. It checks that the range is mapped.
+    // SAFETY: the kernel moves the same bytes to other pages, as in a page migration: no address
+    // and no byte changes, so pointers and references stay valid. It checks that the range is
+    // mapped.
     unsafe { sys::madvise(at, whole, libc::MADV_COLLAPSE) }.is_ok()
 }

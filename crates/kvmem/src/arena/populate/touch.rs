@@ -1,4 +1,5 @@
-//! *Touching*: the calls that make pages resident, with an error where a store would kill the process.
+//! *Touching*: the calls that make pages resident, with an error where a store would kill the
+//! process.
 
 use std::ptr::NonNull;
 

@@ -2,8 +2,10 @@
 //!
 //! | variable | alias | meaning |
 //! |---|---|---|
-//! | `KVMEM_ARENA_POOL_SIZE` | `MC_MMAP_ARENA_POOL_SIZE` | [size](crate::arena::ByteSize) of the arena, such as `8GiB`; setting it turns the arena on |
-//! | `KVMEM_DISABLE_ARENA` | `MC_DISABLE_MMAP_ARENA` | `1`, `true`, `yes` or `on` turns it off whatever the size; `0`, `false`, `no` or `off` does not |
+//! | `KVMEM_ARENA_POOL_SIZE` | `MC_MMAP_ARENA_POOL_SIZE` | [size](crate::arena::ByteSize) of the
+//! arena, such as `8GiB`; setting it turns the arena on |
+//! | `KVMEM_DISABLE_ARENA` | `MC_DISABLE_MMAP_ARENA` | `1`, `true`, `yes` or `on` turns it off
+//! whatever the size; `0`, `false`, `no` or `off` does not |
 //!
 //! In Mooncake's variable all units are powers of 1024, as in Mooncake itself: `8gb` is 8 GiB. In
 //! kvmem's own variable `8GB` is 8,000,000,000 bytes.

@@ -49,9 +49,9 @@ impl Region {
     /// range exceeds the address space.
     ///
     /// # Safety
-    /// The `len` bytes at `ptr` are one allocation, initialized, mapped for reading and writing, and
-    /// stay so until `owner` is dropped. Any thread may use them. Until then no code has a plain reference
-    /// to them, except through this region and under the conditions of its methods.
+    /// The `len` bytes at `ptr` are one allocation, initialized, mapped for reading and writing,
+    /// and stay so until `owner` is dropped. Any thread may use them. Until then no code has a
+    /// plain reference to them, except through this region and under the conditions of its methods.
     pub unsafe fn from_raw(
         ptr: NonNull<u8>,
         len: usize,

@@ -80,8 +80,8 @@ impl Region {
     }
 
     /// Opens a read-only descriptor of the memory file for sending
-    /// ([`ReadOnlyRegion::attach`](crate::arena::ReadOnlyRegion::attach)); returns `None` if there is no
-    /// file. Uses `/proc`.
+    /// ([`ReadOnlyRegion::attach`](crate::arena::ReadOnlyRegion::attach)); returns `None` if there
+    /// is no file. Uses `/proc`.
     ///
     /// A process of another user cannot open the memory for writing through it: the mode of the
     /// file is 0644. A process of the same user, or of root, can do so through `/proc/self/fd`,

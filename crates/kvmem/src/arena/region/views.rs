@@ -99,8 +99,8 @@ impl Region {
     /// [`OutOfBounds`](ArenaError::OutOfBounds) if the range is not within the region.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<RegionSlice<'_>, ArenaError> {
         let range = self.resolve(range)?;
-        // SAFETY: `resolve` found `start ≤ len`, so the address lies within the region, which is one
-        // allocation, or one past its end.
+        // SAFETY: `resolve` found `start ≤ len`, so the address lies within the region, which is
+        // one allocation, or one past its end.
         let at = unsafe { self.base().add(range.start) };
         Ok(RegionSlice { at, len: range.len(), region: PhantomData })
     }

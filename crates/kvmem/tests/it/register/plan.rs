@@ -20,7 +20,8 @@ fn receipt(segments: &[(PageSize, usize, usize)]) -> Receipt {
     for (page, pages, resident) in segments {
         let len = pages * page.bytes();
         ranges.push(serde_json::json!({
-            "range": { "start": at, "end": at + len }, "requested": page, "obtained": page, "nodes": [],
+            "range": { "start": at, "end": at + len }, "requested": page, "obtained": page,
+            "nodes": [],
             "resident_bytes": resident * page.bytes(), "resident_error_bytes": 0,
             "huge_bytes": null, "seconds": 0.0, "gib_per_s": 0.0, "fallbacks": [],
         }));

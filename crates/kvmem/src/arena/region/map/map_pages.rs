@@ -39,7 +39,8 @@ pub(crate) fn shield(
 ) -> Result<(), ArenaError> {
     for (wanted, advice) in [(dont_fork, libc::MADV_DONTFORK), (dont_dump, libc::MADV_DONTDUMP)] {
         if wanted {
-            // SAFETY: the range is the span's own, and neither advice changes a byte of this process.
+            // SAFETY: the range is the span's own, and neither advice changes a byte of this
+            // process.
             unsafe { sys::madvise(span.base(), span.len(), advice) }
                 .map_err(|errno| call_failed(Call::Advise, span.len(), errno))?;
         }

@@ -23,9 +23,9 @@ enum MappingOrigin {
     Foreign { at: NonNull<u8>, len: usize, _owner: Box<dyn Any + Send + Sync> },
 }
 
-// SAFETY: spans and files may move between threads, and so may the owner, by its bounds. The address
-// of foreign memory is only a number here, and `Region::from_raw` demands that any thread may use
-// the bytes.
+// SAFETY: spans and files may move between threads, and so may the owner, by its bounds. The
+// address of foreign memory is only a number here, and `Region::from_raw` demands that any thread
+// may use the bytes.
 unsafe impl Send for MappingOrigin {}
 // SAFETY: a shared reference gives addresses and the file, which threads may share. The owner is
 // never referred to; it is only dropped.

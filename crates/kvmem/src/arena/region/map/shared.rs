@@ -2,7 +2,7 @@
 //!
 //! The file's pages are those of the first rung that can take all of it. If the machine's settings
 //! provide no transparent hugepages for it, populating can still make them; see
-//! [`collapse`](crate::arena::populate::collapse).
+//! [`collapse`].
 
 use std::fs::File;
 
@@ -120,8 +120,8 @@ pub(crate) fn map_whole(
         // SAFETY: the kernel chose the range just now, and no code has its address.
         unsafe { unmap(trial, len) };
     }
-    // SAFETY: the range is the new span's, and nothing is mapped there except its reservation, which
-    // has no accessible byte.
+    // SAFETY: the range is the new span's, and nothing is mapped there except its reservation,
+    // which has no accessible byte.
     if let Err(errno) = unsafe { sys::map_file(Some(span.base()), len, file, write) } {
         sys::refill(span.base(), len);
         return Err(error(errno));

@@ -115,7 +115,8 @@ proptest! {
             if let Err(BumpError::Full { requested, remaining }) = due {
                 prop_assert!(remaining < requested);
             }
-            prop_assert_eq!(arena.stats(), BumpStats { capacity, used, remaining: capacity - used });
+            let remaining = capacity - used;
+            prop_assert_eq!(arena.stats(), BumpStats { capacity, used, remaining });
         }
     }
 }
