@@ -1,4 +1,4 @@
-//! Errors: small `Copy` values that contain the numbers.
+//! *Errors*: small `Copy` values that contain the numbers.
 
 use thiserror::Error;
 

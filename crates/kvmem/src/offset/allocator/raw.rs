@@ -1,4 +1,4 @@
-//! The raw interface: allocations identified by plain data, for C and Python.
+//! *Raw interface*: allocations identified by plain data, for C and Python.
 
 use std::ops::Range;
 

@@ -1,4 +1,5 @@
-//! The check of the heap; the [range table](RangeTable::check) numbers the invariants.
+//! *Heap check*: that of the [range table](RangeTable::check), which numbers the invariants, with
+//! nothing deferred.
 
 use super::heap::Heap;
 use super::ranges::Placed;

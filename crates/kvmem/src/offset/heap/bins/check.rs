@@ -1,4 +1,4 @@
-//! The check that lists, splits and bitmaps agree.
+//! *Bin check*: lists, splits and bitmaps agree.
 
 use super::super::chunked_table::NIL;
 use super::bin_sizes::{BINS, bin_size_max, bin_size_min};

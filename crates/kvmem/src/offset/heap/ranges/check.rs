@@ -1,4 +1,4 @@
-//! The invariants, numbered, and a check of exactly those.
+//! *Check*: the invariants, numbered, and a check of exactly those.
 //!
 //! 1. The chain is a ring through the sentinel; links are mutual; it contains all nodes in use.
 //! 2. The ranges tile `[0, capacity)` in address order; none is empty.
