@@ -8,9 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// Layers whose modules still form cycles.
-const TANGLED: [&str; 0] = [];
-
 /// A path of names, outermost first.
 type ModulePath = Vec<String>;
 
@@ -346,15 +343,12 @@ impl Tree {
 /// Fails if the modules of a layer form a cycle, or a `mod.rs` defines something.
 pub(super) fn check(sources: &[(ModulePath, String)]) {
     let tree = Tree::of(sources);
-    let tangled = |path: &ModulePath| TANGLED.contains(&path[0].as_str());
     let mut faults = Vec::new();
     for (folder, parts) in tree.cycles() {
-        if !tangled(&folder) {
-            faults.push(format!("a cycle in {}:\n{}", folder.join("/"), parts.join("\n")));
-        }
+        faults.push(format!("a cycle in {}:\n{}", folder.join("/"), parts.join("\n")));
     }
     for (path, module) in &tree.0 {
-        if !tangled(path) && !module.definitions.is_empty() {
+        if !module.definitions.is_empty() {
             faults.push(format!(
                 "{}/mod.rs defines {}: it declares and re-exports, and nothing else",
                 path.join("/"),
@@ -363,7 +357,7 @@ pub(super) fn check(sources: &[(ModulePath, String)]) {
         }
         for glob in &module.globs {
             let folder = tree.0.get(glob).is_some_and(|module| module.is_folder);
-            if folder && !tangled(path) && path.starts_with(glob) {
+            if folder && path.starts_with(glob) {
                 faults.push(format!(
                     "{} uses everything of {}: name what it needs",
                     path.join("::"),

@@ -103,9 +103,9 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         false
     }
 
-    /// Repeats an `attempt` that failed with `error`, if cached rounds may be the reason. The second
-    /// attempt is made while nothing is cached in the first `classes()` classes. If there is no
-    /// such moment, it is made after a [reclaim](Self::reclaim).
+    /// Repeats an `attempt` that failed with `error`, if cached rounds may be the reason. The
+    /// second attempt is made while nothing is cached in the first `classes()` classes. If there is
+    /// no such moment, it is made after a [reclaim](Self::reclaim).
     #[inline]
     pub(crate) fn retry<T, E>(
         &self,
