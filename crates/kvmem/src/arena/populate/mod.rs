@@ -2,9 +2,9 @@
 
 mod collapse;
 mod headroom;
-mod how;
 #[allow(clippy::module_inception)]
 mod populate;
+mod populate_mode;
 mod range;
 mod reservations;
 mod residency;
@@ -16,5 +16,5 @@ pub(super) use populate::populate;
 pub(super) use range::PopulateRange;
 pub(super) use residency::{glance, measure};
 
-pub use how::{ParsePopulateError, Populate, Populated};
+pub use populate_mode::{ParsePopulateError, Populate, Populated};
 pub use residency::{Method, Residency};

@@ -19,7 +19,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::collapse::collapse;
 use super::headroom::Headroom;
-use super::how::{Populate, Populated};
+use super::populate_mode::{Populate, Populated};
 use super::range::PopulateRange;
 use super::residency::measure;
 use super::touch::{make_resident, remedy};

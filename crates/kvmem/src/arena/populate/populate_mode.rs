@@ -1,5 +1,5 @@
-//! *How to populate*: not at all, with a number of threads, or with a measured number; and what it
-//! gave.
+//! *Populate mode*: not at all, with a number of threads, or with a measured number; and the
+//! result.
 
 use std::fmt;
 use std::num::NonZeroUsize;
