@@ -8,6 +8,7 @@ mod cgroups;
 mod cpus;
 mod files;
 pub(super) mod hugetlb;
+mod locked;
 #[cfg(all(test, not(miri)))]
 mod made_up_tree;
 mod meminfo;
@@ -24,7 +25,8 @@ pub(crate) use cpus::usable_cores;
 pub(super) use cpus::within_quota;
 #[cfg(all(test, not(miri)))]
 pub(super) use cpus::{cpu_levels, tightest_quota};
-pub(super) use files::MachineFiles;
+pub(crate) use files::MachineFiles;
+pub(crate) use locked::{is_exempt_from_memlock, locked_bytes, pinned_bytes};
 #[cfg(all(test, not(miri)))]
 pub(super) use made_up_tree::MadeUpTree;
 pub(super) use meminfo::meminfo;

@@ -91,19 +91,6 @@ impl<'a> Facts<'a> {
     pub(super) fn sysctl(&self, file: &str) -> Read<u64> {
         self.files.value(&format!("/proc/sys/{file}"), parse::number)
     }
-
-    /// Returns whether this process has a capability in the initial user namespace, where it
-    /// counts.
-    pub(super) fn has_capability(&self, bit: u32) -> Read<bool> {
-        let has =
-            self.status("CapEff", |text, key| parse::mask_bit(parse::field(text, key)?, bit))?;
-        if !has {
-            return Ok(false);
-        }
-        // The initial namespace maps every user to itself.
-        let whole = |text: &str| text.split_whitespace().eq(["0", "0", "4294967295"]);
-        self.files.value("/proc/self/uid_map", |text| Some(whole(text)))
-    }
 }
 
 fn field<T>(

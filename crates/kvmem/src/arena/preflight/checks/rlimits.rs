@@ -3,12 +3,9 @@
 use super::super::check::{Check, Value, Verdict, human_bytes};
 use super::super::facts::Facts;
 use super::super::requirements::Requirements;
-use crate::arena::machine::Rlimit;
-use crate::arena::machine::parse;
-use crate::arena::machine::{Read, Unread};
-
-/// `CAP_IPC_LOCK`, which removes `RLIMIT_MEMLOCK`.
-const CAP_IPC_LOCK: u32 = 14;
+use crate::arena::machine::{
+    Read, Rlimit, Unread, is_exempt_from_memlock, locked_bytes, parse, pinned_bytes,
+};
 
 pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
     let mapped = facts.coverage.mapped_bytes;
@@ -51,10 +48,7 @@ fn ulimit(option: char, limit: Rlimit, bytes: u64) -> String {
 fn memlock(facts: &Facts<'_>, need: Option<u64>) -> Read<Check> {
     let name = "rlimit.memlock";
     // Locked and pinned pages are counted separately, each against the whole limit.
-    let used = || {
-        let locked = facts.status("VmLck", parse::field_bytes)?;
-        Ok(locked.max(facts.status("VmPin", parse::field_bytes)?))
-    };
+    let used = || Ok(locked_bytes(facts.files)?.max(pinned_bytes(facts.files)?));
     let Some((limit, soft, used)) = with_usage(facts.system.memlock, "RLIMIT_MEMLOCK", used)?
     else {
         return Ok(Check::new(name, Value::Unlimited).judge(Verdict::Ok, "there is no limit"));
@@ -67,7 +61,7 @@ fn memlock(facts: &Facts<'_>, need: Option<u64>) -> Read<Check> {
     if remaining >= need {
         return Ok(check.judge(Verdict::Ok, "enough may be pinned"));
     }
-    if facts.has_capability(CAP_IPC_LOCK)? {
+    if is_exempt_from_memlock(facts.files)? {
         return Ok(check.judge(Verdict::Ok, "the limit is too low, but CAP_IPC_LOCK removes it"));
     }
     let why = format!(
