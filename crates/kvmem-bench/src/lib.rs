@@ -40,6 +40,7 @@ pub mod concurrency;
 pub mod concurrent_suite;
 pub mod contender;
 pub mod hugepages;
+pub mod limits;
 pub mod live_set;
 pub mod loops;
 pub mod machine;

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use super::Pages;
-use super::system;
+use crate::limits;
 
 const BASE_PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
@@ -112,8 +112,8 @@ impl Drop for Mapping {
 pub(crate) fn map_populate(pages: Pages, bytes: usize) -> Result<Duration, Errno> {
     let unasked = match pages {
         Pages::Huge => true,
-        Pages::Base => !system::thp_always(),
-        Pages::Thp => system::thp_always(),
+        Pages::Base => !limits::thp_always(),
+        Pages::Thp => limits::thp_always(),
         Pages::Shared => false,
     };
     let start = Instant::now();

@@ -24,7 +24,6 @@ mod plan;
 pub(crate) mod region;
 mod sections;
 mod suite;
-pub(crate) mod system;
 
 pub use self::suite::{ArenaDetails, ArenaRow, ArenaSkipped, ArenaSuite};
 use crate::progress::Progress;

@@ -1,9 +1,8 @@
 //! *Plan* of a run: groups of tasks that take turns, and the length of each.
 
 use super::suite::ArenaFixture;
-use super::{
-    ArenaContenderId, ArenaDetails, ArenaOptions, ArenaSkipped, ArenaSuite, Op, Pages, system,
-};
+use super::{ArenaContenderId, ArenaDetails, ArenaOptions, ArenaSkipped, ArenaSuite, Op, Pages};
+use crate::limits;
 use crate::suite::plan::{Group, Order, Turn};
 use crate::suite::{Plan, chosen};
 
@@ -135,7 +134,7 @@ fn groups(
             Op::Populate | Op::Discard => match fit(effort) {
                 Ok(()) => {
                     for pages in able(op) {
-                        match (pages, system::thp_missing()) {
+                        match (pages, limits::thp_missing()) {
                             (Pages::Thp, Some(reason)) => {
                                 skipped.push(ArenaSkipped { op, pages: Some(pages), reason })
                             }
@@ -228,7 +227,7 @@ fn resident(op: Op, pages: Pages, effort: &ArenaEffort) -> Vec<ArenaTask> {
 
 /// Reduces the populated size to at most half of the available memory.
 fn fit(effort: &mut ArenaEffort) -> Result<(), String> {
-    let Some(available) = system::available_bytes() else { return Ok(()) };
+    let Some(available) = limits::available_bytes() else { return Ok(()) };
     while effort.populate_bytes > available / 2 {
         effort.populate_bytes /= 2;
     }

@@ -74,7 +74,7 @@ impl Hugepages {
             format!("cannot borrow hugepages without watching signals: {error}")
         })?;
         let _loans = LOAN_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
-        let available = crate::arena::system::available_bytes().unwrap_or(0) / 2;
+        let available = crate::limits::available_bytes().unwrap_or(0) / 2;
         let loan = this_process(pages);
         let borrowed = LockedLoans::open(loans::LOAN_FILE.as_ref(), true)
             .and_then(|locked| locked.borrow(&pool, &loan, available / HUGE_PAGE));

@@ -11,7 +11,7 @@ use super::{
     Backend, Pages, RegisterContenderId, RegisterDetails, RegisterOptions, RegisterSkipped,
     RegisterSuite,
 };
-use crate::arena::system;
+use crate::limits;
 use crate::suite::plan::{Group, Order, Shuffled, Turn};
 use crate::suite::{Plan, chosen};
 
@@ -101,7 +101,7 @@ struct Resources {
 impl Resources {
     fn here() -> Self {
         let no_rings = IoUring::available().err().map(|reason| reason.to_string());
-        Self { available: system::available_bytes(), no_rings }
+        Self { available: limits::available_bytes(), no_rings }
     }
 }
 
@@ -126,7 +126,7 @@ fn groups(
             for pages in Pages::PRIVATE {
                 let group =
                     RegisterGroup::new(Backend::IoUring, region_bytes, Some(pages), &contexts);
-                match (pages, system::thp_missing()) {
+                match (pages, limits::thp_missing()) {
                     (Pages::Thp, Some(reason)) => skipped.push(group.skipped(None, reason)),
                     _ => groups.push(group),
                 }

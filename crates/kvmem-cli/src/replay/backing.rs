@@ -4,10 +4,9 @@
 //! memory, however large it is. A backed pool is made resident first, after a check that the
 //! machine has as much memory.
 
-use std::path::Path;
-
 use kvmem::arena::{PageSize, Populate};
 use kvmem::pool::{Block, Pool, PoolError};
+use kvmem_bench::limits::available_bytes;
 
 /// A pool cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -73,40 +72,6 @@ fn failure(pool_bytes: u64, source: PoolError) -> BackingError {
     BackingError::Pool { pool_bytes, source: Box::new(source) }
 }
 
-/// Returns the bytes that this process can still fill: the available memory of the machine, or the
-/// remainder of its control groups if that is less. `None` if neither can be read.
-fn available_bytes() -> Option<u64> {
-    let machine =
-        std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_available(&text));
-    let group =
-        std::fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| group_room(&text));
-    machine.into_iter().chain(group).min()
-}
-
-fn mem_available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
-}
-
-/// Returns the least remainder of this process's control group and those above it (cgroup v2;
-/// `0::/a/b` in `cgroup`).
-fn group_room(cgroup: &str) -> Option<u64> {
-    let path = cgroup.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let root = Path::new("/sys/fs/cgroup");
-    let number = |folder: &Path, file: &str| -> Option<u64> {
-        std::fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok()
-    };
-    // A group without a limit says `max`, which is no number.
-    root.join(path)
-        .ancestors()
-        .take_while(|folder| folder.starts_with(root))
-        .filter_map(|folder| {
-            let limit = number(folder, "memory.max")?;
-            Some(limit.saturating_sub(number(folder, "memory.current").unwrap_or(0)))
-        })
-        .min()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,13 +90,5 @@ mod tests {
         let error =
             pool(pool_bytes, true, true).expect_err("so much memory cannot be mapped").to_string();
         assert!(error.contains(&pool_bytes.to_string()), "{error}");
-    }
-
-    #[test]
-    fn reads_what_the_kernel_prints() {
-        let meminfo = "MemTotal:       24684092 kB\nMemFree: 1 kB\nMemAvailable:   24408408 kB\n";
-        assert_eq!(mem_available(meminfo), Some(24_408_408 * 1024));
-        assert_eq!(mem_available("MemTotal: 5 kB\n"), None);
-        assert_eq!(group_room("1:memory:/a\n"), None);
     }
 }
