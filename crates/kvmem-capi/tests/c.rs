@@ -22,15 +22,11 @@ fn run(name: &str, under: Under) {
 programs!(arena register offset slab pool kv_tier threads gslice cost);
 
 // Not under Valgrind: it runs one thread at a time, and objects that other threads were making leak
-// in a child.
+// in a child. Not under the sanitizers: a thread that is in their allocator during a fork leaves
+// its lock held, so a child hangs in `malloc` in about one of a thousand forks.
 #[test]
 fn a_fork_while_threads_make_objects() {
     run("fork", Under::Nothing);
-}
-
-#[test]
-fn a_fork_while_threads_make_objects_under_the_sanitizers() {
-    run("fork", Under::Sanitizers);
 }
 
 #[test]
