@@ -176,7 +176,7 @@ fn a_failed_run_leaves_existing_files_unchanged() {
 /// A failed replay leaves no file that did not exist before.
 #[test]
 fn a_failed_replay_leaves_no_empty_file() {
-    let folder = Folder::new("failing");
+    let folder = Folder::new("failing-replay");
     let trace = folder.trace();
     let outputs = ["r.json", "p.html", "c.ops"].map(|name| folder.path(name));
     let outputs = ["--json", &outputs[0], "--html", &outputs[1], "--record", &outputs[2]];

@@ -61,7 +61,8 @@ use super::memory::{Exclusive, Memory};
 ///
 /// // A request that does not fit returns an error value.
 /// let full = arena.allocate_bytes(1 << 20, 1).expect_err("most of it is used");
-/// assert!(matches!(full, BumpError::Full { requested: 1_048_576, left } if left <= 248_576));
+/// let BumpError::Full { requested, remaining } = full else { panic!("{full}") };
+/// assert!(requested == 1 << 20 && remaining <= 248_576);
 ///
 /// // Nothing is borrowed any more: the whole memory can be handed out again.
 /// arena.reset();
