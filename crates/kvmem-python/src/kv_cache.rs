@@ -45,8 +45,8 @@ impl Held for Cache {
 /// - ``watermarks``: ``(low, high)`` in bytes. An insertion that leaves more than ``high`` bytes
 ///   evicts down to ``low``. None: an insertion evicts only to make space for its value.
 /// - ``eviction``: ``lru`` or ``scan-resistant``.
-/// - ``shards``: number of parts that the keys are divided into, rounded up to a power of two. None
-///   means four per processor, at least 16, and fewer if ``max_blocks`` is small.
+/// - ``shards``: number of parts that the keys are divided into, rounded up to a power of two.
+///   None means four per processor, at least 16, and fewer if ``max_blocks`` is small.
 /// - ``lower_tier``: receives evicted values and is asked for missing ones, such as
 ///   :class:`kvmem.mooncake.Store`: see :mod:`kvmem.lower_tier`.
 ///

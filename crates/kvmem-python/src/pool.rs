@@ -40,13 +40,14 @@ impl Held for Pool {
 ///
 /// Options:
 ///
-/// - ``size``: length in bytes, rounded up to whole pages, or to whole parts if the pool can grow.
+/// - ``size``: length in bytes, rounded up to whole pages, or to whole parts if the pool can
+///   grow.
 /// - ``max_size``: length in bytes that the pool can grow to. The addresses are reserved at once.
 ///   None means ``size``.
 /// - ``pages``: page sizes to try, in order of preference, of ``1G``, ``2M``, ``thp`` and ``4k``.
 ///   None means ``2M,thp,4k``.
-/// - ``strict``: fail if the first page size cannot back the whole pool, instead of falling back to
-///   the next one.
+/// - ``strict``: fail if the first page size cannot back the whole pool, instead of falling back
+///   to the next one.
 /// - ``numa``: ``bind:0,2-3`` or ``interleave:0-3``. None leaves the placement to the kernel.
 /// - ``shared``: back the pool with a memory file of fixed size that other processes can attach.
 /// - ``readers_only``: seal the memory file of a shared pool against every later mapping for
@@ -54,13 +55,13 @@ impl Held for Pool {
 /// - ``guard_pages``: place an inaccessible page before and after the pool.
 /// - ``populate``: make pages resident before blocks are allocated: ``"auto"`` or a number of
 ///   threads. With None the first access to a page may find no memory, which kills the process.
-/// - ``devices``: devices to register the whole pool with: ``io_uring``, ``io_uring:N``, ``mlock``,
-///   ``verbs``, ``verbs:NIC``, ``cuda``, ``cuda:N``, ``nixl`` and ``nixl:BACKEND``. None registers
-///   it with none.
-/// - ``policy``: how devices are called: ``auto``, ``sequential``, ``parallel`` or ``parallel:N``.
-///   None takes the policy from the environment, and ``auto`` if it names none.
-/// - ``boundary``: no block crosses a multiple of this number of bytes, or is longer than it. None
-///   chooses by the devices' limits, and 1 GiB if the pool can grow or is initialized in the
+/// - ``devices``: devices to register the whole pool with: ``io_uring``, ``io_uring:N``,
+///   ``mlock``, ``verbs``, ``verbs:NIC``, ``cuda``, ``cuda:N``, ``nixl`` and ``nixl:BACKEND``.
+///   None registers it with none.
+/// - ``policy``: how devices are called: ``auto``, ``sequential``, ``parallel`` or
+///   ``parallel:N``. None takes the policy from the environment, and ``auto`` if it names none.
+/// - ``boundary``: no block crosses a multiple of this number of bytes, or is longer than it.
+///   None chooses by the devices' limits, and 1 GiB if the pool can grow or is initialized in the
 ///   background.
 /// - ``hot_sizes``: block sizes that are cached per thread from the beginning.
 /// - ``auto_hot_sizes``: cache sizes per thread that are requested often.

@@ -38,13 +38,13 @@ impl Bytes for Arc<Region> {
 /// - ``size``: length in bytes, rounded up to whole pages.
 /// - ``pages``: page sizes to try, in order of preference, of ``1G``, ``2M``, ``thp`` and ``4k``.
 ///   None means ``2M,thp,4k``.
-/// - ``strict``: fail if the first page size cannot back the whole region, instead of falling back
-///   to the next one.
+/// - ``strict``: fail if the first page size cannot back the whole region, instead of falling
+///   back to the next one.
 /// - ``numa``: ``bind:0,2-3`` or ``interleave:0-3``. None leaves the placement to the kernel.
 /// - ``populate``: make all pages resident before the constructor returns: ``"auto"`` or a number
 ///   of threads. None leaves each page to be faulted in by its first access.
-/// - ``shared``: back the region with a memory file of fixed size that other processes can attach.
-///   Otherwise only this process has the memory.
+/// - ``shared``: back the region with a memory file of fixed size that other processes can
+///   attach. Otherwise only this process has the memory.
 /// - ``readers_only``: seal the memory file of a shared region against every later mapping for
 ///   writing, in any process (``F_SEAL_FUTURE_WRITE``, Linux 5.1). ``discard`` then fails.
 /// - ``guard_pages``: place an inaccessible page before and after the region.

@@ -30,8 +30,8 @@ impl Held for RegistrationSet {
 /// Options:
 ///
 /// - ``region``: the memory. The registration keeps it alive.
-/// - ``devices``: one or more of ``io_uring``, ``io_uring:N``, ``mlock``, ``verbs``, ``verbs:NIC``,
-///   ``cuda``, ``cuda:N``, ``nixl`` and ``nixl:BACKEND``.
+/// - ``devices``: one or more of ``io_uring``, ``io_uring:N``, ``mlock``, ``verbs``,
+///   ``verbs:NIC``, ``cuda``, ``cuda:N``, ``nixl`` and ``nixl:BACKEND``.
 /// - ``policy``: ``auto``, ``sequential``, ``parallel`` or ``parallel:N``. None takes the policy
 ///   from the environment, and ``auto`` if it names none.
 /// - ``populate``: make pages resident before they are registered: ``"auto"`` or a number of
