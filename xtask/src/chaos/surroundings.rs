@@ -47,7 +47,7 @@ pub(super) fn options(chaos: &Chaos) -> Result<()> {
     }
     for size in ["1PiB", "16TiB"] {
         let mount = chaos.kvmem(["mount", "--size", size]).ends(FAILS);
-        mount.says(["bytes", "ask for less"]).run()?;
+        mount.says(["bytes", "request less"]).run()?;
     }
     let trace = chaos.folder.join("trace.jsonl");
     let trace = trace.to_str().unwrap_or_default();

@@ -85,8 +85,8 @@ impl Region {
     ///
     /// A process of another user cannot open the memory for writing through it: the mode of the
     /// file is 0644. A process of the same user, or of root, can do so through `/proc/self/fd`,
-    /// unless the region is for [readers only](RegionBuilder::readers_only). Such processes can
-    /// also reach the memory of this process in other ways.
+    /// unless the region is for [readers only](crate::arena::RegionBuilder::readers_only). Such
+    /// processes can also reach the memory of this process in other ways.
     ///
     /// # Errors
     /// [`CallFailed`](ArenaError::CallFailed) if the process has no free descriptor, `/proc` is not
