@@ -114,20 +114,13 @@ impl NixlAbi {
     pub(super) unsafe fn load(path: &Path) -> Result<NixlAbi, String> {
         // SAFETY: the caller promises that the code that runs when the library is loaded and
         // unloaded is sound.
-        let library =
-            unsafe { Library::open(path) }.map_err(|error| format!("no library: {error}"))?;
+        let library = unsafe { Library::open(path) }?;
         macro_rules! function {
             ($name:literal) => {
                 // SAFETY: the field that receives the function has the type of the header, which
                 // the caller promises for this library. The library is stored beside it, or never
                 // unloaded.
-                unsafe { library.symbol($name) }.map_err(|error| {
-                    format!(
-                        "{} has no function {}: {error}",
-                        path.display(),
-                        $name.to_string_lossy()
-                    )
-                })
+                unsafe { library.symbol($name) }
             };
         }
         // SAFETY: the function is not called, so its type does not matter.
