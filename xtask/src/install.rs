@@ -24,7 +24,7 @@ pub(crate) struct InstallOptions {
 /// Builds the libraries and installs them.
 pub(crate) fn run(root: &Path, options: &InstallOptions) -> Result<ExitCode> {
     let mut build = Command::new(cargo());
-    build.current_dir(root).args(["build", "--release", "--locked", "--package", "kvmem-capi"]);
+    build.current_dir(root).args(["build", "--profile", "dist", "--locked", "--package", "kvmem-capi"]);
     let parts = if options.testing { Parts::WithTesting } else { Parts::Shipped };
     if parts == Parts::WithTesting {
         build.args(["--features", "testing"]);
@@ -33,7 +33,7 @@ pub(crate) fn run(root: &Path, options: &InstallOptions) -> Result<ExitCode> {
     ensure!(status.success(), "the build ended with {status}");
     let crate_folder = root.join("crates/kvmem-capi");
     let version = version(&crate_folder.join("Cargo.toml"))?;
-    let built = target_folder(root)?.join("release");
+    let built = target_folder(root)?.join("dist");
     install_into(&options.prefix, &built, &crate_folder.join("include"), &version, parts)
         .with_context(|| format!("cannot install to {}", options.prefix.display()))?;
     println!("kvmem {version} is in {}", options.prefix.display());

@@ -68,7 +68,8 @@ pub(crate) fn bench(root: &Path, options: &BenchOptions) -> Result<ExitCode> {
     for (suite, ending) in SUITES.into_iter().filter(|(suite, _)| wanted(suite)) {
         let file = folder.join(format!("{name}{ending}.json"));
         let mut bench = Command::new(cargo());
-        bench.current_dir(root).args(["run", "--release", "--locked", "--package", "kvmem-cli"]);
+        bench.current_dir(root).args(["run", "--profile", "bench", "--locked"]);
+        bench.args(["--package", "kvmem-cli", "--features", "allocators"]);
         bench.args(["--", "bench", suite, "--json"]).arg(&file);
         if ON_HUGEPAGES.contains(&suite) {
             bench.arg("--borrow-hugepages");
@@ -102,13 +103,7 @@ pub(crate) fn report(root: &Path, options: &ReportOptions) -> Result<ExitCode> {
     }
     let mut draw = Command::new(cargo());
     // Nothing is measured, so neither optimization nor other allocators are needed.
-    draw.current_dir(root).args([
-        "run",
-        "--locked",
-        "--package",
-        "kvmem-cli",
-        "--no-default-features",
-    ]);
+    draw.current_dir(root).args(["run", "--locked", "--package", "kvmem-cli"]);
     draw.args(["--", "bench"]);
     for record in &newest {
         draw.arg("--from").arg(record);
