@@ -6,13 +6,16 @@
 //! is over, and each counts its calls and measures its time. Threads are bound to processors one by
 //! one, repeatedly if there are more threads than processors.
 //!
+//! The functions of a team take the work as a trait object: it is called once a thread, and the
+//! compiler then translates threads and barriers once for all loops, not once for each.
+//!
 //! A thread meets the leading thread at five barriers: *ready* (its own tables exist), *measured*
 //! (the leader has read the memory in use), *start*, *done* and *measured again*. A thread that
 //! ends early, even by a panic, still passes the remaining barriers, so no other thread blocks.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier, OnceLock};
+use std::sync::{Arc, Barrier, Mutex, OnceLock, PoisonError};
 use std::thread::{self, Builder, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
@@ -47,9 +50,12 @@ pub enum TeamError {
     Spawn(#[from] SpawnError),
 }
 
+/// The work of one thread.
+pub(crate) type Work<'scope> = Box<dyn FnOnce() + Send + 'scope>;
+
 /// Started threads that wait for [`WaitingThreads::go`]. Dropping it ends them without work.
-pub(crate) struct WaitingThreads<'scope, T> {
-    running: Vec<ScopedJoinHandle<'scope, Option<T>>>,
+pub(crate) struct WaitingThreads<'scope> {
+    running: Vec<ScopedJoinHandle<'scope, ()>>,
     go: Arc<OnceLock<bool>>,
 }
 
@@ -57,17 +63,21 @@ pub(crate) struct WaitingThreads<'scope, T> {
 ///
 /// # Errors
 /// [`SpawnError`] if a thread cannot be started; those already started end without working.
-pub(crate) fn start<'scope, 'env, T: Send + 'scope>(
-    scope: &'scope Scope<'scope, 'env>,
-    works: impl IntoIterator<Item = impl FnOnce() -> T + Send + 'scope>,
-) -> Result<WaitingThreads<'scope, T>, SpawnError> {
-    let works: Vec<_> = works.into_iter().collect();
+pub(crate) fn start<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    works: Vec<Work<'scope>>,
+) -> Result<WaitingThreads<'scope>, SpawnError> {
     let threads = works.len();
     let mut started = WaitingThreads { running: Vec::with_capacity(threads), go: Arc::default() };
     for (index, work) in works.into_iter().enumerate() {
         let go = Arc::clone(&started.go);
         let thread = Builder::new().name("kvmem-bench".into());
-        match thread.spawn_scoped(scope, move || go.wait().then(work)) {
+        let wait_and_work = move || {
+            if *go.wait() {
+                work();
+            }
+        };
+        match thread.spawn_scoped(scope, wait_and_work) {
             Ok(thread) => started.running.push(thread),
             Err(error) => {
                 return Err(SpawnError { number: index + 1, threads, reason: error.to_string() });
@@ -77,18 +87,43 @@ pub(crate) fn start<'scope, 'env, T: Send + 'scope>(
     Ok(started)
 }
 
-impl<'scope, T> WaitingThreads<'scope, T> {
-    /// Lets the threads work. Each handle returns its thread's result.
-    pub(crate) fn go(mut self) -> Vec<ScopedJoinHandle<'scope, Option<T>>> {
+impl<'scope> WaitingThreads<'scope> {
+    /// Lets the threads work. Returns a handle of each, in the order of the works.
+    pub(crate) fn go(mut self) -> Vec<ScopedJoinHandle<'scope, ()>> {
         let _ = self.go.set(true);
         std::mem::take(&mut self.running)
     }
 }
 
-impl<T> Drop for WaitingThreads<'_, T> {
+impl Drop for WaitingThreads<'_> {
     fn drop(&mut self) {
         // Has no effect after `go`.
         let _ = self.go.set(false);
+    }
+}
+
+/// The results of threads, which store them by the threads' numbers.
+pub(crate) struct Results<T>(Vec<Mutex<Option<T>>>);
+
+impl<T> Results<T> {
+    /// Creates the results of `threads` threads, none of which has one yet.
+    pub(crate) fn new(threads: u32) -> Self {
+        Results((0..threads).map(|_| Mutex::new(None)).collect())
+    }
+
+    /// Stores the result of thread `index`.
+    pub(crate) fn store(&self, index: usize, result: T) {
+        *self.0[index].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+    }
+
+    /// Returns all results, in the order of the threads.
+    ///
+    /// # Errors
+    /// [`TeamError::Panicked`] if a thread ended without a result.
+    pub(crate) fn all(self) -> Result<Vec<T>, TeamError> {
+        let results = self.0.into_iter();
+        let results = results.map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner));
+        results.map(|result| result.ok_or(TeamError::Panicked)).collect()
     }
 }
 
@@ -172,36 +207,66 @@ pub(crate) fn run<T: Send, S>(
     work: impl Fn(&Member<'_>) -> T + Sync,
     read: impl Fn() -> S,
 ) -> Result<TeamResult<T, S>, TeamError> {
+    let results = Results::new(threads);
+    let (mut before, mut after) = (None, None);
+    run_threads(
+        threads,
+        time,
+        &|member| results.store(member.index, work(member)),
+        &mut || before = Some(read()),
+        &mut || after = Some(read()),
+    )?;
+    let threads = results.all()?;
+    // A team without an error has been read twice.
+    let (before, after) = before.zip(after).ok_or(TeamError::Panicked)?;
+    Ok(TeamResult { threads, before, after })
+}
+
+/// Runs `work` on `threads` threads for `time`; calls `before` and `after` while no thread works.
+fn run_threads(
+    threads: u32,
+    time: Duration,
+    work: &(dyn Fn(&Member<'_>) + Sync),
+    before: &mut dyn FnMut(),
+    after: &mut dyn FnMut(),
+) -> Result<(), TeamError> {
     let cores = cores();
     let oversubscribed = threads as usize > cores.len();
     let barrier = Barrier::new(threads as usize + 1);
     let team = TeamState { barrier, over: AtomicBool::new(false) };
-    let (team, work) = (&team, &work);
+    let team = &team;
     thread::scope(|scope| {
-        let works = (0..threads as usize).map(|index| {
+        let work_of = |index: usize| -> Work<'_> {
             let core = cores.get(index % cores.len().max(1)).copied();
-            move || {
+            Box::new(move || {
                 let member = Member { team, barriers_passed: Cell::new(0), index, oversubscribed };
                 bind(core);
-                work(&member)
-            }
-        });
-        let running = start(scope, works)?.go();
+                work(&member);
+            })
+        };
+        let running = start(scope, (0..threads as usize).map(work_of).collect())?.go();
         team.barrier.wait();
-        let before = read();
+        before();
         team.barrier.wait();
         team.barrier.wait();
         thread::sleep(time);
         // Relaxed: see `keeps_running`.
         team.over.store(true, Ordering::Relaxed);
         team.barrier.wait();
-        let after = read();
+        after();
         team.barrier.wait();
-        let threads = running
-            .into_iter()
-            .map(|thread| thread.join().ok().flatten().ok_or(TeamError::Panicked));
-        Ok(TeamResult { threads: threads.collect::<Result<_, _>>()?, before, after })
+        joined(running)
     })
+}
+
+/// Waits for the threads' ends.
+///
+/// # Errors
+/// [`TeamError::Panicked`] if a thread panicked.
+pub(crate) fn joined(running: Vec<ScopedJoinHandle<'_, ()>>) -> Result<(), TeamError> {
+    // All are joined: a panic of a thread that is not joined would pass on to the scope.
+    let panicked = running.into_iter().map(|thread| thread.join().is_err()).filter(|&bad| bad);
+    if panicked.count() == 0 { Ok(()) } else { Err(TeamError::Panicked) }
 }
 
 /// Returns the processors that this process may use; none if the system does not report them.

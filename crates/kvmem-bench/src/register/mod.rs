@@ -103,9 +103,9 @@ pub enum RegisterMeasureError {
     /// The system did not provide a mapping.
     #[error("the system could not map or populate memory: {0}")]
     System(#[from] rustix::io::Errno),
-    /// A thread could not be started.
+    /// A thread panicked or could not be started.
     #[error(transparent)]
-    Spawn(#[from] crate::SpawnError),
+    Team(#[from] crate::TeamError),
     /// The library returned an error.
     #[error("{0}")]
     Library(String),

@@ -11,7 +11,6 @@
 //! first call that pins it.
 
 use std::ops::Range;
-use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread;
 
@@ -19,8 +18,7 @@ use kvmem::arena::Region;
 use kvmem::register::{Key, Platform, RegisterLimit, Registrar, RegistrarError};
 
 use super::RegisterMeasureError;
-use crate::SpawnError;
-use crate::team::start;
+use crate::team::{Results, TeamError, Work, joined, start};
 
 /// Keys start at multiples of this: the largest page that benchmarks use.
 const PAGE: usize = 2 << 20;
@@ -105,32 +103,32 @@ fn failed(failure: &RegistrarError) -> RegisterMeasureError {
 /// takes the first.
 ///
 /// # Errors
-/// [`SpawnError`] if a thread cannot be started; then nothing has been called.
+/// [`TeamError`] if a thread panicked or could not be started; in the second case nothing has been
+/// called.
 fn each<T: Send>(
     host: &dyn Platform,
     count: usize,
     parallel: bool,
     work: impl Fn(usize) -> T + Sync,
-) -> Result<Vec<T>, SpawnError> {
+) -> Result<Vec<T>, TeamError> {
     if !parallel || count < 2 {
         return Ok((0..count).map(work).collect());
     }
+    let results = Results::new(count as u32);
     let one = |number| {
         let _member = GatheredThread::enter(host, number);
-        work(number)
+        results.store(number, work(number));
     };
     thread::scope(|scope| {
         let one = &one;
-        let others = start(scope, (1..count).map(|number| move || one(number)))?;
+        let work_of = |number| -> Work<'_> { Box::new(move || one(number)) };
+        let others = start(scope, (1..count).map(work_of).collect())?;
         host.gather(count);
         let others = others.go();
-        let first = one(0);
-        let others = others.into_iter().filter_map(|other| match other.join() {
-            Ok(found) => found,
-            Err(panic) => resume_unwind(panic),
-        });
-        Ok([first].into_iter().chain(others).collect())
-    })
+        one(0);
+        joined(others)
+    })?;
+    results.all()
 }
 
 /// A thread in a gathered group. Dropping it leaves the group, also in a panic: others may wait for

@@ -65,14 +65,7 @@ impl GoalList {
         limit: f64,
         figures: impl IntoIterator<Item = Figure>,
     ) {
-        let worst = figures.into_iter().max_by(|a, b| a.0.total_cmp(&b.0));
-        self.0.extend(worst.map(|(value, at)| Goal {
-            name: name.into(),
-            value,
-            limit,
-            at_least: false,
-            at,
-        }));
+        self.add(name.into(), limit, false, &mut figures.into_iter());
     }
 
     /// Adds the goal that the smallest of `figures` is at least `limit`; nothing without figures.
@@ -82,14 +75,22 @@ impl GoalList {
         limit: f64,
         figures: impl IntoIterator<Item = Figure>,
     ) {
-        let worst = figures.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
-        self.0.extend(worst.map(|(value, at)| Goal {
-            name: name.into(),
-            value,
-            limit,
-            at_least: true,
-            at,
-        }));
+        self.add(name.into(), limit, true, &mut figures.into_iter());
+    }
+
+    fn add(
+        &mut self,
+        name: String,
+        limit: f64,
+        at_least: bool,
+        figures: &mut dyn Iterator<Item = Figure>,
+    ) {
+        let worst = figures.reduce(|worst, figure| {
+            let order = figure.0.total_cmp(&worst.0);
+            let worse = if at_least { order.is_lt() } else { order.is_ge() };
+            if worse { figure } else { worst }
+        });
+        self.0.extend(worst.map(|(value, at)| Goal { name, value, limit, at_least, at }));
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) struct BenchmarkFigures {
 pub(super) struct Line {
     /// Its name and unit.
     pub(super) what: String,
-    /// The figures, kvmem first.
+    /// The figures, kvmem first; or what has none, and why.
     pub(super) figures: Vec<String>,
 }
 
@@ -196,7 +196,7 @@ fn run_slab(mut going: &Going) -> Result<BenchmarkFigures, String> {
         ..slab::SlabOptions::default()
     };
     let report = slab::run(&options, &mut going).map_err(|error| error.to_string())?;
-    let lines = [1, 2].map(|threads| {
+    let mut lines = Vec::from([1, 2].map(|threads| {
         let ns = |contender: SlabContenderId| {
             let row = report
                 .rows
@@ -206,9 +206,17 @@ fn run_slab(mut going: &Going) -> Result<BenchmarkFigures, String> {
         };
         let figures = SlabContenderId::ALL.map(|contender| (contender.name(), ns(contender)));
         line(&format!("small block, {threads} thread(s): ns"), figures)
-    });
+    }));
+    let mut reasons: Vec<&str> = report.skipped.iter().map(|one| one.reason.as_str()).collect();
+    reasons.dedup();
+    for reason in reasons {
+        let same = report.skipped.iter().filter(|skipped| skipped.reason == reason);
+        let names: Vec<&str> = same.map(|skipped| skipped.contender.name()).collect();
+        let figures = vec![names.join(", "), reason.to_owned()];
+        lines.push(Line { what: "not measured".to_owned(), figures });
+    }
     let goals = report.goals.clone();
-    Ok(BenchmarkFigures::new(report, &goals, lines.into()))
+    Ok(BenchmarkFigures::new(report, &goals, lines))
 }
 
 fn run_concurrency(mut going: &Going) -> Result<BenchmarkFigures, String> {

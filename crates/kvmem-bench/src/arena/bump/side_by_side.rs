@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Instant;
 
 use crate::arena::ArenaMeasureError;
-use crate::team::{TeamError, bind, cores, start};
+use crate::team::{Results, TeamError, Work, bind, cores, joined, start};
 
 /// Attempts at a turn, the first included.
 const TRIES: u32 = 5;
@@ -54,12 +54,27 @@ fn turn<S: Sync, T: Send>(
     subject: &S,
     work: &(impl Fn(&S) -> T + Sync),
 ) -> Result<Vec<ThreadRun<T>>, ArenaMeasureError> {
+    let results = Results::new(threads);
+    turn_threads(threads, cores, &|index| {
+        let start = Instant::now();
+        let result = work(subject);
+        results.store(index, ThreadRun { result, start, end: Instant::now() });
+    })?;
+    Ok(results.all()?)
+}
+
+/// Runs `work`, which takes the thread's number, on all threads at once.
+fn turn_threads(
+    threads: u32,
+    cores: &[usize],
+    work: &(dyn Fn(usize) + Sync),
+) -> Result<(), TeamError> {
     let waiting = AtomicU32::new(threads);
     let oversubscribed = threads as usize > cores.len();
     let waiting = &waiting;
-    let run_on = |core: Option<&usize>| {
-        let core = core.copied();
-        move || {
+    let work_of = |index: usize| -> Work<'_> {
+        let core = cores.get(index % cores.len().max(1)).copied();
+        Box::new(move || {
             bind(core);
             // AcqRel and Acquire pair with each other: no thread reads its clock before all threads
             // have arrived.
@@ -67,17 +82,10 @@ fn turn<S: Sync, T: Send>(
             while waiting.load(Ordering::Acquire) > 0 {
                 if oversubscribed { thread::yield_now() } else { spin_loop() }
             }
-            let start = Instant::now();
-            let result = work(subject);
-            ThreadRun { result, start, end: Instant::now() }
-        }
+            work(index);
+        })
     };
-    thread::scope(|scope| {
-        let works = (0..threads as usize).map(|i| run_on(cores.get(i % cores.len().max(1))));
-        let running = start(scope, works).map_err(TeamError::Spawn)?.go();
-        let ended = running.into_iter().map(|thread| thread.join().ok().flatten());
-        ended.map(|run| run.ok_or(TeamError::Panicked.into())).collect()
-    })
+    thread::scope(|scope| joined(start(scope, (0..threads as usize).map(work_of).collect())?.go()))
 }
 
 /// Returns whether all threads ran at the same time for most of the turn.

@@ -68,7 +68,7 @@ pub(super) fn visit<V: HeapVisitor>(id: SlabContenderId, visitor: V) -> Result<V
         SlabContenderId::Snmalloc => visitor.visit(snmalloc::Snmalloc::create()?),
         #[cfg(not(feature = "allocators"))]
         SlabContenderId::Mimalloc | SlabContenderId::Jemalloc | SlabContenderId::Snmalloc => {
-            return Err("built without the feature `allocators`".to_owned());
+            return Err("needs `--features allocators`, C++ and CMake".to_owned());
         }
         SlabContenderId::GSlice => visitor.visit(g_slice::GSlice::create()?),
     })
