@@ -1,5 +1,5 @@
 """The tutorial, the how-tos and the page on fresh memory: their commands and programs run from top
-to bottom, and print what the pages show.
+to bottom, and print what the pages show. The table of exceptions matches the classes.
 
 The blocks of a page in one language are one program. A ``text`` block directly after a block is its
 output. In it a number stands for any number, ``…`` for anything in the line, and a line of ``…``
@@ -8,7 +8,9 @@ for any lines. A block whose first line is a comment with a file's name is that 
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
+import inspect
 import os
 import re
 import shutil
@@ -170,6 +172,45 @@ def stand_ins(program: str) -> dict[str, str]:
     if "git clone" in program and not (shutil.which("git") and (ROOT / ".git").exists()):
         pytest.skip("these sources are no git repository")
     return instead
+
+
+EXCEPTIONS = (
+    "<!-- Exceptions: KVMEM_WRITE_PAGES=1 pytest crates/kvmem-python/tests/test_pages.py -->\n",
+    "<!-- The end of the exceptions -->\n",
+)
+"""The lines around the table of exceptions in troubleshooting.md."""
+WITH_ERRORS = ["", ".mooncake", ".nixl", ".lmcache", ".sglang"]
+
+
+def exceptions() -> str:
+    """Returns the table of all exceptions: name, what else each of them is, and its meaning."""
+    rows = ["| exception | also a | meaning |\n", "|---|---|---|\n"]
+    for package in WITH_ERRORS:
+        module = importlib.import_module(f"kvmem{package}.errors")
+        for name, kind in inspect.getmembers(module, inspect.isclass):
+            if kind.__module__ != module.__name__ or not issubclass(kind, kvmem.KvmemError):
+                continue
+            others = [each for each in kind.__mro__[1:] if each.__module__ == "builtins"]
+            nearest = [
+                f"`{each.__name__}`"
+                for each in others
+                if not any(other is not each and issubclass(other, each) for other in others)
+            ]
+            also = ", ".join(nearest).replace("`Exception`", "–")
+            meaning = (inspect.getdoc(kind) or "").partition("\n\n")[0].replace("\n", " ")
+            meaning = re.sub(r":\w+:`~?([^`]*)`", r"`\1`", meaning).replace("``", "`")
+            rows.append(f"| `kvmem{package}.{name}` | {also} | {meaning} |\n")
+    return "\n" + "".join(rows) + "\n"
+
+
+def test_the_table_of_exceptions_matches_the_classes() -> None:
+    page = DOCS / "troubleshooting.md"
+    text = page.read_text(encoding="utf-8")
+    (before, rest), begin, end = text.split(EXCEPTIONS[0]), *EXCEPTIONS
+    wanted = before + begin + exceptions() + end + rest.partition(end)[2]
+    if os.environ.get("KVMEM_WRITE_PAGES"):
+        page.write_text(wanted, encoding="utf-8")
+    assert page.read_text(encoding="utf-8") == wanted, begin
 
 
 def test_every_page_has_a_title_a_sentence_and_code() -> None:

@@ -62,7 +62,8 @@ pub(super) fn differences(files: &[File]) -> Result<Vec<String>> {
     let mut words = BTreeSet::new();
     for file in sources {
         for (number, line) in file.text.lines() {
-            words.extend(line.split(|c| !in_name(c)).filter(|word| listed.contains(word)));
+            let names = line.split(|c| !in_name(c)).filter(|word| word.len() > 1);
+            words.extend(names.filter(|word| listed.contains(word)));
             for name in read_in(line).filter(|name| !listed.contains(name)) {
                 found.push(format!(
                     "{}:{number}: {name} is read and not in {PAGE}: add a row",

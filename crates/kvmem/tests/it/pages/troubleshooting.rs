@@ -53,10 +53,10 @@ fn tables() -> String {
     let mut page = String::new();
     for (heading, rows) in errors::all() {
         let lines: String = rows.iter().map(|row| row.line(&docs)).collect();
-        write!(page, "\n## {heading}\n\n| text | cause | fix |\n|---|---|---|\n{lines}")
+        write!(page, "\n### {heading}\n\n| text | cause | fix |\n|---|---|---|\n{lines}")
             .expect("a text grows");
     }
-    page.push_str("\n## Limits that errors name\n\n| text | cause | fix |\n|---|---|---|\n");
+    page.push_str("\n### Limits that errors name\n\n| text | cause | fix |\n|---|---|---|\n");
     for (name, text, fix) in limits::all() {
         let cause = &docs[&name];
         writeln!(page, "| `{text}` | {cause} `{name}` | {fix} |").expect("a text grows");
