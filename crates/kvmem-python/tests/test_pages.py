@@ -1,5 +1,5 @@
-"""The tutorial, the how-tos and the page on fresh memory: their commands and programs run from top
-to bottom, and print what the pages show. The table of exceptions matches the classes.
+"""The tutorial, the how-tos, fresh memory and troubleshooting: their commands and programs run from
+top to bottom, and print what the pages show. The table of exceptions matches the classes.
 
 The blocks of a page in one language are one program. A ``text`` block directly after a block is its
 output. In it a number stands for any number, ``…`` for anything in the line, and a line of ``…``
@@ -28,6 +28,7 @@ DOCS = ROOT / "docs"
 PAGES = [
     DOCS / "tutorial.md",
     DOCS / "fresh-memory.md",
+    DOCS / "troubleshooting.md",
     *sorted((DOCS / "how-to").glob("*.md")),
 ]
 END = "\x1e"
@@ -216,7 +217,7 @@ def test_the_table_of_exceptions_matches_the_classes() -> None:
 
 
 def test_every_page_has_a_title_a_sentence_and_code() -> None:
-    assert len(PAGES) >= 8
+    assert len(PAGES) >= 9
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         assert re.match(r"# \w.*\n\n[^#`|\n]", text), f"{page.name}: a heading, then a sentence"
