@@ -14,7 +14,10 @@
 //! The checks read the files that git tracks or would track. They know a language by the ending of
 //! the file and take strings and comments out by a small scanner, not by a parser, so they cost
 //! less than a second.
+//!
+//! [`environment`] compares the variables that the sources read with the tables of their page.
 
+mod environment;
 mod scan;
 mod types;
 
@@ -50,6 +53,9 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
     let retired = retired(RETIRED);
     report.check("prose: no retired words in names", || {
         none(files.iter().flat_map(|file| retired_words(file, &retired)))
+    });
+    report.check("prose: environment variables are in the table", || {
+        none(environment::differences(&files)?.into_iter())
     });
     report.check("prose: a type's name is unique in its crate", || none(types::twice(&files)));
     report.check("prose: sentences name their subject", || none(files.iter().flat_map(sentences)));
