@@ -14,6 +14,7 @@ use crate::engines;
 use crate::prose;
 use crate::python;
 use crate::setup;
+use crate::site;
 use crate::step::{Kind, Report};
 use crate::workspace::{cargo, targets};
 
@@ -53,6 +54,8 @@ enum Group {
     Fuzz,
     /// The documentation, built with warnings as errors.
     Doc,
+    /// The documentation as a site: chapters, links, code blocks, and each page in a browser.
+    Site,
 }
 
 /// Runs the steps and prints the summary. The exit status is 1 if any step failed.
@@ -103,6 +106,9 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
         if wanted(Group::Doc) {
             let mut doc = cargo_in(root, &["doc", "--workspace", "--no-deps", "--locked"]);
             report.command("doc", Kind::Plain, doc.env("RUSTDOCFLAGS", "-D warnings"));
+        }
+        if wanted(Group::Site) {
+            site::test(root, &mut report);
         }
     }
 
