@@ -199,3 +199,27 @@ fn the_examples_of_the_page_run() {
         }
     }
 }
+
+/// Compiles the program of the how-to for Mooncake's users, which knows nothing of kvmem.
+#[test]
+fn the_program_of_the_how_to_runs() {
+    if !has("c++") {
+        return;
+    }
+    let page = crate_folder().join("../../docs/how-to/replace-mooncakes-allocator.md");
+    let page = std::fs::read_to_string(page).expect("the page is there");
+    let block = |text: &str, start: &str| {
+        let (_, rest) = text.split_once(start).expect("the page has the block");
+        let (block, rest) = rest.split_once("```\n").expect("a block ends");
+        (block.to_owned(), rest.to_owned())
+    };
+    let (code, rest) = block(&page, "```cpp\n");
+    let (says, _) = block(&rest, "```text\n");
+    let source = scratch("programs").join("how-to.cpp");
+    std::fs::write(&source, code).expect("the target folder can be written");
+    for standard in STANDARDS {
+        let name = format!("how-to-{}", &standard["-std=".len()..]);
+        let program = compile(&source, &name, standard, &[]);
+        assert_eq!(succeed(&mut Command::new(program)), says);
+    }
+}

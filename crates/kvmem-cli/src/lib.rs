@@ -38,7 +38,21 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
 }
 
-/// The examples of the README, which must compile and run like any other.
+/// The examples of the README and of the how-tos, which must compile and run like any other.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct FrontPage;
+mod pages {
+    #[doc = include_str!("../../../README.md")]
+    struct FrontPage;
+
+    #[doc = include_str!("../../../docs/how-to/monitoring.md")]
+    struct Monitoring;
+
+    #[doc = include_str!("../../../docs/how-to/pin-with-my-nics.md")]
+    struct PinWithMyNics;
+
+    #[doc = include_str!("../../../docs/how-to/replace-mooncakes-allocator.md")]
+    struct ReplaceMooncakesAllocator;
+
+    #[doc = include_str!("../../../docs/how-to/share-a-pool-between-processes.md")]
+    struct ShareAPoolBetweenProcesses;
+}

@@ -4,6 +4,7 @@ mod arena;
 mod byte_owners;
 mod child;
 mod offset;
+mod pages;
 mod pool;
 mod random;
 mod register;

@@ -1,0 +1,7 @@
+//! Pages of documentation that are generated from the sources, or compared with them.
+
+mod errors;
+mod limits;
+mod row;
+mod source;
+mod troubleshooting;
