@@ -38,16 +38,20 @@ html_domain_indices = False
 # Summaries are read from the pages, which a browser only does over HTTP, not for files.
 html_show_search_summary = False
 html_theme_options = {
-    "source_repository": "",
-    "light_css_variables": {"color-brand-primary": "#0b5c7d", "color-brand-content": "#0b5c7d"},
+    "light_css_variables": {
+        "color-brand-primary": "#0b5c7d",
+        "color-brand-content": "#0b5c7d",
+        "color-code-background": "#f5f7f9",
+    },
     "dark_css_variables": {"color-brand-primary": "#6cc7e8", "color-brand-content": "#6cc7e8"},
 }
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"
 highlight_language = "none"
 maximum_signature_line_length = 80
-toc_object_entries = True
-toc_object_entries_show_parents = "hide"
+# Each page has the menu of all: with every name of the references in it, writing them takes three
+# times as long.
+toc_object_entries = False
 python_use_unqualified_type_names = True
 add_module_names = False
 

@@ -128,7 +128,8 @@ def shown(node: ast.stmt, every: dict[str, ast.ClassDef]) -> str:
     ]
     parameters = signature(constructors[0], bound=True).partition(" -> ")[0] if constructors else ""
     is_error = node.name.endswith("Error")
-    text = directive("exception" if is_error else "class", node.name + parameters, doc, 0)
+    heading = "" if is_error else f"{node.name}\n{'^' * len(node.name)}\n\n"
+    text = heading + directive("exception" if is_error else "class", node.name + parameters, doc, 0)
     public = [base for base in bases if not base.startswith("_") and base != "NamedTuple"]
     if public:
         text += indented("Bases: " + ", ".join(f":class:`{each}`" for each in public), 3) + "\n\n"

@@ -2,6 +2,7 @@
 //!
 //! - [`chapters`] reads which page stands where,
 //! - [`markdown`] finds the code, links and headings of a page, [`blocks`] the test of each block,
+//!   and [`commands`] what the commands in them are,
 //! - [`source`] writes the pages as the tool reads them, into a [`folder`],
 //! - [`reference`] generates the pages of the command and of the languages: [`rust`], [`headers`],
 //! - [`tool`] installs and runs Sphinx,
@@ -12,6 +13,7 @@
 mod blocks;
 mod browser;
 mod chapters;
+mod commands;
 mod devtools;
 mod folder;
 mod headers;
@@ -104,7 +106,8 @@ impl<'a> Site<'a> {
         let repository =
             Repository { root: self.root, chapters: &self.chapters, rustdoc: &rustdoc };
         let linked = repository.write(&mut source)?;
-        reference::write(self.root, &rustdoc, tool, &mut source)?;
+        let helps = reference::write(self.root, &rustdoc, tool, &mut source)?;
+        commands::check(self.root, &self.chapters, &helps)?;
         for page in self.chapters.pages().filter(|page| page.is_generated()) {
             let written = source.path().join(&page.path);
             ensure!(

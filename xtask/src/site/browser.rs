@@ -61,6 +61,7 @@ pub(super) fn check(site: &Path, target: &Path, report: &mut Report) {
             look(&mut browser, site, file, &shots, &mut faults)
                 .with_context(|| file.display().to_string())?;
         }
+        search(&mut browser, site, &mut faults)?;
         ensure!(faults.is_empty(), "{} faults:\n   {}", faults.len(), shown(&faults));
         println!("{} pages look well; pictures are in {}", pages.len(), shots.display());
         Ok(())
@@ -111,9 +112,32 @@ fn look(
     Ok(())
 }
 
+/// Searches the site for a word that it has, without a server.
+fn search(browser: &mut Browser, site: &Path, faults: &mut Vec<String>) -> Result<()> {
+    let url = format!("file://{}?q=populate", site.join("search.html").display());
+    browser.call("Page.navigate", json!({"url": url}))?;
+    browser.wait("Page.loadEventFired", |_| {})?;
+    let script = "(async () => {
+        const found = () => document.querySelectorAll('#search-results li').length;
+        for (let turn = 0; turn < 300 && found() === 0; turn += 1) {
+            await new Promise((resolve) => setTimeout(resolve, 50));
+        }
+        return found();
+    })()";
+    if browser.evaluate(script)? == json!(0) {
+        faults.push("search.html: the search finds nothing".to_owned());
+    }
+    browser.drain(|event| {
+        faults.extend(complaint(event).map(|text| format!("search.html?q=populate: {text}")));
+    });
+    Ok(())
+}
+
+/// Sets the width of the window. It does not stand for a telephone, where a page that is too wide makes
+/// the window wider.
 fn resize(browser: &mut Browser, width: u32) -> Result<()> {
     let size = json!({
-        "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500,
+        "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false,
     });
     browser.call("Emulation.setDeviceMetricsOverride", size).map(drop)
 }
@@ -188,6 +212,46 @@ mod tests {
         assert!(complaint(&log("error")).is_some() && complaint(&log("info")).is_none());
         let failed = event("Network.loadingFailed", json!({"errorText": "net::ERR"}));
         assert!(complaint(&failed).unwrap().contains("net::ERR"));
+    }
+
+    #[test]
+    fn faults_of_a_page_are_seen() {
+        let site = std::env::temp_dir().join(format!("kvmem-site-look-{}", std::process::id()));
+        std::fs::create_dir_all(&site).unwrap();
+        let Some(mut browser) = Browser::start(&site.join("profile")).unwrap() else {
+            println!("skipped: there is no Chromium here");
+            return;
+        };
+        let mut faults_of = |name: &str, html: &str| {
+            let file = site.join(name);
+            std::fs::write(&file, html).unwrap();
+            let mut faults = Vec::new();
+            look(&mut browser, &site, &file, &site, &mut faults).unwrap();
+            faults
+        };
+        const GOOD: &str = "<!doctype html><title>t</title><meta name=viewport content=\
+            'width=device-width'><style>@media (prefers-color-scheme: dark) { body { color: #eee; \
+            background: #111 } }</style><article><h1>h</h1><p>text</p>";
+        assert_eq!(faults_of("index.html", GOOD), [""; 0]);
+        for (what, html, times) in [
+            ("no title", GOOD.replace("<title>t</title>", ""), 4),
+            ("no heading", GOOD.replace("h1", "h2"), 4),
+            (
+                "500 pixels wide",
+                GOOD.to_owned() + "<div style='width: 500px; margin: -8px'>wide",
+                2,
+            ),
+            ("the contrast of \"faint\"", GOOD.to_owned() + "<i style='color: #777'>faint", 4),
+            ("did not load", GOOD.to_owned() + "<img src=missing.png>", 1),
+            ("a script failed", GOOD.to_owned() + "<script>missing()</script>", 1),
+            ("the page fetches http", GOOD.to_owned() + "<img src=http://127.0.0.1:9/a.png>", 1),
+        ] {
+            let faults = faults_of("index.html", &html);
+            let found = faults.iter().filter(|fault| fault.contains(what)).count();
+            assert_eq!(found, times, "{what}: {faults:?}");
+        }
+        drop(browser);
+        std::fs::remove_dir_all(&site).unwrap();
     }
 
     #[test]

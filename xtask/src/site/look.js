@@ -8,6 +8,9 @@
     if (!document.querySelector("article h1")) {
         faults.push("the page has no heading");
     }
+    if (!document.querySelector("meta[name=viewport]")) {
+        faults.push("the page has no viewport, so telephones show it as wide as a screen");
+    }
     if (root.scrollWidth > root.clientWidth) {
         const beyond = (element) => element.getBoundingClientRect().right > root.clientWidth + 1;
         // An element within one that scrolls is cut off there.
@@ -49,14 +52,17 @@
     const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
     while (texts.nextNode()) {
         const element = texts.currentNode.parentElement;
-        const style = getComputedStyle(element);
-        const key = `${element.tagName} ${element.className} ${style.color}`;
+        // Texts whose elements and parents are of the same kinds look the same.
+        const key = [element, element.parentElement, element.parentElement?.parentElement]
+            .map((each) => each && `${each.tagName}.${each.className}`)
+            .join(" in ");
         if (!texts.currentNode.data.trim() || seen.has(key) || !element.checkVisibility({
             opacityProperty: true, visibilityProperty: true,
         })) {
             continue;
         }
         seen.add(key);
+        const style = getComputedStyle(element);
         const back = behind(element);
         const [low, high] = [luminance(over(channels(style.color), back)), luminance(back)]
             .sort((a, b) => a - b);

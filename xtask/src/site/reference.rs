@@ -17,17 +17,25 @@ use crate::workspace::{cargo, target_folder};
 /// The page of plots, in the site.
 const PLOTS: &str = "plots.html";
 
-/// Writes all generated pages.
+/// The help of the command or of a subcommand.
+pub(super) struct Help {
+    /// `kvmem`, then the names of the subcommands.
+    pub(super) words: Vec<String>,
+    pub(super) text: String,
+}
+
+/// Writes all generated pages. Returns the help of the command and of all subcommands.
 pub(super) fn write(
     root: &Path,
     rustdoc: &Rustdoc,
     tool: &Tool,
     source: &mut Folder,
-) -> Result<()> {
+) -> Result<Vec<Help>> {
     source.write("reference/c.md", headers::c(root)?.as_bytes())?;
     source.write("reference/cpp.md", headers::cpp(root)?.as_bytes())?;
     source.write("reference/rust.md", rust(rustdoc)?.as_bytes())?;
-    source.write("reference/command.md", command(root)?.as_bytes())?;
+    let helps = helps(root)?;
+    source.write("reference/command.md", command(&helps).as_bytes())?;
     let program = root.join("docs/site/python_reference.py");
     let python = tool.output(&[program.as_os_str(), root.as_os_str()])?;
     source.write("reference/python.rst", python.as_bytes())?;
@@ -36,7 +44,8 @@ pub(super) fn write(
          [plots and tables]({SCHEME}{PLOTS}). [Benchmarks](../bench/README.md) says how each was \
          measured.\n"
     );
-    source.write("reference/report.md", plots.as_bytes())
+    source.write("reference/report.md", plots.as_bytes())?;
+    Ok(helps)
 }
 
 /// Draws the page of plots into the site.
@@ -82,31 +91,40 @@ fn text(html: &str) -> String {
 }
 
 /// The page of the command: the help of each subcommand.
-fn command(root: &Path) -> Result<String> {
+fn command(helps: &[Help]) -> String {
+    let mut page = "# Reference of the command\n\nThe help of `kvmem` and of each subcommand. \
+                    [The page of the command](../docs/command.md) shows what they print.\n"
+        .to_owned();
+    for help in helps {
+        page += &format!("\n## `{}`\n\n", help.words.join(" "));
+        page += &formatted(&help.text, &help.words.join("-"));
+    }
+    page
+}
+
+/// Builds the command and asks for its help, and that of all subcommands.
+fn helps(root: &Path) -> Result<Vec<Help>> {
     let mut build = Command::new(cargo());
     build.current_dir(root).args(["build", "--locked", "--quiet", "--package", "kvmem-cli"]);
     let status = build.status().context("cannot run cargo")?;
     ensure!(status.success(), "the build of the command ended with {status}");
     let program = target_folder(root)?.join("debug/kvmem");
-    let mut page = "# Reference of the command\n\nThe help of `kvmem` and of each subcommand. \
-                    [The page of the command](../docs/command.md) shows what they print.\n"
-        .to_owned();
-    subcommand(&program, &mut vec!["kvmem".to_owned()], &mut page)?;
-    Ok(page)
+    let mut found = Vec::new();
+    ask(&program, vec!["kvmem".to_owned()], &mut found)?;
+    ensure!(found.len() > 5, "{} has {} subcommands", program.display(), found.len() - 1);
+    Ok(found)
 }
 
 /// Adds the help of a subcommand, and of those below it.
-fn subcommand(program: &Path, words: &mut Vec<String>, page: &mut String) -> Result<()> {
+fn ask(program: &Path, words: Vec<String>, found: &mut Vec<Help>) -> Result<()> {
     let mut help = Command::new(program);
     let output = help.args(&words[1..]).arg("--help").stdin(Stdio::null()).output()?;
     ensure!(output.status.success(), "{} --help ended with {}", words.join(" "), output.status);
-    let help = String::from_utf8(output.stdout)?;
-    page.push_str(&format!("\n## `{}`\n\n", words.join(" ")));
-    page.push_str(&formatted(&help, &words.join("-")));
-    for name in names(&help) {
-        words.push(name);
-        subcommand(program, words, page)?;
-        words.pop();
+    let text = String::from_utf8(output.stdout)?;
+    let below = names(&text);
+    found.push(Help { words: words.clone(), text });
+    for name in below {
+        ask(program, [words.clone(), vec![name]].concat(), found)?;
     }
     Ok(())
 }

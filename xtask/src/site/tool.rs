@@ -65,7 +65,8 @@ impl Tool {
     ) -> Result<()> {
         let mut build = Command::new(&self.python);
         build.args(["-m", "sphinx", "--builder", "html", "--quiet", "--jobs", "2"]);
-        build.args(["--fail-on-warning", "--conf-dir"]).arg(settings);
+        // Each page has the menu of all, so all are written when one changes.
+        build.args(["--write-all", "--fail-on-warning", "--conf-dir"]).arg(settings);
         build.arg(format!("--define=release={version}"));
         build.arg("--doctree-dir").arg(source.with_file_name("doctrees"));
         build.arg(source).arg(out);
