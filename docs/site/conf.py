@@ -41,9 +41,13 @@ html_theme_options = {
     "light_css_variables": {
         "color-brand-primary": "#0b5c7d",
         "color-brand-content": "#0b5c7d",
-        "color-code-background": "#f5f7f9",
+        "color-code-background": "#f4f6f8",
     },
-    "dark_css_variables": {"color-brand-primary": "#6cc7e8", "color-brand-content": "#6cc7e8"},
+    "dark_css_variables": {
+        "color-brand-primary": "#6cc7e8",
+        "color-brand-content": "#6cc7e8",
+        "color-code-background": "#22262a",
+    },
 }
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"

@@ -20,33 +20,14 @@ from kvmem import _kvmem
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "python.md"
-FRONT_PAGE = HERE.parents[2] / "README.md"
-
-
-def blocks(page: Path) -> list[str]:
-    """Returns the programs of a page."""
-    return re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
-
-
-EXAMPLES = blocks(PAGE)
+EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
 
 
 @needs_mlock
 def test_the_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
     assert len(EXAMPLES) >= 5
-    run("\n".join(EXAMPLES), tmp_path)
-
-
-@needs_mlock
-def test_the_front_page_runs(tmp_path: Path) -> None:
-    examples = blocks(FRONT_PAGE)
-    assert examples, f"{FRONT_PAGE} has no Python"
-    run("\n".join(examples), tmp_path)
-
-
-def run(program_text: str, tmp_path: Path) -> None:
     program = tmp_path / "page.py"
-    program.write_text(program_text, encoding="utf-8")
+    program.write_text("\n".join(EXAMPLES), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, str(program)], capture_output=True, text=True, timeout=120, cwd=tmp_path
     )

@@ -76,7 +76,7 @@ impl Chapters {
             );
         }
         let mut parts = Vec::new();
-        let mut left_out = BTreeSet::new();
+        let mut left_out = Vec::new();
         for line in &lines {
             if line.depth == 0 {
                 parts.push(Part { name: line.text.to_owned(), pages: Vec::new() });
@@ -87,7 +87,7 @@ impl Chapters {
             })?;
             if part.name == OUTSIDE {
                 ensure!(line.title().is_some(), "{LIST} leaves {} out without a reason", line.text);
-                left_out.insert(line.path().to_owned());
+                left_out.push(line.path());
             } else {
                 let level = level(&mut part.pages, line.depth)
                     .with_context(|| format!("{LIST} has no page above {}", line.text))?;
@@ -96,9 +96,12 @@ impl Chapters {
         }
         parts.retain(|part| part.name != OUTSIDE);
         let chapters = Chapters { parts };
-        let known: BTreeSet<String> =
-            chapters.pages().map(|page| page.path.clone()).chain(left_out).collect();
-        let forgotten: Vec<&str> = files.difference(&known).map(String::as_str).collect();
+        let forgotten: Vec<&str> = files
+            .iter()
+            .map(String::as_str)
+            .filter(|file| !chapters.contains(file))
+            .filter(|file| !left_out.iter().any(|pattern| matches(pattern, file)))
+            .collect();
         ensure!(
             forgotten.is_empty(),
             "no chapter has {}: add a line to {LIST}, or say at its end why it is left out",
@@ -173,6 +176,13 @@ fn lines(list: &str) -> Result<Vec<Line<'_>>> {
     Ok(lines)
 }
 
+/// Whether a path fits a pattern, in which a `*` stands for any one name.
+fn matches(pattern: &str, path: &str) -> bool {
+    let (mut names, mut found) = (pattern.split('/'), path.split('/'));
+    names.by_ref().zip(found.by_ref()).all(|(name, found)| name == "*" || name == found)
+        && pattern.matches('/').count() == path.matches('/').count()
+}
+
 /// The list that a page of some depth goes to: the part's own, or the last page's.
 fn level(pages: &mut Vec<Page>, depth: usize) -> Result<&mut Vec<Page>> {
     match depth {
@@ -232,5 +242,8 @@ mod tests {
         assert!(fails("A\n    a.md\n-\n    b.md\n", &["a.md", "b.md"]).contains("a reason"));
         assert!(fails("A\n    a.md\n    d/*\n", &["a.md"]).contains("stands for no page"));
         assert!(fails("    a.md\n", &["a.md"]).contains("name a part"));
+        let left_out = "A\n    a.md\n-\n    c/*/R.md: short\n";
+        assert!(Chapters::parse(left_out, &files(&["a.md", "c/d/R.md"])).is_ok());
+        assert!(fails(left_out, &["a.md", "c/d/e/R.md"]).contains("no chapter has c/d/e/R.md"));
     }
 }
