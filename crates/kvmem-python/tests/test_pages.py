@@ -1,5 +1,5 @@
-"""The tutorial, the how-tos and the page on fresh memory: their commands and programs run from top
-to bottom, and print what the pages show. The table of exceptions matches the classes.
+"""The tutorial, the how-tos, fresh memory and troubleshooting: their commands and programs run from
+top to bottom, and print what the pages show. The table of exceptions matches the classes.
 
 The blocks of a page in one language are one program. A ``text`` block directly after a block is its
 output. In it a number stands for any number, ``…`` for anything in the line, and a line of ``…``
@@ -28,6 +28,7 @@ DOCS = ROOT / "docs"
 PAGES = [
     DOCS / "tutorial.md",
     DOCS / "fresh-memory.md",
+    DOCS / "troubleshooting.md",
     *sorted((DOCS / "how-to").glob("*.md")),
 ]
 END = "\x1e"
@@ -114,11 +115,12 @@ def rings() -> bool:
     return True
 
 
-def check_devices(code: str) -> None:
-    """Skips the test if this machine lacks devices that the code names."""
-    if "io_uring" in code and not rings():
+def check_devices(ran: list[Example]) -> None:
+    """Skips the test if this machine lacks devices that the code or its output names."""
+    text = "".join(example.code + (example.shown or "") for example in ran)
+    if "io_uring" in text and not rings():
         pytest.skip("the page registers with rings, which this machine forbids")
-    if "mlock" in code and not lockable():
+    if "mlock" in text and not lockable():
         pytest.skip("the page locks memory, which RLIMIT_MEMLOCK forbids")
 
 
@@ -136,7 +138,7 @@ def test_python_blocks_run_and_print_what_the_page_shows(page: Path, tmp_path: P
         ran.append(example)
     if not ran:
         pytest.skip("the page has no Python")
-    check_devices(program)
+    check_devices(ran)
     (tmp_path / "page.py").write_text(program, encoding="utf-8")
     compare(page, ran, run([sys.executable, "page.py"], tmp_path, {"PYTHONUNBUFFERED": "1"}))
 
@@ -147,7 +149,7 @@ def test_commands_run_and_print_what_the_page_shows(page: Path, tmp_path: Path) 
     if not ran:
         pytest.skip("the page has no commands")
     program = "".join(f"{each.code}\nprintf '{END}\\n'\n" for each in ran)
-    check_devices(program)
+    check_devices(ran)
     for written, instead in stand_ins(program).items():
         program = program.replace(written, instead)
     folders = [str(Path(sys.executable).parent), os.environ["PATH"]]
@@ -157,12 +159,13 @@ def test_commands_run_and_print_what_the_page_shows(page: Path, tmp_path: Path) 
 
 def stand_ins(program: str) -> dict[str, str]:
     """Returns commands that have been carried out before the tests, with what stands for each: the
-    command is built, and the package is installed.
+    command is built, and the package is installed, so the environment needs no pip either.
     """
     versions = [f"{name}-{importlib.metadata.version(name)}" for name in ("kvmem", "numpy")]
     instead = {
         "pip install ./crates/kvmem-python numpy": "test -f crates/kvmem-python/pyproject.toml && "
-        f"echo Successfully installed {' '.join(versions)}"
+        f"echo Successfully installed {' '.join(versions)}",
+        "python3 -m venv env": "python3 -m venv --without-pip env",
     }
     if "cargo run" in program:
         command = os.environ.get("KVMEM_COMMAND")
@@ -214,7 +217,7 @@ def test_the_table_of_exceptions_matches_the_classes() -> None:
 
 
 def test_every_page_has_a_title_a_sentence_and_code() -> None:
-    assert len(PAGES) >= 8
+    assert len(PAGES) >= 9
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         assert re.match(r"# \w.*\n\n[^#`|\n]", text), f"{page.name}: a heading, then a sentence"

@@ -2,6 +2,7 @@
 
 mod errors;
 mod limits;
+mod monitoring;
 mod row;
 mod source;
 mod troubleshooting;

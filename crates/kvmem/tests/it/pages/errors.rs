@@ -63,7 +63,7 @@ fn memory() -> Vec<Row> {
             call,
             errno,
             limit: Some(machine()),
-            remedy: "no memory is left for its pages",
+            remedy: "…",
         }),
         row(short()),
         row(ArenaError::Cancelled { done: 1 << 20, total: 64 << 20 })
@@ -123,8 +123,12 @@ fn arenas() -> Vec<Row> {
     ]
 }
 
+/// What to do about an error whose remedy depends on the device, the call and the error number.
+const ITS_OWN: &str =
+    "as its text says: each device, call and error number has a remedy of its own";
+
 fn failure() -> RegistrarError {
-    RegistrarError::new("ibv_reg_mr", Errno::ENOMEM, "close other processes that pin memory")
+    RegistrarError::new("ibv_reg_mr", Errno::ENOMEM, "…")
 }
 
 fn chunk() -> ChunkError {
@@ -140,15 +144,15 @@ fn registering() -> Vec<Row> {
         need_bytes: 64 << 20,
     };
     vec![
-        row(NotAvailable::new("verbs", "libibverbs.so.1 is missing", "install rdma-core")),
-        row(failure().detail("the driver's own message")),
-        row(chunk()),
+        row(NotAvailable::new("verbs", "no library: libibverbs.so.1", "…")).fix(ITS_OWN),
+        row(failure().detail("the driver's own message")).fix(ITS_OWN),
+        row(chunk()).fix(ITS_OWN),
         row(RegisterError::NoRegistrars),
         row(RegisterError::Empty).fix("map a region of at least 1 byte"),
         row(RegisterError::SameName { device: device() }),
         row(RegisterError::Limited { device: "mlock".into(), exceeded: memlock.clone() })
             .fix(memlock.remedy()),
-        row(RegisterError::ChunkFailed { error: Box::new(chunk()), kept: Vec::new() }),
+        row(RegisterError::ChunkFailed { error: Box::new(chunk()), kept: Vec::new() }).fix(ITS_OWN),
         row(RegisterError::DeregisterFailed { kept: vec![chunk()] })
             .fix("as the first failure says; the memory is released when the process ends"),
         row(RegisterError::NoThread { errno: Errno::EAGAIN }),
