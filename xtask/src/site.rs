@@ -34,7 +34,7 @@ use self::chapters::Chapters;
 use self::folder::Folder;
 use self::rust::Rustdoc;
 use self::source::{FILES, Repository, copy_name};
-use self::tool::Tool;
+use self::tool::Sphinx;
 use crate::step::Report;
 use crate::workspace::{target_folder, version};
 
@@ -65,11 +65,11 @@ pub(crate) fn run(root: &Path, options: &SiteOptions) -> Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     } else {
-        site.build(&Tool::install(&site.target)?)?;
+        site.build(&Sphinx::install(&site.target)?)?;
     }
     println!("{}", site.out.join("index.html").display());
     if let Some(port) = options.serve {
-        Tool::install(&site.target)?.serve(&site.out, port)?;
+        Sphinx::install(&site.target)?.serve(&site.out, port)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -100,7 +100,7 @@ impl<'a> Site<'a> {
         Ok(Site { root, target, out, chapters: Chapters::read(root)? })
     }
 
-    fn build(&self, tool: &Tool) -> Result<()> {
+    fn build(&self, tool: &Sphinx) -> Result<()> {
         let rustdoc = Rustdoc::build(self.root, &self.target)?;
         let mut source = Folder::new(self.target.join("source"));
         let repository =
@@ -140,7 +140,7 @@ impl<'a> Site<'a> {
             println!("{run} blocks run, {not_run} do not and say why");
             Ok(())
         });
-        let tool = match Tool::install(&self.target) {
+        let tool = match Sphinx::install(&self.target) {
             Ok(tool) => tool,
             Err(error) => {
                 println!("(the site is not built: {error:#})");

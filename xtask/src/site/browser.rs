@@ -133,8 +133,8 @@ fn search(browser: &mut Browser, site: &Path, faults: &mut Vec<String>) -> Resul
     Ok(())
 }
 
-/// Sets the width of the window. It does not stand for a telephone, where a page that is too wide makes
-/// the window wider.
+/// Sets the width of the window. It does not stand for a telephone, where a page that is too wide
+/// makes the window wider.
 fn resize(browser: &mut Browser, width: u32) -> Result<()> {
     let size = json!({
         "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false,
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn complaints_are_errors_and_requests_to_elsewhere() {
+    fn complaints_are_errors_and_requests_to_other_hosts() {
         let event = |method: &str, params: Value| json!({"method": method, "params": params});
         let request =
             |url: &str| event("Network.requestWillBeSent", json!({"request": {"url": url}}));

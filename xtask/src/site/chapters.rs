@@ -216,8 +216,17 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    const LISTED: &str = "# chapters\nStart\n    README.md: Home\n\nProject\n    d/README.md\n        \
-                          d/*\n    reference/c.md\n-\n    LONG.md: too long\n";
+    const LISTED: &str = r#"# chapters
+Start
+    README.md: Home
+
+Project
+    d/README.md
+        d/*
+    reference/c.md
+-
+    LONG.md: too long
+"#;
 
     #[test]
     fn pages_stand_in_parts_and_below_pages() {

@@ -60,7 +60,7 @@ fn commands(code: &str) -> Vec<Vec<String>> {
     joined.lines().map(words).filter(|words| !words.is_empty()).collect()
 }
 
-/// What is wrong with a command; nothing, if it is another program's.
+/// Returns the fault of a command; nothing, if it is another program's.
 fn fault(words: &[&str], helps: &[Help], python: &str) -> Option<String> {
     let arguments = match words {
         ["cargo", "xtask", ..] => {

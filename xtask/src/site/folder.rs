@@ -1,5 +1,5 @@
-//! *Folder*: a folder of generated files. What is unchanged is not written again, so that the next
-//! tool builds only what is new, and what nobody writes any more is removed.
+//! *Folder*: a folder of generated files. Unchanged files are not written again, so the next tool
+//! reads only new ones. Files that are not written any more are removed.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -204,14 +204,48 @@ fn entry(directive: &'static str, name: &str, declaration: &str, comment: String
 mod tests {
     use super::*;
 
-    const HEADER: &str = "/*\n * k\n * Layers:\n *   1, bytes:    k_region_*, k_bump_*\n *   all \
-        four:    k_pool_*\n *\n * Rules for all functions:\n *\n * - Objects (k_region *).\n */\n\
-        /// One.\n#define K_ONE 1\n\n/// Result.\nenum k_status\n#if A\n  : int32_t\n#endif // A\n {\n    \
-        /// Good.\n    K_OK = 0,\n};\n\n/// Handle.\ntypedef struct k_pool k_pool;\n\n/// Options.\n\
-        typedef struct k_pool_options {\n    /// Size.\n    uint64_t size;\n    /// Call.\n    void \
-        (*call)(void *user,\n                 int a);\n} k_pool_options;\n\n/// Called.\ntypedef void \
-        (*k_fn)(void *user);\n\n/// Maps.\nk_status k_region_map(uint64_t bytes,\n                  \
-        struct k_region **out);\n";
+    const HEADER: &str = r#"/*
+ * k
+ * Layers:
+ *   1, bytes:    k_region_*, k_bump_*
+ *   all four:    k_pool_*
+ *
+ * Rules for all functions:
+ *
+ * - Objects (k_region *).
+ */
+/// One.
+#define K_ONE 1
+
+/// Result.
+enum k_status
+#if A
+  : int32_t
+#endif // A
+ {
+    /// Good.
+    K_OK = 0,
+};
+
+/// Handle.
+typedef struct k_pool k_pool;
+
+/// Options.
+typedef struct k_pool_options {
+    /// Size.
+    uint64_t size;
+    /// Call.
+    void (*call)(void *user,
+                 int a);
+} k_pool_options;
+
+/// Called.
+typedef void (*k_fn)(void *user);
+
+/// Maps.
+k_status k_region_map(uint64_t bytes,
+                      struct k_region **out);
+"#;
 
     #[test]
     fn each_declaration_is_an_entry() {

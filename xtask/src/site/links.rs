@@ -75,7 +75,7 @@ struct Anchors<'a> {
 }
 
 impl Anchors<'_> {
-    /// What is wrong with a link of a page, if anything.
+    /// Returns the fault of a link of a page, if it has one.
     fn fault(&mut self, page: &str, target: &str) -> Result<Option<String>> {
         if ["http://", "https://", "mailto:", "data:"].iter().any(|s| target.starts_with(s)) {
             return Ok(None);

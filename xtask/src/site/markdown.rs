@@ -136,8 +136,23 @@ pub(super) fn replace(text: &str, mut edits: Vec<(Range<usize>, String)>) -> Str
 mod tests {
     use super::*;
 
-    const PAGE: &str = "# Head\n\n[a `b`](c.md#d), [`E`], ![p](q.png), [f][g]\n\n[g]: h.md\n\n\
-        <!-- not run: no NIC -->\n```bash\nls [x](y)\n```\n\n<!-- far -->\n\n```rust,no_run\nf()\n```\n";
+    const PAGE: &str = r#"# Head
+
+[a `b`](c.md#d), [`E`], ![p](q.png), [f][g]
+
+[g]: h.md
+
+<!-- not run: no NIC -->
+```bash
+ls [x](y)
+```
+
+<!-- far -->
+
+```rust,no_run
+f()
+```
+"#;
 
     #[test]
     fn links_have_their_texts_and_targets() {

@@ -10,7 +10,7 @@ use super::folder::Folder;
 use super::headers;
 use super::rust::{FOLDER, Rustdoc, attribute};
 use super::source::SCHEME;
-use super::tool::Tool;
+use super::tool::Sphinx;
 use crate::record::{self, ReportOptions};
 use crate::workspace::{cargo, target_folder};
 
@@ -28,7 +28,7 @@ pub(super) struct Help {
 pub(super) fn write(
     root: &Path,
     rustdoc: &Rustdoc,
-    tool: &Tool,
+    tool: &Sphinx,
     source: &mut Folder,
 ) -> Result<Vec<Help>> {
     source.write("reference/c.md", headers::c(root)?.as_bytes())?;
@@ -194,9 +194,23 @@ fn plain(text: &str) -> String {
 mod tests {
     use super::*;
 
-    const HELP: &str = "Does it\n\nUsage: k bench [OPTIONS]\n       k bench <COMMAND>\n\nCommands:\n  \
-        arena  Memory\n  help   Print this\n\nOptions:\n      --seed <N>  Seed of *all*\n  -v, \
-        --verbose\n          Print the steps\n\n          and more\n  -h, --help  Print help\n";
+    const HELP: &str = r#"Does it
+
+Usage: k bench [OPTIONS]
+       k bench <COMMAND>
+
+Commands:
+  arena  Memory
+  help   Print this
+
+Options:
+      --seed <N>  Seed of *all*
+  -v, --verbose
+          Print the steps
+
+          and more
+  -h, --help  Print help
+"#;
 
     #[test]
     fn subcommands_and_options_are_terms() {

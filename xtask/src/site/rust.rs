@@ -143,9 +143,9 @@ mod tests {
 
     #[test]
     fn items_are_found_by_the_ends_of_their_paths() {
-        let html = "<a href=\"struct.Pool.html#method.new\" title=\"method kvmem::pool::Pool::new\">\
-                    <code>x</code></a><a href=\"../arena/index.html\" title=\"mod kvmem::arena\">\
-                    <a href=\"https://a.b/c\" title=\"struct kvmem::X\"><a href=\"#top\">";
+        let html = r##"<a href="struct.Pool.html#method.new" title="method kvmem::pool::Pool::new">
+            <code>x</code></a><a href="../arena/index.html" title="mod kvmem::arena">
+            <a href="https://a.b/c" title="struct kvmem::X"><a href="#top">"##;
         let page = items(html, Path::new("kvmem/pool/index.html"));
         assert_eq!(page.len(), 2);
         let new = Some("kvmem/pool/struct.Pool.html#method.new".to_owned());

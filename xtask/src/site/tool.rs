@@ -13,17 +13,17 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::python;
 use crate::setup;
 
-/// What is installed.
+/// The packages of the environment.
 const PACKAGES: [&str; 3] = ["sphinx>=9,<10", "myst-parser>=5,<6", "furo>=2025.12.19"];
 
 /// Python with Sphinx.
-pub(super) struct Tool {
+pub(super) struct Sphinx {
     python: PathBuf,
 }
 
-impl Tool {
+impl Sphinx {
     /// Makes the environment, unless it is there.
-    pub(super) fn install(target: &Path) -> Result<Tool> {
+    pub(super) fn install(target: &Path) -> Result<Sphinx> {
         let environment = target.join("venv");
         let python = environment.join("bin/python");
         let stamp = environment.join("packages.txt");
@@ -31,7 +31,7 @@ impl Tool {
         let is_there = std::fs::read_to_string(&stamp).is_ok_and(|packages| packages == wanted)
             && setup::works(&python, &["-c", "import sphinx, myst_parser, furo"]);
         if is_there {
-            return Ok(Tool { python });
+            return Ok(Sphinx { python });
         }
         let Some(system) = python::find() else {
             bail!(
@@ -52,7 +52,7 @@ impl Tool {
             )
         })?;
         std::fs::write(&stamp, wanted)?;
-        Ok(Tool { python })
+        Ok(Sphinx { python })
     }
 
     /// Turns the pages of a folder into a site. Warnings are errors.

@@ -259,12 +259,38 @@ fn declared(statement: &str) -> String {
 mod tests {
     use super::*;
 
-    const HEADER: &str = "// Pool: x.\n#include <a>\nnamespace k {\n\n/// Info.\nusing Info = k_info;\n\n\
-        /// How.\nenum class How : int { any = 0, bind = 1 };\n\nnamespace detail {\ninline int f() { \
-        return 1; }\n}\n\n/// A pool.\nclass Pool {\npublic:\n    /// Makes it.\n    explicit Pool(int \
-        bytes, const Options &o = {})\n        : pool_(new P(bytes)) {\n        check(pool_);\n    }\n    \
-        int size() const { return 1; }\n    std::optional<int> limit = {};\n\nprivate:\n    int \
-        pool_;\n    void take() { pool_ = 1; }\n};\n\n} // namespace k\n";
+    const HEADER: &str = r#"// Pool: x.
+#include <a>
+namespace k {
+
+/// Info.
+using Info = k_info;
+
+/// How.
+enum class How : int { any = 0, bind = 1 };
+
+namespace detail {
+inline int f() { return 1; }
+}
+
+/// A pool.
+class Pool {
+public:
+    /// Makes it.
+    explicit Pool(int bytes, const Options &o = {})
+        : pool_(new P(bytes)) {
+        check(pool_);
+    }
+    int size() const { return 1; }
+    std::optional<int> limit = {};
+
+private:
+    int pool_;
+    void take() { pool_ = 1; }
+};
+
+} // namespace k
+"#;
 
     #[test]
     fn bodies_and_private_members_are_taken_out() {
@@ -272,8 +298,8 @@ mod tests {
         let expected = [
             "/// Info.\nusing Info = k_info;",
             "/// How.\nenum class How : int { any = 0, bind = 1 };",
-            "/// A pool.\nclass Pool {\n    /// Makes it.\n    explicit Pool(int bytes, const Options \
-             &o = {});\n    int size() const;\n    std::optional<int> limit = {};\n};",
+            "/// A pool.\nclass Pool {\n    /// Makes it.\n    explicit Pool(int bytes, const \
+             Options &o = {});\n    int size() const;\n    std::optional<int> limit = {};\n};",
         ];
         assert_eq!(found, expected);
     }
