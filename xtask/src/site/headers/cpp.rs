@@ -36,7 +36,10 @@ pub(in super::super) fn cpp(root: &Path) -> Result<String> {
                 Some(type_name) => {
                     page += &code(&std::mem::take(&mut small));
                     let (comment, code_of_type) = divided(&declaration);
-                    page += &format!("\n### `{type_name}`\n\n{comment}\n{}", code(&[code_of_type]));
+                    page += &format!(
+                        "\n### `{type_name}`\n\n{comment}{}",
+                        code(&[code_of_type.to_owned()])
+                    );
                     types += 1;
                 }
                 None => small.push(declaration),
@@ -62,12 +65,11 @@ fn head(text: &str) -> String {
 }
 
 /// The comment of a declaration, and the rest.
-fn divided(declaration: &str) -> (String, String) {
+fn divided(declaration: &str) -> (String, &str) {
     let is_comment = |line: &&str| line.starts_with("///");
-    let comment = declaration.lines().take_while(is_comment);
-    let comment: Vec<&str> = comment.map(|line| line[3..].trim_start()).collect();
-    let code: Vec<&str> = declaration.lines().skip_while(is_comment).collect();
-    (comment.join("\n"), code.join("\n"))
+    let lines: Vec<&str> = declaration.split_inclusive('\n').take_while(is_comment).collect();
+    let code = &declaration[lines.iter().map(|line| line.len()).sum()..];
+    (lines.iter().map(|line| line[3..].trim_start()).collect(), code)
 }
 
 /// The name of a class, structure or enumeration that is defined.
@@ -125,6 +127,10 @@ fn declarations(text: &str) -> Vec<String> {
             statement += &format!("{trimmed}\n");
             continue;
         }
+        if parentheses > 0 {
+            // Parameters that go on in another line stay indented.
+            statement.push_str("    ");
+        }
         for c in trimmed.chars() {
             match c {
                 '(' => parentheses += 1,
@@ -141,7 +147,10 @@ fn declarations(text: &str) -> Vec<String> {
                     let scope = opened(&statement, &scopes);
                     match scope {
                         Scope::Inline => statement.push('{'),
-                        Scope::Type { .. } => types.push(format!("{} {{", statement.trim_end())),
+                        Scope::Type { is_public } => {
+                            let access = if is_public { "" } else { "\npublic:" };
+                            types.push(format!("{} {{{access}", statement.trim_end()));
+                        }
                         Scope::Hidden if visible && is_function(&statement) => {
                             emit(&declared(&statement), &mut types, &mut found);
                         }
@@ -189,8 +198,11 @@ fn emit(declaration: &str, types: &mut [String], found: &mut Vec<String>) {
     match types.last_mut() {
         Some(open) => {
             // Documented members stand apart.
-            let gap =
-                if declaration.starts_with("///") && !open.ends_with('{') { "\n" } else { "" };
+            let gap = if declaration.starts_with("///") && !open.ends_with(['{', ':']) {
+                "\n"
+            } else {
+                ""
+            };
             open.push_str(gap);
             for line in format!("{declaration};").lines() {
                 open.push_str(&format!("\n    {line}"));
@@ -234,25 +246,19 @@ fn is_function(statement: &str) -> bool {
     divided(statement).1.contains('(')
 }
 
-/// A function without what follows its parameters: the initial values of members.
+/// A function without the initial values of members, which follow its parameters.
 fn declared(statement: &str) -> String {
-    let mut depth = 0;
-    let mut closed = false;
-    let bytes = statement.as_bytes();
-    for (at, c) in statement.char_indices() {
-        match c {
-            '(' => depth += 1,
-            ')' => {
-                depth -= 1;
-                closed = depth == 0;
-            }
-            ':' if closed && depth == 0 && bytes.get(at + 1) != Some(&b':') => {
-                return statement[..at].trim().to_owned();
-            }
-            _ => {}
-        }
-    }
-    statement.trim().to_owned()
+    let code_at = statement.len() - divided(statement).1.len();
+    let code = &statement[code_at..];
+    let (mut depth, mut closed) = (0, false);
+    let end = code.char_indices().position(|(at, c)| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        closed |= c == ')' && depth == 0;
+        let is_single = !code[at + 1..].starts_with(':') && !code[..at].ends_with(':');
+        c == ':' && closed && depth == 0 && is_single
+    });
+    let code: String = code.chars().take(end.unwrap_or(usize::MAX)).collect();
+    format!("{}{}", &statement[..code_at], code.trim()).trim().to_owned()
 }
 
 #[cfg(test)]
@@ -277,10 +283,13 @@ inline int f() { return 1; }
 class Pool {
 public:
     /// Makes it.
-    explicit Pool(int bytes, const Options &o = {})
+    explicit Pool(int bytes,
+                  const Options &o = {})
         : pool_(new P(bytes)) {
         check(pool_);
     }
+    /// O(1): finds it.
+    std::size_t find(int a) const { return check(a); }
     int size() const { return 1; }
     std::optional<int> limit = {};
 
@@ -298,8 +307,8 @@ private:
         let expected = [
             "/// Info.\nusing Info = k_info;",
             "/// How.\nenum class How : int { any = 0, bind = 1 };",
-            "/// A pool.\nclass Pool {\n    /// Makes it.\n    explicit Pool(int bytes, const \
-             Options &o = {});\n    int size() const;\n    std::optional<int> limit = {};\n};",
+            "/// A pool.\nclass Pool {\npublic:\n    /// Makes it.\n    explicit Pool(int bytes,\n        \
+             const Options &o = {});\n\n    /// O(1): finds it.\n    std::size_t find(int a) const;\n    int size() const;\n    std::optional<int> limit = {};\n};",
         ];
         assert_eq!(found, expected);
     }
