@@ -1,7 +1,7 @@
 //! `cargo xtask test prose`: the mechanical part of how kvmem is written.
 //!
 //! [`docs/glossary.md`](../../docs/glossary.md) is the vocabulary and says how sentences are made.
-//! Most of that needs a reader. Five rules do not, and each of them is one check here:
+//! Most of that needs a reader. Four rules do not, and each of them is one check here:
 //!
 //! 1. **Lines** of code, comments and Markdown end by column 100. Tables, URLs, and the output of
 //!    programs shown in a fenced `text` block are exempt.
@@ -10,12 +10,12 @@
 //!    of its own.
 //! 3. **Types**: a type's name is unique within the source of a crate.
 //! 4. **Sentences** of doc comments and Markdown do not begin with "Who ", "Whoever " or "What is".
-//! 5. **Environment variables** that the sources read are in the tables of `docs/environment.md`,
-//!    and the tables have no others.
 //!
 //! The checks read the files that git tracks or would track. They know a language by the ending of
 //! the file and take strings and comments out by a small scanner, not by a parser, so they cost
 //! less than a second.
+//!
+//! [`environment`] compares the variables that the sources read with the tables of their page.
 
 mod environment;
 mod scan;
@@ -43,7 +43,7 @@ const GENERATED: [&str; 5] =
 /// Findings that are printed before the rest is only counted.
 const SHOWN: usize = 40;
 
-/// Runs the checks.
+/// Runs the four checks.
 pub(crate) fn run(root: &Path, report: &mut Report) {
     let mut files = Vec::new();
     if !report.check("prose: files", || read(root).map(|read| files = read)) {
@@ -54,11 +54,11 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
     report.check("prose: no retired words in names", || {
         none(files.iter().flat_map(|file| retired_words(file, &retired)))
     });
-    report.check("prose: a type's name is unique in its crate", || none(types::twice(&files)));
-    report.check("prose: sentences name their subject", || none(files.iter().flat_map(sentences)));
     report.check("prose: environment variables are in the table", || {
         none(environment::differences(&files)?.into_iter())
     });
+    report.check("prose: a type's name is unique in its crate", || none(types::twice(&files)));
+    report.check("prose: sentences name their subject", || none(files.iter().flat_map(sentences)));
 }
 
 /// A file under the rules.

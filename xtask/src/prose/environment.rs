@@ -46,7 +46,8 @@ const BEGINNINGS: [&str; 10] = [
 ];
 
 /// Beginnings of other names in capitals: status codes and macros of the C interface.
-const OTHERS: [&str; 4] = ["KVMEM_ERR_", "KVMEM_GSLICE_", "KVMEM_OK", "KVMEM_UNKNOWN_"];
+const OTHERS: [&str; 5] =
+    ["KVMEM_ERR_", "KVMEM_GSLICE_", "KVMEM_INIT_ON_", "KVMEM_OK", "KVMEM_UNKNOWN_"];
 
 /// Returns a line for each variable that only the sources or only the tables have.
 pub(super) fn differences(files: &[File]) -> Result<Vec<String>> {
