@@ -1,5 +1,5 @@
-//! *Tools*: linters and schemas from the package index of pip, in an environment of their own, which
-//! stays from one run to the next.
+//! *Tools*: linters and schemas from the package index of pip, in an environment of their own,
+//! which stays from one run to the next.
 
 use std::fs;
 use std::path::{Path, PathBuf};
