@@ -10,6 +10,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 
 use crate::chaos;
+use crate::deploy;
 use crate::engines;
 use crate::prose;
 use crate::python;
@@ -50,6 +51,8 @@ enum Group {
     Loom,
     /// The same model under random schedules of larger cases.
     Shuttle,
+    /// The Dockerfile, the systemd unit, the Kubernetes manifests and the workflows.
+    Deploy,
     /// Every fuzz target: its stored corpus, then random inputs.
     Fuzz,
     /// The documentation, built with warnings as errors.
@@ -99,6 +102,9 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
         }
         if wanted(Group::Shuttle) {
             shuttle(root, &mut report);
+        }
+        if wanted(Group::Deploy) {
+            deploy::run(root, &mut report);
         }
         if wanted(Group::Fuzz) {
             fuzz(root, &mut report, options.fuzz_seconds);

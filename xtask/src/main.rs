@@ -11,6 +11,7 @@
 //! - [`python`] builds the Python package and runs its tests, with the [`engines`] around kvmem,
 //! - [`sanitize`] runs the tests under the sanitizers and Miri,
 //! - [`chaos`] attacks the built command: limits, broken outputs, hostile files, signals,
+//! - [`deploy`] checks the files of `deploy/` and the workflows,
 //! - [`install`] builds the C interface and installs it by the [`layout`],
 //! - [`notices`] collects the licences of the crates that are linked into the wheel,
 //! - [`record`] files a benchmark run under its date and machine, and draws the records,
@@ -18,6 +19,7 @@
 
 mod chaos;
 mod checks;
+mod deploy;
 mod engines;
 mod install;
 mod layout;
