@@ -76,9 +76,12 @@ pub(crate) fn run(root: &Path, options: &SiteOptions) -> Result<ExitCode> {
 
 /// The site and its checks, as steps of `cargo xtask test`.
 pub(crate) fn test(root: &Path, report: &mut Report) {
-    let out = root.join("target/site/html");
     let mut site = None;
-    if report.check("site: chapters", || Site::new(root, out).map(|new| site = Some(new)))
+    let read = || -> Result<()> {
+        site = Some(Site::new(root, target_folder(root)?.join("site/html"))?);
+        Ok(())
+    };
+    if report.check("site: chapters", read)
         && let Some(site) = site
     {
         site.check(report);

@@ -307,8 +307,18 @@ private:
         let expected = [
             "/// Info.\nusing Info = k_info;",
             "/// How.\nenum class How : int { any = 0, bind = 1 };",
-            "/// A pool.\nclass Pool {\npublic:\n    /// Makes it.\n    explicit Pool(int bytes,\n        \
-             const Options &o = {});\n\n    /// O(1): finds it.\n    std::size_t find(int a) const;\n    int size() const;\n    std::optional<int> limit = {};\n};",
+            r#"/// A pool.
+class Pool {
+public:
+    /// Makes it.
+    explicit Pool(int bytes,
+        const Options &o = {});
+
+    /// O(1): finds it.
+    std::size_t find(int a) const;
+    int size() const;
+    std::optional<int> limit = {};
+};"#,
         ];
         assert_eq!(found, expected);
     }
