@@ -149,10 +149,9 @@ mod tests {
 
     #[test]
     fn commands_with_limits_are_found() {
-        let readme = "```bash\ndocker run --rm --memory=1m kvmem doctor\n```\n\n```text\na\n…\n```\n\
-                      ```bash\nls\n```\n\n```text\nb\n```\n";
-        let blocks = blocks(readme);
-        assert_eq!(blocks.len(), 1);
-        assert_eq!(blocks[0].1, ["a"]);
+        let run = "docker run --rm --memory=1m kvmem doctor";
+        let other = "```bash\nls\n```\n\n```text\nb\n```\n";
+        let readme = format!("```bash\n{run}\n```\n\n```text\na\n…\n```\n{other}");
+        assert_eq!(blocks(&readme), [(run.to_owned(), vec!["a".to_owned()])]);
     }
 }
