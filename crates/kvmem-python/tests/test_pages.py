@@ -167,11 +167,12 @@ def stand_ins(program: str) -> dict[str, str]:
         f"echo Successfully installed {' '.join(versions)}",
         "python3 -m venv env": "python3 -m venv --without-pip env",
     }
-    if "cargo run" in program:
+    built = [each for each in ("cargo run --release --", "target/release/kvmem") if each in program]
+    if built:
         command = os.environ.get("KVMEM_COMMAND")
         if command is None:
             pytest.skip("KVMEM_COMMAND does not name the built command")
-        instead["cargo run --release --"] = command
+        instead |= dict.fromkeys(built, command)
     if "git clone" in program and not (shutil.which("git") and (ROOT / ".git").exists()):
         pytest.skip("these sources are no git repository")
     return instead
