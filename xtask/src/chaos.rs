@@ -24,7 +24,7 @@ mod context;
 mod files;
 mod groups;
 mod lives;
-mod machine;
+pub(crate) mod machine;
 mod outputs;
 mod surroundings;
 

@@ -10,10 +10,12 @@ use anyhow::{Result, ensure};
 use clap::Args;
 
 use crate::chaos;
+use crate::deploy;
 use crate::engines;
 use crate::prose;
 use crate::python;
 use crate::setup;
+use crate::site;
 use crate::step::{Kind, Report};
 use crate::workspace::{cargo, targets};
 
@@ -49,10 +51,14 @@ enum Group {
     Loom,
     /// The same model under random schedules of larger cases.
     Shuttle,
+    /// The Dockerfile, the systemd unit, the Kubernetes manifests and the workflows.
+    Deploy,
     /// Every fuzz target: its stored corpus, then random inputs.
     Fuzz,
     /// The documentation, built with warnings as errors.
     Doc,
+    /// The documentation as a site: chapters, links, code blocks, and each page in a browser.
+    Site,
 }
 
 /// Runs the steps and prints the summary. The exit status is 1 if any step failed.
@@ -97,12 +103,18 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
         if wanted(Group::Shuttle) {
             shuttle(root, &mut report);
         }
+        if wanted(Group::Deploy) {
+            deploy::run(root, &mut report);
+        }
         if wanted(Group::Fuzz) {
             fuzz(root, &mut report, options.fuzz_seconds);
         }
         if wanted(Group::Doc) {
             let mut doc = cargo_in(root, &["doc", "--workspace", "--no-deps", "--locked"]);
             report.command("doc", Kind::Plain, doc.env("RUSTDOCFLAGS", "-D warnings"));
+        }
+        if wanted(Group::Site) {
+            site::test(root, &mut report);
         }
     }
 

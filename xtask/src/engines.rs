@@ -143,6 +143,12 @@ const ENGINES: [Engine; 6] = [
     },
 ];
 
+/// Returns the Debian packages that an engine needs.
+pub(crate) fn debian_packages(engine: &str) -> impl Iterator<Item = &'static str> {
+    let of_engine = ENGINES.iter().filter(move |known| known.name == engine);
+    of_engine.flat_map(|known| known.debian).map(|(package, _)| *package)
+}
+
 /// Whether a variable is 1.
 fn is_set(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| value == "1")

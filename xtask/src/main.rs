@@ -11,12 +11,15 @@
 //! - [`python`] builds the Python package and runs its tests, with the [`engines`] around kvmem,
 //! - [`sanitize`] runs the tests under the sanitizers and Miri,
 //! - [`chaos`] attacks the built command: limits, broken outputs, hostile files, signals,
+//! - [`deploy`] checks the files of `deploy/` and the workflows,
 //! - [`install`] builds the C interface and installs it by the [`layout`],
 //! - [`notices`] collects the licences of the crates that are linked into the wheel,
-//! - [`record`] files a benchmark run under its date and machine, and draws the records.
+//! - [`record`] files a benchmark run under its date and machine, and draws the records,
+//! - [`site`] makes the documentation a site, and checks it.
 
 mod chaos;
 mod checks;
+mod deploy;
 mod engines;
 mod install;
 mod layout;
@@ -26,6 +29,7 @@ mod python;
 mod record;
 mod sanitize;
 mod setup;
+mod site;
 mod step;
 mod workspace;
 
@@ -70,6 +74,9 @@ enum Chore {
     BenchRecord(record::BenchOptions),
     /// Draw the newest recorded run of every suite as one page.
     Report(record::ReportOptions),
+    /// Build the documentation as a site that needs no network and no server: all pages of the
+    /// repository, the reference of every language, the figures.
+    Site(site::SiteOptions),
 }
 
 fn main() -> Result<ExitCode> {
@@ -83,5 +90,6 @@ fn main() -> Result<ExitCode> {
         Chore::Soak(options) => record::soak(&root, &options),
         Chore::BenchRecord(options) => record::bench(&root, &options),
         Chore::Report(options) => record::report(&root, &options),
+        Chore::Site(options) => site::run(&root, &options),
     }
 }

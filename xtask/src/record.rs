@@ -89,7 +89,7 @@ pub(crate) fn bench(root: &Path, options: &BenchOptions) -> Result<ExitCode> {
 pub(crate) struct ReportOptions {
     /// The file of the page.
     #[arg(value_name = "FILE", default_value = "target/report.html")]
-    file: PathBuf,
+    pub(crate) file: PathBuf,
 }
 
 /// Draws the newest record of each suite, from the lowest layer up.

@@ -81,6 +81,15 @@
 /// A sealed memory file that other processes can attach.
 #define KVMEM_BACKING_SHARED 1
 
+/// The bytes of blocks are never set to zero: a new block has those of an earlier one, or zeros.
+#define KVMEM_INIT_ON_NEVER 0
+
+/// The bytes of a block are set to zero before it is handed out.
+#define KVMEM_INIT_ON_ALLOC 1
+
+/// The bytes of a block are set to zero before they become free.
+#define KVMEM_INIT_ON_FREE 2
+
 /// Memory is being made resident.
 #define KVMEM_PHASE_POPULATE 0
 
@@ -744,8 +753,9 @@ typedef struct kvmem_pool_options {
     /// so only this pool can write to it. No other mapping can be made for writing, by any
     /// process or user, this process included. kvmem_pool_shrink_to fails. Default 0.
     uint32_t readers_only;
-    /// Reserved: any value but 0 is KVMEM_ERR_INVALID_ARGUMENT.
-    uint32_t reserved;
+    /// KVMEM_INIT_ON_NEVER (the default), KVMEM_INIT_ON_ALLOC or KVMEM_INIT_ON_FREE: when the bytes
+    /// of blocks are set to zero.
+    uint32_t init_on;
 } kvmem_pool_options;
 
 /// Bytes of a pool, as plain data: it may be copied and stored anywhere. Any bits are safe to pass
@@ -1485,7 +1495,7 @@ kvmem_status kvmem_pool_create(uint64_t bytes,
 /// KVMEM_ERR_OUT_OF_SPACE, KVMEM_ERR_TOO_LARGE, KVMEM_ERR_NOT_READY and so on.
 ///
 /// A block may start at any address, since sizes are not rounded: see kvmem_pool_allocate_aligned.
-/// A new block contains the bytes of an earlier block, or zeros.
+/// A new block contains the bytes of an earlier block, or zeros: see `init_on` of the options.
 kvmem_status kvmem_pool_allocate(struct kvmem_pool *pool,
                                  uint64_t bytes,
                                  struct kvmem_block *out_block);

@@ -7,6 +7,7 @@
 use std::mem::MaybeUninit;
 
 use kvmem::arena::{Backing, Ladder, Numa, Populate};
+use kvmem::pool::InitOn;
 use kvmem::register::Policy;
 
 use crate::call;
@@ -118,6 +119,13 @@ pub const KVMEM_BACKING_PRIVATE: u32 = 0;
 /// A sealed memory file that other processes can attach.
 pub const KVMEM_BACKING_SHARED: u32 = 1;
 
+/// The bytes of blocks are never set to zero: a new block has those of an earlier one, or zeros.
+pub const KVMEM_INIT_ON_NEVER: u32 = 0;
+/// The bytes of a block are set to zero before it is handed out.
+pub const KVMEM_INIT_ON_ALLOC: u32 = 1;
+/// The bytes of a block are set to zero before they become free.
+pub const KVMEM_INIT_ON_FREE: u32 = 2;
+
 pub(crate) fn populate(how: u32) -> Populate {
     match how {
         KVMEM_POPULATE_NONE => Populate::None,
@@ -141,6 +149,17 @@ pub(crate) fn backing(value: u32) -> Result<Backing, CallError> {
         KVMEM_BACKING_SHARED => Ok(Backing::Shared),
         other => Err(CallError::invalid(format_args!(
             "backing is {other}: use KVMEM_BACKING_PRIVATE or KVMEM_BACKING_SHARED"
+        ))),
+    }
+}
+
+pub(crate) fn init_on(value: u32) -> Result<InitOn, CallError> {
+    match value {
+        KVMEM_INIT_ON_NEVER => Ok(InitOn::Never),
+        KVMEM_INIT_ON_ALLOC => Ok(InitOn::Alloc),
+        KVMEM_INIT_ON_FREE => Ok(InitOn::Free),
+        other => Err(CallError::invalid(format_args!(
+            "init_on is {other}: use KVMEM_INIT_ON_NEVER, KVMEM_INIT_ON_ALLOC or KVMEM_INIT_ON_FREE"
         ))),
     }
 }

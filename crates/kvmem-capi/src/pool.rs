@@ -17,7 +17,9 @@ use crate::cancel::{kvmem_cancel, token};
 use crate::error::CallError;
 use crate::fork_lock::ForkLock;
 use crate::offset::{kvmem_bin, kvmem_map_range, kvmem_metrics, numbers};
-use crate::options::{self, Options, backing, flag, hot_sizes, ladder, numa, policy, populate};
+use crate::options::{
+    self, Options, backing, flag, hot_sizes, init_on, ladder, numa, policy, populate,
+};
 use crate::progress::{ProgressCallback, kvmem_progress_fn};
 use crate::promise::ObjectPromise;
 use crate::registrars::kvmem_registrars;
@@ -94,8 +96,9 @@ pub struct kvmem_pool_options {
     /// so only this pool can write to it. No other mapping can be made for writing, by any
     /// process or user, this process included. kvmem_pool_shrink_to fails. Default 0.
     pub readers_only: u32,
-    /// Reserved: any value but 0 is KVMEM_ERR_INVALID_ARGUMENT.
-    pub reserved: u32,
+    /// KVMEM_INIT_ON_NEVER (the default), KVMEM_INIT_ON_ALLOC or KVMEM_INIT_ON_FREE: when the bytes
+    /// of blocks are set to zero.
+    pub init_on: u32,
 }
 
 // SAFETY: `Options` requires a `u64` size first, no padding, and that all bits are valid: the
@@ -126,7 +129,7 @@ unsafe impl Options for kvmem_pool_options {
             progress: None,
             progress_user: std::ptr::null_mut(),
             readers_only: 0,
-            reserved: 0,
+            init_on: options::KVMEM_INIT_ON_NEVER,
         }
     }
 }
@@ -165,7 +168,6 @@ unsafe fn builder(
     bytes: u64,
     wanted: &kvmem_pool_options,
 ) -> Result<PoolBuilder, CallError> {
-    options::check_reserved(wanted.reserved, "reserved")?;
     // SAFETY: promise 1 of the C caller for `pages`, `numa_nodes`, `policy` and `hot_sizes`, which
     // this function's caller has.
     let (ladder, numa, policy, hot) = unsafe {
@@ -183,6 +185,7 @@ unsafe fn builder(
         .hot_sizes(hot.iter().copied())
         .backing(backing(wanted.backing)?)
         .populate(populate(wanted.populate))
+        .init_on(init_on(wanted.init_on)?)
         .readers_only(flag(wanted.readers_only, "readers_only")?)
         .guard_pages(flag(wanted.guard_pages, "guard_pages")?)
         .in_background(flag(wanted.in_background, "in_background")?)
@@ -257,7 +260,7 @@ pub(crate) fn block(pool: *mut kvmem_pool, of: &Pool, raw: RawAllocation) -> kvm
 /// KVMEM_ERR_OUT_OF_SPACE, KVMEM_ERR_TOO_LARGE, KVMEM_ERR_NOT_READY and so on.
 ///
 /// A block may start at any address, since sizes are not rounded: see kvmem_pool_allocate_aligned.
-/// A new block contains the bytes of an earlier block, or zeros.
+/// A new block contains the bytes of an earlier block, or zeros: see `init_on` of the options.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_pool_allocate(
     pool: *mut kvmem_pool,

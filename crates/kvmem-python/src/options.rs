@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvmem::arena::{Backing, Ladder, Numa, Populate};
+use kvmem::pool::InitOn;
 use kvmem::register::{Devices, Policy, Registrar};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -112,6 +113,19 @@ pub(crate) fn readers_only(py: Python<'_>, readers_only: bool, shared: bool) -> 
         return Err(error::bad_value(py, message));
     }
     Ok(readers_only)
+}
+
+/// Converts the moment at which bytes are set to zero. None: never.
+pub(crate) fn init_on(py: Python<'_>, init_on: Option<&str>) -> PyResult<InitOn> {
+    match init_on {
+        None => Ok(InitOn::Never),
+        Some("alloc") => Ok(InitOn::Alloc),
+        Some("free") => Ok(InitOn::Free),
+        Some(other) => {
+            let message = format!("init_on is {other:?}: use \"alloc\", \"free\" or None");
+            Err(error::bad_value(py, message))
+        }
+    }
 }
 
 /// Opens the named devices.

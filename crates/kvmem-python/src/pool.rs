@@ -70,6 +70,9 @@ impl Held for Pool {
 /// - ``in_background``: return once the memory is mapped, and initialize it part by part.
 /// - ``quarantine``: keep parts that cannot be populated or registered out of use, instead of
 ///   failing. Initialization in the background always does so.
+/// - ``init_on``: set the bytes of blocks to zero: ``"alloc"``, before a block is handed out, or
+///   ``"free"``, before its bytes become free. With None a new block holds the bytes of an earlier
+///   one, or zeros.
 /// - ``progress``: called with ``(done, total)`` in bytes. Each byte counts once when it is
 ///   resident and once for every device that it is registered with.
 ///
@@ -116,11 +119,12 @@ impl PyPool {
         size, *, max_size=None, pages=None, strict=false, numa=None, shared=false,
         readers_only=false, guard_pages=false, populate=Threads::auto(), devices=None, policy=None,
         boundary=None, hot_sizes=None, auto_hot_sizes=true, max_cached_bytes=None,
-        in_background=false, quarantine=false, progress=None
+        in_background=false, quarantine=false, init_on=None, progress=None
     ), text_signature = "(size, *, max_size=None, pages=None, strict=False, numa=None, \
         shared=False, readers_only=False, guard_pages=False, populate='auto', devices=None, \
         policy=None, boundary=None, hot_sizes=None, auto_hot_sizes=True, \
-        max_cached_bytes=None, in_background=False, quarantine=False, progress=None)")]
+        max_cached_bytes=None, in_background=False, quarantine=False, init_on=None, \
+        progress=None)")]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn create(
         py: Python<'_>,
@@ -141,6 +145,7 @@ impl PyPool {
         max_cached_bytes: Option<Size>,
         in_background: bool,
         quarantine: bool,
+        init_on: Option<&str>,
         progress: Option<Callback>,
     ) -> PyResult<PyPool> {
         let cancel = CancelToken::new();
@@ -165,6 +170,7 @@ impl PyPool {
             .auto_hot_sizes(auto_hot_sizes)
             .in_background(in_background)
             .quarantine(quarantine)
+            .init_on(options::init_on(py, init_on)?)
             .cancel(cancel.clone());
         if let Some(size) = max_size {
             builder = builder.max_size(size.bytes());
@@ -216,7 +222,7 @@ impl PyPool {
     /// Allocates a block of exactly ``nbytes`` bytes. With ``align``, a power of two, its
     /// address is a multiple of it.
     ///
-    /// The block contains zeros, or the bytes of its previous user. Raises
+    /// The block contains zeros, or the bytes of an earlier block; see ``init_on``. Raises
     /// :class:`OutOfSpaceError`, :class:`NotReadyError` while parts of the pool are still being
     /// initialized, and :class:`InvalidArgumentError`.
     #[pyo3(signature = (nbytes, *, align=None))]

@@ -442,6 +442,33 @@ def test_shared_pools_are_attached_by_descriptor() -> None:
             failing()
 
 
+@pytest.mark.parametrize("init_on", [None, "alloc", "free"])
+def test_new_blocks_hold_zeros_on_request(init_on: str | None) -> None:
+    kept = 0
+    with kvmem.Pool(MIB, pages="4k", init_on=init_on) as pool:
+        cache = kvmem.KvCache(pool)
+        for round in range(40):
+            with pool.allocate((4096, 1000, 100_000)[round % 3]) as block:
+                array = np.from_dlpack(block)
+                kept += int(np.count_nonzero(array))
+                array[:] = 6
+                del array
+            with pool.allocate_batch(5000, 3) as batch:
+                for one in batch.split():
+                    kept += int(np.count_nonzero(np.frombuffer(one, np.uint8)))
+                    one.write(b"\x06" * 5000)
+                    one.free()
+            # Values are evicted: the cache is larger than the pool.
+            cache.insert(round, b"\x06" * 100_000)
+        cache.clear()
+    assert (kept > 0) == (init_on is None)
+
+
+def test_the_moment_of_zeroing_is_checked() -> None:
+    with pytest.raises(kvmem.InvalidArgumentError, match='use "alloc", "free" or None'):
+        kvmem.Pool(MIB, pages="4k", init_on="always")
+
+
 def test_no_other_mapping_writes_to_a_pool_for_readers_only() -> None:
     try:
         pool = kvmem.Pool(MIB, pages="4k", shared=True, readers_only=True)

@@ -102,7 +102,7 @@ pub(super) fn processes_of_group(group: u32) -> Vec<u32> {
 }
 
 /// A cgroup of our own with a limit, in either version.
-pub(super) struct Cgroup {
+pub(crate) struct Cgroup {
     path: PathBuf,
     /// The version that its files are named by.
     unified: bool,
@@ -147,7 +147,7 @@ impl Cgroup {
     }
 
     /// Sets the limit of memory in bytes.
-    pub(super) fn memory(bytes: u64) -> Result<Cgroup, String> {
+    pub(crate) fn memory(bytes: u64) -> Result<Cgroup, String> {
         Cgroup::new("memory", &bytes.to_string(), ["memory.limit_in_bytes", "memory.max"])
     }
 
@@ -157,7 +157,7 @@ impl Cgroup {
     }
 
     /// What a shell says to join it.
-    pub(super) fn join(&self) -> String {
+    pub(crate) fn join(&self) -> String {
         format!("echo $$ > {}/cgroup.procs", self.path.display())
     }
 

@@ -17,6 +17,16 @@ using BlockRef = kvmem_block_ref;
 /// Properties of an attached pool.
 using AttachedPoolInfo = kvmem_attached_pool_info;
 
+/// When the bytes of blocks are set to zero.
+enum class InitOn : std::uint32_t {
+    /// A new block has the bytes of an earlier block, or zeros.
+    never = KVMEM_INIT_ON_NEVER,
+    /// Before a block is handed out.
+    alloc = KVMEM_INIT_ON_ALLOC,
+    /// Before the bytes become free.
+    free = KVMEM_INIT_ON_FREE,
+};
+
 /// Options of a pool. The defaults are those of kvmem_pool_options_init.
 struct PoolOptions {
     /// Bytes that the pool can grow to; 0: its initial size.
@@ -36,6 +46,7 @@ struct PoolOptions {
     /// With `shared`: seals the memory file, so only this object can write to it. No other mapping
     /// can be made for writing, by any process or user.
     bool readers_only = false;
+    InitOn init_on = InitOn::never;
     /// A page without access before and behind the pool.
     bool guard_pages = false;
     /// The constructor returns as soon as the memory is mapped, and a thread populates and
@@ -78,6 +89,7 @@ inline kvmem_pool_options native(const PoolOptions &options, const ProgressCallb
     wanted.numa_nodes = options.numa_nodes.data();
     wanted.numa_node_count = options.numa_nodes.size();
     wanted.readers_only = options.readers_only;
+    wanted.init_on = static_cast<std::uint32_t>(options.init_on);
     wanted.guard_pages = options.guard_pages;
     wanted.in_background = options.in_background;
     wanted.quarantine = options.quarantine;
@@ -126,7 +138,8 @@ public:
     /// Length in bytes, exactly as requested.
     std::uint64_t size() const noexcept { return raw_.bytes; }
 
-    /// The bytes. A new block contains the bytes of an earlier block, or zeros.
+    /// The bytes. A new block contains the bytes of an earlier block, or zeros: see
+    /// `PoolOptions::init_on`.
     bytes_span bytes() const noexcept { return detail::bytes_of(raw_.data, raw_.bytes); }
 
     /// Offset in the pool.

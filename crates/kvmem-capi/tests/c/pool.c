@@ -252,8 +252,49 @@ static void readers_only(void) {
     options.readers_only = 2;
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_pool_create(MIB, &options, &pool));
     options.readers_only = 0;
-    options.reserved = 1;
+    options.init_on = 3;
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_pool_create(MIB, &options, &pool));
+    SAYS("KVMEM_INIT_ON_FREE");
+}
+
+static void init_on_alloc(kvmem_pool_options *options) {
+    options->init_on = KVMEM_INIT_ON_ALLOC;
+}
+
+static void init_on_free(kvmem_pool_options *options) {
+    options->init_on = KVMEM_INIT_ON_FREE;
+}
+
+/* Returns the bytes of a block that are not zero, and fills it. */
+static uint64_t kept(const kvmem_block *block) {
+    unsigned char *bytes = block->data;
+    uint64_t count = 0;
+    for (uint64_t at = 0; at < block->bytes; at++)
+        count += bytes[at] != 0;
+    memset(bytes, 6, block->bytes);
+    return count;
+}
+
+static void what_new_blocks_hold(void) {
+    void (*const options[])(kvmem_pool_options *) = {NULL, init_on_alloc, init_on_free};
+    for (int i = 0; i < 3; i++) {
+        kvmem_pool *pool = pool_with(options[i], MIB);
+        const uint64_t bytes[] = {4096, 1000, 100000, MIB};
+        uint64_t sum = 0;
+        for (int round = 0; round < 40; round++) {
+            kvmem_block block, aligned;
+            OK(kvmem_pool_allocate(pool, bytes[round % 4], &block));
+            sum += kept(&block);
+            OK(kvmem_block_shrink(&block, 500));
+            OK(kvmem_pool_allocate_aligned(pool, 3000, 4096, &aligned));
+            sum += kept(&aligned);
+            OK(kvmem_block_free(&aligned));
+            OK(kvmem_block_free(&block));
+        }
+        /* By default a new block has the bytes of an earlier one. */
+        CHECK(options[i] == NULL ? sum > 0 : sum == 0);
+        OK(kvmem_pool_destroy(pool));
+    }
 }
 
 static void cache(void) {
@@ -463,6 +504,7 @@ int main(void) {
     resizing();
     shared();
     readers_only();
+    what_new_blocks_hold();
     cache();
     the_end_of_a_prefix_is_evicted_first();
     the_last_user_ends_the_pool();

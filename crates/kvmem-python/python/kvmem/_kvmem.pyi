@@ -532,6 +532,9 @@ class Pool(_Manager):
     - ``in_background``: return once the memory is mapped, and initialize it part by part.
     - ``quarantine``: keep parts that cannot be populated or registered out of use, instead of
       failing. Initialization in the background always does so.
+    - ``init_on``: set the bytes of blocks to zero: ``"alloc"``, before a block is handed out, or
+      ``"free"``, before its bytes become free. With None a new block holds the bytes of an earlier
+      one, or zeros.
     - ``progress``: called with ``(done, total)`` in bytes. Each byte counts once when it is
       resident and once for every device that it is registered with.
 
@@ -559,13 +562,14 @@ class Pool(_Manager):
         max_cached_bytes: _Size | None = None,
         in_background: bool = False,
         quarantine: bool = False,
+        init_on: str | None = None,
         progress: _Progress | None = None,
     ) -> Self: ...
     def allocate(self, nbytes: _Size, *, align: int | None = None) -> Block:
         """Allocates a block of exactly ``nbytes`` bytes. With ``align``, a power of two, its
         address is a multiple of it.
 
-        The block contains zeros, or the bytes of its previous user. Raises
+        The block contains zeros, or the bytes of an earlier block; see ``init_on``. Raises
         :class:`OutOfSpaceError`, :class:`NotReadyError` while parts of the pool are still being
         initialized, and :class:`InvalidArgumentError`.
         """

@@ -18,7 +18,7 @@ mod setup;
 mod shared;
 mod size;
 
-pub use blocks::{Block, BlockRef, SubBlock, SubBlockMut};
+pub use blocks::{Block, BlockRef, InitOn, SubBlock, SubBlockMut};
 pub use error::PoolError;
 pub use kv_cache::KvCache;
 pub use pool::Pool;

@@ -51,7 +51,7 @@ pub struct PoolReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ReportedChoice {
-    /// The subject: `boundary`, `pages`, `ready`.
+    /// The subject: `boundary`, `pages`, `ready`, `init on`.
     pub what: String,
     /// The choice.
     pub chosen: String,

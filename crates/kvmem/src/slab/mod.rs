@@ -9,6 +9,7 @@ pub use alloc::{
     SlabAllocatorBuilder, SlabClassStats, SlabError, SlabGlobal, SlabSettingError, SlabSettings,
     SlabSetupError, SlabStats,
 };
+pub(crate) use extents::RangeHooks;
 pub use extents::{
     Extent, ExtentBuilder, ExtentCache, ExtentClassStats, ExtentMapRange, ExtentSetupError,
     ExtentState, ExtentStats,

@@ -2,6 +2,7 @@
 
 mod background;
 mod blocks;
+mod init_on;
 mod kv_cache;
 mod lifetimes;
 mod metrics;

@@ -19,7 +19,7 @@ use crate::slab::Extent;
 /// registrations are released with the last block. Dropping it takes as long as dropping an
 /// [`Extent`]; only the last block of a dropped pool also pays for deregistering and unmapping.
 ///
-/// A fresh block contains what the previous block left there, or zeros.
+/// A new block contains what an earlier block left there, or zeros: see [`InitOn`](super::InitOn).
 ///
 /// ```
 /// use kvmem::arena::PageSize;

@@ -23,6 +23,7 @@ use crate::arena::{ArenaError, Region};
 use crate::register::{Key, RegisterError, RegistrationSet};
 use crate::slab::ExtentCache;
 use crate::sync::{AppendOnlyTable, FIRST};
+use crate::sys;
 
 /// The bytes of a pool.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub(in crate::pool) struct PoolMemory {
     part_bytes: usize,
     /// The inode number of the memory file; `None`: the memory is private.
     file: Option<u64>,
+    /// The process that has the memory mapped; see [`sys::generation`].
+    generation: u32,
 }
 
 /// The first address of a pool's memory.
@@ -76,11 +79,17 @@ impl PoolMemory {
         let base = Address(region.base());
         let part = |region| Part { region: Arc::new(region), set: RwLock::new(None) };
         let parts = region.split(part_bytes)?.into_iter().map(part).collect();
-        Ok(PoolMemory { base, parts, part_bytes, file })
+        Ok(PoolMemory { base, parts, part_bytes, file, generation: sys::generation() })
     }
 
     pub(in crate::pool) fn base(&self) -> NonNull<u8> {
         self.base.0
+    }
+
+    /// Returns whether this process is a forked child of the one that has the memory mapped. Forks
+    /// are counted from [`sys::count_forks`] on.
+    pub(super) fn is_forked(&self) -> bool {
+        self.generation != sys::generation()
     }
 
     pub(in crate::pool) fn parts(&self) -> &[Part] {

@@ -2,11 +2,13 @@
 
 mod block;
 mod block_ref;
+mod init_on;
 mod memory;
 mod sub_block;
 
 pub use block::Block;
 pub use block_ref::BlockRef;
+pub use init_on::InitOn;
 pub use sub_block::{SubBlock, SubBlockMut};
 
 pub(super) use memory::{Part, PoolMemory, attach};

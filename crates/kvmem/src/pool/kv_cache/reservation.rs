@@ -132,7 +132,7 @@ impl<K> Reservation<K> {
     }
 
     /// Returns the bytes to be written, as many as requested. They hold what their last user left,
-    /// or zeros.
+    /// or zeros: see [`InitOn`](crate::pool::InitOn).
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let bytes = self.block.bytes_mut();

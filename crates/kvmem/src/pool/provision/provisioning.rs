@@ -46,7 +46,8 @@ impl Placeholder {
 /// Keeps a quarantined range from being freed.
 enum Withheld {
     Part(#[allow(dead_code, reason = "it is held")] Placeholder),
-    Block(#[allow(dead_code, reason = "it is held")] Block),
+    /// A block that may be bad. Freeing it must not touch its bytes.
+    Block(#[allow(dead_code, reason = "it is held")] Allocation),
 }
 
 #[derive(Default)]
@@ -311,7 +312,8 @@ impl Provisioning {
             "quarantine"
         );
         self.change(|state| {
-            state.quarantine.push((what, Withheld::Block(block)));
+            let untouched = block.into_extent().into_allocation();
+            state.quarantine.push((what, Withheld::Block(untouched)));
             state.ready = state.ready.saturating_sub(bytes);
         });
     }

@@ -15,7 +15,7 @@ use crate::pool::blocks::{self, PoolMemory};
 use crate::pool::observe::Latency;
 use crate::pool::owner::{Owner, PoolLayout};
 use crate::pool::provision::{Placeholder, Provisioner, Provisioning, listening};
-use crate::pool::{Pool, PoolError, PoolReport, PoolSize, ReportedChoice, Step};
+use crate::pool::{InitOn, Pool, PoolError, PoolReport, PoolSize, ReportedChoice, Step};
 use crate::register::{self, Limits};
 use crate::slab::{ExtentBuilder, ExtentCache};
 use crate::sys;
@@ -74,6 +74,10 @@ fn build(options: &PoolBuilder) -> Result<Pool, PoolError> {
     if !by_part && !at_once {
         populated = timed("populate", &mut steps, || provisioner.populate(&region, 0..capacity))?;
     }
+    if options.init_on != InitOn::Never {
+        // A forked child must not touch the memory, which it does not have.
+        sys::count_forks();
+    }
     let file = region.file_number()?;
     let memory = Arc::new(PoolMemory::new(region, part_bytes, file)?);
     let mut registered = None;
@@ -98,7 +102,7 @@ fn build(options: &PoolBuilder) -> Result<Pool, PoolError> {
         populated,
         registered,
         hot_sizes: options.hot_sizes.clone(),
-        choices: vec![choice, describe_pages(&memory, options), describe_provisioning(options)],
+        choices: describe(choice, &memory, options),
         steps,
         quarantined: Vec::new(),
         stopped: None,
@@ -128,6 +132,11 @@ fn assemble(
     let by_part = options.in_background || options.quarantine;
     let placeholders =
         if by_part { Placeholder::all(&space, report.part_bytes)? } else { Vec::new() };
+    if let Some(hooks) = options.init_on.hooks() {
+        // After the placeholders are made: the memory of their parts must not be touched yet.
+        // SAFETY: memory was attached to the space, which keeps it as long as any block exists.
+        unsafe { space.set_hooks(hooks) };
+    }
     let plan = PoolLayout {
         unit,
         registered: !report.devices.is_empty(),
@@ -213,6 +222,21 @@ fn timed<T>(
     let done = run()?;
     steps.push(Step { what: what.to_owned(), seconds: start.elapsed().as_secs_f64() });
     Ok(done)
+}
+
+/// Returns the choices that the pool made, for its report.
+fn describe(
+    boundary: ReportedChoice,
+    memory: &PoolMemory,
+    options: &PoolBuilder,
+) -> Vec<ReportedChoice> {
+    let mut choices =
+        vec![boundary, describe_pages(memory, options), describe_provisioning(options)];
+    if options.init_on != InitOn::Never {
+        let (what, why) = ("init on".to_owned(), "requested; bytes are set to zero".to_owned());
+        choices.push(ReportedChoice { what, chosen: options.init_on.to_string(), why });
+    }
+    choices
 }
 
 fn describe_pages(memory: &PoolMemory, options: &PoolBuilder) -> ReportedChoice {

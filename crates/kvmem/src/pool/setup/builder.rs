@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::arena::{Backing, CancelToken, Ladder, Numa, Populate, Progress};
-use crate::pool::PoolSize;
 use crate::pool::provision::ProvisionOptions;
+use crate::pool::{InitOn, PoolSize};
 use crate::register::{Policy, RegisterProgress, Registrar};
 
 /// Builds a [`Pool`](crate::pool::Pool). See [`Pool::builder`](crate::pool::Pool::builder).
@@ -27,6 +27,7 @@ pub struct PoolBuilder {
     pub(super) in_background: bool,
     pub(super) quarantine: bool,
     pub(super) measure_one_in: u32,
+    pub(super) init_on: InitOn,
 }
 
 impl PoolBuilder {
@@ -56,6 +57,7 @@ impl PoolBuilder {
             in_background: false,
             quarantine: false,
             measure_one_in: 0,
+            init_on: InitOn::Never,
         }
     }
 
@@ -199,6 +201,14 @@ impl PoolBuilder {
         self
     }
 
+    /// Sets when the bytes of blocks are set to zero: before a block is handed out, before its
+    /// bytes become free, or never, which is the default. See
+    /// [what fresh memory holds](crate::pool#what-fresh-memory-holds).
+    pub fn init_on(mut self, init_on: InitOn) -> PoolBuilder {
+        self.init_on = init_on;
+        self
+    }
+
     /// Sets a token that cancels building: [`build`](Self::build) then returns an error. In the
     /// background, no further part becomes ready. After the token is used the pool cannot grow.
     pub fn cancel(mut self, cancel: CancelToken) -> PoolBuilder {
@@ -244,6 +254,7 @@ impl fmt::Debug for PoolBuilder {
             .field("hot_sizes", &self.hot_sizes)
             .field("in_background", &self.in_background)
             .field("quarantine", &self.quarantine)
+            .field("init_on", &self.init_on)
             .finish_non_exhaustive()
     }
 }

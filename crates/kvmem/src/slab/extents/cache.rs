@@ -3,9 +3,10 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::offset::{AllocError, BinReport, LONG, OffsetAllocator, Range, SpaceHandle};
+use crate::offset::{AllocError, Allocation, BinReport, LONG, OffsetAllocator, Range, SpaceHandle};
 
 use super::extent::Extent;
+use super::hooks::RangeHooks;
 use super::instance::{ExtentInstance, InstanceOptions};
 
 /// By default one part in this many of a space may be cached.
@@ -64,7 +65,8 @@ pub(super) struct SpaceOwner {
 impl Drop for SpaceOwner {
     fn drop(&mut self) {
         // No code can reach the ranges of raw handles any more.
-        self.instance.raw.close(SpaceHandle::of(&self.allocator));
+        let freed = self.instance.hooks.get().and_then(|hooks| hooks.freed);
+        self.instance.raw.close(SpaceHandle::of(&self.allocator), freed);
         self.instance.shut();
     }
 }
@@ -99,6 +101,23 @@ impl ExtentCache {
     /// Returns the errors of [`OffsetAllocator::allocate`].
     #[inline]
     pub fn allocate(&self, size: u64) -> Result<Extent, AllocError> {
+        // Before the fast path, so that nothing has to be kept across a call.
+        match self.instance.hooks.get() {
+            None => self.allocate_without_hooks(size),
+            Some(hooks) => self.allocate_with_hooks(hooks, size),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn allocate_with_hooks(&self, hooks: &RangeHooks, size: u64) -> Result<Extent, AllocError> {
+        let extent = self.allocate_without_hooks(size)?;
+        self.instance.run(hooks.allocated, extent.allocation().as_range());
+        Ok(extent)
+    }
+
+    #[inline(always)]
+    fn allocate_without_hooks(&self, size: u64) -> Result<Extent, AllocError> {
         if let Some(class) = self.instance.class_of(short(size))
             && let Some(range) = self.instance.magazines.get_loaded(class)
         {
@@ -180,7 +199,7 @@ impl ExtentCache {
     pub fn allocate_aligned(&self, size: u64, align: u64) -> Result<Extent, AllocError> {
         self.instance
             .with_reclaim(|| self.allocator().allocate_aligned(size, align))
-            .map(Extent::new)
+            .map(|allocation| self.hand_out(allocation))
     }
 
     /// Allocates `n` ranges of `size` bytes, all or none, under one lock; see
@@ -190,7 +209,7 @@ impl ExtentCache {
     /// Returns the errors of [`OffsetAllocator::allocate_batch`].
     pub fn allocate_batch(&self, size: u64, n: usize) -> Result<Vec<Extent>, AllocError> {
         let batch = self.instance.with_reclaim(|| self.allocator().allocate_batch(size, n))?;
-        Ok(batch.into_iter().map(Extent::new).collect())
+        Ok(batch.into_iter().map(|one| self.hand_out(one)).collect())
     }
 
     /// Allocates `total` bytes in at most `max_ranges` ranges; see
@@ -207,13 +226,37 @@ impl ExtentCache {
         let pieces = self
             .instance
             .with_reclaim(|| self.allocator().allocate_scattered(total, max_ranges))?;
-        Ok(pieces.into_iter().map(Extent::new).collect())
+        Ok(pieces.into_iter().map(|one| self.hand_out(one)).collect())
     }
 
     /// Frees many extents under one lock and joins neighbours first; see
     /// [`OffsetAllocator::free_batch`]. None of them is cached.
     pub fn free_batch(&self, run: impl IntoIterator<Item = Extent>) {
-        self.allocator().free_batch(run.into_iter().map(Extent::into_allocation));
+        self.allocator().free_batch(run.into_iter().map(|extent| {
+            let instance = extent.instance();
+            if let Some(hooks) = instance.hooks.get() {
+                instance.run(hooks.freed, extent.allocation().as_range());
+            }
+            extent.into_allocation()
+        }));
+    }
+
+    /// Makes an extent of an allocation that is about to get to a caller.
+    fn hand_out(&self, allocation: Allocation) -> Extent {
+        if let Some(hooks) = self.instance.hooks.get() {
+            self.instance.run(hooks.allocated, allocation.as_range());
+        }
+        Extent::new(allocation)
+    }
+
+    /// Sets the hooks of the space. Ranges that are in use already pass the hook of freed ranges
+    /// too.
+    ///
+    /// # Safety
+    /// The hooks may be called until the last extent of the space is gone, with ranges of the
+    /// space.
+    pub(crate) unsafe fn set_hooks(&self, hooks: &'static RangeHooks) {
+        self.instance.hooks.set(Some(hooks));
     }
 
     /// Keeps `keepalive` alive until the space and all its extents are gone. It is dropped by the

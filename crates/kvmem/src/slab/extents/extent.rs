@@ -63,7 +63,9 @@ impl Extent {
     /// # Errors
     /// Returns the errors of [`Allocation::shrink`].
     pub fn shrink(&mut self, new_size: u64) -> Result<(), AllocError> {
-        self.instance().with_reclaim(|| self.0.shrink(new_size))
+        let instance = self.instance();
+        instance.before_shrink(&self.0, new_size);
+        instance.with_reclaim(|| self.0.shrink(new_size))
     }
 
     /// Extends the range to `new_size` bytes; see [`Allocation::extend`]. If the following range is
@@ -72,7 +74,7 @@ impl Extent {
     /// # Errors
     /// Returns the errors of [`Allocation::extend`].
     pub fn extend(&mut self, new_size: u64) -> Result<(), AllocError> {
-        self.instance().with_reclaim(|| self.0.extend(new_size))
+        self.instance().extend(&mut self.0, new_size)
     }
 
     /// Frees a part of the range and returns the parts before and after it; see
@@ -85,6 +87,7 @@ impl Extent {
         sub: ops::Range<u64>,
     ) -> Result<(Option<Extent>, Option<Extent>), (Extent, AllocError)> {
         let instance = self.instance();
+        instance.before_cut(&self.0, sub.clone());
         let parts = match self.into_allocation().free_range(sub.clone()) {
             // Cached ranges occupy metadata nodes.
             Err((whole, AllocError::TooManyRanges { .. })) => {
@@ -116,7 +119,7 @@ impl Extent {
     }
 
     #[inline(always)]
-    fn instance(&self) -> &'static ExtentInstance {
+    pub(super) fn instance(&self) -> &'static ExtentInstance {
         // SAFETY: only a cache makes extents, and a cache has opened the instance.
         unsafe { ExtentInstance::known(self.0.core_index()) }
     }
@@ -127,9 +130,13 @@ impl Drop for Extent {
     fn drop(&mut self) {
         // One value, read before anything is made of it: see `Range`.
         let range = self.0.as_range();
+        let instance = self.instance();
+        if let Some(hooks) = instance.hooks.get() {
+            return instance.free_with_hooks(hooks, range);
+        }
         // No size from 4 GiB − 1 B up is hot.
-        match self.instance().class_of(self.0.as_range().size()) {
-            Some(class) => self.instance().magazines.put(class, range),
+        match instance.class_of(range.size()) {
+            Some(class) => instance.magazines.put(class, range),
             // SAFETY: the allocation is not used again.
             None => free(unsafe { ManuallyDrop::take(&mut self.0) }),
         }

@@ -7,15 +7,17 @@
 //! registry). So the holder of a handle always finds the instance, open or shut.
 
 use std::hint::assert_unchecked;
+use std::ops;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::offset::{AllocError, Range, SpaceHandle};
+use crate::offset::{AllocError, Allocation, Range, SpaceHandle};
 use crate::slab::magazine::MagazineSettings;
 use crate::slab::magazine::Magazines;
 use crate::slab::magazine::RoundSource;
 use crate::sync::{AppendOnlyTable, FIRST, Mutex};
 
+use super::hooks::{HooksSlot, RangeHook, RangeHooks};
 use super::hot::{CLASSES, HotSizes};
 use super::raw_table::RawTable;
 
@@ -47,6 +49,7 @@ pub(super) struct ExtentInstance {
     pub(super) magazines: Magazines<Range, SpaceSource>,
     /// The generations of raw handles.
     pub(super) raw: RawTable,
+    pub(super) hooks: HooksSlot,
     /// Serializes the binding of classes.
     binding: Mutex<()>,
 }
@@ -112,6 +115,7 @@ impl ExtentInstance {
                 hot: HotSizes::new(),
                 magazines: Magazines::new(SpaceSource::new(space), settings()),
                 raw: RawTable::new(),
+                hooks: HooksSlot::new(),
                 binding: Mutex::new(()),
             }));
             // Release pairs with the Acquire in `of`. The core belongs to the caller, so no other
@@ -119,6 +123,7 @@ impl ExtentInstance {
             INSTANCES.get(space.index()).store(ptr::from_ref(new).cast_mut(), Ordering::Release);
             new
         });
+        instance.hooks.set(None);
         instance.magazines.enable_caching(opening.max_cached_bytes);
         instance.hot.open(opening.auto, max_hot_size(opening.max_cached_bytes));
         for &size in opening.hot_sizes {
@@ -210,6 +215,68 @@ impl ExtentInstance {
             }
             result => result,
         }
+    }
+
+    /// Runs a hook on a whole range. The range comes by value: a reference to an extent would keep
+    /// the extents of all callers in memory.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn run(&self, hook: Option<RangeHook>, range: Range) {
+        let Some(hook) = hook else { return };
+        let allocation = self.space.allocation(range);
+        let bytes = allocation.range();
+        allocation.forget();
+        // SAFETY: the range is of this space, and only the caller has it.
+        unsafe { hook(self.space.index(), bytes) }
+    }
+
+    /// Frees a range as dropping an extent does, after its hook.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn free_with_hooks(&self, hooks: &RangeHooks, range: Range) {
+        self.run(hooks.freed, range);
+        match self.class_of(range.size()) {
+            Some(class) => self.magazines.put(class, range),
+            None => drop(self.space.allocation(range)),
+        }
+    }
+
+    /// Runs the hook of freed ranges on the tail that shrinking to `new_size` bytes is about to cut
+    /// off. Runs nothing if shrinking will fail for its argument.
+    pub(super) fn before_shrink(&self, allocation: &Allocation, new_size: u64) {
+        if self.hooks.get().is_some() && new_size > 0 {
+            self.before_cut(allocation, allocation.offset() + new_size..allocation.range().end);
+        }
+    }
+
+    /// Runs the hook of freed ranges on a part of an allocation, in bytes of the space, that is
+    /// about to be cut out. Runs nothing if it is not a part of the allocation: the cut will fail.
+    pub(super) fn before_cut(&self, allocation: &Allocation, part: ops::Range<u64>) {
+        let Some(hook) = self.hooks.get().and_then(|hooks| hooks.freed) else { return };
+        let whole = allocation.range();
+        if whole.start <= part.start && part.start < part.end && part.end <= whole.end {
+            // SAFETY: the part lies in the allocation, which the caller owns.
+            unsafe { hook(self.space.index(), part) }
+        }
+    }
+
+    /// Extends an allocation, and runs the hook of allocated ranges on its new bytes.
+    pub(super) fn extend(
+        &self,
+        allocation: &mut Allocation,
+        new_size: u64,
+    ) -> Result<(), AllocError> {
+        let hook = self.hooks.get().and_then(|hooks| hooks.allocated);
+        // Reading a long length takes a lock, so it is read only for a hook.
+        let old_end = hook.map(|_| allocation.range().end);
+        self.with_reclaim(|| allocation.extend(new_size))?;
+        if let (Some(hook), Some(old_end)) = (hook, old_end)
+            && old_end < allocation.range().end
+        {
+            // SAFETY: the bytes lie in the allocation, which the caller owns.
+            unsafe { hook(self.space.index(), old_end..allocation.range().end) }
+        }
+        Ok(())
     }
 
     fn caches_may_help(&self, error: &AllocError) -> bool {

@@ -9,6 +9,7 @@
 //! | extent cache | `cache.rs`, `builder.rs`, `resize.rs` | the shared interface of a space |
 //! | extent | `extent.rs` | a range in use |
 //! | hot size | `hot.rs` | a size that is cached, and its detection |
+//! | range hook | `hooks.rs` | what runs when a range becomes used or free |
 //! | instance | `instance.rs` | the state that all handles of a space share: the magazines and their source |
 //! | raw handle | `raw.rs`, `raw_table.rs` | a handle of plain data, and the generations of all |
 //! | reports | `map.rs`, `snapshot.rs`, `stats.rs` | what is used, cached and free |
@@ -16,6 +17,7 @@
 mod builder;
 mod cache;
 mod extent;
+mod hooks;
 mod hot;
 mod instance;
 mod map;
@@ -31,5 +33,6 @@ mod tests;
 pub use builder::{ExtentBuilder, ExtentSetupError};
 pub use cache::ExtentCache;
 pub use extent::Extent;
+pub(crate) use hooks::RangeHooks;
 pub use map::{ExtentMapRange, ExtentState};
 pub use stats::{ExtentClassStats, ExtentStats};

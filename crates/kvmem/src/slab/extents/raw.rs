@@ -121,6 +121,7 @@ impl ExtentCache {
     /// [`Extent::shrink`].
     pub fn shrink_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
         self.with_taken(handle, |allocation| {
+            self.instance.before_shrink(allocation, new_size);
             Ok(self.instance.with_reclaim(|| allocation.shrink(new_size))?)
         })
     }
@@ -132,9 +133,7 @@ impl ExtentCache {
     /// [`RawError::Stale`] if its extent was freed, and [`RawError::Failed`] with the error of
     /// [`Extent::extend`].
     pub fn extend_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError> {
-        self.with_taken(handle, |allocation| {
-            Ok(self.instance.with_reclaim(|| allocation.extend(new_size))?)
-        })
+        self.with_taken(handle, |allocation| Ok(self.instance.extend(allocation, new_size)?))
     }
 
     /// Converts a raw extent into an [`Extent`]; the handle is stale afterwards. O(1).

@@ -4,6 +4,7 @@
 //! the range's length and others have to wait. The rest is a counter: a stale handle could be
 //! accepted only if a multiple of exactly 2^30 handles were made for the same slot since.
 
+use super::hooks::RangeHook;
 use crate::offset::{Allocation, LONG, Range, SpaceHandle};
 use crate::sync::{AppendOnlyTable, AtomicU32, AtomicU64, Backoff, Ordering, fence};
 
@@ -188,13 +189,18 @@ impl RawTable {
     }
 
     /// Frees all ranges that raw handles name. No code can reach the space any more.
-    pub(super) fn close(&self, space: SpaceHandle) {
+    pub(super) fn close(&self, space: SpaceHandle, freed: Option<RangeHook>) {
         for (slot, entry) in self.0.iter() {
             // Relaxed, both: no other thread uses the table.
             let generation = entry.generation.load(Ordering::Relaxed);
             if generation & LIVE != 0 {
                 entry.generation.store(generation & !(LIVE | BUSY), Ordering::Relaxed);
-                drop(entry.allocation(space, slot));
+                let allocation = entry.allocation(space, slot);
+                if let Some(freed) = freed {
+                    // SAFETY: the range is of this space, and its handle has just ended.
+                    unsafe { freed(space.index(), allocation.range()) }
+                }
+                drop(allocation);
             }
         }
     }
