@@ -2,8 +2,9 @@
 //!
 //! A group of checks is some tasks of the [`schedule`]. Commands of cargo that share the target
 //! folder run one at a time, because cargo locks it; the test programs that they build run beside
-//! them. A failing step does not stop the run. The last line is the sum over all steps, `N passed, N
-//! failed`. Every test counts once, and so does every step that does not consist of tests.
+//! them. A failing step does not stop the run. The last line is the sum over all steps,
+//! `N passed, N failed`. Every test counts once, and so does every step that does not consist of
+//! tests.
 //!
 //! - [`rust`]: formats, lints, tests, examples and documentation of the workspace,
 //! - [`models`]: model checks of the concurrent parts,

@@ -4,8 +4,8 @@
 //! The tools of the tests (pytest, NumPy and others) come from the package index of pip's
 //! configuration. If the index is not reachable, or no Python can make virtual environments, the
 //! step names what is missing and skips the tests. The environment is made again when other tools
-//! are requested, or when its Python has changed. The wheel is built with the profile of tests, in a
-//! target folder of its own: maturin sets variables that would otherwise make cargo rebuild PyO3
+//! are requested, or when its Python has changed. The wheel is built with the profile of tests, in
+//! a target folder of its own: maturin sets variables that would otherwise make cargo rebuild PyO3
 //! each time.
 
 use std::fs;
@@ -85,7 +85,8 @@ fn test(root: &Path, installed: Installed, report: &mut Report) {
     let mut tests = Command::new(&installed.python);
     tests.current_dir(root.join("target/python"));
     tests.args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]);
-    // Processes side by side: most tests wait for processes of their own.
+    // Two workers, because most tests wait for processes of their own. conftest.py has the groups
+    // of tests that share a worker.
     tests.args(["--numprocesses", "2", "--dist", "loadgroup", "--durations", "15"]);
     tests.arg(root.join("crates/kvmem-python/tests")).env("PYTHONDONTWRITEBYTECODE", "1");
     tests.envs(installed.variables);

@@ -8,7 +8,8 @@
 //! Two processors are best used by three tasks, because most tests wait for something some of
 //! their time. Tasks in the background compute all the time: builds, model checks, fuzzers. Their
 //! commands are nice to others, and no more than one per processor runs at a time. Among the tasks
-//! that may start, the one starts first that took longest in the last run, which is kept in a file.
+//! that may start, those start first that others wait for, then the one that took longest in the
+//! last run with the tasks that it added, which is kept in a file.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -79,6 +80,9 @@ impl<'a> Task<'a> {
     }
 }
 
+/// How long a task took, and the names of the tasks that it added.
+type Took = BTreeMap<String, (Duration, Vec<String>)>;
+
 /// What a task that has not ended means for others.
 struct Claim {
     name: String,
@@ -107,11 +111,15 @@ impl<'a> State<'a> {
                 && !task.after.iter().any(|name| is_open(name))
                 && !task.tools.iter().any(is_used)
         };
-        let took = |task: &Task<'_>| times.get(&task.name).copied().unwrap_or(Duration::MAX);
+        let rank = |task: &Task<'_>| {
+            let is_awaited =
+                self.waiting.iter().any(|other| other.after.iter().any(|name| *name == task.name));
+            (is_awaited, times.get(&task.name).copied().unwrap_or(Duration::MAX))
+        };
         let mut best: Option<usize> = None;
         for (at, task) in self.waiting.iter().enumerate().filter(|(_, task)| may_start(task)) {
             // Of equals the first.
-            if best.is_none_or(|best| took(task) > took(&self.waiting[best])) {
+            if best.is_none_or(|best| rank(task) > rank(&self.waiting[best])) {
                 best = Some(at);
             }
         }
@@ -141,7 +149,7 @@ pub(crate) fn run(mut tasks: Vec<Task<'_>>, lanes: usize, file: &Path) -> Report
 
 fn finish(waiting: Vec<Task<'_>>, report: Report, lanes: usize, file: &Path) -> Report {
     let mut times = read(file);
-    let took = Mutex::new(BTreeMap::new());
+    let took = Mutex::new(Took::new());
     let state = Mutex::new(State { waiting, running: Vec::new(), report });
     let ended = Condvar::new();
     let processors = lanes.saturating_sub(1).max(1);
@@ -167,7 +175,8 @@ fn finish(waiting: Vec<Task<'_>>, report: Report, lanes: usize, file: &Path) -> 
                         Vec::new()
                     });
                     print!("{}", output::take());
-                    lock(&took).insert(task.name.clone(), report.elapsed());
+                    let added = more.iter().map(|task| task.name.clone()).collect();
+                    lock(&took).insert(task.name.clone(), (report.elapsed(), added));
                     all = lock(&state);
                     all.report.append(report);
                     all.waiting.splice(0..0, more);
@@ -177,7 +186,8 @@ fn finish(waiting: Vec<Task<'_>>, report: Report, lanes: usize, file: &Path) -> 
             });
         }
     });
-    times.extend(took.into_inner().unwrap_or_else(PoisonError::into_inner));
+    let took = took.into_inner().unwrap_or_else(PoisonError::into_inner);
+    times.extend(took.keys().map(|name| (name.clone(), longest(&took, name))));
     write(file, &times);
     let mut state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
     for task in &state.waiting {
@@ -185,6 +195,13 @@ fn finish(waiting: Vec<Task<'_>>, report: Report, lanes: usize, file: &Path) -> 
         state.report.check(&task.name, || anyhow::bail!(why));
     }
     state.report
+}
+
+/// Returns how long a task took, with the longest chain of tasks that it added.
+fn longest(all: &Took, name: &str) -> Duration {
+    let Some((took, added)) = all.get(name) else { return Duration::ZERO };
+    let others = added.iter().filter(|added| *added != name);
+    *took + others.map(|added| longest(all, added)).max().unwrap_or_default()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -242,6 +259,7 @@ mod tests {
         let missing = Task::new("last", "missing", record("missing")).after("not there");
         let file = file("waits");
         let report = run(vec![last, build, missing], 3, &file);
+        assert!(read(&file)["build"] >= read(&file)["one"]);
         let ran = lock(&order).clone();
         let at = |name| ran.iter().position(|ran| *ran == name).unwrap();
         assert!(at("build") < at("one") && at("two") < at("last"), "{ran:?}");
@@ -283,8 +301,8 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_starts_first_and_the_background_leaves_a_lane() {
-        let times = [("short", 1), ("long", 9), ("middle", 5)];
+    fn the_awaited_and_then_the_longest_start_first_and_the_background_leaves_a_lane() {
+        let times = [("short", 1), ("long", 9), ("middle", 5), ("awaited", 0)];
         let times: BTreeMap<String, Duration> =
             times.map(|(name, seconds)| (name.to_owned(), Duration::from_secs(seconds))).into();
         let task = |name: &str| Task::new("test", name, pass);
@@ -293,10 +311,13 @@ mod tests {
             task("long").background(),
             task("new").background(),
             task("middle"),
+            task("awaited"),
+            task("last").after("awaited"),
         ];
         let mut state = State { waiting, running: Vec::new(), report: Report::default() };
         let mut next = || state.take(1, &times).map(|task| task.name);
-        assert_eq!([next(), next(), next()].map(Option::unwrap), ["new", "middle", "short"]);
+        let first = [(); 4].map(|()| next().unwrap());
+        assert_eq!(first, ["awaited", "new", "middle", "short"]);
         // One task in the background is enough for one processor.
         assert_eq!(next(), None);
     }

@@ -1,5 +1,5 @@
-//! *Step*: a command or a function whose output is shown, whose tests are counted, and whose time is
-//! kept.
+//! *Step*: a command or a function whose output is shown, whose tests are counted, and whose time
+//! is kept.
 //!
 //! A step is either a *test step*, which counts what libtest or pytest report, or a *plain step*,
 //! which counts as one check. A test step can fail in two further ways, and each counts as one
@@ -242,7 +242,7 @@ fn judge(kind: Kind, ended_well: bool, tests: Count) -> (Count, Option<String>) 
     match (kind, ended_well) {
         (Kind::Plain, true) => (Count::PASS, None),
         (Kind::Plain, false) => (Count::FAIL, Some("ended with STATUS".into())),
-        (_, true) if tests == Count::default() => (Count::FAIL, Some("it ran no test".into())),
+        (_, true) if tests == Count::default() => (Count::FAIL, Some("it ran no test: set `test = false` for a target without".into())),
         (_, true) => (tests, None),
         (_, false) if tests.failed > 0 => (tests, None),
         (_, false) => (

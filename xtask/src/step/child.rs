@@ -1,7 +1,7 @@
 //! *Child*: a running command, its lines, and the processor time that it used.
 //!
-//! Each command leads a process group. What is left of the group when the command has ended is
-//! killed, so a forgotten process neither holds the output open nor disturbs later steps.
+//! Each command leads a process group. Processes of the group that outlive the command are killed,
+//! so a forgotten process neither holds the output open nor disturbs later steps.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
