@@ -242,7 +242,9 @@ fn judge(kind: Kind, ended_well: bool, tests: Count) -> (Count, Option<String>) 
     match (kind, ended_well) {
         (Kind::Plain, true) => (Count::PASS, None),
         (Kind::Plain, false) => (Count::FAIL, Some("ended with STATUS".into())),
-        (_, true) if tests == Count::default() => (Count::FAIL, Some("it ran no test: set `test = false` for a target without".into())),
+        (_, true) if tests == Count::default() => {
+            (Count::FAIL, Some("it ran no test: set `test = false` for a target without".into()))
+        }
         (_, true) => (tests, None),
         (_, false) if tests.failed > 0 => (tests, None),
         (_, false) => (
