@@ -75,8 +75,8 @@ enum Group {
 
 /// Cargo's target folder of the workspace, which one command at a time may use.
 const TARGET: &str = "target";
-/// The machine's hugepages.
-const HUGEPAGES: &str = "hugepages";
+/// The machine's hugepages and `/dev/shm`: these tasks change them, or look for what was left there.
+pub(crate) const MACHINE: &str = "machine";
 /// The task that builds the test programs.
 const BUILD: &str = "build";
 

@@ -12,6 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::checks::MACHINE;
 use crate::engines;
 use crate::notices;
 use crate::say;
@@ -41,7 +42,8 @@ pub(crate) fn task(root: &Path) -> Task<'_> {
         // The tests run the command too.
         vec![
             Task::new("python", "python: tests", |report| test(root, installed, report))
-                .after("build"),
+                .after("build")
+                .with(MACHINE),
         ]
     };
     Task::growing("python", "python: wheel", install).background()

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 
 use super::fuzz::FUZZ;
-use super::{BUILD, HUGEPAGES, TARGET, cargo_in};
+use super::{BUILD, MACHINE, TARGET, cargo_in};
 use crate::chaos::{self, ChaosOptions};
 use crate::engines;
 use crate::programs::{self, Program, ProgramKind};
@@ -119,7 +119,7 @@ fn run(root: &Path, programs: Vec<Program>, wanted: Wanted) -> Vec<Task<'_>> {
                 report.check("chaos", || Err(error));
             }
         };
-        tasks.push(Task::new("chaos", "chaos", attack).with(HUGEPAGES));
+        tasks.push(Task::new("chaos", "chaos", attack).with(MACHINE));
     }
     tasks
 }
@@ -128,13 +128,13 @@ fn run(root: &Path, programs: Vec<Program>, wanted: Wanted) -> Vec<Task<'_>> {
 fn test<'a>(group: &'static str, program: Program) -> Task<'a> {
     let name = format!("{group}: {}", program.name);
     // These tests change limits of the machine, and count what is left of its hugepages.
-    let needs_hugepages = program.target == "alone";
+    let needs_machine = program.target == "alone";
     let step = name.clone();
     let task = Task::new(group, name, move |report| {
         report.command(&step, Kind::Tests, &mut program.command());
     });
     let task = task.after("setup");
-    if needs_hugepages { task.with(HUGEPAGES) } else { task }
+    if needs_machine { task.with(MACHINE) } else { task }
 }
 
 /// Builds and tests the benchmarks with the contenders that are built from C and C++.
@@ -147,10 +147,8 @@ pub(super) fn allocators<'a>(root: &Path, report: &mut Report) -> Vec<Task<'a>> 
         }
         return Vec::new();
     }
-    // With the features that the library has in a build of the whole workspace, so that it is not
-    // built again.
-    let features = "allocators,kvmem/fault-injection,kvmem/metrics,kvmem/tracing";
-    let args = ["test", "--locked", "--package", "kvmem-bench", "--features", features, "--no-run"];
+    let args =
+        ["test", "--locked", "--package", "kvmem-bench", "--features", "allocators", "--no-run"];
     let programs = programs::build(root, report, "allocators: build", &args);
     let tests = programs.into_iter().filter(|program| program.kind == ProgramKind::Test);
     tests.map(|program| test("allocators", program)).collect()

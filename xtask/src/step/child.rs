@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 /// How much nicer the steps in the background are than tests, whose waits have limits.
-const NICER: i32 = 10;
+const NICER: i32 = 5;
 /// How long processes may take to end after a signal, before they are killed.
 const GRACE: Duration = Duration::from_secs(2);
 
