@@ -18,14 +18,14 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::thread;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 
 use crate::prose;
 use crate::python;
 use crate::schedule::{self, Task};
 use crate::setup;
-use crate::step::{Report, child};
+use crate::step::Report;
 use crate::workspace::cargo;
 
 /// The steps to run, and their duration.
@@ -82,7 +82,6 @@ const BUILD: &str = "build";
 
 /// Runs the steps and prints the summary. The exit status is 1 if any step failed.
 pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
-    child::end_all_on_signals().context("cannot receive signals")?;
     let wanted = |group| match group {
         Group::Quick => options.groups.contains(&group),
         _ => options.groups.is_empty() || options.groups.contains(&group),
@@ -130,7 +129,7 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
         tasks.push(doc.after(BUILD).with(TARGET).background());
     }
 
-    let mut report = Report::default();
+    let mut report = Report::in_group("setup", false);
     if report.check("setup: C linker", setup::linker) {
         let lanes = options.lanes.unwrap_or_else(|| {
             thread::available_parallelism().map_or(2, |processors| processors.get() + 1)

@@ -36,7 +36,7 @@ mod workspace;
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
 /// kvmem's own chores.
@@ -80,6 +80,8 @@ enum Chore {
 
 fn main() -> Result<ExitCode> {
     let root = workspace::root()?;
+    // The commands of a step are a process group, which the terminal does not interrupt.
+    step::child::end_all_on_signals().context("cannot receive signals")?;
     match Cli::parse().chore {
         Chore::Test(options) => checks::run(&root, &options),
         Chore::Sanitize(options) => sanitize::run(&root, &options),

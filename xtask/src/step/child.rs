@@ -17,7 +17,7 @@ use signal_hook::iterator::Signals;
 /// How much nicer the steps in the background are than tests, whose waits have limits.
 const NICER: i32 = 5;
 /// How long processes may take to end after a signal, before they are killed.
-const GRACE: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(5);
 
 /// Set when a signal has ended the run: no command is started any more.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
