@@ -75,7 +75,7 @@ enum Group {
 
 /// Cargo's target folder of the workspace, which one command at a time may use.
 const TARGET: &str = "target";
-/// The machine's hugepages and `/dev/shm`: these tasks change them, or look for what was left there.
+/// The machine's hugepages and `/dev/shm`: its tasks change them, or look for forgotten files.
 pub(crate) const MACHINE: &str = "machine";
 /// The task that builds the test programs.
 const BUILD: &str = "build";

@@ -120,7 +120,7 @@ impl Report {
         let text = output::take();
         let mut end = format!("── {name}: {} ({:.1} s)", result.count, took.as_secs_f64());
         if let Some(note) = &result.note {
-            end += &format!("\n   {}", note.replace('\n', "\n   "));
+            end += &format!("\n   {note}");
         }
         if text.is_empty() {
             println!("{end}");
@@ -154,7 +154,7 @@ impl Report {
             let (took, processor) = (took.as_secs_f64(), result.processor.as_secs_f64());
             println!("  {mark} {name:longest$} {took:>7.1} {processor:>7.1}  {}", result.count);
             if let Some(note) = &result.note {
-                println!("       {}", note.replace('\n', "\n       "));
+                println!("       {note}");
             }
         }
         let mut groups: Vec<&str> = Vec::new();
