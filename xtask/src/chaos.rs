@@ -35,6 +35,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
+use crate::say;
 use crate::step::{Kind, Report};
 use crate::workspace::{cargo, target_folder};
 use context::Chaos;
@@ -79,15 +80,15 @@ pub(crate) struct ChaosOptions {
 }
 
 impl ChaosOptions {
-    /// The options of `cargo xtask test`.
-    pub(crate) fn quick() -> ChaosOptions {
+    /// The options of `cargo xtask test`, for a command that is built.
+    pub(crate) fn quick(command: PathBuf) -> ChaosOptions {
         ChaosOptions {
             rounds: 1,
             seconds: None,
             seed: None,
             quick: true,
             release: false,
-            command: None,
+            command: Some(command),
             groups: Vec::new(),
             repeat: 1,
             times: 1,
@@ -256,7 +257,7 @@ pub(crate) fn attack_all(root: &Path, options: &ChaosOptions, report: &mut Repor
     let mut round = 0;
     while !enough(round) {
         let seed = seed.wrapping_add(round);
-        println!("\nround {} of chaos, with --seed {seed}", round + 1);
+        say!("\nround {} of chaos, with --seed {seed}", round + 1);
         for step in &wanted {
             report.check(&format!("chaos: {}", step.name), || {
                 let chaos =
@@ -289,22 +290,28 @@ mod tests {
         let names = |options: &ChaosOptions| {
             options.wanted().map(|steps| steps.iter().map(|step| step.name).collect::<Vec<_>>())
         };
-        let quick = ChaosOptions::quick();
+        let quick = ChaosOptions::quick("kvmem".into());
         let chosen = names(&quick).unwrap();
         assert!(chosen.contains(&"options") && !chosen.contains(&"signals"));
-        let all = ChaosOptions { quick: false, ..ChaosOptions::quick() };
+        let all = ChaosOptions { quick: false, ..ChaosOptions::quick("kvmem".into()) };
         assert_eq!(names(&all).unwrap().len(), STEPS.len());
-        let named = ChaosOptions { steps: vec!["signals".to_owned()], ..ChaosOptions::quick() };
+        let named = ChaosOptions {
+            steps: vec!["signals".to_owned()],
+            ..ChaosOptions::quick("kvmem".into())
+        };
         assert_eq!(names(&named).unwrap(), ["signals"]);
         let tests = ChaosOptions {
             quick: false,
             groups: vec!["kvmem:it:fork".to_owned()],
-            ..ChaosOptions::quick()
+            ..ChaosOptions::quick("kvmem".into())
         };
         assert_eq!(names(&tests).unwrap(), [""; 0]);
         assert!(
-            names(&ChaosOptions { steps: vec!["none".to_owned()], ..ChaosOptions::quick() })
-                .is_err()
+            names(&ChaosOptions {
+                steps: vec!["none".to_owned()],
+                ..ChaosOptions::quick("kvmem".into())
+            })
+            .is_err()
         );
     }
 }

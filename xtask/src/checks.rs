@@ -1,23 +1,34 @@
-//! `cargo xtask test`: runs every check of the project as a sequence of named steps.
+//! `cargo xtask test`: every check of the project, independent ones side by side.
 //!
-//! A failing step does not stop the run. The last line is the sum over all steps, `N passed, N
-//! failed`. Every test counts once, and so does every step that does not consist of tests.
+//! A group of checks is some tasks of the [`schedule`]. Commands of cargo that share the target
+//! folder run one at a time, because cargo locks it; the test programs that they build run beside
+//! them. A failing step does not stop the run. The last line is the sum over all steps,
+//! `N passed, N failed`. Every test counts once, and so does every step that does not consist of
+//! tests.
+//!
+//! - [`rust`]: formats, lints, tests, examples and documentation of the workspace,
+//! - [`models`]: model checks of the concurrent parts,
+//! - [`fuzz`]: fuzz targets.
+
+mod fuzz;
+mod models;
+mod rust;
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::thread;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use clap::Args;
 
-use crate::chaos;
 use crate::deploy;
-use crate::engines;
 use crate::prose;
 use crate::python;
+use crate::schedule::{self, Task};
 use crate::setup;
 use crate::site;
-use crate::step::{Kind, Report};
-use crate::workspace::{cargo, targets};
+use crate::step::Report;
+use crate::workspace::cargo;
 
 /// The steps to run, and their duration.
 #[derive(Args)]
@@ -25,14 +36,19 @@ pub(crate) struct TestOptions {
     /// Seconds of random inputs for each fuzz target.
     #[arg(long, value_name = "N", default_value_t = 5)]
     fuzz_seconds: u64,
-    /// Run only these groups of steps (default: all).
+    /// How many tasks run at a time (default: one more than processors, because tests wait).
+    #[arg(long, value_name = "N")]
+    lanes: Option<usize>,
+    /// Run only these groups of steps (default: all but `quick`, which is a part of the others).
     #[arg(value_enum, value_name = "GROUP")]
     groups: Vec<Group>,
 }
 
-/// The groups of steps, in the order they run.
+/// The groups of steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum Group {
+    /// Format and lints, unit and integration tests of the library alone: after each edit.
+    Quick,
     /// `cargo fmt --check`, workspace and fuzz targets.
     Fmt,
     /// The mechanical rules of the language: lengths of lines, names, sentences.
@@ -41,11 +57,13 @@ enum Group {
     Clippy,
     /// Unit, integration and doc tests.
     Test,
+    /// The tests of the benchmarks with the allocators that are built from C and C++.
+    Allocators,
     /// Attacks on the command that take less than a minute: `cargo xtask chaos --quick`.
     Chaos,
     /// The library's examples: runs them.
     Examples,
-    /// The Python package: its format and lints, its wheel in a new environment, tests and types.
+    /// The Python package: its format and lints, its wheel in a virtual environment, tests, types.
     Python,
     /// Model checks of the concurrent parts: every schedule of small cases.
     Loom,
@@ -61,168 +79,80 @@ enum Group {
     Site,
 }
 
+/// Cargo's target folder of the workspace, which one command at a time may use.
+const TARGET: &str = "target";
+/// The machine's hugepages and `/dev/shm`: its tasks change them, or look for forgotten files.
+pub(crate) const MACHINE: &str = "machine";
+/// The task that builds the test programs.
+const BUILD: &str = "build";
+
 /// Runs the steps and prints the summary. The exit status is 1 if any step failed.
 pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
-    let mut report = Report::default();
-    let wanted = |group| options.groups.is_empty() || options.groups.contains(&group);
-
-    if report.check("setup: C linker", setup::linker) && report.check("setup: CMake", setup::cmake)
-    {
-        if wanted(Group::Fmt) {
-            fmt(root, &mut report);
-        }
-        if wanted(Group::Prose) {
-            prose::run(root, &mut report);
-        }
-        if wanted(Group::Clippy) {
-            clippy(root, &mut report);
-        }
-        if wanted(Group::Test) {
-            setup::rdma_library();
-            setup::glib();
-            setup::chromium();
-            engines::for_rust(root);
-            setup::c_tools();
-            let mut tests = cargo_in(root, &["test", "--workspace", "--locked", "--no-fail-fast"]);
-            report.command("test: unit, integration, doc", Kind::Tests, &mut tests);
-        }
-        if wanted(Group::Chaos)
-            && let Err(error) = chaos::attack_all(root, &chaos::ChaosOptions::quick(), &mut report)
-        {
-            report.check("chaos", || Err(error));
-        }
-        if wanted(Group::Examples) {
-            examples(root, &mut report);
-        }
-        if wanted(Group::Python) {
-            python::run(root, &mut report);
-        }
-        if wanted(Group::Loom) {
-            loom(root, &mut report);
-        }
-        if wanted(Group::Shuttle) {
-            shuttle(root, &mut report);
-        }
-        if wanted(Group::Deploy) {
-            deploy::run(root, &mut report);
-        }
-        if wanted(Group::Fuzz) {
-            fuzz(root, &mut report, options.fuzz_seconds);
-        }
-        if wanted(Group::Doc) {
-            let mut doc = cargo_in(root, &["doc", "--workspace", "--no-deps", "--locked"]);
-            report.command("doc", Kind::Plain, doc.env("RUSTDOCFLAGS", "-D warnings"));
-        }
-        if wanted(Group::Site) {
-            site::test(root, &mut report);
-        }
+    let wanted = |group| match group {
+        Group::Quick => options.groups.contains(&group),
+        _ => options.groups.is_empty() || options.groups.contains(&group),
+    };
+    let mut tasks = Vec::new();
+    if wanted(Group::Fmt) {
+        tasks.push(Task::new("fmt", "fmt", |report| rust::fmt(root, report)));
+    }
+    if wanted(Group::Quick) {
+        tasks.extend(rust::quick(root));
+    }
+    if wanted(Group::Prose) {
+        tasks.push(Task::new("prose", "prose", |report| prose::run(root, report)));
+    }
+    let programs = rust::Wanted {
+        tests: wanted(Group::Test),
+        examples: wanted(Group::Examples),
+        chaos: wanted(Group::Chaos),
+    };
+    tasks.extend(rust::programs(root, programs));
+    if wanted(Group::Python) {
+        tasks.push(python::task(root).after("setup"));
+    }
+    if wanted(Group::Loom) {
+        tasks.push(Task::new("loom", "loom", |report| models::loom(root, report)).background());
+    }
+    if wanted(Group::Shuttle) {
+        let shuttle = Task::new("shuttle", "shuttle", |report| models::shuttle(root, report));
+        tasks.push(shuttle.background());
+    }
+    if wanted(Group::Fuzz) {
+        tasks.push(fuzz::task(root, options.fuzz_seconds));
+    }
+    if wanted(Group::Clippy) {
+        let clippy = Task::new("clippy", "clippy", |report| rust::clippy(root, report));
+        tasks.push(clippy.after(BUILD).with(TARGET).background());
+    }
+    if wanted(Group::Allocators) {
+        let allocators =
+            Task::growing("allocators", "allocators", |report| rust::allocators(root, report));
+        tasks.push(allocators.after(BUILD).after("setup").with(TARGET).background());
+    }
+    if wanted(Group::Doc) {
+        let doc = Task::new("doc", "doc", |report| rust::doc(root, report));
+        tasks.push(doc.after(BUILD).with(TARGET).background());
+    }
+    if wanted(Group::Deploy) {
+        let deploy = Task::new("deploy", "deploy", |report| deploy::run(root, report));
+        tasks.push(deploy.after(BUILD).after("setup").with(TARGET));
+    }
+    if wanted(Group::Site) {
+        let site = Task::new("site", "site", |report| site::test(root, report));
+        tasks.push(site.after(BUILD).after("setup").with(TARGET).background());
     }
 
+    let mut report = Report::in_group("setup", false);
+    if report.check("setup: C linker", setup::linker) {
+        let lanes = options.lanes.unwrap_or_else(|| {
+            thread::available_parallelism().map_or(2, |processors| processors.get() + 1)
+        });
+        report.append(schedule::run(tasks, lanes.max(1), &root.join("target/xtask/times.txt")));
+    }
     report.print();
     Ok(if report.total().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
-
-fn fmt(root: &Path, report: &mut Report) {
-    if report.check("setup: rustfmt", || setup::component("fmt", "rustfmt")) {
-        report.command("fmt", Kind::Plain, &mut cargo_in(root, &["fmt", "--all", "--check"]));
-        let mut fuzz = cargo_in(root, &["fmt", "--manifest-path", FUZZ, "--check"]);
-        report.command("fmt: fuzz targets", Kind::Plain, &mut fuzz);
-    }
-}
-
-fn clippy(root: &Path, report: &mut Report) {
-    if report.check("setup: clippy", || setup::component("clippy", "clippy")) {
-        let mut clippy = cargo_in(root, &["clippy", "--workspace", "--all-targets", "--locked"]);
-        report.command("clippy", Kind::Plain, clippy.args(["--", "-D", "warnings"]));
-        // With the tests, the C library has the feature `testing`; a shipped one does not.
-        let mut shipped = cargo_in(root, &["clippy", "--package", "kvmem-capi", "--locked"]);
-        let name = "clippy: the C library as it is shipped";
-        report.command(name, Kind::Plain, shipped.args(["--", "-D", "warnings"]));
-        let mut fuzz = cargo_in(root, &["clippy", "--manifest-path", FUZZ, "--all-targets"]);
-        report.command("clippy: fuzz targets", Kind::Plain, fuzz.args(["--", "-D", "warnings"]));
-    }
-}
-
-/// Runs every example of the library, because an example that no longer runs misleads its readers.
-fn examples(root: &Path, report: &mut Report) {
-    let mut names = Vec::new();
-    report.check("examples: list", || {
-        names = targets(&root.join("crates/kvmem/Cargo.toml"), "example")?;
-        ensure!(!names.is_empty(), "crate kvmem has no examples");
-        Ok(())
-    });
-    for name in names {
-        let mut example =
-            cargo_in(root, &["run", "--locked", "--package", "kvmem", "--example", &name]);
-        report.command(&format!("example: {name}"), Kind::Plain, &mut example);
-    }
-}
-
-/// Runs the model checks in every order: the library is built against loom's atomics.
-fn loom(root: &Path, report: &mut Report) {
-    let mut loom = models(root, "--cfg loom", "target/loom");
-    report.command("loom", Kind::Tests, &mut loom);
-}
-
-/// Runs the model checks that are for random schedules: the library is built against shuttle's
-/// atomics.
-fn shuttle(root: &Path, report: &mut Report) {
-    let mut shuttle = models(root, "--cfg loom --cfg shuttle", "target/shuttle");
-    report.command("shuttle", Kind::Tests, &mut shuttle);
-}
-
-/// Returns the command of the model checks, which are unit tests in modules `models`. They have a
-/// target folder of their own, because the flags would otherwise rebuild everything twice.
-fn models(root: &Path, flags: &str, target: &str) -> Command {
-    let mut models =
-        cargo_in(root, &["test", "--profile", "models", "--locked", "--package", "kvmem"]);
-    models.env("RUSTFLAGS", flags).args(["--target-dir", target, "--lib", "models::"]);
-    models
-}
-
-/// Runs every fuzz target: first its stored corpus, then random inputs. If cargo-fuzz and a nightly
-/// toolchain are installed, runs it guided by coverage as well.
-fn fuzz(root: &Path, report: &mut Report, seconds: u64) {
-    let mut names = Vec::new();
-    report.check("fuzz: list", || {
-        names = targets(&root.join(FUZZ), "bin")?;
-        ensure!(!names.is_empty(), "{FUZZ} has no [[bin]]");
-        for name in &names {
-            std::fs::create_dir_all(root.join(scratch_corpus(name)))?;
-        }
-        Ok(())
-    });
-    let seconds = seconds.to_string();
-    let guided = !names.is_empty() && setup::can_guide_fuzzing();
-    for name in &names {
-        let mut replay =
-            cargo_in(root, &["run", "--release", "--manifest-path", FUZZ, "--bin", name]);
-        replay.args(["--", "--seconds", &seconds]);
-        report.command(&format!("fuzz: {name}"), Kind::Plain, &mut replay);
-        if guided {
-            // New inputs go into the first folder; the stored corpus is only read.
-            let mut guided = Command::new("rustup");
-            guided.current_dir(root).args(["run", "nightly", "cargo", "fuzz", "run", name]);
-            guided.args([&scratch_corpus(name), &format!("fuzz/corpus/{name}"), "--"]);
-            guided.arg(format!("-max_total_time={seconds}"));
-            report.command(&format!("fuzz: {name}, guided by coverage"), Kind::Plain, &mut guided);
-        }
-    }
-    if !names.is_empty() && !guided {
-        println!(
-            "(for fuzzing guided by coverage: rustup toolchain install nightly && cargo install \
-             cargo-fuzz)"
-        );
-    }
-}
-
-/// Returns the folder in which coverage-guided runs store the inputs that they find.
-fn scratch_corpus(name: &str) -> String {
-    format!("target/fuzz-corpus/{name}")
-}
-
-/// Manifest of the fuzz targets, which are a workspace of their own.
-const FUZZ: &str = "fuzz/Cargo.toml";
 
 fn cargo_in(root: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(cargo());

@@ -23,6 +23,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::say;
 use crate::setup::{self, works};
 use crate::step::{Kind, Report};
 use crate::workspace::{cargo, target_folder};
@@ -43,7 +44,7 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
     if setup::package(systemd, "systemd", has_systemd).unwrap_or(false) {
         report.check("deploy: systemd-analyze", || unit::analyze(root));
     } else {
-        println!("({systemd}, so it does not check the unit: {})", setup::by_hand("systemd"));
+        say!("({systemd}, so it does not check the unit: {})", setup::by_hand("systemd"));
     }
     let Some(tools) = tools::Tools::install(root) else { return };
     report.command("deploy: hadolint", Kind::Plain, &mut tools.hadolint(root));

@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::python;
+use crate::say;
 use crate::setup::{self, works};
+use crate::step;
 
 /// The folder of the engines. Tests in Rust know this name as well.
 const PLACE: &str = "target/engines";
@@ -219,11 +221,11 @@ impl Place {
                 let _ = setup::package(&missing, package, || setup::has_library(library));
             }
             if !self.has(engine) {
-                println!("{} is missing: {}", engine.name, engine.by_hand());
+                say!("{} is missing: {}", engine.name, engine.by_hand());
                 self.install(engine);
             }
             if !self.has(engine) {
-                println!("({} cannot be had, so its tests are skipped)", engine.name);
+                say!("({} cannot be had, so its tests are skipped)", engine.name);
             }
         }
     }
@@ -241,11 +243,7 @@ impl Place {
         if !mine {
             // Packages of another Python are useless.
             let _ = fs::remove_dir_all(&self.folder);
-            let _ = Command::new(&python)
-                .args(["-m", "venv"])
-                .arg(&self.folder)
-                .stdin(Stdio::null())
-                .status();
+            step::succeeds(Command::new(&python).args(["-m", "venv"]).arg(&self.folder));
         }
     }
 
@@ -253,7 +251,7 @@ impl Place {
         let quiet =
             ["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"];
         let mut pip = Command::new(self.python());
-        pip.args(quiet).args(engine.wheels).stdin(Stdio::null());
+        pip.args(quiet).args(engine.wheels);
         if engine.alone {
             pip.arg("--no-deps");
         }
@@ -264,7 +262,7 @@ impl Place {
             let _ = fs::remove_dir_all(&part);
             pip.arg("--target").arg(&part);
         }
-        let done = pip.status().is_ok_and(|status| status.success());
+        let done = step::succeeds(&mut pip);
         if done && engine.is_apart() {
             let _ = fs::write(part.join(REQUESTED), engine.wheels.join(" "));
             let _ = fs::remove_dir_all(&apart);

@@ -4,7 +4,9 @@
 //! a Rust toolchain is all that it needs.
 //!
 //! - [`checks`] names the steps of `cargo xtask test`,
+//! - [`schedule`] runs tasks side by side, with the [`output`] of each step in one piece,
 //! - [`step`] runs a step, shows its output, counts its tests and keeps its time,
+//! - [`programs`] reads which test programs cargo has built,
 //! - [`setup`] looks for the tools that the steps need and installs those it can,
 //! - [`workspace`] asks cargo what the workspace contains, so that no list is kept twice,
 //! - [`prose`] checks the mechanical rules of the language: lines, names, sentences,
@@ -24,10 +26,13 @@ mod engines;
 mod install;
 mod layout;
 mod notices;
+mod output;
+mod programs;
 mod prose;
 mod python;
 mod record;
 mod sanitize;
+mod schedule;
 mod setup;
 mod site;
 mod step;
@@ -35,7 +40,7 @@ mod workspace;
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
 /// kvmem's own chores.
@@ -49,8 +54,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum Chore {
     /// Check everything: format, lints, unit, integration, doc and example tests, the Python
-    /// package, loom models, fuzz targets, documentation. Goes on after a failing step and ends
-    /// with `N passed, N failed`.
+    /// package, loom models, fuzz targets, documentation; independent groups side by side. Goes on
+    /// after a failing step and ends with `N passed, N failed`. `test quick` checks the library
+    /// alone, after each edit.
     Test(checks::TestOptions),
     /// Run the tests under AddressSanitizer, ThreadSanitizer and Miri, as far as a nightly
     /// toolchain has them; missing tools are reported as skipped.
@@ -81,6 +87,8 @@ enum Chore {
 
 fn main() -> Result<ExitCode> {
     let root = workspace::root()?;
+    // The commands of a step are a process group, which the terminal does not interrupt.
+    step::child::end_all_on_signals().context("cannot receive signals")?;
     match Cli::parse().chore {
         Chore::Test(options) => checks::run(&root, &options),
         Chore::Sanitize(options) => sanitize::run(&root, &options),

@@ -16,6 +16,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use crate::say;
 use crate::workspace;
 
 /// The package of the wheel.
@@ -47,7 +48,7 @@ struct Linked {
 pub(crate) fn run(root: &Path, options: &NoticesOptions) -> Result<ExitCode> {
     if options.check {
         check(root)?;
-        println!("{FILE} fits Cargo.lock");
+        say!("{FILE} fits Cargo.lock");
     } else {
         fs::write(file(root), generate(root)?)?;
         println!("wrote {}", file(root).display());

@@ -1,24 +1,33 @@
-//! *Python*: lints the package, builds its wheel, installs it into a new virtual environment, and
-//! runs its tests.
+//! *Python*: lints the package, builds its wheel, installs it into a virtual environment, and runs
+//! its tests.
 //!
 //! The tools of the tests (pytest, NumPy and others) come from the package index of pip's
 //! configuration. If the index is not reachable, or no Python can make virtual environments, the
-//! step names what is missing and skips the tests. The wheel is built with the profile of tests, in
+//! step names what is missing and skips the tests. The environment is made again when other tools
+//! are requested, or when its Python has changed. The wheel is built with the profile of tests, in
 //! a target folder of its own: maturin sets variables that would otherwise make cargo rebuild PyO3
 //! each time.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::checks::MACHINE;
 use crate::engines;
 use crate::notices;
+use crate::say;
+use crate::schedule::Task;
 use crate::setup::{self, works};
-use crate::step::{Kind, Report};
+use crate::step::{self, Kind, Report};
 
 /// Packages that build, test and lint the wheel. Ruff is pinned, because its releases differ in
 /// format.
-const TOOLS: [&str; 7] =
-    ["maturin", "pytest", "numpy", "hypothesis", "tqdm", "mypy", "ruff==0.17.*"];
+const TOOLS: [&str; 8] =
+    ["maturin", "pytest", "pytest-xdist", "numpy", "hypothesis", "tqdm", "mypy", "ruff==0.17.*"];
+
+/// The arguments of a quiet installation by pip.
+const PIP: [&str; 6] =
+    ["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"];
 
 /// Interpreters to look for, in order of preference.
 const PYTHONS: [&str; 5] = ["python3", "python3.11", "python3.12", "python3.13", "python3.14"];
@@ -26,11 +35,31 @@ const PYTHONS: [&str; 5] = ["python3", "python3.11", "python3.12", "python3.13",
 /// Program whose exit status is 0 if its interpreter is suitable.
 const IS_SUITABLE: &str = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
 
-/// Lints, builds, installs and tests the package.
-pub(crate) fn run(root: &Path, report: &mut Report) {
+/// Returns the task that lints, builds and installs the package, and adds that of its tests.
+pub(crate) fn task(root: &Path) -> Task<'_> {
+    let install = |report: &mut Report| {
+        let Some(installed) = install(root, report) else { return Vec::new() };
+        // The tests run the command too.
+        vec![
+            Task::new("python", "python: tests", |report| test(root, installed, report))
+                .after("build")
+                .with(MACHINE),
+        ]
+    };
+    Task::growing("python", "python: wheel", install).background()
+}
+
+/// An environment with the package.
+struct Installed {
+    python: PathBuf,
+    /// The variables that name engines to the tests.
+    variables: Vec<(&'static str, PathBuf)>,
+}
+
+fn install(root: &Path, report: &mut Report) -> Option<Installed> {
     report.check("python: notices", || notices::check(root));
     let folder = root.join("target/python");
-    let Some(environment) = new_environment(&folder) else {
+    let Some(environment) = environment(&folder) else {
         if engines::required() {
             report.check("python: environment", || {
                 anyhow::bail!(
@@ -39,30 +68,30 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
                 )
             });
         }
-        return;
+        return None;
     };
     let python = environment.join("bin/python");
     lint(root, &python, report);
     let variables = engines::for_python(root, &environment);
     let mut install = Command::new(&python);
-    install.args([
-        "-m",
-        "pip",
-        "install",
-        "--no-build-isolation",
-        "--no-deps",
-        "--no-input",
-        "--quiet",
-    ]);
+    install.args(PIP).args(["--no-build-isolation", "--no-deps", "--force-reinstall"]);
     install.arg(root.join("crates/kvmem-python"));
     install.env("CARGO_TARGET_DIR", &folder).env("MATURIN_PEP517_ARGS", "--profile=dev");
     install.env("PATH", path_with(&environment.join("bin")));
-    report.command("python: wheel", Kind::Plain, &mut install);
+    report
+        .command("python: wheel", Kind::Plain, &mut install)
+        .then_some(Installed { python, variables })
+}
 
-    let mut tests = Command::new(&python);
-    tests.current_dir(&folder).args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]);
+fn test(root: &Path, installed: Installed, report: &mut Report) {
+    let mut tests = Command::new(&installed.python);
+    tests.current_dir(root.join("target/python"));
+    tests.args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]);
+    // Two workers, because most tests wait for processes of their own. conftest.py has the groups
+    // of tests that share a worker.
+    tests.args(["--numprocesses", "2", "--dist", "loadgroup", "--durations", "15"]);
     tests.arg(root.join("crates/kvmem-python/tests")).env("PYTHONDONTWRITEBYTECODE", "1");
-    tests.envs(variables);
+    tests.envs(installed.variables);
     let command = root.join("target/debug/kvmem");
     if command.exists() {
         tests.env("KVMEM_COMMAND", command);
@@ -83,10 +112,11 @@ fn lint(root: &Path, python: &Path, report: &mut Report) {
     }
 }
 
-/// Makes a new virtual environment with the tools. If that fails, prints what is missing.
-fn new_environment(folder: &Path) -> Option<PathBuf> {
+/// Returns the virtual environment with the tools, after making it if it is not there. If that
+/// fails, prints what is missing.
+fn environment(folder: &Path) -> Option<PathBuf> {
     let Some(python) = find() else {
-        println!(
+        say!(
             "(Python 3.11 or later with the modules venv and ensurepip is missing, so the Python \
              package is not tested: {})",
             setup::by_hand("python3 python3-venv")
@@ -94,46 +124,41 @@ fn new_environment(folder: &Path) -> Option<PathBuf> {
         return None;
     };
     let environment = folder.join("venv");
-    println!("\nPython: a new environment in {}, by {python}", environment.display());
-    let mut make = Command::new(&python);
-    make.args(["-m", "venv", "--clear"]).arg(&environment).stdin(Stdio::null());
-    if !make.status().is_ok_and(|status| status.success()) {
-        println!(
+    let version = Command::new(&python).arg("--version").stdin(Stdio::null()).output().ok()?;
+    let request =
+        format!("{}\n{}\n", String::from_utf8_lossy(&version.stdout).trim(), TOOLS.join("\n"));
+    let requested = environment.join("requested.txt");
+    if fs::read_to_string(&requested).is_ok_and(|was| was == request)
+        && works(environment.join("bin/python"), &["-m", "pytest", "--version"])
+    {
+        return Some(environment);
+    }
+    say!("a new environment in {}, by {python}", environment.display());
+    if !step::succeeds(Command::new(&python).args(["-m", "venv", "--clear"]).arg(&environment)) {
+        say!(
             "({python} could not make a virtual environment, so the Python package is not tested)"
         );
         return None;
     }
     let pip = |retries: &str, packages: &[&str]| {
         let mut install = Command::new(environment.join("bin/python"));
-        install.args([
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-input",
-            "--disable-pip-version-check",
-        ]);
-        install
-            .args(["--retries", retries])
-            .args(packages)
-            .stdin(Stdio::null())
-            .status()
-            .is_ok_and(|status| status.success())
+        step::succeeds(install.args(PIP).args(["--retries", retries]).args(packages))
     };
-    if pip("3", &TOOLS) {
-        return Some(environment);
+    if !pip("3", &TOOLS) {
+        // One by one, to find the missing ones.
+        let missing: Vec<&str> = TOOLS.into_iter().filter(|tool| !pip("0", &[tool])).collect();
+        if !missing.is_empty() {
+            say!(
+                "(pip cannot install {}, so the Python package is not tested: check the network, \
+                 or set a mirror in pip.conf)",
+                missing.join(", ")
+            );
+            return None;
+        }
     }
-    // One by one, to find the missing ones.
-    let missing: Vec<&str> = TOOLS.into_iter().filter(|tool| !pip("0", &[tool])).collect();
-    if missing.is_empty() {
-        return Some(environment);
-    }
-    println!(
-        "(pip cannot install {}, so the Python package is not tested: check the network, or set a \
-         mirror in pip.conf)",
-        missing.join(", ")
-    );
-    None
+    // An environment without this file is made again.
+    let _ = fs::write(requested, request);
+    Some(environment)
 }
 
 /// Returns a suitable Python, after installing its Debian package if necessary.

@@ -6,9 +6,12 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 
+use crate::say;
+use crate::step;
 use crate::workspace::cargo;
 
 /// Whether a command runs and succeeds; its output is dropped.
@@ -33,12 +36,9 @@ pub(crate) fn component(subcommand: &str, component: &str) -> Result<()> {
              install the toolchain's component `{component}`"
         );
     }
-    println!("cargo {subcommand} is missing: rustup component add {component}");
-    let status = Command::new("rustup")
-        .args(["component", "add", component])
-        .status()
-        .context("cannot run rustup")?;
-    if !status.success() || !works(cargo(), &[subcommand, "--version"]) {
+    say!("cargo {subcommand} is missing: rustup component add {component}");
+    let added = step::succeeds(Command::new("rustup").args(["component", "add", component]));
+    if !added || !works(cargo(), &[subcommand, "--version"]) {
         bail!(
             "cargo {subcommand} is missing and could not be installed: rustup component add \
              {component}"
@@ -76,7 +76,7 @@ pub(crate) fn cmake() -> Result<()> {
 pub(crate) fn glib() {
     let missing = "libglib-2.0.so.0 is missing";
     if !package(missing, "libglib2.0-0", || has_library("libglib-2.0.so.0")).unwrap_or(false) {
-        println!("({missing}, so its allocator is not met: {})", by_hand("libglib2.0-0"));
+        say!("({missing}, so its allocator is not met: {})", by_hand("libglib2.0-0"));
     }
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn chromium() {
             .any(|name| works(name, &["--version"]))
     };
     if !package(missing, "chromium", is_there).unwrap_or(false) {
-        println!(
+        say!(
             "({missing}, so the pages of reports are written and not opened: {})",
             by_hand("chromium")
         );
@@ -106,16 +106,13 @@ pub(crate) fn c_tools() {
     ] {
         let missing = format!("{tool} is missing");
         if !package(&missing, package_name, || works(tool, &["--version"])).unwrap_or(false) {
-            println!("({missing}, so {so}: {})", by_hand(package_name));
+            say!("({missing}, so {so}: {})", by_hand(package_name));
         }
     }
     let missing = "GLib's headers are missing";
     let is_there = || works("pkg-config", &["--exists", "glib-2.0"]);
     if !package(missing, "libglib2.0-dev", is_there).unwrap_or(false) {
-        println!(
-            "({missing}, so its slices are tried without them: {})",
-            by_hand("libglib2.0-dev")
-        );
+        say!("({missing}, so its slices are tried without them: {})", by_hand("libglib2.0-dev"));
     }
 }
 
@@ -124,7 +121,7 @@ pub(crate) fn c_tools() {
 pub(crate) fn rdma_library() {
     let missing = "libibverbs.so.1 is missing";
     if !package(missing, "libibverbs1", || has_library("libibverbs.so.1")).unwrap_or(false) {
-        println!("({missing}, so its tests are skipped: {})", by_hand("libibverbs1"));
+        say!("({missing}, so its tests are skipped: {})", by_hand("libibverbs1"));
     }
 }
 
@@ -138,11 +135,14 @@ pub(crate) fn package(missing: &str, package: &str, is_there: impl Fn() -> bool)
     if !as_root || !Path::new("/usr/bin/apt-get").exists() {
         return Ok(false);
     }
-    println!("{missing}: {}", by_hand(package));
+    say!("{missing}: {}", by_hand(package));
+    // apt-get runs once at a time.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     // The package lists may exist already, so the first command may fail.
-    Command::new("apt-get").arg("update").status().context("cannot run apt-get")?;
+    step::succeeds(Command::new("apt-get").arg("update"));
     let install = ["install", "-y", "--no-install-recommends", package];
-    Command::new("apt-get").args(install).status().context("cannot run apt-get")?;
+    step::succeeds(Command::new("apt-get").args(install));
     Ok(is_there())
 }
 

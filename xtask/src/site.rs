@@ -35,6 +35,7 @@ use self::folder::Folder;
 use self::rust::Rustdoc;
 use self::source::{FILES, Repository, copy_name};
 use self::tool::Sphinx;
+use crate::say;
 use crate::step::Report;
 use crate::workspace::{target_folder, version};
 
@@ -67,7 +68,7 @@ pub(crate) fn run(root: &Path, options: &SiteOptions) -> Result<ExitCode> {
     } else {
         site.build(&Sphinx::install(&site.target)?)?;
     }
-    println!("{}", site.out.join("index.html").display());
+    say!("{}", site.out.join("index.html").display());
     if let Some(port) = options.serve {
         Sphinx::install(&site.target)?.serve(&site.out, port)?;
     }
@@ -140,13 +141,13 @@ impl<'a> Site<'a> {
     fn check(&self, report: &mut Report) {
         report.check("site: each code block runs or says why not", || {
             let (run, not_run) = blocks::check(self.root, &self.chapters)?;
-            println!("{run} blocks run, {not_run} do not and say why");
+            say!("{run} blocks run, {not_run} do not and say why");
             Ok(())
         });
         let tool = match Sphinx::install(&self.target) {
             Ok(tool) => tool,
             Err(error) => {
-                println!("(the site is not built: {error:#})");
+                say!("(the site is not built: {error:#})");
                 return;
             }
         };

@@ -1,39 +1,27 @@
-//! *Step*: a command whose output is shown as it comes and whose tests are counted.
+//! *Step*: a command or a function whose output is shown, whose tests are counted, and whose time
+//! is kept.
 //!
-//! A step is either a *test step*, which counts what libtest reports (`test result: ok. 3 passed; 0
-//! failed; …`, one line per test binary and per batch of doc tests) or pytest (`3 passed, 1 skipped
-//! in 0.5s`), or a *plain step*, which counts as one check.
-//! A test step can fail in two further ways, and each counts as one failure: the command fails
-//! without a failed test (it did not compile, or it was killed), or it succeeds without having run
-//! a single test.
+//! A step is either a *test step*, which counts what libtest or pytest report, or a *plain step*,
+//! which counts as one check. A test step can fail in two further ways, and each counts as one
+//! failure: the command fails without a failed test (it did not compile, or it was killed), or it
+//! succeeds without having run a single test.
+//!
+//! A [`Report`] collects the steps of one thread. If the thread keeps its output, a step prints a
+//! line when it begins and all its output when it ends.
+//!
+//! - [`count`] reads the results of test runners,
+//! - [`child`] runs a command and ends it with this process.
 
-use std::fmt;
-use std::io::{self, BufRead, BufReader};
-use std::process::{Command, Stdio};
+pub(crate) mod child;
+pub(crate) mod count;
+
+use std::fs::File;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Passed and failed checks.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(crate) struct Count {
-    pub(crate) passed: u64,
-    pub(crate) failed: u64,
-}
-
-impl Count {
-    const PASS: Count = Count { passed: 1, failed: 0 };
-    const FAIL: Count = Count { passed: 0, failed: 1 };
-
-    fn add(&mut self, other: Count) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-    }
-}
-
-impl fmt::Display for Count {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} passed, {} failed", self.passed, self.failed)
-    }
-}
+use crate::output;
+use crate::say;
+use count::Count;
 
 /// Whether a command counts as one check or reports tests of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,81 +34,206 @@ pub(crate) enum Kind {
     Pytest,
 }
 
+/// What a step gave.
+#[derive(Default)]
+struct StepResult {
+    count: Count,
+    note: Option<String>,
+    /// The processor time of the commands that were run.
+    processor: Duration,
+}
+
+impl StepResult {
+    fn failed(note: String) -> StepResult {
+        StepResult { count: Count::FAIL, note: Some(note), ..StepResult::default() }
+    }
+}
+
 /// The result of one step.
 struct Outcome {
+    group: &'static str,
     name: String,
-    count: Count,
+    began: Instant,
     took: Duration,
-    note: Option<String>,
+    result: StepResult,
 }
 
 /// The results of the steps so far.
-#[derive(Default)]
 pub(crate) struct Report {
+    began: Instant,
     outcomes: Vec<Outcome>,
+    /// The group of its steps.
+    group: &'static str,
+    /// Whether its commands leave the processors to others.
+    background: bool,
+}
+
+impl Default for Report {
+    fn default() -> Report {
+        Report { began: Instant::now(), outcomes: Vec::new(), group: "", background: false }
+    }
 }
 
 impl Report {
-    /// Runs `command` as the step `name`, showing its output.
-    pub(crate) fn command(&mut self, name: &str, kind: Kind, command: &mut Command) {
-        self.step(name, || match stream(command, kind) {
-            Ok((ended_well, tests, status)) => {
-                let (count, note) = judge(kind, ended_well, tests);
-                (count, note.map(|note| note.replace("STATUS", &status)))
-            }
-            Err(error) => (
-                Count::FAIL,
-                Some(format!("cannot run {}: {error}", command.get_program().display())),
-            ),
-        });
+    /// Returns a report whose steps belong to a group. In the `background` their commands leave the
+    /// processors to others.
+    pub(crate) fn in_group(group: &'static str, background: bool) -> Report {
+        Report { group, background, ..Report::default() }
     }
 
-    /// Runs `check` as the step `name`; it counts as one check.
+    /// Returns how long ago it was begun.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Runs `command` as the step `name`, showing its output. Returns whether it passed.
+    pub(crate) fn command(&mut self, name: &str, kind: Kind, command: &mut Command) -> bool {
+        self.command_into(name, kind, command, None)
+    }
+
+    /// Runs `command` as the step `name`; its output goes to a file, and its errors are shown.
+    pub(crate) fn command_into(
+        &mut self,
+        name: &str,
+        kind: Kind,
+        command: &mut Command,
+        out: Option<File>,
+    ) -> bool {
+        let background = self.background;
+        self.step(name, || run(command, kind, out, background))
+    }
+
+    /// Runs `check` as the step `name`; it counts as one check. Returns whether it passed.
     pub(crate) fn check(&mut self, name: &str, check: impl FnOnce() -> anyhow::Result<()>) -> bool {
         self.step(name, || match check() {
-            Ok(()) => (Count::PASS, None),
-            Err(error) => (Count::FAIL, Some(format!("{error:#}"))),
-        });
-        self.outcomes.last().is_some_and(|outcome| outcome.count.failed == 0)
+            Ok(()) => StepResult { count: Count::PASS, ..StepResult::default() },
+            Err(error) => StepResult::failed(format!("{error:#}")),
+        })
     }
 
-    fn step(&mut self, name: &str, body: impl FnOnce() -> (Count, Option<String>)) {
-        println!("\n── {name}");
-        let start = Instant::now();
-        let (count, note) = body();
-        let took = start.elapsed();
-        println!("── {name}: {count} ({:.1} s)", took.as_secs_f64());
-        if let Some(note) = &note {
-            println!("   {note}");
+    fn step(&mut self, name: &str, body: impl FnOnce() -> StepResult) -> bool {
+        // A line of its own where other steps print as well.
+        println!("{}── {name}{}", before(), if output::is_kept() { " …" } else { "" });
+        let began = Instant::now();
+        let result = body();
+        let took = began.elapsed();
+        let text = output::take();
+        let mut end = format!("── {name}: {} ({:.1} s)", result.count, took.as_secs_f64());
+        if let Some(note) = &result.note {
+            end += &format!("\n   {note}");
         }
-        self.outcomes.push(Outcome { name: name.to_owned(), count, took, note });
+        if text.is_empty() {
+            println!("{end}");
+        } else {
+            println!("\n── {name}\n{}\n{end}\n", text.trim_end());
+        }
+        let passed = result.count.failed == 0;
+        let (group, name) = (self.group, name.to_owned());
+        self.outcomes.push(Outcome { group, name, began, took, result });
+        passed
+    }
+
+    /// Adds the steps of another report.
+    pub(crate) fn append(&mut self, other: Report) {
+        self.outcomes.extend(other.outcomes);
     }
 
     /// Returns the sum over all steps.
     pub(crate) fn total(&self) -> Count {
-        let mut total = Count::default();
-        for outcome in &self.outcomes {
-            total.add(outcome.count);
-        }
-        total
+        total(&self.outcomes.iter().collect::<Vec<_>>())
     }
 
-    /// Prints every step with its count and time, and the total on a line of its own at the end.
+    /// Prints every step with its count and time, then the groups, and the total on a line of its
+    /// own at the end.
     pub(crate) fn print(&self) {
-        let width =
-            self.outcomes.iter().map(|outcome| outcome.name.chars().count()).max().unwrap_or(0);
-        let mut whole = Duration::ZERO;
-        println!("\nSteps:");
-        for Outcome { name, count, took, note } in &self.outcomes {
-            let mark = if count.failed == 0 { "ok  " } else { "FAIL" };
-            println!("  {mark} {name:width$} {:>7.1} s  {count}", took.as_secs_f64());
-            if let Some(note) = note {
+        println!("\nSteps: seconds, seconds of processors, checks");
+        let width = |names: &mut dyn Iterator<Item = usize>| names.max().unwrap_or(0);
+        let longest = width(&mut self.outcomes.iter().map(|one| one.name.chars().count()));
+        for Outcome { name, took, result, .. } in &self.outcomes {
+            let mark = if result.count.failed == 0 { "ok  " } else { "FAIL" };
+            let (took, processor) = (took.as_secs_f64(), result.processor.as_secs_f64());
+            println!("  {mark} {name:longest$} {took:>7.1} {processor:>7.1}  {}", result.count);
+            if let Some(note) = &result.note {
                 println!("       {note}");
             }
-            whole += *took;
         }
-        println!("  in {:.0} s", whole.as_secs_f64());
+        let mut groups: Vec<&str> = Vec::new();
+        for outcome in &self.outcomes {
+            if !groups.contains(&outcome.group) {
+                groups.push(outcome.group);
+            }
+        }
+        if groups.len() > 1 {
+            println!("\nGroups, side by side: from the first step to the end of the last");
+            for group in groups {
+                self.print_group(group);
+            }
+        }
+        let processor: Duration = self.outcomes.iter().map(|one| one.result.processor).sum();
+        println!(
+            "  in {:.0} s, with {:.0} s of processors",
+            self.began.elapsed().as_secs_f64(),
+            processor.as_secs_f64()
+        );
         println!("\n{}", self.total());
+    }
+
+    fn print_group(&self, group: &str) {
+        let steps: Vec<&Outcome> = self.outcomes.iter().filter(|one| one.group == group).collect();
+        let began = steps.iter().map(|step| step.began).min();
+        let ended = steps.iter().map(|step| step.began + step.took).max();
+        let took = began.zip(ended).map_or(Duration::ZERO, |(began, ended)| ended - began);
+        let processor: Duration = steps.iter().map(|step| step.result.processor).sum();
+        let count = total(&steps);
+        println!(
+            "  {} {group:10} {:>7.1} {:>7.1}  {count}",
+            if count.failed == 0 { "ok  " } else { "FAIL" },
+            took.as_secs_f64(),
+            processor.as_secs_f64()
+        );
+    }
+}
+
+/// A free line before a step whose output follows it.
+fn before() -> &'static str {
+    if output::is_kept() { "" } else { "\n" }
+}
+
+fn total(outcomes: &[&Outcome]) -> Count {
+    let mut total = Count::default();
+    for outcome in outcomes {
+        total.add(outcome.result.count);
+    }
+    total
+}
+
+/// Runs a command, showing its lines and counting the tests that it reports.
+fn run(command: &mut Command, kind: Kind, out: Option<File>, background: bool) -> StepResult {
+    let mut tests = Count::default();
+    let mut failed = Vec::new();
+    let ended = child::run(command, out, background, &mut |line| {
+        output::show(format_args!("{line}"));
+        let count = match kind {
+            Kind::Pytest => count::parse_pytest_result(line),
+            Kind::Plain | Kind::Tests => count::parse_test_result(line),
+        };
+        if let Some(count) = count {
+            tests.add(count);
+        }
+        if kind != Kind::Plain {
+            failed.extend(count::failed_test(line.trim_end()).map(str::to_owned));
+        }
+    });
+    match ended {
+        Ok(ended) => {
+            let (count, note) = judge(kind, ended.status.success(), tests);
+            let note = note.map(|note| note.replace("STATUS", &ended.status.to_string()));
+            let names = (!failed.is_empty()).then(|| format!("failed: {}", failed.join(", ")));
+            StepResult { count, note: note.or(names), processor: ended.processor }
+        }
+        Err(error) => {
+            StepResult::failed(format!("cannot run {}: {error}", command.get_program().display()))
+        }
     }
 }
 
@@ -129,7 +242,9 @@ fn judge(kind: Kind, ended_well: bool, tests: Count) -> (Count, Option<String>) 
     match (kind, ended_well) {
         (Kind::Plain, true) => (Count::PASS, None),
         (Kind::Plain, false) => (Count::FAIL, Some("ended with STATUS".into())),
-        (_, true) if tests == Count::default() => (Count::FAIL, Some("it ran no test".into())),
+        (_, true) if tests == Count::default() => {
+            (Count::FAIL, Some("it ran no test: set `test = false` for a target without".into()))
+        }
         (_, true) => (tests, None),
         (_, false) if tests.failed > 0 => (tests, None),
         (_, false) => (
@@ -139,89 +254,21 @@ fn judge(kind: Kind, ended_well: bool, tests: Count) -> (Count, Option<String>) 
     }
 }
 
-/// Runs a command, passing its standard output through and counting the tests it reports.
-fn stream(command: &mut Command, kind: Kind) -> io::Result<(bool, Count, String)> {
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-    let mut tests = Count::default();
-    if let Some(output) = child.stdout.take() {
-        let mut reader = BufReader::new(output);
-        let mut line = Vec::new();
-        while reader.read_until(b'\n', &mut line)? > 0 {
-            let text = String::from_utf8_lossy(&line);
-            print!("{text}");
-            let count = match kind {
-                Kind::Pytest => parse_pytest_result(&text),
-                Kind::Plain | Kind::Tests => parse_test_result(&text),
-            };
-            if let Some(count) = count {
-                tests.add(count);
-            }
-            line.clear();
+/// Runs a command as a part of a step, and shows its output. Returns whether it succeeded.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
+    let ended = child::run(command, None, false, &mut |line| output::show(format_args!("{line}")));
+    match ended {
+        Ok(ended) => ended.status.success(),
+        Err(error) => {
+            say!("cannot run {}: {error}", command.get_program().display());
+            false
         }
     }
-    let status = child.wait()?;
-    Ok((status.success(), tests, status.to_string()))
-}
-
-/// Reads `test result: ok. 3 passed; 1 failed; 0 ignored; …`.
-fn parse_test_result(line: &str) -> Option<Count> {
-    let rest = line.trim_start().strip_prefix("test result:")?;
-    let number_before = |word: &str| -> Option<u64> {
-        let head = rest.split(';').find_map(|part| part.trim_end().strip_suffix(word))?;
-        head.split_whitespace().next_back()?.parse().ok()
-    };
-    Some(Count { passed: number_before("passed")?, failed: number_before("failed")? })
-}
-
-/// Reads `==== 1 failed, 3 passed, 2 skipped in 0.52s ====`, with the rule or without. An error
-/// outside of a test counts as a failure.
-fn parse_pytest_result(line: &str) -> Option<Count> {
-    let (counts, took) = line.trim().trim_matches('=').trim().split_once(" in ")?;
-    took.split_whitespace().next()?.strip_suffix('s')?.parse::<f64>().ok()?;
-    let mut count = Count::default();
-    for part in counts.split(", ") {
-        let (number, word) = part.split_once(' ')?;
-        let number: u64 = number.parse().ok()?;
-        match word {
-            "passed" | "xfailed" => count.passed += number,
-            "failed" | "error" | "errors" | "xpassed" => count.failed += number,
-            "skipped" | "deselected" | "warning" | "warnings" => {}
-            _ => return None,
-        }
-    }
-    Some(count)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn reads_libtest_result_lines_only() {
-        let line = "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; \
-                    finished in 0.01s\n";
-        assert_eq!(parse_test_result(line), Some(Count { passed: 12, failed: 0 }));
-        let line = "test result: FAILED. 3 passed; 4 failed; 0 ignored; 0 measured; 0 filtered out";
-        assert_eq!(parse_test_result(line), Some(Count { passed: 3, failed: 4 }));
-        assert_eq!(parse_test_result("test offset::heap::exact_fit ... ok"), None);
-        assert_eq!(parse_test_result("test result: unknown"), None);
-    }
-
-    #[test]
-    fn reads_pytest_result_lines_only() {
-        let count = |passed, failed| Some(Count { passed, failed });
-        assert_eq!(parse_pytest_result("75 passed, 2 skipped in 26.67s\n"), count(75, 0));
-        let line = "==== 1 failed, 3 passed, 1 warning, 2 errors in 71.52s (0:01:11) ====";
-        assert_eq!(parse_pytest_result(line), count(3, 3));
-        for other in [
-            "3 passed",
-            "tests/test_pool.py ..... [ 50%]",
-            "no tests ran in 0.01s",
-            "found 3 in 2s",
-        ] {
-            assert_eq!(parse_pytest_result(other), None, "{other}");
-        }
-    }
 
     #[test]
     fn a_test_step_without_tests_fails() {
@@ -239,8 +286,8 @@ mod tests {
     #[test]
     fn steps_are_counted_and_a_missing_program_is_a_failure() {
         let mut report = Report::default();
-        report.command("true", Kind::Plain, &mut Command::new("true"));
-        report.command("false", Kind::Plain, &mut Command::new("false"));
+        assert!(report.command("true", Kind::Plain, &mut Command::new("true")));
+        assert!(!report.command("false", Kind::Plain, &mut Command::new("false")));
         report.command("missing", Kind::Plain, &mut Command::new("kvmem-no-such-program"));
         let mut echo = Command::new("echo");
         echo.arg("test result: ok. 7 passed; 0 failed; 0 ignored");
@@ -248,5 +295,26 @@ mod tests {
         assert!(report.check("check", || Ok(())));
         assert!(!report.check("broken check", || anyhow::bail!("broken")));
         assert_eq!(report.total(), Count { passed: 9, failed: 3 });
+    }
+
+    #[test]
+    fn a_failed_test_is_named_in_the_note() {
+        let mut report = Report::default();
+        let mut shell = Command::new("sh");
+        let text = "echo 'test a::b ... FAILED'; echo 'test result: FAILED. 1 passed; 1 failed;'";
+        report.command("tests", Kind::Tests, shell.args(["-c", &format!("{text}; exit 101")]));
+        assert_eq!(report.total(), Count { passed: 1, failed: 1 });
+        assert_eq!(report.outcomes[0].result.note.as_deref(), Some("failed: a::b"));
+    }
+
+    #[test]
+    fn reports_are_joined() {
+        let (mut one, mut other) = (Report::default(), Report::default());
+        one.check("one", || Ok(()));
+        other.check("other", || Ok(()));
+        one.append(other);
+        assert_eq!(one.total(), Count { passed: 2, failed: 0 });
+        let names: Vec<&str> = one.outcomes.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names, ["one", "other"]);
     }
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use super::machine::Settings;
+use crate::say;
 
 /// A step in progress.
 pub(super) struct Chaos {
@@ -64,9 +65,9 @@ impl Chaos {
         ran?;
         let (complaints, runs) = (self.complaints.into_inner(), self.runs.get());
         for reason in self.skipped.into_inner() {
-            println!("   skipped: {reason}");
+            say!("   skipped: {reason}");
         }
-        println!("   {runs} runs");
+        say!("   {runs} runs");
         if complaints.is_empty() {
             return Ok(());
         }

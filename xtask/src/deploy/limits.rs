@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::dockerfile::USER;
 use crate::chaos::machine::Cgroup;
+use crate::say;
 
 /// The start of a shown command.
 const DOCKER: &str = "docker run --rm ";
@@ -25,7 +26,7 @@ pub(super) fn check(root: &Path, command: &Path) -> Result<()> {
     for (run, lines) in shown {
         match output(&run, command)? {
             Ok(output) => compare(&lines, &output).with_context(|| run.clone())?,
-            Err(why) => println!("({run}: not run, {why})"),
+            Err(why) => say!("({run}: not run, {why})"),
         }
     }
     Ok(())

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::python;
+use crate::say;
 
 /// The packages; their schemas and rules differ between versions.
 const PACKAGES: [&str; 3] =
@@ -44,7 +45,7 @@ impl Tools {
         if made && fs::write(&list, PACKAGES.join("\n")).is_ok() {
             return Some(tools);
         }
-        println!(
+        say!(
             "(pip cannot install {}, so they do not check the files of deploy/: check the network, \
              or set a mirror in pip.conf)",
             PACKAGES.join(", ")

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::devtools::Browser;
 use super::links::{name, pages};
+use crate::say;
 use crate::setup;
 use crate::step::Report;
 
@@ -48,7 +49,7 @@ pub(super) fn check(site: &Path, target: &Path, report: &mut Report) {
         return;
     }
     let Some(mut browser) = browser else {
-        println!("(there is no Chromium here, so no page is opened)");
+        say!("(there is no Chromium here, so no page is opened)");
         return;
     };
     report.check("site: pages at 1280 and 390 pixels, light and dark", || {
@@ -63,7 +64,7 @@ pub(super) fn check(site: &Path, target: &Path, report: &mut Report) {
         }
         search(&mut browser, site, &mut faults)?;
         ensure!(faults.is_empty(), "{} faults:\n   {}", faults.len(), shown(&faults));
-        println!("{} pages look well; pictures are in {}", pages.len(), shots.display());
+        say!("{} pages look well; pictures are in {}", pages.len(), shots.display());
         Ok(())
     });
     drop(browser);
@@ -219,7 +220,7 @@ mod tests {
         let site = std::env::temp_dir().join(format!("kvmem-site-look-{}", std::process::id()));
         std::fs::create_dir_all(&site).unwrap();
         let Some(mut browser) = Browser::start(&site.join("profile")).unwrap() else {
-            println!("skipped: there is no Chromium here");
+            say!("skipped: there is no Chromium here");
             return;
         };
         let mut faults_of = |name: &str, html: &str| {

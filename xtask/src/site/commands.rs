@@ -13,6 +13,7 @@ use super::chapters::Chapters;
 use super::markdown::outline;
 use super::reference::Help;
 use crate::Cli;
+use crate::say;
 
 /// The files that declare the subcommands which only the Python package has, and their options.
 const IN_PYTHON: [&str; 2] = [
@@ -46,7 +47,7 @@ pub(super) fn check(root: &Path, chapters: &Chapters, helps: &[Help]) -> Result<
         }
     }
     ensure!(faults.is_empty(), "{}", faults.join("\n   "));
-    println!("{known} commands of the pages exist");
+    say!("{known} commands of the pages exist");
     Ok(())
 }
 

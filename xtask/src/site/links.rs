@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::folder::files;
 use super::rust::{self, attribute, joined};
+use crate::say;
 
 /// Findings that are printed before the rest is only counted.
 const SHOWN: usize = 40;
@@ -37,7 +38,7 @@ pub(super) fn check(site: &Path) -> Result<()> {
         let shown: Vec<&str> = faults.iter().take(SHOWN).map(String::as_str).collect();
         bail!("{} broken links:\n   {}", faults.len(), shown.join("\n   "));
     }
-    println!("{followed} links lead somewhere");
+    say!("{followed} links lead somewhere");
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::python;
+use crate::say;
 use crate::setup;
 
 /// The packages of the environment.
@@ -39,7 +40,7 @@ impl Sphinx {
                 setup::by_hand("python3 python3-venv")
             )
         };
-        println!("site: a new environment in {}, by {system}", environment.display());
+        say!("site: a new environment in {}, by {system}", environment.display());
         run(Command::new(&system).args(["-m", "venv", "--clear"]).arg(&environment))
             .context("cannot make a virtual environment")?;
         let mut install = Command::new(&python);
@@ -85,7 +86,7 @@ impl Sphinx {
 
     /// Serves a folder on the loopback interface until it is interrupted.
     pub(super) fn serve(&self, folder: &Path, port: u16) -> Result<()> {
-        println!("http://127.0.0.1:{port}/ (Ctrl-C ends it)");
+        say!("http://127.0.0.1:{port}/ (Ctrl-C ends it)");
         let mut serve = Command::new(&self.python);
         serve.args(["-m", "http.server", "--bind", "127.0.0.1", &port.to_string(), "--directory"]);
         run(serve.arg(folder))

@@ -4,11 +4,8 @@ use kvmem_bench::concurrency::{
     self, ConcurrencyContenderId, ConcurrencyOptions, ConcurrencyScenario,
 };
 
-mod concurrent_suite;
-mod suite;
-
-use concurrent_suite::{is_reported_in_full, ran};
-use suite::{Watch, check_names};
+use crate::concurrent_suite::{is_reported_in_full, ran};
+use crate::suite::{Watch, check_names};
 
 #[test]
 fn rows_are_reported_in_full() {

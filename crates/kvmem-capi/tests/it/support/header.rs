@@ -41,7 +41,7 @@ pub(crate) struct Function {
 /// Returns all functions of the headers, and the names of all objects.
 pub(crate) fn read() -> (Vec<Function>, Vec<String>) {
     let text: String = ["include/kvmem.h", "include/kvmem/testing.h"]
-        .map(|path| super::support::crate_folder().join(path))
+        .map(|path| super::crate_folder().join(path))
         .map(|path| fs::read_to_string(path).expect("the header can be read"))
         .concat();
     let objects = text
@@ -72,7 +72,7 @@ pub(crate) fn read() -> (Vec<Function>, Vec<String>) {
 
 /// Returns the members of a structure, type and name; none if the header does not define it.
 pub(crate) fn members(of: &str) -> Vec<(String, String)> {
-    let path = super::support::crate_folder().join("include/kvmem.h");
+    let path = super::crate_folder().join("include/kvmem.h");
     let text = fs::read_to_string(path).expect("the header can be read");
     let start = format!("typedef struct {of} {{");
     let body = text.split(&start).nth(1).and_then(|rest| rest.split('}').next()).unwrap_or("");

@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-#[path = "../../../../xtask/src/layout.rs"]
+pub(crate) mod header;
+#[path = "../../../../../xtask/src/layout.rs"]
 pub(crate) mod layout;
+pub(crate) mod program;
+pub(crate) mod under;
 
 /// Returns the folder of this crate.
 pub(crate) fn crate_folder() -> PathBuf {

@@ -4,19 +4,9 @@
 use std::fmt::Write;
 use std::process::Command;
 
-#[allow(dead_code, reason = "each test uses a part of it")]
-mod support;
-
-#[allow(dead_code, reason = "each test uses a part of it")]
-#[path = "support/header.rs"]
-mod header;
-
-#[allow(dead_code, reason = "each test uses a part of it")]
-#[path = "support/program.rs"]
-mod program;
-
-use program::{MAKING, beginning, call};
-use support::{compile, scratch, succeed};
+use crate::support::header;
+use crate::support::program::{MAKING, beginning, call};
+use crate::support::{compile, scratch, succeed};
 
 /// Objects that a child has a copy of. All others belong to the parent.
 const COPIED: [&str; 3] = ["kvmem_offset_allocator", "kvmem_slab_allocator", "kvmem_cancel"];

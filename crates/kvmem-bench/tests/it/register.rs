@@ -5,9 +5,7 @@ use kvmem_bench::register::{
     self, Backend, RegisterContenderId, RegisterOptions, RegisterReport, RegisterRow,
 };
 
-mod suite;
-
-use suite::{Watch, check_names, check_rows};
+use crate::suite::{Watch, check_names, check_rows};
 
 fn small(backends: Vec<Backend>, contexts: Vec<u32>) -> (RegisterReport, Watch) {
     let options = RegisterOptions {

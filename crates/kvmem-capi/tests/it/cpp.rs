@@ -1,18 +1,11 @@
 //! Runs the programs of `tests/cpp`, built with the machine's C++ compiler in C++17 and C++20:
 //! plain, under the sanitizers, and under valgrind.
 
-#[allow(dead_code, reason = "each test uses a part of it")]
-mod support;
-
-#[macro_use]
-#[path = "support/under.rs"]
-mod under;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{code_blocks, crate_folder, has, prefix, scratch, succeed};
-use under::Under;
+use crate::support::under::{Under, programs};
+use crate::support::{code_blocks, crate_folder, has, prefix, scratch, succeed};
 
 /// Warnings that the headers and programs must not cause.
 const STRICT: [&str; 6] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror"];

@@ -3,9 +3,7 @@
 use kvmem_bench::contender::ContenderId;
 use kvmem_bench::offset::{self, OffsetOptions, OffsetReport, OffsetRow, WorkloadId};
 
-mod suite;
-
-use suite::{Watch, check_names, check_rows};
+use crate::suite::{Watch, check_names, check_rows};
 
 /// The keys of a row.
 const KEYS: [&str; 25] = [

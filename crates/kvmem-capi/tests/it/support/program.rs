@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::header::{Function, Parameter};
+use super::header::{Function, Parameter};
 
 /// For each type of object: its name, the call that makes one, and the function that destroys it.
 pub(crate) const MAKING: &[(&str, &str, &str)] = &[

@@ -3,14 +3,12 @@
 //! The browser is headless Chromium. Without a working one the tests write the pages, check them as
 //! text, and print that they did not open them.
 
-mod browser;
-
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use self::browser::browse;
+use crate::browser::{self, browse};
 
 /// Returns the path of a page. The pages stay there for inspection.
 fn page(name: &str) -> PathBuf {

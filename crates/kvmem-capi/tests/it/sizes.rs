@@ -4,12 +4,9 @@
 use std::fmt::Write;
 use std::process::Command;
 
-#[allow(dead_code, reason = "each test uses a part of it")]
-mod support;
+use crate::support::{compile, scratch, succeed};
 
-use support::{compile, scratch, succeed};
-
-const TABLE: &str = include_str!("../../kvmem/tests/data/sizes.tsv");
+const TABLE: &str = include_str!("../../../kvmem/tests/data/sizes.tsv");
 
 /// Writes a text as a C literal, byte by byte.
 fn literal(text: &str) -> String {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::support::{scratch, succeed, succeed_under};
+use super::{scratch, succeed, succeed_under};
 
 /// The way a program is run.
 #[derive(Clone, Copy, PartialEq)]
@@ -90,3 +90,5 @@ macro_rules! programs {
         })*
     };
 }
+
+pub(crate) use programs;

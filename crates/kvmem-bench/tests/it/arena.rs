@@ -2,9 +2,7 @@
 
 use kvmem_bench::arena::{self, ArenaContenderId, ArenaOptions, ArenaReport, Op, Pages};
 
-mod suite;
-
-use suite::{Watch, check_names, check_rows};
+use crate::suite::{Watch, check_names, check_rows};
 
 fn small(ops: Vec<Op>, contenders: Vec<ArenaContenderId>) -> (ArenaReport, Watch) {
     let options =

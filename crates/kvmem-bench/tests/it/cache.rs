@@ -2,11 +2,8 @@
 
 use kvmem_bench::cache::{self, CacheContenderId, CacheOptions, CacheReport, CacheScenario};
 
-mod concurrent_suite;
-mod suite;
-
-use concurrent_suite::{is_reported_in_full, ran};
-use suite::{Watch, check_names};
+use crate::concurrent_suite::{is_reported_in_full, ran};
+use crate::suite::{Watch, check_names};
 
 #[test]
 fn rows_are_reported_in_full() {

@@ -5,20 +5,9 @@
 use std::fmt::Write;
 use std::process::Command;
 
-#[allow(dead_code, reason = "each test uses a part of it")]
-mod support;
-
-#[allow(dead_code, reason = "each test uses a part of it")]
-#[path = "support/header.rs"]
-mod header;
-
-#[allow(dead_code, reason = "each test uses a part of it")]
-#[path = "support/program.rs"]
-mod program;
-
-use header::Function;
-use program::{MAKING, beginning, call};
-use support::{compile, scratch, succeed};
+use crate::support::header::{self, Function};
+use crate::support::program::{MAKING, beginning, call};
+use crate::support::{compile, scratch, succeed};
 
 /// More elements than any list can have.
 const LONG: [&str; 9] = [

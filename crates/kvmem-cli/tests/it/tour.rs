@@ -1,12 +1,12 @@
 //! `kvmem tour` on small pools, without the benchmarks, and with restricted rights and limits.
 
-mod browser;
-
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+
+use crate::browser;
 
 /// A tour of some seconds.
 const SHORT: [&str; 6] = ["tour", "--no-bench", "--seconds", "2", "--pool", "16MiB"];

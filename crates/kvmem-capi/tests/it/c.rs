@@ -1,18 +1,11 @@
 //! Runs the programs of `tests/c`, built with the machine's C compiler: plain, under the
 //! sanitizers, and under valgrind.
 
-#[allow(dead_code, reason = "each test uses a part of it")]
-mod support;
-
-#[macro_use]
-#[path = "support/under.rs"]
-mod under;
-
 use std::path::PathBuf;
 use std::process::Command;
 
-use support::{STRICT, code_blocks, compile, crate_folder, has, prefix, scratch, succeed};
-use under::Under;
+use crate::support::under::{Under, programs};
+use crate::support::{STRICT, code_blocks, compile, crate_folder, has, prefix, scratch, succeed};
 
 fn run(name: &str, under: Under) {
     let source = crate_folder().join(format!("tests/c/{name}.c"));

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-const TABLE: &str = include_str!("../../kvmem/tests/data/sizes.tsv");
+const TABLE: &str = include_str!("../../../kvmem/tests/data/sizes.tsv");
 
 #[test]
 fn sizes_parse_as_in_the_table() {

@@ -1,16 +1,10 @@
 //! The headers match the crate, and the library exports exactly the declared functions.
 //!
-//! `KVMEM_WRITE_HEADER=1 cargo test -p kvmem-capi --test header` writes the headers.
+//! `KVMEM_WRITE_HEADER=1 cargo test -p kvmem-capi --test it header` writes the headers.
 
-#[allow(dead_code, reason = "each test uses a part of it")]
-mod support;
-
-#[allow(dead_code, reason = "each test uses a part of it")]
-#[path = "support/header.rs"]
-mod functions;
-
-use support::layout::{Parts, install_into};
-use support::{crate_folder, prefix, scratch};
+use crate::support::header as declarations;
+use crate::support::layout::{Parts, install_into};
+use crate::support::{crate_folder, prefix, scratch};
 
 #[test]
 fn the_headers_match_the_sources() {
@@ -58,7 +52,7 @@ fn the_library_exports_what_the_header_declares() {
         .collect();
     exported.sort();
     let mut declared: Vec<String> =
-        functions::read().0.into_iter().map(|function| function.name).collect();
+        declarations::read().0.into_iter().map(|function| function.name).collect();
     declared.sort();
     assert_eq!(exported, declared);
     assert!(exported.iter().all(|name| name.starts_with("kvmem_")), "{exported:?}");
@@ -109,7 +103,7 @@ fn the_soname_has_the_version_of_the_interface() {
 
 #[test]
 fn every_function_is_documented() {
-    for function in functions::read().0 {
+    for function in declarations::read().0 {
         assert!(function.comment.trim().len() > 10, "{} has no documentation", function.name);
     }
 }

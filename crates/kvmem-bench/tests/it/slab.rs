@@ -7,9 +7,7 @@ use kvmem_bench::slab::{
     self, Pattern, SlabContenderId, SlabMeasureError, SlabOptions, SlabReport, SlabTask,
 };
 
-mod suite;
-
-use suite::{Watch, check_names, check_rows};
+use crate::suite::{Watch, check_names, check_rows};
 
 const TASK: &str = "KVMEM_BENCH_TEST_TASK";
 
@@ -23,7 +21,7 @@ fn small(options: SlabOptions) -> (SlabReport, Watch) {
 /// Returns the command that runs only [`measure_the_task`] of this program.
 fn child(task: &SlabTask) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "measure_the_task", "--nocapture"]).env(TASK, task.to_string());
+    command.args(["--exact", "slab::measure_the_task", "--nocapture"]).env(TASK, task.to_string());
     command
 }
 

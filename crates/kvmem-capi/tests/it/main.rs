@@ -1,0 +1,10 @@
+//! The C interface, used from C and C++, in one test program.
+
+mod c;
+mod cpp;
+mod forks;
+mod header;
+mod lengths;
+mod misuse;
+mod sizes;
+mod support;

@@ -1,0 +1,14 @@
+//! The command, run as users run it, in one test program.
+
+mod bench;
+mod browser;
+mod doctor;
+mod html;
+mod hugepages;
+mod metrics;
+mod mount;
+mod outputs;
+mod replay;
+mod sizes;
+mod surroundings;
+mod tour;

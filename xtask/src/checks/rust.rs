@@ -1,0 +1,179 @@
+//! The workspace: its format, lints, tests, examples and documentation.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+
+use super::fuzz::FUZZ;
+use super::{BUILD, MACHINE, TARGET, cargo_in};
+use crate::chaos::{self, ChaosOptions};
+use crate::engines;
+use crate::programs::{self, Program, ProgramKind};
+use crate::say;
+use crate::schedule::Task;
+use crate::setup;
+use crate::step::{Kind, Report};
+
+/// Checks the format.
+pub(super) fn fmt(root: &Path, report: &mut Report) {
+    if report.check("setup: rustfmt", || setup::component("fmt", "rustfmt")) {
+        report.command("fmt", Kind::Plain, &mut cargo_in(root, &["fmt", "--all", "--check"]));
+        let mut fuzz = cargo_in(root, &["fmt", "--manifest-path", FUZZ, "--check"]);
+        report.command("fmt: fuzz targets", Kind::Plain, &mut fuzz);
+    }
+}
+
+/// Runs clippy on everything that is built.
+pub(super) fn clippy(root: &Path, report: &mut Report) {
+    if !report.check("setup: clippy", || setup::component("clippy", "clippy")) {
+        return;
+    }
+    let mut lint = |name: &str, args: &[&str]| {
+        let mut clippy = cargo_in(root, &["clippy"]);
+        clippy.args(args).args(["--locked", "--", "-D", "warnings"]);
+        report.command(name, Kind::Plain, &mut clippy)
+    };
+    lint("clippy", &["--workspace", "--all-targets"]);
+    // With the tests, the C library has the feature `testing`; a shipped one does not.
+    lint("clippy: the C library as it is shipped", &["--package", "kvmem-capi"]);
+    lint("clippy: fuzz targets", &["--manifest-path", FUZZ, "--all-targets"]);
+}
+
+/// Builds the documentation.
+pub(super) fn doc(root: &Path, report: &mut Report) {
+    let mut doc = cargo_in(root, &["doc", "--workspace", "--no-deps", "--locked"]);
+    report.command("doc", Kind::Plain, doc.env("RUSTDOCFLAGS", "-D warnings"));
+}
+
+/// Which of the programs that cargo builds are to be run.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) tests: bool,
+    pub(super) examples: bool,
+    pub(super) chaos: bool,
+}
+
+/// Returns the tasks that build the programs of the workspace and run them.
+pub(super) fn programs(root: &Path, wanted: Wanted) -> Vec<Task<'_>> {
+    let mut tasks = Vec::new();
+    if wanted.tests {
+        tasks.push(Task::new("test", "setup", move |_| {
+            setup::rdma_library();
+            setup::glib();
+            setup::chromium();
+            setup::c_tools();
+            engines::for_rust(root);
+        }));
+        let doc = Task::new("test", "doc tests", |report| {
+            let mut doc = cargo_in(root, &["test", "--workspace", "--locked", "--doc"]);
+            report.command("test: doc", Kind::Tests, &mut doc);
+        });
+        tasks.push(doc.after(BUILD).with(TARGET).background());
+    }
+    if wanted.tests || wanted.examples || wanted.chaos {
+        // With the tests, everything is built at once: examples and the command too.
+        let args: &[&str] = match wanted.tests {
+            true => &["test", "--workspace", "--locked", "--no-run"],
+            false => {
+                &["build", "--locked", "-p", "kvmem", "--examples", "-p", "kvmem-cli", "--bins"]
+            }
+        };
+        let run = move |report: &mut Report| {
+            let programs = programs::build(root, report, "build", args);
+            run(root, programs, wanted)
+        };
+        tasks.push(Task::growing("build", BUILD, run).with(TARGET));
+    }
+    tasks
+}
+
+/// Returns a task for each test program, one for the examples, and one for the attacks.
+fn run(root: &Path, programs: Vec<Program>, wanted: Wanted) -> Vec<Task<'_>> {
+    let (mut tasks, mut examples) = (Vec::new(), Vec::new());
+    let mut command = PathBuf::new();
+    for program in programs {
+        match program.kind {
+            ProgramKind::Test if wanted.tests => tasks.push(test("test", program)),
+            ProgramKind::Example if program.folder.ends_with("crates/kvmem") => {
+                examples.push(program);
+            }
+            ProgramKind::Command if program.target == "kvmem" => command = program.path,
+            _ => {}
+        }
+    }
+    if wanted.examples {
+        tasks.push(Task::new("examples", "examples", move |report| {
+            if examples.is_empty() {
+                report.check("examples", || bail!("crate kvmem has no examples"));
+            }
+            for example in examples {
+                let name = format!("example: {}", example.target);
+                report.command(&name, Kind::Plain, &mut example.command());
+            }
+        }));
+    }
+    if wanted.chaos {
+        let attack = move |report: &mut Report| {
+            let options = ChaosOptions::quick(command);
+            if let Err(error) = chaos::attack_all(root, &options, report) {
+                report.check("chaos", || Err(error));
+            }
+        };
+        tasks.push(Task::new("chaos", "chaos", attack).with(MACHINE));
+    }
+    tasks
+}
+
+/// Returns the task that runs a test program.
+fn test<'a>(group: &'static str, program: Program) -> Task<'a> {
+    let name = format!("{group}: {}", program.name);
+    // These tests change limits of the machine, and count what is left of its hugepages.
+    let needs_machine = program.target == "alone";
+    let step = name.clone();
+    let task = Task::new(group, name, move |report| {
+        report.command(&step, Kind::Tests, &mut program.command());
+    });
+    let task = task.after("setup");
+    if needs_machine { task.with(MACHINE) } else { task }
+}
+
+/// Builds and tests the benchmarks with the contenders that are built from C and C++.
+pub(super) fn allocators<'a>(root: &Path, report: &mut Report) -> Vec<Task<'a>> {
+    if let Err(error) = setup::cmake() {
+        if engines::required() {
+            report.check("allocators", || Err(error));
+        } else {
+            say!("(the benchmarks are not tested with the other allocators: {error:#})");
+        }
+        return Vec::new();
+    }
+    let args =
+        ["test", "--locked", "--package", "kvmem-bench", "--features", "allocators", "--no-run"];
+    let programs = programs::build(root, report, "allocators: build", &args);
+    let tests = programs.into_iter().filter(|program| program.kind == ProgramKind::Test);
+    tests.map(|program| test("allocators", program)).collect()
+}
+
+/// Returns the tasks for the time between two edits of the library.
+pub(super) fn quick(root: &Path) -> Vec<Task<'_>> {
+    let lint = |report: &mut Report| {
+        report.command(
+            "quick: fmt",
+            Kind::Plain,
+            &mut cargo_in(root, &["fmt", "--all", "--check"]),
+        );
+        let mut clippy = cargo_in(root, &["clippy", "--locked", "--package", "kvmem"]);
+        clippy.args(["--all-targets", "--", "-D", "warnings"]);
+        report.command("quick: clippy", Kind::Plain, &mut clippy);
+    };
+    let build = |report: &mut Report| {
+        let args = ["test", "--locked", "--package", "kvmem", "--no-run", "--lib", "--tests"];
+        let programs = programs::build(root, report, "quick: build", &args);
+        let tests = programs.into_iter().filter(|program| program.kind == ProgramKind::Test);
+        tests.map(|program| test("quick", program)).collect()
+    };
+    vec![
+        Task::growing("quick", "quick: build", build).with(TARGET),
+        Task::new("quick", "quick: lint", lint).after("quick: build").with(TARGET).background(),
+    ]
+}

@@ -1,0 +1,335 @@
+//! *Schedule*: tasks side by side, as many as the machine has room for.
+//!
+//! A task is some steps that run one after the other in a thread of their own. It can wait for
+//! other tasks by name, hold *tools* that one task at a time may use (a target folder that cargo
+//! locks, the machine's hugepages), and add tasks when it ends, such as the test programs that it
+//! built.
+//!
+//! Two processors are best used by three tasks, because most tests wait for something some of
+//! their time. Tasks in the background compute all the time: builds, model checks, fuzzers. Their
+//! commands are nice to others, and no more than one per processor runs at a time. Among the tasks
+//! that may start, those start first that others wait for, then the one that took longest in the
+//! last run with the tasks that it added, which is kept in a file.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::output;
+use crate::step::Report;
+
+/// The work of a task: adds its steps to the report, and returns tasks to run after it.
+type Work<'a> = Box<dyn FnOnce(&mut Report) -> Vec<Task<'a>> + Send + 'a>;
+
+/// Steps that run one after the other.
+pub(crate) struct Task<'a> {
+    /// The group in which its steps are counted.
+    group: &'static str,
+    /// The name by which other tasks wait for it, and under which its time is kept.
+    name: String,
+    /// Tasks that must have ended before. Those that do not exist are not waited for.
+    after: Vec<&'static str>,
+    tools: Vec<&'static str>,
+    background: bool,
+    work: Work<'a>,
+}
+
+impl<'a> Task<'a> {
+    /// Returns a task that adds no other.
+    pub(crate) fn new(
+        group: &'static str,
+        name: impl Into<String>,
+        work: impl FnOnce(&mut Report) + Send + 'a,
+    ) -> Task<'a> {
+        Task::growing(group, name, |report| {
+            work(report);
+            Vec::new()
+        })
+    }
+
+    /// Returns a task that adds others when it ends.
+    pub(crate) fn growing(
+        group: &'static str,
+        name: impl Into<String>,
+        work: impl FnOnce(&mut Report) -> Vec<Task<'a>> + Send + 'a,
+    ) -> Task<'a> {
+        let (after, tools, work) = (Vec::new(), Vec::new(), Box::new(work));
+        Task { group, name: name.into(), after, tools, background: false, work }
+    }
+
+    /// Waits for another task.
+    pub(crate) fn after(mut self, name: &'static str) -> Task<'a> {
+        self.after.push(name);
+        self
+    }
+
+    /// Uses a tool alone.
+    pub(crate) fn with(mut self, tool: &'static str) -> Task<'a> {
+        self.tools.push(tool);
+        self
+    }
+
+    /// Leaves the processors to others.
+    pub(crate) fn background(mut self) -> Task<'a> {
+        self.background = true;
+        self
+    }
+}
+
+/// How long a task took, and the names of the tasks that it added.
+type Took = BTreeMap<String, (Duration, Vec<String>)>;
+
+/// What a task that has not ended means for others.
+struct Claim {
+    name: String,
+    tools: Vec<&'static str>,
+    background: bool,
+}
+
+/// The tasks of a run.
+struct State<'a> {
+    waiting: Vec<Task<'a>>,
+    running: Vec<Claim>,
+    report: Report,
+}
+
+impl<'a> State<'a> {
+    /// Takes the task that should start next, if any may start.
+    fn take(&mut self, processors: usize, times: &BTreeMap<String, Duration>) -> Option<Task<'a>> {
+        let computing = self.running.iter().filter(|claim| claim.background).count();
+        let may_start = |task: &Task<'_>| {
+            let is_open = |name: &str| {
+                self.running.iter().any(|claim| claim.name == name)
+                    || self.waiting.iter().any(|other| other.name == name)
+            };
+            let is_used = |tool| self.running.iter().any(|claim| claim.tools.contains(tool));
+            (!task.background || computing < processors)
+                && !task.after.iter().any(|name| is_open(name))
+                && !task.tools.iter().any(is_used)
+        };
+        let rank = |task: &Task<'_>| {
+            let is_awaited =
+                self.waiting.iter().any(|other| other.after.iter().any(|name| *name == task.name));
+            (is_awaited, times.get(&task.name).copied().unwrap_or(Duration::MAX))
+        };
+        let mut best: Option<usize> = None;
+        for (at, task) in self.waiting.iter().enumerate().filter(|(_, task)| may_start(task)) {
+            // Of equals the first.
+            if best.is_none_or(|best| rank(task) > rank(&self.waiting[best])) {
+                best = Some(at);
+            }
+        }
+        let task = self.waiting.remove(best?);
+        let (name, tools) = (task.name.clone(), task.tools.clone());
+        self.running.push(Claim { name, tools, background: task.background });
+        Some(task)
+    }
+}
+
+/// Runs all tasks, `lanes` at a time, and returns their steps in the order in which they ended.
+/// `file` keeps how long each task took.
+pub(crate) fn run(mut tasks: Vec<Task<'_>>, lanes: usize, file: &Path) -> Report {
+    if let [only] = &mut tasks[..]
+        && only.after.is_empty()
+    {
+        // Nothing runs beside it, so its output is shown as it comes.
+        let mut report = Report::in_group(only.group, false);
+        let more = tasks.pop().map(|only| (only.work)(&mut report)).unwrap_or_default();
+        if more.is_empty() {
+            return report;
+        }
+        return finish(more, report, lanes, file);
+    }
+    finish(tasks, Report::default(), lanes, file)
+}
+
+fn finish(waiting: Vec<Task<'_>>, report: Report, lanes: usize, file: &Path) -> Report {
+    let mut times = read(file);
+    let took = Mutex::new(Took::new());
+    let state = Mutex::new(State { waiting, running: Vec::new(), report });
+    let ended = Condvar::new();
+    let processors = lanes.saturating_sub(1).max(1);
+    thread::scope(|scope| {
+        for _ in 0..lanes {
+            scope.spawn(|| {
+                output::keep();
+                let mut all = lock(&state);
+                loop {
+                    let Some(task) = all.take(processors, &times) else {
+                        // Tasks that wait for each other would wait forever: the last to look ends.
+                        if all.running.is_empty() {
+                            break;
+                        }
+                        all = ended.wait(all).unwrap_or_else(PoisonError::into_inner);
+                        continue;
+                    };
+                    drop(all);
+                    let mut report = Report::in_group(task.group, task.background);
+                    let work = AssertUnwindSafe(|| (task.work)(&mut report));
+                    let more = catch_unwind(work).unwrap_or_else(|_| {
+                        report.check(&task.name, || anyhow::bail!("it panicked: see above"));
+                        Vec::new()
+                    });
+                    print!("{}", output::take());
+                    let added = more.iter().map(|task| task.name.clone()).collect();
+                    lock(&took).insert(task.name.clone(), (report.elapsed(), added));
+                    all = lock(&state);
+                    all.report.append(report);
+                    all.waiting.splice(0..0, more);
+                    all.running.retain(|claim| claim.name != task.name);
+                    ended.notify_all();
+                }
+            });
+        }
+    });
+    let took = took.into_inner().unwrap_or_else(PoisonError::into_inner);
+    times.extend(took.keys().map(|name| (name.clone(), longest(&took, name))));
+    write(file, &times);
+    let mut state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    for task in &state.waiting {
+        let why = format!("it waits for {}, which cannot end", task.after.join(", "));
+        state.report.check(&task.name, || anyhow::bail!(why));
+    }
+    state.report
+}
+
+/// Returns how long a task took, with the longest chain of tasks that it added.
+fn longest(all: &Took, name: &str) -> Duration {
+    let Some((took, added)) = all.get(name) else { return Duration::ZERO };
+    let others = added.iter().filter(|added| *added != name);
+    *took + others.map(|added| longest(all, added)).max().unwrap_or_default()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reads how long each task took: seconds, a space, and its name.
+fn read(file: &Path) -> BTreeMap<String, Duration> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let line = |line: &str| {
+        let (seconds, name) = line.split_once(' ')?;
+        Some((name.to_owned(), Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// Writes them. A failure costs the next run its order, and nothing else.
+fn write(file: &Path, times: &BTreeMap<String, Duration>) {
+    let line = |(name, took): (&String, &Duration)| format!("{:.1} {name}\n", took.as_secs_f64());
+    let _ = file.parent().map(fs::create_dir_all);
+    let _ = fs::write(file, times.iter().map(line).collect::<String>());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    fn file(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("kvmem-xtask-{name}-{}", std::process::id()))
+    }
+
+    fn pass(report: &mut Report) {
+        report.check("step", || Ok(()));
+    }
+
+    #[test]
+    fn tasks_wait_for_others_and_for_those_that_these_add() {
+        let order = Mutex::new(Vec::new());
+        let record = |name: &'static str| {
+            let order = &order;
+            move |report: &mut Report| {
+                pass(report);
+                lock(order).push(name);
+            }
+        };
+        let build = Task::growing("test", "build", |report| {
+            record("build")(report);
+            let add = |name| Task::new("test", name, record(name)).with("machine");
+            vec![add("one"), add("two")]
+        });
+        let last = Task::new("last", "last", record("last")).after("two").after("build");
+        let missing = Task::new("last", "missing", record("missing")).after("not there");
+        let file = file("waits");
+        let report = run(vec![last, build, missing], 3, &file);
+        assert!(read(&file)["build"] >= read(&file)["one"]);
+        let ran = lock(&order).clone();
+        let at = |name| ran.iter().position(|ran| *ran == name).unwrap();
+        assert!(at("build") < at("one") && at("two") < at("last"), "{ran:?}");
+        assert_eq!((report.total().passed, report.total().failed), (5, 0));
+        assert_eq!(read(&file).len(), 5);
+        fs::remove_file(&file).unwrap();
+    }
+
+    #[test]
+    fn a_tool_is_used_by_one_task_at_a_time_and_lanes_are_all_used() {
+        let [inside, most] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+        let together = std::sync::Barrier::new(3);
+        let task = |name: &str| {
+            let (inside, most) = (&inside, &most);
+            Task::new("test", name, move |report| {
+                // Relaxed: the assertions come after the threads have been joined.
+                let now = inside.fetch_add(1, Ordering::Relaxed) + 1;
+                most.fetch_max(now, Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(5));
+                inside.fetch_sub(1, Ordering::Relaxed);
+                pass(report);
+            })
+            .with("machine")
+        };
+        let beside = |name: &str| {
+            let together = &together;
+            // Returns only when three tasks run at once.
+            Task::new("test", name, move |report| {
+                together.wait();
+                pass(report);
+            })
+        };
+        let mut tasks: Vec<Task<'_>> = ["a", "b", "c"].map(task).into();
+        tasks.extend(["x", "y", "z"].map(beside));
+        let file = file("tools");
+        assert_eq!(run(tasks, 3, &file).total().passed, 6);
+        assert_eq!(most.into_inner(), 1);
+        fs::remove_file(&file).unwrap();
+    }
+
+    #[test]
+    fn the_awaited_and_then_the_longest_start_first_and_the_background_leaves_a_lane() {
+        let times = [("short", 1), ("long", 9), ("middle", 5), ("awaited", 0)];
+        let times: BTreeMap<String, Duration> =
+            times.map(|(name, seconds)| (name.to_owned(), Duration::from_secs(seconds))).into();
+        let task = |name: &str| Task::new("test", name, pass);
+        let waiting = vec![
+            task("short"),
+            task("long").background(),
+            task("new").background(),
+            task("middle"),
+            task("awaited"),
+            task("last").after("awaited"),
+        ];
+        let mut state = State { waiting, running: Vec::new(), report: Report::default() };
+        let mut next = || state.take(1, &times).map(|task| task.name);
+        let first = [(); 4].map(|()| next().unwrap());
+        assert_eq!(first, ["awaited", "new", "middle", "short"]);
+        // One task in the background is enough for one processor.
+        assert_eq!(next(), None);
+    }
+
+    #[test]
+    fn tasks_that_panic_or_wait_for_each_other_fail() {
+        let panics = Task::new("test", "panics", |_| panic!("on purpose"));
+        let one = Task::new("test", "one", pass).after("two");
+        let two = Task::new("test", "two", pass).after("one");
+        let file = file("circle");
+        let report = run(vec![one, two, panics, Task::new("test", "three", pass)], 2, &file);
+        assert_eq!((report.total().passed, report.total().failed), (1, 3));
+        fs::remove_file(&file).unwrap();
+    }
+}
