@@ -11,6 +11,7 @@ use clap::Args;
 
 use crate::chaos;
 use crate::engines;
+use crate::package;
 use crate::prose;
 use crate::python;
 use crate::setup;
@@ -53,6 +54,8 @@ enum Group {
     Fuzz,
     /// The documentation, built with warnings as errors.
     Doc,
+    /// The packages of the crates that are published: their contents, licences and public API.
+    Package,
 }
 
 /// Runs the steps and prints the summary. The exit status is 1 if any step failed.
@@ -103,6 +106,9 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
         if wanted(Group::Doc) {
             let mut doc = cargo_in(root, &["doc", "--workspace", "--no-deps", "--locked"]);
             report.command("doc", Kind::Plain, doc.env("RUSTDOCFLAGS", "-D warnings"));
+        }
+        if wanted(Group::Package) {
+            package::quick(root, &mut report);
         }
     }
 

@@ -13,6 +13,8 @@
 //! - [`chaos`] attacks the built command: limits, broken outputs, hostile files, signals,
 //! - [`install`] builds the C interface and installs it by the [`layout`],
 //! - [`notices`] collects the licences of the crates that are linked into the wheel,
+//! - [`package`] packs the crates that are published and builds them from their packages, [`msrv`]
+//!   with the oldest toolchain,
 //! - [`record`] files a benchmark run under its date and machine, and draws the records.
 
 mod chaos;
@@ -20,7 +22,9 @@ mod checks;
 mod engines;
 mod install;
 mod layout;
+mod msrv;
 mod notices;
+mod package;
 mod prose;
 mod python;
 mod record;
@@ -61,6 +65,11 @@ enum Chore {
     /// Collect the licences of all crates that are linked into the Python wheel, in
     /// `crates/kvmem-python/THIRD-PARTY.md`.
     Notices(notices::NoticesOptions),
+    /// Pack the crates that are published and build them from their packages; compare licences and
+    /// public API where the tools for that are installed.
+    Package(package::PackageOptions),
+    /// Compile with the oldest toolchain that is promised, which rustup installs.
+    Msrv,
     /// Run the long soak: a mixed sequence of operations against the interval oracle.
     Soak(record::SoakOptions),
     /// Run the full benchmarks and file their rows as `bench/record/<date>-<machine>.json`
@@ -80,6 +89,8 @@ fn main() -> Result<ExitCode> {
         Chore::Chaos(options) => chaos::run(&root, &options),
         Chore::Install(options) => install::run(&root, &options),
         Chore::Notices(options) => notices::run(&root, &options),
+        Chore::Package(options) => package::run(&root, &options),
+        Chore::Msrv => msrv::run(&root),
         Chore::Soak(options) => record::soak(&root, &options),
         Chore::BenchRecord(options) => record::bench(&root, &options),
         Chore::Report(options) => record::report(&root, &options),

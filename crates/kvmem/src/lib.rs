@@ -42,6 +42,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+// On docs.rs an item says which feature it takes.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 // Without these features some linked items do not exist.
 #![cfg_attr(
     not(all(feature = "metrics", feature = "tracing")),
