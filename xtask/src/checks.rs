@@ -10,6 +10,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 
 use crate::chaos;
+use crate::dist;
 use crate::engines;
 use crate::package;
 use crate::prose;
@@ -54,7 +55,8 @@ enum Group {
     Fuzz,
     /// The documentation, built with warnings as errors.
     Doc,
-    /// The packages of the crates that are published: their contents, licences and public API.
+    /// The packages of the crates that are published: their contents, licences and public API. The
+    /// parts of the archive that is shipped: manual pages, completions, notices.
     Package,
 }
 
@@ -109,6 +111,7 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
         }
         if wanted(Group::Package) {
             package::quick(root, &mut report);
+            dist::quick(root, &mut report);
         }
     }
 

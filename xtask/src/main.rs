@@ -12,6 +12,7 @@
 //! - [`sanitize`] runs the tests under the sanitizers and Miri,
 //! - [`chaos`] attacks the built command: limits, broken outputs, hostile files, signals,
 //! - [`install`] builds the C interface and installs it by the [`layout`],
+//! - [`dist`] makes the archive of command and C library that is shipped,
 //! - [`notices`] collects the licences of the crates that are linked into the wheel,
 //! - [`package`] packs the crates that are published and builds them from their packages, [`msrv`]
 //!   with the oldest toolchain,
@@ -19,6 +20,7 @@
 
 mod chaos;
 mod checks;
+mod dist;
 mod engines;
 mod install;
 mod layout;
@@ -65,6 +67,9 @@ enum Chore {
     /// Collect the licences of all crates that are linked into the Python wheel, in
     /// `crates/kvmem-python/THIRD-PARTY.md`.
     Notices(notices::NoticesOptions),
+    /// Build the archive that is shipped: the command, the C library, manual pages, completions,
+    /// licences, checksums and a list of parts.
+    Dist(dist::DistOptions),
     /// Pack the crates that are published and build them from their packages; compare licences and
     /// public API where the tools for that are installed.
     Package(package::PackageOptions),
@@ -89,6 +94,7 @@ fn main() -> Result<ExitCode> {
         Chore::Chaos(options) => chaos::run(&root, &options),
         Chore::Install(options) => install::run(&root, &options),
         Chore::Notices(options) => notices::run(&root, &options),
+        Chore::Dist(options) => dist::run(&root, &options),
         Chore::Package(options) => package::run(&root, &options),
         Chore::Msrv => msrv::run(&root),
         Chore::Soak(options) => record::soak(&root, &options),

@@ -154,9 +154,14 @@ mod tests {
 
     #[test]
     fn a_package_without_registries_is_private() {
-        let package = |name: &str, publish: Value| json!({"name": name, "publish": publish, "manifest_path": format!("/w/{name}/Cargo.toml")});
+        let package = |name: &str, publish: Value| {
+            let manifest = format!("/w/{name}/Cargo.toml");
+            json!({"name": name, "publish": publish, "manifest_path": manifest})
+        };
         let metadata = json!({"packages": [
-            package("open", json!(null)), package("closed", json!([])), package("named", json!(["r"]))
+            package("open", json!(null)),
+            package("closed", json!([])),
+            package("named", json!(["r"])),
         ]});
         let crates = published_in(&metadata).unwrap();
         let names: Vec<&str> = crates.iter().map(|each| each.name.as_str()).collect();
