@@ -129,25 +129,3 @@ fn epoch(root: &Path) -> Result<u64> {
     let time = String::from_utf8(output.stdout)?;
     time.trim().parse().context("git tells no time of the commit: set SOURCE_DATE_EPOCH")
 }
-
-/// Runs a command, and fails with its name and status if it fails.
-fn succeed(command: &mut Command) -> Result<()> {
-    let program = command.get_program().display().to_string();
-    let status = command.status().with_context(|| format!("cannot run {program}"))?;
-    anyhow::ensure!(status.success(), "{program} ended with {status}");
-    Ok(())
-}
-
-/// Runs a command and returns what it prints, or fails with what it complained of.
-fn output(command: &mut Command) -> Result<String> {
-    let program = command.get_program().display().to_string();
-    let output = command.output().with_context(|| format!("cannot run {program}"))?;
-    anyhow::ensure!(
-        output.status.success(),
-        "{program} ended with {}: {}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    String::from_utf8(output.stdout).with_context(|| format!("{program} printed no text"))
-}

@@ -6,6 +6,7 @@
 //! - [`checks`] names the steps of `cargo xtask test`,
 //! - [`step`] runs a step, shows its output, counts its tests and keeps its time,
 //! - [`setup`] looks for the tools that the steps need and installs those it can,
+//! - [`run`] runs commands that must succeed,
 //! - [`workspace`] asks cargo what the workspace contains, so that no list is kept twice,
 //! - [`prose`] checks the mechanical rules of the language: lines, names, sentences,
 //! - [`python`] builds the Python package and runs its tests, with the [`engines`] around kvmem,
@@ -30,6 +31,7 @@ mod package;
 mod prose;
 mod python;
 mod record;
+mod run;
 mod sanitize;
 mod setup;
 mod step;

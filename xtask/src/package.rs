@@ -21,6 +21,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Result;
 use clap::Args;
 
+use crate::run::succeed;
 use crate::setup::works;
 use crate::step::{Kind, Report};
 use crate::workspace::{Published, cargo, published};
@@ -67,7 +68,7 @@ pub(crate) fn run(root: &Path, options: &PackageOptions) -> Result<ExitCode> {
 /// Runs the steps that take seconds.
 pub(crate) fn quick(root: &Path, report: &mut Report) {
     if let Some(crates) = contents_of(root, report) {
-        let fetch = || tools::succeed(Command::new(cargo()).current_dir(root).args(FETCH));
+        let fetch = || succeed(Command::new(cargo()).current_dir(root).args(FETCH));
         if report.check("package: dependencies", fetch) {
             let mut pack = pack(root, &crates);
             pack.args(["--no-verify", "--allow-dirty", "--offline", "--quiet"]);

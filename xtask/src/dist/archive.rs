@@ -10,7 +10,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Shipment, output, parts};
+use super::{Shipment, parts};
+use crate::run::output;
 
 /// The file of the checksums.
 pub(super) const SUMS: &str = "SHA256SUMS";

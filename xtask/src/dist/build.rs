@@ -8,8 +8,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{Shipment, output, succeed};
+use super::Shipment;
 use crate::python;
+use crate::run::{output, succeed};
 use crate::setup::{by_hand, package, works};
 use crate::workspace::cargo;
 
@@ -34,6 +35,11 @@ pub(super) fn run(shipment: &Shipment<'_>, glibc: Option<&str>) -> Result<PathBu
     if zig.is_none() && *triple != host()? {
         linker(triple)?;
     }
+    // Of its own for each glibc: cargo does not link again because the linker is another.
+    let folder = match glibc {
+        Some(glibc) => shipment.scratch.join(format!("glibc-{glibc}")),
+        None => shipment.scratch.clone(),
+    };
     for package in PACKAGES {
         let mut build = Command::new(cargo());
         match (&zig, glibc) {
@@ -50,11 +56,11 @@ pub(super) fn run(shipment: &Shipment<'_>, glibc: Option<&str>) -> Result<PathBu
         }
         build.current_dir(shipment.root).args(["--locked", "--profile", "dist"]);
         build.args(["--package", package]);
-        build.env("CARGO_TARGET_DIR", &shipment.scratch);
+        build.env("CARGO_TARGET_DIR", &folder);
         build.env("CARGO_ENCODED_RUSTFLAGS", flags(shipment.root)?);
         succeed(&mut build)?;
     }
-    Ok(shipment.scratch.join(triple).join("dist"))
+    Ok(folder.join(triple).join("dist"))
 }
 
 /// Returns the flags that replace the builder's paths, separated as cargo wants.

@@ -8,8 +8,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{Shipment, archive, build, manual, output, succeed};
+use super::{Shipment, archive, build, manual};
 use crate::python;
+use crate::run::{output, succeed};
 use crate::setup::{self, by_hand, works};
 use crate::step::Report;
 

@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use time::OffsetDateTime;
 
-use super::{output, succeed};
+use crate::run::{output, succeed};
 use crate::setup::works;
 use crate::workspace::cargo;
 

@@ -7,9 +7,10 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::build::PACKAGES;
-use super::{Shipment, manual, output};
+use super::{Shipment, manual};
 use crate::layout::{self, Parts};
 use crate::notices;
+use crate::run::output;
 
 /// The text that explains the archive, with places for the version and for what it needs.
 const README: &str = include_str!("README.md");

@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use crate::run::output;
 use crate::workspace::{Published, cargo};
 
 /// Fields of a manifest that a registry shows or needs.
@@ -79,15 +80,7 @@ fn packed(root: &Path, name: &str) -> Result<BTreeSet<String>> {
 }
 
 fn lines(command: &mut Command) -> Result<BTreeSet<String>> {
-    let program = command.get_program().display().to_string();
-    let output = command.output().with_context(|| format!("cannot run {program}"))?;
-    ensure!(
-        output.status.success(),
-        "{program} ended with {}: {}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    Ok(String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect())
+    Ok(output(command)?.lines().map(str::to_owned).collect())
 }
 
 #[cfg(test)]

@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, ensure};
-
+use crate::run::{output, succeed};
 use crate::setup::works;
 use crate::step::{Kind, Report};
 use crate::workspace::cargo;
@@ -94,15 +93,6 @@ fn is_installed(tool: &str, so: &str) -> bool {
 fn newest_tag(root: &Path) -> Option<String> {
     let mut git = Command::new("git");
     git.current_dir(root).args(["describe", "--tags", "--abbrev=0", "--match", "v[0-9]*"]);
-    let output = git.stderr(Stdio::null()).output().ok()?;
-    let tag = String::from_utf8(output.stdout).ok()?;
-    (output.status.success() && !tag.trim().is_empty()).then(|| tag.trim().to_owned())
-}
-
-/// Runs a command, and fails with its status if it fails.
-pub(super) fn succeed(command: &mut Command) -> Result<()> {
-    let program = command.get_program().display().to_string();
-    let status = command.status().with_context(|| format!("cannot run {program}"))?;
-    ensure!(status.success(), "{program} ended with {status}");
-    Ok(())
+    let tag = output(&mut git).ok()?.trim().to_owned();
+    (!tag.is_empty()).then_some(tag)
 }
