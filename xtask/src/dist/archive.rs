@@ -48,7 +48,7 @@ pub(super) fn write(folder: &Path, epoch: u64, archive: &Path) -> Result<()> {
     let mut tar = tar.spawn().context("cannot run tar: apt-get install tar")?;
     let packed = tar.stdout.take().context("tar has no output")?;
     // Without the name and the time of its input.
-    let gzip = Command::new("gzip").args(["-9", "--no-name"]).stdin(packed).stdout(file).status();
+    let gzip = Command::new("gzip").arg("--no-name").stdin(packed).stdout(file).status();
     let gzip = gzip.context("cannot run gzip: apt-get install gzip")?;
     let tar = tar.wait()?;
     ensure!(tar.success() && gzip.success(), "tar ended with {tar}, gzip with {gzip}");

@@ -65,13 +65,18 @@ pub(super) fn run(shipment: &Shipment<'_>, glibc: Option<&str>) -> Result<PathBu
 
 /// Returns the flags that replace the builder's paths, separated as cargo wants.
 fn flags(root: &Path) -> Result<String> {
-    let home = match std::env::var_os("CARGO_HOME") {
-        Some(home) => PathBuf::from(home),
-        None => Path::new(&std::env::var_os("HOME").context("HOME is not set")?).join(".cargo"),
-    };
-    let flags = [(root, "/kvmem"), (&home, "/cargo")]
+    let flags = [(root, "/kvmem"), (&cargo_home()?, "/cargo")]
         .map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
     Ok(flags.join("\u{1f}"))
+}
+
+/// Returns the folder in which cargo keeps the source of the dependencies.
+pub(super) fn cargo_home() -> Result<PathBuf> {
+    if let Some(home) = std::env::var_os("CARGO_HOME") {
+        return Ok(home.into());
+    }
+    let home = std::env::var_os("HOME").context("neither CARGO_HOME nor HOME is set")?;
+    Ok(Path::new(&home).join(".cargo"))
 }
 
 /// Makes sure that the compiler has the standard library of a platform.

@@ -91,14 +91,17 @@ fn unpack(shipment: &Shipment<'_>) -> Result<PathBuf> {
     Ok(folder.join(shipment.name()))
 }
 
-/// Checks that no program contains the folder of the repository.
+/// Checks that no program contains the folder of the repository, or that of cargo.
 fn no_paths(root: &Path, prefix: &Path, version: &str) -> Result<()> {
-    let root = root.as_os_str().as_encoded_bytes();
+    let folders = [root.to_owned(), build::cargo_home()?];
     for file in ["bin/kvmem", &format!("lib/libkvmem.so.{version}"), "lib/libkvmem.a"] {
         let content = fs::read(prefix.join(file)).with_context(|| format!("cannot read {file}"))?;
-        let found = content.windows(root.len()).position(|window| window == root);
-        if let Some(at) = found {
-            bail!("{file} contains the path of the repository at byte {at}");
+        for folder in &folders {
+            let name = folder.as_os_str().as_encoded_bytes();
+            let found = content.windows(name.len()).position(|window| window == name);
+            if let Some(at) = found {
+                bail!("{file} contains the builder's path {} at byte {at}", folder.display());
+            }
         }
     }
     Ok(())
