@@ -67,3 +67,8 @@ pub use sys::fault;
 /// For the C ABI, which looks up its handles in such tables.
 #[doc(hidden)]
 pub use sync::{AppendOnlyTable, FIRST};
+
+/// The example on the page of the package, which must compile like any other.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct PackagePage;
