@@ -13,7 +13,7 @@
 //! - [`manual`] writes the manual pages and completions,
 //! - [`stage`] lays out the files, with the versions of glibc that they need,
 //! - [`parts`] lists the crates that are inside, in the format CycloneDX,
-//! - [`archive`] packs: two runs on the same commit give the same bytes,
+//! - [`archive`] packs: the same files give the same bytes,
 //! - [`check`] unpacks the archive and uses all that is in it.
 
 mod archive;
@@ -100,8 +100,8 @@ pub(crate) fn run(root: &Path, options: &DistOptions) -> Result<ExitCode> {
     Ok(if report.total().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs the steps that take seconds: the manual pages and completions, the notices and the list of
-/// parts. The command must have been built for tests.
+/// Runs the steps that take seconds once the command was built for tests: the manual pages and
+/// completions, the notices and the list of parts.
 pub(crate) fn quick(root: &Path, report: &mut Report) {
     report.check("dist: manual pages and completions", || {
         let folder = target_folder(root)?.join("manual");
