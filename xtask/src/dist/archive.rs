@@ -1,7 +1,7 @@
 //! *Archive*: one file of the staged folder, its list of parts, and the checksums of both.
 //!
-//! Packing the same files again gives the same bytes: they come in the order of their names, all have
-//! the time of the commit, belong to user 0 and have the rights of their kind.
+//! Packing the same files again gives the same bytes: they come in the order of their names, all
+//! have the time of the commit, belong to user 0 and have the rights of their kind.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
