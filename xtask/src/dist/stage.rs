@@ -19,8 +19,9 @@ const README: &str = include_str!("README.md");
 const NOTICES_HEAD: &str = "# Third-party software in this archive\n\n\
     The command and the libraries contain the crates below, each under the licence that stands\n\
     beside it, and the standard library of Rust (<https://www.rust-lang.org>), Copyright (c) The\n\
-    Rust Project Contributors, under MIT OR Apache-2.0. kvmem itself is under Apache-2.0: see\n\
-    `LICENSE`.\n\n\
+    Rust Project Contributors, under MIT OR Apache-2.0. If zig has linked them (`--glibc`), they\n\
+    also contain libunwind of LLVM (<https://llvm.org>), under Apache-2.0 WITH LLVM-exception.\n\
+    kvmem itself is under Apache-2.0: see `LICENSE`.\n\n\
     `cargo xtask dist` has made this file from `Cargo.lock`.\n\n";
 
 /// The places of the completions under the prefix, where the shells look for them.
