@@ -42,7 +42,7 @@ pub(crate) struct DistOptions {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Link for this version of glibc instead of this machine's, with zig, which is installed.
-    #[arg(long, value_name = "VERSION")]
+    #[arg(long, value_name = "VERSION", value_parser = build::glibc)]
     glibc: Option<String>,
     /// Then unpack the archive, run the command, and build C programs with the library.
     #[arg(long)]

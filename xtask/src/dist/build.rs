@@ -20,6 +20,24 @@ pub(super) const PACKAGES: [&str; 2] = ["kvmem-capi", "kvmem-cli"];
 /// The tools that link for another version of glibc, from the package index of pip.
 const ZIG: [&str; 2] = ["cargo-zigbuild==0.24.*", "ziglang==0.17.*"];
 
+/// The oldest glibc with all the functions that kvmem takes: `memfd_create` is the youngest.
+const OLDEST_GLIBC: (u32, u32) = (2, 27);
+
+/// Checks a version of glibc, as the argument of an option.
+pub(super) fn glibc(version: &str) -> Result<String, String> {
+    let numbers = version
+        .split_once('.')
+        .and_then(|(major, minor)| Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?)));
+    let (major, minor) = OLDEST_GLIBC;
+    match numbers {
+        Some(numbers) if numbers >= OLDEST_GLIBC => Ok(version.to_owned()),
+        Some(_) => {
+            Err(format!("kvmem takes memfd_create, which is in glibc since {major}.{minor}"))
+        }
+        None => Err(format!("a version is two numbers, such as {major}.{minor}")),
+    }
+}
+
 /// Returns the platform of this machine.
 pub(super) fn host() -> Result<String> {
     let version = output(Command::new("rustc").arg("-vV"))?;
@@ -138,6 +156,13 @@ mod tests {
         let triple = "aarch64-unknown-linux-gnu";
         assert_eq!(linker_name(triple), "aarch64-linux-gnu-gcc");
         assert_eq!(linker_variable(triple), "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER");
+    }
+
+    #[test]
+    fn a_glibc_that_lacks_a_function_is_rejected() {
+        assert_eq!(glibc("2.28").unwrap(), "2.28");
+        assert!(glibc("2.17").unwrap_err().contains("2.27"));
+        assert!(glibc("2").is_err() && glibc("two.28").is_err());
     }
 
     #[test]
