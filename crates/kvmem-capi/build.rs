@@ -2,6 +2,6 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    // While the version is 0.x, every minor version has its own interface.
+    // It rises with a release that breaks compiled programs; xtask/src/layout.rs has it too.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libkvmem.so.0");
 }

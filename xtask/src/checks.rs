@@ -22,6 +22,8 @@ use anyhow::Result;
 use clap::Args;
 
 use crate::deploy;
+use crate::dist;
+use crate::package;
 use crate::prose;
 use crate::python;
 use crate::schedule::{self, Task};
@@ -77,6 +79,9 @@ enum Group {
     Doc,
     /// The documentation as a site: chapters, links, code blocks, and each page in a browser.
     Site,
+    /// The packages of the crates that are published: their contents, licences and public API. The
+    /// parts of the archive that is shipped: manual pages, completions, notices.
+    Package,
 }
 
 /// Cargo's target folder of the workspace, which one command at a time may use.
@@ -141,6 +146,13 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
     if wanted(Group::Site) {
         let site = Task::new("site", "site", |report| site::test(root, report));
         tasks.push(site.after(BUILD).after("setup").with(TARGET).background());
+    }
+    if wanted(Group::Package) {
+        let package = Task::new("package", "package", |report| {
+            package::quick(root, report);
+            dist::quick(root, report);
+        });
+        tasks.push(package.after(BUILD).with(TARGET).background());
     }
 
     let mut report = Report::in_group("setup", false);

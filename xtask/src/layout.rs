@@ -19,6 +19,9 @@ use std::path::Path;
 /// The system libraries of a static library, from `rustc --print native-static-libs`.
 const PRIVATE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
+/// The number of the binary interface, as in the soname that the crate's build.rs sets.
+const INTERFACE: u32 = 0;
+
 /// The headers that declare functions for tests.
 const TESTING_HEADERS: [&str; 2] = ["kvmem/testing.h", "kvmem/testing.hpp"];
 
@@ -53,9 +56,7 @@ pub(crate) fn install_into(
         }
     }
 
-    // The version of the interface, as in the soname that the crate's build.rs sets.
-    let major = version.split('.').next().unwrap_or(version);
-    let (real, short) = (format!("libkvmem.so.{version}"), format!("libkvmem.so.{major}"));
+    let (real, short) = (format!("libkvmem.so.{version}"), format!("libkvmem.so.{INTERFACE}"));
     replace(&built.join("libkvmem_capi.so"), &lib.join(&real))?;
     replace(&built.join("libkvmem_capi.a"), &lib.join("libkvmem.a"))?;
     for (link, to) in [(&*short, &*real), ("libkvmem.so", &*short)] {

@@ -8,6 +8,7 @@
 //! - [`step`] runs a step, shows its output, counts its tests and keeps its time,
 //! - [`programs`] reads which test programs cargo has built,
 //! - [`setup`] looks for the tools that the steps need and installs those it can,
+//! - [`run`] runs commands that must succeed,
 //! - [`workspace`] asks cargo what the workspace contains, so that no list is kept twice,
 //! - [`prose`] checks the mechanical rules of the language: lines, names, sentences,
 //! - [`python`] builds the Python package and runs its tests, with the [`engines`] around kvmem,
@@ -15,22 +16,29 @@
 //! - [`chaos`] attacks the built command: limits, broken outputs, hostile files, signals,
 //! - [`deploy`] checks the files of `deploy/` and the workflows,
 //! - [`install`] builds the C interface and installs it by the [`layout`],
+//! - [`dist`] makes the archive of command and C library that is shipped,
 //! - [`notices`] collects the licences of the crates that are linked into the wheel,
+//! - [`package`] packs the crates that are published and builds them from their packages, [`msrv`]
+//!   with the oldest toolchain,
 //! - [`record`] files a benchmark run under its date and machine, and draws the records,
 //! - [`site`] makes the documentation a site, and checks it.
 
 mod chaos;
 mod checks;
 mod deploy;
+mod dist;
 mod engines;
 mod install;
 mod layout;
+mod msrv;
 mod notices;
 mod output;
+mod package;
 mod programs;
 mod prose;
 mod python;
 mod record;
+mod run;
 mod sanitize;
 mod schedule;
 mod setup;
@@ -71,6 +79,14 @@ enum Chore {
     /// Collect the licences of all crates that are linked into the Python wheel, in
     /// `crates/kvmem-python/THIRD-PARTY.md`.
     Notices(notices::NoticesOptions),
+    /// Build the archive that is shipped: the command, the C library, manual pages, completions,
+    /// licences, checksums and a list of parts.
+    Dist(dist::DistOptions),
+    /// Pack the crates that are published and build them from their packages; compare licences and
+    /// public API where the tools for that are installed.
+    Package(package::PackageOptions),
+    /// Compile with the oldest toolchain that is promised, which rustup installs.
+    Msrv,
     /// Run the long soak: a mixed sequence of operations against the interval oracle.
     Soak(record::SoakOptions),
     /// Run the full benchmarks and file their rows as `bench/record/<date>-<machine>.json`
@@ -95,6 +111,9 @@ fn main() -> Result<ExitCode> {
         Chore::Chaos(options) => chaos::run(&root, &options),
         Chore::Install(options) => install::run(&root, &options),
         Chore::Notices(options) => notices::run(&root, &options),
+        Chore::Dist(options) => dist::run(&root, &options),
+        Chore::Package(options) => package::run(&root, &options),
+        Chore::Msrv => msrv::run(&root),
         Chore::Soak(options) => record::soak(&root, &options),
         Chore::BenchRecord(options) => record::bench(&root, &options),
         Chore::Report(options) => record::report(&root, &options),

@@ -80,25 +80,37 @@ fn file(root: &Path) -> PathBuf {
 
 /// Returns the text of the file.
 fn generate(root: &Path) -> Result<String> {
-    let tree = cargo(
-        root,
-        &[
-            "tree",
-            "-p",
-            PACKAGE,
-            "-e",
-            "normal,no-proc-macro",
-            "--target",
-            TARGET,
-            "--prefix",
-            "none",
-        ],
-    )?;
+    of_packages(root, &[PACKAGE], TARGET, HEAD)
+}
+
+/// Returns the notices of the crates that are linked into some packages: `head`, a table, and each
+/// text once.
+pub(crate) fn of_packages(
+    root: &Path,
+    packages: &[&str],
+    target: &str,
+    head: &str,
+) -> Result<String> {
+    let mut trees = String::new();
+    for package in packages {
+        trees += &tree(root, package, target)?;
+    }
+    let metadata = metadata(root, target)?;
+    let all: Result<Vec<Linked>> = linked(&trees, &metadata)?.into_iter().map(read).collect();
+    Ok(compose(head, &all?))
+}
+
+/// Returns the crates that are linked into a package, `name vVERSION` in each line.
+pub(crate) fn tree(root: &Path, package: &str, target: &str) -> Result<String> {
+    let arguments = ["tree", "-p", package, "-e", "normal,no-proc-macro", "--prefix", "none"];
+    cargo(root, &[&arguments[..], &["--target", target]].concat())
+}
+
+/// Returns what cargo tells about all crates for a platform.
+pub(crate) fn metadata(root: &Path, target: &str) -> Result<Value> {
     let metadata =
-        cargo(root, &["metadata", "--format-version", "1", "--filter-platform", TARGET])?;
-    let metadata = serde_json::from_str(&metadata).context("cargo metadata printed no JSON")?;
-    let all: Result<Vec<Linked>> = linked(&tree, &metadata)?.into_iter().map(read).collect();
-    Ok(compose(&all?))
+        cargo(root, &["metadata", "--format-version", "1", "--filter-platform", target])?;
+    serde_json::from_str(&metadata).context("cargo metadata printed no JSON")
 }
 
 /// Returns the output of cargo.
@@ -189,18 +201,18 @@ fn needed(files: Vec<String>) -> Vec<String> {
     files.into_iter().filter(|file| !is_choice || !is_other(file)).collect()
 }
 
-/// Formats the file: a table, and each text once, with its crates.
-fn compose(all: &[Linked]) -> String {
-    let mut page = String::from(
-        "# Third-party software in the wheel\n\n\
-         The compiled module contains the crates below, each under the licence that stands beside \
-         it,\n\
-         and the standard library of Rust (<https://www.rust-lang.org>), Copyright (c) The Rust Project\n\
-         Contributors, under MIT OR Apache-2.0. kvmem itself is under Apache-2.0: see \
-         `LICENSE`.\n\n\
-         `cargo xtask notices` has made this file from `Cargo.lock`.\n\n\
-         | crate | version | licence | source |\n|---|---|---|---|\n",
-    );
+/// What stands before the table in the wheel's file.
+const HEAD: &str = "# Third-party software in the wheel\n\n\
+    The compiled module contains the crates below, each under the licence that stands beside \
+    it,\n\
+    and the standard library of Rust (<https://www.rust-lang.org>), Copyright (c) The Rust Project\n\
+    Contributors, under MIT OR Apache-2.0. kvmem itself is under Apache-2.0: see \
+    `LICENSE`.\n\n\
+    `cargo xtask notices` has made this file from `Cargo.lock`.\n\n";
+
+/// Formats the file: the head, a table, and each text once, with its crates.
+fn compose(head: &str, all: &[Linked]) -> String {
+    let mut page = format!("{head}| crate | version | licence | source |\n|---|---|---|---|\n");
     let mut texts: Vec<(&str, Vec<String>)> = Vec::new();
     for each in all {
         let Linked { name, version, licence, source, .. } = each;
@@ -252,7 +264,7 @@ mod tests {
             source: String::new(),
             texts: vec![("LICENSE".to_owned(), text.to_owned())],
         };
-        let page = compose(&[one("a", "same"), one("b", "other"), one("c", "same")]);
+        let page = compose("head\n\n", &[one("a", "same"), one("b", "other"), one("c", "same")]);
         assert!(page.contains("## a (LICENSE), c (LICENSE)\n\n````text\nsame\n````"));
         assert_eq!(page.matches("\nsame\n").count(), 1);
     }

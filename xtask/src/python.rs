@@ -174,7 +174,7 @@ pub(crate) fn find() -> Option<String> {
 }
 
 /// Returns `PATH` with a folder before it.
-fn path_with(folder: &Path) -> std::ffi::OsString {
+pub(crate) fn path_with(folder: &Path) -> std::ffi::OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::iter::once(folder.to_owned()).chain(std::env::split_paths(&path));
     std::env::join_paths(folders).unwrap_or(path)

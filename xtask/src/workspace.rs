@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 /// Returns the folder of the workspace's `Cargo.toml`: the parent of this crate's folder.
@@ -45,6 +45,50 @@ pub(crate) fn target_folder(root: &Path) -> Result<PathBuf> {
         .as_str()
         .context("cargo metadata gives no target directory")?
         .into())
+}
+
+/// A crate that is meant to be published.
+pub(crate) struct Published {
+    pub(crate) name: String,
+    /// Its folder.
+    pub(crate) folder: PathBuf,
+    /// All that cargo tells about it.
+    pub(crate) package: Value,
+}
+
+/// Returns the crates of the workspace that a registry may get, in name order.
+pub(crate) fn published(root: &Path) -> Result<Vec<Published>> {
+    let crates = published_in(&metadata(&root.join("Cargo.toml"))?)?;
+    ensure!(!crates.is_empty(), "no crate of the workspace is meant to be published");
+    Ok(crates)
+}
+
+/// Returns the oldest version of Rust that the workspace promises to compile with.
+pub(crate) fn rust_version(root: &Path) -> Result<String> {
+    let metadata = metadata(&root.join("Cargo.toml"))?;
+    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
+    let mut versions: Vec<&str> =
+        packages.iter().filter_map(|package| package["rust_version"].as_str()).collect();
+    versions.sort_unstable();
+    versions.dedup();
+    match versions[..] {
+        [version] => Ok(version.to_owned()),
+        _ => bail!("the packages promise different versions of Rust: {}", versions.join(", ")),
+    }
+}
+
+fn published_in(metadata: &Value) -> Result<Vec<Published>> {
+    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
+    let mut crates = Vec::new();
+    // `publish` is null or a list of registries; an empty list forbids all.
+    for package in packages.iter().filter(|package| package["publish"] != Value::Array(vec![])) {
+        let name = package["name"].as_str().context("a package has no name")?.to_owned();
+        let manifest = package["manifest_path"].as_str().context("a package has no manifest")?;
+        let folder = Path::new(manifest).parent().context("a manifest has no folder")?.to_owned();
+        crates.push(Published { name, folder, package: package.clone() });
+    }
+    crates.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(crates)
 }
 
 fn metadata(manifest: &Path) -> Result<Value> {
@@ -106,6 +150,23 @@ mod tests {
         let names = targets_in(&metadata, Path::new("/w/fuzz/Cargo.toml"), "bin").unwrap();
         assert_eq!(names, ["offset", "replay"]);
         assert!(targets_in(&metadata, Path::new("/w/b/Cargo.toml"), "bin").is_err());
+    }
+
+    #[test]
+    fn a_package_without_registries_is_private() {
+        let package = |name: &str, publish: Value| {
+            let manifest = format!("/w/{name}/Cargo.toml");
+            json!({"name": name, "publish": publish, "manifest_path": manifest})
+        };
+        let metadata = json!({"packages": [
+            package("open", json!(null)),
+            package("closed", json!([])),
+            package("named", json!(["r"])),
+        ]});
+        let crates = published_in(&metadata).unwrap();
+        let names: Vec<&str> = crates.iter().map(|each| each.name.as_str()).collect();
+        assert_eq!(names, ["named", "open"]);
+        assert_eq!(crates[1].folder, Path::new("/w/open"));
     }
 
     #[test]

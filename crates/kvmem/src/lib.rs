@@ -42,6 +42,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+// On docs.rs an item says which feature it takes.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 // Without these features some linked items do not exist.
 #![cfg_attr(
     not(all(feature = "metrics", feature = "tracing")),
@@ -65,3 +67,8 @@ pub use sys::fault;
 /// For the C ABI, which looks up its handles in such tables.
 #[doc(hidden)]
 pub use sync::{AppendOnlyTable, FIRST};
+
+/// The example on the page of the package, which must compile like any other.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct PackagePage;

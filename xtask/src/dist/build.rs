@@ -1,0 +1,173 @@
+//! *Build*: the command and the C library of one platform, with the profile `dist`.
+//!
+//! Both are built one by one: together, cargo would give the C library the features that the
+//! command asks of the library. Paths of the builder do not come into the files.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::Shipment;
+use crate::python;
+use crate::run::{output, succeed};
+use crate::say;
+use crate::setup::{by_hand, package, works};
+use crate::workspace::cargo;
+
+/// The packages that are shipped.
+pub(super) const PACKAGES: [&str; 2] = ["kvmem-capi", "kvmem-cli"];
+
+/// The tools that link for another version of glibc, from the package index of pip.
+const ZIG: [&str; 2] = ["cargo-zigbuild==0.24.*", "ziglang==0.17.*"];
+
+/// The oldest glibc with all the functions that kvmem takes: `memfd_create` is the youngest.
+const OLDEST_GLIBC: (u32, u32) = (2, 27);
+
+/// Checks a version of glibc, as the argument of an option.
+pub(super) fn glibc(version: &str) -> Result<String, String> {
+    let numbers = version
+        .split_once('.')
+        .and_then(|(major, minor)| Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?)));
+    let (major, minor) = OLDEST_GLIBC;
+    match numbers {
+        Some(numbers) if numbers >= OLDEST_GLIBC => Ok(version.to_owned()),
+        Some(_) => {
+            Err(format!("kvmem takes memfd_create, which is in glibc since {major}.{minor}"))
+        }
+        None => Err(format!("a version is two numbers, such as {major}.{minor}")),
+    }
+}
+
+/// Returns the platform of this machine.
+pub(super) fn host() -> Result<String> {
+    let version = output(Command::new("rustc").arg("-vV"))?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("rustc -vV names no host")?.to_owned())
+}
+
+/// Builds both packages. Returns the folder of the files.
+pub(super) fn run(shipment: &Shipment<'_>, glibc: Option<&str>) -> Result<PathBuf> {
+    let triple = &shipment.triple;
+    standard_library(triple)?;
+    let zig = glibc.map(|_| zig(&shipment.scratch)).transpose()?;
+    if zig.is_none() && *triple != host()? {
+        linker(triple)?;
+    }
+    // Of its own for each glibc: cargo does not link again because the linker is another.
+    let folder = match glibc {
+        Some(glibc) => shipment.scratch.join(format!("glibc-{glibc}")),
+        None => shipment.scratch.clone(),
+    };
+    for package in PACKAGES {
+        let mut build = Command::new(cargo());
+        match (&zig, glibc) {
+            (Some(folder), Some(glibc)) => {
+                build.env("PATH", python::path_with(folder));
+                build.args(["zigbuild", "--target", &format!("{triple}.{glibc}")]);
+            }
+            _ => {
+                build.args(["build", "--target", triple]);
+                if *triple != host()? {
+                    build.env(linker_variable(triple), linker_name(triple));
+                }
+            }
+        }
+        build.current_dir(shipment.root).args(["--locked", "--profile", "dist"]);
+        build.args(["--package", package]);
+        build.env("CARGO_TARGET_DIR", &folder);
+        build.env("CARGO_ENCODED_RUSTFLAGS", flags(shipment.root)?);
+        succeed(&mut build)?;
+    }
+    Ok(folder.join(triple).join("dist"))
+}
+
+/// Returns the flags that replace the builder's paths, separated as cargo wants.
+fn flags(root: &Path) -> Result<String> {
+    let flags = [(root, "/kvmem"), (&cargo_home()?, "/cargo")]
+        .map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
+    Ok(flags.join("\u{1f}"))
+}
+
+/// Returns the folder in which cargo keeps the source of the dependencies.
+pub(super) fn cargo_home() -> Result<PathBuf> {
+    if let Some(home) = std::env::var_os("CARGO_HOME") {
+        return Ok(home.into());
+    }
+    let home = std::env::var_os("HOME").context("neither CARGO_HOME nor HOME is set")?;
+    Ok(Path::new(&home).join(".cargo"))
+}
+
+/// Makes sure that the compiler has the standard library of a platform.
+fn standard_library(triple: &str) -> Result<()> {
+    let folder =
+        output(Command::new("rustc").args(["--print", "target-libdir", "--target", triple]))?;
+    if Path::new(folder.trim()).is_dir() {
+        return Ok(());
+    }
+    say!("the standard library of {triple} is missing: rustup target add {triple}");
+    succeed(Command::new("rustup").args(["target", "add", triple]))
+}
+
+/// Makes sure that there is a linker for another platform.
+fn linker(triple: &str) -> Result<()> {
+    let linker = linker_name(triple);
+    let debian = format!("gcc-{}", linker.trim_end_matches("-gcc"));
+    let missing = format!("the linker {linker} is missing");
+    ensure!(
+        package(&missing, &debian, || works(&linker, &["--version"]))?,
+        "{missing}: {}, or use --glibc, which takes zig",
+        by_hand(&debian)
+    );
+    Ok(())
+}
+
+/// Returns the name of the linker of a platform on Debian: `aarch64-linux-gnu-gcc`.
+fn linker_name(triple: &str) -> String {
+    format!("{}-gcc", triple.replace("-unknown", ""))
+}
+
+/// Returns the variable by which cargo learns the linker.
+fn linker_variable(triple: &str) -> String {
+    format!("CARGO_TARGET_{}_LINKER", triple.to_uppercase().replace('-', "_"))
+}
+
+/// Returns the folder of zig and cargo-zigbuild, after installing them if necessary.
+fn zig(scratch: &Path) -> Result<PathBuf> {
+    let environment = scratch.join("zig");
+    let folder = environment.join("bin");
+    if !works(folder.join("cargo-zigbuild"), &["--version"]) {
+        let Some(python) = python::find() else {
+            bail!("Python with the module venv is missing: {}", by_hand("python3-venv"));
+        };
+        succeed(Command::new(python).args(["-m", "venv", "--clear"]).arg(&environment))?;
+        let mut install = Command::new(folder.join("python"));
+        install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+        succeed(install.args(ZIG)).context("pip cannot install zig: check the network")?;
+    }
+    Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_platform_names_its_linker() {
+        let triple = "aarch64-unknown-linux-gnu";
+        assert_eq!(linker_name(triple), "aarch64-linux-gnu-gcc");
+        assert_eq!(linker_variable(triple), "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER");
+    }
+
+    #[test]
+    fn a_glibc_that_lacks_a_function_is_rejected() {
+        assert_eq!(glibc("2.28").unwrap(), "2.28");
+        assert!(glibc("2.17").unwrap_err().contains("2.27"));
+        assert!(glibc("2").is_err() && glibc("two.28").is_err());
+    }
+
+    #[test]
+    fn the_host_has_a_platform() {
+        assert!(host().unwrap().starts_with(std::env::consts::ARCH));
+    }
+}

@@ -1,0 +1,194 @@
+//! *Check*: unpacks the archive and uses it as its reader would.
+//!
+//! Programs of another platform are not run; what is around them is checked all the same.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::{Shipment, archive, build, manual};
+use crate::python;
+use crate::run::{output, succeed};
+use crate::say;
+use crate::setup::{self, by_hand, works};
+use crate::step::Report;
+
+/// The program that uses the library.
+const CONSUMER: &str = "xtask/src/dist/consumer.c";
+
+/// The validator of the list of parts, from the package index of pip.
+const VALIDATOR: &str = "cyclonedx-python-lib[json-validation]==11.*";
+
+/// A program for it: the exit status is a message if the list of parts is not valid.
+const VALIDATE: &str = "import sys
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+text = open(sys.argv[1], encoding='utf-8').read()
+sys.exit(JsonStrictValidator(SchemaVersion.V1_6).validate_str(text))";
+
+/// Runs all checks as steps.
+pub(super) fn run(shipment: &Shipment<'_>, report: &mut Report) {
+    for (tool, debian) in
+        [("pkg-config", "pkg-config"), ("mandoc", "mandoc"), ("zsh", "zsh"), ("fish", "fish")]
+    {
+        let probe = if tool == "mandoc" { "/dev/null" } else { "--version" };
+        // What could not be installed is named by the check that goes without.
+        let _ = setup::package(&format!("{tool} is missing"), debian, || works(tool, &[probe]));
+    }
+    let Shipment { out, version, .. } = shipment;
+    report.check("dist: checksums", || {
+        succeed(Command::new("sha256sum").current_dir(out).args([
+            "--check",
+            "--strict",
+            archive::SUMS,
+        ]))
+    });
+    report.check("dist: the same bytes again", || same_bytes(shipment));
+    let mut prefix = PathBuf::new();
+    if !report.check("dist: unpack", || unpack(shipment).map(|folder| prefix = folder)) {
+        return;
+    }
+    report.check("dist: no paths of the builder", || no_paths(shipment.root, &prefix, version));
+    report.check("dist: manual pages and completions", || {
+        manual::check(&shipment.scratch.join("manual"))?;
+        completes(&prefix)
+    });
+    report.check("dist: list of parts", || validate(shipment));
+    if build::host().is_ok_and(|host| host != shipment.triple) {
+        say!("(the programs are those of {}, so none of them is run)", shipment.triple);
+        return;
+    }
+    report.check("dist: the command runs", || {
+        let said = output(Command::new(prefix.join("bin/kvmem")).arg("--version"))?;
+        ensure!(said.trim() == format!("kvmem {version}"), "kvmem --version says {said:?}");
+        Ok(())
+    });
+    report.check("dist: C by pkg-config", || by_pkg_config(shipment, &prefix));
+    report.check("dist: C by CMake", || by_cmake(shipment, &prefix));
+}
+
+/// Packs once more, and compares.
+fn same_bytes(shipment: &Shipment<'_>) -> Result<()> {
+    let name = format!("{}.tar.gz", shipment.name());
+    let again = shipment.scratch.join("again.tar.gz");
+    archive::write(&shipment.stage(), shipment.epoch, &again)?;
+    let is_same = fs::read(&again)? == fs::read(shipment.out.join(&name))?;
+    ensure!(is_same, "packed again, {name} differs: see {}", again.display());
+    Ok(())
+}
+
+/// Unpacks the archive into a new folder, and returns the folder inside.
+fn unpack(shipment: &Shipment<'_>) -> Result<PathBuf> {
+    let folder = shipment.scratch.join("unpacked");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    fs::create_dir_all(&folder)?;
+    let archive = shipment.out.join(format!("{}.tar.gz", shipment.name()));
+    let mut tar = Command::new("tar");
+    succeed(tar.arg("--extract").arg("--directory").arg(&folder).arg("--file").arg(archive))?;
+    Ok(folder.join(shipment.name()))
+}
+
+/// Checks that no program contains the folder of the repository, or that of cargo.
+fn no_paths(root: &Path, prefix: &Path, version: &str) -> Result<()> {
+    let folders = [root.to_owned(), build::cargo_home()?];
+    for file in ["bin/kvmem", &format!("lib/libkvmem.so.{version}"), "lib/libkvmem.a"] {
+        let content = fs::read(prefix.join(file)).with_context(|| format!("cannot read {file}"))?;
+        for folder in &folders {
+            let name = folder.as_os_str().as_encoded_bytes();
+            let found = content.windows(name.len()).position(|window| window == name);
+            if let Some(at) = found {
+                bail!("{file} contains the builder's path {} at byte {at}", folder.display());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Lets bash complete the beginning of a subcommand.
+fn completes(prefix: &Path) -> Result<()> {
+    let script = "source \"$1\"; COMP_WORDS=(kvmem do); COMP_CWORD=1; _kvmem kvmem do kvmem; \
+                  echo \"${COMPREPLY[*]}\"";
+    let file = prefix.join("share/bash-completion/completions/kvmem");
+    let said = output(Command::new("bash").args(["-c", script, "bash"]).arg(file))?;
+    ensure!(said.trim() == "doctor", "bash completes `kvmem do` to {said:?}");
+    Ok(())
+}
+
+/// Compares the list of parts with the schema of its format, which a package of pip has.
+fn validate(shipment: &Shipment<'_>) -> Result<()> {
+    let environment = shipment.scratch.join("validator");
+    let python = environment.join("bin/python");
+    if !works(&python, &["-c", "import cyclonedx.validation.json, jsonschema"]) {
+        let Some(found) = python::find() else {
+            bail!("Python with the module venv is missing: {}", by_hand("python3-venv"));
+        };
+        succeed(Command::new(found).args(["-m", "venv", "--clear"]).arg(&environment))?;
+        let mut install = Command::new(&python);
+        install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+        succeed(install.arg(VALIDATOR)).context("pip cannot install the validator")?;
+    }
+    let file = shipment.out.join(format!("{}.cdx.json", shipment.name()));
+    output(Command::new(python).args(["-c", VALIDATE]).arg(file)).map(drop)
+}
+
+/// Compiles and runs the program with the flags of pkg-config, shared and static.
+fn by_pkg_config(shipment: &Shipment<'_>, prefix: &Path) -> Result<()> {
+    let lib = prefix.join("lib");
+    let flags = |arguments: &[&str]| -> Result<Vec<String>> {
+        let mut ask = Command::new("pkg-config");
+        ask.env("PKG_CONFIG_PATH", lib.join("pkgconfig")).args(arguments).arg("kvmem");
+        Ok(output(&mut ask)?.split_whitespace().map(str::to_owned).collect())
+    };
+    let is_version = flags(&["--modversion"])? == [shipment.version.clone()];
+    ensure!(is_version, "pkg-config knows another version than {}", shipment.version);
+    let shared = flags(&["--cflags", "--libs"])?;
+    // The linker prefers the shared library, so the static one is named by its file.
+    let archive = lib.join("libkvmem.a").display().to_string();
+    let alone = flags(&["--cflags", "--libs", "--static"])?
+        .into_iter()
+        .map(|flag| if flag == "-lkvmem" { archive.clone() } else { flag })
+        .collect();
+    for (kind, flags, path) in [("shared", shared, Some(&lib)), ("static", alone, None)] {
+        let program = shipment.scratch.join(format!("consumer-{kind}"));
+        let mut cc = Command::new("cc");
+        cc.args(["-std=c11", "-Wall", "-Werror"]).arg(shipment.root.join(CONSUMER));
+        output(cc.arg("-o").arg(&program).args(flags))?;
+        says_version(shipment, &program, path)?;
+    }
+    Ok(())
+}
+
+/// Compiles and runs the program with CMake, which finds the library by its files.
+fn by_cmake(shipment: &Shipment<'_>, prefix: &Path) -> Result<()> {
+    setup::cmake()?;
+    let folder = shipment.scratch.join("cmake");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    let mut configure = Command::new("cmake");
+    configure.arg("-S").arg(shipment.root.join("crates/kvmem-capi/tests/cmake"));
+    configure.arg("-B").arg(&folder);
+    configure.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
+    configure.arg(format!("-DPROGRAM={}", shipment.root.join(CONSUMER).display()));
+    output(&mut configure)?;
+    output(Command::new("cmake").arg("--build").arg(&folder))?;
+    for program in ["with_kvmem", "with_static"] {
+        says_version(shipment, &folder.join(program), None)?;
+    }
+    Ok(())
+}
+
+/// Runs the program, which prints the version of the library.
+fn says_version(shipment: &Shipment<'_>, program: &Path, lib: Option<&PathBuf>) -> Result<()> {
+    let mut run = Command::new(program);
+    if let Some(lib) = lib {
+        run.env("LD_LIBRARY_PATH", lib);
+    }
+    let said = output(&mut run)?;
+    ensure!(said.trim() == shipment.version, "{} says {said:?}", program.display());
+    Ok(())
+}

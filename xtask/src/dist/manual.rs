@@ -1,0 +1,84 @@
+//! *Manual*: the manual pages and the completions of the command.
+//!
+//! An example of `kvmem-cli` writes them, from the options that the command parses with.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use time::OffsetDateTime;
+
+use crate::run::{output, succeed};
+use crate::say;
+use crate::setup::works;
+use crate::workspace::cargo;
+
+/// Programs that find faults in manual pages, with their arguments.
+const FORMATTERS: [(&str, &[&str]); 2] =
+    [("groff", &["-ww", "-man", "-Tutf8", "-z"]), ("mandoc", &["-T", "lint", "-W", "error"])];
+
+/// Each shell with the file of its completions.
+const COMPLETIONS: [(&str, &str); 3] =
+    [("bash", "bash/kvmem"), ("zsh", "zsh/_kvmem"), ("fish", "fish/kvmem.fish")];
+
+/// Writes the pages, with their date, and the completions into a folder.
+pub(super) fn write(root: &Path, folder: &Path, epoch: u64) -> Result<()> {
+    let date = OffsetDateTime::from_unix_timestamp(epoch.try_into()?)?.date().to_string();
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))?;
+    }
+    let mut example = Command::new(cargo());
+    example.current_dir(root).args(["run", "--quiet", "--locked", "--package", "kvmem-cli"]);
+    example.args(["--example", "manual", "--"]).arg(folder).arg(date);
+    // The example runs on this machine, whatever platform is built for.
+    succeed(example.env_remove("CARGO_BUILD_TARGET"))
+}
+
+/// Formats every page and parses every completion, with the programs that there are.
+pub(super) fn check(folder: &Path) -> Result<()> {
+    let pages = pages(&folder.join("man1"))?;
+    ensure!(
+        pages.iter().any(|page| page.ends_with("kvmem.1")) && pages.len() > 5,
+        "{} holds {} pages: the command has more subcommands",
+        folder.display(),
+        pages.len()
+    );
+    for (formatter, arguments) in FORMATTERS {
+        // An empty page tells whether the program is there: mandoc has no option for its version.
+        if !works(formatter, &[arguments, &["/dev/null"]].concat()) {
+            say!("({formatter} is missing, so it does not read the manual pages)");
+            continue;
+        }
+        let mut format = Command::new(formatter);
+        format.args(arguments).args(&pages);
+        let done = format.output().with_context(|| format!("cannot run {formatter}"))?;
+        ensure!(
+            done.status.success() && done.stderr.is_empty(),
+            "{formatter} rejects the manual pages: {}{}",
+            String::from_utf8_lossy(&done.stdout),
+            String::from_utf8_lossy(&done.stderr)
+        );
+    }
+    for (shell, file) in COMPLETIONS {
+        let file = folder.join("completions").join(file);
+        let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        ensure!(text.contains("doctor"), "{} does not complete `doctor`", file.display());
+        if works(shell, &["--version"]) {
+            output(Command::new(shell).arg("-n").arg(&file))?;
+        } else {
+            say!("({shell} is missing, so it does not parse its completions)");
+        }
+    }
+    Ok(())
+}
+
+/// Returns the files of a folder, by name.
+pub(super) fn pages(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        files.push(entry?.path());
+    }
+    files.sort();
+    Ok(files)
+}

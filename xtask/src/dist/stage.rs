@@ -1,0 +1,119 @@
+//! *Stage*: the folder that becomes the archive.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::build::PACKAGES;
+use super::{Shipment, manual};
+use crate::layout::{self, Parts};
+use crate::notices;
+use crate::run::output;
+use crate::say;
+
+/// The text that explains the archive, with places for the version and for what it needs.
+const README: &str = include_str!("README.md");
+
+/// What stands before the table of the notices.
+const NOTICES_HEAD: &str = "# Third-party software in this archive\n\n\
+    The command and the libraries contain the crates below, each under the licence that stands\n\
+    beside it, and the standard library of Rust (<https://www.rust-lang.org>), Copyright (c) The\n\
+    Rust Project Contributors, under MIT OR Apache-2.0. If zig has linked them (`--glibc`), they\n\
+    also contain libunwind of LLVM (<https://llvm.org>), under Apache-2.0 WITH LLVM-exception.\n\
+    kvmem itself is under Apache-2.0: see `LICENSE`.\n\n\
+    `cargo xtask dist` has made this file from `Cargo.lock`.\n\n";
+
+/// The places of the completions under the prefix, where the shells look for them.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash/kvmem", "share/bash-completion/completions/kvmem"),
+    ("zsh/_kvmem", "share/zsh/site-functions/_kvmem"),
+    ("fish/kvmem.fish", "share/fish/vendor_completions.d/kvmem.fish"),
+];
+
+/// Lays out all files: those of `built`, the manual, the licences.
+pub(super) fn fill(shipment: &Shipment<'_>, built: &Path) -> Result<()> {
+    let Shipment { root, triple, version, scratch, .. } = shipment;
+    let stage = shipment.stage();
+    if stage.exists() {
+        fs::remove_dir_all(&stage).with_context(|| format!("cannot empty {}", stage.display()))?;
+    }
+    let include = root.join("crates/kvmem-capi/include");
+    layout::install_into(&stage, built, &include, version, Parts::Shipped)
+        .with_context(|| format!("cannot lay out {}", stage.display()))?;
+    copy(&built.join("kvmem"), &stage.join("bin/kvmem"))?;
+
+    let manual = scratch.join("manual");
+    for page in manual::pages(&manual.join("man1"))? {
+        let name = page.file_name().context("a page has no name")?;
+        copy(&page, &stage.join("share/man/man1").join(name))?;
+    }
+    for (from, to) in COMPLETIONS {
+        copy(&manual.join("completions").join(from), &stage.join(to))?;
+    }
+
+    copy(&root.join("LICENSE"), &stage.join("LICENSE"))?;
+    fs::write(stage.join("THIRD-PARTY.md"), notices(root, triple)?)?;
+    let library = stage.join(format!("lib/libkvmem.so.{version}"));
+    let glibc = newest_glibc(&[stage.join("bin/kvmem"), library])?;
+    say!("the command and the library need glibc {glibc} or later");
+    let readme = README.replace("VERSION", version).replace("GLIBC", &glibc);
+    fs::write(stage.join("README.md"), readme).context("cannot write README.md")
+}
+
+/// Returns the licences of the crates that are inside.
+pub(super) fn notices(root: &Path, triple: &str) -> Result<String> {
+    notices::of_packages(root, &PACKAGES, triple, NOTICES_HEAD)
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let folder = to.parent().context("a file has no folder")?;
+    fs::create_dir_all(folder)?;
+    fs::copy(from, to).with_context(|| format!("cannot copy {}", from.display()))?;
+    Ok(())
+}
+
+/// Returns the newest version of glibc that one of the files takes symbols from.
+fn newest_glibc(files: &[impl AsRef<Path>]) -> Result<String> {
+    let mut newest = None;
+    for file in files {
+        let mut readelf = Command::new("readelf");
+        readelf.env("LC_ALL", "C").args(["--wide", "--version-info"]).arg(file.as_ref());
+        newest = newest.max(glibc_in(&output(&mut readelf)?));
+    }
+    ensure!(newest.is_some(), "no file takes symbols from glibc: is this another platform?");
+    let (major, minor) = newest.unwrap_or_default();
+    Ok(format!("{major}.{minor}"))
+}
+
+/// Returns the newest version of glibc in the output of readelf.
+fn glibc_in(output: &str) -> Option<(u32, u32)> {
+    let versions = output.split("Name: GLIBC_").skip(1).filter_map(|rest| {
+        let mut numbers = rest.split_whitespace().next()?.split('.');
+        Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+    });
+    versions.max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        let output = "  0x0010:   Name: GLIBC_2.2.5  Flags: none  Version: 3\n  \
+                      0x0020:   Name: GLIBC_2.14  Flags: none  Version: 2\n  \
+                      0x0030:   Name: GLIBC_2.9  Flags: none  Version: 5\n";
+        assert_eq!(glibc_in(output), Some((2, 14)));
+        assert_eq!(glibc_in("no version"), None);
+    }
+
+    #[test]
+    fn this_program_needs_a_glibc() {
+        let program = std::env::current_exe().unwrap();
+        if cfg!(target_env = "gnu") {
+            assert!(newest_glibc(&[program]).unwrap().starts_with("2."));
+        }
+    }
+}
