@@ -24,7 +24,14 @@ pub(crate) struct InstallOptions {
 /// Builds the libraries and installs them.
 pub(crate) fn run(root: &Path, options: &InstallOptions) -> Result<ExitCode> {
     let mut build = Command::new(cargo());
-    build.current_dir(root).args(["build", "--profile", "dist", "--locked", "--package", "kvmem-capi"]);
+    build.current_dir(root).args([
+        "build",
+        "--profile",
+        "dist",
+        "--locked",
+        "--package",
+        "kvmem-capi",
+    ]);
     let parts = if options.testing { Parts::WithTesting } else { Parts::Shipped };
     if parts == Parts::WithTesting {
         build.args(["--features", "testing"]);

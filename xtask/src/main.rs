@@ -13,6 +13,7 @@
 //! - [`chaos`] attacks the built command: limits, broken outputs, hostile files, signals,
 //! - [`install`] builds the C interface and installs it by the [`layout`],
 //! - [`notices`] collects the licences of the crates that are linked into the wheel,
+//! - [`wheel`] builds the Python wheels that are shipped, and tests them,
 //! - [`record`] files a benchmark run under its date and machine, and draws the records.
 
 mod chaos;
@@ -27,6 +28,7 @@ mod record;
 mod sanitize;
 mod setup;
 mod step;
+mod wheel;
 mod workspace;
 
 use std::process::ExitCode;
@@ -61,6 +63,9 @@ enum Chore {
     /// Collect the licences of all crates that are linked into the Python wheel, in
     /// `crates/kvmem-python/THIRD-PARTY.md`.
     Notices(notices::NoticesOptions),
+    /// Build the Python wheels that are shipped, with the command and the C library inside, and
+    /// test them in clean environments.
+    Wheel(wheel::WheelOptions),
     /// Run the long soak: a mixed sequence of operations against the interval oracle.
     Soak(record::SoakOptions),
     /// Run the full benchmarks and file their rows as `bench/record/<date>-<machine>.json`
@@ -80,6 +85,7 @@ fn main() -> Result<ExitCode> {
         Chore::Chaos(options) => chaos::run(&root, &options),
         Chore::Install(options) => install::run(&root, &options),
         Chore::Notices(options) => notices::run(&root, &options),
+        Chore::Wheel(options) => wheel::run(&root, &options),
         Chore::Soak(options) => record::soak(&root, &options),
         Chore::BenchRecord(options) => record::bench(&root, &options),
         Chore::Report(options) => record::report(&root, &options),

@@ -5,15 +5,19 @@
 //! configuration. If the index is not reachable, or no Python can make virtual environments, the
 //! step names what is missing and skips the tests. The wheel is built with the profile of tests, in
 //! a target folder of its own: maturin sets variables that would otherwise make cargo rebuild PyO3
-//! each time.
+//! each time. The command and the C library in it are those that the other tests have built.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use anyhow::ensure;
 
 use crate::engines;
 use crate::notices;
 use crate::setup::{self, works};
 use crate::step::{Kind, Report};
+use crate::wheel::stage;
+use crate::workspace::cargo;
 
 /// Packages that build, test and lint the wheel. Ruff is pinned, because its releases differ in
 /// format.
@@ -44,6 +48,26 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
     let python = environment.join("bin/python");
     lint(root, &python, report);
     let variables = engines::for_python(root, &environment);
+    let staged = folder.join("stage");
+    report.check("python: the command and the C library", || {
+        let built = root.join("target/debug");
+        if !["kvmem", "libkvmem_capi.so", "libkvmem_capi.a"]
+            .iter()
+            .all(|it| built.join(it).exists())
+        {
+            let mut build = Command::new(cargo());
+            build.current_dir(root).args([
+                "build",
+                "--locked",
+                "-p",
+                "kvmem-cli",
+                "-p",
+                "kvmem-capi",
+            ]);
+            ensure!(build.status()?.success(), "cargo build failed");
+        }
+        stage::fill(root, &built, &staged)
+    });
     let mut install = Command::new(&python);
     install.args([
         "-m",
@@ -54,6 +78,7 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
         "--no-input",
         "--quiet",
     ]);
+    install.arg(format!("--config-settings=stage={}", staged.display()));
     install.arg(root.join("crates/kvmem-python"));
     install.env("CARGO_TARGET_DIR", &folder).env("MATURIN_PEP517_ARGS", "--profile=dev");
     install.env("PATH", path_with(&environment.join("bin")));
@@ -63,10 +88,6 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
     tests.current_dir(&folder).args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]);
     tests.arg(root.join("crates/kvmem-python/tests")).env("PYTHONDONTWRITEBYTECODE", "1");
     tests.envs(variables);
-    let command = root.join("target/debug/kvmem");
-    if command.exists() {
-        tests.env("KVMEM_COMMAND", command);
-    }
     report.command("python: tests", Kind::Pytest, &mut tests);
 }
 
@@ -149,7 +170,7 @@ pub(crate) fn find() -> Option<String> {
 }
 
 /// Returns `PATH` with a folder before it.
-fn path_with(folder: &Path) -> std::ffi::OsString {
+pub(crate) fn path_with(folder: &Path) -> std::ffi::OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::iter::once(folder.to_owned()).chain(std::env::split_paths(&path));
     std::env::join_paths(folders).unwrap_or(path)
