@@ -187,14 +187,10 @@ fn compose(all: &[Linked]) -> String {
     let mut page = String::from(
         "# Third-party software in the wheel\n\n\
          The extension module, the kvmem command and the C library contain the crates below, each \
-         under\n\
-         the licence that stands beside it; the standard library of Rust \
-         (<https://www.rust-lang.org>),\n\
-         Copyright (c) The Rust Project Contributors, under MIT OR Apache-2.0; and libunwind of \
-         LLVM\n\
-         (<https://llvm.org>), under Apache-2.0 WITH LLVM-exception. kvmem itself is under \
-         Apache-2.0:\n\
-         see `LICENSE`.\n\n\
+         under\nthe licence that stands beside it, and the standard library of Rust\n\
+         (<https://www.rust-lang.org>), Copyright (c) The Rust Project Contributors, under MIT OR\n\
+         Apache-2.0. The command also contains libunwind of LLVM (<https://llvm.org>), under \
+         Apache-2.0\nWITH LLVM-exception. kvmem itself is under Apache-2.0: see `LICENSE`.\n\n\
          `cargo xtask notices` has made this file from `Cargo.lock`.\n\n\
          | crate | version | licence | source |\n|---|---|---|---|\n",
     );

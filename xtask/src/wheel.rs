@@ -8,6 +8,7 @@
 //! - [`target`] names the architectures and the oldest system,
 //! - [`tools`] installs what builds and tests a wheel,
 //! - [`build`] compiles the parts and makes the wheel,
+//! - [`unwinder`] keeps zig's copy of the unwinder out of the libraries,
 //! - [`stage`] lays out the files that the wheel gets beside maturin's,
 //! - [`links`] rejects a wheel that needs more than libc or tells the builder's folders,
 //! - [`check`] installs a wheel into clean environments, [`emulated`] one of another architecture.
@@ -19,6 +20,7 @@ mod links;
 pub(crate) mod stage;
 mod target;
 mod tools;
+mod unwinder;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::target::{GLIBC, Target};
 use super::tools::Tools;
-use super::{links, stage, tools};
+use super::{links, stage, tools, unwinder};
 
 /// Compiles the parts, makes the wheel in `out` and returns its path.
 pub(crate) fn build(
@@ -27,14 +27,19 @@ pub(crate) fn build(
     let recipe = Recipe { root, work, tools, target };
     let machine = target.machine();
 
+    let unwinder = unwinder::make(tools, target, &work.join("unwinder").join(machine))?;
+    let link_unwinder = format!("link-arg={}", unwinder.display());
+
     // One call each: together the packages would share the features of the library.
-    for (what, package) in [("the C library", "kvmem-capi"), ("the command", "kvmem-cli")] {
-        let triple = format!("{}.{}.{}", target.triple(), GLIBC.0, GLIBC.1);
-        let mut cargo = recipe.with_flags(tools.program("cargo-zigbuild"))?;
-        cargo.args(["zigbuild", "--locked", "--profile", "dist", "--target", &triple]);
-        cargo.args(["--package", package]);
-        super::run_shown(&format!("{machine}: {what}"), &mut cargo)?;
-    }
+    let triple = format!("{}.{}.{}", target.triple(), GLIBC.0, GLIBC.1);
+    let options = ["--locked", "--profile", "dist", "--target", &triple, "--package"];
+    let mut library = recipe.with_flags(tools.program("cargo-zigbuild"))?;
+    library.arg("rustc").args(options).args(["kvmem-capi", "--lib"]);
+    library.args(["--", "-C", &link_unwinder]);
+    super::run_shown(&format!("{machine}: the C library"), &mut library)?;
+    let mut command = recipe.with_flags(tools.program("cargo-zigbuild"))?;
+    command.arg("zigbuild").args(options).args(["kvmem-cli", "--bin", "kvmem"]);
+    super::run_shown(&format!("{machine}: the command"), &mut command)?;
     let built = work.join(target.triple()).join("dist");
     let staged = work.join("stage").join(machine);
     stage::fill(root, &built, &staged)?;
@@ -48,6 +53,7 @@ pub(crate) fn build(
     maturin.arg("--out").arg(&made);
     maturin.arg("--interpreter").arg(tools.program("python"));
     maturin.arg("--manifest-path").arg(root.join("crates/kvmem-python/Cargo.toml"));
+    maturin.args(["--", "-C", &link_unwinder]);
     super::run_shown(&format!("{machine}: the wheel"), &mut maturin)?;
     let wheel = only_file(&made)?;
 

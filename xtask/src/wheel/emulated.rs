@@ -73,8 +73,8 @@ fn install(tools: &Tools, target: Target, wheel: &Path, site: &Path) -> Result<(
         let mut pip = Command::new(tools.program("python"));
         pip.args(["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]);
         pip.args(["--only-binary=:all:", "--no-deps", "--implementation", "cp"]);
-        // NumPy's wheels are for younger systems.
-        for (major, minor) in [GLIBC, (2, 28)] {
+        // Wheels of others may be for older systems, too.
+        for (major, minor) in [GLIBC, (2, 17)] {
             pip.args(["--platform", &format!("manylinux_{major}_{minor}_{}", target.machine())]);
         }
         pip.args(["--python-version", "3.11", "--target"]).arg(site).args(what);

@@ -19,10 +19,13 @@ const ALLOWED: [&str; 8] = [
     "libpthread.so.0",
     "libdl.so.2",
     "librt.so.1",
-    "libgcc_s.so.1",
+    UNWINDER,
     "ld-linux-x86-64.so.2",
     "ld-linux-aarch64.so.1",
 ];
+
+/// The library with the unwinder of the process.
+const UNWINDER: &str = "libgcc_s.so.1";
 
 /// The needs of one file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -30,6 +33,8 @@ pub(crate) struct Needs {
     libraries: Vec<String>,
     /// The newest version of glibc that a symbol names.
     glibc: (u32, u32),
+    /// Symbols that no version of a library provides, but for those of Python.
+    unprovided: Vec<String>,
     /// Run paths, which would name folders of the builder.
     run_paths: Vec<String>,
 }
@@ -80,6 +85,11 @@ fn judge(name: &str, needs: &Needs) -> Result<()> {
         );
     }
     ensure!(
+        !name.contains(".so") || needs.libraries.iter().any(|library| library == UNWINDER),
+        "{name} does not link {UNWINDER}, so it has an unwinder of its own, which crashes a process \
+         that ends a thread inside of it: link the library that wheel/unwinder.rs makes"
+    );
+    ensure!(
         needs.glibc <= GLIBC,
         "{name} needs glibc {}.{}, and the wheel's tag promises {}.{}: find the newer symbol with \
          readelf --version-info",
@@ -88,6 +98,14 @@ fn judge(name: &str, needs: &Needs) -> Result<()> {
         GLIBC.0,
         GLIBC.1
     );
+    if let Some(symbol) = needs.unprovided.first() {
+        bail!(
+            "{name} needs the symbol {symbol}, which glibc {}.{} lacks: raise the wheel's glibc in \
+             wheel/target.rs, or call the kernel",
+            GLIBC.0,
+            GLIBC.1
+        );
+    }
     if let Some(path) = needs.run_paths.first() {
         bail!("{name} has the run path {path}, which exists on the builder only");
     }
@@ -96,7 +114,7 @@ fn judge(name: &str, needs: &Needs) -> Result<()> {
 
 fn read(file: &Path) -> Result<Needs> {
     let output = Command::new("readelf")
-        .args(["--wide", "--dynamic", "--version-info"])
+        .args(["--wide", "--dynamic", "--version-info", "--dyn-syms"])
         .arg(file)
         .env("LC_ALL", "C")
         .output()
@@ -120,9 +138,21 @@ fn parse(output: &str) -> Needs {
             let mut numbers = version.split('.').map_while(|number| number.parse().ok());
             let both = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
             needs.glibc = needs.glibc.max(both);
+        } else {
+            needs.unprovided.extend(unprovided(line));
         }
     }
     needs
+}
+
+/// Reads a line of the table of symbols, such as `7: 0 0 FUNC GLOBAL DEFAULT UND memfd_create`. A
+/// symbol of a library has its version behind it. The linker leaves one that it has not found
+/// without a version, and a weak one may be missing.
+fn unprovided(line: &str) -> Option<String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [_, _, _, _, "GLOBAL", _, "UND", name] = words.as_slice() else { return None };
+    let of_python = name.starts_with("Py") || name.starts_with("_Py");
+    (!name.contains('@') && !of_python).then(|| (*name).to_owned())
 }
 
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
@@ -168,9 +198,25 @@ Version needs section '.gnu.version_r' contains 2 entries:
         assert!(judge("fine", &needs).is_ok());
         let error = judge("new", &Needs { glibc: (2, 99), ..needs.clone() }).unwrap_err();
         assert!(error.to_string().contains("needs glibc 2.99"), "{error}");
+        let error = judge("lib/libkvmem.so.0", &needs).unwrap_err().to_string();
+        assert!(error.contains("does not link libgcc_s.so.1"), "{error}");
         let run_paths = vec!["/home/me/lib".to_owned()];
         let error = judge("led", &Needs { run_paths, ..needs }).unwrap_err();
         assert!(error.to_string().contains("/home/me/lib"), "{error}");
+    }
+
+    #[test]
+    fn a_symbol_without_a_version_is_provided_by_nothing() {
+        let table = "\
+     1: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND malloc@GLIBC_2.2.5 (3)
+     2: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND PyLong_FromLong
+     3: 0000000000000000     0 FUNC    WEAK   DEFAULT  UND gettid
+     4: 0000000000001230    40 FUNC    GLOBAL DEFAULT   12 kvmem_version
+     5: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND memfd_create
+";
+        assert_eq!(parse(table).unprovided, ["memfd_create"]);
+        let error = judge("kvmem", &parse(table)).unwrap_err().to_string();
+        assert!(error.contains("needs the symbol memfd_create"), "{error}");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! *Target*: an architecture that wheels are built for, and the oldest system that they run on.
 
-/// The oldest glibc that a wheel runs with. It names the tag of the wheel, `manylinux_2_17`: any
-/// distribution since 2014 that has a CPython from 3.11 on.
-pub(crate) const GLIBC: (u32, u32) = (2, 17);
+/// The oldest glibc that a wheel runs with, from 2018. It names the tag of the wheel,
+/// `manylinux_2_28`. kvmem calls `memfd_create`, which 2.27 is the first to have.
+pub(crate) const GLIBC: (u32, u32) = (2, 28);
 
 /// An architecture of a wheel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

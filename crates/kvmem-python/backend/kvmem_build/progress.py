@@ -14,7 +14,6 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from typing import IO
 
 COMPILING = re.compile(rb"^\s*(?:\x1b\[[0-9;]*m)*\s*Compiling(?:\x1b\[[0-9;]*m)* (\S+) v")
 
@@ -33,18 +32,19 @@ PERIOD = 1.0
 def shown(terminal: str = "/dev/tty") -> Iterator[Progress]:
     """Gives a progress that writes to the terminal, or to nothing if there is none."""
     with contextlib.ExitStack() as stack:
-        out: IO[bytes] | None = None
+        out: int | None = None
         if os.environ.get("TERM", "dumb") != "dumb":
             with contextlib.suppress(OSError):
-                out = stack.enter_context(open(terminal, "wb", buffering=0))
-        yield Progress(out)
+                out = os.open(terminal, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)
+                stack.callback(os.close, out)
+        yield Progress(out if out is not None and os.isatty(out) else None)
 
 
 class Progress:
     """The steps of a build."""
 
-    def __init__(self, out: IO[bytes] | None) -> None:
-        self._out = out
+    def __init__(self, terminal: int | None) -> None:
+        self._terminal = terminal
         self._lock = threading.Lock()
         self._what, self._crates, self._done, self._name = "", 0, 0, ""
         self._start = 0.0
@@ -102,14 +102,17 @@ class Progress:
         if self._done:
             of = f" of {self._crates}" if self._done <= self._crates else ""
             text += f", crate {self._done}{of}: {self._name}"
-        # A line that wraps could not be erased.
-        width = os.get_terminal_size(self._out.fileno()).columns if self._out else 80
-        return text[: max(width - 1, 0)]
+        # A line that wraps could not be erased. A terminal that does not tell its width says 0.
+        width = 0
+        if self._terminal is not None:
+            with contextlib.suppress(OSError):
+                width = os.get_terminal_size(self._terminal).columns
+        return text[: (width or 80) - 1]
 
     def _write(self, text: bytes) -> None:
-        if self._out is not None:
+        if self._terminal is not None:
             try:
-                self._out.write(text)
+                os.write(self._terminal, text)
             except OSError:
                 # The terminal was closed.
-                self._out = None
+                self._terminal = None

@@ -65,6 +65,22 @@ def the_module() -> None:
     print(f"  module {kvmem.__version__} on Python {sys.version.split()[0]}")
 
 
+EXIT = """
+import threading, time, kvmem
+def work():
+    while True:
+        kvmem.Pool("16MiB", pages="4k", progress=lambda done, total: None)
+threading.Thread(target=work, daemon=True).start()
+time.sleep(0.2)
+"""
+
+
+def the_end_of_a_process() -> None:
+    """Python unwinds the stack of a thread that is inside of the module when it exits."""
+    for _ in range(3):
+        assert run(sys.executable, "-I", "-c", EXIT) == ""
+
+
 def the_command() -> None:
     """The same program by its name, by its path, and as a module."""
     import kvmem
@@ -135,6 +151,7 @@ def main() -> None:
     for tool in ("cargo", "rustc", "cc", "gcc", "c++", "clang"):
         assert shutil.which(tool) is None, f"{tool} is in PATH"
     the_module()
+    the_end_of_a_process()
     the_command()
     the_metadata()
     if given.compile:
