@@ -86,8 +86,8 @@ fn judge(name: &str, needs: &Needs) -> Result<()> {
     }
     ensure!(
         !name.contains(".so") || needs.libraries.iter().any(|library| library == UNWINDER),
-        "{name} does not link {UNWINDER}, so it has an unwinder of its own, which crashes a process \
-         that ends a thread inside of it: link what wheel/unwinder.rs makes"
+        "{name} does not link {UNWINDER}, so it has an unwinder of its own, which crashes a \
+         process that ends a thread inside of it: link what wheel/unwinder.rs makes"
     );
     ensure!(
         needs.glibc <= GLIBC,
