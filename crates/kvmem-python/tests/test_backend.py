@@ -186,7 +186,7 @@ def test_the_same_files_give_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    written = []
+    written: list[bytes] = []
     for name in ("one", "two"):
         stage = tmp_path / name / "stage" / "scripts"
         stage.mkdir(parents=True)

@@ -55,7 +55,7 @@ def test_the_page_of_the_index_has_no_link_into_the_repository() -> None:
     assert [link for link in links if not link.startswith("https://")] == []
     found = installed().metadata
     assert found["Description-Content-Type"].startswith("text/markdown")
-    assert str(found.get_payload()).strip() == page.strip()
+    assert str(found.json["description"]).strip() == page.strip()
 
 
 def test_every_classifier_and_the_licence_are_stated() -> None:

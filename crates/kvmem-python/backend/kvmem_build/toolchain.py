@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tomllib
 from pathlib import Path
+from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[4]
 """The repository."""
@@ -35,7 +36,7 @@ def check() -> None:
         _fail(f"cargo {version[0]}.{version[1]} is too old: kvmem needs Rust {needed} or later")
 
 
-def _fail(why: str) -> None:
+def _fail(why: str) -> NoReturn:
     raise SystemExit(f"kvmem: no usable Rust toolchain: {why}. To get one, {REMEDY}")
 
 
