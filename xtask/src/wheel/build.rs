@@ -59,7 +59,7 @@ pub(crate) fn build(
 
     let mut complete = recipe.with_flags(tools.program("python"))?;
     complete.env("PYTHONPATH", root.join("crates/kvmem-python/backend"));
-    complete.args(["-m", "kvmem_build.archive"]).arg(&wheel).arg(&staged);
+    complete.args(["-m", "kvmem_build"]).arg(&wheel).arg(&staged);
     super::run_shown(&format!("{machine}: the command and the C library added"), &mut complete)?;
 
     let folders = [root.to_owned(), cargo_home()?];

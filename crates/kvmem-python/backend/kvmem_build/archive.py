@@ -3,8 +3,6 @@
 A wheel is a zip archive with a ``RECORD`` of its files and their hashes. It is written with sorted
 names and one time stamp (``SOURCE_DATE_EPOCH``, or that of the archive's format), so the same
 files give the same bytes.
-
-``python -m kvmem_build.archive WHEEL STAGE`` completes a wheel in place.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ import csv
 import hashlib
 import io
 import os
-import sys
 import time
 import zipfile
 from pathlib import Path
@@ -78,7 +75,3 @@ def _write(wheel: Path, files: dict[str, tuple[bytes, int]], information: str) -
             entry.external_attr = (0o100000 | mode) << 16
             archive.writestr(entry, content, compresslevel=9)
     new.replace(wheel)
-
-
-if __name__ == "__main__":
-    complete(Path(sys.argv[1]), Path(sys.argv[2]))
