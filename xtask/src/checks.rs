@@ -21,7 +21,6 @@ use std::thread;
 use anyhow::Result;
 use clap::Args;
 
-use crate::deploy;
 use crate::dist;
 use crate::package;
 use crate::prose;
@@ -111,10 +110,12 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
         tests: wanted(Group::Test),
         examples: wanted(Group::Examples),
         chaos: wanted(Group::Chaos),
+        deploy: wanted(Group::Deploy),
+        python: wanted(Group::Python),
     };
     tasks.extend(rust::programs(root, programs));
     if wanted(Group::Python) {
-        tasks.push(python::task(root).after("setup"));
+        tasks.push(python::task(root).after("setup").after(BUILD));
     }
     if wanted(Group::Loom) {
         tasks.push(Task::new("loom", "loom", |report| models::loom(root, report)).background());
@@ -138,10 +139,6 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
     if wanted(Group::Doc) {
         let doc = Task::new("doc", "doc", |report| rust::doc(root, report));
         tasks.push(doc.after(BUILD).with(TARGET).background());
-    }
-    if wanted(Group::Deploy) {
-        let deploy = Task::new("deploy", "deploy", |report| deploy::run(root, report));
-        tasks.push(deploy.after(BUILD).after("setup").with(TARGET));
     }
     if wanted(Group::Site) {
         let site = Task::new("site", "site", |report| site::test(root, report));

@@ -26,18 +26,12 @@ use anyhow::{Context, Result, ensure};
 use crate::say;
 use crate::setup::{self, works};
 use crate::step::{Kind, Report};
-use crate::workspace::{cargo, target_folder};
 
-/// Runs all checks as steps.
-pub(crate) fn run(root: &Path, report: &mut Report) {
-    let mut build = Command::new(cargo());
-    build.current_dir(root).args(["build", "--locked", "--package", "kvmem-cli"]);
-    report.command("deploy: command", Kind::Plain, &mut build);
-    let Ok(command) = target_folder(root).map(|target| target.join("debug/kvmem")) else { return };
-
-    report.check("deploy: Dockerfile", || dockerfile::check(root, &command));
-    report.check("deploy: unit", || unit::check(root, &command));
-    report.check("deploy: limits", || limits::check(root, &command));
+/// Runs all checks as steps, with the built command.
+pub(crate) fn run(root: &Path, command: &Path, report: &mut Report) {
+    report.check("deploy: Dockerfile", || dockerfile::check(root, command));
+    report.check("deploy: unit", || unit::check(root, command));
+    report.check("deploy: limits", || limits::check(root, command));
     report.check("deploy: workflows", || workflows::check(root));
     let systemd = "systemd-analyze is missing";
     let has_systemd = || works("systemd-analyze", &["--version"]);
@@ -50,7 +44,7 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
     report.command("deploy: hadolint", Kind::Plain, &mut tools.hadolint(root));
     report.command("deploy: schema of Kubernetes", Kind::Plain, &mut tools.kubernetes(root));
     report.command("deploy: schema of workflows", Kind::Plain, &mut tools.workflows(root));
-    report.check("deploy: manifests", || manifests::check(root, &tools, &command));
+    report.check("deploy: manifests", || manifests::check(root, &tools, command));
 }
 
 /// Runs the built command with the arguments that a file has for it. A check of the machine may

@@ -122,7 +122,7 @@ if(NOT TARGET kvmem::kvmem)
     INTERFACE_INCLUDE_DIRECTORIES "${{_kvmem_prefix}}/include")
 endif()
 
-if(NOT TARGET kvmem::static)
+if(NOT TARGET kvmem::static AND EXISTS "${{_kvmem_prefix}}/lib/libkvmem.a")
   add_library(kvmem::static STATIC IMPORTED)
   set_target_properties(kvmem::static PROPERTIES
     IMPORTED_LOCATION "${{_kvmem_prefix}}/lib/libkvmem.a"

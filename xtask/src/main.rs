@@ -18,6 +18,7 @@
 //! - [`install`] builds the C interface and installs it by the [`layout`],
 //! - [`dist`] makes the archive of command and C library that is shipped,
 //! - [`notices`] collects the licences of the crates that are linked into the wheel,
+//! - [`wheel`] builds the Python wheels that are shipped, and tests them,
 //! - [`package`] packs the crates that are published and builds them from their packages, [`msrv`]
 //!   with the oldest toolchain,
 //! - [`record`] files a benchmark run under its date and machine, and draws the records,
@@ -44,6 +45,7 @@ mod schedule;
 mod setup;
 mod site;
 mod step;
+mod wheel;
 mod workspace;
 
 use std::process::ExitCode;
@@ -87,6 +89,9 @@ enum Chore {
     Package(package::PackageOptions),
     /// Compile with the oldest toolchain that is promised, which rustup installs.
     Msrv,
+    /// Build the Python wheels that are shipped, with the command and the C library inside, and
+    /// test them in clean environments.
+    Wheel(wheel::WheelOptions),
     /// Run the long soak: a mixed sequence of operations against the interval oracle.
     Soak(record::SoakOptions),
     /// Run the full benchmarks and file their rows as `bench/record/<date>-<machine>.json`
@@ -114,6 +119,7 @@ fn main() -> Result<ExitCode> {
         Chore::Dist(options) => dist::run(&root, &options),
         Chore::Package(options) => package::run(&root, &options),
         Chore::Msrv => msrv::run(&root),
+        Chore::Wheel(options) => wheel::run(&root, &options),
         Chore::Soak(options) => record::soak(&root, &options),
         Chore::BenchRecord(options) => record::bench(&root, &options),
         Chore::Report(options) => record::report(&root, &options),

@@ -1,11 +1,12 @@
 //! *Notices*: the licences of the crates that are linked into the Python wheel.
 //!
-//! A wheel is a binary distribution, so it carries the notices of all crates compiled into it. They
-//! are collected from cargo's sources, for the versions in `Cargo.lock`, into a file of the
-//! repository that the wheel includes. A file that does not match `Cargo.lock` fails the test run.
+//! A wheel is a binary distribution, so it carries the notices of all crates compiled into it: into
+//! the extension module, the command and the C library. They are collected from cargo's sources,
+//! for the versions in `Cargo.lock`, into a file of the repository that the wheel includes. A file
+//! that does not match `Cargo.lock` fails the test run.
 //!
-//! Linked are the crates that `cargo tree` shows for the package, with the features that it builds
-//! with. Macro crates and build scripts run at compile time only.
+//! Linked are the crates that `cargo tree` shows for the packages, with the features that they
+//! build with. Macro crates and build scripts run at compile time only.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -19,9 +20,11 @@ use serde_json::Value;
 use crate::say;
 use crate::workspace;
 
-/// The package of the wheel.
+/// The package of the wheel, whose folder has the file.
 const PACKAGE: &str = "kvmem-python";
-/// The file of the notices, in the package's folder.
+/// The packages that are compiled into the wheel.
+const COMPILED: [&str; 3] = [PACKAGE, "kvmem-cli", "kvmem-capi"];
+/// The file of the notices.
 const FILE: &str = "THIRD-PARTY.md";
 /// Wheels are built for Linux alone.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -51,7 +54,7 @@ pub(crate) fn run(root: &Path, options: &NoticesOptions) -> Result<ExitCode> {
         say!("{FILE} fits Cargo.lock");
     } else {
         fs::write(file(root), generate(root)?)?;
-        println!("wrote {}", file(root).display());
+        say!("wrote {}", file(root).display());
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -80,7 +83,7 @@ fn file(root: &Path) -> PathBuf {
 
 /// Returns the text of the file.
 fn generate(root: &Path) -> Result<String> {
-    of_packages(root, &[PACKAGE], TARGET, HEAD)
+    of_packages(root, &COMPILED, TARGET, HEAD)
 }
 
 /// Returns the notices of the crates that are linked into some packages: `head`, a table, and each
@@ -203,11 +206,11 @@ fn needed(files: Vec<String>) -> Vec<String> {
 
 /// What stands before the table in the wheel's file.
 const HEAD: &str = "# Third-party software in the wheel\n\n\
-    The compiled module contains the crates below, each under the licence that stands beside \
-    it,\n\
-    and the standard library of Rust (<https://www.rust-lang.org>), Copyright (c) The Rust Project\n\
-    Contributors, under MIT OR Apache-2.0. kvmem itself is under Apache-2.0: see \
-    `LICENSE`.\n\n\
+    The extension module, the kvmem command and the C library contain the crates below, each \
+    under\nthe licence that stands beside it, and the standard library of Rust\n\
+    (<https://www.rust-lang.org>), Copyright (c) The Rust Project Contributors, under MIT OR\n\
+    Apache-2.0. The command also contains libunwind of LLVM (<https://llvm.org>), under \
+    Apache-2.0\nWITH LLVM-exception. kvmem itself is under Apache-2.0: see `LICENSE`.\n\n\
     `cargo xtask notices` has made this file from `Cargo.lock`.\n\n";
 
 /// Formats the file: the head, a table, and each text once, with its crates.

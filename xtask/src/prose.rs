@@ -1,7 +1,7 @@
 //! `cargo xtask test prose`: the mechanical part of how kvmem is written.
 //!
 //! [`docs/glossary.md`](../../docs/glossary.md) is the vocabulary and says how sentences are made.
-//! Most of that needs a reader. Four rules do not, and each of them is one check here:
+//! Most of that needs a reader. Five rules do not, and each of them is one check here:
 //!
 //! 1. **Lines** of code, comments and Markdown end by column 100. Tables, URLs, and the output of
 //!    programs shown in a fenced `text` block are exempt.
@@ -10,6 +10,8 @@
 //!    of its own.
 //! 3. **Types**: a type's name is unique within the source of a crate.
 //! 4. **Sentences** of doc comments and Markdown do not begin with "Who ", "Whoever " or "What is".
+//! 5. **Packages**: no line tells to install kvmem by its name from a package index. It is not
+//!    published there.
 //!
 //! The checks read the files that git tracks or would track. They know a language by the ending of
 //! the file and take strings and comments out by a small scanner, not by a parser, so they cost
@@ -43,7 +45,7 @@ const GENERATED: [&str; 5] =
 /// Findings that are printed before the rest is only counted.
 const SHOWN: usize = 40;
 
-/// Runs the four checks.
+/// Runs the five checks.
 pub(crate) fn run(root: &Path, report: &mut Report) {
     let mut files = Vec::new();
     if !report.check("prose: files", || read(root).map(|read| files = read)) {
@@ -59,6 +61,9 @@ pub(crate) fn run(root: &Path, report: &mut Report) {
     });
     report.check("prose: a type's name is unique in its crate", || none(types::twice(&files)));
     report.check("prose: sentences name their subject", || none(files.iter().flat_map(sentences)));
+    report.check("prose: kvmem is not installed by its name", || {
+        none(files.iter().flat_map(installs_by_name))
+    });
 }
 
 /// A file under the rules.
@@ -213,6 +218,32 @@ fn sentences(file: &File) -> Vec<String> {
     found
 }
 
+/// Lines that tell to install kvmem by its name. A package of this name on an index is another's.
+fn installs_by_name(file: &File) -> Vec<String> {
+    const COMMANDS: [&str; 3] = ["pip install ", "pipx install ", "cargo add "];
+    let names_it = |argument: &str| {
+        let name = argument.trim_start_matches(['\'', '"', '`']);
+        let rest = name.strip_prefix("kvmem");
+        rest.is_some_and(|rest| {
+            !rest.starts_with(|c: char| c.is_alphanumeric() || "-_/.".contains(c))
+        })
+    };
+    let mut found = Vec::new();
+    for (number, line) in file.text.lines() {
+        let after = COMMANDS.iter().find_map(|command| Some(line.split_once(command)?.1));
+        let arguments =
+            after.map(|after| after.split(['#', '&', ';', '|']).next().unwrap_or(after));
+        if arguments.is_some_and(|arguments| arguments.split_whitespace().any(names_it)) {
+            found.push(format!(
+                "{}:{number}: kvmem is not published: install it from ./crates/kvmem-python, or a \
+                 wheel by its file",
+                file.path
+            ));
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -266,6 +297,21 @@ mod tests {
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].starts_with("a.rs:1:") && found[1].starts_with("a.rs:2:"), "{found:?}");
         assert_eq!(sentences(&file("a.md", "- Whoever reads\n\nWhat is this?\n")).len(), 2);
+    }
+
+    #[test]
+    fn lines_that_install_kvmem_by_name_are_found() {
+        // Put together, because this file is under the rule, too.
+        let line = |argument: &str| format!("pip {} {argument}\n", "install");
+        for by_name in ["kvmem", "'kvmem[nixl]'", "`kvmem` numpy", "-q kvmem==0.1", "kvmem>=1"] {
+            let found = installs_by_name(&file("a.md", &line(by_name)));
+            assert_eq!(found.len(), 1, "{by_name}");
+        }
+        for other in
+            ["./crates/kvmem-python", "numpy  # kvmem", "kvmem-0.1.0-cp311.whl", "x&& kvmem"]
+        {
+            assert!(installs_by_name(&file("a.md", &line(other))).is_empty(), "{other}");
+        }
     }
 
     #[test]

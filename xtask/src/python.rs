@@ -6,7 +6,7 @@
 //! step names what is missing and skips the tests. The environment is made again when other tools
 //! are requested, or when its Python has changed. The wheel is built with the profile of tests, in
 //! a target folder of its own: maturin sets variables that would otherwise make cargo rebuild PyO3
-//! each time.
+//! each time. The command and the C library in it are those that the other tests have built.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ use crate::say;
 use crate::schedule::Task;
 use crate::setup::{self, works};
 use crate::step::{self, Kind, Report};
+use crate::wheel::stage;
 
 /// Packages that build, test and lint the wheel. Ruff is pinned, because its releases differ in
 /// format.
@@ -42,7 +43,6 @@ pub(crate) fn task(root: &Path) -> Task<'_> {
         // The tests run the command too.
         vec![
             Task::new("python", "python: tests", |report| test(root, installed, report))
-                .after("build")
                 .with(MACHINE),
         ]
     };
@@ -73,8 +73,14 @@ fn install(root: &Path, report: &mut Report) -> Option<Installed> {
     let python = environment.join("bin/python");
     lint(root, &python, report);
     let variables = engines::for_python(root, &environment);
+    let staged = folder.join("stage");
+    // They have been built with the tests.
+    report.check("python: the command and the C library", || {
+        stage::fill(root, &root.join("target/debug"), &staged)
+    });
     let mut install = Command::new(&python);
     install.args(PIP).args(["--no-build-isolation", "--no-deps", "--force-reinstall"]);
+    install.arg(format!("--config-settings=stage={}", staged.display()));
     install.arg(root.join("crates/kvmem-python"));
     install.env("CARGO_TARGET_DIR", &folder).env("MATURIN_PEP517_ARGS", "--profile=dev");
     install.env("PATH", path_with(&environment.join("bin")));

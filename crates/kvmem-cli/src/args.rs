@@ -5,6 +5,7 @@ mod doctor;
 mod metrics;
 mod mount;
 mod replay;
+mod serve_mooncake;
 mod tour;
 
 use std::error::Error;
@@ -23,6 +24,7 @@ pub use self::doctor::DoctorArgs;
 pub use self::metrics::MetricsArgs;
 pub use self::mount::MountArgs;
 pub use self::replay::{Contenders, Policy, ReplayArgs};
+pub use self::serve_mooncake::ServeMooncakeArgs;
 pub use self::tour::TourArgs;
 
 /// The host memory of LLM inference servers: checks a machine, maps and registers memory, replays
@@ -57,6 +59,10 @@ pub enum Command {
     /// Replay a KV-cache trace through keyed blocks on a pool, or recorded calls through any
     /// allocator
     Replay(ReplayArgs),
+    /// Lend memory of this host to a Mooncake cluster, until a signal arrives; needs the Python
+    /// package
+    #[command(disable_help_flag = true)]
+    ServeMooncake(ServeMooncakeArgs),
 }
 
 /// Parses a name; help and errors list all names.

@@ -17,6 +17,7 @@ mod output;
 pub mod output_file;
 pub mod replay;
 mod replay_command;
+mod serve_mooncake_command;
 mod time_line;
 mod tour_command;
 
@@ -35,6 +36,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Command::Doctor(doctor) => doctor_command::run(&doctor),
         Command::Mount(mount) => mount_command::run(&mount),
         Command::Replay(replay) => replay_command::run(&replay),
+        Command::ServeMooncake(serve) => serve_mooncake_command::run(&serve),
     }
 }
 

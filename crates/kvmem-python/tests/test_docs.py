@@ -20,7 +20,14 @@ from kvmem import _kvmem
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "python.md"
-EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+FRONT_PAGE = HERE.parent / "README.md"
+
+
+def examples(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
+
+
+EXAMPLES = examples(PAGE)
 
 
 @needs_mlock
@@ -30,6 +37,14 @@ def test_the_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
     program.write_text("\n".join(EXAMPLES), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, str(program)], capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_front_page_runs(tmp_path: Path) -> None:
+    (example,) = examples(FRONT_PAGE)
+    done = subprocess.run(
+        [sys.executable, "-c", example], capture_output=True, text=True, timeout=120, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
 
@@ -55,6 +70,8 @@ def test_types_are_strict(tmp_path: Path) -> None:
     ):
         shutil.copy(file, tmp_path)
     (tmp_path / "page.py").write_text("\n".join(EXAMPLES), encoding="utf-8")
+    (tmp_path / "front_page.py").write_text("\n".join(examples(FRONT_PAGE)), encoding="utf-8")
+    shutil.copytree(HERE.parent / "backend" / "kvmem_build", tmp_path / "kvmem_build")
     mypy("--strict", "-p", "kvmem", cwd=tmp_path)
     mypy("--strict", "--allow-untyped-calls", ".", cwd=tmp_path)
 

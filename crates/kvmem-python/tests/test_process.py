@@ -282,9 +282,12 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_module_is_the_doctor() -> None:
+def test_the_module_is_the_command() -> None:
+    """``python -m kvmem`` and the installed script are the compiled program."""
+    assert command("--version").stdout == f"kvmem {kvmem.__version__}\n"
     done = command(
-        "--size", "1.5GiB", "--pages", "1G,thp", "--nodes", "1,0", "--shared", "--no-pin", "--json"
+        *("doctor", "--size", "1.5GiB", "--pages", "1G,thp", "--nodes", "1,0"),
+        *("--shared", "--no-pin", "--json"),
     )
     report = json.loads(done.stdout)
     requirements = report["requirements"]
@@ -293,89 +296,48 @@ def test_the_module_is_the_doctor() -> None:
         ["1G", "thp"],
         [0, 1],
     )
-    assert requirements["shared"] and not requirements["pinned"]
     assert done.returncode == int(report["verdict"] == "fail")
-    done = command("--size", "4KiB", "--pages", "4k", "--no-pin")
-    assert done.stdout.startswith("4 KiB of 4k pages") and "\nregistrars\n" in done.stdout
-    done = command("--size", "1024PiB", "--pages", "4k")
-    assert done.returncode == 1 and "this machine cannot give" in done.stderr
-    for text, bytes_ in (
-        ("2GB", 2 * 10**9),
-        (".5k", 512),
-        (".5kB", 500),
-        ("3 MiB", 3 << 20),
-        ("17", 17),
-    ):
-        assert (
-            json.loads(command("--size", text, "--pages", "4k", "--json").stdout)["requirements"][
-                "size_bytes"
-            ]
-            == bytes_
-        )
-    for bad in (
-        ("--size", "much"),
-        ("--size", "0"),
-        ("--pages", "3M"),
-        ("--nodes", "left"),
-        ("--json", "/no/such/folder/file"),
-    ):
-        done = command(*bad)
-        assert done.returncode == 2 and done.stderr, bad
-    assert kvmem.__version__ in command("--version").stdout
+    done = command("doctor", "--size", "0")
+    assert done.returncode == 2 and done.stderr
+    assert "--master HOST:PORT" in command("serve-mooncake", "--help").stdout
+    for name in ("doctor", "serve-mooncake", "mount", "bench"):
+        assert re.search(rf"^ +{name}\s+\w", command("--help").stdout, re.M), name
 
 
-def test_it_prints_what_the_command_prints() -> None:
-    program = os.environ.get("KVMEM_COMMAND")
-    if not program:
-        pytest.skip("KVMEM_COMMAND does not name the kvmem command")
-    arguments = ["--size", "64MiB", "--pages", "4k", "--json"]
-    theirs = subprocess.run(
-        [program, "doctor", *arguments], capture_output=True, text=True, timeout=60
-    )
-    ours = command(*arguments)
-    names = [
-        (
-            [check["name"] for check in report["checks"]],
-            [found["backend"] for found in report["registrars"]],
-        )
-        for report in (json.loads(theirs.stdout), json.loads(ours.stdout))
-    ]
-    assert names[0] == names[1] and theirs.returncode == ours.returncode
+def test_the_function_reports_what_the_command_prints() -> None:
+    done = command("doctor", "--size", "64MiB", "--pages", "4k", "--json")
+    theirs, ours = json.loads(done.stdout), kvmem.doctor("64MiB", pages="4k")
+    for part, name in (("checks", "name"), ("registrars", "backend")):
+        assert [each[name] for each in theirs[part]] == [each[name] for each in ours[part]]
+    assert done.returncode == int(not ours.passes)
 
 
-def test_the_script_passes_unknown_commands_on(tmp_path: Path) -> None:
-    """The ``kvmem`` that the package installs, and another one later in PATH."""
+def test_the_command_starts_the_program_of_its_environment(tmp_path: Path) -> None:
+    """``serve-mooncake`` is a script of the package: beside the command, before any in PATH."""
     script = Path(sys.executable).parent / "kvmem"
     if not script.exists():
         pytest.skip("the package is not installed with its scripts")
-
-    def run(*arguments: str, path: str = "/usr/bin:/bin") -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PATH": f"{script.parent}:{path}"}
-        return subprocess.run(
-            ["kvmem", *arguments], capture_output=True, text=True, timeout=60, env=environment
-        )
-
-    assert run("doctor", "--size", "4KiB", "--pages", "4k", "--no-pin").stdout.startswith(
-        "4 KiB of 4k pages"
-    )
-    assert "--master HOST:PORT" in run("serve-mooncake", "--help").stdout
-    assert "--no-pin" in run("doctor", "--help").stdout
-    for overview in (run("--help"), run("-h")):
-        assert overview.returncode == 0 and overview.stdout.startswith("usage: kvmem ")
-        for name in ("doctor", "serve-mooncake"):
-            assert re.search(rf"^ +{name}\s+\w", overview.stdout, re.M), overview.stdout
-            # Every listed command exists.
-            assert run(name, "--help").stdout.startswith(f"usage: kvmem {name}")
-    alone = run("bench", "offset")
-    assert alone.returncode == 2 and "'bench'" in alone.stderr and "cargo install" in alone.stderr
-    other = tmp_path / "kvmem"
-    other.write_text('#!/bin/sh\necho "other: $*"\nexit 7\n', encoding="utf-8")
+    other = tmp_path / "kvmem-serve-mooncake"
+    other.write_text("#!/bin/sh\necho another\n", encoding="utf-8")
     other.chmod(0o755)
-    handed = run("bench", "offset", "--quick", path=f"{tmp_path}:/usr/bin:/bin")
-    assert (handed.returncode, handed.stdout) == (7, "other: bench offset --quick\n")
-    # A second script of this package is not called in turn forever.
-    other.write_text(script.read_text(encoding="utf-8"), encoding="utf-8")
-    assert run("bench", path=f"{tmp_path}:/usr/bin:/bin").returncode == 2
+    done = subprocess.run(
+        [script, "serve-mooncake", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PATH": f"{tmp_path}:/usr/bin:/bin"},
+    )
+    assert done.returncode == 0 and "--master HOST:PORT" in done.stdout, done.stderr
+
+
+def test_without_a_command_the_module_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kvmem import __main__ as module
+
+    monkeypatch.setattr(module, "program", lambda: None)
+    assert module.main(["--version"]) == 2
+    assert "pip install ./crates/kvmem-python" in capsys.readouterr().err
 
 
 def test_doctor_as_a_function() -> None:

@@ -7,6 +7,7 @@ use anyhow::bail;
 use super::fuzz::FUZZ;
 use super::{BUILD, MACHINE, TARGET, cargo_in};
 use crate::chaos::{self, ChaosOptions};
+use crate::deploy;
 use crate::engines;
 use crate::programs::{self, Program, ProgramKind};
 use crate::say;
@@ -51,6 +52,15 @@ pub(super) struct Wanted {
     pub(super) tests: bool,
     pub(super) examples: bool,
     pub(super) chaos: bool,
+    pub(super) deploy: bool,
+    /// The Python package, which contains the command and the C library.
+    pub(super) python: bool,
+}
+
+impl Wanted {
+    fn any(self) -> bool {
+        self.tests || self.examples || self.chaos || self.deploy || self.python
+    }
 }
 
 /// Returns the tasks that build the programs of the workspace and run them.
@@ -70,13 +80,11 @@ pub(super) fn programs(root: &Path, wanted: Wanted) -> Vec<Task<'_>> {
         });
         tasks.push(doc.after(BUILD).with(TARGET).background());
     }
-    if wanted.tests || wanted.examples || wanted.chaos {
+    if wanted.any() {
         // With the tests, everything is built at once: examples and the command too.
         let args: &[&str] = match wanted.tests {
             true => &["test", "--workspace", "--locked", "--no-run"],
-            false => {
-                &["build", "--locked", "-p", "kvmem", "--examples", "-p", "kvmem-cli", "--bins"]
-            }
+            false => &BUILT_ALONE,
         };
         let run = move |report: &mut Report| {
             let programs = programs::build(root, report, "build", args);
@@ -87,7 +95,23 @@ pub(super) fn programs(root: &Path, wanted: Wanted) -> Vec<Task<'_>> {
     tasks
 }
 
-/// Returns a task for each test program, one for the examples, and one for the attacks.
+/// The command that builds what groups other than the tests run.
+const BUILT_ALONE: [&str; 11] = [
+    "build",
+    "--locked",
+    "-p",
+    "kvmem",
+    "-p",
+    "kvmem-capi",
+    "-p",
+    "kvmem-cli",
+    "--lib",
+    "--bins",
+    "--examples",
+];
+
+/// Returns a task for each test program, one for the examples, one for the attacks, and one for
+/// what is deployed.
 fn run(root: &Path, programs: Vec<Program>, wanted: Wanted) -> Vec<Task<'_>> {
     let (mut tasks, mut examples) = (Vec::new(), Vec::new());
     let mut command = PathBuf::new();
@@ -110,6 +134,12 @@ fn run(root: &Path, programs: Vec<Program>, wanted: Wanted) -> Vec<Task<'_>> {
                 let name = format!("example: {}", example.target);
                 report.command(&name, Kind::Plain, &mut example.command());
             }
+        }));
+    }
+    if wanted.deploy {
+        let command = command.clone();
+        tasks.push(Task::new("deploy", "deploy", move |report| {
+            deploy::run(root, &command, report);
         }));
     }
     if wanted.chaos {

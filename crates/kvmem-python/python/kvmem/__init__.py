@@ -44,6 +44,7 @@ from ._kvmem import (
     mount_report,
     parse_size,
 )
+from .c_library import get_include, get_library_dir
 from .data import (
     BlockReference,
     BumpStats,
@@ -68,6 +69,7 @@ from .errors import (
     KvmemError,
     MappingError,
     NotAvailableError,
+    NotInstalledError,
     NotReadyError,
     OutOfSpaceError,
     RegistrationError,
@@ -106,6 +108,7 @@ __all__ = [
     "MappingError",
     "Metrics",
     "NotAvailableError",
+    "NotInstalledError",
     "NotReadyError",
     "OffsetAllocator",
     "OutOfSpaceError",
@@ -123,6 +126,8 @@ __all__ = [
     "data",
     "doctor",
     "errors",
+    "get_include",
+    "get_library_dir",
     "mount_report",
     "parse_size",
 ]

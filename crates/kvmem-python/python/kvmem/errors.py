@@ -224,3 +224,11 @@ class RegistrationError(KvmemError):
 
 class NotAvailableError(RegistrationError):
     """The device does not exist, or cannot be used on this machine."""
+
+
+class NotInstalledError(KvmemError, FileNotFoundError):
+    """This installation lacks a part of the package, such as the C library."""
+
+    _numbers: ClassVar[tuple[str, ...]] = ("remedy",)
+    remedy: str
+    """How to install it."""

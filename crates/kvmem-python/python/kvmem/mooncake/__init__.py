@@ -7,9 +7,9 @@
 - ``KvCache(pool, lower_tier=Store(pool))`` uses the cluster as its lower tier: see
   :class:`ClusterTier`.
 
-The engine is the wheel ``mooncake-transfer-engine-non-cuda`` (``pip install 'kvmem[mooncake]'``)
-and three system libraries. It is imported when it is first needed. If something is missing, the
-error names it.
+The engine is the wheel ``mooncake-transfer-engine-non-cuda`` (the extra ``mooncake``) and three
+system libraries. It is imported when it is first needed. If something is missing, the error names
+it.
 """
 
 from .cluster_tier import ClusterTier, ClusterTierStats

@@ -125,7 +125,7 @@ def check_hook() -> None:
         common = importlib.import_module("sglang.srt.mem_cache.pool_host.common")
     except ImportError as error:
         raise HookUnusedError(
-            f"SGLang cannot be imported ({error})", remedy="pip install 'kvmem[sglang]'"
+            f"SGLang cannot be imported ({error})", remedy="pip install 'sglang>=0.5.23'"
         ) from error
     choose = getattr(common, TARGET.rpartition(".")[2], None)
     if choose is None:

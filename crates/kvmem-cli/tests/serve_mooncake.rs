@@ -1,0 +1,64 @@
+//! `kvmem serve-mooncake`, which starts a program of the Python package.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// A folder with a program of the package's name, which prints its arguments.
+struct Package(PathBuf);
+
+impl Package {
+    fn new(name: &str) -> Self {
+        let folder =
+            std::env::temp_dir().join(format!("kvmem-serve-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let program = folder.join("kvmem-serve-mooncake");
+        fs::write(&program, "#!/bin/sh\necho \"serves: $*\"\nexit 7\n").unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        Package(folder)
+    }
+}
+
+impl Drop for Package {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn serve(path: &str, args: &[&str]) -> (Option<i32>, String) {
+    let output: Output = Command::new(env!("CARGO_BIN_EXE_kvmem"))
+        .arg("serve-mooncake")
+        .args(args)
+        .env("PATH", path)
+        .output()
+        .unwrap();
+    let both = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&both).into_owned())
+}
+
+#[test]
+fn every_argument_and_the_status_are_those_of_the_program() {
+    let package = Package::new("found");
+    let path = format!("/kvmem-no-such-folder:{}:/usr/bin:/bin", package.0.display());
+    for (args, printed) in [
+        (&["--size", "1GiB", "--pages", "4k"][..], "serves: --size 1GiB --pages 4k\n"),
+        (&["--help"], "serves: --help\n"),
+        (&[], "serves: \n"),
+    ] {
+        assert_eq!(serve(&path, args), (Some(7), printed.to_owned()));
+    }
+}
+
+#[test]
+fn without_the_package_the_error_says_how_to_install_it() {
+    let (status, printed) = serve("/usr/bin:/bin", &["--size", "1GiB"]);
+    assert_eq!(status, Some(2), "{printed}");
+    assert!(printed.contains("pip install ./crates/kvmem-python"), "{printed}");
+    // A file that cannot be executed is not taken for it.
+    let package = Package::new("plain");
+    let program = package.0.join("kvmem-serve-mooncake");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o644)).unwrap();
+    let (status, printed) = serve(&package.0.display().to_string(), &[]);
+    assert_eq!(status, Some(2), "{printed}");
+}

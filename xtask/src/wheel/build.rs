@@ -1,0 +1,167 @@
+//! *Build*: the command, the C library and the extension module of one target, as a wheel.
+//!
+//! Two builds of one commit give the same bytes, wherever the repository lies: folders of the
+//! builder are replaced in messages and file names (`--remap-path-prefix`), and time stamps are
+//! those of the commit (`SOURCE_DATE_EPOCH`).
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::target::{GLIBC, Target};
+use super::tools::Tools;
+use super::{links, stage, tools, unwinder};
+use crate::say;
+
+/// Compiles the parts, makes the wheel in `out` and returns its path.
+pub(crate) fn build(
+    root: &Path,
+    work: &Path,
+    tools: &Tools,
+    target: Target,
+    out: &Path,
+) -> Result<PathBuf> {
+    tools::compiler(target)?;
+    let recipe = Recipe { root, work, tools, target };
+    let machine = target.machine();
+
+    let unwinder = unwinder::make(tools, target, &work.join("unwinder").join(machine))?;
+    let link_unwinder = format!("link-arg={}", unwinder.display());
+
+    // One call each: together the packages would share the features of the library.
+    let triple = format!("{}.{}.{}", target.triple(), GLIBC.0, GLIBC.1);
+    let options = ["--locked", "--profile", "dist", "--target", &triple, "--package"];
+    let mut library = recipe.with_flags(tools.program("cargo-zigbuild"))?;
+    library.arg("rustc").args(options).args(["kvmem-capi", "--lib"]);
+    library.args(["--", "-C", &link_unwinder]);
+    super::run_shown(&format!("{machine}: the C library"), &mut library)?;
+    let mut command = recipe.with_flags(tools.program("cargo-zigbuild"))?;
+    command.arg("zigbuild").args(options).args(["kvmem-cli", "--bin", "kvmem"]);
+    super::run_shown(&format!("{machine}: the command"), &mut command)?;
+    let built = work.join(target.triple()).join("dist");
+    let staged = work.join("stage").join(machine);
+    stage::fill(root, &built, &staged)?;
+
+    // Maturin writes into an empty folder, since its file is found there by being alone.
+    let made = work.join("made").join(machine);
+    remove(&made)?;
+    let mut maturin = recipe.with_flags(tools.program("maturin"))?;
+    maturin.args(["build", "--locked", "--profile", "dist", "--zig", "--target", &target.triple()]);
+    maturin.args(["--compatibility", &format!("manylinux_{}_{}", GLIBC.0, GLIBC.1)]);
+    maturin.arg("--out").arg(&made);
+    maturin.arg("--interpreter").arg(tools.program("python"));
+    maturin.arg("--manifest-path").arg(root.join("crates/kvmem-python/Cargo.toml"));
+    maturin.args(["--", "-C", &link_unwinder]);
+    super::run_shown(&format!("{machine}: the wheel"), &mut maturin)?;
+    let wheel = only_file(&made)?;
+
+    let mut complete = recipe.with_flags(tools.program("python"))?;
+    complete.env("PYTHONPATH", root.join("crates/kvmem-python/backend"));
+    complete.args(["-m", "kvmem_build"]).arg(&wheel).arg(&staged);
+    super::run_shown(&format!("{machine}: the command and the C library added"), &mut complete)?;
+
+    let folders = [root.to_owned(), cargo_home()?];
+    let inside = links::check_wheel(&recipe.unpack(&wheel)?, &folders)?;
+    let name = wheel.file_name().context("the wheel has no name")?;
+    let to = out.join(name);
+    fs::copy(&wheel, &to).with_context(|| format!("cannot write {}", to.display()))?;
+    say!("\n{}: {:.2} MB", to.display(), megabytes(&to)?);
+    for (file, needs) in inside {
+        let size = megabytes(&file)?;
+        say!("  {} {size:.2} MB, needs {needs}", file.file_name().unwrap_or_default().display());
+    }
+    Ok(to)
+}
+
+/// The common part of all commands of one build.
+struct Recipe<'a> {
+    root: &'a Path,
+    work: &'a Path,
+    tools: &'a Tools,
+    target: Target,
+}
+
+impl Recipe<'_> {
+    /// Returns a command with the flags of the compiler and the time stamp.
+    fn with_flags(&self, program: impl AsRef<std::ffi::OsStr>) -> Result<Command> {
+        let mut command = Command::new(program);
+        command.current_dir(self.root).env("PATH", self.tools.path());
+        command.env("CARGO_TARGET_DIR", self.work);
+        let mut flags = Vec::new();
+        for (from, to) in [(self.root.to_owned(), "/kvmem"), (cargo_home()?, "/cargo")] {
+            flags.push(format!("--remap-path-prefix={}={to}", from.display()));
+        }
+        command.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
+        if env::var_os("SOURCE_DATE_EPOCH").is_none()
+            && let Some(time) = commit_time(self.root)
+        {
+            command.env("SOURCE_DATE_EPOCH", time);
+        }
+        Ok(command)
+    }
+
+    /// Unpacks a wheel and returns the folder.
+    fn unpack(&self, wheel: &Path) -> Result<PathBuf> {
+        let folder = self.work.join("unpacked").join(self.target.machine());
+        remove(&folder)?;
+        let mut unpack = Command::new(self.tools.program("python"));
+        unpack.args(["-m", "zipfile", "-e"]).arg(wheel).arg(&folder);
+        let status = unpack.status().context("cannot run python")?;
+        ensure!(status.success(), "cannot unpack {}: {status}", wheel.display());
+        Ok(folder)
+    }
+}
+
+/// Returns the folder of cargo's registry, whose paths panics would name.
+fn cargo_home() -> Result<PathBuf> {
+    if let Some(home) = env::var_os("CARGO_HOME") {
+        return Ok(home.into());
+    }
+    let home = env::var_os("HOME").context("neither CARGO_HOME nor HOME is set")?;
+    Ok(Path::new(&home).join(".cargo"))
+}
+
+/// Returns the time of the newest commit in seconds, if this is a repository of git.
+fn commit_time(root: &Path) -> Option<String> {
+    let output = Command::new("git")
+        .current_dir(root)
+        .args(["log", "-1", "--format=%ct"])
+        .output()
+        .ok()
+        .filter(|output| output.status.success())?;
+    let time = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+    (!time.is_empty()).then_some(time)
+}
+
+fn only_file(folder: &Path) -> Result<PathBuf> {
+    let mut files = Vec::new();
+    for entry in
+        fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?
+    {
+        files.push(entry?.path());
+    }
+    match files.as_slice() {
+        [file] => Ok(file.clone()),
+        _ => bail!("{} holds {} files instead of one wheel", folder.display(), files.len()),
+    }
+}
+
+/// Removes a folder, if it exists.
+pub(crate) fn remove(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "files of a few megabytes")]
+fn megabytes(file: &Path) -> Result<f64> {
+    let length =
+        fs::metadata(file).with_context(|| format!("cannot read {}", file.display()))?.len();
+    Ok(length as f64 / 1e6)
+}
