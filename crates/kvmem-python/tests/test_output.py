@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from conftest import LIMIT
 from kvmem.output import write_file
 
 
@@ -51,7 +52,7 @@ def test_devices_and_pipes_are_written_directly(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
     reader.start()
     write_file(pipe, "text")
-    reader.join(timeout=20)
+    reader.join(timeout=LIMIT)
     assert read == ["text"] and stat.S_ISFIFO(pipe.stat().st_mode)
 
 
