@@ -316,13 +316,8 @@ def test_the_module_is_the_doctor() -> None:
     assert done.stdout.startswith("4 KiB of 4k pages") and "\nregistrars\n" in done.stdout
     done = command("--size", "1024PiB", "--pages", "4k")
     assert done.returncode == 1 and "this machine cannot give" in done.stderr
-    for text, bytes_ in (
-        ("2GB", 2 * 10**9),
-        (".5k", 512),
-        (".5kB", 500),
-        ("3 MiB", 3 << 20),
-        ("17", 17),
-    ):
+    # test_size.py has all spellings.
+    for text, bytes_ in (("2GB", 2 * 10**9), ("3 MiB", 3 << 20)):
         assert (
             json.loads(command("--size", text, "--pages", "4k", "--json").stdout)["requirements"][
                 "size_bytes"
