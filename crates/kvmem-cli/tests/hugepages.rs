@@ -80,7 +80,7 @@ fn kvmem(args: &[&str]) -> Output {
 }
 
 /// Repetitions of a run that lasts until it is ended: each takes 25 ms or more.
-const ENDLESS: u32 = 40_000;
+const ENDLESS: u32 = 4000;
 
 /// Waits until no run changes the pool: each holds the lock of the file meanwhile.
 fn settled() {
