@@ -6,12 +6,23 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 
 import kvmem
 import pytest
 
 MIB = 1 << 20
+LIMIT = 120.0
+"""Seconds after which a wait fails. Only a fault takes as long, on a busy machine too."""
+
+
+def until(true: Callable[[], object]) -> None:
+    """Waits until a condition is true."""
+    end = time.monotonic() + LIMIT
+    while not true():
+        assert time.monotonic() < end, f"not within {LIMIT} s"
+        time.sleep(0.005)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -43,7 +54,7 @@ def script() -> Callable[..., str]:
             [python, "-X", "faulthandler", "-c", textwrap.dedent(code)],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=LIMIT,
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         )
         assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"

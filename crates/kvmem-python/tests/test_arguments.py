@@ -98,7 +98,8 @@ class Scene:
             "pool": self.pool,
             "raw_size": 100,
             "reference": self.block.reference(),
-            "region": kvmem.Region(MIB, pages="4k"),
+            # Small, because True is a chunk of one byte.
+            "region": kvmem.Region("16KiB", pages="4k"),
             "size": 4096
             if kind == "AddressManager"
             else MIB

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import kvmem
 import pytest
-from conftest import MIB, lockable
+from conftest import LIMIT, MIB, lockable
 from kvmem import _kvmem
 
 
@@ -48,7 +48,7 @@ class Progress:
         self.pool: kvmem.Pool | None = None
 
     def __call__(self, done: int, total: int) -> None:
-        assert self.known.wait(10) and self.pool is not None
+        assert self.known.wait(LIMIT) and self.pool is not None
         self.pool.cancel()
 
 

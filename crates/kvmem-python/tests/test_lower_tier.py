@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import kvmem
 import pytest
+from conftest import LIMIT
 from kvmem.mooncake import ClusterTier, DeadlineError, Store, StoreStats, errors
 from kvmem.mooncake.calls import CallQueue
 from kvmem.mooncake.circuit import Circuit
@@ -125,7 +126,7 @@ class Tiers:
     def evict(self) -> None:
         """Moves the cache's values to the cluster, or has stale ones removed from it."""
         self.cache.evict_to(0)
-        assert self.tier.flush(10)
+        assert self.tier.flush(LIMIT)
 
     def get(self) -> bytes | None:
         found = self.cache.get(KEY)
@@ -154,17 +155,17 @@ class Tiers:
         def before(given: bytes) -> None:
             if given == value:
                 reached.set()
-                assert go.wait(10)
+                assert go.wait(LIMIT)
 
         self.tier.before_put = before
         self.put(value)
         thread = threading.Thread(target=self.cache.evict_to, args=(0,))
         thread.start()
-        assert reached.wait(10)
+        assert reached.wait(LIMIT)
 
         def end() -> None:
             go.set()
-            thread.join(10)
+            thread.join(LIMIT)
             assert not thread.is_alive()
 
         try:
@@ -223,12 +224,12 @@ def put(tiers: Tiers) -> None:
 
 def remove(tiers: Tiers) -> None:
     tiers.cache.remove(KEY)
-    assert tiers.tier.flush(10)
+    assert tiers.tier.flush(LIMIT)
 
 
 def clear(tiers: Tiers) -> None:
     tiers.cache.clear()
-    assert tiers.tier.flush(10)
+    assert tiers.tier.flush(LIMIT)
 
 
 CHANGES: dict[str, tuple[Change, bytes | None]] = {
@@ -284,7 +285,7 @@ def test_a_fetch_from_the_queue_is_overtaken(tiers: Tiers, change: str) -> None:
     do, then = CHANGES[change]
     hold = threading.Event()
     tiers.put(V3)
-    tiers.store.during = lambda what: what == "put" and hold.wait(10)
+    tiers.store.during = lambda what: what == "put" and hold.wait(LIMIT)
     tiers.cache.evict_to(0)
     assert tiers.tier.stats().queued == 1
 
@@ -312,7 +313,7 @@ def test_a_value_that_arrives_late_is_not_the_latest(tiers: Tiers) -> None:
     with tiers.passing_on(V2):
         tiers.put(V3)
         tiers.evict()
-    assert tiers.tier.flush(10)
+    assert tiers.tier.flush(LIMIT)
     assert tiers.get() == V3
     tiers.evict()
     assert tiers.get() == V3
@@ -323,7 +324,7 @@ def test_a_value_that_arrives_after_its_removal(tiers: Tiers, out: str) -> None:
     with tiers.passing_on(V2):
         tiers.cache.remove(KEY) if out == "remove" else tiers.cache.clear()
     assert tiers.get() is None
-    assert tiers.tier.flush(10)
+    assert tiers.tier.flush(LIMIT)
     assert tiers.get() is None
 
 
@@ -335,7 +336,7 @@ def test_a_fetch_in_the_middle_of_a_removal(tiers: Tiers, out: str) -> None:
     tiers.cache.remove(KEY) if out == "remove" else tiers.cache.clear()
     assert len(seen) == 1
     assert tiers.get() is None
-    assert tiers.tier.flush(10)
+    assert tiers.tier.flush(LIMIT)
     assert tiers.get() is None
 
 
@@ -353,7 +354,7 @@ def test_an_eviction_in_the_middle_of_a_removal(tiers: Tiers, out: str) -> None:
     tiers.tier.before_invalidate = meanwhile
     tiers.cache.remove(KEY) if out == "remove" else tiers.cache.clear()
     assert tiers.get() in (None, V2)
-    assert tiers.tier.flush(10)
+    assert tiers.tier.flush(LIMIT)
     assert tiers.get() in (None, V2)
 
 
@@ -446,6 +447,8 @@ def test_a_signal_in_the_lower_tier_interrupts_the_insertion(script: Callable[..
         """
         import signal, threading, time
         import kvmem
+        # It may be ignored here, as in the background of a shell.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         class Slow:
             def __lower_tier__(self, pool): return self
             def put(self, pinned):
@@ -477,7 +480,7 @@ def test_a_failed_put_leaves_no_older_value_behind(tiers: Tiers) -> None:
     with pytest.raises(KeyboardInterrupt):
         tiers.cache.evict_to(0)
     assert tiers.get() is None
-    assert tiers.tier.flush(10)
+    assert tiers.tier.flush(LIMIT)
     assert tiers.get() is None
     assert tiers.cache.stats().sink_failures == 1
     # And if invalidating fails too.
@@ -511,12 +514,12 @@ def test_an_abandoned_put_brings_no_old_value_back(tiers: Tiers, out: str) -> No
 
         def put() -> None:
             began.set()
-            assert go.wait(10)
+            assert go.wait(LIMIT)
             tiers.store.objects.setdefault(key, value)
 
         tiers.store.put_parts = at_once  # type: ignore[method-assign]
         call = calls.submit(put)
-        assert began.wait(10)
+        assert began.wait(LIMIT)
         with pytest.raises(TimeoutError):
             call.wait(0.01)
         raise DeadlineError("late", code=errors.TIMED_OUT, key=key, call=call)
@@ -524,7 +527,7 @@ def test_an_abandoned_put_brings_no_old_value_back(tiers: Tiers, out: str) -> No
     tiers.store.put_parts = late  # type: ignore[method-assign]
     tiers.put(V2)
     tiers.cache.evict_to(0)
-    assert began.wait(10)
+    assert began.wait(LIMIT)
     if out == "remove":
         tiers.cache.remove(KEY)
     elif out == "clear":
@@ -533,13 +536,13 @@ def test_an_abandoned_put_brings_no_old_value_back(tiers: Tiers, out: str) -> No
         tiers.put(V3)
         tiers.cache.evict_to(0)
     # Any operation under this key before the put has ended would come too early.
-    assert not tiers.tier.flush(0.2)
+    assert not tiers.tier.flush(0.05)
     go.set()
-    assert tiers.tier.flush(10)
+    assert tiers.tier.flush(LIMIT)
     assert tiers.get() == (V3 if out == "replace" else None)
     tiers.evict()
     assert tiers.get() == (V3 if out == "replace" else None)
-    assert calls.close(lambda: None).wait_ended(10)
+    assert calls.close(lambda: None).wait_ended(LIMIT)
 
 
 # Random operations.
@@ -566,14 +569,13 @@ def test_no_look_up_finds_an_older_version(
 
     def enough() -> bool:
         stats = tier.stats()
-        return stats.fetched > 50 and stats.stored > 50
+        return stats.fetched > 1000 and stats.stored > 1000
 
     def going() -> bool:
-        """At least some seconds, and on a busy machine longer, until enough values were put and
-        fetched.
-        """
-        took = time.monotonic() - began
-        return not wrong and (took < 4 or (took < 60 and not enough()))
+        """Until enough values were put and fetched, however long a busy machine takes."""
+        # The threads of the tier get their turns as well.
+        time.sleep(0.0001)
+        return not wrong and not enough() and time.monotonic() - began < LIMIT
 
     def look(key: int, sure: bool) -> None:
         known = latest[key]
@@ -618,7 +620,7 @@ def test_no_look_up_finds_an_older_version(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(90)
+        thread.join(LIMIT)
     assert not wrong
     stats = tier.stats()
     assert enough(), stats

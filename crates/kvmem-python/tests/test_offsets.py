@@ -206,7 +206,7 @@ def test_it_outlives_its_allocator() -> None:
     allocation.free()
 
 
-def test_a_million_allocations_leak_nothing() -> None:
+def test_many_allocations_leak_nothing() -> None:
     space = kvmem.OffsetAllocator("1TiB")
 
     def rounds(n: int) -> None:
@@ -223,8 +223,8 @@ def test_a_million_allocations_leak_nothing() -> None:
 
     rounds(20_000)
     before = resident()
-    rounds(700_000)  # and as many again, in batches
-    assert resident() - before < 4 << 20
+    rounds(200_000)  # and as many again, in batches
+    assert resident() - before < 2 << 20
     assert space.metrics().live == 0
     space.check()
 

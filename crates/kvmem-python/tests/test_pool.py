@@ -11,14 +11,14 @@ import os
 import pickle
 import socket
 import sys
-import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import kvmem
 import numpy as np
 import pytest
-from conftest import MIB, needs_mlock
+from conftest import MIB, needs_mlock, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -182,12 +182,11 @@ def test_background_and_progress() -> None:
             block = pool.allocate(1000)
         except kvmem.NotReadyError as error:
             assert error.ready is not None and error.capacity == 32 * MIB
-            pool.wait_ready("1MiB", timeout=10)
+            pool.wait_ready("1MiB", timeout=60)
     assert pool.wait_ready(timeout=60) == 32 * MIB == pool.ready_bytes
     assert seen == [(part * MIB, 32 * MIB) for part in range(1, 33)]
     pool.cancel()
-    started = time.monotonic()
-    assert pool.wait_ready("1TiB", timeout=0.01) == 32 * MIB and time.monotonic() - started < 10
+    assert pool.wait_ready("1TiB", timeout=0.01) == 32 * MIB
 
 
 def test_a_bar_of_tqdm_is_moved() -> None:
@@ -200,6 +199,11 @@ def test_a_bar_of_tqdm_is_moved() -> None:
 
         kvmem.Pool("64MiB", pages="4k", progress=show)
         assert bar.n == bar.total == 64 * MIB
+
+
+def released(gone: Callable[[], object]) -> None:
+    """Waits until an object is released. The last call of a callback may just be returning."""
+    until(lambda: gone() is None)
 
 
 def test_a_callback_is_released_after_the_last_report() -> None:
@@ -217,11 +221,7 @@ def test_a_callback_is_released_after_the_last_report() -> None:
         )
         assert callback.pool.wait_ready(timeout=60) == 4 * MIB
         del callback
-        for _ in range(100):  # the last call may just be returning
-            if gone() is None:
-                break
-            time.sleep(0.02)
-        assert gone() is None
+        released(gone)
 
 
 def test_a_background_pool_can_be_dropped_at_once() -> None:
@@ -514,7 +514,6 @@ def test_two_processes_share_a_pool() -> None:
             finally:
                 os._exit(status)
         socket.send_fds(ours, [b"."], [pool.share(writable=True)])
-        time.sleep(0.05)
         ours.send(pickle.dumps(block.reference()))
         assert os.waitpid(child, 0)[1] == 0
         assert bytes(block) == b"\x4d" * 1000

@@ -166,7 +166,7 @@ fn forks_beside_a_cached_space() {
     static DONE: AtomicBool = AtomicBool::new(false);
     thread::spawn(|| {
         // A deadlock would last forever.
-        thread::sleep(std::time::Duration::from_secs(100));
+        thread::sleep(std::time::Duration::from_secs(600));
         if !DONE.load(Ordering::Relaxed) {
             eprintln!("no end");
             std::process::abort();

@@ -30,7 +30,7 @@ static int in_child(void (*run)(void)) {
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-        alarm(20);
+        alarm(300);
         run();
         _exit(0);
     }

@@ -108,7 +108,7 @@ int main(void) {
         CHECK(child >= 0);
         if (child == 0) {
             /* The alarm kills a child that waits forever; its status then differs from 0. */
-            alarm(20);
+            alarm(300);
             in_child(reserved, leased, got.lease);
             _exit(0);
         }

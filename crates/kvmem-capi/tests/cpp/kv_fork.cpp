@@ -84,7 +84,7 @@ int main() {
             CHECK(child >= 0);
             if (child == 0) {
                 // Ends a child that waits forever.
-                alarm(20);
+                alarm(300);
                 in_child(std::move(cache), std::move(*value), std::move(*reservation),
                          std::move(*leased), std::move(std::get<kvmem::KvLease>(found)));
                 _exit(0);

@@ -140,7 +140,7 @@ static void inherited(void);
 
 /* An alarm ends a child that waits for ever, and that is no good end. */
 static void in_child(void) {
-    alarm(30);
+    alarm(300);
     some();
     use_block();
     use_kept();

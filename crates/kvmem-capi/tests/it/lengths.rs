@@ -81,7 +81,7 @@ static void survived(kvmem_status status, int line) {
                 let call = call(function, &objects, at, value);
                 let length = is_length(function, &parameter.name);
                 let check = if length { "failed" } else { "survived" };
-                writeln!(body, "    alarm(30);\n    {check}({call}, __LINE__);").unwrap();
+                writeln!(body, "    alarm(300);\n    {check}({call}, __LINE__);").unwrap();
                 tried += 1;
                 lengths += u64::from(length);
             }
@@ -100,7 +100,8 @@ static void survived(kvmem_status status, int line) {
                 _ => continue,
             };
             for value in values {
-                writeln!(body, "    {{\n        alarm(30);\n        {structure} options;").unwrap();
+                writeln!(body, "    {{\n        alarm(300);\n        {structure} options;")
+                    .unwrap();
                 writeln!(body, "        OK({structure}_init(&options, sizeof options));").unwrap();
                 // Makes the call look at counts and sizes.
                 match name.as_str() {

@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// A page is opened in a second or two; a browser that hangs would hold up all other tests.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Looks at a page as text, and opens it where there is a browser that works: its plots, at least
 /// that many, are there, the document is whole, and the browser has no complaint. Returns the text.

@@ -66,7 +66,7 @@ fn a_hanging_browser_is_killed_with_its_children() {
         || std::fs::read_to_string(format!("/proc/{}/stat", line.trim())).unwrap_or_default();
     // The process is gone, or a zombie that its new parent has not waited for.
     let gone = || state().is_empty() || state().contains(") Z ");
-    for _ in 0..500 {
+    for _ in 0..12_000 {
         if gone() {
             return;
         }

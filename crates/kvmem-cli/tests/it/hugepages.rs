@@ -79,15 +79,24 @@ fn kvmem(args: &[&str]) -> Output {
     command(args).output().unwrap()
 }
 
+/// Repetitions of a run that lasts until it is ended: each takes 25 ms or more.
+const ENDLESS: u32 = 4000;
+
+/// Waits until no run changes the pool: each holds the lock of the file meanwhile.
+fn settled() {
+    if let Ok(loans) = fs::File::open(LOAN_FILE) {
+        loans.lock().unwrap();
+    }
+}
+
 /// A run that borrows pages. Dropping this kills the run, also if the test panics.
 struct Run(Option<Child>);
 
 impl Run {
-    /// Starts a run and waits until the pool has `pages` pages. The run keeps its pages during
-    /// `reps` repetitions of at least 25 ms each.
-    fn borrowing(pages: u64, reps: u32) -> Run {
+    /// Starts an endless run and waits until the pool has `pages` pages.
+    fn borrowing(pages: u64) -> Run {
         let args = [&ROWS[..], &["touch", "--borrow-hugepages", "--reps"]].concat();
-        let run = Run(Some(command(&args).arg(reps.to_string()).spawn().unwrap()));
+        let run = Run(Some(command(&args).arg(ENDLESS.to_string()).spawn().unwrap()));
         let start = Instant::now();
         while pool() < pages {
             assert!(start.elapsed() < LIMIT, "it borrows nothing");
@@ -171,7 +180,7 @@ fn an_interrupted_run_returns_its_pages() {
     let Some(machine) = Machine::take() else { return };
     for (signal, number) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
         for wait in if signal == "HUP" { &[0][..] } else { &[0, 20, 100] } {
-            let run = Run::borrowing(machine.before + 1, 5);
+            let run = Run::borrowing(machine.before + 1);
             std::thread::sleep(Duration::from_millis(*wait));
             run.send(signal);
             assert_eq!(run.ended().signal(), Some(number), "{signal} after {wait} ms");
@@ -181,7 +190,7 @@ fn an_interrupted_run_returns_its_pages() {
     }
     // An ignored signal stays ignored, as under nohup.
     let run =
-        format!("trap '' HUP; exec \"$0\" {} touch --reps 2 --borrow-hugepages", ROWS.join(" "));
+        format!("trap '' HUP; exec \"$0\" {} touch --reps 20 --borrow-hugepages", ROWS.join(" "));
     let mut command = Command::new("sh");
     command.args(["-c", &run, env!("CARGO_BIN_EXE_kvmem")]).stdout(Stdio::null());
     let run = Run(Some(command.spawn().unwrap()));
@@ -198,7 +207,7 @@ fn an_interrupted_run_returns_its_pages() {
 fn the_next_run_returns_the_pages_of_a_killed_run() {
     let Some(machine) = Machine::take() else { return };
     for wait in [0, 80] {
-        let run = Run::borrowing(machine.before + 1, 5);
+        let run = Run::borrowing(machine.before + 1);
         std::thread::sleep(Duration::from_millis(wait));
         let process = run.id();
         run.send("KILL");
@@ -227,19 +236,19 @@ fn the_next_run_returns_the_pages_of_a_killed_run() {
 fn concurrent_runs_share_the_pool() {
     let Some(machine) = Machine::take() else { return };
     for first_ends in ["INT", "KILL"] {
-        let one = Run::borrowing(machine.before + 1, 20);
+        let one = Run::borrowing(machine.before + 1);
         // The first run keeps its pages until the second has its own. It has unlocked the file.
-        std::thread::sleep(Duration::from_millis(150));
+        settled();
         one.send("STOP");
         let pages = pool() - machine.before;
-        let two = Run::borrowing(machine.before + pages + 1, 20);
-        std::thread::sleep(Duration::from_millis(100));
+        let two = Run::borrowing(machine.before + pages + 1);
+        settled();
         assert_eq!(pool(), machine.before + 2 * pages, "each has its own");
         one.send(first_ends);
         one.send("CONT");
         one.ended();
         // A third run returns the pages of a killed one, and leaves those of the second.
-        std::thread::sleep(Duration::from_millis(100));
+        settled();
         two.send("STOP");
         assert!(kvmem(&OTHER).status.success());
         assert_eq!(pool(), machine.before + pages);

@@ -229,7 +229,7 @@ fn endless(folder: &Folder, lines: usize) -> Child {
         list.filter(|file| file.starts_with(&folder.0)).count()
     };
     while open() < 3 {
-        assert!(start.elapsed() < Duration::from_secs(60), "it does not begin");
+        assert!(start.elapsed() < Duration::from_secs(120), "it does not begin");
         std::thread::sleep(Duration::from_millis(2));
     }
     child

@@ -191,7 +191,7 @@ fn with_tasks(folder: &Folder, tasks: u32, args: &[&str]) -> Option<Output> {
     let mut limited = Command::new("bash");
     limited.args([
         "-c",
-        &format!("ulimit -u {tasks} || exit 126; exec timeout -s KILL 100 \"$0\" \"$@\""),
+        &format!("ulimit -u {tasks} || exit 126; exec timeout -s KILL 600 \"$0\" \"$@\""),
     ]);
     // `timeout` counts as one of the processes.
     limited.arg(&command).args(args).current_dir("/").env("TMPDIR", &folder.0).stdin(Stdio::null());

@@ -78,7 +78,7 @@ class Commands:
                 try:
                     self.store.put(f"{name}{turn % 8}", block, replace=True)
                     self.store.get(f"{name}{turn % 8}").free()
-                except kvmem.mooncake.UnreachableError:
+                except (kvmem.mooncake.UnreachableError, kvmem.mooncake.ObjectMissingError):
                     return turn
                 turn += 1
 
@@ -87,7 +87,11 @@ class Commands:
 
 
 def main() -> None:
-    with kvmem.Pool("16MiB", pages="4k") as pool, Store(pool, master=sys.argv[1]) as store:
+    # A deadline that a busy machine keeps as well.
+    with (
+        kvmem.Pool("16MiB", pages="4k") as pool,
+        Store(pool, master=sys.argv[1], deadline=30) as store,
+    ):
         commands = Commands(store)
         print(json.dumps("ready"), flush=True)
         for line in sys.stdin:

@@ -10,13 +10,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import pytest
+from conftest import LIMIT, until
 from engines import require
 from kvmem.bench._processes import LOCAL, free_port, master_command
 
@@ -29,19 +30,16 @@ ENVIRONMENT = {
 }
 
 
-def until(true: Callable[[], object], seconds: float = 20.0) -> None:
-    """Waits until a condition is true."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, f"not within {seconds} s"
-        time.sleep(0.05)
-
-
 class Cluster:
-    """A master and the other processes of a cluster. Leaving the block ends all of them."""
+    """A master and the other processes of a cluster. Leaving the block ends all of them.
 
-    def __init__(self, folder: Path) -> None:
+    The master considers a client dead that has been silent for ``client_ttl`` seconds. By default
+    that is longer than any test, so no client of a busy machine is taken for a dead one.
+    """
+
+    def __init__(self, folder: Path, client_ttl: int = 600) -> None:
         self.folder = folder
+        self.client_ttl = client_ttl
         self.port = free_port()
         self.address = f"{LOCAL}:{self.port}"
         self.processes: list[subprocess.Popen[str]] = []
@@ -64,7 +62,12 @@ class Cluster:
         return process
 
     def start_master(self) -> subprocess.Popen[str]:
-        master = self.start("master", *master_command(self.port))
+        # Of two equal options the master takes the last.
+        command = [*master_command(self.port), f"-client_ttl={self.client_ttl}"]
+        [self.metrics] = [
+            option.partition("=")[2] for option in command if option.startswith("-metrics_port=")
+        ]
+        master = self.start("master", *command)
 
         def listens() -> bool:
             assert master.poll() is None, (self.folder / "master.log").read_text(encoding="utf-8")
@@ -100,11 +103,27 @@ class Cluster:
     def client(self) -> Client:
         return Client(self.start("client", sys.executable, str(CLIENT), self.address))
 
+    def segments(self) -> set[str]:
+        """Returns the names of the mounted segments. Those of a killed process are among them until
+        the master considers its client dead.
+        """
+        address = f"http://{LOCAL}:{self.metrics}/get_all_segments"
+        with urllib.request.urlopen(address, timeout=LIMIT) as answer:
+            return set(answer.read().decode().split())
+
     @staticmethod
     def kill(process: subprocess.Popen[str]) -> None:
         """Kills the process, like a power failure."""
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(LIMIT)
+
+    @staticmethod
+    def end(process: subprocess.Popen[str]) -> None:
+        """Asks a process to end. A server then unmounts its segments; the master would choose those
+        of a killed one until its client is considered dead.
+        """
+        process.terminate()
+        assert process.wait(LIMIT) == 0
 
     def __enter__(self) -> Self:
         return self
@@ -120,7 +139,7 @@ class Cluster:
             if process.poll() is None:
                 process.terminate()
                 try:
-                    process.wait(20)
+                    process.wait(LIMIT)
                 except subprocess.TimeoutExpired:
                     self.kill(process)
             for pipe in (process.stdin, process.stdout):

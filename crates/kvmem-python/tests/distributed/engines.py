@@ -22,6 +22,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from conftest import LIMIT
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[3] / "docs" / "distributed"
@@ -76,7 +77,7 @@ def run_with(engine: str, prelude: str, program: str, **environment: str) -> str
         [sys.executable, "-X", "faulthandler", "-c", "\n".join(lines)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT,
         env={
             **os.environ,
             "PYTHONDONTWRITEBYTECODE": "1",

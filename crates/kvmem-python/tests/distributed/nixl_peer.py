@@ -45,7 +45,7 @@ def main() -> None:
             if "sums" in request:
                 said["sums"] = [hashlib.sha256(block).hexdigest() for block in blocks]
             if "notifications" in request:
-                found = agent.notifications(timeout=5.0)
+                found = agent.notifications(timeout=60.0)
                 said["notifications"] = [[one.peer, one.message.decode()] for one in found]
             if "work" in request:
                 # Starts to read and write, and does not wait.
@@ -58,7 +58,7 @@ def main() -> None:
                     request.get("notify", "").encode(),
                 )
                 if request.get("wait"):
-                    transfer.wait(10.0)
+                    transfer.wait(60.0)
                 said["done"] = transfer.done
             print(json.dumps(said), flush=True)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import gc
 import threading
-import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import kvmem
 import pytest
+from conftest import LIMIT, until
 from kvmem.mooncake import CircuitOpenError, DeadlineError, StoreError, UnreachableError, errors
 from kvmem.mooncake.calls import CallQueue, HeldViews
 from kvmem.mooncake.circuit import Circuit, SegmentBackoff, circuit_open
@@ -20,7 +20,7 @@ from kvmem.mooncake.circuit import Circuit, SegmentBackoff, circuit_open
 def calls() -> Iterator[CallQueue]:
     calls = CallQueue("test", limit=2)
     yield calls
-    assert calls.close(lambda: None).wait_ended(10)
+    assert calls.close(lambda: None).wait_ended(LIMIT)
     until(lambda: not workers())
 
 
@@ -28,17 +28,10 @@ def workers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "kvmem-test"]
 
 
-def until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.002)
-
-
 def test_a_call_returns_and_raises_what_the_engine_does(calls: CallQueue) -> None:
-    assert calls.submit(lambda: 7).wait(10) == 7
+    assert calls.submit(lambda: 7).wait(LIMIT) == 7
     with pytest.raises(ZeroDivisionError):
-        calls.submit(lambda: 1 // 0).wait(10)
+        calls.submit(lambda: 1 // 0).wait(LIMIT)
     assert calls.abandoned == 0 and len(workers()) == 1, "an idle worker makes the next call"
 
 
@@ -56,10 +49,10 @@ def test_an_abandoned_call_keeps_its_memory(calls: CallQueue) -> None:
 
             def work() -> None:
                 began.set()
-                go.wait(10)
+                go.wait(LIMIT)
 
             call = calls.submit(work, held)
-            assert began.wait(10)
+            assert began.wait(LIMIT)
             with pytest.raises(TimeoutError):
                 call.wait(0.01)
         del held, kept
@@ -69,7 +62,7 @@ def test_an_abandoned_call_keeps_its_memory(calls: CallQueue) -> None:
         with pytest.raises(kvmem.ExportedError):
             block.free()
         go.set()
-        assert call.wait_ended(10)
+        assert call.wait_ended(LIMIT)
         until(lambda: told)
         block.free()
         gc.collect()
@@ -84,7 +77,7 @@ def test_workers_are_bounded_and_queued_calls_are_removed(calls: CallQueue) -> N
 
     def work(number: int) -> None:
         made.append(number)
-        go.wait(10)
+        go.wait(LIMIT)
 
     begun = [calls.submit(functools.partial(work, number)) for number in range(5)]
     until(lambda: len(made) == 2)
@@ -97,7 +90,7 @@ def test_workers_are_bounded_and_queued_calls_are_removed(calls: CallQueue) -> N
     data.append(1)  # nothing holds it any more: that call is never made
     go.set()
     until(lambda: calls.abandoned == 0)
-    assert calls.submit(lambda: 1).wait(10) == 1
+    assert calls.submit(lambda: 1).wait(LIMIT) == 1
     assert sorted(made) == [0, 1]
 
 
@@ -116,7 +109,7 @@ def test_the_last_call_runs_after_all_others() -> None:
     go, order = threading.Event(), list[str]()
 
     def late() -> None:
-        go.wait(10)
+        go.wait(LIMIT)
         order.append("late")
 
     call = calls.submit(late)
@@ -127,7 +120,7 @@ def test_the_last_call_runs_after_all_others() -> None:
     with pytest.raises(kvmem.ClosedError):
         calls.submit(lambda: None)
     go.set()
-    assert last.wait_ended(10) and order == ["late", "last"]
+    assert last.wait_ended(LIMIT) and order == ["late", "last"]
     until(lambda: not workers())
 
 

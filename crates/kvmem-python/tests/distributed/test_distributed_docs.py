@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from cluster import ENVIRONMENT, Cluster, cluster
+from conftest import LIMIT
 
 __all__ = ["cluster"]
 
@@ -26,7 +27,11 @@ def test_the_example_of_mooncake_runs(cluster: Cluster, tmp_path: Path) -> None:
     program.write_text("\n".join(examples("Mooncake Store")), encoding="utf-8")
     environment = {**ENVIRONMENT, "MASTER": cluster.address}
     done = subprocess.run(
-        [sys.executable, str(program)], capture_output=True, text=True, timeout=60, env=environment
+        [sys.executable, str(program)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        env=environment,
     )
     assert done.returncode == 0, done.stderr
     assert (

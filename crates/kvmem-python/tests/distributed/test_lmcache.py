@@ -18,6 +18,7 @@ from typing import Any
 
 import kvmem
 import pytest
+from conftest import LIMIT
 from engines import DOCS, REAL, missing, run_with, unpacked, with_torch
 from kvmem.bench import lmcache as bench
 from kvmem.lmcache import AddressManager, HostMemory
@@ -943,7 +944,7 @@ def test_without_pytorch_lmcache_warns_that_its_memory_is_not_ours() -> None:
             [sys.executable, "-c", textwrap.dedent(program), folder],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=LIMIT,
             env={**inherited, "LMCACHE_TRACK_USAGE": "false", **environment},
         )
         assert done.returncode == 0, done.stderr

@@ -13,12 +13,13 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
 import kvmem
 import pytest
 from cluster import ENVIRONMENT, Cluster, cluster
+from conftest import LIMIT, until
 from engines import require
 from kvmem.mooncake import ExposedError, Store, ports, serve
 
@@ -43,15 +44,21 @@ def addresses() -> list[str]:
     return sorted(found)
 
 
-def connects(host: str, port: int, source: str = "") -> bool:
+def connects(host: str, port: int, source: str = "", *, expected: bool = False) -> bool:
     """Returns whether a connection succeeds. On one machine that takes microseconds or never
-    happens.
+    happens. An expected one may take as long as a busy machine needs.
     """
+    seconds = LIMIT if expected else 0.1
     try:
-        socket.create_connection((host, port), 0.1, (source, 0) if source else None).close()
+        socket.create_connection((host, port), seconds, (source, 0) if source else None).close()
     except OSError:
         return False
     return True
+
+
+def answering(port: int, expected: Container[str] = ()) -> set[str]:
+    """Returns the addresses of this machine that a port answers on."""
+    return {each for each in addresses() if connects(each, port, expected=each in expected)}
 
 
 @contextlib.contextmanager
@@ -96,13 +103,13 @@ def test_a_limited_port_answers_on_one_address(family: socket.AddressFamily, hos
         pytest.skip("no IPv6 here")
     limited = ports.Ports(host)
     with listener(family) as (opened, port):
-        before = {each for each in addresses() if connects(each, port)}
+        before = answering(port, addresses())
         for _ in before:
             opened.accept()[0].close()
         assert LOCAL in before and "127.0.0.2" in before
         limited.limit()
         limited.check()
-        assert {each for each in addresses() if connects(each, port)} == before & {host}
+        assert answering(port, {host}) == before & {host}
 
 
 @needs_filters
@@ -125,7 +132,7 @@ def test_it_answers_to_named_peers(peers: str | list[str], wanted: set[str]) -> 
         assert {
             source
             for source in ("127.0.0.1", "127.0.0.5", "127.1.2.3")
-            if connects(LOCAL, port, source)
+            if connects(LOCAL, port, source, expected=source in wanted)
         } == wanted
 
 
@@ -144,7 +151,7 @@ def test_peers_by_ipv6() -> None:
         limited = ports.Ports("::1", peers=peers)
         with listener(socket.AF_INET6) as (_, port):
             limited.limit()
-            assert connects("::1", port) == wanted, peers
+            assert connects("::1", port, expected=wanted) == wanted, peers
 
 
 @needs_filters
@@ -175,7 +182,7 @@ def test_a_port_of_unknown_origin_is_reported_and_not_limited() -> None:
     limited = ports.Ports("127.0.0.2")
     with listener(host=LOCAL) as (_, port):
         limited.check()
-        assert connects(LOCAL, port)
+        assert connects(LOCAL, port, expected=True)
 
 
 def test_without_a_filter_the_loopback_interface_is_enough_for_its_own(
@@ -186,8 +193,8 @@ def test_without_a_filter_the_loopback_interface_is_enough_for_its_own(
     with listener() as (_, port):
         limited.check()
         assert str(limited) == f"ports {port} answer on the loopback interface only"
-        found = {each for each in addresses() if connects(each, port)}
-        assert found == {LOCAL, "127.0.0.2"}, "an address of another interface"
+        expected = {LOCAL, "127.0.0.2"}
+        assert answering(port, expected) == expected, "an address of another interface"
         monkeypatch.setattr(ports, "_interface", lambda fd: b"")
         with pytest.raises(ExposedError, match="not bound to the loopback interface"):
             limited.check()
@@ -246,7 +253,7 @@ def test_a_process_without_privileges_is_limited_as_well(script: Callable[..., s
     out = script(
         f"""
         import ctypes, os, socket, sys
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        sys.path[:0] = {[str(folder) for folder in Path(__file__).parents[:2]]!r}
         import test_mooncake_ports as here
         from kvmem.mooncake import ports
         limited = ports.Ports({LOCAL!r})
@@ -257,7 +264,7 @@ def test_a_process_without_privileges_is_limited_as_well(script: Callable[..., s
         with here.listener(socket.AF_INET) as (_, port):
             limited.check()
             print(limited)
-            print(sorted(each for each in here.addresses() if here.connects(each, port)))
+            print(sorted(here.answering(port, {{{LOCAL!r}}})))
         """
     )
     assert "answer on 127.0.0.1 only" in out or "on the loopback interface only" in out
@@ -291,9 +298,9 @@ def ports_of(pid: int) -> list[int]:
     return sorted(found)
 
 
-def reachable(pid: int) -> dict[int, set[str]]:
+def reachable(pid: int, expected: Container[str]) -> dict[int, set[str]]:
     """Returns, for each port of a process, the addresses of this machine that it answers on."""
-    found = {port: {each for each in addresses() if connects(each, port)} for port in ports_of(pid)}
+    found = {port: answering(port, expected) for port in ports_of(pid)}
     assert found, "it listens on nothing"
     return found
 
@@ -303,13 +310,13 @@ def reachable(pid: int) -> dict[int, set[str]]:
 def test_a_server_answers_on_its_host_only(cluster: Cluster, host: str) -> None:
     server = cluster.serve("4MiB", "--host", host)
     try:
-        assert all(found <= {host} for found in reachable(server.pid).values())
+        assert all(found <= {host} for found in reachable(server.pid, {host}).values())
         found = ports_of(server.pid)
-        assert all(connects(host, port) for port in found)
+        assert all(connects(host, port, expected=True) for port in found)
         told = (cluster.folder / "server.log").read_text(encoding="utf-8")
         assert f"kvmem: ports {', '.join(map(str, found))} answer on {host} only" in told
     finally:
-        cluster.kill(server)
+        cluster.end(server)
 
 
 def test_a_server_on_the_loopback_interface_is_not_reached_by_other_addresses(
@@ -318,26 +325,27 @@ def test_a_server_on_the_loopback_interface_is_not_reached_by_other_addresses(
     """With privileges and without."""
     server = cluster.serve("4MiB")
     try:
-        for found in reachable(server.pid).values():
+        for found in reachable(server.pid, {LOCAL}).values():
             assert LOCAL in found and all(ipaddress.ip_address(each).is_loopback for each in found)
     finally:
-        cluster.kill(server)
+        cluster.end(server)
 
 
 def test_a_master_that_is_started_as_the_page_says_listens_on_its_address(cluster: Cluster) -> None:
-    assert all(found == {LOCAL} for found in reachable(cluster.master.pid).values())
+    assert all(found == {LOCAL} for found in reachable(cluster.master.pid, {LOCAL}).values())
 
 
 def test_an_exposed_server_answers_on_every_address(cluster: Cluster) -> None:
     """Shows that the test of limited servers can fail."""
     server = cluster.serve("4MiB", "--expose")
     try:
-        assert all({LOCAL, "127.0.0.2"} <= found for found in reachable(server.pid).values())
+        expected = {LOCAL, "127.0.0.2"}
+        assert all(expected <= found for found in reachable(server.pid, expected).values())
         assert "--expose: every process that reaches" in (cluster.folder / "server.log").read_text(
             encoding="utf-8"
         )
     finally:
-        cluster.kill(server)
+        cluster.end(server)
 
 
 @needs_filters
@@ -345,9 +353,10 @@ def test_a_server_answers_to_its_peers_only(cluster: Cluster) -> None:
     server = cluster.serve("4MiB", "--peers", "127.0.0.5,10.0.0.0/8")
     try:
         for port in ports_of(server.pid):
-            assert connects(LOCAL, port, "127.0.0.5") and not connects(LOCAL, port, "127.0.0.6")
+            assert connects(LOCAL, port, "127.0.0.5", expected=True)
+            assert not connects(LOCAL, port, "127.0.0.6")
     finally:
-        cluster.kill(server)
+        cluster.end(server)
 
 
 @needs_filters
@@ -373,12 +382,11 @@ with kvmem.Pool("1MiB", pages="4k", shared=True) as pool, kvmem.Pool("1MiB", pag
         env=environment,
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        found = reachable(process.pid)
-        assert len(found) >= 4 and {frozenset(each) for each in found.values()} == {
-            frozenset({LOCAL}),
-            frozenset({"127.0.0.2"}),
-        }
-        process.communicate(timeout=20)
+        assert len(ports_of(process.pid)) >= 4
+        # Each port answers on one of both; a busy machine may miss an answer.
+        both = {frozenset({LOCAL}), frozenset({"127.0.0.2"})}
+        until(lambda: set(map(frozenset, reachable(process.pid, ()).values())) == both)
+        process.communicate(timeout=LIMIT)
         assert process.returncode == 0
 
 
@@ -425,8 +433,12 @@ def test_a_stranger_reads_nothing(cluster: Cluster, expose: bool) -> None:
                 for address in (at, block.ptr)
             )
 
-        assert got(LOCAL), "a client that reaches the port reads: then this test would tell nothing"
-        assert got("127.0.0.2") == expose
+        # A client that reaches the port reads; otherwise this test would show nothing.
+        until(lambda: got(LOCAL))
+        if expose:
+            until(lambda: got("127.0.0.2"))
+        else:
+            assert not got("127.0.0.2")
         private = ctypes.create_string_buffer(secret)
         assert not any(
             stolen(LOCAL, port, ctypes.addressof(private), len(secret)) for port in opened

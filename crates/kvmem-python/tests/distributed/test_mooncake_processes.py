@@ -4,17 +4,29 @@ killed in the middle of a transfer.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 
 import pytest
-from cluster import Client, Cluster, cluster, until
-
-__all__ = ["cluster"]
+from cluster import Client, Cluster
+from conftest import LIMIT, until
+from engines import require
 
 MIB = 1 << 20
 SIZES = [1, 4096, 70_001, MIB]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster whose master soon detects that a process is gone."""
+    require("mooncake")
+    before = set(os.listdir("/dev/shm"))
+    with Cluster(tmp_path_factory.mktemp("processes"), client_ttl=4) as cluster:
+        yield cluster
+    assert set(os.listdir("/dev/shm")) <= before
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +68,7 @@ def test_a_killed_client_affects_no_other(cluster: Cluster, clients: list[Client
     victim = cluster.client()
     victim.send("spin", "victim", MIB)
     assert victim.receive() == "spinning"
-    time.sleep(0.3)
+    time.sleep(0.1)
     cluster.kill(victim.process)
     assert all(works(client, f"after-client-{n}") for n, client in enumerate(clients))
     # Another client can reuse a key that it left half written.
@@ -73,7 +85,7 @@ def test_a_killed_server_is_missing_until_another_starts(
         assert one.do("put", key, 65_536) is None
     third.send("spin", "server", MIB)
     assert third.receive() == "spinning"
-    time.sleep(0.3)
+    time.sleep(0.1)
     cluster.kill(servers.pop())
     # The client detects it during a transfer, and survives.
     assert third.receive() >= 0
@@ -98,7 +110,7 @@ def test_clients_wait_for_a_killed_master(cluster: Cluster, clients: list[Client
     one, other, third = clients
     third.send("spin", "master", MIB)
     assert third.receive() == "spinning"
-    time.sleep(0.3)
+    time.sleep(0.1)
     cluster.kill(cluster.master)
     assert third.receive() >= 0
     assert one.do("put", "while it is gone", 4096) in (
@@ -108,7 +120,7 @@ def test_clients_wait_for_a_killed_master(cluster: Cluster, clients: list[Client
     )
     cluster.master = cluster.start_master()
     # Servers mount their segments again by themselves.
-    until(lambda: all(works(client, f"after-master-{n}") for n, client in enumerate(clients)), 30)
+    until(lambda: all(works(client, f"after-master-{n}") for n, client in enumerate(clients)))
     assert other.do("same", "after-master-0", 70_001) is True
 
 
@@ -124,10 +136,10 @@ def test_a_server_unmounts_on_a_signal(
     # space.
     for server in servers:
         server.send_signal(signal.SIGTERM)
-        assert server.wait(20) == 0
+        assert server.wait(LIMIT) == 0
         assert server.stdout is not None and "unmounted" in server.stdout.read()
     assert clients[0].do("put", "no room", 4096) == "ClusterFullError"
     for client in clients:
         assert client.process.stdin is not None
         client.process.stdin.close()
-        assert client.process.wait(20) == 0
+        assert client.process.wait(LIMIT) == 0

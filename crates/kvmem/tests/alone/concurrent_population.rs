@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::limits::{Group, join};
 use super::{MIB, alone, role};
@@ -99,9 +99,9 @@ macro_rules! group {
     };
 }
 
-/// Returns the number of rounds: `KVMEM_TEST_ROUNDS`, or 50.
+/// Returns the number of rounds: `KVMEM_TEST_ROUNDS`, or 20.
 fn rounds() -> usize {
-    std::env::var("KVMEM_TEST_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(50)
+    std::env::var("KVMEM_TEST_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(20)
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn an_uncontended_reservation_takes_one_call_per_chunk() {
 fn hold() {
     let watch = ProgressOptions::new().progress(|progress| {
         println!("\nholds {}", progress.done_bytes);
-        std::thread::sleep(Duration::from_secs(60));
+        std::thread::sleep(Duration::from_secs(600));
     });
     let region = Region::builder(2 * SHARE).ladder(PageSize::Base).map().expect("addresses");
     let _ = region.populate(.., Populate::threads(1), &watch);
@@ -238,12 +238,10 @@ fn a_reservation_is_seen_by_all_and_ends_with_its_process() {
     // The holder pauses with most of its share still reserved. Processes that fit beside it
     // populate.
     let beside = |role: &str| output_of(&start(test, role).output().expect("a child"));
-    let started = Instant::now();
     assert!(beside(&format!("fit {path}")).contains("\nmapped"));
-    let requested = Instant::now();
-    assert!(beside(&format!("ask {path}")).contains("\nfailed"), "{:?}", started.elapsed());
-    // It waits for the holder, but not forever.
-    assert!(requested.elapsed() < Duration::from_secs(20), "{:?}", requested.elapsed());
+    assert!(beside(&format!("ask {path}")).contains("\nfailed"));
+    // It waits for the holder, but not until its end.
+    assert!(holder.0.try_wait().expect("our child").is_none(), "the holder has ended");
     let mut container = start(test, &format!("joined {path}"));
     let mounts =
         ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].into_iter().find(|top| path.starts_with(top));

@@ -158,7 +158,7 @@ impl Drop for Group {
     fn drop(&mut self) {
         // Processes of a failed test may take a moment to end. A group that could not be made need
         // not be removed.
-        for _ in 0..50 {
+        for _ in 0..3000 {
             match fs::remove_dir(&self.0) {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                     std::thread::sleep(std::time::Duration::from_millis(20));

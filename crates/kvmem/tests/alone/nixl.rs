@@ -257,7 +257,7 @@ impl Transfers {
         let begun = Instant::now();
         let mut ended = status;
         while ended == IN_PROGRESS {
-            assert!(begun.elapsed() < Duration::from_secs(30), "the transfer does not end");
+            assert!(begun.elapsed() < Duration::from_secs(120), "the transfer does not end");
             // SAFETY: the types are those of the header; agent and request are alive.
             ended = agent
                 .with_raw(|raw, _| unsafe { self.function::<Of>("get_xfer_status")(raw, request) });

@@ -3,6 +3,8 @@
  *
  * Each function of the library calls `enter` first. `enter` counts the call, logs its name, waits
  * for the latency that the test has set, and returns the error that the test has injected, or 0.
+ * If the test has set `meet`, calls with a latency wait until so many have been in a call at once,
+ * however late their threads come. A call that waits for a minute returns.
  */
 
 #include <pthread.h>
@@ -22,7 +24,7 @@ static struct call {
     int error;
 } calls[64];
 static char call_log[1 << 16];
-static uint64_t latency_ns, waiting, max_waiting;
+static uint64_t latency_ns, waiting, max_waiting, meet;
 
 /* Returns a number of this library by its name. */
 static uint64_t *number(const char *name, uint64_t at);
@@ -51,9 +53,12 @@ static int enter(const char *name)
     if (wait.tv_sec || wait.tv_nsec) {
         if (++waiting > max_waiting)
             max_waiting = waiting;
-        pthread_mutex_unlock(&lock);
-        nanosleep(&wait, NULL);
-        pthread_mutex_lock(&lock);
+        uint64_t left = 60 * UINT64_C(1000000000) / latency_ns;
+        do {
+            pthread_mutex_unlock(&lock);
+            nanosleep(&wait, NULL);
+            pthread_mutex_lock(&lock);
+        } while (max_waiting < meet && left-- > 0);
         waiting--;
     }
     pthread_mutex_unlock(&lock);

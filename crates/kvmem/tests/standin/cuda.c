@@ -45,6 +45,7 @@ static uint64_t *number(const char *name, uint64_t at)
     NUMBER(misuse);
     NUMBER(registered);
     NUMBER(max_waiting);
+    NUMBER(meet);
     if (!strcmp(name, "flags") && at < 64)
         return &flags_requested[at];
     if (!strcmp(name, "context") && at < 64)

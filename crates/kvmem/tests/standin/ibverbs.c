@@ -66,6 +66,7 @@ static uint64_t *number(const char *name, uint64_t at)
     NUMBER(registered);
     NUMBER(foreign_iova);
     NUMBER(max_waiting);
+    NUMBER(meet);
     if (!strcmp(name, "access") && at < 64)
         return &access_requested[at];
     abort();

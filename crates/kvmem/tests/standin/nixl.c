@@ -93,6 +93,7 @@ static uint64_t *number(const char *name, uint64_t at)
     NUMBER(last_device);
     NUMBER(last_length);
     NUMBER(max_waiting);
+    NUMBER(meet);
     abort();
 }
 

@@ -2,6 +2,9 @@
 //! interface.
 
 use std::ffi::OsStr;
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -71,8 +74,63 @@ pub(crate) fn compile(source: &Path, name: &str, flags: &[&str]) -> PathBuf {
         .arg(prefix().join("include"));
     cc.arg("-I").arg(crate_folder().join("tests/c")).arg(source).arg("-o").arg(&program);
     cc.arg("-L").arg(&lib).arg("-lkvmem").arg(format!("-Wl,-rpath,{}", lib.display()));
-    succeed(&mut cc);
+    compiled(name, source, &mut cc);
     program
+}
+
+/// Runs a compiler that must succeed, unless it has succeeded before with the same command, the
+/// same source and the same headers. Tests of other threads, processes and runs use the result too.
+/// `name` is that of the program, or of the check if the compiler writes no program.
+pub(crate) fn compiled(name: &str, source: &Path, command: &mut Command) {
+    let mut hasher = DefaultHasher::new();
+    format!("{command:?}").hash(&mut hasher);
+    let version = Command::new(command.get_program()).arg("--version").output();
+    version.expect("the compiler is installed").stdout.hash(&mut hasher);
+    std::fs::read(source).expect("the source can be read").hash(&mut hasher);
+    headers().hash(&mut hasher);
+    let key = format!("{:016x}\n", hasher.finish());
+
+    let mut options = File::options();
+    let path = scratch("programs").join(format!("{name}.compiled"));
+    let file = options.read(true).write(true).create(true).truncate(false).open(path);
+    let mut file = file.expect("the target folder can be written");
+    file.lock().expect("the file can be locked");
+    let mut earlier = String::new();
+    file.read_to_string(&mut earlier).expect("the file can be read");
+    let program = scratch("programs").join(name);
+    let writes = command.get_args().any(|argument| argument == program.as_os_str());
+    if earlier == key && (!writes || program.exists()) {
+        return;
+    }
+    file.set_len(0).expect("the file can be written");
+    succeed(command);
+    file.rewind().and_then(|()| file.write_all(key.as_bytes())).expect("the file can be written");
+}
+
+/// Returns a hash of all headers that a program may include, by their names and contents.
+fn headers() -> u64 {
+    fn add(folder: &Path, hasher: &mut DefaultHasher) {
+        let entries = std::fs::read_dir(folder).expect("the folder can be read");
+        let mut paths: Vec<PathBuf> =
+            entries.map(|entry| entry.expect("a readable folder").path()).collect();
+        paths.sort();
+        for path in paths {
+            if path.is_dir() {
+                add(&path, hasher);
+            } else {
+                path.hash(hasher);
+                std::fs::read(&path).expect("the header can be read").hash(hasher);
+            }
+        }
+    }
+    static HEADERS: OnceLock<u64> = OnceLock::new();
+    *HEADERS.get_or_init(|| {
+        let mut hasher = DefaultHasher::new();
+        for folder in ["include", "tests/c", "tests/cpp"] {
+            add(&crate_folder().join(folder), &mut hasher);
+        }
+        hasher.finish()
+    })
 }
 
 /// Runs a command that must succeed; returns its output.

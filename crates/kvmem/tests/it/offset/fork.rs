@@ -9,7 +9,7 @@ use super::space;
 use crate::child::forked;
 
 const CAPACITY: u64 = 1 << 20;
-const FORKS: usize = 150;
+const FORKS: usize = 60;
 
 /// Ends the other threads' work, even if the test fails.
 struct End<'a>(&'a AtomicBool);

@@ -8,10 +8,10 @@ use kvmem_testkit::random::Random;
 
 use super::space;
 
-const LIVE: u64 = 1_000_000;
+const LIVE: u64 = 250_000;
 const SIZE: u64 = 4096;
 
-fn a_million() -> (OffsetAllocator, u64, Vec<Allocation>) {
+fn many() -> (OffsetAllocator, u64, Vec<Allocation>) {
     let space = OffsetAllocator::new(1 << 40).unwrap();
     let at_start = space.metrics().metadata_bytes;
     let live = (0..LIVE).map(|_| space.allocate(SIZE).unwrap()).collect();
@@ -20,7 +20,7 @@ fn a_million() -> (OffsetAllocator, u64, Vec<Allocation>) {
 
 #[test]
 fn forty_bytes_an_allocation() {
-    let (space, at_start, live) = a_million();
+    let (space, at_start, live) = many();
     assert!(at_start < 64 << 10, "an empty space of 1 TiB costs {at_start} bytes");
     let metrics = space.metrics();
     assert_eq!((metrics.live, metrics.allocated), (LIVE, LIVE * SIZE));
@@ -40,7 +40,7 @@ fn forty_bytes_an_allocation() {
 /// One allocation in a thousand survives, anywhere: the metadata of the others must be freed.
 #[test]
 fn survivors_do_not_hold_the_metadata_of_freed_ranges() {
-    let (space, _, mut live) = a_million();
+    let (space, _, mut live) = many();
     let peak = space.metrics().metadata_bytes;
     let mut random = Random::new(3);
     while live.len() as u64 > LIVE / 1000 {

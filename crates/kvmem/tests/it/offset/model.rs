@@ -612,7 +612,7 @@ impl Test {
 
 #[test]
 fn soak_against_a_plain_map() {
-    let (calls, seed) = (setting("KVMEM_SOAK_OPS", 120_000), setting("KVMEM_SOAK_SEED", 1));
+    let (calls, seed) = (setting("KVMEM_SOAK_OPS", 30_000), setting("KVMEM_SOAK_SEED", 1));
     let mut failures = 0;
     for round in 0..calls.div_ceil(CALLS_A_SPACE) {
         let mut test = Test::new(seed.wrapping_mul(1_000_003).wrapping_add(round));

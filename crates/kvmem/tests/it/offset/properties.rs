@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use crate::random::{cases, check, reach_everything};
 
 proptest! {
-    #![proptest_config(cases(150))]
+    #![proptest_config(cases(80))]
 
     #[test]
     fn small_spaces(config in config(Scale::Small), ops in ops(120)) {

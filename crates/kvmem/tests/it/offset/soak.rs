@@ -21,13 +21,13 @@ pub(super) fn setting(name: &str, default: u64) -> u64 {
 
 #[test]
 fn long_lives() {
-    run::<OffsetAllocator>(200_000);
+    run::<OffsetAllocator>(80_000);
 }
 
 /// The same above caches.
 #[test]
 fn long_lives_with_caches() {
-    run::<ExtentCache>(100_000);
+    run::<ExtentCache>(50_000);
 }
 
 fn run<A: TestedAllocator>(ops: u64) {

@@ -7,22 +7,26 @@ use kvmem::arena::CancelToken;
 use kvmem::pool::{Block, Pool, PoolBuilder, PoolError};
 use kvmem::register::Policy;
 
-use super::fake::{Fake, live, registrars};
+use super::fake::{Fake, Gate, live, registrars};
 use super::{MIB, small};
 
 const PART: usize = 128 << 10;
 const LONG: Duration = Duration::from_secs(60);
 
-fn slow(fakes: &[Fake], millis: u64) -> PoolBuilder {
-    let slow: Vec<Fake> =
-        fakes.iter().map(|fake| fake.clone().taking(Duration::from_millis(millis))).collect();
-    small(MIB + PART / 2).registrars(registrars(&slow)).in_background(true)
+fn builder(fakes: &[Fake]) -> PoolBuilder {
+    small(MIB + PART / 2).registrars(registrars(fakes)).in_background(true)
+}
+
+/// Registrars that register the first parts, and wait for the gate in the next one.
+fn held_after(parts: usize, count: usize) -> (Vec<Fake>, Gate) {
+    let gate = Gate::after(count * parts);
+    (Fake::some(count, PART as u64).into_iter().map(|fake| fake.behind(&gate)).collect(), gate)
 }
 
 #[test]
 fn blocks_come_only_from_ready_parts() {
-    let fakes = Fake::some(2, PART as u64);
-    let pool = slow(&fakes, 5).build().expect("little memory");
+    let (fakes, gate) = held_after(2, 2);
+    let pool = builder(&fakes).build().expect("little memory");
     let report = pool.report();
     assert_eq!(report.capacity_bytes, (MIB + PART / 2) as u64);
     let mut blocks: Vec<Block> = Vec::new();
@@ -43,6 +47,9 @@ fn blocks_come_only_from_ready_parts() {
             Err(PoolError::NotReady { ready, capacity, .. }) => {
                 assert!(ready <= capacity && capacity == pool.capacity());
                 not_ready += 1;
+                if blocks.len() >= 2 * 4 {
+                    gate.open();
+                }
                 pool.wait_ready(ready + 1, LONG);
             }
             Err(error) => panic!("{error}"),
@@ -65,8 +72,8 @@ fn blocks_come_only_from_ready_parts() {
 
 #[test]
 fn metrics_exclude_parts_that_are_not_ready() {
-    let fakes = Fake::some(1, PART as u64);
-    let pool = slow(&fakes, 30).build().expect("little memory");
+    let (fakes, gate) = held_after(2, 1);
+    let pool = builder(&fakes).build().expect("little memory");
     let first = pool.wait_ready(PART as u64, LONG);
     assert!(first >= PART as u64);
     let before = pool.metrics();
@@ -74,24 +81,25 @@ fn metrics_exclude_parts_that_are_not_ready() {
         before.capacity < pool.capacity() && before.allocated == 0 && before.live == 0,
         "{before:?}"
     );
-    assert_eq!(
-        pool.wait_ready(u64::MAX, Duration::from_millis(1)).min(pool.capacity() - 1),
-        pool.ready_bytes().min(pool.capacity() - 1)
-    );
+    assert!(pool.wait_ready(u64::MAX, Duration::from_millis(1)) <= 2 * PART as u64);
     assert!(matches!(pool.grow_to(pool.capacity()), Err(PoolError::Initializing)));
     assert!(matches!(pool.shrink(), Err(PoolError::Initializing)));
+    gate.open();
     pool.wait_ready(u64::MAX, LONG);
     assert_eq!(pool.metrics().capacity, pool.capacity());
 }
 
 #[test]
 fn dropping_the_pool_ends_the_initialization() {
-    for wait in [0, PART as u64, 3 * PART as u64] {
-        let fakes = Fake::some(2, PART as u64);
-        let pool = slow(&fakes, 10).build().expect("little memory");
-        pool.wait_ready(wait, LONG);
+    for parts in [0, 1, 3] {
+        let (fakes, gate) = held_after(parts, 2);
+        let pool = builder(&fakes).build().expect("little memory");
+        pool.wait_ready((parts * PART) as u64, LONG);
         let block = pool.allocate(10).ok();
+        assert_eq!(block.is_some(), parts > 0);
+        let opening = std::thread::spawn(move || gate.open());
         drop(pool);
+        opening.join().expect("no panic");
         assert_eq!(live(&fakes) == 0, block.is_none());
         if let Some(mut block) = block {
             block.bytes_mut().fill(3);
@@ -103,11 +111,12 @@ fn dropping_the_pool_ends_the_initialization() {
 
 #[test]
 fn after_a_cancellation_the_ready_parts_serve_on() {
-    let fakes = Fake::some(1, PART as u64);
+    let (fakes, gate) = held_after(2, 1);
     let cancel = CancelToken::new();
-    let pool = slow(&fakes, 10).cancel(cancel.clone()).build().expect("little memory");
+    let pool = builder(&fakes).cancel(cancel.clone()).build().expect("little memory");
     pool.wait_ready(2 * PART as u64, LONG);
     cancel.cancel();
+    gate.open();
     let ready = pool.wait_ready(u64::MAX, LONG);
     assert!((2 * PART as u64..pool.capacity()).contains(&ready));
     assert!(!pool.is_initializing() && pool.report().stopped.is_some());
@@ -137,16 +146,17 @@ fn a_listener_may_have_the_last_clone() {
 
 fn last_clone_in_a_listener(policy: Policy) {
     use std::sync::{Arc, Mutex};
-    let fakes = Fake::some(3, PART as u64);
+    let (fakes, gate) = held_after(1, 3);
     let kept: Arc<Mutex<Option<Pool>>> = Arc::default();
     let taken = Arc::clone(&kept);
-    let pool = slow(&fakes, 5)
+    let pool = builder(&fakes)
         .policy(policy)
         .on_register(move |_| drop(taken.lock().expect("no panic").take()))
         .build()
         .expect("little memory");
     *kept.lock().expect("no panic") = Some(pool);
-    for _ in 0..2000 {
+    gate.open();
+    for _ in 0..20_000 {
         if live(&fakes) == 0 && kept.lock().expect("no panic").is_none() {
             return;
         }
@@ -160,7 +170,7 @@ fn a_panic_of_a_registrar_ends_only_the_initialization() {
     let mut fakes = Fake::some(1, PART as u64);
     fakes[0] =
         fakes[0].clone().with(super::fake::Faults { panic_at: Some(3), ..Default::default() });
-    let pool = slow(&fakes, 1).build().expect("little memory");
+    let pool = builder(&fakes).build().expect("little memory");
     assert_eq!(pool.wait_ready(u64::MAX, LONG), 2 * PART as u64);
     assert!(pool.report().stopped.expect("a reason").contains("panicked"));
     assert_eq!(std::iter::from_fn(|| pool.allocate(PART).ok().map(std::mem::forget)).count(), 2);

@@ -197,7 +197,7 @@ fn the_pool_goes_on_when_the_other_is_killed() {
         // SAFETY: the parent only waits meanwhile.
         unsafe { pool.bytes_mut(block) }.expect("its block").fill(9);
         println!("\nready");
-        std::thread::sleep(std::time::Duration::from_secs(60));
+        std::thread::sleep(std::time::Duration::from_secs(600));
         return;
     }
     let pool = shared();
@@ -227,7 +227,7 @@ fn the_other_goes_on_when_the_pool_is_killed() {
         let [number, offset, len] = block.reference().expect("shared").to_bits();
         println!("\nready {} {number} {offset} {len}", fd.as_raw_fd());
         std::io::stdout().flush().expect("a pipe");
-        std::thread::sleep(std::time::Duration::from_secs(60));
+        std::thread::sleep(std::time::Duration::from_secs(600));
         return;
     }
     let null = OwnedFd::from(std::fs::File::open("/dev/null").expect("a device"));

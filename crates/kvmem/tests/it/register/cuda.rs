@@ -412,6 +412,7 @@ fn eight_threads_share_a_gpu() {
     let library = stand_in();
     library.latency(Duration::from_micros(300));
     let gpu = gpu(&library, 0);
+    library.set("meet", 2);
     std::thread::scope(|scope| {
         for thread in 0..8 {
             let (gpu, library) = (&gpu, &library);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use kvmem::arena::{Errno, Region};
@@ -37,10 +37,38 @@ pub(crate) struct Fake {
     pub(crate) takes: Duration,
     /// How many fakes must be in a call at once before calls return.
     pub(crate) meet: usize,
+    gate: Option<Gate>,
 }
 
-/// How long a fake waits for the others.
-const MEETING_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a fake waits for the others, or at a gate. Only a fault takes as long.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Lets some calls of the fakes pass, and holds the others until it is opened: what a test does
+/// meanwhile happens in the middle of the work, however busy the machine is.
+#[derive(Clone, Debug)]
+pub(crate) struct Gate {
+    /// How many more calls pass.
+    left: Arc<(Mutex<usize>, Condvar)>,
+}
+
+impl Gate {
+    pub(crate) fn after(calls: usize) -> Gate {
+        Gate { left: Arc::new((Mutex::new(calls), Condvar::new())) }
+    }
+
+    /// Lets all calls pass.
+    pub(crate) fn open(&self) {
+        *self.left.0.lock().unwrap() = usize::MAX;
+        self.left.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let (left, changed) = (&self.left.0, &self.left.1);
+        let waited = changed.wait_timeout_while(left.lock().unwrap(), LIMIT, |left| *left == 0);
+        let (mut left, _) = waited.unwrap();
+        *left = left.saturating_sub(usize::from(*left < usize::MAX));
+    }
+}
 
 impl Fake {
     pub(crate) fn new(name: &str, limits: Limits) -> Fake {
@@ -51,6 +79,7 @@ impl Fake {
             max_inside: Arc::default(),
             takes: Duration::ZERO,
             meet: 0,
+            gate: None,
         }
     }
 
@@ -75,6 +104,10 @@ impl Fake {
     /// returns.
     pub(crate) fn meeting(self, meet: usize) -> Fake {
         Fake { meet, ..self }
+    }
+
+    pub(crate) fn behind(self, gate: &Gate) -> Fake {
+        Fake { gate: Some(gate.clone()), ..self }
     }
 
     pub(crate) fn with(self, faults: Faults) -> Fake {
@@ -105,10 +138,11 @@ impl Fake {
         let inside = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
         self.max_inside.fetch_max(inside, Ordering::SeqCst);
         let began = Instant::now();
-        while self.max_inside.load(Ordering::SeqCst) < self.meet
-            && began.elapsed() < MEETING_TIMEOUT
-        {
+        while self.max_inside.load(Ordering::SeqCst) < self.meet && began.elapsed() < LIMIT {
             std::thread::sleep(Duration::from_micros(100));
+        }
+        if let Some(gate) = &self.gate {
+            gate.pass();
         }
         if !self.takes.is_zero() {
             std::thread::sleep(self.takes);

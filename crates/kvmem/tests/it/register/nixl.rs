@@ -422,7 +422,8 @@ fn agents_are_planned_registered_and_rolled_back_like_others() {
     let plan = builder.plan(&region).expect("no limit is hit").to_string();
     assert!(plan.contains("8 chunk(s) of up to 1 MiB, each with nixl:0, nixl:1"), "{plan}");
     // The agents share no lock and are called concurrently.
-    library.latency(Duration::from_millis(2));
+    library.set("meet", 2);
+    library.latency(Duration::from_millis(1));
     let mut set = builder.register(Arc::clone(&region)).expect("registered");
     library.latency(Duration::ZERO);
     assert_eq!(library.get("max_waiting"), 2, "{}", set.outcome());

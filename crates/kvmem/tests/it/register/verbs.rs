@@ -509,8 +509,9 @@ fn a_foreign_domain_can_be_used() {
 #[test]
 fn eight_threads_share_a_card() {
     let library = stand_in();
-    library.latency(Duration::from_millis(1));
+    library.latency(Duration::from_micros(300));
     let nic = nic(&library);
+    library.set("meet", 2);
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {

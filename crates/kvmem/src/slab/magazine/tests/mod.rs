@@ -176,14 +176,12 @@ fn a_trim_reaches_every_thread() {
                 held.drain(..).for_each(|(class, round)| magazines.put(class, round));
             });
         }
-        let start = Instant::now();
         let mut trims = 0;
-        while start.elapsed() < Duration::from_millis(300) {
+        while trims < 200 || rounds.load(Ordering::Relaxed) < 100_000 {
             magazines.trim();
             trims += 1;
         }
         stop.store(true, Ordering::Relaxed);
-        assert!(trims > 1 && rounds.load(Ordering::Relaxed) > 100);
     });
     magazines.trim();
     assert_eq!(source.out(), 0);

@@ -293,7 +293,7 @@ fn run(shards: usize, steps: Vec<Step>) -> (u64, u64) {
 }
 
 proptest! {
-    #![proptest_config(cases(300))]
+    #![proptest_config(cases(150))]
 
     #[test]
     fn a_lookup_returns_the_latest_or_nothing(shards in 1..3_usize, steps in vec(step(), 1..150)) {
@@ -421,7 +421,7 @@ impl Tiers {
 
 #[test]
 fn threads_never_find_a_version_older_than_one_that_was_put() {
-    let steps = if cfg!(miri) { 40 } else { 20_000 };
+    let steps = if cfg!(miri) { 40 } else { 6000 };
     for (shards, blocks) in [(1, 6), (4, 12)] {
         let pool = pool(256 << 10);
         let tier: Arc<Mutex<HashMap<u64, u64>>> = Arc::default();
