@@ -23,8 +23,8 @@ use crate::wheel::stage;
 
 /// Packages that build, test and lint the wheel. Ruff is pinned, because its releases differ in
 /// format.
-const TOOLS: [&str; 8] =
-    ["maturin", "pytest", "pytest-xdist", "numpy", "hypothesis", "tqdm", "mypy", "ruff==0.17.*"];
+const TOOLS: [&str; 7] =
+    ["maturin", "pytest", "numpy", "hypothesis", "tqdm", "mypy", "ruff==0.17.*"];
 
 /// The arguments of a quiet installation by pip.
 const PIP: [&str; 6] =
@@ -93,9 +93,7 @@ fn test(root: &Path, installed: Installed, report: &mut Report) {
     let mut tests = Command::new(&installed.python);
     tests.current_dir(root.join("target/python"));
     tests.args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]);
-    // Two workers, because most tests wait for processes of their own. conftest.py has the groups
-    // of tests that share a worker.
-    tests.args(["--numprocesses", "2", "--dist", "loadgroup", "--durations", "15"]);
+    tests.args(["--durations", "15"]);
     tests.arg(root.join("crates/kvmem-python/tests")).env("PYTHONDONTWRITEBYTECODE", "1");
     tests.envs(installed.variables);
     let command = root.join("target/debug/kvmem");

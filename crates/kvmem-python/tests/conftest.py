@@ -25,17 +25,6 @@ def until(true: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Groups the tests that share a worker of pytest-xdist: those of a file, which share its
-    fixtures, and all tests of engines, which share the machine's ports and ``/dev/shm``.
-    """
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            file = item.path.stem
-            group = "engines" if item.path.parent.name == "distributed" else file
-            item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.fixture
 def pool() -> Iterator[kvmem.Pool]:
     with kvmem.Pool(8 * MIB, pages="4k") as pool:
