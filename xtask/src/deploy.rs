@@ -4,7 +4,7 @@
 //! checked in three ways: by the linters and schemas of their formats, against each other and the
 //! rest of the project, and by running the commands in them with the built command.
 //!
-//! - [`tools`] installs the linters into an environment of their own,
+//! - [`linters`] installs the linters into an environment of their own,
 //! - [`dockerfile`] reads the instructions of the Dockerfile,
 //! - [`unit`] reads the unit and its settings,
 //! - [`manifests`] looks into the Kubernetes manifests,
@@ -13,8 +13,8 @@
 
 mod dockerfile;
 mod limits;
+mod linters;
 mod manifests;
-mod tools;
 mod unit;
 mod workflows;
 
@@ -40,7 +40,7 @@ pub(crate) fn run(root: &Path, command: &Path, report: &mut Report) {
     } else {
         say!("({systemd}, so it does not check the unit: {})", setup::by_hand("systemd"));
     }
-    let Some(tools) = tools::Tools::install(root) else { return };
+    let Some(tools) = linters::Linters::install(root) else { return };
     report.command("deploy: hadolint", Kind::Plain, &mut tools.hadolint(root));
     report.command("deploy: schema of Kubernetes", Kind::Plain, &mut tools.kubernetes(root));
     report.command("deploy: schema of workflows", Kind::Plain, &mut tools.workflows(root));

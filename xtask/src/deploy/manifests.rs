@@ -5,12 +5,12 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::tools::{Tools, files};
+use super::linters::{Linters, files};
 use super::{dockerfile, understands};
 use crate::workspace::version;
 
 /// Checks every container of every manifest.
-pub(super) fn check(root: &Path, tools: &Tools, command: &Path) -> Result<()> {
+pub(super) fn check(root: &Path, tools: &Linters, command: &Path) -> Result<()> {
     let version = version(&root.join("crates/kvmem-cli/Cargo.toml"))?;
     let mut containers = 0;
     for file in files(&root.join("deploy/kubernetes")) {

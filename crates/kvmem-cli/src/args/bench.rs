@@ -51,8 +51,8 @@ pub enum BenchSuite {
     /// Registering memory with rings and with two simulated machines: seconds to register and to
     /// deregister
     Register(BenchRegisterArgs),
-    /// Small blocks of memory: time per allocation and free, beside malloc and g_slice; a build with
-    /// the feature `allocators` also meets mimalloc, jemalloc and snmalloc
+    /// Small blocks of memory: time per allocation and free, beside malloc and g_slice; a build
+    /// with the feature `allocators` also meets mimalloc, jemalloc and snmalloc
     Slab(BenchSlabArgs),
     /// One allocator of offsets that several threads share: calls a second, and time per call
     Concurrency(BenchConcurrencyArgs),

