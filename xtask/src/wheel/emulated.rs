@@ -196,7 +196,7 @@ fn unpack_system(system: &Path, target: Target) -> Result<()> {
         apt
     };
     ensure_success(&mut apt(&["update"])).context("no package lists")?;
-    ensure_success(&mut apt(&["install", "--download-only", "python3", "libgcc-s1"]))
+    ensure_success(&mut apt(&["install", "--download-only", "python3", "libgcc-s1", "libstdc++6"]))
         .context("no packages")?;
     let unpacked = system.with_extension("new");
     remove(&unpacked)?;
