@@ -9,6 +9,7 @@ mod metrics;
 mod mount;
 mod outputs;
 mod replay;
+mod serve_mooncake;
 mod sizes;
 mod surroundings;
 mod tour;
