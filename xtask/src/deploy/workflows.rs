@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 
-use super::tools::files;
+use super::linters::files;
 use crate::Cli;
 
 /// The commands that install parts of the toolchain.
