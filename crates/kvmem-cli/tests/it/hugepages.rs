@@ -79,30 +79,41 @@ fn kvmem(args: &[&str]) -> Output {
     command(args).output().unwrap()
 }
 
-/// Repetitions of a run that lasts until it is ended: each takes 25 ms or more.
-const ENDLESS: u32 = 4000;
+/// Repetitions of a run, of at least 25 ms each: long enough to be met with its pages.
+const REPS: &str = "20";
 
-/// Waits until no run changes the pool: each holds the lock of the file meanwhile.
-fn settled() {
-    if let Ok(loans) = fs::File::open(LOAN_FILE) {
-        loans.lock().unwrap();
-    }
+/// Whether no run changes the pool: each holds the lock of the file meanwhile.
+fn is_settled() -> bool {
+    fs::File::open(LOAN_FILE).is_ok_and(|loans| loans.try_lock().is_ok())
 }
 
 /// A run that borrows pages. Dropping this kills the run, also if the test panics.
 struct Run(Option<Child>);
 
 impl Run {
-    /// Starts an endless run and waits until the pool has `pages` pages.
+    /// Starts a run and stops it when the pool has `pages` pages. A run that ends before it is
+    /// stopped is followed by another.
     fn borrowing(pages: u64) -> Run {
-        let args = [&ROWS[..], &["touch", "--borrow-hugepages", "--reps"]].concat();
-        let run = Run(Some(command(&args).arg(ENDLESS.to_string()).spawn().unwrap()));
+        let args = [&ROWS[..], &["touch", "--borrow-hugepages", "--reps", REPS]].concat();
         let start = Instant::now();
-        while pool() < pages {
-            assert!(start.elapsed() < LIMIT, "it borrows nothing");
-            std::thread::sleep(Duration::from_millis(1));
+        while start.elapsed() < LIMIT {
+            let mut run = Run(Some(command(&args).spawn().unwrap()));
+            while run.is_running() && start.elapsed() < LIMIT {
+                if pool() >= pages {
+                    run.send("STOP");
+                    if pool() >= pages && is_settled() && run.is_running() {
+                        return run;
+                    }
+                    run.send("CONT");
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
-        run
+        panic!("it borrows nothing");
+    }
+
+    fn is_running(&mut self) -> bool {
+        self.0.as_mut().unwrap().try_wait().unwrap().is_none()
     }
 
     fn id(&self) -> u32 {
@@ -121,6 +132,26 @@ impl Run {
 
     fn ended(mut self) -> ExitStatus {
         self.0.take().unwrap().wait_with_output().unwrap().status
+    }
+
+    /// Lets the run go on for `wait`, and then ends it by a signal. Returns `None` if the run had
+    /// ended before.
+    fn ended_by(self, signal: &str, wait: Duration) -> Option<ExitStatus> {
+        self.send("CONT");
+        std::thread::sleep(wait);
+        self.send(signal);
+        Some(self.ended()).filter(|status| !status.success())
+    }
+}
+
+/// Starts runs until one is ended by the signal; returns the number of its process and its end.
+fn interrupted(pages: u64, signal: &str, wait: Duration) -> (u32, ExitStatus) {
+    loop {
+        let run = Run::borrowing(pages);
+        let process = run.id();
+        if let Some(status) = run.ended_by(signal, wait) {
+            return (process, status);
+        }
     }
 }
 
@@ -180,17 +211,15 @@ fn an_interrupted_run_returns_its_pages() {
     let Some(machine) = Machine::take() else { return };
     for (signal, number) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
         for wait in if signal == "HUP" { &[0][..] } else { &[0, 20, 100] } {
-            let run = Run::borrowing(machine.before + 1);
-            std::thread::sleep(Duration::from_millis(*wait));
-            run.send(signal);
-            assert_eq!(run.ended().signal(), Some(number), "{signal} after {wait} ms");
+            let (_, end) = interrupted(machine.before + 1, signal, Duration::from_millis(*wait));
+            assert_eq!(end.signal(), Some(number), "{signal} after {wait} ms");
             let left = (pool(), Path::new(LOAN_FILE).exists());
             assert_eq!(left, (machine.before, false), "{signal} after {wait} ms");
         }
     }
     // An ignored signal stays ignored, as under nohup.
     let run =
-        format!("trap '' HUP; exec \"$0\" {} touch --reps 20 --borrow-hugepages", ROWS.join(" "));
+        format!("trap '' HUP; exec \"$0\" {} touch --reps 2 --borrow-hugepages", ROWS.join(" "));
     let mut command = Command::new("sh");
     command.args(["-c", &run, env!("CARGO_BIN_EXE_kvmem")]).stdout(Stdio::null());
     let run = Run(Some(command.spawn().unwrap()));
@@ -207,11 +236,8 @@ fn an_interrupted_run_returns_its_pages() {
 fn the_next_run_returns_the_pages_of_a_killed_run() {
     let Some(machine) = Machine::take() else { return };
     for wait in [0, 80] {
-        let run = Run::borrowing(machine.before + 1);
-        std::thread::sleep(Duration::from_millis(wait));
-        let process = run.id();
-        run.send("KILL");
-        run.ended();
+        let wait = Duration::from_millis(wait);
+        let (process, _) = interrupted(machine.before + 1, "KILL", wait);
         assert!(
             pool() > machine.before && Path::new(LOAN_FILE).exists(),
             "a killed run cannot return its pages"
@@ -236,20 +262,15 @@ fn the_next_run_returns_the_pages_of_a_killed_run() {
 fn concurrent_runs_share_the_pool() {
     let Some(machine) = Machine::take() else { return };
     for first_ends in ["INT", "KILL"] {
+        // Both are stopped, so the first run keeps its pages until the second has its own.
         let one = Run::borrowing(machine.before + 1);
-        // The first run keeps its pages until the second has its own. It has unlocked the file.
-        settled();
-        one.send("STOP");
         let pages = pool() - machine.before;
         let two = Run::borrowing(machine.before + pages + 1);
-        settled();
         assert_eq!(pool(), machine.before + 2 * pages, "each has its own");
         one.send(first_ends);
         one.send("CONT");
         one.ended();
         // A third run returns the pages of a killed one, and leaves those of the second.
-        settled();
-        two.send("STOP");
         assert!(kvmem(&OTHER).status.success());
         assert_eq!(pool(), machine.before + pages);
         two.send("TERM");
