@@ -4,7 +4,6 @@ mod bench;
 mod browser;
 mod doctor;
 mod html;
-mod hugepages;
 mod metrics;
 mod mount;
 mod outputs;

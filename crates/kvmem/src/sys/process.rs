@@ -70,7 +70,9 @@ pub(crate) fn add_to_environment(entry: &'static CStr) {
     use std::ptr::null_mut;
     use std::sync::atomic::{AtomicPtr, Ordering};
 
-    /// The newest table. `setenv` may replace it in `environ`; leak detectors still find it here.
+    /// The newest table. `setenv` may replace it in `environ`; leak detectors still find it here,
+    /// because `used` keeps the compiler from dropping a variable that nobody reads.
+    #[used]
     static NEWEST: AtomicPtr<*mut c_char> = AtomicPtr::new(null_mut());
 
     unsafe extern "C" {

@@ -79,8 +79,8 @@ fn kvmem(args: &[&str]) -> Output {
     command(args).output().unwrap()
 }
 
-/// Repetitions of a run, of at least 25 ms each: long enough to be met with its pages.
-const REPS: &str = "20";
+/// Repetitions of a run, of at least 25 ms each: mostly long enough to be met with its pages.
+const REPS: &str = "5";
 
 /// Whether no run changes the pool: each holds the lock of the file meanwhile.
 fn is_settled() -> bool {

@@ -1,0 +1,3 @@
+//! What needs the pools of the machine alone.
+
+mod hugepages;
