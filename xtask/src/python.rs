@@ -74,9 +74,10 @@ fn install(root: &Path, report: &mut Report) -> Option<Installed> {
     lint(root, &python, report);
     let variables = engines::for_python(root, &environment);
     let staged = folder.join("stage");
-    // They have been built with the tests.
+    // They have been built with the tests, which leaves libraries in the folder of dependencies.
     report.check("python: the command and the C library", || {
-        stage::fill(root, &root.join("target/debug"), &staged)
+        let built = root.join("target/debug");
+        stage::fill(root, &built.join("kvmem"), &built.join("deps"), &staged)
     });
     let mut install = Command::new(&python);
     install.args(PIP).args(["--no-build-isolation", "--no-deps", "--force-reinstall"]);

@@ -43,7 +43,7 @@ pub(crate) fn build(
     super::run_shown(&format!("{machine}: the command"), &mut command)?;
     let built = work.join(target.triple()).join("dist");
     let staged = work.join("stage").join(machine);
-    stage::fill(root, &built, &staged)?;
+    stage::fill(root, &built.join("kvmem"), &built, &staged)?;
 
     // Maturin writes into an empty folder, since its file is found there by being alone.
     let made = work.join("made").join(machine);

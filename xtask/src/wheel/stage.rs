@@ -15,20 +15,25 @@ use super::build::remove;
 use crate::layout::{self, Parts};
 use crate::workspace::version;
 
-/// Fills the folder `stage` with the files that were built into `built`.
-pub(crate) fn fill(root: &Path, built: &Path, stage: &Path) -> Result<()> {
+/// Fills the folder `stage` with the built command and the C library in the folder `libraries`.
+pub(crate) fn fill(root: &Path, command: &Path, libraries: &Path, stage: &Path) -> Result<()> {
     remove(stage)?;
     let scripts = stage.join("scripts");
     fs::create_dir_all(&scripts)?;
-    let command = built.join("kvmem");
-    fs::copy(&command, scripts.join("kvmem"))
+    fs::copy(command, scripts.join("kvmem"))
         .with_context(|| format!("cannot copy {}", command.display()))?;
 
     let crate_folder = root.join("crates/kvmem-capi");
     let version = version(&crate_folder.join("Cargo.toml"))?;
     let package = stage.join("package");
-    layout::install_into(&package, built, &crate_folder.join("include"), &version, Parts::Shipped)
-        .with_context(|| format!("cannot lay out {}", package.display()))?;
+    layout::install_into(
+        &package,
+        libraries,
+        &crate_folder.join("include"),
+        &version,
+        Parts::Shipped,
+    )
+    .with_context(|| format!("cannot lay out {}", package.display()))?;
     let lib = package.join("lib");
     let major = version.split('.').next().unwrap_or(&version);
     let name = format!("libkvmem.so.{major}");

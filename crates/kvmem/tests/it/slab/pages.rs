@@ -5,12 +5,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvmem::arena::{ExclusiveRegion, Region};
+use kvmem::arena::{ExclusiveRegion, PageSize, Region};
 use kvmem::slab::{ManualClock, SlabAllocator, SlabError, SlabSettings};
 
 /// Returns the resident bytes of a range.
 fn resident(from: usize, len: usize) -> usize {
-    let page = kvmem::arena::PageSize::Base.bytes();
+    let page = PageSize::Base.bytes();
     let mut pages = vec![0u8; len / page];
     // SAFETY: the vector has a byte for each page; the kernel checks the range.
     let done = unsafe { libc::mincore(from as *mut _, len, pages.as_mut_ptr()) };
@@ -62,7 +62,8 @@ fn empty_slabs_are_returned() {
 
 #[test]
 fn a_region_is_used_completely_and_kept_alive() {
-    let region = Region::builder(4 << 20).map().unwrap();
+    // Base pages: the kernel may join others to hugepages at any time, which are then resident.
+    let region = Region::builder(4 << 20).ladder(PageSize::Base).map().unwrap();
     let range = region.base().addr().get()..region.base().addr().get() + region.len();
     let region = ExclusiveRegion::new(region).unwrap();
     let slabs =
