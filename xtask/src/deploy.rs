@@ -6,7 +6,7 @@
 //!
 //! - [`linters`] installs the linters into an environment of their own,
 //! - [`dockerfile`] reads the instructions of the Dockerfile,
-//! - [`unit`] reads the unit and its settings,
+//! - [`mod@unit`] reads the unit and its settings,
 //! - [`manifests`] looks into the Kubernetes manifests,
 //! - [`limits`] runs the commands of the README under the limits that they name,
 //! - [`workflows`] reads the commands of the workflows.

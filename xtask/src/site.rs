@@ -4,7 +4,8 @@
 //! - [`markdown`] finds the code, links and headings of a page, [`blocks`] the test of each block,
 //!   and [`commands`] what the commands in them are,
 //! - [`source`] writes the pages as the tool reads them, into a [`folder`],
-//! - [`reference`] generates the pages of the command and of the languages: [`rust`], [`headers`],
+//! - [`mod@reference`] generates the pages of the command and of the languages: [`rust`],
+//!   [`headers`],
 //! - [`tool`] installs and runs Sphinx,
 //! - [`links`] follows every link of the result, and [`browser`] opens each page.
 //!

@@ -1,8 +1,8 @@
 //! *Headers*: the reference of C from `kvmem.h`, and of C++ from the headers under `kvmem/`.
 //!
 //! The header of C is generated and regular: a comment `///`, then one declaration. Each becomes an
-//! entry with a name that other pages can link. The headers of C++ hold code as well; [`cpp`] takes
-//! the bodies out.
+//! entry with a name that other pages can link. The headers of C++ hold code as well; [`mod@cpp`]
+//! takes the bodies out.
 
 mod cpp;
 

@@ -14,6 +14,9 @@ use super::tool::Sphinx;
 use crate::record::{self, ReportOptions};
 use crate::workspace::{cargo, target_folder};
 
+/// A subcommand that starts a program of the Python package, which has its help.
+const STARTED: &str = "serve-mooncake";
+
 /// The page of plots, in the site.
 const PLOTS: &str = "plots.html";
 
@@ -123,7 +126,7 @@ fn ask(program: &Path, words: Vec<String>, found: &mut Vec<Help>) -> Result<()> 
     let text = String::from_utf8(output.stdout)?;
     let below = names(&text);
     found.push(Help { words: words.clone(), text });
-    for name in below {
+    for name in below.into_iter().filter(|name| name != STARTED) {
         ask(program, [words.clone(), vec![name]].concat(), found)?;
     }
     Ok(())
@@ -164,7 +167,7 @@ fn formatted(help: &str, anchor: &str) -> String {
             {
                 description = format!("{description} {}", more.trim());
             }
-            let linked = section == "Commands" && term != "help";
+            let linked = section == "Commands" && ![STARTED, "help"].contains(&term);
             let term =
                 if linked { format!("[`{term}`](#{anchor}-{term})") } else { format!("`{term}`") };
             let description = plain(description.trim());
