@@ -20,7 +20,7 @@ Signatures and docstrings of the package ``kvmem``.
 
 # The modules, each with the files whose public names it has.
 MODULES = {
-    "kvmem": ("_kvmem.pyi", "data.py", "lower_tier.py", "errors.py"),
+    "kvmem": ("_kvmem.pyi", "c_library.py", "data.py", "lower_tier.py", "errors.py"),
     "kvmem.mooncake": ("mooncake/*.py",),
     "kvmem.nixl": ("nixl/*.py",),
     "kvmem.lmcache": ("lmcache/*.py", "_kvmem.pyi"),
