@@ -17,7 +17,7 @@
 //! - [`check`] unpacks the archive and uses all that is in it.
 
 mod archive;
-mod build;
+pub(crate) mod build;
 mod check;
 mod manual;
 mod parts;

@@ -17,7 +17,7 @@
 //! - [`deploy`] checks the files of `deploy/` and the workflows,
 //! - [`install`] builds the C interface and installs it by the [`layout`],
 //! - [`dist`] makes the archive of command and C library that is shipped,
-//! - [`notices`] collects the licences of the crates that are linked into the wheel,
+//! - [`notices`] collects the licences of the crates that are compiled into the wheel,
 //! - [`wheel`] builds the Python wheels that are shipped, and tests them,
 //! - [`package`] packs the crates that are published and builds them from their packages, [`msrv`]
 //!   with the oldest toolchain,
@@ -78,7 +78,7 @@ enum Chore {
     /// Build the C interface and install it: headers, libraries, and the files for pkg-config and
     /// CMake.
     Install(install::InstallOptions),
-    /// Collect the licences of all crates that are linked into the Python wheel, in
+    /// Collect the licences of all crates that are compiled into the Python wheel, in
     /// `crates/kvmem-python/THIRD-PARTY.md`.
     Notices(notices::NoticesOptions),
     /// Build the archive that is shipped: the command, the C library, manual pages, completions,

@@ -19,7 +19,7 @@ use crate::workspace::cargo;
 pub(super) const PACKAGES: [&str; 2] = ["kvmem-capi", "kvmem-cli"];
 
 /// The tools that link for another version of glibc, from the package index of pip.
-const ZIG: [&str; 2] = ["cargo-zigbuild==0.24.*", "ziglang==0.17.*"];
+pub(crate) const ZIG: [&str; 2] = ["cargo-zigbuild==0.24.*", "ziglang==0.17.*"];
 
 /// The oldest glibc with all the functions that kvmem takes: `memfd_create` is the youngest.
 const OLDEST_GLIBC: (u32, u32) = (2, 27);

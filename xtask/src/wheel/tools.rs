@@ -10,18 +10,13 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::target::Target;
+use crate::dist::build::ZIG;
 use crate::python;
 use crate::setup::{self, works};
 use crate::workspace::cargo;
 
 /// The tools. Those that decide what is inside of a wheel are pinned, so two runs agree.
-const PACKAGES: [&str; 5] = [
-    "maturin==1.16.*",
-    "ziglang==0.17.*",
-    "cargo-zigbuild==0.24.*",
-    "auditwheel==6.*",
-    "twine==7.*",
-];
+const PACKAGES: [&str; 5] = ["maturin==1.16.*", ZIG[0], ZIG[1], "auditwheel==6.*", "twine==7.*"];
 
 /// An environment with the tools.
 pub(crate) struct Tools {

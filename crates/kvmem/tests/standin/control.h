@@ -3,8 +3,8 @@
  *
  * Each function of the library calls `enter` first. `enter` counts the call, logs its name, waits
  * for the latency that the test has set, and returns the error that the test has injected, or 0.
- * If the test has set `meet`, calls with a latency wait until so many have been in a call at once,
- * however late their threads come. A call that waits for a minute returns.
+ * A test can set `meet` to a number. A call with a latency then waits until that number of calls
+ * are inside the library at the same time. It returns after a minute at the latest.
  */
 
 #include <pthread.h>
