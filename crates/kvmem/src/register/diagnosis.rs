@@ -38,7 +38,7 @@ impl fmt::Display for Diagnosis {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::arena::PageSize;

@@ -190,7 +190,7 @@ pub(crate) fn memberships(text: &str) -> Option<Vec<Membership>> {
     text.lines().map(membership).collect()
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -104,7 +104,7 @@ pub struct ParsePagesError {
     pub requested: String,
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -108,7 +108,7 @@ impl From<Devices> for String {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

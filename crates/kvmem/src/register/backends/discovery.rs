@@ -115,7 +115,7 @@ impl fmt::Display for LimitsLine<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::register::{Account, Memlock};

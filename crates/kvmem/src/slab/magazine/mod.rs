@@ -27,7 +27,7 @@ mod thread_cache;
 mod threads;
 mod topology;
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use clock::{Clock, ManualClock, SystemClock};
