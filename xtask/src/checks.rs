@@ -58,8 +58,6 @@ enum Group {
     Clippy,
     /// Unit, integration and doc tests.
     Test,
-    /// The tests of the benchmarks with the allocators that are built from C and C++.
-    Allocators,
     /// Attacks on the command that take less than a minute: `cargo xtask chaos --quick`.
     Chaos,
     /// The library's examples: runs them.
@@ -130,11 +128,6 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
     if wanted(Group::Clippy) {
         let clippy = Task::new("clippy", "clippy", |report| rust::clippy(root, report));
         tasks.push(clippy.after(BUILD).with(TARGET).background());
-    }
-    if wanted(Group::Allocators) {
-        let allocators =
-            Task::growing("allocators", "allocators", |report| rust::allocators(root, report));
-        tasks.push(allocators.after(BUILD).after("setup").with(TARGET).background());
     }
     if wanted(Group::Doc) {
         let doc = Task::new("doc", "doc", |report| rust::doc(root, report));

@@ -58,9 +58,17 @@ pub(crate) fn linker() -> Result<()> {
     Ok(())
 }
 
+/// What builds the benchmarks' contenders, and the Debian packages that contain it.
+const CONTENDER_TOOLS: [(&str, &str); 2] = [("c++", "build-essential"), ("cmake", "cmake")];
+
+/// Returns whether the benchmarks' contenders can be built.
+pub(crate) fn has_cmake() -> bool {
+    CONTENDER_TOOLS.iter().all(|(tool, _)| works(tool, &["--version"]))
+}
+
 /// Makes sure that the benchmarks' contenders can be built: one takes CMake and a C++ compiler.
 pub(crate) fn cmake() -> Result<()> {
-    for (tool, from) in [("c++", "build-essential"), ("cmake", "cmake")] {
+    for (tool, from) in CONTENDER_TOOLS {
         let missing = format!("{tool} is missing, which builds the benchmarks' contenders");
         ensure!(
             package(&missing, from, || works(tool, &["--version"]))?,

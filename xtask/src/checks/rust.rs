@@ -76,18 +76,23 @@ pub(super) fn programs(root: &Path, wanted: Wanted) -> Vec<Task<'_>> {
         }));
         let doc = Task::new("test", "doc tests", |report| {
             let mut doc = cargo_in(root, &["test", "--workspace", "--locked", "--doc"]);
-            report.command("test: doc", Kind::Tests, &mut doc);
+            report.command("test: doc", Kind::Tests, doc.args(allocators()));
         });
         tasks.push(doc.after(BUILD).with(TARGET).background());
     }
     if wanted.any() {
-        // With the tests, everything is built at once: examples and the command too.
-        let args: &[&str] = match wanted.tests {
-            true => &["test", "--workspace", "--locked", "--no-run"],
-            false => &BUILT_ALONE,
-        };
         let run = move |report: &mut Report| {
-            let programs = programs::build(root, report, "build", args);
+            // With the tests, everything is built at once: examples and the command too.
+            let args = match wanted.tests {
+                true => {
+                    if let Err(error) = setup::cmake() {
+                        without_allocators(report, error);
+                    }
+                    [&["test", "--workspace", "--locked", "--no-run"], allocators()].concat()
+                }
+                false => BUILT_ALONE.to_vec(),
+            };
+            let programs = programs::build(root, report, "build", &args);
             run(root, programs, wanted)
         };
         tasks.push(Task::growing("build", BUILD, run).with(TARGET));
@@ -167,21 +172,22 @@ fn test<'a>(group: &'static str, program: Program) -> Task<'a> {
     if needs_machine { task.with(MACHINE) } else { task }
 }
 
-/// Builds and tests the benchmarks with the contenders that are built from C and C++.
-pub(super) fn allocators<'a>(root: &Path, report: &mut Report) -> Vec<Task<'a>> {
-    if let Err(error) = setup::cmake() {
-        if engines::required() {
-            report.check("allocators", || Err(error));
-        } else {
-            say!("(the benchmarks are not tested with the other allocators: {error:#})");
-        }
-        return Vec::new();
+/// Returns the arguments that add the allocators built from C and C++ to the benchmarks, if they can
+/// be built.
+fn allocators() -> &'static [&'static str] {
+    match setup::has_cmake() {
+        true => &["--features", "kvmem-bench/allocators"],
+        false => &[],
     }
-    let args =
-        ["test", "--locked", "--package", "kvmem-bench", "--features", "allocators", "--no-run"];
-    let programs = programs::build(root, report, "allocators: build", &args);
-    let tests = programs.into_iter().filter(|program| program.kind == ProgramKind::Test);
-    tests.map(|program| test("allocators", program)).collect()
+}
+
+/// Says that the benchmarks are tested without the allocators, or fails if they are required.
+fn without_allocators(report: &mut Report, error: anyhow::Error) {
+    if engines::required() {
+        report.check("allocators", || Err(error));
+    } else {
+        say!("(the benchmarks are not tested with the other allocators: {error:#})");
+    }
 }
 
 /// Returns the tasks for the time between two edits of the library.

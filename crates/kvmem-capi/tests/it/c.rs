@@ -16,7 +16,7 @@ programs!(arena register offset slab pool kv_tier threads gslice cost);
 
 // Not under Valgrind: it runs one thread at a time, and objects that other threads were making leak
 // in a child. Not under the sanitizers: a thread that is in their allocator during a fork leaves
-// its lock held, so a child hangs in `malloc` in about one of a thousand forks.
+// its lock held, so a child hangs in `malloc`: about one of a thousand of these.
 #[test]
 fn a_fork_while_threads_make_objects() {
     run("fork", Under::Nothing);
@@ -25,11 +25,6 @@ fn a_fork_while_threads_make_objects() {
 #[test]
 fn a_fork_while_threads_use_a_cache() {
     run("kv_fork", Under::Nothing);
-}
-
-#[test]
-fn a_fork_while_threads_use_a_cache_under_the_sanitizers() {
-    run("kv_fork", Under::Sanitizers);
 }
 
 #[test]
