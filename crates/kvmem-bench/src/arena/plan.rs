@@ -3,7 +3,7 @@
 use super::suite::ArenaFixture;
 use super::{ArenaContenderId, ArenaDetails, ArenaOptions, ArenaSkipped, ArenaSuite, Op, Pages};
 use crate::limits;
-use crate::suite::plan::{Group, Order, Turn};
+use crate::suite::plan::{Group, Order, SMALLEST, Turn};
 use crate::suite::{Plan, chosen};
 
 use ArenaContenderId::{Bumpalo, Kvmem, KvmemAuto, MapPopulate, Mutex, PublishedArena, Touch};
@@ -38,7 +38,16 @@ pub(super) struct ArenaEffort {
 
 impl ArenaEffort {
     pub(super) fn of(options: &ArenaOptions) -> Self {
-        let mut effort = if options.quick {
+        let mut effort = if options.quick && SMALLEST {
+            Self {
+                bump_reps: 1,
+                page_reps: 3,
+                bump_ops: 20_000,
+                shared_ops: 100_000,
+                full_ops: 10_000,
+                populate_bytes: MIN_POPULATED,
+            }
+        } else if options.quick {
             Self {
                 bump_reps: 5,
                 page_reps: 3,

@@ -10,12 +10,13 @@ use super::pairs::{BlockSource, NoBlocks};
 use super::{CacheContenderId, CacheMeasureError, CacheScenario, KEYS};
 use crate::concurrent_suite::ConcurrentTask;
 use crate::concurrent_suite::thread_loop::{ThreadLoop, mops};
+use crate::suite::plan::SMALLEST;
 use crate::team;
 
 /// Calls between two checks of the time.
 const CALLS: u64 = 64;
 /// Rounds of [`CALLS`] calls before the clock starts.
-const WARM: u32 = 320;
+const WARM: u32 = if SMALLEST { 8 } else { 320 };
 /// Keys from here on are never inserted before the clock starts.
 const FRESH_KEYS: u64 = 1 << 40;
 

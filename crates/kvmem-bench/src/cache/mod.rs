@@ -28,13 +28,15 @@ mod suite;
 pub use self::suite::{CacheRow, CacheSuite};
 use crate::concurrent_suite::ConcurrentOptions;
 use crate::progress::Progress;
+use crate::suite::plan::SMALLEST;
 use crate::suite::{BenchError, Report, names};
 use kvmem::pool::PoolError;
 use kvmem::pool::kv_cache::{KvCacheError, KvCacheSetupError};
 use kvmem::slab::ExtentSetupError;
 
-/// Number of values in the cache.
-pub const KEYS: u64 = 100_000;
+/// Number of values in the cache. A build without optimization takes long to insert them, and has a
+/// tenth of them.
+pub const KEYS: u64 = if SMALLEST { 10_000 } else { 100_000 };
 /// Bytes of each value.
 pub const VALUE_BYTES: usize = 256;
 

@@ -6,7 +6,7 @@ use super::measure::{CacheTask, measure};
 use super::{CacheContenderId, CacheMeasureError, CacheOptions, CacheScenario, goals};
 use crate::concurrent_suite::{self, ConcurrentEffort, ConcurrentRow, FigurePlot};
 use crate::stats::median;
-use crate::suite::plan::Stop;
+use crate::suite::plan::{SMALLEST, Stop};
 use crate::suite::{GoalList, Measured, NothingSkipped, Plan, Repetitions, Report, Section, Suite};
 
 /// The benchmark of pools under threads.
@@ -77,7 +77,8 @@ impl Measured for CacheSuite {
 
     fn plan(options: &CacheOptions) -> Plan<Self> {
         let units = |milliseconds| milliseconds + 80;
-        let effort = ConcurrentEffort { threads: &[1, 2, 4], milliseconds: [40, 300], units };
+        let milliseconds = [if SMALLEST { 4 } else { 40 }, 300];
+        let effort = ConcurrentEffort { threads: &[1, 2, 4], milliseconds, units };
         concurrent_suite::plan(options, &effort, |scenario, contender| {
             contender.takes_part(scenario)
         })

@@ -8,12 +8,13 @@ use super::scenario::{ScenarioState, Timed};
 use super::{ConcurrencyContenderId, ConcurrencyMeasureError, ConcurrencyScenario};
 use crate::concurrent_suite::ConcurrentTask;
 use crate::concurrent_suite::thread_loop::{ThreadLoop, mops};
+use crate::suite::plan::SMALLEST;
 use crate::team::{self, Member};
 
 /// Steps between two checks of the time.
 const STEPS: u32 = 32;
 /// Steps before the clock starts.
-const WARM_STEPS: u32 = 1000;
+const WARM_STEPS: u32 = if SMALLEST { 2 * STEPS } else { 1000 };
 /// The number of latest times that a thread keeps.
 const KEPT: usize = 1 << 15;
 

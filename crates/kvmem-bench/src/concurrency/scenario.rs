@@ -12,11 +12,12 @@ use rand::{RngExt, SeedableRng};
 use super::contender::SharedAllocator;
 use super::{ConcurrencyMeasureError, ConcurrencyScenario};
 use crate::contender::Space;
+use crate::suite::plan::SMALLEST;
 
 /// Bytes of the space.
-pub(super) const CAPACITY: u64 = 16 << 30;
+pub(super) const CAPACITY: u64 = if SMALLEST { 2 << 30 } else { 16 << 30 };
 /// The largest number of live ranges.
-const MAX_LIVE: usize = 1 << 17;
+const MAX_LIVE: usize = if SMALLEST { 1 << 14 } else { 1 << 17 };
 /// A request size that exceeds the free bytes in every scenario that uses it.
 pub(super) const IMPOSSIBLE: u64 = CAPACITY / 2;
 /// Sizes of `high-water`, and of the pairs.

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::concurrent_suite::{self, ConcurrentEffort, ConcurrentRow, FigurePlot};
 use crate::stats::median;
-use crate::suite::plan::Stop;
+use crate::suite::plan::{SMALLEST, Stop};
 use crate::suite::{GoalList, Measured, NothingSkipped, Plan, Repetitions, Report, Section, Suite};
 
 /// The benchmark of one allocator of offsets that several threads share.
@@ -84,7 +84,8 @@ impl Measured for ConcurrencySuite {
 
     fn plan(options: &ConcurrencyOptions) -> Plan<Self> {
         let units = |milliseconds| milliseconds * 3 / 2 + 15;
-        let effort = ConcurrentEffort { threads: &[1, 2, 4, 16], milliseconds: [12, 200], units };
+        let milliseconds = [if SMALLEST { 2 } else { 12 }, 200];
+        let effort = ConcurrentEffort { threads: &[1, 2, 4, 16], milliseconds, units };
         concurrent_suite::plan(options, &effort, |_, _| true)
     }
 

@@ -6,7 +6,7 @@ use super::suite::OffsetFixture;
 use super::{OffsetOptions, OffsetSuite, WorkloadId};
 use crate::contender::ContenderId;
 use crate::loops::{random, shift, uniform};
-use crate::suite::plan::{Group, Order, Turn};
+use crate::suite::plan::{Group, Order, SMALLEST, Turn};
 use crate::suite::{Plan, SeededRepetitions, chosen};
 
 use ContenderId::{BestFit, Binned, BinnedUnrounded, Kvmem, KvmemCached, Null, OffsetAllocator};
@@ -40,7 +40,19 @@ pub(super) struct OffsetEffort {
 
 impl OffsetEffort {
     pub(super) fn of(options: &OffsetOptions) -> Self {
-        let mut effort = if options.quick {
+        let mut effort = if options.quick && SMALLEST {
+            Self {
+                reps: 1,
+                uniform_ops: 10_000,
+                random_ops: 10_000,
+                // As many as fill the pool, and as many as evict once.
+                paired_rounds: (4_400, 400),
+                rl_batches: 1_000,
+                shift_seeds: 1,
+                mix_ops: 10_000,
+                scatter_ops: 5_000,
+            }
+        } else if options.quick {
             Self {
                 reps: 1,
                 uniform_ops: 200_000,

@@ -1,7 +1,7 @@
 //! *Plan* of a run: the groups of each pattern, and the length of each measurement.
 
 use super::{Pattern, SlabContenderId, SlabOptions, SlabSkipped, SlabSuite, SlabTask, heap, loops};
-use crate::suite::plan::Group;
+use crate::suite::plan::{Group, SMALLEST};
 use crate::suite::{Plan, SeededRepetitions, chosen};
 
 /// Largest blocks of the random pattern, in bytes.
@@ -16,7 +16,10 @@ const PREPARATION: u64 = 20;
 
 /// Returns the plan that `options` select. Tasks that differ only in the contender take turns.
 pub(super) fn plan(options: &SlabOptions) -> Plan<SlabSuite> {
-    let (usual_reps, milliseconds) = if options.quick { (3, 20) } else { (9, 250) };
+    let (usual_reps, milliseconds) = match options.quick {
+        true => (3, if SMALLEST { 2 } else { 20 }),
+        false => (9, 250),
+    };
     let reps = options.reps.map_or(usual_reps, |reps| reps.max(1));
     let mut present: Vec<SlabContenderId> = Vec::new();
     let mut skipped = Vec::new();

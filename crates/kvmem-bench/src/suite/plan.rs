@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+/// Whether quick runs take the smallest sizes. The figures of a build without optimization are
+/// compared with nothing: its runs only show that every row can be measured.
+pub(crate) const SMALLEST: bool = cfg!(debug_assertions);
+
 /// One task of a group.
 #[derive(Clone, Debug)]
 pub(crate) struct Turn<T> {

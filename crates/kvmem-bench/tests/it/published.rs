@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use kvmem_bench::contender::binned::{Binned, BinnedUnrounded};
 use kvmem_bench::contender::null::Null;
 use kvmem_bench::contender::{Contender, ContenderId, CreateError, Space};
+use kvmem_bench::loops::shift::ShiftPlan;
 use kvmem_bench::loops::{bimodal, paired, random, scatter, shift, uniform};
 use kvmem_bench::published;
 use kvmem_bench::stats::mean;
@@ -38,7 +39,7 @@ fn rounded_uniform_rows_are_exact() {
 fn unrounded_uniform_rows_agree() {
     for size in few_live().filter(|&size| size < 40_000_000 && size > 1_500_000) {
         let out =
-            uniform::run::<BinnedUnrounded>(SEED, size, uniform::pool_for(size), 200_000).unwrap();
+            uniform::run::<BinnedUnrounded>(SEED, size, uniform::pool_for(size), 60_000).unwrap();
         let want = published::uniform(ContenderId::BinnedUnrounded, size).unwrap();
         near(out.util_avg, want.util_avg, 0.002);
     }
@@ -47,7 +48,7 @@ fn unrounded_uniform_rows_agree() {
 #[test]
 fn random_agrees_with_and_without_rounding() {
     fn check<C: Contender>() {
-        let out = random::run::<C>(SEED, &random::sizes(), random::POOL, 300_000).unwrap();
+        let out = random::run::<C>(SEED, &random::sizes(), random::POOL, 150_000).unwrap();
         let want = published::random(C::ID);
         near(out.util.avg, want.util.avg, 0.002);
         near(out.util.p50, want.util.p50, 0.002);
@@ -91,7 +92,7 @@ fn no_allocator_exceeds_the_bound_and_the_bare_loop_reaches_it() {
 fn calibrated_workloads_stay_calibrated() {
     fn mix<C: Contender>() -> f64 {
         let run =
-            |sizes: &Sizes| random::run::<C>(SEED, sizes, random::POOL, 60_000).unwrap().util.avg;
+            |sizes: &Sizes| random::run::<C>(SEED, sizes, random::POOL, 20_000).unwrap().util.avg;
         mean(&random::mixes().map(|(_, sizes)| run(&sizes))).unwrap()
     }
     near(mix::<Binned>(), 0.844, 0.003);
@@ -99,14 +100,16 @@ fn calibrated_workloads_stay_calibrated() {
     near(mix::<Null>(), 0.992, 0.001);
 
     fn shift<C: Contender>() -> f64 {
-        let run = |ratio| shift::run::<C>(SEED, shift::ShiftPlan::standard(ratio)).unwrap().early;
+        // The turnovers after the first of the late ones do not count here.
+        let plan = |ratio| ShiftPlan { after: 10.1, ..ShiftPlan::standard(ratio) };
+        let run = |ratio| shift::run::<C>(SEED, plan(ratio)).unwrap().early;
         mean(&shift::RATIOS.map(run)).unwrap()
     }
     near(shift::<Binned>(), 0.856, 0.004);
     near(shift::<BestFit>(), 0.887, 0.004);
 
     fn scatter<C: Contender>(ranges: usize) -> f64 {
-        scatter::run::<C>(SEED, &random::sizes(), random::POOL, 30_000, ranges).unwrap().util.avg
+        scatter::run::<C>(SEED, &random::sizes(), random::POOL, 10_000, ranges).unwrap().util.avg
     }
     near(scatter::<BestFit>(2), 0.947, 0.003);
     near(scatter::<BestFit>(4), 0.973, 0.003);

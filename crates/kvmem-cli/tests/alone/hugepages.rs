@@ -14,7 +14,10 @@ const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 const LOAN_FILE: &str = "/run/kvmem-hugepages-2048kB.lock";
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A benchmark of one row that needs 512 MiB of hugepages.
+/// Hugepages that [`ROWS`] need: 64 MiB in a build without optimization, else 512 MiB.
+const PAGES: u64 = if cfg!(debug_assertions) { 32 } else { 256 };
+
+/// A benchmark of one row that needs [`PAGES`] hugepages.
 const ROWS: [&str; 6] = ["bench", "arena", "--quick", "--op", "populate", "--contender"];
 /// A benchmark that needs no hugepages.
 const OTHER: [&str; 8] =
@@ -47,7 +50,7 @@ impl Machine {
             return skip("there are no hugepages of 2 MiB");
         };
         let before: u64 = text.trim().parse().unwrap();
-        if fs::write(POOL, (before + 300).to_string()).is_err() {
+        if fs::write(POOL, (before + 2 * PAGES).to_string()).is_err() {
             return skip("only root resizes the pool");
         }
         let got = pool();
@@ -55,8 +58,8 @@ impl Machine {
         if before > 0 {
             return skip("the pool has pages already");
         }
-        if got < before + 300 {
-            return skip("the machine has no memory for 300 hugepages");
+        if got < before + 2 * PAGES {
+            return skip("the machine has no memory for the hugepages of two runs");
         }
         Some(Machine { before, _alone: alone })
     }
@@ -79,8 +82,8 @@ fn kvmem(args: &[&str]) -> Output {
     command(args).output().unwrap()
 }
 
-/// Repetitions of a run, of at least 25 ms each: mostly long enough to be met with its pages.
-const REPS: &str = "5";
+/// Repetitions of a run, of at least 3 ms each: mostly long enough to be met with its pages.
+const REPS: &str = "12";
 
 /// Whether no run changes the pool: each holds the lock of the file meanwhile.
 fn is_settled() -> bool {
@@ -144,14 +147,16 @@ impl Run {
     }
 }
 
-/// Starts runs until one is ended by the signal; returns the number of its process and its end.
-fn interrupted(pages: u64, signal: &str, wait: Duration) -> (u32, ExitStatus) {
+/// Starts runs until one is ended by the signal; returns the number of its process and its end. The
+/// wait is shorter after a run that ended before it.
+fn interrupted(pages: u64, signal: &str, mut wait: Duration) -> (u32, ExitStatus) {
     loop {
         let run = Run::borrowing(pages);
         let process = run.id();
         if let Some(status) = run.ended_by(signal, wait) {
             return (process, status);
         }
+        wait /= 2;
     }
 }
 
@@ -179,10 +184,10 @@ fn without_the_option_no_page_is_borrowed() {
     assert!(output.status.success(), "{table}{}", String::from_utf8_lossy(&output.stderr));
     assert!(table.contains("Not measured") && table.contains("--borrow-hugepages"), "{table}");
     // Without the option a run uses the pages that the pool has.
-    fs::write(POOL, "256").unwrap();
+    fs::write(POOL, PAGES.to_string()).unwrap();
     let output = kvmem(&[&ROWS[..], &["map-populate", "--reps", "1"]].concat());
     let table = String::from_utf8_lossy(&output.stdout);
-    if pool() == 256 {
+    if pool() == PAGES {
         assert!(table.contains("2m, ") && !table.contains("--borrow-hugepages"), "{table}");
     } else {
         println!("skipped: another program has set the pool to {} pages meanwhile", pool());
@@ -210,7 +215,7 @@ fn a_finished_run_returns_its_pages() {
 fn an_interrupted_run_returns_its_pages() {
     let Some(machine) = Machine::take() else { return };
     for (signal, number) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
-        for wait in if signal == "HUP" { &[0][..] } else { &[0, 20, 100] } {
+        for wait in if signal == "HUP" { &[0][..] } else { &[0, 5, 20] } {
             let (_, end) = interrupted(machine.before + 1, signal, Duration::from_millis(*wait));
             assert_eq!(end.signal(), Some(number), "{signal} after {wait} ms");
             let left = (pool(), Path::new(LOAN_FILE).exists());
@@ -235,7 +240,7 @@ fn an_interrupted_run_returns_its_pages() {
 #[test]
 fn the_next_run_returns_the_pages_of_a_killed_run() {
     let Some(machine) = Machine::take() else { return };
-    for wait in [0, 80] {
+    for wait in [0, 20] {
         let wait = Duration::from_millis(wait);
         let (process, _) = interrupted(machine.before + 1, "KILL", wait);
         assert!(

@@ -257,13 +257,13 @@ fn the_cache_suite_prints_a_table_and_json() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_limit_of_address_space_drops_the_rows_beyond_it() {
-    let run = "ulimit -v 2000000 && exec \"$0\" bench arena --quick --reps 1 --op bump,map \
+    let run = "ulimit -v 390000 && exec \"$0\" bench arena --quick --reps 1 --op bump,map \
                --contender kvmem,mutex";
     let output =
         Command::new("sh").args(["-c", run, env!("CARGO_BIN_EXE_kvmem")]).output().unwrap();
     let table = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{table}{}", String::from_utf8_lossy(&output.stderr));
-    // The small arenas fit. The arenas of 4 KiB blocks for several threads and the mapping of 1 TiB
+    // The small arenas fit. The arena of 4 KiB blocks for eight threads and the mapping of 1 TiB
     // do not.
     for part in
         ["64 B, 8 thread(s)", "Not measured", "bump: 4096 B kvmem ×8: ", "map, thp: kvmem ×1: "]

@@ -138,9 +138,14 @@ fn two_sizes_in_a_backed_pool_stay_intact() {
 fn threads_share_the_pool_and_lose_nothing() {
     for contender in ["kvmem", "kvmem-cached"] {
         for policy in ["lru", "scan-resistant"] {
-            let pool = ["--contender", contender, "--object-bytes", "3333,517", "--pool", "1.5MiB"];
-            let report =
-                report(&[&pool[..], &["--backed", "--threads", "3", "--policy", policy]].concat());
+            let pool = ["--contender", contender, "--object-bytes", "3333,517", "--pool", "768KiB"];
+            let report = report(
+                &[
+                    &pool[..],
+                    &["--page-tokens", "128", "--backed", "--threads", "3", "--policy", policy],
+                ]
+                .concat(),
+            );
             let label = format!("{contender}, {policy}: {report:#}");
             assert_eq!(
                 (&report["requests"], &report["blocks"]),
@@ -219,7 +224,7 @@ fn ops(file: &Scratch, args: &[&str]) -> Value {
 
 #[test]
 fn a_recording_is_replayed_with_the_same_decisions() {
-    let two_sizes = ["--object-bytes", "3333,517", "--pool", "1.5MiB"];
+    let two_sizes = ["--object-bytes", "3333,517", "--pool", "768KiB", "--page-tokens", "128"];
     for contender in ["kvmem", "kvmem-cached", "binned", "best-fit", "offset-allocator"] {
         for policy in ["lru", "scan-resistant"] {
             let name = format!("{contender}-{policy}.ops");
@@ -306,7 +311,9 @@ fn recorded_calls_of_threads_have_a_possible_order() {
             "--object-bytes",
             "3333,517",
             "--pool",
-            "1.5MiB",
+            "768KiB",
+            "--page-tokens",
+            "128",
             "--threads",
             "4",
             "--contender",
