@@ -43,10 +43,11 @@ pub(crate) fn task(root: &Path) -> Task<'_> {
         // The tests run the command too.
         vec![
             Task::new("python", "python: tests", |report| test(root, installed, report))
-                .with(MACHINE),
+                .with(MACHINE)
+                .urgent(),
         ]
     };
-    Task::growing("python", "python: wheel", install).background()
+    Task::growing("python", "python: wheel", install).urgent()
 }
 
 /// An environment with the package.

@@ -8,8 +8,8 @@
 //! Two processors are best used by three tasks, because most tests wait for something some of
 //! their time. Tasks in the background compute all the time: builds, model checks, fuzzers. Their
 //! commands are nice to others, and no more than one per processor runs at a time. Among the tasks
-//! that may start, those start first that others wait for, then the one that took longest in the
-//! last run with the tasks that it added, which is kept in a file.
+//! that may start, those start first that others wait for, then those that are urgent, then the one
+//! that took longest in the last run with the tasks that it added, which is kept in a file.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,6 +34,7 @@ pub(crate) struct Task<'a> {
     /// Tasks that must have ended before. Those that do not exist are not waited for.
     after: Vec<&'static str>,
     tools: Vec<&'static str>,
+    urgent: bool,
     background: bool,
     work: Work<'a>,
 }
@@ -58,7 +59,7 @@ impl<'a> Task<'a> {
         work: impl FnOnce(&mut Report) -> Vec<Task<'a>> + Send + 'a,
     ) -> Task<'a> {
         let (after, tools, work) = (Vec::new(), Vec::new(), Box::new(work));
-        Task { group, name: name.into(), after, tools, background: false, work }
+        Task { group, name: name.into(), after, tools, urgent: false, background: false, work }
     }
 
     /// Waits for another task.
@@ -70,6 +71,12 @@ impl<'a> Task<'a> {
     /// Uses a tool alone.
     pub(crate) fn with(mut self, tool: &'static str) -> Task<'a> {
         self.tools.push(tool);
+        self
+    }
+
+    /// Starts before others that may start too: what follows it takes long, and waits.
+    pub(crate) fn urgent(mut self) -> Task<'a> {
+        self.urgent = true;
         self
     }
 
@@ -114,7 +121,7 @@ impl<'a> State<'a> {
         let rank = |task: &Task<'_>| {
             let is_awaited =
                 self.waiting.iter().any(|other| other.after.iter().any(|name| *name == task.name));
-            (is_awaited, times.get(&task.name).copied().unwrap_or(Duration::MAX))
+            (is_awaited, task.urgent, times.get(&task.name).copied().unwrap_or(Duration::MAX))
         };
         let mut best: Option<usize> = None;
         for (at, task) in self.waiting.iter().enumerate().filter(|(_, task)| may_start(task)) {
@@ -311,13 +318,14 @@ mod tests {
             task("long").background(),
             task("new").background(),
             task("middle"),
+            task("urgent").urgent(),
             task("awaited"),
             task("last").after("awaited"),
         ];
         let mut state = State { waiting, running: Vec::new(), report: Report::default() };
         let mut next = || state.take(1, &times).map(|task| task.name);
-        let first = [(); 4].map(|()| next().unwrap());
-        assert_eq!(first, ["awaited", "new", "middle", "short"]);
+        let first = [(); 5].map(|()| next().unwrap());
+        assert_eq!(first, ["awaited", "urgent", "new", "middle", "short"]);
         // One task in the background is enough for one processor.
         assert_eq!(next(), None);
     }

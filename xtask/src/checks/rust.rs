@@ -172,8 +172,8 @@ fn test<'a>(group: &'static str, program: Program) -> Task<'a> {
     if needs_machine { task.with(MACHINE) } else { task }
 }
 
-/// Returns the arguments that add the allocators built from C and C++ to the benchmarks, if they can
-/// be built.
+/// Returns the arguments that add the allocators built from C and C++ to the benchmarks, if these
+/// can be built.
 fn allocators() -> &'static [&'static str] {
     match setup::has_cmake() {
         true => &["--features", "kvmem-bench/allocators"],

@@ -46,8 +46,8 @@ programs!(
     arena registration offset slab pool kv_cache kv_tier threads moved mooncake mooncake_arena
 );
 
-// Not under Valgrind, which runs one thread at a time. Not under the sanitizers: a thread that is in
-// their allocator during a fork leaves its lock held, so one of twenty runs hangs in `malloc`.
+// Not under Valgrind, which runs one thread at a time. Not under the sanitizers: a thread that is
+// in their allocator during a fork leaves its lock held, so one of twenty runs hangs in `malloc`.
 #[test]
 fn a_fork_while_threads_use_a_cache() {
     run("kv_fork", Under::Nothing);
