@@ -73,11 +73,23 @@ impl<const ROUND: bool> BinHeap<ROUND> {
         Some(exponent << MANTISSA_BITS | mantissa)
     }
 
+    /// Returns a number above those of all bins that have a free range.
+    pub(super) fn bins_below(&self) -> u32 {
+        let Some(exponent) = self.exponents.checked_ilog2() else { return 0 };
+        (exponent << MANTISSA_BITS) + self.mantissas[exponent as usize].ilog2() + 1
+    }
+
+    /// Returns whether no node is left to allocate with.
+    #[inline]
+    pub(super) fn is_out_of_nodes(&self) -> bool {
+        // The last node is kept for the remainder of a split.
+        self.spare_len <= 1
+    }
+
     /// Takes a range of at least `requested` units; returns its offset and node.
     #[inline]
     pub(super) fn allocate(&mut self, requested: u32) -> Option<(u32, u32)> {
-        // The last node is kept for the remainder of a split.
-        if self.spare_len <= 1 {
+        if self.is_out_of_nodes() {
             return None;
         }
         let bin_min = bin_ceil(requested);
@@ -105,9 +117,10 @@ impl<const ROUND: bool> BinHeap<ROUND> {
         Some((offset, index))
     }
 
-    /// Frees the range of node `index` and merges it with free neighbours.
+    /// Frees the range of node `index` and merges it with free neighbours; returns the bin of the
+    /// merged range.
     #[inline]
-    pub(super) fn free(&mut self, index: u32) {
+    pub(super) fn free(&mut self, index: u32) -> u8 {
         let node = self.nodes[index as usize];
         let (mut offset, mut size) = (node.offset, node.size);
         let (mut before, mut after) = (node.near_prev, node.near_next);
@@ -136,6 +149,7 @@ impl<const ROUND: bool> BinHeap<ROUND> {
         if after != NONE {
             self.nodes[after as usize].near_prev = merged;
         }
+        bin_floor(size)
     }
 
     /// Adds a free range at the head of its bin, in a spare node.
@@ -205,6 +219,12 @@ impl<const ROUND: bool> BinHeap<ROUND> {
     /// Returns the bytes of the nodes in use and of their entries in the stack.
     pub(super) fn metadata_bytes(&self) -> usize {
         (self.nodes.len() - self.spare_len) * (size_of::<Node>() + size_of::<u32>())
+    }
+
+    /// Returns whether a bin has a range for `requested` units.
+    #[cfg(test)]
+    pub(super) fn has_for(&self, requested: u32) -> bool {
+        self.first_bin_from(bin_ceil(requested)).is_some()
     }
 
     /// Returns whether `index` is a used node at `offset`.

@@ -18,6 +18,10 @@
 //!    bytes, and requests are rounded up to units before they are rounded up to bins.
 //! 6. *Sharing.* One mutex protects everything, behind a reference count; a handle holds a weak
 //!    reference, so it may outlive the allocator.
+//! 7. *Hopeless requests.* An atomic number bounds the bins that have a free range, and a request
+//!    above it fails without the mutex. Allocations leave the bound as it is: they only make ranges
+//!    shorter. A request that fails under the mutex lowers it. From then on each free raises it if
+//!    the merged range needs that, until everything is free.
 //!
 //! The model is written to be as fast as the original: no allocation after creation, indices whose
 //! bounds the compiler can see, and no bookkeeping that the original lacks.
@@ -25,11 +29,12 @@
 mod heap;
 mod small_float;
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::{Contender, ContenderId, CreateError, RangeHandle, Space};
 use heap::{BinHeap, NONE};
-use small_float::MAX_BIN_SIZE;
+use small_float::{MAX_BIN_SIZE, bin_ceil};
 
 /// The state that the mutex protects.
 struct Guarded<const ROUND: bool> {
@@ -37,11 +42,16 @@ struct Guarded<const ROUND: bool> {
     /// Requested bytes and live ranges, counted as in the original.
     live_bytes: u64,
     live: u64,
+    /// Whether the bound has been lowered, so that frees must raise it.
+    lowered: bool,
 }
 
 /// The part that handles refer to.
 struct ModelState<const ROUND: bool> {
     guarded: Mutex<Guarded<ROUND>>,
+    /// Every bin that has a free range is below this number. Relaxed everywhere: it changes under
+    /// the mutex alone, and a thread that knows of a free has synchronized with it.
+    bins_below: AtomicU32,
     unit_shift: u32,
 }
 
@@ -83,9 +93,15 @@ impl<const ROUND: bool> Drop for ModelHandle<ROUND> {
         if let Some(owner) = self.owner.upgrade() {
             let mut guarded = owner.guarded.lock().unwrap_or_else(PoisonError::into_inner);
             debug_assert!(guarded.heap.is_used_at(self.node, self.offset));
-            guarded.heap.free(self.node);
+            let bin = guarded.heap.free(self.node);
             guarded.live_bytes -= self.size;
             guarded.live -= 1;
+            if guarded.lowered {
+                guarded.lowered = guarded.live > 0;
+                if u32::from(bin) >= owner.bins_below.load(Ordering::Relaxed) {
+                    owner.bins_below.store(u32::from(bin) + 1, Ordering::Relaxed);
+                }
+            }
         }
     }
 }
@@ -114,8 +130,9 @@ impl<const ROUND: bool> Contender for BinnedModel<ROUND> {
             .filter(|&n| n < NONE)
             .ok_or_else(|| error("node indices are 32 bits wide"))?;
         let heap = BinHeap::new((space.capacity >> unit_shift) as u32, max_nodes);
-        let guarded = Mutex::new(Guarded { heap, live_bytes: 0, live: 0 });
-        Ok(Self(Arc::new(ModelState { guarded, unit_shift })))
+        let bins_below = AtomicU32::new(heap.bins_below());
+        let guarded = Mutex::new(Guarded { heap, live_bytes: 0, live: 0, lowered: false });
+        Ok(Self(Arc::new(ModelState { guarded, bins_below, unit_shift })))
     }
 
     #[inline]
@@ -124,12 +141,23 @@ impl<const ROUND: bool> Contender for BinnedModel<ROUND> {
             return None;
         }
         let shared = &self.0;
-        let mut guarded = shared.guarded.lock().unwrap_or_else(PoisonError::into_inner);
         let units = size.checked_add((1 << shared.unit_shift) - 1)? >> shared.unit_shift;
         if units > MAX_BIN_SIZE {
             return None;
         }
-        let (offset, node) = guarded.heap.allocate(units as u32)?;
+        let units = units as u32;
+        if u32::from(bin_ceil(units)) >= shared.bins_below.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut guarded = shared.guarded.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((offset, node)) = guarded.heap.allocate(units) else {
+            // Nodes may have run out instead.
+            if !guarded.heap.is_out_of_nodes() {
+                shared.bins_below.store(guarded.heap.bins_below(), Ordering::Relaxed);
+                guarded.lowered = true;
+            }
+            return None;
+        };
         guarded.live_bytes += size;
         guarded.live += 1;
         drop(guarded);
@@ -149,5 +177,69 @@ impl<const ROUND: bool> Contender for BinnedModel<ROUND> {
         // largest live set.
         let guarded = self.0.guarded.lock().unwrap_or_else(PoisonError::into_inner);
         Some((size_of::<ModelState<ROUND>>() + guarded.heap.metadata_bytes()) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvmem_testkit::workload::Rng;
+    use rand::{RngExt, SeedableRng};
+
+    use super::*;
+
+    /// Returns whether a request fails although a bin has a range for it.
+    fn fails_wrongly<const ROUND: bool>(model: &BinnedModel<ROUND>, size: u64) -> bool {
+        let failed = model.allocate(size).is_none();
+        let guarded = model.0.guarded.lock().unwrap();
+        let units = size.div_ceil(1 << model.0.unit_shift) as u32;
+        failed && !guarded.heap.is_out_of_nodes() && guarded.heap.has_for(units)
+    }
+
+    fn requests_fail_only_without_a_range<const ROUND: bool>() {
+        let mut random = Rng::seed_from_u64(7);
+        let (mut lowered, mut raised) = (0, 0);
+        for capacity in [1 << 12, 3 << 20, 1 << 34] {
+            let model = BinnedModel::<ROUND>::create(Space { capacity, max_live: 64 }).unwrap();
+            let mut live = Vec::new();
+            for turn in 0..4000 {
+                let before = model.0.bins_below.load(Ordering::Relaxed);
+                // Grows, shrinks, and frees everything now and then.
+                if turn % 500 == 499 {
+                    live.clear();
+                } else if !live.is_empty() && random.random_bool(0.4) {
+                    live.swap_remove(random.random_range(0..live.len()));
+                } else if live.len() < 63 {
+                    let longest = capacity >> random.random_range(0..9);
+                    let size = random.random_range(1..=longest);
+                    live.extend(model.allocate(size));
+                }
+                let after = model.0.bins_below.load(Ordering::Relaxed);
+                lowered += u32::from(after < before);
+                raised += u32::from(after > before);
+                for size in [1, capacity / 9, capacity / 2, capacity] {
+                    assert!(!fails_wrongly(&model, size), "{size} of {capacity}, turn {turn}");
+                }
+            }
+        }
+        assert!(lowered > 100 && raised > 100, "{lowered}, {raised}");
+    }
+
+    #[test]
+    fn a_request_fails_without_the_mutex_only_if_no_range_is_long_enough() {
+        requests_fail_only_without_a_range::<true>();
+        requests_fail_only_without_a_range::<false>();
+    }
+
+    #[test]
+    fn a_hopeless_request_takes_no_mutex_after_the_first() {
+        let space = Binned::create(Space { capacity: 1 << 20, max_live: 8 }).unwrap();
+        let most = space.allocate(3 << 18).unwrap();
+        assert!(space.allocate(1 << 19).is_none());
+        let guarded = space.0.guarded.lock().unwrap();
+        // Would wait for itself if it took the mutex.
+        assert!(space.allocate(1 << 19).is_none());
+        drop(guarded);
+        drop(most);
+        assert!(space.allocate(1 << 19).is_some());
     }
 }
