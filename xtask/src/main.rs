@@ -21,11 +21,13 @@
 //! - [`wheel`] builds the Python wheels that are shipped, and tests them,
 //! - [`package`] packs the crates that are published and builds them from their packages, [`msrv`]
 //!   with the oldest toolchain,
+//! - [`count`] counts instructions and mispredicted branches of the loops, which no machine changes,
 //! - [`record`] files a benchmark run under its date and machine, and draws the records,
 //! - [`site`] makes the documentation a site, and checks it.
 
 mod chaos;
 mod checks;
+mod count;
 mod deploy;
 mod dist;
 mod engines;
@@ -99,6 +101,9 @@ enum Chore {
     /// `bench/record/<date>-<machine>-register.json`. Suites on hugepages borrow the pages that
     /// the machine lacks (vm.nr_hugepages), and return them.
     BenchRecord(record::BenchOptions),
+    /// Count instructions and mispredicted branches of the loops over allocators of offsets, under
+    /// cachegrind: figures that no machine and no neighbour changes.
+    Count(count::CountOptions),
     /// Draw the newest recorded run of every suite as one page.
     Report(record::ReportOptions),
     /// Build the documentation as a site that needs no network and no server: all pages of the
@@ -122,6 +127,7 @@ fn main() -> Result<ExitCode> {
         Chore::Wheel(options) => wheel::run(&root, &options),
         Chore::Soak(options) => record::soak(&root, &options),
         Chore::BenchRecord(options) => record::bench(&root, &options),
+        Chore::Count(options) => count::run(&root, &options),
         Chore::Report(options) => record::report(&root, &options),
         Chore::Site(options) => site::run(&root, &options),
     }

@@ -53,7 +53,7 @@ pub(crate) fn run(
     if background {
         // SAFETY: the call takes numbers only. A process that has ended is an error, which does not
         // matter.
-        unsafe { libc::setpriority(libc::PRIO_PGRP, id as libc::id_t, NICER) };
+        unsafe { libc::setpriority(libc::PRIO_PGRP, id as libc::id_t, own_nice() + NICER) };
     }
     thread::scope(|scope| {
         let ended = scope.spawn(|| wait(id));
@@ -170,6 +170,12 @@ fn descendants(of: u32) -> Vec<u32> {
     found.split_off(1)
 }
 
+/// Returns how nice this process is.
+fn own_nice() -> i32 {
+    // SAFETY: the call takes numbers only.
+    unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,11 +218,6 @@ mod tests {
         );
         assert_eq!(lines.trim().parse::<i32>().unwrap(), own_nice() + NICER);
         assert!(ended.processor > Duration::from_millis(5), "{:?}", ended.processor);
-    }
-
-    fn own_nice() -> i32 {
-        // SAFETY: the call takes numbers only.
-        unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
     }
 
     #[test]

@@ -6,7 +6,10 @@
 //! evictions that it needs.
 
 pub mod bimodal;
+pub mod churn;
+pub mod counted;
 pub mod memory;
+pub mod pair;
 pub mod paired;
 pub mod random;
 pub mod scatter;

@@ -1,0 +1,205 @@
+//! *Count*: instructions and mispredicted branches of the loops over allocators of offsets.
+//!
+//! Time differs from machine to machine and from hour to hour. What cachegrind counts depends on
+//! the code alone: it follows every instruction, and simulates the prediction of branches. Each
+//! loop runs with two lengths, and the difference, divided by the operations, is the figure: what
+//! the process does before and after the loop cancels. A figure *net* is that without the loop's
+//! own work, which contender `null` shows.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde_json::json;
+
+use crate::programs::{self, ProgramKind};
+use crate::setup;
+use crate::step::Report;
+
+/// What to count.
+#[derive(Args)]
+pub(crate) struct CountOptions {
+    /// Only these loops (default: all).
+    #[arg(value_name = "LOOP", value_parser = LOOPS.map(|(name, ..)| name))]
+    loops: Vec<String>,
+    /// Write the rows, too.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// The loops: name, operations of the shorter run, and the limits of instructions and mispredicted
+/// branches, net, over those of `binned`.
+const LOOPS: [(&str, u64, f64, Option<f64>); 6] = [
+    ("random", 20_000, 0.85, Some(0.6)),
+    ("mix", 21_000, 1.0, Some(1.0)),
+    ("paired", 40_000, 1.2, Some(1.0)),
+    ("uniform", 20_000, 0.8, None),
+    ("churn", 20_000, 1.0, None),
+    ("pair", 20_000, 0.9, None),
+];
+
+/// The contenders. Limits hold for the first.
+const CONTENDERS: [&str; 4] = [KVMEM, "kvmem-cached", BINNED, NULL];
+const KVMEM: &str = "kvmem";
+const BINNED: &str = "binned";
+const NULL: &str = "null";
+
+/// What one operation costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Counts {
+    instructions: f64,
+    mispredictions: f64,
+}
+
+/// Counts, prints the figures and the goals, and writes the rows. The exit status is 1 if a goal is
+/// missed.
+pub(crate) fn run(root: &Path, options: &CountOptions) -> Result<ExitCode> {
+    let missing = "valgrind is missing, which counts the instructions";
+    ensure!(
+        setup::package(missing, "valgrind", || setup::works("valgrind", &["--version"]))?,
+        "{missing}: {}",
+        setup::by_hand("valgrind")
+    );
+    let program = build(root)?;
+    let wanted = |name: &str| options.loops.is_empty() || options.loops.iter().any(|of| of == name);
+    let (mut rows, mut missed) = (Vec::new(), 0);
+    println!("Instructions and mispredicted branches of an operation");
+    println!("{:10}{:>34}{:>34}{:>22}{:>16}", "", CONTENDERS[0], CONTENDERS[1], BINNED, NULL);
+    for (name, ops, instructions, mispredictions) in LOOPS {
+        if !wanted(name) {
+            continue;
+        }
+        let mut counts = BTreeMap::new();
+        for contender in CONTENDERS {
+            let [short, long] =
+                [ops, 2 * ops].map(|ops| counted(&program, &[name, contender, &ops.to_string()]));
+            let (short, long) = (short?, long?);
+            let each = |short: u64, long: u64| (long as f64 - short as f64) / ops as f64;
+            let of = Counts {
+                instructions: each(short.0, long.0),
+                mispredictions: each(short.1, long.1),
+            };
+            counts.insert(contender, of);
+            rows.push(json!({
+                "loop": name, "contender": contender,
+                "instructions": of.instructions, "mispredictions": of.mispredictions,
+            }));
+        }
+        println!("{}", line(name, &counts));
+        let ratio = |of: fn(&Counts) -> f64| net(&counts, KVMEM, of) / net(&counts, BINNED, of);
+        let mut goal = |what: &str, figure: f64, limit: f64| {
+            let met = figure <= limit;
+            missed += u32::from(!met);
+            let result = if met { "met" } else { "MISSED" };
+            println!("  {what}, net, over binned: {figure:.2}, at most {limit}: {result}");
+        };
+        goal("instructions", ratio(|counts| counts.instructions), instructions);
+        if let Some(limit) = mispredictions {
+            goal("mispredictions", ratio(|counts| counts.mispredictions), limit);
+        }
+    }
+    if let Some(file) = &options.json {
+        let text = serde_json::to_string_pretty(&json!({"suite": "count", "rows": rows}))?;
+        std::fs::write(file, text + "\n")
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Builds the program of the loops as the benchmarks are built; returns its path.
+fn build(root: &Path) -> Result<PathBuf> {
+    let args =
+        ["build", "--profile", "bench", "--locked", "-p", "kvmem-bench", "--example", "count"];
+    let mut report = Report::default();
+    let programs = programs::build(root, &mut report, "count: build", &args);
+    let found = programs.into_iter().find(|program| program.kind == ProgramKind::Example);
+    found.map(|program| program.path).context("the program of the loops was not built: see above")
+}
+
+/// Runs the program under cachegrind; returns its instructions and mispredicted branches.
+fn counted(program: &Path, args: &[&str]) -> Result<(u64, u64)> {
+    let out = std::env::temp_dir().join(format!("kvmem-count-{}", std::process::id()));
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--tool=cachegrind", "--cache-sim=no", "--branch-sim=yes", "--quiet"]);
+    valgrind.arg(format!("--cachegrind-out-file={}", out.display()));
+    let output = valgrind.arg(program).args(args).output().context("cannot run valgrind")?;
+    if !output.status.success() {
+        bail!("{} ended with {}: {}", args.join(" "), output.status, text(&output.stderr));
+    }
+    let file = std::fs::read_to_string(&out);
+    // Best effort: the file lies in the folder of temporary files.
+    let _ = std::fs::remove_file(&out);
+    summary(&file.context("cachegrind wrote no file")?)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim().to_owned()
+}
+
+/// Reads cachegrind's file: `events:` has the names of the columns, `summary:` the sums.
+fn summary(file: &str) -> Result<(u64, u64)> {
+    let words = |start: &str| {
+        let line = file.lines().find_map(|line| line.strip_prefix(start));
+        line.map(|line| line.split_whitespace().collect::<Vec<_>>())
+            .with_context(|| format!("cachegrind's file has no line {start}"))
+    };
+    let (events, sums) = (words("events:")?, words("summary:")?);
+    let sum = |event: &str| -> Result<u64> {
+        let at = events.iter().position(|name| *name == event);
+        let word = at.and_then(|at| sums.get(at));
+        word.with_context(|| format!("cachegrind counts no {event}"))?
+            .parse()
+            .with_context(|| format!("{event} is no number"))
+    };
+    // Conditional branches, and indirect ones.
+    Ok((sum("Ir")?, sum("Bcm")? + sum("Bim")?))
+}
+
+/// Returns what a contender costs more than the loop alone.
+fn net(counts: &BTreeMap<&str, Counts>, contender: &str, of: fn(&Counts) -> f64) -> f64 {
+    of(&counts[contender]) - of(&counts[NULL])
+}
+
+fn line(name: &str, counts: &BTreeMap<&str, Counts>) -> String {
+    let figures = |contender: &str| {
+        let Counts { instructions, mispredictions } = counts[contender];
+        let [over, wrong] = [|of: &Counts| of.instructions, |of: &Counts| of.mispredictions]
+            .map(|of| net(counts, contender, of) / net(counts, BINNED, of));
+        match contender {
+            KVMEM | "kvmem-cached" => {
+                format!("{instructions:9.1} {mispredictions:6.2} ({over:5.2} × {wrong:5.2} ×)")
+            }
+            _ => format!("{instructions:9.1} {mispredictions:6.2}"),
+        }
+    };
+    let [kvmem, cached, binned, null] = CONTENDERS.map(figures);
+    format!("{name:10}{kvmem:>34}{cached:>34}{binned:>22}{null:>16}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sums_are_read_by_the_names_of_the_columns() {
+        let file = "desc: I1\nevents: Ir Bc Bcm Bi Bim\nfn=main\n1 7 1 1 1 1\n\
+                    summary: 700 90 8 10 3\n";
+        assert_eq!(summary(file).unwrap(), (700, 11));
+        let error = summary("events: Ir\nsummary: 700\n").unwrap_err();
+        assert!(error.to_string().contains("Bcm"), "{error}");
+        assert!(summary("events: Ir Bcm Bim\n").unwrap_err().to_string().contains("summary:"));
+    }
+
+    #[test]
+    fn figures_are_net_of_the_loop_and_over_those_of_binned() {
+        let of = |instructions, mispredictions| Counts { instructions, mispredictions };
+        let all = [of(30.0, 0.3), of(20.0, 0.2), of(50.0, 0.5), of(10.0, 0.1)];
+        let counts: BTreeMap<&str, Counts> = CONTENDERS.into_iter().zip(all).collect();
+        assert_eq!(net(&counts, KVMEM, |counts| counts.instructions), 20.0);
+        let line = line("pair", &counts);
+        assert!(line.contains("30.0   0.30 ( 0.50 ×  0.50 ×)"), "{line}");
+        assert!(line.contains("20.0   0.20 ( 0.25 ×  0.25 ×)"), "{line}");
+    }
+}
