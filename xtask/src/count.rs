@@ -165,11 +165,15 @@ fn net(counts: &BTreeMap<&str, Counts>, contender: &str, of: fn(&Counts) -> f64)
 fn line(name: &str, counts: &BTreeMap<&str, Counts>) -> String {
     let figures = |contender: &str| {
         let Counts { instructions, mispredictions } = counts[contender];
-        let [over, wrong] = [|of: &Counts| of.instructions, |of: &Counts| of.mispredictions]
-            .map(|of| net(counts, contender, of) / net(counts, BINNED, of));
+        let over = [|of: &Counts| of.instructions, |of: &Counts| of.mispredictions].map(|of| {
+            let (figure, other) = (net(counts, contender, of), net(counts, BINNED, of));
+            // What is almost nothing cannot be divided by.
+            if other < 0.01 { "-".to_owned() } else { format!("{:.2} ×", figure / other) }
+        });
         match contender {
             KVMEM | "kvmem-cached" => {
-                format!("{instructions:9.1} {mispredictions:6.2} ({over:5.2} × {wrong:5.2} ×)")
+                let [over, wrong] = over;
+                format!("{instructions:9.1} {mispredictions:6.2} ({over:>7} {wrong:>7})")
             }
             _ => format!("{instructions:9.1} {mispredictions:6.2}"),
         }
@@ -196,10 +200,13 @@ mod tests {
     fn figures_are_net_of_the_loop_and_over_those_of_binned() {
         let of = |instructions, mispredictions| Counts { instructions, mispredictions };
         let all = [of(30.0, 0.3), of(20.0, 0.2), of(50.0, 0.5), of(10.0, 0.1)];
-        let counts: BTreeMap<&str, Counts> = CONTENDERS.into_iter().zip(all).collect();
+        let mut counts: BTreeMap<&str, Counts> = CONTENDERS.into_iter().zip(all).collect();
         assert_eq!(net(&counts, KVMEM, |counts| counts.instructions), 20.0);
         let line = line("pair", &counts);
         assert!(line.contains("30.0   0.30 ( 0.50 ×  0.50 ×)"), "{line}");
         assert!(line.contains("20.0   0.20 ( 0.25 ×  0.25 ×)"), "{line}");
+        counts.insert(BINNED, of(50.0, 0.1));
+        let line = super::line("pair", &counts);
+        assert!(line.contains("( 0.50 ×       -)"), "{line}");
     }
 }

@@ -21,7 +21,7 @@
 //! - [`wheel`] builds the Python wheels that are shipped, and tests them,
 //! - [`package`] packs the crates that are published and builds them from their packages, [`msrv`]
 //!   with the oldest toolchain,
-//! - [`count`] counts instructions and mispredicted branches of the loops, which no machine changes,
+//! - [`count`] counts instructions and mispredicted branches of the loops,
 //! - [`record`] files a benchmark run under its date and machine, and draws the records,
 //! - [`site`] makes the documentation a site, and checks it.
 
