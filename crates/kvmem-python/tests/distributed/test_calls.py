@@ -113,6 +113,8 @@ def test_the_last_call_runs_after_all_others() -> None:
         order.append("late")
 
     call = calls.submit(late)
+    # A call that has not begun would be removed from the queue.
+    call.wait_started(LIMIT)
     with pytest.raises(TimeoutError):
         call.wait(0.01)
     last = calls.close(lambda: order.append("last"))
