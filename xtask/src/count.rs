@@ -167,7 +167,7 @@ fn line(name: &str, counts: &BTreeMap<&str, Counts>) -> String {
         let Counts { instructions, mispredictions } = counts[contender];
         let over = [|of: &Counts| of.instructions, |of: &Counts| of.mispredictions].map(|of| {
             let (figure, other) = (net(counts, contender, of), net(counts, BINNED, of));
-            // What is almost nothing cannot be divided by.
+            // A ratio to almost nothing tells nothing.
             if other < 0.01 { "-".to_owned() } else { format!("{:.2} ×", figure / other) }
         });
         match contender {
