@@ -234,6 +234,18 @@ fn traps() -> Vec<(String, Vec<u8>)> {
             ],
         ),
         (
+            // The only run with an aligned start is behind more runs than a request examines.
+            "behind-runs",
+            Config { boundary: Some(161), ..plain(1 << 63) },
+            vec![
+                Op::AllocateScattered { total: Amount::bytes(161 * 254 + 100), max_ranges: 255 },
+                Op::AllocateScattered { total: Amount::bytes(161 * 255), max_ranges: 255 },
+                Op::Burst { seed: 300, n: 99 },
+                Op::Burst { seed: 900, n: 99 },
+                Op::AllocateAligned { size: Amount::all(Base::Limit), align: 1 << 36, raw: true },
+            ],
+        ),
+        (
             "orphans",
             plain(10_000),
             vec![
