@@ -18,7 +18,7 @@ fn compile(source: &Path, name: &str, standard: &str, flags: &[&str]) -> PathBuf
     let program = scratch("programs").join(name);
     let (include, lib) = (prefix().join("include"), prefix().join("lib"));
     let mut cpp = Command::new("c++");
-    cpp.arg(standard).args(STRICT).args(["-g", "-pthread"]).args(flags);
+    cpp.arg(standard).args(STRICT).args(["-g1", "-pthread"]).args(flags);
     cpp.arg("-I").arg(&include).arg("-I").arg(crate_folder().join("tests/cpp"));
     // The includes of programs that were written for Mooncake.
     cpp.arg("-I").arg(include.join("kvmem/compat/mooncake"));

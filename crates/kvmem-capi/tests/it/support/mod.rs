@@ -68,7 +68,7 @@ pub(crate) fn compile(source: &Path, name: &str, flags: &[&str]) -> PathBuf {
     let lib = prefix().join("lib");
     let mut cc = Command::new("cc");
     cc.args(STRICT)
-        .args(["-D_GNU_SOURCE", "-g", "-O1", "-pthread"])
+        .args(["-D_GNU_SOURCE", "-g1", "-O1", "-pthread"])
         .args(flags)
         .arg("-I")
         .arg(prefix().join("include"));
