@@ -163,7 +163,11 @@ impl GenerationTable {
         while let Some(None) = self.chunks.last() {
             self.chunks.pop();
         }
-        self.chunks.shrink_to((self.chunks.len() * 2).max(KEPT_CHUNKS));
+        let len = self.chunks.len();
+        // Rarely: some global allocators shorten a block by copying it.
+        if self.chunks.capacity() > (len * 4).max(KEPT_CHUNKS) {
+            self.chunks.shrink_to((len * 2).max(KEPT_CHUNKS));
+        }
     }
 }
 

@@ -2,13 +2,15 @@
 //!
 //! Slots live in blocks, so a growing table never moves a slot. The first `FIRST` slots are part of
 //! the table itself, which saves small spaces one step of every access. A stack holds the free ones
-//! among them. The others are in chunks of [`CHUNK`]; one word per chunk tells which of its slots
-//! are free. Chunks with a free slot form a list. A chunk without used slots is freed at once,
-//! except that one is kept for the next slot. The table therefore follows the live set in both
-//! directions. Chunks are short, so a few survivors hold little memory.
+//! among them. The others are in chunks of `CHUNK`; one word per chunk tells which of its slots are
+//! free. Chunks with a free slot form a list. A chunk without used slots is freed at once, except
+//! that one is kept for the next slot. The table therefore follows the live set in both directions.
+//! Chunks are short, so a few survivors hold little memory.
 //!
-//! Every operation takes O(1), except that the vectors of chunks grow by copying: 3 words per 64
-//! slots.
+//! Every operation takes O(1), except that three vectors with a word per chunk grow and shrink by
+//! copying. A call copies at most one of them: a vector grows before it is full, while the others
+//! still have room. A copy touches pages that were never used, which takes far longer than reading
+//! the words.
 //!
 //! New slots come in index order out of a fresh chunk. Ranges that were cut one after the other are
 //! therefore adjacent in memory, and a look at a range's neighbours mostly stays in one cache line.
@@ -20,12 +22,13 @@ use crate::offset::steps;
 /// The `u32` that identifies no slot.
 pub(crate) const NIL: u32 = u32::MAX;
 
-const SHIFT: u32 = 6;
-/// Slots of each chunk: one per bit of a word.
-pub(super) const CHUNK: usize = 1 << SHIFT;
+/// Slots of each chunk, unless a table says otherwise: one per bit of a word.
+pub(super) const CHUNK_SLOTS: usize = 64;
 /// Upper bound of the slots in a table: the last chunk is never created, so no slot is called
 /// [`NIL`].
-pub(super) const MAX_SLOTS: u32 = NIL - 2 * CHUNK as u32;
+pub(super) const MAX_SLOTS: u32 = NIL - 2 * CHUNK_SLOTS as u32;
+/// Vectors with a word per chunk.
+const VECTORS: usize = 3;
 /// Chunks that one call examines to shorten the vectors, or to find a free slot.
 const TRIM: usize = 256;
 
@@ -35,16 +38,19 @@ pub(super) trait TableSlot: Copy {
     const EMPTY: Self;
 }
 
-/// Slots, the first `FIRST` of them within the table itself.
-pub(super) struct ChunkedTable<T, const FIRST: usize> {
+/// Slots, the first `FIRST` of them within the table itself, the others in chunks of `CHUNK`, a
+/// power of two up to 64.
+pub(super) struct ChunkedTable<T, const FIRST: usize, const CHUNK: usize = CHUNK_SLOTS> {
     first: [T; FIRST],
     /// The free ones among the first slots, the one freed last at the end.
     free_first: [u16; FIRST],
     free_first_len: u32,
     /// The slots from `FIRST` up. `None` iff the chunk was freed.
     chunks: Vec<Option<Box<[T; CHUNK]>>>,
-    /// For each chunk.
-    marks: Vec<ChunkMark>,
+    /// For each chunk, a bit for each free slot; 0 if the chunk was freed.
+    free: Vec<u64>,
+    /// For each chunk, its neighbours in the list that contains it, if one does.
+    links: Vec<ChunkLinks>,
     /// First in the list of chunks that have a free slot.
     partial: u32,
     /// First in the list of chunks that were freed.
@@ -60,17 +66,21 @@ pub(super) struct ChunkedTable<T, const FIRST: usize> {
     max: u32,
 }
 
-/// The state of a chunk.
+/// The neighbours of a chunk in a list.
 #[derive(Clone, Copy)]
-struct ChunkMark {
-    /// A bit for each free slot; 0 if the chunk was freed.
-    free: u64,
-    /// Neighbours in the list that contains the chunk, if one does.
+struct ChunkLinks {
     prev: u32,
     next: u32,
 }
 
-impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
+impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> ChunkedTable<T, FIRST, CHUNK> {
+    const SHIFT: u32 = {
+        assert!(CHUNK.is_power_of_two() && CHUNK <= 64);
+        CHUNK.ilog2()
+    };
+    /// The bits of a chunk without used slots.
+    const ALL_FREE: u64 = !0 >> (64 - CHUNK);
+
     /// Creates a table for at most `max` slots.
     pub(super) fn new(max: u32) -> Self {
         ChunkedTable {
@@ -78,7 +88,8 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
             free_first: std::array::from_fn(|i| (FIRST - 1 - i) as u16),
             free_first_len: FIRST as u32,
             chunks: Vec::new(),
-            marks: Vec::new(),
+            free: Vec::new(),
+            links: Vec::new(),
             partial: NIL,
             absent: NIL,
             spare_chunk: NIL,
@@ -108,11 +119,18 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
         self.max.saturating_sub(self.live)
     }
 
+    /// Sets the upper bound of the slots in use.
+    #[cfg(test)]
+    pub(super) fn set_max(&mut self, max: u32) {
+        self.max = max;
+    }
+
     /// Returns the heap bytes, without the first block.
     pub(super) fn bytes(&self) -> usize {
         (self.slots as usize - FIRST) * size_of::<T>()
             + self.chunks.capacity() * size_of::<Option<Box<[T; CHUNK]>>>()
-            + self.marks.capacity() * size_of::<ChunkMark>()
+            + self.free.capacity() * size_of::<u64>()
+            + self.links.capacity() * size_of::<ChunkLinks>()
     }
 
     /// Puts `value` into a free slot and returns its index.
@@ -141,10 +159,10 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
     /// Puts `value` into a free slot of `chunk`, which has one.
     #[inline]
     fn insert_into(&mut self, chunk: u32, value: T) -> u32 {
-        let mark = &mut self.marks[chunk as usize];
-        let id = FIRST as u32 + (chunk << SHIFT) + mark.free.trailing_zeros();
-        mark.free &= mark.free - 1;
-        if mark.free == 0 {
+        let free = &mut self.free[chunk as usize];
+        let id = FIRST as u32 + (chunk << Self::SHIFT) + free.trailing_zeros();
+        *free &= *free - 1;
+        if *free == 0 {
             self.unlist_partial(chunk);
         }
         steps::count(1);
@@ -171,13 +189,13 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
     fn remove_further(&mut self, id: u32) -> T {
         steps::count(1);
         let value = *self.further(id);
-        let chunk = (id - FIRST as u32) >> SHIFT;
-        let mark = &mut self.marks[chunk as usize];
-        let was_full = mark.free == 0;
-        mark.free |= 1 << (id % CHUNK as u32);
+        let chunk = (id - FIRST as u32) >> Self::SHIFT;
+        let free = &mut self.free[chunk as usize];
+        let was_full = *free == 0;
+        *free |= 1 << (id % CHUNK as u32);
         if was_full {
             self.list_partial(chunk);
-        } else if mark.free == !0 {
+        } else if *free == Self::ALL_FREE {
             self.emptied(chunk);
         }
         value
@@ -187,17 +205,17 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
     /// index. Returns `None` if there is no such chunk, or if no free slot was found before it.
     /// Only for slots whose index is not stored outside. O(1).
     pub(super) fn move_slot_down(&mut self) -> Option<(u32, u32)> {
-        let last = self.marks.len().checked_sub(1)?;
+        let last = self.chunks.len().checked_sub(1)?;
         if matches!(self.chunks.last(), Some(None)) {
             self.trim();
             return None;
         }
-        let used = !self.marks[last].free;
+        let used = !self.free[last] & Self::ALL_FREE;
         if used == 0 {
             self.give_back(last as u32);
             return None;
         }
-        let old = FIRST as u32 + ((last as u32) << SHIFT) + used.trailing_zeros();
+        let old = FIRST as u32 + ((last as u32) << Self::SHIFT) + used.trailing_zeros();
         let value = *self.further(old);
         let new = match self.free_first_len {
             0 => {
@@ -216,7 +234,7 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
             if self.cursor as usize >= last {
                 self.cursor = 0;
             }
-            if self.marks[self.cursor as usize].free != 0 {
+            if self.free[self.cursor as usize] != 0 {
                 return Some(self.cursor);
             }
             self.cursor += 1;
@@ -227,7 +245,7 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
     /// Returns whether the slot exists, in use or not.
     pub(super) fn contains(&self, id: u32) -> bool {
         let id = id as usize;
-        id < FIRST || self.chunks.get((id - FIRST) >> SHIFT).is_some_and(Option::is_some)
+        id < FIRST || self.chunks.get((id - FIRST) >> Self::SHIFT).is_some_and(Option::is_some)
     }
 
     #[cold]
@@ -238,10 +256,9 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
 
     /// Makes `chunk` the first of the list that begins with `next`.
     fn link(&mut self, chunk: u32, next: u32) {
-        let mark = &mut self.marks[chunk as usize];
-        (mark.prev, mark.next) = (NIL, next);
+        self.links[chunk as usize] = ChunkLinks { prev: NIL, next };
         if next != NIL {
-            self.marks[next as usize].prev = chunk;
+            self.links[next as usize].prev = chunk;
         }
     }
 
@@ -253,14 +270,14 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
 
     /// Removes `chunk` from the list that begins with `first`; returns the first one afterwards.
     fn unlink(&mut self, chunk: u32, first: u32) -> u32 {
-        let ChunkMark { prev, next, .. } = self.marks[chunk as usize];
+        let ChunkLinks { prev, next } = self.links[chunk as usize];
         if next != NIL {
-            self.marks[next as usize].prev = prev;
+            self.links[next as usize].prev = prev;
         }
         if prev == NIL {
             return next;
         }
-        self.marks[prev as usize].next = next;
+        self.links[prev as usize].next = next;
         first
     }
 
@@ -268,11 +285,15 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
     #[cold]
     fn emptied(&mut self, chunk: u32) {
         let spare_chunk = std::mem::replace(&mut self.spare_chunk, chunk);
-        if spare_chunk != NIL && spare_chunk != chunk && self.marks[spare_chunk as usize].free == !0
-        {
+        if spare_chunk != chunk && self.is_empty(spare_chunk) {
             self.spare_chunk = spare_chunk.min(chunk);
             self.give_back(spare_chunk.max(chunk));
         }
+    }
+
+    /// Returns whether the chunk, or `NIL`, is one without used slots.
+    fn is_empty(&self, chunk: u32) -> bool {
+        chunk != NIL && self.free[chunk as usize] == Self::ALL_FREE
     }
 
     /// Frees a chunk without used slots.
@@ -280,7 +301,7 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
         self.unlist_partial(chunk);
         self.chunks[chunk as usize] = None;
         self.slots -= CHUNK as u32;
-        self.marks[chunk as usize].free = 0;
+        self.free[chunk as usize] = 0;
         if self.spare_chunk == chunk {
             self.spare_chunk = NIL;
         }
@@ -292,27 +313,53 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
     /// Removes freed chunks at the end of the vectors.
     #[cold]
     fn trim(&mut self) {
-        let last = self.spare_chunk != NIL && self.marks[self.spare_chunk as usize].free == !0;
-        if self.slots as usize == FIRST + CHUNK && last {
+        if self.slots as usize == FIRST + CHUNK && self.is_empty(self.spare_chunk) {
             self.unlist_partial(self.spare_chunk);
             self.slots = FIRST as u32;
             (self.absent, self.spare_chunk) = (NIL, NIL);
             self.chunks.clear();
-            self.marks.clear();
+            self.free.clear();
+            self.links.clear();
         }
         for _ in 0..TRIM {
             let Some(None) = self.chunks.last() else { break };
-            let chunk = self.marks.len() as u32 - 1;
+            let chunk = self.chunks.len() as u32 - 1;
             let absent = self.unlink(chunk, self.absent);
             self.absent = absent;
             self.chunks.pop();
-            self.marks.pop();
+            self.free.pop();
+            self.links.pop();
         }
         let len = self.chunks.len();
-        if self.chunks.capacity() > 2 * len + TRIM {
-            steps::count(3 * len);
-            self.chunks.shrink_to(len + len / 8);
-            self.marks.shrink_to(len + len / 8);
+        let long = |capacity| capacity > 2 * len + TRIM;
+        if len == 0 {
+            // Nothing is copied.
+            (self.chunks, self.free, self.links) = (Vec::new(), Vec::new(), Vec::new());
+        } else if long(self.chunks.capacity()) {
+            shrink(&mut self.chunks);
+        } else if long(self.free.capacity()) {
+            shrink(&mut self.free);
+        } else if long(self.links.capacity()) {
+            shrink(&mut self.links);
+        }
+    }
+
+    /// Lengthens at most one vector. A vector is lengthened while it still has room for the chunks
+    /// of those calls that may lengthen the others first.
+    fn reserve(&mut self) {
+        let room = |capacity, len| capacity - len < VECTORS;
+        let len = self.chunks.len();
+        if room(self.chunks.capacity(), len) {
+            grow(&mut self.chunks);
+        } else if room(self.free.capacity(), len) {
+            grow(&mut self.free);
+        } else if room(self.links.capacity(), len) {
+            grow(&mut self.links);
+        }
+        if len == 0 {
+            // The first chunk: nothing is copied.
+            grow(&mut self.free);
+            grow(&mut self.links);
         }
     }
 
@@ -320,17 +367,11 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
     fn add_chunk(&mut self) {
         let chunk = match self.absent {
             NIL => {
-                let len = self.chunks.len();
-                if len == self.chunks.capacity() {
-                    // By an eighth: slack costs more than growing does.
-                    let more = (len / 8).max(16);
-                    steps::count(3 * len);
-                    self.chunks.reserve_exact(more);
-                    self.marks.reserve_exact(more);
-                }
+                self.reserve();
                 self.chunks.push(None);
-                self.marks.push(ChunkMark { free: 0, prev: NIL, next: NIL });
-                self.marks.len() as u32 - 1
+                self.free.push(0);
+                self.links.push(ChunkLinks { prev: NIL, next: NIL });
+                self.chunks.len() as u32 - 1
             }
             absent => {
                 self.absent = self.unlink(absent, absent);
@@ -338,7 +379,7 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
             }
         };
         self.chunks[chunk as usize] = Some(Box::new([T::EMPTY; CHUNK]));
-        self.marks[chunk as usize].free = !0;
+        self.free[chunk as usize] = Self::ALL_FREE;
         self.list_partial(chunk);
         self.slots += CHUNK as u32;
     }
@@ -346,7 +387,7 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
     /// Returns a slot from `FIRST` up.
     #[inline]
     fn further(&self, id: u32) -> &T {
-        match &self.chunks[(id as usize - FIRST) >> SHIFT] {
+        match &self.chunks[(id as usize - FIRST) >> Self::SHIFT] {
             Some(chunk) => &chunk[id as usize % CHUNK],
             None => absent(id),
         }
@@ -355,14 +396,31 @@ impl<T: TableSlot, const FIRST: usize> ChunkedTable<T, FIRST> {
     /// Returns a slot from `FIRST` up.
     #[inline]
     fn further_mut(&mut self, id: u32) -> &mut T {
-        match &mut self.chunks[(id as usize - FIRST) >> SHIFT] {
+        match &mut self.chunks[(id as usize - FIRST) >> Self::SHIFT] {
             Some(chunk) => &mut chunk[id as usize % CHUNK],
             None => absent(id),
         }
     }
 }
 
-impl<T: TableSlot, const FIRST: usize> Index<u32> for ChunkedTable<T, FIRST> {
+/// Makes a vector an eighth longer: slack costs more than growing does.
+fn grow<E>(vector: &mut Vec<E>) {
+    let len = vector.len();
+    steps::count(len);
+    // The capacity includes room for the calls that lengthen the other vectors.
+    vector.reserve_exact((len / 8).max(16) + VECTORS);
+}
+
+/// Shortens a vector whose capacity is far more than it needs.
+fn shrink<E>(vector: &mut Vec<E>) {
+    let len = vector.len();
+    steps::count(len);
+    vector.shrink_to(len + len / 8 + VECTORS);
+}
+
+impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> Index<u32>
+    for ChunkedTable<T, FIRST, CHUNK>
+{
     type Output = T;
 
     #[inline]
@@ -375,7 +433,9 @@ impl<T: TableSlot, const FIRST: usize> Index<u32> for ChunkedTable<T, FIRST> {
     }
 }
 
-impl<T: TableSlot, const FIRST: usize> IndexMut<u32> for ChunkedTable<T, FIRST> {
+impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> IndexMut<u32>
+    for ChunkedTable<T, FIRST, CHUNK>
+{
     #[inline]
     fn index_mut(&mut self, id: u32) -> &mut T {
         steps::count(1);

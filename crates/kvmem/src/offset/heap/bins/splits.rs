@@ -27,7 +27,7 @@
 //! that lie below and above the split. Those lists are always empty, but have neighbours as other
 //! lists do.
 
-use super::super::chunked_table::NIL;
+use super::super::chunked_table::{ChunkedTable, NIL, TableSlot};
 use super::bin_sizes::{BINS, PER_OCTAVE};
 
 /// Number of lists in a split.
@@ -42,7 +42,11 @@ const IDS_PER_SPLIT: u32 = 2 * PER_OCTAVE;
 /// of the bins.
 pub(super) const MAX_SPLITS: usize = (u32::MAX as usize - BINS) / IDS_PER_SPLIT as usize - 1;
 
+/// Splits in a chunk of the table: some 1.7 KB.
+const CHUNK_SPLITS: usize = 4;
+
 /// A list divided into narrower ones.
+#[derive(Clone, Copy)]
 pub(super) struct Split {
     /// The least size.
     pub(super) min: u64,
@@ -68,7 +72,7 @@ pub(super) struct Split {
 impl Split {
     /// Creates an empty split of the list `above`, whose lists have the given width; one of them is
     /// for `size`.
-    pub(super) fn new(above: u32, size: u64, width_log2: u32) -> Self {
+    pub(super) const fn new(above: u32, size: u64, width_log2: u32) -> Self {
         let covered_log2 = width_log2 + LISTS_LOG2;
         Split {
             min: size >> covered_log2 << covered_log2,
@@ -105,14 +109,12 @@ impl Split {
     }
 }
 
-/// All splits.
-pub(super) struct Splits {
-    splits: Vec<Option<Box<Split>>>,
-    /// Free numbers.
-    free: Vec<u32>,
-    /// Upper bound of the number of splits.
-    max: usize,
+impl TableSlot for Split {
+    const EMPTY: Self = Split::new(NIL, 0, 0);
 }
+
+/// All splits.
+pub(super) struct Splits(ChunkedTable<Split, 0, CHUNK_SPLITS>);
 
 /// Returns the id of a list within a split.
 #[inline(always)]
@@ -129,14 +131,11 @@ pub(super) fn split_of(list_id: u32) -> (u32, usize) {
 
 impl Splits {
     pub(super) fn new() -> Self {
-        Splits { splits: Vec::new(), free: Vec::new(), max: MAX_SPLITS }
+        Splits(ChunkedTable::new(MAX_SPLITS as u32))
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let used = self.splits.len() - self.free.len();
-        used * size_of::<Split>()
-            + self.splits.capacity() * size_of::<Option<Box<Split>>>()
-            + self.free.capacity() * size_of::<u32>()
+        self.0.bytes()
     }
 
     #[inline]
@@ -152,40 +151,25 @@ impl Splits {
 
     #[inline(always)]
     pub(super) fn get(&self, split: u32) -> &Split {
-        match &self.splits[split as usize] {
-            Some(split) => split,
-            None => missing(split),
-        }
+        &self.0[split]
     }
 
     #[inline(always)]
     pub(super) fn get_mut(&mut self, split: u32) -> &mut Split {
-        match &mut self.splits[split as usize] {
-            Some(split) => split,
-            None => missing(split),
-        }
+        &mut self.0[split]
     }
 
     /// Returns whether a number for one more split is left.
     pub(super) fn has_free_number(&self) -> bool {
-        !self.free.is_empty() || self.splits.len() < self.max
+        self.0.remaining() > 0
     }
 
     pub(super) fn insert(&mut self, split: Split) -> u32 {
-        let number = self.free.pop().unwrap_or_else(|| {
-            self.splits.push(None);
-            self.splits.len() as u32 - 1
-        });
-        self.splits[number as usize] = Some(Box::new(split));
-        number
+        self.0.insert(split)
     }
 
     pub(super) fn remove(&mut self, split: u32) {
-        self.splits[split as usize] = None;
-        self.free.push(split);
-        if self.free.len() == self.splits.len() {
-            (self.splits, self.free) = (Vec::new(), Vec::new());
-        }
+        self.0.remove(split);
     }
 
     /// Returns the non-empty list of the least sizes in a split.
@@ -276,18 +260,12 @@ impl Splits {
     /// Sets the upper bound of the number of splits.
     #[cfg(test)]
     pub(super) fn set_max(&mut self, max: usize) {
-        self.max = max;
+        self.0.set_max(max as u32);
     }
 
     /// Returns the number of splits that exist.
     #[cfg(test)]
     pub(super) fn live(&self) -> usize {
-        self.splits.len() - self.free.len()
+        self.0.live() as usize
     }
-}
-
-/// Reports a number without a split: a broken invariant.
-#[cold]
-fn missing(split: u32) -> ! {
-    panic!("split {split} does not exist");
 }

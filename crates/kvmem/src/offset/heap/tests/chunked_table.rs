@@ -1,4 +1,5 @@
-use super::super::chunked_table::{CHUNK, ChunkedTable, MAX_SLOTS, TableSlot};
+use super::super::chunked_table::{CHUNK_SLOTS, ChunkedTable, MAX_SLOTS, TableSlot};
+use crate::offset::steps;
 
 /// As long as a node.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -23,6 +24,57 @@ fn indexes_are_in_order_and_stable() {
     assert_eq!(table.live(), 500);
 }
 
+/// A call copies at most one of the vectors of chunks, when it grows and when it shrinks.
+#[test]
+fn a_call_copies_one_word_per_chunk() {
+    let mut table = ChunkedTable::<_, 256>::new(MAX_SLOTS);
+    let mut copies = 0;
+    for n in 0..100_000 {
+        let (steps, _) = steps::of(|| table.insert(TestSlot(n)));
+        assert!(steps <= 1 + table.slots() as usize / CHUNK_SLOTS, "{steps} steps at {n}");
+        copies += usize::from(steps > 1);
+    }
+    assert!(copies > 60, "{copies} calls copied a vector");
+    let chunks = table.slots() as usize / CHUNK_SLOTS;
+    let slots = (table.slots() as usize - 256) * size_of::<TestSlot>();
+    let slack = table.bytes() - slots - chunks * 3 * size_of::<u64>();
+    assert!(slack <= chunks * 3 * size_of::<u64>() / 8 + 200, "{slack} bytes of slack");
+    for id in (0..100_000).rev() {
+        let (steps, _) = steps::of(|| table.remove(id));
+        assert!(steps <= 1 + chunks / 2, "{steps} steps at {id}");
+    }
+    assert!(table.bytes() < 1100, "{} bytes are left", table.bytes());
+}
+
+/// However the table changes, its vectors are at most twice as long as they need to be.
+#[test]
+fn vectors_follow_the_chunks() {
+    let mut table = ChunkedTable::<_, 0, 4>::new(MAX_SLOTS);
+    // Knuth's generator: model checks compile this file without the testkit.
+    let mut state = 7u64;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) % below
+    };
+    let mut live = Vec::new();
+    for round in 0..200 {
+        let target = random(if round % 2 == 0 { 40_000 } else { 400 }) as usize;
+        while live.len() < target {
+            live.push(table.insert(TestSlot(live.len() as u32)));
+        }
+        while live.len() > target {
+            // Mostly the last, which leaves freed chunks at the end.
+            let at = live.len() - 1 - random(live.len().min(100) as u64) as usize;
+            table.remove(live.swap_remove(at));
+        }
+        let slots = table.slots() as usize;
+        let last = live.iter().max().map_or(0, |&id| id as usize / 4 + 1);
+        let vectors = 3 * size_of::<u64>() * (2 * last + 4 * 256);
+        let bound = slots * size_of::<TestSlot>() + vectors;
+        assert!(table.bytes() <= bound, "{} of {bound} bytes", table.bytes());
+    }
+}
+
 #[test]
 fn follows_the_live_set_down() {
     let mut table = ChunkedTable::<_, 256>::new(MAX_SLOTS);
@@ -38,7 +90,7 @@ fn follows_the_live_set_down() {
     // And up again, over indexes that were used before.
     for n in 0..100_000 {
         let id = table.insert(TestSlot(n));
-        assert!(id < 100_000 + CHUNK as u32);
+        assert!(id < 100_000 + CHUNK_SLOTS as u32);
     }
 }
 

@@ -17,11 +17,11 @@ const BOUND: usize = 1000;
 /// Steps of an aligned request: 384 holes, each read some three times.
 const ALIGNED_BOUND: usize = 6 * 384;
 
-/// Three words per chunk of 64 slots, when the vectors of chunks grow or shrink. Holes have a
-/// table, too.
+/// A word per chunk of 64 slots, when a vector of chunks grows or shrinks: one each of the tables
+/// of ranges, holes and splits.
 fn growth(heap: &Heap) -> usize {
     let slots = heap.ranges() as usize * 2;
-    BOUND + 2 * 3 * (slots / 64 + 64)
+    BOUND + 3 * (slots / 64 + 64)
 }
 
 /// Returns a space of holes of these sizes, separated by ranges of `gap` bytes.
