@@ -5,6 +5,10 @@
 //! loop runs with two lengths, and the difference, divided by the operations, is the figure: what
 //! the process does before and after the loop cancels. A figure *net* is that without the loop's
 //! own work, which contender `null` shows.
+//!
+//! The class that replaces Mooncake's allocator and the C interface below it run the same loops, as
+//! contenders in a library of C++. Their figures are net of the library's contender that places
+//! nothing, and are shown over those of the Rust call.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,9 +18,11 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde_json::json;
 
+use crate::layout;
 use crate::programs::{self, ProgramKind};
 use crate::setup;
 use crate::step::Report;
+use crate::workspace::{cargo, target_folder};
 
 /// What to count.
 #[derive(Args)]
@@ -31,13 +37,14 @@ pub(crate) struct CountOptions {
 
 /// The loops: name, operations of the shorter run, and the limits of instructions and mispredicted
 /// branches, net, over those of `binned`.
-const LOOPS: [(&str, u64, f64, Option<f64>); 6] = [
+const LOOPS: [(&str, u64, f64, Option<f64>); 7] = [
     ("random", 20_000, 0.85, Some(0.6)),
     ("mix", 21_000, 1.0, Some(1.0)),
     ("paired", 40_000, 1.2, Some(1.0)),
     ("uniform", 20_000, 0.8, None),
     ("churn", 20_000, 1.0, None),
     ("pair", 20_000, 0.9, None),
+    ("impossible", 20_000, 1.0, None),
 ];
 
 /// The contenders. Limits hold for the first.
@@ -46,11 +53,29 @@ const KVMEM: &str = "kvmem";
 const BINNED: &str = "binned";
 const NULL: &str = "null";
 
+/// The contenders of the library of C++, each with the instructions that an operation may take
+/// beyond the Rust call's: some three nanoseconds. The last one places nothing.
+const LOADED: [(&str, &str, f64); 3] = [
+    ("drop_in", "C++ drop-in", 12.0),
+    ("c_interface", "C interface", 12.0),
+    (LOADED_NULL, "nothing", f64::INFINITY),
+];
+const LOADED_NULL: &str = "loaded_null";
+
 /// What one operation costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Counts {
     instructions: f64,
     mispredictions: f64,
+}
+
+impl Counts {
+    /// Returns what an operation costs, from the sums of a run and of one with `ops` more
+    /// operations.
+    fn between(short: (u64, u64), long: (u64, u64), ops: u64) -> Counts {
+        let each = |short: u64, long: u64| (long as f64 - short as f64) / ops as f64;
+        Counts { instructions: each(short.0, long.0), mispredictions: each(short.1, long.1) }
+    }
 }
 
 /// Counts, prints the figures and the goals, and writes the rows. The exit status is 1 if a goal is
@@ -63,6 +88,10 @@ pub(crate) fn run(root: &Path, options: &CountOptions) -> Result<ExitCode> {
         setup::by_hand("valgrind")
     );
     let program = build(root)?;
+    let loaded = build_loaded(root)?;
+    if let Err(missing) = &loaded {
+        println!("skipped: the class for C++ and the C interface: {missing}");
+    }
     let wanted = |name: &str| options.loops.is_empty() || options.loops.iter().any(|of| of == name);
     let (mut rows, mut missed) = (Vec::new(), 0);
     println!("Instructions and mispredicted branches of an operation");
@@ -72,15 +101,18 @@ pub(crate) fn run(root: &Path, options: &CountOptions) -> Result<ExitCode> {
             continue;
         }
         let mut counts = BTreeMap::new();
+        let measured = |contender: &str, library: Option<&Path>| {
+            let each = [ops, 2 * ops].map(|ops| {
+                let ops = ops.to_string();
+                let library = library.and_then(Path::to_str);
+                let args: Vec<_> = [name, contender, &ops].into_iter().chain(library).collect();
+                counted(&program, &args)
+            });
+            let [short, long] = each;
+            anyhow::Ok(Counts::between(short?, long?, ops))
+        };
         for contender in CONTENDERS {
-            let [short, long] =
-                [ops, 2 * ops].map(|ops| counted(&program, &[name, contender, &ops.to_string()]));
-            let (short, long) = (short?, long?);
-            let each = |short: u64, long: u64| (long as f64 - short as f64) / ops as f64;
-            let of = Counts {
-                instructions: each(short.0, long.0),
-                mispredictions: each(short.1, long.1),
-            };
+            let of = measured(contender, None)?;
             counts.insert(contender, of);
             rows.push(json!({
                 "loop": name, "contender": contender,
@@ -88,6 +120,27 @@ pub(crate) fn run(root: &Path, options: &CountOptions) -> Result<ExitCode> {
             }));
         }
         println!("{}", line(name, &counts));
+        if let Ok(library) = &loaded {
+            let mut faces = BTreeMap::new();
+            for (contender, ..) in LOADED {
+                let of = measured(contender, Some(library))?;
+                faces.insert(contender, of);
+                rows.push(json!({
+                    "loop": name, "contender": contender,
+                    "instructions": of.instructions, "mispredictions": of.mispredictions,
+                }));
+            }
+            let rust = net(&counts, KVMEM, |counts| counts.instructions);
+            for (contender, what, limit) in LOADED.into_iter().filter(|of| of.0 != LOADED_NULL) {
+                let more = faces[contender].instructions - faces[LOADED_NULL].instructions - rust;
+                let met = more <= limit;
+                missed += u32::from(!met);
+                let result = if met { "met" } else { "MISSED" };
+                println!(
+                    "  {what}, net, over the Rust call: {more:+.1}, at most +{limit}: {result}"
+                );
+            }
+        }
         let ratio = |of: fn(&Counts) -> f64| net(&counts, KVMEM, of) / net(&counts, BINNED, of);
         let mut goal = |what: &str, figure: f64, limit: f64| {
             let met = figure <= limit;
@@ -116,6 +169,35 @@ fn build(root: &Path) -> Result<PathBuf> {
     let programs = programs::build(root, &mut report, "count: build", &args);
     let found = programs.into_iter().find(|program| program.kind == ProgramKind::Example);
     found.map(|program| program.path).context("the program of the loops was not built: see above")
+}
+
+/// Builds the library of contenders in C++ on the built C library; returns its path, or what is
+/// missing.
+fn build_loaded(root: &Path) -> Result<Result<PathBuf, String>> {
+    const COMPILER: &str = "c++";
+    if !setup::works(COMPILER, &["--version"]) {
+        return Ok(Err(format!("no C++ compiler `{COMPILER}`: {}", setup::by_hand("g++"))));
+    }
+    let mut build = Command::new(cargo());
+    build.current_dir(root).args(["build", "--profile", "bench", "--locked", "-p", "kvmem-capi"]);
+    let status = build.status().context("cannot run cargo")?;
+    ensure!(status.success(), "the build of the C library ended with {status}");
+    // Cargo's folder of the profile `bench`.
+    let built = target_folder(root)?.join("release");
+    let prefix = built.join("count");
+    let include = root.join("crates/kvmem-capi/include");
+    layout::install_into(&prefix, &built, &include, "0", layout::Parts::Shipped)
+        .with_context(|| format!("cannot write {}", prefix.display()))?;
+    let (lib, library) = (prefix.join("lib"), prefix.join("libcontenders.so"));
+    let mut compiler = Command::new(COMPILER);
+    compiler.args(["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-I"]);
+    compiler.arg(prefix.join("include"));
+    compiler.arg(root.join("crates/kvmem-bench/examples/count/contenders.cpp"));
+    compiler.arg("-o").arg(&library).arg("-L").arg(&lib).arg("-lkvmem");
+    compiler.arg(format!("-Wl,-rpath,{}", lib.display()));
+    let output = compiler.output().with_context(|| format!("cannot run {COMPILER}"))?;
+    ensure!(output.status.success(), "{COMPILER} failed: {}", text(&output.stderr));
+    Ok(Ok(library))
 }
 
 /// Runs the program under cachegrind; returns its instructions and mispredicted branches.

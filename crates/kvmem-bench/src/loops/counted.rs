@@ -3,7 +3,7 @@
 //! The difference of two runs of different lengths is that of their operations: starting the
 //! process, making the space and filling it take the same number of instructions in both.
 
-use super::{LoopError, churn, pair, paired, random, uniform};
+use super::{LoopError, churn, impossible, pair, paired, random, uniform};
 use crate::contender::{Contender, ContenderId, Visitor};
 use crate::suite::names;
 
@@ -31,6 +31,8 @@ names! {
         Churn = "churn",
         /// [`pair`].
         Pair = "pair",
+        /// [`impossible`].
+        Impossible = "impossible",
     }
 }
 
@@ -41,6 +43,14 @@ impl CountedLoop {
     /// [`LoopError`] if the contender does not serve the loop.
     pub fn run(self, contender: ContenderId, ops: u64) -> Result<(), LoopError> {
         contender.visit(Counted { which: self, ops })
+    }
+
+    /// Runs about `ops` operations of the loop with a contender of the caller.
+    ///
+    /// # Errors
+    /// [`LoopError`] if the contender does not serve the loop.
+    pub fn run_with<C: Contender>(self, ops: u64) -> Result<(), LoopError> {
+        Counted { which: self, ops }.visit::<C>()
     }
 }
 
@@ -73,6 +83,7 @@ impl Visitor for Counted {
             CountedLoop::Uniform => uniform::run::<C>(SEED, UNIFORM, uniform::POOL, ops).map(drop),
             CountedLoop::Churn => churn::run::<C>(SEED, ops).map(drop),
             CountedLoop::Pair => pair::run::<C>(ops).map(drop),
+            CountedLoop::Impossible => impossible::run::<C>(ops),
         }
     }
 }

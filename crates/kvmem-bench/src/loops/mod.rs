@@ -8,6 +8,7 @@
 pub mod bimodal;
 pub mod churn;
 pub mod counted;
+pub mod impossible;
 pub mod memory;
 pub mod pair;
 pub mod paired;

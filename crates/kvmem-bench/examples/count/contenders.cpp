@@ -1,0 +1,122 @@
+// Contenders for the counted loops that live in C++: the class that replaces Mooncake's allocator,
+// the C interface below it, and one that places nothing. loaded.rs calls them.
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include <kvmem.h>
+#include <kvmem/compat/mooncake_offset_allocator.hpp>
+
+namespace {
+
+/// The functions of a contender, as in loaded.rs.
+struct contender {
+    void *(*create)(uint64_t capacity, uint64_t max_live);
+    void (*destroy)(void *space);
+    bool (*allocate)(void *space, uint64_t size, void *handle);
+    void (*free)(void *handle);
+    uint64_t (*offset)(const void *handle);
+    uint64_t (*size)(const void *handle);
+};
+
+/// The bytes of a handle, as in loaded.rs.
+constexpr size_t HANDLE_BYTES = 40;
+
+using mooncake::offset_allocator::OffsetAllocationHandle;
+using mooncake::offset_allocator::OffsetAllocator;
+// Moving one is a copy of its members, after which the old one is empty: the caller may move it as
+// bytes.
+static_assert(sizeof(OffsetAllocationHandle) <= HANDLE_BYTES);
+
+/// A range of the C interface, with its space.
+struct c_range {
+    const kvmem_offset_allocator *space;
+    kvmem_allocation range;
+};
+static_assert(sizeof(c_range) <= HANDLE_BYTES);
+
+/// A space that counts bytes.
+struct counted {
+    uint64_t capacity;
+    uint64_t live;
+};
+struct counted_range {
+    counted *space;
+    uint64_t size;
+};
+
+} // namespace
+
+extern "C" {
+
+extern const contender drop_in;
+const contender drop_in = {
+    [](uint64_t capacity, uint64_t max_live) -> void * {
+        const uint32_t limit = static_cast<uint32_t>(
+            max_live < UINT32_MAX ? max_live + 1 : UINT32_MAX);
+        auto space = OffsetAllocator::create(0, capacity, limit, limit);
+        return space ? new std::shared_ptr<OffsetAllocator>(std::move(space)) : nullptr;
+    },
+    [](void *space) { delete static_cast<std::shared_ptr<OffsetAllocator> *>(space); },
+    [](void *space, uint64_t size, void *handle) {
+        auto found = (*static_cast<std::shared_ptr<OffsetAllocator> *>(space))->allocate(size);
+        if (!found) {
+            return false;
+        }
+        new (handle) OffsetAllocationHandle(std::move(*found));
+        return true;
+    },
+    [](void *handle) { static_cast<OffsetAllocationHandle *>(handle)->~OffsetAllocationHandle(); },
+    [](const void *handle) {
+        return static_cast<const OffsetAllocationHandle *>(handle)->address();
+    },
+    [](const void *handle) { return static_cast<const OffsetAllocationHandle *>(handle)->size(); },
+};
+
+extern const contender c_interface;
+const contender c_interface = {
+    [](uint64_t capacity, uint64_t) -> void * {
+        kvmem_offset_allocator *space = nullptr;
+        const kvmem_status status = kvmem_offset_allocator_create(capacity, nullptr, &space);
+        return status == KVMEM_OK ? space : nullptr;
+    },
+    [](void *space) {
+        kvmem_offset_allocator_destroy(static_cast<kvmem_offset_allocator *>(space));
+    },
+    [](void *space, uint64_t size, void *handle) {
+        auto *range = static_cast<c_range *>(handle);
+        range->space = static_cast<const kvmem_offset_allocator *>(space);
+        return kvmem_offset_allocator_allocate(range->space, size, &range->range) == KVMEM_OK;
+    },
+    [](void *handle) {
+        auto *range = static_cast<c_range *>(handle);
+        kvmem_offset_allocator_free(range->space, &range->range);
+    },
+    [](const void *handle) { return static_cast<const c_range *>(handle)->range.offset; },
+    [](const void *handle) { return static_cast<const c_range *>(handle)->range.bytes; },
+};
+
+extern const contender loaded_null;
+const contender loaded_null = {
+    [](uint64_t capacity, uint64_t) -> void * { return new counted{capacity, 0}; },
+    [](void *space) { delete static_cast<counted *>(space); },
+    [](void *space, uint64_t size, void *handle) {
+        auto *all = static_cast<counted *>(space);
+        if (size > all->capacity - all->live) {
+            return false;
+        }
+        all->live += size;
+        new (handle) counted_range{all, size};
+        return true;
+    },
+    [](void *handle) {
+        auto *range = static_cast<counted_range *>(handle);
+        range->space->live -= range->size;
+    },
+    [](const void *) { return uint64_t{0}; },
+    [](const void *handle) { return static_cast<const counted_range *>(handle)->size; },
+};
+
+} // extern "C"

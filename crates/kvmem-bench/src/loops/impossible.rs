@@ -1,0 +1,21 @@
+//! Requests that a full space cannot satisfy, as a full store makes most of the time.
+
+use std::hint::black_box;
+
+use super::{LoopError, pair};
+use crate::contender::{Contender, Space};
+use crate::live_set::StuckError;
+
+/// The space, which one range fills.
+const POOL: u64 = 1 << 30;
+
+/// Requests one range `ops` times in a space that has no room for it.
+pub fn run<C: Contender>(ops: u64) -> Result<(), LoopError> {
+    let space = C::create(Space { capacity: POOL, max_live: 2 })?;
+    let all = space.allocate(POOL).ok_or(StuckError { size: POOL })?;
+    for _ in 0..ops {
+        black_box(space.allocate(black_box(pair::SIZE)).is_some());
+    }
+    drop(all);
+    Ok(())
+}
