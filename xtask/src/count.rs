@@ -186,7 +186,7 @@ fn build_loaded(root: &Path) -> Result<Result<PathBuf, String>> {
     let built = target_folder(root)?.join("release");
     let prefix = built.join("count");
     let include = root.join("crates/kvmem-capi/include");
-    layout::install_into(&prefix, &built, &include, "0", layout::Parts::Shipped)
+    layout::install_into(&prefix, &built, &include, "0.0.0", layout::Parts::Shipped)
         .with_context(|| format!("cannot write {}", prefix.display()))?;
     let (lib, library) = (prefix.join("lib"), prefix.join("libcontenders.so"));
     let mut compiler = Command::new(COMPILER);

@@ -608,6 +608,17 @@ typedef struct kvmem_metrics {
     uint64_t boundary_bytes;
 } kvmem_metrics;
 
+/// A space by number, for allocations that may outlive it: the kvmem_space_* functions take any
+/// bits, also after the allocator was destroyed, and while another thread destroys it.
+typedef struct kvmem_space {
+    /// Number of its allocator, as in kvmem_allocation.
+    uint64_t allocator;
+    /// Number of the space. Another space may have it when this one is gone.
+    uint32_t number;
+    /// 0.
+    uint32_t reserved;
+} kvmem_space;
+
 /// The free ranges of similar sizes.
 typedef struct kvmem_bin {
     /// Smallest size in bytes.
@@ -1339,6 +1350,27 @@ kvmem_status kvmem_offset_allocator_largest_free_hint(
 kvmem_status kvmem_offset_allocator_largest_free_address(
     const struct kvmem_offset_allocator *allocator,
     const uint64_t **out_address);
+
+/// Returns the numbers of a space. KVMEM_ERR_UNSUPPORTED with magazines.
+kvmem_status kvmem_offset_allocator_space(const struct kvmem_offset_allocator *allocator,
+                                          struct kvmem_space *out_space);
+
+/// Allocates `bytes` bytes as kvmem_offset_allocator_allocate does, if fewer than `max_live`
+/// allocations are live; otherwise fails with KVMEM_ERR_TOO_MANY_RANGES.
+/// KVMEM_ERR_FOREIGN_ALLOCATION if the allocator was destroyed.
+kvmem_status kvmem_space_allocate(const struct kvmem_space *space,
+                                  uint64_t bytes,
+                                  uint64_t max_live,
+                                  struct kvmem_allocation *out_allocation);
+
+/// Frees an allocation of the space of this number, as kvmem_offset_allocator_free does.
+/// KVMEM_ERR_FOREIGN_ALLOCATION if the allocator was destroyed. Reads only the first three members
+/// of `allocation`, and writes nothing to it.
+kvmem_status kvmem_space_free(uint32_t number, const struct kvmem_allocation *allocation);
+
+/// Returns KVMEM_OK if the allocator of a space exists, and KVMEM_ERR_NOT_FOUND if it was
+/// destroyed.
+kvmem_status kvmem_space_exists(const struct kvmem_space *space);
 
 /// Lists the free ranges by size, ascending: all bins that are not empty. Lists are written as by
 /// kvmem_registration_chunks; there are fewer than about 2000 bins.

@@ -2,7 +2,9 @@
 
 use std::ffi::c_char;
 
-use kvmem::offset::{OffsetAllocator, OffsetAllocatorBuilder, Placement, RawAllocation, RawHandle};
+use kvmem::offset::{
+    OffsetAllocator, OffsetAllocatorBuilder, Placement, RawAllocation, RawHandle, SpaceRef,
+};
 use kvmem::slab::{ExtentCache, ExtentState};
 
 use crate::call::{
@@ -664,6 +666,94 @@ pub unsafe extern "C" fn kvmem_offset_allocator_largest_free_address(
         };
         address.put(space.largest_free_address());
         Ok(())
+    })
+}
+
+/// A space by number, for allocations that may outlive it: the kvmem_space_* functions take any
+/// bits, also after the allocator was destroyed, and while another thread destroys it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct kvmem_space {
+    /// Number of its allocator, as in kvmem_allocation.
+    pub allocator: u64,
+    /// Number of the space. Another space may have it when this one is gone.
+    pub number: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// Returns the numbers of a space. KVMEM_ERR_UNSUPPORTED with magazines.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_offset_allocator_space(
+    allocator: *const kvmem_offset_allocator,
+    out_space: *mut kvmem_space,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, allocator, |space| {
+        // SAFETY: promise 1 of the C caller, for `out_space`.
+        let place = unsafe { out(out_space, "out_space") }?;
+        let Space::Plain(space) = space else {
+            return Err(CallError::new(
+                KVMEM_ERR_UNSUPPORTED,
+                "the allocations of a space with magazines cannot outlive it: call \
+                 kvmem_offset_allocator_allocate",
+            ));
+        };
+        let SpaceRef { number, id } = space.space_ref();
+        place.put(kvmem_space { allocator: id, number, reserved: 0 });
+        Ok(())
+    })
+}
+
+/// Allocates `bytes` bytes as kvmem_offset_allocator_allocate does, if fewer than `max_live`
+/// allocations are live; otherwise fails with KVMEM_ERR_TOO_MANY_RANGES.
+/// KVMEM_ERR_FOREIGN_ALLOCATION if the allocator was destroyed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_space_allocate(
+    space: *const kvmem_space,
+    bytes: u64,
+    max_live: u64,
+    out_allocation: *mut kvmem_allocation,
+) -> kvmem_status {
+    guard(|| {
+        // SAFETY: promise 1 of the C caller, for `space`.
+        let space = unsafe { read(space, "space") }?;
+        // SAFETY: promise 1 of the C caller, for `out_allocation`.
+        let place = unsafe { out(out_allocation, "out_allocation") }?;
+        let space = SpaceRef { number: space.number, id: space.allocator };
+        place.put(space.allocate_raw(bytes, max_live)?.into());
+        Ok(())
+    })
+}
+
+/// Frees an allocation of the space of this number, as kvmem_offset_allocator_free does.
+/// KVMEM_ERR_FOREIGN_ALLOCATION if the allocator was destroyed. Reads only the first three members
+/// of `allocation`, and writes nothing to it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_space_free(
+    number: u32,
+    allocation: *const kvmem_allocation,
+) -> kvmem_status {
+    guard(|| {
+        // SAFETY: promise 1 of the C caller, for `allocation`.
+        let allocation = unsafe { read(allocation, "allocation") }?;
+        SpaceRef::free_raw(number, allocation.handle())?;
+        Ok(())
+    })
+}
+
+/// Returns KVMEM_OK if the allocator of a space exists, and KVMEM_ERR_NOT_FOUND if it was
+/// destroyed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_space_exists(space: *const kvmem_space) -> kvmem_status {
+    guard(|| {
+        // SAFETY: promise 1 of the C caller, for `space`.
+        let space = unsafe { read(space, "space") }?;
+        match (SpaceRef { number: space.number, id: space.allocator }).is_open() {
+            true => Ok(()),
+            false => Err(CallError::NotFound),
+        }
     })
 }
 

@@ -30,6 +30,12 @@ using mooncake::offset_allocator::OffsetAllocator;
 // bytes.
 static_assert(sizeof(OffsetAllocationHandle) <= HANDLE_BYTES);
 
+/// A space of the C interface, and the bound that a program reads before it calls.
+struct c_space {
+    kvmem_offset_allocator *allocator;
+    const uint64_t *largest_free;
+};
+
 /// A range of the C interface, with its space.
 struct c_range {
     const kvmem_offset_allocator *space;
@@ -78,16 +84,24 @@ const contender drop_in = {
 extern const contender c_interface;
 const contender c_interface = {
     [](uint64_t capacity, uint64_t) -> void * {
-        kvmem_offset_allocator *space = nullptr;
-        const kvmem_status status = kvmem_offset_allocator_create(capacity, nullptr, &space);
-        return status == KVMEM_OK ? space : nullptr;
+        auto space = std::make_unique<c_space>();
+        if (kvmem_offset_allocator_create(capacity, nullptr, &space->allocator) != KVMEM_OK) {
+            return nullptr;
+        }
+        kvmem_offset_allocator_largest_free_address(space->allocator, &space->largest_free);
+        return space.release();
     },
     [](void *space) {
-        kvmem_offset_allocator_destroy(static_cast<kvmem_offset_allocator *>(space));
+        const std::unique_ptr<c_space> owned(static_cast<c_space *>(space));
+        kvmem_offset_allocator_destroy(owned->allocator);
     },
     [](void *space, uint64_t size, void *handle) {
         auto *range = static_cast<c_range *>(handle);
-        range->space = static_cast<const kvmem_offset_allocator *>(space);
+        const auto *of = static_cast<const c_space *>(space);
+        if (size - 1 >= __atomic_load_n(of->largest_free, __ATOMIC_RELAXED)) {
+            return false;
+        }
+        range->space = of->allocator;
         return kvmem_offset_allocator_allocate(range->space, size, &range->range) == KVMEM_OK;
     },
     [](void *handle) {

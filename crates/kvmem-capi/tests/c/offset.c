@@ -66,6 +66,47 @@ static void both_kinds(uint32_t magazines) {
     OK(kvmem_offset_allocator_grow_to(space, 16 * MIB));
     OK(kvmem_offset_allocator_shrink_to(space, 8 * MIB));
 
+    /* A space by number: all bits are safe, also when the allocator is gone. */
+    kvmem_space ref;
+    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_offset_allocator_space(space, NULL));
+    status = kvmem_offset_allocator_space(space, &ref);
+    if (status == KVMEM_ERR_UNSUPPORTED) { /* with magazines */
+        kvmem_offset_allocator *plain;
+        OK(kvmem_offset_allocator_create(MIB, NULL, &plain));
+        OK(kvmem_offset_allocator_space(plain, &ref));
+        OK(kvmem_space_exists(&ref));
+        kvmem_allocation one;
+        OK(kvmem_space_allocate(&ref, 100, UINT64_MAX, &one));
+        OK(kvmem_offset_allocator_destroy(plain));
+        IS(KVMEM_ERR_NOT_FOUND, kvmem_space_exists(&ref));
+        IS(KVMEM_ERR_FOREIGN_ALLOCATION, kvmem_space_free(ref.number, &one));
+        CHECK(kvmem_space_allocate(&ref, 100, UINT64_MAX, &one) != KVMEM_OK);
+    } else {
+        OK(status);
+        OK(kvmem_space_exists(&ref));
+        kvmem_metrics before, after;
+        OK(kvmem_offset_allocator_get_metrics(space, &before));
+        kvmem_allocation one, two = {7, 0, 0, 0, 0};
+        OK(kvmem_space_allocate(&ref, 100, before.live + 1, &one));
+        CHECK(one.bytes == 100 && one.allocator == ref.allocator && ref.reserved == 0);
+        IS(KVMEM_ERR_TOO_MANY_RANGES, kvmem_space_allocate(&ref, 100, before.live + 1, &two));
+        IS(KVMEM_ERR_TOO_LARGE, kvmem_space_allocate(&ref, 8 * MIB, UINT64_MAX, &two));
+        IS(KVMEM_ERR_ZERO_SIZE, kvmem_space_allocate(&ref, 0, UINT64_MAX, &two));
+        IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_space_allocate(NULL, 100, UINT64_MAX, &two));
+        IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_space_allocate(&ref, 100, UINT64_MAX, NULL));
+        CHECK(two.allocator == 7);
+        IS(KVMEM_ERR_FOREIGN_ALLOCATION, kvmem_space_free(ref.number, &two));
+        IS(KVMEM_ERR_FOREIGN_ALLOCATION, kvmem_space_free(ref.number + 1, &one));
+        IS(KVMEM_ERR_FOREIGN_ALLOCATION, kvmem_space_free(UINT32_MAX, &one));
+        IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_space_free(ref.number, NULL));
+        OK(kvmem_space_free(ref.number, &one));
+        IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_space_free(ref.number, &one));
+        OK(kvmem_offset_allocator_get_metrics(space, &after));
+        CHECK(after.live == before.live && after.free_bytes == before.free_bytes);
+        IS(KVMEM_ERR_NOT_FOUND, kvmem_space_exists(&(kvmem_space){7, UINT32_MAX, 0}));
+    }
+    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_space_exists(NULL));
+
     /* Lost allocations are found again, by slot or all at once. */
     kvmem_allocation found[3], at;
     kvmem_allocation c;

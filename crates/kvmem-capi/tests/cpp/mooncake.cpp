@@ -69,7 +69,29 @@ static void handles() {
     const uint64_t address = none.address();
     allocator.reset();
     CHECK(!none.isValid() && none.address() == address && none.size() == 7);
+    // The next allocator may have the number of the one that is gone. The old handle is not its.
+    auto next = OffsetAllocator::create(address, 10);
+    auto all = next->allocate(10);
+    CHECK(!none.isValid() && all->isValid());
     none = OffsetAllocationHandle();
+    CHECK(all->isValid() && next->get_metrics().allocated_num_ == 1);
+}
+
+/// Handles are destroyed while another thread destroys their allocator and makes another one.
+static void destroyed_beside_the_allocator() {
+    for (int round = 0; round < 50; ++round) {
+        auto allocator = OffsetAllocator::create(0, GIB);
+        std::vector<OffsetAllocationHandle> handles;
+        for (int i = 0; i < 200; ++i) {
+            handles.push_back(std::move(*allocator->allocate(1000)));
+        }
+        std::thread other([&handles] { handles.clear(); });
+        allocator.reset();
+        allocator = OffsetAllocator::create(0, GIB);
+        auto kept = allocator->allocate(1000);
+        other.join();
+        CHECK(kept->isValid() && allocator->get_metrics().allocated_num_ == 1);
+    }
 }
 
 static void created() {
@@ -432,6 +454,7 @@ static void requests_above_the_bound() {
 int main() {
     requests_above_the_bound();
     handles();
+    destroyed_beside_the_allocator();
     created();
     aligned();
     reports();

@@ -7,6 +7,8 @@ mod heap;
 mod placement;
 mod steps;
 
+#[doc(hidden)]
+pub use allocator::SpaceRef;
 pub use allocator::{Allocation, OffsetAllocator, OffsetAllocatorBuilder};
 pub(crate) use allocator::{LONG, Range, SpaceHandle};
 pub use allocator::{RawAllocation, RawHandle};

@@ -113,12 +113,7 @@ struct OffsetAllocatorMetrics {
 
 namespace detail {
 
-/// What handles need to know of a space.
-struct Base {
-    uint64_t address = 0;
-};
-
-using Space = kvmem::detail::Shared<kvmem_offset_allocator, kvmem_offset_allocator_destroy, Base>;
+using Space = kvmem::detail::Handle<kvmem_offset_allocator, kvmem_offset_allocator_destroy>;
 
 /// Returns whether a range was allocated. A size of 0 and one that is too large count as "no
 /// space"; other failures are defects and throw.
@@ -174,24 +169,27 @@ public:
     OffsetAllocationHandle(std::shared_ptr<OffsetAllocator> allocator, OffsetAllocation allocation,
                            uint64_t base, uint64_t size);
     OffsetAllocationHandle(OffsetAllocationHandle &&other) noexcept
-        : space_(std::move(other.space_)), range_(std::exchange(other.range_, {})) {}
+        : range_(std::exchange(other.range_, {})), number_(other.number_) {}
     OffsetAllocationHandle &operator=(OffsetAllocationHandle &&other) noexcept {
         OffsetAllocationHandle taken(std::move(other));
-        space_.swap(taken.space_);
         std::swap(range_, taken.range_);
+        std::swap(number_, taken.number_);
         return *this;
     }
     OffsetAllocationHandle(const OffsetAllocationHandle &) = delete;
     OffsetAllocationHandle &operator=(const OffsetAllocationHandle &) = delete;
     ~OffsetAllocationHandle() {
-        if (space_) {
-            // Reads only the first three members.
-            kvmem_offset_allocator_free(space_->get(), &range_);
+        if (range_.allocator != 0) {
+            // Reads only the first three members. Safe after the allocator is gone.
+            kvmem_space_free(number_, &range_);
         }
     }
 
     /// Returns whether this holds a range whose allocator still exists.
-    bool isValid() const { return space_ && space_->owned(); }
+    bool isValid() const {
+        const kvmem_space space = {range_.allocator, number_, 0};
+        return range_.allocator != 0 && kvmem_space_exists(&space) == KVMEM_OK;
+    }
 
     /// The allocator's base plus the offset.
     uint64_t address() const { return range_.offset; }
@@ -205,28 +203,20 @@ private:
     friend class OffsetAllocator;
 
     /// Refers to a range that may have another handle.
-    void share(detail::Space *space, const kvmem_allocation &raw, uint64_t address,
+    void share(const kvmem_space &space, const kvmem_allocation &raw, uint64_t address,
                uint64_t size) noexcept {
-        space->acquire();
-        kvmem::detail::Ref<detail::Space>(space).swap(space_);
         range_ = raw;
+        range_.allocator = space.allocator;
         range_.offset = address;
         range_.bytes = size;
+        number_ = space.number;
     }
 
-    /// Takes ownership of a range that was just allocated; returns how many references existed
-    /// before.
-    uint64_t take(detail::Space *space, uint64_t size) noexcept {
-        const uint64_t before = space->acquire();
-        kvmem::detail::Ref<detail::Space>(space).swap(space_);
-        range_.offset += space->extra().address;
-        range_.bytes = size;
-        return before;
-    }
-
-    kvmem::detail::Ref<detail::Space> space_;
-    /// The plain data, with the address instead of the offset, and the requested size.
+    /// The plain data, with the address instead of the offset, and the requested size. Without a
+    /// space, the number of its allocator is 0.
     kvmem_allocation range_ = {};
+    /// The number of the space.
+    uint32_t number_ = 0;
 };
 
 inline std::ostream &operator<<(std::ostream &os, const OffsetAllocatorMetrics &metrics) {
@@ -256,19 +246,21 @@ public:
                                                    uint32 max_capacity = (1 << 20),
                                                    size_t min_alignment_bytes = 1) {
         const uint64_t unit = std::max<uint64_t>(min_alignment_bytes, 1);
-        kvmem::detail::Owner<detail::Space> space(new detail::Space(detail::Base{base}));
-        const kvmem_status status = kvmem_offset_allocator_create(size, nullptr, space->out());
+        kvmem_offset_allocator *created = nullptr;
+        const kvmem_status status = kvmem_offset_allocator_create(size, nullptr, &created);
+        detail::Space owner(created);
         if (status == KVMEM_ERR_INVALID_ARGUMENT || status == KVMEM_ERR_ZERO_SIZE ||
             status == KVMEM_ERR_TOO_LARGE) {
             return nullptr;
         }
         kvmem::detail::check(status);
         const uint64_t *largest_free = nullptr;
-        kvmem::detail::check(
-            kvmem_offset_allocator_largest_free_address(space->get(), &largest_free));
+        kvmem::detail::check(kvmem_offset_allocator_largest_free_address(created, &largest_free));
+        kvmem_space space;
+        kvmem::detail::check(kvmem_offset_allocator_space(created, &space));
         const uint32 limit = std::max(init_capacity, max_capacity);
         return std::shared_ptr<OffsetAllocator>(new OffsetAllocator(
-            std::move(space), size, unit, limit == 0 ? 0 : limit - 1, largest_free));
+            std::move(owner), space, base, size, unit, limit == 0 ? 0 : limit - 1, largest_free));
     }
 
     OffsetAllocator(const OffsetAllocator &) = delete;
@@ -298,7 +290,7 @@ public:
     /// Returns an upper bound of the longest range that can be allocated now. Takes no lock.
     [[nodiscard]] uint64_t getLargestFreeRegion() const noexcept {
         uint64_t bytes = 0;
-        kvmem_offset_allocator_largest_free_hint(space_->get(), &bytes);
+        kvmem_offset_allocator_largest_free_hint(owner_.get(), &bytes);
         return bytes;
     }
 
@@ -319,7 +311,7 @@ public:
         }
         const auto bins =
             kvmem::detail::list<kvmem_bin>([&](kvmem_bin *found, uint64_t room, uint64_t *count) {
-                return kvmem_offset_allocator_bins(space_->get(), found, room, count);
+                return kvmem_offset_allocator_bins(owner_.get(), found, room, count);
             });
         // kvmem's bins are finer, and none of them crosses the edge of a region here.
         for (const kvmem_bin &bin : bins) {
@@ -331,7 +323,7 @@ public:
     /// O(1).
     [[nodiscard]] OffsetAllocatorMetrics get_metrics() const {
         kvmem_metrics metrics;
-        kvmem::detail::check(kvmem_offset_allocator_get_metrics(space_->get(), &metrics));
+        kvmem::detail::check(kvmem_offset_allocator_get_metrics(owner_.get(), &metrics));
         const bool full = metrics.live >= max_allocations_;
         return {metrics.allocated_bytes, metrics.live, full ? 0 : metrics.largest_free_bytes,
                 full ? 0 : metrics.free_bytes, metrics.capacity_bytes};
@@ -344,10 +336,10 @@ public:
     void visit_used_nodes(Visit &&visit) const {
         const auto used = kvmem::detail::list<kvmem_allocation>(
             [&](kvmem_allocation *found, uint64_t room, uint64_t *count) {
-                return kvmem_offset_allocator_allocations(space_->get(), found, room, count);
+                return kvmem_offset_allocator_allocations(owner_.get(), found, room, count);
             });
         for (const kvmem_allocation &one : used) {
-            visit(space_->extra().address + one.offset, one.bytes, NodeIndex{one.slot});
+            visit(base_ + one.offset, one.bytes, NodeIndex{one.slot});
         }
     }
 
@@ -358,17 +350,17 @@ public:
     createHandleAtNode(NodeIndex node_index, uint64_t address, uint64_t size) {
         kvmem_allocation raw;
         const kvmem_status status =
-            kvmem_offset_allocator_allocation_at(space_->get(), node_index, &raw);
+            kvmem_offset_allocator_allocation_at(owner_.get(), node_index, &raw);
         if (status == KVMEM_ERR_NOT_FOUND) {
             return std::nullopt;
         }
         kvmem::detail::check(status);
-        if (size == 0 || space_->extra().address + raw.offset != address ||
+        if (size == 0 || base_ + raw.offset != address ||
             raw.bytes != normalized(size)) {
             return std::nullopt;
         }
         std::optional<OffsetAllocationHandle> handle(std::in_place);
-        handle->share(space_.get(), raw, address, size);
+        handle->share(space_, raw, address, size);
         return handle;
     }
 
@@ -378,32 +370,27 @@ private:
     /// 3.75 GiB, in units.
     static constexpr uint64_t MAX_BIN_UNITS = 4026531840;
 
-    OffsetAllocator(kvmem::detail::Owner<detail::Space> space, uint64_t capacity, uint64_t unit,
-                    uint64_t max_allocations, const uint64_t *largest_free)
-        : space_(std::move(space)), capacity_(capacity), unit_(unit),
-          max_allocations_(max_allocations), largest_free_(largest_free) {}
+    OffsetAllocator(detail::Space owner, const kvmem_space &space, uint64_t base, uint64_t capacity,
+                    uint64_t unit, uint64_t max_allocations, const uint64_t *largest_free)
+        : largest_free_(largest_free), unit_(unit), space_(space),
+          max_allocations_(max_allocations), base_(base), capacity_(capacity),
+          owner_(std::move(owner)) {}
 
     /// Allocates through the C interface. Not inlined, so requests that fail early save no
     /// registers for it.
     __attribute__((noinline)) std::optional<OffsetAllocationHandle>
     allocate_from_space(size_t size) {
-        std::optional<OffsetAllocationHandle> handle;
-        if (space_->refs() >= max_allocations_) {
-            return handle;
-        }
         // The call writes directly into the result: reading a copy would stall on the bytes just
-        // written.
-        handle.emplace();
-        if (!detail::is_allocated(kvmem_offset_allocator_allocate(space_->get(), normalized(size),
-                                                                  &handle->range_))) {
+        // written. A call that fails writes nothing, and an empty handle frees nothing.
+        std::optional<OffsetAllocationHandle> handle(std::in_place);
+        if (!detail::is_allocated(kvmem_space_allocate(&space_, normalized(size), max_allocations_,
+                                                       &handle->range_))) {
             handle.reset();
             return handle;
         }
-        // Exact, also if other threads have allocated since the first check.
-        const uint64_t before = handle->take(space_.get(), size);
-        if (before >= max_allocations_) {
-            handle.reset();
-        }
+        handle->range_.offset += base_;
+        handle->range_.bytes = size;
+        handle->number_ = space_.number;
         return handle;
     }
 
@@ -419,14 +406,17 @@ private:
         return size > std::numeric_limits<uint64_t>::max() - unit_ ? size : size - over + unit_;
     }
 
-    kvmem::detail::Owner<detail::Space> space_;
-    uint64_t capacity_;
-    /// Every range's length, and every offset, is a multiple of it.
-    uint64_t unit_;
-    /// The largest number of live allocations.
-    uint64_t max_allocations_;
     /// An upper bound of the longest free range. Written by the library.
     const uint64_t *largest_free_;
+    /// Every range's length, and every offset, is a multiple of it.
+    uint64_t unit_;
+    kvmem_space space_;
+    /// The largest number of live allocations.
+    uint64_t max_allocations_;
+    /// The address of offset 0.
+    uint64_t base_;
+    uint64_t capacity_;
+    detail::Space owner_;
 };
 
 inline OffsetAllocationHandle::OffsetAllocationHandle(std::shared_ptr<OffsetAllocator> allocator,
@@ -436,12 +426,12 @@ inline OffsetAllocationHandle::OffsetAllocationHandle(std::shared_ptr<OffsetAllo
     if (allocator) {
         if (!allocation.isNoSpace()) {
             const kvmem_status status = kvmem_offset_allocator_allocation_at(
-                allocator->space_->get(), allocation.metadata, &raw);
+                allocator->owner_.get(), allocation.metadata, &raw);
             if (status != KVMEM_ERR_NOT_FOUND) {
                 kvmem::detail::check(status);
             }
         }
-        share(allocator->space_.get(), raw, base, size);
+        share(allocator->space_, raw, base, size);
     }
     range_.offset = base;
     range_.bytes = size;

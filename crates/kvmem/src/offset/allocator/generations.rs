@@ -150,8 +150,10 @@ impl GenerationTable {
         *issue = SlotGeneration::NONE;
         chunk.live_handles -= 1;
         self.live_handles -= 1;
-        if chunk.live_handles == 0 {
-            self.retire_chunk(slot as usize / CHUNK_SLOTS);
+        // The first chunk stays: in a small space it is emptied and needed again all the time.
+        let number = slot as usize / CHUNK_SLOTS;
+        if chunk.live_handles == 0 && number > 0 {
+            self.retire_chunk(number);
         }
         Ok(size)
     }

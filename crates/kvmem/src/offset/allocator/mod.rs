@@ -18,6 +18,7 @@ mod raw_handle;
 mod registry;
 mod space_core;
 mod space_handle;
+mod space_ref;
 
 pub use allocation::Allocation;
 pub use allocator::OffsetAllocator;
@@ -25,3 +26,4 @@ pub use builder::OffsetAllocatorBuilder;
 pub(crate) use range::{LONG, Range};
 pub use raw_handle::{RawAllocation, RawHandle};
 pub(crate) use space_handle::SpaceHandle;
+pub use space_ref::SpaceRef;

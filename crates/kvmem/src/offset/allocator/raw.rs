@@ -142,9 +142,7 @@ impl OffsetAllocator {
         let RawHandle { slot, generation, .. } = handle;
         self.own(handle)?;
         self.core.with(|state| {
-            let size = known_size(state.generations.take(slot, generation)?);
-            let placed = Placed { node: slot, offset: state.heap.offset_of(slot) };
-            let size = size.unwrap_or_else(|| state.heap.size_of(placed));
+            let (placed, size) = revoke(state, slot, generation)?;
             Ok(run(state, placed, size))
         })
     }
@@ -183,8 +181,21 @@ fn raw_allocation(state: &SpaceState, slot: u32, generation: u32) -> RawAllocati
     RawAllocation { handle, offset: range.start, size: range.end - range.start }
 }
 
+/// Revokes the generation of a slot, if it is this one; returns the allocation and its size.
 #[inline(always)]
-fn issue(state: &mut SpaceState, placed: Placed, size: u64) -> RawAllocation {
+pub(super) fn revoke(
+    state: &mut SpaceState,
+    slot: u32,
+    generation: u32,
+) -> Result<(Placed, u64), RawError> {
+    let size = known_size(state.generations.take(slot, generation)?);
+    let placed = Placed { node: slot, offset: state.heap.offset_of(slot) };
+    let size = size.unwrap_or_else(|| state.heap.size_of(placed));
+    Ok((placed, size))
+}
+
+#[inline(always)]
+pub(super) fn issue(state: &mut SpaceState, placed: Placed, size: u64) -> RawAllocation {
     let generation = state.generations.issue(placed.node, short_size(size));
     let handle = RawHandle { allocator: state.id, slot: placed.node, generation };
     RawAllocation { handle, offset: placed.offset, size }

@@ -43,6 +43,12 @@ pub(super) fn core(index: u32) -> &'static SpaceCore {
     CORES.get(index)
 }
 
+/// Returns the core of a number, if it exists. The number may be any.
+#[inline]
+pub(super) fn find_core(index: u32) -> Option<&'static SpaceCore> {
+    CORES.find(index)
+}
+
 /// Assigns a free core to a new allocator; returns its number, and an identity never used before.
 pub(super) fn acquire_slot() -> (u32, u64) {
     // If the system has no memory for the hooks, a child of a fork may find locks held. Nothing

@@ -9,7 +9,7 @@ use std::any::Any;
 use super::generations::GenerationTable;
 use super::hint::Hint;
 use super::hint::SpaceStats;
-use crate::offset::error::{AllocError, CheckError};
+use crate::offset::error::{AllocError, CheckError, RawError};
 use crate::offset::heap::{Heap, MaybePlaced, Placed};
 use crate::sync::{Mutex, const_new, hold_over_fork, release_over_fork};
 
@@ -211,6 +211,64 @@ impl SpaceCore {
         self.admit(size)?;
         let mut slot = self.state.lock();
         let Some(state) = &mut *slot else { unused() };
+        self.place(state, size, run)
+    }
+
+    /// Allocates `size` bytes, and runs with them under the same lock, if this core is that of the
+    /// allocator `id`, which still exists, and fewer than `max_live` allocations are live.
+    #[inline(always)]
+    pub(crate) fn allocate_in<R>(
+        &self,
+        id: u64,
+        size: u64,
+        max_live: u64,
+        run: impl FnOnce(&mut SpaceState, Placed) -> R,
+    ) -> Result<R, RawError> {
+        // The bound may be that of another allocator, if this one is gone.
+        self.admit(size)?;
+        let mut slot = self.state.lock();
+        let state = match &mut *slot {
+            Some(state) if state.id == id && !state.closed => state,
+            other => return Err(foreign(other, id)),
+        };
+        if state.heap.live() >= max_live {
+            return Err(AllocError::TooManyRanges { ranges: state.heap.live() }.into());
+        }
+        Ok(self.place(state, size, run)?)
+    }
+
+    /// Runs `change` under the lock and publishes the new figures, if this core is that of the
+    /// allocator `id`, or of its allocations.
+    #[inline(always)]
+    pub(crate) fn with_allocator<R>(
+        &self,
+        id: u64,
+        change: impl FnOnce(&mut SpaceState) -> R,
+    ) -> Result<R, RawError> {
+        let mut slot = self.state.lock();
+        let state = match &mut *slot {
+            Some(state) if state.id == id => state,
+            other => return Err(foreign(other, id)),
+        };
+        let result = change(state);
+        self.publish(&mut state.heap);
+        Ok(result)
+    }
+
+    /// Returns whether this core is that of the allocator `id`, which still exists.
+    pub(crate) fn is_open(&self, id: u64) -> bool {
+        let slot = self.state.lock();
+        slot.as_ref().is_some_and(|state| state.id == id && !state.closed)
+    }
+
+    /// Allocates `size` bytes under the lock, publishes the new figures, and runs with them.
+    #[inline(always)]
+    fn place<R>(
+        &self,
+        state: &mut SpaceState,
+        size: u64,
+        run: impl FnOnce(&mut SpaceState, Placed) -> R,
+    ) -> Result<R, AllocError> {
         let heap = &mut state.heap;
         let placed = match heap.reuse(size) {
             Some(placed) => {
@@ -296,6 +354,13 @@ fn drop_if_unreachable(state: Option<Box<SpaceState>>) {
 #[inline(never)]
 fn never_fits(requested: u64, limit: u64) -> AllocError {
     if requested == 0 { AllocError::ZeroSize } else { AllocError::TooLarge { requested, limit } }
+}
+
+/// Returns the error for an allocator that is not that of a core.
+#[cold]
+#[inline(never)]
+fn foreign(state: &Option<Box<SpaceState>>, handle_of: u64) -> RawError {
+    RawError::Foreign { allocator: state.as_ref().map_or(0, |state| state.id), handle_of }
 }
 
 /// Reports a core without state: an allocator or allocation outlived its own count.
