@@ -55,6 +55,11 @@ impl Store for Pooled {
         self.cache.get(&id)
     }
 
+    #[inline]
+    fn prefetch(&self, ids: &[ObjectId]) {
+        self.cache.prefetch(ids);
+    }
+
     fn holds(&self, id: ObjectId) -> bool {
         self.cache.contains(&id)
     }

@@ -61,6 +61,9 @@ pub trait Store {
     /// Pins the object, if it is held; this counts as a use.
     fn get(&self, id: ObjectId) -> Option<Self::Pin>;
 
+    /// Starts to fetch what look-ups of these objects read. A hint.
+    fn prefetch(&self, _ids: &[ObjectId]) {}
+
     /// Whether the object is held; this does not count as a use.
     fn holds(&self, id: ObjectId) -> bool;
 

@@ -113,6 +113,8 @@ pub struct Worker<'a, S: Store> {
     taken: HashSet<u64>,
     /// A block, copied out.
     out: Vec<u8>,
+    /// Objects that are looked up next.
+    next: Vec<ObjectId>,
 }
 
 impl<'a, S: Store> Worker<'a, S> {
@@ -129,6 +131,7 @@ impl<'a, S: Store> Worker<'a, S> {
             rooms: Vec::new(),
             taken: HashSet::new(),
             out: payloads.map(Payloads::block).unwrap_or_default(),
+            next: Vec::new(),
         }
     }
 
@@ -167,6 +170,9 @@ impl<'a, S: Store> Worker<'a, S> {
     fn walk(&mut self, request: &Request) -> Result<(), StoreError> {
         self.counters.requests += 1;
         let ids = &request.hash_ids;
+        self.next.clear();
+        self.next.extend(ids.iter().map(|&block| ObjectId { block, number: 0 }));
+        self.store.prefetch(&self.next);
         // The first object of a block is evicted first.
         let likely = ids
             .iter()
@@ -174,13 +180,16 @@ impl<'a, S: Store> Worker<'a, S> {
             .count();
         let mut hits = likely;
         for at in (0..likely).rev() {
+            self.prefetch(at.checked_sub(1).map(|before| ids[before]));
             if !self.find(ids[at])? {
                 hits = at;
                 self.pins.clear();
             }
         }
         let mut cached = hits;
+        self.prefetch(ids.get(hits).copied());
         for (depth, &id) in (0..).zip(ids).skip(hits) {
+            self.prefetch(ids.get(depth as usize + 1).copied());
             if self.taken.contains(&id) || (cached > hits && self.find(id)?) {
                 self.counters.hits_behind_gap += 1;
             } else if !self.reserve(id, depth)? {
@@ -190,7 +199,8 @@ impl<'a, S: Store> Worker<'a, S> {
         }
         if !self.rooms.is_empty() {
             self.put()?;
-            for &block in ids[..hits].iter().rev() {
+            for (at, &block) in ids[..hits].iter().enumerate().rev() {
+                self.prefetch(at.checked_sub(1).map(|before| ids[before]));
                 for number in 0..self.layout.objects().len() as u32 {
                     drop(self.store.get(ObjectId { block, number }));
                 }
@@ -204,6 +214,16 @@ impl<'a, S: Store> Worker<'a, S> {
         counters.tokens += request.input_length;
         counters.hit_tokens += (hits as u64 * BLOCK_TOKENS).min(request.input_length);
         Ok(())
+    }
+
+    /// Starts to fetch what look-ups of a block's objects read, if there is a block.
+    fn prefetch(&mut self, block: Option<u64>) {
+        if let Some(block) = block {
+            let numbers = 0..self.layout.objects().len() as u32;
+            self.next.clear();
+            self.next.extend(numbers.map(|number| ObjectId { block, number }));
+            self.store.prefetch(&self.next);
+        }
     }
 
     /// Pins a block, copies it out and verifies the copy; false if an object of it is missing.
@@ -272,6 +292,7 @@ impl<'a, S: Store> Worker<'a, S> {
                 .iter()
                 .rposition(|(id, _)| id.block != block)
                 .map_or(0, |other| other + 1);
+            self.prefetch(Some(block));
             for (id, mut room) in self.rooms.drain(first..) {
                 if let Some(payloads) = self.payloads {
                     self.store.write(&mut room, |bytes| payloads.write(id, bytes))?;

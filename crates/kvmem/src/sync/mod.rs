@@ -28,6 +28,7 @@ mod lock;
 pub(crate) mod models;
 #[cfg(not(loom))]
 mod mutex;
+mod prefetch;
 mod seq_counter;
 mod statics;
 mod striped;
@@ -45,6 +46,7 @@ pub(crate) use self::checker::{
 };
 #[cfg(not(loom))]
 pub(crate) use self::mutex::{Mutex, MutexGuard, hold_over_fork, release_over_fork};
+pub(crate) use self::prefetch::prefetch;
 pub(crate) use self::seq_counter::SeqCounter;
 pub(crate) use self::statics::{const_new, filled, per_process};
 pub(crate) use self::striped::{Striped, StripedWriteGuard, thread_number};

@@ -43,6 +43,9 @@ pub struct KvCache<K> {
     pub(super) inner: Arc<CacheState<K>>,
 }
 
+/// Keys whose cache misses overlap: some processors wait for no more lines at once.
+const PREFETCHED_AT_ONCE: usize = 16;
+
 impl<K: Hash + Eq> KvCache<K> {
     pub(super) fn with_parts(
         pool: Pool,
@@ -69,6 +72,39 @@ impl<K: Hash + Eq> KvCache<K> {
         }
         let hash = self.inner.hasher.hash_one(key);
         self.inner.shard(hash).get(hash, key).map(Pinned)
+    }
+
+    /// Starts to fetch into the processor's caches what [`get`](Self::get) and
+    /// [`reserve`](Self::reserve) of these keys read first. A server knows the keys of a request
+    /// before it looks them up one after the other: their cache misses then overlap. Changes
+    /// nothing, and counts no use. O(keys).
+    ///
+    /// ```
+    /// # use kvmem::arena::PageSize;
+    /// # use kvmem::pool::{KvCache, Pool};
+    /// # let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build()?;
+    /// let cache: KvCache<u64> = KvCache::new(&pool);
+    /// cache.insert(7, b"seven")?;
+    /// let keys = [7, 8, 9];
+    /// cache.prefetch(&keys);
+    /// assert_eq!(keys.iter().filter_map(|key| cache.get(key)).count(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn prefetch<Q: Hash>(&self, keys: &[Q])
+    where
+        K: Borrow<Q>,
+    {
+        if self.inner.process.is_forked() {
+            return;
+        }
+        let mut hashes = [0; PREFETCHED_AT_ONCE];
+        for keys in keys.chunks(PREFETCHED_AT_ONCE) {
+            // The caller's code runs before a lock is taken.
+            for (hash, key) in hashes.iter_mut().zip(keys) {
+                *hash = self.inner.hasher.hash_one(key);
+            }
+            self.inner.prefetch(&hashes[..keys.len()]);
+        }
     }
 
     /// Returns whether there is a value under `key`. The value does not count as used. O(1).

@@ -76,6 +76,12 @@ impl<K> Shard<K> {
         Some(found)
     }
 
+    /// Starts to fetch what look-ups of these hashes read. None of the caller's code runs.
+    pub(in crate::pool::kv_cache) fn prefetch(&self, hashes: &[u64]) {
+        let state = self.state.read(thread_number());
+        hashes.iter().for_each(|&hash| state.prefetch(hash));
+    }
+
     /// Returns whether the shard has a block under `key`.
     pub(in crate::pool::kv_cache) fn contains<Q: Hash + Eq + ?Sized>(
         &self,

@@ -19,7 +19,10 @@ use super::usage::Usage;
 use crate::offset::CheckError;
 use crate::pool::kv_cache::policy::ActivePolicy;
 use crate::pool::kv_cache::{EvictionPolicy, Slot};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, prefetch};
+
+/// Evictions whose cache misses overlap.
+const EVICTED_TOGETHER: u32 = 8;
 
 /// Values in flight to a lower tier are weak references: their bytes are freed with the pin.
 pub(super) type ShardLeases<K> = Leases<Weak<CacheEntry<K>>>;
@@ -37,6 +40,8 @@ pub(in crate::pool::kv_cache) struct ShardState<K> {
     /// The hash of the block at each slot; at a free slot, the hash of the last block there.
     hashes: Vec<u64>,
     free: Vec<Slot>,
+    /// Counts evictions, modulo [`EVICTED_TOGETHER`].
+    evictions: u32,
     /// Threads that change the state reach it without locking. The lock exists because look-ups
     /// share the state, and a policy need not be `Sync`.
     pub(super) policy: Mutex<ActivePolicy>,
@@ -56,9 +61,38 @@ impl<K> ShardState<K> {
             exact,
             hashes: Vec::new(),
             free: Vec::new(),
+            evictions: 0,
             policy,
             leases,
         }
+    }
+
+    /// Starts to fetch what the next evictions read, before the first of each
+    /// [`EVICTED_TOGETHER`].
+    #[inline]
+    fn prefetch_victims(&mut self) {
+        self.evictions = (self.evictions + 1) % EVICTED_TOGETHER;
+        if self.evictions == 1 {
+            let mut next = [None; EVICTED_TOGETHER as usize];
+            for (next, slot) in next.iter_mut().zip(self.policy.get_mut().upcoming()) {
+                *next = self.hashes.get(slot as usize).copied();
+            }
+            next.into_iter().flatten().for_each(|hash| self.prefetch(hash));
+        }
+    }
+
+    /// Starts to fetch what a look-up of this hash reads, and what an eviction of the block reads.
+    /// The loads of the index that this takes do not depend on each other's results, so the
+    /// processor overlaps those of several calls with one another and with what follows.
+    #[inline]
+    pub(super) fn prefetch(&self, hash: u64) {
+        let _ = self.index.find(hash, |held| {
+            let entry = Arc::as_ptr(held);
+            // The counts are before the entry, and its last numbers may be on another line.
+            prefetch(entry.wrapping_byte_sub(1));
+            prefetch(entry.wrapping_add(1).wrapping_byte_sub(1));
+            false
+        });
     }
 
     /// Counts a change: from now on the first use of each block is recorded again.
@@ -230,6 +264,7 @@ impl<K: Eq> ShardState<K> {
         usage: &'a Usage,
     ) -> Option<Charged<'a, K>> {
         self.changed();
+        self.prefetch_victims();
         self.policy.get_mut().set_other(other);
         let ShardState { index, hashes, policy, .. } = self;
         let may_go = |slot: Slot| {

@@ -144,6 +144,16 @@ impl ActivePolicy {
         ranks
     }
 
+    /// Returns the slots that are probably the next victims, in order, if the policy knows.
+    #[inline]
+    pub(in crate::pool::kv_cache) fn upcoming(&self) -> impl Iterator<Item = Slot> {
+        let lru = match self {
+            ActivePolicy::Lru(lru) => Some(lru),
+            ActivePolicy::Scan(_) | ActivePolicy::Own(_) => None,
+        };
+        lru.into_iter().flat_map(Lru::upcoming)
+    }
+
     /// Returns whether the policy has panicked and was not yet replaced.
     #[inline]
     pub(in crate::pool::kv_cache) fn has_panicked(&self) -> bool {

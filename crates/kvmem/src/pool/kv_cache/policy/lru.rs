@@ -6,6 +6,7 @@
 use super::clock::{EvictedCount, Rank, Time, inserted_at, order};
 use super::eviction_policy::{EvictionPolicy, Slot};
 use super::rings::Rings;
+use crate::sync::prefetch;
 
 /// Evicts the least recently used block. 20 bytes for each slot.
 #[derive(Debug, Default)]
@@ -30,6 +31,13 @@ impl Lru {
 }
 
 impl Lru {
+    /// Returns the next victims in order, if none is used or pinned before, and starts to fetch
+    /// what their evictions read here.
+    #[inline]
+    pub(super) fn upcoming(&self) -> impl Iterator<Item = Slot> {
+        self.ring.iter(0).inspect(|&slot| prefetch(&self.used[slot as usize]))
+    }
+
     /// Inserts a block that is in no order at the place of its time and depth.
     #[inline]
     fn place(&mut self, slot: Slot, time: Time) {
@@ -155,6 +163,7 @@ mod tests {
         lru.now = 20;
         lru.touch(0);
         assert_eq!(lru.oldest().map(time_of), Some(11));
+        assert_eq!(lru.upcoming().collect::<Vec<_>>(), [1, 2, 0]);
         assert_eq!((order(&mut lru), lru.oldest()), (vec![1, 2, 0], None));
     }
 }

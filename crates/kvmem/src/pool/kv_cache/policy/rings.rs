@@ -103,6 +103,18 @@ impl<const R: usize> Rings<R> {
         *self.link(at) = Link::alone(at as usize);
     }
 
+    /// Iterates over the slots of an order, from the first on.
+    #[inline]
+    pub(super) fn iter(&self, ring: usize) -> impl Iterator<Item = Slot> {
+        let mut at = self.links[ring].next;
+        std::iter::from_fn(move || {
+            // The head follows the last slot.
+            let slot = at.checked_sub(R as LinkIndex)?;
+            at = self.links[at as usize].next;
+            Some(slot)
+        })
+    }
+
     /// Returns the first slot of an order.
     #[inline]
     pub(super) fn first(&self, ring: usize) -> Option<Slot> {
@@ -134,6 +146,17 @@ mod tests {
         let place = |slot| order.iter().position(|&other| other == slot);
         assert_eq!((place(202), place(200), place(201)), (Some(38), Some(96), Some(102)));
         assert_eq!(rings.push_before(0, 7, |_| true), None);
+    }
+
+    #[test]
+    fn an_order_is_iterated_from_its_first_slot() {
+        let mut rings = Rings::<2>::default();
+        [(0, 5), (1, 7), (0, 2), (0, 9)]
+            .into_iter()
+            .for_each(|(ring, slot)| rings.push(ring, slot));
+        let of = |ring| rings.iter(ring).collect::<Vec<_>>();
+        assert_eq!((of(0), of(1)), (vec![5, 2, 9], vec![7]));
+        assert_eq!(Rings::<1>::default().iter(0).next(), None);
     }
 
     #[test]

@@ -84,6 +84,14 @@ impl<K> CacheState<K> {
     pub(in crate::pool::kv_cache) fn shard(&self, hash: u64) -> &Shard<K> {
         &self.shards[self.place(hash)]
     }
+
+    /// Starts to fetch what look-ups of these hashes read. Adjacent hashes of one shard take its
+    /// lock once.
+    pub(in crate::pool::kv_cache) fn prefetch(&self, hashes: &[u64]) {
+        for hashes in hashes.chunk_by(|one, next| self.place(*one) == self.place(*next)) {
+            self.shard(hashes[0]).prefetch(hashes);
+        }
+    }
 }
 
 impl<K> Drop for CacheState<K> {

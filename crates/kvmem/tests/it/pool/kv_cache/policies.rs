@@ -50,6 +50,29 @@ fn a_scan_evicts_everything_under_lru_and_little_under_scan_resistant() {
     }
 }
 
+/// Fetching ahead is not a use, and not a look-up.
+#[test]
+fn prefetching_changes_nothing() {
+    for (eviction, shards) in [(Eviction::Lru, 1), (Eviction::Lru, 8), (Eviction::ScanResistant, 4)]
+    {
+        let pool = pool(1 << 20);
+        let builder = KvCache::<u64>::builder(&pool).eviction(eviction).shards(shards);
+        let cache = builder.max_blocks(100).exact_recency(true).build().unwrap();
+        uses(&cache, 0..100);
+        let before = cache.stats();
+        // More keys than are fetched at once, some of them absent.
+        cache.prefetch(&(0..1000).rev().collect::<Vec<u64>>());
+        cache.prefetch::<u64>(&[]);
+        assert_eq!(cache.stats(), before);
+        if shards == 1 {
+            // The order is as before: the first that were inserted are evicted first.
+            uses(&cache, 1000..1050);
+            assert_eq!(held(&cache, 0..100), (50..100).collect::<Vec<u64>>());
+        }
+        cache.check().unwrap();
+    }
+}
+
 #[test]
 fn every_policy_can_evict_all_but_pinned_values() {
     for eviction in [Eviction::Lru, Eviction::ScanResistant] {
