@@ -8,8 +8,8 @@ use super::space::{HeldRange, Space};
 use super::tested_allocator::{OwnedRange, TestedAllocator};
 use crate::op::Count;
 
-/// Free ranges up to which an aligned request finds every aligned start: it examines so many holes
-/// of a space without a boundary, and so many runs of a space with one.
+/// The number of holes that an aligned request examines in a space without a boundary, and the
+/// number of runs in a space with one. If there are more free ranges, it may miss an aligned start.
 const EXAMINED: (usize, usize) = (384, 65);
 
 impl<A: TestedAllocator> Space<A> {
