@@ -16,7 +16,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::layout;
 use crate::programs::{self, ProgramKind};
@@ -76,6 +76,15 @@ impl Counts {
         let each = |short: u64, long: u64| (long as f64 - short as f64) / ops as f64;
         Counts { instructions: each(short.0, long.0), mispredictions: each(short.1, long.1) }
     }
+
+    /// Returns the row of a contender in a loop.
+    fn row(self, name: &str, contender: &str) -> Value {
+        let Counts { instructions, mispredictions } = self;
+        json!({
+            "loop": name, "contender": contender,
+            "instructions": instructions, "mispredictions": mispredictions,
+        })
+    }
 }
 
 /// Counts, prints the figures and the goals, and writes the rows. The exit status is 1 if a goal is
@@ -114,10 +123,7 @@ pub(crate) fn run(root: &Path, options: &CountOptions) -> Result<ExitCode> {
         for contender in CONTENDERS {
             let of = measured(contender, None)?;
             counts.insert(contender, of);
-            rows.push(json!({
-                "loop": name, "contender": contender,
-                "instructions": of.instructions, "mispredictions": of.mispredictions,
-            }));
+            rows.push(of.row(name, contender));
         }
         println!("{}", line(name, &counts));
         if let Ok(library) = &loaded {
@@ -125,10 +131,7 @@ pub(crate) fn run(root: &Path, options: &CountOptions) -> Result<ExitCode> {
             for (contender, ..) in LOADED {
                 let of = measured(contender, Some(library))?;
                 faces.insert(contender, of);
-                rows.push(json!({
-                    "loop": name, "contender": contender,
-                    "instructions": of.instructions, "mispredictions": of.mispredictions,
-                }));
+                rows.push(of.row(name, contender));
             }
             let rust = net(&counts, KVMEM, |counts| counts.instructions);
             for (contender, what, limit) in LOADED.into_iter().filter(|of| of.0 != LOADED_NULL) {
