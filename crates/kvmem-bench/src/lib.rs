@@ -44,6 +44,7 @@ pub mod limits;
 pub mod live_set;
 pub mod loops;
 pub mod machine;
+pub mod neighbour;
 pub mod offset;
 pub mod progress;
 pub mod published;

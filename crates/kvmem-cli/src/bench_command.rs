@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 use kvmem_bench::hugepages::{self, Restored};
 use kvmem_bench::progress::Progress;
 use kvmem_bench::suite::Draw;
-use kvmem_bench::{arena, cache, concurrency, offset, register, slab};
+use kvmem_bench::{arena, cache, concurrency, neighbour, offset, register, slab};
 use kvmem_report::Page;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -43,6 +43,9 @@ trait SuiteOptions {
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     match &args.suite {
         Some(BenchSuite::Slab(BenchSlabArgs { alone: Some(task), .. })) => run_alone(task),
+        Some(BenchSuite::Offset(BenchOffsetArgs { stream: Some(processor), .. })) => {
+            neighbour::stream(*processor).map_err(|error| Failure::new(error, 1))
+        }
         Some(suite) => {
             recover();
             run_one(match suite {
@@ -214,6 +217,7 @@ impl SuiteOptions for BenchOffsetArgs {
             reps: self.run.reps,
             contenders: self.contender.clone(),
             workloads: self.workload.clone(),
+            neighbour: self.neighbour.then_some(streaming),
         };
         measure(json, |bar| offset::run(&options, bar))
     }
@@ -288,10 +292,21 @@ fn run_alone(task: &slab::SlabTask) -> Result<(), Failure> {
 
 /// The command that runs one measurement of the slab suite.
 pub(crate) fn alone(task: &slab::SlabTask) -> Command {
-    // The link leads to the running program, even if its file was replaced.
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = this_program();
     command.args(["bench", "slab", "--alone", &task.to_string()]);
     command
+}
+
+/// The command of a process that streams through memory on a processor.
+fn streaming(processor: usize) -> Command {
+    let mut command = this_program();
+    command.args(["bench", "offset", "--stream", &processor.to_string()]);
+    command
+}
+
+fn this_program() -> Command {
+    // The link leads to the running program, even if its file was replaced.
+    Command::new("/proc/self/exe")
 }
 
 /// Runs a suite under a progress bar and shows its report.

@@ -83,7 +83,7 @@ impl Visitor for Counted {
             CountedLoop::Uniform => uniform::run::<C>(SEED, UNIFORM, uniform::POOL, ops).map(drop),
             CountedLoop::Churn => churn::run::<C>(SEED, ops).map(drop),
             CountedLoop::Pair => pair::run::<C>(ops).map(drop),
-            CountedLoop::Impossible => impossible::run::<C>(ops),
+            CountedLoop::Impossible => impossible::run::<C>(ops).map(drop),
         }
     }
 }

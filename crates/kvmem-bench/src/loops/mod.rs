@@ -19,6 +19,7 @@ pub mod uniform;
 
 use crate::contender::CreateError;
 use crate::live_set::StuckError;
+use crate::neighbour::NeighbourError;
 use crate::stats::Utilization;
 
 /// The seed's stream of requests.
@@ -38,6 +39,9 @@ pub enum LoopError {
     /// Nothing was measured.
     #[error("the loop ended without a sample")]
     NoSamples,
+    /// The process beside which loops are timed does not stream.
+    #[error(transparent)]
+    Neighbour(#[from] NeighbourError),
 }
 
 /// The figures of a loop under random eviction.

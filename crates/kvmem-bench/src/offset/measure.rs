@@ -3,7 +3,10 @@
 use super::plan::Job;
 use super::suite::OffsetFixture;
 use crate::contender::{Contender, Visitor};
-use crate::loops::{LoopError, Outcome, bimodal, memory, paired, random, scatter, shift, uniform};
+use crate::loops::{
+    LoopError, Outcome, bimodal, churn, impossible, memory, pair, paired, random, scatter, shift,
+    uniform,
+};
 
 /// Spaces that exist at the same time when resident bytes are measured.
 const RESIDENT_SPACES: usize = 16;
@@ -24,6 +27,8 @@ pub(crate) enum OffsetSample {
     Mixed(Outcome),
     Rl(LiveFractions),
     Shift(Vec<shift::ShiftOutcome>),
+    /// Nanoseconds per operation.
+    Time(f64),
 }
 
 /// Bytes per live object, and bytes resident in a fresh space.
@@ -94,6 +99,9 @@ impl Visitor for Measurement<'_> {
                 let outcome = scatter::run::<C>(seed, &sizes, random::POOL, ops, max_ranges)?;
                 OffsetSample::Mixed(outcome)
             }
+            Job::Churn => OffsetSample::Time(churn::run::<C>(seed, effort.short_ops)?),
+            Job::Pair => OffsetSample::Time(pair::run::<C>(effort.short_ops)?),
+            Job::Impossible => OffsetSample::Time(impossible::run::<C>(effort.short_ops)?),
         })
     }
 }

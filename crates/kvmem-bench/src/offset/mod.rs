@@ -17,9 +17,10 @@ mod summary;
 mod tables;
 
 pub use self::row::OffsetRow;
-pub use self::suite::OffsetSuite;
+pub use self::suite::{OffsetDetails, OffsetSuite};
 use crate::contender::ContenderId;
 use crate::loops::LoopError;
+use crate::neighbour::{Neighbour, NeighbourCommand, NeighbourError};
 use crate::progress::Progress;
 use crate::suite::{BenchError, Report, names};
 
@@ -39,6 +40,9 @@ pub struct OffsetOptions {
     pub contenders: Vec<ContenderId>,
     /// Only these workloads; all when empty.
     pub workloads: Vec<WorkloadId>,
+    /// How to start a process that streams through memory on another processor all the time;
+    /// without it the loops have the machine for themselves.
+    pub neighbour: Option<NeighbourCommand>,
 }
 
 impl Default for OffsetOptions {
@@ -49,6 +53,7 @@ impl Default for OffsetOptions {
             reps: None,
             contenders: Vec::new(),
             workloads: Vec::new(),
+            neighbour: None,
         }
     }
 }
@@ -64,13 +69,21 @@ pub type OffsetBenchError = BenchError<LoopError>;
 /// bytes, and their handles); a quick one takes well under a minute.
 ///
 /// # Errors
-/// [`OffsetBenchError`] when a contender cannot manage a space or fails a request in an empty one.
-/// Neither happens with these workloads unless a contender is broken.
+/// [`OffsetBenchError`] when a contender cannot manage a space or fails a request in an empty one:
+/// neither happens with these workloads unless a contender is broken. Also when the requested
+/// neighbour cannot be started, or ends before the loops.
 pub fn run(
     options: &OffsetOptions,
     progress: &mut dyn Progress<OffsetRow>,
 ) -> Result<OffsetReport, OffsetBenchError> {
-    crate::suite::run(options, progress)
+    let failed = |error: NeighbourError| BenchError {
+        task: "the neighbour".to_owned(),
+        error: LoopError::from(error),
+    };
+    let neighbour = options.neighbour.map(Neighbour::start).transpose().map_err(failed)?;
+    let mut report: OffsetReport = crate::suite::run(options, progress)?;
+    report.details.neighbour = neighbour.map(Neighbour::end).transpose().map_err(failed)?;
+    Ok(report)
 }
 
 names! {
@@ -92,5 +105,11 @@ names! {
         Mix = "mix",
         /// `random` with several ranges for a request ([`crate::loops::scatter`]).
         Scatter = "scatter",
+        /// A thousand ranges of sixteen sizes in an almost empty space ([`crate::loops::churn`]).
+        Churn = "churn",
+        /// One range, allocated and freed at once ([`crate::loops::pair`]).
+        Pair = "pair",
+        /// Requests of a full space ([`crate::loops::impossible`]).
+        Impossible = "impossible",
     }
 }

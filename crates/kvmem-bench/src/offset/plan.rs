@@ -3,7 +3,7 @@
 use kvmem_testkit::workload::Lifetimes;
 
 use super::suite::OffsetFixture;
-use super::{OffsetOptions, OffsetSuite, WorkloadId};
+use super::{OffsetDetails, OffsetOptions, OffsetSuite, WorkloadId};
 use crate::contender::ContenderId;
 use crate::loops::{random, shift, uniform};
 use crate::suite::plan::{Group, Order, SMALLEST, Turn};
@@ -36,6 +36,8 @@ pub(super) struct OffsetEffort {
     pub(super) mix_ops: u64,
     /// Measured requests of `scatter`.
     pub(super) scatter_ops: u64,
+    /// Operations of `churn`, `pair` and `impossible`.
+    pub(super) short_ops: u64,
 }
 
 impl OffsetEffort {
@@ -51,6 +53,7 @@ impl OffsetEffort {
                 shift_seeds: 1,
                 mix_ops: 10_000,
                 scatter_ops: 5_000,
+                short_ops: 10_000,
             }
         } else if options.quick {
             Self {
@@ -62,6 +65,7 @@ impl OffsetEffort {
                 shift_seeds: 1,
                 mix_ops: 100_000,
                 scatter_ops: 50_000,
+                short_ops: 500_000,
             }
         } else {
             Self {
@@ -73,6 +77,7 @@ impl OffsetEffort {
                 shift_seeds: 3,
                 mix_ops: 1_000_000,
                 scatter_ops: 250_000,
+                short_ops: 3_000_000,
             }
         };
         if let Some(reps) = options.reps {
@@ -101,6 +106,12 @@ pub(super) enum Job {
     Mix { index: usize },
     /// At most this many ranges per request.
     Scatter { max_ranges: usize },
+    /// Exchanges in an almost empty space.
+    Churn,
+    /// One range at a time.
+    Pair,
+    /// Requests of a full space.
+    Impossible,
 }
 
 impl Job {
@@ -122,6 +133,9 @@ impl Job {
                 (0..random::mixes().len()).map(|index| Self::Mix { index }).collect()
             }
             WorkloadId::Scatter => [2, 4].map(|max_ranges| Self::Scatter { max_ranges }).to_vec(),
+            WorkloadId::Churn => vec![Self::Churn],
+            WorkloadId::Pair => vec![Self::Pair],
+            WorkloadId::Impossible => vec![Self::Impossible],
         }
     }
 
@@ -136,6 +150,9 @@ impl Job {
             Self::Shift { .. } => WorkloadId::Shift,
             Self::Mix { .. } => WorkloadId::Mix,
             Self::Scatter { .. } => WorkloadId::Scatter,
+            Self::Churn => WorkloadId::Churn,
+            Self::Pair => WorkloadId::Pair,
+            Self::Impossible => WorkloadId::Impossible,
         }
     }
 
@@ -152,7 +169,12 @@ impl Job {
         match self {
             Self::Metadata { churn: false } => Some("packed".to_owned()),
             Self::Metadata { churn: true } => Some("churned".to_owned()),
-            Self::Uniform { .. } | Self::Random | Self::Paired => None,
+            Self::Uniform { .. }
+            | Self::Random
+            | Self::Paired
+            | Self::Churn
+            | Self::Pair
+            | Self::Impossible => None,
             Self::Rl { producers, lifetimes: Lifetimes::Object } => {
                 Some(format!("producers={producers} lifetimes=object"))
             }
@@ -171,7 +193,7 @@ impl Job {
             Self::Metadata { .. } => &[Kvmem, Binned],
             Self::Uniform { .. } | Self::Random | Self::Mix { .. } => &ContenderId::ALL,
             // The crate manages at most 3.75 GiB.
-            Self::Paired | Self::Shift { .. } => {
+            Self::Paired | Self::Shift { .. } | Self::Churn | Self::Pair | Self::Impossible => {
                 &[Kvmem, KvmemCached, Binned, BinnedUnrounded, BestFit, Null]
             }
             Self::Rl { .. } => {
@@ -200,7 +222,12 @@ impl Job {
             Self::Rl { .. } | Self::Shift { .. } => &[Kvmem, Binned, BestFit],
             Self::Mix { .. } => &[Kvmem, Binned, BestFit, Null],
             Self::Scatter { .. } => &[Kvmem, BestFit],
-            Self::Metadata { .. } | Self::Random | Self::Paired => self.supported(),
+            Self::Metadata { .. }
+            | Self::Random
+            | Self::Paired
+            | Self::Churn
+            | Self::Pair
+            | Self::Impossible => self.supported(),
         }
     }
 
@@ -214,6 +241,8 @@ impl Job {
             {
                 effort.reps
             }
+            Self::Mix { .. } if contender != BestFit => effort.reps,
+            Self::Scatter { .. } | Self::Churn | Self::Pair | Self::Impossible => effort.reps,
             _ => 1,
         }
     }
@@ -239,6 +268,8 @@ impl Job {
             Self::Shift { .. } => effort.shift_seeds * 200_000_000,
             Self::Mix { .. } => effort.mix_ops * ns(0),
             Self::Scatter { .. } => effort.scatter_ops * 500,
+            Self::Churn | Self::Pair => effort.short_ops * ns(0),
+            Self::Impossible => effort.short_ops * 10,
         };
         nanoseconds / 1_000_000 + 1
     }
@@ -269,12 +300,12 @@ pub(super) fn plan(options: &OffsetOptions) -> Plan<OffsetSuite> {
         };
         Group { turns: contenders.into_iter().map(turn).collect(), order: Order::Rotated }
     };
-    let (seed, reps) = (options.seed, effort.reps);
+    let run = SeededRepetitions { seed: options.seed, reps: effort.reps };
     Plan {
         quick: options.quick,
         groups: jobs.map(group).filter(|group| !group.turns.is_empty()).collect(),
         skipped: Vec::new(),
-        fixture: OffsetFixture { seed, effort, events: None },
-        details: SeededRepetitions { seed, reps },
+        fixture: OffsetFixture { seed: options.seed, effort, events: None },
+        details: OffsetDetails { run, neighbour: None },
     }
 }

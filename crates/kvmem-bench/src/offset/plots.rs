@@ -51,6 +51,7 @@ fn plots(workload: WorkloadId, rows: &[&OffsetRow]) -> Vec<Bars> {
         WorkloadId::Shift => {
             vec![utilization("Utilization 1 to 2 turnovers after, more is better", rows)]
         }
+        WorkloadId::Churn | WorkloadId::Pair | WorkloadId::Impossible => vec![times(rows)],
         _ => vec![utilization("Mean utilization, more is better", rows), times(rows)],
     }
 }

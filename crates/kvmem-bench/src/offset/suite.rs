@@ -1,11 +1,15 @@
 //! *Suite*: how its rows are measured, and their presentation.
 
+use std::fmt::{self, Display, Formatter};
+
 use kvmem_testkit::workload::Bimodal;
+use serde::{Deserialize, Serialize};
 
 use super::measure::{Measurement, OffsetSample};
 use super::plan::{self, Job, OffsetEffort, OffsetTask};
 use super::{OffsetOptions, OffsetRow, WorkloadId, goals, plots, summary, tables};
 use crate::loops::LoopError;
+use crate::neighbour::Streamed;
 use crate::progress::Progress;
 use crate::suite::plan::Stop;
 use crate::suite::{
@@ -15,6 +19,24 @@ use crate::suite::{
 /// The benchmark of the offset layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OffsetSuite;
+
+/// The settings of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OffsetDetails {
+    /// Seed and repetitions.
+    #[serde(flatten)]
+    pub run: SeededRepetitions,
+    /// The process that streamed through memory meanwhile, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub neighbour: Option<Streamed>,
+}
+
+impl Display for OffsetDetails {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.run)?;
+        self.neighbour.iter().try_for_each(|neighbour| write!(f, ", {neighbour}"))
+    }
+}
 
 /// What the measurements share.
 pub(crate) struct OffsetFixture {
@@ -28,7 +50,7 @@ impl Suite for OffsetSuite {
     const NAME: &'static str = "offset";
     type Row = OffsetRow;
     type Skipped = NothingSkipped;
-    type Details = SeededRepetitions;
+    type Details = OffsetDetails;
 
     fn goals(report: &Report<Self>, goals: &mut GoalList) {
         goals::add(&report.rows, report.quick, goals);
@@ -88,7 +110,7 @@ impl Measured for OffsetSuite {
     }
 
     fn row(
-        _: &mut SeededRepetitions,
+        _: &mut OffsetDetails,
         task: &OffsetTask,
         samples: &[OffsetSample],
     ) -> Option<OffsetRow> {

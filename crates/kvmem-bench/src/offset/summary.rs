@@ -5,7 +5,7 @@ use super::OffsetRow;
 use super::measure::OffsetSample;
 use super::plan::{Job, OffsetTask};
 use crate::loops::shift::ShiftOutcome;
-use crate::loops::{Outcome, memory, paired, random, shift, uniform};
+use crate::loops::{Outcome, churn, impossible, memory, pair, paired, random, shift, uniform};
 use crate::published;
 use crate::stats::{Utilization, mean, median};
 
@@ -29,6 +29,9 @@ pub(super) fn row(task: &OffsetTask, samples: &[OffsetSample]) -> OffsetRow {
         Job::Mix { .. } | Job::Scatter { .. } => mixture(&mut row, random::POOL, &outcomes),
         Job::Rl { .. } => live_fractions(&mut row, samples),
         Job::Shift { .. } => change(&mut row, samples),
+        Job::Churn => time_only(&mut row, churn::POOL, churn::LIVE, samples),
+        Job::Pair => time_only(&mut row, pair::POOL, 0, samples),
+        Job::Impossible => time_only(&mut row, impossible::POOL, 1, samples),
     }
     row
 }
@@ -94,6 +97,16 @@ fn set_published(row: &mut OffsetRow, published: Option<published::Mixed>) {
     row.published_util_min = published.map(|published| published.util.min);
     row.published_util_avg = published.map(|published| published.util.avg);
     row.published_ns = published.map(|published| published.ns);
+}
+
+fn time_only(row: &mut OffsetRow, pool: u64, live: usize, samples: &[OffsetSample]) {
+    row.pool_bytes = Some(pool);
+    row.live = Some(live as u64);
+    let ns = |sample: &OffsetSample| match sample {
+        OffsetSample::Time(ns_per_op) => Some(*ns_per_op),
+        _ => None,
+    };
+    row.ns_per_op = median(samples.iter().filter_map(ns).collect());
 }
 
 fn live_fractions(row: &mut OffsetRow, samples: &[OffsetSample]) {

@@ -41,6 +41,11 @@ pub(super) fn title(workload: WorkloadId) -> &'static str {
         }
         WorkloadId::Mix => "mix: seven other distributions in 2 GiB. Utilization",
         WorkloadId::Scatter => "scatter: random, with several ranges for a request. Utilization",
+        WorkloadId::Churn => {
+            "churn: a thousand ranges of sixteen sizes in 1 TiB. ns per exchange of one"
+        }
+        WorkloadId::Pair => "pair: one range of 4 KiB in 1 TiB. ns per allocation and free",
+        WorkloadId::Impossible => "impossible: requests of a full space. ns per request",
     }
 }
 
@@ -51,7 +56,10 @@ pub(super) fn of(workload: WorkloadId, rows: &[&OffsetRow]) -> Vec<Columns> {
         WorkloadId::Metadata => vec![metadata(rows)],
         WorkloadId::Rl => vec![rl(rows)],
         WorkloadId::Shift => vec![shift(rows)],
-        _ => vec![mixed(rows)],
+        WorkloadId::Random | WorkloadId::Paired | WorkloadId::Mix | WorkloadId::Scatter => {
+            vec![mixed(rows)]
+        }
+        WorkloadId::Churn | WorkloadId::Pair | WorkloadId::Impossible => vec![time_only(rows)],
     }
 }
 
@@ -182,6 +190,19 @@ fn shift(rows: &[&OffsetRow]) -> Columns {
             share(row.util_avg),
             share(row.util_late),
             share(row.published_util_avg),
+        ]);
+    }
+    columns
+}
+
+fn time_only(rows: &[&OffsetRow]) -> Columns {
+    let mut columns = Columns::new(["", "contender", "live", "ns"]);
+    for row in rows {
+        columns.push([
+            variant(row),
+            row.contender.to_string(),
+            count(row.live),
+            decimal(row.ns_per_op, 1),
         ]);
     }
     columns

@@ -86,6 +86,42 @@ fn a_run_is_reported_in_full() {
 }
 
 #[test]
+fn loops_without_utilization_have_times_and_tables() {
+    let workloads = [WorkloadId::Churn, WorkloadId::Pair, WorkloadId::Impossible];
+    let options = OffsetOptions {
+        quick: true,
+        contenders: vec![ContenderId::Kvmem, ContenderId::Binned],
+        workloads: workloads.into(),
+        ..OffsetOptions::default()
+    };
+    let report = offset::run(&options, &mut Watch::default()).unwrap();
+    let found: Vec<_> = report.rows.iter().map(|row| (row.workload, row.live)).collect();
+    let live = [1000, 0, 1];
+    let expected: Vec<_> =
+        workloads.into_iter().zip(live.map(Some)).flat_map(|row| [row; 2]).collect();
+    assert_eq!(found, expected);
+    assert!(report.rows.iter().all(|row| row.ns_per_op.is_some_and(|ns| ns > 0.0)));
+    let table = report.to_string();
+    for part in ["churn: ", "pair: ", "impossible: ", "ns per exchange"] {
+        assert!(table.contains(part), "{part} in\n{table}");
+    }
+}
+
+#[test]
+fn a_neighbour_that_does_not_stream_ends_the_run() {
+    let options = OffsetOptions {
+        quick: true,
+        workloads: vec![WorkloadId::Pair],
+        neighbour: Some(|_| std::process::Command::new("/bin/true")),
+        ..OffsetOptions::default()
+    };
+    let error = offset::run(&options, &mut Watch::default()).unwrap_err().to_string();
+    assert!(error.starts_with("the neighbour: "), "{error}");
+    let reasons = ["does not stream: it ended", "needs a processor of its own"];
+    assert!(reasons.iter().any(|reason| error.contains(reason)), "{error}");
+}
+
+#[test]
 fn published_figures_are_in_the_table() {
     let mut row = OffsetRow::new(WorkloadId::Uniform, ContenderId::Binned);
     row.size_bytes = Some(33_554_449);

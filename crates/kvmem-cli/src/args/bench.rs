@@ -275,9 +275,18 @@ pub struct BenchOffsetArgs {
     )]
     pub contender: Vec<ContenderId>,
 
+    /// Measure beside a process that streams through 64 MiB of memory on another processor
+    #[arg(long)]
+    pub neighbour: bool,
+
     /// The options of every suite.
     #[command(flatten)]
     pub run: SuiteArgs,
+
+    /// Stream through memory on this processor until the standard input ends; the suite starts its
+    /// neighbour this way
+    #[arg(long, value_name = "PROCESSOR", hide = true, exclusive = true)]
+    pub stream: Option<usize>,
 }
 
 impl Default for BenchOffsetArgs {
@@ -286,7 +295,9 @@ impl Default for BenchOffsetArgs {
             seed: kvmem_bench::offset::DEFAULT_SEED,
             workload: Vec::new(),
             contender: Vec::new(),
+            neighbour: false,
             run: SuiteArgs::default(),
+            stream: None,
         }
     }
 }

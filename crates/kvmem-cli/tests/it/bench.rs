@@ -43,6 +43,26 @@ fn the_offset_suite_prints_a_table_and_json() {
 }
 
 #[test]
+fn the_offset_suite_runs_beside_a_neighbour_where_there_is_a_processor_for_it() {
+    let chosen = ["--workload", "pair", "--contender", "null", "--reps", "1", "--neighbour"];
+    let json = ["bench", "offset", "--quick", "--json", "-"];
+    let output = kvmem(&[&json[..], &chosen].concat());
+    if std::thread::available_parallelism().is_ok_and(|processors| processors.get() == 1) {
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains("a neighbour needs a processor of its own"), "{stderr}");
+        return;
+    }
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let neighbour = &report["neighbour"];
+    assert!(neighbour["bytes_per_second"].as_f64() > Some(0.0), "{report}");
+    assert!(neighbour["processor"].is_u64(), "{report}");
+
+    let output = kvmem(&[&["bench", "offset", "--quick"][..], &chosen].concat());
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("beside a process that streams through 64 MiB"), "{table}");
+}
+
+#[test]
 fn the_arena_suite_prints_a_table_and_json() {
     let file =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-arena.json", std::process::id()));
