@@ -1,6 +1,6 @@
 //! # kvmem-fuzz — fuzz targets that run on a stable toolchain
 //!
-//! `cargo run --release --manifest-path fuzz/Cargo.toml --bin TARGET -- --seconds 10` replays the
+//! `cargo run --profile checks --package kvmem-fuzz --bin TARGET -- --seconds 10` replays the
 //! stored corpus of a target and then runs it on mutated and random inputs until the time is up.
 //!
 //! With a nightly toolchain, cargo-fuzz runs the same targets coverage-guided.

@@ -50,11 +50,11 @@ pub(crate) struct TestOptions {
 enum Group {
     /// Format and lints, unit and integration tests of the library alone: after each edit.
     Quick,
-    /// `cargo fmt --check`, workspace and fuzz targets.
+    /// `cargo fmt --check`.
     Fmt,
     /// The mechanical rules of the language: lengths of lines, names, sentences.
     Prose,
-    /// clippy with warnings as errors, workspace and fuzz targets.
+    /// clippy with warnings as errors.
     Clippy,
     /// Unit, integration and doc tests.
     Test,
@@ -83,6 +83,8 @@ enum Group {
 
 /// Cargo's target folder of the workspace, which one command at a time may use.
 const TARGET: &str = "target";
+/// The target folder of the model checks and the fuzz targets.
+const CHECKS: &str = "target/checks";
 /// The machine's hugepages and `/dev/shm`: its tasks change them, or look for forgotten files.
 pub(crate) const MACHINE: &str = "machine";
 /// The task that builds the test programs.
@@ -116,11 +118,10 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
         tasks.push(python::task(root).after("setup").after(BUILD));
     }
     if wanted(Group::Loom) {
-        tasks.push(Task::new("loom", "loom", |report| models::loom(root, report)).background());
+        tasks.push(models::task(root, "loom"));
     }
     if wanted(Group::Shuttle) {
-        let shuttle = Task::new("shuttle", "shuttle", |report| models::shuttle(root, report));
-        tasks.push(shuttle.background());
+        tasks.push(models::task(root, "shuttle"));
     }
     if wanted(Group::Fuzz) {
         tasks.push(fuzz::task(root, options.fuzz_seconds));

@@ -3,6 +3,7 @@
 //! They are built at once and then run directly, because cargo would run them one after the other,
 //! and lock the target folder while it looks at them.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -49,6 +50,17 @@ impl Program {
 
 /// Runs `cargo` with arguments that build programs, as the step `name`, and returns the programs.
 pub(crate) fn build(root: &Path, report: &mut Report, name: &str, args: &[&str]) -> Vec<Program> {
+    build_with(root, report, name, args, &[])
+}
+
+/// The same with environment variables of the build.
+pub(crate) fn build_with(
+    root: &Path,
+    report: &mut Report,
+    name: &str,
+    args: &[&str],
+    variables: &[(&str, &OsStr)],
+) -> Vec<Program> {
     let mut programs = Vec::new();
     let list = root.join(format!("target/xtask/{}.json", name.replace([' ', ':', '/'], "-")));
     let made = list.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| File::create(&list));
@@ -61,6 +73,7 @@ pub(crate) fn build(root: &Path, report: &mut Report, name: &str, args: &[&str])
     };
     let mut cargo = Command::new(cargo());
     cargo.current_dir(root).args(args).arg("--message-format=json-render-diagnostics");
+    cargo.envs(variables.iter().copied());
     if report.command_into(name, Kind::Plain, &mut cargo, Some(file)) {
         report.check(&format!("{name}: programs"), || {
             programs = read(&fs::read_to_string(&list)?)?;

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::ensure;
 
+use super::CHECKS;
 use crate::programs;
 use crate::say;
 use crate::schedule::Task;
@@ -13,12 +14,14 @@ use crate::setup;
 use crate::step::{Kind, Report};
 use crate::workspace::targets;
 
-/// Manifest of the fuzz targets, which are a workspace of their own.
-pub(super) const FUZZ: &str = "fuzz/Cargo.toml";
+/// Manifest of the fuzz targets.
+const FUZZ: &str = "fuzz/Cargo.toml";
 
 /// Builds all fuzz targets, and adds a task for each.
 pub(super) fn task(root: &Path, seconds: u64) -> Task<'_> {
-    Task::growing("fuzz", "fuzz: build", move |report| build(root, report, seconds)).background()
+    Task::growing("fuzz", "fuzz: build", move |report| build(root, report, seconds))
+        .with(CHECKS)
+        .background()
 }
 
 fn build<'a>(root: &'a Path, report: &mut Report, seconds: u64) -> Vec<Task<'a>> {
@@ -31,7 +34,8 @@ fn build<'a>(root: &'a Path, report: &mut Report, seconds: u64) -> Vec<Task<'a>>
         }
         Ok(())
     });
-    let args = ["build", "--release", "--manifest-path", FUZZ, "--bins"];
+    let args = ["build", "--profile", "checks", "--target-dir", CHECKS, "--locked"];
+    let args = [&args[..], &["--package", "kvmem-fuzz", "--bins"]].concat();
     let programs = programs::build(root, report, "fuzz: build", &args);
     let replay = |name: String| {
         let program = programs.iter().find(|program| program.target == name).cloned();

@@ -1,28 +1,34 @@
 //! Model checks of the concurrent parts, which are unit tests in modules `models`.
+//!
+//! The library is built once against loom's atomics and locks and once against shuttle's. A wrapper
+//! in `xtask/rustc` adds the flags to the crates of the workspace alone, so both builds, and that of
+//! the fuzz targets, share all other crates.
 
 use std::path::Path;
-use std::process::Command;
 
-use super::cargo_in;
+use crate::programs::{self, ProgramKind};
+use crate::schedule::Task;
 use crate::step::{Kind, Report};
 
-/// Runs the model checks in every order: the library is built against loom's atomics.
-pub(super) fn loom(root: &Path, report: &mut Report) {
-    report.command("loom", Kind::Tests, &mut models(root, "--cfg loom", "target/loom"));
-}
+use super::CHECKS;
 
-/// Runs the model checks that are for random schedules: the library is built against shuttle's
-/// atomics.
-pub(super) fn shuttle(root: &Path, report: &mut Report) {
-    let mut shuttle = models(root, "--cfg loom --cfg shuttle", "target/shuttle");
-    report.command("shuttle", Kind::Tests, &mut shuttle);
-}
-
-/// Returns the command of the model checks. They have a target folder of their own, because the
-/// flags would otherwise rebuild everything twice.
-fn models(root: &Path, flags: &str, target: &str) -> Command {
-    let mut models =
-        cargo_in(root, &["test", "--profile", "models", "--locked", "--package", "kvmem"]);
-    models.env("RUSTFLAGS", flags).args(["--target-dir", target, "--lib", "models::"]);
-    models
+/// The model checks of one checker: `loom`, which tries every order of small cases, or `shuttle`,
+/// which tries random schedules of larger ones. Builds them, and adds the task that runs them.
+pub(super) fn task<'a>(root: &'a Path, checker: &'static str) -> Task<'a> {
+    let build = move |report: &mut Report| {
+        let args = ["test", "--no-run", "--profile", "checks", "--target-dir", CHECKS, "--locked"];
+        let args = [&args[..], &["--package", "kvmem", "--lib"]].concat();
+        let wrapper = root.join("xtask/rustc").join(checker);
+        let variables = [("RUSTC_WORKSPACE_WRAPPER", wrapper.as_os_str())];
+        let programs =
+            programs::build_with(root, report, &format!("{checker}: build"), &args, &variables);
+        let run = |program: programs::Program| {
+            Task::new(checker, checker, move |report| {
+                report.command(checker, Kind::Tests, program.command().arg("models::"));
+            })
+            .background()
+        };
+        programs.into_iter().filter(|program| program.kind == ProgramKind::Test).map(run).collect()
+    };
+    Task::growing(checker, format!("{checker}: build"), build).with(CHECKS).background()
 }

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 
-use super::fuzz::FUZZ;
 use super::{BUILD, MACHINE, TARGET, cargo_in};
 use crate::chaos::{self, ChaosOptions};
 use crate::deploy;
@@ -19,8 +18,6 @@ use crate::step::{Kind, Report};
 pub(super) fn fmt(root: &Path, report: &mut Report) {
     if report.check("setup: rustfmt", || setup::component("fmt", "rustfmt")) {
         report.command("fmt", Kind::Plain, &mut cargo_in(root, &["fmt", "--all", "--check"]));
-        let mut fuzz = cargo_in(root, &["fmt", "--manifest-path", FUZZ, "--check"]);
-        report.command("fmt: fuzz targets", Kind::Plain, &mut fuzz);
     }
 }
 
@@ -37,7 +34,6 @@ pub(super) fn clippy(root: &Path, report: &mut Report) {
     lint("clippy", &["--workspace", "--all-targets"]);
     // With the tests, the C library has the feature `testing`; a shipped one does not.
     lint("clippy: the C library as it is shipped", &["--package", "kvmem-capi"]);
-    lint("clippy: fuzz targets", &["--manifest-path", FUZZ, "--all-targets"]);
 }
 
 /// Builds the documentation.

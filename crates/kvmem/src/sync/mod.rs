@@ -13,8 +13,8 @@
 //! compiled too; they fail under a checker, so the filter leaves them out.
 //!
 //! ```text
-//! RUSTFLAGS="--cfg loom" cargo test --profile models -p kvmem --lib models::
-//! RUSTFLAGS="--cfg loom --cfg shuttle" cargo test --profile models -p kvmem --lib models::
+//! RUSTFLAGS="--cfg loom" cargo test --profile checks -p kvmem --lib models::
+//! RUSTFLAGS="--cfg loom --cfg shuttle" cargo test --profile checks -p kvmem --lib models::
 //! ```
 
 mod append_only;
