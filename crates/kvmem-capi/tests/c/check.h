@@ -34,6 +34,16 @@
 /* Checks that the text of the last failure contains these words. */
 #define SAYS(words) CHECK(strstr(kvmem_last_error(), (words)) != NULL)
 
+/*
+ * Returns how many rounds to run instead of `usual`, at least one. A tool that slows the program
+ * down fifty times sees the same calls in fewer rounds: its test sets KVMEM_TEST_DIVISOR.
+ */
+static inline uint64_t rounds(uint64_t usual) {
+    const char *divisor = getenv("KVMEM_TEST_DIVISOR");
+    uint64_t fewer = divisor == NULL ? usual : usual / strtoull(divisor, NULL, 10);
+    return fewer == 0 ? 1 : fewer;
+}
+
 #define KIB ((uint64_t) 1 << 10)
 #define MIB ((uint64_t) 1 << 20)
 

@@ -637,7 +637,7 @@ static int forget_one(void *user) {
 
 static void *work(void *argument) {
     uint64_t thread = *(uint64_t *) argument, random = 1 + thread;
-    for (uint64_t step = 1; step <= STEPS; step++) {
+    for (uint64_t step = 1, steps = rounds(STEPS); step <= steps; step++) {
         random = random * 6364136223846793005u + 1442695040888963407u;
         uint64_t key = (random >> 33) % KEYS;
         uint64_t before = atomic_load(&race.latest[key]);
@@ -667,7 +667,7 @@ static void many_threads(void) {
     }
     for (int i = 0; i < THREADS; i++)
         CHECK(pthread_join(threads[i], NULL) == 0);
-    CHECK(race.tier.evicted > 100);
+    CHECK(race.tier.evicted > rounds(100));
     OK(kvmem_kv_cache_check(race.cache));
     OK(kvmem_kv_cache_destroy(race.cache));
     CHECK(race.tier.released == 1);

@@ -198,7 +198,7 @@ static void against_a_model(uint32_t magazines) {
     kvmem_allocation slots[SLOTS];
     memset(slots, 0, sizeof slots);
     uint32_t random = 12345;
-    for (int step = 0; step < 20000; step++) {
+    for (uint64_t step = 0, steps = rounds(20000); step < steps; step++) {
         random = random * 1664525 + 1013904223;
         kvmem_allocation *slot = &slots[(random >> 8) % SLOTS];
         if (slot->allocator != 0) {

@@ -25,7 +25,7 @@ static pthread_barrier_t barrier;
 
 static void *work(void *argument) {
     uint64_t thread = *(uint64_t *) argument;
-    for (uint64_t step = 0; step < STEPS; step++) {
+    for (uint64_t step = 0, steps = rounds(STEPS); step < steps; step++) {
         uint64_t bytes = 1 + (step * 7 + thread) % 500;
         kvmem_allocation a;
         OK(kvmem_offset_allocator_allocate(spaces[step & 1], bytes, &a));
@@ -110,7 +110,7 @@ int main(void) {
     CHECK(stats.in_use == 0);
     kvmem_bump_arena_stats bumped;
     OK(kvmem_bump_arena_get_stats(arena, &bumped));
-    CHECK(bumped.used_bytes == THREADS * ((STEPS + 15) / 16) * 8);
+    CHECK(bumped.used_bytes == THREADS * ((rounds(STEPS) + 15) / 16) * 8);
     OK(kvmem_pool_check(pool));
     OK(kvmem_kv_cache_check(cache));
     for (int i = 0; i < 2; i++) {

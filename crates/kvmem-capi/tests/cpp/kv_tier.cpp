@@ -351,7 +351,7 @@ static void in_flight() {
 static void many_threads() {
     constexpr std::size_t KEYS = 32;
     constexpr std::size_t THREADS = 4;
-    constexpr std::size_t STEPS = 3000;
+    const auto steps = static_cast<std::size_t>(rounds(3000));
     kvmem::Pool pool = small_pool();
     Tier tier;
     std::atomic<int> given{0};
@@ -366,7 +366,7 @@ static void many_threads() {
     for (std::size_t thread = 0; thread < THREADS; ++thread) {
         threads.emplace_back([&, thread] {
             std::uint64_t random = thread + 1;
-            for (std::size_t step = 1; step <= STEPS; ++step) {
+            for (std::size_t step = 1; step <= steps; ++step) {
                 random = random * 6364136223846793005u + 1442695040888963407u;
                 const std::size_t at = (random >> 33) % KEYS;
                 const std::string key = std::to_string(at);
@@ -389,7 +389,7 @@ static void many_threads() {
     for (std::thread &thread : threads) {
         thread.join();
     }
-    CHECK(given > 100);
+    CHECK(given > rounds(100));
     cache.check();
     pool.check();
 }

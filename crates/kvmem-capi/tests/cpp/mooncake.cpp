@@ -79,7 +79,7 @@ static void handles() {
 
 /// Handles are destroyed while another thread destroys their allocator and makes another one.
 static void destroyed_beside_the_allocator() {
-    for (int round = 0; round < 50; ++round) {
+    for (int round = 0; round < rounds(50); ++round) {
         auto allocator = OffsetAllocator::create(0, GIB);
         std::vector<OffsetAllocationHandle> handles;
         for (int i = 0; i < 200; ++i) {
@@ -400,7 +400,7 @@ static void model(uint64_t base, uint64_t capacity, uint64_t longest, uint32 see
     std::map<uint64_t, uint64_t> alive;
     std::vector<OffsetAllocationHandle> handles;
     uint64_t used = 0;
-    for (int step = 0; step < 20000; ++step) {
+    for (int step = 0, steps = rounds(20000); step < steps; ++step) {
         if (handles.empty() || random() % 100 < 55) {
             const uint64_t size = random() % 20 == 0 ? longest : 1 + random() % longest;
             auto handle = allocator->allocate(size);
@@ -461,7 +461,7 @@ int main() {
     bins();
     nodes();
     for (const size_t before : {0, 20, 50, 200, 2000}) {
-        for (uint32 seed = 0; seed < 5; ++seed) {
+        for (uint32 seed = 0; seed < static_cast<uint32>(rounds(5)); ++seed) {
             restores(before, 1, seed);
             restores(before, 4096, seed);
         }

@@ -13,7 +13,7 @@
 #include <kvmem/compat/mooncake_offset_allocator.hpp>
 
 constexpr int THREADS = 4;
-constexpr int STEPS = 2000;
+static const int steps = rounds(2000);
 
 template <class Work>
 static void on_threads(Work work) {
@@ -61,7 +61,7 @@ static void together() {
         on_threads([&](int thread) {
             kvmem::SlabResource resource(slab);
             std::pmr::map<int, std::pmr::string> map(&resource);
-            for (int step = 0; step < STEPS; ++step) {
+            for (int step = 0; step < steps; ++step) {
                 const auto bytes = static_cast<std::uint64_t>(1 + (step * 7 + thread) % 500);
                 auto block = pool.allocate(bytes);
                 CHECK(block);
@@ -98,7 +98,7 @@ static void together() {
 // Allocators are destroyed while other threads destroy their last allocations.
 template <class Make, class Take>
 static void going(Make make, Take take) {
-    for (int round = 0; round < 50; ++round) {
+    for (int round = 0; round < rounds(50); ++round) {
         auto owner = make();
         std::vector<decltype(take(*owner))> kept[THREADS];
         for (auto &of_thread : kept) {
@@ -128,7 +128,7 @@ static void bounded() {
     std::atomic<int> alive{0};
     on_threads([&](int) {
         std::vector<OffsetAllocationHandle> mine;
-        for (int step = 0; step < STEPS; ++step) {
+        for (int step = 0; step < steps; ++step) {
             if (auto handle = allocator->allocate(64)) {
                 CHECK(++alive <= 32);
                 mine.push_back(std::move(*handle));

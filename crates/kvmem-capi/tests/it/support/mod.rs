@@ -146,10 +146,15 @@ pub(crate) fn succeed(command: &mut Command) -> String {
     out.into_owned()
 }
 
-/// Runs a command under a tool, if the tool is installed.
-pub(crate) fn succeed_under(tool: &str, args: &[&str], program: impl AsRef<OsStr>) {
+/// Runs a command under a tool with environment variables, if the tool is installed.
+pub(crate) fn succeed_under(
+    tool: &str,
+    args: &[&str],
+    variables: &[(&str, &str)],
+    program: impl AsRef<OsStr>,
+) {
     if has(tool) {
-        succeed(Command::new(tool).args(args).arg(program));
+        succeed(Command::new(tool).args(args).arg(program).envs(variables.iter().copied()));
     }
 }
 
