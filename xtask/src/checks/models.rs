@@ -1,8 +1,8 @@
 //! Model checks of the concurrent parts, which are unit tests in modules `models`.
 //!
 //! The library is built once against loom's atomics and locks and once against shuttle's. A wrapper
-//! in `xtask/rustc` adds the flags to the crates of the workspace alone, so both builds, and that of
-//! the fuzz targets, share all other crates.
+//! in `xtask/rustc` adds the flags to the crates of the workspace alone, so both builds, and that
+//! of the fuzz targets, share all other crates.
 
 use std::path::Path;
 

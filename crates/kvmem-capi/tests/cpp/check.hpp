@@ -53,8 +53,8 @@ void move_to_itself(T &object) {
     object = std::move(same);
 }
 
-// Returns how many rounds to run instead of `usual`, at least one. A tool that slows the program down
-// fifty times sees the same calls in fewer rounds: its test sets KVMEM_TEST_DIVISOR.
+// Returns how many rounds to run instead of `usual`, at least one. A tool that slows the program
+// down fifty times sees the same calls in fewer rounds: its test sets KVMEM_TEST_DIVISOR.
 inline int rounds(int usual) {
     const char *divisor = std::getenv("KVMEM_TEST_DIVISOR");
     return divisor == nullptr ? usual : std::max(1, usual / std::atoi(divisor));

@@ -165,7 +165,7 @@ fn fraction_of(digits: &str, unit: u128) -> u128 {
     digits.bytes().rev().fold(0, |carried, digit| (u128::from(digit - b'0') * unit + carried) / 10)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -18,7 +18,7 @@ impl fmt::Display for HumanBytes {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

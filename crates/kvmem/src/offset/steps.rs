@@ -4,14 +4,14 @@
 //! holes that it reads or writes, and the words that it copies when a table grows.
 
 /// Counts steps of this thread.
-#[cfg(not(test))]
+#[cfg(any(not(test), loom))]
 #[inline(always)]
 pub(super) fn count(_steps: usize) {}
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(super) use counted::{count, of};
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod counted {
     use std::cell::Cell;
 

@@ -177,7 +177,7 @@ impl fmt::Display for RegisterLimit {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -142,7 +142,7 @@ fn entries(number: usize) -> usize {
     FIRST << number
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

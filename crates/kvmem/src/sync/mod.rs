@@ -9,8 +9,8 @@
 //!
 //! Each layer with concurrent code has its model checks in a module `models`, which sees the
 //! private types. loom tries every order in which threads can meet, and every value that a relaxed
-//! load may return. shuttle tries random orders of more threads and steps. Other unit tests are
-//! compiled too; they fail under a checker, so the filter leaves them out.
+//! load may return. shuttle tries random orders of more threads and steps. Other unit tests are not
+//! compiled under a checker: most of them would fail.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test --profile checks -p kvmem --lib models::

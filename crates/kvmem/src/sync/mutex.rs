@@ -59,7 +59,7 @@ pub(crate) fn release_over_fork<T>(mutex: &Mutex<T>) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::thread;
     use std::time::Duration;

@@ -14,7 +14,7 @@ pub(crate) fn prefetch<T>(at: *const T) {
     let _ = at;
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::prefetch;
 

@@ -256,7 +256,7 @@ pub(crate) fn thread_number() -> usize {
     })
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicU64;

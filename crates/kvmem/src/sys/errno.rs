@@ -92,7 +92,7 @@ impl From<Errno> for io::Error {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -87,7 +87,7 @@ pub(crate) fn unlock(file: &File) -> Result<()> {
     file.unlock().map_err(|error| Errno::of(&error))
 }
 
-#[cfg(all(test, not(miri)))]
+#[cfg(all(test, not(any(loom, miri))))]
 mod tests {
     use super::*;
 

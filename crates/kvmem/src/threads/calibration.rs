@@ -88,7 +88,7 @@ pub(crate) fn choose_threads<P: ThreadProbe>(
     Ok(Some(choice))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -124,7 +124,7 @@ impl fmt::Debug for ProgressOptions {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

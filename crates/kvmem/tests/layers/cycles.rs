@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
 /// A path of names, outermost first.
 type ModulePath = Vec<String>;
@@ -33,6 +33,12 @@ struct Reader<'a> {
     here: ModulePath,
 }
 
+/// Whether an attribute is `cfg(test)`, or that without a checker.
+fn is_for_tests(attribute: &Group) -> bool {
+    let text = attribute.stream().to_string().replace(' ', "");
+    text == "cfg(test)" || text == "cfg(all(test,not(loom)))"
+}
+
 impl Reader<'_> {
     /// Reads items and bodies alike: a path may stand anywhere. `depth` counts inline modules.
     fn read(&mut self, tokens: TokenStream, depth: usize) {
@@ -42,8 +48,7 @@ impl Reader<'_> {
             match &tokens[at..] {
                 // `#[cfg(test)] mod tests { … }` and `#[cfg(test)] use …;`: not part of the layer.
                 [TokenTree::Punct(hash), TokenTree::Group(attribute), ..]
-                    if hash.as_char() == '#'
-                        && attribute.stream().to_string().replace(' ', "") == "cfg(test)" =>
+                    if hash.as_char() == '#' && is_for_tests(attribute) =>
                 {
                     at += 2;
                     while at < tokens.len() && !ends_item(&tokens[at]) {
@@ -420,6 +425,7 @@ fn what_is_no_cycle_is_not_reported() {
         "",
         "#[cfg(test)] mod tests { use super::super::B; }",
         "#[cfg(test)] use super::B;",
+        "#[cfg(all(test, not(loom)))] use super::B;",
         "pub(in crate::l) struct S; pub(super) fn f() {}",
         "use std::b::B; use super::a::A;",
         "//! use super::B;\nfn f() -> &'static str { \"super::B\" }",

@@ -318,7 +318,7 @@ impl<M: Memory> fmt::Debug for BumpArena<M> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::mem::offset_of;
 

@@ -217,7 +217,7 @@ impl Hierarchy {
     }
 }
 
-#[cfg(all(test, not(miri)))]
+#[cfg(all(test, not(any(loom, miri))))]
 mod tests {
     use super::*;
     use crate::arena::machine::MadeUpTree;

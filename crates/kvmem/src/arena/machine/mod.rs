@@ -9,7 +9,7 @@ mod cpus;
 mod files;
 pub(super) mod hugetlb;
 mod locked;
-#[cfg(all(test, not(miri)))]
+#[cfg(all(test, not(any(loom, miri))))]
 mod made_up_tree;
 mod meminfo;
 mod nodes;
@@ -23,11 +23,11 @@ pub(super) use cgroup_level::{CgroupLevel, LimitFiles};
 pub(super) use cgroups::{CgroupLimits, Cgroups, Hierarchy};
 pub(crate) use cpus::usable_cores;
 pub(super) use cpus::within_quota;
-#[cfg(all(test, not(miri)))]
+#[cfg(all(test, not(any(loom, miri))))]
 pub(super) use cpus::{cpu_levels, tightest_quota};
 pub(crate) use files::MachineFiles;
 pub(crate) use locked::{is_exempt_from_memlock, locked_bytes, pinned_bytes};
-#[cfg(all(test, not(miri)))]
+#[cfg(all(test, not(any(loom, miri))))]
 pub(super) use made_up_tree::MadeUpTree;
 pub(super) use meminfo::meminfo;
 pub(super) use process::{commit_limit, longest_free, mappings, memory_use};

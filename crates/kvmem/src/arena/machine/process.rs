@@ -56,7 +56,7 @@ pub(crate) fn mappings(files: &MachineFiles) -> Read<(u64, u64)> {
     Ok((max, files.lines("/proc/self/maps")?))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -80,7 +80,7 @@ impl FromStr for Ladder {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

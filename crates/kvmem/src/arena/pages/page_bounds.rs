@@ -24,7 +24,7 @@ pub(crate) fn outward(at: NonNull<u8>, len: usize) -> (NonNull<u8>, usize) {
     (start, (before + len).next_multiple_of(page))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -49,7 +49,7 @@ impl PopulateRange {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -247,7 +247,7 @@ impl Drop for TableLock<'_> {
     }
 }
 
-#[cfg(all(test, not(miri)))]
+#[cfg(all(test, not(any(loom, miri))))]
 mod tests {
     use std::fs;
 

@@ -214,7 +214,7 @@ fn scatter(seed: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -155,7 +155,7 @@ pub(super) fn setting_ceil(bytes: u64, gib: &str, mib: &str) -> String {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -7,7 +7,7 @@ mod facts;
 mod machine;
 mod report;
 mod requirements;
-#[cfg(all(test, not(miri)))]
+#[cfg(all(test, not(any(loom, miri))))]
 mod tests;
 
 pub use super::machine::{FileSystemSpace, Rlimit, System};

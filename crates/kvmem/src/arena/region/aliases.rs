@@ -88,7 +88,7 @@ fn range_of_alias(line: &str, file: FileId) -> Option<Range<usize>> {
     Some(address(from)?..address(to)?).filter(|range| !range.is_empty())
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

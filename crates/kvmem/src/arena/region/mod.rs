@@ -11,7 +11,7 @@ mod receipt;
 mod region;
 mod residency;
 mod sharing;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 mod views;
 

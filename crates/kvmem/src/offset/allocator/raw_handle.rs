@@ -42,7 +42,7 @@ pub struct RawAllocation {
     pub size: u64,
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -131,7 +131,7 @@ impl SpaceCore {
     }
 
     /// Takes the lock until the returned value is dropped.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn lock_for_test(&'static self) -> HeldLock {
         HeldLock { _state: self.state.lock() }
     }
@@ -323,7 +323,7 @@ impl SpaceCore {
 }
 
 /// The lock of a core, held.
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(crate) struct HeldLock {
     _state: crate::sync::MutexGuard<'static, Option<Box<SpaceState>>>,
 }

@@ -8,7 +8,7 @@ use super::allocator::OffsetAllocator;
 use super::hint::SpaceStats;
 use super::range::Range;
 use super::registry;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 use super::space_core::HeldLock;
 use super::space_core::{Keepalive, SpaceCore};
 use crate::offset::error::{AllocError, CheckError};
@@ -139,7 +139,7 @@ impl SpaceHandle {
     }
 
     /// Takes the lock of the metadata until the returned value is dropped.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn lock_for_test(self) -> HeldLock {
         self.core.lock_for_test()
     }

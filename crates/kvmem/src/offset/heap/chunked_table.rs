@@ -120,7 +120,7 @@ impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> ChunkedTable<T, FIRST
     }
 
     /// Sets the upper bound of the slots in use.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn set_max(&mut self, max: u32) {
         self.max = max;
     }

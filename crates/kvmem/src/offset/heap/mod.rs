@@ -42,7 +42,7 @@ mod scattered;
 mod search;
 mod slots;
 mod small_objects;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub(crate) use chunked_table::NIL;

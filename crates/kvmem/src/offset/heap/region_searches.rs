@@ -33,13 +33,13 @@ impl RegionSearches {
     }
 
     /// Returns the length of the last pause.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn pause(&self) -> u64 {
         self.pause
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -116,7 +116,7 @@ impl Renewal {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::equation::GAMMA;
     use super::*;

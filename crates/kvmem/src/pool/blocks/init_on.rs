@@ -142,7 +142,7 @@ unsafe fn clear_uncached(at: NonNull<u8>, len: usize) {
     unsafe { ptr::write_bytes(at.as_ptr(), 0, len) }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -161,7 +161,7 @@ fn next() -> usize {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -28,7 +28,7 @@ pub(super) fn exempt() -> bool {
     is_exempt_from_memlock(&MachineFiles::here()).unwrap_or(true)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

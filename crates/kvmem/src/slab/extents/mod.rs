@@ -27,7 +27,7 @@ mod resize;
 mod snapshot;
 mod stats;
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use builder::{ExtentBuilder, ExtentSetupError};

@@ -214,7 +214,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
 
     /// Returns false only if no cache holds a round, as far as this thread can know. One load.
     #[inline]
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn may_hold(&self) -> bool {
         self.core().may_hold()
     }

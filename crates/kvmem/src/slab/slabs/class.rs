@@ -64,7 +64,7 @@ pub(crate) static SIZES: [Geometry; CLASSES] = {
     all
 };
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::geometry::{HEADER, MAX_OBJECTS, MAX_SIZE_IN_SLAB};
     use super::super::page_span::UNIT;

@@ -193,7 +193,7 @@ impl Drop for PageState {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::page_origin::Reserve;
     use super::*;

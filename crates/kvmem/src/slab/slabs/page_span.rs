@@ -141,7 +141,7 @@ impl PageSpan {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -162,7 +162,7 @@ impl SlabRing {
     }
 
     /// Walks the ring and describes the first violation of its invariants.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn check(&self, geometry: &Geometry) -> Result<(), String> {
         let (mut at, mut slabs, mut live, mut full_seen) = (self.head, 0, 0, false);
         while !at.is_null() {

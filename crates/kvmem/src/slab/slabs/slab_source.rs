@@ -249,7 +249,7 @@ impl RoundSource<Chunk> for Slabs {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
     use std::sync::{Arc, Mutex as StdMutex};

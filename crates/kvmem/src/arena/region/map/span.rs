@@ -124,7 +124,7 @@ impl Drop for AddressSpan {
     }
 }
 
-#[cfg(all(test, not(miri)))]
+#[cfg(all(test, not(any(loom, miri))))]
 mod tests {
     use super::*;
 

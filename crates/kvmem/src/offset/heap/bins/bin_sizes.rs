@@ -59,7 +59,7 @@ pub(super) fn bin_width_log2(bin: u32) -> u32 {
     (bin >> MANTISSA_BITS).saturating_sub(1)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

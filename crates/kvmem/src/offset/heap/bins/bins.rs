@@ -227,7 +227,7 @@ impl Bins {
     }
 
     /// Returns the lists, to change their limits.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn lists_mut(&mut self) -> &mut HoleLists {
         &mut self.lists
     }

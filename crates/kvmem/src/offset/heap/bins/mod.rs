@@ -16,7 +16,7 @@ mod lists;
 mod merging;
 mod splits;
 mod splitting;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub(crate) use bin_sizes::{bin_floor, bin_size_max, bin_size_min};

@@ -258,13 +258,13 @@ impl Splits {
     }
 
     /// Sets the upper bound of the number of splits.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn set_max(&mut self, max: usize) {
         self.0.set_max(max as u32);
     }
 
     /// Returns the number of splits that exist.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn live(&self) -> usize {
         self.0.live() as usize
     }

@@ -31,7 +31,7 @@ fn first_multiple(step: u128, modulus: u128, low: u128, high: u128) -> Option<u1
     Some((low + wraps * modulus).div_ceil(step))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::first_below;
 

@@ -38,7 +38,7 @@ impl AccessBuffer {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

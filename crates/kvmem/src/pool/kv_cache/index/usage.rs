@@ -92,7 +92,7 @@ fn add_within(sum: &AtomicU64, more: u64, limit: u64) -> bool {
     sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok()
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

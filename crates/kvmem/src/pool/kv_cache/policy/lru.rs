@@ -93,7 +93,7 @@ impl EvictionPolicy for Lru {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::clock::time_of;
     use super::*;

@@ -239,7 +239,7 @@ fn worths(counts: &Counts) -> Table {
     worth
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -122,7 +122,7 @@ impl<const R: usize> Rings<R> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -322,5 +322,5 @@ impl EvictionPolicy for ScanResistant {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

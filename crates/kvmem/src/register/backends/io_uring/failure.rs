@@ -157,7 +157,7 @@ pub(super) fn deregistering(errno: Errno) -> RegistrarError {
     RegistrarError::new(Call::RingEmpty.to_string(), errno, other(errno))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -127,7 +127,7 @@ impl BufferSlots {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

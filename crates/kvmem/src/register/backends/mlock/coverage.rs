@@ -73,7 +73,7 @@ impl KeyCoverage {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::iter;
 

@@ -206,7 +206,7 @@ impl Drop for Mlock {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

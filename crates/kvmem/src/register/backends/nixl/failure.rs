@@ -137,7 +137,7 @@ pub(super) fn not_available(reason: String, remedy: &'static str) -> NotAvailabl
     NotAvailable::new("nixl", reason, remedy)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -45,7 +45,7 @@ fn has_entries(folder: &Path) -> bool {
     folder.read_dir().is_ok_and(|mut entries| entries.next().is_some())
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
