@@ -40,7 +40,7 @@ pub(crate) struct CountOptions {
 const LOOPS: [(&str, u64, f64, Option<f64>); 7] = [
     ("random", 20_000, 0.85, Some(0.6)),
     ("mix", 21_000, 1.0, Some(1.0)),
-    ("paired", 40_000, 1.2, Some(1.0)),
+    ("paired", 200_000, 1.2, Some(1.0)),
     ("uniform", 20_000, 0.8, None),
     ("churn", 20_000, 1.0, None),
     ("pair", 20_000, 0.9, None),
