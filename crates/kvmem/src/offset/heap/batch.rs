@@ -15,8 +15,13 @@ impl Heap {
         if bytes > u128::from(self.free_bytes()) {
             return Err(self.batch_error(size, n));
         }
-        if n as u64 > self.ranges.max_more_ranges() {
-            return Err(AllocError::TooManyRanges { ranges: self.ranges() });
+        let too_many = |heap: &Self| n as u64 > heap.ranges.max_more_ranges();
+        if too_many(self) {
+            // The nodes of deferred ranges count as used.
+            self.coalesce();
+            if too_many(self) {
+                return Err(AllocError::TooManyRanges { ranges: self.ranges() });
+            }
         }
         self.place_times(size, n, Self::allocate).or_else(|_| {
             // A small-object region may have divided room for one more. Without it the number of

@@ -1,2 +1,3 @@
+mod batch;
 mod chunked_table;
 mod worst;
