@@ -12,7 +12,7 @@ const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // The space costs some 42 KiB, whatever its length.
+    // The space costs some 44 KiB, whatever its length.
     let space = OffsetAllocator::new(TIB)?;
 
     // Sizes are exact; nothing is rounded. Both objects of a block of GLM-5.1 with sparse

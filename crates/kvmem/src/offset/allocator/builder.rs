@@ -43,7 +43,7 @@ impl OffsetAllocatorBuilder {
         self
     }
 
-    /// Creates the space. O(1), about 42 KiB whatever the capacity.
+    /// Creates the space. O(1), about 44 KiB whatever the capacity.
     ///
     /// # Errors
     /// [`SpaceError::Capacity`] outside of 1..=2^63, [`SpaceError::ZeroBoundary`] for boundary 0,

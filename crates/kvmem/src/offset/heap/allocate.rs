@@ -2,10 +2,12 @@
 //!
 //! 1. A deferred range of just its size is [reused](super::deferred).
 //! 2. A space into which nothing has been freed yet allocates [in order](super::order).
-//! 3. A small request is cut from the [small-object region](super::small_objects).
-//! 4. A request that slots exist for begins [at a free slot](super::slots).
-//! 5. The [search](super::search) chooses a binned hole.
-//! 6. A request that fits nowhere else opens a hole that is held back, before it fails.
+//! 3. A space that is mostly free [keeps](super::quick_lists) freed ranges, and takes one of just
+//!    this size.
+//! 4. A small request is cut from the [small-object region](super::small_objects).
+//! 5. A request that slots exist for begins [at a free slot](super::slots).
+//! 6. The [search](super::search) chooses a binned hole.
+//! 7. A request that fits nowhere else opens a hole that is held back, before it fails.
 
 use super::deferred::DeferredFree;
 use super::heap::Heap;
@@ -37,18 +39,29 @@ impl Heap {
     /// Allocates `size` bytes when there is nothing to reuse.
     #[inline(always)]
     pub(crate) fn allocate_new(&mut self, size: u64) -> Option<Placed> {
-        self.coalesce();
-        if size > self.largest_coalesced() {
-            return None;
+        let roomy = self.is_quick(size);
+        if roomy {
+            if let Some(DeferredFree { node, offset, .. }) = self.quick.pop(size) {
+                self.policy.record(size);
+                self.ranges.count_allocated(size);
+                return Some(Placed { node, offset });
+            }
+            // The ranges in the lists stay there: the hole that makes the space roomy is left.
+            self.deferred.coalesce_into(&mut self.ranges);
+        } else {
+            self.coalesce();
+            if size > self.largest_coalesced() {
+                return None;
+            }
         }
-        let placed = self.allocate_coalesced(size)?;
+        let placed = self.allocate_coalesced(size, roomy)?;
         self.policy.record(size);
         Some(placed)
     }
 
-    /// Allocates `size` bytes when nothing is deferred.
+    /// Allocates `size` bytes when nothing is deferred, except in the quick lists of a roomy space.
     #[inline(always)]
-    fn allocate_coalesced(&mut self, size: u64) -> Option<Placed> {
+    fn allocate_coalesced(&mut self, size: u64, roomy: bool) -> Option<Placed> {
         if !self.has_free_nodes() {
             return self.fit_whole(size, 1);
         }
@@ -57,12 +70,12 @@ impl Heap {
         if apart.is_some() {
             return apart;
         }
-        if let Some(placed) = self.fit(size) {
+        if let Some(placed) = self.fit(size, !roomy) {
             return Some(placed);
         }
         let opened = self.close_region() && self.ranges.largest_binned() >= size
             || self.ranges.open_segment(size);
-        opened.then(|| self.fit(size)).flatten()
+        opened.then(|| self.fit(size, true)).flatten()
     }
 
     /// Allocates a small request from the small-object region, and a request that slots exist for

@@ -116,15 +116,21 @@ impl DeferredFrees {
         std::hint::black_box(words.fold(0, |all, word| all ^ word));
     }
 
-    /// Returns an upper bound of the longest range that could be allocated now; exact if nothing is
-    /// deferred. `coalesced` is the longest one without the deferred ranges, `free` are all free
-    /// bytes.
-    #[inline]
-    pub(super) fn largest_bound(&self, coalesced: u64, free: u64) -> u64 {
-        match self.len as u64 {
-            0 => coalesced,
-            // All of them may be in one row, with a hole between any two and at both ends.
-            len => coalesced.saturating_mul(len + 1).saturating_add(self.bytes).min(free),
-        }
+    /// Returns the number of deferred ranges, and the sum of their sizes.
+    #[inline(always)]
+    pub(super) fn totals(&self) -> (usize, u64) {
+        (self.len, self.bytes)
+    }
+}
+
+/// Returns an upper bound of the longest range that could be allocated when `len` ranges of `bytes`
+/// in all are deferred; exact if none is. `coalesced` is the longest one without them, `free` are
+/// all free bytes.
+#[inline(always)]
+pub(super) fn largest_bound(coalesced: u64, (len, bytes): (usize, u64), free: u64) -> u64 {
+    match len as u64 {
+        0 => coalesced,
+        // All of them may be in one row, with a hole between any two and at both ends.
+        len => coalesced.saturating_mul(len + 1).saturating_add(bytes).min(free),
     }
 }

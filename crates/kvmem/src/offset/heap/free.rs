@@ -10,20 +10,42 @@ impl Heap {
     pub(crate) fn free(&mut self, node: u32, offset: u64, size: u64) {
         self.ranges.count_freed(size);
         self.fresh = false;
+        let freed = DeferredFree { node, offset, size };
+        if self.keeps(freed) {
+            return;
+        }
         let burst = self.deferred.count_free();
         if self.policy.expects(size) && self.free_bytes() / 2 < size {
-            self.coalesce();
-            self.deferred.put_for_reuse(DeferredFree { node, offset, size });
+            self.deferred.coalesce_into(&mut self.ranges);
+            self.deferred.put_for_reuse(freed);
         } else if burst {
             if self.deferred.are_due() {
                 self.deferred.coalesce_all(&mut self.ranges);
             }
-            self.deferred.put(DeferredFree { node, offset, size });
+            self.deferred.put(freed);
         } else {
-            self.coalesce();
+            self.deferred.coalesce_into(&mut self.ranges);
             self.ranges.release(node, offset, size);
             self.ranges.trim_holes(1);
         }
+    }
+
+    /// Keeps a freed range in a [quick list](super::quick_lists) if the space is roomy; returns
+    /// whether it did. Otherwise coalesces those that are there.
+    #[inline(always)]
+    fn keeps(&mut self, freed: DeferredFree) -> bool {
+        if self.is_quick(freed.size) {
+            if self.quick.push(freed) {
+                return true;
+            }
+            if !self.quick.are_stale() {
+                return false;
+            }
+        }
+        if !self.quick.is_empty() {
+            self.quick.coalesce_all(&mut self.ranges);
+        }
+        false
     }
 
     /// Frees used ranges, each listed once. Ranges that follow each other in the list and in the

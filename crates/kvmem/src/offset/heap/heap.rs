@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::deferred::DeferredFrees;
+use super::deferred::{DeferredFrees, largest_bound};
+use super::quick_lists::QuickLists;
 use super::ranges::{Placed, RangeTable};
 use super::region_searches::RegionSearches;
 use crate::offset::error::AllocError;
@@ -16,6 +17,8 @@ pub(crate) struct Heap {
     pub(super) ranges: RangeTable,
     /// The ranges freed last that are not coalesced yet.
     pub(super) deferred: DeferredFrees,
+    /// Freed ranges that wait for the next request of their size, in a space that is mostly free.
+    pub(super) quick: QuickLists,
     pub(super) policy: PlacementPolicy,
     /// When to search for room for the next small-object region.
     pub(super) region_searches: RegionSearches,
@@ -35,6 +38,7 @@ impl Heap {
         Heap {
             ranges: RangeTable::new(capacity, boundary, max_ranges),
             deferred: DeferredFrees::default(),
+            quick: QuickLists::new(),
             policy: PlacementPolicy::new(placement, capacity),
             region_searches: RegionSearches::default(),
             fresh: true,
@@ -86,7 +90,18 @@ impl Heap {
     /// first.
     #[inline]
     pub(super) fn coalesce(&mut self) {
+        if !self.quick.is_empty() {
+            self.quick.coalesce_all(&mut self.ranges);
+        }
         self.deferred.coalesce_into(&mut self.ranges);
+    }
+
+    /// Returns whether a request for `size` bytes, or a free, may use the
+    /// [quick lists](super::quick_lists).
+    #[inline(always)]
+    pub(super) fn is_quick(&self, size: u64) -> bool {
+        let capacity = self.capacity();
+        self.ranges.bins().has_hole_of(capacity / 2) && QuickLists::admit(size, capacity)
     }
 
     /// Returns the length of the longest range that could be allocated now. O(1).
@@ -106,7 +121,9 @@ impl Heap {
     /// deferred. `coalesced` is the result of [`largest_coalesced`](Heap::largest_coalesced).
     #[inline]
     pub(crate) fn largest_free_bound(&self, coalesced: u64) -> u64 {
-        self.deferred.largest_bound(coalesced, self.free_bytes())
+        let (deferred, quick) = (self.deferred.totals(), self.quick.totals());
+        let totals = (deferred.0 + quick.0, deferred.1 + quick.1);
+        largest_bound(coalesced, totals, self.free_bytes())
     }
 
     /// Returns the small-object region's hole to the bins; returns whether there was one.

@@ -15,7 +15,8 @@
 //! ## 3. Free
 //!
 //! The allocator examines both neighbours, coalesces the range with those that are free, and puts
-//! the result into its bin. It defers this for a short time where that pays: see [deferred].
+//! the result into its bin. It defers this where that pays: for a short time, see [deferred], and
+//! in a space that is mostly free, see [quick lists](quick_lists).
 //!
 //! ## 4. Holes outside the bins
 //!
@@ -34,6 +35,7 @@ mod free;
 #[allow(clippy::module_inception)]
 mod heap;
 mod order;
+mod quick_lists;
 mod ranges;
 mod region_searches;
 mod report;

@@ -25,9 +25,10 @@ const MAX_EXACT_SCAN: usize = 1024;
 const SMALL_SPACE_RANGES: u32 = 1 << 14;
 
 impl Heap {
-    /// Allocates `size` bytes from the binned holes.
+    /// Allocates `size` bytes from the binned holes: from the best one if `weigh`, which may read
+    /// several, or else from the first one that fits.
     #[inline(always)]
-    pub(super) fn fit(&mut self, size: u64) -> Option<Placed> {
+    pub(super) fn fit(&mut self, size: u64, weigh: bool) -> Option<Placed> {
         let bins = self.ranges.bins();
         let own = bins.lists().list_of(size);
         let found = match self.look_in(own, size) {
@@ -36,13 +37,17 @@ impl Heap {
                 None => self.last_of(own, size)?,
             },
             found if bins[found].size == size => {
-                let weighs = self.policy.weighs_exact(size)
+                let weighs = weigh
+                    && self.policy.weighs_exact(size)
                     && self.ranges.chain().live() <= SMALL_SPACE_RANGES;
                 let id = if weighs { self.best_exact(found, size) } else { found };
                 return Some(self.ranges.take_whole(id));
             }
             found => found,
         };
+        if !weigh {
+            return Some(self.ranges.take(found, size, HoleEnd::Low));
+        }
         self.policy.refresh();
         let (id, end) = match self.policy.candidates(size) {
             1 => (
@@ -140,7 +145,8 @@ impl Heap {
 
     /// Allocates `size` bytes from the binned holes, or from a run of which it opens a segment.
     pub(super) fn fit_or_open(&mut self, size: u64) -> Option<Placed> {
-        self.fit(size).or_else(|| self.ranges.open_segment(size).then(|| self.fit(size)).flatten())
+        let placed = self.fit(size, true);
+        placed.or_else(|| self.ranges.open_segment(size).then(|| self.fit(size, true)).flatten())
     }
 
     /// Allocates a free range of exactly this size that begins at a multiple of `align`, when no

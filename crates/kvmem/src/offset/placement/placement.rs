@@ -9,6 +9,7 @@ pub enum Placement {
     #[default]
     Renewal,
     /// The tightest of the first four holes that fit, cut from its low end: fewest instructions.
+    /// While one hole fills half of the space, the first hole that fits.
     BestFit,
 }
 

@@ -216,6 +216,12 @@ impl Bins {
         }
     }
 
+    /// Returns whether a hole of at least `size` bytes is known without reading a list.
+    #[inline(always)]
+    pub(crate) fn has_hole_of(&self, size: u64) -> bool {
+        self.largest >= size && self.largest_count > 0
+    }
+
     /// Returns the greatest binned size if it is known without reading a list.
     pub(crate) fn largest_if_known(&self) -> Option<u64> {
         (self.largest_count > 0).then_some(self.largest)

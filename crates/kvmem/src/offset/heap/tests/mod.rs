@@ -1,3 +1,4 @@
 mod batch;
 mod chunked_table;
+mod quick;
 mod worst;
