@@ -39,29 +39,38 @@ impl Heap {
     /// Allocates `size` bytes when there is nothing to reuse.
     #[inline(always)]
     pub(crate) fn allocate_new(&mut self, size: u64) -> Option<Placed> {
-        let roomy = self.is_quick(size);
-        if roomy {
-            if let Some(DeferredFree { node, offset, .. }) = self.quick.pop(size) {
-                self.policy.record(size);
-                self.ranges.count_allocated(size);
-                return Some(Placed { node, offset });
-            }
-            // The ranges in the lists stay there: the hole that makes the space roomy is left.
-            self.deferred.coalesce_into(&mut self.ranges);
-        } else {
-            self.coalesce();
-            if size > self.largest_coalesced() {
-                return None;
-            }
+        if self.is_quick(size) {
+            return self.allocate_quick(size);
         }
-        let placed = self.allocate_coalesced(size, roomy)?;
+        self.coalesce();
+        if size > self.largest_coalesced() {
+            return None;
+        }
+        let placed = self.allocate_coalesced(size, true)?;
+        self.policy.record(size);
+        Some(placed)
+    }
+
+    /// Allocates `size` bytes in a roomy space: a range of just this size that was freed, or else
+    /// the first hole that fits.
+    #[inline(never)]
+    fn allocate_quick(&mut self, size: u64) -> Option<Placed> {
+        if let Some(DeferredFree { node, offset, .. }) = self.quick.pop(size) {
+            self.policy.record(size);
+            self.ranges.count_allocated(size);
+            return Some(Placed { node, offset });
+        }
+        // The ranges in the lists stay there: the hole that makes the space roomy is left.
+        self.deferred.coalesce_into(&mut self.ranges);
+        let placed = self.allocate_coalesced(size, false)?;
         self.policy.record(size);
         Some(placed)
     }
 
     /// Allocates `size` bytes when nothing is deferred, except in the quick lists of a roomy space.
+    /// Holes are compared if `weigh`.
     #[inline(always)]
-    fn allocate_coalesced(&mut self, size: u64, roomy: bool) -> Option<Placed> {
+    fn allocate_coalesced(&mut self, size: u64, weigh: bool) -> Option<Placed> {
         if !self.has_free_nodes() {
             return self.fit_whole(size, 1);
         }
@@ -70,7 +79,7 @@ impl Heap {
         if apart.is_some() {
             return apart;
         }
-        if let Some(placed) = self.fit(size, !roomy) {
+        if let Some(placed) = self.fit(size, weigh) {
             return Some(placed);
         }
         let opened = self.close_region() && self.ranges.largest_binned() >= size

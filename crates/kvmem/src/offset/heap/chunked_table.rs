@@ -112,6 +112,13 @@ impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> ChunkedTable<T, FIRST
         self.slots
     }
 
+    /// Returns whether `n` more slots can be used.
+    #[inline(always)]
+    pub(super) fn has_room_for(&self, n: u32) -> bool {
+        // Neither comes near the end of its type.
+        self.live + n <= self.max
+    }
+
     /// Returns the number of slots that can still be used.
     #[inline]
     pub(super) fn remaining(&self) -> u32 {
@@ -174,21 +181,26 @@ impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> ChunkedTable<T, FIRST
     /// Frees the slot `id`, which must be in use, and returns its value.
     #[inline(always)]
     pub(super) fn remove(&mut self, id: u32) -> T {
+        let value = self[id];
+        self.free(id);
+        value
+    }
+
+    /// Frees the slot `id`, which must be in use. Its value is not read.
+    #[inline(always)]
+    pub(super) fn free(&mut self, id: u32) {
+        steps::count(1);
         self.live -= 1;
         if id as usize >= FIRST {
-            return self.remove_further(id);
+            return self.free_further(id);
         }
-        steps::count(1);
         self.free_first[self.free_first_len as usize] = id as u16;
         self.free_first_len += 1;
-        self.first[id as usize]
     }
 
     /// Frees a slot from `FIRST` up, without counting it.
     #[inline]
-    fn remove_further(&mut self, id: u32) -> T {
-        steps::count(1);
-        let value = *self.further(id);
+    fn free_further(&mut self, id: u32) {
         let chunk = (id - FIRST as u32) >> Self::SHIFT;
         let free = &mut self.free[chunk as usize];
         let was_full = *free == 0;
@@ -198,7 +210,6 @@ impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> ChunkedTable<T, FIRST
         } else if *free == Self::ALL_FREE {
             self.emptied(chunk);
         }
-        value
     }
 
     /// Moves one slot out of the last chunk into a slot before it, and returns its old and new

@@ -18,6 +18,9 @@ use super::ranges::{RangeTable, SENTINEL};
 
 /// Ranges that are coalesced together.
 const BATCH: usize = 16;
+/// Nodes that stay in the cache: a megabyte. Only where there are more, they are read in advance,
+/// which takes 60 instructions for each range.
+const CACHED_NODES: u32 = 1 << 16;
 /// Frees in a row that make a burst.
 const BURST: u32 = 4;
 
@@ -92,7 +95,7 @@ impl DeferredFrees {
     /// Coalesces the deferred ranges, of which there is at least one.
     pub(super) fn coalesce_all(&mut self, ranges: &mut RangeTable) {
         let len = self.len.min(BATCH);
-        if len > 1 {
+        if len > 1 && ranges.chain().live() > CACHED_NODES {
             self.touch(ranges, len);
         }
         for i in 0..len {

@@ -15,7 +15,7 @@ impl Heap {
             return;
         }
         let burst = self.deferred.count_free();
-        if self.policy.expects(size) && self.free_bytes() / 2 < size {
+        if self.free_bytes() / 2 < size && self.policy.expects(size) {
             self.deferred.coalesce_into(&mut self.ranges);
             self.deferred.put_for_reuse(freed);
         } else if burst {

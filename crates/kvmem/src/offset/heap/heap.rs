@@ -135,14 +135,14 @@ impl Heap {
     /// Returns whether enough nodes are free for any one change.
     #[inline]
     pub(super) fn has_free_nodes(&mut self) -> bool {
-        self.ranges.chain().remaining() >= NODES_PER_CHANGE || self.reclaim_nodes()
+        self.ranges.chain().has_room_for(NODES_PER_CHANGE) || self.reclaim_nodes()
     }
 
     /// Coalesces the small-object region to free its nodes; returns whether enough are free then.
     #[cold]
     fn reclaim_nodes(&mut self) -> bool {
         self.close_region();
-        self.ranges.chain().remaining() >= NODES_PER_CHANGE
+        self.ranges.chain().has_room_for(NODES_PER_CHANGE)
     }
 
     /// Returns the error of a request of at least one byte that failed.

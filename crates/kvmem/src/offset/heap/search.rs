@@ -29,22 +29,28 @@ impl Heap {
     /// several, or else from the first one that fits.
     #[inline(always)]
     pub(super) fn fit(&mut self, size: u64, weigh: bool) -> Option<Placed> {
-        let bins = self.ranges.bins();
-        let own = bins.lists().list_of(size);
-        let found = match self.look_in(own, size) {
-            NIL => match bins.lists().above(own) {
-                Some(list) => bins.lists().first(list),
-                None => self.last_of(own, size)?,
-            },
-            found if bins[found].size == size => {
-                let weighs = weigh
-                    && self.policy.weighs_exact(size)
-                    && self.ranges.chain().live() <= SMALL_SPACE_RANGES;
-                let id = if weighs { self.best_exact(found, size) } else { found };
-                return Some(self.ranges.take_whole(id));
+        let lists = self.ranges.bins().lists();
+        let own = lists.list_of(size);
+        let (mut id, mut found) = (lists.first(own), NIL);
+        for _ in 0..FLOOR_ENTRIES {
+            if id == NIL {
+                break;
             }
-            found => found,
-        };
+            let hole = self.ranges.bins()[id];
+            if hole.size == size {
+                return Some(self.take_exact(id, hole, weigh));
+            }
+            if hole.size > size && found == NIL {
+                found = id;
+            }
+            id = hole.next;
+        }
+        if found == NIL {
+            found = match lists.above(own) {
+                Some(list) => lists.first(list),
+                None => self.last_of(own, size)?,
+            };
+        }
         if !weigh {
             return Some(self.ranges.take(found, size, HoleEnd::Low));
         }
@@ -62,22 +68,17 @@ impl Heap {
         Some(self.ranges.take(id, size, end))
     }
 
-    /// Returns an exact hole among the first entries of the request's own bin, or else the first
-    /// one that is long enough, or `NIL`.
+    /// Allocates an exact hole, whose record has been read, or a better one of the same size.
     #[inline(always)]
-    fn look_in(&self, own: u32, size: u64) -> u32 {
-        let bins = self.ranges.bins();
-        let mut found = NIL;
-        for id in bins.lists().holes_of(own).take(FLOOR_ENTRIES) {
-            let hole_size = bins[id].size;
-            if hole_size == size {
-                return id;
-            }
-            if hole_size > size && found == NIL {
-                found = id;
-            }
+    fn take_exact(&mut self, id: u32, hole: Hole, weigh: bool) -> Placed {
+        let weighs = weigh
+            && self.policy.weighs_exact(hole.size)
+            && self.ranges.chain().live() <= SMALL_SPACE_RANGES;
+        if weighs {
+            let best = self.best_exact(id, hole.size);
+            return self.ranges.take_whole(best);
         }
-        found
+        self.ranges.take_read(id, hole)
     }
 
     /// Returns a hole of at least `size` bytes behind the first entries of the request's own bin.

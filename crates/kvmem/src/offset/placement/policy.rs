@@ -166,8 +166,13 @@ impl PlacementPolicy {
     /// Returns the slot length, if there are slots and a request of `size` bytes belongs into one.
     #[inline]
     pub(crate) fn slot(&self, size: u64) -> Option<u64> {
-        // Objects below half a slot are not the ones that the slots are for.
-        (size <= self.slot && size > self.slot / 2).then_some(self.slot)
+        // Few spaces have slots. Objects below half a slot are not the ones that the slots are for.
+        (self.slot > 0 && self.is_for_slot(size)).then_some(self.slot)
+    }
+
+    #[cold]
+    fn is_for_slot(&self, size: u64) -> bool {
+        size <= self.slot && size > self.slot / 2
     }
 
     /// Returns the number of requests that succeeded so far.

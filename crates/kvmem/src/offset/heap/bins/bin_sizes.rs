@@ -23,12 +23,10 @@ pub(super) const EXACT: u32 = 2 * PER_OCTAVE;
 /// Returns the bin that contains `size` (the floor bin).
 #[inline]
 pub(crate) fn bin_floor(size: u64) -> u32 {
-    if size < u64::from(PER_OCTAVE) {
-        return size as u32;
-    }
-    let exponent = size.ilog2();
-    let mantissa = (size >> (exponent - MANTISSA_BITS)) as u32 & (PER_OCTAVE - 1);
-    (exponent - MANTISSA_BITS + 1) << MANTISSA_BITS | mantissa
+    // The size is shifted down to at most seven bits, and to exactly seven from octave 1 up: its
+    // first bit adds the octave that the shift does not count. Octave 0 is not shifted either.
+    let shift = (size | u64::from(PER_OCTAVE)).ilog2() - MANTISSA_BITS;
+    (shift << MANTISSA_BITS) + (size >> shift) as u32
 }
 
 /// Returns the octave of a bin, and its number within the octave.

@@ -46,10 +46,18 @@ impl Bins {
     }
 
     /// Creates a hole and puts it into its bin.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn insert(&mut self, hole: Hole) -> u32 {
-        let id = self.lists.holes.insert(hole);
-        self.push(id);
+        let bin = bin_floor(hole.size);
+        self.gain(hole.size);
+        // The record is written once.
+        let Some(next) = self.count_listed(bin, hole.size) else {
+            let id = self.lists.holes.insert(hole);
+            self.lists.list_in_split(id, bin);
+            return id;
+        };
+        let id = self.lists.holes.insert(Hole { list_id: bin, prev: NIL, next, ..hole });
+        self.put_first(bin, id, next);
         id
     }
 
@@ -91,23 +99,32 @@ impl Bins {
     /// Removes the hole from its bin and frees its record.
     #[inline]
     pub(crate) fn remove(&mut self, id: u32) -> Hole {
-        self.pull(id);
-        self.lists.holes.remove(id)
+        let hole = self.lists.holes[id];
+        self.remove_read(id, hole);
+        hole
+    }
+
+    /// Removes the hole, whose record has been read, from its bin and frees the record.
+    #[inline(always)]
+    pub(crate) fn remove_read(&mut self, id: u32, hole: Hole) {
+        self.lists.holes.free(id);
+        self.unlist(hole);
+        self.lose(hole.size);
     }
 
     /// Changes the binned hole to `[offset, offset + size)`, with `size > 0`.
     #[inline(always)]
     pub(crate) fn change(&mut self, id: u32, offset: u64, size: u64) {
         let hole = &mut self.lists.holes[id];
-        let before = hole.size;
+        let before = *hole;
         (hole.offset, hole.size) = (offset, size);
         let bin = bin_floor(size);
         // A uniform list holds one size only, and a split one list for each range of sizes.
-        if hole.list_id != bin || self.lists.lengths[bin as usize % BINS] >= UNIFORM {
-            self.unlist(id, before);
+        if before.list_id != bin || self.lists.lengths[bin as usize % BINS] >= UNIFORM {
+            self.unlist(before);
             self.list(id, bin, size);
         }
-        self.lose(before);
+        self.lose(before.size);
         self.gain(size);
     }
 
@@ -122,26 +139,43 @@ impl Bins {
     /// Removes a hole from its bin and holds it back.
     #[inline]
     pub(crate) fn pull(&mut self, id: u32) {
-        let size = self.lists.holes[id].size;
-        self.unlist(id, size);
+        let hole = self.lists.holes[id];
+        self.unlist(hole);
         self.lists.holes[id].hold_back();
-        self.lose(size);
+        self.lose(hole.size);
     }
 
     /// Puts the hole of `size` bytes into the list of `bin`.
     #[inline(always)]
     fn list(&mut self, id: u32, bin: u32, size: u64) {
-        let lists = &mut self.lists;
-        let bin = bin % BINS as u32;
-        let length = lists.lengths[bin as usize];
-        if length < LIST_MAX {
-            lists.lengths[bin as usize] = length + u8::from(bin >= EXACT);
-        } else if length != UNIFORM || lists.holes[lists.heads[bin as usize]].size != size {
-            return lists.list_in_split(id, bin);
-        }
-        let next = std::mem::replace(&mut lists.heads[bin as usize], id);
-        let hole = &mut lists.holes[id];
+        let Some(next) = self.count_listed(bin, size) else {
+            return self.lists.list_in_split(id, bin);
+        };
+        let hole = &mut self.lists.holes[id];
         (hole.list_id, hole.prev, hole.next) = (bin, NIL, next);
+        self.put_first(bin, id, next);
+    }
+
+    /// Counts a hole of `size` bytes in the list of `bin`; returns the first hole there, or `NIL`.
+    /// Returns `None` and counts nothing if the bin is split or at its limit.
+    #[inline(always)]
+    fn count_listed(&mut self, bin: u32, size: u64) -> Option<u32> {
+        let lists = &mut self.lists;
+        let (length, first) =
+            (&mut lists.lengths[bin as usize % BINS], lists.heads[bin as usize % BINS]);
+        if *length < LIST_MAX {
+            *length += u8::from(bin >= EXACT);
+        } else if *length != UNIFORM || lists.holes[first].size != size {
+            return None;
+        }
+        Some(first)
+    }
+
+    /// Makes the hole the first of the list of `bin`, before `next`, which its record names.
+    #[inline(always)]
+    fn put_first(&mut self, bin: u32, id: u32, next: u32) {
+        let lists = &mut self.lists;
+        lists.heads[bin as usize % BINS] = id;
         if next != NIL {
             lists.holes[next].prev = id;
         } else {
@@ -149,21 +183,20 @@ impl Bins {
         }
     }
 
-    /// Removes the hole of `size` bytes from its list.
+    /// Removes the hole from its list; its record is not read.
     #[inline(always)]
-    fn unlist(&mut self, id: u32, size: u64) {
+    fn unlist(&mut self, hole: Hole) {
         let lists = &mut self.lists;
-        let list_id = lists.holes[id].list_id;
+        let Hole { size, prev, next, list_id, .. } = hole;
         if list_id as usize >= BINS {
-            return lists.unlist_from_split(id, list_id);
+            return lists.unlist_from_split(hole, list_id);
         }
         let length = lists.lengths[list_id as usize % BINS];
         if length < UNIFORM {
             lists.lengths[list_id as usize] = length.saturating_sub(u8::from(list_id >= EXACT));
         } else if length == SPLIT {
-            return lists.unlist_from_split(id, lists.list_below(list_id, size));
+            return lists.unlist_from_split(hole, lists.list_below(list_id, size));
         }
-        let Hole { prev, next, .. } = lists.holes[id];
         if prev != NIL {
             lists.holes[prev].next = next;
         } else {
@@ -206,6 +239,10 @@ impl Bins {
         (self.largest, self.largest_count) = (0, 0);
         let Some(list_id) = self.lists.top() else { return };
         let mut id = self.lists.first(list_id);
+        if self.lists.is_uniform(list_id) {
+            // One is enough: the next time, another one is found in as few steps.
+            return self.gain(self.lists.holes[id].size);
+        }
         for _ in 0..LIST_MAX {
             if id == NIL {
                 break;

@@ -92,6 +92,12 @@ impl Holes {
         self.0.remove(id)
     }
 
+    /// Frees a record without reading it.
+    #[inline(always)]
+    pub(crate) fn free(&mut self, id: u32) {
+        self.0.free(id);
+    }
+
     /// Returns the number of holes.
     #[inline]
     pub(crate) fn live(&self) -> u32 {

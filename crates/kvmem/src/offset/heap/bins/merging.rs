@@ -10,10 +10,10 @@ use super::splits::{Split, split_of};
 pub(super) const MERGED: u32 = 16;
 
 impl HoleLists {
-    /// Removes a hole from a list within a split.
+    /// Removes a hole from a list within a split; its record is not read.
     #[inline(never)]
-    pub(super) fn unlist_from_split(&mut self, id: u32, list_id: u32) {
-        let Hole { prev, next, .. } = self.holes[id];
+    pub(super) fn unlist_from_split(&mut self, hole: Hole, list_id: u32) {
+        let Hole { prev, next, .. } = hole;
         let (number, list) = split_of(list_id);
         let split = self.splits.get_mut(number);
         let wide = split.width_log2 > 0;

@@ -79,6 +79,12 @@ impl RangeChain {
         self.0.live()
     }
 
+    /// Returns whether `n` more nodes can be used.
+    #[inline(always)]
+    pub(crate) fn has_room_for(&self, n: u32) -> bool {
+        self.0.has_room_for(n)
+    }
+
     /// Returns the number of nodes that can still be used.
     #[inline]
     pub(crate) fn remaining(&self) -> u32 {
@@ -121,6 +127,27 @@ impl RangeChain {
     #[inline(always)]
     pub(super) fn remove(&mut self, node: u32) {
         let RangeNode { prev, next, .. } = self.0.remove(node);
+        self.join(prev, next);
+    }
+
+    /// Frees `node`, which lies between `prev` and `next`.
+    #[inline(always)]
+    pub(super) fn remove_between(&mut self, prev: u32, node: u32, next: u32) {
+        self.0.free(node);
+        self.join(prev, next);
+    }
+
+    /// Frees `node`, which lies between `prev` and `second`, and `second`.
+    #[inline(always)]
+    pub(super) fn remove_two(&mut self, prev: u32, node: u32, second: u32) {
+        self.0.free(node);
+        let next = self.0.remove(second).next;
+        self.join(prev, next);
+    }
+
+    /// Makes two nodes neighbours.
+    #[inline(always)]
+    fn join(&mut self, prev: u32, next: u32) {
         self.0[prev].next = next;
         self.0[next].prev = prev;
     }

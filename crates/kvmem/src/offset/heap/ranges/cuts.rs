@@ -29,9 +29,17 @@ impl RangeTable {
     }
 
     /// Allocates the whole binned hole `id`.
-    #[inline]
+    // Out of line: the search takes most exact holes by `take_read`.
+    #[inline(never)]
     pub(crate) fn take_whole(&mut self, id: u32) -> Placed {
-        let Hole { offset, size, node, .. } = self.bins.remove(id);
+        self.take_read(id, self.bins[id])
+    }
+
+    /// Allocates the whole binned hole `id`, whose record has been read.
+    #[inline(always)]
+    pub(crate) fn take_read(&mut self, id: u32, hole: Hole) -> Placed {
+        let Hole { offset, size, node, .. } = hole;
+        self.bins.remove_read(id, hole);
         self.chain.set_used(node, offset);
         self.count_allocated(size);
         Placed { node, offset }

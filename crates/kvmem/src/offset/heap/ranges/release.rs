@@ -21,21 +21,20 @@ impl RangeTable {
                 id
             }
             (Some(left), None) => {
-                self.chain.remove(node);
+                self.chain.remove_between(prev, node, next);
                 let Hole { offset, size: before, .. } = self.bins[left];
                 self.bins.change(left, offset, before + size);
                 left
             }
             (None, Some(right)) => {
-                self.chain.remove(node);
+                self.chain.remove_between(prev, node, next);
                 let before = self.bins[right].size;
                 self.bins.change(right, offset, size + before);
                 right
             }
             (Some(left), Some(right)) => {
-                self.chain.remove(node);
+                self.chain.remove_two(prev, node, next);
                 let after = self.bins.remove(right);
-                self.chain.remove(after.node);
                 let Hole { offset, size: before, .. } = self.bins[left];
                 self.bins.change(left, offset, before + size + after.size);
                 left
