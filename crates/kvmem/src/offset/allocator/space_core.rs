@@ -286,9 +286,9 @@ impl SpaceCore {
     /// Allocates `size` bytes when there is nothing to reuse, and publishes the new figures.
     #[inline(never)]
     fn allocate_new(&self, heap: &mut Heap, size: u64) -> MaybePlaced {
-        let placed = heap.allocate_new(size);
+        let placed = MaybePlaced::from(heap.allocate_new(size));
         self.publish(heap);
-        placed.into()
+        placed
     }
 
     /// Returns the error of a request that is longer than the hint.

@@ -43,7 +43,8 @@ impl Heap {
             return self.allocate_quick(size);
         }
         self.coalesce();
-        if size > self.largest_coalesced() {
+        // The first test answers almost all requests: it may only be too generous.
+        if size > self.ranges.bins().largest_bound() && size > self.largest_coalesced() {
             return None;
         }
         let placed = self.allocate_coalesced(size, true)?;

@@ -143,38 +143,37 @@ impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> ChunkedTable<T, FIRST
     /// Puts `value` into a free slot and returns its index.
     #[inline(always)]
     pub(super) fn insert(&mut self, value: T) -> u32 {
-        if self.free_first_len == 0 {
-            return self.insert_further(value);
-        }
-        steps::count(1);
         self.live += 1;
-        self.free_first_len -= 1;
-        let id = self.free_first[self.free_first_len as usize];
-        self.first[id as usize] = value;
-        u32::from(id)
+        // One write for both kinds of slots: `value` stays in registers.
+        let id = match self.free_first_len.checked_sub(1) {
+            Some(len) => {
+                self.free_first_len = len;
+                u32::from(self.free_first[len as usize])
+            }
+            None => self.claim_further(),
+        };
+        self[id] = value;
+        id
     }
 
-    /// Puts `value` into a free slot from `FIRST` up.
-    #[inline]
-    fn insert_further(&mut self, value: T) -> u32 {
+    /// Claims a free slot from `FIRST` up, without counting it.
+    #[inline(always)]
+    fn claim_further(&mut self) -> u32 {
         if self.partial == NIL {
             self.add_chunk();
         }
-        self.insert_into(self.partial, value)
+        self.claim_in(self.partial)
     }
 
-    /// Puts `value` into a free slot of `chunk`, which has one.
-    #[inline]
-    fn insert_into(&mut self, chunk: u32, value: T) -> u32 {
+    /// Claims a free slot of `chunk`, which has one, without counting it.
+    #[inline(always)]
+    fn claim_in(&mut self, chunk: u32) -> u32 {
         let free = &mut self.free[chunk as usize];
         let id = FIRST as u32 + (chunk << Self::SHIFT) + free.trailing_zeros();
         *free &= *free - 1;
         if *free == 0 {
             self.unlist_partial(chunk);
         }
-        steps::count(1);
-        *self.further_mut(id) = value;
-        self.live += 1;
         id
     }
 
@@ -199,7 +198,7 @@ impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> ChunkedTable<T, FIRST
     }
 
     /// Frees a slot from `FIRST` up, without counting it.
-    #[inline]
+    #[inline(always)]
     fn free_further(&mut self, id: u32) {
         let chunk = (id - FIRST as u32) >> Self::SHIFT;
         let free = &mut self.free[chunk as usize];
@@ -231,7 +230,10 @@ impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> ChunkedTable<T, FIRST
         let new = match self.free_first_len {
             0 => {
                 let chunk = self.free_chunk_before(last)?;
-                self.insert_into(chunk, value)
+                let new = self.claim_in(chunk);
+                self.live += 1;
+                self[new] = value;
+                new
             }
             _ => self.insert(value),
         };
@@ -396,7 +398,7 @@ impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> ChunkedTable<T, FIRST
     }
 
     /// Returns a slot from `FIRST` up.
-    #[inline]
+    #[inline(always)]
     fn further(&self, id: u32) -> &T {
         match &self.chunks[(id as usize - FIRST) >> Self::SHIFT] {
             Some(chunk) => &chunk[id as usize % CHUNK],
@@ -405,7 +407,7 @@ impl<T: TableSlot, const FIRST: usize, const CHUNK: usize> ChunkedTable<T, FIRST
     }
 
     /// Returns a slot from `FIRST` up.
-    #[inline]
+    #[inline(always)]
     fn further_mut(&mut self, id: u32) -> &mut T {
         match &mut self.chunks[(id as usize - FIRST) >> Self::SHIFT] {
             Some(chunk) => &mut chunk[id as usize % CHUNK],

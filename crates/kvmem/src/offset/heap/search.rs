@@ -97,16 +97,16 @@ impl Heap {
         let weigh = |id: u32| {
             self.policy.weigh(self.ranges.bins()[id].size, size, || self.ranges.neighbour_sizes(id))
         };
-        let (mut best, mut end) = weigh(found);
+        let (mut best, mut end) = (f32::NEG_INFINITY, HoleEnd::Low);
         let (mut id, mut chosen) = (found, found);
-        for _ in 1..candidates {
-            id = self.next_fit(id, size);
-            if id == NIL {
-                break;
-            }
+        for further in (0..candidates).rev() {
             let (score, its_end) = weigh(id);
             if score > best {
                 (best, end, chosen) = (score, its_end, id);
+            }
+            id = if further > 0 { self.next_fit(id, size) } else { NIL };
+            if id == NIL {
+                break;
             }
         }
         (chosen, end)

@@ -238,7 +238,7 @@ impl PlacementPolicy {
         let (left, right) = neighbour_sizes();
         let rest = hole_size - size;
         let (low, high) = self.values_by_end(rest, (left, right));
-        let before = value(left.saturating_add(hole_size)) + value(right.saturating_add(hole_size));
+        let before = value(left + hole_size) + value(right + hole_size);
         let gain = low.max(high) - before;
         (
             value(rest) - value(hole_size) + NEIGHBOUR_WEIGHT * (value(hole_size) + gain),
@@ -251,7 +251,7 @@ impl PlacementPolicy {
     #[inline(always)]
     pub(crate) fn weigh_exact(&self, size: u64, (left, right): (u64, u64)) -> f32 {
         let value = |size: u64| self.renewal.value(size);
-        let lost = |side: u64| value(side) - value(side.saturating_add(size));
+        let lost = |side: u64| value(side) - value(side + size);
         lost(left) + lost(right)
     }
 
@@ -268,10 +268,7 @@ impl PlacementPolicy {
     #[inline(always)]
     fn values_by_end(&self, rest: u64, (left, right): (u64, u64)) -> (f32, f32) {
         let value = |size: u64| self.renewal.value(size);
-        (
-            value(left) + value(right.saturating_add(rest)),
-            value(left.saturating_add(rest)) + value(right),
-        )
+        (value(left) + value(right + rest), value(left + rest) + value(right))
     }
 
     #[cold]

@@ -189,13 +189,15 @@ impl Bins {
         let lists = &mut self.lists;
         let Hole { size, prev, next, list_id, .. } = hole;
         if list_id as usize >= BINS {
-            return lists.unlist_from_split(hole, list_id);
+            return lists.unlist_from_split((prev, next), list_id);
         }
         let length = lists.lengths[list_id as usize % BINS];
         if length < UNIFORM {
-            lists.lengths[list_id as usize] = length.saturating_sub(u8::from(list_id >= EXACT));
+            if list_id >= EXACT {
+                lists.lengths[list_id as usize] = length.saturating_sub(1);
+            }
         } else if length == SPLIT {
-            return lists.unlist_from_split(hole, lists.list_below(list_id, size));
+            return lists.unlist_from_split((prev, next), lists.list_below(list_id, size));
         }
         if prev != NIL {
             lists.holes[prev].next = next;
@@ -251,6 +253,12 @@ impl Bins {
             self.gain(size);
             id = next;
         }
+    }
+
+    /// Returns the greatest binned size, or an upper bound of it.
+    #[inline(always)]
+    pub(crate) fn largest_bound(&self) -> u64 {
+        self.largest
     }
 
     /// Returns whether a hole of at least `size` bytes is known without reading a list.

@@ -2,7 +2,6 @@
 
 use super::super::chunked_table::NIL;
 use super::bin_sizes::BINS;
-use super::holes::Hole;
 use super::lists::{HoleLists, UNIFORM};
 use super::splits::{Split, split_of};
 
@@ -10,10 +9,10 @@ use super::splits::{Split, split_of};
 pub(super) const MERGED: u32 = 16;
 
 impl HoleLists {
-    /// Removes a hole from a list within a split; its record is not read.
+    /// Removes the hole between `prev` and `next` from a list within a split; its record is not
+    /// read.
     #[inline(never)]
-    pub(super) fn unlist_from_split(&mut self, hole: Hole, list_id: u32) {
-        let Hole { prev, next, .. } = hole;
+    pub(super) fn unlist_from_split(&mut self, (prev, next): (u32, u32), list_id: u32) {
         let (number, list) = split_of(list_id);
         let split = self.splits.get_mut(number);
         let wide = split.width_log2 > 0;
