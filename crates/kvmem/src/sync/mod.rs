@@ -23,6 +23,7 @@ mod backoff;
 #[cfg(loom)]
 mod checked_mutex;
 mod checker;
+mod combining;
 mod lock;
 #[cfg(all(test, loom))]
 pub(crate) mod models;
@@ -44,6 +45,7 @@ pub(crate) use self::checked_mutex::{
 pub(crate) use self::checker::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, MODELLED, Ordering, fence,
 };
+pub(crate) use self::combining::{Combined, CombiningGuard, CombiningMutex, Words};
 #[cfg(not(loom))]
 pub(crate) use self::mutex::{Mutex, MutexGuard, hold_over_fork, release_over_fork};
 pub(crate) use self::prefetch::prefetch;

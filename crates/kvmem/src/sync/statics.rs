@@ -19,13 +19,15 @@ macro_rules! per_process {
 /// Declares a constructor that is `const` if the atomics and locks of this module have constant
 /// constructors.
 macro_rules! const_new {
-    ($(#[$attribute:meta])* $visibility:vis const fn $name:ident() -> Self $body:block) => {
+    ($(#[$attribute:meta])* $visibility:vis const fn $name:ident(
+        $($argument:ident: $type:ty),*
+    ) -> Self $body:block) => {
         #[cfg(not(loom))]
         $(#[$attribute])*
-        $visibility const fn $name() -> Self $body
+        $visibility const fn $name($($argument: $type),*) -> Self $body
         #[cfg(loom)]
         $(#[$attribute])*
-        $visibility fn $name() -> Self $body
+        $visibility fn $name($($argument: $type),*) -> Self $body
     };
 }
 

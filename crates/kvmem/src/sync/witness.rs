@@ -1,5 +1,6 @@
 //! *Witness*: proves to loom that accesses are exclusive. It is empty in every other build.
 
+use super::statics::const_new;
 #[cfg(all(loom, not(shuttle)))]
 use loom::cell::UnsafeCell;
 #[cfg(not(all(loom, not(shuttle))))]
@@ -9,8 +10,10 @@ use std::cell::UnsafeCell;
 pub(crate) struct Witness(UnsafeCell<()>);
 
 impl Witness {
-    pub(crate) fn new() -> Self {
-        Witness(UnsafeCell::new(()))
+    const_new! {
+        pub(crate) const fn new() -> Self {
+            Witness(UnsafeCell::new(()))
+        }
     }
 
     /// Accesses the data; a model fails if another thread's access is not ordered with this one.

@@ -48,7 +48,7 @@ pub(crate) use memory::{
     has_populate_write, madvise, map_anonymous, map_file, map_huge, mincore, mlock, munlock,
     munmap, page_size, populate_write, protect, refill, reserve, touch,
 };
-pub(crate) use placement::{bind, node_here, nodes_of, policy_at};
+pub(crate) use placement::{bind, cpu_here, node_here, nodes_of, policy_at};
 pub(crate) use process::{
     Resource, affinity, process_id, resource_limit, resource_limits, spawn, spawn_scoped,
 };

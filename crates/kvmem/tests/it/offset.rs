@@ -4,6 +4,7 @@ use kvmem::offset::{Metrics, OffsetAllocator};
 
 mod bad_input;
 mod concurrent;
+mod contention;
 mod fork;
 mod handles;
 mod metadata;

@@ -15,21 +15,28 @@ use crate::sync::{AtomicU64, Ordering, SeqCounter, const_new};
 
 /// Largest free range and free bytes, readable without the lock.
 ///
-/// On cache lines of its own, so readers of the hint do not disturb the lock. All of it is one
-/// line: the figures for reports cost the writer a store to a line that it already owns.
-#[repr(align(128))]
+/// On cache lines of its own, so readers of the hint do not disturb the lock. Requests read the
+/// first line. While [slots](crate::sync::CombiningMutex) are open, holders of the lock write only
+/// the second one, so that the first stays in the caches of all processors.
+#[repr(C, align(128))]
 pub(super) struct Hint {
     largest: AtomicU64,
-    free: AtomicU64,
     limit: AtomicU64,
-    /// For reports: the longest free range, without what deferred ranges may coalesce with.
-    coalesced: AtomicU64,
-    /// For reports: allocations alive.
-    live: AtomicU64,
     /// For reports: the length of the space.
     capacity: AtomicU64,
     /// Orders changes of the length and of the free bytes, which must be read together.
     resizes: SeqCounter,
+    figures: Figures,
+}
+
+/// The figures that each operation changes.
+#[repr(align(64))]
+struct Figures {
+    free: AtomicU64,
+    /// For reports: the longest free range, without what deferred ranges may coalesce with.
+    coalesced: AtomicU64,
+    /// For reports: allocations alive.
+    live: AtomicU64,
 }
 
 /// Figures that a holder of the lock published for reports. They are of about one moment: a thread
@@ -49,32 +56,42 @@ impl Hint {
         pub(super) const fn new() -> Self {
             Hint {
                 largest: AtomicU64::new(0),
-                free: AtomicU64::new(0),
                 limit: AtomicU64::new(0),
-                coalesced: AtomicU64::new(0),
-                live: AtomicU64::new(0),
                 capacity: AtomicU64::new(0),
                 resizes: SeqCounter::new(),
+                figures: Figures {
+                    free: AtomicU64::new(0),
+                    coalesced: AtomicU64::new(0),
+                    live: AtomicU64::new(0),
+                },
             }
         }
     }
 
     /// Publishes the hint. The caller holds the lock, so there is one writer at a time.
     #[inline]
-    pub(super) fn publish(&self, largest: u64, free: u64) {
+    pub(super) fn publish(&self, largest: u64) {
         // Relaxed: the hint guards no other memory. That a thread which learns of a free sees it
         // rests on the coherence of this one atomic, and on whatever told the thread of the free
         // (it pairs with nothing here).
-        self.free.store(free, Ordering::Relaxed);
         self.largest.store(largest, Ordering::Relaxed);
     }
 
-    /// Publishes the figures that only reports read. The caller holds the lock.
+    /// Publishes the greatest bound of the largest free range, before threads may free ranges
+    /// without the lock. The caller holds the lock.
+    pub(super) fn publish_bound(&self) {
+        // Relaxed: as in `publish`. A thread that frees a range without the lock has claimed an
+        // entry, which was opened after this store: the threads that learn of its free see it.
+        self.largest.store(self.limit(), Ordering::Relaxed);
+    }
+
+    /// Publishes the free bytes, and the figures that only reports read. The caller holds the lock.
     #[inline]
-    pub(super) fn publish_report(&self, coalesced: u64, live: u64) {
-        // Relaxed, both: figures to report; they guard nothing.
-        self.coalesced.store(coalesced, Ordering::Relaxed);
-        self.live.store(live, Ordering::Relaxed);
+    pub(super) fn publish_figures(&self, free: u64, coalesced: u64, live: u64) {
+        // Relaxed, all: as in `publish`, or figures to report, which guard nothing.
+        self.figures.free.store(free, Ordering::Relaxed);
+        self.figures.coalesced.store(coalesced, Ordering::Relaxed);
+        self.figures.live.store(live, Ordering::Relaxed);
     }
 
     /// Publishes the length of the space, and the longest range that it could ever allocate, when
@@ -111,8 +128,8 @@ impl Hint {
         self.resizes.look(|| SpaceStats {
             capacity: self.capacity(),
             free: self.free(),
-            largest: self.coalesced.load(Ordering::Relaxed),
-            live: self.live.load(Ordering::Relaxed),
+            largest: self.figures.coalesced.load(Ordering::Relaxed),
+            live: self.figures.live.load(Ordering::Relaxed),
         })
     }
 
@@ -134,6 +151,6 @@ impl Hint {
     #[inline]
     pub(super) fn free(&self) -> u64 {
         // Relaxed: a figure to report; it guards nothing.
-        self.free.load(Ordering::Relaxed)
+        self.figures.free.load(Ordering::Relaxed)
     }
 }

@@ -13,8 +13,12 @@ use loom::thread;
 use super::space_core::SpaceCore;
 use crate::offset::heap::{Heap, Placed};
 use crate::offset::{AllocError, Placement};
+use crate::sync::models::preemptions::check;
 
 const ALL: u64 = 100;
+/// Preemptions of an order: a call that waits for the lock, or has another thread do its work, has
+/// many steps.
+const PREEMPTIONS: usize = 3;
 
 /// The core of a space, without registry and RAII.
 struct Space(SpaceCore);
@@ -83,7 +87,7 @@ fn must_fit(space: &Space, size: u64) {
 
 #[test]
 fn a_free_that_happened_before_is_visible() {
-    loom::model(|| {
+    check(PREEMPTIONS, || {
         let (space, mut granted) = full(&[ALL]);
         let freed = Arc::new(AtomicUsize::new(0));
         let granted = granted.remove(0);
@@ -105,7 +109,7 @@ fn a_free_that_happened_before_is_visible() {
 
 #[test]
 fn two_frees_at_a_time_are_both_visible() {
-    loom::model(|| {
+    check(PREEMPTIONS, || {
         let (space, mut granted) = full(&[30, 20, 50]);
         let freed = Arc::new(AtomicUsize::new(0));
         // The middle one coalesces what the others leave.
@@ -131,7 +135,7 @@ fn two_frees_at_a_time_are_both_visible() {
 /// One thread frees and another requests: a request fails only because of a range that was in use.
 #[test]
 fn requests_beside_frees() {
-    loom::model(|| {
+    check(PREEMPTIONS, || {
         let (space, mut granted) = full(&[60, 40]);
         let low = granted.remove(0);
         let freeing = spawn(&space, move |space| space.free(low));
@@ -163,7 +167,7 @@ fn requests_beside_frees() {
 /// Two threads allocate and free at once: in the end everything is free, and the hint shows it.
 #[test]
 fn two_threads_allocate_and_free() {
-    loom::model(|| {
+    check(PREEMPTIONS, || {
         let space = Arc::new(Space::new(ALL));
         let threads = [40, 60].map(|size| {
             spawn(&space, move |space| {
@@ -181,7 +185,7 @@ fn two_threads_allocate_and_free() {
 
 #[test]
 fn added_room_is_visible() {
-    loom::model(|| {
+    check(PREEMPTIONS, || {
         let (space, mut granted) = full(&[ALL]);
         let granted = granted.remove(0);
         let growing = spawn(&space, |space| {

@@ -53,7 +53,7 @@ pub(super) fn find_core(index: u32) -> Option<&'static SpaceCore> {
 pub(super) fn acquire_slot() -> (u32, u64) {
     // If the system has no memory for the hooks, a child of a fork may find locks held. Nothing
     // else depends on them.
-    let _ = around_fork(ForkStage::Spaces, ForkHooks { prefork, postfork, postfork_child: || () });
+    let _ = around_fork(ForkStage::Spaces, ForkHooks { prefork, postfork, postfork_child });
     let mut slots = CORE_SLOTS.lock();
     slots.created += 1;
     let index = slots.free.pop().unwrap_or_else(|| {
@@ -77,6 +77,10 @@ fn prefork() {
 fn postfork() {
     each_core(SpaceCore::release_over_fork);
     release_over_fork(&CORE_SLOTS);
+}
+
+fn postfork_child() {
+    each_core(SpaceCore::forget_waiters);
 }
 
 /// Runs with every core that exists. A core without an assigned number is unused: its lock is free,

@@ -11,7 +11,7 @@ use super::hint::Hint;
 use super::hint::SpaceStats;
 use crate::offset::error::{AllocError, CheckError, RawError};
 use crate::offset::heap::{Heap, MaybePlaced, Placed};
-use crate::sync::{Mutex, const_new, hold_over_fork, release_over_fork};
+use crate::sync::{Combined, CombiningGuard, CombiningMutex, Words, const_new};
 
 /// The data that the lock protects.
 pub(crate) struct SpaceState {
@@ -41,14 +41,14 @@ impl SpaceState {
 #[repr(align(128))]
 pub(crate) struct SpaceCore {
     /// `None` while no allocator uses this core.
-    state: Mutex<Option<Box<SpaceState>>>,
+    state: CombiningMutex<Option<Box<SpaceState>>>,
     hint: Hint,
 }
 
 impl SpaceCore {
     const_new! {
         pub(crate) const fn new() -> Self {
-            SpaceCore { state: Mutex::new(None), hint: Hint::new() }
+            SpaceCore { state: CombiningMutex::new(None), hint: Hint::new() }
         }
     }
 
@@ -62,7 +62,7 @@ impl SpaceCore {
             keepalive: None,
         });
         let mut slot = self.state.lock();
-        debug_assert!(slot.is_none(), "the core is in use");
+        debug_assert!(slot.is_none() && !slot.is_open(), "the core is in use");
         self.publish(&mut state.heap);
         self.hint.publish_limit(state.heap.capacity(), state.heap.limit());
         *slot = Some(state);
@@ -71,6 +71,8 @@ impl SpaceCore {
     /// Closes the core when its allocator is dropped. Returns whether the core is free again.
     pub(crate) fn close(&self) -> bool {
         let mut slot = self.state.lock();
+        // Notes are of live allocations, which now count.
+        slot.close(|slot| self.publish_slot(slot));
         if let Some(state) = &mut *slot {
             state.closed = true;
             if !state.over() {
@@ -86,8 +88,8 @@ impl SpaceCore {
     #[inline]
     fn publish(&self, heap: &mut Heap) {
         let coalesced = heap.largest_coalesced();
-        self.hint.publish(heap.largest_free_bound(coalesced), heap.free_bytes());
-        self.hint.publish_report(coalesced, heap.live());
+        self.hint.publish(heap.largest_free_bound(coalesced));
+        self.hint.publish_figures(heap.free_bytes(), coalesced, heap.live());
     }
 
     #[inline]
@@ -102,6 +104,13 @@ impl SpaceCore {
     #[inline]
     pub(crate) fn free_hint(&self) -> u64 {
         self.hint.free()
+    }
+
+    /// Returns an upper bound of the free bytes, without the lock.
+    #[inline]
+    pub(crate) fn free_bound(&self) -> u64 {
+        // While slots are open, ranges may be free that no holder of the lock has counted.
+        if self.state.is_open() { self.capacity() } else { self.hint.free() }
     }
 
     /// Returns the length of the space, without the lock.
@@ -121,13 +130,18 @@ impl SpaceCore {
 
     /// Takes the lock before a fork.
     pub(crate) fn hold_over_fork(&self) {
-        hold_over_fork(&self.state);
+        self.state.hold_over_fork();
     }
 
     /// Releases the lock that [`hold_over_fork`](Self::hold_over_fork) took, in the parent and in
     /// the child.
     pub(crate) fn release_over_fork(&self) {
-        release_over_fork(&self.state);
+        self.state.release_over_fork();
+    }
+
+    /// Drops the requests of threads that do not exist in the child of a fork.
+    pub(crate) fn forget_waiters(&self) {
+        self.state.forget_waiters();
     }
 
     /// Takes the lock until the returned value is dropped.
@@ -139,11 +153,52 @@ impl SpaceCore {
     /// Runs `change` under the lock and publishes the new figures.
     #[inline]
     pub(crate) fn with<R>(&self, change: impl FnOnce(&mut SpaceState) -> R) -> R {
-        let mut slot = self.state.lock();
+        let Some(mut slot) = self.state.try_lock_closed() else { return self.with_waiting(change) };
         let Some(state) = &mut *slot else { unused() };
         let result = change(state);
         self.publish(&mut state.heap);
         result
+    }
+
+    /// Does the same after other threads.
+    #[cold]
+    #[inline(never)]
+    fn with_waiting<R>(&self, change: impl FnOnce(&mut SpaceState) -> R) -> R {
+        let mut slot = self.enter();
+        let Some(state) = &mut *slot else { unused() };
+        let result = change(state);
+        self.leave(slot);
+        result
+    }
+
+    /// Takes the lock, after other threads, and does what they have left to do.
+    fn enter(&self) -> CombiningGuard<'_, Option<Box<SpaceState>>> {
+        let mut slot = self.state.lock();
+        if slot.is_open() {
+            slot.serve();
+        } else if slot.is_contended() && slot.as_ref().is_some_and(|state| !state.closed) {
+            self.hint.publish_bound();
+            slot.open();
+        }
+        slot
+    }
+
+    /// Publishes the figures and releases the lock.
+    fn leave(&self, mut slot: CombiningGuard<'_, Option<Box<SpaceState>>>) {
+        if !slot.is_open() {
+            return self.publish_slot(&mut slot);
+        }
+        if let Some(SpaceState { heap, .. }) = slot.as_deref_mut() {
+            let coalesced = heap.largest_coalesced();
+            self.hint.publish_figures(heap.free_bytes(), coalesced, heap.live());
+        }
+        slot.finish(|slot| self.publish_slot(slot));
+    }
+
+    fn publish_slot(&self, slot: &mut Option<Box<SpaceState>>) {
+        if let Some(state) = slot {
+            self.publish(&mut state.heap);
+        }
     }
 
     /// Keeps an object alive until the allocator and all its allocations are gone. A core keeps
@@ -161,7 +216,9 @@ impl SpaceCore {
             change(&mut state.heap)?;
             self.hint.resize(|| {
                 self.hint.publish_limit(state.heap.capacity(), state.heap.limit());
-                self.publish(&mut state.heap);
+                self.hint.publish_bound();
+                let coalesced = state.heap.largest_coalesced();
+                self.hint.publish_figures(state.heap.free_bytes(), coalesced, state.heap.live());
             });
             Ok(())
         })
@@ -169,7 +226,7 @@ impl SpaceCore {
 
     /// Checks the invariants, including that of the hint.
     pub(crate) fn check(&self) -> Result<(), CheckError> {
-        let mut slot = self.state.lock();
+        let mut slot = self.enter();
         let Some(state) = &mut *slot else { unused() };
         state.heap.check()?;
         let (hint, largest) = (self.hint.largest(), state.heap.largest_free());
@@ -198,7 +255,38 @@ impl SpaceCore {
     /// a reuse.
     #[inline(always)]
     pub(crate) fn allocate(&self, size: u64) -> Result<Placed, AllocError> {
-        self.allocate_and(size, |_, placed| placed)
+        self.admit(size)?;
+        let Some(mut slot) = self.state.try_lock_closed() else {
+            return self.allocate_waiting(size);
+        };
+        let Some(state) = &mut *slot else { unused() };
+        self.place(state, size, |_, placed| placed)
+    }
+
+    /// Allocates `size` bytes beside other threads, or has one of them do it.
+    #[cold]
+    #[inline(never)]
+    fn allocate_waiting(&self, size: u64) -> Result<Placed, AllocError> {
+        let mut slot = match self.state.request([size, ALLOCATE]) {
+            Ok([offset, node]) if node != FAILED => {
+                return Ok(Placed { node: node as u32, offset });
+            }
+            // What other threads have left to free may help.
+            Ok(_) => self.enter(),
+            Err(Some(slot)) => slot,
+            Err(None) => self.enter(),
+        };
+        let Some(state) = &mut *slot else { unused() };
+        let mut placed = state.heap.allocate(size);
+        if placed.is_none() {
+            slot.serve();
+            let Some(state) = &mut *slot else { unused() };
+            placed = state.heap.allocate(size);
+        }
+        let Some(state) = &mut *slot else { unused() };
+        let result = placed.ok_or_else(|| state.heap.allocation_error(size));
+        self.leave(slot);
+        result
     }
 
     /// Allocates `size` bytes, and runs with them under the same lock.
@@ -209,7 +297,9 @@ impl SpaceCore {
         run: impl FnOnce(&mut SpaceState, Placed) -> R,
     ) -> Result<R, AllocError> {
         self.admit(size)?;
-        let mut slot = self.state.lock();
+        let Some(mut slot) = self.state.try_lock_closed() else {
+            return self.with_waiting(|state| place_waiting(state, size, run));
+        };
         let Some(state) = &mut *slot else { unused() };
         self.place(state, size, run)
     }
@@ -226,15 +316,24 @@ impl SpaceCore {
     ) -> Result<R, RawError> {
         // The bound may be that of another allocator, if this one is gone.
         self.admit(size)?;
-        let mut slot = self.state.lock();
-        let state = match &mut *slot {
-            Some(state) if state.id == id && !state.closed => state,
-            other => return Err(foreign(other, id)),
+        let Some(mut slot) = self.state.try_lock_closed() else {
+            return self.with_waiting_in(|state| {
+                let state = open_in(state, id, max_live)?;
+                Ok(place_waiting(state, size, run)?)
+            });
         };
-        if state.heap.live() >= max_live {
-            return Err(AllocError::TooManyRanges { ranges: state.heap.live() }.into());
-        }
+        let state = open_in(&mut slot, id, max_live)?;
         Ok(self.place(state, size, run)?)
+    }
+
+    /// Runs `change` after other threads, if this core is that of any allocator.
+    #[cold]
+    #[inline(never)]
+    fn with_waiting_in<R>(&self, change: impl FnOnce(&mut Option<Box<SpaceState>>) -> R) -> R {
+        let mut slot = self.enter();
+        let result = change(&mut slot);
+        self.leave(slot);
+        result
     }
 
     /// Runs `change` under the lock and publishes the new figures, if this core is that of the
@@ -245,7 +344,12 @@ impl SpaceCore {
         id: u64,
         change: impl FnOnce(&mut SpaceState) -> R,
     ) -> Result<R, RawError> {
-        let mut slot = self.state.lock();
+        let Some(mut slot) = self.state.try_lock_closed() else {
+            return self.with_waiting_in(|slot| match slot {
+                Some(state) if state.id == id => Ok(change(state)),
+                other => Err(foreign(other, id)),
+            });
+        };
         let state = match &mut *slot {
             Some(state) if state.id == id => state,
             other => return Err(foreign(other, id)),
@@ -257,8 +361,10 @@ impl SpaceCore {
 
     /// Returns whether this core is that of the allocator `id`, which still exists.
     pub(crate) fn is_open(&self, id: u64) -> bool {
-        let slot = self.state.lock();
-        slot.as_ref().is_some_and(|state| state.id == id && !state.closed)
+        let slot = self.enter();
+        let open = slot.as_ref().is_some_and(|state| state.id == id && !state.closed);
+        self.leave(slot);
+        open
     }
 
     /// Allocates `size` bytes under the lock, publishes the new figures, and runs with them.
@@ -307,7 +413,9 @@ impl SpaceCore {
     /// again.
     #[inline]
     pub(crate) fn free(&self, placed: Placed, size: Option<u64>) -> bool {
-        let mut slot = self.state.lock();
+        let Some(mut slot) = self.state.try_lock_closed() else {
+            return self.free_waiting(placed, size);
+        };
         let Some(state) = &mut *slot else { unused() };
         let size = size.unwrap_or_else(|| state.heap.size_of(placed));
         state.heap.free(placed.node, placed.offset, size);
@@ -320,23 +428,106 @@ impl SpaceCore {
         }
         false
     }
+
+    /// Frees a used range beside other threads, or leaves that to one of them.
+    #[cold]
+    #[inline(never)]
+    fn free_waiting(&self, placed: Placed, size: Option<u64>) -> bool {
+        let mut slot = match size.map(|size| [placed.offset, size << 32 | u64::from(placed.node)]) {
+            Some(words) if self.state.note(words) => return false,
+            Some(words) => match self.state.request(words) {
+                Ok(_) => return false,
+                Err(Some(slot)) => slot,
+                Err(None) => self.enter(),
+            },
+            None => self.enter(),
+        };
+        let Some(state) = &mut *slot else { unused() };
+        let size = size.unwrap_or_else(|| state.heap.size_of(placed));
+        state.heap.free(placed.node, placed.offset, size);
+        if state.over() {
+            let state = slot.take();
+            drop(slot);
+            drop_if_unreachable(state);
+            return true;
+        }
+        self.leave(slot);
+        false
+    }
+}
+
+/// The second word of a request to allocate; that of a free names a node, which is not 0.
+const ALLOCATE: u64 = 0;
+/// The second word of the answer to a request that failed.
+const FAILED: u64 = u64::MAX;
+
+/// What the holder of the lock does for other threads. A free is the offset, and the node below the
+/// size.
+impl Combined for Option<Box<SpaceState>> {
+    fn note(&mut self, [offset, range]: Words) {
+        let Some(state) = self else { unused() };
+        state.heap.free(range as u32, offset, range >> 32);
+    }
+
+    fn request(&mut self, words: Words) -> Words {
+        if words[1] != ALLOCATE {
+            self.note(words);
+            return words;
+        }
+        let Some(state) = self else { unused() };
+        match state.heap.allocate(words[0]) {
+            Some(Placed { node, offset }) => [offset, u64::from(node)],
+            None => [0, FAILED],
+        }
+    }
+}
+
+/// Returns the state of the allocator `id`, which exists, with fewer than `max_live` allocations.
+#[inline(always)]
+fn open_in(
+    slot: &mut Option<Box<SpaceState>>,
+    id: u64,
+    max_live: u64,
+) -> Result<&mut SpaceState, RawError> {
+    if slot.as_ref().is_none_or(|state| state.id != id || state.closed) {
+        return Err(foreign(slot, id));
+    }
+    let Some(state) = slot else { unused() };
+    if state.heap.live() >= max_live {
+        return Err(AllocError::TooManyRanges { ranges: state.heap.live() }.into());
+    }
+    Ok(state)
+}
+
+/// Allocates `size` bytes, and runs with them.
+fn place_waiting<R>(
+    state: &mut SpaceState,
+    size: u64,
+    run: impl FnOnce(&mut SpaceState, Placed) -> R,
+) -> Result<R, AllocError> {
+    match state.heap.allocate(size) {
+        Some(placed) => Ok(run(state, placed)),
+        None => Err(state.heap.allocation_error(size)),
+    }
 }
 
 /// The lock of a core, held.
 #[cfg(all(test, not(loom)))]
 pub(crate) struct HeldLock {
-    _state: crate::sync::MutexGuard<'static, Option<Box<SpaceState>>>,
+    _state: CombiningGuard<'static, Option<Box<SpaceState>>>,
 }
 
 impl SpaceCore {
     /// Drops the state if nothing can reach it; returns whether the core is free again.
     pub(crate) fn drop_if_unreachable(&self) -> bool {
-        let mut slot = self.state.lock();
+        let mut slot = self.enter();
         let over = slot.as_ref().is_some_and(|state| state.over());
         if over {
             let state = slot.take();
             drop(slot);
             drop_if_unreachable(state);
+        } else {
+            self.leave(slot);
         }
         over
     }

@@ -56,6 +56,12 @@ impl SpaceHandle {
         self.core.free_hint()
     }
 
+    /// Returns an upper bound of the free bytes, without the lock.
+    #[inline]
+    pub(crate) fn free_bound(self) -> u64 {
+        self.core.free_bound()
+    }
+
     /// Returns the length of the longest range that this space could ever allocate, without the
     /// lock.
     #[inline]

@@ -291,7 +291,7 @@ impl ExtentCache {
         let magazines = &self.instance.magazines;
         let bound = magazines.consistent_read(|| match magazines.charged() {
             0 => self.space.largest_free_hint(),
-            cached => self.space.free_hint().saturating_add(cached),
+            cached => self.space.free_bound().saturating_add(cached),
         });
         // A range that moves between a cache and the metadata may be missing from both numbers.
         bound.unwrap_or(u64::MAX).min(self.space.limit_hint())

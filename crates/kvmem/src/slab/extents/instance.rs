@@ -201,7 +201,7 @@ impl ExtentInstance {
 
     /// Returns whether the request exceeds all free bytes, cached or not.
     pub(super) fn exceeds_free(&self, size: u64) -> bool {
-        self.magazines.max_free(|| self.space.free_hint()).is_some_and(|max| size > max)
+        self.magazines.max_free(|| self.space.free_bound()).is_some_and(|max| size > max)
     }
 
     /// Runs `attempt`, and again with all caches empty if it fails and a reclaim may help.

@@ -1,6 +1,8 @@
 //! Model checks of the locks, and runners for the models of all layers.
 
 #[cfg(not(shuttle))]
+mod combining;
+#[cfg(not(shuttle))]
 mod lock;
 #[cfg(not(shuttle))]
 pub(crate) mod preemptions;
