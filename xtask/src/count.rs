@@ -55,8 +55,9 @@ const NULL: &str = "null";
 
 /// The contenders of the library of C++, each with the instructions that an operation may take
 /// beyond the Rust call's: some three nanoseconds. The last one places nothing.
-const LOADED: [(&str, &str, f64); 3] = [
+const LOADED: [(&str, &str, f64); 4] = [
     ("drop_in", "C++ drop-in", 12.0),
+    ("drop_in_cached", "C++ drop-in with magazines", f64::INFINITY),
     ("c_interface", "C interface", 12.0),
     (LOADED_NULL, "nothing", f64::INFINITY),
 ];

@@ -105,6 +105,16 @@
 /// Placement in the tightest of the first four holes that fit. Fewest instructions.
 #define KVMEM_PLACEMENT_BEST_FIT 1
 
+/// No size becomes hot by itself.
+#define KVMEM_AUTO_HOT_SIZES_OFF 0
+
+/// Sizes that are requested frequently become hot. The default.
+#define KVMEM_AUTO_HOT_SIZES_ON 1
+
+/// Sizes that are requested frequently become hot, but none before the first free. Until then,
+/// ranges follow each other from offset 0 up, as without magazines. Without named hot sizes.
+#define KVMEM_AUTO_HOT_SIZES_AFTER_FIRST_FREE 2
+
 /// A free range.
 #define KVMEM_RANGE_FREE 0
 
@@ -560,7 +570,8 @@ typedef struct kvmem_offset_allocator_options {
     /// 1: hot sizes are served from each thread's own magazines, without a lock (layer 4). Default
     /// 0.
     uint32_t magazines;
-    /// With magazines, 1 (the default): sizes that are requested frequently become hot.
+    /// With magazines: KVMEM_AUTO_HOT_SIZES_ON (the default), KVMEM_AUTO_HOT_SIZES_OFF or
+    /// KVMEM_AUTO_HOT_SIZES_AFTER_FIRST_FREE.
     uint32_t auto_hot_sizes;
     /// With magazines: sizes in bytes that are hot from the start, `hot_size_count` of them, at
     /// most 32.
@@ -608,8 +619,9 @@ typedef struct kvmem_metrics {
     uint64_t boundary_bytes;
 } kvmem_metrics;
 
-/// A space by number, for allocations that may outlive it: the kvmem_space_* functions take any
-/// bits, also after the allocator was destroyed, and while another thread destroys it.
+/// A space by number, for allocations that may outlive it. The kvmem_space_* functions take any
+/// bits, and kvmem_space_free may be called after the allocator was destroyed, and while another
+/// thread destroys it.
 typedef struct kvmem_space {
     /// Number of its allocator, as in kvmem_allocation.
     uint64_t allocator;
@@ -1343,20 +1355,23 @@ kvmem_status kvmem_offset_allocator_largest_free_hint(
     const struct kvmem_offset_allocator *allocator,
     uint64_t *out_bytes);
 
-/// Returns the address of an upper bound of the longest range that can be allocated now. Without a
-/// call, a program can see that a request must fail: one relaxed atomic load. The address is valid
-/// as long as the allocator; other threads write the number. KVMEM_ERR_UNSUPPORTED with magazines,
-/// where several numbers decide.
+/// Returns the addresses of two numbers that tell without a call that a request must fail: if the
+/// first is less than the requested bytes, and the second has the same even value before and after.
+/// The first is an upper bound of the longest free range, and the second is even while no magazine
+/// keeps a range; load with acquire. The addresses are valid as long as the allocator; other
+/// threads write the numbers.
 kvmem_status kvmem_offset_allocator_largest_free_address(
     const struct kvmem_offset_allocator *allocator,
-    const uint64_t **out_address);
+    const uint64_t **out_largest_free,
+    const uint32_t **out_epoch);
 
-/// Returns the numbers of a space. KVMEM_ERR_UNSUPPORTED with magazines.
+/// Returns the numbers of a space.
 kvmem_status kvmem_offset_allocator_space(const struct kvmem_offset_allocator *allocator,
                                           struct kvmem_space *out_space);
 
 /// Allocates `bytes` bytes as kvmem_offset_allocator_allocate does, if fewer than `max_live`
-/// allocations are live; otherwise fails with KVMEM_ERR_TOO_MANY_RANGES.
+/// allocations are live; otherwise fails with KVMEM_ERR_TOO_MANY_RANGES. All calls for a space with
+/// magazines pass the same limit, and it is not destroyed during the call.
 /// KVMEM_ERR_FOREIGN_ALLOCATION if the allocator was destroyed.
 kvmem_status kvmem_space_allocate(const struct kvmem_space *space,
                                   uint64_t bytes,

@@ -1,11 +1,12 @@
 //! *Offset allocator* (L3): ranges of an abstract space.
 
 use std::ffi::c_char;
+use std::ptr;
 
 use kvmem::offset::{
     OffsetAllocator, OffsetAllocatorBuilder, Placement, RawAllocation, RawHandle, SpaceRef,
 };
-use kvmem::slab::{ExtentCache, ExtentState};
+use kvmem::slab::{ExtentCache, ExtentSpaceRef, ExtentState};
 
 use crate::call::{
     destroy, guard, guard_for, list, on, out, ranges, read, size, write_list, write_text,
@@ -97,6 +98,14 @@ pub const KVMEM_PLACEMENT_RENEWAL: u32 = 0;
 /// Placement in the tightest of the first four holes that fit. Fewest instructions.
 pub const KVMEM_PLACEMENT_BEST_FIT: u32 = 1;
 
+/// No size becomes hot by itself.
+pub const KVMEM_AUTO_HOT_SIZES_OFF: u32 = 0;
+/// Sizes that are requested frequently become hot. The default.
+pub const KVMEM_AUTO_HOT_SIZES_ON: u32 = 1;
+/// Sizes that are requested frequently become hot, but none before the first free. Until then,
+/// ranges follow each other from offset 0 up, as without magazines. Without named hot sizes.
+pub const KVMEM_AUTO_HOT_SIZES_AFTER_FIRST_FREE: u32 = 2;
+
 /// Options of a space. Fill them in with kvmem_offset_allocator_options_init first.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -113,7 +122,8 @@ pub struct kvmem_offset_allocator_options {
     /// 1: hot sizes are served from each thread's own magazines, without a lock (layer 4). Default
     /// 0.
     pub magazines: u32,
-    /// With magazines, 1 (the default): sizes that are requested frequently become hot.
+    /// With magazines: KVMEM_AUTO_HOT_SIZES_ON (the default), KVMEM_AUTO_HOT_SIZES_OFF or
+    /// KVMEM_AUTO_HOT_SIZES_AFTER_FIRST_FREE.
     pub auto_hot_sizes: u32,
     /// With magazines: sizes in bytes that are hot from the start, `hot_size_count` of them, at
     /// most 32.
@@ -135,7 +145,7 @@ unsafe impl Options for kvmem_offset_allocator_options {
             max_ranges: 0,
             placement: KVMEM_PLACEMENT_RENEWAL,
             magazines: 0,
-            auto_hot_sizes: 1,
+            auto_hot_sizes: KVMEM_AUTO_HOT_SIZES_ON,
             hot_sizes: std::ptr::null(),
             hot_size_count: 0,
             max_cached_bytes: u64::MAX,
@@ -193,9 +203,18 @@ pub unsafe extern "C" fn kvmem_offset_allocator_create(
         let space = if flag(wanted.magazines, "magazines")? {
             // SAFETY: promise 1 of the C caller, for `hot_sizes` of the options.
             let hot = unsafe { hot_sizes(wanted.hot_sizes, wanted.hot_size_count) }?;
-            let mut builder = ExtentCache::builder(builder)
-                .hot_sizes(hot.iter().copied())
-                .auto_hot_sizes(flag(wanted.auto_hot_sizes, "auto_hot_sizes")?);
+            let mut builder = ExtentCache::builder(builder).hot_sizes(hot.iter().copied());
+            builder = match wanted.auto_hot_sizes {
+                KVMEM_AUTO_HOT_SIZES_OFF => builder.auto_hot_sizes(false),
+                KVMEM_AUTO_HOT_SIZES_ON => builder.auto_hot_sizes(true),
+                KVMEM_AUTO_HOT_SIZES_AFTER_FIRST_FREE => builder.hot_sizes_after_first_free(),
+                other => {
+                    return Err(CallError::invalid(format_args!(
+                        "auto_hot_sizes is {other}: use KVMEM_AUTO_HOT_SIZES_OFF, \
+                         KVMEM_AUTO_HOT_SIZES_ON or KVMEM_AUTO_HOT_SIZES_AFTER_FIRST_FREE"
+                    )));
+                }
+            };
             if wanted.max_cached_bytes != u64::MAX {
                 builder = builder.max_cached_bytes(wanted.max_cached_bytes);
             }
@@ -643,34 +662,38 @@ pub unsafe extern "C" fn kvmem_offset_allocator_largest_free_hint(
     })
 }
 
-/// Returns the address of an upper bound of the longest range that can be allocated now. Without a
-/// call, a program can see that a request must fail: one relaxed atomic load. The address is valid
-/// as long as the allocator; other threads write the number. KVMEM_ERR_UNSUPPORTED with magazines,
-/// where several numbers decide.
+/// Returns the addresses of two numbers that tell without a call that a request must fail: if the
+/// first is less than the requested bytes, and the second has the same even value before and after.
+/// The first is an upper bound of the longest free range, and the second is even while no magazine
+/// keeps a range; load with acquire. The addresses are valid as long as the allocator; other
+/// threads write the numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_largest_free_address(
     allocator: *const kvmem_offset_allocator,
-    out_address: *mut *const u64,
+    out_largest_free: *mut *const u64,
+    out_epoch: *mut *const u32,
 ) -> kvmem_status {
+    /// Of spaces without magazines.
+    static EVEN: u32 = 0;
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     on(&promise, allocator, |space| {
-        // SAFETY: promise 1 of the C caller, for `out_address`.
-        let address = unsafe { out(out_address, "out_address") }?;
-        let Space::Plain(space) = space else {
-            return Err(CallError::new(
-                KVMEM_ERR_UNSUPPORTED,
-                "a space with magazines has no single bound: call \
-                 kvmem_offset_allocator_largest_free_hint",
-            ));
+        // SAFETY: promise 1 of the C caller, for `out_largest_free` and `out_epoch`.
+        let (largest_free, epoch) =
+            unsafe { (out(out_largest_free, "out_largest_free")?, out(out_epoch, "out_epoch")?) };
+        let (longest, changes) = match space {
+            Space::Plain(space) => (space.largest_free_address(), ptr::from_ref(&EVEN)),
+            Space::Cached(space) => space.early_failure_addresses(),
         };
-        address.put(space.largest_free_address());
+        largest_free.put(longest);
+        epoch.put(changes);
         Ok(())
     })
 }
 
-/// A space by number, for allocations that may outlive it: the kvmem_space_* functions take any
-/// bits, also after the allocator was destroyed, and while another thread destroys it.
+/// A space by number, for allocations that may outlive it. The kvmem_space_* functions take any
+/// bits, and kvmem_space_free may be called after the allocator was destroyed, and while another
+/// thread destroys it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct kvmem_space {
@@ -682,7 +705,16 @@ pub struct kvmem_space {
     pub reserved: u32,
 }
 
-/// Returns the numbers of a space. KVMEM_ERR_UNSUPPORTED with magazines.
+/// The bit of [`kvmem_space::number`] for spaces with magazines. Numbers of spaces are less.
+const WITH_MAGAZINES: u32 = 1 << 31;
+
+/// Returns the number of a space with magazines, if it is one.
+#[inline(always)]
+fn with_magazines(number: u32) -> Option<u32> {
+    (number & WITH_MAGAZINES != 0).then_some(number & !WITH_MAGAZINES)
+}
+
+/// Returns the numbers of a space.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_space(
     allocator: *const kvmem_offset_allocator,
@@ -693,21 +725,24 @@ pub unsafe extern "C" fn kvmem_offset_allocator_space(
     on(&promise, allocator, |space| {
         // SAFETY: promise 1 of the C caller, for `out_space`.
         let place = unsafe { out(out_space, "out_space") }?;
-        let Space::Plain(space) = space else {
-            return Err(CallError::new(
-                KVMEM_ERR_UNSUPPORTED,
-                "the allocations of a space with magazines cannot outlive it: call \
-                 kvmem_offset_allocator_allocate",
-            ));
+        let (allocator, number) = match space {
+            Space::Plain(space) => {
+                let SpaceRef { number, id } = space.space_ref();
+                (id, number)
+            }
+            Space::Cached(space) => {
+                let ExtentSpaceRef { number, id } = space.space_ref();
+                (id, number | WITH_MAGAZINES)
+            }
         };
-        let SpaceRef { number, id } = space.space_ref();
-        place.put(kvmem_space { allocator: id, number, reserved: 0 });
+        place.put(kvmem_space { allocator, number, reserved: 0 });
         Ok(())
     })
 }
 
 /// Allocates `bytes` bytes as kvmem_offset_allocator_allocate does, if fewer than `max_live`
-/// allocations are live; otherwise fails with KVMEM_ERR_TOO_MANY_RANGES.
+/// allocations are live; otherwise fails with KVMEM_ERR_TOO_MANY_RANGES. All calls for a space with
+/// magazines pass the same limit, and it is not destroyed during the call.
 /// KVMEM_ERR_FOREIGN_ALLOCATION if the allocator was destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_space_allocate(
@@ -721,8 +756,12 @@ pub unsafe extern "C" fn kvmem_space_allocate(
         let space = unsafe { read(space, "space") }?;
         // SAFETY: promise 1 of the C caller, for `out_allocation`.
         let place = unsafe { out(out_allocation, "out_allocation") }?;
-        let space = SpaceRef { number: space.number, id: space.allocator };
-        place.put(space.allocate_raw(bytes, max_live)?.into());
+        let id = space.allocator;
+        let allocated = match with_magazines(space.number) {
+            Some(number) => ExtentSpaceRef { number, id }.allocate_raw(bytes, max_live),
+            None => SpaceRef { number: space.number, id }.allocate_raw(bytes, max_live),
+        };
+        place.put(allocated?.into());
         Ok(())
     })
 }
@@ -738,7 +777,12 @@ pub unsafe extern "C" fn kvmem_space_free(
     guard(|| {
         // SAFETY: promise 1 of the C caller, for `allocation`.
         let allocation = unsafe { read(allocation, "allocation") }?;
-        SpaceRef::free_raw(number, allocation.handle())?;
+        match with_magazines(number) {
+            Some(number) => ExtentSpaceRef::free_raw(number, allocation.handle())?,
+            None => {
+                SpaceRef::free_raw(number, allocation.handle())?;
+            }
+        }
         Ok(())
     })
 }
@@ -750,10 +794,12 @@ pub unsafe extern "C" fn kvmem_space_exists(space: *const kvmem_space) -> kvmem_
     guard(|| {
         // SAFETY: promise 1 of the C caller, for `space`.
         let space = unsafe { read(space, "space") }?;
-        match (SpaceRef { number: space.number, id: space.allocator }).is_open() {
-            true => Ok(()),
-            false => Err(CallError::NotFound),
-        }
+        let id = space.allocator;
+        let exists = match with_magazines(space.number) {
+            Some(number) => ExtentSpaceRef { number, id }.is_open(),
+            None => SpaceRef { number: space.number, id }.is_open(),
+        };
+        if exists { Ok(()) } else { Err(CallError::NotFound) }
     })
 }
 

@@ -1,5 +1,6 @@
 // Contenders for the counted loops that live in C++: the class that replaces Mooncake's allocator,
 // the C interface below it, and one that places nothing. loaded.rs calls them.
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -57,12 +58,14 @@ struct counted_range {
 
 extern "C" {
 
-extern const contender drop_in;
-const contender drop_in = {
+/// The class, made by one of its two factories.
+template <decltype(OffsetAllocator::create) *CREATE>
+constexpr contender class_for_cpp = {
     [](uint64_t capacity, uint64_t max_live) -> void * {
-        const uint32_t limit = static_cast<uint32_t>(
-            max_live < UINT32_MAX ? max_live + 1 : UINT32_MAX);
-        auto space = OffsetAllocator::create(0, capacity, limit, limit);
+        // The defaults of the class, or more for longer loops.
+        const uint64_t limit = std::max<uint64_t>(max_live + 1, 1 << 20);
+        const auto max_capacity = static_cast<uint32_t>(std::min<uint64_t>(limit, UINT32_MAX));
+        auto space = CREATE(0, capacity, 128 * 1024, max_capacity, 1);
         return space ? new std::shared_ptr<OffsetAllocator>(std::move(space)) : nullptr;
     },
     [](void *space) { delete static_cast<std::shared_ptr<OffsetAllocator> *>(space); },
@@ -81,6 +84,12 @@ const contender drop_in = {
     [](const void *handle) { return static_cast<const OffsetAllocationHandle *>(handle)->size(); },
 };
 
+extern const contender drop_in;
+const contender drop_in = class_for_cpp<OffsetAllocator::create>;
+
+extern const contender drop_in_cached;
+const contender drop_in_cached = class_for_cpp<OffsetAllocator::create_with_magazines>;
+
 extern const contender c_interface;
 const contender c_interface = {
     [](uint64_t capacity, uint64_t) -> void * {
@@ -88,7 +97,8 @@ const contender c_interface = {
         if (kvmem_offset_allocator_create(capacity, nullptr, &space->allocator) != KVMEM_OK) {
             return nullptr;
         }
-        kvmem_offset_allocator_largest_free_address(space->allocator, &space->largest_free);
+        const uint32_t *even = nullptr; // without magazines
+        kvmem_offset_allocator_largest_free_address(space->allocator, &space->largest_free, &even);
         return space.release();
     },
     [](void *space) {

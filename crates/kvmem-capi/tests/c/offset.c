@@ -54,57 +54,55 @@ static void both_kinds(uint32_t magazines) {
     IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_offset_allocator_allocate(NULL, UINT64_MAX, &c_fails));
     CHECK(c_fails.allocator == 7);
 
-    /* The bound at the address follows the space. */
+    /* The numbers at the addresses follow the space. */
     const uint64_t *bound;
+    const uint32_t *epoch;
     uint64_t hint;
-    kvmem_status status = kvmem_offset_allocator_largest_free_address(space, &bound);
-    if (status != KVMEM_ERR_UNSUPPORTED) { /* without magazines */
-        OK(status);
-        OK(kvmem_offset_allocator_largest_free_hint(space, &hint));
-        CHECK(__atomic_load_n(bound, __ATOMIC_RELAXED) == hint && hint >= 1000);
-    }
+    OK(kvmem_offset_allocator_largest_free_address(space, &bound, &epoch));
+    OK(kvmem_offset_allocator_largest_free_hint(space, &hint));
+    CHECK(__atomic_load_n(epoch, __ATOMIC_ACQUIRE) % 2 == magazines);
+    const uint64_t longest = __atomic_load_n(bound, __ATOMIC_ACQUIRE);
+    CHECK(longest >= 1000 && (magazines ? longest <= hint : longest == hint));
+    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_offset_allocator_largest_free_address(space, NULL, &epoch));
+    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_offset_allocator_largest_free_address(space, &bound, NULL));
     OK(kvmem_offset_allocator_grow_to(space, 16 * MIB));
     OK(kvmem_offset_allocator_shrink_to(space, 8 * MIB));
 
     /* A space by number: all bits are safe, also when the allocator is gone. */
     kvmem_space ref;
     IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_offset_allocator_space(space, NULL));
-    status = kvmem_offset_allocator_space(space, &ref);
-    if (status == KVMEM_ERR_UNSUPPORTED) { /* with magazines */
-        kvmem_offset_allocator *plain;
-        OK(kvmem_offset_allocator_create(MIB, NULL, &plain));
-        OK(kvmem_offset_allocator_space(plain, &ref));
-        OK(kvmem_space_exists(&ref));
-        kvmem_allocation one;
-        OK(kvmem_space_allocate(&ref, 100, UINT64_MAX, &one));
-        OK(kvmem_offset_allocator_destroy(plain));
-        IS(KVMEM_ERR_NOT_FOUND, kvmem_space_exists(&ref));
-        IS(KVMEM_ERR_FOREIGN_ALLOCATION, kvmem_space_free(ref.number, &one));
-        CHECK(kvmem_space_allocate(&ref, 100, UINT64_MAX, &one) != KVMEM_OK);
-    } else {
-        OK(status);
-        OK(kvmem_space_exists(&ref));
-        kvmem_metrics before, after;
-        OK(kvmem_offset_allocator_get_metrics(space, &before));
-        kvmem_allocation one, two = {7, 0, 0, 0, 0};
-        OK(kvmem_space_allocate(&ref, 100, before.live + 1, &one));
-        CHECK(one.bytes == 100 && one.allocator == ref.allocator && ref.reserved == 0);
-        IS(KVMEM_ERR_TOO_MANY_RANGES, kvmem_space_allocate(&ref, 100, before.live + 1, &two));
-        IS(KVMEM_ERR_TOO_LARGE, kvmem_space_allocate(&ref, 8 * MIB, UINT64_MAX, &two));
-        IS(KVMEM_ERR_ZERO_SIZE, kvmem_space_allocate(&ref, 0, UINT64_MAX, &two));
-        IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_space_allocate(NULL, 100, UINT64_MAX, &two));
-        IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_space_allocate(&ref, 100, UINT64_MAX, NULL));
-        CHECK(two.allocator == 7);
-        IS(KVMEM_ERR_FOREIGN_ALLOCATION, kvmem_space_free(ref.number, &two));
-        IS(KVMEM_ERR_FOREIGN_ALLOCATION, kvmem_space_free(ref.number + 1, &one));
-        IS(KVMEM_ERR_FOREIGN_ALLOCATION, kvmem_space_free(UINT32_MAX, &one));
-        IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_space_free(ref.number, NULL));
-        OK(kvmem_space_free(ref.number, &one));
-        IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_space_free(ref.number, &one));
-        OK(kvmem_offset_allocator_get_metrics(space, &after));
-        CHECK(after.live == before.live && after.free_bytes == before.free_bytes);
-        IS(KVMEM_ERR_NOT_FOUND, kvmem_space_exists(&(kvmem_space){7, UINT32_MAX, 0}));
-    }
+    OK(kvmem_offset_allocator_space(space, &ref));
+    OK(kvmem_space_exists(&ref));
+    kvmem_metrics before, after;
+    OK(kvmem_offset_allocator_get_metrics(space, &before));
+    kvmem_allocation one, two = {7, 0, 0, 0, 0};
+    OK(kvmem_space_allocate(&ref, 100, before.live + 1, &one));
+    CHECK(one.bytes == 100 && one.allocator == ref.allocator && ref.reserved == 0);
+    IS(KVMEM_ERR_TOO_MANY_RANGES, kvmem_space_allocate(&ref, 100, before.live + 1, &two));
+    IS(KVMEM_ERR_TOO_LARGE, kvmem_space_allocate(&ref, 8 * MIB, UINT64_MAX, &two));
+    IS(KVMEM_ERR_ZERO_SIZE, kvmem_space_allocate(&ref, 0, UINT64_MAX, &two));
+    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_space_allocate(NULL, 100, UINT64_MAX, &two));
+    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_space_allocate(&ref, 100, UINT64_MAX, NULL));
+    CHECK(two.allocator == 7);
+    IS(KVMEM_ERR_FOREIGN_ALLOCATION, kvmem_space_free(ref.number, &two));
+    IS(KVMEM_ERR_FOREIGN_ALLOCATION, kvmem_space_free(ref.number + 1, &one));
+    IS(KVMEM_ERR_FOREIGN_ALLOCATION, kvmem_space_free(UINT32_MAX, &one));
+    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_space_free(ref.number, NULL));
+    OK(kvmem_space_free(ref.number, &one));
+    IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_space_free(ref.number, &one));
+    OK(kvmem_offset_allocator_get_metrics(space, &after));
+    CHECK(after.live == before.live && after.free_bytes == before.free_bytes);
+    IS(KVMEM_ERR_NOT_FOUND, kvmem_space_exists(&(kvmem_space){7, UINT32_MAX, 0}));
+    IS(KVMEM_ERR_NOT_FOUND, kvmem_space_exists(&(kvmem_space){7, INT32_MAX, 0}));
+
+    kvmem_offset_allocator *brief;
+    OK(kvmem_offset_allocator_create(MIB, &options, &brief));
+    OK(kvmem_offset_allocator_space(brief, &ref));
+    OK(kvmem_space_allocate(&ref, 100, UINT64_MAX, &one));
+    OK(kvmem_offset_allocator_destroy(brief));
+    IS(KVMEM_ERR_NOT_FOUND, kvmem_space_exists(&ref));
+    IS(KVMEM_ERR_FOREIGN_ALLOCATION, kvmem_space_free(ref.number, &one));
+    CHECK(kvmem_space_allocate(&ref, 100, UINT64_MAX, &one) != KVMEM_OK);
     IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_space_exists(NULL));
 
     /* Lost allocations are found again, by slot or all at once. */
@@ -219,7 +217,36 @@ static void against_a_model(uint32_t magazines) {
     OK(kvmem_offset_allocator_destroy(space));
 }
 
+/* Until the first free, ranges follow each other although sizes come again. */
+static void hot_sizes_after_the_first_free(void) {
+    kvmem_offset_allocator_options options;
+    OK(kvmem_offset_allocator_options_init(&options, sizeof options));
+    options.magazines = 1;
+    options.auto_hot_sizes = KVMEM_AUTO_HOT_SIZES_AFTER_FIRST_FREE;
+    kvmem_offset_allocator *space;
+    OK(kvmem_offset_allocator_create(MIB, &options, &space));
+    const uint64_t *bound;
+    const uint32_t *epoch;
+    OK(kvmem_offset_allocator_largest_free_address(space, &bound, &epoch));
+    kvmem_allocation range = {0};
+    uint64_t end = 0;
+    for (int i = 0; i < 100; i++) {
+        OK(kvmem_offset_allocator_allocate(space, i % 2 == 0 ? 1000 : 64, &range));
+        CHECK(range.offset == end);
+        end += range.bytes;
+    }
+    CHECK(__atomic_load_n(epoch, __ATOMIC_ACQUIRE) % 2 == 0);
+    for (int i = 0; i < 20; i++) {
+        OK(kvmem_offset_allocator_free(space, &range));
+        OK(kvmem_offset_allocator_allocate(space, 64, &range));
+    }
+    CHECK(__atomic_load_n(epoch, __ATOMIC_ACQUIRE) % 2 == 1);
+    OK(kvmem_offset_allocator_check(space));
+    OK(kvmem_offset_allocator_destroy(space));
+}
+
 int main(void) {
+    hot_sizes_after_the_first_free();
     for (uint32_t magazines = 0; magazines < 2; magazines++) {
         both_kinds(magazines);
         against_a_model(magazines);
@@ -232,6 +259,10 @@ int main(void) {
     options.placement = 7;
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_offset_allocator_create(1, &options, &space));
     options.placement = KVMEM_PLACEMENT_BEST_FIT;
+    options.magazines = 1;
+    options.auto_hot_sizes = 3;
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_offset_allocator_create(1, &options, &space));
+    options.magazines = 0;
     options.max_ranges = 1;
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_offset_allocator_create(1, &options, &space));
     options.max_ranges = 16;

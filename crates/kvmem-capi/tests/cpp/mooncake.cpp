@@ -27,8 +27,20 @@ static_assert(
 
 constexpr size_t GIB = size_t{1} << 30;
 
+/// Whether allocators are made with magazines.
+static bool magazines = false;
+
+static std::shared_ptr<OffsetAllocator> make(uint64_t base, size_t size,
+                                             uint32 init_capacity = 128 * 1024,
+                                             uint32 max_capacity = 1 << 20,
+                                             size_t min_alignment_bytes = 1) {
+    const auto create =
+        magazines ? OffsetAllocator::create_with_magazines : OffsetAllocator::create;
+    return create(base, size, init_capacity, max_capacity, min_alignment_bytes);
+}
+
 static void handles() {
-    auto allocator = OffsetAllocator::create(0x1000, GIB, 1000, 1000);
+    auto allocator = make(0x1000, GIB, 1000, 1000);
     auto whole = allocator->allocate(GIB);
     CHECK(whole.has_value() && whole->isValid() && whole->address() == 0x1000 &&
           whole->size() == GIB);
@@ -70,7 +82,7 @@ static void handles() {
     allocator.reset();
     CHECK(!none.isValid() && none.address() == address && none.size() == 7);
     // The next allocator may have the number of the one that is gone. The old handle is not its.
-    auto next = OffsetAllocator::create(address, 10);
+    auto next = make(address, 10);
     auto all = next->allocate(10);
     CHECK(!none.isValid() && all->isValid());
     none = OffsetAllocationHandle();
@@ -80,14 +92,14 @@ static void handles() {
 /// Handles are destroyed while another thread destroys their allocator and makes another one.
 static void destroyed_beside_the_allocator() {
     for (int round = 0; round < rounds(50); ++round) {
-        auto allocator = OffsetAllocator::create(0, GIB);
+        auto allocator = make(0, GIB);
         std::vector<OffsetAllocationHandle> handles;
         for (int i = 0; i < 200; ++i) {
             handles.push_back(std::move(*allocator->allocate(1000)));
         }
         std::thread other([&handles] { handles.clear(); });
         allocator.reset();
-        allocator = OffsetAllocator::create(0, GIB);
+        allocator = make(0, GIB);
         auto kept = allocator->allocate(1000);
         other.join();
         CHECK(kept->isValid() && allocator->get_metrics().allocated_num_ == 1);
@@ -95,9 +107,9 @@ static void destroyed_beside_the_allocator() {
 }
 
 static void created() {
-    CHECK(OffsetAllocator::create(0, 0) == nullptr &&
-          OffsetAllocator::create(0, SIZE_MAX) == nullptr);
-    auto allocator = OffsetAllocator::create(0, GIB);
+    CHECK(make(0, 0) == nullptr &&
+          make(0, SIZE_MAX) == nullptr);
+    auto allocator = make(0, GIB);
     CHECK(allocator && allocator->shared_from_this() == allocator);
 
     // max_capacity - 1 allocations can be live, or init_capacity - 1 if that is more. When one is
@@ -105,7 +117,7 @@ static void created() {
     for (const auto &[init, max, expected_max] :
          {std::tuple{1u, 1000u, 999u}, std::tuple{1000u, 1000u, 999u}, std::tuple{20u, 10u, 19u},
           std::tuple{1u, 2u, 1u}}) {
-        auto bounded = OffsetAllocator::create(0, GIB, init, max);
+        auto bounded = make(0, GIB, init, max);
         std::vector<OffsetAllocationHandle> kept;
         for (uint32 i = 0; i < expected_max; ++i) {
             auto handle = bounded->allocate(1024);
@@ -120,14 +132,14 @@ static void created() {
         kept.push_back(std::move(*bounded->allocate(1024)));
         CHECK(!bounded->allocate(1024).has_value());
     }
-    CHECK(!OffsetAllocator::create(0, GIB, 1, 1)->allocate(1).has_value());
-    CHECK(!OffsetAllocator::create(0, GIB, 0, 0)->allocate(1).has_value());
+    CHECK(!make(0, GIB, 1, 1)->allocate(1).has_value());
+    CHECK(!make(0, GIB, 0, 0)->allocate(1).has_value());
 
     // Every capacity can be allocated completely, to the byte.
     for (const uint64_t size :
          {uint64_t{1}, uint64_t{16}, uint64_t{1000}, 4 * GIB - 1, 4 * GIB, 4 * GIB + 1,
           uint64_t{4026531840}, (uint64_t{1} << 40) + 12345, uint64_t{1} << 63}) {
-        auto any = OffsetAllocator::create(0, size);
+        auto any = make(0, size);
         CHECK(any->storageReport().largestFreeRegion == size &&
               any->getLargestFreeRegion() >= size);
         CHECK(any->normalizedAllocationSize(size) == size);
@@ -137,7 +149,7 @@ static void created() {
 }
 
 static void aligned() {
-    auto allocator = OffsetAllocator::create(4096, 64 << 20, 16, 16, 512);
+    auto allocator = make(4096, 64 << 20, 16, 16, 512);
     auto first = allocator->allocate(513);
     auto second = allocator->allocate(512);
     CHECK(first->size() == 513 && first->address() % 512 == 0 && second->address() % 512 == 0);
@@ -150,7 +162,7 @@ static void aligned() {
 }
 
 static void reports() {
-    auto allocator = OffsetAllocator::create(0, MIB, 1000, 1000);
+    auto allocator = make(0, MIB, 1000, 1000);
     CHECK(allocator->normalizedAllocationSize(1023) == 1023 &&
           allocator->normalizedAllocationSize(0) == 0);
     CHECK(allocator->normalizedAllocationSize(MIB) == MIB &&
@@ -187,7 +199,7 @@ static void reports() {
          {std::pair{uint64_t{MIB}, std::vector<uint64_t>{1, 7, 8, 9, 100, 1000, 1024, 4000, 70000}},
           std::pair{uint64_t{1} << 40,
                     std::vector<uint64_t>{1, 5000, 1 << 20, (1 << 20) + 1, uint64_t{9} << 30}}}) {
-        auto space = OffsetAllocator::create(0, capacity);
+        auto space = make(0, capacity);
         std::vector<OffsetAllocationHandle> freed;
         std::vector<OffsetAllocationHandle> kept;
         for (const uint64_t size : sizes) {
@@ -228,7 +240,7 @@ static void bins() {
          {std::pair{uint64_t{MIB}, 0}, std::pair{uint64_t{4026531840}, 0},
           std::pair{uint64_t{4026531841} + GIB, 1}, std::pair{uint64_t{1} << 40, 9}}) {
         const OffsetAllocStorageReportFull report =
-            OffsetAllocator::create(0, capacity)->storageReportFull();
+            make(0, capacity)->storageReportFull();
         for (uint32 bin = 0; bin < NUM_LEAF_BINS; ++bin) {
             const uint32 exponent = bin / 8;
             const uint32 mantissa = bin % 8;
@@ -237,7 +249,7 @@ static void bins() {
         }
     }
     // A report depends on the free ranges only, not on their history.
-    auto allocator = OffsetAllocator::create(0, GIB);
+    auto allocator = make(0, GIB);
     const auto same = [](const OffsetAllocStorageReportFull &a,
                          const OffsetAllocStorageReportFull &b) {
         for (uint32 bin = 0; bin < NUM_LEAF_BINS; ++bin) {
@@ -271,7 +283,7 @@ static void nodes() {
     CHECK(!none.isNoSpace() && none.getOffset() == 7);
 
     for (const size_t unit : {size_t{1}, size_t{512}}) {
-        auto allocator = OffsetAllocator::create(0x10000, MIB, 1000, 1000, unit);
+        auto allocator = make(0x10000, MIB, 1000, 1000, unit);
         std::map<uint64_t, std::pair<uint64_t, NodeIndex>> used;
         const auto visit = [&] {
             used.clear();
@@ -338,7 +350,7 @@ static void nodes() {
 // same space must place them there again, with a filler for each gap.
 static void restores(size_t before, size_t unit, uint32 seed) {
     constexpr size_t OBJECTS = 50;
-    const auto create = [&] { return OffsetAllocator::create(1 << 20, 8 * GIB, 16, 100000, unit); };
+    const auto create = [&] { return make(1 << 20, 8 * GIB, 16, 100000, unit); };
     std::mt19937_64 random(seed);
     const auto size = [&] {
         // Small, medium and large sizes.
@@ -396,7 +408,7 @@ static void restores(size_t before, size_t unit, uint32 seed) {
 // Compares the allocator with a map of the live ranges.
 static void model(uint64_t base, uint64_t capacity, uint64_t longest, uint32 seed) {
     std::mt19937_64 random(seed);
-    auto allocator = OffsetAllocator::create(base, capacity, 16, 1001);
+    auto allocator = make(base, capacity, 16, 1001);
     std::map<uint64_t, uint64_t> alive;
     std::vector<OffsetAllocationHandle> handles;
     uint64_t used = 0;
@@ -433,7 +445,7 @@ static void model(uint64_t base, uint64_t capacity, uint64_t longest, uint32 see
 
 // A request that no free range can satisfy is answered by one load: no call records a failure.
 static void requests_above_the_bound() {
-    auto allocator = OffsetAllocator::create(0, 1000, 100, 100, 8);
+    auto allocator = make(0, 1000, 100, 100, 8);
     auto expected_max = allocator->allocate(900);
     CHECK(expected_max.has_value());
     std::uint64_t bytes = 0;

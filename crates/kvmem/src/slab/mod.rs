@@ -9,6 +9,8 @@ pub use alloc::{
     SlabAllocatorBuilder, SlabClassStats, SlabError, SlabGlobal, SlabSettingError, SlabSettings,
     SlabSetupError, SlabStats,
 };
+#[doc(hidden)]
+pub use extents::ExtentSpaceRef;
 pub(crate) use extents::RangeHooks;
 pub use extents::{
     Extent, ExtentBuilder, ExtentCache, ExtentClassStats, ExtentMapRange, ExtentSetupError,

@@ -245,22 +245,17 @@ public:
                                                    uint32 init_capacity = 128 * 1024,
                                                    uint32 max_capacity = (1 << 20),
                                                    size_t min_alignment_bytes = 1) {
-        const uint64_t unit = std::max<uint64_t>(min_alignment_bytes, 1);
-        kvmem_offset_allocator *created = nullptr;
-        const kvmem_status status = kvmem_offset_allocator_create(size, nullptr, &created);
-        detail::Space owner(created);
-        if (status == KVMEM_ERR_INVALID_ARGUMENT || status == KVMEM_ERR_ZERO_SIZE ||
-            status == KVMEM_ERR_TOO_LARGE) {
-            return nullptr;
-        }
-        kvmem::detail::check(status);
-        const uint64_t *largest_free = nullptr;
-        kvmem::detail::check(kvmem_offset_allocator_largest_free_address(created, &largest_free));
-        kvmem_space space;
-        kvmem::detail::check(kvmem_offset_allocator_space(created, &space));
-        const uint32 limit = std::max(init_capacity, max_capacity);
-        return std::shared_ptr<OffsetAllocator>(new OffsetAllocator(
-            std::move(owner), space, base, size, unit, limit == 0 ? 0 : limit - 1, largest_free));
+        return make(base, size, init_capacity, max_capacity, min_alignment_bytes, 0);
+    }
+
+    /// As `create`, which the original has, for programs whose threads allocate at the same time:
+    /// sizes that come again and again are served from each thread's own magazines, without a lock.
+    /// No size is before the first free; see the promise above. Ranges in magazines count against
+    /// the limit of live allocations until a request needs them back.
+    static std::shared_ptr<OffsetAllocator>
+    create_with_magazines(uint64_t base, size_t size, uint32 init_capacity = 128 * 1024,
+                          uint32 max_capacity = (1 << 20), size_t min_alignment_bytes = 1) {
+        return make(base, size, init_capacity, max_capacity, min_alignment_bytes, 1);
     }
 
     OffsetAllocator(const OffsetAllocator &) = delete;
@@ -269,13 +264,16 @@ public:
     OffsetAllocator &operator=(OffsetAllocator &&) = delete;
     ~OffsetAllocator() = default;
 
-    /// Allocates `size` bytes, or returns nothing. O(1). A request that no free range can satisfy
-    /// costs one relaxed load and no call; kvmem_last_error() does not know of it.
+    /// Allocates `size` bytes, or returns nothing. O(1). While no size comes again and again, a
+    /// request that no free range can satisfy costs three loads and no call; kvmem_last_error()
+    /// does not know of it.
     [[nodiscard]] std::optional<OffsetAllocationHandle> allocate(size_t size) {
-        // A size of 0 wraps around to the largest number. The bound never exceeds the capacity.
-        // Relaxed: the bound guards no other memory. It covers every free that happened before this
-        // call.
-        if (size - 1 >= __atomic_load_n(largest_free_, __ATOMIC_RELAXED)) {
+        // A size of 0 wraps around to the largest number. The bound never exceeds the capacity, and
+        // covers every free that happened before this call. With the same even epoch before and
+        // after, nothing was cached when the bound was loaded; the acquire loads keep the order.
+        const uint32_t epoch = __atomic_load_n(epoch_, __ATOMIC_ACQUIRE);
+        if (size - 1 >= __atomic_load_n(largest_free_, __ATOMIC_ACQUIRE) && epoch % 2 == 0 &&
+            __atomic_load_n(epoch_, __ATOMIC_RELAXED) == epoch) {
             return std::nullopt;
         }
         return allocate_from_space(size);
@@ -287,13 +285,15 @@ public:
         return length <= capacity_ ? length : 0;
     }
 
-    /// Returns an upper bound of the longest range that can be allocated now. Takes no lock.
+    /// Returns an upper bound of the longest range that can be allocated now. Takes no lock. While
+    /// ranges are in magazines, the bound is the sum of all free bytes.
     [[nodiscard]] uint64_t getLargestFreeRegion() const noexcept {
         uint64_t bytes = 0;
         kvmem_offset_allocator_largest_free_hint(owner_.get(), &bytes);
         return bytes;
     }
 
+    /// As `get_metrics`.
     [[nodiscard]] OffsetAllocStorageReport storageReport() const {
         const OffsetAllocatorMetrics metrics = get_metrics();
         return {metrics.total_free_space_, metrics.largest_free_region_};
@@ -320,8 +320,10 @@ public:
         return report;
     }
 
-    /// O(1).
+    /// Takes back the ranges in magazines, so that `largest_free_region_` counts them with their
+    /// neighbours. O(those ranges).
     [[nodiscard]] OffsetAllocatorMetrics get_metrics() const {
+        kvmem::detail::check(kvmem_offset_allocator_trim(owner_.get()));
         kvmem_metrics metrics;
         kvmem::detail::check(kvmem_offset_allocator_get_metrics(owner_.get(), &metrics));
         const bool full = metrics.live >= max_allocations_;
@@ -371,10 +373,39 @@ private:
     static constexpr uint64_t MAX_BIN_UNITS = 4026531840;
 
     OffsetAllocator(detail::Space owner, const kvmem_space &space, uint64_t base, uint64_t capacity,
-                    uint64_t unit, uint64_t max_allocations, const uint64_t *largest_free)
-        : largest_free_(largest_free), unit_(unit), space_(space),
+                    uint64_t unit, uint64_t max_allocations, const uint64_t *largest_free,
+                    const uint32_t *epoch)
+        : largest_free_(largest_free), epoch_(epoch), unit_(unit), space_(space),
           max_allocations_(max_allocations), base_(base), capacity_(capacity),
           owner_(std::move(owner)) {}
+
+    static std::shared_ptr<OffsetAllocator> make(uint64_t base, size_t size, uint32 init_capacity,
+                                                 uint32 max_capacity, size_t min_alignment_bytes,
+                                                 uint32 magazines) {
+        const uint64_t unit = std::max<uint64_t>(min_alignment_bytes, 1);
+        kvmem_offset_allocator_options options;
+        kvmem::detail::check(kvmem_offset_allocator_options_init(&options, sizeof options));
+        options.magazines = magazines;
+        options.auto_hot_sizes = KVMEM_AUTO_HOT_SIZES_AFTER_FIRST_FREE;
+        kvmem_offset_allocator *created = nullptr;
+        const kvmem_status status = kvmem_offset_allocator_create(size, &options, &created);
+        detail::Space owner(created);
+        if (status == KVMEM_ERR_INVALID_ARGUMENT || status == KVMEM_ERR_ZERO_SIZE ||
+            status == KVMEM_ERR_TOO_LARGE) {
+            return nullptr;
+        }
+        kvmem::detail::check(status);
+        const uint64_t *largest_free = nullptr;
+        const uint32_t *epoch = nullptr;
+        kvmem::detail::check(
+            kvmem_offset_allocator_largest_free_address(created, &largest_free, &epoch));
+        kvmem_space space;
+        kvmem::detail::check(kvmem_offset_allocator_space(created, &space));
+        const uint32 limit = std::max(init_capacity, max_capacity);
+        return std::shared_ptr<OffsetAllocator>(
+            new OffsetAllocator(std::move(owner), space, base, size, unit,
+                                limit == 0 ? 0 : limit - 1, largest_free, epoch));
+    }
 
     /// Allocates through the C interface. Not inlined, so requests that fail early save no
     /// registers for it.
@@ -408,6 +439,8 @@ private:
 
     /// An upper bound of the longest free range. Written by the library.
     const uint64_t *largest_free_;
+    /// Even while no range is in a magazine. Written by the library.
+    const uint32_t *epoch_;
     /// Every range's length, and every offset, is a multiple of it.
     uint64_t unit_;
     kvmem_space space_;

@@ -326,6 +326,25 @@ impl SpaceCore {
         Ok(self.place(state, size, run)?)
     }
 
+    /// Allocates `size` bytes if fewer than `max_live` ranges are in use.
+    #[inline]
+    pub(crate) fn allocate_below(&self, size: u64, max_live: u64) -> Result<Placed, AllocError> {
+        self.admit(size)?;
+        let Some(mut slot) = self.state.try_lock_closed() else {
+            // A request that another thread serves has no limit.
+            if max_live == u64::MAX {
+                return self.allocate_waiting(size);
+            }
+            return self.with_waiting(|state| {
+                below(state, max_live)?;
+                place_waiting(state, size, |_, placed| placed)
+            });
+        };
+        let Some(state) = &mut *slot else { unused() };
+        below(state, max_live)?;
+        self.place(state, size, |_, placed| placed)
+    }
+
     /// Runs `change` after other threads, if this core is that of any allocator.
     #[cold]
     #[inline(never)]
@@ -493,9 +512,7 @@ fn open_in(
         return Err(foreign(slot, id));
     }
     let Some(state) = slot else { unused() };
-    if state.heap.live() >= max_live {
-        return Err(AllocError::TooManyRanges { ranges: state.heap.live() }.into());
-    }
+    below(state, max_live)?;
     Ok(state)
 }
 
@@ -509,6 +526,13 @@ fn place_waiting<R>(
         Some(placed) => Ok(run(state, placed)),
         None => Err(state.heap.allocation_error(size)),
     }
+}
+
+/// Checks that fewer than `max_live` ranges are in use.
+#[inline(always)]
+fn below(state: &SpaceState, max_live: u64) -> Result<(), AllocError> {
+    let ranges = state.heap.live();
+    if ranges < max_live { Ok(()) } else { Err(AllocError::TooManyRanges { ranges }) }
 }
 
 /// The lock of a core, held.

@@ -6,7 +6,7 @@
 use super::allocation::Allocation;
 use super::allocator::OffsetAllocator;
 use super::hint::SpaceStats;
-use super::range::Range;
+use super::range::{Range, short_size};
 use super::registry;
 #[cfg(all(test, not(loom)))]
 use super::space_core::HeldLock;
@@ -81,18 +81,21 @@ impl SpaceHandle {
         self.core.fail_early(size, self.core.largest_free_hint())
     }
 
-    /// Allocates one range.
+    /// Allocates one range if fewer than `max_live` are in use.
     #[inline]
-    pub(crate) fn take(self, size: u32) -> Result<Range, AllocError> {
-        let Placed { node, offset } = self.core.allocate(u64::from(size))?;
-        Ok(Range::new(offset, size, node))
+    pub(crate) fn take(self, size: u64, max_live: u64) -> Result<Range, AllocError> {
+        let Placed { node, offset } = self.core.allocate_below(size, max_live)?;
+        Ok(Range::new(offset, short_size(size), node))
     }
 
     /// Allocates up to `n` ranges under one lock and appends them to `out`. Fewer only if no more
-    /// fit.
-    pub(crate) fn take_many(self, size: u32, n: usize, out: &mut Vec<Range>) {
+    /// fit, or `max_live` are in use.
+    pub(crate) fn take_many(self, size: u32, n: usize, max_live: u64, out: &mut Vec<Range>) {
         self.core.with(|state| {
             for _ in 0..n {
+                if state.heap.live() >= max_live {
+                    break;
+                }
                 let Some(Placed { node, offset }) = state.heap.allocate(u64::from(size)) else {
                     break;
                 };

@@ -5,7 +5,7 @@ use thiserror::Error;
 use crate::offset::{OffsetAllocator, OffsetAllocatorBuilder, SpaceError};
 
 use super::cache::{ExtentCache, default_bound};
-use super::hot::CLASSES;
+use super::hot::{CLASSES, Detection};
 
 /// The longest hot size, below 4 GiB − 1 B: handles store the lengths of such ranges themselves.
 const MAX_HOT_SIZE: u64 = u32::MAX as u64 - 1;
@@ -49,7 +49,7 @@ impl ExtentCache {
     /// # Errors
     /// Returns the errors of [`OffsetAllocatorBuilder::build`].
     pub fn new(capacity: u64) -> Result<Self, SpaceError> {
-        Ok(Self::over(OffsetAllocator::new(capacity)?, &[], true, None))
+        Ok(Self::over(OffsetAllocator::new(capacity)?, &[], Detection::On, None))
     }
 
     /// Returns a builder for a space with the offset layer's options and the options of the cache.
@@ -76,13 +76,18 @@ impl ExtentCache {
 pub struct ExtentBuilder {
     space: OffsetAllocatorBuilder,
     hot_sizes: Vec<u64>,
-    auto: bool,
+    detection: Detection,
     max_cached_bytes: Option<u64>,
 }
 
 impl ExtentBuilder {
     pub(super) fn new(space: OffsetAllocatorBuilder) -> Self {
-        ExtentBuilder { space, hot_sizes: Vec::new(), auto: true, max_cached_bytes: None }
+        ExtentBuilder {
+            space,
+            hot_sizes: Vec::new(),
+            detection: Detection::On,
+            max_cached_bytes: None,
+        }
     }
 
     /// Adds sizes, in bytes, that are hot from the beginning and stay hot. At most 32 sizes, each
@@ -94,7 +99,16 @@ impl ExtentBuilder {
 
     /// Sets whether further sizes become hot when they are requested repeatedly. Default: they do.
     pub fn auto_hot_sizes(mut self, auto: bool) -> Self {
-        self.auto = auto;
+        self.detection = if auto { Detection::On } else { Detection::Off };
+        self
+    }
+
+    /// Makes sizes hot when they are requested repeatedly, but none before the first free. Until
+    /// then ranges follow each other from offset 0 up, as those of [`OffsetAllocator::allocate`]
+    /// do: for owners that allocate again, in the order of their addresses, what a space had before
+    /// a restart. Without [`hot_sizes`](Self::hot_sizes).
+    pub fn hot_sizes_after_first_free(mut self) -> Self {
+        self.detection = Detection::AfterFirstFree;
         self
     }
 
@@ -127,6 +141,6 @@ impl ExtentBuilder {
             return Err(ExtentSetupError::HotSizes { requested: sizes.len(), max: CLASSES });
         }
         let sizes: Vec<u32> = sizes.iter().map(|size| *size as u32).collect();
-        Ok(ExtentCache::over(allocator, &sizes, self.auto, self.max_cached_bytes))
+        Ok(ExtentCache::over(allocator, &sizes, self.detection, self.max_cached_bytes))
     }
 }

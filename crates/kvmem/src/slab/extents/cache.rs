@@ -3,10 +3,11 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::offset::{AllocError, Allocation, BinReport, LONG, OffsetAllocator, Range, SpaceHandle};
+use crate::offset::{AllocError, Allocation, BinReport, OffsetAllocator, SpaceHandle};
 
 use super::extent::Extent;
 use super::hooks::RangeHooks;
+use super::hot::Detection;
 use super::instance::{ExtentInstance, InstanceOptions};
 
 /// By default one part in this many of a space may be cached.
@@ -64,7 +65,9 @@ pub(super) struct SpaceOwner {
 
 impl Drop for SpaceOwner {
     fn drop(&mut self) {
-        // No code can reach the ranges of raw handles any more.
+        // From here on a reference to the space does not find it. A handle that it has found is
+        // freed there or here, not twice.
+        self.instance.leave();
         let freed = self.instance.hooks.get().and_then(|hooks| hooks.freed);
         self.instance.raw.close(SpaceHandle::of(&self.allocator), freed);
         self.instance.shut();
@@ -75,14 +78,15 @@ impl ExtentCache {
     pub(super) fn over(
         allocator: OffsetAllocator,
         hot_sizes: &[u32],
-        auto: bool,
+        detection: Detection,
         max_cached_bytes: Option<u64>,
     ) -> Self {
         let bound_bytes = max_cached_bytes.unwrap_or_else(|| default_bound(allocator.capacity()));
         let space = SpaceHandle::of(&allocator);
         let instance = ExtentInstance::open(
             space,
-            &InstanceOptions { hot_sizes, auto, max_cached_bytes: bound_bytes },
+            allocator.id(),
+            &InstanceOptions { hot_sizes, detection, max_cached_bytes: bound_bytes },
         );
         let owner = SpaceOwner { instance, allocator, bound_follows: max_cached_bytes.is_none() };
         ExtentCache { space, instance, owner: Arc::new(owner) }
@@ -101,36 +105,17 @@ impl ExtentCache {
     /// Returns the errors of [`OffsetAllocator::allocate`].
     #[inline]
     pub fn allocate(&self, size: u64) -> Result<Extent, AllocError> {
-        // Before the fast path, so that nothing has to be kept across a call.
-        match self.instance.hooks.get() {
-            None => self.allocate_without_hooks(size),
-            Some(hooks) => self.allocate_with_hooks(hooks, size),
-        }
+        self.instance.allocate(size)
     }
 
-    #[cold]
-    #[inline(never)]
-    fn allocate_with_hooks(&self, hooks: &RangeHooks, size: u64) -> Result<Extent, AllocError> {
-        let extent = self.allocate_without_hooks(size)?;
-        self.instance.run(hooks.allocated, extent.allocation().as_range());
-        Ok(extent)
-    }
-
-    #[inline(always)]
-    fn allocate_without_hooks(&self, size: u64) -> Result<Extent, AllocError> {
-        if let Some(class) = self.instance.class_of(short(size))
-            && let Some(range) = self.instance.magazines.get_loaded(class)
-        {
-            return Ok(Extent::of(self.space, range));
-        }
-        // The error is passed separately, so a successful result stays in registers. It is made
-        // here, so callers that ignore it do not pay for it.
-        let mut failure = AllocError::ZeroSize;
-        match self.allocate_or_fail(size, &mut failure).found() {
-            Ok(range) => Ok(Extent::of(self.space, range)),
-            Err(FULL) => Err(self.space.early_error(size)),
-            Err(_) => Err(failure),
-        }
+    /// Returns the addresses of two numbers that tell that a request must fail: if the first is
+    /// less than its bytes, and the second has the same even value before and after the first is
+    /// loaded. They stay mapped as long as the space. Other threads write them: load them
+    /// atomically.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn early_failure_addresses(&self) -> (*const u64, *const u32) {
+        (self.allocator().largest_free_address(), self.instance.hot.epoch_address())
     }
 
     /// Returns the longest range that this space could allocate if it were empty. One load, without
@@ -150,44 +135,6 @@ impl ExtentCache {
             AllocError::ZeroSize
         } else {
             AllocError::TooLarge { requested: size, limit }
-        }
-    }
-
-    /// Answers most requests of a full space: takes no lock, and writes nothing but the mark of the
-    /// owner lock.
-    #[inline(never)]
-    fn allocate_or_fail(&self, size: u64, failure: &mut AllocError) -> Range {
-        if self.instance.is_full(size) || self.instance.exceeds_free(size) {
-            return Range::none(FULL);
-        }
-        self.allocate_slow(size, failure)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn allocate_slow(&self, size: u64, failure: &mut AllocError) -> Range {
-        if size > self.space.largest_free_hint() && self.instance.is_full_slow(size) {
-            return Range::none(FULL);
-        }
-        match self.instance.class_of(short(size)) {
-            Some(class) => match self.instance.magazines.get(class) {
-                Some(range) if u64::from(range.size()) == size => return range,
-                // The class stands for another size meanwhile.
-                Some(other) => self.space.give_back(other),
-                None => (),
-            },
-            None => self.instance.record_request(size),
-        }
-        match self.instance.with_reclaim(|| self.allocator().allocate(size)) {
-            Ok(allocation) => {
-                let range = allocation.as_range();
-                allocation.forget();
-                range
-            }
-            Err(error) => {
-                *failure = error;
-                Range::none(FAILED)
-            }
         }
     }
 
@@ -314,16 +261,4 @@ impl ExtentCache {
 /// Returns the default bound of cached bytes for a space of `capacity` bytes.
 pub(super) fn default_bound(capacity: u64) -> u64 {
     capacity / DEFAULT_BOUND_SHARE
-}
-
-/// Reason for a missing range: the space is full according to the hint.
-const FULL: u64 = 0;
-/// Reason for a missing range: the error tells.
-const FAILED: u64 = 1;
-
-/// Returns the size as handles store it. A size too large for a handle becomes [`LONG`], which is
-/// never hot.
-#[inline(always)]
-fn short(size: u64) -> u32 {
-    u32::try_from(size).unwrap_or(LONG)
 }

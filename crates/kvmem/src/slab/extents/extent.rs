@@ -130,23 +130,8 @@ impl Drop for Extent {
     fn drop(&mut self) {
         // One value, read before anything is made of it: see `Range`.
         let range = self.0.as_range();
-        let instance = self.instance();
-        if let Some(hooks) = instance.hooks.get() {
-            return instance.free_with_hooks(hooks, range);
-        }
-        // No size from 4 GiB − 1 B up is hot.
-        match instance.class_of(range.size()) {
-            Some(class) => instance.magazines.put(class, range),
-            // SAFETY: the allocation is not used again.
-            None => free(unsafe { ManuallyDrop::take(&mut self.0) }),
-        }
+        self.instance().free(range);
     }
-}
-
-/// Not inlined: keeps this code out of the path of hot sizes.
-#[inline(never)]
-fn free(allocation: Allocation) {
-    drop(allocation);
 }
 
 impl fmt::Debug for Extent {

@@ -9,6 +9,10 @@
 //! change, for example when a server loads another model, and sizes that are still hot are soon
 //! detected again.
 //!
+//! Where several sizes share a full space, requests for one find the ranges of the others cached
+//! and reclaim them again and again. Then caching costs more than it saves: the detected sizes are
+//! forgotten, and no size is detected for 2^16 requests.
+//!
 //! All tables are read without a lock, and a reader may see outdated entries. The authoritative
 //! check is [`keeps`](HotSizes::keeps), which runs under the owner's lock, and a thread that takes
 //! a range checks the range's size.
@@ -24,6 +28,26 @@ const CANDIDATES: usize = 64;
 const REQUESTS_TO_BE_HOT: u32 = 8;
 /// The number of requests for sizes that are not hot before detected sizes are forgotten.
 const FORGET_AFTER_REQUESTS: u32 = 1 << 14;
+/// The number of requests for which no size is detected after caching did not pay off.
+const SUSPENDED_REQUESTS: u32 = 1 << 16;
+
+/// When sizes are detected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Detection {
+    /// Never.
+    Off,
+    /// After the first free. Until then nothing is cached, so the space places ranges in the order
+    /// of the requests.
+    AfterFirstFree,
+    /// At all times.
+    On,
+}
+
+impl Detection {
+    const fn number(self) -> u32 {
+        self as u32
+    }
+}
 
 pub(super) struct HotSizes {
     /// A hot size in the upper half, its class plus one in the lower half; 0 if empty. A size is
@@ -37,8 +61,14 @@ pub(super) struct HotSizes {
     named: AtomicUsize,
     /// Larger sizes are not detected.
     max_size: AtomicU32,
-    /// Whether hot sizes are detected; 0 or 1.
-    auto: AtomicU32,
+    /// The number of a [`Detection`].
+    detection: AtomicU32,
+    /// Even while no size is hot and nothing is cached. Counts the changes between that and the
+    /// opposite: if a reader finds the same even number before and after, nothing was cached
+    /// meanwhile.
+    epoch: AtomicU32,
+    /// The number of requests for which no size is detected.
+    suspended: AtomicU32,
     /// A candidate in the upper half, the count of its requests in the lower half.
     candidates: [AtomicU64; CANDIDATES],
     /// Requests for sizes that are not hot since detected sizes were last forgotten.
@@ -59,7 +89,9 @@ impl HotSizes {
             used: AtomicUsize::new(0),
             named: AtomicUsize::new(0),
             max_size: AtomicU32::new(0),
-            auto: AtomicU32::new(0),
+            detection: AtomicU32::new(Detection::Off.number()),
+            epoch: AtomicU32::new(0),
+            suspended: AtomicU32::new(0),
             candidates: std::array::from_fn(|_| AtomicU64::new(0)),
             cold_requests: AtomicU32::new(0),
         }
@@ -108,12 +140,14 @@ impl HotSizes {
     }
 
     /// Resets the tables for a new space. No thread may use them.
-    pub(super) fn open(&self, auto: bool, max_size: u32) {
+    pub(super) fn open(&self, detection: Detection, max_size: u32) {
         // Relaxed, all: no other thread uses the tables.
         self.named.store(0, Ordering::Relaxed);
         self.forget_detected();
         self.candidates.iter().for_each(|candidate| candidate.store(0, Ordering::Relaxed));
-        self.auto.store(u32::from(auto), Ordering::Relaxed);
+        self.detection.store(detection.number(), Ordering::Relaxed);
+        self.suspended.store(0, Ordering::Relaxed);
+        self.end_epoch();
         self.set_max_size(max_size);
     }
 
@@ -123,10 +157,44 @@ impl HotSizes {
         self.max_size.store(max_size, Ordering::Relaxed);
     }
 
+    /// Records a free of a size that is not hot: detection that waits for the first one begins.
+    #[inline]
+    pub(super) fn record_free(&self) {
+        let (waiting, on) = (Detection::AfterFirstFree.number(), Detection::On.number());
+        // Relaxed, both: a hint. Compared again, so that detection does not begin after `close`.
+        if self.detection.load(Ordering::Relaxed) == waiting {
+            let _ =
+                self.detection.compare_exchange(waiting, on, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the address of a number that is even while nothing is cached, and changes with that.
+    pub(super) fn epoch_address(&self) -> *const u32 {
+        self.epoch.as_ptr()
+    }
+
+    /// Makes the epoch even if no size is hot. Called when nothing is cached any more, and never by
+    /// two threads at once.
+    pub(super) fn end_epoch(&self) {
+        // Relaxed: changed by one thread at a time.
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        if self.used() == 0 && epoch % 2 == 1 {
+            // Release pairs with the readers' Acquire: they see the ranges that were returned.
+            self.epoch.store(epoch.wrapping_add(1), Ordering::Release);
+        }
+    }
+
+    /// Forgets the detected sizes and detects none for some time. Called while nothing is cached.
+    pub(super) fn suspend(&self) {
+        self.forget_detected();
+        // Relaxed: a hint.
+        self.suspended.store(SUSPENDED_REQUESTS, Ordering::Relaxed);
+    }
+
     /// Makes all sizes cold and stops the detection.
     pub(super) fn close(&self) {
         // Relaxed: a hint; see the head of the module.
-        self.auto.store(0, Ordering::Relaxed);
+        self.detection.store(Detection::Off.number(), Ordering::Relaxed);
         self.named.store(0, Ordering::Relaxed);
         self.forget_detected();
     }
@@ -151,7 +219,10 @@ impl HotSizes {
         if class == CLASSES || self.class_of(size).is_some() {
             return None;
         }
-        // Relaxed, all: see the head of the module.
+        // Relaxed, all: see the head of the module. Threads that use the class later synchronize
+        // with this one, because they are stopped now; so a thread that sees a range cached sees
+        // an odd epoch.
+        self.epoch.store(self.epoch.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
         self.sizes[class].store(size, Ordering::Relaxed);
         self.used.store(class + 1, Ordering::Relaxed);
         if named {
@@ -176,8 +247,13 @@ impl HotSizes {
     #[inline]
     pub(super) fn record_request(&self, size: u64) -> bool {
         // Relaxed, all: if threads overwrite each other's counts, a request or two is lost.
-        let auto = self.auto.load(Ordering::Relaxed) != 0;
-        if !auto || size.wrapping_sub(1) >= u64::from(self.max_size.load(Ordering::Relaxed)) {
+        let on = self.detection.load(Ordering::Relaxed) == Detection::On.number();
+        if !on || size.wrapping_sub(1) >= u64::from(self.max_size.load(Ordering::Relaxed)) {
+            return false;
+        }
+        let suspended = self.suspended.load(Ordering::Relaxed);
+        if suspended > 0 {
+            self.suspended.store(suspended - 1, Ordering::Relaxed);
             return false;
         }
         self.cold_requests
@@ -233,7 +309,7 @@ mod tests {
     fn all_classes_are_found_whatever_their_sizes() {
         for step in [1, 16, 4096, 1 << 20, 658_432, 3_274_752 / 3] {
             let hot = HotSizes::new();
-            hot.open(true, u32::MAX);
+            hot.open(Detection::On, u32::MAX);
             let sizes: Vec<u32> = (1..=CLASSES as u32).map(|i| i * step).collect();
             for (class, &size) in sizes.iter().enumerate() {
                 assert_eq!(hot.bind(size, true), Some(class));
@@ -251,13 +327,13 @@ mod tests {
     #[test]
     fn sizes_that_come_again_are_learnt_and_others_are_not() {
         let hot = HotSizes::new();
-        hot.open(true, 1 << 30);
+        hot.open(Detection::On, 1 << 30);
         assert!(
             (1..100_000).all(|i| !hot.record_request(u64::from(i * 7919u32 % (1 << 30)))),
             "all are different"
         );
         let hot = HotSizes::new();
-        hot.open(true, 1 << 30);
+        hot.open(Detection::On, 1 << 30);
         let requested =
             (0..1000u32).position(|i| request(&hot, if i % 2 == 0 { 4096 } else { i + 10_000 }));
         assert!(requested.is_some_and(|requested| requested < 40), "{requested:?}");
@@ -271,9 +347,43 @@ mod tests {
     }
 
     #[test]
+    fn detection_waits_for_the_first_free() {
+        let hot = HotSizes::new();
+        hot.open(Detection::AfterFirstFree, 1 << 30);
+        assert!((0..100).all(|_| !hot.record_request(4096)));
+        hot.record_free();
+        assert!((0..100).any(|_| hot.record_request(4096)));
+        hot.close();
+        hot.record_free();
+        assert!((0..100).all(|_| !hot.record_request(4096)), "it does not begin after the end");
+        hot.open(Detection::Off, 1 << 30);
+        hot.record_free();
+        assert!((0..100).all(|_| !hot.record_request(4096)));
+    }
+
+    #[test]
+    fn an_epoch_is_even_while_nothing_is_cached() {
+        let hot = HotSizes::new();
+        hot.open(Detection::On, 1 << 30);
+        let epoch = || hot.epoch.load(Ordering::Relaxed);
+        assert_eq!(epoch() % 2, 0);
+        while !request(&hot, 4096) {}
+        let odd = epoch();
+        assert_eq!(odd % 2, 1);
+        hot.end_epoch();
+        assert_eq!(epoch(), odd, "a size is hot");
+        hot.suspend();
+        assert_eq!(epoch(), odd, "cached ranges are on their way back");
+        hot.end_epoch();
+        assert_eq!(epoch(), odd + 1);
+        let requests = (0..).position(|_| request(&hot, 4096));
+        assert_eq!(requests, Some((SUSPENDED_REQUESTS + REQUESTS_TO_BE_HOT - 1) as usize));
+    }
+
+    #[test]
     fn what_was_learnt_is_forgotten_when_traffic_changes_and_names_stay() {
         let hot = HotSizes::new();
-        hot.open(true, 1 << 30);
+        hot.open(Detection::On, 1 << 30);
         assert_eq!(hot.bind(77, true), Some(0));
         for size in 1..CLASSES as u32 {
             while !request(&hot, size * 1000) {}

@@ -11,14 +11,15 @@ use std::ops;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::offset::{AllocError, Allocation, Range, SpaceHandle};
+use crate::offset::{AllocError, Allocation, LONG, Range, RawAllocation, RawHandle, SpaceHandle};
 use crate::slab::magazine::MagazineSettings;
 use crate::slab::magazine::Magazines;
 use crate::slab::magazine::RoundSource;
-use crate::sync::{AppendOnlyTable, FIRST, Mutex};
+use crate::sync::{AppendOnlyTable, AtomicU64, FIRST, Mutex};
 
+use super::extent::Extent;
 use super::hooks::{HooksSlot, RangeHook, RangeHooks};
-use super::hot::{CLASSES, HotSizes};
+use super::hot::{CLASSES, Detection, HotSizes};
 use super::raw_table::RawTable;
 
 static INSTANCES: AppendOnlyTable<InstancePtr> = AppendOnlyTable::new(
@@ -43,8 +44,24 @@ const MAX_FULL_MAGAZINES: usize = 8;
 /// the threads that request them.
 const REFILL_SHARE: u64 = 16;
 
+/// Reason for a missing range: the space is full according to the hint.
+const FULL: u64 = 0;
+/// Reason for a missing range: the error tells.
+const FAILED: u64 = 1;
+
+/// Returns the size as handles store it. A size too large for a handle becomes [`LONG`], which is
+/// never hot.
+#[inline(always)]
+fn short(size: u64) -> u32 {
+    u32::try_from(size).unwrap_or(LONG)
+}
+
 pub(super) struct ExtentInstance {
     space: SpaceHandle,
+    /// Identity of the space's allocator; 0 if the space has none any more.
+    id: AtomicU64,
+    /// No more ranges than this are in use or cached.
+    max_live: AtomicU64,
     pub(super) hot: HotSizes,
     pub(super) magazines: Magazines<Range, SpaceSource>,
     /// The generations of raw handles.
@@ -57,7 +74,7 @@ pub(super) struct ExtentInstance {
 /// The options of an instance.
 pub(super) struct InstanceOptions<'a> {
     pub(super) hot_sizes: &'a [u32],
-    pub(super) auto: bool,
+    pub(super) detection: Detection,
     pub(super) max_cached_bytes: u64,
 }
 
@@ -102,6 +119,7 @@ impl ExtentInstance {
     /// Opens the instance of a space that no other thread uses yet.
     pub(super) fn open(
         space: SpaceHandle,
+        id: u64,
         opening: &InstanceOptions<'_>,
     ) -> &'static ExtentInstance {
         let settings = || MagazineSettings {
@@ -112,6 +130,8 @@ impl ExtentInstance {
         let instance = Self::of(space.index()).unwrap_or_else(|| {
             let new: &'static ExtentInstance = Box::leak(Box::new(ExtentInstance {
                 space,
+                id: AtomicU64::new(0),
+                max_live: AtomicU64::new(u64::MAX),
                 hot: HotSizes::new(),
                 magazines: Magazines::new(SpaceSource::new(space), settings()),
                 raw: RawTable::new(),
@@ -124,12 +144,157 @@ impl ExtentInstance {
             new
         });
         instance.hooks.set(None);
+        // Relaxed: no other thread uses the instance yet.
+        instance.max_live.store(u64::MAX, Ordering::Relaxed);
         instance.magazines.enable_caching(opening.max_cached_bytes);
-        instance.hot.open(opening.auto, max_hot_size(opening.max_cached_bytes));
+        instance.hot.open(opening.detection, max_hot_size(opening.max_cached_bytes));
         for &size in opening.hot_sizes {
             instance.bind(size, true);
         }
+        // Release pairs with the Acquire in `of_allocator`: the instance is open.
+        instance.id.store(id, Ordering::Release);
         instance
+    }
+
+    /// Returns the instance of the core with this number if it is that of the allocator `id`, which
+    /// still exists. Any numbers are safe.
+    #[inline(always)]
+    pub(super) fn of_allocator(core: u32, id: u64) -> Option<&'static ExtentInstance> {
+        // Acquire pairs with the Release in `open`.
+        let at = INSTANCES.find(core)?.load(Ordering::Acquire);
+        // SAFETY: an instance is never freed.
+        let instance = unsafe { at.as_ref() }?;
+        // Acquire pairs with the Release in `open`.
+        (id != 0 && instance.id.load(Ordering::Acquire) == id).then_some(instance)
+    }
+
+    /// Makes the instance unknown to [`of_allocator`](Self::of_allocator).
+    pub(super) fn leave(&self) {
+        // Relaxed: a thread that found the instance before uses it while it ends.
+        self.id.store(0, Ordering::Relaxed);
+    }
+
+    /// Limits the ranges that are in use or cached from the next request on.
+    #[inline]
+    pub(super) fn set_max_live(&self, max_live: u64) {
+        // Relaxed, both: the threads of a space set the same limit, each before it requests.
+        if self.max_live.load(Ordering::Relaxed) != max_live {
+            self.max_live.store(max_live, Ordering::Relaxed);
+        }
+    }
+
+    /// Allocates a range, and runs its hook.
+    #[inline(always)]
+    pub(super) fn allocate(&self, size: u64) -> Result<Extent, AllocError> {
+        // Before the fast path, so that nothing has to be kept across a call.
+        match self.hooks.get() {
+            None => self.allocate_without_hooks(size),
+            Some(hooks) => self.allocate_with_hooks(hooks, size),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn allocate_with_hooks(&self, hooks: &RangeHooks, size: u64) -> Result<Extent, AllocError> {
+        let extent = self.allocate_without_hooks(size)?;
+        self.run(hooks.allocated, extent.allocation().as_range());
+        Ok(extent)
+    }
+
+    #[inline(always)]
+    fn allocate_without_hooks(&self, size: u64) -> Result<Extent, AllocError> {
+        if let Some(class) = self.class_of(short(size))
+            && let Some(range) = self.magazines.get_loaded(class)
+        {
+            return Ok(Extent::of(self.space, range));
+        }
+        // The error is passed separately, so a successful result stays in registers. It is made
+        // here, so callers that ignore it do not pay for it.
+        let mut failure = AllocError::ZeroSize;
+        match self.allocate_or_fail(size, &mut failure).found() {
+            Ok(range) => Ok(Extent::of(self.space, range)),
+            Err(FULL) => Err(self.space.early_error(size)),
+            Err(_) => Err(failure),
+        }
+    }
+
+    /// Makes a raw handle of an extent of the allocator `id`.
+    #[inline(always)]
+    pub(super) fn issue_raw(&self, extent: Extent, id: u64, size: u64) -> RawAllocation {
+        let (slot, offset) = (extent.allocation().as_range().node(), extent.offset());
+        let generation = self.raw.entry(slot).issue(extent.into_allocation());
+        RawAllocation { handle: RawHandle { allocator: id, slot, generation }, offset, size }
+    }
+
+    /// Allocates a range that the thread's loaded magazine does not have. Answers most requests of
+    /// a full space: takes no lock, and writes nothing but the mark of the owner lock.
+    #[inline(never)]
+    fn allocate_or_fail(&self, size: u64, failure: &mut AllocError) -> Range {
+        // Where no size is hot nothing is cached, and the space decides. If it fails, the caches
+        // are asked below: a size may have become hot meanwhile.
+        if self.hot.used() == 0 && size <= self.space.largest_free_hint() {
+            self.record_request(size);
+            if let Ok(range) = self.space.take(size, self.max_live()) {
+                return range;
+            }
+        }
+        if self.is_full(size) || self.exceeds_free(size) {
+            return Range::none(FULL);
+        }
+        self.allocate_slow(size, failure)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn allocate_slow(&self, size: u64, failure: &mut AllocError) -> Range {
+        if size > self.space.largest_free_hint() && self.is_full_slow(size) {
+            return Range::none(FULL);
+        }
+        match self.class_of(short(size)) {
+            Some(class) => match self.magazines.get(class) {
+                Some(range) if u64::from(range.size()) == size => return range,
+                // The class stands for another size meanwhile.
+                Some(other) => self.space.give_back(other),
+                None => (),
+            },
+            None => self.record_request(size),
+        }
+        let taken = self.with_reclaim(|| self.space.take(size, self.max_live()));
+        if !self.magazines.pays_off() {
+            self.forget_hot_sizes();
+        }
+        match taken {
+            Ok(range) => range,
+            Err(error) => {
+                *failure = error;
+                Range::none(FAILED)
+            }
+        }
+    }
+
+    fn max_live(&self) -> u64 {
+        // Relaxed: see `set_max_live`.
+        self.max_live.load(Ordering::Relaxed)
+    }
+
+    /// Frees a range: into the thread's magazines if its size is hot.
+    #[inline(always)]
+    pub(super) fn free(&self, range: Range) {
+        if let Some(hooks) = self.hooks.get() {
+            return self.free_with_hooks(hooks, range);
+        }
+        // No size from 4 GiB − 1 B up is hot.
+        match self.class_of(range.size()) {
+            Some(class) => self.magazines.put(class, range),
+            None => self.free_uncached(range),
+        }
+    }
+
+    /// Not inlined: keeps this code out of the path of hot sizes.
+    #[inline(never)]
+    fn free_uncached(&self, range: Range) {
+        self.hot.record_free();
+        drop(self.space.allocation(range));
     }
 
     /// Sets the bound of cached bytes to the value of `bound`. Calls are serialized, so the last
@@ -165,6 +330,19 @@ impl ExtentInstance {
     fn make_hot(&self, size: u32) {
         let Some(_binding) = self.binding.try_lock() else { return };
         self.bind(size, false);
+    }
+
+    /// Forgets the detected sizes for some time.
+    #[cold]
+    #[inline(never)]
+    fn forget_hot_sizes(&self) {
+        if self.hot.used() == self.hot.named() {
+            return;
+        }
+        let Some(_binding) = self.binding.try_lock() else { return };
+        self.magazines.rebind(|_| self.hot.suspend());
+        // The cached ranges are back in the space.
+        self.hot.end_epoch();
     }
 
     fn bind(&self, size: u32, named: bool) {
@@ -237,7 +415,7 @@ impl ExtentInstance {
         self.run(hooks.freed, range);
         match self.class_of(range.size()) {
             Some(class) => self.magazines.put(class, range),
-            None => drop(self.space.allocation(range)),
+            None => self.free_uncached(range),
         }
     }
 
@@ -298,14 +476,18 @@ impl SpaceSource {
         SpaceSource { space }
     }
 
-    /// Returns the hot sizes. The magazines call the source only after the instance is published.
-    fn hot(&self) -> Option<&'static HotSizes> {
-        ExtentInstance::of(self.space.index()).map(|instance| &instance.hot)
+    /// Returns the instance. The magazines call the source only after it is published.
+    fn instance(&self) -> Option<&'static ExtentInstance> {
+        ExtentInstance::of(self.space.index())
+    }
+
+    fn max_live(&self) -> u64 {
+        self.instance().map_or(u64::MAX, ExtentInstance::max_live)
     }
 
     /// Returns the size of a class if a free range is long enough for it, according to the hint.
     fn size_of(&self, class: usize) -> Option<u32> {
-        let size = self.hot()?.size_of(class);
+        let size = self.instance()?.hot.size_of(class);
         (size > 0 && u64::from(size) <= self.space.largest_free_hint()).then_some(size)
     }
 }
@@ -314,17 +496,17 @@ impl RoundSource<Range> for SpaceSource {
     const TRACKED: bool = true;
 
     fn keeps(&self, class: usize, range: &Range) -> bool {
-        self.hot().is_some_and(|hot| hot.keeps(class, range.size()))
+        self.instance().is_some_and(|instance| instance.hot.keeps(class, range.size()))
     }
 
     fn refill(&self, class: usize, want: usize, out: &mut Vec<Range>) {
         let Some(size) = self.size_of(class) else { return };
         let some = self.space.free_hint() / REFILL_SHARE / u64::from(size);
-        self.space.take_many(size, want.min(some.max(1) as usize), out);
+        self.space.take_many(size, want.min(some.max(1) as usize), self.max_live(), out);
     }
 
     fn refill_one(&self, class: usize) -> Option<Range> {
-        self.space.take(self.size_of(class)?).ok()
+        self.space.take(self.size_of(class)?.into(), self.max_live()).ok()
     }
 
     fn drain(&self, _: usize, rounds: &mut Vec<Range>) {

@@ -12,6 +12,7 @@
 //! | range hook | `hooks.rs` | what runs when a range becomes used or free |
 //! | instance | `instance.rs` | the state that all handles of a space share: the magazines and their source |
 //! | raw handle | `raw.rs`, `raw_table.rs` | a handle of plain data, and the generations of all |
+//! | space reference | `space_ref.rs` | a space by number, for handles that outlive it |
 //! | reports | `map.rs`, `snapshot.rs`, `stats.rs` | what is used, cached and free |
 
 mod builder;
@@ -25,6 +26,7 @@ mod raw;
 mod raw_table;
 mod resize;
 mod snapshot;
+mod space_ref;
 mod stats;
 
 #[cfg(all(test, not(loom)))]
@@ -35,4 +37,6 @@ pub use cache::ExtentCache;
 pub use extent::Extent;
 pub(crate) use hooks::RangeHooks;
 pub use map::{ExtentMapRange, ExtentState};
+#[doc(hidden)]
+pub use space_ref::ExtentSpaceRef;
 pub use stats::{ExtentClassStats, ExtentStats};

@@ -51,9 +51,7 @@ impl ExtentCache {
     }
 
     fn issue_raw(&self, extent: Extent, size: u64) -> RawAllocation {
-        let (slot, offset) = (extent.allocation().as_range().node(), extent.offset());
-        let generation = self.instance.raw.entry(slot).issue(extent.into_allocation());
-        RawAllocation { handle: RawHandle { allocator: self.id(), slot, generation }, offset, size }
+        self.instance.issue_raw(extent, self.id(), size)
     }
 
     /// Frees a raw extent and returns its size in bytes. O(1).

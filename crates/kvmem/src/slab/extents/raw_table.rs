@@ -110,8 +110,14 @@ impl RawEntry {
         space: SpaceHandle,
         slot: u32,
     ) -> Option<Allocation> {
+        self.take_range(generation, slot).map(|range| space.allocation(range))
+    }
+
+    /// As [`adopt`](Self::adopt), without the duty to free the range.
+    #[inline]
+    pub(super) fn take_range(&self, generation: u32, slot: u32) -> Option<Range> {
         self.take(generation, generation & !LIVE)?;
-        Some(self.allocation(space, slot))
+        Some(self.range(slot))
     }
 
     /// Runs `run` on the range that a generation names while other users of the handle wait; `None`
@@ -127,7 +133,7 @@ impl RawEntry {
         // Release pairs with the Acquire fence in `read`: a reader that sees a later store sees the
         // generation busy.
         fence(Ordering::Release);
-        let mut allocation = self.allocation(space, slot);
+        let mut allocation = space.allocation(self.range(slot));
         let done = run(&mut allocation);
         self.store(allocation);
         // Release pairs with the Acquire in `take` and `read`.
@@ -142,11 +148,12 @@ impl RawEntry {
     }
 
     /// Returns the range after the caller has taken the generation.
-    fn allocation(&self, space: SpaceHandle, slot: u32) -> Allocation {
+    #[inline]
+    fn range(&self, slot: u32) -> Range {
         // Relaxed, both: ordered by the caller's `take`.
         let (offset, size) =
             (self.offset.load(Ordering::Relaxed), self.size.load(Ordering::Relaxed));
-        space.allocation(Range::new(offset, size, slot))
+        Range::new(offset, size, slot)
     }
 }
 
@@ -188,19 +195,15 @@ impl RawTable {
             .count() as u64
     }
 
-    /// Frees all ranges that raw handles name. No code can reach the space any more.
+    /// Frees all ranges that raw handles name. No handle is made any more; one that another thread
+    /// is freeing is freed there or here.
     pub(super) fn close(&self, space: SpaceHandle, freed: Option<RangeHook>) {
         for (slot, entry) in self.0.iter() {
-            // Relaxed, both: no other thread uses the table.
-            let generation = entry.generation.load(Ordering::Relaxed);
-            if generation & LIVE != 0 {
-                entry.generation.store(generation & !(LIVE | BUSY), Ordering::Relaxed);
-                let allocation = entry.allocation(space, slot);
-                if let Some(freed) = freed {
-                    // SAFETY: the range is of this space, and its handle has just ended.
-                    unsafe { freed(space.index(), allocation.range()) }
-                }
-                drop(allocation);
+            // `adopt` takes the generation only if it is live.
+            let Some(allocation) = entry.adopt(entry.generation(), space, slot) else { continue };
+            if let Some(freed) = freed {
+                // SAFETY: the range is of this space, and its handle has just ended.
+                unsafe { freed(space.index(), allocation.range()) }
             }
         }
     }

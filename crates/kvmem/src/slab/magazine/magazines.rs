@@ -291,6 +291,12 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
         self.core().enable_caching(max_cached_bytes);
     }
 
+    /// Returns false if reclaims have followed each other so closely that caching costs more than
+    /// it saves.
+    pub(crate) fn pays_off(&self) -> bool {
+        self.core().pays_off()
+    }
+
     /// Returns the number of calls of [`reclaim`](Self::reclaim).
     pub(crate) fn reclaims(&self) -> u64 {
         self.core().reclaims()

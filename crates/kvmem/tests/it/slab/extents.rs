@@ -90,6 +90,27 @@ fn sizes_are_detected_and_forgotten() {
     space.check().unwrap();
 }
 
+/// A store that restarts allocates what it had again, in the order of its addresses.
+#[test]
+fn nothing_is_cached_before_the_first_free() {
+    let space = ExtentCache::builder(OffsetAllocator::builder(1 << 20))
+        .hot_sizes_after_first_free()
+        .build()
+        .unwrap();
+    let mut end = 0;
+    let mut live = Vec::new();
+    for i in 0..300 {
+        let extent = space.allocate(if i % 3 == 0 { 1000 } else { 64 }).unwrap();
+        assert_eq!(extent.offset(), end);
+        end += extent.len();
+        live.push(extent);
+    }
+    assert_eq!(hot_sizes(&space), []);
+    drop(live.pop());
+    request_often(&space, 64);
+    assert_eq!(hot_sizes(&space), [(64, false)]);
+}
+
 #[test]
 fn sizes_that_cannot_be_hot_return_errors() {
     let build = |sizes: Vec<u64>, max_cached_bytes: Option<u64>| {

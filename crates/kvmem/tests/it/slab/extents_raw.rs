@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use kvmem::offset::{AllocError, OffsetAllocator, RawError, RawHandle};
-use kvmem::slab::ExtentCache;
+use kvmem::slab::{ExtentCache, ExtentSpaceRef};
 use kvmem_testkit::random::Random;
 
 fn named(capacity: u64, hot: &[u64]) -> ExtentCache {
@@ -261,4 +261,78 @@ fn raw_extents_are_counted() {
     assert_eq!((space.raw_extents(), adopted.len()), (1, 100));
     space.free_raw(other.handle).unwrap();
     assert_eq!(space.raw_extents(), 0);
+}
+
+/// A reference names the space by number: it is safe at any time, and the limit counts what is in
+/// use, not what is cached.
+#[test]
+fn a_space_reference_outlives_its_space() {
+    let space = named(1 << 20, &[4096]);
+    let reference = space.space_ref();
+    let live: Vec<_> = (0..10).map(|_| reference.allocate_raw(4096, 10).unwrap().handle).collect();
+    let full = reference.allocate_raw(4096, 10);
+    assert_eq!(full, Err(RawError::Failed(AllocError::TooManyRanges { ranges: 10 })));
+    for &handle in &live[..5] {
+        assert_eq!(ExtentSpaceRef::free_raw(reference.number, handle), Ok(()));
+        assert_eq!(ExtentSpaceRef::free_raw(reference.number, handle), Err(stale(handle)));
+    }
+    assert!(space.stats().cached_ranges > 0, "{:?}", space.stats());
+    // Of another size: cached ranges count against the limit until they are reclaimed.
+    let others: Vec<_> = (0..5).map(|_| reference.allocate_raw(100, 10).unwrap().handle).collect();
+    let full = reference.allocate_raw(100, 10);
+    assert_eq!(full, Err(RawError::Failed(AllocError::TooManyRanges { ranges: 10 })));
+    assert_eq!(space.free_raw(others[0]), Ok(100));
+    assert_eq!((space.metrics().live, space.raw_extents()), (9, 9));
+    let unknown = ExtentSpaceRef { number: u32::MAX >> 1, ..reference };
+    for wrong in [unknown, ExtentSpaceRef { id: 0, ..reference }] {
+        assert!(!wrong.is_open());
+        let foreign = RawError::Foreign { allocator: 0, handle_of: wrong.id };
+        assert_eq!(wrong.allocate_raw(4096, 10), Err(foreign));
+    }
+    assert!(reference.is_open());
+    drop(space);
+    assert!(!reference.is_open());
+    let foreign = RawError::Foreign { allocator: 0, handle_of: reference.id };
+    assert_eq!(ExtentSpaceRef::free_raw(reference.number, live[7]), Err(foreign));
+    assert_eq!(reference.allocate_raw(4096, 10), Err(foreign));
+    // The next space may have the number, and is another one.
+    let next = named(1 << 20, &[4096]);
+    let kept = next.allocate_raw(4096).unwrap();
+    assert_eq!(ExtentSpaceRef::free_raw(next.space_ref().number, live[7]), Err(foreign));
+    assert_eq!(next.free_raw(kept.handle), Ok(4096));
+}
+
+/// Each handle is freed by its thread or by the end of the space. An extent that outlives the space
+/// can take all bytes behind it then: none is lost. The metadata detects a range freed twice.
+#[test]
+fn handles_are_freed_while_their_space_ends() {
+    for round in 0..200 {
+        let space = named(1 << 20, if round % 2 == 0 { &[4096] } else { &[] });
+        let reference = space.space_ref();
+        let mut own = space.allocate(100).unwrap();
+        let handles: Vec<_> = (0..64).map(|_| space.allocate_raw(4096).unwrap().handle).collect();
+        let start = Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                start.wait();
+                for &handle in &handles {
+                    let freed = ExtentSpaceRef::free_raw(reference.number, handle);
+                    assert!(
+                        matches!(
+                            freed,
+                            Ok(()) | Err(RawError::Foreign { .. } | RawError::Stale { .. })
+                        ),
+                        "{freed:?}"
+                    );
+                }
+            });
+            start.wait();
+            drop(space);
+        });
+        assert!(!reference.is_open());
+        for &handle in &handles {
+            assert!(ExtentSpaceRef::free_raw(reference.number, handle).is_err());
+        }
+        assert_eq!(own.extend((1 << 20) - own.offset()), Ok(()), "round {round}");
+    }
 }

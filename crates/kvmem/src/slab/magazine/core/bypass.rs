@@ -83,6 +83,12 @@ impl Bypass {
         self.reclaims.load(Ordering::Relaxed)
     }
 
+    /// Returns false if several reclaims in a row followed closely on the previous one.
+    pub(crate) fn pays_off(&self) -> bool {
+        // Relaxed: a hint.
+        self.length.load(Ordering::Relaxed) < MAX_BYPASS_PUTS
+    }
+
     /// Records a reclaim that happens when `puts` puts are counted.
     pub(crate) fn record_reclaim(&self, puts: u32) {
         // Relaxed, all: hints, and a statistic.

@@ -138,6 +138,11 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         self.rebind(|_| change());
     }
 
+    /// Returns whether the latest bypass is shorter than the longest one.
+    pub(crate) fn pays_off(&self) -> bool {
+        self.bypass.pays_off()
+    }
+
     pub(crate) fn reclaims(&self) -> u64 {
         self.bypass.reclaims()
     }
