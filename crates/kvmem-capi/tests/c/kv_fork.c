@@ -13,7 +13,7 @@
 enum { THREADS = 3, FORKS = 60, KEYS = 200, HELD = 100, BYTES = 256 };
 
 static atomic_int stop;
-static atomic_int rounds;
+static atomic_int turns;
 static kvmem_kv_cache *cache;
 
 static void *work(void *argument) {
@@ -38,7 +38,7 @@ static void *work(void *argument) {
         default:
             OK(kvmem_kv_cache_insert(cache, &key, sizeof key, value, sizeof value));
         }
-        rounds++;
+        turns++;
     }
     return NULL;
 }
@@ -94,7 +94,7 @@ int main(void) {
     pthread_t threads[THREADS];
     for (size_t i = 0; i < THREADS; i++)
         CHECK(pthread_create(&threads[i], NULL, work, (void *) (i + 1)) == 0);
-    while (rounds < 1000)
+    while (turns < 1000)
         usleep(100);
     for (int i = 0; i < FORKS; i++) {
         uint64_t key = 1000;
