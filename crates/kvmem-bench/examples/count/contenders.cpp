@@ -54,10 +54,6 @@ struct counted_range {
     uint64_t size;
 };
 
-} // namespace
-
-extern "C" {
-
 /// The class, made by one of its two factories.
 template <decltype(OffsetAllocator::create) *CREATE>
 constexpr contender class_for_cpp = {
@@ -83,6 +79,10 @@ constexpr contender class_for_cpp = {
     },
     [](const void *handle) { return static_cast<const OffsetAllocationHandle *>(handle)->size(); },
 };
+
+} // namespace
+
+extern "C" {
 
 extern const contender drop_in;
 const contender drop_in = class_for_cpp<OffsetAllocator::create>;
