@@ -20,6 +20,7 @@ pub use self::row::OffsetRow;
 pub use self::suite::{OffsetDetails, OffsetSuite};
 use crate::contender::ContenderId;
 use crate::loops::LoopError;
+use crate::machine::Machine;
 use crate::neighbour::{Neighbour, NeighbourCommand, NeighbourError};
 use crate::progress::Progress;
 use crate::suite::{BenchError, Report, names};
@@ -80,8 +81,11 @@ pub fn run(
         task: "the neighbour".to_owned(),
         error: LoopError::from(error),
     };
+    // Before a processor belongs to the neighbour.
+    let machine = Machine::here();
     let neighbour = options.neighbour.map(Neighbour::start).transpose().map_err(failed)?;
     let mut report: OffsetReport = crate::suite::run(options, progress)?;
+    report.machine = machine;
     report.details.neighbour = neighbour.map(Neighbour::end).transpose().map_err(failed)?;
     Ok(report)
 }

@@ -30,15 +30,14 @@ fn rows_are_reported_in_full() {
         "binned",
         "mutex",
         "≥ 1.8",
-        "≤ 10",
+        "≤ 3",
     ];
     is_reported_in_full(&report, &watch, &keys, &parts);
     for row in &report.rows {
         assert!(row.p50_ns <= row.p99_ns, "{row:?}");
     }
-    // One goal for each of the five kinds of scenarios, twice, where two threads have two
-    // processors; and impossible requests.
-    assert_eq!(report.goals.len(), if report.machine.cores >= 2 { 11 } else { 1 });
+    // The goals for rates, where two threads have two processors, and that for impossible requests.
+    assert_eq!(report.goals.len(), if report.machine.cores >= 2 { 12 } else { 1 });
 }
 
 #[test]

@@ -105,7 +105,7 @@ impl ExtentCache {
     /// Returns the errors of [`OffsetAllocator::allocate`].
     #[inline]
     pub fn allocate(&self, size: u64) -> Result<Extent, AllocError> {
-        self.instance.allocate(size)
+        self.instance.allocate(size).map(|range| Extent::of(self.space, range))
     }
 
     /// Returns the addresses of two numbers that tell that a request must fail: if the first is

@@ -17,6 +17,8 @@
 //! check is [`keeps`](HotSizes::keeps), which runs under the owner's lock, and a thread that takes
 //! a range checks the range's size.
 
+use std::ptr;
+
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// The number of sizes that can be hot at the same time.
@@ -170,7 +172,8 @@ impl HotSizes {
 
     /// Returns the address of a number that is even while nothing is cached, and changes with that.
     pub(super) fn epoch_address(&self) -> *const u32 {
-        self.epoch.as_ptr()
+        // An atomic has the representation of its number.
+        ptr::from_ref(&self.epoch).cast()
     }
 
     /// Makes the epoch even if no size is hot. Called when nothing is cached any more, and never by

@@ -17,7 +17,6 @@ use crate::slab::magazine::Magazines;
 use crate::slab::magazine::RoundSource;
 use crate::sync::{AppendOnlyTable, AtomicU64, FIRST, Mutex};
 
-use super::extent::Extent;
 use super::hooks::{HooksSlot, RangeHook, RangeHooks};
 use super::hot::{CLASSES, Detection, HotSizes};
 use super::raw_table::RawTable;
@@ -185,7 +184,7 @@ impl ExtentInstance {
 
     /// Allocates a range, and runs its hook.
     #[inline(always)]
-    pub(super) fn allocate(&self, size: u64) -> Result<Extent, AllocError> {
+    pub(super) fn allocate(&self, size: u64) -> Result<Range, AllocError> {
         // Before the fast path, so that nothing has to be kept across a call.
         match self.hooks.get() {
             None => self.allocate_without_hooks(size),
@@ -195,34 +194,37 @@ impl ExtentInstance {
 
     #[cold]
     #[inline(never)]
-    fn allocate_with_hooks(&self, hooks: &RangeHooks, size: u64) -> Result<Extent, AllocError> {
-        let extent = self.allocate_without_hooks(size)?;
-        self.run(hooks.allocated, extent.allocation().as_range());
-        Ok(extent)
+    fn allocate_with_hooks(&self, hooks: &RangeHooks, size: u64) -> Result<Range, AllocError> {
+        let range = self.allocate_without_hooks(size)?;
+        // Freed if the hook panics.
+        let allocation = self.space.allocation(range);
+        self.run(hooks.allocated, range);
+        allocation.forget();
+        Ok(range)
     }
 
     #[inline(always)]
-    fn allocate_without_hooks(&self, size: u64) -> Result<Extent, AllocError> {
+    fn allocate_without_hooks(&self, size: u64) -> Result<Range, AllocError> {
         if let Some(class) = self.class_of(short(size))
             && let Some(range) = self.magazines.get_loaded(class)
         {
-            return Ok(Extent::of(self.space, range));
+            return Ok(range);
         }
         // The error is passed separately, so a successful result stays in registers. It is made
         // here, so callers that ignore it do not pay for it.
         let mut failure = AllocError::ZeroSize;
         match self.allocate_or_fail(size, &mut failure).found() {
-            Ok(range) => Ok(Extent::of(self.space, range)),
+            Ok(range) => Ok(range),
             Err(FULL) => Err(self.space.early_error(size)),
             Err(_) => Err(failure),
         }
     }
 
-    /// Makes a raw handle of an extent of the allocator `id`.
+    /// Makes a raw handle of a range of the allocator `id`.
     #[inline(always)]
-    pub(super) fn issue_raw(&self, extent: Extent, id: u64, size: u64) -> RawAllocation {
-        let (slot, offset) = (extent.allocation().as_range().node(), extent.offset());
-        let generation = self.raw.entry(slot).issue(extent.into_allocation());
+    pub(super) fn issue_raw(&self, range: Range, id: u64, size: u64) -> RawAllocation {
+        let (slot, offset) = (range.node(), range.offset());
+        let generation = self.raw.entry(slot).issue(range);
         RawAllocation { handle: RawHandle { allocator: id, slot, generation }, offset, size }
     }
 

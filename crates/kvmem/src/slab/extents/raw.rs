@@ -51,7 +51,10 @@ impl ExtentCache {
     }
 
     fn issue_raw(&self, extent: Extent, size: u64) -> RawAllocation {
-        self.instance.issue_raw(extent, self.id(), size)
+        let allocation = extent.into_allocation();
+        let raw = self.instance.issue_raw(allocation.as_range(), self.id(), size);
+        allocation.forget();
+        raw
     }
 
     /// Frees a raw extent and returns its size in bytes. O(1).

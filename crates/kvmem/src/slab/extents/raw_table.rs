@@ -38,24 +38,23 @@ impl RawEntry {
     }
 
     /// Makes the next generation live for a range; returns the generation.
-    pub(super) fn issue(&self, allocation: Allocation) -> u32 {
+    pub(super) fn issue(&self, range: Range) -> u32 {
         // Relaxed: no other thread changes a generation that is not live.
         let generation =
             (self.generation.load(Ordering::Relaxed) & !(LIVE | BUSY)).wrapping_add(STEP) | LIVE;
         // Release pairs with the Acquire fence in `read`: a reader that sees these values sees that
         // the last generation is no longer live.
         fence(Ordering::Release);
-        self.store(allocation);
+        self.store(range);
         // Release pairs with the Acquire in `take` and in `read`.
         self.generation.store(generation, Ordering::Release);
         generation
     }
 
     /// Stores the range. Relaxed, all: ordered by the generation.
-    fn store(&self, allocation: Allocation) {
-        self.size.store(allocation.as_range().size(), Ordering::Relaxed);
-        self.offset.store(allocation.offset(), Ordering::Relaxed);
-        allocation.forget();
+    fn store(&self, range: Range) {
+        self.size.store(range.size(), Ordering::Relaxed);
+        self.offset.store(range.offset(), Ordering::Relaxed);
     }
 
     /// Replaces a live generation by `to`, which is not live or busy; returns `None` if it is not
@@ -135,7 +134,8 @@ impl RawEntry {
         fence(Ordering::Release);
         let mut allocation = space.allocation(self.range(slot));
         let done = run(&mut allocation);
-        self.store(allocation);
+        self.store(allocation.as_range());
+        allocation.forget();
         // Release pairs with the Acquire in `take` and `read`.
         self.generation.store(generation, Ordering::Release);
         Some(done)
