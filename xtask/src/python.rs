@@ -137,6 +137,7 @@ fn environment(folder: &Path) -> Option<PathBuf> {
     if fs::read_to_string(&requested).is_ok_and(|was| was == request)
         && works(environment.join("bin/python"), &["-m", "pytest", "--version"])
     {
+        remove_leftovers(&environment);
         return Some(environment);
     }
     say!("a new environment in {}, by {python}", environment.display());
@@ -167,6 +168,19 @@ fn environment(folder: &Path) -> Option<PathBuf> {
     Some(environment)
 }
 
+/// Removes what a pip that was killed has left. It renames the packages that it replaces to names
+/// with a tilde, and Python then finds a package twice.
+fn remove_leftovers(environment: &Path) {
+    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
+    for python in entries(&environment.join("lib")) {
+        for package in entries(&python.path().join("site-packages")) {
+            if package.file_name().to_string_lossy().starts_with('~') {
+                let _ = fs::remove_dir_all(package.path());
+            }
+        }
+    }
+}
+
 /// Returns a suitable Python, after installing its Debian package if necessary.
 pub(crate) fn find() -> Option<String> {
     let found = || {
@@ -189,6 +203,22 @@ pub(crate) fn path_with(folder: &Path) -> std::ffi::OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_killed_pip_has_left_is_removed() {
+        let name = format!("kvmem-leftovers-{}", std::process::id());
+        let environment = std::env::temp_dir().join(name);
+        let packages = environment.join("lib/python3.11/site-packages");
+        for package in ["~vmem", "~vmem-0.1.0.dist-info", "kvmem", "kvmem-0.1.0.dist-info"] {
+            fs::create_dir_all(packages.join(package)).unwrap();
+        }
+        remove_leftovers(&environment);
+        let left = fs::read_dir(&packages).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut left: Vec<_> = left.collect();
+        left.sort();
+        assert_eq!(left, ["kvmem", "kvmem-0.1.0.dist-info"]);
+        fs::remove_dir_all(&environment).unwrap();
+    }
 
     #[test]
     fn a_folder_comes_first() {
