@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::allocation::{Allocation, resize_down, resize_up};
 use super::allocator::OffsetAllocator;
-use super::range::{known_size, short_size};
+use super::range::short_size;
 use super::raw_handle::{RawAllocation, RawHandle};
 use super::space_core::SpaceState;
 use crate::offset::error::{AllocError, RawError};
@@ -19,7 +19,7 @@ impl OffsetAllocator {
     /// Those of [`allocate`](Self::allocate).
     #[inline]
     pub fn allocate_raw(&self, size: u64) -> Result<RawAllocation, AllocError> {
-        self.core.allocate_and(size, |state, placed| issue(state, placed, size))
+        self.core.allocate_and(size, |state, placed| state.issue(placed, size))
     }
 
     /// Allocates `size` bytes at a multiple of `align`, as
@@ -29,7 +29,7 @@ impl OffsetAllocator {
     /// Those of [`allocate_aligned`](Self::allocate_aligned).
     pub fn allocate_aligned_raw(&self, size: u64, align: u64) -> Result<RawAllocation, AllocError> {
         let placed = self.place_aligned(size, align)?;
-        Ok(self.core.with(|state| issue(state, placed, size)))
+        Ok(self.core.with(|state| state.issue(placed, size)))
     }
 
     /// Frees a raw allocation; returns its size in bytes. O(1).
@@ -49,10 +49,9 @@ impl OffsetAllocator {
     /// ```
     #[inline]
     pub fn free_raw(&self, handle: RawHandle) -> Result<u64, RawError> {
-        self.revoke_raw(handle, |state, placed, size| {
-            state.heap.free(placed.node, placed.offset, size);
-            size
-        })
+        let RawHandle { slot, generation, .. } = handle;
+        self.own(handle)?;
+        self.core.free_raw(self.id(), slot, generation)
     }
 
     /// Returns the bytes of a raw allocation. O(1).
@@ -142,7 +141,7 @@ impl OffsetAllocator {
         let RawHandle { slot, generation, .. } = handle;
         self.own(handle)?;
         self.core.with(|state| {
-            let (placed, size) = revoke(state, slot, generation)?;
+            let (placed, size) = state.revoke(slot, generation)?;
             Ok(run(state, placed, size))
         })
     }
@@ -179,24 +178,4 @@ fn raw_allocation(state: &SpaceState, slot: u32, generation: u32) -> RawAllocati
     let range = state.heap.range_of(slot);
     let handle = RawHandle { allocator: state.id, slot, generation };
     RawAllocation { handle, offset: range.start, size: range.end - range.start }
-}
-
-/// Revokes the generation of a slot, if it is this one; returns the allocation and its size.
-#[inline(always)]
-pub(super) fn revoke(
-    state: &mut SpaceState,
-    slot: u32,
-    generation: u32,
-) -> Result<(Placed, u64), RawError> {
-    let size = known_size(state.generations.take(slot, generation)?);
-    let placed = Placed { node: slot, offset: state.heap.offset_of(slot) };
-    let size = size.unwrap_or_else(|| state.heap.size_of(placed));
-    Ok((placed, size))
-}
-
-#[inline(always)]
-pub(super) fn issue(state: &mut SpaceState, placed: Placed, size: u64) -> RawAllocation {
-    let generation = state.generations.issue(placed.node, short_size(size));
-    let handle = RawHandle { allocator: state.id, slot: placed.node, generation };
-    RawAllocation { handle, offset: placed.offset, size }
 }

@@ -9,6 +9,8 @@ use std::any::Any;
 use super::generations::GenerationTable;
 use super::hint::Hint;
 use super::hint::SpaceStats;
+use super::range::{known_size, short_size};
+use super::raw_handle::{RawAllocation, RawHandle};
 use crate::offset::error::{AllocError, CheckError, RawError};
 use crate::offset::heap::{Heap, MaybePlaced, Placed};
 use crate::sync::{Combined, CombiningGuard, CombiningMutex, Words, const_new};
@@ -35,6 +37,23 @@ impl SpaceState {
     #[inline]
     fn over(&self) -> bool {
         self.closed && self.heap.live() == self.generations.live_handles()
+    }
+
+    /// Makes a raw handle of an allocation.
+    #[inline(always)]
+    pub(super) fn issue(&mut self, placed: Placed, size: u64) -> RawAllocation {
+        let generation = self.generations.issue(placed.node, short_size(size));
+        let handle = RawHandle { allocator: self.id, slot: placed.node, generation };
+        RawAllocation { handle, offset: placed.offset, size }
+    }
+
+    /// Revokes the generation of a slot, if it is this one; returns the allocation and its size.
+    #[inline(always)]
+    pub(super) fn revoke(&mut self, slot: u32, generation: u32) -> Result<(Placed, u64), RawError> {
+        let size = known_size(self.generations.take(slot, generation)?);
+        let placed = Placed { node: slot, offset: self.heap.offset_of(slot) };
+        let size = size.unwrap_or_else(|| self.heap.size_of(placed));
+        Ok((placed, size))
     }
 }
 
@@ -304,26 +323,59 @@ impl SpaceCore {
         self.place(state, size, run)
     }
 
-    /// Allocates `size` bytes, and runs with them under the same lock, if this core is that of the
-    /// allocator `id`, which still exists, and fewer than `max_live` allocations are live.
+    /// Allocates `size` bytes with a raw handle, if this core is that of the allocator `id`, which
+    /// still exists, and fewer than `max_live` allocations are live.
+    ///
+    /// The usual way has no error, which would be returned through memory. If it fails, the other
+    /// way begins again, and finds the reason.
     #[inline(always)]
-    pub(crate) fn allocate_in<R>(
+    pub(crate) fn allocate_raw(
         &self,
         id: u64,
         size: u64,
         max_live: u64,
-        run: impl FnOnce(&mut SpaceState, Placed) -> R,
-    ) -> Result<R, RawError> {
-        // The bound may be that of another allocator, if this one is gone.
-        self.admit(size)?;
-        let Some(mut slot) = self.state.try_lock_closed() else {
-            return self.with_waiting_in(|state| {
-                let state = open_in(state, id, max_live)?;
-                Ok(place_waiting(state, size, run)?)
-            });
+    ) -> Result<RawAllocation, RawError> {
+        match self.try_allocate_raw(id, size, max_live) {
+            Some(raw) => Ok(raw),
+            None => self.allocate_raw_waiting(id, size, max_live),
+        }
+    }
+
+    #[inline(always)]
+    fn try_allocate_raw(&self, id: u64, size: u64, max_live: u64) -> Option<RawAllocation> {
+        // The bound may be that of another allocator, if this one is gone. Size 0 wraps around to
+        // the greatest value and fails as well.
+        if size.wrapping_sub(1) >= self.hint.largest() {
+            return None;
+        }
+        let mut slot = self.state.try_lock_closed()?;
+        let state = slot.as_deref_mut()?;
+        if state.id != id || state.closed || state.heap.live() >= max_live {
+            return None;
+        }
+        let placed = match state.heap.reuse(size) {
+            Some(placed) => {
+                self.publish(&mut state.heap);
+                placed
+            }
+            None => self.allocate_new(&mut state.heap, size).get()?,
         };
-        let state = open_in(&mut slot, id, max_live)?;
-        Ok(self.place(state, size, run)?)
+        Some(state.issue(placed, size))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn allocate_raw_waiting(
+        &self,
+        id: u64,
+        size: u64,
+        max_live: u64,
+    ) -> Result<RawAllocation, RawError> {
+        self.admit(size)?;
+        self.with_waiting_in(|slot| {
+            let state = open_in(slot, id, max_live)?;
+            Ok(place_waiting(state, size, |state, placed| state.issue(placed, size))?)
+        })
     }
 
     /// Allocates `size` bytes if fewer than `max_live` ranges are in use.
@@ -355,27 +407,37 @@ impl SpaceCore {
         result
     }
 
-    /// Runs `change` under the lock and publishes the new figures, if this core is that of the
-    /// allocator `id`, or of its allocations.
+    /// Frees the raw allocation at a slot, if this core is that of the allocator `id` and the slot
+    /// has this generation; returns its size. In two ways, as [`allocate_raw`](Self::allocate_raw).
     #[inline(always)]
-    pub(crate) fn with_allocator<R>(
-        &self,
-        id: u64,
-        change: impl FnOnce(&mut SpaceState) -> R,
-    ) -> Result<R, RawError> {
-        let Some(mut slot) = self.state.try_lock_closed() else {
-            return self.with_waiting_in(|slot| match slot {
-                Some(state) if state.id == id => Ok(change(state)),
-                other => Err(foreign(other, id)),
-            });
-        };
-        let state = match &mut *slot {
-            Some(state) if state.id == id => state,
-            other => return Err(foreign(other, id)),
-        };
-        let result = change(state);
+    pub(crate) fn free_raw(&self, id: u64, slot: u32, generation: u32) -> Result<u64, RawError> {
+        match self.try_free_raw(id, slot, generation) {
+            Some(size) => Ok(size),
+            None => self.free_raw_waiting(id, slot, generation),
+        }
+    }
+
+    #[inline(always)]
+    fn try_free_raw(&self, id: u64, slot: u32, generation: u32) -> Option<u64> {
+        let mut state = self.state.try_lock_closed()?;
+        let state = state.as_deref_mut().filter(|state| state.id == id)?;
+        let (placed, size) = state.revoke(slot, generation).ok()?;
+        state.heap.free(placed.node, placed.offset, size);
         self.publish(&mut state.heap);
-        Ok(result)
+        Some(size)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn free_raw_waiting(&self, id: u64, slot: u32, generation: u32) -> Result<u64, RawError> {
+        self.with_waiting_in(|state| match state {
+            Some(state) if state.id == id => {
+                let (placed, size) = state.revoke(slot, generation)?;
+                state.heap.free(placed.node, placed.offset, size);
+                Ok(size)
+            }
+            other => Err(foreign(other, id)),
+        })
     }
 
     /// Returns whether this core is that of the allocator `id`, which still exists.

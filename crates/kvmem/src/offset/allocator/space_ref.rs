@@ -7,7 +7,6 @@
 //! and the identity, compared under the lock, tells whether it is still that of the space.
 
 use super::allocator::OffsetAllocator;
-use super::raw::{issue, revoke};
 use super::raw_handle::{RawAllocation, RawHandle};
 use super::registry;
 use crate::offset::error::RawError;
@@ -43,7 +42,7 @@ impl SpaceRef {
     #[inline]
     pub fn allocate_raw(self, size: u64, max_live: u64) -> Result<RawAllocation, RawError> {
         let Some(core) = registry::find_core(self.number) else { return Err(self.gone()) };
-        core.allocate_in(self.id, size, max_live, |state, placed| issue(state, placed, size))
+        core.allocate_raw(self.id, size, max_live)
     }
 
     /// Frees a raw allocation of the space with the number `number`; returns its size in bytes.
@@ -58,11 +57,7 @@ impl SpaceRef {
         let Some(core) = registry::find_core(number) else {
             return Err(SpaceRef { number, id }.gone());
         };
-        core.with_allocator(id, |state| {
-            let (placed, size) = revoke(state, slot, generation)?;
-            state.heap.free(placed.node, placed.offset, size);
-            Ok(size)
-        })?
+        core.free_raw(id, slot, generation)
     }
 
     /// Returns whether the allocator still exists. O(1).
