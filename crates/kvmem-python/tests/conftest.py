@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -30,6 +31,22 @@ def pool() -> Iterator[kvmem.Pool]:
     with kvmem.Pool(8 * MIB, pages="4k") as pool:
         yield pool
         pool.check()
+
+
+@pytest.fixture
+def hugepages() -> Iterator[None]:
+    """Keeps the machine's pool of 2 MiB pages as it is. Tests that size the pool for themselves,
+    and count what is left of it, take turns with those of this fixture by a lock on the kernel's
+    file.
+    """
+    try:
+        file = open("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
+    except OSError:
+        yield
+        return
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture

@@ -543,6 +543,7 @@ def test_memory_by_pointer(arguments: dict[str, Any]) -> None:
         memory.free(pointer)
 
 
+@pytest.mark.usefixtures("hugepages")
 def test_hugepages_or_an_error() -> None:
     memory = HostMemory()
     try:
@@ -635,6 +636,7 @@ memory_management.logger.error = lambda *words: said.append(words)
 """
 
 
+@pytest.mark.usefixtures("hugepages")
 def test_the_entry_point_gives_lmcache_its_memory() -> None:
     out = lmcache(
         (WHOLE if REAL else CUT)

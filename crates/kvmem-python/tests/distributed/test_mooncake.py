@@ -245,6 +245,7 @@ def test_if_one_part_cannot_be_mounted_none_is(
             assert segment.nbytes == 2 * MIB
 
 
+@pytest.mark.usefixtures("hugepages")
 def test_a_segment_of_huge_pages(cluster: Cluster, store: Store) -> None:
     try:
         pool = kvmem.Pool("4MiB", pages="2M", strict=True, shared=True)
