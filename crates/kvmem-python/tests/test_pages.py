@@ -154,6 +154,12 @@ def test_commands_run_and_print_what_the_page_shows(page: Path, tmp_path: Path) 
         program = program.replace(written, instead)
     folders = [str(Path(sys.executable).parent), os.environ["PATH"]]
     environment = {"KVMEM_REPOSITORY": str(ROOT), "PATH": os.pathsep.join(folders)}
+    # A clone of a checkout without a branch says so at length.
+    environment |= {
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "advice.detachedHead",
+        "GIT_CONFIG_VALUE_0": "false",
+    }
     compare(page, ran, run(["bash", "-euo", "pipefail", "-c", program], tmp_path, environment))
 
 
