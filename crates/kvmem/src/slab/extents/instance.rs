@@ -228,8 +228,8 @@ impl ExtentInstance {
         RawAllocation { handle: RawHandle { allocator: id, slot, generation }, offset, size }
     }
 
-    /// Allocates a range that the thread's loaded magazine does not have. Answers most requests of
-    /// a full space: takes no lock, and writes nothing but the mark of the owner lock.
+    /// Allocates a range that the thread's loaded magazine does not have. Most requests of a full
+    /// space fail here, without a lock: they write nothing but the mark of the owner lock.
     #[inline(never)]
     fn allocate_or_fail(&self, size: u64, failure: &mut AllocError) -> Range {
         // Where no size is hot nothing is cached, and the space decides. If it fails, the caches
