@@ -167,7 +167,7 @@ pub(crate) fn run(root: &Path, options: &CountOptions) -> Result<ExitCode> {
 }
 
 /// Builds the program of the loops as the benchmarks are built; returns its path.
-fn build(root: &Path) -> Result<PathBuf> {
+pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let args =
         ["build", "--profile", "bench", "--locked", "-p", "kvmem-bench", "--example", "count"];
     let mut report = Report::default();
@@ -178,7 +178,7 @@ fn build(root: &Path) -> Result<PathBuf> {
 
 /// Builds the library of contenders in C++ on the built C library; returns its path, or what is
 /// missing.
-fn build_loaded(root: &Path) -> Result<Result<PathBuf, String>> {
+pub(crate) fn build_loaded(root: &Path) -> Result<Result<PathBuf, String>> {
     const COMPILER: &str = "c++";
     if !setup::works(COMPILER, &["--version"]) {
         return Ok(Err(format!("no C++ compiler `{COMPILER}`: {}", setup::by_hand("g++"))));

@@ -22,6 +22,7 @@
 //! - [`package`] packs the crates that are published and builds them from their packages, [`msrv`]
 //!   with the oldest toolchain,
 //! - [`count`] counts instructions and mispredicted branches of the loops,
+//! - [`drop_in`] times the class for C++ beside a model of what it replaces,
 //! - [`record`] files a benchmark run under its date and machine, and draws the records,
 //! - [`site`] makes the documentation a site, and checks it.
 
@@ -30,6 +31,7 @@ mod checks;
 mod count;
 mod deploy;
 mod dist;
+mod drop_in;
 mod engines;
 mod install;
 mod layout;
@@ -104,6 +106,9 @@ enum Chore {
     /// Count instructions and mispredicted branches of the loops over allocators of offsets, under
     /// cachegrind: figures that no machine and no neighbour changes.
     Count(count::CountOptions),
+    /// Time the class for C++ that replaces Mooncake's allocator, beside a model of that allocator
+    /// behind the same functions, on one thread and on several.
+    DropIn(drop_in::DropInOptions),
     /// Draw the newest recorded run of every suite as one page.
     Report(record::ReportOptions),
     /// Build the documentation as a site that needs no network and no server: all pages of the
@@ -128,6 +133,7 @@ fn main() -> Result<ExitCode> {
         Chore::Soak(options) => record::soak(&root, &options),
         Chore::BenchRecord(options) => record::bench(&root, &options),
         Chore::Count(options) => count::run(&root, &options),
+        Chore::DropIn(options) => drop_in::run(&root, &options),
         Chore::Report(options) => record::report(&root, &options),
         Chore::Site(options) => site::run(&root, &options),
     }

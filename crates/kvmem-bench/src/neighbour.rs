@@ -75,7 +75,7 @@ pub enum NeighbourError {
 
 /// A process that streams through memory until [`Neighbour::end`], or until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Neighbour {
+pub struct Neighbour {
     processor: usize,
     child: Child,
     output: BufReader<ChildStdout>,
@@ -89,7 +89,7 @@ impl Neighbour {
     ///
     /// # Errors
     /// [`NeighbourError`] without a second processor, or when the process does not stream.
-    pub(crate) fn start(command: NeighbourCommand) -> Result<Self, NeighbourError> {
+    pub fn start(command: NeighbourCommand) -> Result<Self, NeighbourError> {
         let processors = team::cores();
         let [others @ .., processor] = processors.as_slice() else {
             return Err(NeighbourError::NoProcessor { processors: 0 });
@@ -123,7 +123,7 @@ impl Neighbour {
     ///
     /// # Errors
     /// [`NeighbourError`] if the process ended before: then it did not stream all the time.
-    pub(crate) fn end(mut self) -> Result<Streamed, NeighbourError> {
+    pub fn end(mut self) -> Result<Streamed, NeighbourError> {
         drop(self.child.stdin.take());
         let processor = self.processor;
         let failed = |reason| NeighbourError::Process { processor, reason };

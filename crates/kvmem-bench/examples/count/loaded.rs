@@ -11,19 +11,21 @@ use std::sync::OnceLock;
 use kvmem_bench::contender::{Contender, ContenderId, CreateError, RangeHandle, Space};
 use libloading::Library;
 
+use crate::model;
+
 /// The functions of a contender. As `struct contender` in `contenders.cpp`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Functions {
+pub(crate) struct Functions {
     /// Returns NULL if the contender cannot manage the space.
-    create: unsafe extern "C" fn(capacity: u64, max_live: u64) -> *mut c_void,
-    destroy: unsafe extern "C" fn(space: *mut c_void),
+    pub(crate) create: unsafe extern "C" fn(capacity: u64, max_live: u64) -> *mut c_void,
+    pub(crate) destroy: unsafe extern "C" fn(space: *mut c_void),
     /// Writes a handle to `handle`, or returns false.
-    allocate:
+    pub(crate) allocate:
         unsafe extern "C" fn(space: *mut c_void, size: u64, handle: *mut LoadedHandle) -> bool,
-    free: unsafe extern "C" fn(handle: *mut LoadedHandle),
-    offset: unsafe extern "C" fn(handle: *const LoadedHandle) -> u64,
-    size: unsafe extern "C" fn(handle: *const LoadedHandle) -> u64,
+    pub(crate) free: unsafe extern "C" fn(handle: *mut LoadedHandle),
+    pub(crate) offset: unsafe extern "C" fn(handle: *const LoadedHandle) -> u64,
+    pub(crate) size: unsafe extern "C" fn(handle: *const LoadedHandle) -> u64,
 }
 
 static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
@@ -32,9 +34,15 @@ fn functions() -> &'static Functions {
     FUNCTIONS.get().expect("`load` is called first")
 }
 
-/// Loads the contender `name` of a library, once in a process.
+/// Loads the contender `name` of a library, or the model, once in a process.
 pub(crate) fn load(library: &str, name: &str) -> Result<(), Box<dyn Error>> {
-    // SAFETY: the library is the one that `cargo xtask count` built. Its initializers are those of
+    let functions = if name == model::NAME { model::MODEL } else { find(library, name)? };
+    FUNCTIONS.set(functions).map_err(|_| "a contender is loaded already".into())
+}
+
+/// Returns the contender `name` of a library.
+fn find(library: &str, name: &str) -> Result<Functions, Box<dyn Error>> {
+    // SAFETY: the library is the one that `cargo xtask` built. Its initializers are those of
     // the C++ runtime and of kvmem.
     let library = unsafe { Library::new(library) }?;
     // SAFETY: `contenders.cpp` defines each contender with the type of `Functions`.
@@ -43,15 +51,22 @@ pub(crate) fn load(library: &str, name: &str) -> Result<(), Box<dyn Error>> {
     let functions = unsafe { *functions };
     // The functions are used until the process ends.
     std::mem::forget(library);
-    FUNCTIONS.set(functions).map_err(|_| "a contender is loaded already".into())
+    Ok(functions)
 }
 
 /// The loaded contender.
 pub(crate) struct Loaded(*mut c_void);
 
+// SAFETY: threads may share each of the loaded allocators. The contender that places nothing is
+// measured on one thread.
+unsafe impl Sync for Loaded {}
+
 /// A handle of the loaded contender: an object of C++ that may be moved as bytes.
 #[repr(C)]
-pub(crate) struct LoadedHandle([u64; 5]);
+pub(crate) struct LoadedHandle([u64; HANDLE_WORDS]);
+
+/// The words of a handle, as in `contenders.cpp`.
+pub(crate) const HANDLE_WORDS: usize = 5;
 
 impl RangeHandle for LoadedHandle {
     #[inline]

@@ -7,7 +7,7 @@ use crate::suite::{GoalList, ratios};
 
 use ConcurrencyContenderId::{Binned, KvmemCached};
 use ConcurrencyScenario::{
-    CrossThread, Fragmented, HighWater, Impossible, Pair2M, Pair4K, PairOdd,
+    CrossThread, Fragmented, HighWater, Impossible, Pair2M, Pair4K, PairOdd, TooFragmented,
 };
 
 /// A goal for each of its scenarios: the rate of some threads over another rate.
@@ -115,13 +115,15 @@ pub(super) fn add(rows: &[ConcurrencyRow], cores: usize, goals: &mut GoalList) {
         }
     }
     let alone = |row: &&ConcurrencyRow| {
-        (row.scenario, row.contender) == (Impossible, KvmemCached) && row.threads as usize <= cores
+        matches!(row.scenario, Impossible | TooFragmented)
+            && row.contender == KvmemCached
+            && row.threads as usize <= cores
     };
     let each = rows.iter().filter(alone).map(|row| {
         let ns = f64::from(row.threads) * 1e3 / row.mops;
-        (ns, Some(format!("{} thread(s)", row.threads)))
+        (ns, Some(format!("{}, {} thread(s)", row.scenario, row.threads)))
     });
-    goals.at_most("impossible: ns of a request that fails", 3.0, each);
+    goals.at_most("impossible, too-fragmented: ns of a request that fails", 3.0, each);
 }
 
 #[cfg(test)]

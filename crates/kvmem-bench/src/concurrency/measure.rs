@@ -1,7 +1,7 @@
 //! One scenario with one contender and one number of threads, measured once for the rate and once
 //! for single calls.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::contender::{SharedAllocator, SharedVisitor, visit};
 use super::scenario::{ScenarioState, Timed};
@@ -50,12 +50,7 @@ fn with<C: SharedAllocator>(
     task: &ConcurrencyTask,
 ) -> Result<ConcurrencySample, ConcurrencyMeasureError> {
     let ConcurrencyTask { scenario, threads, time, .. } = *task;
-    let scene = ScenarioState::<C>::new(scenario, threads)?;
-    let rate = team::run(threads, time, |member| work(&scene, member, &mut ()), || ());
-    let rate = all(rate?.threads)?;
-    let mops = mops(&rate).ok_or(ConcurrencyMeasureError::NothingDone)?;
-    drop(scene);
-
+    let mops = rate::<C>(scenario, threads, time)?;
     let scene = ScenarioState::<C>::new(scenario, threads)?;
     let timed = team::run(
         threads,
@@ -76,6 +71,17 @@ fn with<C: SharedAllocator>(
         return Err(ConcurrencyMeasureError::NothingDone);
     };
     Ok(ConcurrencySample { mops, p50_ns: f64::from(p50), p99_ns: f64::from(p99) })
+}
+
+/// Returns the million calls per second of all threads together.
+pub(super) fn rate<C: SharedAllocator>(
+    scenario: ConcurrencyScenario,
+    threads: u32,
+    time: Duration,
+) -> Result<f64, ConcurrencyMeasureError> {
+    let scene = ScenarioState::<C>::new(scenario, threads)?;
+    let rate = team::run(threads, time, |member| work(&scene, member, &mut ()), || ());
+    mops(&all(rate?.threads)?).ok_or(ConcurrencyMeasureError::NothingDone)
 }
 
 fn all<T>(
@@ -134,7 +140,6 @@ impl Timed for CallTimer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn every_scenario_is_measured() {

@@ -4,7 +4,9 @@
 //!    3,274,752 B (a page of KV cache that is no multiple of a power of two).
 //!    [`ConcurrencyScenario::HighWater`] keeps nine tenths of the space in use by blocks of those
 //!    three sizes, while one request in twenty is for half of the space and must fail.
-//!    [`ConcurrencyScenario::Impossible`] makes only such requests. In
+//!    [`ConcurrencyScenario::Impossible`] makes only such requests;
+//!    [`ConcurrencyScenario::TooFragmented`] makes requests that the free bytes could serve, but
+//!    none of the holes can. In
 //!    [`ConcurrencyScenario::Fragmented`] half of the space is free, in holes of many sizes, and
 //!    request sizes are random. In [`ConcurrencyScenario::CrossThread`] every block of 4 KiB is
 //!    freed by a thread other than the one that allocated it; handles are passed on in batches of
@@ -23,8 +25,11 @@ mod measure;
 mod scenario;
 mod suite;
 
+use std::time::Duration;
+
 pub use self::suite::{ConcurrencyRow, ConcurrencySuite};
 use crate::concurrent_suite::ConcurrentOptions;
+use crate::contender::Contender;
 use crate::progress::Progress;
 use crate::suite::{BenchError, Report, names};
 
@@ -44,6 +49,19 @@ pub fn run(
     progress: &mut dyn Progress<ConcurrencyRow>,
 ) -> Result<ConcurrencyReport, ConcurrencyBenchError> {
     crate::suite::run(options, progress)
+}
+
+/// Returns the rate of an allocator of the caller in a scenario: million calls per second of all
+/// threads together, measured for `time`.
+///
+/// # Errors
+/// [`ConcurrencyMeasureError`] when the allocator cannot be measured.
+pub fn rate<C: Contender<Handle: Send> + Sync>(
+    scenario: ConcurrencyScenario,
+    threads: u32,
+    time: Duration,
+) -> Result<f64, ConcurrencyMeasureError> {
+    measure::rate::<contender::Unchanged<C>>(scenario, threads, time)
 }
 
 /// The error of one measurement.
@@ -85,6 +103,8 @@ names! {
         HighWater = "high-water",
         /// Only requests that must fail, with nine tenths in use.
         Impossible = "impossible",
+        /// Only requests that must fail, with half in use: no hole is long enough.
+        TooFragmented = "too-fragmented",
         /// Half in use, fragmented, random sizes.
         Fragmented = "fragmented",
         /// Allocated by one thread, freed by another.

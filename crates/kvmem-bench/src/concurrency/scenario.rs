@@ -19,7 +19,9 @@ pub(super) const CAPACITY: u64 = if SMALLEST { 2 << 30 } else { 16 << 30 };
 /// The largest number of live ranges.
 const MAX_LIVE: usize = if SMALLEST { 1 << 14 } else { 1 << 17 };
 /// A request size that exceeds the free bytes in every scenario that uses it.
-pub(super) const IMPOSSIBLE: u64 = CAPACITY / 2;
+const IMPOSSIBLE: u64 = CAPACITY / 2;
+/// A request size that the free bytes of a fragmented space exceed, and no hole reaches.
+const TOO_LONG: u64 = CAPACITY / 4;
 /// Sizes of `high-water`, and of the pairs.
 const SIZES: [u64; 3] = [4 << 10, 2 << 20, 3_274_752];
 /// Sizes of `fragmented`.
@@ -61,19 +63,19 @@ impl<C: SharedAllocator> ScenarioState<C> {
             space,
         };
         scene.fill();
-        if matches!(scenario, ConcurrencyScenario::HighWater | ConcurrencyScenario::Impossible)
-            && scene.space.allocate(IMPOSSIBLE).is_some()
-        {
-            return Err(ConcurrencyMeasureError::Served { size: IMPOSSIBLE });
+        match hopeless(scenario) {
+            Some(size) if scene.space.allocate(size).is_some() => {
+                Err(ConcurrencyMeasureError::Served { size })
+            }
+            _ => Ok(scene),
         }
-        Ok(scene)
     }
 
     /// Returns the bytes that stay in use.
     fn target(&self) -> u64 {
         match self.scenario {
             ConcurrencyScenario::HighWater | ConcurrencyScenario::Impossible => CAPACITY / 10 * 9,
-            ConcurrencyScenario::Fragmented => CAPACITY / 2,
+            ConcurrencyScenario::Fragmented | ConcurrencyScenario::TooFragmented => CAPACITY / 2,
             ConcurrencyScenario::Pair4K
             | ConcurrencyScenario::Pair2M
             | ConcurrencyScenario::PairOdd
@@ -81,11 +83,11 @@ impl<C: SharedAllocator> ScenarioState<C> {
         }
     }
 
-    /// Fills the space to its target and distributes the blocks. For `fragmented`, fills it
-    /// completely and then frees every second block.
+    /// Fills the space to its target and distributes the blocks. A fragmented space is filled
+    /// completely, and then every second block is freed.
     fn fill(&mut self) {
         let mut random = Rng::seed_from_u64(SEED);
-        let thin = self.scenario == ConcurrencyScenario::Fragmented;
+        let thin = is_fragmented(self.scenario);
         let target = if thin { CAPACITY } else { self.target() };
         let mut used = 0;
         let mut blocks = Vec::new();
@@ -123,11 +125,26 @@ impl<C: SharedAllocator> ScenarioState<C> {
     }
 }
 
+/// Returns whether the space of `scenario` is half free, in holes of many sizes.
+fn is_fragmented(scenario: ConcurrencyScenario) -> bool {
+    matches!(scenario, ConcurrencyScenario::Fragmented | ConcurrencyScenario::TooFragmented)
+}
+
+/// Returns the size of the requests of `scenario` that must fail, if it makes any.
+fn hopeless(scenario: ConcurrencyScenario) -> Option<u64> {
+    match scenario {
+        ConcurrencyScenario::HighWater | ConcurrencyScenario::Impossible => Some(IMPOSSIBLE),
+        ConcurrencyScenario::TooFragmented => Some(TOO_LONG),
+        _ => None,
+    }
+}
+
 /// Draws a size of `scenario`.
 fn draw(scenario: ConcurrencyScenario, random: &mut Rng) -> u64 {
-    match scenario {
-        ConcurrencyScenario::Fragmented => random.random_range(FRAGMENTED_MIN..=FRAGMENTED_MAX),
-        _ => SIZES[random.random_range(0..SIZES.len())],
+    if is_fragmented(scenario) {
+        random.random_range(FRAGMENTED_MIN..=FRAGMENTED_MAX)
+    } else {
+        SIZES[random.random_range(0..SIZES.len())]
     }
 }
 
@@ -157,12 +174,13 @@ impl<C: SharedAllocator> Worker<'_, C> {
             ConcurrencyScenario::PairOdd => self.pair(SIZES[2], timed),
             ConcurrencyScenario::HighWater => {
                 if self.random.random_range(0..20) == 0 {
-                    self.request_impossible(timed)
+                    self.request_hopeless(IMPOSSIBLE, timed)
                 } else {
                     self.churn(timed)
                 }
             }
-            ConcurrencyScenario::Impossible => self.request_impossible(timed),
+            ConcurrencyScenario::Impossible => self.request_hopeless(IMPOSSIBLE, timed),
+            ConcurrencyScenario::TooFragmented => self.request_hopeless(TOO_LONG, timed),
             ConcurrencyScenario::Fragmented => self.churn(timed),
             ConcurrencyScenario::CrossThread => self.pass(timed),
         }
@@ -183,9 +201,9 @@ impl<C: SharedAllocator> Worker<'_, C> {
     }
 
     #[inline(always)]
-    fn request_impossible(&mut self, timed: &mut impl Timed) -> u64 {
-        if timed.call(|| self.scene.space.allocate(IMPOSSIBLE)).is_some() {
-            self.error = Some(ConcurrencyMeasureError::Served { size: IMPOSSIBLE });
+    fn request_hopeless(&mut self, size: u64, timed: &mut impl Timed) -> u64 {
+        if timed.call(|| self.scene.space.allocate(size)).is_some() {
+            self.error = Some(ConcurrencyMeasureError::Served { size });
         }
         1
     }

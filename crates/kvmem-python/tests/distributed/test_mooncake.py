@@ -141,14 +141,16 @@ def test_a_segment_is_the_memory_of_the_pool(cluster: Cluster, store: Store) -> 
 def test_no_put_to_a_segment_waits_for_a_page(cluster: Cluster, pages: str) -> None:
     """The engine's own mapping of the file is as resident as the pool's."""
     with kvmem.Pool("6MiB", pages=pages, shared=True) as pool, serve(pool, cluster.address):
-        number = str(os.fstat(pool.fileno()).st_ino)
+        # Files of other file systems may have the same number.
+        status = os.fstat(pool.fileno())
+        device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
         resident: list[int] = []
         with open("/proc/self/smaps", encoding="ascii") as smaps:
             ours = False
             for line in smaps:
                 words = line.split()
                 if not words[0].endswith(":"):
-                    ours = len(words) > 4 and words[4] == number
+                    ours = words[3:5] == [device, str(status.st_ino)]
                 elif ours and words[0] == "Rss:":
                     resident.append(int(words[1]) << 10)
         assert resident == [pool.nbytes] * 2

@@ -1,0 +1,183 @@
+//! *Drop-in*: time of the class for C++ that replaces Mooncake's allocator, beside a model of that
+//! allocator behind the same functions.
+//!
+//! Each figure is a process of its own, and the contenders take turns, so other load on the machine
+//! affects both. The loops of one thread are timed by the thread's processor time; the scenarios of
+//! several threads have a rate. Medians are compared.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use serde_json::json;
+
+use crate::count;
+
+/// How to measure.
+#[derive(Args)]
+pub(crate) struct DropInOptions {
+    /// Measurements of each figure; the median counts.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    reps: u32,
+    /// Measure beside a process that streams through memory on another processor.
+    #[arg(long)]
+    neighbour: bool,
+    /// Write the rows, too.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// The loops of one thread, with the operations of a measurement.
+const LOOPS: [(&str, &str); 8] = [
+    ("pair", "2000000"),
+    ("churn", "1000000"),
+    ("impossible", "20000000"),
+    ("random", "1000000"),
+    ("mix", "1400000"),
+    ("paired", "500000"),
+    ("uniform", "1000000"),
+    ("uniform-many", "1000000"),
+];
+/// The scenarios of several threads.
+const SCENARIOS: [&str; 4] = ["impossible", "too-fragmented", "high-water", "pair-4k"];
+const THREADS: [&str; 3] = ["1", "2", "4"];
+/// Milliseconds of a measurement of a scenario.
+const MILLISECONDS: &str = "300";
+/// Time of the class, over that of the model, at most; and its rate, at least.
+const TIME_LIMIT: f64 = 0.8;
+const RATE_LIMIT: f64 = 1.2;
+/// Nanoseconds of a request that fails, at most: both contenders refuse it after one load.
+const IMPOSSIBLE_NS: f64 = 5.0;
+
+/// The model, and the class as its two factories make it.
+const CONTENDERS: [(&str, &str); 3] =
+    [("model", "model"), ("drop_in", "drop-in"), ("drop_in_cached", "with magazines")];
+
+/// Measures, prints the figures and the goals, and writes the rows. The exit status is 1 if a goal
+/// is missed.
+pub(crate) fn run(root: &Path, options: &DropInOptions) -> Result<ExitCode> {
+    let program = count::build(root)?;
+    let library = match count::build_loaded(root)? {
+        Ok(library) => library,
+        Err(missing) => {
+            println!("skipped: {missing}");
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    let library = library.to_str().context("the path of the library is no text")?;
+    let (mut rows, mut missed) = (Vec::new(), 0);
+    let mut report = |name: &str, threads: Option<&str>, words: &[&str]| -> Result<()> {
+        let mut figures = [const { Vec::new() }; CONTENDERS.len()];
+        for _ in 0..options.reps {
+            for ((contender, _), figures) in CONTENDERS.iter().zip(&mut figures) {
+                let mut args = vec![name, contender];
+                args.extend(words);
+                args.push(library);
+                figures.push(measured(&program, options.neighbour, &args)?);
+            }
+        }
+        let figures = figures.map(median);
+        let [model, ours, _] = figures;
+        let met = match threads {
+            None if name == "impossible" => ours <= IMPOSSIBLE_NS,
+            None => ours / model <= TIME_LIMIT,
+            // Both refuse these after one load.
+            Some(_) if !has_rate_goal(name) => true,
+            Some(_) => ours / model >= RATE_LIMIT,
+        };
+        missed += u32::from(!met);
+        println!("{}", line(name, threads, figures, met));
+        for ((contender, _), figure) in CONTENDERS.iter().zip(figures) {
+            let unit = if threads.is_some() { "mops" } else { "ns" };
+            let threads = threads.and_then(|threads| threads.parse::<u32>().ok()).unwrap_or(1);
+            rows.push(
+                json!({"row": name, "contender": contender, "threads": threads, unit: figure}),
+            );
+        }
+        Ok(())
+    };
+    let beside = if options.neighbour { ", beside a process that streams" } else { "" };
+    println!("ns of processor time per operation, one thread{beside}");
+    println!("{}", heading());
+    for (name, ops) in LOOPS {
+        report(name, None, &[ops])?;
+    }
+    println!("\nmillion calls per second, all threads together{beside}");
+    println!("{}", heading());
+    for name in SCENARIOS {
+        for threads in THREADS {
+            report(name, Some(threads), &[threads, MILLISECONDS])?;
+        }
+    }
+    println!(
+        "\nlimits: time over the model's {TIME_LIMIT}, rate over the model's {RATE_LIMIT}, a \
+         request that fails {IMPOSSIBLE_NS} ns: {missed} missed"
+    );
+    if let Some(file) = &options.json {
+        let suite = json!({"suite": "drop-in", "neighbour": options.neighbour, "rows": rows});
+        std::fs::write(file, serde_json::to_string_pretty(&suite)? + "\n")
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Returns whether the rate of a scenario is compared with the model's: in the others both fail
+/// each request after one load.
+fn has_rate_goal(scenario: &str) -> bool {
+    !matches!(scenario, "impossible" | "too-fragmented")
+}
+
+/// Runs the program once; returns the figure that it prints.
+fn measured(program: &Path, neighbour: bool, args: &[&str]) -> Result<f64> {
+    let mut command = Command::new(program);
+    command.args(neighbour.then_some("--neighbour")).args(args);
+    let output = command.output().context("cannot run the program of the loops")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    ensure!(
+        output.status.success(),
+        "{} ended with {}: {}",
+        args.join(" "),
+        output.status,
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    text.trim().parse().with_context(|| format!("{} printed {text:?}", args.join(" ")))
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_unstable_by(f64::total_cmp);
+    figures[(figures.len() - 1) / 2]
+}
+
+fn heading() -> String {
+    let [(_, model), (_, ours), (_, cached)] = CONTENDERS;
+    format!("{:28}{model:>10}{ours:>10}{:>9}{cached:>16}", "", "ratio")
+}
+
+fn line(name: &str, threads: Option<&str>, figures: [f64; 3], met: bool) -> String {
+    let name = threads.map_or(name.to_owned(), |threads| format!("{name}, {threads} thread(s)"));
+    let [model, ours, cached] = figures;
+    let missed = if met { "" } else { "  MISSED" };
+    format!("{name:28}{model:10.1}{ours:10.1}{:7.2} ×{cached:16.1}{missed}", ours / model)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_both_figures_and_their_ratio() {
+        let line = line("pair-4k", Some("2"), [10.0, 15.0, 60.0], true);
+        assert_eq!(
+            line,
+            "pair-4k, 2 thread(s)              10.0      15.0   1.50 ×            60.0"
+        );
+        assert!(super::line("pair", None, [1.0, 2.0, 3.0], false).ends_with("MISSED"));
+    }
+
+    #[test]
+    fn the_lower_middle_is_the_median_of_an_even_number() {
+        assert_eq!(median(vec![4.0, 1.0, 3.0, 2.0]), 2.0);
+        assert_eq!(median(vec![5.0, 1.0, 3.0]), 3.0);
+    }
+}
