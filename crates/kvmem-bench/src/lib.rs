@@ -9,6 +9,7 @@
 //! | [`register`] | registering a region with several devices | [`register::RegisterReport`] |
 //! | [`offset`] | one allocator of offsets, one thread: placement and time | [`offset::OffsetReport`] |
 //! | [`concurrency`] | one allocator of offsets shared by threads | [`concurrency::ConcurrencyReport`] |
+//! | [`simulate`] | the same in virtual time: ways to share it, on up to 64 cores | [`simulate::SimulateReport`] |
 //! | [`slab`] | small memory blocks of several threads | [`slab::SlabReport`] |
 //! | [`cache`] | keyed blocks shared by threads; hit rates on a trace | [`cache::CacheReport`] |
 //!
@@ -49,6 +50,7 @@ pub mod offset;
 pub mod progress;
 pub mod published;
 pub mod register;
+pub mod simulate;
 pub mod slab;
 pub mod stats;
 pub mod suite;

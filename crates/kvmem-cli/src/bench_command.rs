@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 use kvmem_bench::hugepages::{self, Restored};
 use kvmem_bench::progress::Progress;
 use kvmem_bench::suite::Draw;
-use kvmem_bench::{arena, cache, concurrency, neighbour, offset, register, slab};
+use kvmem_bench::{arena, cache, concurrency, neighbour, offset, register, simulate, slab};
 use kvmem_report::Page;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::args::{
     BenchArenaArgs, BenchArgs, BenchCacheArgs, BenchConcurrencyArgs, BenchOffsetArgs,
-    BenchRegisterArgs, BenchSlabArgs, BenchSuite, SuiteArgs,
+    BenchRegisterArgs, BenchSimulateArgs, BenchSlabArgs, BenchSuite, SuiteArgs,
 };
 use crate::escape::shown;
 use crate::output::{Failure, HtmlSink, JsonSink, print, progress_bar, tell};
@@ -54,6 +54,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
                 BenchSuite::Register(suite) => suite,
                 BenchSuite::Slab(suite) => suite,
                 BenchSuite::Concurrency(suite) => suite,
+                BenchSuite::Simulate(suite) => suite,
                 BenchSuite::Cache(suite) => suite,
             })
         }
@@ -160,6 +161,7 @@ fn recorded(path: &Path) -> SuiteResult {
             Some("offset") => report::<offset::OffsetReport>(value),
             Some("slab") => report::<slab::SlabReport>(value),
             Some("concurrency") => report::<concurrency::ConcurrencyReport>(value),
+            Some("simulate") => report::<simulate::SimulateReport>(value),
             Some("cache") => report::<cache::CacheReport>(value),
             Some("cache-policy") => report::<cache::hits::HitRateReport>(value),
             Some(other) => Err(format!("there is no suite {other:?}")),
@@ -255,6 +257,26 @@ impl SuiteOptions for BenchConcurrencyArgs {
             threads: self.threads.threads.clone(),
         };
         measure(json, |bar| concurrency::run(&options, bar))
+    }
+}
+
+impl SuiteOptions for BenchSimulateArgs {
+    fn common(&self) -> &SuiteArgs {
+        &self.run
+    }
+
+    fn measure(&self, json: JsonSink) -> SuiteResult {
+        let options = simulate::SimulateOptions {
+            quick: self.run.quick,
+            reps: self.run.reps,
+            scenarios: self.scenario.clone(),
+            ways: self.way.clone(),
+            threads: self.threads.clone(),
+            line_ns: self.line_ns.clone(),
+            metadata_lines: self.metadata_lines,
+            call_ns: self.call_ns,
+        };
+        measure(json, |bar| simulate::run(&options, bar))
     }
 }
 

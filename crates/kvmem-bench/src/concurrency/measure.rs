@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::contender::{SharedAllocator, SharedVisitor, visit};
-use super::scenario::{ScenarioState, Timed};
+use super::scenario::{CallKind, ScenarioState, Timed};
 use super::{ConcurrencyContenderId, ConcurrencyMeasureError, ConcurrencyScenario};
 use crate::concurrent_suite::ConcurrentTask;
 use crate::concurrent_suite::thread_loop::{ThreadLoop, mops};
@@ -103,6 +103,14 @@ fn work<C: SharedAllocator>(
     })
 }
 
+/// Returns the nanoseconds that reading the clock twice takes.
+pub(super) fn clock_cost() -> u64 {
+    let mut empty: Vec<u64> =
+        (0..101).map(|_| Instant::now().elapsed().as_nanos() as u64).collect();
+    empty.sort_unstable();
+    empty[empty.len() / 2]
+}
+
 /// Measures the time of each call.
 struct CallTimer {
     /// The latest times, in nanoseconds.
@@ -114,16 +122,13 @@ struct CallTimer {
 
 impl CallTimer {
     fn new() -> Self {
-        let mut empty: Vec<u64> =
-            (0..101).map(|_| Instant::now().elapsed().as_nanos() as u64).collect();
-        empty.sort_unstable();
-        Self { times: Vec::with_capacity(KEPT), next: 0, clock: empty[empty.len() / 2] }
+        Self { times: Vec::with_capacity(KEPT), next: 0, clock: clock_cost() }
     }
 }
 
 impl Timed for CallTimer {
     #[inline(always)]
-    fn call<R>(&mut self, call: impl FnOnce() -> R) -> R {
+    fn call<R>(&mut self, _: CallKind, _: u64, call: impl FnOnce() -> R) -> R {
         let start = Instant::now();
         let result = call();
         let took = (start.elapsed().as_nanos() as u64).saturating_sub(self.clock);
@@ -160,10 +165,11 @@ mod tests {
     fn a_timer_keeps_the_latest_times() {
         let mut watch = CallTimer::new();
         for _ in 0..KEPT + 5 {
-            watch.call(|| ());
+            watch.call(CallKind::Free, 1, || ());
         }
         assert_eq!((watch.times.len(), watch.next), (KEPT, 5));
-        watch.call(|| std::thread::sleep(Duration::from_millis(1)));
+        let sleep = || std::thread::sleep(Duration::from_millis(1));
+        watch.call(CallKind::Free, 1, sleep);
         assert!(watch.times[5] >= 900_000, "{}", watch.times[5]);
     }
 }

@@ -22,11 +22,14 @@
 mod contender;
 mod goals;
 mod measure;
+mod recording;
 mod scenario;
 mod suite;
 
 use std::time::Duration;
 
+pub(crate) use self::recording::{RecordedCall, Recording, record};
+pub(crate) use self::scenario::{CAPACITY, CallKind};
 pub use self::suite::{ConcurrencyRow, ConcurrencySuite};
 use crate::concurrent_suite::ConcurrentOptions;
 use crate::contender::Contender;

@@ -15,7 +15,7 @@ use crate::contender::Space;
 use crate::suite::plan::SMALLEST;
 
 /// Bytes of the space.
-pub(super) const CAPACITY: u64 = if SMALLEST { 2 << 30 } else { 16 << 30 };
+pub(crate) const CAPACITY: u64 = if SMALLEST { 2 << 30 } else { 16 << 30 };
 /// The largest number of live ranges.
 const MAX_LIVE: usize = if SMALLEST { 1 << 14 } else { 1 << 17 };
 /// A request size that exceeds the free bytes in every scenario that uses it.
@@ -189,9 +189,10 @@ impl<C: SharedAllocator> Worker<'_, C> {
     #[inline(always)]
     fn pair(&mut self, size: u64, timed: &mut impl Timed) -> u64 {
         match self.held.take() {
-            Some(range) => timed.call(|| drop(range)),
+            Some(range) => timed.call(CallKind::Free, size, || drop(range)),
             None => {
-                self.held = timed.call(|| self.scene.space.allocate(size));
+                let allocate = || self.scene.space.allocate(size);
+                self.held = timed.call(CallKind::Allocate, size, allocate);
                 if self.held.is_none() {
                     self.error = Some(ConcurrencyMeasureError::Failed { size });
                 }
@@ -202,7 +203,8 @@ impl<C: SharedAllocator> Worker<'_, C> {
 
     #[inline(always)]
     fn request_hopeless(&mut self, size: u64, timed: &mut impl Timed) -> u64 {
-        if timed.call(|| self.scene.space.allocate(size)).is_some() {
+        let allocate = || self.scene.space.allocate(size);
+        if timed.call(CallKind::Fail, size, allocate).is_some() {
             self.error = Some(ConcurrencyMeasureError::Served { size });
         }
         1
@@ -212,7 +214,8 @@ impl<C: SharedAllocator> Worker<'_, C> {
     fn churn(&mut self, timed: &mut impl Timed) -> u64 {
         if self.used < self.target && self.own.len() < self.own.capacity() {
             let size = draw(self.scene.scenario, &mut self.random);
-            match timed.call(|| self.scene.space.allocate(size)) {
+            let allocate = || self.scene.space.allocate(size);
+            match timed.call(CallKind::Allocate, size, allocate) {
                 Some(range) => {
                     self.used += size;
                     self.own.push(LiveBlock { _range: range, size });
@@ -224,7 +227,7 @@ impl<C: SharedAllocator> Worker<'_, C> {
             let victim = self.random.random_range(0..self.own.len());
             let block = self.own.swap_remove(victim);
             self.used -= block.size;
-            timed.call(|| drop(block));
+            timed.call(CallKind::Free, block.size, || drop(block));
             self.target = self.scene.target() / self.scene.shares.len() as u64;
         }
         1
@@ -241,7 +244,8 @@ impl<C: SharedAllocator> Worker<'_, C> {
         }
         // Sends as many as it receives, at most one batch ahead.
         if self.outgoing.len() < BATCH && self.outgoing.len() + self.incoming.len() <= BATCH {
-            match timed.call(|| self.scene.space.allocate(SIZES[0])) {
+            let allocate = || self.scene.space.allocate(SIZES[0]);
+            match timed.call(CallKind::Allocate, SIZES[0], allocate) {
                 Some(range) => self.outgoing.push(range),
                 None => self.error = Some(ConcurrencyMeasureError::Failed { size: SIZES[0] }),
             }
@@ -249,7 +253,7 @@ impl<C: SharedAllocator> Worker<'_, C> {
         }
         match self.incoming.pop() {
             Some(range) => {
-                timed.call(|| drop(range));
+                timed.call(CallKind::Free, SIZES[0], || drop(range));
                 1
             }
             None => {
@@ -277,16 +281,27 @@ impl<C: SharedAllocator> Worker<'_, C> {
     }
 }
 
+/// The kind of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallKind {
+    /// A request that can be served.
+    Allocate,
+    /// A free.
+    Free,
+    /// A request that must fail.
+    Fail,
+}
+
 /// A wrapper around each call.
 pub(super) trait Timed {
-    /// Makes the call.
-    fn call<R>(&mut self, call: impl FnOnce() -> R) -> R;
+    /// Makes the call, which is for `size` bytes.
+    fn call<R>(&mut self, kind: CallKind, size: u64, call: impl FnOnce() -> R) -> R;
 }
 
 /// No wrapper, for measuring the rate.
 impl Timed for () {
     #[inline(always)]
-    fn call<R>(&mut self, call: impl FnOnce() -> R) -> R {
+    fn call<R>(&mut self, _: CallKind, _: u64, call: impl FnOnce() -> R) -> R {
         call()
     }
 }

@@ -9,6 +9,7 @@ use kvmem_bench::concurrency::{ConcurrencyContenderId, ConcurrencyScenario};
 use kvmem_bench::contender::ContenderId;
 use kvmem_bench::offset::WorkloadId;
 use kvmem_bench::register::{self, RegisterContenderId};
+use kvmem_bench::simulate::{self, SimulatedScenario, WayId};
 use kvmem_bench::slab::{self, SlabContenderId};
 
 use super::{named, size};
@@ -56,6 +57,9 @@ pub enum BenchSuite {
     Slab(BenchSlabArgs),
     /// One allocator of offsets that several threads share: calls a second, and time per call
     Concurrency(BenchConcurrencyArgs),
+    /// The same in virtual time, on simulated cores: what each way to share a space brings, by the
+    /// time in which a cache line travels from core to core. Not part of a run of all suites
+    Simulate(BenchSimulateArgs),
     /// Keyed blocks that several threads share: time per look-up and per insertion
     Cache(BenchCacheArgs),
 }
@@ -213,6 +217,50 @@ pub struct BenchConcurrencyArgs {
     /// The numbers of threads.
     #[command(flatten)]
     pub threads: ThreadArgs,
+
+    /// The options of every suite.
+    #[command(flatten)]
+    pub run: SuiteArgs,
+}
+
+/// Options of `kvmem bench simulate`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct BenchSimulateArgs {
+    /// Only these scenarios (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named::<SimulatedScenario>()
+    )]
+    pub scenario: Vec<SimulatedScenario>,
+
+    /// Only these ways to share a space (default: all)
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = named::<WayId>())]
+    pub way: Vec<WayId>,
+
+    /// Numbers of threads, each on a core of its own
+    #[arg(
+        long, value_name = "N,…", value_delimiter = ',', default_values_t = simulate::THREADS,
+        value_parser = clap::value_parser!(u32).range(1..=256)
+    )]
+    pub threads: Vec<u32>,
+
+    /// Nanoseconds in which a cache line comes from one core to another
+    #[arg(
+        long, value_name = "NS,…", value_delimiter = ',', default_values_t = simulate::LINE_NS,
+        value_parser = clap::value_parser!(u32).range(0..=100_000)
+    )]
+    pub line_ns: Vec<u32>,
+
+    /// Cache lines of metadata that travel with the lock
+    #[arg(
+        long, value_name = "N", default_value_t = simulate::METADATA_LINES,
+        value_parser = clap::value_parser!(u32).range(0..=1000)
+    )]
+    pub metadata_lines: u32,
+
+    /// Scale the recorded times of calls to this mean, to compare machines
+    #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub call_ns: Option<u32>,
 
     /// The options of every suite.
     #[command(flatten)]

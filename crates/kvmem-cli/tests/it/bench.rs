@@ -232,6 +232,42 @@ fn the_concurrency_suite_prints_a_table_and_json() {
 }
 
 #[test]
+fn the_simulation_prints_a_table_and_json() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("{}-simulate.json", std::process::id()));
+    let json = file.to_str().unwrap();
+    let chosen = ["--way", "combining,shards-2", "--threads", "1,2,64", "--line-ns", "45,300"];
+    let output = kvmem(&[&["bench", "simulate", "--quick", "--json", json], &chosen[..]].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let table = String::from_utf8(output.stdout).unwrap();
+    for word in ["high-water, 300 ns a transfer", "M/s ×64", "p50/p99 ×1", "combining"] {
+        assert!(table.contains(word), "{word} is missing in\n{table}");
+    }
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(report["suite"], "simulate");
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2 * 2 * 3 * 2);
+    assert!(rows.iter().all(|row| row["mops"].as_f64() > Some(0.0)), "{rows:?}");
+    let shown = kvmem(&["bench", "--from", json]);
+    assert_eq!(String::from_utf8(shown.stdout).unwrap(), table);
+    std::fs::remove_file(&file).unwrap();
+
+    for (arguments, expected) in [
+        (&["--scenario", "pair-4k"][..], "fragmented"),
+        (&["--way", "nosuch"], "queue-lock"),
+        (&["--threads", "0"], "--threads"),
+        (&["--line-ns", "x"], "--line-ns"),
+        (&["--call-ns", "0"], "--call-ns"),
+    ] {
+        let output = kvmem(&[&["bench", "simulate"], arguments].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
 fn the_cache_suite_prints_a_table_and_json() {
     let file =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-cache.json", std::process::id()));
