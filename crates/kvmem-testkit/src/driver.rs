@@ -35,6 +35,7 @@ use kvmem::offset::{OffsetAllocator, RawHandle, SpaceError};
 use kvmem::slab::ExtentCache;
 
 use self::other_threads::OtherThreads;
+use self::sharded::ShardedSpace;
 use self::space::{HeldRange, Space};
 use self::tested_allocator::TestedAllocator;
 use crate::op::{Config, Op, Pick};
@@ -43,6 +44,7 @@ mod changes;
 mod misuse;
 mod other_threads;
 mod requests;
+pub mod sharded;
 mod space;
 pub mod tested_allocator;
 
@@ -113,6 +115,14 @@ impl fmt::Display for StepError {
 
 impl std::error::Error for StepError {}
 
+/// As [`run`], on a space with shards; see [`sharded`].
+///
+/// # Errors
+/// Those of [`run`].
+pub fn run_sharded<const BOUNDARY: bool>(config: &Config, ops: &[Op]) -> Result<Tally, StepError> {
+    run_twice(|depth| run_on::<ShardedSpace<BOUNDARY>>(config, ops, depth))
+}
+
 /// Steps between two full comparisons in the run with few comparisons.
 const ALONE: usize = 16;
 
@@ -123,14 +133,18 @@ const ALONE: usize = 16;
 /// [`StepError`] if the allocator and the oracle disagree. Live allocations are then leaked,
 /// because frees might not survive broken metadata.
 pub fn run(config: &Config, ops: &[Op]) -> Result<Tally, StepError> {
-    let tally = run_comparing(config, ops, |_| Depth::Everything)?;
-    run_comparing(config, ops, |step| {
-        if step % ALONE == ALONE - 1 { Depth::Everything } else { Depth::Grants }
-    })
-    .map_err(|failure| StepError {
-        what: failure.what.context("with few comparisons"),
-        ..failure
-    })?;
+    run_twice(|depth| run_comparing(config, ops, depth))
+}
+
+/// Runs a test with a full comparison after every step, and with few. The tally is that of the
+/// first run.
+fn run_twice(
+    run: impl Fn(fn(usize) -> Depth) -> Result<Tally, StepError>,
+) -> Result<Tally, StepError> {
+    let tally = run(|_| Depth::Everything)?;
+    run(|step| if step % ALONE == ALONE - 1 { Depth::Everything } else { Depth::Grants }).map_err(
+        |failure| StepError { what: failure.what.context("with few comparisons"), ..failure },
+    )?;
     Ok(tally)
 }
 

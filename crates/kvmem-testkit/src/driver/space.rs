@@ -311,8 +311,9 @@ impl<A: TestedAllocator> Space<A> {
             oracle.free_bytes()
         );
         ensure!(ranges == free_ranges, "{ranges} ranges in bins, metrics say {free_ranges}");
-        // One range whose coalescing is deferred may be separate from both neighbours.
-        let (min, max) = (oracle.free_ranges() as u128, oracle.free_pieces() + 2);
+        // In each part, a range whose coalescing is deferred may be separate from both neighbours.
+        let apart = 2 * allocator.parts() as u128;
+        let (min, max) = (oracle.free_ranges() as u128, oracle.free_pieces() + apart);
         ensure!(
             (min..=max).contains(&u128::from(free_ranges)),
             "{free_ranges} free ranges in the metadata; expected from {min} to {max}"

@@ -92,6 +92,10 @@ pub trait TestedAllocator: Sized + Clone + fmt::Debug {
     fn adopt_raw(&self, handle: RawHandle) -> Result<Self::Owned, RawError>;
     /// Converts to a raw allocation; without its allocator it may stay owned.
     fn make_raw(allocator: Option<&Self>, own: Self::Owned) -> Result<RawHandle, Self::Owned>;
+    /// Returns the number of spaces that it consists of; each may keep ranges apart.
+    fn parts(&self) -> usize {
+        1
+    }
     /// Returns all cached ranges to the space.
     fn trim(&self);
     /// Returns the number of cached ranges, and how often they were reclaimed for a request.

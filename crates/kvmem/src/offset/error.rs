@@ -22,6 +22,18 @@ pub enum AllocError {
         /// that is less.
         limit: u64,
     },
+    /// The request is longer than every shard of a space that is cut into
+    /// [shards](super::OffsetAllocatorBuilder::shards), even if the space is empty.
+    #[error(
+        "{requested} bytes were asked for, but no shard of this space is longer than {shard} \
+         bytes: create the space with fewer shards, or ask for several ranges"
+    )]
+    ShardTooShort {
+        /// Requested bytes; those of one range for a batch.
+        requested: u64,
+        /// The length of the longest shard.
+        shard: u64,
+    },
     /// The alignment is zero or not a power of two.
     #[error("alignment {align} is not a power of two: round it up to one")]
     BadAlign {
@@ -182,6 +194,17 @@ pub enum SpaceError {
         requested: u32,
         /// The least limit that is allowed.
         min: u32,
+    },
+    /// A space cannot be cut into that many shards.
+    #[error(
+        "{requested} shards were asked for, but this space can have 1 to {max}: ask for as many, \
+         or lower its boundary if it has one"
+    )]
+    Shards {
+        /// Requested number of shards.
+        requested: u32,
+        /// The most shards that this space can have.
+        max: u32,
     },
     /// `grow` to less, or `shrink_to` to more, than the current capacity.
     #[error(

@@ -5,6 +5,7 @@ mod allocator;
 mod error;
 mod heap;
 mod placement;
+mod sharded;
 mod steps;
 
 #[doc(hidden)]
@@ -15,3 +16,4 @@ pub use allocator::{RawAllocation, RawHandle};
 pub use error::{AllocError, CheckError, RawError, SpaceError};
 pub use heap::{BinReport, MapRange, Metrics};
 pub use placement::Placement;
+pub use sharded::{ShardedAllocator, ShardedAllocatorBuilder};

@@ -13,6 +13,7 @@ mod order;
 mod properties;
 mod raw;
 mod segments;
+mod shards;
 mod soak;
 mod too_many_ranges;
 mod traps;

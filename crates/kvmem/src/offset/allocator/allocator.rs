@@ -82,7 +82,7 @@ impl OffsetAllocator {
     }
 
     /// Returns the number of its core.
-    pub(super) fn core_index(&self) -> u32 {
+    pub(crate) fn core_index(&self) -> u32 {
         self.owner.index
     }
 
@@ -161,6 +161,14 @@ impl OffsetAllocator {
         self.core.admit(size).map_err(|error| error.of_batch(size, n))?;
         let pieces = self.core.with(|state| state.heap.allocate_batch(size, n))?;
         Ok(self.wrap_all(pieces))
+    }
+
+    /// Allocates `n` ranges of `size` bytes each under one lock, or as many as fit. O(n).
+    pub(crate) fn allocate_up_to(&self, size: u64, n: usize) -> Vec<Allocation> {
+        if n == 0 || self.core.admit(size).is_err() {
+            return Vec::new();
+        }
+        self.wrap_all(self.core.with(|state| state.heap.allocate_up_to(size, n)))
     }
 
     /// Allocates `total` bytes in at most `max_ranges` ranges whose sizes add up to `total`, or

@@ -1,5 +1,7 @@
 //! *OffsetAllocatorBuilder*: the settings of a new space.
 
+use std::ops::Range;
+
 use super::allocator::{OffsetAllocator, check_capacity};
 #[cfg(doc)]
 use crate::offset::error::AllocError;
@@ -8,16 +10,16 @@ use crate::offset::heap::Heap;
 use crate::offset::placement::Placement;
 
 /// Lower bound of [`OffsetAllocatorBuilder::max_ranges`]: a few changes must be possible.
-const MIN_RANGES: u32 = 16;
+pub(crate) const MIN_RANGES: u32 = 16;
 
 /// Settings of a new space; see [`OffsetAllocator::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it builds"]
 pub struct OffsetAllocatorBuilder {
-    capacity: u64,
-    boundary: Option<u64>,
+    pub(crate) capacity: u64,
+    pub(crate) boundary: Option<u64>,
     placement: Placement,
-    max_ranges: u32,
+    pub(crate) max_ranges: u32,
 }
 
 impl OffsetAllocatorBuilder {
@@ -49,16 +51,27 @@ impl OffsetAllocatorBuilder {
     /// [`SpaceError::Capacity`] outside of 1..=2^63, [`SpaceError::ZeroBoundary`] for boundary 0,
     /// [`SpaceError::MaxRanges`] below 16.
     pub fn build(self) -> Result<OffsetAllocator, SpaceError> {
-        let OffsetAllocatorBuilder { capacity, boundary, placement, max_ranges } = self;
-        check_capacity(capacity)?;
-        if boundary == Some(0) {
+        self.check(MIN_RANGES)?;
+        Ok(self.build_part(0..self.capacity, self.max_ranges))
+    }
+
+    /// Checks the settings; at least `min_ranges` ranges are needed.
+    pub(crate) fn check(&self, min_ranges: u32) -> Result<(), SpaceError> {
+        check_capacity(self.capacity)?;
+        if self.boundary == Some(0) {
             return Err(SpaceError::ZeroBoundary);
         }
-        if max_ranges < MIN_RANGES {
-            return Err(SpaceError::MaxRanges { requested: max_ranges, min: MIN_RANGES });
+        if self.max_ranges < min_ranges {
+            return Err(SpaceError::MaxRanges { requested: self.max_ranges, min: min_ranges });
         }
-        let heap = Heap::new(capacity, boundary, placement, max_ranges);
-        Ok(OffsetAllocator::of_heap(heap, boundary))
+        Ok(())
+    }
+
+    /// Creates the allocator of a part of the space, for at most `max_ranges` ranges. The settings
+    /// have been checked.
+    pub(crate) fn build_part(&self, part: Range<u64>, max_ranges: u32) -> OffsetAllocator {
+        let heap = Heap::new(part, self.boundary, self.placement, max_ranges);
+        OffsetAllocator::of_heap(heap, self.boundary)
     }
 }
 

@@ -22,6 +22,7 @@ mod space_ref;
 
 pub use allocation::Allocation;
 pub use allocator::OffsetAllocator;
+pub(crate) use builder::MIN_RANGES;
 pub use builder::OffsetAllocatorBuilder;
 pub(crate) use range::{LONG, Range};
 pub use raw_handle::{RawAllocation, RawHandle};

@@ -39,7 +39,7 @@ impl Granted {
 impl Space {
     fn new(capacity: u64) -> Self {
         let core = SpaceCore::new();
-        core.open(1, Heap::new(capacity, None, Placement::BestFit, u32::MAX));
+        core.open(1, Heap::new(0..capacity, None, Placement::BestFit, u32::MAX));
         Space(core)
     }
 

@@ -1,4 +1,4 @@
-//! *Batch*: several ranges of one size in one call, or none.
+//! *Batch*: several ranges of one size in one call: all of them or none, or as many as fit.
 
 use super::heap::Heap;
 use super::ranges::{Placed, SizedRange};
@@ -31,24 +31,41 @@ impl Heap {
         })
     }
 
+    /// Allocates `n` ranges of `size` ≥ 1 bytes each, or as many as fit if those are fewer.
+    pub(crate) fn allocate_up_to(&mut self, size: u64, n: usize) -> Vec<SizedRange> {
+        let pieces = self.place_up_to(size, n, Self::allocate);
+        if pieces.len() == n {
+            return pieces;
+        }
+        // As above: without the region the number is exact.
+        self.give_back(&pieces);
+        self.close_region();
+        self.place_up_to(size, n, Self::allocate_in_bins)
+    }
+
     fn place_times(
         &mut self,
         size: u64,
         n: usize,
-        placed: impl Fn(&mut Self, u64) -> Option<Placed>,
+        place: impl Fn(&mut Self, u64) -> Option<Placed>,
     ) -> Result<Vec<SizedRange>, AllocError> {
-        let mut pieces = Vec::new();
-        for _ in 0..n {
-            match placed(self, size) {
-                Some(placed) => pieces.push(SizedRange { placed, size }),
-                None => {
-                    let full = self.is_full_for(size);
-                    self.give_back(&pieces);
-                    return Err(full.unwrap_or_else(|| self.batch_error(size, n)));
-                }
-            }
+        let pieces = self.place_up_to(size, n, place);
+        if pieces.len() == n {
+            return Ok(pieces);
         }
-        Ok(pieces)
+        let full = self.is_full_for(size);
+        self.give_back(&pieces);
+        Err(full.unwrap_or_else(|| self.batch_error(size, n)))
+    }
+
+    fn place_up_to(
+        &mut self,
+        size: u64,
+        n: usize,
+        place: impl Fn(&mut Self, u64) -> Option<Placed>,
+    ) -> Vec<SizedRange> {
+        let placed = (0..n).map_while(|_| place(self, size));
+        placed.map(|placed| SizedRange { placed, size }).collect()
     }
 
     /// Returns the error of a batch of `n` ranges of `size` bytes.

@@ -27,16 +27,17 @@ pub(crate) struct Heap {
 }
 
 impl Heap {
-    /// Creates the metadata of an empty space of `capacity` ≥ 1 bytes, for at most `max_ranges`
-    /// ranges, used and free.
+    /// Creates the metadata of an empty space, whose bytes are the numbers `space`, at least one,
+    /// for at most `max_ranges` ranges, used and free.
     pub(crate) fn new(
-        capacity: u64,
+        space: Range<u64>,
         boundary: Option<u64>,
         placement: Placement,
         max_ranges: u32,
     ) -> Self {
+        let capacity = space.end - space.start;
         Heap {
-            ranges: RangeTable::new(capacity, boundary, max_ranges),
+            ranges: RangeTable::new(space, boundary, max_ranges),
             deferred: DeferredFrees::default(),
             quick: QuickLists::new(),
             policy: PlacementPolicy::new(placement, capacity),

@@ -2,8 +2,8 @@
 //!
 //! ## 1. The ranges
 //!
-//! The space `[0, capacity)` is divided into [ranges], used or free, without gap or overlap. The
-//! free ones, the holes, are in [bins] by size.
+//! The space is divided into [ranges], used or free, without gap or overlap. The free ones, the
+//! holes, are in [bins] by size.
 //!
 //! ## 2. Allocate
 //!

@@ -26,6 +26,17 @@ pub struct Metrics {
 }
 
 impl Metrics {
+    /// Adds the figures of another space, whose free ranges are apart from those of this one.
+    pub(crate) fn add(&mut self, other: &Metrics) {
+        self.capacity += other.capacity;
+        self.allocated += other.allocated;
+        self.free += other.free;
+        self.largest_free = self.largest_free.max(other.largest_free);
+        self.live += other.live;
+        self.free_ranges += other.free_ranges;
+        self.metadata_bytes += other.metadata_bytes;
+    }
+
     /// Returns the share of the free bytes outside the longest free range: 0 if all free bytes are
     /// in one range, towards 1 the more they are scattered.
     pub fn fragmentation(&self) -> f64 {

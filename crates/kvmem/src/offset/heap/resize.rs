@@ -73,7 +73,7 @@ impl Heap {
         }
         self.coalesce();
         let end_of_last = self.ranges.end_of_last();
-        if capacity < end_of_last {
+        if self.ranges.start() + capacity < end_of_last {
             return Err(SpaceError::InUse { requested: capacity, end_of_last });
         }
         self.close_region();

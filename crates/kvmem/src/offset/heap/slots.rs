@@ -3,6 +3,8 @@
 //! The [placement policy](crate::offset::placement::PlacementPolicy) decides whether there are
 //! slots, and how long they are.
 
+use std::ops::Range;
+
 use super::chunked_table::NIL;
 use super::heap::Heap;
 use super::ranges::{Placed, aligned_start};
@@ -20,10 +22,12 @@ impl Heap {
         if first != NIL && bins[first].size == size {
             return None;
         }
-        let (id, start) = lists
-            .holes_from(slot)
-            .take(MAX_SLOT_LOOKS)
-            .find_map(|id| Some((id, aligned_start(bins[id].range(), slot, slot)?)))?;
+        let origin = self.ranges.start();
+        let slot_start = |id: u32| {
+            let Range { start, end } = bins[id].range();
+            Some((id, origin + aligned_start(start - origin..end - origin, slot, slot)?))
+        };
+        let (id, start) = lists.holes_from(slot).take(MAX_SLOT_LOOKS).find_map(slot_start)?;
         Some(self.ranges.take_at(id, start, size))
     }
 }

@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_full_far_end_is_not_searched_again_and_again() {
-        let mut heap = Heap::new(1 << 30, None, Placement::Renewal, u32::MAX);
+        let mut heap = Heap::new(0..1 << 30, None, Placement::Renewal, u32::MAX);
         heap.fresh = false;
         // Every second request is small. Then the far end is filled with small objects that stay.
         let (small, large) = (4 << 10, 1 << 20);

@@ -65,10 +65,10 @@ impl TableSlot for RangeNode {
 pub(crate) struct RangeChain(ChunkedTable<RangeNode, INLINE_NODES>);
 
 impl RangeChain {
-    /// Creates the chain of no range, whose space ends at `capacity`, for at most `max_ranges`.
-    pub(super) fn new(capacity: u64, max_ranges: u32) -> Self {
+    /// Creates the chain of no range, whose space ends at `end`, for at most `max_ranges`.
+    pub(super) fn new(end: u64, max_ranges: u32) -> Self {
         let mut nodes = ChunkedTable::new(max_ranges.saturating_add(1));
-        let sentinel = nodes.insert(RangeNode { word: capacity, prev: SENTINEL, next: SENTINEL });
+        let sentinel = nodes.insert(RangeNode { word: end, prev: SENTINEL, next: SENTINEL });
         debug_assert_eq!(sentinel, SENTINEL);
         RangeChain(nodes)
     }
@@ -165,8 +165,8 @@ impl RangeChain {
     }
 
     /// Moves the end of the space.
-    pub(super) fn set_end(&mut self, capacity: u64) {
-        self.0[SENTINEL].word = capacity;
+    pub(super) fn set_end(&mut self, end: u64) {
+        self.0[SENTINEL].word = end;
     }
 }
 

@@ -1,7 +1,7 @@
 //! *Check*: the invariants, numbered, and a check of exactly those.
 //!
 //! 1. The chain is a ring through the sentinel; links are mutual; it contains all nodes in use.
-//! 2. The ranges tile `[0, capacity)` in address order; none is empty.
+//! 2. The ranges tile the space, `capacity` bytes, in address order; none is empty.
 //! 3. A node is free iff a hole names it, and the two agree on where the range lies.
 //! 4. Free neighbours are coalesced, unless a boundary or a hole held back separates them.
 //! 5. A hole is in the bin of its size, or it is a run or the small-object region; lists and
@@ -58,7 +58,7 @@ impl<'a> ChainWalk<'a> {
         ChainWalk {
             ranges,
             node: SENTINEL,
-            at: 0,
+            at: ranges.start(),
             left: None,
             seen: 0,
             allocated: 0,
@@ -150,7 +150,7 @@ impl<'a> ChainWalk<'a> {
     fn check_run(&mut self, id: u32, range: &Range<u64>) -> Result<(), CheckError> {
         let ranges = self.ranges;
         let run = ranges.runs.contain(&ranges.bins, id);
-        let last = range.end == ranges.capacity;
+        let last = range.end == ranges.end();
         let segment = ranges.has_boundary()
             && ranges.is_edge(range.start)
             && (ranges.is_edge(range.end) || last);
@@ -180,9 +180,9 @@ impl<'a> ChainWalk<'a> {
     /// Checks the sums, after the last step.
     fn check_sums(&self) -> Result<(), CheckError> {
         let ranges = self.ranges;
-        if self.at != ranges.capacity {
-            let (at, capacity) = (self.at, ranges.capacity);
-            return broken(2, format!("the last range ends at {at}, the space at {capacity}"));
+        if self.at != ranges.end() {
+            let (at, end) = (self.at, ranges.end());
+            return broken(2, format!("the last range ends at {at}, the space at {end}"));
         }
         let (seen, nodes) = (self.seen, ranges.chain.live());
         if seen != nodes {

@@ -1,4 +1,6 @@
-//! *End*: the end of the space, as it moves.
+//! *End*: where the space begins and ends, and its end as it moves.
+
+use std::ops::Range;
 
 use super::super::bins::Hole;
 use super::super::chunked_table::NIL;
@@ -7,12 +9,22 @@ use super::range_table::RangeTable;
 use super::runs::NO_BOUNDARY;
 
 impl RangeTable {
-    /// Creates the table of an empty space of `capacity` ≥ 1 bytes, for at most `max_ranges`
-    /// ranges, used and free.
-    pub(crate) fn new(capacity: u64, boundary: Option<u64>, max_ranges: u32) -> Self {
-        let mut ranges = RangeTable::without_ranges(capacity, boundary, max_ranges);
-        ranges.append_free(0, capacity);
+    /// Creates the table of an empty space, whose bytes are the numbers `space`, at least one, for
+    /// at most `max_ranges` ranges, used and free.
+    pub(crate) fn new(space: Range<u64>, boundary: Option<u64>, max_ranges: u32) -> Self {
+        let mut ranges = RangeTable::without_ranges(&space, boundary, max_ranges);
+        ranges.append_free(space.start, space.end);
         ranges
+    }
+
+    /// Returns the first byte of the space.
+    pub(crate) fn start(&self) -> u64 {
+        self.end() - self.capacity
+    }
+
+    /// Returns one past the last byte of the space.
+    pub(super) fn end(&self) -> u64 {
+        self.chain[SENTINEL].word()
     }
 
     /// Adds the free bytes `[start, end)` behind the last range.
@@ -38,26 +50,28 @@ impl RangeTable {
         }
     }
 
-    /// Moves the end of the space up to `capacity`. O(1).
+    /// Moves the end of the space up, to a length of `capacity`. O(1).
     pub(crate) fn grow(&mut self, capacity: u64) {
-        let start = self.capacity;
-        self.set_capacity(capacity);
+        let end = self.end();
+        let new_end = self.start() + capacity;
+        self.set_end(new_end);
         match self.runs.wilderness {
-            NIL => self.append_free(start, capacity),
-            wilderness => self.bins[wilderness].size += capacity - start,
+            NIL => self.append_free(end, new_end),
+            wilderness => self.bins[wilderness].size += new_end - end,
         }
     }
 
-    /// Moves the end of the space down to `capacity` ≥ 1, behind which nothing is in use. O(1 +
-    /// free ranges removed); several only at boundaries.
+    /// Moves the end of the space down, to a length of `capacity` ≥ 1, behind which nothing is in
+    /// use. O(1 + free ranges removed); several only at boundaries.
     pub(crate) fn cut_end(&mut self, capacity: u64) {
+        let new_end = self.start() + capacity;
         while let last = self.chain[SENTINEL].prev
             && let Some(id) = self.chain[last].hole()
             && let Hole { offset, .. } = self.bins[id]
-            && self.bins[id].end() > capacity
+            && self.bins[id].end() > new_end
         {
-            if offset < capacity {
-                self.cut_hole(id, capacity - offset);
+            if offset < new_end {
+                self.cut_hole(id, new_end - offset);
                 break;
             }
             if id == self.runs.wilderness {
@@ -68,7 +82,7 @@ impl RangeTable {
             }
             self.chain.remove(last);
         }
-        self.set_capacity(capacity);
+        self.set_end(new_end);
     }
 
     fn cut_hole(&mut self, id: u32, size: u64) {
@@ -82,7 +96,7 @@ impl RangeTable {
 
     /// Returns one past the last byte in use.
     pub(crate) fn end_of_last(&self) -> u64 {
-        let mut end = self.capacity;
+        let mut end = self.end();
         let mut node = self.chain[SENTINEL].prev;
         while let Some(id) = self.chain[node].hole() {
             end = self.bins[id].offset;
@@ -91,9 +105,9 @@ impl RangeTable {
         end
     }
 
-    /// Moves the end of the space, as the sentinel stores it.
-    fn set_capacity(&mut self, capacity: u64) {
-        self.capacity = capacity;
-        self.chain.set_end(capacity);
+    /// Moves the end of the space, which the sentinel stores; the start stays.
+    fn set_end(&mut self, end: u64) {
+        self.capacity = end - self.start();
+        self.chain.set_end(end);
     }
 }

@@ -1,7 +1,8 @@
 //! *Range table*: the space, divided into used and free ranges.
 //!
-//! The space `[0, capacity)` is divided into ranges, used or free, without gap or overlap. Each
-//! range has a node in a [chain](super::chain). The node of a free range names its
+//! The space is divided into ranges, used or free, without gap or overlap. It begins at 0, or, if
+//! it is a [shard](crate::offset::sharded), at a later offset of the space that it is a part of.
+//! Each range has a node in a [chain](super::chain). The node of a free range names its
 //! [hole](super::super::bins::Hole), which stores offset, size and a place in a bin.
 //!
 //! Some holes are *held back* from the bins: the [runs](super::runs) of free segments of a space
@@ -23,6 +24,7 @@ pub(crate) struct RangeTable {
     pub(super) runs: Runs,
     /// The hole held back for small objects, or `NIL`.
     pub(super) small_region: u32,
+    /// Length of the space. Its end is stored in the sentinel.
     pub(super) capacity: u64,
     /// Bytes in use.
     pub(super) allocated: u64,
@@ -32,13 +34,17 @@ pub(crate) struct RangeTable {
 
 impl RangeTable {
     /// Creates the table of a space in which no range is linked yet.
-    pub(super) fn without_ranges(capacity: u64, boundary: Option<u64>, max_ranges: u32) -> Self {
+    pub(super) fn without_ranges(
+        space: &Range<u64>,
+        boundary: Option<u64>,
+        max_ranges: u32,
+    ) -> Self {
         RangeTable {
-            chain: RangeChain::new(capacity, max_ranges),
+            chain: RangeChain::new(space.end, max_ranges),
             bins: Bins::new(),
             runs: Runs::new(boundary),
             small_region: NIL,
-            capacity,
+            capacity: space.end - space.start,
             allocated: 0,
             live: 0,
         }

@@ -52,8 +52,9 @@ impl RangeTable {
     /// Opens the last segment of the space if it is free and shorter than the others. The
     /// wilderness then has only whole segments.
     pub(crate) fn open_tail(&mut self) {
-        let start = self.capacity - self.capacity % self.runs.boundary;
-        if self.has_wilderness() && start < self.capacity {
+        let end = self.end();
+        let start = end - end % self.runs.boundary;
+        if self.has_wilderness() && start < end {
             self.open_at(self.runs.wilderness, start);
         }
     }
@@ -149,7 +150,7 @@ impl RangeTable {
     /// sides. O(1).
     pub(super) fn add_to_runs(&mut self, id: u32) {
         let Hole { offset, size, node, .. } = self.bins[id];
-        let ends = size == self.runs.boundary || offset + size == self.capacity;
+        let ends = size == self.runs.boundary || offset + size == self.end();
         if !ends || !offset.is_multiple_of(self.runs.boundary) {
             return;
         }

@@ -7,7 +7,7 @@ use crate::offset::placement::Placement;
 #[test]
 fn a_batch_counts_the_ranges_of_a_burst() {
     // Eleven ranges leave too few nodes for a batch of as many.
-    let mut heap = Heap::new(110, None, Placement::BestFit, 16);
+    let mut heap = Heap::new(0..110, None, Placement::BestFit, 16);
     let placed: Vec<_> = (0..11).map(|_| heap.allocate(10).unwrap()).collect();
     for placed in placed {
         heap.free(placed.node, placed.offset, 10);

@@ -1,4 +1,5 @@
 mod batch;
 mod chunked_table;
 mod quick;
+mod start;
 mod worst;

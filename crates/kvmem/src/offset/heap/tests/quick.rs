@@ -13,7 +13,7 @@ const CAPACITY: u64 = 2 * HALF * SIZE;
 
 /// Returns a space of which just half is used, and the ranges.
 fn half_full() -> (Heap, Vec<Placed>) {
-    let mut heap = Heap::new(CAPACITY, None, Placement::Renewal, u32::MAX);
+    let mut heap = Heap::new(0..CAPACITY, None, Placement::Renewal, u32::MAX);
     let placed = (0..HALF).map(|_| allocate(&mut heap, SIZE)).collect();
     (heap, placed)
 }
@@ -70,7 +70,7 @@ fn a_space_that_is_roomy_no_more_has_nothing_in_the_lists() {
 
 #[test]
 fn long_ranges_are_coalesced_at_once() {
-    let mut heap = Heap::new(CAPACITY, None, Placement::Renewal, u32::MAX);
+    let mut heap = Heap::new(0..CAPACITY, None, Placement::Renewal, u32::MAX);
     let longer = SIZE + 1;
     let placed = [0; 2].map(|_| allocate(&mut heap, longer));
     placed.into_iter().for_each(|placed| free(&mut heap, placed, longer));
@@ -82,7 +82,7 @@ fn long_ranges_are_coalesced_at_once() {
 /// bounded number of steps.
 #[test]
 fn sizes_that_are_requested_no_more_leave() {
-    let mut heap = Heap::new(1 << 40, None, Placement::Renewal, u32::MAX);
+    let mut heap = Heap::new(0..1 << 40, None, Placement::Renewal, u32::MAX);
     let old: Vec<_> = (0..1000).map(|i| (allocate(&mut heap, 5000 + i), 5000 + i)).collect();
     old.into_iter().for_each(|(placed, size)| free(&mut heap, placed, size));
     let kept = |heap: &mut Heap| {
@@ -105,7 +105,7 @@ fn sizes_that_are_requested_no_more_leave() {
 #[test]
 fn a_batch_counts_what_the_lists_hold() {
     // Eleven ranges leave too few nodes for a batch of as many, until they are coalesced.
-    let mut heap = Heap::new(10_000, None, Placement::BestFit, 16);
+    let mut heap = Heap::new(0..10_000, None, Placement::BestFit, 16);
     let placed: Vec<_> = (0..11).map(|_| allocate(&mut heap, 10)).collect();
     placed.into_iter().for_each(|placed| free(&mut heap, placed, 10));
     assert!(heap.allocate_batch(10, 11).is_ok_and(|batch| batch.len() == 11));

@@ -27,7 +27,7 @@ fn growth(heap: &Heap) -> usize {
 /// Returns a space of holes of these sizes, separated by ranges of `gap` bytes.
 fn holes(sizes: impl Iterator<Item = u64> + Clone, gap: u64, placement: Placement) -> Heap {
     let capacity = sizes.clone().map(|size| size + gap).sum();
-    let mut heap = Heap::new(capacity, None, placement, u32::MAX);
+    let mut heap = Heap::new(0..capacity, None, placement, u32::MAX);
     let mut placed_ranges: Vec<(Placed, u64)> = Vec::new();
     let mut longest = 0;
     let mut count = |heap: &Heap, steps| {
@@ -125,7 +125,7 @@ fn a_scattered_request_of_many_pieces() {
 /// Everything allocated is freed, in an order that leaves the records scattered.
 #[test]
 fn frees_while_the_metadata_shrinks() {
-    let mut heap = Heap::new(1 << 40, None, Placement::Renewal, u32::MAX);
+    let mut heap = Heap::new(0..1 << 40, None, Placement::Renewal, u32::MAX);
     let mut live: Vec<_> = (0..HOLES).map(|_| heap.allocate(100).unwrap()).collect();
     let full = heap.metrics().metadata_bytes;
     for i in 0..live.len() {
@@ -142,7 +142,7 @@ fn frees_while_the_metadata_shrinks() {
 #[test]
 fn segments_that_share_few_factors_with_the_alignment() {
     let boundary = (1 << 27) + 1;
-    let mut heap = Heap::new(1 << 62, Some(boundary), Placement::Renewal, u32::MAX);
+    let mut heap = Heap::new(0..1 << 62, Some(boundary), Placement::Renewal, u32::MAX);
     let mut live = Vec::new();
     for i in 0..3000u64 {
         let (size, align) = (boundary - i % 7 * 1000, 1 << (20 + i % 20));

@@ -1,0 +1,448 @@
+//! Spaces with shards: against the oracle, at their edges, and on many threads.
+
+use std::collections::BTreeSet;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+
+use kvmem::offset::{
+    AllocError, Allocation, Metrics, OffsetAllocator, RawError, RawHandle, ShardedAllocator,
+    SpaceError,
+};
+use kvmem_testkit::driver;
+use kvmem_testkit::driver::sharded::without_unsupported;
+use kvmem_testkit::op::{Config, Op};
+use kvmem_testkit::random::Random;
+use kvmem_testkit::strategy::{Scale, config, mixed_ops, ops};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+
+use crate::byte_owners::ByteOwners;
+use crate::child::forked;
+use crate::random::cases;
+
+/// Makes a space with a boundary, which shards are cut at.
+fn with_boundary(config: Config) -> Config {
+    let boundary = config.boundary.unwrap_or(config.capacity / 5).clamp(1, config.capacity);
+    Config { boundary: Some(boundary), max_ranges: None, cache: None, ..config }
+}
+
+/// Makes a space of shards of one length, which stands in place of the boundary.
+fn with_equal_shards(config: Config) -> Config {
+    // Up to 9 shards of 64 to 127 units, each a power of two, so that the cuts are exact.
+    let shards = 1 + config.capacity % 9;
+    let unit = 1 << (config.capacity / 127 / shards).max(1).ilog2().min(52);
+    let shard = unit * (64 + config.capacity / 9 % 64);
+    Config {
+        capacity: shards * shard,
+        boundary: Some(shard),
+        max_ranges: None,
+        cache: None,
+        ..config
+    }
+}
+
+fn check<const BOUNDARY: bool>(
+    config: Config,
+    ops: Vec<Op>,
+    of: fn(Config) -> Config,
+) -> TestCaseResult {
+    driver::run_sharded::<BOUNDARY>(&of(config), &without_unsupported(ops, of))
+        .map(drop)
+        .map_err(|failure| TestCaseError::fail(failure.to_string()))
+}
+
+fn any_config() -> impl Strategy<Value = Config> {
+    prop_oneof![config(Scale::Small), config(Scale::Medium), config(Scale::Huge)]
+}
+
+proptest! {
+    #![proptest_config(cases(80))]
+
+    #[test]
+    fn shards_at_boundaries(config in any_config(), ops in ops(120)) {
+        check::<true>(config, ops, with_boundary)?;
+    }
+
+    #[test]
+    fn shards_of_one_length(config in any_config(), ops in ops(120)) {
+        check::<false>(config, ops, with_equal_shards)?;
+    }
+
+    #[test]
+    fn crumbs_beside_bulk_in_shards(config in config(Scale::Medium), ops in mixed_ops(200)) {
+        check::<false>(config, ops, with_equal_shards)?;
+    }
+}
+
+fn sharded(capacity: u64, shards: u32) -> ShardedAllocator {
+    OffsetAllocator::builder(capacity).shards(shards).build().expect("a good space")
+}
+
+/// Returns the shard that an offset is in, of shards of `len` bytes.
+fn shards_of<'a>(held: impl IntoIterator<Item = &'a Allocation>, len: u64) -> BTreeSet<u64> {
+    held.into_iter().map(|allocation| allocation.offset() / len).collect()
+}
+
+#[test]
+fn a_thread_fills_its_shard_and_then_the_others() {
+    let space = sharded(8 * 4096, 8);
+    let mut held = Vec::new();
+    for filled in 0..8 {
+        for _ in 0..4 {
+            held.push(space.allocate(1024).unwrap());
+        }
+        assert_eq!(shards_of(&held, 4096).len(), filled + 1);
+    }
+    let failed = AllocError::OutOfSpace { requested: 1, free: 0, largest_free: 0 };
+    assert_eq!(space.allocate(1).unwrap_err(), failed);
+    assert_eq!(space.allocate_aligned(1, 64).unwrap_err(), failed);
+    assert_eq!(space.allocate_raw(1).unwrap_err(), failed);
+    // The only room is wherever something is freed.
+    while let Some(one) = held.pop() {
+        let range = one.range();
+        drop(one);
+        assert_eq!(space.allocate(1024).unwrap().range(), range);
+    }
+    assert_eq!(space.metrics().largest_free, 4096);
+    space.check().unwrap();
+}
+
+#[test]
+fn threads_begin_in_different_shards() {
+    let space = sharded(16 * 4096, 16);
+    let held: Vec<Allocation> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| space.allocate(16).unwrap())).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    // Threads of other tests are numbered meanwhile, so two may share a shard by chance, but not
+    // all of them.
+    assert!(shards_of(&held, 4096).len() > 1, "{held:?}");
+}
+
+#[test]
+fn requests_that_no_shard_can_serve_name_the_reason() {
+    let space = sharded(1 << 20, 4);
+    assert_eq!((space.shards(), space.longest_shard(), space.capacity()), (4, 1 << 18, 1 << 20));
+    let too_short = |requested| AllocError::ShardTooShort { requested, shard: 1 << 18 };
+    for size in [(1 << 18) + 1, 1 << 20, u64::MAX] {
+        assert_eq!(space.allocate(size).unwrap_err(), too_short(size));
+        assert_eq!(space.allocate_aligned(size, 4096).unwrap_err(), too_short(size));
+        assert_eq!(space.allocate_raw(size).unwrap_err(), too_short(size));
+        assert_eq!(space.allocate_batch(size, 2).unwrap_err(), too_short(size));
+    }
+    let text = too_short(1 << 19).to_string();
+    for part in ["524288", "262144", "fewer shards"] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert_eq!(space.allocate(0).unwrap_err(), AllocError::ZeroSize);
+    assert_eq!(space.allocate_batch(0, 3).unwrap_err(), AllocError::ZeroSize);
+    assert!(space.allocate_batch(0, 0).unwrap().is_empty());
+    assert_eq!(space.allocate_aligned(8, 3).unwrap_err(), AllocError::BadAlign { align: 3 });
+    assert_eq!(space.metrics().allocated, 0);
+
+    // Where the boundary is what limits, it is named.
+    let space = OffsetAllocator::builder(1 << 20).boundary(1 << 16).shards(4).build().unwrap();
+    let error = space.allocate((1 << 16) + 1).unwrap_err();
+    assert_eq!(error, AllocError::TooLarge { requested: (1 << 16) + 1, limit: 1 << 16 });
+}
+
+#[test]
+fn the_longest_shard_serves_what_the_others_cannot() {
+    // 10 segments: shards of 3, 3 and 4.
+    let space = OffsetAllocator::builder(1000).boundary(100).shards(3).build().unwrap();
+    assert_eq!(space.longest_shard(), 400);
+    let lengths: Vec<u64> = space.shard_metrics().iter().map(|shard| shard.capacity).collect();
+    assert_eq!(lengths, [300, 300, 400]);
+    // Without a boundary, a granule of 1 byte makes one shard longer.
+    let space = sharded(10, 3);
+    assert_eq!(space.allocate(4).unwrap().range(), 6..10);
+    assert_eq!(
+        space.allocate(5).unwrap_err(),
+        AllocError::ShardTooShort { requested: 5, shard: 4 }
+    );
+}
+
+#[test]
+fn a_batch_takes_as_many_shards_as_it_needs_or_none() {
+    let space = sharded(4 << 10, 4);
+    let home = space.allocate_batch(100, 10).unwrap();
+    assert_eq!(shards_of(&home, 1 << 10).len(), 1);
+    // Ten fit into each shard: thirty are left.
+    let failed = space.allocate_batch(100, 31).unwrap_err();
+    let expected =
+        AllocError::OutOfSpace { requested: 3100, free: 4096 - 1000, largest_free: 1024 };
+    assert_eq!(failed, expected);
+    assert_eq!((space.metrics().live, space.metrics().largest_free), (10, 1024));
+    let rest = space.allocate_batch(100, 30).unwrap();
+    assert_eq!((rest.len(), shards_of(&rest, 1 << 10).len()), (30, 3));
+    assert!(space.allocate_batch(100, 1).is_err());
+    space.check().unwrap();
+    let strangers = sharded(4 << 10, 2).allocate_batch(7, 3).unwrap();
+    // Shuffled: runs of each shard, and of another space.
+    let mut all: Vec<Allocation> = home.into_iter().chain(rest).chain(strangers).collect();
+    let mut random = Random::new(5);
+    for i in (1..all.len()).rev() {
+        all.swap(i, random.below(i as u64 + 1) as usize);
+    }
+    space.free_batch(all);
+    assert_eq!((space.metrics().live, space.metrics().largest_free), (0, 1024));
+    space.check().unwrap();
+}
+
+#[test]
+fn the_limit_of_ranges_is_that_of_all_shards() {
+    let limited = |ranges| OffsetAllocator::builder(1 << 20).max_ranges(ranges).shards(4).build();
+    assert_eq!(limited(63).unwrap_err(), SpaceError::MaxRanges { requested: 63, min: 64 });
+    let space = limited(64).unwrap();
+    let mut held = Vec::new();
+    let error = loop {
+        match space.allocate(16) {
+            Ok(one) => held.push(one),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, AllocError::TooManyRanges { ranges } if ranges <= 16), "{error:?}");
+    assert!((48..=64).contains(&held.len()), "{}", held.len());
+    assert_eq!(shards_of(&held, 1 << 18).len(), 4);
+    assert!(matches!(space.allocate_batch(16, 9), Err(AllocError::TooManyRanges { .. })));
+}
+
+#[test]
+fn settings_without_shards_are_errors() {
+    let build = |capacity, shards| OffsetAllocator::builder(capacity).shards(shards).build();
+    let error = |requested, max| SpaceError::Shards { requested, max };
+    assert_eq!(build(1 << 20, 0).unwrap_err(), error(0, 1024));
+    assert_eq!(build(1 << 20, 1025).unwrap_err(), error(1025, 1024));
+    assert_eq!(build(3, 4).unwrap_err(), error(4, 3));
+    assert!(matches!(build(0, 2), Err(SpaceError::Capacity { requested: 0, .. })));
+    let cut = OffsetAllocator::builder(100).boundary(60).shards(3).build();
+    assert_eq!(cut.unwrap_err(), error(3, 2));
+    let zero = OffsetAllocator::builder(100).boundary(0).shards(3).build();
+    assert_eq!(zero.unwrap_err(), SpaceError::ZeroBoundary);
+}
+
+#[test]
+fn raw_handles_find_their_shard() {
+    let space = sharded(4 << 10, 4);
+    let other = OffsetAllocator::new(1 << 10).unwrap();
+    let all: Vec<_> = (0..4).map(|_| space.allocate_raw(1024).unwrap()).collect();
+    let stranger = other.allocate_raw(10).unwrap().handle;
+    let foreign = |handle: RawHandle| {
+        matches!(space.resolve_raw(handle), Err(RawError::Foreign { handle_of, .. })
+            if u128::from(handle_of) == handle.to_bits() >> 64)
+    };
+    assert!(foreign(stranger) && foreign(RawHandle::from_bits(0)));
+    assert!(foreign(RawHandle::from_bits(u128::MAX)));
+    let mut listed = space.raw_allocations();
+    assert!(listed.is_sorted_by_key(|raw| raw.offset));
+    for raw in all {
+        assert_eq!(space.resolve_raw(raw.handle), Ok(raw.offset..raw.offset + 1024));
+        let at = listed.iter().position(|one| *one == raw).expect("it is alive");
+        listed.remove(at);
+        space.shrink_raw(raw.handle, 24).unwrap();
+        space.extend_raw(raw.handle, 512).unwrap();
+        if raw.offset == 0 {
+            assert_eq!(space.free_raw(raw.handle), Ok(512));
+        } else {
+            assert_eq!(space.adopt_raw(raw.handle).unwrap().range(), raw.offset..raw.offset + 512);
+        }
+        assert!(matches!(space.free_raw(raw.handle), Err(RawError::Stale { .. })));
+    }
+    assert!(listed.is_empty() && space.metrics().live == 0);
+}
+
+#[test]
+fn figures_are_the_sums_of_the_shards() {
+    let space = sharded(3 << 20, 3);
+    let held: Vec<Allocation> = (0..100).map(|i| space.allocate(30_000 + i).unwrap()).collect();
+    let kept: Vec<Allocation> = held.into_iter().skip(1).step_by(2).collect();
+    let bytes: u64 = kept.iter().map(Allocation::len).sum();
+    let (sum, each) = (space.metrics(), space.shard_metrics());
+    let total = |figure: fn(&Metrics) -> u64| each.iter().map(figure).sum::<u64>();
+    assert_eq!((sum.allocated, sum.live, sum.capacity), (bytes, 50, 3 << 20));
+    assert_eq!(sum.allocated, total(|shard| shard.allocated));
+    assert_eq!(sum.free, total(|shard| shard.free));
+    assert_eq!(sum.free_ranges, total(|shard| shard.free_ranges));
+    assert_eq!(Some(sum.largest_free), each.iter().map(|shard| shard.largest_free).max());
+    assert!(sum.metadata_bytes >= total(|shard| shard.metadata_bytes));
+    let map = space.map();
+    assert_eq!(map.iter().filter(|range| range.used).count(), 50);
+    assert_eq!(map.iter().map(|range| range.size).sum::<u64>(), 3 << 20);
+    let bins = space.bins();
+    assert_eq!(bins.iter().map(|bin| bin.bytes).sum::<u64>(), sum.free);
+    assert!(bins.is_sorted_by_key(|bin| bin.size_min));
+    drop(kept);
+    let left = space.metrics();
+    assert_eq!((left.allocated, left.live, left.largest_free), (0, 0, 1 << 20));
+}
+
+#[test]
+fn clones_share_and_allocations_outlive() {
+    let space = sharded(1 << 20, 4);
+    let clone = space.clone();
+    let held = clone.allocate_batch(200_000, 4).unwrap();
+    drop(space);
+    assert_eq!(clone.metrics().live, 4);
+    drop(clone);
+    for mut one in held {
+        one.shrink(100).unwrap();
+        assert_eq!(one.len(), 100);
+    }
+}
+
+const THREADS: u64 = 8;
+const STEPS: u64 = 4000;
+
+struct Worker<'a> {
+    space: ShardedAllocator,
+    byte_owners: &'a ByteOwners,
+    random: Random,
+    inbox: Receiver<Allocation>,
+    outboxes: Vec<Sender<Allocation>>,
+}
+
+impl Worker<'_> {
+    fn free(&self, allocation: Allocation) {
+        self.byte_owners.leave(allocation.range());
+        drop(allocation);
+    }
+
+    fn work(mut self) {
+        let mut live: Vec<Allocation> = Vec::new();
+        for _ in 0..STEPS {
+            let most = if self.random.once_in(5) { 2000 } else { 90 };
+            let size = 1 + self.random.below(most);
+            match self.random.below(12) {
+                0..5 => match self.space.allocate(size) {
+                    Ok(granted) => {
+                        assert_eq!(granted.len(), size);
+                        self.byte_owners.take(granted.range());
+                        live.push(granted);
+                    }
+                    Err(AllocError::OutOfSpace { requested, .. }) => assert_eq!(requested, size),
+                    Err(other) => panic!("{other}"),
+                },
+                5 => {
+                    if let Ok(granted) = self.space.allocate_aligned(size, 64) {
+                        assert!(granted.offset().is_multiple_of(64));
+                        self.byte_owners.take(granted.range());
+                        live.push(granted);
+                    }
+                }
+                6 => {
+                    let batch = self.space.allocate_batch(size, 7).unwrap_or_default();
+                    assert!(batch.is_empty() || batch.len() == 7);
+                    batch.iter().for_each(|one| self.byte_owners.take(one.range()));
+                    live.extend(batch);
+                }
+                7 => {
+                    let run = live.split_off(live.len() - live.len().min(6));
+                    run.iter().for_each(|one| self.byte_owners.leave(one.range()));
+                    self.space.free_batch(run);
+                }
+                _ if live.is_empty() => {}
+                to => {
+                    let one = live.swap_remove(self.random.below(live.len() as u64) as usize);
+                    if to > 8 {
+                        self.free(one);
+                        continue;
+                    }
+                    let to = self.random.below(THREADS) as usize;
+                    // The ranges of a worker that has ended are freed here.
+                    if let Err(mpsc::SendError(one)) = self.outboxes[to].send(one) {
+                        self.free(one);
+                    }
+                }
+            }
+            while let Ok(one) = self.inbox.try_recv() {
+                self.free(one);
+            }
+        }
+        self.outboxes.clear();
+        live.drain(..).for_each(|one| self.free(one));
+        // Until all other threads have dropped their ends.
+        while let Ok(one) = self.inbox.recv() {
+            self.free(one);
+        }
+    }
+}
+
+/// Threads allocate from all shards and free for each other; no byte has two owners, and at the end
+/// every shard is whole.
+fn stress(space: &ShardedAllocator, seed: u64) {
+    let byte_owners = ByteOwners::new(space.capacity());
+    let empty = space.metrics();
+    let (outboxes, inboxes): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel()).unzip();
+    thread::scope(|scope| {
+        for (inbox, thread) in inboxes.into_iter().zip(0..) {
+            let (space, outboxes, byte_owners) = (space.clone(), outboxes.clone(), &byte_owners);
+            let random = Random::new(seed * 100 + thread);
+            scope.spawn(move || Worker { space, byte_owners, random, inbox, outboxes }.work());
+        }
+        drop(outboxes);
+        for _ in 0..200 {
+            let metrics = space.metrics();
+            assert_eq!(metrics.allocated + metrics.free, space.capacity());
+            assert!(metrics.largest_free <= space.longest_shard());
+            space.check().unwrap();
+        }
+    });
+    let left = space.metrics();
+    assert_eq!((left.live, left.allocated, left.largest_free), (0, 0, empty.largest_free));
+    space.check().unwrap();
+}
+
+#[test]
+fn eight_threads_on_eight_shards() {
+    stress(&sharded(1 << 16, 8), 1);
+}
+
+#[test]
+fn eight_threads_on_three_shards_with_a_boundary() {
+    let space = OffsetAllocator::builder(1 << 16).boundary(5000).shards(3).build().unwrap();
+    stress(&space, 2);
+}
+
+/// All of a space stays in use, so each request is served by the shard where another thread has
+/// just freed a range of its size, wherever that is.
+#[test]
+fn a_request_is_served_while_any_shard_can() {
+    const SIZE: u64 = 1024;
+    let space = sharded(16 * SIZE, 4);
+    let (give, take) = mpsc::channel::<Allocation>();
+    let mut all = space.allocate_batch(SIZE, 16).unwrap();
+    thread::scope(|scope| {
+        let space = &space;
+        scope.spawn(move || {
+            let mut kept = Vec::new();
+            for freed in take {
+                let range = freed.range();
+                drop(freed);
+                kept.push(space.allocate(SIZE).expect("it has just been freed"));
+                assert_eq!(kept.last().map(Allocation::range), Some(range), "no other is free");
+            }
+        });
+        while let Some(one) = all.pop() {
+            give.send(one).unwrap();
+        }
+        drop(give);
+    });
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn a_child_uses_every_shard() {
+    let space = sharded(1 << 20, 4);
+    let held = space.allocate_batch(1 << 17, 7).unwrap();
+    let mut given = Some(held);
+    let status = forked(|| {
+        drop(given.take());
+        let all = space.allocate_batch(1 << 17, 8);
+        let full = space.allocate(1).is_err();
+        i32::from(!(all.is_ok_and(|all| all.len() == 8) && full && space.check().is_ok()))
+    });
+    assert_eq!(status, 0);
+    assert_eq!(space.metrics().live, 7);
+    drop(given);
+    assert_eq!(space.metrics().live, 0);
+}
