@@ -8,6 +8,7 @@ use kvmem::slab::ExtentCache;
 
 use super::ConcurrencyContenderId;
 use crate::contender::binned::Binned;
+use crate::contender::kvmem::Sharded;
 use crate::contender::{Contender, CreateError, Space};
 
 /// An allocator that threads share. Dropping a handle frees its range.
@@ -122,6 +123,7 @@ pub(super) fn visit<V: SharedVisitor>(id: ConcurrencyContenderId, visitor: V) ->
         ConcurrencyContenderId::Binned => visitor.visit::<Unchanged<Binned>>(),
         ConcurrencyContenderId::Mutex => visitor.visit::<MutexAllocator>(),
         ConcurrencyContenderId::Null => visitor.visit::<NoAllocator>(),
+        ConcurrencyContenderId::KvmemShards => visitor.visit::<Unchanged<Sharded<8>>>(),
     }
 }
 
@@ -135,10 +137,12 @@ mod tests {
 
         fn visit<C: SharedAllocator>(self) {
             let space = C::create(Space { capacity: 1 << 20, max_live: 64 }).unwrap();
-            let half = space.allocate(1 << 19).unwrap();
-            assert!(space.allocate(1 << 20).is_none());
-            std::thread::scope(|scope| scope.spawn(move || drop(half)).join().unwrap());
-            assert!(space.allocate(1 << 20).is_some());
+            // Eighths, each as long as a shard.
+            let all = || (0..8).map(|_| space.allocate(1 << 17).unwrap()).collect::<Vec<_>>();
+            let first = all();
+            assert!(space.allocate(1 << 17).is_none());
+            std::thread::scope(|scope| scope.spawn(move || drop(first)).join().unwrap());
+            assert_eq!(all().len(), 8);
         }
     }
 

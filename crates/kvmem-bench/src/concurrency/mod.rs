@@ -15,6 +15,7 @@
 //!    the published allocator behind its mutex; the library's own allocator behind an additional
 //!    mutex, so at most one thread is in it at a time: a plain heap behind a lock; and `null`,
 //!    which creates handles and keeps no metadata: the cost of the loop and of passing handles on.
+//!    A space with eight shards takes part in `fragmented`, where threads share one lock otherwise.
 //! 3. *Operations.* An operation is one call: an allocation, a free, or a request that fails. Times
 //!    of single calls are measured in a second run, because reading the clock takes longer than
 //!    many calls; the cost of reading it is subtracted.
@@ -128,5 +129,7 @@ names! {
         Mutex = "mutex",
         /// No allocator: the loop alone.
         Null = "null",
+        /// The library under test with eight shards, in `fragmented`.
+        KvmemShards = "kvmem-shards-8",
     }
 }

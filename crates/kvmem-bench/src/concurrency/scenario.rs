@@ -311,6 +311,7 @@ mod tests {
     use super::*;
     use crate::concurrency::contender::{MutexAllocator, Unchanged};
     use crate::contender::binned::Binned;
+    use crate::contender::kvmem::Sharded;
     use kvmem::offset::OffsetAllocator;
     use kvmem::slab::ExtentCache;
 
@@ -341,5 +342,6 @@ mod tests {
         steps::<Unchanged<ExtentCache>>();
         steps::<Unchanged<Binned>>();
         steps::<MutexAllocator>();
+        steps::<Unchanged<Sharded<8>>>();
     }
 }

@@ -86,7 +86,11 @@ impl Measured for ConcurrencySuite {
         let units = |milliseconds| milliseconds * 3 / 2 + 15;
         let milliseconds = [if SMALLEST { 2 } else { 12 }, 200];
         let effort = ConcurrentEffort { threads: &[1, 2, 4, 16], milliseconds, units };
-        concurrent_suite::plan(options, &effort, |_, _| true)
+        let takes_part = |scenario, contender| {
+            contender != ConcurrencyContenderId::KvmemShards
+                || scenario == ConcurrencyScenario::Fragmented
+        };
+        concurrent_suite::plan(options, &effort, takes_part)
     }
 
     fn name(task: &ConcurrencyTask) -> String {

@@ -4,7 +4,7 @@
 //! those of users. [`ExtentCache`] has the interface of [`OffsetAllocator`], so one macro serves
 //! both.
 
-use kvmem::offset::{Allocation, OffsetAllocator};
+use kvmem::offset::{Allocation, OffsetAllocator, ShardedAllocator};
 use kvmem::slab::{Extent, ExtentCache};
 
 use super::{Contender, ContenderId, CreateError, RangeHandle, Space};
@@ -54,3 +54,32 @@ macro_rules! contender {
 
 contender!(OffsetAllocator, Allocation, ContenderId::Kvmem);
 contender!(ExtentCache, Extent, ContenderId::KvmemCached);
+
+/// A space with `SHARDS` shards, in the rows that tell what shards cost.
+pub struct Sharded<const SHARDS: u32>(ShardedAllocator);
+
+impl<const SHARDS: u32> Contender for Sharded<SHARDS> {
+    const ID: ContenderId = ContenderId::Kvmem;
+    type Handle = Allocation;
+
+    fn create(space: Space) -> Result<Self, CreateError> {
+        let space =
+            OffsetAllocator::builder(space.capacity).shards(SHARDS).build().map_err(|error| {
+                CreateError {
+                    contender: Self::ID,
+                    capacity: space.capacity,
+                    reason: error.to_string(),
+                }
+            });
+        space.map(Self)
+    }
+
+    #[inline]
+    fn allocate(&self, size: u64) -> Option<Allocation> {
+        self.0.allocate(size).ok()
+    }
+
+    fn metadata_bytes(&self) -> Option<u64> {
+        Some(self.0.metrics().metadata_bytes)
+    }
+}

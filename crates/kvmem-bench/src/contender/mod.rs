@@ -6,7 +6,7 @@
 //!
 //! | name | allocator |
 //! |---|---|
-//! | `kvmem` | [`::kvmem::offset`], through its public interface ([`kvmem`]) |
+//! | `kvmem` | [`::kvmem::offset`], through its public interface ([`kvmem`]); with [shards](kvmem::Sharded) in the workload `shards` |
 //! | `kvmem-cached` | the same below each thread's magazines, [`::kvmem::slab::ExtentCache`] ([`kvmem`]) |
 //! | `binned` | the published allocator after its change: eight bins per power of two, sizes rounded up ([`binned`]) |
 //! | `binned-unrounded` | the published allocator before its change: exact sizes, search from the next bin up |

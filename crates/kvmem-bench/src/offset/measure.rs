@@ -1,7 +1,8 @@
 //! The loops with their parameters, ready for any contender.
 
-use super::plan::Job;
+use super::plan::{Job, OffsetEffort, ShardedLoop};
 use super::suite::OffsetFixture;
+use crate::contender::kvmem::Sharded;
 use crate::contender::{Contender, Visitor};
 use crate::loops::{
     LoopError, Outcome, bimodal, churn, impossible, memory, pair, paired, random, scatter, shift,
@@ -99,9 +100,32 @@ impl Visitor for Measurement<'_> {
                 let outcome = scatter::run::<C>(seed, &sizes, random::POOL, ops, max_ranges)?;
                 OffsetSample::Mixed(outcome)
             }
+            Job::Shards { of, shards } => OffsetSample::Mixed(match shards {
+                1 => sharded::<1>(of, own_seed, effort)?,
+                2 => sharded::<2>(of, own_seed, effort)?,
+                8 => sharded::<8>(of, own_seed, effort)?,
+                _ => sharded::<32>(of, own_seed, effort)?,
+            }),
             Job::Churn => OffsetSample::Time(churn::run::<C>(seed, effort.short_ops)?),
             Job::Pair => OffsetSample::Time(pair::run::<C>(effort.short_ops)?),
             Job::Impossible => OffsetSample::Time(impossible::run::<C>(effort.short_ops)?),
         })
+    }
+}
+
+/// Runs a loop of the workload `shards`.
+fn sharded<const SHARDS: u32>(
+    of: ShardedLoop,
+    seed: u64,
+    effort: &OffsetEffort,
+) -> Result<Outcome, LoopError> {
+    match of {
+        ShardedLoop::Random => {
+            random::run::<Sharded<SHARDS>>(seed, &random::sizes(), random::POOL, effort.random_ops)
+        }
+        ShardedLoop::Paired => {
+            let (warm, measured) = effort.paired_rounds;
+            paired::run::<Sharded<SHARDS>>(seed, paired::POOL, warm, measured)
+        }
     }
 }

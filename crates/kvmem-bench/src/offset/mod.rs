@@ -109,6 +109,8 @@ names! {
         Mix = "mix",
         /// `random` with several ranges for a request ([`crate::loops::scatter`]).
         Scatter = "scatter",
+        /// `random` and `paired` in a space with shards ([`crate::contender::kvmem::Sharded`]).
+        Shards = "shards",
         /// A thousand ranges of sixteen sizes in an almost empty space ([`crate::loops::churn`]).
         Churn = "churn",
         /// One range, allocated and freed at once ([`crate::loops::pair`]).

@@ -87,6 +87,19 @@ impl OffsetEffort {
     }
 }
 
+/// The numbers of shards of the workload `shards`: none, and as many as a few, some and many cores
+/// need.
+pub(super) const SHARDS: [u32; 4] = [1, 2, 8, 32];
+
+/// A loop of the workload `shards`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum ShardedLoop {
+    /// [`random`].
+    Random,
+    /// [`paired`](crate::loops::paired).
+    Paired,
+}
+
 /// One workload in one variant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Job {
@@ -106,6 +119,8 @@ pub(super) enum Job {
     Mix { index: usize },
     /// At most this many ranges per request.
     Scatter { max_ranges: usize },
+    /// A loop in a space with this many shards.
+    Shards { of: ShardedLoop, shards: u32 },
     /// Exchanges in an almost empty space.
     Churn,
     /// One range at a time.
@@ -133,6 +148,10 @@ impl Job {
                 (0..random::mixes().len()).map(|index| Self::Mix { index }).collect()
             }
             WorkloadId::Scatter => [2, 4].map(|max_ranges| Self::Scatter { max_ranges }).to_vec(),
+            WorkloadId::Shards => [ShardedLoop::Random, ShardedLoop::Paired]
+                .into_iter()
+                .flat_map(|of| SHARDS.map(|shards| Self::Shards { of, shards }))
+                .collect(),
             WorkloadId::Churn => vec![Self::Churn],
             WorkloadId::Pair => vec![Self::Pair],
             WorkloadId::Impossible => vec![Self::Impossible],
@@ -150,6 +169,7 @@ impl Job {
             Self::Shift { .. } => WorkloadId::Shift,
             Self::Mix { .. } => WorkloadId::Mix,
             Self::Scatter { .. } => WorkloadId::Scatter,
+            Self::Shards { .. } => WorkloadId::Shards,
             Self::Churn => WorkloadId::Churn,
             Self::Pair => WorkloadId::Pair,
             Self::Impossible => WorkloadId::Impossible,
@@ -184,6 +204,8 @@ impl Job {
             Self::Shift { ratio } => Some(format!("B/A={ratio}")),
             Self::Mix { index } => Some(random::mixes()[index].0.to_owned()),
             Self::Scatter { max_ranges } => Some(format!("ranges<={max_ranges}")),
+            Self::Shards { of: ShardedLoop::Random, shards } => Some(format!("random n={shards}")),
+            Self::Shards { of: ShardedLoop::Paired, shards } => Some(format!("paired n={shards}")),
         }
     }
 
@@ -191,6 +213,7 @@ impl Job {
     fn supported(self) -> &'static [ContenderId] {
         match self {
             Self::Metadata { .. } => &[Kvmem, Binned],
+            Self::Shards { .. } => &[Kvmem],
             Self::Uniform { .. } | Self::Random | Self::Mix { .. } => &ContenderId::ALL,
             // The crate manages at most 3.75 GiB.
             Self::Paired | Self::Shift { .. } | Self::Churn | Self::Pair | Self::Impossible => {
@@ -225,6 +248,7 @@ impl Job {
             Self::Metadata { .. }
             | Self::Random
             | Self::Paired
+            | Self::Shards { .. }
             | Self::Churn
             | Self::Pair
             | Self::Impossible => self.supported(),
@@ -235,7 +259,8 @@ impl Job {
     fn reps(self, contender: ContenderId, effort: &OffsetEffort) -> u32 {
         match self {
             // The goal is a mean of three seeds.
-            Self::Random => effort.reps.max(3),
+            Self::Random | Self::Shards { of: ShardedLoop::Random, .. } => effort.reps.max(3),
+            Self::Shards { of: ShardedLoop::Paired, .. } => effort.reps,
             Self::Uniform { .. } | Self::Paired
                 if matches!(contender, Kvmem | KvmemCached | Binned | Null) =>
             {
@@ -262,8 +287,12 @@ impl Job {
                 let live = uniform::pool_for(size) / size;
                 effort.uniform_ops * ns(live) + live * 100
             }
-            Self::Random => effort.random_ops * ns(0),
-            Self::Paired => (effort.paired_rounds.0 + effort.paired_rounds.1) * 129 * ns(1 << 20),
+            Self::Random | Self::Shards { of: ShardedLoop::Random, .. } => {
+                effort.random_ops * ns(0)
+            }
+            Self::Paired | Self::Shards { of: ShardedLoop::Paired, .. } => {
+                (effort.paired_rounds.0 + effort.paired_rounds.1) * 129 * ns(1 << 20)
+            }
             Self::Rl { .. } => batches * 34 * ns(0) * 6,
             Self::Shift { .. } => effort.shift_seeds * 200_000_000,
             Self::Mix { .. } => effort.mix_ops * ns(0),

@@ -3,7 +3,7 @@
 
 use super::OffsetRow;
 use super::measure::OffsetSample;
-use super::plan::{Job, OffsetTask};
+use super::plan::{Job, OffsetTask, ShardedLoop};
 use crate::loops::shift::ShiftOutcome;
 use crate::loops::{Outcome, churn, impossible, memory, pair, paired, random, shift, uniform};
 use crate::published;
@@ -26,7 +26,10 @@ pub(super) fn row(task: &OffsetTask, samples: &[OffsetSample]) -> OffsetRow {
             mixture(&mut row, paired::POOL, &outcomes);
             set_published(&mut row, published::paired(contender));
         }
-        Job::Mix { .. } | Job::Scatter { .. } => mixture(&mut row, random::POOL, &outcomes),
+        Job::Mix { .. } | Job::Scatter { .. } | Job::Shards { of: ShardedLoop::Random, .. } => {
+            mixture(&mut row, random::POOL, &outcomes)
+        }
+        Job::Shards { of: ShardedLoop::Paired, .. } => mixture(&mut row, paired::POOL, &outcomes),
         Job::Rl { .. } => live_fractions(&mut row, samples),
         Job::Shift { .. } => change(&mut row, samples),
         Job::Churn => time_only(&mut row, churn::POOL, churn::LIVE, samples),

@@ -41,6 +41,10 @@ pub(super) fn title(workload: WorkloadId) -> &'static str {
         }
         WorkloadId::Mix => "mix: seven other distributions in 2 GiB. Utilization",
         WorkloadId::Scatter => "scatter: random, with several ranges for a request. Utilization",
+        WorkloadId::Shards => {
+            "shards: random and paired in a space with n shards, from one thread. Utilization and \
+             ns per request"
+        }
         WorkloadId::Churn => {
             "churn: a thousand ranges of sixteen sizes in 1 TiB. ns per exchange of one"
         }
@@ -56,9 +60,11 @@ pub(super) fn of(workload: WorkloadId, rows: &[&OffsetRow]) -> Vec<Columns> {
         WorkloadId::Metadata => vec![metadata(rows)],
         WorkloadId::Rl => vec![rl(rows)],
         WorkloadId::Shift => vec![shift(rows)],
-        WorkloadId::Random | WorkloadId::Paired | WorkloadId::Mix | WorkloadId::Scatter => {
-            vec![mixed(rows)]
-        }
+        WorkloadId::Random
+        | WorkloadId::Paired
+        | WorkloadId::Mix
+        | WorkloadId::Scatter
+        | WorkloadId::Shards => vec![mixed(rows)],
         WorkloadId::Churn | WorkloadId::Pair | WorkloadId::Impossible => vec![time_only(rows)],
     }
 }

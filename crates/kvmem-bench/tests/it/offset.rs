@@ -108,6 +108,23 @@ fn loops_without_utilization_have_times_and_tables() {
 }
 
 #[test]
+fn rows_with_shards_stand_beside_one_without() {
+    let workloads = vec![WorkloadId::Shards];
+    let options = OffsetOptions { quick: true, workloads, ..OffsetOptions::default() };
+    let report = offset::run(&options, &mut Watch::default()).unwrap();
+    let variants: Vec<_> = report.rows.iter().filter_map(|row| row.variant.as_deref()).collect();
+    let of = |name| [1, 2, 8, 32].map(|shards| format!("{name} n={shards}"));
+    assert_eq!(variants, [of("random"), of("paired")].concat());
+    for rows in report.rows.chunks(4) {
+        let mean: Vec<f64> = rows.iter().filter_map(|row| row.util_avg).collect();
+        assert!(mean.len() == 4 && mean.iter().all(|&mean| mean > 0.7), "{mean:?}");
+    }
+    // Requests of `random` are long beside a shard of 32.
+    assert!(report.rows[3].util_avg < report.rows[0].util_avg, "{report}");
+    assert!(report.goals.is_empty() && report.to_string().contains("paired n=32"));
+}
+
+#[test]
 fn a_neighbour_that_does_not_stream_ends_the_run() {
     let options = OffsetOptions {
         quick: true,
