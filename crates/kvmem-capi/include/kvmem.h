@@ -912,6 +912,14 @@ typedef struct kvmem_kv_cache_options {
     void (*on_evict_release)(void *user);
 } kvmem_kv_cache_options;
 
+/// A key in a list of keys.
+typedef struct kvmem_kv_cache_key {
+    /// The bytes of the key; may be NULL if there are none.
+    const void *key;
+    /// Number of bytes.
+    uint64_t key_bytes;
+} kvmem_kv_cache_key;
+
 /// A block for a value that is written in place.
 typedef struct kvmem_kv_cache_reserved {
     /// The reservation. The bytes belong to the caller until it is committed or released.
@@ -1716,6 +1724,13 @@ kvmem_status kvmem_kv_cache_get(const struct kvmem_kv_cache *cache,
                                 const void *key,
                                 uint64_t key_bytes,
                                 struct kvmem_kv_cache_value *out_value);
+
+/// Starts to fetch into the processor's caches what kvmem_kv_cache_get and kvmem_kv_cache_reserve
+/// of `count` keys read first. The cache misses of calls that follow for these keys then overlap. A
+/// hint: changes nothing, and does not count as a use. O(count).
+kvmem_status kvmem_kv_cache_prefetch(const struct kvmem_kv_cache *cache,
+                                     const struct kvmem_kv_cache_key *keys,
+                                     uint64_t count);
 
 /// Returns whether a key has a value: 1 or 0. This does not count as a use.
 kvmem_status kvmem_kv_cache_contains(const struct kvmem_kv_cache *cache,

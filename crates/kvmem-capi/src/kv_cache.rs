@@ -258,6 +258,41 @@ pub unsafe extern "C" fn kvmem_kv_cache_get(
     })
 }
 
+/// A key in a list of keys.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvmem_kv_cache_key {
+    /// The bytes of the key; may be NULL if there are none.
+    pub key: *const c_void,
+    /// Number of bytes.
+    pub key_bytes: u64,
+}
+
+/// Starts to fetch into the processor's caches what kvmem_kv_cache_get and kvmem_kv_cache_reserve
+/// of `count` keys read first. The cache misses of calls that follow for these keys then overlap. A
+/// hint: changes nothing, and does not count as a use. O(count).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_kv_cache_prefetch(
+    cache: *const kvmem_kv_cache,
+    keys: *const kvmem_kv_cache_key,
+    count: u64,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, cache, |cache| {
+        // SAFETY: promise 1 of the C caller, for `keys`.
+        let keys = unsafe { list(keys, count, "keys") }?;
+        // All keys are checked first: a call that fails has no effect.
+        for key in keys {
+            // SAFETY: promise 1 of the C caller, for the bytes of each key.
+            unsafe { key_at(key.key, key.key_bytes) }?;
+        }
+        // SAFETY: as above.
+        cache.prefetch(keys.iter().flat_map(|key| unsafe { key_at(key.key, key.key_bytes) }));
+        Ok(())
+    })
+}
+
 /// Returns whether a key has a value: 1 or 0. This does not count as a use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_contains(

@@ -219,6 +219,18 @@ impl PyKvCache {
         Ok((!found.is_none()).then_some(found))
     }
 
+    /// Starts to fetch into the processor's caches what :meth:`get` and :meth:`reserve` of these
+    /// keys read first. The cache misses of calls that follow for these keys then overlap. A hint:
+    /// changes nothing, counts no use, and asks no lower tier.
+    fn prefetch(&self, keys: &Bound<'_, PyAny>) -> PyResult<()> {
+        let objects = keys.try_iter()?.collect::<PyResult<Vec<_>>>()?;
+        let keys = objects
+            .iter()
+            .map(|key| key.extract::<CacheKey<'_>>())
+            .collect::<PyResult<Vec<_>>>()?;
+        self.held.with(|cache| cache.prefetch(keys.iter().map(|key| key as &dyn AsCacheKey)))
+    }
+
     /// Returns a lease on ``key``: the right to store a value fetched from a lower tier.
     ///
     /// Returns the value itself if the cache has one. Returns None while the lower tier may have

@@ -90,6 +90,7 @@ class Scene:
             "devices": "mlock",
             "fd": self.pool.fileno() if kind == "AttachedPool" else self.region.fileno(),
             "key": "k",
+            "keys": ["k", 7, b"k"],
             "lease": self.cache.lease("k"),
             "max_blocks": 2,
             "max_ranges": 2,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any, cast
 
 import kvmem
@@ -63,6 +64,34 @@ class Cache(RuleBasedStateMachine):
 
 TestCache = Cache.TestCase
 TestCache.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+
+
+def test_fetching_ahead_changes_nothing(pool: kvmem.Pool) -> None:
+    cache = kvmem.KvCache(pool, shards=1)
+    for key in range(100):
+        cache.insert(key, bytes(1000))
+    before = cache.stats()
+    cache.prefetch(range(200))
+    cache.prefetch([])
+    cache.prefetch(key for key in (7, b"7", "7", -(2**100)))
+    assert cache.stats() == before
+    # The order of eviction is as before.
+    assert cache.evict_to(50_000) == 50_000
+    assert [key for key in range(100) if key in cache] == list(range(50, 100))
+    with pytest.raises(TypeError):
+        cache.prefetch([1, 1.5])  # type: ignore[list-item]
+    with pytest.raises(TypeError):
+        cache.prefetch(7)  # type: ignore[arg-type]
+
+    def failing() -> Iterator[int]:
+        yield 1
+        raise KeyError("of the caller")
+
+    with pytest.raises(KeyError, match="of the caller"):
+        cache.prefetch(failing())
+    cache.close()
+    with pytest.raises(kvmem.ClosedError):
+        cache.prefetch([1])
 
 
 @pytest.mark.parametrize("eviction", ["lru", "scan-resistant"])

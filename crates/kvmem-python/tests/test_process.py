@@ -98,7 +98,7 @@ def test_every_call_fails_in_a_child_forked_while_threads_use_a_cache(script: Sc
                 calls = [lambda: 1 in cache, lambda: cache.get(1),
                          lambda: cache.insert(1, b"value"), lambda: cache.reserve(1, 10),
                          lambda: cache.remove(1), lambda: cache.lease(1), cache.clear,
-                         lambda: cache.evict_to(0), cache.stats,
+                         lambda: cache.evict_to(0), cache.stats, lambda: cache.prefetch([1]),
                          lambda: len(cache), lambda: cache.nbytes, room.commit,
                          lambda: leased.commit(lease=lease), leased.discard,
                          lambda: lease.is_valid, lease.release]

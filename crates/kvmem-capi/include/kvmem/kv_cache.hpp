@@ -2,8 +2,10 @@
 #ifndef KVMEM_KV_CACHE_HPP
 #define KVMEM_KV_CACHE_HPP
 
+#include <array>
 #include <exception>
 #include <functional>
+#include <iterator>
 
 #include "kv_reservation.hpp"
 
@@ -126,6 +128,29 @@ public:
         }
         detail::check(status);
         return KvValue(value);
+    }
+
+    /// Starts to fetch into the processor's caches what `get` and `reserve` of these keys read
+    /// first. The cache misses of calls that follow for these keys then overlap. A hint: changes
+    /// nothing, and does not count as a use. `keys` is a range of values that convert to
+    /// `std::string_view`; O(keys).
+    template <class Keys>
+    void prefetch(const Keys &keys) const {
+        using Element = decltype(*std::begin(keys));
+        static_assert(std::is_lvalue_reference_v<Element> ||
+                          std::is_same_v<std::decay_t<Element>, std::string_view>,
+                      "the range must own its keys: some of them are passed on together");
+        std::array<kvmem_kv_cache_key, 16> some;
+        std::size_t count = 0;
+        for (const auto &one : keys) {
+            const std::string_view key(one);
+            some[count++] = {key.data(), key.size()};
+            if (count == some.size()) {
+                detail::check(kvmem_kv_cache_prefetch(native_handle(), some.data(), count));
+                count = 0;
+            }
+        }
+        detail::check(kvmem_kv_cache_prefetch(native_handle(), some.data(), count));
     }
 
     /// Returns whether a key has a value. This does not count as a use.

@@ -59,6 +59,8 @@ static void in_child(kvmem_kv_cache_reserved reserved, kvmem_kv_cache_reserved l
     kvmem_kv_cache_stats stats;
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_contains(cache, &key, sizeof key, &answer));
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_get(cache, &key, sizeof key, &found));
+    const kvmem_kv_cache_key one = {&key, sizeof key};
+    IS(KVMEM_ERR_FORKED, kvmem_kv_cache_prefetch(cache, &one, 1));
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_insert(cache, &key, sizeof key, value, sizeof value));
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_reserve(cache, &key, sizeof key, BYTES, &other));
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_remove(cache, &key, sizeof key));

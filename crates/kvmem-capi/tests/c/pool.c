@@ -316,6 +316,20 @@ static void cache(void) {
     uint32_t contains;
     OK(kvmem_kv_cache_contains(cache, "a text", 6, &contains));
     CHECK(contains == 1);
+
+    /* Fetching ahead changes nothing. */
+    kvmem_kv_cache_stats before, after;
+    OK(kvmem_kv_cache_get_stats(cache, &before));
+    const kvmem_kv_cache_key keys[] = {{&key, sizeof key}, {"absent", 6}, {NULL, 0}};
+    OK(kvmem_kv_cache_prefetch(cache, keys, 3));
+    OK(kvmem_kv_cache_prefetch(cache, NULL, 0));
+    OK(kvmem_kv_cache_get_stats(cache, &after));
+    CHECK(memcmp(&before, &after, sizeof before) == 0);
+    const kvmem_kv_cache_key bad[] = {{&key, sizeof key}, {NULL, 1}};
+    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_kv_cache_prefetch(cache, bad, 2));
+    const kvmem_kv_cache_key too_long = {&key, KVMEM_MAX_KEY_BYTES + 1};
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_prefetch(cache, &too_long, 1));
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_prefetch(cache, keys, UINT64_MAX));
     OK(kvmem_kv_cache_remove(cache, "a text", 6));
     IS(KVMEM_ERR_NOT_FOUND, kvmem_kv_cache_remove(cache, "a text", 6));
     IS(KVMEM_ERR_NOT_FOUND, kvmem_kv_cache_get(cache, "a text", 6, &again));

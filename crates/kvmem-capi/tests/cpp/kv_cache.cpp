@@ -1,6 +1,9 @@
 // Values under keys.
+#include <array>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "check.hpp"
 
@@ -104,6 +107,17 @@ int main() {
         THROWS(KVMEM_ERR_ZERO_SIZE, "", cache.insert("none", block.data(), 0));
         CHECK(cache.evict_to(16 * KIB) <= 16 * KIB);
         CHECK(cache.stats().hits >= 2 && cache.stats().misses == 1);
+        // Fetching ahead changes nothing, whatever holds the keys.
+        const kvmem::KvCacheStats before = cache.stats();
+        cache.prefetch(std::vector<std::string>(33, "19"));
+        const std::string_view views[] = {"19", "none", {}};
+        cache.prefetch(views);
+        cache.prefetch(std::array<const char *, 2>{"19", "none"});
+        cache.prefetch(std::vector<std::string_view>());
+        CHECK(cache.stats().hits == before.hits && cache.stats().misses == before.misses &&
+              cache.stats().blocks == before.blocks);
+        THROWS(KVMEM_ERR_INVALID_ARGUMENT, "the key has 1048577 bytes",
+               cache.prefetch(std::array<std::string_view, 2>{"19", longer}));
         cache.check();
         CHECK(cache.remove("19"));
         cache.clear();

@@ -1,6 +1,8 @@
 // A cache in a forked child, while other threads use it: each call throws with KVMEM_ERR_FORKED,
 // and destructors drop only the child's copy.
+#include <array>
 #include <atomic>
+#include <string_view>
 #include <thread>
 #include <variant>
 #include <vector>
@@ -18,6 +20,7 @@ static void in_child(kvmem::KvCache cache, kvmem::KvValue value, kvmem::KvReserv
                      kvmem::KvReservation leased, kvmem::KvLease lease) {
     FORKED(cache.get("key"));
     FORKED(cache.contains("key"));
+    FORKED(cache.prefetch(std::array<std::string_view, 1>{"key"}));
     FORKED(cache.insert("key", "value", 5));
     FORKED(cache.reserve("key", 5));
     FORKED(cache.lease("key"));

@@ -230,6 +230,7 @@ static void caches() {
     kvmem::KvCache there = taken(cache);
     EMPTY(cache.get("key"));
     EMPTY(cache.contains("key"));
+    EMPTY(cache.prefetch(std::vector<std::string_view>()));
     EMPTY(cache.insert("key", "value", 5));
     EMPTY(cache.reserve("key", 5));
     EMPTY(cache.lease("key"));

@@ -903,6 +903,12 @@ class KvCache(_Manager):
         value that the cache does not have is fetched from there.
         """
 
+    def prefetch(self, keys: Iterable[_CacheKey]) -> None:
+        """Starts to fetch into the processor's caches what :meth:`get` and :meth:`reserve` of these
+        keys read first. The cache misses of calls that follow for these keys then overlap. A hint:
+        changes nothing, counts no use, and asks no lower tier.
+        """
+
     def lease(self, key: _CacheKey) -> Lease | Pinned | None:
         """Returns a lease on ``key``: the right to store a value fetched from a lower tier.
 

@@ -90,20 +90,26 @@ impl<K: Hash + Eq> KvCache<K> {
     /// assert_eq!(keys.iter().filter_map(|key| cache.get(key)).count(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn prefetch<Q: Hash>(&self, keys: &[Q])
+    pub fn prefetch<'a, Q: Hash + ?Sized + 'a>(&self, keys: impl IntoIterator<Item = &'a Q>)
     where
         K: Borrow<Q>,
     {
         if self.inner.process.is_forked() {
             return;
         }
+        let mut keys = keys.into_iter();
         let mut hashes = [0; PREFETCHED_AT_ONCE];
-        for keys in keys.chunks(PREFETCHED_AT_ONCE) {
+        loop {
             // The caller's code runs before a lock is taken.
-            for (hash, key) in hashes.iter_mut().zip(keys) {
+            let mut len = 0;
+            for (hash, key) in hashes.iter_mut().zip(&mut keys) {
                 *hash = self.inner.hasher.hash_one(key);
+                len += 1;
             }
-            self.inner.prefetch(&hashes[..keys.len()]);
+            self.inner.prefetch(&hashes[..len]);
+            if len < PREFETCHED_AT_ONCE {
+                return;
+            }
         }
     }
 

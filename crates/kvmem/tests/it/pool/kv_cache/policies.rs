@@ -63,6 +63,9 @@ fn prefetching_changes_nothing() {
         // More keys than are fetched at once, some of them absent.
         cache.prefetch(&(0..1000).rev().collect::<Vec<u64>>());
         cache.prefetch::<u64>(&[]);
+        // As many keys as are fetched at once, and any iterator of references.
+        cache.prefetch(&[7u64; 16]);
+        cache.prefetch((0..40).collect::<Vec<u64>>().iter().step_by(2));
         assert_eq!(cache.stats(), before);
         if shards == 1 {
             // The order is as before: the first that were inserted are evicted first.
