@@ -31,7 +31,10 @@ impl AccessBuffer {
     /// Empties the buffer and calls `tell` for each slot, in order. The buffer is empty even if
     /// `tell` panics.
     pub(in crate::pool::kv_cache) fn drain(&self, mut tell: impl FnMut(Slot)) {
-        let len = self.len.swap(0, Ordering::Relaxed);
+        // Not a swap, which waits for all earlier stores of the thread: it has the buffer for
+        // itself.
+        let len = self.len.load(Ordering::Relaxed);
+        self.len.store(0, Ordering::Relaxed);
         for slot in self.slots.iter().take(len as usize) {
             tell(slot.load(Ordering::Relaxed));
         }

@@ -30,6 +30,8 @@ pub(in crate::pool::kv_cache) struct Shard<K> {
     state: Striped<ShardState<K>, StripeState>,
     pub(in crate::pool::kv_cache) counts: ChangeCounts,
     clock: AgeClock,
+    /// Whether threads compare the ranks with those of other shards. Otherwise none are published.
+    compared: bool,
     /// The published ranks of the next victims.
     pub(in crate::pool::kv_cache) oldest: Oldest,
 }
@@ -38,10 +40,11 @@ impl<K> Shard<K> {
     pub(in crate::pool::kv_cache) fn new(
         policy: ActivePolicy,
         exact: bool,
+        compared: bool,
         clock: AgeClock,
     ) -> Self {
         let state = Striped::new(ShardState::new(policy, exact));
-        Shard { state, counts: ChangeCounts::default(), clock, oldest: Oldest::default() }
+        Shard { state, counts: ChangeCounts::default(), clock, compared, oldest: Oldest::default() }
     }
 
     /// Returns the block under `key`, which counts as used.
@@ -126,12 +129,15 @@ impl<K> Shard<K> {
         for stripe_state in stripe_states {
             stripe_state.uses.drain(|slot| policy.touch(slot));
         }
-        self.oldest.publish(policy.oldest());
+        self.publish(state);
     }
 
-    /// Publishes the ranks of the next victims after a change.
+    /// Publishes the ranks of the next victims after a change, if threads compare them.
+    #[inline]
     pub(in crate::pool::kv_cache) fn publish(&self, state: &mut ShardState<K>) {
-        self.oldest.publish(state.policy.get_mut().oldest());
+        if self.compared {
+            self.oldest.publish(state.policy.get_mut().oldest());
+        }
     }
 
     /// Drains the access buffers to the policy, and reports a use for which the buffer had no

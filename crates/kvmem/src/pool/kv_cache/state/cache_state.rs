@@ -49,7 +49,8 @@ impl<K> CacheState<K> {
         Spread { shards, exact, seed }: Spread,
     ) -> Self {
         let (across, usage) = (eviction.across(), Usage::new(limits));
-        let shard = |_| Shard::new(eviction.make(&across), exact, usage.commits.clone());
+        let compared = shards > 1 && !matches!(across, Across::Turns);
+        let shard = |_| Shard::new(eviction.make(&across), exact, compared, usage.commits.clone());
         CacheState {
             shards: (0..shards).map(shard).collect(),
             hasher: seed.map_or_else(SeedableRandomState::random, |seed| {

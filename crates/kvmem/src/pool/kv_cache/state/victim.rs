@@ -50,32 +50,49 @@ impl<K: Hash + Eq> CacheState<K> {
                 self.evicted(shard, state, charged);
                 return true;
             }
+            // In a cache of one shard the victim is here, too, under the same lock.
+            if self.shards.len() == 1 {
+                return self.evict_from(shard, state, None);
+            }
         }
         for attempt in 1..=ATTEMPTS {
             let Some(choice) = self.choose(turn) else { break };
             let shard = &self.shards[choice.shard];
-            let Some(mut state) = self.state(shard) else { return false };
+            let Some(state) = self.state(shard) else { return false };
             // A use meanwhile, or one that the policy learned of only now, may have made a block of
             // another shard the victim.
             if attempt < ATTEMPTS && shard.oldest.ranks() != choice.ranks {
                 continue;
             }
-            let Some(charged) = state.evict(choice.other, &self.usage) else { break };
-            shard.counts.evictions.more();
-            self.evicted(shard, state, charged);
-            return true;
+            if self.evict_from(shard, state, choice.other) {
+                return true;
+            }
+            break;
         }
         for _ in 0..self.shards.len() {
             let shard = &self.shards[turn.next & (self.shards.len() - 1)];
             turn.next = turn.next.wrapping_add(1);
-            let Some(mut state) = self.state(shard) else { return false };
-            if let Some(charged) = state.evict(None, &self.usage) {
-                shard.counts.evictions.more();
-                self.evicted(shard, state, charged);
+            let Some(state) = self.state(shard) else { return false };
+            if self.evict_from(shard, state, None) {
                 return true;
             }
         }
         false
+    }
+
+    /// Evicts the next victim of a shard whose state is locked. Returns false if it has none that
+    /// can be evicted. `other` is the worth of LRU's candidate among all shards.
+    #[inline]
+    fn evict_from(
+        &self,
+        shard: &Shard<K>,
+        mut state: StripedWriteGuard<'_, ShardState<K>, StripeState>,
+        other: Option<f32>,
+    ) -> bool {
+        let Some(charged) = state.evict(other, &self.usage) else { return false };
+        shard.counts.evictions.more();
+        self.evicted(shard, state, charged);
+        true
     }
 
     /// Chooses the shard that gives the next block, of the [`COMPARED`] next ones. Returns `None`
