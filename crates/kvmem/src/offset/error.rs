@@ -68,6 +68,20 @@ pub enum AllocError {
         /// Upper bound of the longest free range when the request failed.
         largest_free: u64,
     },
+    /// A request for a given range is not wholly free, or not within the space, or crosses a
+    /// boundary.
+    #[error(
+        "[{start}, {end}) was asked for, which is not one free range of the {capacity} bytes here: \
+         allocate without a place, or free what is in it"
+    )]
+    NotFree {
+        /// First requested byte.
+        start: u64,
+        /// One past the last requested byte.
+        end: u64,
+        /// Bytes of the space.
+        capacity: u64,
+    },
     /// An allocation cannot be extended that far in place.
     #[error(
         "cannot extend to {requested} bytes in place: there is room for at most {max}; \

@@ -5,6 +5,7 @@ use kvmem::offset::{Metrics, OffsetAllocator};
 mod bad_input;
 mod concurrent;
 mod contention;
+mod fixed;
 mod fork;
 mod handles;
 mod metadata;

@@ -32,6 +32,35 @@ impl OffsetAllocator {
         Ok(self.core.with(|state| state.issue(placed, size)))
     }
 
+    /// Allocates exactly `range`, until [`free_raw`](Self::free_raw), for a program that restores a
+    /// space from its own record of what was in use. A record in address order is restored in O(1)
+    /// for each range. O(1 + ranges behind it).
+    ///
+    /// # Errors
+    /// [`AllocError::NotFree`] if a byte of the range is used or outside of the space, or if the
+    /// range crosses a boundary; [`AllocError::ZeroSize`] if it is empty;
+    /// [`AllocError::TooManyRanges`].
+    ///
+    /// ```
+    /// use kvmem::offset::OffsetAllocator;
+    ///
+    /// let space = OffsetAllocator::new(1 << 20)?;
+    /// let kept = space.allocate_raw_at(4096..12288)?;
+    /// assert_eq!((kept.offset, kept.size), (4096, 8192));
+    /// assert!(space.allocate_raw_at(8192..16384).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn allocate_raw_at(&self, range: Range<u64>) -> Result<RawAllocation, AllocError> {
+        let Range { start, end } = range;
+        if start >= end {
+            return Err(AllocError::ZeroSize);
+        }
+        self.core.with(|state| {
+            let placed = state.heap.allocate_at(range)?;
+            Ok(state.issue(placed, end - start))
+        })
+    }
+
     /// Frees a raw allocation; returns its size in bytes. O(1).
     ///
     /// # Errors

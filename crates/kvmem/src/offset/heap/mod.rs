@@ -31,6 +31,7 @@ mod bins;
 mod check;
 mod chunked_table;
 mod deferred;
+mod fixed;
 mod free;
 #[allow(clippy::module_inception)]
 mod heap;

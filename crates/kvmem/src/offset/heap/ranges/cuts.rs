@@ -4,7 +4,7 @@ use std::hint::select_unpredictable;
 use std::ops::Range;
 
 use super::super::bins::Hole;
-use super::chain::RangeNode;
+use super::chain::{RangeNode, SENTINEL};
 use super::placed::Placed;
 use super::range_table::RangeTable;
 use crate::offset::placement::HoleEnd;
@@ -62,6 +62,29 @@ impl RangeTable {
         let id = self.bins.insert(Hole::new(start + size, end - start - size, rest));
         self.chain.set_free(rest, id);
         Placed { node: used, offset: start }
+    }
+}
+
+impl RangeTable {
+    /// Allocates exactly `range`, if it is part of one free range and crosses no boundary. Needs
+    /// four nodes. O(1 + ranges behind it).
+    pub(crate) fn take_range(&mut self, range: Range<u64>) -> Option<Placed> {
+        let Range { start, end } = range;
+        if start >= end || end > self.capacity {
+            return None;
+        }
+        let mut node = self.chain[SENTINEL].prev;
+        while self.start_of(node) > start {
+            node = self.chain[node].prev;
+        }
+        let mut id = self.chain[node].hole().filter(|&id| end <= self.bins[id].end())?;
+        if self.has_boundary() {
+            if start / self.runs.boundary != (end - 1) / self.runs.boundary {
+                return None;
+            }
+            id = self.open_around(id, start);
+        }
+        Some(self.take_at(id, start, end - start))
     }
 }
 

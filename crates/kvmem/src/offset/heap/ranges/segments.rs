@@ -81,6 +81,16 @@ impl RangeTable {
         segments.min(max)
     }
 
+    /// Returns the binned hole that contains the byte `at` of the hole `id`: opens its segment if
+    /// `id` is a run. Takes at most two more nodes. O(1).
+    pub(super) fn open_around(&mut self, id: u32, at: u64) -> u32 {
+        if self.runs.contain(&self.bins, id) {
+            self.open_at(id, at - at % self.runs.boundary)
+        } else {
+            id
+        }
+    }
+
     /// Makes a binned hole of the segment that begins at `start` within `run`. The rest of the run,
     /// before and behind it, stays held back. Takes at most two more nodes. O(1).
     fn open_at(&mut self, run: u32, start: u64) -> u32 {
